@@ -1,1 +1,11 @@
-//! .
+//! The fabrics: how capsules and data of one NVMe queue reach a host and come back.
+//!
+//! A reactor sees every fabric through one trait, [`HostQueue`]: it is handed commands as
+//! [`Event`]s and gives back [`FabricOp`]s. Nothing here knows what a command means.
+
+pub mod queue;
+
+pub use queue::{
+    CloseReason, Connected, Event, FabricError, FabricOp, HostQueue, Nanos, ParkedQueue, Progress,
+    RejectReason, Rejected, TransportError,
+};

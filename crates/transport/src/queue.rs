@@ -1,0 +1,233 @@
+//! The seam between a reactor and a fabric: one [`HostQueue`] per host connection.
+//!
+//! Rules of the seam, kept by every fabric and checked by the shared tests:
+//!
+//! * a [`FabricOp`] that was accepted comes back exactly once (`Pulled` for a pull; `Sent` for a
+//!   response that carried data; nothing for a response without data, whose slot is free at once);
+//! * a [`FabricOp`] that was refused comes back in [`Rejected`];
+//! * after [`HostQueue::close`], or when the peer goes away, every operation still held is given
+//!   back as an event and then [`Event::Closed`] is produced exactly once, as the very last event;
+//! * `receive` and `flush` never block, and do a bounded amount of work.
+
+use std::fmt::Debug;
+use std::os::fd::BorrowedFd;
+
+use nvmeof_core::dma::{Buffer, CorePool, Payload};
+use nvmeof_wire::{Cqe, Sgl, Sqe};
+
+/// Monotonic time in nanoseconds, handed in by the caller.
+pub type Nanos = u64;
+
+/// One host connection, which is one NVMe queue, owned by one reactor.
+pub trait HostQueue: Debug {
+    /// Reads and parses what has arrived, appending to `events`. Bounded per call for fairness;
+    /// [`Progress::More`] asks for another call in the next turn. Also acts on a
+    /// [`deadline`](Self::deadline) that `now` has passed.
+    fn receive(&mut self, now: Nanos, events: &mut Vec<Event>) -> Progress;
+
+    /// Takes an operation. Bytes move in [`flush`](Self::flush).
+    fn submit(&mut self, op: FabricOp) -> Result<(), Rejected>;
+
+    /// Sends the turn's output, appending [`Event::Sent`] for what has left.
+    /// [`Progress::Idle`] when nothing is left to send or the fabric takes no more for now.
+    fn flush(&mut self, now: Nanos, events: &mut Vec<Event>) -> Progress;
+
+    /// Begins the teardown: later calls of `receive` or `flush` give back every operation and then
+    /// [`Event::Closed`]. Calling it again changes nothing.
+    fn close(&mut self, why: CloseReason);
+
+    /// Tells the queue what the accepted Connect command settled.
+    fn connected(&mut self, info: Connected);
+
+    /// What to register, edge-triggered, for input and output readiness.
+    fn fd(&self) -> Option<BorrowedFd<'_>>;
+
+    /// When `receive` must be called even if nothing arrives: stalled handshake, half a PDU, linger.
+    fn deadline(&self) -> Option<Nanos>;
+
+    /// Makes the queue movable to another reactor. Refused while anything is in flight.
+    fn park(self: Box<Self>) -> Result<Box<dyn ParkedQueue>, Box<dyn HostQueue>>;
+
+    /// Stops (or resumes) taking in new commands; what is in flight goes on.
+    fn set_paused(&mut self, paused: bool);
+}
+
+/// A connection that belongs to no reactor: freshly accepted, or idle and on its way to another.
+pub trait ParkedQueue: Send + Debug {
+    /// Gives the connection to the reactor that owns `pool`.
+    fn unpark(self: Box<Self>, pool: &CorePool) -> Result<Box<dyn HostQueue>, TransportError>;
+
+    /// The host's address, for people.
+    fn peer(&self) -> String;
+}
+
+/// What a call of [`HostQueue::receive`] or [`HostQueue::flush`] left behind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// Nothing more to do until the descriptor is ready again, a deadline passes, or an operation
+    /// is submitted.
+    Idle,
+    /// Something was done and more may be there: call again next turn.
+    More,
+}
+
+/// What the accepted Connect command settled about a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Connected {
+    /// The queue is an admin queue (its in-capsule data is limited to 8192 bytes).
+    pub admin: bool,
+    /// Entries in the submission queue (1's based): how many commands the host may have out.
+    pub depth: u16,
+}
+
+/// Something the reactor has to act on.
+#[derive(Debug)]
+pub enum Event {
+    /// A command capsule, with its in-capsule data if it had any.
+    Command {
+        /// The submission queue entry, as it came.
+        sqe: Sqe,
+        /// In-capsule data, from the queue's own reserve.
+        data: Option<Buffer>,
+    },
+    /// A pull has ended; on success `buf` holds the host's data.
+    Pulled {
+        /// Token of the [`FabricOp::Pull`].
+        token: u64,
+        /// The buffer of the operation.
+        buf: Buffer,
+        /// Whether the data is there and good.
+        result: Result<(), FabricError>,
+    },
+    /// The data of a response has left (or its connection is going): buffer and permit may go back.
+    Sent {
+        /// Token of the [`FabricOp::Respond`].
+        token: u64,
+        /// The data of the operation.
+        data: Option<Payload>,
+    },
+    /// A capsule arrived but its data is bad. Answer with the status the error maps to.
+    CommandFailed {
+        /// The submission queue entry, as it came.
+        sqe: Sqe,
+        /// What is wrong with the data.
+        error: FabricError,
+    },
+    /// The connection is gone and nothing more will come: drop the queue.
+    Closed {
+        /// Why it ended.
+        reason: CloseReason,
+    },
+}
+
+/// Work a reactor gives to a fabric.
+#[derive(Debug)]
+pub enum FabricOp {
+    /// Fetch `buf.len()` bytes of a command's data from the host (TCP: R2T and H2CData; RDMA: READ).
+    Pull {
+        /// Chosen by the caller, given back in [`Event::Pulled`].
+        token: u64,
+        /// The command this data belongs to.
+        cid: u16,
+        /// Where the data is on the host.
+        sgl: Sgl,
+        /// Where it goes; not empty.
+        buf: Buffer,
+    },
+    /// Send a response, after its data if it has any.
+    Respond {
+        /// Chosen by the caller, given back in [`Event::Sent`] if there is data.
+        token: u64,
+        /// The completion queue entry.
+        cqe: Cqe,
+        /// Where the data goes on the host.
+        sgl: Sgl,
+        /// The data.
+        data: Option<Payload>,
+        /// The completion says nothing but success, so a fabric may imply it (TCP: SUCCESS flag).
+        elidable: bool,
+    },
+}
+
+/// An operation that was not taken, handed back.
+#[derive(Debug, thiserror::Error)]
+#[error("operation not taken: {why}")]
+pub struct Rejected {
+    /// The operation, whole.
+    pub op: FabricOp,
+    /// Why it was not taken.
+    pub why: RejectReason,
+}
+
+/// Why an operation was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RejectReason {
+    /// The connection is closing or closed.
+    #[error("the connection is closing")]
+    Closing,
+    /// More operations than the queue's depth allows.
+    #[error("the queue holds as many operations as its depth allows")]
+    QueueFull,
+    /// The operation can never work (an empty pull, an SGL this fabric cannot use).
+    #[error("the operation is not possible on this fabric")]
+    Invalid,
+}
+
+/// What can go wrong with the data of one command while its connection lives on, or dies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FabricError {
+    /// The data digest does not match the data.
+    #[error("data digest mismatch")]
+    DataDigest,
+    /// The fabric could not move the data (RDMA: a work request failed).
+    #[error("data transfer failed")]
+    Transfer,
+    /// The connection ended before the data arrived.
+    #[error("connection closed")]
+    Closed,
+}
+
+/// Why a connection ended.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CloseReason {
+    /// The host closed the connection in good order.
+    #[error("closed by the host")]
+    PeerClosed,
+    /// The host ended the connection because of an error it saw.
+    #[error("terminated by the host: {0}")]
+    PeerTerminated(String),
+    /// The host broke the protocol; it was told so where the fabric has a way.
+    #[error("protocol error: {0}")]
+    Protocol(String),
+    /// The host was silent where it must not be.
+    #[error("timed out: {0}")]
+    Timeout(&'static str),
+    /// The network failed.
+    #[error("connection lost: {0}")]
+    Lost(String),
+    /// No memory for the connection.
+    #[error("no memory: {0}")]
+    NoMemory(String),
+    /// The controller of this queue is gone.
+    #[error("the controller is gone")]
+    ControllerGone,
+    /// The daemon is stopping, or the listener or host was removed.
+    #[error("closed by the target")]
+    Shutdown,
+}
+
+/// Why a connection or a listener could not be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum TransportError {
+    /// A system call failed.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was being done, and to what.
+        what: String,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+    /// The reactor's pool cannot hold what the queue must reserve.
+    #[error("no memory for the queue's own buffers: {0}")]
+    NoMemory(String),
+}
