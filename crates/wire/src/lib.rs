@@ -1,1 +1,42 @@
-//! .
+//! NVMe and NVMe-oF, bytes to types and back.
+//!
+//! No I/O, no `unsafe`, no state. A *layout* struct has the size and byte order of the wire and can be
+//! viewed in place ([`zerocopy`]); a *parsed* type has host integers, counts instead of 0's-based
+//! numbers, and only values that were checked. Enumerations that come from a peer are open: a value this
+//! crate has no name for is kept, not refused.
+//!
+//! Every parser is total: any bytes give a value or an error, none panics, and none allocates by a
+//! length the peer sent.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`sqe`], [`cqe`], [`status`], [`opcode`], [`sgl`] | the command, its completion, data pointers |
+//! | [`fabrics`], [`nqn`], [`properties`] | Connect, Property Get/Set, Disconnect; names; CAP, CC, CSTS |
+//! | [`tcp`] | NVMe/TCP PDUs |
+//!
+//! Section numbers are those of NVM Express Base 2.0 ("Base"), NVM Command Set 1.0 ("NVM") and
+//! NVMe/TCP Transport 1.0 ("TCP").
+#![forbid(unsafe_code)]
+
+mod open;
+
+pub mod cqe;
+pub mod fabrics;
+pub mod nqn;
+pub mod opcode;
+pub mod properties;
+pub mod sgl;
+pub mod sqe;
+pub mod status;
+pub mod tcp;
+
+pub use cqe::Cqe;
+pub use nqn::Nqn;
+pub use sgl::{Sgl, SglDescriptor};
+pub use sqe::Sqe;
+pub use status::Status;
+
+/// The crate whose traits view layout structs as bytes, at the version this crate uses.
+pub use zerocopy;
+/// Little-endian integers used in layout structs.
+pub use zerocopy::little_endian::{U16, U32, U64, U128};

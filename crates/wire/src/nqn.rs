@@ -1,0 +1,198 @@
+//! NVMe Qualified Names (Base 4.5).
+
+use core::fmt;
+use core::str::FromStr;
+use std::sync::Arc;
+
+/// Longest NQN in bytes, without a terminating NUL (Base 4.5).
+pub const NQN_MAX: usize = 223;
+
+/// Size of the field that carries an NQN in structures (Base 6.3, Figure 387).
+pub const NQN_FIELD: usize = 256;
+
+/// The well-known discovery subsystem NQN (Base 3.1.2.3 and 4.5.1).
+pub const DISCOVERY_NQN: &str = "nqn.2014-08.org.nvmexpress.discovery";
+
+const UUID_PREFIX: &str = "nqn.2014-08.org.nvmexpress:uuid:";
+
+/// An NVMe Qualified Name: 1 to 223 bytes of UTF-8 without control characters; cheap to clone.
+///
+/// [`FromStr`] also demands the form of Base 4.5 and is for names people write.
+/// [`Nqn::from_field`] and [`Nqn::relaxed`] do not: hosts in the field send names of any form, and a name is
+/// only ever compared.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Nqn(Arc<str>);
+
+/// Why a name is not an NQN.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NqnError {
+    /// No bytes.
+    #[error("the NQN is empty; write one such as nqn.2026-11.org.example:disks")]
+    Empty,
+    /// Longer than [`NQN_MAX`].
+    #[error("the NQN has {length} bytes; at most {NQN_MAX} are allowed")]
+    TooLong {
+        /// Bytes it has.
+        length: usize,
+    },
+    /// The 256-byte field has no NUL.
+    #[error("the NQN field of {NQN_FIELD} bytes has no terminating NUL")]
+    NotTerminated,
+    /// Not UTF-8.
+    #[error("the NQN is not UTF-8 at byte {at}")]
+    NotUtf8 {
+        /// First byte that is not.
+        at: usize,
+    },
+    /// A control character.
+    #[error("the NQN has a control character at byte {at}")]
+    ControlCharacter {
+        /// Where.
+        at: usize,
+    },
+    /// Does not start with `nqn.`.
+    #[error("the NQN does not start with \"nqn.\"; the form is nqn.YYYY-MM.REVERSED-DOMAIN:NAME")]
+    NoPrefix,
+    /// No `YYYY-MM.` after the prefix.
+    #[error(
+        "the NQN has no date YYYY-MM. after \"nqn.\" (the form is nqn.YYYY-MM.REVERSED-DOMAIN:NAME)"
+    )]
+    BadDate,
+    /// No domain after the date.
+    #[error("the NQN has no domain after the date (the form is nqn.YYYY-MM.REVERSED-DOMAIN:NAME)")]
+    NoDomain,
+    /// `nqn.2014-08.org.nvmexpress:uuid:` is not followed by a UUID.
+    #[error(
+        "the NQN ends in no UUID; after {UUID_PREFIX} comes xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx"
+    )]
+    BadUuid,
+}
+
+impl Nqn {
+    /// The discovery subsystem's well-known name.
+    #[must_use]
+    pub fn discovery() -> Self {
+        Self(DISCOVERY_NQN.into())
+    }
+
+    /// `nqn.2014-08.org.nvmexpress:uuid:` and the UUID in lower case.
+    #[must_use]
+    pub fn from_uuid(uuid: &[u8; 16]) -> Self {
+        use fmt::Write;
+        let mut name = String::with_capacity(UUID_PREFIX.len() + 36);
+        name.push_str(UUID_PREFIX);
+        for (i, byte) in uuid.iter().enumerate() {
+            if matches!(i, 4 | 6 | 8 | 10) {
+                name.push('-');
+            }
+            // Writing to a String does not fail.
+            let _ = write!(name, "{byte:02x}");
+        }
+        Self(name.into())
+    }
+
+    /// Any name of 1 to 223 bytes without control characters, whatever its form.
+    ///
+    /// # Errors
+    /// [`NqnError::Empty`], [`NqnError::TooLong`] or [`NqnError::ControlCharacter`].
+    pub fn relaxed(name: &str) -> Result<Self, NqnError> {
+        if name.is_empty() {
+            return Err(NqnError::Empty);
+        }
+        if name.len() > NQN_MAX {
+            return Err(NqnError::TooLong { length: name.len() });
+        }
+        if let Some(at) = name.find(|c: char| c.is_control()) {
+            return Err(NqnError::ControlCharacter { at });
+        }
+        Ok(Self(name.into()))
+    }
+
+    /// From a NUL-terminated field of a structure. Bytes after the NUL are not looked at.
+    ///
+    /// # Errors
+    /// If there is no NUL or the bytes before it are no [`Nqn::relaxed`] name.
+    pub fn from_field(field: &[u8; NQN_FIELD]) -> Result<Self, NqnError> {
+        let end = field.iter().position(|&b| b == 0).ok_or(NqnError::NotTerminated)?;
+        let name = core::str::from_utf8(&field[..end])
+            .map_err(|e| NqnError::NotUtf8 { at: e.valid_up_to() })?;
+        Self::relaxed(name)
+    }
+
+    /// As a NUL-padded field of a structure.
+    #[must_use]
+    pub fn to_field(&self) -> [u8; NQN_FIELD] {
+        let mut field = [0; NQN_FIELD];
+        field[..self.0.len()].copy_from_slice(self.0.as_bytes());
+        field
+    }
+
+    /// The name.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The discovery subsystem's well-known name?
+    #[must_use]
+    pub fn is_discovery(&self) -> bool {
+        &*self.0 == DISCOVERY_NQN
+    }
+}
+
+impl FromStr for Nqn {
+    type Err = NqnError;
+
+    fn from_str(name: &str) -> Result<Self, NqnError> {
+        let nqn = Self::relaxed(name)?;
+        let rest = name.strip_prefix("nqn.").ok_or(NqnError::NoPrefix)?;
+        let domain = after_date(rest.as_bytes()).ok_or(NqnError::BadDate)?;
+        if !domain.first().is_some_and(u8::is_ascii_alphanumeric) {
+            return Err(NqnError::NoDomain);
+        }
+        match name.strip_prefix(UUID_PREFIX) {
+            Some(uuid) if !is_uuid(uuid.as_bytes()) => Err(NqnError::BadUuid),
+            _ => Ok(nqn),
+        }
+    }
+}
+
+/// What follows `YYYY-MM.`, if `text` starts so.
+fn after_date(text: &[u8]) -> Option<&[u8]> {
+    let (date, rest) = text.split_at_checked(8)?;
+    let digits = |range: core::ops::Range<usize>| date[range].iter().all(u8::is_ascii_digit);
+    let month = matches!(&date[5..7], [b'0', b'1'..=b'9'] | [b'1', b'0'..=b'2']);
+    (digits(0..4) && date[4] == b'-' && month && date[7] == b'.').then_some(rest)
+}
+
+fn is_uuid(text: &[u8]) -> bool {
+    text.len() == 36
+        && text.iter().enumerate().all(|(i, b)| match i {
+            8 | 13 | 18 | 23 => *b == b'-',
+            _ => b.is_ascii_hexdigit(),
+        })
+}
+
+impl AsRef<str> for Nqn {
+    fn as_ref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl core::borrow::Borrow<str> for Nqn {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Nqn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for Nqn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Nqn({})", self.0)
+    }
+}

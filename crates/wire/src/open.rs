@@ -1,0 +1,55 @@
+//! `open_enum!`: a number with names for the values we know.
+
+/// Defines a transparent newtype with named constants, `name()`, and a `Display` that prints the name, or
+/// the number where there is none.
+macro_rules! open_enum {
+    (
+        $(#[$meta:meta])*
+        pub struct $name:ident($int:ty) {
+            $($(#[doc = $doc:literal])* $const:ident = $value:literal => $text:literal,)*
+        }
+    ) => {
+        $(#[$meta])*
+        #[derive(
+            Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash,
+            zerocopy::FromBytes, zerocopy::IntoBytes, zerocopy::Immutable,
+        )]
+        #[repr(transparent)]
+        pub struct $name(pub $int);
+
+        impl $name {
+            $(
+                #[doc = concat!($text, " (", stringify!($value), ").")]
+                $(#[doc = $doc])*
+                pub const $const: Self = Self($value);
+            )*
+
+            /// The specification's name of the value, if it has one here.
+            #[must_use]
+            pub const fn name(self) -> Option<&'static str> {
+                match self.0 {
+                    $($value => Some($text),)*
+                    _ => None,
+                }
+            }
+        }
+
+        impl core::fmt::Display for $name {
+            fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+                match self.name() {
+                    Some(name) => f.write_str(name),
+                    None => write!(f, "{:#04x}", self.0),
+                }
+            }
+        }
+
+        impl From<$int> for $name {
+            #[inline]
+            fn from(value: $int) -> Self {
+                Self(value)
+            }
+        }
+    };
+}
+
+pub(crate) use open_enum;

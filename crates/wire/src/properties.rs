@@ -1,0 +1,184 @@
+//! Controller properties (Base 3.1.3): what Property Get and Property Set reach.
+
+use bitfield_struct::bitfield;
+
+/// Offset of a property in bytes (Base Figure 33).
+pub mod offset {
+    /// Controller Capabilities, 8 bytes.
+    pub const CAP: u32 = 0x00;
+    /// Version, 4 bytes.
+    pub const VS: u32 = 0x08;
+    /// Controller Configuration, 4 bytes.
+    pub const CC: u32 = 0x14;
+    /// Controller Status, 4 bytes.
+    pub const CSTS: u32 = 0x1c;
+    /// NVM Subsystem Reset, 4 bytes.
+    pub const NSSR: u32 = 0x20;
+    /// Controller Ready Timeouts, 4 bytes.
+    pub const CRTO: u32 = 0x68;
+}
+
+/// Value to write to NSSR to reset the NVM subsystem: "NVMe" (Base 3.1.3.7).
+pub const NSSR_RESET: u32 = 0x4e56_4d65;
+
+/// CAP.CSS bit 0: NVM command set (Base Figure 36).
+pub const CAP_CSS_NVM: u8 = 1 << 0;
+/// CAP.CSS bit 6: one or more I/O command sets, selected with CC.CSS 110b.
+pub const CAP_CSS_IO_SETS: u8 = 1 << 6;
+/// CAP.CSS bit 7: no I/O command set; administrative and discovery controllers.
+pub const CAP_CSS_ADMIN_ONLY: u8 = 1 << 7;
+
+/// CC.CSS 000b: NVM command set (Base Figure 46).
+pub const CC_CSS_NVM: u8 = 0b000;
+/// CC.CSS 110b: all supported I/O command sets.
+pub const CC_CSS_ALL: u8 = 0b110;
+/// CC.CSS 111b: admin command set only.
+pub const CC_CSS_ADMIN_ONLY: u8 = 0b111;
+
+/// CC.SHN 01b: normal shutdown.
+pub const CC_SHN_NORMAL: u8 = 0b01;
+/// CC.SHN 10b: abrupt shutdown.
+pub const CC_SHN_ABRUPT: u8 = 0b10;
+
+/// CSTS.SHST 00b: no shutdown was asked for (Base Figure 47).
+pub const CSTS_SHST_NORMAL: u8 = 0b00;
+/// CSTS.SHST 01b: shutdown is under way.
+pub const CSTS_SHST_OCCURRING: u8 = 0b01;
+/// CSTS.SHST 10b: shutdown is complete.
+pub const CSTS_SHST_COMPLETE: u8 = 0b10;
+
+/// Controller Capabilities (Base 3.1.3.1, Figure 36).
+#[bitfield(u64)]
+#[derive(PartialEq, Eq)]
+pub struct Cap {
+    /// Maximum Queue Entries Supported, 0's based.
+    pub mqes: u16,
+    /// Contiguous Queues Required; 1 over fabrics.
+    pub cqr: bool,
+    /// Arbitration Mechanism Supported; bit 0 weighted round robin.
+    #[bits(2)]
+    pub ams: u8,
+    #[bits(5)]
+    __: u8,
+    /// Timeout for CSTS.RDY to follow CC.EN, in 500 ms.
+    pub to: u8,
+    /// Doorbell Stride; 0 over fabrics.
+    #[bits(4)]
+    pub dstrd: u8,
+    /// NVM Subsystem Reset Supported.
+    pub nssrs: bool,
+    /// Command Sets Supported, see `CAP_CSS_*`.
+    pub css: u8,
+    /// Boot Partition Support.
+    pub bps: bool,
+    /// Controller Power Scope.
+    #[bits(2)]
+    pub cps: u8,
+    /// Memory Page Size Minimum: 2 to the (12 + value) bytes.
+    #[bits(4)]
+    pub mpsmin: u8,
+    /// Memory Page Size Maximum: 2 to the (12 + value) bytes.
+    #[bits(4)]
+    pub mpsmax: u8,
+    /// Persistent Memory Region Supported.
+    pub pmrs: bool,
+    /// Controller Memory Buffer Supported.
+    pub cmbs: bool,
+    /// NVM Subsystem Shutdown Supported.
+    pub nsss: bool,
+    /// Controller Ready Modes Supported: bit 0 with media (mandatory), bit 1 independent of media.
+    #[bits(2)]
+    pub crms: u8,
+    #[bits(3)]
+    __: u8,
+}
+
+/// Version (Base 3.1.3.2).
+#[bitfield(u32)]
+#[derive(PartialEq, Eq)]
+pub struct Version {
+    /// Tertiary version number.
+    pub ter: u8,
+    /// Minor version number.
+    pub mnr: u8,
+    /// Major version number.
+    pub mjr: u16,
+}
+
+impl Version {
+    /// NVM Express 2.0.
+    pub const V2_0: Self = Self(0x0002_0000);
+}
+
+/// Controller Configuration (Base 3.1.3.5, Figure 46).
+#[bitfield(u32)]
+#[derive(PartialEq, Eq)]
+pub struct Cc {
+    /// Enable.
+    pub en: bool,
+    #[bits(3)]
+    __: u8,
+    /// I/O Command Set Selected, see `CC_CSS_*`.
+    #[bits(3)]
+    pub css: u8,
+    /// Memory Page Size: 2 to the (12 + value) bytes.
+    #[bits(4)]
+    pub mps: u8,
+    /// Arbitration Mechanism Selected.
+    #[bits(3)]
+    pub ams: u8,
+    /// Shutdown Notification, see `CC_SHN_*`.
+    #[bits(2)]
+    pub shn: u8,
+    /// I/O Submission Queue Entry Size, as a power of two; 6.
+    #[bits(4)]
+    pub iosqes: u8,
+    /// I/O Completion Queue Entry Size, as a power of two; 4.
+    #[bits(4)]
+    pub iocqes: u8,
+    /// Controller Ready Independent of Media Enable.
+    pub crime: bool,
+    #[bits(7)]
+    __: u8,
+}
+
+/// Controller Status (Base 3.1.3.6, Figure 47).
+#[bitfield(u32)]
+#[derive(PartialEq, Eq)]
+pub struct Csts {
+    /// Ready.
+    pub rdy: bool,
+    /// Controller Fatal Status.
+    pub cfs: bool,
+    /// Shutdown Status, see `CSTS_SHST_*`.
+    #[bits(2)]
+    pub shst: u8,
+    /// NVM Subsystem Reset Occurred.
+    pub nssro: bool,
+    /// Processing Paused.
+    pub pp: bool,
+    /// Shutdown Type: 1 if SHST is about an NVM subsystem shutdown.
+    pub st: bool,
+    #[bits(25)]
+    __: u32,
+}
+
+/// Controller Ready Timeouts (Base 3.1.3.13), both in 500 ms.
+#[bitfield(u32)]
+#[derive(PartialEq, Eq)]
+pub struct Crto {
+    /// Controller Ready With Media Timeout.
+    pub crwmt: u16,
+    /// Controller Ready Independent of Media Timeout.
+    pub crimt: u16,
+}
+
+/// Size in bytes of the property at `offset`, or `None` if this crate knows no property there.
+#[must_use]
+pub const fn size_of_property(offset: u32) -> Option<u8> {
+    match offset {
+        offset::CAP => Some(8),
+        offset::VS | offset::CC | offset::CSTS | offset::NSSR | offset::CRTO => Some(4),
+        _ => None,
+    }
+}

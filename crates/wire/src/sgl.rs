@@ -1,0 +1,209 @@
+//! Scatter Gather List descriptors (Base 4.1.2).
+
+use zerocopy::little_endian::U64;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// A 16-byte SGL descriptor as on the wire (Base 4.1.2, Figure 97).
+///
+/// Bytes 8 to 15 are one number: length in bits 31:0 (or 23:0 and a 32-bit key in 55:24 for a keyed
+/// descriptor), type in 63:60, sub type in 59:56.
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    FromBytes,
+    IntoBytes,
+    Immutable,
+    KnownLayout,
+    Unaligned,
+)]
+#[repr(C)]
+pub struct SglDescriptor {
+    /// Bytes 0-7: address or offset; reserved for a bit bucket.
+    pub address: U64,
+    /// Bytes 8-15: length, key, type and sub type.
+    pub rest: U64,
+}
+const _: () = assert!(size_of::<SglDescriptor>() == 16);
+
+/// SGL descriptor types (Base 4.1.2, Figure 98).
+mod kind {
+    pub(super) const DATA_BLOCK: u8 = 0x0;
+    pub(super) const BIT_BUCKET: u8 = 0x1;
+    pub(super) const SEGMENT: u8 = 0x2;
+    pub(super) const LAST_SEGMENT: u8 = 0x3;
+    pub(super) const KEYED: u8 = 0x4;
+    pub(super) const TRANSPORT: u8 = 0x5;
+}
+
+/// SGL descriptor sub types (Base 4.1.2, Figure 99).
+mod sub {
+    pub(super) const ADDRESS: u8 = 0x0;
+    pub(super) const OFFSET: u8 = 0x1;
+    pub(super) const TRANSPORT: u8 = 0xa;
+    pub(super) const INVALIDATE: u8 = 0xf;
+}
+
+/// A parsed SGL descriptor. Lengths and offsets are bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sgl {
+    /// Type 0h, sub type 0h: a buffer at an address.
+    DataBlock {
+        /// Start of the buffer in host memory.
+        address: u64,
+        /// Bytes.
+        length: u32,
+    },
+    /// Type 0h, sub type 1h: data inside the capsule, `offset` bytes into the in-capsule data
+    /// (which itself starts at ICDOFF; Base 4.1.2.1).
+    InCapsule {
+        /// Bytes from the start of the in-capsule data.
+        offset: u64,
+        /// Bytes.
+        length: u32,
+    },
+    /// Type 1h: bytes of the source that are thrown away.
+    BitBucket {
+        /// Bytes.
+        length: u32,
+    },
+    /// Type 2h: more descriptors, another segment among them.
+    Segment {
+        /// Address or offset of the segment.
+        address: u64,
+        /// Bytes; a multiple of 16.
+        length: u32,
+        /// `address` is an offset into the in-capsule data (sub type 1h).
+        offset: bool,
+    },
+    /// Type 3h: more descriptors, no further segment.
+    LastSegment {
+        /// Address or offset of the segment.
+        address: u64,
+        /// Bytes; a multiple of 16.
+        length: u32,
+        /// `address` is an offset into the in-capsule data (sub type 1h).
+        offset: bool,
+    },
+    /// Type 4h, sub type 0h or Fh: a buffer named by a remote key.
+    Keyed {
+        /// Start of the buffer.
+        address: u64,
+        /// Bytes; 24 bits.
+        length: u32,
+        /// Remote key.
+        key: u32,
+        /// Sub type Fh: the key is to be invalidated remotely when the command completes.
+        invalidate: bool,
+    },
+    /// Type 5h, sub type Ah: the transport's own way to move data (NVMe/TCP: C2HData, R2T and H2CData).
+    Transport {
+        /// Bytes.
+        length: u32,
+    },
+    /// Anything else.
+    Unknown {
+        /// Descriptor type, 4 bits.
+        kind: u8,
+        /// Descriptor sub type, 4 bits.
+        subtype: u8,
+    },
+}
+
+impl SglDescriptor {
+    /// Takes the descriptor apart. Total: what has no name here is [`Sgl::Unknown`].
+    #[inline]
+    #[must_use]
+    #[expect(clippy::cast_possible_truncation, reason = "each field is cut out of the word")]
+    pub fn parse(&self) -> Sgl {
+        let rest = self.rest.get();
+        let address = self.address.get();
+        let length = rest as u32;
+        let id = (rest >> 56) as u8;
+        let (kind, subtype) = (id >> 4, id & 0xf);
+        let is_plain = matches!(subtype, sub::ADDRESS | sub::OFFSET);
+        let offset = subtype == sub::OFFSET;
+        match kind {
+            kind::DATA_BLOCK if subtype == sub::ADDRESS => Sgl::DataBlock { address, length },
+            kind::DATA_BLOCK if offset => Sgl::InCapsule { offset: address, length },
+            kind::KEYED if matches!(subtype, sub::ADDRESS | sub::INVALIDATE) => Sgl::Keyed {
+                address,
+                length: length & 0xff_ffff,
+                key: (rest >> 24) as u32,
+                invalidate: subtype == sub::INVALIDATE,
+            },
+            kind::TRANSPORT if subtype == sub::TRANSPORT => Sgl::Transport { length },
+            kind::BIT_BUCKET if subtype == sub::ADDRESS => Sgl::BitBucket { length },
+            kind::SEGMENT if is_plain => Sgl::Segment { address, length, offset },
+            kind::LAST_SEGMENT if is_plain => Sgl::LastSegment { address, length, offset },
+            _ => Sgl::Unknown { kind, subtype },
+        }
+    }
+
+    /// Descriptor type and sub type byte (byte 15).
+    #[inline]
+    #[must_use]
+    pub fn id(&self) -> u8 {
+        self.rest.get().to_le_bytes()[7]
+    }
+}
+
+impl Sgl {
+    /// The descriptor as on the wire. A keyed length is cut to its 24 bits.
+    #[inline]
+    #[must_use]
+    pub fn encode(self) -> SglDescriptor {
+        let plain = |offset: bool| if offset { sub::OFFSET } else { sub::ADDRESS };
+        let (address, low, kind, subtype) = match self {
+            Self::DataBlock { address, length } => {
+                (address, u64::from(length), kind::DATA_BLOCK, sub::ADDRESS)
+            }
+            Self::InCapsule { offset, length } => {
+                (offset, u64::from(length), kind::DATA_BLOCK, sub::OFFSET)
+            }
+            Self::BitBucket { length } => (0, u64::from(length), kind::BIT_BUCKET, sub::ADDRESS),
+            Self::Segment { address, length, offset } => {
+                (address, u64::from(length), kind::SEGMENT, plain(offset))
+            }
+            Self::LastSegment { address, length, offset } => {
+                (address, u64::from(length), kind::LAST_SEGMENT, plain(offset))
+            }
+            Self::Keyed { address, length, key, invalidate } => (
+                address,
+                u64::from(length & 0xff_ffff) | u64::from(key) << 24,
+                kind::KEYED,
+                if invalidate { sub::INVALIDATE } else { sub::ADDRESS },
+            ),
+            Self::Transport { length } => (0, u64::from(length), kind::TRANSPORT, sub::TRANSPORT),
+            Self::Unknown { kind, subtype } => (0, 0, kind & 0xf, subtype & 0xf),
+        };
+        let id = u64::from(kind << 4 | subtype);
+        SglDescriptor { address: U64::new(address), rest: U64::new(low | id << 56) }
+    }
+
+    /// Bytes the descriptor describes; for a segment, the bytes of its descriptors.
+    #[inline]
+    #[must_use]
+    pub const fn length(self) -> u32 {
+        match self {
+            Self::DataBlock { length, .. }
+            | Self::InCapsule { length, .. }
+            | Self::BitBucket { length }
+            | Self::Segment { length, .. }
+            | Self::LastSegment { length, .. }
+            | Self::Keyed { length, .. }
+            | Self::Transport { length } => length,
+            Self::Unknown { .. } => 0,
+        }
+    }
+}
+
+impl From<Sgl> for SglDescriptor {
+    #[inline]
+    fn from(sgl: Sgl) -> Self {
+        sgl.encode()
+    }
+}

@@ -1,0 +1,218 @@
+//! Submission queue entry (Base 3.3.3.1, Common Command Format, Figure 86 and 87).
+
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::opcode::{AdminOpcode, FabricsType, IoOpcode};
+use crate::sgl::SglDescriptor;
+
+/// Size of a submission queue entry in bytes.
+pub const SQE_SIZE: usize = 64;
+
+/// NSID that names every namespace (Base 3.2.1.2).
+pub const NSID_ALL: u32 = 0xffff_ffff;
+
+/// A submission queue entry: 64 bytes.
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    FromBytes,
+    IntoBytes,
+    Immutable,
+    KnownLayout,
+    Unaligned,
+)]
+#[repr(C)]
+pub struct Sqe {
+    /// Byte 0, Opcode (OPC).
+    pub opcode: u8,
+    /// Byte 1: FUSE in bits 1:0, PSDT in bits 7:6.
+    pub flags: u8,
+    /// Bytes 2-3, Command Identifier (CID).
+    pub cid: U16,
+    /// Bytes 4-7, Namespace Identifier; in a fabrics command byte 4 is FCTYPE.
+    pub nsid: U32,
+    /// Bytes 8-11.
+    pub cdw2: U32,
+    /// Bytes 12-15.
+    pub cdw3: U32,
+    /// Bytes 16-23, Metadata Pointer.
+    pub mptr: U64,
+    /// Bytes 24-39, Data Pointer (SGL1).
+    pub dptr: SglDescriptor,
+    /// Bytes 40-43.
+    pub cdw10: U32,
+    /// Bytes 44-47.
+    pub cdw11: U32,
+    /// Bytes 48-51.
+    pub cdw12: U32,
+    /// Bytes 52-55.
+    pub cdw13: U32,
+    /// Bytes 56-59.
+    pub cdw14: U32,
+    /// Bytes 60-63.
+    pub cdw15: U32,
+}
+const _: () = assert!(size_of::<Sqe>() == SQE_SIZE);
+
+/// PRP or SGL for Data Transfer, bits 7:6 of CDW0 byte 1 (Base Figure 86).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Psdt {
+    /// 00b: PRPs. Not allowed over fabrics.
+    Prp,
+    /// 01b: SGL; MPTR is a contiguous buffer. What fabrics hosts use.
+    Sgl,
+    /// 10b: SGL; MPTR is the address of an SGL segment.
+    SglMetadataSgl,
+    /// 11b.
+    Reserved,
+}
+
+/// Fused operation, bits 1:0 of CDW0 byte 1 (Base Figure 86).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Fuse {
+    /// 00b: normal.
+    None,
+    /// 01b: first of two.
+    First,
+    /// 10b: second of two.
+    Second,
+    /// 11b.
+    Reserved,
+}
+
+/// `flags` of a command whose data pointer is an SGL (PSDT 01b).
+pub const FLAGS_SGL: u8 = 0x40;
+
+impl Sqe {
+    /// A command with an SGL data pointer, all else zero.
+    #[inline]
+    #[must_use]
+    pub fn new(opcode: u8, cid: u16, nsid: u32) -> Self {
+        Self {
+            opcode,
+            flags: FLAGS_SGL,
+            cid: U16::new(cid),
+            nsid: U32::new(nsid),
+            ..Self::default()
+        }
+    }
+
+    /// An admin command.
+    #[inline]
+    #[must_use]
+    pub fn admin(opcode: AdminOpcode, cid: u16, nsid: u32) -> Self {
+        Self::new(opcode.0, cid, nsid)
+    }
+
+    /// An NVM command set command.
+    #[inline]
+    #[must_use]
+    pub fn io(opcode: IoOpcode, cid: u16, nsid: u32) -> Self {
+        Self::new(opcode.0, cid, nsid)
+    }
+
+    /// A fabrics command.
+    #[inline]
+    #[must_use]
+    pub fn fabrics(fctype: FabricsType, cid: u16) -> Self {
+        Self::new(AdminOpcode::FABRICS.0, cid, u32::from(fctype.0))
+    }
+
+    /// With this data pointer.
+    #[inline]
+    #[must_use]
+    pub fn with_sgl(mut self, sgl: impl Into<SglDescriptor>) -> Self {
+        self.dptr = sgl.into();
+        self
+    }
+
+    /// The first `N` of command dwords 10 to 15, the rest left as they are. `N` is at most 6.
+    #[inline]
+    #[must_use]
+    pub fn with_cdw10<const N: usize>(mut self, dwords: [u32; N]) -> Self {
+        const { assert!(N <= 6, "a command has dwords 10 to 15") };
+        let fields = [
+            &mut self.cdw10,
+            &mut self.cdw11,
+            &mut self.cdw12,
+            &mut self.cdw13,
+            &mut self.cdw14,
+            &mut self.cdw15,
+        ];
+        for (field, value) in fields.into_iter().zip(dwords) {
+            field.set(value);
+        }
+        self
+    }
+
+    /// The opcode as one of an admin queue.
+    #[inline]
+    #[must_use]
+    pub const fn admin_opcode(&self) -> AdminOpcode {
+        AdminOpcode(self.opcode)
+    }
+
+    /// The opcode as one of an I/O queue.
+    #[inline]
+    #[must_use]
+    pub const fn io_opcode(&self) -> IoOpcode {
+        IoOpcode(self.opcode)
+    }
+
+    /// Opcode 7Fh.
+    #[inline]
+    #[must_use]
+    pub const fn is_fabrics(&self) -> bool {
+        self.opcode == AdminOpcode::FABRICS.0
+    }
+
+    /// Fabrics command type (byte 4), meaningful for opcode 7Fh.
+    #[inline]
+    #[must_use]
+    pub fn fctype(&self) -> FabricsType {
+        FabricsType(self.nsid.get().to_le_bytes()[0])
+    }
+
+    /// How the data pointer is to be read.
+    #[inline]
+    #[must_use]
+    pub const fn psdt(&self) -> Psdt {
+        match self.flags >> 6 {
+            0 => Psdt::Prp,
+            1 => Psdt::Sgl,
+            2 => Psdt::SglMetadataSgl,
+            _ => Psdt::Reserved,
+        }
+    }
+
+    /// Part of a fused operation?
+    #[inline]
+    #[must_use]
+    pub const fn fuse(&self) -> Fuse {
+        match self.flags & 3 {
+            0 => Fuse::None,
+            1 => Fuse::First,
+            2 => Fuse::Second,
+            _ => Fuse::Reserved,
+        }
+    }
+
+    /// CDW10 and CDW11 as one number, low dword first (a starting LBA, NVM 3.2).
+    #[inline]
+    #[must_use]
+    pub fn cdw10_11(&self) -> u64 {
+        u64::from(self.cdw10.get()) | u64::from(self.cdw11.get()) << 32
+    }
+
+    /// CDW12 and CDW13 as one number, low dword first (a log page offset, Base 5.16).
+    #[inline]
+    #[must_use]
+    pub fn cdw12_13(&self) -> u64 {
+        u64::from(self.cdw12.get()) | u64::from(self.cdw13.get()) << 32
+    }
+}
