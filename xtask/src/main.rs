@@ -1,2 +1,53 @@
-//! .
-fn main() {}
+//! Everything a person types in this repository: `cargo xtask run`, `test`, `vm` and `ci`.
+//!
+//! The commands shell out to the tools a Debian or Ubuntu machine has (apt, dpkg, xz, QEMU), so that
+//! this crate itself builds in seconds.
+
+mod checks;
+mod ci;
+mod run;
+mod setup;
+mod test;
+mod vm;
+mod workspace;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+#[derive(Debug, Parser)]
+#[command(
+    name = "cargo xtask",
+    bin_name = "cargo xtask",
+    about = "Build, serve, test and try nvmeof-tgt",
+    after_help = "Example: cargo xtask run"
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Install what is missing, build, serve configs/loopback.toml and print how to connect
+    Run(run::Args),
+    /// Set up and run every test; what CI runs
+    Test(test::Args),
+    /// Boot a QEMU machine in which Debian's kernel is the NVMe-oF host of our target
+    Vm(vm::Args),
+    /// Run .ci/run in a clean clone of HEAD, as CI does
+    Ci(ci::Args),
+}
+
+fn main() -> ExitCode {
+    let outcome = match Cli::parse().command {
+        Command::Run(args) => run::run(&args),
+        Command::Test(args) => test::run(&args),
+        Command::Vm(args) => vm::run(&args),
+        Command::Ci(args) => ci::run(&args),
+    };
+    outcome.unwrap_or_else(|error| {
+        eprintln!("error: {error:#}");
+        ExitCode::FAILURE
+    })
+}

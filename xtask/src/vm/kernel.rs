@@ -1,0 +1,244 @@
+//! The guest's kernel: the distribution's own package, unpacked into a cache and never installed.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::setup;
+use crate::workspace::{output_of, run_checked};
+
+/// An unpacked kernel that can be booted.
+#[derive(Debug, Clone)]
+pub(crate) struct Kernel {
+    root: PathBuf,
+    release: String,
+}
+
+impl Kernel {
+    /// Hands back the distribution's current kernel, downloading and unpacking it if the cache does
+    /// not have it.
+    pub(crate) fn prepare(cache: &Path) -> Result<Self> {
+        fs::create_dir_all(cache)?;
+        let name = match image_package() {
+            Some(name) => name,
+            None => {
+                setup::apt_update()?;
+                image_package().context("apt knows no Linux kernel package")?
+            }
+        };
+        let root = cache.join(&name);
+        if !root.join("complete").is_file() {
+            unpack(cache, &name, &root)?;
+        }
+        let release = fs::read_to_string(root.join("complete"))?.trim().to_owned();
+        Ok(Self { root, release })
+    }
+
+    /// The plain ELF kernel image.
+    pub(crate) fn vmlinux(&self) -> PathBuf {
+        self.root.join("vmlinux")
+    }
+
+    /// The folder that has this release's modules.
+    pub(crate) fn modules(&self) -> PathBuf {
+        self.root.join("lib/modules").join(&self.release)
+    }
+
+    /// What `uname -r` says in the guest.
+    pub(crate) fn release(&self) -> &str {
+        &self.release
+    }
+
+    /// The files of a module and of everything it needs, in the order to load them. A module that
+    /// is built into this kernel has none.
+    pub(crate) fn module_files(&self, module: &str) -> Result<Vec<PathBuf>> {
+        let modprobe = setup::program("modprobe").context("modprobe is missing")?;
+        let mut command = Command::new(modprobe);
+        command.arg("--dirname").arg(&self.root);
+        command.args(["--set-version", &self.release, "--show-depends", module]);
+        let output = String::from_utf8(output_of(&mut command)?)?;
+        let files = output.lines().filter_map(|line| line.strip_prefix("insmod "));
+        Ok(files.map(|path| PathBuf::from(path.trim())).collect())
+    }
+}
+
+/// The package with the distribution's current kernel image, as apt's lists have it.
+fn image_package() -> Option<String> {
+    ["linux-image-amd64", "linux-image-generic"].iter().find_map(|meta| {
+        let output = output_of(Command::new("apt-cache").args(["depends", meta])).ok()?;
+        first_image(&String::from_utf8_lossy(&output))
+    })
+}
+
+/// The versioned image among a meta package's dependencies.
+fn first_image(depends: &str) -> Option<String> {
+    depends
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("Depends: "))
+        .find(|name| name.starts_with("linux-image-"))
+        .map(str::to_owned)
+}
+
+/// Downloads and unpacks a kernel beside `root`, then moves it into place in one step, so that an
+/// interrupted run leaves nothing that looks whole.
+fn unpack(cache: &Path, name: &str, root: &Path) -> Result<()> {
+    println!("downloading the guest kernel {name} (kept in {})", cache.display());
+    let work = cache.join(format!("{name}.{}", std::process::id()));
+    fs::create_dir_all(&work)?;
+    // Ubuntu splits the modules off; Debian has them in the image's package.
+    let modules = name.replacen("linux-image-", "linux-modules-", 1);
+    let extra = name.replacen("linux-image-", "linux-modules-extra-", 1);
+    download(&work, name)?;
+    for package in [&modules, &extra] {
+        if output_of(Command::new("apt-cache").args(["show", package])).is_ok() {
+            download(&work, package)?;
+        }
+    }
+    for entry in fs::read_dir(&work)? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|ext| ext == "deb") {
+            run_checked(Command::new("dpkg").arg("-x").arg(&path).arg(&work))?;
+            fs::remove_file(&path)?;
+        }
+    }
+    if !work.join("lib/modules").is_dir() && work.join("usr/lib/modules").is_dir() {
+        std::os::unix::fs::symlink("usr/lib", work.join("lib"))?;
+    }
+    let release = only_entry(&work.join("lib/modules"))?;
+    let depmod = setup::program("depmod").context("depmod is missing")?;
+    run_checked(Command::new(depmod).arg("-b").arg(&work).arg(&release))?;
+    let image = fs::read(work.join("boot").join(format!("vmlinuz-{release}")))?;
+    fs::write(work.join("vmlinux"), elf_image(&image)?)?;
+    fs::write(work.join("complete"), &release)?;
+    if root.exists() {
+        fs::remove_dir_all(root)?;
+    }
+    fs::rename(&work, root)?;
+    Ok(())
+}
+
+fn download(folder: &Path, package: &str) -> Result<()> {
+    let mut get = Command::new("apt-get");
+    // As root, apt would drop to a user who may not write here, and warn about it.
+    get.args(["-q", "-o", "APT::Sandbox::User=root", "download", package]).current_dir(folder);
+    if get.status().is_ok_and(|status| status.success()) {
+        return Ok(());
+    }
+    // Lists older than the archive name a version that is gone.
+    setup::apt_update()?;
+    run_checked(&mut get)
+}
+
+fn only_entry(folder: &Path) -> Result<String> {
+    let entries: Vec<_> = fs::read_dir(folder)?.collect::<std::io::Result<_>>()?;
+    match entries.as_slice() {
+        [entry] => Ok(entry.file_name().to_string_lossy().into_owned()),
+        _ => bail!("{} should have one kernel release, has {}", folder.display(), entries.len()),
+    }
+}
+
+/// The ELF kernel inside a bzImage. Booting that is several times faster under emulation than
+/// letting the bzImage unpack itself.
+fn elf_image(image: &[u8]) -> Result<Vec<u8>> {
+    let payload = payload(image).context("the kernel image is not a bzImage")?;
+    let elf = if payload.starts_with(b"\x7fELF") {
+        payload.to_vec()
+    } else if payload.starts_with(b"\xfd7zXZ\0") {
+        filter("xz", payload)?
+    } else if payload.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]) {
+        filter("zstd", payload)?
+    } else {
+        bail!("the kernel is packed by a method this command does not know (not xz, not zstd)");
+    };
+    ensure!(elf.starts_with(b"\x7fELF"), "the kernel unpacked to something that is not ELF");
+    Ok(elf)
+}
+
+/// The packed kernel in a bzImage, found by the boot protocol's header (2.08 and later:
+/// setup_sects at 0x1f1, "HdrS" at 0x202, payload_offset at 0x248, payload_length at 0x24c),
+/// without the four bytes of unpacked size that the kernel's build appends.
+fn payload(image: &[u8]) -> Option<&[u8]> {
+    let word = |at: usize| -> Option<usize> {
+        let bytes: [u8; 4] = image.get(at..at + 4)?.try_into().ok()?;
+        usize::try_from(u32::from_le_bytes(bytes)).ok()
+    };
+    if image.get(0x202..0x206)? != b"HdrS" {
+        return None;
+    }
+    let setup_sects = match *image.get(0x1f1)? {
+        0 => 4,
+        sects => usize::from(sects),
+    };
+    let start = (setup_sects + 1) * 512 + word(0x248)?;
+    let end = start.checked_add(word(0x24c)?)?.checked_sub(4)?;
+    image.get(start..end)
+}
+
+/// Unpacks bytes by a tool that reads standard input and writes standard output.
+fn filter(tool: &str, packed: &[u8]) -> Result<Vec<u8>> {
+    use std::io::Write;
+    let mut child = Command::new(tool)
+        .arg("-dc")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("cannot start {tool}"))?;
+    let mut stdin = child.stdin.take().context("no pipe to the tool")?;
+    let output = std::thread::scope(|scope| {
+        // The tool's own exit status tells of a broken pipe.
+        scope.spawn(move || stdin.write_all(packed));
+        child.wait_with_output()
+    })?;
+    ensure!(output.status.success(), "{tool} could not unpack the kernel ({})", output.status);
+    Ok(output.stdout)
+}
+
+/// A module's bytes, unpacked where the distribution packs its modules.
+pub(crate) fn module_bytes(file: &Path) -> Result<Vec<u8>> {
+    let bytes = fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
+    match file.extension().and_then(|ext| ext.to_str()) {
+        Some("xz") => filter("xz", &bytes),
+        Some("zst") => filter("zstd", &bytes),
+        _ => Ok(bytes),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A bzImage with two setup sectors and `packed` 16 bytes into the protected-mode part.
+    fn bzimage(packed: &[u8]) -> Vec<u8> {
+        let mut image = vec![0; 3 * 512 + 16];
+        image[0x1f1] = 2;
+        image[0x202..0x206].copy_from_slice(b"HdrS");
+        image[0x248..0x24c].copy_from_slice(&16u32.to_le_bytes());
+        let length = u32::try_from(packed.len() + 4).expect("small");
+        image[0x24c..0x250].copy_from_slice(&length.to_le_bytes());
+        image.extend_from_slice(packed);
+        image.extend_from_slice(&[9; 40]);
+        image
+    }
+
+    #[test]
+    fn a_plain_payload_is_cut_out() {
+        assert_eq!(elf_image(&bzimage(b"\x7fELFkernel")).expect("plain"), b"\x7fELFkernel");
+    }
+
+    #[test]
+    fn an_unknown_or_cut_payload_is_refused() {
+        assert!(elf_image(&bzimage(b"BZh9")).is_err());
+        let image = bzimage(b"\x7fELFkernel");
+        assert!(elf_image(&image[..3 * 512 + 20]).is_err());
+        assert!(elf_image(b"MZ").is_err());
+    }
+
+    #[test]
+    fn the_image_is_found_among_the_dependencies() {
+        let text = "linux-image-amd64\n  Depends: linux-base\n  Depends: linux-image-6.1.0-1-amd64\n";
+        assert_eq!(first_image(text).as_deref(), Some("linux-image-6.1.0-1-amd64"));
+        assert_eq!(first_image("x\n  Recommends: linux-image-y\n"), None);
+    }
+}

@@ -1,0 +1,275 @@
+//! `cargo xtask vm`: a QEMU machine in which the distribution's kernel is the NVMe-oF host.
+//!
+//! Needs no network card, no drive and no nested virtualisation. One case is one or more boots;
+//! each boot runs a script from `xtask/vm/` and must report every part the script lists.
+
+mod case;
+mod initramfs;
+mod kernel;
+mod qemu;
+mod share;
+
+use std::env;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+use self::case::{Boot, Case, Target};
+use self::kernel::Kernel;
+use self::qemu::{Accel, End, Ending, Machine};
+use self::share::Share;
+use crate::setup;
+use crate::workspace::{Workspace, run_checked};
+
+/// What one boot may take; the guest ends itself then, with its state in the log.
+const BOOT_LIMIT: Duration = Duration::from_secs(230);
+/// What the trial boot under hardware virtualisation may take.
+const TRIAL_LIMIT: Duration = Duration::from_secs(20);
+/// Size of each of the machine's two disks; sparse files.
+const DISK_BYTES: u64 = 256 << 20;
+const DISKS: usize = 2;
+/// How much of the serial log is shown when a boot fails.
+const TAIL_LINES: usize = 80;
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = after_help())]
+pub(crate) struct Args {
+    /// The case to run
+    #[arg(value_name = "CASE", required_unless_present = "list")]
+    case: Option<String>,
+    /// List the cases, their boots and the parts each must run
+    #[arg(long)]
+    list: bool,
+    /// Run only this boot of the case
+    #[arg(long, value_name = "BOOT")]
+    boot: Option<String>,
+    /// Run the scripts against this target
+    #[arg(long, value_enum, default_value = "ours")]
+    target: Target,
+    /// Use KVM if a short trial boot works with it; else say so and emulate
+    #[arg(long)]
+    kvm: bool,
+    /// Use the release binaries there are, without building
+    #[arg(long)]
+    no_build: bool,
+    /// Show the serial line while it runs
+    #[arg(short, long)]
+    verbose: bool,
+}
+
+fn after_help() -> String {
+    let mut text = String::from("Cases:\n");
+    for case in case::CASES {
+        text.push_str(&format!("  {:<8} {}\n", case.name, case.about));
+    }
+    text.push_str("\nExample: cargo xtask vm tcp\n         cargo xtask vm tcp --boot data --verbose");
+    text
+}
+
+/// Runs a case, or lists what there is.
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    if args.list {
+        list(args.target);
+        return Ok(ExitCode::SUCCESS);
+    }
+    let case = case::find(args.case.as_deref().unwrap_or_default())?;
+    let boots: Vec<&Boot> = match &args.boot {
+        None => case.boots.iter().collect(),
+        Some(name) => case.boots.iter().filter(|boot| boot.name == *name).collect(),
+    };
+    if boots.is_empty() {
+        let names: Vec<_> = case.boots.iter().map(|boot| boot.name).collect();
+        bail!("case {} has no such boot; its boots are: {}", case.name, names.join(", "));
+    }
+    let workspace = Workspace::find()?;
+    setup::ensure(&[setup::BUILD, setup::VM])?;
+    if args.target == Target::Ours && case.name != "boot" && !args.no_build {
+        let build = ["build", "--release", "--locked", "-p", "nvmeof-tgt", "-p", "nvmeof-perf"];
+        run_checked(&mut workspace.cargo(build))?;
+    }
+    let bench = Bench::prepare(&workspace, args)?;
+    let mut failed = Vec::new();
+    for boot in boots {
+        if !bench.run_boot(case, boot)? {
+            failed.push(boot.name);
+        }
+    }
+    if failed.is_empty() {
+        println!("vm {}: every part of every boot ran and passed", case.name);
+        return Ok(ExitCode::SUCCESS);
+    }
+    println!("vm {}: FAILED in {}", case.name, failed.join(", "));
+    for boot in failed {
+        println!("  again: cargo xtask vm {} --boot {boot} --target {}", case.name, args.target.name());
+    }
+    Ok(ExitCode::FAILURE)
+}
+
+fn list(target: Target) {
+    for case in case::CASES {
+        println!("{}: {}", case.name, case.about);
+        for boot in case.boots {
+            println!("  {:<9} {}", boot.name, boot.parts(target).join(" "));
+        }
+    }
+}
+
+/// What every boot of this run uses.
+#[derive(Debug)]
+struct Bench<'a> {
+    workspace: &'a Workspace,
+    folder: PathBuf,
+    kernel: Kernel,
+    initramfs: PathBuf,
+    accel: Accel,
+    target: Target,
+    verbose: bool,
+    /// Held while we run: two runs of one checkout would share logs and disks.
+    _lock: File,
+}
+
+impl<'a> Bench<'a> {
+    fn prepare(workspace: &'a Workspace, args: &Args) -> Result<Self> {
+        let folder = workspace.target().join("vm");
+        fs::create_dir_all(&folder)?;
+        let lock = File::create(folder.join("lock"))?;
+        if lock.try_lock().is_err() {
+            println!("waiting for another `cargo xtask vm` of this checkout");
+            lock.lock().context("cannot lock the machine's folder")?;
+        }
+        let kernel = Kernel::prepare(&cache(&folder))?;
+        let initramfs = folder.join("initramfs.cpio");
+        initramfs::build(&kernel, &folder.join("initramfs"), &initramfs)?;
+        let mut bench = Self {
+            workspace,
+            folder,
+            kernel,
+            initramfs,
+            accel: Accel::Tcg,
+            target: args.target,
+            verbose: args.verbose,
+            _lock: lock,
+        };
+        if args.kvm {
+            bench.try_kvm()?;
+        }
+        Ok(bench)
+    }
+
+    /// Takes KVM if the machine boots with it: where it is itself emulated, kernels hang or die.
+    fn try_kvm(&mut self) -> Result<()> {
+        let trial = case::find("boot")?;
+        self.accel = Accel::Kvm;
+        for boot in trial.boots {
+            let (ending, _) = self.boot(trial, boot, TRIAL_LIMIT)?;
+            if ending.end != End::Success {
+                println!("KVM: the trial boot ended with {:?}: emulating instead", ending.end);
+                self.accel = Accel::Tcg;
+                return Ok(());
+            }
+        }
+        println!("KVM: the trial boot worked");
+        Ok(())
+    }
+
+    /// Runs one boot and says how it went; true if everything it lists ran and passed.
+    fn run_boot(&self, case: &Case, boot: &Boot) -> Result<bool> {
+        println!(
+            "vm {} {}: Linux {}, target {}, {:?}",
+            case.name, boot.name, self.kernel.release(), self.target.name(), self.accel
+        );
+        let (ending, log_path) = self.boot(case, boot, BOOT_LIMIT)?;
+        let log = String::from_utf8_lossy(&fs::read(&log_path)?).into_owned();
+        let parts = boot.parts(self.target);
+        let missing = case::missing(&parts, &log);
+        if !self.verbose {
+            for line in log.lines().filter(|line| is_report(line)) {
+                println!("  {line}");
+            }
+        }
+        let took = ending.took.as_secs_f32();
+        if ending.end == End::Success && missing.is_empty() {
+            println!("vm {} {}: {} parts ok in {took:.1} s", case.name, boot.name, parts.len());
+            return Ok(true);
+        }
+        if !self.verbose {
+            println!("--- the last {TAIL_LINES} lines of {}", log_path.display());
+            let lines: Vec<&str> = log.lines().collect();
+            for line in &lines[lines.len().saturating_sub(TAIL_LINES)..] {
+                println!("| {line}");
+            }
+        }
+        println!("vm {} {}: FAILED after {took:.1} s: {}", case.name, boot.name, why(ending.end));
+        if !missing.is_empty() {
+            println!("  parts that did not run or did not pass: {}", missing.join(", "));
+        }
+        println!("  serial log: {}; the daemon's own log is in the folder beside it", log_path.display());
+        Ok(false)
+    }
+
+    fn boot(&self, case: &Case, boot: &Boot, limit: Duration) -> Result<(Ending, PathBuf)> {
+        let name = format!("{}-{}", case.name, boot.name);
+        let parts = format!("\"{}\"", boot.parts(self.target).join(" "));
+        let settings = [("TARGET", self.target.name()), ("PARTS", &parts)];
+        let share = Share::create(self.folder.join(&name), boot.script, &settings)?;
+        let needs_ours = self.target == Target::Ours && case.name != "boot";
+        if needs_ours {
+            share.add_program(&self.workspace.release_binary("nvmeof-tgt"))?;
+            share.add_program(&self.workspace.release_binary("nvmeof-perf"))?;
+        }
+        let disks = self.disks(&name)?;
+        let log = self.folder.join(format!("{name}.log"));
+        let machine = Machine {
+            vmlinux: &self.kernel.vmlinux(),
+            initramfs: &self.initramfs,
+            modules: &self.kernel.modules(),
+            share: share.folder(),
+            disks: &disks,
+            log: &log,
+            accel: self.accel,
+            limit,
+            echo: self.verbose,
+        };
+        let ending = machine.boot()?;
+        for disk in &disks {
+            fs::remove_file(disk)?;
+        }
+        Ok((ending, log))
+    }
+
+    fn disks(&self, name: &str) -> Result<Vec<PathBuf>> {
+        (0..DISKS)
+            .map(|index| {
+                let path = self.folder.join(format!("{name}-disk{index}.raw"));
+                File::create(&path)?.set_len(DISK_BYTES)?;
+                Ok(path)
+            })
+            .collect()
+    }
+}
+
+/// Where unpacked kernels are kept between runs.
+fn cache(folder: &Path) -> PathBuf {
+    match env::var_os("XDG_CACHE_HOME") {
+        Some(cache) if !cache.is_empty() => Path::new(&cache).join("nvmeof-tgt/vm"),
+        _ => folder.join("cache"),
+    }
+}
+
+/// Lines of the serial log that are worth showing when nothing went wrong.
+fn is_report(line: &str) -> bool {
+    line.starts_with("part ") || line.starts_with("note ") || line.starts_with("table ")
+}
+
+fn why(end: End) -> String {
+    match end {
+        End::Success => "the script ended well, but not every listed part ran".to_owned(),
+        End::Failure(code) => format!("the guest reported code {code}"),
+        End::NoReport => "the guest panicked or switched itself off".to_owned(),
+        End::Broken(status) => format!("QEMU did not work or was killed ({status})"),
+        End::Limit => format!("killed {} s after its start", BOOT_LIMIT.as_secs()),
+    }
+}

@@ -1,0 +1,193 @@
+//! One boot of the machine: the QEMU command line, the serial log, the time limit, the verdict.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+
+/// QEMU's exit code when the guest wrote 0 to the debug port: the only success there is. 0 means
+/// the guest panicked or switched itself off.
+const SUCCESS: i32 = 1;
+/// How much longer than its own limit a guest may live: by then it should have ended itself, with
+/// its state in the log.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// How guest instructions are run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Accel {
+    /// Plain emulation: works everywhere.
+    Tcg,
+    /// Hardware virtualisation, where it is real.
+    Kvm,
+}
+
+/// Everything one boot needs.
+#[derive(Debug)]
+pub(crate) struct Machine<'a> {
+    pub(crate) vmlinux: &'a Path,
+    pub(crate) initramfs: &'a Path,
+    pub(crate) modules: &'a Path,
+    pub(crate) share: &'a Path,
+    pub(crate) disks: &'a [PathBuf],
+    pub(crate) log: &'a Path,
+    pub(crate) accel: Accel,
+    pub(crate) limit: Duration,
+    pub(crate) echo: bool,
+}
+
+/// How a boot ended.
+#[derive(Debug)]
+pub(crate) struct Ending {
+    pub(crate) took: Duration,
+    pub(crate) end: End,
+}
+
+/// What QEMU's exit says about the guest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum End {
+    /// The guest's script ended well.
+    Success,
+    /// The guest reported this code.
+    Failure(u8),
+    /// The guest panicked or switched itself off without a report.
+    NoReport,
+    /// QEMU itself did not work, or was killed.
+    Broken(ExitStatus),
+    /// Killed by us at the limit.
+    Limit,
+}
+
+impl Machine<'_> {
+    /// Boots the machine and waits for its end, at most for the limit and a little grace.
+    pub(crate) fn boot(&self) -> Result<Ending> {
+        let started = Instant::now();
+        let mut command = self.command();
+        let mut child = command.spawn().context("cannot start qemu-system-x86_64")?;
+        let stdout = child.stdout.take().context("no pipe from QEMU")?;
+        let log = File::create(self.log)
+            .with_context(|| format!("cannot write {}", self.log.display()))?;
+        let echo = self.echo;
+        let reader = thread::spawn(move || record(stdout, log, echo));
+        let status = wait_until(&mut child, started + self.limit + GRACE)?;
+        let _ = reader.join();
+        let end = status.map_or(End::Limit, End::of);
+        Ok(Ending { took: started.elapsed(), end })
+    }
+
+    fn command(&self) -> Command {
+        let mut qemu = Command::new("qemu-system-x86_64");
+        qemu.stdin(Stdio::null()).stdout(Stdio::piped());
+        qemu.args(["-nographic", "-no-reboot", "-nodefaults", "-serial", "stdio"]);
+        qemu.args(["-machine", "q35,hpet=off,vmport=off,smm=off,sata=off,usb=off"]);
+        match self.accel {
+            Accel::Tcg => qemu.args(["-accel", "tcg,thread=multi", "-cpu", "max"]),
+            Accel::Kvm => qemu.args(["-accel", "kvm", "-cpu", "host"]),
+        };
+        qemu.args(["-m", "1G", "-smp", "2"]);
+        qemu.args(["-device", "isa-debug-exit,iobase=0x501,iosize=1"]);
+        qemu.arg("-kernel").arg(self.vmlinux).arg("-initrd").arg(self.initramfs);
+        qemu.arg("-append").arg(self.cmdline());
+        // The host's files read-only: its programs just run in the guest.
+        shared_folder(&mut qemu, "host", Path::new("/"), true);
+        shared_folder(&mut qemu, "modules", self.modules, true);
+        shared_folder(&mut qemu, "share", self.share, false);
+        for (index, disk) in self.disks.iter().enumerate() {
+            let file = disk.display();
+            qemu.arg("-drive");
+            qemu.arg(format!("file={file},if=none,id=d{index},format=raw,cache=unsafe"));
+            qemu.arg("-device").arg(format!("virtio-blk-pci,drive=d{index},serial=disk{index}"));
+        }
+        qemu
+    }
+
+    fn cmdline(&self) -> String {
+        format!(
+            "console=ttyS0 quiet panic=-1 mitigations=off tsc=reliable no_timer_check \
+             random.trust_cpu=on i8042.noaux i8042.nokbd 8250.nr_uarts=1 \
+             nvmeof.limit={}",
+            self.limit.as_secs()
+        )
+    }
+}
+
+impl End {
+    fn of(status: ExitStatus) -> Self {
+        match status.code() {
+            Some(SUCCESS) => Self::Success,
+            Some(0) => Self::NoReport,
+            // The device turns the guest's byte `c` into exit code `(c << 1) | 1`.
+            Some(code) if code & 1 == 1 && code > 1 => {
+                u8::try_from(code >> 1).map_or(Self::Broken(status), Self::Failure)
+            }
+            _ => Self::Broken(status),
+        }
+    }
+}
+
+/// Adds a folder of this machine that the guest mounts by 9p under `tag`.
+fn shared_folder(qemu: &mut Command, tag: &str, path: &Path, readonly: bool) {
+    let mode = if readonly { ",readonly=on" } else { "" };
+    let path = path.display();
+    qemu.arg("-fsdev").arg(format!(
+        "local,id={tag},path={path},security_model=none,multidevs=remap{mode}"
+    ));
+    qemu.arg("-device").arg(format!("virtio-9p-pci,fsdev={tag},mount_tag={tag}"));
+}
+
+/// Copies the serial line into the log until QEMU closes it.
+fn record(stdout: ChildStdout, mut log: File, echo: bool) {
+    let mut reader = BufReader::new(stdout);
+    let mut line = Vec::new();
+    while reader.read_until(b'\n', &mut line).is_ok_and(|read| read > 0) {
+        line.retain(|byte| *byte != b'\r');
+        // A full disk shows as a log that lacks its parts, and that is a failure of the case.
+        let _ = log.write_all(&line);
+        if echo {
+            let _ = std::io::stdout().write_all(&line);
+        }
+        line.clear();
+    }
+}
+
+/// Waits for a child until `deadline`; then kills it, by its id alone, and hands back `None`.
+fn wait_until(child: &mut Child, deadline: Instant) -> Result<Option<ExitStatus>> {
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status));
+        }
+        if Instant::now() >= deadline {
+            child.kill()?;
+            child.wait()?;
+            return Ok(None);
+        }
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+
+    use super::*;
+
+    #[test]
+    fn only_one_is_success() {
+        let exit = |code: i32| End::of(ExitStatus::from_raw(code << 8));
+        assert_eq!(exit(1), End::Success);
+        assert_eq!(exit(0), End::NoReport);
+        assert_eq!(exit(3), End::Failure(1));
+        assert_eq!(exit(255), End::Failure(127));
+        assert!(matches!(exit(2), End::Broken(_)));
+        assert!(matches!(End::of(ExitStatus::from_raw(9)), End::Broken(_)));
+    }
+
+    #[test]
+    fn a_child_that_outlives_the_limit_is_killed() {
+        let mut child = Command::new("sleep").arg("600").spawn().expect("sleep");
+        assert!(wait_until(&mut child, Instant::now()).expect("wait").is_none());
+    }
+}

@@ -1,0 +1,61 @@
+//! The folder the host and the guest both write: scripts and binaries go in, logs come out.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+/// Scripts every boot gets, whatever it runs.
+const COMMON: &[(&str, &str)] = &[
+    ("lib.sh", include_str!("../../vm/lib.sh")),
+    ("target-ours.sh", include_str!("../../vm/target-ours.sh")),
+    ("target-nvmet.sh", include_str!("../../vm/target-nvmet.sh")),
+    ("on-uevent.sh", include_str!("../../vm/on-uevent.sh")),
+];
+
+/// A fresh share for one boot.
+#[derive(Debug)]
+pub(crate) struct Share {
+    folder: PathBuf,
+}
+
+impl Share {
+    /// Empties or makes the folder and puts the scripts in.
+    pub(crate) fn create(folder: PathBuf, script: &str, settings: &[(&str, &str)]) -> Result<Self> {
+        if folder.exists() {
+            fs::remove_dir_all(&folder)
+                .with_context(|| format!("cannot empty {}", folder.display()))?;
+        }
+        fs::create_dir_all(&folder)?;
+        let share = Self { folder };
+        for (name, text) in COMMON {
+            share.add_script(name, text)?;
+        }
+        share.add_script("run.sh", script)?;
+        let settings: String = settings.iter().map(|(k, v)| format!("{k}={v}\n")).collect();
+        fs::write(share.folder.join("settings"), settings)?;
+        Ok(share)
+    }
+
+    /// Copies a program in. A copy, because the original may lie on a filesystem the guest does not
+    /// see, and may be rebuilt while the guest runs it.
+    pub(crate) fn add_program(&self, path: &Path) -> Result<()> {
+        let name = path.file_name().context("a program without a name")?;
+        fs::copy(path, self.folder.join(name))
+            .with_context(|| format!("cannot copy {} for the guest", path.display()))?;
+        Ok(())
+    }
+
+    /// Where the share is on this machine.
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    fn add_script(&self, name: &str, text: &str) -> Result<()> {
+        let path = self.folder.join(name);
+        fs::write(&path, text)?;
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
+        Ok(())
+    }
+}

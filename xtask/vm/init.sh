@@ -1,0 +1,60 @@
+#!/bin/busybox sh
+# First program of the guest: reaches the host's files by 9p, lays a writable layer over them, runs
+# the boot's script in there and reports its end to QEMU.
+/bin/busybox --install -s /bin
+export PATH=/bin
+
+# Ends the machine. QEMU exits with (code << 1) | 1.
+report() {
+    sync
+    printf "\\x$(printf %02x "$1")" | dd of=/dev/port bs=1 seek=1281 count=1 2>/dev/null
+    sleep 5
+    poweroff -f
+}
+
+mount -t proc proc /proc
+mount -t sysfs sysfs /sys
+mount -t devtmpfs devtmpfs /dev
+for word in $(cat /proc/cmdline); do
+    case $word in nvmeof.limit=*) limit=${word#*=} ;; esac
+done
+while read -r module; do
+    insmod "/modules/$module" || report 120
+done </modules/order
+
+# The script's own end comes first; this one leaves the guest's state in the log.
+(
+    sleep "${limit:-230}"
+    echo "LIMIT: the script did not end within ${limit} s; tasks that wait:"
+    echo w >/proc/sysrq-trigger
+    ps -o pid,ppid,stat,time,args | grep -v '\[' | tail -30
+    dmesg | tail -60
+    report 124
+) &
+
+options=trans=virtio,version=9p2000.L,msize=262144
+mount -t 9p -o $options,ro,cache=loose host /host || report 121
+mount -t tmpfs tmpfs /upper
+mkdir /upper/files /upper/work
+mount -t overlay -o lowerdir=/host,upperdir=/upper/files,workdir=/upper/work overlay /new || report 122
+for dir in proc sys dev tmp run mnt share "lib/modules/$(uname -r)"; do mkdir -p "/new/$dir"; done
+mount -t proc proc /new/proc
+mount -t sysfs sysfs /new/sys
+mount -o bind /dev /new/dev
+mkdir -p /dev/pts /dev/shm
+mount -t devpts devpts /dev/pts
+mount -t tmpfs tmpfs /dev/shm
+mount -t tmpfs tmpfs /new/tmp
+mount -t tmpfs tmpfs /new/run
+mount -t 9p -o $options share /new/share || report 123
+mount -t 9p -o $options,ro,cache=loose modules "/new/lib/modules/$(uname -r)" || report 123
+
+# The kernel asks for modules in this root, where there are none.
+printf '#!/bin/sh\nexec chroot /new /sbin/modprobe "$@"\n' >/modprobe
+chmod +x /modprobe
+echo /modprobe >/proc/sys/kernel/modprobe
+
+# iproute2's `ip` from the host, as the other programs: busybox is not in this PATH.
+env -i HOME=/tmp TERM=dumb PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
+    chroot /new /bin/bash /share/run.sh
+report $?

@@ -1,0 +1,205 @@
+# What every guest script uses: parts, waiting, asserting, connecting, finding devices.
+#
+# A script lists its parts in its header and defines a function part_NAME for each (dashes become
+# underscores). Each part runs in a shell of its own, with a time limit, under `set -e`; it connects
+# what it needs and disconnects it. The state that outlives a part is in /run.
+set -Eeuo pipefail
+
+. /share/settings # TARGET, PARTS
+
+HOST_NQN=nqn.2014-08.org.nvmexpress:uuid:5fa3d7a1-9f0b-4c7e-8a51-6c2d3b1e0f44
+HOST_ID=5fa3d7a1-9f0b-4c7e-8a51-6c2d3b1e0f44
+DEMO=nqn.2026-11.io.nvmeof-tgt:demo
+DISCOVERY=nqn.2014-08.org.nvmexpress.discovery
+ADDRESS=127.0.0.1
+PORT=4420
+DISK_FS=/dev/vda
+DISK_RAW=/dev/vdb
+PART_LIMIT=60
+
+. "/share/target-$TARGET.sh"
+
+fail() {
+    echo "FAIL: $*" >&2
+    exit 1
+}
+
+note() {
+    echo "note $*"
+}
+
+# Fails unless two values are equal: assert_eq WHAT FOUND EXPECTED
+assert_eq() {
+    [ "$2" = "$3" ] || fail "$1 is '$2', should be '$3'"
+}
+
+# Fails unless a text has a pattern: assert_has WHAT TEXT EXTENDED-REGEX
+assert_has() {
+    grep -Eq -- "$3" <<<"$2" || fail "$1 has no /$3/: $2"
+}
+
+# Repeats a command until it succeeds, for SECONDS at most: wait_for SECONDS COMMAND...
+wait_for() {
+    local deadline=$((SECONDS + $1))
+    shift
+    until "$@" >/dev/null 2>&1; do
+        if [ "$SECONDS" -ge "$deadline" ]; then
+            fail "waited in vain for: $*"
+        fi
+        sleep 0.2
+    done
+}
+
+no() {
+    ! "$@"
+}
+
+# --- the machine -------------------------------------------------------------------------------
+
+# Loads what a host needs and checks that the machine is what the scripts were written for.
+machine_up() {
+    ip link set lo up
+    modprobe -a nvme-tcp virtio_blk crc32c_generic ext4
+    wait_for 5 test -b "$DISK_FS"
+    wait_for 5 test -b "$DISK_RAW"
+    mountpoint -q /sys/kernel/config || mount -t configfs none /sys/kernel/config
+    mkdir -p /run/bin /run/state /mnt/backing /mnt/demo
+    mkfs.ext4 -q -F "$DISK_FS"
+    mount "$DISK_FS" /mnt/backing
+}
+
+# --- connecting --------------------------------------------------------------------------------
+
+# Connects to a subsystem: connect NQN [nvme-cli options...]
+connect() {
+    local nqn=$1
+    shift
+    nvme connect -t tcp -a "$ADDRESS" -s "$PORT" -n "$nqn" -q "$HOST_NQN" -I "$HOST_ID" "$@"
+    wait_for 10 controller_live "$nqn"
+}
+
+disconnect() {
+    nvme disconnect -n "$1" >/dev/null
+    wait_for 10 no controller_of "$1"
+}
+
+# Prints the name (nvme0) of the first controller of a subsystem.
+controller_of() {
+    local dir
+    for dir in /sys/class/nvme/nvme*; do
+        if [ -e "$dir/subsysnqn" ] && [ "$(cat "$dir/subsysnqn" 2>/dev/null)" = "$1" ]; then
+            echo "${dir##*/}"
+            return 0
+        fi
+    done
+    return 1
+}
+
+controller_live() {
+    local name
+    name=$(controller_of "$1") && [ "$(cat "/sys/class/nvme/$name/state")" = live ]
+}
+
+# Prints the sysfs folder of a namespace's block device: ns_sys NQN NSID. With multipath the head
+# counts, not its hidden paths.
+ns_sys() {
+    local dir
+    for dir in /sys/block/nvme*n*; do
+        case ${dir##*/} in *c*n*) continue ;; esac
+        if [ "$(cat "$dir/device/subsysnqn" 2>/dev/null)" = "$1" ] &&
+            [ "$(cat "$dir/nsid" 2>/dev/null)" = "$2" ]; then
+            echo "$dir"
+            return 0
+        fi
+    done
+    return 1
+}
+
+# Prints a namespace's device node and fails if it is not a block device: fio would make a regular
+# file in its place, and pass.
+ns_dev() {
+    local dir dev
+    dir=$(ns_sys "$1" "$2") || return 1
+    dev=/dev/${dir##*/}
+    [ -b "$dev" ] && echo "$dev"
+}
+
+# Waits for a namespace and prints its device node.
+ns_wait() {
+    wait_for 10 ns_dev "$1" "$2"
+    ns_dev "$1" "$2"
+}
+
+# Counts the namespaces the host sees of a subsystem.
+ns_count() {
+    local dir count=0
+    for dir in /sys/block/nvme*n*; do
+        case ${dir##*/} in *c*n*) continue ;; esac
+        if [ "$(cat "$dir/device/subsysnqn" 2>/dev/null)" = "$1" ]; then count=$((count + 1)); fi
+    done
+    echo "$count"
+}
+
+# --- data --------------------------------------------------------------------------------------
+
+# Writes a device and verifies it: verify_io DEVICE BLOCK-SIZE BYTES [fio options...]
+verify_io() {
+    local dev=$1 bs=$2 size=$3
+    shift 3
+    [ -b "$dev" ] || fail "$dev is not a block device"
+    fio --name=verify --filename="$dev" --allow_file_create=0 --ioengine=libaio --direct=1 \
+        --rw=randwrite --bs="$bs" --size="$size" --iodepth=16 --verify=crc32c --verify_fatal=1 \
+        --do_verify=1 --randseed=7 --output=/tmp/fio.txt --minimal "$@" || {
+        cat /tmp/fio.txt
+        fail "fio verify on $dev, block size $bs"
+    }
+}
+
+# --- running parts -----------------------------------------------------------------------------
+
+# Runs every part of the list in PARTS, or, given a name, that one in this shell.
+run_parts() {
+    if [ $# -gt 0 ]; then
+        trap 'echo "FAIL: line $LINENO of ${BASH_SOURCE##*/}: $BASH_COMMAND" >&2' ERR
+        "part_${1//-/_}"
+        exit 0
+    fi
+    local name limit failed=0 since
+    machine_up
+    target_start
+    if declare -F prepare >/dev/null; then prepare; fi
+    for name in $PARTS; do
+        limit=LIMIT_${name//-/_}
+        since=$EPOCHREALTIME
+        if timeout -k 3 "${!limit:-$PART_LIMIT}" bash "$0" "$name" 2>&1 | sed 's/^/  /'; then
+            echo "part $name took $(since "$since") s"
+            echo "part $name ok"
+        else
+            failed=1
+            echo "part $name FAILED after $(since "$since") s"
+            show_state
+            clean_up
+        fi
+    done
+    exit $failed
+}
+
+since() {
+    awk -v a="$1" -v b="$EPOCHREALTIME" 'BEGIN { printf "%.1f", b - a }'
+}
+
+# What a person needs to see of a part that failed.
+show_state() {
+    echo "--- kernel log:"
+    dmesg | tail -25
+    echo "--- target:"
+    target_log | tail -25
+    echo "---"
+}
+
+# Gives the next part a fresh start after one that failed.
+clean_up() {
+    umount /mnt/demo 2>/dev/null || true
+    timeout -k 1 15 nvme disconnect-all || true
+    target_ensure || true
+}

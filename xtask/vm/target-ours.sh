@@ -1,0 +1,210 @@
+# Our daemon as the target. Its configuration is made of pieces under /run/target.d, so that a script
+# can add and remove some and reload.
+
+DAEMON=/run/bin/nvmeof-tgt
+CONFIG=/run/target.toml
+DAEMON_LOG=/share/daemon.log
+DAEMON_OUT=/share/daemon.out
+
+target_start() {
+    cp /share/nvmeof-tgt /share/nvmeof-perf /run/bin/
+    mkdir -p /run/target.d
+    cat >/run/target.d/00-head <<EOF
+reactors = "0-1"
+[[listener]]
+type = "tcp"
+address = "127.0.0.1"
+port = $PORT
+[[listener]]
+type = "tcp"
+address = "::1"
+port = $PORT
+[[device]]
+name = "ram512"
+type = "ram"
+size = "128MiB"
+block-size = 512
+[[device]]
+name = "ram4096"
+type = "ram"
+size = "128MiB"
+block-size = 4096
+[[device]]
+name = "null0"
+type = "null"
+size = "1GiB"
+block-size = 512
+[[device]]
+name = "file0"
+type = "file"
+path = "/mnt/backing/file0.raw"
+size = "96MiB"
+block-size = 512
+[[device]]
+name = "disk0"
+type = "file"
+path = "$DISK_RAW"
+block-size = 512
+[[device]]
+name = "spare"
+type = "ram"
+size = "32MiB"
+block-size = 512
+EOF
+    cat >/run/target.d/50-demo <<EOF
+[[subsystem]]
+nqn = "$DEMO"
+allow-any-host = true
+serial = "DEMO0001"
+model = "nvmeof-tgt demo"
+[[subsystem.namespace]]
+nsid = 1
+device = "ram512"
+[[subsystem.namespace]]
+nsid = 2
+device = "ram4096"
+[[subsystem.namespace]]
+nsid = 3
+device = "null0"
+[[subsystem.namespace]]
+nsid = 4
+device = "file0"
+[[subsystem.namespace]]
+nsid = 5
+device = "disk0"
+EOF
+    cat >/run/target.d/70-private <<EOF
+[[device]]
+name = "private0"
+type = "ram"
+size = "16MiB"
+[[subsystem]]
+nqn = "$DEMO-private"
+hosts = ["nqn.2014-08.org.nvmexpress:uuid:00000000-0000-4000-8000-000000000001"]
+[[subsystem.namespace]]
+nsid = 1
+device = "private0"
+EOF
+    daemon_start
+    sleep 0.5
+    daemon_sizes >/run/state/baseline
+    note "daemon at rest: $(cat /run/state/baseline)"
+}
+
+# Starts the daemon on the configuration as it is and waits until it serves.
+daemon_start() {
+    cat /run/target.d/* >"$CONFIG"
+    # A file each life: 9p does not tell a reader that another writer appended.
+    : >"$DAEMON_OUT"
+    rm -f /run/state/exit
+    # A keeper in a session of its own outlives the part that starts it, and keeps the exit code.
+    # shellcheck disable=SC2016
+    ${DAEMON_PREFIX:-} setsid bash -c '
+        "$1" --config "$2" >>"$3" 2>>"$4" </dev/null &
+        echo $! >/run/state/pid
+        code=0
+        wait $! || code=$?
+        echo $code >/run/state/exit
+    ' keeper "$DAEMON" "$CONFIG" "$DAEMON_OUT" "$DAEMON_LOG" &
+    wait_for 10 grep -q '^ready tcp://' "$DAEMON_OUT"
+}
+
+daemon_pid() {
+    cat /run/state/pid
+}
+
+daemon_alive() {
+    kill -0 "$(daemon_pid)" 2>/dev/null
+}
+
+daemon_reload() {
+    cat /run/target.d/* >"$CONFIG"
+    kill -HUP "$(daemon_pid)"
+}
+
+target_ensure() {
+    daemon_alive || daemon_start
+}
+
+target_log() {
+    cat "$DAEMON_OUT" "$DAEMON_LOG"
+}
+
+# Adds namespace NSID on the spare device.
+target_add_ns() {
+    printf '[[subsystem.namespace]]\nnsid = %s\ndevice = "spare"\n' "$1" >"/run/target.d/51-ns-$1"
+    daemon_reload
+}
+
+target_remove_ns() {
+    rm "/run/target.d/51-ns-$1"
+    daemon_reload
+}
+
+target_add_subsystem() {
+    printf '[[device]]\nname = "extra"\ntype = "ram"\nsize = "16MiB"\n' >/run/target.d/80-extra
+    printf '[[subsystem]]\nnqn = "%s"\nallow-any-host = true\n' "$1" >>/run/target.d/80-extra
+    printf '[[subsystem.namespace]]\nnsid = 1\ndevice = "extra"\n' >>/run/target.d/80-extra
+    daemon_reload
+}
+
+target_remove_subsystem() {
+    rm /run/target.d/80-extra
+    daemon_reload
+}
+
+# What the daemon holds: open files, sockets, and its own counts.
+daemon_sizes() {
+    local pid fds sockets counts
+    pid=$(daemon_pid)
+    fds=$(find "/proc/$pid/fd" -mindepth 1 -maxdepth 1 | wc -l)
+    sockets=$(find "/proc/$pid/fd" -mindepth 1 -maxdepth 1 -lname 'socket:*' | wc -l)
+    counts=$(daemon_counts) || return 1
+    echo "fds=$fds sockets=$sockets $counts"
+}
+
+# Asks the daemon for its counts and prints the four of the contract.
+daemon_counts() {
+    local before line word result=
+    before=$(grep -c '^counts ' "$DAEMON_LOG" || true)
+    kill -USR1 "$(daemon_pid)"
+    wait_for 5 more_counts_than "$before"
+    line=$(grep '^counts ' "$DAEMON_LOG" | tail -1)
+    for word in buffers permits connections requests; do
+        [[ " $line " =~ \ $word=([0-9]+)\  ]] || fail "no $word= in the daemon's '$line'"
+        result+="$word=${BASH_REMATCH[1]} "
+    done
+    echo "${result% }"
+}
+
+more_counts_than() {
+    [ "$(grep -c '^counts ' "$DAEMON_LOG")" -gt "$1" ]
+}
+
+daemon_count() {
+    local counts
+    counts=$(daemon_counts)
+    [[ " $counts " =~ \ $1=([0-9]+)\  ]] && echo "${BASH_REMATCH[1]}"
+}
+
+daemon_at_rest() {
+    [ "$(daemon_sizes)" = "$(cat /run/state/baseline)" ]
+}
+
+# The last part of every boot: nothing is held any more, and the daemon ends well when asked to.
+leaks_and_exit() {
+    assert_eq "controllers left" "$(ls /sys/class/nvme)" ""
+    assert_has "the baseline" "$(cat /run/state/baseline)" \
+        'buffers=0 permits=0 connections=0 requests=0$'
+    local deadline=$((SECONDS + 15)) now code=0
+    until daemon_at_rest; do
+        now=$(daemon_sizes)
+        [ "$SECONDS" -lt "$deadline" ] || fail "held: $now; at rest: $(cat /run/state/baseline)"
+        sleep 0.5
+    done
+    note "after everything: $(daemon_sizes)"
+    kill -TERM "$(daemon_pid)"
+    wait_for 15 no daemon_alive
+    wait_for 5 test -s /run/state/exit
+    assert_eq "exit code after SIGTERM" "$(cat /run/state/exit)" 0
+}
