@@ -33,7 +33,7 @@ impl DataDirection {
 open_enum! {
     /// Opcode of a command on an admin queue (Base 5, Figure 87).
     #[derive(zerocopy::Unaligned)]
-    pub struct AdminOpcode(u8) {
+    pub struct AdminOpcode(pub u8) {
         DELETE_IO_SQ = 0x00 => "Delete I/O Submission Queue",
         CREATE_IO_SQ = 0x01 => "Create I/O Submission Queue",
         GET_LOG_PAGE = 0x02 => "Get Log Page",
@@ -70,7 +70,7 @@ open_enum! {
 open_enum! {
     /// Opcode of a command on an I/O queue, NVM command set (Base 7, NVM 3, Figure 18).
     #[derive(zerocopy::Unaligned)]
-    pub struct IoOpcode(u8) {
+    pub struct IoOpcode(pub u8) {
         FLUSH = 0x00 => "Flush",
         WRITE = 0x01 => "Write",
         READ = 0x02 => "Read",
@@ -91,7 +91,7 @@ open_enum! {
 open_enum! {
     /// Fabrics command type, byte 4 of a command with opcode 7Fh (Base 6, Figure 383).
     #[derive(zerocopy::Unaligned)]
-    pub struct FabricsType(u8) {
+    pub struct FabricsType(pub u8) {
         PROPERTY_SET = 0x00 => "Property Set",
         CONNECT = 0x01 => "Connect",
         PROPERTY_GET = 0x04 => "Property Get",

@@ -5,7 +5,7 @@
 macro_rules! open_enum {
     (
         $(#[$meta:meta])*
-        pub struct $name:ident($int:ty) {
+        pub struct $name:ident($field:vis $int:ty) {
             $($(#[doc = $doc:literal])* $const:ident = $value:literal => $text:literal,)*
         }
     ) => {
@@ -15,7 +15,7 @@ macro_rules! open_enum {
             zerocopy::FromBytes, zerocopy::IntoBytes, zerocopy::Immutable,
         )]
         #[repr(transparent)]
-        pub struct $name(pub $int);
+        pub struct $name($field $int);
 
         impl $name {
             $(

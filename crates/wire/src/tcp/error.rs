@@ -6,7 +6,7 @@ use crate::open::open_enum;
 
 open_enum! {
     /// Fatal Error Status of an H2CTermReq or C2HTermReq (TCP 3.6.2.4, Figure 19; 3.6.2.5, Figure 21).
-    pub struct Fes(u16) {
+    pub struct Fes(pub u16) {
         INVALID_HEADER_FIELD = 0x01 => "invalid PDU header field",
         SEQUENCE_ERROR = 0x02 => "PDU sequence error",
         HEADER_DIGEST_ERROR = 0x03 => "header digest error",

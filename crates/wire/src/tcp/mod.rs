@@ -20,7 +20,7 @@ use crate::open::open_enum;
 open_enum! {
     /// PDU type, byte 0 of the common header (TCP 3.6.1, Figure 12).
     #[derive(zerocopy::Unaligned)]
-    pub struct PduType(u8) {
+    pub struct PduType(pub u8) {
         IC_REQ = 0x00 => "ICReq",
         IC_RESP = 0x01 => "ICResp",
         H2C_TERM_REQ = 0x02 => "H2CTermReq",
