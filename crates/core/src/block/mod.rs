@@ -1,0 +1,80 @@
+//! Block devices: a [`BlockDevice`] is shared by all reactors, each of which opens a
+//! [`BlockQueue`] of its own, submits [`BlockOp`]s and polls for [`Completed`] ones.
+//!
+//! An operation owns its buffer until it is completed or rejected. A queue that is dropped waits
+//! until the kernel is done with the buffers of what is still in flight.
+
+mod null;
+mod op;
+mod ram;
+
+use std::fmt::Debug;
+use std::os::fd::BorrowedFd;
+
+pub use null::NullDevice;
+pub use op::{BlockError, BlockOp, BlockOpKind, Completed, Rejected, RejectedWhy};
+pub use ram::RamDevice;
+
+use crate::dma::{CorePool, Lent};
+
+/// What a device is and can do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceInfo {
+    /// Name in the configuration.
+    pub name: String,
+    /// Bytes; a multiple of `block_size`.
+    pub size: u64,
+    /// Bytes of a logical block, a power of two.
+    pub block_size: u32,
+    /// Whether writes are refused.
+    pub read_only: bool,
+    /// Whether a completed write may be lost with the power until a flush.
+    pub volatile_cache: bool,
+    /// Whether `Deallocate` frees anything.
+    pub deallocate: bool,
+    /// Whether deallocated blocks read as zeroes.
+    pub deallocate_reads_zero: bool,
+    /// Whether `WriteZeroes` works.
+    pub write_zeroes: bool,
+}
+
+/// A device that any reactor can open a queue to.
+pub trait BlockDevice: Send + Sync + Debug {
+    /// What the device is; the same for as long as it lives.
+    fn info(&self) -> &DeviceInfo;
+
+    /// A queue for the calling thread, independent of all others.
+    ///
+    /// # Errors
+    /// What the queue needs (memory, descriptors) is not to be had.
+    fn open_queue(&self, pool: &CorePool) -> Result<Box<dyn BlockQueue>, BlockError>;
+}
+
+/// One reactor's way to a device. Every operation taken by [`submit`](Self::submit) comes out of
+/// [`poll`](Self::poll) exactly once, in any order.
+pub trait BlockQueue: Debug {
+    /// Takes an operation. It may start at once or with the next [`poll`](Self::poll).
+    ///
+    /// # Errors
+    /// Hands the operation back: the queue is full (poll, then try again) or broken.
+    fn submit(&mut self, op: BlockOp) -> Result<(), Rejected>;
+
+    /// Starts what is batched, then appends what is done to `done`.
+    fn poll(&mut self, done: &mut Vec<Completed>);
+
+    /// Operations taken and not yet handed out by [`poll`](Self::poll).
+    fn in_flight(&self) -> usize;
+
+    /// Readable when there may be completions to poll for; register it level-triggered. A queue
+    /// without one has to be polled for as long as something is in flight.
+    fn event_fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    /// Lends the bytes of a read without a buffer or an operation. They do not change until the
+    /// lease is dropped. `None`: submit a read.
+    fn lend(&mut self, offset: u64, len: u32) -> Option<Lent> {
+        let _ = (offset, len);
+        None
+    }
+}

@@ -1,0 +1,212 @@
+//! What is asked of a block device and what it answers.
+
+use thiserror::Error;
+
+use super::DeviceInfo;
+use crate::dma::Buffer;
+
+/// An operation on a range of a device.
+#[derive(Debug)]
+pub struct BlockOp {
+    /// The caller's, handed back with the completion.
+    pub token: u64,
+    /// What to do.
+    pub kind: BlockOpKind,
+    /// First byte; a multiple of the block size.
+    pub offset: u64,
+    /// Bytes; a multiple of the block size. 0 for a flush.
+    pub len: u64,
+    /// Memory of at least `len` bytes for reads and writes, `None` for everything else.
+    pub buf: Option<Buffer>,
+}
+
+/// What an operation does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BlockOpKind {
+    /// Fills the buffer from the device.
+    Read,
+    /// Writes the buffer to the device.
+    Write {
+        /// Complete only when the data is on the medium.
+        fua: bool,
+    },
+    /// Complete when every write completed before is on the medium.
+    Flush,
+    /// The range reads as zeroes.
+    WriteZeroes {
+        /// Complete only when that is on the medium.
+        fua: bool,
+        /// The device may free the range.
+        deallocate: bool,
+    },
+    /// The range's contents are no longer wanted.
+    Deallocate,
+}
+
+/// An operation that is done.
+#[derive(Debug)]
+pub struct Completed {
+    /// The operation's token.
+    pub token: u64,
+    /// The operation's buffer.
+    pub buf: Option<Buffer>,
+    /// How it went.
+    pub result: Result<(), BlockError>,
+}
+
+/// An operation a queue did not take.
+#[derive(Debug, Error)]
+#[error("operation {} was not taken: {why}", .op.token)]
+pub struct Rejected {
+    /// The operation, untouched.
+    pub op: BlockOp,
+    /// Why.
+    pub why: RejectedWhy,
+}
+
+/// Why a queue did not take an operation.
+#[derive(Debug, Error, Clone, PartialEq, Eq)]
+pub enum RejectedWhy {
+    /// As much is in flight as the queue holds: poll, then try again.
+    #[error("the queue is full")]
+    QueueFull,
+    /// The operation can never succeed.
+    #[error("{0}")]
+    Invalid(BlockError),
+}
+
+/// Why an operation failed, or a queue could not be opened.
+#[derive(Debug, Error, Clone, PartialEq, Eq)]
+pub enum BlockError {
+    /// The range is not inside the device.
+    #[error("bytes {offset}+{len} are outside the device")]
+    OutOfRange {
+        /// First byte.
+        offset: u64,
+        /// Bytes.
+        len: u64,
+    },
+    /// Offset or length is no multiple of the block size, or the buffer is missing or short.
+    #[error("bytes {offset}+{len} are not whole blocks, or the buffer does not fit them")]
+    Misaligned {
+        /// First byte.
+        offset: u64,
+        /// Bytes.
+        len: u64,
+    },
+    /// A write to a read-only device.
+    #[error("the device is read-only")]
+    ReadOnly,
+    /// The medium cannot be read or written.
+    #[error("the medium failed: {}", std::io::Error::from_raw_os_error(*.errno))]
+    Media {
+        /// The system's error number.
+        errno: i32,
+    },
+    /// A flush failed, so writes completed before may not be on the medium, and no later flush
+    /// can vouch for them. Lasts until the device is opened anew.
+    #[error("a flush failed before: completed writes may be lost")]
+    FlushLost,
+    /// No room left behind the device.
+    #[error("no space left on the medium")]
+    NoSpace,
+    /// The device is no longer there.
+    #[error("the device is gone")]
+    Gone,
+    /// The device does not do this.
+    #[error("the device does not support this")]
+    Unsupported,
+    /// No memory for it.
+    #[error("out of memory")]
+    NoMemory,
+    /// The operation was cancelled before it was done.
+    #[error("cancelled")]
+    Cancelled,
+    /// Another error of the system.
+    #[error("{}", std::io::Error::from_raw_os_error(*.0))]
+    Io(
+        /// The system's error number.
+        i32,
+    ),
+}
+
+impl BlockOp {
+    /// A read into `buf`.
+    pub fn read(token: u64, offset: u64, buf: Buffer) -> Self {
+        Self { token, kind: BlockOpKind::Read, offset, len: buf.len() as u64, buf: Some(buf) }
+    }
+
+    /// A write of `buf`.
+    pub fn write(token: u64, offset: u64, buf: Buffer, fua: bool) -> Self {
+        let len = buf.len() as u64;
+        Self { token, kind: BlockOpKind::Write { fua }, offset, len, buf: Some(buf) }
+    }
+
+    /// A flush.
+    pub fn flush(token: u64) -> Self {
+        Self { token, kind: BlockOpKind::Flush, offset: 0, len: 0, buf: None }
+    }
+
+    /// Zeroes over a range.
+    pub fn write_zeroes(token: u64, offset: u64, len: u64, fua: bool, deallocate: bool) -> Self {
+        let kind = BlockOpKind::WriteZeroes { fua, deallocate };
+        Self { token, kind, offset, len, buf: None }
+    }
+
+    /// A deallocation of a range.
+    pub fn deallocate(token: u64, offset: u64, len: u64) -> Self {
+        Self { token, kind: BlockOpKind::Deallocate, offset, len, buf: None }
+    }
+
+    /// The completion of this operation.
+    pub fn complete(self, result: Result<(), BlockError>) -> Completed {
+        Completed { token: self.token, buf: self.buf, result }
+    }
+
+    /// Whether the operation changes the device.
+    pub fn is_write(&self) -> bool {
+        !matches!(self.kind, BlockOpKind::Read | BlockOpKind::Flush)
+    }
+
+    /// What every device checks before it takes an operation.
+    ///
+    /// # Errors
+    /// The error the operation has to complete with.
+    pub fn check(&self, info: &DeviceInfo) -> Result<(), BlockError> {
+        let (offset, len) = (self.offset, self.len);
+        if self.kind == BlockOpKind::Flush {
+            return Ok(());
+        }
+        if info.read_only && self.is_write() {
+            return Err(BlockError::ReadOnly);
+        }
+        if offset.checked_add(len).is_none_or(|end| end > info.size) {
+            return Err(BlockError::OutOfRange { offset, len });
+        }
+        let block = u64::from(info.block_size) - 1;
+        let moves_data = matches!(self.kind, BlockOpKind::Read | BlockOpKind::Write { .. });
+        let fits = self.buf.as_ref().is_some_and(|buf| buf.len() as u64 >= len);
+        if offset & block != 0 || len & block != 0 || (moves_data && !fits) {
+            return Err(BlockError::Misaligned { offset, len });
+        }
+        Ok(())
+    }
+}
+
+impl BlockError {
+    /// The error for a system error number.
+    pub fn from_errno(errno: i32) -> Self {
+        match errno {
+            libc::ENOSPC | libc::EDQUOT => Self::NoSpace,
+            libc::ENODEV | libc::ENXIO | libc::ESHUTDOWN | libc::ENOMEDIUM => Self::Gone,
+            libc::EOPNOTSUPP | libc::ENOSYS | libc::ENOTTY => Self::Unsupported,
+            libc::ENOMEM | libc::ENOBUFS => Self::NoMemory,
+            libc::EROFS | libc::EPERM => Self::ReadOnly,
+            libc::ECANCELED => Self::Cancelled,
+            libc::EIO | libc::EILSEQ | libc::ENODATA | libc::EREMOTEIO | libc::EUCLEAN => {
+                Self::Media { errno }
+            }
+            errno => Self::Io(errno),
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! `ram`: a namespace in memory, which takes memory as it is written.
+//!
+//! The bytes are one private anonymous mapping. A page that was never written reads from the
+//! kernel's one page of zeroes, which counts as no memory of ours; a memfd would allocate a page
+//! for every page read through its mapping, and files give no stable bytes to send from anyway.
+//!
+//! **Atomicity.** Reads, writes and zeroing of one block exclude each other, from any reactor
+//! (NVMe AWUN and AWUPF: one logical block): see [`memory`]. So nothing is ever lent: lent bytes
+//! leave with a later system call, when another write may have changed half of a block.
+
+mod memory;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use self::memory::Memory;
+use super::{
+    BlockDevice, BlockError, BlockOp, BlockOpKind, BlockQueue, Completed, DeviceInfo, Rejected,
+};
+use crate::dma::CorePool;
+
+/// Bytes a poll zeroes at most before other queues have their turn.
+const ZERO_STEP: u64 = 16 << 20;
+
+/// The RAM device.
+#[derive(Debug)]
+pub struct RamDevice {
+    info: DeviceInfo,
+    memory: Arc<Memory>,
+}
+
+impl RamDevice {
+    /// A device of `size` zero bytes, rounded down to whole blocks.
+    ///
+    /// # Errors
+    /// No address space for it.
+    pub fn new(name: &str, size: u64, block_size: u32) -> Result<Self, BlockError> {
+        let size = size - size % u64::from(block_size);
+        let memory = Arc::new(Memory::new(size).map_err(|_| BlockError::NoMemory)?);
+        let info = DeviceInfo {
+            name: name.to_owned(),
+            size,
+            block_size,
+            read_only: false,
+            volatile_cache: false,
+            deallocate: true,
+            deallocate_reads_zero: true,
+            write_zeroes: true,
+        };
+        Ok(Self { info, memory })
+    }
+}
+
+impl BlockDevice for RamDevice {
+    fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    fn open_queue(&self, _pool: &CorePool) -> Result<Box<dyn BlockQueue>, BlockError> {
+        Ok(Box::new(RamQueue {
+            info: self.info.clone(),
+            memory: Arc::clone(&self.memory),
+            zeroing: VecDeque::new(),
+            done: Vec::new(),
+        }))
+    }
+}
+
+/// Copies as operations are submitted; zeroing goes in steps, one a poll.
+#[derive(Debug)]
+struct RamQueue {
+    info: DeviceInfo,
+    memory: Arc<Memory>,
+    /// Operations that zero, the front one up to the given offset.
+    zeroing: VecDeque<(BlockOp, u64)>,
+    done: Vec<Completed>,
+}
+
+impl RamQueue {
+    fn zero_step(&mut self) {
+        let Some((op, at)) = self.zeroing.front_mut() else { return };
+        let end = op.offset + op.len;
+        let len = (end - *at).min(ZERO_STEP);
+        let result = self
+            .memory
+            .zero(*at, len)
+            .map_err(|e| BlockError::from_errno(e.raw_os_error().unwrap_or(libc::EIO)));
+        *at += len;
+        if (*at == end || result.is_err())
+            && let Some((op, _)) = self.zeroing.pop_front()
+        {
+            self.done.push(op.complete(result));
+        }
+    }
+}
+
+impl BlockQueue for RamQueue {
+    fn submit(&mut self, mut op: BlockOp) -> Result<(), Rejected> {
+        let result = op.check(&self.info);
+        let len = usize::try_from(op.len).unwrap_or(usize::MAX);
+        if result.is_ok() {
+            match (op.kind, op.buf.as_mut()) {
+                (BlockOpKind::Read, Some(buf)) => {
+                    self.memory.read(op.offset, &mut buf.as_mut_slice()[..len]);
+                }
+                (BlockOpKind::Write { .. }, Some(buf)) => {
+                    self.memory.write(op.offset, &buf.as_slice()[..len]);
+                }
+                (BlockOpKind::WriteZeroes { .. } | BlockOpKind::Deallocate, _) => {
+                    let at = op.offset;
+                    self.zeroing.push_back((op, at));
+                    return Ok(());
+                }
+                _ => {}
+            }
+        }
+        self.done.push(op.complete(result));
+        Ok(())
+    }
+
+    fn poll(&mut self, done: &mut Vec<Completed>) {
+        self.zero_step();
+        done.append(&mut self.done);
+    }
+
+    fn in_flight(&self) -> usize {
+        self.done.len() + self.zeroing.len()
+    }
+}

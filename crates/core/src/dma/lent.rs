@@ -1,0 +1,96 @@
+//! Bytes a device shows instead of filling a buffer.
+
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use rustix::fs::MemfdFlags;
+
+use super::mapping::Mapping;
+
+/// The longest lent run, in bytes.
+pub const MAX_LEND: usize = 2 << 20;
+
+/// Bytes of the zeroes that are mapped: repeated for longer runs. All its pages are one page of
+/// memory, so it stays in the first-level cache; 16 translations stay in the TLB.
+const ZERO_WINDOW: usize = 64 << 10;
+
+/// Memory a device shows, and the file that has the same bytes.
+#[derive(Debug)]
+pub struct LentRegion {
+    window: Mapping,
+    /// Reads as the region does at every offset up to [`MAX_LEND`].
+    file: Option<OwnedFd>,
+}
+
+impl LentRegion {
+    /// Zeroes: a window of them and a file of [`MAX_LEND`] zero bytes that takes no memory.
+    ///
+    /// # Errors
+    /// No memory. A kernel without memfd is no error: there is no file then.
+    pub fn zeroes() -> io::Result<Arc<Self>> {
+        let window = Mapping::zeroes(ZERO_WINDOW)?;
+        let file = rustix::fs::memfd_create("nvmeof-zeroes", MemfdFlags::CLOEXEC)
+            .and_then(|file| rustix::fs::ftruncate(&file, MAX_LEND as u64).map(|()| file))
+            .inspect_err(|error| tracing::debug!(%error, "no file of zeroes to send from"))
+            .ok();
+        Ok(Arc::new(Self { window, file }))
+    }
+}
+
+/// A reactor's handle on a region: lending counts here, without atomics.
+#[derive(Debug)]
+pub struct Lender {
+    region: Arc<LentRegion>,
+}
+
+impl Lender {
+    /// A handle for the calling thread.
+    pub fn new(region: &Arc<LentRegion>) -> Rc<Self> {
+        Rc::new(Self { region: Arc::clone(region) })
+    }
+
+    /// `len` bytes of the region, which repeats; `None` if that is more than [`MAX_LEND`].
+    pub fn lend(self: &Rc<Self>, len: usize) -> Option<Lent> {
+        (len <= MAX_LEND).then(|| Lent { lender: Rc::clone(self), len })
+    }
+}
+
+/// A run of bytes that stays what it is until this value is dropped.
+pub struct Lent {
+    lender: Rc<Lender>,
+    len: usize,
+}
+
+impl Lent {
+    /// Bytes lent.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether nothing is lent.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The memory, as `(address, length)` pieces in order. The addresses are good to read from
+    /// until this value is dropped.
+    pub fn pieces(&self) -> impl Iterator<Item = (*const u8, usize)> + '_ {
+        let window = self.lender.region.window.len();
+        let base = self.lender.region.window.as_ptr().cast_const();
+        (0..self.len).step_by(window).map(move |at| (base, window.min(self.len - at)))
+    }
+
+    /// The same bytes as `(file, offset)`, to `sendfile` from.
+    pub fn file(&self) -> Option<(BorrowedFd<'_>, u64)> {
+        self.lender.region.file.as_ref().map(|file| (file.as_fd(), 0))
+    }
+}
+
+impl fmt::Debug for Lent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lent").field("len", &self.len).finish_non_exhaustive()
+    }
+}

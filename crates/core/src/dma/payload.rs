@@ -1,0 +1,49 @@
+//! Data on its way to a host.
+
+use super::buffer::Buffer;
+use super::lent::Lent;
+
+/// What a transport sends: a buffer that a device filled, or bytes that a device lent.
+#[derive(Debug)]
+pub enum Payload {
+    /// A filled buffer, all [`Buffer::len`] bytes of it.
+    Buffer(Buffer),
+    /// Lent bytes.
+    Lent(Lent),
+}
+
+impl Payload {
+    /// Bytes to send.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Buffer(buffer) => buffer.len(),
+            Self::Lent(lent) => lent.len(),
+        }
+    }
+
+    /// Whether there is nothing to send.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Calls `piece` with the address and length of each run of bytes, in order. The addresses
+    /// are good to read from until the payload is dropped.
+    pub fn for_each_piece(&self, mut piece: impl FnMut(*const u8, usize)) {
+        match self {
+            Self::Buffer(buffer) => piece(buffer.as_ptr(), buffer.len()),
+            Self::Lent(lent) => lent.pieces().for_each(|(at, len)| piece(at, len)),
+        }
+    }
+}
+
+impl From<Buffer> for Payload {
+    fn from(buffer: Buffer) -> Self {
+        Self::Buffer(buffer)
+    }
+}
+
+impl From<Lent> for Payload {
+    fn from(lent: Lent) -> Self {
+        Self::Lent(lent)
+    }
+}
