@@ -1,0 +1,374 @@
+//! From the running state to the wanted one: check everything, then change what differs.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use nvmeof_wire::Nqn;
+
+use crate::controller::{Controller, DeathReason, Event};
+use crate::limits::{CNTLID_MAX, MAX_NSID};
+use crate::spec::{Access, NamespaceSpec, PortId, PortSpec, SubsystemSpec, TargetSpec};
+use crate::subsystem::Subsystem;
+use crate::target::{Registry, Target};
+
+/// What [`Target::apply`] changed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// Subsystems that are new, or replaced because serial, model or controller IDs are others.
+    pub subsystems_added: Vec<Nqn>,
+    /// Subsystems that are gone or replaced.
+    pub subsystems_removed: Vec<Nqn>,
+    /// Namespaces added, removed or changed in subsystems that stay.
+    pub namespaces_changed: Vec<(Nqn, u32)>,
+    /// Controllers that were ended.
+    pub controllers_ended: usize,
+    /// The discovery log is another one.
+    pub discovery_changed: bool,
+}
+
+impl Changes {
+    /// Nothing changed.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// Why a [`TargetSpec`] was refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ApplyError {
+    /// Two subsystems of one name.
+    #[error("subsystem {0}: the NQN is used twice; give each subsystem its own")]
+    DuplicateNqn(Nqn),
+    /// The discovery service's name.
+    #[error("subsystem {0}: this NQN belongs to the discovery service; choose another")]
+    ReservedNqn(Nqn),
+    /// Serial number.
+    #[error("subsystem {nqn}: serial {serial:?} is not 1 to 20 printable ASCII characters")]
+    BadSerial {
+        /// The subsystem.
+        nqn: Nqn,
+        /// Its serial number.
+        serial: String,
+    },
+    /// Model number.
+    #[error("subsystem {nqn}: model {model:?} is not 1 to 40 printable ASCII characters")]
+    BadModel {
+        /// The subsystem.
+        nqn: Nqn,
+        /// Its model number.
+        model: String,
+    },
+    /// Controller IDs.
+    #[error(
+        "subsystem {nqn}: controller IDs {min} to {max} are no range within 1 to {CNTLID_MAX} (ffefh)"
+    )]
+    BadCntlidRange {
+        /// The subsystem.
+        nqn: Nqn,
+        /// Lowest.
+        min: u16,
+        /// Highest.
+        max: u16,
+    },
+    /// Namespace ID.
+    #[error("subsystem {nqn}: NSID {nsid} is not within 1 to {MAX_NSID}")]
+    BadNsid {
+        /// The subsystem.
+        nqn: Nqn,
+        /// The namespace.
+        nsid: u32,
+    },
+    /// Two namespaces of one ID.
+    #[error("subsystem {nqn}: NSID {nsid} is used twice; give each namespace its own")]
+    DuplicateNsid {
+        /// The subsystem.
+        nqn: Nqn,
+        /// The namespace.
+        nsid: u32,
+    },
+    /// Block size.
+    #[error(
+        "subsystem {nqn}, NSID {nsid}: block size {block_size} is not a power of two within 512 to 65536"
+    )]
+    BadBlockSize {
+        /// The subsystem.
+        nqn: Nqn,
+        /// The namespace.
+        nsid: u32,
+        /// Its block size in bytes.
+        block_size: u32,
+    },
+    /// Size.
+    #[error(
+        "subsystem {nqn}, NSID {nsid}: {blocks} blocks of {block_size} bytes are not within 1 block to 2^63 - 1 bytes"
+    )]
+    BadSize {
+        /// The subsystem.
+        nqn: Nqn,
+        /// The namespace.
+        nsid: u32,
+        /// Its blocks.
+        blocks: u64,
+        /// Bytes of each.
+        block_size: u32,
+    },
+    /// UUID, NGUID or EUI64 of two namespaces.
+    #[error(
+        "subsystem {nqn}, NSID {nsid}: the {identifier} is that of another namespace; hosts take them for one"
+    )]
+    DuplicateIdentifier {
+        /// The subsystem.
+        nqn: Nqn,
+        /// The second namespace that has it.
+        nsid: u32,
+        /// Which identifier.
+        identifier: &'static str,
+    },
+    /// Two listeners of one ID.
+    #[error("listener {}: the port ID is used twice", .0.0)]
+    DuplicatePort(PortId),
+    /// Address or service too long for the discovery log.
+    #[error(
+        "listener or referral {address}: at most 256 characters of address and 32 of service fit"
+    )]
+    BadAddress {
+        /// The address.
+        address: String,
+    },
+}
+
+/// See [`Target::apply`].
+pub(crate) fn apply(target: &Target, spec: TargetSpec) -> Result<Changes, ApplyError> {
+    check(&spec)?;
+    let mut registry = target.registry_mut();
+    let mut changes = Changes::default();
+    let before = Visible::of(&registry);
+
+    let ports: BTreeMap<PortId, PortSpec> =
+        spec.ports.into_iter().map(|port| (port.id, port)).collect();
+    let gone: BTreeSet<PortId> = registry
+        .ports
+        .iter()
+        .filter(|(id, port)| ports.get(id) != Some(port))
+        .map(|(id, _)| *id)
+        .collect();
+    registry.ports = ports;
+    registry.referrals = spec.referrals;
+
+    let mut old = std::mem::take(&mut registry.subsystems);
+    for wanted in spec.subsystems {
+        let nqn = wanted.nqn.clone();
+        let subsystem = match old.remove(&nqn) {
+            Some(running) if is_same_identity(&running, &wanted) => {
+                update(&running, wanted, &mut changes);
+                running
+            }
+            other => {
+                if let Some(replaced) = other {
+                    remove(&replaced, &mut changes);
+                }
+                changes.subsystems_added.push(nqn.clone());
+                Arc::new(Subsystem::new(wanted))
+            }
+        };
+        registry.subsystems.insert(nqn, subsystem);
+    }
+    for removed in old.values() {
+        remove(removed, &mut changes);
+    }
+    for controller in controllers(&registry) {
+        if gone.contains(&controller.port) {
+            end(&controller, DeathReason::PortRemoved, &mut changes);
+        }
+    }
+    announce(&mut registry, &before, &mut changes);
+    drop(registry);
+    if !changes.is_empty() {
+        target.notifier.notify();
+    }
+    Ok(changes)
+}
+
+/// What the discovery log is made of.
+#[derive(PartialEq, Eq)]
+struct Visible {
+    ports: BTreeMap<PortId, PortSpec>,
+    referrals: Vec<crate::spec::ReferralSpec>,
+    access: BTreeMap<Nqn, Access>,
+}
+
+impl Visible {
+    fn of(registry: &Registry) -> Self {
+        let access = |(nqn, subsystem): (&Nqn, &Arc<Subsystem>)| (nqn.clone(), subsystem.access());
+        Self {
+            ports: registry.ports.clone(),
+            referrals: registry.referrals.clone(),
+            access: registry.subsystems.iter().map(access).collect(),
+        }
+    }
+
+    /// Does this host see something else in `other`?
+    fn differs_for(&self, other: &Self, host: &Nqn) -> bool {
+        let seen = |visible: &Self| -> Vec<Nqn> {
+            let allowed = visible.access.iter().filter(|(_, access)| access.allows(host));
+            allowed.map(|(nqn, _)| nqn.clone()).collect()
+        };
+        self.ports != other.ports || self.referrals != other.referrals || seen(self) != seen(other)
+    }
+}
+
+/// Serial, model and controller IDs are what they were: the subsystem can stay.
+fn is_same_identity(running: &Subsystem, wanted: &SubsystemSpec) -> bool {
+    running.serial == wanted.serial
+        && running.model == wanted.model
+        && running.cntlid_min == wanted.cntlid_min
+        && running.cntlid_max == wanted.cntlid_max
+}
+
+/// Changes access and namespaces of a subsystem that stays.
+fn update(running: &Subsystem, wanted: SubsystemSpec, changes: &mut Changes) {
+    if running.set_access(wanted.access) {
+        for controller in running.all_controllers() {
+            if !running.allows(&controller.host_nqn) {
+                end(&controller, DeathReason::HostNotAllowed, changes);
+            }
+        }
+    }
+    let changed = running.set_namespaces(wanted.namespaces);
+    if changed.is_empty() {
+        return;
+    }
+    for controller in running.all_controllers() {
+        controller.namespaces_changed(&changed);
+    }
+    changes.namespaces_changed.extend(changed.into_iter().map(|nsid| (wanted.nqn.clone(), nsid)));
+}
+
+fn remove(subsystem: &Subsystem, changes: &mut Changes) {
+    for controller in subsystem.all_controllers() {
+        end(&controller, DeathReason::SubsystemRemoved, changes);
+    }
+    changes.subsystems_removed.push(subsystem.nqn.clone());
+}
+
+fn end(controller: &Controller, reason: DeathReason, changes: &mut Changes) {
+    if controller.kill(reason) {
+        changes.controllers_ended += 1;
+    }
+}
+
+fn controllers(registry: &Registry) -> Vec<Arc<Controller>> {
+    let subsystems = registry.subsystems.values().chain([&registry.discovery]);
+    subsystems.flat_map(|subsystem| subsystem.all_controllers()).collect()
+}
+
+/// Counts the discovery log's change and posts the event to those who see another log now.
+fn announce(registry: &mut Registry, before: &Visible, changes: &mut Changes) {
+    let after = Visible::of(registry);
+    if after == *before {
+        return;
+    }
+    registry.discovery_generation = registry.discovery_generation.wrapping_add(1);
+    changes.discovery_changed = true;
+    for controller in registry.discovery.all_controllers() {
+        if before.differs_for(&after, &controller.host_nqn) {
+            controller.post_event(Event::DiscoveryChanged);
+        }
+    }
+}
+
+fn check(spec: &TargetSpec) -> Result<(), ApplyError> {
+    let mut nqns = BTreeSet::new();
+    let mut identifiers = BTreeSet::new();
+    for subsystem in &spec.subsystems {
+        if subsystem.nqn.is_discovery() {
+            return Err(ApplyError::ReservedNqn(subsystem.nqn.clone()));
+        }
+        if !nqns.insert(&subsystem.nqn) {
+            return Err(ApplyError::DuplicateNqn(subsystem.nqn.clone()));
+        }
+        check_subsystem(subsystem)?;
+        let mut nsids = BTreeSet::new();
+        for namespace in &subsystem.namespaces {
+            if !nsids.insert(namespace.nsid) {
+                let (nqn, nsid) = (subsystem.nqn.clone(), namespace.nsid);
+                return Err(ApplyError::DuplicateNsid { nqn, nsid });
+            }
+            check_namespace(&subsystem.nqn, namespace)?;
+            check_identifiers(&subsystem.nqn, namespace, &mut identifiers)?;
+        }
+    }
+    check_addresses(spec)
+}
+
+fn check_subsystem(subsystem: &SubsystemSpec) -> Result<(), ApplyError> {
+    let nqn = || subsystem.nqn.clone();
+    if !is_text(&subsystem.serial, 20) {
+        return Err(ApplyError::BadSerial { nqn: nqn(), serial: subsystem.serial.clone() });
+    }
+    if !is_text(&subsystem.model, 40) {
+        return Err(ApplyError::BadModel { nqn: nqn(), model: subsystem.model.clone() });
+    }
+    let (min, max) = (subsystem.cntlid_min, subsystem.cntlid_max);
+    if min == 0 || max < min || max > CNTLID_MAX {
+        return Err(ApplyError::BadCntlidRange { nqn: nqn(), min, max });
+    }
+    Ok(())
+}
+
+fn check_namespace(nqn: &Nqn, namespace: &NamespaceSpec) -> Result<(), ApplyError> {
+    let &NamespaceSpec { nsid, block_size, blocks, .. } = namespace;
+    let nqn = || nqn.clone();
+    if !(1..=MAX_NSID).contains(&nsid) {
+        return Err(ApplyError::BadNsid { nqn: nqn(), nsid });
+    }
+    if !block_size.is_power_of_two() || !(512..=65536).contains(&block_size) {
+        return Err(ApplyError::BadBlockSize { nqn: nqn(), nsid, block_size });
+    }
+    let bytes = blocks.checked_mul(u64::from(block_size));
+    if blocks == 0 || bytes.is_none_or(|bytes| i64::try_from(bytes).is_err()) {
+        return Err(ApplyError::BadSize { nqn: nqn(), nsid, blocks, block_size });
+    }
+    Ok(())
+}
+
+/// Hosts refuse a namespace whose identifier another one has, in whatever subsystem.
+fn check_identifiers<'a>(
+    nqn: &Nqn,
+    namespace: &'a NamespaceSpec,
+    seen: &mut BTreeSet<(&'static str, &'a [u8])>,
+) -> Result<(), ApplyError> {
+    let identifiers: [(&'static str, &[u8]); 3] =
+        [("UUID", &namespace.uuid), ("NGUID", &namespace.nguid), ("EUI64", &namespace.eui64)];
+    for (identifier, value) in identifiers {
+        let is_set = value.iter().any(|byte| *byte != 0);
+        if is_set && !seen.insert((identifier, value)) {
+            let (nqn, nsid) = (nqn.clone(), namespace.nsid);
+            return Err(ApplyError::DuplicateIdentifier { nqn, nsid, identifier });
+        }
+    }
+    Ok(())
+}
+
+fn check_addresses(spec: &TargetSpec) -> Result<(), ApplyError> {
+    let mut ids = BTreeSet::new();
+    for port in &spec.ports {
+        if !ids.insert(port.id) {
+            return Err(ApplyError::DuplicatePort(port.id));
+        }
+    }
+    let ports = spec.ports.iter().map(|port| (&port.address, &port.service));
+    let referrals = spec.referrals.iter().map(|referral| (&referral.address, &referral.service));
+    for (address, service) in ports.chain(referrals) {
+        if !is_text(address, 256) || !is_text(service, 32) {
+            return Err(ApplyError::BadAddress { address: address.clone() });
+        }
+    }
+    Ok(())
+}
+
+/// 1 to `max` printable ASCII characters.
+fn is_text(text: &str, max: usize) -> bool {
+    (1..=max).contains(&text.len()) && text.bytes().all(|byte| matches!(byte, 0x20..=0x7e))
+}

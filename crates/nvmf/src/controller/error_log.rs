@@ -1,0 +1,52 @@
+//! The error information log of a controller (Base 5.16.1.2).
+
+use std::collections::VecDeque;
+
+use nvmeof_wire::Status;
+
+use crate::limits::ERROR_LOG_ENTRIES;
+
+/// A failed command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ErrorRecord {
+    /// Errors so far, this one included; never 0.
+    pub(crate) count: u64,
+    /// Its queue.
+    pub(crate) sqid: u16,
+    /// Its identifier.
+    pub(crate) cid: u16,
+    /// How it completed.
+    pub(crate) status: Status,
+    /// First logical block, where it has one.
+    pub(crate) lba: u64,
+    /// Its namespace.
+    pub(crate) nsid: u32,
+    /// Its opcode (Base 2.0 OPC).
+    pub(crate) opcode: u8,
+}
+
+/// The newest errors.
+#[derive(Debug, Default)]
+pub(crate) struct ErrorLog {
+    count: u64,
+    newest_first: VecDeque<ErrorRecord>,
+}
+
+impl ErrorLog {
+    /// Adds an error; its `count` is filled in here.
+    pub(crate) fn push(&mut self, record: ErrorRecord) {
+        self.count = self.count.wrapping_add(1).max(1);
+        self.newest_first.truncate(ERROR_LOG_ENTRIES - 1);
+        self.newest_first.push_front(ErrorRecord { count: self.count, ..record });
+    }
+
+    /// Errors so far (SMART: number of error information log entries).
+    pub(crate) fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// The newest first, at most [`ERROR_LOG_ENTRIES`].
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &ErrorRecord> {
+        self.newest_first.iter()
+    }
+}

@@ -1,0 +1,206 @@
+//! Every way a command fails, and the one map to a status code.
+
+use nvmeof_wire::Status;
+
+/// Why a command failed. [`Failure::status`] is the only place where a failure becomes a status code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Failure {
+    // Malformed or not allowed at all.
+    /// Opcode, fabrics type or command that this controller does not have.
+    #[error("the opcode is not supported")]
+    InvalidOpcode,
+    /// A field has a value that is reserved, unsupported or out of range.
+    #[error("a field of the command is invalid")]
+    InvalidField,
+    /// The command identifier is in use.
+    #[error("the command identifier is in use on this queue")]
+    CidConflict,
+    /// Not in this state: before Connect, before CC.EN, after shutdown, or out of order.
+    #[error("the command is not allowed in this state")]
+    CommandSequence,
+    /// The NSID can name no namespace here.
+    #[error("the namespace identifier is invalid")]
+    InvalidNamespace,
+    /// The host has more commands outstanding than its queue has entries.
+    #[error("more commands are outstanding than the queue has entries")]
+    QueueOverrun,
+
+    // Data pointer.
+    /// Descriptor type or sub type this transport does not take for this command.
+    #[error("the SGL descriptor type is not allowed here")]
+    SglType,
+    /// The data pointer is a segment: one descriptor is the limit.
+    #[error("more than one SGL descriptor")]
+    SglCount,
+    /// Shorter than the data, or in-capsule data that did not come.
+    #[error("the SGL is shorter than the data of the command")]
+    SglLength,
+    /// In-capsule offset beyond the capsule.
+    #[error("the SGL offset is outside the in-capsule data")]
+    SglOffset,
+    /// The data did not arrive whole and unharmed (digest, transport failure).
+    #[error("the data transfer failed")]
+    DataTransfer,
+    /// As [`Self::DataTransfer`], and worth another try.
+    #[error("the data transfer failed for a passing reason")]
+    TransientTransport,
+
+    // Connect (Base 6.3).
+    /// Unknown record format.
+    #[error("the Connect record format is unknown")]
+    ConnectFormat,
+    /// No controller is to be had now.
+    #[error("no controller is free")]
+    ConnectBusy,
+    /// A parameter of Connect is invalid.
+    #[error("a Connect parameter is invalid: byte {offset} of the {}", if *in_data { "data" } else { "command" })]
+    ConnectParameter {
+        /// The offending parameter's first byte (IPO).
+        offset: u16,
+        /// In the Connect data, not the command (IATTR).
+        in_data: bool,
+    },
+    /// The host may not connect to this subsystem.
+    #[error("the host is not allowed")]
+    ConnectHost,
+    /// CC.EN is not set or the queue type does not fit.
+    #[error("the queue type is invalid")]
+    InvalidQueueType,
+
+    // Admin.
+    /// Feature value cannot be saved.
+    #[error("the feature cannot be saved")]
+    FeatureNotSaveable,
+    /// Feature cannot be changed.
+    #[error("the feature cannot be changed")]
+    FeatureNotChangeable,
+    /// Feature is not namespace specific.
+    #[error("the feature is not namespace specific")]
+    FeatureNotNamespaceSpecific,
+    /// Log page identifier.
+    #[error("the log page is not supported")]
+    InvalidLogPage,
+    /// Keep-alive timeout out of range or missing where it is needed.
+    #[error("the keep-alive timeout is invalid")]
+    KeepAliveInvalid,
+    /// Host Identifier in the wrong format.
+    #[error("the host identifier format is inconsistent")]
+    HostIdFormat,
+    /// More Asynchronous Event Requests than AERL allows.
+    #[error("too many asynchronous event requests")]
+    AsyncEventLimit,
+    /// More Aborts than ACL allows.
+    #[error("too many abort commands")]
+    AbortLimit,
+    /// Controller identifier of an Identify list.
+    #[error("the controller identifier is invalid")]
+    InvalidControllerId,
+    /// I/O command set combination (feature 19h).
+    #[error("the I/O command set combination is rejected")]
+    CommandSetRejected,
+    /// I/O command set is not supported (Identify CSI).
+    #[error("the I/O command set is not supported")]
+    CommandSetNotSupported,
+
+    // I/O.
+    /// Blocks beyond the namespace.
+    #[error("the logical blocks are beyond the namespace")]
+    LbaOutOfRange,
+    /// The namespace takes no writes.
+    #[error("the namespace is write protected")]
+    WriteProtected,
+    /// Compare found a difference.
+    #[error("the data differs from the medium")]
+    CompareMismatch,
+    /// The medium could not be read.
+    #[error("the medium could not be read")]
+    MediaRead,
+    /// The medium could not be written.
+    #[error("the medium could not be written")]
+    MediaWrite,
+    /// The device behind the namespace has no room (thin or sparse).
+    #[error("the device has no space left")]
+    NoSpace,
+    /// The device behind the namespace is gone.
+    #[error("the device is gone")]
+    DeviceGone,
+    /// The device does not do this.
+    #[error("the device does not support the operation")]
+    Unsupported,
+
+    // Anything else.
+    /// Abort asked for it.
+    #[error("aborted on request")]
+    Aborted,
+    /// Its queue went away.
+    #[error("aborted because its queue was deleted")]
+    QueueDeleted,
+    /// No memory or other passing shortage.
+    #[error("out of resources for the moment")]
+    Busy,
+    /// The target's own fault.
+    #[error("internal error")]
+    Internal,
+}
+
+impl Failure {
+    /// The status code, DNR included: set where the same command would fail again.
+    #[must_use]
+    pub const fn status(&self) -> Status {
+        match self {
+            Self::InvalidOpcode | Self::Unsupported => Status::INVALID_OPCODE.with_dnr(),
+            Self::InvalidField => Status::INVALID_FIELD.with_dnr(),
+            Self::CidConflict => Status::CID_CONFLICT.with_dnr(),
+            Self::CommandSequence | Self::QueueOverrun => Status::COMMAND_SEQUENCE_ERROR.with_dnr(),
+            Self::InvalidNamespace => Status::INVALID_NAMESPACE_OR_FORMAT.with_dnr(),
+
+            Self::SglType => Status::SGL_TYPE_INVALID.with_dnr(),
+            Self::SglCount => Status::INVALID_SGL_COUNT.with_dnr(),
+            Self::SglLength => Status::DATA_SGL_LENGTH_INVALID.with_dnr(),
+            Self::SglOffset => Status::SGL_OFFSET_INVALID.with_dnr(),
+            Self::DataTransfer => Status::DATA_TRANSFER_ERROR,
+            Self::TransientTransport => Status::TRANSIENT_TRANSPORT_ERROR,
+
+            Self::ConnectFormat => Status::CONNECT_INCOMPATIBLE_FORMAT.with_dnr(),
+            Self::ConnectBusy => Status::CONTROLLER_BUSY,
+            Self::ConnectParameter { .. } => Status::CONNECT_INVALID_PARAMETERS.with_dnr(),
+            Self::ConnectHost => Status::CONNECT_INVALID_HOST.with_dnr(),
+            Self::InvalidQueueType => Status::INVALID_QUEUE_TYPE.with_dnr(),
+
+            Self::FeatureNotSaveable => Status::FEATURE_NOT_SAVEABLE.with_dnr(),
+            Self::FeatureNotChangeable => Status::FEATURE_NOT_CHANGEABLE.with_dnr(),
+            Self::FeatureNotNamespaceSpecific => Status::FEATURE_NOT_NAMESPACE_SPECIFIC.with_dnr(),
+            Self::InvalidLogPage => Status::INVALID_LOG_PAGE.with_dnr(),
+            Self::KeepAliveInvalid => Status::KEEP_ALIVE_INVALID.with_dnr(),
+            Self::HostIdFormat => Status::HOST_ID_INCONSISTENT_FORMAT.with_dnr(),
+            Self::AsyncEventLimit => Status::ASYNC_EVENT_LIMIT_EXCEEDED.with_dnr(),
+            Self::AbortLimit => Status::ABORT_LIMIT_EXCEEDED,
+            Self::InvalidControllerId => Status::INVALID_CONTROLLER_ID.with_dnr(),
+            Self::CommandSetRejected => Status::COMMAND_SET_COMBINATION_REJECTED.with_dnr(),
+            Self::CommandSetNotSupported => Status::COMMAND_SET_NOT_SUPPORTED.with_dnr(),
+
+            Self::LbaOutOfRange => Status::LBA_OUT_OF_RANGE.with_dnr(),
+            Self::WriteProtected => Status::NAMESPACE_WRITE_PROTECTED.with_dnr(),
+            Self::CompareMismatch => Status::COMPARE_FAILURE.with_dnr(),
+            Self::MediaRead => Status::UNRECOVERED_READ_ERROR.with_dnr(),
+            Self::MediaWrite => Status::WRITE_FAULT.with_dnr(),
+            Self::NoSpace => Status::CAPACITY_EXCEEDED.with_dnr(),
+            Self::DeviceGone => Status::INTERNAL_ERROR.with_dnr(),
+
+            Self::Aborted => Status::ABORT_REQUESTED,
+            Self::QueueDeleted => Status::ABORTED_SQ_DELETION,
+            Self::Busy => Status::COMMAND_INTERRUPTED,
+            Self::Internal => Status::INTERNAL_ERROR,
+        }
+    }
+
+    /// What goes with the status in the completion's first dwords.
+    #[must_use]
+    pub const fn result(&self) -> u64 {
+        match self {
+            // IPO in 15:0, IATTR in 16 (Base 6.3, Figure 390).
+            Self::ConnectParameter { offset, in_data } => *offset as u64 | (*in_data as u64) << 16,
+            _ => 0,
+        }
+    }
+}

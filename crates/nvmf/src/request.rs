@@ -1,0 +1,337 @@
+//! The life of one I/O command between its capsule and its response.
+//!
+//! ```text
+//!              admitted                leased              pulled
+//!   Waiting ------------> NeedsBuffer --------> Pulling ----------> OnDevice --+
+//!      |  \                    |  (reads, verify)                     ^   |    | next extent,
+//!      |   \                   +--------------------------------------+   |    | compare's read
+//!      |    \ data in capsule, or none                                |   +----+
+//!      |     +--------------------------------------------------------+   |
+//!      | cancelled                                                        | device done
+//!      v                                                                  v
+//!    (gone) <------------------ no data to send ---------------------- Sending --> (gone)
+//! ```
+//!
+//! The stage owns what teardown must give back: the permit always, and each buffer that neither
+//! the fabric nor the device holds. `B` is a data buffer and `P` a pacer's permit; this module
+//! moves them and never looks inside, but for the byte comparison that Compare is.
+
+use std::collections::VecDeque;
+
+use nvmeof_wire::sgl::Sgl;
+
+use crate::disposition::{DataSource, Extent, IoCommand, IoKind};
+use crate::failure::Failure;
+
+/// One I/O command in flight.
+#[derive(Debug)]
+pub struct Request<B, P> {
+    io: IoCommand,
+    stage: Stage<B, P>,
+}
+
+/// Where a request stands. See the diagram at the top of the module.
+#[derive(Debug)]
+enum Stage<B, P> {
+    /// In its flow's lane. Data that came in the capsule is already here.
+    Waiting { inline: Option<B> },
+    /// Admitted, and short of a buffer; Compare holds the host's data meanwhile.
+    NeedsBuffer { permit: P, host: Option<B> },
+    /// The fabric fetches the host's data and owns the buffer.
+    Pulling { permit: P },
+    /// The device works and owns the buffer; Compare keeps the host's data to compare with.
+    OnDevice { permit: P, host: Option<B>, extents: VecDeque<Extent> },
+    /// The fabric sends the data and owns it.
+    Sending { permit: P },
+    /// Over: nothing is held.
+    Done,
+}
+
+/// What the reactor has to do next for a request.
+#[derive(Debug)]
+pub enum Step<B> {
+    /// Lease a buffer of `len` bytes and call [`Request::leased`], now or in a later turn.
+    Lease {
+        /// Bytes.
+        len: u64,
+    },
+    /// Fill the buffer from the host's memory, then [`Request::pulled`].
+    Pull {
+        /// Buffer whose length is the number of bytes to fetch.
+        buf: B,
+        /// Where the host keeps them.
+        sgl: Sgl,
+    },
+    /// Turn the host's range list into extents, then [`Request::ranges`].
+    Ranges {
+        /// The range list as the host sent it.
+        list: B,
+    },
+    /// Submit to the block device, then [`Request::device_done`].
+    Device {
+        /// What to do.
+        op: DeviceOp,
+        /// First byte.
+        offset: u64,
+        /// Bytes of media.
+        len: u64,
+        /// Data to write, or room for data to read.
+        buf: Option<B>,
+    },
+    /// Answer the host. With data, the request lives on until [`Request::sent`]; without, it is
+    /// over and [`Request::into_permit`] gives back what it held.
+    Finish {
+        /// What becomes of the command.
+        outcome: Result<(), Failure>,
+        /// Read data.
+        data: Option<B>,
+    },
+}
+
+/// What a block device is asked to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DeviceOp {
+    /// Fill the buffer.
+    Read,
+    /// Store the buffer; with `fua`, on the medium before it completes.
+    Write {
+        /// Force unit access.
+        fua: bool,
+    },
+    /// Everything completed before is on the medium when this completes.
+    Flush,
+    /// Make the extent read as zeroes; `deallocate` allows giving its space back.
+    WriteZeroes {
+        /// Force unit access.
+        fua: bool,
+        /// The DEAC bit.
+        deallocate: bool,
+    },
+    /// The extent's contents are no longer needed.
+    Deallocate,
+}
+
+impl<B: AsRef<[u8]>, P> Request<B, P> {
+    /// A command that waits for admission. `inline` is the capsule's data, cut to what the command
+    /// uses.
+    pub fn new(io: IoCommand, inline: Option<B>) -> Self {
+        Self { io, stage: Stage::Waiting { inline } }
+    }
+
+    /// The command.
+    #[inline]
+    pub fn io(&self) -> &IoCommand {
+        &self.io
+    }
+
+    /// Whether the command has not been admitted yet, so that an abort can still take it out.
+    pub fn is_waiting(&self) -> bool {
+        matches!(self.stage, Stage::Waiting { .. })
+    }
+
+    /// Bytes of the buffer a [`Step::Lease`] asks for, for who has to ask again.
+    pub fn buffer_wanted(&self) -> u64 {
+        match self.io.kind {
+            IoKind::Deallocate { ranges } => range_list_len(ranges),
+            _ => self.io.len,
+        }
+    }
+
+    /// Bytes the pacer has to account for: what will be held in buffers.
+    pub fn cost(&self) -> u64 {
+        match self.io.kind {
+            IoKind::Read | IoKind::Write | IoKind::Verify => self.io.len,
+            IoKind::Compare => self.io.len.saturating_mul(2),
+            IoKind::Deallocate { ranges } => range_list_len(ranges),
+            IoKind::Flush | IoKind::WriteZeroes { .. } => 0,
+        }
+    }
+
+    /// Admission: the permit is the request's until it is over.
+    #[inline]
+    pub fn admitted(&mut self, permit: P) -> Step<B> {
+        let Stage::Waiting { inline } = self.take() else { return self.misuse() };
+        let io = self.io;
+        match (io.kind, inline) {
+            (IoKind::Read | IoKind::Verify, _) => self.need_buffer(permit, io.len, None),
+            (IoKind::Write, Some(data)) => {
+                self.on_device(permit, DeviceOp::Write { fua: io.fua }, Some(data))
+            }
+            (IoKind::Compare, Some(data)) => self.need_buffer(permit, io.len, Some(data)),
+            (IoKind::Deallocate { .. }, Some(list)) => {
+                self.stage = Stage::Pulling { permit };
+                Step::Ranges { list }
+            }
+            (IoKind::Write | IoKind::Compare, None) => self.need_buffer(permit, io.len, None),
+            (IoKind::Deallocate { ranges }, None) => {
+                self.need_buffer(permit, range_list_len(ranges), None)
+            }
+            (IoKind::Flush, _) => self.on_device(permit, DeviceOp::Flush, None),
+            (IoKind::WriteZeroes { deallocate }, _) => {
+                self.on_device(permit, DeviceOp::WriteZeroes { fua: io.fua, deallocate }, None)
+            }
+        }
+    }
+
+    /// The buffer a [`Step::Lease`] asked for.
+    #[inline]
+    pub fn leased(&mut self, buf: B) -> Step<B> {
+        let Stage::NeedsBuffer { permit, host } = self.take() else { return self.misuse() };
+        let reads = match self.io.kind {
+            IoKind::Read | IoKind::Verify => true,
+            IoKind::Compare => host.is_some(),
+            _ => false,
+        };
+        if reads {
+            self.stage = Stage::OnDevice { permit, host, extents: VecDeque::new() };
+            return self.device_step(DeviceOp::Read, Some(buf));
+        }
+        let Some(DataSource::Host(sgl)) = self.io.source else {
+            self.stage = Stage::Sending { permit };
+            return Step::Finish { outcome: Err(Failure::Internal), data: None };
+        };
+        self.stage = Stage::Pulling { permit };
+        Step::Pull { buf, sgl }
+    }
+
+    /// A read whose data the device lends: no buffer is needed, the fabric sends at once.
+    #[inline]
+    pub fn lent(&mut self) {
+        if let Stage::NeedsBuffer { permit, .. } = self.take() {
+            self.stage = Stage::Sending { permit };
+        }
+    }
+
+    /// No buffer can ever be had, or the device is gone: the command ends with `failure`.
+    pub fn fail(&mut self, failure: Failure) -> Step<B> {
+        match self.take() {
+            Stage::NeedsBuffer { permit, .. }
+            | Stage::Pulling { permit }
+            | Stage::OnDevice { permit, .. }
+            | Stage::Sending { permit } => self.stage = Stage::Sending { permit },
+            Stage::Waiting { .. } | Stage::Done => {}
+        }
+        Step::Finish { outcome: Err(failure), data: None }
+    }
+
+    /// The host's data is here, or could not be fetched.
+    #[inline]
+    pub fn pulled(&mut self, buf: B, result: Result<(), Failure>) -> Step<B> {
+        if let Err(failure) = result {
+            return self.fail(failure);
+        }
+        let Stage::Pulling { permit } = self.take() else { return self.misuse() };
+        match self.io.kind {
+            IoKind::Write => {
+                self.on_device(permit, DeviceOp::Write { fua: self.io.fua }, Some(buf))
+            }
+            IoKind::Compare => self.need_buffer(permit, self.io.len, Some(buf)),
+            _ => {
+                self.stage = Stage::Pulling { permit };
+                Step::Ranges { list: buf }
+            }
+        }
+    }
+
+    /// The extents of a Dataset Management command.
+    pub fn ranges(&mut self, extents: Result<Vec<Extent>, Failure>) -> Step<B> {
+        let extents = match extents {
+            Ok(extents) => extents,
+            Err(failure) => return self.fail(failure),
+        };
+        let Stage::Pulling { permit } = self.take() else { return self.misuse() };
+        self.stage = Stage::OnDevice { permit, host: None, extents: extents.into() };
+        self.next_extent()
+    }
+
+    /// The device is done and gives the buffer back.
+    #[inline]
+    pub fn device_done(&mut self, buf: Option<B>, result: Result<(), Failure>) -> Step<B> {
+        if let Err(failure) = result {
+            return self.fail(failure);
+        }
+        match self.io.kind {
+            IoKind::Read => {
+                let Stage::OnDevice { permit, .. } = self.take() else { return self.misuse() };
+                self.stage = Stage::Sending { permit };
+                Step::Finish { outcome: Ok(()), data: buf }
+            }
+            IoKind::Compare => {
+                let Stage::OnDevice { permit, host, .. } = self.take() else {
+                    return self.misuse();
+                };
+                self.stage = Stage::Sending { permit };
+                let same = match (&host, &buf) {
+                    (Some(host), Some(media)) => host.as_ref() == media.as_ref(),
+                    _ => false,
+                };
+                let outcome = if same { Ok(()) } else { Err(Failure::CompareMismatch) };
+                Step::Finish { outcome, data: None }
+            }
+            IoKind::Deallocate { .. } => self.next_extent(),
+            IoKind::Write | IoKind::Flush | IoKind::WriteZeroes { .. } | IoKind::Verify => {
+                Step::Finish { outcome: Ok(()), data: None }
+            }
+        }
+    }
+
+    /// Ends the request and gives back the permit, if it was ever admitted. What it still held of
+    /// buffers is dropped, which returns them to their pool.
+    #[inline]
+    pub fn into_permit(self) -> Option<P> {
+        match self.stage {
+            Stage::Waiting { .. } | Stage::Done => None,
+            Stage::NeedsBuffer { permit, .. }
+            | Stage::Pulling { permit }
+            | Stage::OnDevice { permit, .. }
+            | Stage::Sending { permit } => Some(permit),
+        }
+    }
+
+    #[inline]
+    fn take(&mut self) -> Stage<B, P> {
+        std::mem::replace(&mut self.stage, Stage::Done)
+    }
+
+    #[inline]
+    fn need_buffer(&mut self, permit: P, len: u64, host: Option<B>) -> Step<B> {
+        self.stage = Stage::NeedsBuffer { permit, host };
+        Step::Lease { len }
+    }
+
+    #[inline]
+    fn on_device(&mut self, permit: P, op: DeviceOp, buf: Option<B>) -> Step<B> {
+        self.stage = Stage::OnDevice { permit, host: None, extents: VecDeque::new() };
+        self.device_step(op, buf)
+    }
+
+    #[inline]
+    fn device_step(&self, op: DeviceOp, buf: Option<B>) -> Step<B> {
+        Step::Device { op, offset: self.io.offset, len: self.io.len, buf }
+    }
+
+    fn next_extent(&mut self) -> Step<B> {
+        let Stage::OnDevice { extents, .. } = &mut self.stage else { return self.misuse() };
+        match extents.pop_front() {
+            Some(extent) => Step::Device {
+                op: DeviceOp::Deallocate,
+                offset: extent.offset,
+                len: extent.len,
+                buf: None,
+            },
+            None => Step::Finish { outcome: Ok(()), data: None },
+        }
+    }
+
+    /// An event that does not belong to the stage: the reactor's bug, never the peer's. The command
+    /// ends with an internal error, so that the host is not left waiting.
+    fn misuse(&mut self) -> Step<B> {
+        debug_assert!(false, "request event out of order in {:?}", self.io.kind);
+        Step::Finish { outcome: Err(Failure::Internal), data: None }
+    }
+}
+
+/// Bytes of a Dataset Management range list.
+fn range_list_len(ranges: u16) -> u64 {
+    u64::from(ranges) * 16
+}

@@ -1,0 +1,171 @@
+//! An NVM or discovery subsystem: who may connect, its namespaces, its controllers.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+use nvmeof_wire::Nqn;
+
+use crate::controller::Controller;
+use crate::limits::CNTLID_MAX;
+use crate::namespace::NamespaceTable;
+use crate::spec::{Access, NamespaceSpec, SubsystemSpec};
+
+/// What a subsystem is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SubsystemKind {
+    /// Namespaces and I/O controllers.
+    Nvm,
+    /// The discovery service: discovery controllers only.
+    Discovery,
+}
+
+/// A subsystem. What identifies it to hosts never changes; a config that changes one of these makes
+/// another subsystem of the same name.
+#[derive(Debug)]
+pub(crate) struct Subsystem {
+    pub(crate) nqn: Nqn,
+    pub(crate) kind: SubsystemKind,
+    pub(crate) serial: String,
+    pub(crate) model: String,
+    pub(crate) cntlid_min: u16,
+    pub(crate) cntlid_max: u16,
+    access: RwLock<Access>,
+    namespaces: RwLock<Arc<NamespaceTable>>,
+    /// Bumped after `namespaces` changed; queues compare it with their snapshot's.
+    generation: AtomicU32,
+    controllers: Mutex<Controllers>,
+}
+
+#[derive(Debug)]
+struct Controllers {
+    by_id: BTreeMap<u16, Arc<Controller>>,
+    /// Where the search for a free ID starts: an ID is reused as late as can be.
+    next: u16,
+}
+
+impl Subsystem {
+    /// From a checked spec.
+    pub(crate) fn new(spec: SubsystemSpec) -> Self {
+        Self {
+            nqn: spec.nqn,
+            kind: SubsystemKind::Nvm,
+            serial: spec.serial,
+            model: spec.model,
+            cntlid_min: spec.cntlid_min,
+            cntlid_max: spec.cntlid_max,
+            access: RwLock::new(spec.access),
+            namespaces: RwLock::new(Arc::new(NamespaceTable::new(spec.namespaces))),
+            generation: AtomicU32::new(0),
+            controllers: Mutex::new(Controllers { by_id: BTreeMap::new(), next: spec.cntlid_min }),
+        }
+    }
+
+    /// The discovery service.
+    pub(crate) fn discovery() -> Self {
+        Self {
+            kind: SubsystemKind::Discovery,
+            ..Self::new(SubsystemSpec {
+                nqn: Nqn::discovery(),
+                serial: "discovery".to_owned(),
+                model: "nvmeof-tgt discovery".to_owned(),
+                cntlid_min: 1,
+                cntlid_max: CNTLID_MAX,
+                access: Access::AnyHost,
+                namespaces: Vec::new(),
+            })
+        }
+    }
+
+    /// May this host connect?
+    pub(crate) fn allows(&self, host: &Nqn) -> bool {
+        self.access.read().unwrap_or_else(PoisonError::into_inner).allows(host)
+    }
+
+    /// The access rule now.
+    pub(crate) fn access(&self) -> Access {
+        self.access.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Replaces the access rule. True if it is another one.
+    pub(crate) fn set_access(&self, access: Access) -> bool {
+        let mut current = self.access.write().unwrap_or_else(PoisonError::into_inner);
+        let changed = *current != access;
+        *current = access;
+        changed
+    }
+
+    /// The namespaces now.
+    pub(crate) fn namespaces(&self) -> Arc<NamespaceTable> {
+        Arc::clone(&self.namespaces.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Number of the current namespace table. Read it before [`Self::namespaces`]: a snapshot is then
+    /// never taken for newer than it is.
+    #[inline]
+    pub(crate) fn generation(&self) -> u32 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    /// Replaces the namespaces; the NSIDs that were added, removed or changed, ascending.
+    pub(crate) fn set_namespaces(&self, specs: Vec<NamespaceSpec>) -> Vec<u32> {
+        let table = Arc::new(NamespaceTable::new(specs));
+        let mut current = self.namespaces.write().unwrap_or_else(PoisonError::into_inner);
+        let changed = current.changed_since(&table);
+        if !changed.is_empty() {
+            *current = table;
+            self.generation.fetch_add(1, Ordering::Release);
+        }
+        changed
+    }
+
+    /// Does any namespace have a volatile write cache?
+    pub(crate) fn has_volatile_cache(&self) -> bool {
+        self.namespaces().iter().any(|namespace| namespace.spec.volatile_cache)
+    }
+
+    /// Makes a controller with a free ID. `None`: every ID is in use.
+    pub(crate) fn add_controller(
+        &self,
+        make: impl FnOnce(u16) -> Controller,
+    ) -> Option<Arc<Controller>> {
+        let mut controllers = self.controllers();
+        let first = controllers.next.clamp(self.cntlid_min, self.cntlid_max);
+        let cntlid = (first..=self.cntlid_max)
+            .chain(self.cntlid_min..first)
+            .find(|id| !controllers.by_id.contains_key(id))?;
+        controllers.next =
+            if cntlid == self.cntlid_max { self.cntlid_min } else { cntlid.saturating_add(1) };
+        let controller = Arc::new(make(cntlid));
+        controllers.by_id.insert(cntlid, Arc::clone(&controller));
+        Some(controller)
+    }
+
+    /// The controller of this ID.
+    pub(crate) fn controller(&self, cntlid: u16) -> Option<Arc<Controller>> {
+        self.controllers().by_id.get(&cntlid).cloned()
+    }
+
+    /// Every controller, ascending IDs.
+    pub(crate) fn all_controllers(&self) -> Vec<Arc<Controller>> {
+        self.controllers().by_id.values().cloned().collect()
+    }
+
+    /// How many controllers it has.
+    pub(crate) fn controller_count(&self) -> usize {
+        self.controllers().by_id.len()
+    }
+
+    /// Forgets a controller whose admin queue is gone.
+    pub(crate) fn remove_controller(&self, controller: &Controller) {
+        let mut controllers = self.controllers();
+        let is_same = |other: &Arc<Controller>| other.key == controller.key;
+        if controllers.by_id.get(&controller.cntlid).is_some_and(is_same) {
+            controllers.by_id.remove(&controller.cntlid);
+        }
+    }
+
+    fn controllers(&self) -> MutexGuard<'_, Controllers> {
+        self.controllers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,146 @@
+//! The running state of a target: subsystems, listeners, and the way to change them.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use nvmeof_wire::Nqn;
+
+pub use crate::apply::{ApplyError, Changes};
+use crate::controller::ControllerKey;
+use crate::limits::Limits;
+use crate::spec::{PortId, PortSpec, ReferralSpec, TargetSpec};
+use crate::subsystem::Subsystem;
+
+/// Everything hosts can reach. Shared by all reactors and the control plane.
+#[derive(Debug)]
+pub struct Target {
+    pub(crate) limits: Limits,
+    pub(crate) notifier: Arc<Notifier>,
+    registry: RwLock<Registry>,
+    next_key: AtomicU64,
+    /// Queues that exist, connected or not.
+    pub(crate) queues: AtomicUsize,
+}
+
+/// How many there are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TargetCounts {
+    /// Controllers, discovery controllers among them.
+    pub controllers: usize,
+    /// Queues, one a connection, those before Connect among them.
+    pub queues: usize,
+}
+
+/// What [`Target::apply`] replaces.
+#[derive(Debug)]
+pub(crate) struct Registry {
+    /// NVM subsystems.
+    pub(crate) subsystems: BTreeMap<Nqn, Arc<Subsystem>>,
+    /// The discovery service.
+    pub(crate) discovery: Arc<Subsystem>,
+    pub(crate) ports: BTreeMap<PortId, PortSpec>,
+    pub(crate) referrals: Vec<ReferralSpec>,
+    /// GENCTR of the discovery log (Base 5.16.1.23): bumped with every change of what it lists.
+    pub(crate) discovery_generation: u64,
+}
+
+impl Target {
+    /// An empty target.
+    #[must_use]
+    pub fn new(limits: Limits) -> Arc<Self> {
+        Arc::new(Self {
+            limits,
+            notifier: Arc::default(),
+            registry: RwLock::new(Registry {
+                subsystems: BTreeMap::new(),
+                discovery: Arc::new(Subsystem::discovery()),
+                ports: BTreeMap::new(),
+                referrals: Vec::new(),
+                discovery_generation: 0,
+            }),
+            next_key: AtomicU64::new(0),
+            queues: AtomicUsize::new(0),
+        })
+    }
+
+    /// Makes the running state what `spec` says, all of it or, if anything in it is wrong, nothing.
+    /// Hosts hear of changed namespaces and discovery logs; controllers of what is gone end.
+    ///
+    /// # Errors
+    /// [`ApplyError`] says what is wrong; nothing has changed then.
+    pub fn apply(&self, spec: TargetSpec) -> Result<Changes, ApplyError> {
+        crate::apply::apply(self, spec)
+    }
+
+    /// Sets what is called whenever queues on any reactor should be looked at
+    /// ([`Queue::poll_event`](crate::Queue::poll_event), [`Queue::is_dead`](crate::Queue::is_dead)). It must
+    /// only wake the reactors: it may be called with locks of this crate held.
+    pub fn set_notifier(&self, notify: Box<dyn Fn() + Send + Sync>) {
+        *self.notifier.notify.write().unwrap_or_else(PoisonError::into_inner) = Some(notify);
+    }
+
+    /// Bumped before every call of the notifier: an unchanged value means nothing to look at.
+    #[inline]
+    #[must_use]
+    pub fn epoch(&self) -> u64 {
+        self.notifier.epoch.load(Ordering::Acquire)
+    }
+
+    /// The bounds it was made with.
+    #[must_use]
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// How many controllers and queues there are.
+    #[must_use]
+    pub fn counts(&self) -> TargetCounts {
+        let registry = self.registry();
+        let controllers = registry
+            .subsystems
+            .values()
+            .chain([&registry.discovery])
+            .map(|subsystem| subsystem.controller_count())
+            .sum();
+        TargetCounts { controllers, queues: self.queues.load(Ordering::Relaxed) }
+    }
+
+    /// The state now; [`Self::apply`] waits until it is let go.
+    pub(crate) fn registry(&self) -> RwLockReadGuard<'_, Registry> {
+        self.registry.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn registry_mut(&self) -> RwLockWriteGuard<'_, Registry> {
+        self.registry.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A key no controller had before.
+    pub(crate) fn next_key(&self) -> ControllerKey {
+        ControllerKey(self.next_key.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+/// Tells reactors that something happened to their queues.
+#[derive(Default)]
+pub(crate) struct Notifier {
+    epoch: AtomicU64,
+    notify: RwLock<Option<Box<dyn Fn() + Send + Sync>>>,
+}
+
+impl Notifier {
+    /// Bumps the epoch and calls whoever asked for it.
+    pub(crate) fn notify(&self) {
+        self.epoch.fetch_add(1, Ordering::AcqRel);
+        if let Some(notify) = &*self.notify.read().unwrap_or_else(PoisonError::into_inner) {
+            notify();
+        }
+    }
+}
+
+impl fmt::Debug for Notifier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Notifier").field("epoch", &self.epoch).finish_non_exhaustive()
+    }
+}
