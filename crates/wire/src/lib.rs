@@ -20,9 +20,16 @@
 
 mod open;
 
+pub mod abort;
+pub mod aer;
+pub mod ascii;
 pub mod cqe;
 pub mod fabrics;
+pub mod features;
+pub mod identify;
+pub mod log;
 pub mod nqn;
+pub mod nvm;
 pub mod opcode;
 pub mod properties;
 pub mod sgl;

@@ -53,3 +53,18 @@ macro_rules! open_enum {
 }
 
 pub(crate) use open_enum;
+
+/// `Default` as all zeroes, for layouts with arrays too long for the derive.
+macro_rules! zero_default {
+    ($($name:ty),* $(,)?) => {
+        $(
+            impl Default for $name {
+                fn default() -> Self {
+                    zerocopy::FromZeros::new_zeroed()
+                }
+            }
+        )*
+    };
+}
+
+pub(crate) use zero_default;

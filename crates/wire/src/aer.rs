@@ -1,0 +1,66 @@
+//! Asynchronous events (Base 5.2): the result of a completed Asynchronous Event Request.
+
+use crate::log::Lid;
+use crate::open::open_enum;
+
+open_enum! {
+    /// Asynchronous Event Type (Base 5.2.1, Figure 145).
+    pub struct EventType(pub u8) {
+        ERROR = 0x00 => "error status",
+        SMART = 0x01 => "SMART / health status",
+        NOTICE = 0x02 => "notice",
+        IMMEDIATE = 0x03 => "immediate",
+        COMMAND_SET = 0x06 => "I/O command specific status",
+        VENDOR = 0x07 => "vendor specific",
+    }
+}
+
+/// An asynchronous event: dword 0, and dword 1 where the event uses it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct AsyncEvent {
+    /// Type, 3 bits.
+    pub event_type: EventType,
+    /// Information: which event of its type.
+    pub info: u8,
+    /// Log page that tells more, and whose reading (without Retain Asynchronous Event) rearms the event.
+    pub log: Lid,
+}
+
+impl AsyncEvent {
+    /// Namespace Attribute Changed (Base Figure 149): log page 04h.
+    pub const NAMESPACE_CHANGED: Self =
+        Self { event_type: EventType::NOTICE, info: 0x00, log: Lid::CHANGED_NAMESPACES };
+    /// Firmware Activation Starting: log page 03h.
+    pub const FIRMWARE_ACTIVATION: Self =
+        Self { event_type: EventType::NOTICE, info: 0x01, log: Lid::FIRMWARE_SLOT };
+    /// Discovery Log Page Change: log page 70h.
+    pub const DISCOVERY_CHANGED: Self =
+        Self { event_type: EventType::NOTICE, info: 0xf0, log: Lid::DISCOVERY };
+    /// Persistent Internal Error (Base Figure 147): log page 01h.
+    pub const PERSISTENT_INTERNAL_ERROR: Self =
+        Self { event_type: EventType::ERROR, info: 0x03, log: Lid::ERROR_INFORMATION };
+    /// Transient Internal Error: log page 01h.
+    pub const TRANSIENT_INTERNAL_ERROR: Self =
+        Self { event_type: EventType::ERROR, info: 0x04, log: Lid::ERROR_INFORMATION };
+    /// NVM subsystem reliability (Base Figure 148): log page 02h.
+    pub const RELIABILITY: Self =
+        Self { event_type: EventType::SMART, info: 0x00, log: Lid::SMART };
+    /// Temperature threshold: log page 02h.
+    pub const TEMPERATURE: Self =
+        Self { event_type: EventType::SMART, info: 0x01, log: Lid::SMART };
+    /// Spare below threshold: log page 02h.
+    pub const SPARE: Self = Self { event_type: EventType::SMART, info: 0x02, log: Lid::SMART };
+
+    /// Dword 0 of the completion.
+    #[must_use]
+    pub const fn encode(self) -> u32 {
+        (self.event_type.0 & 7) as u32 | (self.info as u32) << 8 | (self.log.0 as u32) << 16
+    }
+
+    /// From dword 0 of the completion.
+    #[must_use]
+    pub const fn parse(dw0: u32) -> Self {
+        let [event_type, info, log, _] = dw0.to_le_bytes();
+        Self { event_type: EventType(event_type & 7), info, log: Lid(log) }
+    }
+}

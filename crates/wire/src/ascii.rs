@@ -1,0 +1,32 @@
+//! ASCII string fields: left justified, padded with spaces (Base 1.4.2).
+
+/// Fills `field` with `text` and spaces. What does not fit is cut; what is not printable ASCII (20h to
+/// 7Eh) becomes `?`.
+pub fn fill(field: &mut [u8], text: &str) {
+    let printable = text.bytes().map(|b| if matches!(b, 0x20..=0x7e) { b } else { b'?' });
+    let padded = printable.chain(core::iter::repeat(b' '));
+    for (to, byte) in field.iter_mut().zip(padded) {
+        *to = byte;
+    }
+}
+
+/// An array of `text` and spaces, see [`fill`].
+#[must_use]
+pub fn padded<const N: usize>(text: &str) -> [u8; N] {
+    let mut field = [0; N];
+    fill(&mut field, text);
+    field
+}
+
+/// The text of `field` up to its padding of spaces (some peers pad with NULs: those end it too), or
+/// `None` if it is not printable ASCII.
+#[must_use]
+pub fn text(field: &[u8]) -> Option<&str> {
+    let end = field.iter().position(|&b| b == 0).unwrap_or(field.len());
+    let text = field[..end].trim_ascii_end();
+    if text.iter().all(|b| matches!(b, 0x20..=0x7e)) {
+        core::str::from_utf8(text).ok()
+    } else {
+        None
+    }
+}

@@ -1,0 +1,287 @@
+//! Get Features and Set Features (Base 5.15, 5.27): the commands and the features' dwords.
+
+use bitfield_struct::bitfield;
+
+use crate::opcode::AdminOpcode;
+use crate::open::open_enum;
+use crate::sqe::Sqe;
+
+open_enum! {
+    /// Feature Identifier (Base 5.27.1, Figure 317; NVM 4.1.4).
+    pub struct Fid(pub u8) {
+        ARBITRATION = 0x01 => "Arbitration",
+        POWER_MANAGEMENT = 0x02 => "Power Management",
+        LBA_RANGE_TYPE = 0x03 => "LBA Range Type",
+        TEMPERATURE_THRESHOLD = 0x04 => "Temperature Threshold",
+        ERROR_RECOVERY = 0x05 => "Error Recovery",
+        VOLATILE_WRITE_CACHE = 0x06 => "Volatile Write Cache",
+        NUMBER_OF_QUEUES = 0x07 => "Number of Queues",
+        INTERRUPT_COALESCING = 0x08 => "Interrupt Coalescing",
+        INTERRUPT_VECTOR = 0x09 => "Interrupt Vector Configuration",
+        WRITE_ATOMICITY = 0x0a => "Write Atomicity Normal",
+        ASYNC_EVENTS = 0x0b => "Asynchronous Event Configuration",
+        AUTONOMOUS_POWER = 0x0c => "Autonomous Power State Transition",
+        HOST_MEMORY_BUFFER = 0x0d => "Host Memory Buffer",
+        TIMESTAMP = 0x0e => "Timestamp",
+        KEEP_ALIVE_TIMER = 0x0f => "Keep Alive Timer",
+        THERMAL_MANAGEMENT = 0x10 => "Host Controlled Thermal Management",
+        NON_OPERATIONAL_POWER = 0x11 => "Non-Operational Power State Config",
+        READ_RECOVERY_LEVEL = 0x12 => "Read Recovery Level Config",
+        PREDICTABLE_LATENCY_CONFIG = 0x13 => "Predictable Latency Mode Config",
+        PREDICTABLE_LATENCY_WINDOW = 0x14 => "Predictable Latency Mode Window",
+        LBA_STATUS_REPORT = 0x15 => "LBA Status Information Report Interval",
+        HOST_BEHAVIOR = 0x16 => "Host Behavior Support",
+        SANITIZE_CONFIG = 0x17 => "Sanitize Config",
+        ENDURANCE_GROUP_EVENTS = 0x18 => "Endurance Group Event Configuration",
+        COMMAND_SET_PROFILE = 0x19 => "I/O Command Set Profile",
+        SPINUP_CONTROL = 0x1a => "Spinup Control",
+        SOFTWARE_PROGRESS = 0x80 => "Software Progress Marker",
+        HOST_IDENTIFIER = 0x81 => "Host Identifier",
+        RESERVATION_NOTIFICATION = 0x82 => "Reservation Notification Mask",
+        RESERVATION_PERSISTENCE = 0x83 => "Reservation Persistence",
+        WRITE_PROTECTION = 0x84 => "Namespace Write Protection Config",
+    }
+}
+
+open_enum! {
+    /// Select: which value of a feature Get Features returns (Base 5.15, Figure 192).
+    pub struct Select(pub u8) {
+        CURRENT = 0x0 => "current",
+        DEFAULT = 0x1 => "default",
+        SAVED = 0x2 => "saved",
+        SUPPORTED_CAPABILITIES = 0x3 => "supported capabilities",
+    }
+}
+
+/// Result of Get Features with [`Select::SUPPORTED_CAPABILITIES`] (Base Figure 195).
+#[bitfield(u32)]
+#[derive(PartialEq, Eq)]
+pub struct FeatureCapabilities {
+    /// The feature can be saved.
+    pub saveable: bool,
+    /// The feature is per namespace.
+    pub namespace_specific: bool,
+    /// The feature can be changed.
+    pub changeable: bool,
+    #[bits(29)]
+    __: u32,
+}
+
+/// Get Features (Base 5.15).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GetFeatures {
+    /// Feature.
+    pub fid: Fid,
+    /// Which value.
+    pub select: Select,
+    /// Namespace, for a feature that is per namespace.
+    pub nsid: u32,
+    /// Command dword 11: some features take a parameter (Temperature Threshold, Host Identifier).
+    pub cdw11: u32,
+    /// UUID Index.
+    pub uuid_index: u8,
+}
+
+impl GetFeatures {
+    /// Takes the fields out of `sqe`, which is a Get Features.
+    #[must_use]
+    pub fn parse(sqe: &Sqe) -> Self {
+        let [fid, select, ..] = sqe.cdw10.get().to_le_bytes();
+        Self {
+            fid: Fid(fid),
+            select: Select(select & 7),
+            nsid: sqe.nsid.get(),
+            cdw11: sqe.cdw11.get(),
+            uuid_index: sqe.cdw14.get().to_le_bytes()[0] & 0x7f,
+        }
+    }
+
+    /// The command, without a data pointer.
+    #[must_use]
+    pub fn encode(self, cid: u16) -> Sqe {
+        Sqe::admin(AdminOpcode::GET_FEATURES, cid, self.nsid).with_cdw10([
+            u32::from(self.fid.0) | u32::from(self.select.0 & 7) << 8,
+            self.cdw11,
+            0,
+            0,
+            u32::from(self.uuid_index & 0x7f),
+        ])
+    }
+}
+
+/// Set Features (Base 5.27).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SetFeatures {
+    /// Feature.
+    pub fid: Fid,
+    /// Save: the value is to outlast resets and power cycles (CDW10 bit 31).
+    pub save: bool,
+    /// Namespace, for a feature that is per namespace.
+    pub nsid: u32,
+    /// Command dword 11: the value.
+    pub cdw11: u32,
+    /// Command dword 12: more of the value, for few features.
+    pub cdw12: u32,
+    /// UUID Index.
+    pub uuid_index: u8,
+}
+
+impl SetFeatures {
+    /// Takes the fields out of `sqe`, which is a Set Features.
+    #[must_use]
+    pub fn parse(sqe: &Sqe) -> Self {
+        let cdw10 = sqe.cdw10.get();
+        Self {
+            fid: Fid(cdw10.to_le_bytes()[0]),
+            save: cdw10 >> 31 != 0,
+            nsid: sqe.nsid.get(),
+            cdw11: sqe.cdw11.get(),
+            cdw12: sqe.cdw12.get(),
+            uuid_index: sqe.cdw14.get().to_le_bytes()[0] & 0x7f,
+        }
+    }
+
+    /// The command, without a data pointer.
+    #[must_use]
+    pub fn encode(self, cid: u16) -> Sqe {
+        Sqe::admin(AdminOpcode::SET_FEATURES, cid, self.nsid).with_cdw10([
+            u32::from(self.fid.0) | u32::from(self.save) << 31,
+            self.cdw11,
+            self.cdw12,
+            0,
+            u32::from(self.uuid_index & 0x7f),
+        ])
+    }
+}
+
+/// Arbitration, 01h (Base 5.27.1.1, Figure 318).
+#[bitfield(u32)]
+#[derive(PartialEq, Eq)]
+pub struct Arbitration {
+    /// Arbitration Burst, as a power of two; 7 is no limit.
+    #[bits(3)]
+    pub burst: u8,
+    #[bits(5)]
+    __: u8,
+    /// Low Priority Weight, 0's based.
+    pub low_weight: u8,
+    /// Medium Priority Weight, 0's based.
+    pub medium_weight: u8,
+    /// High Priority Weight, 0's based.
+    pub high_weight: u8,
+}
+
+/// Power Management, 02h (Base 5.27.1.2, Figure 319).
+#[bitfield(u32)]
+#[derive(PartialEq, Eq)]
+pub struct PowerManagement {
+    /// Power State.
+    #[bits(5)]
+    pub power_state: u8,
+    /// Workload Hint.
+    #[bits(3)]
+    pub workload_hint: u8,
+    #[bits(24)]
+    __: u32,
+}
+
+/// Temperature Threshold, 04h (Base 5.27.1.3, Figure 321).
+#[bitfield(u32)]
+#[derive(PartialEq, Eq)]
+pub struct TemperatureThreshold {
+    /// Temperature Threshold (TMPTH) in kelvins.
+    pub threshold: u16,
+    /// Threshold Temperature Select (TMPSEL): 0 composite, 1 to 8 a sensor, 15 all (Set only).
+    #[bits(4)]
+    pub sensor: u8,
+    /// Threshold Type Select (THSEL): 0 over, 1 under.
+    #[bits(2)]
+    pub threshold_type: u8,
+    #[bits(10)]
+    __: u16,
+}
+
+/// Error Recovery, 05h (NVM 4.1.4.2, Figure 88).
+#[bitfield(u32)]
+#[derive(PartialEq, Eq)]
+pub struct ErrorRecovery {
+    /// Time Limited Error Recovery (TLER) in 100 ms; 0 is no limit.
+    pub time_limit: u16,
+    /// Deallocated or Unwritten Logical Block Error Enable (DULBE).
+    pub deallocated_error: bool,
+    #[bits(15)]
+    __: u16,
+}
+
+/// Volatile Write Cache, 06h (Base 5.27.1.4, Figure 322).
+#[bitfield(u32)]
+#[derive(PartialEq, Eq)]
+pub struct VolatileWriteCache {
+    /// Volatile Write Cache Enable (WCE).
+    pub enabled: bool,
+    #[bits(31)]
+    __: u32,
+}
+
+/// Number of Queues, 07h (Base 5.27.1.5, Figures 323 and 324): asked for in the command, allocated in the
+/// completion. Both 0's based.
+#[bitfield(u32)]
+#[derive(PartialEq, Eq)]
+pub struct NumberOfQueues {
+    /// Submission queues (NSQR, NSQA), 0's based; 65535 is not allowed.
+    pub submission: u16,
+    /// Completion queues (NCQR, NCQA), 0's based; 65535 is not allowed.
+    pub completion: u16,
+}
+
+/// Write Atomicity Normal, 0Ah (NVM 4.1.4.3, Figure 90).
+#[bitfield(u32)]
+#[derive(PartialEq, Eq)]
+pub struct WriteAtomicity {
+    /// Disable Normal (DN): the host does not need AWUN and NAWUN.
+    pub disable_normal: bool,
+    #[bits(31)]
+    __: u32,
+}
+
+/// Asynchronous Event Configuration, 0Bh (Base 5.27.1.8, Figure 327): which events are sent.
+#[bitfield(u32)]
+#[derive(PartialEq, Eq)]
+pub struct AsyncEventConfig {
+    /// SMART / Health Critical Warnings, by bit of [`crate::log::SmartLog::critical_warning`].
+    pub smart: u8,
+    /// Namespace Attribute Notices.
+    pub namespace_attribute: bool,
+    /// Firmware Activation Notices.
+    pub firmware_activation: bool,
+    /// Telemetry Log Notices.
+    pub telemetry: bool,
+    /// Asymmetric Namespace Access Change Notices.
+    pub ana_change: bool,
+    /// Predictable Latency Event Aggregate Log Change Notices.
+    pub predictable_latency: bool,
+    /// LBA Status Information Notices.
+    pub lba_status: bool,
+    /// Endurance Group Event Aggregate Log Change Notices.
+    pub endurance_group: bool,
+    /// Normal NVM Subsystem Shutdown.
+    pub normal_shutdown: bool,
+    #[bits(11)]
+    __: u16,
+    /// Zone Descriptor Changed Notices.
+    pub zone_descriptor: bool,
+    #[bits(3)]
+    __: u8,
+    /// Discovery Log Page Change Notification; discovery controllers only.
+    pub discovery_log: bool,
+}
+
+/// Host Identifier, 81h (Base 5.27.1.25, Figure 348): dword 11. The identifier is in the data.
+#[bitfield(u32)]
+#[derive(PartialEq, Eq)]
+pub struct HostIdentifier {
+    /// Enable Extended Host Identifier: 16 bytes, not 8. Always 1 over fabrics.
+    pub extended: bool,
+    #[bits(31)]
+    __: u32,
+}
