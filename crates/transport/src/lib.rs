@@ -4,6 +4,7 @@
 //! [`Event`]s and gives back [`FabricOp`]s. Nothing here knows what a command means.
 
 pub mod queue;
+pub mod tcp;
 
 pub use queue::{
     CloseReason, Connected, Event, FabricError, FabricOp, HostQueue, Nanos, ParkedQueue, Progress,

@@ -1,0 +1,120 @@
+//! Commands a host may have out, and the memory their in-capsule data goes to.
+
+use nvmeof_core::dma::{Buffer, CorePool, LeaseError, Reserve};
+use nvmeof_wire::Sqe;
+use nvmeof_wire::tcp::{ADMIN_IN_CAPSULE, TcpError};
+
+use crate::queue::{Connected, Event};
+
+/// Commands before Connect is done. A host sends Connect and waits; the rest is slack.
+pub(super) const EARLY_DEPTH: u16 = 4;
+/// Buffers for the in-capsule data of fabrics commands, on any queue.
+const EARLY_BUFFERS: usize = 2;
+
+/// The command window of a queue.
+#[derive(Debug)]
+pub(super) struct Capsules {
+    depth: u16,
+    /// Commands delivered and not answered.
+    out: u16,
+    /// Most bytes of in-capsule data of a command that is no fabrics command.
+    limit: u32,
+    /// The promise for those commands, and the one for fabrics commands.
+    reserve: Option<Reserve>,
+    early: Reserve,
+    pool: CorePool,
+    paused: bool,
+    /// Commands that came while paused, behind data that had to be read.
+    held: Vec<Event>,
+}
+
+impl Capsules {
+    /// The window before Connect.
+    pub(super) fn new(pool: &CorePool) -> Result<Self, LeaseError> {
+        Ok(Self {
+            depth: EARLY_DEPTH,
+            out: 0,
+            limit: ADMIN_IN_CAPSULE,
+            reserve: None,
+            early: pool.reserve(EARLY_BUFFERS, ADMIN_IN_CAPSULE as usize)?,
+            pool: pool.clone(),
+            paused: false,
+            held: Vec::new(),
+        })
+    }
+
+    /// The window Connect settled; `in_capsule` bytes for an I/O queue.
+    pub(super) fn connect(&mut self, info: Connected, in_capsule: u32) -> Result<(), LeaseError> {
+        self.depth = info.depth;
+        self.limit = if info.admin { ADMIN_IN_CAPSULE } else { in_capsule };
+        self.reserve = match self.limit {
+            0 => None,
+            limit => Some(self.pool.reserve(usize::from(info.depth), limit as usize)?),
+        };
+        Ok(())
+    }
+
+    /// Counts a command in, if the host may have another one out.
+    pub(super) fn admit(&mut self) -> Result<(), TcpError> {
+        if self.out >= self.depth {
+            return Err(TcpError::SEQUENCE);
+        }
+        self.out += 1;
+        Ok(())
+    }
+
+    /// Counts a command as answered; `false` if none was out.
+    pub(super) fn answered(&mut self) -> bool {
+        let any = self.out > 0;
+        self.out = self.out.saturating_sub(1);
+        any
+    }
+
+    /// Commands delivered and not answered.
+    pub(super) fn out(&self) -> u16 {
+        self.out
+    }
+
+    /// A buffer for `len` bytes of in-capsule data of `sqe`.
+    pub(super) fn buffer(&self, sqe: &Sqe, len: usize) -> Result<Buffer, TcpError> {
+        let (limit, reserve) = match &self.reserve {
+            Some(reserve) if !sqe.is_fabrics() => (self.limit, reserve),
+            None if !sqe.is_fabrics() && self.limit < ADMIN_IN_CAPSULE => (0, &self.early),
+            _ => (ADMIN_IN_CAPSULE, &self.early),
+        };
+        if len > limit as usize {
+            return Err(TcpError::LIMIT);
+        }
+        // The reserve is as deep as the window; the pool helps out where the reactor is slower to
+        // drop a buffer than to answer.
+        let leased = reserve.lease().or_else(|| self.pool.lease(len).ok());
+        let mut buf = leased.ok_or(TcpError::LIMIT)?;
+        buf.truncate(len);
+        Ok(buf)
+    }
+
+    /// Hands a command on, or holds it while paused.
+    pub(super) fn deliver(&mut self, event: Event, events: &mut Vec<Event>) {
+        if self.paused { self.held.push(event) } else { events.push(event) }
+    }
+
+    pub(super) fn is_paused(&self) -> bool {
+        self.paused
+    }
+
+    pub(super) fn set_paused(&mut self, paused: bool) {
+        self.paused = paused;
+    }
+
+    /// Hands on what was held, unless still paused.
+    pub(super) fn release_held(&mut self, events: &mut Vec<Event>) {
+        if !self.paused {
+            events.append(&mut self.held);
+        }
+    }
+
+    /// Forgets what was held: the connection is going.
+    pub(super) fn clear(&mut self) {
+        self.held.clear();
+    }
+}

@@ -1,0 +1,362 @@
+//! PDUs from the host, bytes to events. No I/O: bytes are handed in as they come, in any pieces.
+//!
+//! ```text
+//!        ICReq                    header of a PDU with data          last byte of it
+//! Hello -------> Head ------------------------------------> Data ---------------------> Digest
+//!                 ^ '--(PDU without data)--.                 | (no digest)                 |
+//!                 '------------------------'<----------------'<----------------------------'
+//! ```
+//! A fault, or a TermReq from the host, ends it: the caller feeds no more.
+
+use nvmeof_core::dma::Buffer;
+use nvmeof_wire::Sqe;
+use nvmeof_wire::tcp::{
+    ADMIN_IN_CAPSULE, CH_LEN, CapsuleCmd, CommonHeader, H2CData, ICReq, PduHead, PduType, Receiver,
+    RxRules, TcpError, TermReq, flags,
+};
+use nvmeof_wire::zerocopy::FromBytes;
+
+use super::capsules::Capsules;
+use super::digest::{Crc32c, crc32c};
+use super::handshake::Negotiated;
+use super::terminate::Fault;
+use super::transfer::{Place, Transfers};
+use crate::queue::{Event, FabricError};
+
+/// Bytes of a digest.
+const DIGEST: usize = 4;
+
+/// Where the parser is in the stream.
+#[derive(Debug)]
+enum State {
+    /// Before the ICReq.
+    Hello,
+    /// At the start of a PDU.
+    Head,
+    /// In the data of a PDU.
+    Data(Incoming),
+    /// In the digest behind it.
+    Digest { of: Incoming, bytes: [u8; DIGEST], have: usize },
+}
+
+/// Data of a PDU, on its way to its buffer.
+#[derive(Debug)]
+struct Incoming {
+    dest: Dest,
+    /// Bytes of the buffer filled, and where this PDU's data ends in it.
+    at: usize,
+    end: usize,
+    /// Digest so far, if the data has one.
+    digest: Option<Crc32c>,
+}
+
+#[derive(Debug)]
+enum Dest {
+    /// In-capsule data.
+    Capsule { sqe: Sqe, buf: Buffer },
+    /// The buffer of a pull.
+    Pull { slot: u16 },
+}
+
+/// Why parsing stopped before the end of the input, other than a fault.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Stop {
+    /// The host introduced itself: answer, then call [`Inbound::settle`].
+    Hello(Box<ICReq>),
+    /// The host gave up the connection.
+    Terminated(TcpError),
+    /// A command is next and none may be taken now.
+    Paused,
+}
+
+/// What the parser works on besides its own state.
+pub(super) struct Intake<'a> {
+    pub(super) capsules: &'a mut Capsules,
+    pub(super) transfers: &'a mut Transfers,
+    pub(super) events: &'a mut Vec<Event>,
+}
+
+/// The receiving half of a connection.
+#[derive(Debug)]
+pub(super) struct Inbound {
+    rules: RxRules,
+    state: State,
+}
+
+impl Inbound {
+    /// Waits for an ICReq.
+    pub(super) fn new() -> Self {
+        Self { rules: RxRules::initial(Receiver::Controller), state: State::Hello }
+    }
+
+    /// What the handshake settled holds from the next PDU on.
+    pub(super) fn settle(&mut self, negotiated: &Negotiated) {
+        self.rules = RxRules {
+            receiver: Receiver::Controller,
+            framing: negotiated.inbound,
+            // How much a capsule may hold depends on its command: `Capsules` knows.
+            max_in_capsule: u32::MAX,
+            max_data: negotiated.max_h2c_data,
+        };
+        self.state = State::Head;
+    }
+
+    /// At a PDU boundary, as far as the bytes handed in so far go.
+    pub(super) fn is_between_pdus(&self) -> bool {
+        matches!(self.state, State::Hello | State::Head)
+    }
+
+    /// Memory the next bytes of the stream belong in; empty unless within data.
+    pub(super) fn direct<'a>(&'a mut self, transfers: &'a mut Transfers) -> &'a mut [u8] {
+        match &mut self.state {
+            State::Data(incoming) => incoming.rest(transfers),
+            _ => &mut [],
+        }
+    }
+
+    /// `len` bytes were written to [`direct`](Self::direct) memory.
+    pub(super) fn filled(&mut self, len: usize, intake: &mut Intake<'_>) {
+        if let State::Data(incoming) = &mut self.state {
+            incoming.take_in(len, intake.transfers);
+            self.end_of_data(intake);
+        }
+    }
+
+    /// Parses `input` and says how much of it is done with: all but an incomplete header, or the
+    /// bytes from a stop on.
+    pub(super) fn parse(
+        &mut self,
+        input: &[u8],
+        intake: &mut Intake<'_>,
+    ) -> Result<(usize, Option<Stop>), Fault> {
+        let mut done = 0;
+        loop {
+            let rest = &input[done..];
+            match &mut self.state {
+                State::Data(incoming) => {
+                    let space = incoming.rest(intake.transfers);
+                    let len = space.len().min(rest.len());
+                    space[..len].copy_from_slice(&rest[..len]);
+                    done += len;
+                    incoming.take_in(len, intake.transfers);
+                    if !self.end_of_data(intake) {
+                        return Ok((done, None));
+                    }
+                }
+                State::Digest { bytes, have, .. } => {
+                    let space = &mut bytes[*have..];
+                    let len = space.len().min(rest.len());
+                    space[..len].copy_from_slice(&rest[..len]);
+                    *have += len;
+                    done += len;
+                    if *have < DIGEST {
+                        return Ok((done, None));
+                    }
+                    self.end_of_digest(intake);
+                }
+                State::Hello | State::Head => match self.header(rest, intake)? {
+                    Header::Incomplete => return Ok((done, None)),
+                    Header::Done(len) => done += len,
+                    Header::Stop(len, stop) => return Ok((done + len, Some(stop))),
+                },
+            }
+        }
+    }
+
+    /// Parses one header, up to where its data starts.
+    fn header(&mut self, rest: &[u8], intake: &mut Intake<'_>) -> Result<Header, Fault> {
+        let Ok((ch, _)) = CommonHeader::ref_from_prefix(rest) else {
+            return Ok(Header::Incomplete);
+        };
+        let head = self
+            .may_come_now(ch)
+            .and_then(|()| self.rules.check(ch))
+            .map_err(|error| Fault::in_common_header(error, &rest[..CH_LEN]))?;
+        let len = usize::from(head.data_offset);
+        let Some(pdu) = rest.get(..len) else {
+            return Ok(Header::Incomplete);
+        };
+        let fault = |error| Fault::of(error, pdu, usize::from(head.hlen));
+        check_digest(&head, pdu).map_err(fault)?;
+        match head.pdu_type {
+            PduType::CAPSULE_CMD => {
+                if intake.capsules.is_paused() && intake.transfers.live() == 0 {
+                    return Ok(Header::Stop(0, Stop::Paused));
+                }
+                let capsule = view::<CapsuleCmd>(pdu).map_err(fault)?;
+                self.capsule(&capsule.sqe, &head, intake).map_err(fault)?;
+            }
+            PduType::H2C_DATA => {
+                let data = view::<H2CData>(pdu).map_err(fault)?;
+                self.data(data, &head, intake).map_err(fault)?;
+            }
+            PduType::H2C_TERM_REQ => {
+                let term = view::<TermReq>(pdu).map_err(fault)?;
+                return Ok(Header::Stop(len, Stop::Terminated(term.error())));
+            }
+            PduType::IC_REQ => {
+                let request = view::<ICReq>(pdu).map_err(fault)?;
+                return Ok(Header::Stop(len, Stop::Hello(Box::new(*request))));
+            }
+            // `RxRules::check` lets no other type through.
+            _ => return Err(fault(TcpError::field(0))),
+        }
+        Ok(Header::Done(len))
+    }
+
+    /// An ICReq comes first and only once (TCP 3.4).
+    fn may_come_now(&self, ch: &CommonHeader) -> Result<(), TcpError> {
+        let hello = matches!(self.state, State::Hello);
+        match ch.pdu_type {
+            PduType::IC_REQ if !hello => Err(TcpError::SEQUENCE),
+            PduType::CAPSULE_CMD | PduType::H2C_DATA if hello => Err(TcpError::SEQUENCE),
+            _ => Ok(()),
+        }
+    }
+
+    fn capsule(
+        &mut self,
+        sqe: &Sqe,
+        head: &PduHead,
+        intake: &mut Intake<'_>,
+    ) -> Result<(), TcpError> {
+        intake.capsules.admit()?;
+        let len = head.data_len as usize;
+        if len == 0 {
+            intake.capsules.deliver(Event::Command { sqe: *sqe, data: None }, intake.events);
+            return Ok(());
+        }
+        let buf = intake.capsules.buffer(sqe, len)?;
+        self.state = State::Data(Incoming {
+            dest: Dest::Capsule { sqe: *sqe, buf },
+            at: 0,
+            end: len,
+            digest: head.ddgst.then(Crc32c::new),
+        });
+        Ok(())
+    }
+
+    fn data(
+        &mut self,
+        data: &H2CData,
+        head: &PduHead,
+        intake: &mut Intake<'_>,
+    ) -> Result<(), TcpError> {
+        data.check(head)?;
+        let last = head.flags & flags::LAST_PDU != 0;
+        let (cccid, ttag) = (data.cccid.get(), data.ttag.get());
+        let place =
+            intake.transfers.locate(cccid, ttag, data.datao.get(), data.datal.get(), last)?;
+        let Place { slot, start, end } = place;
+        self.state = State::Data(Incoming {
+            dest: Dest::Pull { slot },
+            at: start,
+            end,
+            digest: head.ddgst.then(Crc32c::new),
+        });
+        Ok(())
+    }
+
+    /// If the data is complete, goes on to its digest or its end. Did anything change?
+    fn end_of_data(&mut self, intake: &mut Intake<'_>) -> bool {
+        match std::mem::replace(&mut self.state, State::Head) {
+            State::Data(of) if of.at == of.end => {
+                if of.digest.is_some() {
+                    self.state = State::Digest { of, bytes: [0; DIGEST], have: 0 };
+                } else {
+                    of.finish(true, intake);
+                }
+                true
+            }
+            state => {
+                self.state = state;
+                false
+            }
+        }
+    }
+
+    fn end_of_digest(&mut self, intake: &mut Intake<'_>) {
+        if let State::Digest { of, bytes, .. } = std::mem::replace(&mut self.state, State::Head) {
+            let received = u32::from_le_bytes(bytes);
+            let good = of.digest.as_ref().is_some_and(|digest| digest.value() == received);
+            of.finish(good, intake);
+        }
+    }
+}
+
+/// What one look at a header gave.
+enum Header {
+    Incomplete,
+    /// Bytes it took.
+    Done(usize),
+    Stop(usize, Stop),
+}
+
+impl Incoming {
+    /// Memory of this PDU's data that is not filled yet.
+    fn rest<'a>(&'a mut self, transfers: &'a mut Transfers) -> &'a mut [u8] {
+        self.bytes_mut(self.at, self.end, transfers)
+    }
+
+    fn bytes_mut<'a>(
+        &'a mut self,
+        from: usize,
+        to: usize,
+        transfers: &'a mut Transfers,
+    ) -> &'a mut [u8] {
+        match &mut self.dest {
+            Dest::Capsule { buf, .. } => buf.as_mut_slice().get_mut(from..to).unwrap_or_default(),
+            Dest::Pull { slot } => transfers.bytes_mut(*slot, from, to),
+        }
+    }
+
+    /// The next `len` bytes are in place.
+    fn take_in(&mut self, len: usize, transfers: &mut Transfers) {
+        let from = self.at;
+        self.at += len;
+        if let Some(mut digest) = self.digest.take() {
+            digest.update(self.bytes_mut(from, from + len, transfers));
+            self.digest = Some(digest);
+        }
+    }
+
+    /// All of this PDU is there.
+    fn finish(self, good: bool, intake: &mut Intake<'_>) {
+        let event = match self.dest {
+            Dest::Capsule { sqe, buf } if good => Event::Command { sqe, data: Some(buf) },
+            Dest::Capsule { sqe, .. } => {
+                Event::CommandFailed { sqe, error: FabricError::DataDigest }
+            }
+            Dest::Pull { slot } => {
+                if let Some((pull, good)) = intake.transfers.arrived(slot, self.end, good) {
+                    let result = if good { Ok(()) } else { Err(FabricError::DataDigest) };
+                    intake.events.push(Event::Pulled { token: pull.token, buf: pull.buf, result });
+                }
+                return;
+            }
+        };
+        intake.capsules.deliver(event, intake.events);
+    }
+}
+
+/// Checks the header digest, if there is one.
+fn check_digest(head: &PduHead, pdu: &[u8]) -> Result<(), TcpError> {
+    if !head.hdgst {
+        return Ok(());
+    }
+    let (header, rest) = pdu.split_at(usize::from(head.hlen));
+    let received = rest.first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes));
+    if crc32c(header) == received { Ok(()) } else { Err(TcpError::header_digest(received)) }
+}
+
+/// The header as its struct. `RxRules::check` has seen that HLEN is the struct's size.
+fn view<T: FromBytes + nvmeof_wire::zerocopy::KnownLayout + nvmeof_wire::zerocopy::Immutable>(
+    pdu: &[u8],
+) -> Result<&T, TcpError>
+where
+    T: nvmeof_wire::zerocopy::Unaligned,
+{
+    T::ref_from_prefix(pdu).map(|(header, _)| header).map_err(|_| TcpError::field(2))
+}
+
+const _: () = assert!(ADMIN_IN_CAPSULE as usize <= usize::MAX / 2);

@@ -1,0 +1,401 @@
+//! A TCP connection as a queue.
+//!
+//! ```text
+//!            ICReq/ICResp          fault: C2HTermReq          host closes, or linger is over
+//! Handshake --------------> Open -------------------> Terminating ------------.
+//!     |                      |                             |                   v
+//!     '----------------------'-----------------------------'--> Closing ----> Closed
+//!       close(), host closed or gave up, network error, timeout
+//! ```
+//! Entering Terminating gives back every operation but data of which the host has a part; leaving
+//! Closing gives back the rest and says `Closed`, once.
+
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use nvmeof_core::dma::{CorePool, Payload};
+use nvmeof_wire::tcp::ICReq;
+use nvmeof_wire::zerocopy::IntoBytes;
+use rustix::net::sockopt;
+
+use super::TcpParams;
+use super::capsules::{Capsules, EARLY_DEPTH};
+use super::handshake::{self, Negotiated};
+use super::pdu_in::{Inbound, Intake, Stop};
+use super::receive::{self, Discarded, Failure, Outcome, Receiver};
+use super::send::Outbound;
+use super::terminate::Fault;
+use super::transfer::Transfers;
+use crate::queue::{
+    CloseReason, Connected, Event, FabricError, FabricOp, HostQueue, Nanos, ParkedQueue, Progress,
+    RejectReason, Rejected, TransportError,
+};
+
+/// Where a connection is in its life: the diagram above.
+#[derive(Debug)]
+enum Phase {
+    Handshake,
+    Open(Negotiated),
+    Terminating { until: Nanos, reason: CloseReason },
+    Closing(CloseReason),
+    Closed,
+}
+
+/// A connection owned by a reactor.
+#[derive(Debug)]
+pub(super) struct TcpQueue {
+    socket: OwnedFd,
+    peer: Option<SocketAddr>,
+    params: TcpParams,
+    phase: Phase,
+    connected: Option<Connected>,
+    receiver: Receiver,
+    inbound: Inbound,
+    capsules: Capsules,
+    transfers: Transfers,
+    outbound: Outbound,
+    /// When bytes last came or were asked for, in the handshake when it began; before the first
+    /// call of `receive`, nothing is known of the time.
+    heard: Option<Nanos>,
+    /// R2Ts were queued since the last flush.
+    asked: bool,
+}
+
+/// A connection that belongs to no reactor.
+#[derive(Debug)]
+pub(super) struct ParkedTcp {
+    socket: OwnedFd,
+    peer: Option<SocketAddr>,
+    params: TcpParams,
+    negotiated: Option<Negotiated>,
+    connected: Option<Connected>,
+    leftover: Vec<u8>,
+    heard: Option<Nanos>,
+    paused: bool,
+}
+
+impl ParkedTcp {
+    pub(super) fn accepted(stream: TcpStream, params: TcpParams) -> Self {
+        Self {
+            peer: stream.peer_addr().ok(),
+            socket: stream.into(),
+            params,
+            negotiated: None,
+            connected: None,
+            leftover: Vec::new(),
+            heard: None,
+            paused: false,
+        }
+    }
+}
+
+impl ParkedQueue for ParkedTcp {
+    fn unpark(self: Box<Self>, pool: &CorePool) -> Result<Box<dyn HostQueue>, TransportError> {
+        let no_memory = |error: nvmeof_core::dma::LeaseError| {
+            TransportError::NoMemory(format!("{}: {error}", describe(self.peer)))
+        };
+        prepare(&self.socket).map_err(|source| TransportError::Io {
+            what: format!("cannot set up the connection of {}", describe(self.peer)),
+            source: source.into(),
+        })?;
+        let mut capsules = Capsules::new(pool).map_err(no_memory)?;
+        let mut transfers = Transfers::new(EARLY_DEPTH);
+        if let Some(info) = self.connected {
+            capsules.connect(info, self.params.in_capsule).map_err(no_memory)?;
+            transfers.grow(info.depth);
+        }
+        capsules.set_paused(self.paused);
+        let (mut inbound, mut outbound) = (Inbound::new(), Outbound::default());
+        let phase = match self.negotiated {
+            None => Phase::Handshake,
+            Some(negotiated) => {
+                inbound.settle(&negotiated);
+                outbound.settle(negotiated.outbound);
+                Phase::Open(negotiated)
+            }
+        };
+        Ok(Box::new(TcpQueue {
+            socket: self.socket,
+            peer: self.peer,
+            params: self.params,
+            phase,
+            connected: self.connected,
+            receiver: Receiver::with_leftover(self.leftover),
+            inbound,
+            capsules,
+            transfers,
+            outbound,
+            heard: self.heard,
+            asked: false,
+        }))
+    }
+
+    fn peer(&self) -> String {
+        describe(self.peer)
+    }
+}
+
+/// No blocking, no waiting for more to send: a turn's output is sent whole.
+fn prepare(socket: &OwnedFd) -> rustix::io::Result<()> {
+    rustix::io::ioctl_fionbio(socket, true)?;
+    sockopt::set_tcp_nodelay(socket, true)
+}
+
+fn describe(peer: Option<SocketAddr>) -> String {
+    peer.map_or_else(|| "a host that is gone".to_owned(), |peer| peer.to_string())
+}
+
+impl TcpQueue {
+    /// Takes in what has arrived; closes if that is nothing and the deadline has passed.
+    fn read(&mut self, now: Nanos, events: &mut Vec<Event>) -> Progress {
+        self.capsules.release_held(events);
+        let mut read = 0;
+        let progress = loop {
+            let mut intake =
+                Intake { capsules: &mut self.capsules, transfers: &mut self.transfers, events };
+            let socket = self.socket.as_fd();
+            match self.receiver.run(socket, &mut self.inbound, &mut intake, &mut read) {
+                Ok(Outcome::Drained | Outcome::Stop(Stop::Paused)) => break Progress::Idle,
+                Ok(Outcome::More) => break Progress::More,
+                Ok(Outcome::Stop(Stop::Hello(request))) => match self.answer(&request) {
+                    Ok(()) => self.send(now, events),
+                    Err(fault) => {
+                        self.terminate(&fault, now, events);
+                        return Progress::Idle;
+                    }
+                },
+                Ok(Outcome::Stop(Stop::Terminated(error))) => {
+                    self.close(CloseReason::PeerTerminated(error.to_string()));
+                    return Progress::Idle;
+                }
+                Ok(Outcome::End) => {
+                    self.close(CloseReason::PeerClosed);
+                    return Progress::Idle;
+                }
+                Err(Failure::Io(error)) => {
+                    self.close(CloseReason::Lost(error.to_string()));
+                    return Progress::Idle;
+                }
+                Err(Failure::Fault(fault)) => {
+                    self.terminate(&fault, now, events);
+                    return Progress::Idle;
+                }
+            }
+        };
+        if read > 0 && matches!(self.phase, Phase::Open(_)) {
+            self.heard = Some(now);
+        } else if read == 0 && self.deadline().is_some_and(|deadline| now >= deadline) {
+            self.close(self.timeout());
+        }
+        progress
+    }
+
+    /// Answers an ICReq.
+    fn answer(&mut self, request: &ICReq) -> Result<(), Fault> {
+        let (negotiated, response) = handshake::negotiate(request, &self.params)
+            .map_err(|error| Fault::of(error, request.as_bytes(), request.as_bytes().len()))?;
+        self.inbound.settle(&negotiated);
+        self.outbound.raw(response.as_bytes());
+        self.outbound.settle(negotiated.outbound);
+        self.phase = Phase::Open(negotiated);
+        Ok(())
+    }
+
+    /// Tells the host what it did wrong and waits for it to close.
+    fn terminate(&mut self, fault: &Fault, now: Nanos, events: &mut Vec<Event>) {
+        self.outbound.cut(events);
+        self.outbound.raw(&fault.encode());
+        self.give_back_input(events);
+        self.phase = Phase::Terminating {
+            until: now.saturating_add(self.params.linger),
+            reason: CloseReason::Protocol(fault.error.to_string()),
+        };
+        self.send(now, events);
+    }
+
+    /// Waits for the host to close after a TermReq; what it still sends is thrown away, so that the
+    /// socket's end does not overtake the TermReq.
+    fn linger(&mut self, now: Nanos) -> Progress {
+        let Phase::Terminating { until, reason } = &self.phase else {
+            return Progress::Idle;
+        };
+        let discarded = receive::discard(self.socket.as_fd());
+        if now >= *until || discarded == Discarded::End {
+            self.phase = Phase::Closing(reason.clone());
+        }
+        if discarded == Discarded::More { Progress::More } else { Progress::Idle }
+    }
+
+    fn send(&mut self, now: Nanos, events: &mut Vec<Event>) {
+        if let Err(error) = self.outbound.flush(self.socket.as_fd(), now, events) {
+            self.close(CloseReason::Lost(error.to_string()));
+        }
+    }
+
+    /// Since when the host owes us something: the rest of a PDU, data, or room in the socket.
+    fn stalled_since(&self) -> Option<Nanos> {
+        let within = !self.inbound.is_between_pdus()
+            || self.receiver.has_part_of_header()
+            || self.transfers.live() > 0;
+        let owed = if within { self.heard } else { None };
+        owed.into_iter().chain(self.outbound.stalled()).min()
+    }
+
+    fn timeout(&self) -> CloseReason {
+        CloseReason::Timeout(match self.phase {
+            Phase::Handshake => "no ICReq",
+            _ if self.outbound.stalled().is_some() => "the host takes no data",
+            _ if self.transfers.live() > 0 => "the host does not send the data it was asked for",
+            _ => "the host stopped within a PDU",
+        })
+    }
+
+    /// Gives back what waits for bytes from the host.
+    fn give_back_input(&mut self, events: &mut Vec<Event>) {
+        self.capsules.clear();
+        self.inbound = Inbound::new();
+        events.extend(self.transfers.drain().map(|pull| Event::Pulled {
+            token: pull.token,
+            buf: pull.buf,
+            result: Err(FabricError::Closed),
+        }));
+    }
+
+    /// Gives back everything and says so.
+    fn finish(&mut self, events: &mut Vec<Event>) {
+        if let Phase::Closing(reason) = std::mem::replace(&mut self.phase, Phase::Closed) {
+            self.give_back_input(events);
+            self.outbound.drain(events);
+            events.push(Event::Closed { reason });
+        }
+    }
+}
+
+impl HostQueue for TcpQueue {
+    fn receive(&mut self, now: Nanos, events: &mut Vec<Event>) -> Progress {
+        self.heard.get_or_insert(now);
+        let progress = match self.phase {
+            Phase::Handshake | Phase::Open(_) => self.read(now, events),
+            Phase::Terminating { .. } => self.linger(now),
+            Phase::Closing(_) | Phase::Closed => Progress::Idle,
+        };
+        if matches!(self.phase, Phase::Closing(_)) {
+            self.finish(events);
+            return Progress::Idle;
+        }
+        progress
+    }
+
+    fn submit(&mut self, op: FabricOp) -> Result<(), Rejected> {
+        if !matches!(self.phase, Phase::Open(_)) {
+            return Err(Rejected { op, why: RejectReason::Closing });
+        }
+        match op {
+            FabricOp::Pull { token, cid, sgl, buf } => {
+                let len = u32::try_from(buf.len()).unwrap_or(0);
+                let rejected =
+                    |buf, why| Err(Rejected { op: FabricOp::Pull { token, cid, sgl, buf }, why });
+                if len == 0 {
+                    return rejected(buf, RejectReason::Invalid);
+                }
+                match self.transfers.begin(token, cid, buf) {
+                    Ok(ttag) => {
+                        self.outbound.r2t(cid, ttag, len);
+                        self.asked = true;
+                    }
+                    Err(buf) => return rejected(buf, RejectReason::QueueFull),
+                }
+            }
+            FabricOp::Respond { token, cqe, sgl, data, elidable } => {
+                let len = u32::try_from(data.as_ref().map_or(0, Payload::len)).ok();
+                let (Some(len), true) = (len, self.capsules.answered()) else {
+                    let op = FabricOp::Respond { token, cqe, sgl, data, elidable };
+                    return Err(Rejected { op, why: RejectReason::Invalid });
+                };
+                match data {
+                    Some(data) => {
+                        self.outbound.data_and_response(token, cqe, data, len, elidable);
+                    }
+                    None => self.outbound.response(cqe),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self, now: Nanos, events: &mut Vec<Event>) -> Progress {
+        if !matches!(self.phase, Phase::Closing(_) | Phase::Closed) {
+            if std::mem::take(&mut self.asked) {
+                self.heard = Some(now);
+            }
+            self.send(now, events);
+        }
+        if matches!(self.phase, Phase::Closing(_)) {
+            self.finish(events);
+        }
+        Progress::Idle
+    }
+
+    fn close(&mut self, why: CloseReason) {
+        match &self.phase {
+            Phase::Closing(_) | Phase::Closed => {}
+            // What went wrong first is the reason.
+            Phase::Terminating { reason, .. } => self.phase = Phase::Closing(reason.clone()),
+            Phase::Handshake | Phase::Open(_) => self.phase = Phase::Closing(why),
+        }
+    }
+
+    fn connected(&mut self, info: Connected) {
+        self.connected = Some(info);
+        self.transfers.grow(info.depth);
+        if let Err(error) = self.capsules.connect(info, self.params.in_capsule) {
+            self.close(CloseReason::NoMemory(format!("in-capsule data: {error}")));
+        }
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.socket.as_fd())
+    }
+
+    fn deadline(&self) -> Option<Nanos> {
+        match self.phase {
+            // The first call of `receive` starts the clock.
+            Phase::Handshake => {
+                Some(self.heard.map_or(0, |since| since + self.params.handshake_timeout))
+            }
+            Phase::Open(_) => self.stalled_since().map(|since| since + self.params.pdu_timeout),
+            Phase::Terminating { until, .. } => Some(until),
+            Phase::Closing(_) => Some(0),
+            Phase::Closed => None,
+        }
+    }
+
+    fn park(self: Box<Self>) -> Result<Box<dyn ParkedQueue>, Box<dyn HostQueue>> {
+        let negotiated = match self.phase {
+            Phase::Handshake => None,
+            Phase::Open(negotiated) => Some(negotiated),
+            Phase::Terminating { .. } | Phase::Closing(_) | Phase::Closed => return Err(self),
+        };
+        if self.capsules.out() > 0
+            || self.transfers.live() > 0
+            || !self.inbound.is_between_pdus()
+            || !self.outbound.is_empty()
+        {
+            return Err(self);
+        }
+        Ok(Box::new(ParkedTcp {
+            paused: self.capsules.is_paused(),
+            socket: self.socket,
+            peer: self.peer,
+            params: self.params,
+            negotiated,
+            connected: self.connected,
+            leftover: self.receiver.into_leftover(),
+            heard: self.heard,
+        }))
+    }
+
+    fn set_paused(&mut self, paused: bool) {
+        self.capsules.set_paused(paused);
+    }
+}

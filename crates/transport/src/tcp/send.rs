@@ -1,0 +1,303 @@
+//! PDUs to the host: queued as the turn goes, sent together at its end.
+//!
+//! Headers and digests are written once, in stream order, into one buffer; data stays where it is.
+//! A send gathers both, so a turn's output is one system call however many commands it answers.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use nvmeof_core::dma::Payload;
+use nvmeof_wire::Cqe;
+use nvmeof_wire::tcp::{C2HData, CapsuleResp, Framing, R2T, SHORT_LEN};
+use nvmeof_wire::zerocopy::{Immutable, IntoBytes};
+
+use super::digest::{Crc32c, crc32c};
+use super::sys::{self, Gather};
+use crate::queue::{Event, Nanos};
+
+/// Lent data from this length on is sent from its file, where it has one: see the module's
+/// figures in [`super`].
+pub(super) const SEND_FILE_MIN: usize = 64 << 10;
+
+/// Bytes of sent headers that are worth moving the rest down for.
+const COMPACT: usize = 16 << 10;
+
+/// One PDU.
+#[derive(Debug)]
+struct Pdu {
+    /// Bytes in `Outbound::headers` before the data, and behind it.
+    before: usize,
+    after: usize,
+    data: Option<Data>,
+}
+
+#[derive(Debug)]
+struct Data {
+    token: u64,
+    payload: Payload,
+    len: usize,
+}
+
+impl Pdu {
+    fn data_len(&self) -> usize {
+        self.data.as_ref().map_or(0, |data| data.len)
+    }
+
+    fn len(&self) -> usize {
+        self.before + self.data_len() + self.after
+    }
+}
+
+/// The sending half of a connection.
+#[derive(Debug, Default)]
+pub(super) struct Outbound {
+    framing: Framing,
+    /// Headers, padding and digests of `pdus`, in stream order, from `first` on.
+    headers: Vec<u8>,
+    first: usize,
+    pdus: VecDeque<Pdu>,
+    /// Bytes of the first PDU that are sent.
+    sent: usize,
+    /// Since when the socket takes nothing.
+    stalled: Option<Nanos>,
+}
+
+/// How one send went.
+enum Sent {
+    /// All that was tried.
+    All(usize),
+    /// The socket is full.
+    Part(usize),
+}
+
+impl Outbound {
+    /// What the handshake settled.
+    pub(super) fn settle(&mut self, framing: Framing) {
+        self.framing = framing;
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.pdus.is_empty()
+    }
+
+    /// Since when the socket takes nothing of what is queued.
+    pub(super) fn stalled(&self) -> Option<Nanos> {
+        self.stalled
+    }
+
+    /// Queues a PDU that never has a digest (ICResp, C2HTermReq).
+    pub(super) fn raw(&mut self, pdu: &[u8]) {
+        self.headers.extend_from_slice(pdu);
+        self.pdus.push_back(Pdu { before: pdu.len(), after: 0, data: None });
+    }
+
+    /// Queues an R2T for the whole data of a command.
+    pub(super) fn r2t(&mut self, cid: u16, ttag: u16, len: u32) {
+        let before = self.header(&R2T::new(self.framing, cid, ttag, 0, len));
+        self.pdus.push_back(Pdu { before, after: 0, data: None });
+    }
+
+    /// Queues a response without data.
+    pub(super) fn response(&mut self, cqe: Cqe) {
+        let before = self.header(&CapsuleResp::new(self.framing, cqe));
+        self.pdus.push_back(Pdu { before, after: 0, data: None });
+    }
+
+    /// Queues a response and its data, of `len` bytes.
+    pub(super) fn data_and_response(
+        &mut self,
+        token: u64,
+        cqe: Cqe,
+        payload: Payload,
+        len: u32,
+        elidable: bool,
+    ) {
+        let data = Data { token, payload, len: len as usize };
+        if len == 0 {
+            let before = self.header(&CapsuleResp::new(self.framing, cqe));
+            self.pdus.push_back(Pdu { before, after: 0, data: Some(data) });
+            return;
+        }
+        let header = C2HData::new(self.framing, cqe.cid.get(), 0, len, true, elidable);
+        let head_len = self.header(&header);
+        let before = usize::from(self.framing.data_offset(SHORT_LEN));
+        self.headers.resize(self.headers.len() + (before - head_len), 0);
+        let mut after = 0;
+        if self.framing.ddgst {
+            let mut digest = Crc32c::new();
+            sys::for_each_slice(&data.payload, |bytes| digest.update(bytes));
+            self.headers.extend_from_slice(&digest.value().to_le_bytes());
+            after = usize::from(self.framing.ddgst_len());
+        }
+        self.pdus.push_back(Pdu { before, after, data: Some(data) });
+        if !elidable {
+            self.response(cqe);
+        }
+    }
+
+    /// Writes a header and its digest; bytes written.
+    fn header<T: IntoBytes + Immutable>(&mut self, header: &T) -> usize {
+        let bytes = header.as_bytes();
+        self.headers.extend_from_slice(bytes);
+        if !self.framing.hdgst {
+            return bytes.len();
+        }
+        self.headers.extend_from_slice(&crc32c(bytes).to_le_bytes());
+        bytes.len() + usize::from(nvmeof_wire::tcp::DIGEST_LEN)
+    }
+
+    /// Sends what is queued until all is sent or the socket is full.
+    pub(super) fn flush(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        now: Nanos,
+        events: &mut Vec<Event>,
+    ) -> io::Result<()> {
+        while !self.pdus.is_empty() {
+            match self.send_some(socket) {
+                Ok(Sent::All(len)) => {
+                    self.stalled = None;
+                    self.advance(len, events);
+                }
+                Ok(Sent::Part(len)) => {
+                    self.stalled = Some(now);
+                    self.advance(len, events);
+                    break;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.stalled.get_or_insert(now);
+                    break;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// One system call's worth.
+    fn send_some(&self, socket: BorrowedFd<'_>) -> io::Result<Sent> {
+        let mut gather = Gather::new();
+        let more = self.gather(&mut gather);
+        if gather.bytes() == 0 {
+            return self.send_front_file(socket);
+        }
+        let tried = gather.bytes();
+        let len = gather.send(socket, more)?;
+        Ok(if len == tried { Sent::All(len) } else { Sent::Part(len) })
+    }
+
+    /// Gathers what is queued up to data that is to be sent from its file, which is then what is
+    /// first if nothing was gathered; `true` if such data is next.
+    fn gather<'a>(&'a self, gather: &mut Gather<'a>) -> bool {
+        let mut skip = self.sent;
+        // Headers gathered but not yet added: `run..at` in `headers`.
+        let mut run = self.first;
+        let mut at = self.first;
+        for pdu in &self.pdus {
+            let skipped = skip.min(pdu.before);
+            if skipped > 0 {
+                run = at + skipped;
+            }
+            skip -= skipped;
+            at += pdu.before;
+            if let Some(data) = &pdu.data
+                && skip < data.len
+            {
+                if !gather.add_slice(&self.headers[run..at]) {
+                    return false;
+                }
+                run = at;
+                if self.file_of(data).is_some() {
+                    return true;
+                }
+                if !gather.add_payload(&data.payload, skip) {
+                    return false;
+                }
+                skip = 0;
+            } else {
+                skip -= pdu.data_len();
+                if skip > 0 {
+                    run = at + skip;
+                    skip = 0;
+                }
+            }
+            at += pdu.after;
+        }
+        gather.add_slice(&self.headers[run..at]);
+        false
+    }
+
+    /// The file to send data from instead of copying it.
+    fn file_of<'a>(&self, data: &'a Data) -> Option<(BorrowedFd<'a>, u64)> {
+        match &data.payload {
+            Payload::Lent(lent) if data.len >= SEND_FILE_MIN && !self.framing.ddgst => lent.file(),
+            _ => None,
+        }
+    }
+
+    /// Sends the data of the first PDU, whose header is sent, from its file.
+    fn send_front_file(&self, socket: BorrowedFd<'_>) -> io::Result<Sent> {
+        let Some(Pdu { before, data: Some(data), .. }) = self.pdus.front() else {
+            return Ok(Sent::All(0));
+        };
+        let Some((file, offset)) = self.file_of(data) else {
+            return Ok(Sent::All(0));
+        };
+        let skip = self.sent - before;
+        let left = data.len - skip;
+        let len = sys::send_file(socket, file, offset + skip as u64, left)?;
+        if len == 0 {
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "lent file ended early"));
+        }
+        // Short for a full socket or not: the next try tells.
+        Ok(Sent::All(len))
+    }
+
+    /// `len` more bytes are sent.
+    fn advance(&mut self, len: usize, events: &mut Vec<Event>) {
+        self.sent += len;
+        while let Some(pdu) = self.pdus.front() {
+            let whole = pdu.len();
+            if self.sent < whole {
+                break;
+            }
+            self.sent -= whole;
+            self.first += pdu.before + pdu.after;
+            if let Some(Pdu { data: Some(data), .. }) = self.pdus.pop_front() {
+                events.push(Event::Sent { token: data.token, data: Some(data.payload) });
+            }
+        }
+        if self.pdus.is_empty() {
+            self.headers.clear();
+            self.first = 0;
+        } else if self.first > COMPACT {
+            self.headers.drain(..self.first);
+            self.first = 0;
+        }
+    }
+
+    /// Gives back all data but that of a PDU the host has part of, and forgets the rest: what is
+    /// queued next follows at a PDU's end.
+    pub(super) fn cut(&mut self, events: &mut Vec<Event>) {
+        let keep = usize::from(self.sent > 0);
+        let kept: usize = self.pdus.iter().take(keep).map(|pdu| pdu.before + pdu.after).sum();
+        self.headers.truncate(self.first + kept);
+        give_back(self.pdus.drain(keep..), events);
+    }
+
+    /// Gives back everything.
+    pub(super) fn drain(&mut self, events: &mut Vec<Event>) {
+        give_back(self.pdus.drain(..), events);
+        self.headers.clear();
+        (self.first, self.sent, self.stalled) = (0, 0, None);
+    }
+}
+
+fn give_back(pdus: impl Iterator<Item = Pdu>, events: &mut Vec<Event>) {
+    events.extend(
+        pdus.filter_map(|pdu| pdu.data)
+            .map(|data| Event::Sent { token: data.token, data: Some(data.payload) }),
+    );
+}
