@@ -1,0 +1,279 @@
+//! Where commands wait: one first-in-first-out lane a flow, all in one slab.
+
+use crate::Cost;
+
+/// A flow: what is served fairly against the others, as one host's use of one namespace. Names a
+/// slot and its generation, so a flow that was removed is never mistaken for its successor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FlowId(u32);
+
+/// Bits of a [`FlowId`] that name the slot; the rest is the generation.
+const SLOT_BITS: u32 = 20;
+/// End of a list.
+const NIL: u32 = u32::MAX;
+
+impl FlowId {
+    fn new(slot: u32, generation: u32) -> Self {
+        assert!(slot < 1 << SLOT_BITS, "at most {} flows", 1 << SLOT_BITS);
+        Self(generation << SLOT_BITS | slot)
+    }
+
+    /// The lane number.
+    pub(crate) fn slot(self) -> u32 {
+        self.0 & ((1 << SLOT_BITS) - 1)
+    }
+
+    fn generation(self) -> u32 {
+        self.0 >> SLOT_BITS
+    }
+}
+
+/// A waiting command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Waiting {
+    pub(crate) token: u64,
+    pub(crate) cost: Cost,
+    pub(crate) flow: FlowId,
+}
+
+/// The lanes of all flows of a pacer, and the express list of commands without data.
+#[derive(Debug)]
+pub(crate) struct Lanes {
+    entries: Slab,
+    lanes: Vec<Lane>,
+    vacant: Vec<u32>,
+    express: List,
+    flows: usize,
+    flow_depth: usize,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Lane {
+    list: List,
+    generation: u32,
+    live: bool,
+    weight: u16,
+}
+
+impl Lanes {
+    pub(crate) fn new(flow_depth: usize) -> Self {
+        Self {
+            entries: Slab { entries: Vec::new(), free: NIL },
+            lanes: Vec::new(),
+            vacant: Vec::new(),
+            express: List::EMPTY,
+            flows: 0,
+            flow_depth,
+        }
+    }
+
+    /// Adds a flow and makes room for its commands.
+    pub(crate) fn add(&mut self, weight: u16) -> FlowId {
+        self.flows += 1;
+        let room = self.flows * self.flow_depth;
+        self.entries.entries.reserve(room.saturating_sub(self.entries.entries.len()));
+        if let Some(slot) = self.vacant.pop() {
+            let lane = &mut self.lanes[slot as usize];
+            lane.live = true;
+            lane.weight = weight;
+            return FlowId::new(slot, lane.generation);
+        }
+        let slot = u32::try_from(self.lanes.len()).unwrap_or(u32::MAX);
+        let flow = FlowId::new(slot, 0);
+        self.lanes.push(Lane { list: List::EMPTY, generation: 0, live: true, weight });
+        self.vacant.reserve(self.lanes.len() - self.vacant.len());
+        flow
+    }
+
+    /// Ends a flow whose lane is empty.
+    pub(crate) fn remove(&mut self, flow: FlowId) {
+        let lane = self.lane(flow);
+        debug_assert!(lane.list.head == NIL);
+        lane.live = false;
+        lane.generation = (lane.generation + 1) & (u32::MAX >> SLOT_BITS);
+        self.vacant.push(flow.slot());
+        self.flows -= 1;
+    }
+
+    pub(crate) fn is_live(&self, flow: FlowId) -> bool {
+        self.lanes
+            .get(flow.slot() as usize)
+            .is_some_and(|lane| lane.live && lane.generation == flow.generation())
+    }
+
+    pub(crate) fn flows(&self) -> usize {
+        self.flows
+    }
+
+    /// Puts a command at the end of its lane; true if the lane was empty.
+    pub(crate) fn push(&mut self, waiting: Waiting) -> bool {
+        let lane = &mut self.lanes[waiting.flow.slot() as usize];
+        assert!(
+            lane.live && lane.generation == waiting.flow.generation(),
+            "{:?} was removed: nothing may be enqueued on it",
+            waiting.flow
+        );
+        let was_empty = lane.list.head == NIL;
+        lane.list.push(&mut self.entries, waiting);
+        was_empty
+    }
+
+    /// The cost of the first command of a lane, which must not be empty.
+    pub(crate) fn first(&self, slot: u32) -> Cost {
+        self.entries.entries[self.lanes[slot as usize].list.head as usize].waiting.cost
+    }
+
+    /// Takes the first command of a lane, which must not be empty; true if it was the last.
+    pub(crate) fn pop(&mut self, slot: u32) -> (Waiting, bool) {
+        let list = &mut self.lanes[slot as usize].list;
+        let waiting = list.pop(&mut self.entries);
+        (waiting, list.head == NIL)
+    }
+
+    /// Puts a command that never waits where it is taken first.
+    pub(crate) fn push_express(&mut self, waiting: Waiting) {
+        assert!(
+            self.is_live(waiting.flow),
+            "{:?} was removed: nothing may be enqueued on it",
+            waiting.flow
+        );
+        self.express.push(&mut self.entries, waiting);
+    }
+
+    pub(crate) fn pop_express(&mut self) -> Option<Waiting> {
+        if self.express.head == NIL {
+            return None;
+        }
+        Some(self.express.pop(&mut self.entries))
+    }
+
+    /// Takes one command out of the middle: `None` if it does not wait, else whether it left its
+    /// lane empty.
+    pub(crate) fn cancel(&mut self, flow: FlowId, token: u64) -> Option<LaneState> {
+        if !self.is_live(flow) {
+            return None;
+        }
+        let is_it = |waiting: &Waiting| waiting.flow == flow && waiting.token == token;
+        if self.express.remove(&mut self.entries, is_it).is_some() {
+            return Some(LaneState::Unchanged);
+        }
+        let list = &mut self.lanes[flow.slot() as usize].list;
+        list.remove(&mut self.entries, is_it)?;
+        Some(if list.head == NIL { LaneState::Emptied } else { LaneState::Unchanged })
+    }
+
+    /// Takes every command of a flow that waits; says whether its lane held any.
+    pub(crate) fn drain(&mut self, flow: FlowId) -> (Vec<u64>, bool) {
+        let mut tokens = Vec::new();
+        while let Some(waiting) = self.express.remove(&mut self.entries, |w| w.flow == flow) {
+            tokens.push(waiting.token);
+        }
+        let mut had_any = false;
+        let lane = &mut self.lanes[flow.slot() as usize];
+        while lane.list.head != NIL {
+            had_any = true;
+            tokens.push(lane.list.pop(&mut self.entries).token);
+        }
+        (tokens, had_any)
+    }
+
+    pub(crate) fn weight(&self, flow: FlowId) -> u16 {
+        self.lanes[flow.slot() as usize].weight
+    }
+
+    fn lane(&mut self, flow: FlowId) -> &mut Lane {
+        &mut self.lanes[flow.slot() as usize]
+    }
+}
+
+/// What taking a command out did to its lane.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LaneState {
+    Unchanged,
+    Emptied,
+}
+
+/// A list through the slab.
+#[derive(Debug, Clone, Copy)]
+struct List {
+    head: u32,
+    tail: u32,
+}
+
+impl List {
+    const EMPTY: List = List { head: NIL, tail: NIL };
+
+    fn push(&mut self, slab: &mut Slab, waiting: Waiting) {
+        let at = slab.take(waiting);
+        if self.head == NIL {
+            self.head = at;
+        } else {
+            slab.entries[self.tail as usize].next = at;
+        }
+        self.tail = at;
+    }
+
+    fn pop(&mut self, slab: &mut Slab) -> Waiting {
+        let at = self.head;
+        self.head = slab.entries[at as usize].next;
+        slab.give_back(at)
+    }
+
+    fn remove(&mut self, slab: &mut Slab, is_it: impl Fn(&Waiting) -> bool) -> Option<Waiting> {
+        let mut before = NIL;
+        let mut at = self.head;
+        while at != NIL {
+            let Entry { waiting, next } = slab.entries[at as usize];
+            if is_it(&waiting) {
+                if before == NIL {
+                    self.head = next;
+                } else {
+                    slab.entries[before as usize].next = next;
+                }
+                if self.tail == at {
+                    self.tail = before;
+                }
+                return Some(slab.give_back(at));
+            }
+            before = at;
+            at = next;
+        }
+        None
+    }
+}
+
+/// All entries, the unused ones chained last-in-first-out so that warm ones are reused.
+#[derive(Debug)]
+struct Slab {
+    entries: Vec<Entry>,
+    free: u32,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Entry {
+    waiting: Waiting,
+    next: u32,
+}
+
+impl Slab {
+    fn take(&mut self, waiting: Waiting) -> u32 {
+        let entry = Entry { waiting, next: NIL };
+        if self.free == NIL {
+            let at = u32::try_from(self.entries.len()).unwrap_or(NIL);
+            assert!(at < NIL, "fewer than {NIL} commands wait");
+            self.entries.push(entry);
+            return at;
+        }
+        let at = self.free;
+        self.free = self.entries[at as usize].next;
+        self.entries[at as usize] = entry;
+        at
+    }
+
+    fn give_back(&mut self, at: u32) -> Waiting {
+        let entry = &mut self.entries[at as usize];
+        entry.next = self.free;
+        self.free = at;
+        entry.waiting
+    }
+}

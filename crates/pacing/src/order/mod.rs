@@ -1,0 +1,36 @@
+//! Whose command is next.
+
+mod round_robin;
+
+use std::fmt::Debug;
+
+pub use round_robin::RoundRobin;
+
+use crate::Nanos;
+
+/// Chooses among the flows that have commands waiting. Lanes are small dense numbers; a lane is
+/// *in* from [`Order::join`] to [`Order::leave`], which is while it has something waiting.
+pub trait Order: Debug {
+    /// A new flow got this lane number: make room for it and forget who had the number before.
+    /// `weight` is at least 1.
+    fn add(&mut self, lane: u32, weight: u16);
+
+    /// A lane has something waiting from now on.
+    fn join(&mut self, lane: u32);
+
+    /// A lane has nothing waiting any more.
+    fn leave(&mut self, lane: u32);
+
+    /// The lane whose first command is next, if any lane is in. Asked again before anything was
+    /// started it must answer the same, else a large command could be passed over for ever.
+    fn pick(&mut self) -> Option<u32>;
+
+    /// A command of `bytes` from the lane last picked has started.
+    fn started(&mut self, lane: u32, bytes: u32);
+
+    /// A command of `bytes` is over after `held`; the lane may have been removed and reused since
+    /// (then this is not called).
+    fn returned(&mut self, lane: u32, bytes: u32, held: Nanos) {
+        let _ = (lane, bytes, held);
+    }
+}

@@ -1,0 +1,112 @@
+//! Round-robin by bytes: lanes take turns, and each turn is worth the same number of bytes.
+
+use super::Order;
+
+/// Round-robin in which a turn is worth [`RoundRobin::QUANTUM`] bytes times the weight of the
+/// lane. A turn goes on while the lane's account is above zero; the command that overdraws it is
+/// paid for by the lane's next turns. A command is charged at least [`RoundRobin::LEAST_CHARGE`].
+///
+/// *Fairness.* While two lanes `i` and `j` both have something waiting, what was charged to them
+/// differs by at most `3 Q + M / w_i + M / w_j` after division by their weights, where `Q` is the
+/// quantum and `M` the largest charge: an account stays above `-M` and at or below `Q w`, and the
+/// numbers of turns differ by at most one.
+///
+/// Each pick is O(1) for charges up to the quantum, else a few more steps around the ring.
+#[derive(Debug, Default)]
+pub struct RoundRobin {
+    lanes: Vec<Lane>,
+    /// The lane whose turn it is; meaningless while no lane is in.
+    front: u32,
+    members: u32,
+}
+
+/// A member of the ring, linked by lane number in both directions.
+#[derive(Debug, Clone, Copy, Default)]
+struct Lane {
+    /// Bytes this lane may still start in this turn; negative if it owes.
+    account: i64,
+    next: u32,
+    previous: u32,
+    weight: u16,
+}
+
+impl RoundRobin {
+    /// Bytes a turn is worth for weight 1.
+    pub const QUANTUM: u32 = 64 * 1024;
+    /// The least a command is charged, in bytes: the smallest buffer there is.
+    pub const LEAST_CHARGE: u32 = 4096;
+
+    fn lane(&mut self, lane: u32) -> &mut Lane {
+        &mut self.lanes[lane as usize]
+    }
+
+    fn turn_of(weight: u16) -> i64 {
+        i64::from(Self::QUANTUM) * i64::from(weight)
+    }
+}
+
+impl Order for RoundRobin {
+    fn add(&mut self, lane: u32, weight: u16) {
+        if self.lanes.len() <= lane as usize {
+            self.lanes.resize(lane as usize + 1, Lane::default());
+        }
+        *self.lane(lane) = Lane { weight, ..Lane::default() };
+    }
+
+    fn join(&mut self, lane: u32) {
+        let Lane { account, weight, .. } = *self.lane(lane);
+        if self.members == 0 {
+            // Alone, a lane owes nobody anything.
+            let account = Self::turn_of(weight);
+            *self.lane(lane) = Lane { account, next: lane, previous: lane, weight };
+            self.front = lane;
+        } else {
+            // Behind everybody else, that is just before the front of the ring.
+            let front = self.front;
+            let last = self.lane(front).previous;
+            self.lane(front).previous = lane;
+            self.lane(last).next = lane;
+            *self.lane(lane) =
+                Lane { account: account.min(0), next: front, previous: last, weight };
+        }
+        self.members += 1;
+    }
+
+    fn leave(&mut self, lane: u32) {
+        let Lane { next, previous, .. } = *self.lane(lane);
+        self.lane(previous).next = next;
+        self.lane(next).previous = previous;
+        self.members -= 1;
+        if self.members > 0 && self.front == lane {
+            self.front = next;
+            let front = self.lane(next);
+            front.account += Self::turn_of(front.weight);
+        }
+    }
+
+    fn pick(&mut self) -> Option<u32> {
+        if self.members == 0 {
+            return None;
+        }
+        if self.members == 1 {
+            let front = self.front;
+            let lane = self.lane(front);
+            if lane.account <= 0 {
+                lane.account = Self::turn_of(lane.weight);
+            }
+            return Some(front);
+        }
+        let mut front = self.front;
+        while self.lane(front).account <= 0 {
+            front = self.lane(front).next;
+            let lane = self.lane(front);
+            lane.account += Self::turn_of(lane.weight);
+        }
+        self.front = front;
+        Some(front)
+    }
+
+    fn started(&mut self, lane: u32, bytes: u32) {
+        self.lane(lane).account -= i64::from(bytes.max(Self::LEAST_CHARGE));
+    }
+}

@@ -1,0 +1,83 @@
+//! The right to have one command in flight.
+
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::lanes::FlowId;
+use crate::policy::{Grant, MAX_POLICIES};
+use crate::{Cost, Nanos};
+
+/// The right to have one command in flight. It comes from [`crate::Pacer::next`] and goes back,
+/// exactly once, through [`crate::Pacer::release`] of the same pacer; it cannot be cloned or sent
+/// to another core.
+///
+/// Dropping it instead loses its grants for good. A debug build panics then; a release build
+/// counts it in [`lost_permits`].
+#[must_use = "a permit must be given back with Pacer::release"]
+#[derive(Debug)]
+pub struct Permit {
+    pub(crate) grants: [Grant; MAX_POLICIES],
+    pub(crate) started: Nanos,
+    pub(crate) flow: FlowId,
+    pub(crate) cost: Cost,
+    pub(crate) pacer: u32,
+    _one_core: PhantomData<*const ()>,
+}
+
+/// How a command ended, told to the policies that granted it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// It ran; its time in flight says something about the machine.
+    Completed,
+    /// It ran and failed, or its host went away; its time in flight says nothing.
+    Failed,
+    /// It never started: what the policy granted is taken back as if it had never been asked.
+    Withdrawn,
+}
+
+/// Permits dropped without being given back since the process started; anything but 0 is a defect.
+pub fn lost_permits() -> u64 {
+    LOST.load(Ordering::Relaxed)
+}
+
+static LOST: AtomicU64 = AtomicU64::new(0);
+
+impl Permit {
+    pub(crate) fn new(
+        pacer: u32,
+        flow: FlowId,
+        cost: Cost,
+        grants: [Grant; MAX_POLICIES],
+        started: Nanos,
+    ) -> Self {
+        Self { grants, started, flow, cost, pacer, _one_core: PhantomData }
+    }
+
+    /// The flow whose command it admits.
+    #[must_use]
+    pub fn flow(&self) -> FlowId {
+        self.flow
+    }
+
+    /// What the command was said to take.
+    #[must_use]
+    pub fn cost(&self) -> Cost {
+        self.cost
+    }
+
+    /// When the command was admitted.
+    #[must_use]
+    pub fn started(&self) -> Nanos {
+        self.started
+    }
+}
+
+impl Drop for Permit {
+    #[cold]
+    fn drop(&mut self) {
+        LOST.fetch_add(1, Ordering::Relaxed);
+        if cfg!(debug_assertions) && !std::thread::panicking() {
+            panic!("a permit of {:?} was dropped: give it back with Pacer::release", self.flow);
+        }
+    }
+}

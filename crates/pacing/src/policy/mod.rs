@@ -1,0 +1,57 @@
+//! May a command start now.
+
+mod buffer_credit;
+mod none;
+mod shared_credit;
+
+use std::fmt::Debug;
+
+pub use buffer_credit::BufferCredit;
+pub use none::None;
+pub use shared_credit::{BudgetTooSmall, CreditConfig, SharedCredit, Waker};
+
+use crate::permit::Outcome;
+use crate::{Cost, Nanos};
+
+/// Longest chain of policies one pacer takes: a permit carries the grants of all inline.
+pub const MAX_POLICIES: usize = 4;
+
+/// Decides whether a command may start now. One object a core; cores meet only in what a policy
+/// shares of its own accord.
+///
+/// A policy never sees a command without data, and is asked for the same command again on every
+/// turn until it grants it or the command is withdrawn.
+pub trait Policy: Debug + Send {
+    /// The largest cost this policy can ever grant, in bytes. Must not change.
+    fn largest(&self) -> u32 {
+        u32::MAX
+    }
+
+    /// May a command of this cost start at `now`? A grant stays out until [`Policy::release`].
+    fn admit(&mut self, cost: Cost, now: Nanos) -> Admission;
+
+    /// A command that was granted is over (or was withdrawn) and gives back its grant.
+    fn release(&mut self, cost: Cost, grant: Grant, outcome: Outcome, now: Nanos);
+
+    /// No command will start on this core for now, since none waits or another policy refused:
+    /// hand back whatever is held for the next one. Called often, so it must be cheap when there
+    /// is nothing to do.
+    fn rest(&mut self) {}
+}
+
+/// The answer of a policy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Admission {
+    /// It may start.
+    Granted(Grant),
+    /// Not before something is released, on this core or on another (whose policy then wakes
+    /// this one).
+    AfterRelease,
+    /// Not before this time.
+    At(Nanos),
+}
+
+/// What a policy remembers about one command it granted; the permit carries it back. Its meaning
+/// is the policy's own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Grant(pub u32);

@@ -1,0 +1,374 @@
+//! The budget that all cores share, and how it passes between them.
+//!
+//! Credit is always in exactly one of four places: *free*; *leased* (a core's own count, not here);
+//! *open* (a core has nothing waiting and lays its surplus where others can take it); or *granted*
+//! (given to a core that waited and has not collected it yet).
+//!
+//! ```text
+//!            take_free                       start_waiting
+//!   free ───────────────▶ leased      idle ────────────────▶ waiting(bytes)
+//!     ▲ ▲    give           │ ▲         ▲                       │
+//!     │ └───────────────────┤ │         │ collect               │ hand_out: free ≥ bytes,
+//!     │ start_waiting       │ │ take_   │ stop_waiting          │ this core's turn
+//!     │ of another core     │ │ back    │                       ▼
+//!     └──────── open ◀──────┘ │         └─────────────── granted(bytes) ──▶ leased
+//!                 │  lay_open │                           (core is woken)
+//!                 └───────────┘
+//! ```
+//!
+//! Cores that wait are served round-robin by core number; nobody else takes free credit meanwhile.
+//! A core that starts to wait sets a *recall* flag on every other core, in the same word as that
+//! core's open credit, so that a core which lays credit open learns in the same step that somebody
+//! waits: no credit is left lying beside a core that waits for it. The flag stays up while anybody
+//! waits, and its owner gives what it frees to the cores that wait.
+
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+
+use thiserror::Error;
+
+use super::BufferCredit;
+use crate::sync::{AtomicU64, AtomicUsize, Ordering, fence};
+
+/// Called when a core that waits has been granted credit: its reactor must run a turn soon, even
+/// if it sleeps. Called from any core; it must not block nor call into a pacer.
+pub type Waker = Arc<dyn Fn() + Send + Sync>;
+
+/// Sizes of a shared budget.
+#[derive(Debug, Clone, Copy)]
+pub struct CreditConfig {
+    /// Bytes that may be in flight on all cores together (and one I/O more on each, see
+    /// [`BufferCredit`]).
+    pub budget: u64,
+    /// The largest single I/O in bytes; must fit the budget.
+    pub largest: u32,
+    /// Number of cores that share it.
+    pub cores: usize,
+}
+
+/// The largest I/O does not fit the budget.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[error(
+    "a budget of {budget} bytes cannot hold one I/O of {largest} bytes: \
+     raise the budget or lower max-transfer"
+)]
+pub struct BudgetTooSmall {
+    /// The budget in bytes.
+    pub budget: u64,
+    /// The largest I/O in bytes.
+    pub largest: u32,
+}
+
+/// The budget of bytes in flight that the cores of one daemon share. See [`BufferCredit`].
+pub struct SharedCredit {
+    budget: u64,
+    largest: u32,
+    /// What a core leases at once, if there is as much.
+    quantum: u64,
+    slots: Box<[Slot]>,
+    free: Padded<AtomicU64>,
+    /// Cores with a ticket in state waiting (never fewer than there are).
+    waiters: Padded<AtomicUsize>,
+    /// Calls of `hand_out` not served yet; whoever raises it from 0 serves them all.
+    pending: Padded<AtomicUsize>,
+    /// The core served last; used by the one that hands out.
+    rotor: AtomicUsize,
+}
+
+/// What other cores see of one core.
+#[repr(align(128))]
+struct Slot {
+    /// Open credit in bytes, shifted left by one, and the recall flag.
+    open: AtomicU64,
+    /// A [`Ticket`].
+    ticket: AtomicU64,
+    waker: OnceLock<Waker>,
+}
+
+#[repr(align(128))]
+struct Padded<T>(T);
+
+/// Somebody waits: lowest bit of [`Slot::open`].
+const RECALL: u64 = 1;
+
+/// Where a core stands with the shared budget.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Ticket {
+    Idle,
+    /// Waits for so many bytes.
+    Waiting(u64),
+    /// Got so many bytes and has not collected them.
+    Granted(u64),
+}
+
+impl Ticket {
+    const fn pack(self) -> u64 {
+        match self {
+            Ticket::Idle => 0,
+            Ticket::Waiting(bytes) => bytes << 2 | 1,
+            Ticket::Granted(bytes) => bytes << 2 | 2,
+        }
+    }
+
+    const fn unpack(word: u64) -> Self {
+        match word & 3 {
+            1 => Ticket::Waiting(word >> 2),
+            2 => Ticket::Granted(word >> 2),
+            _ => Ticket::Idle,
+        }
+    }
+}
+
+impl SharedCredit {
+    /// See [`BufferCredit::shared`].
+    pub(super) fn new(config: CreditConfig) -> Result<Arc<Self>, BudgetTooSmall> {
+        let CreditConfig { budget, largest, cores } = config;
+        let budget = budget.min(u64::MAX >> 2);
+        if u64::from(largest) > budget {
+            return Err(BudgetTooSmall { budget, largest });
+        }
+        // An eighth of an even share: a core seldom asks, and no core can hold much more than its
+        // share of a scarce budget for long.
+        let quantum = (budget / (8 * cores.max(1) as u64)).max(4096);
+        let slot = |_| Slot {
+            open: AtomicU64::new(0),
+            ticket: AtomicU64::new(Ticket::Idle.pack()),
+            waker: OnceLock::new(),
+        };
+        Ok(Arc::new(Self {
+            budget,
+            largest,
+            quantum,
+            slots: (0..cores).map(slot).collect(),
+            free: Padded(AtomicU64::new(budget)),
+            waiters: Padded(AtomicUsize::new(0)),
+            pending: Padded(AtomicUsize::new(0)),
+            rotor: AtomicUsize::new(0),
+        }))
+    }
+
+    /// The policy of core number `core` (from 0). `waker` is called when that core waited and got
+    /// credit.
+    ///
+    /// # Panics
+    /// If there is no such core, or it was taken already.
+    #[must_use]
+    pub fn core(self: &Arc<Self>, core: usize, waker: Waker) -> BufferCredit {
+        let taken = self.slots[core].waker.set(waker).is_err();
+        assert!(!taken, "core {core} has its policy already");
+        BufferCredit::new(Arc::clone(self), core)
+    }
+
+    /// The budget in bytes.
+    #[must_use]
+    pub fn budget(&self) -> u64 {
+        self.budget
+    }
+
+    /// The largest I/O in bytes.
+    #[must_use]
+    pub fn largest(&self) -> u32 {
+        self.largest
+    }
+
+    /// Bytes no I/O uses, as far as the cores have told: what is free, open or granted. When no
+    /// core has anything in flight or waiting this is the budget; a figure for metrics and tests.
+    #[must_use]
+    pub fn unused(&self) -> u64 {
+        let of_slot = |slot: &Slot| {
+            let granted = match Ticket::unpack(slot.ticket.load(Ordering::Relaxed)) {
+                Ticket::Granted(bytes) => bytes,
+                Ticket::Idle | Ticket::Waiting(_) => 0,
+            };
+            granted + (slot.open.load(Ordering::Relaxed) >> 1)
+        };
+        self.free.0.load(Ordering::Relaxed) + self.slots.iter().map(of_slot).sum::<u64>()
+    }
+
+    /// Takes at least `short` free bytes, or none. While others wait, or there is too little: none.
+    pub(super) fn take_free(&self, short: u64, i_wait: bool) -> u64 {
+        if self.waiters.0.load(Ordering::Relaxed) > usize::from(i_wait) {
+            return 0;
+        }
+        self.take(short)
+    }
+
+    /// Takes back the credit a core laid open, or what is left of it.
+    pub(super) fn take_back(&self, core: usize) -> u64 {
+        let open = &self.slots[core].open;
+        if open.load(Ordering::Relaxed) >> 1 == 0 {
+            return 0;
+        }
+        open.fetch_and(RECALL, Ordering::AcqRel) >> 1
+    }
+
+    /// Lays credit open for others to take, or gives it to those that wait (then true).
+    pub(super) fn lay_open(&self, core: usize, bytes: u64) -> bool {
+        let open = &self.slots[core].open;
+        if open.fetch_add(bytes << 1, Ordering::AcqRel) & RECALL == 0 {
+            return false;
+        }
+        let bytes = open.fetch_and(RECALL, Ordering::AcqRel) >> 1;
+        self.give(bytes, core);
+        true
+    }
+
+    /// Makes credit free and hands it to the cores that wait.
+    pub(super) fn give(&self, bytes: u64, core: usize) {
+        self.free.0.fetch_add(bytes, Ordering::AcqRel);
+        self.hand_out(core);
+    }
+
+    /// Do others wait for credit, as far as this core was told?
+    #[inline]
+    pub(super) fn others_wait(&self, core: usize) -> bool {
+        self.slots[core].open.load(Ordering::Relaxed) & RECALL != 0
+    }
+
+    /// Takes the recall flag down if nobody waits any more. The core itself must not be waiting.
+    pub(super) fn settle(&self, core: usize) {
+        let open = &self.slots[core].open;
+        if !self.others_wait(core) || self.waiters.0.load(Ordering::Relaxed) > 0 {
+            return;
+        }
+        open.fetch_and(!RECALL, Ordering::AcqRel);
+        // Pairs with the fence of start_waiting: either it sees the flag down, or we see it wait.
+        fence(Ordering::SeqCst);
+        if self.waiters.0.load(Ordering::Relaxed) > 0 {
+            let bytes = open.swap(RECALL, Ordering::AcqRel) >> 1;
+            if bytes > 0 {
+                self.give(bytes, core);
+            }
+        }
+    }
+
+    /// A core starts to wait for `bytes`: its turn will come. The caller then calls
+    /// [`SharedCredit::give`], if only with 0 bytes, since what it needs may be there.
+    pub(super) fn start_waiting(&self, core: usize, bytes: u64) {
+        self.waiters.0.fetch_add(1, Ordering::AcqRel);
+        self.slots[core].ticket.store(Ticket::Waiting(bytes).pack(), Ordering::Release);
+        fence(Ordering::SeqCst);
+        let mut recalled = 0;
+        for (_, slot) in self.slots.iter().enumerate().filter(|(at, _)| *at != core) {
+            if slot.open.load(Ordering::Relaxed) != RECALL {
+                recalled += slot.open.swap(RECALL, Ordering::AcqRel) >> 1;
+            }
+        }
+        self.free.0.fetch_add(recalled, Ordering::AcqRel);
+    }
+
+    /// A core that waits wants another amount. No effect if it was granted the old one meanwhile.
+    pub(super) fn change_ask(&self, core: usize, from: u64, to: u64) {
+        let (from, to) = (Ticket::Waiting(from).pack(), Ticket::Waiting(to).pack());
+        let ticket = &self.slots[core].ticket;
+        let _ = ticket.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed);
+    }
+
+    /// What a core that waits was granted, if it was.
+    pub(super) fn collect(&self, core: usize) -> Option<u64> {
+        let ticket = &self.slots[core].ticket;
+        match Ticket::unpack(ticket.load(Ordering::Acquire)) {
+            Ticket::Granted(bytes) => {
+                // Only this core leaves the state granted.
+                ticket.store(Ticket::Idle.pack(), Ordering::Release);
+                Some(bytes)
+            }
+            Ticket::Idle | Ticket::Waiting(_) => None,
+        }
+    }
+
+    /// A core stops waiting; yields what it was granted, if it was.
+    pub(super) fn stop_waiting(&self, core: usize) -> Option<u64> {
+        let ticket = &self.slots[core].ticket;
+        match Ticket::unpack(ticket.swap(Ticket::Idle.pack(), Ordering::AcqRel)) {
+            Ticket::Idle => None,
+            Ticket::Granted(bytes) => Some(bytes),
+            Ticket::Waiting(_) => {
+                self.waiters.0.fetch_sub(1, Ordering::AcqRel);
+                // Those behind it may want less.
+                self.hand_out(core);
+                None
+            }
+        }
+    }
+
+    /// Serves the cores that wait, in turn, as far as the free credit goes. One core at a time
+    /// does this; a call meanwhile is left for that core to see to, so nobody spins or blocks.
+    fn hand_out(&self, caller: usize) {
+        let mut seen = self.pending.0.fetch_add(1, Ordering::AcqRel) + 1;
+        if seen > 1 {
+            return;
+        }
+        loop {
+            while self.serve_one(caller) {}
+            match self.pending.0.compare_exchange(seen, 0, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return,
+                Err(more) => seen = more,
+            }
+        }
+    }
+
+    /// Grants the core whose turn it is what it waits for; false if nobody waits or too little is
+    /// free.
+    fn serve_one(&self, caller: usize) -> bool {
+        if self.waiters.0.load(Ordering::Acquire) == 0 {
+            return false;
+        }
+        let last = self.rotor.load(Ordering::Relaxed);
+        let turn = (1..=self.slots.len()).map(|step| (last + step) % self.slots.len());
+        for core in turn {
+            let ticket = &self.slots[core].ticket;
+            let word = ticket.load(Ordering::Acquire);
+            let Ticket::Waiting(bytes) = Ticket::unpack(word) else { continue };
+            let taken = self.take(bytes);
+            if taken == 0 {
+                return false;
+            }
+            let granted = Ticket::Granted(taken).pack();
+            if ticket.compare_exchange(word, granted, Ordering::AcqRel, Ordering::Relaxed).is_err()
+            {
+                // It stopped waiting or changed its mind: look again.
+                self.free.0.fetch_add(taken, Ordering::AcqRel);
+                return true;
+            }
+            self.waiters.0.fetch_sub(1, Ordering::AcqRel);
+            self.rotor.store(core, Ordering::Relaxed);
+            if core != caller
+                && let Some(waker) = self.slots[core].waker.get()
+            {
+                waker();
+            }
+            return true;
+        }
+        false
+    }
+
+    /// Takes `least` free bytes, up to a quantum if there is as much; or none.
+    fn take(&self, least: u64) -> u64 {
+        let mut free = self.free.0.load(Ordering::Acquire);
+        while free >= least {
+            let taken = free.min(least.max(self.quantum));
+            match self.free.0.compare_exchange_weak(
+                free,
+                free - taken,
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            ) {
+                Ok(_) => return taken,
+                Err(now) => free = now,
+            }
+        }
+        0
+    }
+}
+
+impl fmt::Debug for SharedCredit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SharedCredit")
+            .field("budget", &self.budget)
+            .field("largest", &self.largest)
+            .field("cores", &self.slots.len())
+            .field("unused", &self.unused())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,9 @@
+//! Atomics of the cross-core lease: the standard ones, or loom's under `--cfg loom`.
+//!
+//! Check the lease with
+//! `RUSTFLAGS="--cfg loom" cargo test -p nvmeof-pacing --release loom_`.
+
+#[cfg(loom)]
+pub(crate) use loom::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
+#[cfg(not(loom))]
+pub(crate) use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
