@@ -4,7 +4,7 @@ use crate::log::Lid;
 use crate::open::open_enum;
 
 open_enum! {
-    /// Asynchronous Event Type (Base 5.2.1, Figure 145).
+    /// Asynchronous Event Type (Base 5.2.1).
     pub struct EventType(pub u8) {
         ERROR = 0x00 => "error status",
         SMART = 0x01 => "SMART / health status",
@@ -27,7 +27,7 @@ pub struct AsyncEvent {
 }
 
 impl AsyncEvent {
-    /// Namespace Attribute Changed (Base Figure 149): log page 04h.
+    /// Namespace Attribute Changed: log page 04h.
     pub const NAMESPACE_CHANGED: Self =
         Self { event_type: EventType::NOTICE, info: 0x00, log: Lid::CHANGED_NAMESPACES };
     /// Firmware Activation Starting: log page 03h.
@@ -36,13 +36,13 @@ impl AsyncEvent {
     /// Discovery Log Page Change: log page 70h.
     pub const DISCOVERY_CHANGED: Self =
         Self { event_type: EventType::NOTICE, info: 0xf0, log: Lid::DISCOVERY };
-    /// Persistent Internal Error (Base Figure 147): log page 01h.
+    /// Persistent Internal Error: log page 01h.
     pub const PERSISTENT_INTERNAL_ERROR: Self =
         Self { event_type: EventType::ERROR, info: 0x03, log: Lid::ERROR_INFORMATION };
     /// Transient Internal Error: log page 01h.
     pub const TRANSIENT_INTERNAL_ERROR: Self =
         Self { event_type: EventType::ERROR, info: 0x04, log: Lid::ERROR_INFORMATION };
-    /// NVM subsystem reliability (Base Figure 148): log page 02h.
+    /// NVM subsystem reliability: log page 02h.
     pub const RELIABILITY: Self =
         Self { event_type: EventType::SMART, info: 0x00, log: Lid::SMART };
     /// Temperature threshold: log page 02h.

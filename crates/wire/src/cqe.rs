@@ -1,4 +1,4 @@
-//! Completion queue entry (Base 3.3.3.2, Figure 89).
+//! Completion queue entry (Base 3.3.3.2).
 
 use zerocopy::little_endian::{U16, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};

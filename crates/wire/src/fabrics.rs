@@ -17,7 +17,7 @@ pub const CNTLID_MAX: u16 = 0xffef;
 /// Size of the data of a Connect command in bytes.
 pub const CONNECT_DATA_SIZE: usize = 1024;
 
-/// Fields of a Connect command (Base 6.3, Figure 386).
+/// Fields of a Connect command (Base 6.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Connect {
     /// Queue Identifier: 0 creates an admin queue and its controller, others an I/O queue.
@@ -104,7 +104,7 @@ impl Connect {
     }
 }
 
-/// Data of a Connect command (Base 6.3, Figure 387): 1024 bytes.
+/// Data of a Connect command (Base 6.3): 1024 bytes.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
 )]
@@ -166,7 +166,7 @@ impl ConnectData {
     }
 }
 
-/// Result of a successful Connect (Base 6.3, Figure 388): the first 8 bytes of its completion.
+/// Result of a successful Connect (Base 6.3): the first 8 bytes of its completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectResult {
     /// Controller ID the queue belongs to.
@@ -201,7 +201,7 @@ impl ConnectResult {
     }
 }
 
-/// Result of a Connect that failed with Connect Invalid Parameters (Base 6.3, Figure 388).
+/// Result of a Connect that failed with Connect Invalid Parameters (Base 6.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InvalidParameter {
     /// Invalid Parameter Offset in bytes.
@@ -264,7 +264,7 @@ impl PropertySize {
     }
 }
 
-/// Property Get (Base 6.5, Figure 391). The value is the completion's result.
+/// Property Get (Base 6.5). The value is the completion's result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PropertyGet {
     /// Size of the property.
@@ -289,7 +289,7 @@ impl PropertyGet {
     }
 }
 
-/// Property Set (Base 6.6, Figure 393).
+/// Property Set (Base 6.6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PropertySet {
     /// Size of the property.
@@ -325,7 +325,7 @@ impl PropertySet {
     }
 }
 
-/// Disconnect (Base 6.4, Figure 389): its Record Format, which must be 0.
+/// Disconnect (Base 6.4): its Record Format, which must be 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Disconnect {
     /// Record Format.

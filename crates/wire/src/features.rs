@@ -7,7 +7,7 @@ use crate::open::open_enum;
 use crate::sqe::Sqe;
 
 open_enum! {
-    /// Feature Identifier (Base 5.27.1, Figure 317; NVM 4.1.4).
+    /// Feature Identifier (Base 5.27.1, Figure 316; NVM 4.1).
     pub struct Fid(pub u8) {
         ARBITRATION = 0x01 => "Arbitration",
         POWER_MANAGEMENT = 0x02 => "Power Management",
@@ -44,7 +44,7 @@ open_enum! {
 }
 
 open_enum! {
-    /// Select: which value of a feature Get Features returns (Base 5.15, Figure 192).
+    /// Select: which value of a feature Get Features returns (Base 5.15).
     pub struct Select(pub u8) {
         CURRENT = 0x0 => "current",
         DEFAULT = 0x1 => "default",
@@ -53,7 +53,7 @@ open_enum! {
     }
 }
 
-/// Result of Get Features with [`Select::SUPPORTED_CAPABILITIES`] (Base Figure 195).
+/// Result of Get Features with [`Select::SUPPORTED_CAPABILITIES`].
 #[bitfield(u32)]
 #[derive(PartialEq, Eq)]
 pub struct FeatureCapabilities {
@@ -154,7 +154,7 @@ impl SetFeatures {
     }
 }
 
-/// Arbitration, 01h (Base 5.27.1.1, Figure 318).
+/// Arbitration, 01h (Base 5.27.1.1).
 #[bitfield(u32)]
 #[derive(PartialEq, Eq)]
 pub struct Arbitration {
@@ -171,7 +171,7 @@ pub struct Arbitration {
     pub high_weight: u8,
 }
 
-/// Power Management, 02h (Base 5.27.1.2, Figure 319).
+/// Power Management, 02h (Base 5.27.1.2).
 #[bitfield(u32)]
 #[derive(PartialEq, Eq)]
 pub struct PowerManagement {
@@ -185,7 +185,7 @@ pub struct PowerManagement {
     __: u32,
 }
 
-/// Temperature Threshold, 04h (Base 5.27.1.3, Figure 321).
+/// Temperature Threshold, 04h (Base 5.27.1.3).
 #[bitfield(u32)]
 #[derive(PartialEq, Eq)]
 pub struct TemperatureThreshold {
@@ -201,7 +201,7 @@ pub struct TemperatureThreshold {
     __: u16,
 }
 
-/// Error Recovery, 05h (NVM 4.1.4.2, Figure 88).
+/// Error Recovery, 05h (NVM 4.1).
 #[bitfield(u32)]
 #[derive(PartialEq, Eq)]
 pub struct ErrorRecovery {
@@ -213,7 +213,7 @@ pub struct ErrorRecovery {
     __: u16,
 }
 
-/// Volatile Write Cache, 06h (Base 5.27.1.4, Figure 322).
+/// Volatile Write Cache, 06h (Base 5.27.1.4).
 #[bitfield(u32)]
 #[derive(PartialEq, Eq)]
 pub struct VolatileWriteCache {
@@ -223,7 +223,7 @@ pub struct VolatileWriteCache {
     __: u32,
 }
 
-/// Number of Queues, 07h (Base 5.27.1.5, Figures 323 and 324): asked for in the command, allocated in the
+/// Number of Queues, 07h (Base 5.27.1.5): asked for in the command, allocated in the
 /// completion. Both 0's based.
 #[bitfield(u32)]
 #[derive(PartialEq, Eq)]
@@ -234,7 +234,7 @@ pub struct NumberOfQueues {
     pub completion: u16,
 }
 
-/// Write Atomicity Normal, 0Ah (NVM 4.1.4.3, Figure 90).
+/// Write Atomicity Normal, 0Ah (NVM 4.1).
 #[bitfield(u32)]
 #[derive(PartialEq, Eq)]
 pub struct WriteAtomicity {
@@ -244,7 +244,7 @@ pub struct WriteAtomicity {
     __: u32,
 }
 
-/// Asynchronous Event Configuration, 0Bh (Base 5.27.1.8, Figure 327): which events are sent.
+/// Asynchronous Event Configuration, 0Bh (Base 5.27.1.8): which events are sent.
 #[bitfield(u32)]
 #[derive(PartialEq, Eq)]
 pub struct AsyncEventConfig {
@@ -276,7 +276,7 @@ pub struct AsyncEventConfig {
     pub discovery_log: bool,
 }
 
-/// Host Identifier, 81h (Base 5.27.1.25, Figure 348): dword 11. The identifier is in the data.
+/// Host Identifier, 81h (Base 5.27.1.25): dword 11. The identifier is in the data.
 #[bitfield(u32)]
 #[derive(PartialEq, Eq)]
 pub struct HostIdentifier {

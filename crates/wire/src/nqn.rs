@@ -7,7 +7,7 @@ use std::sync::Arc;
 /// Longest NQN in bytes, without a terminating NUL (Base 4.5).
 pub const NQN_MAX: usize = 223;
 
-/// Size of the field that carries an NQN in structures (Base 6.3, Figure 387).
+/// Size of the field that carries an NQN in structures (Base 6.3).
 pub const NQN_FIELD: usize = 256;
 
 /// The well-known discovery subsystem NQN (Base 3.1.2.3 and 4.5.1).

@@ -35,7 +35,7 @@ impl BlockRange {
 }
 
 /// Read, Write, Compare, Write Zeroes or Verify: their CDW10 to CDW15 are laid out alike
-/// (NVM 3.2.1, 3.2.4, 3.2.6, 3.2.7, 3.2.8).
+/// (NVM 3.2.1, 3.2.4, 3.2.5, 3.2.6, 3.2.8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockIo {
     /// The blocks, 1 to 65536.
@@ -181,7 +181,7 @@ impl DatasetManagement {
 /// Bytes of a [`DsmRange`].
 pub const DSM_RANGE_SIZE: u32 = 16;
 
-/// A range of a Dataset Management command's data (NVM Figure 41): 16 bytes.
+/// A range of a Dataset Management command's data: 16 bytes.
 #[derive(
     Clone,
     Copy,

@@ -3,7 +3,7 @@
 use crate::open::open_enum;
 
 /// Direction of the data a command moves: the two low bits of an opcode or fabrics command type
-/// (Base 3.3.3.1, Figure 86).
+/// (Base 3.3.3.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DataDirection {
     /// 00b: no data.
@@ -31,7 +31,7 @@ impl DataDirection {
 }
 
 open_enum! {
-    /// Opcode of a command on an admin queue (Base 5, Figure 87).
+    /// Opcode of a command on an admin queue (Base 5).
     #[derive(zerocopy::Unaligned)]
     pub struct AdminOpcode(pub u8) {
         DELETE_IO_SQ = 0x00 => "Delete I/O Submission Queue",
@@ -68,7 +68,7 @@ open_enum! {
 }
 
 open_enum! {
-    /// Opcode of a command on an I/O queue, NVM command set (Base 7, NVM 3, Figure 18).
+    /// Opcode of a command on an I/O queue, NVM command set (Base 7, NVM 3).
     #[derive(zerocopy::Unaligned)]
     pub struct IoOpcode(pub u8) {
         FLUSH = 0x00 => "Flush",
@@ -89,7 +89,7 @@ open_enum! {
 }
 
 open_enum! {
-    /// Fabrics command type, byte 4 of a command with opcode 7Fh (Base 6, Figure 383).
+    /// Fabrics command type, byte 4 of a command with opcode 7Fh (Base 6).
     #[derive(zerocopy::Unaligned)]
     pub struct FabricsType(pub u8) {
         PROPERTY_SET = 0x00 => "Property Set",

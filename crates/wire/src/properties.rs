@@ -2,7 +2,7 @@
 
 use bitfield_struct::bitfield;
 
-/// Offset of a property in bytes (Base Figure 33).
+/// Offset of a property in bytes (Base 3.1.3).
 pub mod offset {
     /// Controller Capabilities, 8 bytes.
     pub const CAP: u32 = 0x00;
@@ -21,14 +21,14 @@ pub mod offset {
 /// Value to write to NSSR to reset the NVM subsystem: "NVMe" (Base 3.1.3.7).
 pub const NSSR_RESET: u32 = 0x4e56_4d65;
 
-/// CAP.CSS bit 0: NVM command set (Base Figure 36).
+/// CAP.CSS bit 0: NVM command set (Base 3.1.3.1).
 pub const CAP_CSS_NVM: u8 = 1 << 0;
 /// CAP.CSS bit 6: one or more I/O command sets, selected with CC.CSS 110b.
 pub const CAP_CSS_IO_SETS: u8 = 1 << 6;
 /// CAP.CSS bit 7: no I/O command set; administrative and discovery controllers.
 pub const CAP_CSS_ADMIN_ONLY: u8 = 1 << 7;
 
-/// CC.CSS 000b: NVM command set (Base Figure 46).
+/// CC.CSS 000b: NVM command set (Base 3.1.3.5).
 pub const CC_CSS_NVM: u8 = 0b000;
 /// CC.CSS 110b: all supported I/O command sets.
 pub const CC_CSS_ALL: u8 = 0b110;
@@ -40,14 +40,14 @@ pub const CC_SHN_NORMAL: u8 = 0b01;
 /// CC.SHN 10b: abrupt shutdown.
 pub const CC_SHN_ABRUPT: u8 = 0b10;
 
-/// CSTS.SHST 00b: no shutdown was asked for (Base Figure 47).
+/// CSTS.SHST 00b: no shutdown was asked for (Base 3.1.3.6).
 pub const CSTS_SHST_NORMAL: u8 = 0b00;
 /// CSTS.SHST 01b: shutdown is under way.
 pub const CSTS_SHST_OCCURRING: u8 = 0b01;
 /// CSTS.SHST 10b: shutdown is complete.
 pub const CSTS_SHST_COMPLETE: u8 = 0b10;
 
-/// Controller Capabilities (Base 3.1.3.1, Figure 36).
+/// Controller Capabilities (Base 3.1.3.1).
 #[bitfield(u64)]
 #[derive(PartialEq, Eq)]
 pub struct Cap {
@@ -110,7 +110,7 @@ impl Version {
     pub const V2_0: Self = Self(0x0002_0000);
 }
 
-/// Controller Configuration (Base 3.1.3.5, Figure 46).
+/// Controller Configuration (Base 3.1.3.5).
 #[bitfield(u32)]
 #[derive(PartialEq, Eq)]
 pub struct Cc {
@@ -142,7 +142,7 @@ pub struct Cc {
     __: u8,
 }
 
-/// Controller Status (Base 3.1.3.6, Figure 47).
+/// Controller Status (Base 3.1.3.6).
 #[bitfield(u32)]
 #[derive(PartialEq, Eq)]
 pub struct Csts {
@@ -163,7 +163,7 @@ pub struct Csts {
     __: u32,
 }
 
-/// Controller Ready Timeouts (Base 3.1.3.13), both in 500 ms.
+/// Controller Ready Timeouts (Base 3.1.3), both in 500 ms.
 #[bitfield(u32)]
 #[derive(PartialEq, Eq)]
 pub struct Crto {

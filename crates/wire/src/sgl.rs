@@ -3,7 +3,7 @@
 use zerocopy::little_endian::U64;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// A 16-byte SGL descriptor as on the wire (Base 4.1.2, Figure 97).
+/// A 16-byte SGL descriptor as on the wire (Base 4.1.2).
 ///
 /// Bytes 8 to 15 are one number: length in bits 31:0 (or 23:0 and a 32-bit key in 55:24 for a keyed
 /// descriptor), type in 63:60, sub type in 59:56.
@@ -29,7 +29,7 @@ pub struct SglDescriptor {
 }
 const _: () = assert!(size_of::<SglDescriptor>() == 16);
 
-/// SGL descriptor types (Base 4.1.2, Figure 98).
+/// SGL descriptor types (Base 4.1.2).
 mod kind {
     pub(super) const DATA_BLOCK: u8 = 0x0;
     pub(super) const BIT_BUCKET: u8 = 0x1;
@@ -39,7 +39,7 @@ mod kind {
     pub(super) const TRANSPORT: u8 = 0x5;
 }
 
-/// SGL descriptor sub types (Base 4.1.2, Figure 99).
+/// SGL descriptor sub types (Base 4.1.2).
 mod sub {
     pub(super) const ADDRESS: u8 = 0x0;
     pub(super) const OFFSET: u8 = 0x1;

@@ -1,4 +1,4 @@
-//! Submission queue entry (Base 3.3.3.1, Common Command Format, Figure 86 and 87).
+//! Submission queue entry (Base 3.3.3.1, Common Command Format).
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -59,7 +59,7 @@ pub struct Sqe {
 }
 const _: () = assert!(size_of::<Sqe>() == SQE_SIZE);
 
-/// PRP or SGL for Data Transfer, bits 7:6 of CDW0 byte 1 (Base Figure 86).
+/// PRP or SGL for Data Transfer, bits 7:6 of CDW0 byte 1 (Base 3.3.3.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Psdt {
     /// 00b: PRPs. Not allowed over fabrics.
@@ -72,7 +72,7 @@ pub enum Psdt {
     Reserved,
 }
 
-/// Fused operation, bits 1:0 of CDW0 byte 1 (Base Figure 86).
+/// Fused operation, bits 1:0 of CDW0 byte 1 (Base 3.3.3.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Fuse {
     /// 00b: normal.

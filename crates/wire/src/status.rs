@@ -3,11 +3,11 @@
 use core::fmt;
 
 /// Status field without the phase tag: SC in bits 7:0, SCT in 10:8, CRD in 12:11, M in 13, DNR in 14
-/// (Base Figure 92, shifted down by the phase tag).
+/// (Base 3.3.3.2.1, shifted down by the phase tag).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Status(u16);
 
-/// Status Code Type (Base Figure 93).
+/// Status Code Type (Base 3.3.3.2.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum StatusType {
     /// 0h.
@@ -194,7 +194,7 @@ macro_rules! statuses {
 }
 
 statuses! {
-    // Generic command status (Base Figure 94).
+    // Generic command status.
     SUCCESS = 0x000 => "Successful Completion",
     INVALID_OPCODE = 0x001 => "Invalid Command Opcode",
     INVALID_FIELD = 0x002 => "Invalid Field in Command",
@@ -242,7 +242,7 @@ statuses! {
     UNRECOVERED_ERROR = 0x088 => "Unrecovered Error",
     KEY_EXISTS = 0x089 => "Key Exists",
 
-    // Command specific status (Base Figure 97).
+    // Command specific status.
     CQ_INVALID = 0x100 => "Completion Queue Invalid",
     INVALID_QUEUE_ID = 0x101 => "Invalid Queue Identifier",
     INVALID_QUEUE_SIZE = 0x102 => "Invalid Queue Size",
@@ -288,8 +288,7 @@ statuses! {
     INVALID_COMMAND_SET = 0x12c => "Invalid I/O Command Set",
     IDENTIFIER_UNAVAILABLE = 0x12d => "Identifier Unavailable",
 
-    // Command specific status of fabrics commands (Base Figure 98), with the NVM command set's use of the
-    // same codes (NVM Figure 20).
+    // Command specific status of fabrics commands and the NVM command set's use of the same codes.
     CONNECT_INCOMPATIBLE_FORMAT = 0x180 => "Connect Incompatible Format or Conflicting Attributes",
     CONTROLLER_BUSY = 0x181 => "Connect Controller Busy or Invalid Protection Information",
     CONNECT_INVALID_PARAMETERS = 0x182 => "Connect Invalid Parameters or Write to Read Only Range",
@@ -311,7 +310,7 @@ statuses! {
     TOO_MANY_OPEN_ZONES = 0x1be => "Too Many Open Zones",
     INVALID_ZONE_TRANSITION = 0x1bf => "Invalid Zone State Transition",
 
-    // Media and data integrity errors (Base Figure 99, NVM Figure 21).
+    // Media and data integrity errors.
     WRITE_FAULT = 0x280 => "Write Fault",
     UNRECOVERED_READ_ERROR = 0x281 => "Unrecovered Read Error",
     GUARD_CHECK_ERROR = 0x282 => "End-to-end Guard Check Error",
@@ -322,7 +321,7 @@ statuses! {
     DEALLOCATED_OR_UNWRITTEN = 0x287 => "Deallocated or Unwritten Logical Block",
     STORAGE_TAG_CHECK_ERROR = 0x288 => "End-to-end Storage Tag Check Error",
 
-    // Path related status (Base Figure 100).
+    // Path related status.
     INTERNAL_PATH_ERROR = 0x300 => "Internal Path Error",
     ANA_PERSISTENT_LOSS = 0x301 => "Asymmetric Access Persistent Loss",
     ANA_INACCESSIBLE = 0x302 => "Asymmetric Access Inaccessible",

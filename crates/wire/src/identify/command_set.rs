@@ -1,5 +1,5 @@
-//! I/O command set specific structures: CNS 05h and 06h for the NVM command set (NVM 4.1.5.2 and 4.1.5.3),
-//! CNS 1Ch (Base 5.17.2.19).
+//! I/O command set specific structures: CNS 05h and 06h for the NVM command set (NVM 4.1.5),
+//! CNS 1Ch (Base 5.17.2.21).
 
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -27,7 +27,7 @@ pub struct NvmNamespace {
 }
 const _: () = assert!(size_of::<NvmNamespace>() == 4096);
 
-/// Identify Controller of the NVM command set, CNS 06h with CSI 00h (NVM Figure 102): 4096 bytes.
+/// Identify Controller of the NVM command set, CNS 06h with CSI 00h: 4096 bytes.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
 )]
@@ -50,7 +50,7 @@ pub struct NvmController {
 }
 const _: () = assert!(size_of::<NvmController>() == 4096);
 
-/// Identify I/O Command Set, CNS 1Ch (Base Figure 290): the combinations of command sets that can be
+/// Identify I/O Command Set, CNS 1Ch (Base 5.17.2.21, Figure 289): the combinations of command sets that can be
 /// enabled together, one vector each; 4096 bytes.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,

@@ -243,7 +243,7 @@ impl Controller {
     }
 }
 
-/// Power State Descriptor (Base Figure 276): 32 bytes.
+/// Power State Descriptor: 32 bytes.
 #[derive(
     Clone,
     Copy,

@@ -1,4 +1,4 @@
-//! Namespace Identification Descriptor list, CNS 03h (Base 5.17.2.3, Figure 277).
+//! Namespace Identification Descriptor list, CNS 03h (Base 5.17.2.3).
 
 use super::Csi;
 use crate::open::open_enum;

@@ -1,4 +1,4 @@
-//! Namespace lists: CNS 02h and 07h, log page 04h (Base 4.6.2, Figure 134).
+//! Namespace lists: CNS 02h and 07h, log page 04h (Base 5.17.2.2, 5.17.2.7, 5.16.1.5).
 
 use zerocopy::little_endian::U32;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};

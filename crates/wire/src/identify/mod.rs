@@ -61,7 +61,7 @@ open_enum! {
     }
 }
 
-/// An Identify command (Base 5.17, Figures 270 to 272).
+/// An Identify command (Base 5.17).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identify {
     /// What is asked for.

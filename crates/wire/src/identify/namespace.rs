@@ -1,4 +1,4 @@
-//! Identify Namespace, CNS 00h (NVM 4.1.5.1, Figure 97) and CNS 08h (Base 5.17.2.8, Figure 280).
+//! Identify Namespace, CNS 00h (NVM 4.1.5.1) and CNS 08h (Base 5.17.2.8, Figure 280).
 
 use zerocopy::little_endian::{U16, U32, U64, U128};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -124,7 +124,7 @@ impl Namespace {
     }
 }
 
-/// LBA Format (NVM Figure 98): 4 bytes.
+/// LBA Format: 4 bytes.
 #[derive(
     Clone,
     Copy,

@@ -1,4 +1,4 @@
-//! Discovery, log page 70h (Base 5.16.1.23, Figures 264 and 265).
+//! Discovery, log page 70h (Base 5.16.1.23).
 
 use zerocopy::little_endian::{U16, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -44,7 +44,7 @@ open_enum! {
 }
 
 open_enum! {
-    /// TCP Security Type (SECTYPE; TCP 3.1, Figure 11).
+    /// TCP Security Type (SECTYPE; TCP 3.6.1.1, Figure 17).
     pub struct TcpSecurity(pub u8) {
         NONE = 0x00 => "none",
         TLS_1_2 = 0x01 => "tls 1.2",

@@ -9,7 +9,7 @@ use crate::features::Fid;
 use crate::opcode::{AdminOpcode, IoOpcode};
 use crate::open::zero_default;
 
-/// LID Supported and Effects, one dword of log page 00h (Base 5.16.1.1, Figure 204).
+/// LID Supported and Effects, one dword of log page 00h (Base 5.16.1.1).
 #[bitfield(u32)]
 #[derive(PartialEq, Eq)]
 pub struct LogSupport {
@@ -23,7 +23,7 @@ pub struct LogSupport {
     pub specific: u16,
 }
 
-/// Supported Log Pages, log page 00h (Base Figure 203): 1024 bytes.
+/// Supported Log Pages, log page 00h (Base 5.16.1.1): 1024 bytes.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
 )]
@@ -47,7 +47,7 @@ impl SupportedLogPages {
     }
 }
 
-/// Command effects, one dword of log page 05h (Base 5.16.1.6, Figure 211).
+/// Command effects, one dword of log page 05h (Base 5.16.1.6).
 #[bitfield(u32)]
 #[derive(PartialEq, Eq)]
 pub struct CommandEffects {
@@ -74,7 +74,7 @@ pub struct CommandEffects {
     pub scope: u16,
 }
 
-/// Commands Supported and Effects, log page 05h (Base Figure 210): 4096 bytes.
+/// Commands Supported and Effects, log page 05h (Base 5.16.1.6): 4096 bytes.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
 )]
@@ -113,7 +113,7 @@ impl CommandEffectsLog {
     }
 }
 
-/// Feature effects, one dword of log page 12h (Base 5.16.1.19, Figure 256).
+/// Feature effects, one dword of log page 12h (Base 5.16.1.18).
 #[bitfield(u32)]
 #[derive(PartialEq, Eq)]
 pub struct FeatureEffects {
@@ -137,7 +137,7 @@ pub struct FeatureEffects {
     pub scope: u16,
 }
 
-/// Feature Identifiers Supported and Effects, log page 12h (Base Figure 255): 1024 bytes.
+/// Feature Identifiers Supported and Effects, log page 12h (Base 5.16.1.18): 1024 bytes.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
 )]

@@ -1,4 +1,4 @@
-//! Error Information, log page 01h (Base 5.16.1.2, Figure 205).
+//! Error Information, log page 01h (Base 5.16.1.2).
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};

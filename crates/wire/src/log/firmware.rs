@@ -1,4 +1,4 @@
-//! Firmware Slot Information, log page 03h (Base 5.16.1.4, Figure 208).
+//! Firmware Slot Information, log page 03h (Base 5.16.1.4).
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 

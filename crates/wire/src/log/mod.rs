@@ -59,7 +59,7 @@ open_enum! {
     }
 }
 
-/// Get Log Page (Base 5.16, Figures 197 to 201).
+/// Get Log Page (Base 5.16).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GetLogPage {
     /// Which page.

@@ -1,4 +1,4 @@
-//! SMART / Health Information, log page 02h (Base 5.16.1.3, Figure 206).
+//! SMART / Health Information, log page 02h (Base 5.16.1.3).
 
 use zerocopy::little_endian::{U16, U32, U128};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};

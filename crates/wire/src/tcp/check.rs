@@ -74,27 +74,28 @@ impl RxRules {
         Self { receiver, framing: Framing::default(), max_in_capsule: 0, max_data: 0 }
     }
 
-    /// Checks a common header (TCP 3.6.1) and says what follows. Whether the PDU may come *now* is for the
+    /// Checks a common header (TCP 3.6.2.1) and says what follows. Whether the PDU may come *now* is for the
     /// caller to know.
     ///
     /// # Errors
-    /// What to send in a TermReq: an unexpected type, a HLEN other than the type's, digest flags other than
+    /// What to send in a TermReq (the field in error with the lowest offset; a TermReq that is itself in
+    /// error is not answered, only the connection closed; TCP 3.5): an unexpected type, a HLEN other than the type's, digest flags other than
     /// agreed on, a PDO that is misaligned or inside the header, a PLEN that does not hold what it must or
     /// exceeds the limits.
     #[inline]
     pub fn check(&self, ch: &CommonHeader) -> Result<PduHead, TcpError> {
         let shape = self.shape(ch.pdu_type).ok_or(TcpError::field(at::TYPE))?;
-        if ch.hlen != shape.hlen {
-            return Err(TcpError::field(at::HLEN));
-        }
         let framing = if shape.digests {
             self.framing
         } else {
             // ICReq, ICResp and TermReqs never carry a digest.
             Framing { hdgst: false, ddgst: false, ..self.framing }
         };
-        if (ch.flags & flags::HDGSTF != 0) != framing.hdgst && shape.digests {
+        if shape.digests && (ch.flags & flags::HDGSTF != 0) != framing.hdgst {
             return Err(TcpError::field(at::FLAGS));
+        }
+        if ch.hlen != shape.hlen {
+            return Err(TcpError::field(at::HLEN));
         }
         let plen = ch.plen.get();
         let head_len = framing.head_len(shape.hlen);
@@ -151,7 +152,7 @@ impl RxRules {
         Some(Shape { hlen, digests, min_data, max_data })
     }
 
-    /// Data beyond MAXH2CDATA is a limit exceeded (TCP 3.6.2.5); elsewhere PLEN is a wrong value.
+    /// Data beyond MAXH2CDATA is a limit exceeded (TCP 3.3.2.2); elsewhere PLEN is a wrong value.
     #[cold]
     fn too_long(&self, pdu_type: PduType) -> TcpError {
         match pdu_type {

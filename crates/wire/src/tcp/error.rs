@@ -5,7 +5,7 @@ use core::fmt;
 use crate::open::open_enum;
 
 open_enum! {
-    /// Fatal Error Status of an H2CTermReq or C2HTermReq (TCP 3.6.2.4, Figure 19; 3.6.2.5, Figure 21).
+    /// Fatal Error Status of an H2CTermReq or C2HTermReq (TCP 3.6.2.4, Figure 22; 3.6.2.5, Figure 23).
     pub struct Fes(pub u16) {
         INVALID_HEADER_FIELD = 0x01 => "invalid PDU header field",
         SEQUENCE_ERROR = 0x02 => "PDU sequence error",

@@ -1,4 +1,4 @@
-//! NVMe/TCP PDUs (TCP 3.6).
+//! NVMe/TCP PDUs (TCP 3.6.2).
 //!
 //! A PDU is header (`HLEN` bytes), header digest (4 bytes, if negotiated), padding, data (from `PDO`) and
 //! data digest (4 bytes, if negotiated and there is data); `PLEN` counts it all. A receiver reads the 8 bytes
@@ -18,7 +18,7 @@ pub use pdu::{
 use crate::open::open_enum;
 
 open_enum! {
-    /// PDU type, byte 0 of the common header (TCP 3.6.1, Figure 12).
+    /// PDU type, byte 0 of the common header (TCP 3.3, Figure 10).
     #[derive(zerocopy::Unaligned)]
     pub struct PduType(pub u8) {
         IC_REQ = 0x00 => "ICReq",
@@ -33,7 +33,7 @@ open_enum! {
     }
 }
 
-/// Bits of the common header's FLAGS (TCP 3.6.2).
+/// Bits of the common header's FLAGS (TCP 3.6.2.6 to 3.6.2.10).
 pub mod flags {
     /// The PDU has a header digest.
     pub const HDGSTF: u8 = 1 << 0;
@@ -51,7 +51,7 @@ pub const CH_LEN: usize = 8;
 pub const IC_LEN: u8 = 128;
 /// HLEN of H2CTermReq and C2HTermReq.
 pub const TERM_LEN: u8 = 24;
-/// Most bytes of data in a TermReq: the header of the PDU in error (TCP 3.6.2.4).
+/// Most bytes of data in a TermReq: the header of the PDU in error (TCP 3.5).
 pub const TERM_DATA_MAX: u32 = 128;
 /// HLEN of CapsuleCmd.
 pub const CAPSULE_CMD_LEN: u8 = 72;
@@ -61,7 +61,7 @@ pub const SHORT_LEN: u8 = 24;
 pub const DIGEST_LEN: u8 = 4;
 /// PDU Format Version of ICReq and ICResp.
 pub const PFV_1_0: u16 = 0;
-/// In-capsule data bytes every controller takes in fabrics and admin commands (TCP 3.3.2.1).
+/// In-capsule data bytes every controller takes in fabrics and admin commands (TCP 3.3, Figure 11).
 pub const ADMIN_IN_CAPSULE: u32 = 8192;
 /// Smallest MAXH2CDATA a controller may ask for (TCP 3.6.2.3).
 pub const MIN_MAXH2CDATA: u32 = 4096;

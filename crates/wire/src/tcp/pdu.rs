@@ -10,7 +10,7 @@ use super::{
 use crate::cqe::Cqe;
 use crate::sqe::Sqe;
 
-/// PDU common header (TCP 3.6.1, Figure 12): 8 bytes.
+/// PDU common header (TCP 3.6.2.1, Figure 19): 8 bytes.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
 )]
@@ -81,12 +81,23 @@ impl IcParams {
     const HDGST: u8 = 1 << 0;
     const DDGST: u8 = 1 << 1;
 
+    /// Checks what an ICResp grants against what the ICReq `asked` for.
+    ///
+    /// # Errors
+    /// Invalid header field at DGST, if a digest is on that was not asked for (TCP 3.3.1.1).
+    pub fn check_granted(&self, asked: &Self) -> Result<(), TcpError> {
+        if self.hdgst && !asked.hdgst || self.ddgst && !asked.ddgst {
+            return Err(TcpError::field(DGST_OFFSET));
+        }
+        Ok(())
+    }
+
     const fn dgst(self) -> u8 {
         (if self.hdgst { Self::HDGST } else { 0 }) | (if self.ddgst { Self::DDGST } else { 0 })
     }
 }
 
-/// Initialize Connection Request (TCP 3.6.2.2, Figure 17): 128 bytes.
+/// Initialize Connection Request (TCP 3.6.2.2, Figure 20): 128 bytes.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
 )]
@@ -107,7 +118,7 @@ pub struct ICReq {
 }
 const _: () = assert!(size_of::<ICReq>() == IC_LEN as usize);
 
-/// Initialize Connection Response (TCP 3.6.2.3, Figure 18): 128 bytes.
+/// Initialize Connection Response (TCP 3.6.2.3, Figure 21): 128 bytes.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
 )]
@@ -130,6 +141,7 @@ const _: () = assert!(size_of::<ICResp>() == IC_LEN as usize);
 
 const PFV_OFFSET: u32 = 8;
 const PDA_OFFSET: u32 = 10;
+const DGST_OFFSET: u32 = 11;
 const MAX_OFFSET: u32 = 12;
 
 impl ICReq {
@@ -339,13 +351,13 @@ const DATAO_OFFSET: u32 = 12;
 /// Offset of DATAL, H2CData and C2HData; of R2TL in an R2T.
 const DATAL_OFFSET: u32 = 16;
 
-/// DATAO is dword aligned and DATAL is the data's length as PLEN has it.
+/// DATAO and DATAL are multiples of dwords, and DATAL is the data's length as PLEN has it.
 #[inline]
 fn check_data(head: &PduHead, datao: u32, datal: u32) -> Result<(), TcpError> {
     if !datao.is_multiple_of(4) {
         return Err(TcpError::field(DATAO_OFFSET));
     }
-    if datal != head.data_len {
+    if datal != head.data_len || !datal.is_multiple_of(4) {
         return Err(TcpError::field(DATAL_OFFSET));
     }
     Ok(())
