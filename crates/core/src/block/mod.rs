@@ -4,6 +4,7 @@
 //! An operation owns its buffer until it is completed or rejected. A queue that is dropped waits
 //! until the kernel is done with the buffers of what is still in flight.
 
+mod file;
 mod null;
 mod op;
 mod ram;
@@ -11,6 +12,7 @@ mod ram;
 use std::fmt::Debug;
 use std::os::fd::BorrowedFd;
 
+pub use file::{DEFAULT_DEPTH, Direct, FileConfig, FileDevice, OpenError, OpenErrorWhy};
 pub use null::NullDevice;
 pub use op::{BlockError, BlockOp, BlockOpKind, Completed, Rejected, RejectedWhy};
 pub use ram::RamDevice;

@@ -1,0 +1,132 @@
+//! `file`: a regular file or a block device through io_uring, past the page cache where it goes.
+//!
+//! * [`open`]: what is opened and refused, the lock against a second server, the size;
+//! * [`queue`]: which calls an operation takes and when a write counts as durable;
+//! * [`medium`] and [`ring`]: the calls, and io_uring that makes them.
+
+mod medium;
+mod open;
+mod queue;
+mod ring;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+pub use open::{OpenError, OpenErrorWhy};
+
+use self::open::Opened;
+use self::queue::{FileQueue, Health, Mode};
+use self::ring::Ring;
+use super::{BlockDevice, BlockError, BlockQueue, DeviceInfo};
+use crate::dma::CorePool;
+
+/// Operations one queue has in flight unless told otherwise.
+pub const DEFAULT_DEPTH: usize = 256;
+
+/// How to open a file as a device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FileConfig {
+    /// Name in the configuration.
+    pub name: String,
+    /// The file or block device.
+    pub path: PathBuf,
+    /// Bytes. A file that is not there, or is empty, is made this size, sparse. One that is there
+    /// has to have it. `None`: whatever is there.
+    pub size: Option<u64>,
+    /// Bytes of a logical block: 512 or 4096.
+    pub block_size: u32,
+    /// Open for reading only.
+    pub read_only: bool,
+    /// Whether to go past the page cache.
+    pub direct: Direct,
+    /// Operations in flight per queue, at most.
+    pub queue_depth: usize,
+}
+
+/// Whether to go past the page cache (`O_DIRECT`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Direct {
+    /// Where the file takes it for this block size; the log says if not and why.
+    #[default]
+    Auto,
+    /// Or do not open it.
+    Required,
+    /// No: through the page cache.
+    Never,
+}
+
+impl FileConfig {
+    /// A file or block device as it is.
+    pub fn new(name: impl Into<String>, path: impl Into<PathBuf>, block_size: u32) -> Self {
+        Self {
+            name: name.into(),
+            path: path.into(),
+            size: None,
+            block_size,
+            read_only: false,
+            direct: Direct::Auto,
+            queue_depth: DEFAULT_DEPTH,
+        }
+    }
+
+    /// Looks whether the device could be opened; creates, locks and changes nothing.
+    ///
+    /// # Errors
+    /// Why it could not.
+    pub fn check(&self) -> Result<(), OpenError> {
+        open::check(self)
+    }
+}
+
+/// A file or block device, locked against other servers for as long as it lives.
+#[derive(Debug)]
+pub struct FileDevice {
+    info: DeviceInfo,
+    mode: Mode,
+    opened: Opened,
+    health: Arc<Health>,
+}
+
+impl FileDevice {
+    /// Opens and locks it; creates the file if it is not there and a size is given.
+    ///
+    /// # Errors
+    /// Says which file, what is wrong and what to do.
+    pub fn open(config: &FileConfig) -> Result<Self, OpenError> {
+        let opened = open::open(config)?;
+        let info = DeviceInfo {
+            name: config.name.clone(),
+            size: opened.size,
+            block_size: config.block_size,
+            read_only: config.read_only,
+            volatile_cache: true,
+            deallocate: opened.deallocate,
+            deallocate_reads_zero: opened.deallocate,
+            write_zeroes: true,
+        };
+        let mode = Mode { direct: opened.direct, depth: config.queue_depth.clamp(1, 16384) };
+        tracing::info!(
+            device = %info.name, path = %config.path.display(), size = info.size,
+            block_size = info.block_size, read_only = info.read_only, mode = %opened.why_mode,
+            "opened"
+        );
+        Ok(Self { info, mode, opened, health: Arc::default() })
+    }
+}
+
+impl BlockDevice for FileDevice {
+    fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    fn open_queue(&self, _pool: &CorePool) -> Result<Box<dyn BlockQueue>, BlockError> {
+        let errno = |error: std::io::Error| {
+            tracing::error!(device = %self.info.name, %error, "no io_uring queue to the file");
+            BlockError::from_errno(error.raw_os_error().unwrap_or(libc::EIO))
+        };
+        let file = self.opened.reopen().map_err(errno)?;
+        let ring = Ring::new(file, FileQueue::<Ring>::slots(self.mode.depth)).map_err(errno)?;
+        let health = Arc::clone(&self.health);
+        Ok(Box::new(FileQueue::new(ring, self.info.clone(), self.mode, health)))
+    }
+}

@@ -1,0 +1,378 @@
+//! Opening: what the path is, whose it is, how large it is, and whether it takes direct I/O.
+
+use std::borrow::Cow;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{
+    AtFlags, FallocateFlags, FileType, FlockOperation, Mode, OFlags, SeekFrom, StatxFlags,
+};
+use rustix::io::Errno;
+use thiserror::Error;
+
+use super::{Direct, FileConfig};
+
+/// Mode of a file made here.
+const NEW_FILE: Mode = Mode::from_raw_mode(0o600);
+
+/// Why a file cannot be a device.
+#[derive(Debug, Error)]
+#[error("{}: {why}", .path.display())]
+pub struct OpenError {
+    /// The file.
+    pub path: PathBuf,
+    /// What is wrong and what to do.
+    pub why: OpenErrorWhy,
+}
+
+/// What is wrong with a file.
+#[derive(Debug, Error)]
+pub enum OpenErrorWhy {
+    /// There is no such file, and no size to make it.
+    #[error("there is no such file; give a size to have it created")]
+    Missing,
+    /// It is no regular file and no block device.
+    #[error("this is no regular file and no block device but {0}")]
+    Kind(&'static str),
+    /// Somebody else has it.
+    #[error(
+        "it is in use: another process serves it, or it is mounted; stop that, or name another file"
+    )]
+    InUse,
+    /// The block size is none we do.
+    #[error("a block size of {0} bytes is not possible: choose 512 or 4096")]
+    BlockSize(u32),
+    /// The drive's sectors are larger than the blocks.
+    #[error(
+        "its sectors are {sector} bytes, more than the block size {block_size}: choose {sector}"
+    )]
+    Sector {
+        /// Bytes of a sector.
+        sector: u32,
+        /// Bytes of a block.
+        block_size: u32,
+    },
+    /// The size is not the one asked for.
+    #[error("it has {actual} bytes but {wanted} are configured: {advice}")]
+    Size {
+        /// Bytes there are.
+        actual: u64,
+        /// Bytes configured.
+        wanted: u64,
+        /// What to do.
+        advice: &'static str,
+    },
+    /// There is not one whole block.
+    #[error("{size} bytes do not hold one block of {block_size}; give a size")]
+    Empty {
+        /// Bytes there are.
+        size: u64,
+        /// Bytes of a block.
+        block_size: u32,
+    },
+    /// Direct I/O is required and does not go.
+    #[error("it takes no direct I/O ({0}): leave `direct` to \"auto\", or use larger blocks")]
+    NotDirect(Cow<'static, str>),
+    /// The system refused.
+    #[error("cannot {what}: {source}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// An open file and what was found out about it.
+#[derive(Debug)]
+pub(super) struct Opened {
+    file: OwnedFd,
+    flags: OFlags,
+    pub(super) size: u64,
+    pub(super) direct: bool,
+    pub(super) deallocate: bool,
+    /// For the log: how it is used and why.
+    pub(super) why_mode: Cow<'static, str>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Regular,
+    Block,
+}
+
+impl Opened {
+    /// The same file opened once more: a lost write is reported to each opening by itself.
+    /// Without `/proc` it is the same opening again.
+    pub(super) fn reopen(&self) -> io::Result<OwnedFd> {
+        let path = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+        match rustix::fs::open(&path, self.flags, Mode::empty()) {
+            Ok(file) => Ok(file),
+            Err(error) => {
+                tracing::debug!(%error, "no second opening of the file");
+                self.file.try_clone()
+            }
+        }
+    }
+}
+
+pub(super) fn open(config: &FileConfig) -> Result<Opened, OpenError> {
+    open_inner(config).map_err(|why| OpenError { path: config.path.clone(), why })
+}
+
+pub(super) fn check(config: &FileConfig) -> Result<(), OpenError> {
+    check_inner(config).map_err(|why| OpenError { path: config.path.clone(), why })
+}
+
+fn open_inner(config: &FileConfig) -> Result<Opened, OpenErrorWhy> {
+    check_block_size(config.block_size)?;
+    let kind = kind_of(&config.path)?;
+    let access = if config.read_only { OFlags::RDONLY } else { OFlags::RDWR };
+    let flags = access | OFlags::CLOEXEC;
+    let file = match kind {
+        Some(Kind::Regular) => {
+            system("open it", rustix::fs::open(&config.path, flags, Mode::empty()))?
+        }
+        // Exclusive: fails if it is mounted, part of an array, or another server has it.
+        Some(Kind::Block) => {
+            let exclusive = if config.read_only { flags } else { flags | OFlags::EXCL };
+            match rustix::fs::open(&config.path, exclusive, Mode::empty()) {
+                Err(Errno::BUSY) => return Err(OpenErrorWhy::InUse),
+                opened => system("open it", opened)?,
+            }
+        }
+        None => create(config, flags)?,
+    };
+    lock(&file, config.read_only)?;
+    let size = match kind {
+        Some(Kind::Block) => block_device_size(&file, config)?,
+        _ => regular_size(&file, config)?,
+    };
+    let size = size - size % u64::from(config.block_size);
+    if size == 0 {
+        return Err(OpenErrorWhy::Empty { size, block_size: config.block_size });
+    }
+    let (direct, why_mode) = match config.direct {
+        Direct::Never => (false, Cow::Borrowed("through the page cache, as configured")),
+        wanted => match takes_direct(&file, flags, kind, config.block_size) {
+            Ok(()) => (true, Cow::Borrowed("direct")),
+            Err(why) if wanted == Direct::Required => return Err(OpenErrorWhy::NotDirect(why)),
+            Err(why) => (false, format!("through the page cache: {why}").into()),
+        },
+    };
+    let deallocate = !config.read_only && can_deallocate(&file, kind, size);
+    let flags = if direct { flags | OFlags::DIRECT } else { flags };
+    Ok(Opened { file, flags, size, direct, deallocate, why_mode })
+}
+
+fn check_inner(config: &FileConfig) -> Result<(), OpenErrorWhy> {
+    check_block_size(config.block_size)?;
+    let Some(kind) = kind_of(&config.path)? else {
+        let folder = folder_of(&config.path);
+        return match config.size {
+            _ if !folder.is_dir() => Err(OpenErrorWhy::System {
+                what: "create it: its folder is not there",
+                source: Errno::NOENT.into(),
+            }),
+            Some(size) if !config.read_only => check_whole(size, config.block_size),
+            _ => Err(OpenErrorWhy::Missing),
+        };
+    };
+    let access = if config.read_only { OFlags::RDONLY } else { OFlags::RDWR };
+    let flags = access | OFlags::CLOEXEC;
+    let file = system("open it", rustix::fs::open(&config.path, flags, Mode::empty()))?;
+    if kind == Kind::Block {
+        return block_device_size(&file, config).map(drop);
+    }
+    let actual = system("read its size", rustix::fs::fstat(&file))?.st_size.unsigned_abs();
+    match config.size {
+        Some(wanted) if actual != 0 || config.read_only => check_size(actual, wanted),
+        Some(wanted) => check_whole(wanted, config.block_size),
+        None => check_whole(actual, config.block_size),
+    }
+}
+
+fn check_block_size(block_size: u32) -> Result<(), OpenErrorWhy> {
+    match block_size {
+        512 | 4096 => Ok(()),
+        other => Err(OpenErrorWhy::BlockSize(other)),
+    }
+}
+
+fn check_whole(size: u64, block_size: u32) -> Result<(), OpenErrorWhy> {
+    if size < u64::from(block_size) {
+        return Err(OpenErrorWhy::Empty { size, block_size });
+    }
+    Ok(())
+}
+
+/// What is at the path; `None` if nothing is.
+fn kind_of(path: &Path) -> Result<Option<Kind>, OpenErrorWhy> {
+    let stat = match rustix::fs::stat(path) {
+        Err(Errno::NOENT) => return Ok(None),
+        stat => system("look at it", stat)?,
+    };
+    let other = match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile => return Ok(Some(Kind::Regular)),
+        FileType::BlockDevice => return Ok(Some(Kind::Block)),
+        FileType::Directory => "a directory",
+        FileType::CharacterDevice => "a character device",
+        FileType::Fifo => "a pipe",
+        FileType::Socket => "a socket",
+        _ => "something else",
+    };
+    Err(OpenErrorWhy::Kind(other))
+}
+
+/// Makes the file. It is empty until [`regular_size`] gives it its size under the lock.
+fn create(config: &FileConfig, flags: OFlags) -> Result<OwnedFd, OpenErrorWhy> {
+    if config.size.is_none() || config.read_only {
+        return Err(OpenErrorWhy::Missing);
+    }
+    // Not exclusive: another server that makes it at the same time meets us at the lock.
+    let file =
+        system("create it", rustix::fs::open(&config.path, flags | OFlags::CREATE, NEW_FILE))?;
+    let folder = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    // A new name is on the medium when its folder is.
+    let folder = system(
+        "open its folder",
+        rustix::fs::open(folder_of(&config.path), folder, Mode::empty()),
+    )?;
+    system("sync its folder", rustix::fs::fsync(&folder))?;
+    Ok(file)
+}
+
+fn folder_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    }
+}
+
+/// One writer or many readers, for as long as the opening lives; the kernel ends it with us.
+fn lock(file: &OwnedFd, read_only: bool) -> Result<(), OpenErrorWhy> {
+    let operation = if read_only {
+        FlockOperation::NonBlockingLockShared
+    } else {
+        FlockOperation::NonBlockingLockExclusive
+    };
+    match rustix::fs::flock(file, operation) {
+        Err(Errno::WOULDBLOCK) => Err(OpenErrorWhy::InUse),
+        result => system("lock it", result),
+    }
+}
+
+/// The size of a regular file, set if it is empty and a size is configured.
+fn regular_size(file: &OwnedFd, config: &FileConfig) -> Result<u64, OpenErrorWhy> {
+    let actual = system("read its size", rustix::fs::fstat(file))?.st_size.unsigned_abs();
+    let Some(wanted) = config.size else {
+        return check_whole(actual, config.block_size).map(|()| actual);
+    };
+    if actual == 0 && !config.read_only {
+        check_whole(wanted, config.block_size)?;
+        system("give it its size", rustix::fs::ftruncate(file, wanted))?;
+        system("sync it", rustix::fs::fsync(file))?;
+        return Ok(wanted);
+    }
+    check_size(actual, wanted).map(|()| actual)
+}
+
+fn check_size(actual: u64, wanted: u64) -> Result<(), OpenErrorWhy> {
+    let advice = match actual.cmp(&wanted) {
+        std::cmp::Ordering::Equal => return Ok(()),
+        std::cmp::Ordering::Less => "leave the size out, or extend the file with `truncate`",
+        std::cmp::Ordering::Greater => "leave the size out, or give the file's own",
+    };
+    Err(OpenErrorWhy::Size { actual, wanted, advice })
+}
+
+/// The size of a block device, or the part of it that is configured.
+fn block_device_size(file: &OwnedFd, config: &FileConfig) -> Result<u64, OpenErrorWhy> {
+    let sector = system("read its sector size", rustix::fs::ioctl_blksszget(file))?;
+    let block_size = config.block_size;
+    if sector > block_size {
+        return Err(OpenErrorWhy::Sector { sector, block_size });
+    }
+    let actual = system("read its size", rustix::fs::seek(file, SeekFrom::End(0)))?;
+    match config.size {
+        Some(wanted) if wanted > actual => {
+            let advice = "leave the size out, or give no more than it has";
+            Err(OpenErrorWhy::Size { actual, wanted, advice })
+        }
+        Some(wanted) => check_whole(wanted, block_size).map(|()| wanted),
+        None => check_whole(actual, block_size).map(|()| actual),
+    }
+}
+
+/// Whether direct I/O of whole blocks goes; `Err` says why not.
+fn takes_direct(
+    file: &OwnedFd,
+    flags: OFlags,
+    kind: Option<Kind>,
+    block_size: u32,
+) -> Result<(), Cow<'static, str>> {
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let direct = rustix::fs::open(&path, flags | OFlags::DIRECT, Mode::empty())
+        .map_err(|error| format!("opening it with O_DIRECT: {}", io::Error::from(error)))?;
+    if kind == Some(Kind::Block) {
+        return Ok(());
+    }
+    let align = direct_alignment(&direct);
+    match align {
+        Some(0) => Err("the file system does none for this file".into()),
+        Some(align) if align > block_size => {
+            Err(format!("it needs multiples of {align} bytes, blocks are {block_size}").into())
+        }
+        Some(_) => Ok(()),
+        None => probe(&direct, block_size),
+    }
+}
+
+/// Bytes that offset and length of direct I/O are multiples of; `None` if the system tells not.
+fn direct_alignment(file: &OwnedFd) -> Option<u32> {
+    let flags = StatxFlags::DIOALIGN;
+    let stat = rustix::fs::statx(file.as_fd(), "", AtFlags::EMPTY_PATH, flags).ok()?;
+    (stat.stx_mask & flags.bits() != 0).then_some(stat.stx_dio_offset_align)
+}
+
+/// Tries a direct read of one block, where the system does not tell what it takes.
+fn probe(file: &OwnedFd, block_size: u32) -> Result<(), Cow<'static, str>> {
+    #[repr(align(4096))]
+    struct Page([u8; 4096]);
+    let mut page = Page([0; 4096]);
+    match rustix::io::pread(file, &mut page.0[..block_size as usize], 0) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(format!("reading {block_size} bytes: {}", io::Error::from(error)).into()),
+    }
+}
+
+/// Whether a deallocated range is freed and reads as zeroes.
+fn can_deallocate(file: &OwnedFd, kind: Option<Kind>, size: u64) -> bool {
+    if kind == Some(Kind::Block) {
+        return block_device_frees(file);
+    }
+    // Past the end nothing is changed, but a file system that cannot says so.
+    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    rustix::fs::fallocate(file, flags, size.next_multiple_of(4096), 4096).is_ok()
+}
+
+/// Whether the drive zeroes ranges by itself, which is what punching a hole in it needs.
+fn block_device_frees(file: &OwnedFd) -> bool {
+    let Ok(stat) = rustix::fs::fstat(file) else { return false };
+    let (major, minor) = (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev));
+    let folder = PathBuf::from(format!("/sys/dev/block/{major}:{minor}"));
+    // A partition has no queue of its own: its drive's is one folder up.
+    let limits = [folder.join("queue"), folder.join("../queue")];
+    limits.iter().any(|queue| {
+        std::fs::read_to_string(queue.join("write_zeroes_max_bytes"))
+            .is_ok_and(|text| text.trim().parse::<u64>().is_ok_and(|max| max > 0))
+    })
+}
+
+fn system<T, E: Into<io::Error>>(
+    what: &'static str,
+    result: Result<T, E>,
+) -> Result<T, OpenErrorWhy> {
+    result.map_err(|source| OpenErrorWhy::System { what, source: source.into() })
+}

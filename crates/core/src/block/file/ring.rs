@@ -1,0 +1,213 @@
+//! io_uring as a [`Medium`].
+//!
+//! Calls are written to the submission ring as they come and go to the kernel with one system
+//! call a turn; answers are read from the shared ring without one. The kernel has the address
+//! of a buffer from the submission until the answer, and for that time the ring owns the buffer.
+
+use std::fmt;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+
+use io_uring::types::{CancelBuilder, Fixed, FsyncFlags};
+use io_uring::{IoUring, opcode, squeue};
+
+use super::medium::{Answer, Call, Medium, ZERO_WRITE};
+use crate::dma::{Buffer, Mapping};
+
+/// The ring's registered file: the one it was made for.
+const FILE: Fixed = Fixed(0);
+
+/// Tries of a submission the kernel has no memory for before the turn ends without it.
+const SUBMIT_TRIES: u32 = 16;
+
+pub(super) struct Ring {
+    ring: IoUring,
+    /// By slot: `Some` from issue to answer.
+    calls: Box<[Option<InKernel>]>,
+    /// Calls issued and not answered.
+    out: usize,
+    zeroes: Option<Mapping>,
+    /// Keeps the file open; the kernel also holds it as a registered file.
+    _file: OwnedFd,
+}
+
+/// What must stay in memory until a call is answered.
+struct InKernel {
+    buf: Option<Buffer>,
+}
+
+impl Ring {
+    /// A ring over `file` for calls in `slots` slots. Only the calling thread may use it.
+    pub(super) fn new(file: OwnedFd, slots: usize) -> io::Result<Self> {
+        let entries = u32::try_from(slots.next_power_of_two())
+            .map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
+        let ring = build(entries)?;
+        ring.submitter().register_files(&[file.as_raw_fd()])?;
+        let calls = (0..slots).map(|_| None).collect();
+        Ok(Self { ring, calls, out: 0, zeroes: None, _file: file })
+    }
+
+    /// The submission entry of a call on a buffer at `base` of `capacity` bytes.
+    fn entry(&mut self, call: Call, buf: Option<&mut Buffer>) -> squeue::Entry {
+        let (base, capacity) = match buf {
+            Some(buf) => (buf.as_mut_ptr(), buf.capacity()),
+            None => (std::ptr::null_mut(), 0),
+        };
+        let run = |skip: u32, len: u32| {
+            assert!(skip as usize + len as usize <= capacity, "a call runs past its buffer");
+            base.wrapping_add(skip as usize)
+        };
+        match call {
+            Call::Read { offset, skip, len } => {
+                opcode::Read::new(FILE, run(skip, len), len).offset(offset).build()
+            }
+            Call::Write { offset, skip, len, dsync } => {
+                opcode::Write::new(FILE, run(skip, len).cast_const(), len)
+                    .offset(offset)
+                    .rw_flags(if dsync { libc::RWF_DSYNC } else { 0 })
+                    .build()
+            }
+            Call::WriteZeroes { offset, len } => {
+                assert!(u64::from(len) <= ZERO_WRITE, "a write of zeroes runs past the zeroes");
+                let zeroes =
+                    self.zeroes.as_ref().map_or(std::ptr::null(), |z| z.as_ptr().cast_const());
+                opcode::Write::new(FILE, zeroes, len).offset(offset).build()
+            }
+            Call::Zero { offset, len, free } => {
+                let how =
+                    if free { libc::FALLOC_FL_PUNCH_HOLE } else { libc::FALLOC_FL_ZERO_RANGE };
+                opcode::Fallocate::new(FILE, len)
+                    .offset(offset)
+                    .mode(how | libc::FALLOC_FL_KEEP_SIZE)
+                    .build()
+            }
+            Call::Sync => opcode::Fsync::new(FILE).flags(FsyncFlags::DATASYNC).build(),
+        }
+    }
+
+    /// Whether a system call has anything to do: entries to take, or answers the kernel only
+    /// writes when asked.
+    fn needs_enter(&mut self) -> bool {
+        let sq = self.ring.submission();
+        !sq.is_empty() || sq.taskrun() || sq.cq_overflow()
+    }
+
+    /// Ends what can be ended and waits for every answer. `Err`: calls are still in the kernel.
+    fn drain(&mut self) -> io::Result<()> {
+        let mut answers = Vec::new();
+        while self.out > 0 {
+            retry(|| self.ring.submit())?;
+            // Not every kernel or call can be cancelled: then the answer comes by itself.
+            let _ = self.ring.submitter().register_sync_cancel(None, CancelBuilder::any());
+            self.reap(&mut answers);
+            answers.clear();
+            if self.out > 0 {
+                retry(|| self.ring.submit_and_wait(1))?;
+                self.reap(&mut answers);
+                answers.clear();
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Medium for Ring {
+    fn issue(&mut self, slot: usize, call: Call, mut buf: Option<Buffer>) {
+        assert!(self.calls[slot].is_none(), "slot {slot} has a call out");
+        if matches!(call, Call::WriteZeroes { .. }) && self.zeroes.is_none() {
+            let len = usize::try_from(ZERO_WRITE).unwrap_or(usize::MAX);
+            // Without it the write faults and is answered with EFAULT.
+            self.zeroes = Mapping::zeroes(len).ok();
+        }
+        let entry = self.entry(call, buf.as_mut()).user_data(slot as u64);
+        self.calls[slot] = Some(InKernel { buf });
+        self.out += 1;
+        // SAFETY: the entry names a run of a buffer (bounded by `entry`) that `self.calls` owns
+        // until the kernel has answered, or of the ring's zeroes; `drop` awaits every answer. The
+        // file is registered with the ring.
+        let pushed = unsafe { self.ring.submission().push(&entry) };
+        assert!(pushed.is_ok(), "the submission ring has an entry for every slot");
+    }
+
+    fn submit(&mut self) {
+        let mut tries = 0;
+        while self.needs_enter() {
+            match self.ring.submit() {
+                Ok(_) => {}
+                Err(error) if is_transient(&error) && tries < SUBMIT_TRIES => {
+                    std::thread::yield_now();
+                }
+                Err(error) => {
+                    tracing::error!(%error, "io_uring takes no operations");
+                    return;
+                }
+            }
+            tries += 1;
+            if tries > SUBMIT_TRIES {
+                return;
+            }
+        }
+    }
+
+    fn reap(&mut self, answers: &mut Vec<Answer>) {
+        for entry in self.ring.completion() {
+            let slot = usize::try_from(entry.user_data()).unwrap_or(usize::MAX);
+            let Some(call) = self.calls.get_mut(slot).and_then(Option::take) else {
+                debug_assert!(false, "an answer for slot {slot}, which has no call out");
+                continue;
+            };
+            self.out -= 1;
+            answers.push(Answer { slot, result: entry.result(), buf: call.buf });
+        }
+    }
+
+    fn event_fd(&self) -> Option<BorrowedFd<'_>> {
+        // SAFETY: the descriptor is the ring's own, open as long as `self` is borrowed.
+        Some(unsafe { BorrowedFd::borrow_raw(self.ring.as_raw_fd()) })
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        if let Err(error) = self.drain() {
+            tracing::error!(%error, calls = self.out, "io_uring does not answer: buffers are given up");
+            for call in &mut self.calls {
+                // The kernel may still write there: never lease that memory again.
+                std::mem::forget(call.take());
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Ring {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ring").field("out", &self.out).finish_non_exhaustive()
+    }
+}
+
+/// A ring with what the kernel offers: answers are written when this thread enters the kernel
+/// anyway, not by interrupting it.
+fn build(entries: u32) -> io::Result<IoUring> {
+    let mut builder = IoUring::builder();
+    builder.dontfork().setup_coop_taskrun().setup_taskrun_flag().setup_single_issuer();
+    builder.build(entries).or_else(|error| match error.raw_os_error() {
+        Some(libc::EINVAL) => IoUring::builder().dontfork().build(entries),
+        _ => Err(error),
+    })
+}
+
+/// Errors of a submission that go away.
+fn is_transient(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN | libc::EBUSY))
+}
+
+fn retry(mut call: impl FnMut() -> io::Result<usize>) -> io::Result<()> {
+    loop {
+        match call() {
+            Ok(_) => return Ok(()),
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) => return Ok(()),
+            Err(error) if is_transient(&error) => std::thread::yield_now(),
+            Err(error) => return Err(error),
+        }
+    }
+}
