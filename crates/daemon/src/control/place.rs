@@ -1,0 +1,86 @@
+//! Which reactor serves a connection.
+
+use std::path::Path;
+use std::sync::atomic::Ordering;
+
+use crate::reactor::Load;
+
+/// The reactor a new connection goes to: the one with the fewest connections among those on the
+/// NUMA node its packets arrive at, unless that node is clearly busier than the rest.
+pub(crate) fn place(loads: &[Load], nodes: &[Option<usize>], arrives_at: Option<usize>) -> usize {
+    let count = |index: usize| loads[index].connections.load(Ordering::Relaxed);
+    let fewest = |wanted: &dyn Fn(usize) -> bool| {
+        (0..loads.len()).filter(|&index| wanted(index)).min_by_key(|&index| count(index))
+    };
+    let anywhere = fewest(&|_| true).unwrap_or(0);
+    let near = arrives_at.and_then(|node| fewest(&|index| nodes[index] == Some(node)));
+    match near {
+        Some(near) if count(near) <= count(anywhere) + 1 => near,
+        _ => anywhere,
+    }
+}
+
+/// A move that evens out the I/O queues, `(from, to)`, if one is worth it.
+pub(crate) fn rebalance(loads: &[Load]) -> Option<(usize, usize)> {
+    let queues = |index: &usize| loads[*index].io_queues.load(Ordering::Relaxed);
+    let most = (0..loads.len()).max_by_key(queues)?;
+    let least = (0..loads.len()).min_by_key(queues)?;
+    (queues(&most) >= queues(&least) + 2).then_some((most, least))
+}
+
+/// The NUMA node of a CPU, if the machine says.
+pub(crate) fn node_of(cpu: usize) -> Option<usize> {
+    node_in(Path::new("/sys/devices/system/cpu"), cpu)
+}
+
+fn node_in(sysfs: &Path, cpu: usize) -> Option<usize> {
+    let entries = std::fs::read_dir(sysfs.join(format!("cpu{cpu}"))).ok()?;
+    entries
+        .flatten()
+        .find_map(|entry| entry.file_name().to_str()?.strip_prefix("node")?.parse().ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn loads(of: &[(usize, usize)]) -> Vec<Load> {
+        of.iter()
+            .map(|&(connections, io_queues)| Load {
+                connections: connections.into(),
+                io_queues: io_queues.into(),
+            })
+            .collect()
+    }
+
+    #[test]
+    fn new_connections_go_where_there_are_fewest() {
+        let nodes = [None, None, None];
+        assert_eq!(place(&loads(&[(3, 0), (1, 0), (2, 0)]), &nodes, None), 1);
+        assert_eq!(place(&loads(&[(0, 0), (0, 0), (0, 0)]), &nodes, Some(0)), 0);
+    }
+
+    #[test]
+    fn the_node_the_packets_arrive_at_is_preferred_until_it_is_busier() {
+        let nodes = [Some(0), Some(0), Some(1), Some(1)];
+        assert_eq!(place(&loads(&[(2, 0), (2, 0), (3, 0), (4, 0)]), &nodes, Some(1)), 2);
+        assert_eq!(place(&loads(&[(2, 0), (1, 0), (4, 0), (4, 0)]), &nodes, Some(1)), 1);
+    }
+
+    #[test]
+    fn queues_move_only_where_it_evens_out() {
+        assert_eq!(rebalance(&loads(&[(0, 3), (0, 1)])), Some((0, 1)));
+        assert_eq!(rebalance(&loads(&[(0, 2), (0, 1)])), None);
+        assert_eq!(rebalance(&loads(&[(0, 5)])), None);
+        assert_eq!(rebalance(&[]), None);
+    }
+
+    #[test]
+    fn a_cpu_folder_names_its_node() {
+        let dir = std::env::temp_dir().join(format!("nvmeof-tgt-node-{}", std::process::id()));
+        std::fs::create_dir_all(dir.join("cpu5/node3")).unwrap();
+        assert_eq!(node_in(&dir, 5), Some(3));
+        assert_eq!(node_in(&dir, 6), None);
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+}

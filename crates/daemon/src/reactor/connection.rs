@@ -1,0 +1,94 @@
+//! One host connection as its reactor keeps it.
+
+use nvmeof_nvmf::{DeviceId, Queue};
+use nvmeof_pacing::{FlowId, Pacer};
+use nvmeof_transport::HostQueue;
+
+/// A connection: the fabric's end, the NVMe queue, and where its commands wait.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    /// The fabric's end.
+    pub(crate) fabric: Box<dyn HostQueue>,
+    /// The NVMe queue.
+    pub(crate) queue: Box<Queue>,
+    /// Commands between capsule and response on this reactor.
+    pub(crate) in_flight: u32,
+    /// Whether and where it is going.
+    pub(crate) phase: Phase,
+    /// When it last brought or took anything; decides who is polled without asking epoll.
+    pub(crate) active_at: u64,
+    /// It is in the reactor's list of connections to receive from.
+    pub(crate) listed: bool,
+    /// It may hold more than the last call brought: the reactor must not sleep.
+    pub(crate) unsettled: bool,
+    /// It is in the reactor's list of connections to flush.
+    pub(crate) dirty: bool,
+    /// The fabric has been told what Connect settled.
+    pub(crate) told_connected: bool,
+    flows: Vec<(DeviceId, FlowId)>,
+}
+
+/// The life of a connection on a reactor.
+///
+/// ```text
+///   Serving --> Leaving (drains, then moves to another reactor)
+///      |           |
+///      v           v
+///   Closing  (the fabric gives everything back) --> removed
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// Taking commands.
+    Serving,
+    /// Takes no new command; goes to reactor `to` when nothing is in flight.
+    Leaving {
+        /// Index of the other reactor.
+        to: usize,
+    },
+    /// The end has begun; nothing new is started for it.
+    Closing,
+}
+
+impl Connection {
+    pub(crate) fn new(fabric: Box<dyn HostQueue>, queue: Box<Queue>, now: u64) -> Self {
+        Self {
+            fabric,
+            queue,
+            in_flight: 0,
+            phase: Phase::Serving,
+            active_at: now,
+            listed: false,
+            unsettled: false,
+            dirty: false,
+            told_connected: false,
+            flows: Vec::new(),
+        }
+    }
+
+    /// Whether anything may still be started for it.
+    #[inline]
+    pub(crate) fn is_live(&self) -> bool {
+        self.phase != Phase::Closing
+    }
+
+    /// Whether it is a connected I/O queue.
+    pub(crate) fn is_io(&self) -> bool {
+        self.queue.connected().is_some_and(|info| !info.admin)
+    }
+
+    /// The lane in which this connection's commands for `device` wait.
+    #[inline]
+    pub(crate) fn flow(&mut self, device: DeviceId, pacer: &mut Pacer) -> FlowId {
+        if let Some((_, flow)) = self.flows.iter().find(|(of, _)| *of == device) {
+            return *flow;
+        }
+        let flow = pacer.add_flow(1);
+        self.flows.push((device, flow));
+        flow
+    }
+
+    /// Ends the lanes, giving back the tokens of what still waited there.
+    pub(crate) fn end_flows(&mut self, pacer: &mut Pacer) -> Vec<u64> {
+        self.flows.drain(..).flat_map(|(_, flow)| pacer.remove_flow(flow)).collect()
+    }
+}

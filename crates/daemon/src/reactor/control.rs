@@ -1,0 +1,85 @@
+//! Messages from the control plane and from other reactors.
+
+use nvmeof_nvmf::DeviceId;
+use nvmeof_transport::CloseReason;
+
+use super::Reactor;
+use super::kind;
+use super::mailbox::{Counts, Message};
+
+impl Reactor {
+    /// Does what the mailbox asks for.
+    pub(super) fn read_mailbox(&mut self, now: u64) {
+        self.mailbox.silence();
+        while let Some(message) = self.mailbox.try_recv() {
+            self.obey(message, now);
+        }
+    }
+
+    fn obey(&mut self, message: Message, now: u64) {
+        match message {
+            Message::Attach { parked, queue } => self.attach(parked, queue, now),
+            Message::AddDevice { id, device, reply } => {
+                let DeviceId(number) = id;
+                let token = u64::from(kind::DEVICE) << 56 | u64::from(number);
+                let result = self.devices.add(id, device, &self.pool, &self.poller, token);
+                // An asker that has gone needs no answer, here and below.
+                drop(reply.send(result));
+            }
+            Message::RemoveDevice { id, reply } => {
+                self.devices.remove(id, reply);
+                self.devices.retire();
+            }
+            Message::Abort(order) => {
+                let aborted = self.abort_here(&order, now);
+                if let Some(peer) = self.peers.get(order.from) {
+                    peer.send(Message::AbortDone { token: order.token, aborted });
+                }
+            }
+            Message::AbortDone { token, aborted } => self.abort_answered(token, aborted),
+            Message::MoveOne { to } => self.start_moving(to, now),
+            Message::Counts(reply) => drop(reply.send(self.counts())),
+            Message::Drain(reply) => {
+                self.draining = Some(reply);
+                for key in self.connections.keys() {
+                    if let Some(connection) = self.connections.get_mut(key) {
+                        connection.fabric.set_paused(true);
+                    }
+                }
+                self.next_tick = now;
+                self.finish_drain();
+            }
+            Message::Stop => self.stopping = true,
+        }
+    }
+
+    /// While draining: closes connections that have nothing in flight, and answers after the last.
+    pub(super) fn finish_drain(&mut self) {
+        if self.draining.is_none() {
+            return;
+        }
+        let now = self.now();
+        for key in self.connections.keys() {
+            if self.connections.get_mut(key).is_some_and(|c| c.in_flight == 0 && !c.dirty && c.is_live()) {
+                self.begin_close(key, CloseReason::Shutdown, now);
+            }
+        }
+        if self.connections.len() == 0
+            && self.devices.in_flight() == 0
+            && let Some(reply) = self.draining.take()
+        {
+            drop(reply.send(()));
+        }
+    }
+
+    fn counts(&self) -> Counts {
+        Counts {
+            connections: self.connections.len(),
+            io_queues: self.connections.iter().filter(|(_, c)| c.is_io()).count(),
+            requests: self.requests.len(),
+            buffers: self.pool.leased(),
+            permits: self.pacer.outstanding(),
+            waiting: self.pacer.waiting(),
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! What the layers below report, said as an NVMe failure. The status codes themselves are chosen
+//! in one place, `Failure::status`.
+
+use nvmeof_core::block::BlockError;
+use nvmeof_nvmf::{Failure, IoKind};
+use nvmeof_transport::FabricError;
+
+/// A device's error, for a command of this kind.
+pub(super) fn from_block(error: &BlockError, kind: IoKind) -> Failure {
+    match error {
+        BlockError::OutOfRange { .. } => Failure::LbaOutOfRange,
+        BlockError::ReadOnly => Failure::WriteProtected,
+        BlockError::NoSpace => Failure::NoSpace,
+        BlockError::Gone => Failure::DeviceGone,
+        BlockError::NoMemory => Failure::Busy,
+        BlockError::Unsupported { .. } => Failure::Unsupported,
+        _ => match kind {
+            IoKind::Read | IoKind::Compare | IoKind::Verify => Failure::MediaRead,
+            IoKind::Write
+            | IoKind::Flush
+            | IoKind::WriteZeroes { .. }
+            | IoKind::Deallocate { .. } => Failure::MediaWrite,
+        },
+    }
+}
+
+/// A fabric's error.
+pub(super) fn from_fabric(error: FabricError) -> Failure {
+    match error {
+        FabricError::DataDigest => Failure::TransientTransport,
+        FabricError::Transfer => Failure::DataTransfer,
+        FabricError::Closed => Failure::QueueDeleted,
+    }
+}

@@ -1,0 +1,108 @@
+//! When a reactor with nothing to do spins and when it sleeps.
+//!
+//! A wake-up costs several microseconds, which at depth 1 is most of a command's latency; spinning
+//! costs a core. So the time to spin follows what spinning has brought lately: it is kept as long
+//! as the next command tends to come within [`LONGEST`], and shrinks to nothing when it does not.
+
+use std::time::Duration;
+
+/// Nanoseconds; longer gaps are slept through.
+const LONGEST: u64 = 100_000;
+/// Nanoseconds; the first spin after a quiet time.
+const SHORTEST: u64 = 5_000;
+
+/// Decides between spinning and sleeping.
+#[derive(Debug)]
+pub(crate) struct Idle {
+    always_spin: bool,
+    window: u64,
+    idle_since: Option<u64>,
+    slept_at: Option<u64>,
+}
+
+/// What to do in a turn that found nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// Look again at once.
+    Spin,
+    /// Wait for an event.
+    Sleep,
+}
+
+impl Idle {
+    pub(crate) fn new(always_spin: bool) -> Self {
+        Self { always_spin, window: LONGEST, idle_since: None, slept_at: None }
+    }
+
+    /// A turn found work.
+    #[inline]
+    pub(crate) fn busy(&mut self, now: u64) {
+        if let Some(slept_at) = self.slept_at.take() {
+            // Work came after `gap` of idleness: had we spun that long, there were no wake-up.
+            let gap = now.saturating_sub(slept_at);
+            self.window = if gap <= LONGEST {
+                (self.window * 2).clamp(SHORTEST, LONGEST)
+            } else {
+                self.window / 2
+            };
+        }
+        self.idle_since = None;
+    }
+
+    /// A turn found nothing.
+    #[inline]
+    pub(crate) fn idle(&mut self, now: u64) -> Verdict {
+        if self.always_spin {
+            return Verdict::Spin;
+        }
+        let since = *self.idle_since.get_or_insert(now);
+        if now.saturating_sub(since) < self.window {
+            return Verdict::Spin;
+        }
+        self.slept_at.get_or_insert(since);
+        Verdict::Sleep
+    }
+
+    /// How long a sleep may last when something is due `at`.
+    pub(crate) fn timeout(now: u64, at: Option<u64>) -> Option<Duration> {
+        at.map(|at| Duration::from_nanos(at.saturating_sub(now)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spins_while_commands_come_soon_and_sleeps_when_they_do_not() {
+        let mut idle = Idle::new(false);
+        let mut now = 0;
+        // Commands one second apart: the window shrinks until it sleeps at once.
+        for _ in 0..40 {
+            idle.busy(now);
+            while idle.idle(now) == Verdict::Spin {
+                now += 1_000;
+            }
+            now += 1_000_000_000;
+        }
+        idle.busy(now);
+        assert_eq!(idle.idle(now), Verdict::Sleep);
+        // Commands 20 us apart: it learns to spin through the gaps.
+        for _ in 0..10 {
+            now += 20_000;
+            idle.busy(now);
+            let _ = idle.idle(now);
+        }
+        now += 20_000;
+        idle.busy(now);
+        assert_eq!(idle.idle(now), Verdict::Spin);
+        assert_eq!(idle.idle(now + 19_000), Verdict::Spin);
+    }
+
+    #[test]
+    fn busy_poll_never_sleeps() {
+        let mut idle = Idle::new(true);
+        assert_eq!(idle.idle(0), Verdict::Spin);
+        assert_eq!(idle.idle(u64::MAX), Verdict::Spin);
+    }
+}

@@ -1,0 +1,365 @@
+//! An I/O command's way through a reactor. What comes next is decided by the request's own state
+//! machine (`nvmf::request`); this file does it: permit, buffer, host data, device, response.
+
+use nvmeof_core::block::{BlockOp, BlockOpKind, Completed};
+use nvmeof_core::dma::{Buffer, LeaseError, Payload};
+use nvmeof_nvmf::request::{DeviceOp, Request, Step};
+use nvmeof_nvmf::{DataSource, Failure, IoCommand, IoKind, Response};
+use nvmeof_pacing::{Cost, FlowId, Outcome, Permit};
+use nvmeof_transport::{FabricError, FabricOp};
+use nvmeof_wire::{Sgl, Sqe};
+
+use super::Reactor;
+use super::failure::{from_block, from_fabric};
+use super::kind;
+use super::slots::Key;
+
+/// A command between capsule and response.
+#[derive(Debug)]
+pub(super) enum Pending {
+    /// An I/O command.
+    Io(Io),
+    /// An admin or fabrics command that moves data.
+    Admin(Admin),
+    /// An Abort that waits for the reactors' answers.
+    Abort {
+        /// Where it came from.
+        connection: Key,
+        /// Its own command identifier.
+        cid: u16,
+        /// Reactors that have not answered.
+        answers_due: usize,
+        /// One of them has aborted the command.
+        aborted: bool,
+    },
+}
+
+/// An I/O command.
+#[derive(Debug)]
+pub(super) struct Io {
+    /// Where it came from; stale once that connection is gone.
+    pub(super) connection: Key,
+    /// The lane it waits in.
+    pub(super) flow: FlowId,
+    /// Its state.
+    pub(super) request: Request<Buffer, Permit>,
+}
+
+/// An admin or fabrics command.
+#[derive(Debug)]
+pub(super) struct Admin {
+    /// Where it came from.
+    pub(super) connection: Key,
+    /// Its state.
+    pub(super) stage: AdminStage,
+}
+
+/// Where an admin command stands: `Reply -> Sending`, or `Fetch -> Pulling`.
+#[derive(Debug)]
+pub(super) enum AdminStage {
+    /// Has its answer, wants a buffer to send it from.
+    Reply {
+        /// The data.
+        data: Vec<u8>,
+        /// Where the host wants it.
+        sgl: Sgl,
+        /// What follows it.
+        response: Response,
+    },
+    /// Wants a buffer for the host's data.
+    Fetch {
+        /// The command.
+        sqe: Sqe,
+        /// Bytes.
+        len: u32,
+        /// Where they are.
+        sgl: Sgl,
+    },
+    /// The fabric fetches the host's data and owns the buffer.
+    Pulling {
+        /// The command.
+        sqe: Sqe,
+    },
+    /// The fabric sends the answer and owns the buffer.
+    Sending,
+}
+
+impl Reactor {
+    /// A checked I/O command joins its flow's lane.
+    #[inline]
+    pub(super) fn start_io(&mut self, key: Key, io: IoCommand, data: Option<Buffer>, now: u64) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        let inline = match io.source {
+            Some(DataSource::InCapsule { offset }) => {
+                data.and_then(|data| cut(data, offset, io.data_len()))
+            }
+            _ => None,
+        };
+        let flow = connection.flow(io.device, &mut self.pacer);
+        connection.in_flight += 1;
+        let request = Request::new(io, inline);
+        let cost = request.cost();
+        let request = self.requests.insert(Pending::Io(Io { connection: key, flow, request }));
+        let admissible = u32::try_from(cost).is_ok_and(|bytes| {
+            self.pacer.enqueue(flow, Cost { bytes }, request.token(kind::REQUEST)).is_ok()
+        });
+        if !admissible {
+            // Not possible with limits that were derived together; said to the host all the same.
+            self.finish(request, Err(Failure::InvalidField), None, now);
+        }
+    }
+
+    /// Starts every command that may start.
+    pub(super) fn admit(&mut self, now: u64) -> bool {
+        let mut busy = self.retry_starved(now);
+        while let Some((token, permit)) = self.pacer.next(now) {
+            busy = true;
+            let (_, request) = Key::from_token(token);
+            let Some(Pending::Io(io)) = self.requests.get_mut(request) else {
+                // Cancelled commands are taken out of their lanes, so this is nobody's.
+                debug_assert!(false, "a permit for a command that is gone");
+                self.pacer.release(permit, Outcome::default(), now);
+                continue;
+            };
+            let step = io.request.admitted(permit);
+            self.drive(request, step, now);
+        }
+        busy
+    }
+
+    /// Commands that found the pool empty come first, oldest first.
+    fn retry_starved(&mut self, now: u64) -> bool {
+        let mut busy = false;
+        for _ in 0..self.starved.len() {
+            let Some(request) = self.starved.pop_front() else { break };
+            let Some(Pending::Io(io)) = self.requests.get_mut(request) else { continue };
+            let len = io.request.buffer_wanted();
+            let before = self.starved.len();
+            self.drive(request, Step::Lease { len }, now);
+            if self.starved.len() > before {
+                // Still empty. It went to the back: put it in front again and leave it there.
+                if let Some(request) = self.starved.pop_back() {
+                    self.starved.push_front(request);
+                }
+                break;
+            }
+            busy = true;
+        }
+        for _ in 0..self.admin_waiting.len() {
+            let Some(request) = self.admin_waiting.pop_front() else { break };
+            let before = self.admin_waiting.len();
+            self.advance_admin(request, now);
+            if self.admin_waiting.len() > before {
+                self.admin_waiting.rotate_right(1);
+                break;
+            }
+            busy = true;
+        }
+        busy
+    }
+
+    /// Does what a request asks for until it waits for something or is over.
+    fn drive(&mut self, request: Key, mut step: Step<Buffer>, now: u64) {
+        loop {
+            let Some(Pending::Io(io)) = self.requests.get_mut(request) else { return };
+            let command = *io.request.io();
+            let key = io.connection;
+            let live = self.connections.get_mut(key).is_some_and(|c| c.is_live());
+            if !live {
+                // Nobody is left to answer. What the step holds goes back to the pool here.
+                drop(step);
+                self.drop_request(request, now);
+                return;
+            }
+            step = match step {
+                Step::Lease { len } => {
+                    if command.kind == IoKind::Read && self.lend(request, &command, now) {
+                        return;
+                    }
+                    let Some(Pending::Io(io)) = self.requests.get_mut(request) else { return };
+                    match usize::try_from(len).map(|len| self.pool.lease(len)) {
+                        Ok(Ok(buf)) => io.request.leased(buf),
+                        Ok(Err(LeaseError::Exhausted)) => {
+                            self.starved.push_back(request);
+                            return;
+                        }
+                        Ok(Err(LeaseError::NoMemory { .. })) => io.request.fail(Failure::Busy),
+                        _ => io.request.fail(Failure::InvalidField),
+                    }
+                }
+                Step::Pull { buf, sgl } => {
+                    let token = request.token(kind::REQUEST);
+                    let op = FabricOp::Pull { token, cid: command.cid, sgl, buf };
+                    self.submit_fabric(request, key, op, now);
+                    return;
+                }
+                Step::Ranges { list } => {
+                    let Some(connection) = self.connections.get_mut(key) else { return };
+                    let extents = connection.queue.parse_ranges(&command, list.as_slice());
+                    let Some(Pending::Io(io)) = self.requests.get_mut(request) else { return };
+                    io.request.ranges(extents)
+                }
+                Step::Device { op, offset, len, buf } => {
+                    let token = request.token(kind::REQUEST);
+                    let op = BlockOp { token, kind: block_kind(op), offset, len, buf };
+                    match self.devices.submit(command.device, op) {
+                        Ok(()) => return,
+                        Err((op, error)) => {
+                            drop(op);
+                            let Some(Pending::Io(io)) = self.requests.get_mut(request) else {
+                                return;
+                            };
+                            io.request.fail(from_block(&error, command.kind))
+                        }
+                    }
+                }
+                Step::Finish { outcome, data } => {
+                    self.finish(request, outcome, data.map(Payload::Buffer), now);
+                    return;
+                }
+            };
+        }
+    }
+
+    /// Answers a read from what the device lends, if it lends.
+    #[inline]
+    fn lend(&mut self, request: Key, command: &IoCommand, now: u64) -> bool {
+        let Ok(len) = u32::try_from(command.len) else { return false };
+        let Some(lent) = self.devices.lend(command.device, command.offset, len) else {
+            return false;
+        };
+        let Some(Pending::Io(io)) = self.requests.get_mut(request) else { return false };
+        io.request.lent();
+        self.finish(request, Ok(()), Some(Payload::Lent(lent)), now);
+        true
+    }
+
+    /// Answers the host. A request with data lives on until the data has left.
+    fn finish(
+        &mut self,
+        request: Key,
+        outcome: Result<(), Failure>,
+        data: Option<Payload>,
+        now: u64,
+    ) {
+        let Some(Pending::Io(io)) = self.requests.get_mut(request) else { return };
+        let key = io.connection;
+        let IoCommand { cid, sgl, .. } = *io.request.io();
+        let Some(connection) = self.connections.get_mut(key).filter(|c| c.is_live()) else {
+            self.drop_request(request, now);
+            return;
+        };
+        let Response { cqe, elidable } = connection.queue.complete(cid, outcome);
+        let token = request.token(kind::REQUEST);
+        if data.is_some() {
+            let op = FabricOp::Respond { token, cqe, sgl, data, elidable };
+            self.submit_fabric(request, key, op, now);
+            return;
+        }
+        let op = FabricOp::Respond { token, cqe, sgl, data: None, elidable };
+        // Refused only while closing, and then nobody is left to read it.
+        let _ = connection.fabric.submit(op);
+        self.mark_dirty(key);
+        self.drop_request(request, now);
+    }
+
+    fn submit_fabric(&mut self, request: Key, key: Key, op: FabricOp, now: u64) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        if let Err(rejected) = connection.fabric.submit(op) {
+            drop(rejected);
+            self.drop_request(request, now);
+            return;
+        }
+        self.mark_dirty(key);
+    }
+
+    /// The host's data has come, or has not.
+    #[inline]
+    pub(super) fn pulled(
+        &mut self,
+        token: u64,
+        buf: Buffer,
+        result: Result<(), FabricError>,
+        now: u64,
+    ) {
+        let (_, request) = Key::from_token(token);
+        match self.requests.get_mut(request) {
+            Some(Pending::Io(io)) => {
+                let step = io.request.pulled(buf, result.map_err(from_fabric));
+                self.drive(request, step, now);
+            }
+            Some(Pending::Admin(_)) => self.admin_pulled(request, &buf, result, now),
+            _ => {}
+        }
+    }
+
+    /// A device has finished an operation.
+    #[inline]
+    pub(super) fn device_done(&mut self, done: Completed, now: u64) {
+        let (_, request) = Key::from_token(done.token);
+        let Some(Pending::Io(io)) = self.requests.get_mut(request) else { return };
+        let kind = io.request.io().kind;
+        let result = done.result.map_err(|error| {
+            tracing::warn!(?kind, %error, "a device failed a command");
+            from_block(&error, kind)
+        });
+        let step = io.request.device_done(done.buf, result);
+        self.drive(request, step, now);
+    }
+
+    /// The data of a response has left: the request is over.
+    #[inline]
+    pub(super) fn sent(&mut self, token: u64, now: u64) {
+        let (_, request) = Key::from_token(token);
+        self.drop_request(request, now);
+    }
+
+    /// Takes a request out and gives back all it holds.
+    pub(super) fn drop_request(&mut self, request: Key, now: u64) {
+        match self.requests.remove(request) {
+            Some(Pending::Io(io)) => {
+                self.one_less(io.connection);
+                if let Some(permit) = io.request.into_permit() {
+                    self.pacer.release(permit, Outcome::default(), now);
+                }
+            }
+            Some(Pending::Admin(Admin { connection, .. }) | Pending::Abort { connection, .. }) => {
+                self.one_less(connection);
+            }
+            None => {}
+        }
+    }
+
+    /// A connection has one command less in flight.
+    #[inline]
+    pub(super) fn one_less(&mut self, key: Key) {
+        if let Some(connection) = self.connections.get_mut(key) {
+            connection.in_flight -= 1;
+        }
+    }
+}
+
+/// The `len` bytes at `offset` of a capsule's data, at the start of its buffer.
+fn cut(mut data: Buffer, offset: u32, len: u32) -> Option<Buffer> {
+    let start = usize::try_from(offset).ok()?;
+    let len = usize::try_from(len).ok()?;
+    let end = start.checked_add(len)?;
+    if end > data.len() {
+        return None;
+    }
+    if start > 0 {
+        data.as_mut_slice().copy_within(start..end, 0);
+    }
+    data.truncate(len);
+    Some(data)
+}
+
+fn block_kind(op: DeviceOp) -> BlockOpKind {
+    match op {
+        DeviceOp::Read => BlockOpKind::Read,
+        DeviceOp::Write { fua } => BlockOpKind::Write { fua },
+        DeviceOp::Flush => BlockOpKind::Flush,
+        DeviceOp::WriteZeroes { fua, deallocate } => BlockOpKind::WriteZeroes { fua, deallocate },
+        DeviceOp::Deallocate => BlockOpKind::Deallocate,
+    }
+}

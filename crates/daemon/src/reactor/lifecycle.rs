@@ -1,0 +1,212 @@
+//! Connections come, move and go.
+
+use std::sync::atomic::Ordering;
+
+use nvmeof_nvmf::Queue;
+use nvmeof_transport::{CloseReason, ParkedQueue};
+
+use super::Reactor;
+use super::connection::{Connection, Phase};
+use super::io::{Admin, AdminStage, Pending};
+use super::kind;
+use super::mailbox::Message;
+use super::slots::Key;
+
+impl Reactor {
+    /// Takes a connection in.
+    pub(super) fn attach(&mut self, parked: Box<dyn ParkedQueue>, mut queue: Box<Queue>, now: u64) {
+        let peer = parked.peer();
+        if self.draining.is_some() || self.stopping {
+            self.load().connections.fetch_sub(1, Ordering::Relaxed);
+            queue.handle_disconnect(now);
+            return;
+        }
+        let fabric = match parked.unpark(&self.pool) {
+            Ok(fabric) => fabric,
+            Err(error) => {
+                tracing::warn!(peer, %error, "connection refused");
+                self.load().connections.fetch_sub(1, Ordering::Relaxed);
+                queue.handle_disconnect(now);
+                return;
+            }
+        };
+        let mut connection = Connection::new(fabric, queue, now);
+        connection.told_connected = connection.queue.connected().is_some();
+        let key = self.connections.insert(connection);
+        let registered = self.connections.get_mut(key).and_then(|connection| {
+            let fd = connection.fabric.fd()?;
+            Some(self.poller.add_socket(fd, key.token(kind::CONNECTION)))
+        });
+        if let Some(Err(error)) = registered {
+            tracing::warn!(peer, %error, "connection refused: it cannot be watched");
+            self.begin_close(key, CloseReason::Lost(error.to_string()), now);
+        }
+        self.list(key);
+        self.mark_dirty(key);
+    }
+
+    /// Starts a connection's end: nothing new begins for it, and the fabric gives back what it
+    /// holds before it says `Closed`.
+    pub(super) fn begin_close(&mut self, key: Key, why: CloseReason, now: u64) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        if !connection.is_live() {
+            return;
+        }
+        connection.phase = Phase::Closing;
+        connection.queue.handle_disconnect(now);
+        connection.fabric.close(why);
+        let waiting = connection.end_flows(&mut self.pacer);
+        self.list(key);
+        self.mark_dirty(key);
+        for token in waiting {
+            self.drop_request(Key::from_token(token).1, now);
+        }
+        // Commands of this connection that neither the fabric nor a device holds.
+        let idle: Vec<Key> = self
+            .requests
+            .iter()
+            .filter(|(_, pending)| match pending {
+                Pending::Admin(Admin { connection, stage }) => {
+                    *connection == key
+                        && matches!(stage, AdminStage::Reply { .. } | AdminStage::Fetch { .. })
+                }
+                Pending::Abort { connection, .. } => *connection == key,
+                Pending::Io(_) => false,
+            })
+            .map(|(request, _)| request)
+            .collect();
+        for request in idle {
+            self.drop_request(request, now);
+        }
+    }
+
+    /// The fabric has given everything back: the connection is gone. Commands a device still works
+    /// on end when it is done with their buffers.
+    pub(super) fn closed(&mut self, key: Key, reason: &CloseReason, now: u64) {
+        self.begin_close(key, reason.clone(), now);
+        let Some(connection) = self.connections.remove(key) else { return };
+        let info = connection.queue.connected();
+        self.load().connections.fetch_sub(1, Ordering::Relaxed);
+        if info.is_some_and(|info| !info.admin) {
+            self.load().io_queues.fetch_sub(1, Ordering::Relaxed);
+        }
+        tracing::debug!(
+            reactor = self.index,
+            qid = info.map(|info| info.qid),
+            cntlid = info.map(|info| info.cntlid),
+            %reason,
+            "connection closed"
+        );
+        if let CloseReason::Protocol(_) | CloseReason::Timeout(_) = reason {
+            tracing::warn!(%reason, "connection ended for its host's fault");
+        }
+        self.finish_drain();
+    }
+
+    /// Looks after one connection's timers and whether its controller still lives.
+    pub(super) fn connection_timers(&mut self, key: Key, now: u64) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        if connection.queue.deadline().is_some_and(|due| due <= now) {
+            connection.queue.handle_timeout(now);
+        }
+        if connection.fabric.deadline().is_some_and(|due| due <= now) {
+            self.list(key);
+        }
+        self.poll_queue(key, now);
+    }
+
+    /// Looks at every queue: events to report, controllers that have died.
+    pub(super) fn poll_queues(&mut self, now: u64) {
+        for key in self.connections.keys() {
+            self.poll_queue(key, now);
+        }
+    }
+
+    fn poll_queue(&mut self, key: Key, now: u64) {
+        while let Some(connection) = self.connections.get_mut(key).filter(|c| c.is_live()) {
+            if let Some(reason) = connection.queue.is_dead() {
+                tracing::info!(reactor = self.index, %reason, "queue ends with its controller");
+                self.begin_close(key, CloseReason::ControllerGone, now);
+                return;
+            }
+            let Some(response) = connection.queue.poll_event(now) else { return };
+            self.respond(key, response);
+        }
+    }
+
+    /// Sends one I/O connection off to another reactor: it drains first.
+    pub(super) fn start_moving(&mut self, to: usize, now: u64) {
+        let found = self
+            .connections
+            .iter()
+            .find(|(_, connection)| connection.phase == Phase::Serving && connection.is_io())
+            .map(|(key, _)| key);
+        let Some(key) = found else { return };
+        if let Some(connection) = self.connections.get_mut(key) {
+            connection.phase = Phase::Leaving { to };
+            connection.fabric.set_paused(true);
+            self.leaving.push(key);
+        }
+        self.move_leaving(now);
+    }
+
+    /// Moves the leaving connections of which nothing is in flight here any more.
+    pub(super) fn move_leaving(&mut self, now: u64) {
+        for key in std::mem::take(&mut self.leaving) {
+            if let Some(still_here) = self.move_if_idle(key, now) {
+                self.leaving.push(still_here);
+            }
+        }
+    }
+
+    /// Moves one leaving connection; gives back its key if it has to stay for now.
+    fn move_if_idle(&mut self, key: Key, now: u64) -> Option<Key> {
+        let connection = self.connections.get_mut(key)?;
+        let Phase::Leaving { to } = connection.phase else { return None };
+        if connection.in_flight > 0 || connection.dirty {
+            return Some(key);
+        }
+        let waiting = connection.end_flows(&mut self.pacer);
+        debug_assert!(waiting.is_empty(), "commands wait on a connection without any in flight");
+        let Connection { fabric, queue, .. } = self.connections.remove(key)?;
+        if let Some(fd) = fabric.fd() {
+            self.poller.remove(fd);
+        }
+        match fabric.park() {
+            Ok(parked) => {
+                tracing::debug!(from = self.index, to, "connection moved");
+                for (load, change) in [(&self.loads[to], 1), (self.load(), usize::MAX)] {
+                    load.io_queues.fetch_add(change, Ordering::Relaxed);
+                    load.connections.fetch_add(change, Ordering::Relaxed);
+                }
+                self.peers[to].send(Message::Attach { parked, queue });
+                None
+            }
+            Err(fabric) => Some(self.take_back(fabric, queue, to, now)),
+        }
+    }
+
+    /// A connection that still had something under way stays, to be asked again.
+    fn take_back(
+        &mut self,
+        fabric: Box<dyn nvmeof_transport::HostQueue>,
+        queue: Box<Queue>,
+        to: usize,
+        now: u64,
+    ) -> Key {
+        let mut connection = Connection::new(fabric, queue, now);
+        connection.told_connected = true;
+        connection.phase = Phase::Leaving { to };
+        let key = self.connections.insert(connection);
+        let registered = self.connections.get_mut(key).and_then(|connection| {
+            let fd = connection.fabric.fd()?;
+            Some(self.poller.add_socket(fd, key.token(kind::CONNECTION)))
+        });
+        if let Some(Err(error)) = registered {
+            self.begin_close(key, CloseReason::Lost(error.to_string()), now);
+        }
+        self.list(key);
+        self.mark_dirty(key);
+        key
+    }
+}

@@ -1,0 +1,206 @@
+//! How the control plane and other reactors speak to a reactor: a queue and an eventfd that wakes it.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+
+use anyhow::Context as _;
+use nvmeof_core::block::BlockDevice;
+use nvmeof_nvmf::{ControllerKey, DeviceId, Queue};
+use nvmeof_transport::ParkedQueue;
+use rustix::event::{EventfdFlags, eventfd};
+use tokio::sync::oneshot;
+
+/// What a reactor can be told.
+#[derive(Debug)]
+pub(crate) enum Message {
+    /// Serve this connection.
+    Attach {
+        /// The connection.
+        parked: Box<dyn ParkedQueue>,
+        /// Its NVMe queue; boxed, as it is far larger than the other messages.
+        queue: Box<Queue>,
+    },
+    /// Open a queue to this device, and say whether it worked.
+    AddDevice {
+        /// Name of the device from now on.
+        id: DeviceId,
+        /// The device.
+        device: Arc<dyn BlockDevice>,
+        /// Answered with the error's text if the device cannot be used.
+        reply: oneshot::Sender<Result<(), String>>,
+    },
+    /// Finish what is in flight on this device, then close the queue to it and answer.
+    RemoveDevice {
+        /// The device.
+        id: DeviceId,
+        /// Answered when nothing of the device is in use here.
+        reply: oneshot::Sender<()>,
+    },
+    /// Find a command of an I/O queue and abort it if it still waits.
+    Abort(AbortOrder),
+    /// The answer to an [`Message::Abort`] this reactor sent.
+    AbortDone {
+        /// Token of the Abort command.
+        token: u64,
+        /// The command was found waiting and has been aborted.
+        aborted: bool,
+    },
+    /// Move one I/O connection to another reactor.
+    MoveOne {
+        /// Index of the other reactor.
+        to: usize,
+    },
+    /// Say what is held.
+    Counts(oneshot::Sender<Counts>),
+    /// Take no new commands, finish those in flight, close every connection, then answer.
+    Drain(oneshot::Sender<()>),
+    /// Close what is left and end the thread.
+    Stop,
+}
+
+/// An Abort command on its way to the reactor that has the queue.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct AbortOrder {
+    /// Reactor that asks.
+    pub(crate) from: usize,
+    /// Token of the Abort command there.
+    pub(crate) token: u64,
+    /// Whose queue.
+    pub(crate) controller: ControllerKey,
+    /// The queue.
+    pub(crate) sqid: u16,
+    /// The command to abort.
+    pub(crate) cid: u16,
+}
+
+/// What a reactor holds: the counts a leak would show in.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    /// Connections of every kind.
+    pub(crate) connections: usize,
+    /// Connections that are I/O queues.
+    pub(crate) io_queues: usize,
+    /// Commands between capsule and response.
+    pub(crate) requests: usize,
+    /// Buffers out of the pool.
+    pub(crate) buffers: usize,
+    /// Permits out of the pacer.
+    pub(crate) permits: usize,
+    /// Commands that wait for admission.
+    pub(crate) waiting: usize,
+}
+
+impl std::ops::AddAssign for Counts {
+    fn add_assign(&mut self, other: Self) {
+        self.connections += other.connections;
+        self.io_queues += other.io_queues;
+        self.requests += other.requests;
+        self.buffers += other.buffers;
+        self.permits += other.permits;
+        self.waiting += other.waiting;
+    }
+}
+
+/// The sending end: cheap to clone, usable from any thread.
+#[derive(Debug, Clone)]
+pub(crate) struct Sender {
+    queue: mpsc::Sender<Message>,
+    bell: Arc<Bell>,
+}
+
+impl Sender {
+    /// Sends a message and wakes the reactor. A reactor that has ended drops it, and with it the
+    /// message's reply channel, which tells the asker.
+    pub(crate) fn send(&self, message: Message) {
+        if self.queue.send(message).is_ok() {
+            self.bell.ring();
+        }
+    }
+
+    /// Wakes the reactor without a message.
+    pub(crate) fn wake(&self) {
+        self.bell.ring();
+    }
+}
+
+/// The receiving end.
+#[derive(Debug)]
+pub(crate) struct Mailbox {
+    queue: mpsc::Receiver<Message>,
+    bell: Arc<Bell>,
+}
+
+impl Mailbox {
+    /// The next message, if there is one. Costs one load while the bell has not been rung.
+    #[inline]
+    pub(crate) fn rung(&self) -> bool {
+        self.bell.rung.load(Ordering::Relaxed)
+    }
+
+    /// Silences the bell; call before draining with [`try_recv`](Self::try_recv).
+    pub(crate) fn silence(&self) {
+        if self.bell.rung.swap(false, Ordering::AcqRel) {
+            let mut count = [0; 8];
+            // An empty eventfd means that another look has silenced it already.
+            let _ = rustix::io::read(&self.bell.fd, &mut count);
+        }
+    }
+
+    pub(crate) fn try_recv(&self) -> Option<Message> {
+        self.queue.try_recv().ok()
+    }
+}
+
+impl AsFd for Mailbox {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.bell.fd.as_fd()
+    }
+}
+
+/// An eventfd that is written at most once between two looks.
+#[derive(Debug)]
+struct Bell {
+    fd: OwnedFd,
+    rung: AtomicBool,
+}
+
+impl Bell {
+    fn ring(&self) {
+        if !self.rung.swap(true, Ordering::AcqRel) {
+            // Only a counter at its maximum refuses, and then the reactor is awake anyway.
+            let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
+        }
+    }
+}
+
+/// Both ends of a new mailbox.
+pub(crate) fn mailbox() -> anyhow::Result<(Sender, Mailbox)> {
+    let fd = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)
+        .context("cannot make the eventfd that wakes a reactor")?;
+    let bell = Arc::new(Bell { fd, rung: AtomicBool::new(false) });
+    let (sender, receiver) = mpsc::channel();
+    Ok((Sender { queue: sender, bell: Arc::clone(&bell) }, Mailbox { queue: receiver, bell }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ringing_twice_is_heard_once_and_no_message_is_lost() {
+        let (sender, mailbox) = mailbox().unwrap();
+        assert!(!mailbox.rung());
+        sender.send(Message::MoveOne { to: 1 });
+        sender.send(Message::MoveOne { to: 2 });
+        assert!(mailbox.rung());
+        mailbox.silence();
+        assert!(!mailbox.rung());
+        assert!(matches!(mailbox.try_recv(), Some(Message::MoveOne { to: 1 })));
+        assert!(matches!(mailbox.try_recv(), Some(Message::MoveOne { to: 2 })));
+        assert!(mailbox.try_recv().is_none());
+        sender.wake();
+        assert!(mailbox.rung());
+    }
+}

@@ -1,0 +1,246 @@
+//! A reactor: one pinned thread that owns connections, a queue to every device and a pacer, and
+//! takes each command from its capsule to its response. Nothing here is shared, locked or waited
+//! for; other threads speak to it through its [`mailbox`].
+//!
+//! | file | what |
+//! |---|---|
+//! | `turn` | one turn of the loop: receive, admit, devices, flush, timers |
+//! | `command` | a capsule's way into nvmf, and what becomes of admin commands |
+//! | `io` | an I/O command's way: permit, buffer, host data, device, response |
+//! | `lifecycle` | connections come, move and go |
+//! | `control` | messages from the control plane and other reactors |
+//! | `devices`, `connection`, `slots` | what is kept |
+//! | `idle`, `poller`, `mailbox` | when to sleep and what wakes |
+
+mod command;
+mod connection;
+mod control;
+mod devices;
+mod failure;
+mod idle;
+mod io;
+mod lifecycle;
+pub(crate) mod mailbox;
+mod poller;
+mod slots;
+#[cfg(test)]
+mod tests;
+mod turn;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use anyhow::Context as _;
+use nvmeof_core::block::Completed;
+use nvmeof_core::dma::{CorePool, Reserve, SharedPool};
+use nvmeof_nvmf::Target;
+use nvmeof_pacing::{Pacer, Policy};
+use nvmeof_transport::Event;
+use rustix::thread::{CpuSet, sched_setaffinity};
+use tokio::sync::oneshot;
+
+use connection::Connection;
+use devices::Devices;
+use idle::{Idle, Verdict};
+use io::Pending;
+use mailbox::{Mailbox, Sender};
+use poller::{Poller, Ready};
+use slots::{Key, Slots};
+
+/// What a reactor is made from.
+pub(crate) struct Plan {
+    /// Its place among the reactors.
+    pub(crate) index: usize,
+    /// CPU to run on.
+    pub(crate) cpu: Option<usize>,
+    /// Never sleep.
+    pub(crate) busy_poll: bool,
+    /// Where buffers come from.
+    pub(crate) pool: Arc<SharedPool>,
+    /// Policies of this core's pacer, made on its thread.
+    pub(crate) policies: Box<dyn FnOnce() -> Vec<Box<dyn Policy>> + Send>,
+    /// What hosts connect to.
+    pub(crate) target: Arc<Target>,
+    /// Every reactor's mailbox, this one's included.
+    pub(crate) peers: Vec<Sender>,
+    /// This one's.
+    pub(crate) mailbox: Mailbox,
+    /// Data buffers kept aside for admin commands.
+    pub(crate) admin_buffers: usize,
+    /// Bytes of each of them: the most one command moves.
+    pub(crate) max_transfer: usize,
+    /// How much each reactor serves.
+    pub(crate) loads: Arc<[Load]>,
+    /// Commands to make room for at start.
+    pub(crate) requests: usize,
+    /// The daemon's zero of time, the same on every reactor.
+    pub(crate) epoch: Instant,
+}
+
+/// How much a reactor serves. Raised by whoever places or moves a connection to it, lowered by the
+/// reactor that loses one; read to place the next one.
+#[derive(Debug, Default)]
+pub(crate) struct Load {
+    /// Connections placed here.
+    pub(crate) connections: AtomicUsize,
+    /// Those of them that are I/O queues.
+    pub(crate) io_queues: AtomicUsize,
+}
+
+/// A running reactor.
+#[derive(Debug)]
+pub(crate) struct Handle {
+    /// To speak to it.
+    pub(crate) sender: Sender,
+    /// To wait for its end.
+    pub(crate) thread: JoinHandle<()>,
+}
+
+/// Starts the thread and waits until it is ready to take connections.
+pub(crate) fn spawn(plan: Plan) -> anyhow::Result<Handle> {
+    let sender = plan.peers[plan.index].clone();
+    let (ready, started) = std::sync::mpsc::sync_channel(1);
+    let index = plan.index;
+    let thread = std::thread::Builder::new()
+        .name(format!("reactor-{index}"))
+        .spawn(move || match Reactor::new(plan) {
+            Ok(mut reactor) => {
+                let _ = ready.send(Ok(()));
+                reactor.run();
+            }
+            Err(error) => drop(ready.send(Err(error))),
+        })
+        .with_context(|| format!("cannot start the thread of reactor {index}"))?;
+    started
+        .recv()
+        .with_context(|| format!("reactor {index} ended before it was ready"))?
+        .with_context(|| format!("reactor {index} cannot start"))?;
+    Ok(Handle { sender, thread })
+}
+
+/// One reactor's whole state. Its methods are spread over this folder by what they are about.
+pub(crate) struct Reactor {
+    index: usize,
+    loads: Arc<[Load]>,
+    target: Arc<Target>,
+    /// The target's epoch when its queues were last looked at.
+    seen_epoch: u64,
+    peers: Vec<Sender>,
+    mailbox: Mailbox,
+    poller: Poller,
+    idle: Idle,
+    pool: CorePool,
+    /// Buffers of admin commands: kept aside, so that they never wait behind data.
+    admin_reserve: Reserve,
+    pacer: Pacer,
+    devices: Devices,
+    connections: Slots<Connection>,
+    requests: Slots<Pending>,
+    /// Admitted commands for which the pool had no buffer, oldest first.
+    starved: VecDeque<Key>,
+    /// Admin commands for which the admin reserve had no buffer, oldest first.
+    admin_waiting: VecDeque<Key>,
+    /// Connections to receive from in this turn.
+    receive: Vec<Key>,
+    /// Connections with output.
+    dirty: Vec<Key>,
+    /// Connections that drain before they move to another reactor.
+    leaving: Vec<Key>,
+    /// When timers are looked at next.
+    next_tick: u64,
+    /// Turns since epoll was last asked.
+    unpolled_turns: u32,
+    /// Answered when the last connection is gone.
+    draining: Option<oneshot::Sender<()>>,
+    stopping: bool,
+    epoch: Instant,
+    // Scratch space, kept for its capacity.
+    events: Vec<Event>,
+    completed: Vec<Completed>,
+    ready: Vec<Ready>,
+}
+
+/// Kinds of tokens, in a token's top byte.
+pub(super) mod kind {
+    /// A connection's socket.
+    pub(in crate::reactor) const CONNECTION: u8 = 1;
+    /// A request.
+    pub(in crate::reactor) const REQUEST: u8 = 2;
+    /// A device's completions.
+    pub(in crate::reactor) const DEVICE: u8 = 3;
+    /// The mailbox.
+    pub(in crate::reactor) const MAILBOX: u8 = 4;
+}
+
+impl Reactor {
+    /// Builds the state on the calling thread and pins it.
+    pub(crate) fn new(plan: Plan) -> anyhow::Result<Self> {
+        if let Some(cpu) = plan.cpu {
+            let mut set = CpuSet::new();
+            set.set(cpu);
+            sched_setaffinity(None, &set).with_context(|| format!("cannot run on CPU {cpu}"))?;
+        }
+        let poller = Poller::new().context("cannot make an epoll descriptor")?;
+        poller
+            .add_source(&plan.mailbox, u64::from(kind::MAILBOX) << 56)
+            .context("cannot watch the mailbox")?;
+        let pool = CorePool::new(&plan.pool);
+        let admin_reserve = pool
+            .reserve(plan.admin_buffers, plan.max_transfer)
+            .context("cannot reserve the buffers of admin commands")?;
+        Ok(Self {
+            index: plan.index,
+            loads: plan.loads,
+            seen_epoch: plan.target.epoch(),
+            target: plan.target,
+            peers: plan.peers,
+            mailbox: plan.mailbox,
+            poller,
+            idle: Idle::new(plan.busy_poll),
+            pool,
+            admin_reserve,
+            pacer: Pacer::new((plan.policies)()),
+            devices: Devices::default(),
+            connections: Slots::with_capacity(16),
+            requests: Slots::with_capacity(plan.requests),
+            starved: VecDeque::new(),
+            admin_waiting: VecDeque::new(),
+            receive: Vec::new(),
+            dirty: Vec::new(),
+            leaving: Vec::new(),
+            next_tick: 0,
+            unpolled_turns: 0,
+            draining: None,
+            stopping: false,
+            epoch: plan.epoch,
+            events: Vec::new(),
+            completed: Vec::new(),
+            ready: Vec::new(),
+        })
+    }
+
+    fn run(&mut self) {
+        while !self.stopping {
+            let now = self.now();
+            if self.turn(now) {
+                self.idle.busy(now);
+                continue;
+            }
+            match self.idle.idle(now) {
+                Verdict::Spin => std::hint::spin_loop(),
+                Verdict::Sleep => self.sleep(now),
+            }
+        }
+    }
+
+    fn load(&self) -> &Load {
+        &self.loads[self.index]
+    }
+
+    fn now(&self) -> u64 {
+        u64::try_from(self.epoch.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+}

@@ -1,0 +1,224 @@
+//! One turn of the loop. Admission runs in every turn, whatever brought the turn about.
+
+use nvmeof_transport::{Event, Progress};
+
+use super::Reactor;
+use super::idle::Idle;
+use super::kind;
+use super::slots::Key;
+
+/// Nanoseconds between two looks at the timers.
+const TICK: u64 = 100_000_000;
+/// A connection that was active within so many nanoseconds is read from without asking epoll.
+const ACTIVE: u64 = 200_000;
+/// So many connections are read from without asking epoll.
+const DIRECT: usize = 8;
+/// While some are, epoll is asked every so many turns for the others.
+const TURNS_BETWEEN_POLLS: u32 = 16;
+/// Nanoseconds to the next try when the pool is empty and another core may give buffers back.
+const STARVED_RETRY: u64 = 200_000;
+
+impl Reactor {
+    /// Does what there is to do; false if that was nothing.
+    pub(super) fn turn(&mut self, now: u64) -> bool {
+        let mut busy = false;
+        if self.mailbox.rung() {
+            self.read_mailbox(now);
+            busy = true;
+        }
+        if self.target.epoch() != self.seen_epoch {
+            self.seen_epoch = self.target.epoch();
+            self.poll_queues(now);
+            busy = true;
+        }
+        self.find_ready();
+        busy |= self.receive_all(now);
+        busy |= self.admit(now);
+        busy |= self.poll_devices(now);
+        busy |= self.flush_all(now);
+        if self.pacer.waiting() > 0 {
+            // What was sent gave permits back: the next command starts in this turn, not the next.
+            busy |= self.admit(now);
+        }
+        if !self.leaving.is_empty() {
+            self.move_leaving(now);
+        }
+        if now >= self.next_tick {
+            self.tick(now);
+        }
+        busy
+    }
+
+    /// Waits for something to happen. Every connection has been read until nothing was left, so
+    /// the next edge will be seen.
+    pub(super) fn sleep(&mut self, now: u64) {
+        if !self.receive_is_settled() || !self.dirty.is_empty() || !self.leaving.is_empty() {
+            return;
+        }
+        self.pool.trim();
+        let mut due = self.pacer.next_wakeup();
+        if self.connections.len() > 0 || self.devices.any_retiring() {
+            due = Some(due.unwrap_or(u64::MAX).min(self.next_tick));
+        }
+        if !self.starved.is_empty() || !self.admin_waiting.is_empty() {
+            due = Some(due.unwrap_or(u64::MAX).min(now + STARVED_RETRY));
+        }
+        self.wait(Idle::timeout(now, due));
+    }
+
+    /// Brings in what epoll knows, without waiting. While active connections are read from
+    /// directly it is asked only now and then.
+    fn find_ready(&mut self) {
+        self.unpolled_turns += 1;
+        if self.receive.is_empty() || self.unpolled_turns >= TURNS_BETWEEN_POLLS {
+            self.wait(Some(std::time::Duration::ZERO));
+        }
+    }
+
+    fn wait(&mut self, timeout: Option<std::time::Duration>) {
+        self.unpolled_turns = 0;
+        let mut ready = std::mem::take(&mut self.ready);
+        self.poller.wait(timeout, &mut ready);
+        for event in ready.drain(..) {
+            let (what, key) = Key::from_token(event.token);
+            if what != kind::CONNECTION {
+                continue; // The mailbox and the devices are looked at in every turn anyway.
+            }
+            if event.readable {
+                self.list(key);
+            }
+            if event.writable {
+                self.mark_dirty(key);
+            }
+        }
+        self.ready = ready;
+    }
+
+    /// Puts a connection on the list to receive from.
+    pub(super) fn list(&mut self, key: Key) {
+        if let Some(connection) = self.connections.get_mut(key)
+            && !connection.listed
+        {
+            connection.listed = true;
+            connection.unsettled = true;
+            self.receive.push(key);
+        } else if let Some(connection) = self.connections.get_mut(key) {
+            connection.unsettled = true;
+        }
+    }
+
+    /// Puts a connection on the list to flush.
+    #[inline]
+    pub(super) fn mark_dirty(&mut self, key: Key) {
+        if let Some(connection) = self.connections.get_mut(key)
+            && !connection.dirty
+        {
+            connection.dirty = true;
+            self.dirty.push(key);
+        }
+    }
+
+    /// Whether every listed connection has been read until nothing was left.
+    fn receive_is_settled(&mut self) -> bool {
+        let Self { receive, connections, .. } = self;
+        receive.iter().all(|&key| connections.get_mut(key).is_none_or(|c| !c.unsettled))
+    }
+
+    fn receive_all(&mut self, now: u64) -> bool {
+        let mut busy = false;
+        let mut index = 0;
+        let mut direct = 0;
+        while let Some(&key) = self.receive.get(index) {
+            if self.receive_one(key, now, &mut direct) {
+                busy = true;
+            }
+            let stays = self.connections.get_mut(key).is_some_and(|connection| connection.listed);
+            if stays {
+                index += 1;
+            } else {
+                self.receive.swap_remove(index);
+            }
+        }
+        busy
+    }
+
+    /// Receives from one connection; afterwards it is on the list only if it should be read from
+    /// again next turn without being asked for by epoll.
+    fn receive_one(&mut self, key: Key, now: u64, direct: &mut usize) -> bool {
+        let Some(connection) = self.connections.get_mut(key) else { return false };
+        let mut events = std::mem::take(&mut self.events);
+        let progress = connection.fabric.receive(now, &mut events);
+        let busy = !events.is_empty() || progress == Progress::More;
+        connection.unsettled = progress == Progress::More;
+        if busy {
+            connection.active_at = now;
+        }
+        let recent = now.saturating_sub(connection.active_at) < ACTIVE && *direct < DIRECT;
+        if recent {
+            *direct += 1;
+        }
+        self.handle_events(key, &mut events, now);
+        self.events = events;
+        // Handling the events may have asked for another look.
+        if let Some(connection) = self.connections.get_mut(key) {
+            connection.listed = connection.unsettled || recent;
+        }
+        busy
+    }
+
+    fn flush_all(&mut self, now: u64) -> bool {
+        let busy = !self.dirty.is_empty();
+        let mut events = std::mem::take(&mut self.events);
+        let mut again = Vec::new();
+        for key in std::mem::take(&mut self.dirty) {
+            let Some(connection) = self.connections.get_mut(key) else { continue };
+            connection.dirty = false;
+            if connection.fabric.flush(now, &mut events) == Progress::More {
+                again.push(key);
+            }
+            connection.active_at = now;
+            self.handle_events(key, &mut events, now);
+        }
+        self.events = events;
+        for key in again {
+            self.mark_dirty(key);
+        }
+        busy
+    }
+
+    fn handle_events(&mut self, key: Key, events: &mut Vec<Event>, now: u64) {
+        for event in events.drain(..) {
+            match event {
+                Event::Command { sqe, data } => self.command(key, &sqe, data, now),
+                Event::CommandFailed { sqe, error } => self.command_failed(key, &sqe, error, now),
+                Event::Pulled { token, buf, result } => self.pulled(token, buf, result, now),
+                Event::Sent { token, data } => {
+                    drop(data);
+                    self.sent(token, now);
+                }
+                Event::Closed { reason } => self.closed(key, &reason, now),
+            }
+        }
+    }
+
+    fn poll_devices(&mut self, now: u64) -> bool {
+        let mut completed = std::mem::take(&mut self.completed);
+        self.devices.poll(&mut completed);
+        let busy = !completed.is_empty();
+        for done in completed.drain(..) {
+            self.device_done(done, now);
+        }
+        self.completed = completed;
+        busy
+    }
+
+    /// Timers: keep-alive, stalled handshakes, connections on the move, devices on the way out.
+    fn tick(&mut self, now: u64) {
+        self.next_tick = now + TICK;
+        for key in self.connections.keys() {
+            self.connection_timers(key, now);
+        }
+        self.devices.retire();
+        self.finish_drain();
+    }
+}
