@@ -19,10 +19,12 @@ mod features;
 mod properties;
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use nvmeof_wire::Nqn;
+use nvmeof_wire::fabrics::Connect;
 
 pub(crate) use counters::{IoCounters, IoTotals};
 pub(crate) use error_log::{ErrorLog, ErrorRecord};
@@ -30,6 +32,7 @@ pub(crate) use events::{ChangedNamespaces, Event, Events};
 pub(crate) use features::FeatureStore;
 pub(crate) use properties::CcChange;
 
+use crate::failure::Failure;
 use crate::limits::Limits;
 use crate::namespace::NamespaceTable;
 use crate::spec::{PortId, TransportKind};
@@ -111,6 +114,8 @@ pub(crate) struct Controller {
     pub(crate) port: PortId,
     pub(crate) transport: TransportKind,
     pub(crate) limits: Limits,
+    /// The target's address the admin queue's connection came to.
+    local_address: OnceLock<IpAddr>,
     /// Bit 0: I/O commands may run. Above it the incarnation, bumped by reset and death.
     stamp: AtomicU32,
     /// A [`DeathReason`], 0 while alive.
@@ -119,8 +124,11 @@ pub(crate) struct Controller {
     csts: AtomicU32,
     /// Effective keep-alive timeout in milliseconds, 0: none (feature 0Fh).
     kato_ms: AtomicU32,
-    /// Every write is to be on the medium at once: feature 06h is off.
+    /// Every write is to be on the medium at once: feature 06h is off, or the host knows of no cache.
     write_through: AtomicBool,
+    /// Identify Controller reports a volatile write cache (VWC). Settled when the host enables the
+    /// controller, because hosts read it once.
+    volatile_cache: AtomicBool,
     /// An event waits for an Asynchronous Event Request.
     attention: AtomicBool,
     notifier: Arc<Notifier>,
@@ -170,12 +178,14 @@ impl Controller {
             port: new.port,
             transport: new.transport,
             limits,
+            local_address: OnceLock::new(),
             stamp: AtomicU32::new(0),
             death: AtomicU8::new(0),
             cc: AtomicU32::new(0),
             csts: AtomicU32::new(0),
             kato_ms: AtomicU32::new(limits.keep_alive(new.kato_ms)),
             write_through: AtomicBool::new(false),
+            volatile_cache: AtomicBool::new(false),
             attention: AtomicBool::new(false),
             notifier,
             admin: Mutex::new(AdminState {
@@ -187,6 +197,17 @@ impl Controller {
                 retired: IoTotals::default(),
             }),
         }
+    }
+
+    /// The target's address the host used, if its fabric has such.
+    pub(crate) fn local_address(&self) -> Option<IpAddr> {
+        self.local_address.get().copied()
+    }
+
+    /// Says which of the target's addresses the host used; the first stays. An IPv4 address mapped into
+    /// IPv6 is the IPv4 one.
+    pub(crate) fn set_local_address(&self, address: IpAddr) {
+        let _ = self.local_address.set(address.to_canonical());
     }
 
     /// A discovery controller?
@@ -247,20 +268,41 @@ impl Controller {
         self.write_through.load(Ordering::Relaxed)
     }
 
+    /// Does Identify Controller report a volatile write cache?
+    pub(crate) fn reports_volatile_cache(&self) -> bool {
+        self.volatile_cache.load(Ordering::Relaxed)
+    }
+
+    /// Settles whether this host is told of a volatile write cache. One that is not sends no Flush, so
+    /// a namespace with a cache that is added later is written through.
+    pub(super) fn settle_write_cache(&self) {
+        let present = self.subsystem.has_volatile_cache();
+        self.volatile_cache.store(present, Ordering::Relaxed);
+        self.set_write_cache(present);
+    }
+
     /// Turns the volatile write cache on or off (feature 06h).
     pub(crate) fn set_write_cache(&self, enabled: bool) {
         self.write_through.store(!enabled, Ordering::Relaxed);
     }
 
-    /// Adds an I/O queue. `None`: the ID is in use.
-    pub(crate) fn add_io_queue(&self, qid: u16) -> Option<Arc<IoCounters>> {
+    /// Adds an I/O queue, if the controller's [`Self::stamp`] is still this one.
+    ///
+    /// # Errors
+    /// [`Failure::ConnectParameter`] beyond what Number of Queues granted;
+    /// [`Failure::CommandSequence`] if the ID is in use or the controller was reset meanwhile.
+    pub(crate) fn add_io_queue(&self, qid: u16, stamp: u32) -> Result<Arc<IoCounters>, Failure> {
         let mut admin = self.admin();
-        if admin.io_queues.contains_key(&qid) {
-            return None;
+        if qid > admin.features.io_queues {
+            return Err(Failure::ConnectParameter { offset: Connect::QID_OFFSET, in_data: false });
+        }
+        // The stamp changes before the lock is taken to clear the queues, so this cannot be late.
+        if self.stamp() != stamp || admin.io_queues.contains_key(&qid) {
+            return Err(Failure::CommandSequence);
         }
         let counters = Arc::new(IoCounters::default());
         admin.io_queues.insert(qid, Arc::clone(&counters));
-        Some(counters)
+        Ok(counters)
     }
 
     /// Forgets an I/O queue. After a reset another queue may have its ID by now.

@@ -98,9 +98,9 @@ pub enum Failure {
     /// I/O command set combination (feature 19h).
     #[error("the I/O command set combination is rejected")]
     CommandSetRejected,
-    /// I/O command set is not supported (Identify CSI).
-    #[error("the I/O command set is not supported")]
-    CommandSetNotSupported,
+    /// I/O command set is not that of the namespace (Identify CSI).
+    #[error("the I/O command set is not that of the namespace")]
+    InvalidCommandSet,
 
     // I/O.
     /// Blocks beyond the namespace.
@@ -177,7 +177,7 @@ impl Failure {
             Self::AbortLimit => Status::ABORT_LIMIT_EXCEEDED,
             Self::InvalidControllerId => Status::INVALID_CONTROLLER_ID.with_dnr(),
             Self::CommandSetRejected => Status::COMMAND_SET_COMBINATION_REJECTED.with_dnr(),
-            Self::CommandSetNotSupported => Status::COMMAND_SET_NOT_SUPPORTED.with_dnr(),
+            Self::InvalidCommandSet => Status::INVALID_COMMAND_SET.with_dnr(),
 
             Self::LbaOutOfRange => Status::LBA_OUT_OF_RANGE.with_dnr(),
             Self::WriteProtected => Status::NAMESPACE_WRITE_PROTECTED.with_dnr(),

@@ -20,6 +20,7 @@
 mod admin;
 mod apply;
 mod controller;
+mod discovery;
 mod namespace;
 mod subsystem;
 

@@ -1,12 +1,35 @@
-//! Set and Get Features (Base 5.15 and 5.27).
+//! Get Features and Set Features (Base 5.15 and 5.27, NVM 4.1.4).
+//!
+//! Nothing is saveable: a saved value is the default one.
+
+use std::collections::BTreeMap;
 
 use nvmeof_wire::Sqe;
+use nvmeof_wire::features::{
+    Arbitration, ErrorRecovery, Fid, GetFeatures, HostIdentifier, NumberOfQueues, PowerManagement,
+    Select, SetFeatures, TemperatureThreshold, VolatileWriteCache, WriteAtomicity,
+};
+use nvmeof_wire::sqe::NSID_ALL;
 
-use crate::controller::Controller;
+use crate::admin::effects::Feature;
+use crate::controller::{AdminState, Controller, FeatureStore};
 use crate::failure::Failure;
+use crate::namespace::Lookup;
+
+/// The composite temperature, in kelvins: there is no sensor, and this is a room's 25 °C.
+pub(crate) const TEMPERATURE: u16 = 298;
+
+/// WCTEMP and the default over temperature threshold, in kelvins: what Base 5.17.2.1 recommends.
+pub(crate) const WARNING_TEMPERATURE: u16 = 0x157;
+
+/// CCTEMP in kelvins: 100 °C.
+pub(crate) const CRITICAL_TEMPERATURE: u16 = 373;
+
+/// Keep-alive timeout in milliseconds where no host has set one (Base 5.27.1.12: two minutes).
+const DEFAULT_KEEP_ALIVE_MS: u32 = 120_000;
 
 /// What Get Features answers.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct FeatureReply {
     /// Completion DW0.
     pub(crate) dw0: u32,
@@ -14,26 +37,290 @@ pub(crate) struct FeatureReply {
     pub(crate) data: Vec<u8>,
 }
 
+impl From<u32> for FeatureReply {
+    fn from(dw0: u32) -> Self {
+        Self { dw0, data: Vec::new() }
+    }
+}
+
 /// Bytes of data that this Set Features brings; the queue fetches them first.
 ///
 /// # Errors
-/// The feature is unknown, or the command is invalid whatever the data says.
-pub(crate) fn set_feature_data_len(_ctrl: &Controller, _sqe: &Sqe) -> Result<u32, Failure> {
-    Err(Failure::InvalidField)
+/// As [`set_feature`] for what is wrong whatever the data says. No feature that can be set has any data.
+pub(crate) fn set_feature_data_len(controller: &Controller, sqe: &Sqe) -> Result<u32, Failure> {
+    settable(controller, &SetFeatures::parse(sqe)).map(|_| 0)
 }
 
-/// Set Features; the completion's DW0.
+/// Carries out Set Features; the completion's DW0.
 ///
 /// # Errors
-/// As the specification says for the feature.
-pub(crate) fn set_feature(_ctrl: &Controller, _sqe: &Sqe, _data: &[u8]) -> Result<u32, Failure> {
-    Err(Failure::InvalidField)
+/// [`Failure::InvalidField`] for a feature this controller does not have or a value it cannot take; the
+/// others as NSID, SV and the feature have it.
+pub(crate) fn set_feature(
+    controller: &Controller,
+    sqe: &Sqe,
+    _data: &[u8],
+) -> Result<u32, Failure> {
+    let command = SetFeatures::parse(sqe);
+    let scope = settable(controller, &command)?;
+    let value = command.cdw11;
+    match command.fid {
+        Fid::KEEP_ALIVE_TIMER => set_keep_alive(controller, value)?,
+        Fid::VOLATILE_WRITE_CACHE => {
+            let enabled = VolatileWriteCache::from_bits(value).enabled();
+            controller.admin().features.write_cache = enabled;
+            controller.set_write_cache(enabled);
+        }
+        Fid::ASYNC_EVENTS => {
+            if value & !controller.abilities().async_event_mask() != 0 {
+                return Err(Failure::InvalidField);
+            }
+            controller.admin().features.async_event_config = value;
+        }
+        Fid::NUMBER_OF_QUEUES => return set_number_of_queues(controller, value),
+        _ => set_value(&mut controller.admin(), command.fid, scope, value)?,
+    }
+    Ok(0)
 }
 
-/// Get Features.
+/// Answers Get Features.
 ///
 /// # Errors
-/// As the specification says for the feature.
-pub(crate) fn get_feature(_ctrl: &Controller, _sqe: &Sqe) -> Result<FeatureReply, Failure> {
-    Err(Failure::InvalidField)
+/// [`Failure::InvalidField`] for a feature this controller does not have or a reserved selector,
+/// [`Failure::InvalidNamespace`] for an NSID that can name no namespace.
+pub(crate) fn get_feature(controller: &Controller, sqe: &Sqe) -> Result<FeatureReply, Failure> {
+    let command = GetFeatures::parse(sqe);
+    let feature = find(controller, command.fid)?;
+    let scope = if feature.per_namespace {
+        Scope::of(controller, command.nsid)?
+    } else {
+        Scope::Controller
+    };
+    let wanted = Wanted { fid: command.fid, cdw11: command.cdw11, scope };
+    match command.select {
+        Select::CURRENT => {
+            let admin = controller.admin();
+            wanted.value(&admin.features, controller.kato_ms(), &controller.host_id)
+        }
+        Select::DEFAULT | Select::SAVED => {
+            let defaults = FeatureStore::new(&controller.limits);
+            wanted.value(&defaults, DEFAULT_KEEP_ALIVE_MS, &[0; 16])
+        }
+        Select::SUPPORTED_CAPABILITIES => Ok(feature.capabilities().into_bits().into()),
+        _ => Err(Failure::InvalidField),
+    }
+}
+
+fn find(controller: &Controller, fid: Fid) -> Result<&'static Feature, Failure> {
+    controller.abilities().feature(fid).ok_or(Failure::InvalidField)
+}
+
+/// Whose feature is to be set, if it can be.
+fn settable(controller: &Controller, command: &SetFeatures) -> Result<Scope, Failure> {
+    let feature = find(controller, command.fid)?;
+    if command.save {
+        return Err(Failure::FeatureNotSaveable);
+    }
+    if feature.fid == Fid::HOST_IDENTIFIER {
+        // Connect brought it; over fabrics it stays (Base 5.27.1.25).
+        return Err(Failure::CommandSequence);
+    }
+    if !feature.changeable {
+        return Err(Failure::FeatureNotChangeable);
+    }
+    let scope = Scope::of(controller, command.nsid)?;
+    if scope != Scope::Controller && !feature.per_namespace {
+        return Err(Failure::FeatureNotNamespaceSpecific);
+    }
+    Ok(scope)
+}
+
+/// Whose value is meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Scope {
+    /// The controller's; of a namespace's feature, that of all of them. Hosts older than namespace
+    /// specific features send NSID 0 and mean the same.
+    Controller,
+    /// That of one active namespace.
+    Namespace(u32),
+}
+
+impl Scope {
+    fn of(controller: &Controller, nsid: u32) -> Result<Self, Failure> {
+        if nsid == 0 || nsid == NSID_ALL {
+            return Ok(Self::Controller);
+        }
+        match controller.namespaces().lookup(nsid) {
+            Lookup::Active(_) => Ok(Self::Namespace(nsid)),
+            Lookup::Inactive => Err(Failure::InvalidField),
+            Lookup::Invalid => Err(Failure::InvalidNamespace),
+        }
+    }
+}
+
+/// A value to get.
+#[derive(Debug)]
+struct Wanted {
+    fid: Fid,
+    /// Selectors, for the features that have some.
+    cdw11: u32,
+    scope: Scope,
+}
+
+impl Wanted {
+    fn value(
+        &self,
+        features: &FeatureStore,
+        kato_ms: u32,
+        host_id: &[u8; 16],
+    ) -> Result<FeatureReply, Failure> {
+        let value = match self.fid {
+            Fid::ARBITRATION => features.arbitration,
+            Fid::POWER_MANAGEMENT => features.power_management,
+            Fid::TEMPERATURE_THRESHOLD => self.threshold(features)?.into(),
+            Fid::ERROR_RECOVERY => features.error_recovery.get(self.scope),
+            Fid::VOLATILE_WRITE_CACHE => features.write_cache.into(),
+            Fid::NUMBER_OF_QUEUES => queue_counts(features.io_queues),
+            Fid::WRITE_ATOMICITY => features.write_atomicity,
+            Fid::ASYNC_EVENTS => features.async_event_config,
+            Fid::KEEP_ALIVE_TIMER => kato_ms,
+            Fid::HOST_IDENTIFIER if HostIdentifier::from_bits(self.cdw11).extended() => {
+                return Ok(FeatureReply { dw0: 0, data: host_id.to_vec() });
+            }
+            // The 64-bit identifier does not exist over fabrics.
+            _ => return Err(Failure::InvalidField),
+        };
+        Ok(value.into())
+    }
+
+    fn threshold(&self, features: &FeatureStore) -> Result<u16, Failure> {
+        let asked = TemperatureThreshold::from_bits(self.cdw11);
+        if asked.sensor() != COMPOSITE {
+            return Err(Failure::InvalidField);
+        }
+        match asked.threshold_type() {
+            OVER => Ok(features.temperature_over),
+            UNDER => Ok(features.temperature_under),
+            _ => Err(Failure::InvalidField),
+        }
+    }
+}
+
+/// TMPSEL: the composite temperature, and every sensor there is (Set Features only).
+const COMPOSITE: u8 = 0x0;
+const EVERY_SENSOR: u8 = 0xf;
+/// THSEL.
+const OVER: u8 = 0;
+const UNDER: u8 = 1;
+
+/// Sets a value of the store.
+fn set_value(admin: &mut AdminState, fid: Fid, scope: Scope, value: u32) -> Result<(), Failure> {
+    let features = &mut admin.features;
+    match fid {
+        Fid::ARBITRATION => {
+            let asked = Arbitration::from_bits(value);
+            features.arbitration = Arbitration::new()
+                .with_burst(asked.burst())
+                .with_low_weight(asked.low_weight())
+                .with_medium_weight(asked.medium_weight())
+                .with_high_weight(asked.high_weight())
+                .into_bits();
+        }
+        Fid::POWER_MANAGEMENT => {
+            let asked = PowerManagement::from_bits(value);
+            // NPSS: there is one power state.
+            if asked.power_state() != 0 {
+                return Err(Failure::InvalidField);
+            }
+            features.power_management =
+                PowerManagement::new().with_workload_hint(asked.workload_hint()).into_bits();
+        }
+        Fid::TEMPERATURE_THRESHOLD => {
+            let asked = TemperatureThreshold::from_bits(value);
+            if !matches!(asked.sensor(), COMPOSITE | EVERY_SENSOR) {
+                return Err(Failure::InvalidField);
+            }
+            match asked.threshold_type() {
+                OVER => features.temperature_over = asked.threshold(),
+                UNDER => features.temperature_under = asked.threshold(),
+                _ => return Err(Failure::InvalidField),
+            }
+        }
+        Fid::ERROR_RECOVERY => {
+            let asked = ErrorRecovery::from_bits(value);
+            // NSFEAT: no namespace reports deallocated blocks as errors.
+            if asked.deallocated_error() {
+                return Err(Failure::InvalidField);
+            }
+            let value = ErrorRecovery::new().with_time_limit(asked.time_limit());
+            features.error_recovery.set(scope, value.into_bits());
+        }
+        Fid::WRITE_ATOMICITY => {
+            let disable_normal = WriteAtomicity::from_bits(value).disable_normal();
+            features.write_atomicity =
+                WriteAtomicity::new().with_disable_normal(disable_normal).into_bits();
+        }
+        _ => return Err(Failure::InvalidField),
+    }
+    Ok(())
+}
+
+/// Number of Queues (Base 5.27.1.5): before the first I/O queue only, and no more than the limit. Over
+/// fabrics a submission queue has a completion queue of its own.
+fn set_number_of_queues(controller: &Controller, value: u32) -> Result<u32, Failure> {
+    let asked = NumberOfQueues::from_bits(value);
+    let submission = asked.submission().checked_add(1).ok_or(Failure::InvalidField)?;
+    let completion = asked.completion().checked_add(1).ok_or(Failure::InvalidField)?;
+    let mut admin = controller.admin();
+    if !admin.io_queues.is_empty() {
+        return Err(Failure::CommandSequence);
+    }
+    let granted = submission.min(completion).min(controller.limits.io_queues.max(1));
+    admin.features.io_queues = granted;
+    Ok(queue_counts(granted))
+}
+
+fn queue_counts(queues: u16) -> u32 {
+    let count = queues.saturating_sub(1);
+    NumberOfQueues::new().with_submission(count).with_completion(count).into_bits()
+}
+
+/// Keep Alive Timer (Base 5.27.1.12). The fabrics need one; a discovery controller may do without.
+fn set_keep_alive(controller: &Controller, kato_ms: u32) -> Result<(), Failure> {
+    if kato_ms == 0 && !controller.is_discovery() {
+        return Err(Failure::KeepAliveInvalid);
+    }
+    controller.set_kato_ms(kato_ms);
+    Ok(())
+}
+
+/// Error Recovery of every namespace (NVM 4.1.4.2).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ErrorRecoveries {
+    /// Of those without a value of their own.
+    rest: u32,
+    own: BTreeMap<u32, u32>,
+}
+
+impl ErrorRecoveries {
+    fn get(&self, scope: Scope) -> u32 {
+        match scope {
+            Scope::Controller => self.rest,
+            Scope::Namespace(nsid) => self.own.get(&nsid).copied().unwrap_or(self.rest),
+        }
+    }
+
+    fn set(&mut self, scope: Scope, value: u32) {
+        match scope {
+            Scope::Controller => *self = Self { rest: value, own: BTreeMap::new() },
+            Scope::Namespace(nsid) => {
+                self.own.insert(nsid, value);
+            }
+        }
+    }
+}
+
+/// Is a threshold of the composite temperature passed (SMART critical warning, Base 5.27.1.3)?
+pub(crate) fn temperature_warning(features: &FeatureStore) -> bool {
+    TEMPERATURE >= features.temperature_over || TEMPERATURE <= features.temperature_under
 }

@@ -3,6 +3,7 @@
 //! Nothing is saveable, so a reset brings the defaults back; the keep-alive timeout
 //! ([`Controller::kato_ms`](super::Controller::kato_ms)) and the Host Identifier outlive it.
 
+use crate::admin::features::{ErrorRecoveries, WARNING_TEMPERATURE};
 use crate::limits::Limits;
 
 /// Values as Get Features reports them in DW0.
@@ -16,8 +17,8 @@ pub(crate) struct FeatureStore {
     pub(crate) temperature_over: u16,
     /// 04h Temperature Threshold, under, composite temperature in kelvin.
     pub(crate) temperature_under: u16,
-    /// 05h Error Recovery.
-    pub(crate) error_recovery: u32,
+    /// 05h Error Recovery, of each namespace.
+    pub(crate) error_recovery: ErrorRecoveries,
     /// 06h Volatile Write Cache enabled.
     pub(crate) write_cache: bool,
     /// 07h Number of Queues: how many I/O queues the host may connect, at least 1.
@@ -35,9 +36,9 @@ impl FeatureStore {
             // Arbitration Burst: no limit.
             arbitration: 7,
             power_management: 0,
-            temperature_over: u16::MAX,
+            temperature_over: WARNING_TEMPERATURE,
             temperature_under: 0,
-            error_recovery: 0,
+            error_recovery: ErrorRecoveries::default(),
             write_cache: true,
             io_queues: limits.io_queues.max(1),
             write_atomicity: 0,

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use nvmeof_wire::properties::{
-    CAP_CSS_ADMIN_ONLY, CAP_CSS_NVM, CC_CSS_ADMIN_ONLY, CC_CSS_NVM, CSTS_SHST_COMPLETE, Cap, Cc,
+    CAP_CSS_ADMIN_ONLY, CAP_CSS_NVM, CC_CSS_ADMIN_ONLY, CC_CSS_NVM, CSTS_SHST_COMPLETE, CSTS_SHST_NORMAL, Cap, Cc,
     Crto, Csts, Version, offset,
 };
 
@@ -47,9 +47,10 @@ impl Controller {
         Csts::from_bits(self.csts.load(Ordering::Acquire))
     }
 
-    /// Enabled and ready: admin commands may run.
+    /// Enabled, ready and not shut down: admin commands may run.
     pub(crate) fn is_ready(&self) -> bool {
-        self.csts().rdy()
+        let csts = self.csts();
+        csts.rdy() && csts.shst() == CSTS_SHST_NORMAL
     }
 
     /// Value and size in bytes of the property at this offset; `None` if it has none there.
@@ -91,6 +92,7 @@ impl Controller {
             return Ok(CcChange::Shutdown);
         }
         if new.en() && !old.en() {
+            self.settle_write_cache();
             self.csts.store(Csts::new().with_rdy(true).into_bits(), Ordering::Release);
             // Bit 0: I/O commands may run. A death meanwhile wins: it clears the bit under us or after.
             self.stamp.fetch_or(1, Ordering::AcqRel);
