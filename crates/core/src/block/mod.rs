@@ -4,6 +4,7 @@
 //! An operation owns its buffer until it is completed or rejected. A queue that is dropped waits
 //! until the kernel is done with the buffers of what is still in flight.
 
+pub mod fault;
 mod file;
 mod null;
 mod op;
