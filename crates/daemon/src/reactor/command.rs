@@ -14,6 +14,9 @@ use super::kind;
 use super::mailbox::{AbortOrder, Message};
 use super::slots::Key;
 
+/// The data pointer of a response that has no data.
+const NO_DATA: Sgl = Sgl::Transport { length: 0 };
+
 impl Reactor {
     /// A capsule has come.
     #[inline]
@@ -34,14 +37,14 @@ impl Reactor {
         if !connection.is_live() {
             return;
         }
-        let inline_len = match sqe.sgl() {
-            Sgl::InCapsule { offset, len } => offset.saturating_add(u64::from(len)),
+        let inline_len = match sqe.dptr.parse() {
+            Sgl::InCapsule { offset, length } => offset.saturating_add(u64::from(length)),
             _ => 0,
         };
         let inline_len = u32::try_from(inline_len).unwrap_or(u32::MAX);
         match connection.queue.handle_command(sqe, inline_len, now) {
             Disposition::Receive { .. } | Disposition::Io(_) => {
-                let response = connection.queue.complete(sqe.cid(), Err(from_fabric(error)));
+                let response = connection.queue.complete(sqe.cid.get(), Err(from_fabric(error)));
                 self.respond(key, response);
             }
             // It was refused, or needed no data: its own answer stands.
@@ -78,7 +81,7 @@ impl Reactor {
             }
             Disposition::Held => {}
             Disposition::Abort { controller, sqid, cid } => {
-                self.order_abort(key, sqe.cid(), controller, sqid, cid, now);
+                self.order_abort(key, sqe.cid.get(), controller, sqid, cid, now);
             }
         }
     }
@@ -89,7 +92,7 @@ impl Reactor {
         let disposition = match bytes {
             Some(bytes) => connection.queue.handle_data(sqe, bytes, now),
             None => Disposition::Respond(
-                connection.queue.complete(sqe.cid(), Err(Failure::DataTransfer)),
+                connection.queue.complete(sqe.cid.get(), Err(Failure::DataTransfer)),
             ),
         };
         self.dispose(key, sqe, disposition, None, now);
@@ -100,7 +103,7 @@ impl Reactor {
     pub(super) fn respond(&mut self, key: Key, response: Response) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         let Response { cqe, elidable } = response;
-        let op = FabricOp::Respond { token: 0, cqe, sgl: Sgl::NONE, data: None, elidable };
+        let op = FabricOp::Respond { token: 0, cqe, sgl: NO_DATA, data: None, elidable };
         // Refused only while closing, and then nobody is left to read it.
         let _ = connection.fabric.submit(op);
         self.mark_dirty(key);
@@ -166,7 +169,7 @@ impl Reactor {
             }
             AdminStage::Fetch { sqe, sgl, .. } => {
                 admin.stage = AdminStage::Pulling { sqe };
-                FabricOp::Pull { token, cid: sqe.cid(), sgl, buf }
+                FabricOp::Pull { token, cid: sqe.cid.get(), sgl, buf }
             }
             AdminStage::Pulling { .. } | AdminStage::Sending => return,
         };
@@ -207,7 +210,7 @@ impl Reactor {
         match result {
             Ok(()) => self.admin_data(admin.connection, &sqe, Some(buf.as_slice()), now),
             Err(error) => {
-                let response = connection.queue.complete(sqe.cid(), Err(from_fabric(error)));
+                let response = connection.queue.complete(sqe.cid.get(), Err(from_fabric(error)));
                 self.respond(admin.connection, response);
             }
         }

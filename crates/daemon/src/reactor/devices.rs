@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use nvmeof_core::block::{
-    BlockDevice, BlockError, BlockOp, BlockQueue, Completed, RejectReason, Rejected,
+    BlockDevice, BlockError, BlockOp, BlockQueue, Completed, Rejected, RejectedWhy,
 };
 use nvmeof_core::dma::{CorePool, Lent};
 use nvmeof_nvmf::DeviceId;
@@ -76,11 +76,11 @@ impl Devices {
         }
         match device.queue.submit(op) {
             Ok(()) => Ok(()),
-            Err(Rejected { op, why: RejectReason::QueueFull }) => {
+            Err(Rejected { op, why: RejectedWhy::QueueFull }) => {
                 device.backlog.push_back(op);
                 Ok(())
             }
-            Err(Rejected { op, why }) => Err((op, why.into())),
+            Err(Rejected { op, why: RejectedWhy::Invalid(error) }) => Err((op, error)),
         }
     }
 
@@ -150,12 +150,12 @@ impl Device {
         while let Some(op) = self.backlog.pop_front() {
             match self.queue.submit(op) {
                 Ok(()) => {}
-                Err(Rejected { op, why: RejectReason::QueueFull }) => {
+                Err(Rejected { op, why: RejectedWhy::QueueFull }) => {
                     self.backlog.push_front(op);
                     break;
                 }
-                Err(Rejected { op, why }) => {
-                    done.push(Completed { token: op.token, buf: op.buf, result: Err(why.into()) });
+                Err(Rejected { op, why: RejectedWhy::Invalid(error) }) => {
+                    done.push(op.complete(Err(error)));
                 }
             }
         }

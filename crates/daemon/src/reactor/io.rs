@@ -118,7 +118,7 @@ impl Reactor {
             let Some(Pending::Io(io)) = self.requests.get_mut(request) else {
                 // Cancelled commands are taken out of their lanes, so this is nobody's.
                 debug_assert!(false, "a permit for a command that is gone");
-                self.pacer.release(permit, Outcome::default(), now);
+                self.pacer.release(permit, Outcome::Withdrawn, now);
                 continue;
             };
             let step = io.request.admitted(permit);
@@ -320,7 +320,7 @@ impl Reactor {
             Some(Pending::Io(io)) => {
                 self.one_less(io.connection);
                 if let Some(permit) = io.request.into_permit() {
-                    self.pacer.release(permit, Outcome::default(), now);
+                    self.pacer.release(permit, Outcome::Completed, now);
                 }
             }
             Some(Pending::Admin(Admin { connection, .. }) | Pending::Abort { connection, .. }) => {

@@ -18,7 +18,7 @@ impl Reactor {
         let peer = parked.peer();
         if self.draining.is_some() || self.stopping {
             self.load().connections.fetch_sub(1, Ordering::Relaxed);
-            queue.handle_disconnect(now);
+            queue.handle_disconnect();
             return;
         }
         let fabric = match parked.unpark(&self.pool) {
@@ -26,7 +26,7 @@ impl Reactor {
             Err(error) => {
                 tracing::warn!(peer, %error, "connection refused");
                 self.load().connections.fetch_sub(1, Ordering::Relaxed);
-                queue.handle_disconnect(now);
+                queue.handle_disconnect();
                 return;
             }
         };
@@ -53,7 +53,7 @@ impl Reactor {
             return;
         }
         connection.phase = Phase::Closing;
-        connection.queue.handle_disconnect(now);
+        connection.queue.handle_disconnect();
         connection.fabric.close(why);
         let waiting = connection.end_flows(&mut self.pacer);
         self.list(key);
@@ -87,13 +87,13 @@ impl Reactor {
         let Some(connection) = self.connections.remove(key) else { return };
         let info = connection.queue.connected();
         self.load().connections.fetch_sub(1, Ordering::Relaxed);
-        if info.is_some_and(|info| !info.admin) {
+        if info.as_ref().is_some_and(|info| !info.admin) {
             self.load().io_queues.fetch_sub(1, Ordering::Relaxed);
         }
         tracing::debug!(
             reactor = self.index,
-            qid = info.map(|info| info.qid),
-            cntlid = info.map(|info| info.cntlid),
+            qid = info.as_ref().map(|info| info.qid),
+            cntlid = info.as_ref().map(|info| info.cntlid),
             %reason,
             "connection closed"
         );
@@ -122,6 +122,7 @@ impl Reactor {
         }
     }
 
+    /// Sends what a queue has to report; closes it if its controller is gone.
     fn poll_queue(&mut self, key: Key, now: u64) {
         while let Some(connection) = self.connections.get_mut(key).filter(|c| c.is_live()) {
             if let Some(reason) = connection.queue.is_dead() {
@@ -129,7 +130,7 @@ impl Reactor {
                 self.begin_close(key, CloseReason::ControllerGone, now);
                 return;
             }
-            let Some(response) = connection.queue.poll_event(now) else { return };
+            let Some(response) = connection.queue.poll_event() else { return };
             self.respond(key, response);
         }
     }

@@ -37,7 +37,7 @@ use anyhow::Context as _;
 use nvmeof_core::block::Completed;
 use nvmeof_core::dma::{CorePool, Reserve, SharedPool};
 use nvmeof_nvmf::Target;
-use nvmeof_pacing::{Pacer, Policy};
+use nvmeof_pacing::{Pacer, PacerConfig, Policy};
 use nvmeof_transport::Event;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use tokio::sync::oneshot;
@@ -74,6 +74,8 @@ pub(crate) struct Plan {
     pub(crate) max_transfer: usize,
     /// How much each reactor serves.
     pub(crate) loads: Arc<[Load]>,
+    /// Commands one connection can have waiting.
+    pub(crate) flow_depth: usize,
     /// Commands to make room for at start.
     pub(crate) requests: usize,
     /// The daemon's zero of time, the same on every reactor.
@@ -202,7 +204,7 @@ impl Reactor {
             idle: Idle::new(plan.busy_poll),
             pool,
             admin_reserve,
-            pacer: Pacer::new((plan.policies)()),
+            pacer: Pacer::new((plan.policies)(), PacerConfig { flow_depth: plan.flow_depth }),
             devices: Devices::default(),
             connections: Slots::with_capacity(16),
             requests: Slots::with_capacity(plan.requests),

@@ -14,7 +14,6 @@ use rustix::time::Timespec;
 const BATCH: usize = 64;
 
 /// One reactor's epoll.
-#[derive(Debug)]
 pub(crate) struct Poller {
     epoll: OwnedFd,
     events: Vec<epoll::Event>,
@@ -74,5 +73,11 @@ impl Poller {
             readable: { event.flags }.intersects(epoll::EventFlags::IN | hup),
             writable: { event.flags }.intersects(epoll::EventFlags::OUT | hup),
         }));
+    }
+}
+
+impl std::fmt::Debug for Poller {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Poller").field("epoll", &self.epoll).finish_non_exhaustive()
     }
 }
