@@ -68,10 +68,16 @@ impl Limits {
         self.queue_depth.max(ADMIN_QUEUE_MIN)
     }
 
-    /// CAP.MQES, 0's based. It also bounds the admin queue, so it is never under 31.
+    /// Entries an I/O queue may have at most; a queue has two at least.
+    #[must_use]
+    pub fn io_queue_depth(&self) -> u16 {
+        self.queue_depth.max(2)
+    }
+
+    /// CAP.MQES, 0's based: of I/O queues (Base 3.1.3.1).
     #[must_use]
     pub fn mqes(&self) -> u16 {
-        self.queue_depth.max(ADMIN_QUEUE_MIN) - 1
+        self.io_queue_depth() - 1
     }
 
     /// MDTS: most data of a command is 2 to this power pages of [`PAGE`] bytes (Base 5.17.2.1); at

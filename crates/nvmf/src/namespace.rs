@@ -82,11 +82,6 @@ impl NamespaceTable {
         self.entries.iter()
     }
 
-    /// How many.
-    pub(crate) fn len(&self) -> usize {
-        self.entries.len()
-    }
-
     /// NSIDs that differ between this table and another, ascending.
     pub(crate) fn changed_since(&self, other: &Self) -> Vec<u32> {
         let differs = |nsid: &u32| {

@@ -1,7 +1,40 @@
 //! One connection of a host: one NVMe queue.
+//!
+//! ```text
+//!                Connect, QID 0
+//!    +-----+ --------------------> admin ---+
+//!    |fresh|                                | Disconnect (I/O), controller gone or reset (I/O),
+//!    +-----+ --------------------> I/O -----+ keep-alive or connect timeout, connection closed
+//!       |        Connect, QID > 0           |
+//!       +-----------------------------------+--> ended
+//! ```
+//!
+//! The identifiers of outstanding commands outlive the state: what was taken can be completed after
+//! the queue ended, whether or not anybody still hears it.
 
-use crate::controller::ControllerKey;
-use nvmeof_wire::Nqn;
+mod admin_queue;
+mod connect;
+mod data;
+mod fabrics;
+mod io_queue;
+mod slots;
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use nvmeof_wire::{Nqn, Sgl, Sqe, Status};
+
+use self::admin_queue::AdminQueue;
+use self::io_queue::IoQueue;
+use self::slots::Slots;
+use crate::Nanos;
+use crate::controller::{Controller, ControllerKey, DeathReason, ErrorRecord};
+use crate::disposition::{DataSource, Disposition, Extent, IoCommand, IoKind, Response};
+use crate::failure::Failure;
+use crate::limits::{ADMIN_QUEUE_MIN, CONNECT_TIMEOUT_SECONDS};
+use crate::spec::{PortId, TransportKind};
+use crate::target::Target;
 
 /// What a connected queue is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -12,7 +45,7 @@ pub struct QueueInfo {
     pub qid: u16,
     /// Entries of the submission queue.
     pub depth: u16,
-    /// Its controller, as [`Disposition::Abort`](crate::Disposition::Abort) names it.
+    /// Its controller, as [`Disposition::Abort`] names it.
     pub controller: ControllerKey,
     /// Its controller's ID.
     pub cntlid: u16,
@@ -24,6 +57,369 @@ pub struct QueueInfo {
     pub discovery: bool,
 }
 
-/// See the module.
+/// One NVMe queue: what a connection is to the target. See the module.
+///
+/// Dropping it ends what it stands for: an admin queue takes its controller along.
 #[derive(Debug)]
-pub struct Queue {}
+pub struct Queue {
+    target: Arc<Target>,
+    port: PortId,
+    transport: TransportKind,
+    /// The host's address, for messages.
+    peer: String,
+    /// The target's address the connection came to.
+    local_address: Option<IpAddr>,
+    slots: Slots,
+    state: State,
+}
+
+#[derive(Debug)]
+enum State {
+    /// Before Connect.
+    Fresh {
+        /// When to give up.
+        deadline: Nanos,
+        /// The Connect command whose data is on its way.
+        connecting: Option<u16>,
+    },
+    Admin(AdminQueue),
+    Io(IoQueue),
+    Ended(DeathReason),
+}
+
+/// What a command came to, before its completion is made.
+#[derive(Debug)]
+enum Outcome {
+    /// It is done, with this result.
+    Done(u64),
+    Send {
+        data: Vec<u8>,
+        sgl: Sgl,
+        result: u64,
+    },
+    Receive {
+        len: u32,
+        source: DataSource,
+    },
+    Io(IoCommand),
+    Held,
+    Abort {
+        controller: ControllerKey,
+        sqid: u16,
+        cid: u16,
+    },
+    /// A Connect was accepted; unlike any other its completion goes out with the queue's new rules.
+    Connected(connect::Accepted),
+}
+
+impl Queue {
+    /// A new connection through the listener `port`. `peer` is the host's address, for messages.
+    #[must_use]
+    pub fn new(target: &Arc<Target>, port: PortId, peer: &str, now: Nanos) -> Self {
+        let transport = target.registry().ports.get(&port).map(|port| port.transport);
+        let deadline = now.saturating_add(CONNECT_TIMEOUT_SECONDS * 1_000_000_000);
+        target.queues.fetch_add(1, Ordering::Relaxed);
+        Self {
+            target: Arc::clone(target),
+            port,
+            transport: transport.unwrap_or(TransportKind::Tcp),
+            peer: peer.to_owned(),
+            local_address: None,
+            slots: Slots::new(u32::from(ADMIN_QUEUE_MIN)),
+            state: match transport {
+                Some(_) => State::Fresh { deadline, connecting: None },
+                None => State::Ended(DeathReason::PortRemoved),
+            },
+        }
+    }
+
+    /// Says which of the target's addresses the connection came to: what the discovery log tells the host
+    /// for listeners on every address. To be called before the first command.
+    pub fn set_local_address(&mut self, address: IpAddr) {
+        self.local_address = Some(address);
+    }
+
+    /// A command came, with `inline_len` bytes of in-capsule data.
+    #[inline]
+    pub fn handle_command(&mut self, sqe: &Sqe, inline_len: u32, now: Nanos) -> Disposition {
+        if let Err(failure) = self.slots.take(sqe.cid.get()) {
+            return self.refuse(sqe, failure);
+        }
+        let outcome = match &mut self.state {
+            State::Io(io) if !sqe.is_fabrics() => io.command(sqe, inline_len),
+            _ => self.other_command(sqe, inline_len, now),
+        };
+        self.dispose(sqe, outcome)
+    }
+
+    /// A command came whose data is bad: its response.
+    pub fn fail_command(&mut self, sqe: &Sqe, failure: Failure) -> Response {
+        let cid = sqe.cid.get();
+        match self.slots.take(cid) {
+            Ok(()) => self.failed(sqe, failure),
+            Err(conflict) => self.slots.reject(cid, conflict.status(), 0),
+        }
+    }
+
+    /// The data that a [`Disposition::Receive`] asked for is here.
+    pub fn handle_data(&mut self, sqe: &Sqe, data: &[u8], now: Nanos) -> Disposition {
+        let outcome = match &mut self.state {
+            State::Fresh { connecting, .. } if *connecting == Some(sqe.cid.get()) => {
+                *connecting = None;
+                self.connect(sqe, data, now)
+            }
+            State::Fresh { .. } => Err(Failure::CommandSequence),
+            State::Admin(admin) => admin.data(sqe, data, now),
+            State::Io(io) => io.dataset_management_data(sqe, data),
+            State::Ended(_) => Err(Failure::QueueDeleted),
+        };
+        self.dispose(sqe, outcome)
+    }
+
+    /// An [`IoCommand`] ended, or the data of a [`Disposition::Receive`] could not be had.
+    #[inline]
+    pub fn complete(&mut self, cid: u16, outcome: Result<(), Failure>) -> Response {
+        match outcome {
+            Ok(()) => self.slots.complete(cid, Status::SUCCESS, 0),
+            Err(failure) => self.complete_failed(cid, failure),
+        }
+    }
+
+    /// A [`Disposition::Abort`] was seen to: did the command end because of it?
+    pub fn complete_abort(&mut self, cid: u16, aborted: bool) -> Response {
+        if let State::Admin(admin) = &mut self.state {
+            admin.abort_done();
+        }
+        let result = if aborted { 0 } else { nvmeof_wire::abort::NOT_ABORTED };
+        self.slots.complete(cid, Status::SUCCESS, result)
+    }
+
+    /// The ranges of a Deallocate in bytes of its device, from the data the host sent. Empty ranges are
+    /// left out.
+    ///
+    /// # Errors
+    /// A range is beyond the namespace, or the namespace is gone.
+    pub fn parse_ranges(&self, io: &IoCommand, data: &[u8]) -> Result<Vec<Extent>, Failure> {
+        match (&self.state, io.kind) {
+            (State::Io(queue), IoKind::Deallocate { ranges }) => {
+                queue.ranges(io.nsid, ranges, data)
+            }
+            (State::Ended(_), _) => Err(Failure::QueueDeleted),
+            _ => Err(Failure::Internal),
+        }
+    }
+
+    /// The next Asynchronous Event Request to complete. Call it until `None`, whenever
+    /// [`Target::epoch`] changed and after every command of an admin queue.
+    pub fn poll_event(&mut self) -> Option<Response> {
+        let State::Admin(admin) = &mut self.state else { return None };
+        let (cid, event) = admin.poll_event()?;
+        Some(match event {
+            Ok(event) => self.slots.complete(cid, Status::SUCCESS, u64::from(event)),
+            Err(failure) => self.slots.complete(cid, failure.status(), 0),
+        })
+    }
+
+    /// Why the connection is to be closed, if it is. What was answered before should still be sent.
+    #[inline]
+    #[must_use]
+    pub fn is_dead(&self) -> Option<DeathReason> {
+        match &self.state {
+            State::Io(io) => io.death(),
+            State::Admin(admin) => admin.controller.death(),
+            State::Fresh { .. } => None,
+            State::Ended(reason) => Some(*reason),
+        }
+    }
+
+    /// When to call [`Self::handle_timeout`].
+    #[must_use]
+    pub fn deadline(&self) -> Option<Nanos> {
+        match &self.state {
+            State::Fresh { deadline, .. } => Some(*deadline),
+            State::Admin(admin) if admin.controller.death().is_none() => {
+                admin.timer().map(|(deadline, _)| deadline)
+            }
+            State::Admin(_) | State::Io(_) | State::Ended(_) => None,
+        }
+    }
+
+    /// Ends what has run out of time; see [`Self::is_dead`].
+    pub fn handle_timeout(&mut self, now: Nanos) {
+        match &self.state {
+            State::Fresh { deadline, .. } if now >= *deadline => {
+                self.state = State::Ended(DeathReason::ConnectTimeout);
+            }
+            State::Admin(admin) => {
+                let due = admin.timer().filter(|(deadline, _)| now >= *deadline);
+                if let Some((_, reason)) = due {
+                    admin.controller.kill(reason);
+                }
+            }
+            State::Fresh { .. } | State::Io(_) | State::Ended(_) => {}
+        }
+    }
+
+    /// The connection is closed. An admin queue takes its controller and all its queues along.
+    pub fn handle_disconnect(&mut self) {
+        self.end(DeathReason::ConnectionClosed);
+    }
+
+    /// What the queue is, once its Connect was accepted and until it ends.
+    #[must_use]
+    pub fn connected(&self) -> Option<QueueInfo> {
+        let (controller, qid) = match &self.state {
+            State::Admin(admin) => (&admin.controller, 0),
+            State::Io(io) => (&io.controller, io.qid),
+            State::Fresh { .. } | State::Ended(_) => return None,
+        };
+        Some(QueueInfo {
+            admin: qid == 0,
+            qid,
+            depth: u16::try_from(self.slots.entries()).unwrap_or(u16::MAX),
+            controller: controller.key,
+            cntlid: controller.cntlid,
+            subnqn: controller.subsystem.nqn.clone(),
+            hostnqn: controller.host_nqn.clone(),
+            discovery: controller.is_discovery(),
+        })
+    }
+
+    /// The host's address, as given to [`Self::new`].
+    #[must_use]
+    pub fn peer(&self) -> &str {
+        &self.peer
+    }
+
+    /// Commands that are outstanding.
+    #[must_use]
+    pub fn outstanding(&self) -> u32 {
+        self.slots.outstanding()
+    }
+
+    /// Everything but an I/O queue's NVM commands.
+    fn other_command(&mut self, sqe: &Sqe, inline: u32, now: Nanos) -> Result<Outcome, Failure> {
+        if let State::Ended(_) = self.state {
+            return Err(Failure::QueueDeleted);
+        }
+        if sqe.is_fabrics() {
+            return self.fabrics_command(sqe, inline, now);
+        }
+        match &mut self.state {
+            State::Admin(admin) => admin.command(&self.target, sqe, inline, now),
+            State::Io(io) => io.command(sqe, inline),
+            State::Fresh { .. } | State::Ended(_) => Err(Failure::CommandSequence),
+        }
+    }
+
+    /// Turns an outcome into what the caller is to do.
+    #[inline]
+    fn dispose(&mut self, sqe: &Sqe, outcome: Result<Outcome, Failure>) -> Disposition {
+        let cid = sqe.cid.get();
+        match outcome {
+            Ok(Outcome::Io(io)) => Disposition::Io(io),
+            Ok(Outcome::Done(result)) => {
+                Disposition::Respond(self.slots.complete(cid, Status::SUCCESS, result))
+            }
+            Ok(Outcome::Send { data, sgl, result }) => {
+                let response = self.slots.complete(cid, Status::SUCCESS, result);
+                Disposition::Send { data, sgl, response }
+            }
+            Ok(Outcome::Receive { len, source }) => Disposition::Receive { len, source },
+            Ok(Outcome::Held) => Disposition::Held,
+            Ok(Outcome::Abort { controller, sqid, cid }) => {
+                Disposition::Abort { controller, sqid, cid }
+            }
+            Ok(Outcome::Connected(accepted)) => self.accept(cid, accepted),
+            Err(failure) => Disposition::Respond(self.failed(sqe, failure)),
+        }
+    }
+
+    /// Answers a command whose identifier or queue entry was not to be had.
+    #[cold]
+    fn refuse(&mut self, sqe: &Sqe, failure: Failure) -> Disposition {
+        self.record(sqe, failure);
+        if failure == Failure::QueueOverrun {
+            self.end(DeathReason::QueueOverrun);
+        }
+        Disposition::Respond(self.slots.reject(sqe.cid.get(), failure.status(), 0))
+    }
+
+    #[cold]
+    fn failed(&mut self, sqe: &Sqe, failure: Failure) -> Response {
+        self.record(sqe, failure);
+        self.slots.complete(sqe.cid.get(), failure.status(), failure.result())
+    }
+
+    #[cold]
+    fn complete_failed(&mut self, cid: u16, failure: Failure) -> Response {
+        match &mut self.state {
+            State::Fresh { connecting, .. } if *connecting == Some(cid) => *connecting = None,
+            State::Io(io) if matches!(failure, Failure::MediaRead | Failure::MediaWrite) => {
+                io.counters.count_media_error();
+            }
+            _ => {}
+        }
+        let mut sqe = Sqe::default();
+        sqe.cid.set(cid);
+        self.record(&sqe, failure);
+        self.slots.complete(cid, failure.status(), failure.result())
+    }
+
+    /// Enters a failed command into the controller's error log.
+    fn record(&self, sqe: &Sqe, failure: Failure) {
+        let (controller, qid) = match &self.state {
+            State::Admin(admin) => (&admin.controller, 0),
+            State::Io(io) => (&io.controller, io.qid),
+            State::Fresh { .. } | State::Ended(_) => return,
+        };
+        if matches!(failure, Failure::Aborted | Failure::QueueDeleted) {
+            return;
+        }
+        controller.admin().errors.push(ErrorRecord {
+            count: 0,
+            sqid: qid,
+            cid: sqe.cid.get(),
+            status: failure.status(),
+            lba: if qid == 0 { 0 } else { sqe.cdw10_11() },
+            nsid: if sqe.is_fabrics() { 0 } else { sqe.nsid.get() },
+            opcode: sqe.opcode,
+        });
+    }
+
+    /// Leaves the association; the first reason stays.
+    fn end(&mut self, reason: DeathReason) {
+        if matches!(self.state, State::Ended(_)) {
+            return;
+        }
+        match std::mem::replace(&mut self.state, State::Ended(reason)) {
+            State::Admin(admin) => {
+                let known = admin.controller.death();
+                admin.controller.kill(DeathReason::AdminQueueGone);
+                self.state = State::Ended(known.unwrap_or(reason));
+            }
+            State::Io(io) => {
+                let known = io.death();
+                io.controller.remove_io_queue(io.qid, &io.counters);
+                self.state = State::Ended(known.unwrap_or(reason));
+            }
+            State::Fresh { .. } | State::Ended(_) => {}
+        }
+    }
+
+    /// The controller, if connected.
+    fn controller(&self) -> Option<&Arc<Controller>> {
+        match &self.state {
+            State::Admin(admin) => Some(&admin.controller),
+            State::Io(io) => Some(&io.controller),
+            State::Fresh { .. } | State::Ended(_) => None,
+        }
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        self.end(DeathReason::ConnectionClosed);
+        self.target.queues.fetch_sub(1, Ordering::Relaxed);
+    }
+}

@@ -2,6 +2,9 @@
 
 use std::collections::BTreeSet;
 
+use nvmeof_wire::aer::AsyncEvent;
+use nvmeof_wire::log::critical_warning;
+
 /// Most NSIDs of the Changed Namespace List (Base 5.16.1.5).
 const CHANGED_MAX: usize = 1024;
 
@@ -13,27 +16,31 @@ pub(crate) enum Event {
     NamespaceChanged,
     /// Notice F0h, Discovery Log Page Change; log page 70h.
     DiscoveryChanged,
+    /// SMART / health status 01h, temperature threshold; log page 02h.
+    Temperature,
 }
 
 impl Event {
-    const ALL: [Self; 2] = [Self::NamespaceChanged, Self::DiscoveryChanged];
+    const ALL: [Self; 3] = [Self::NamespaceChanged, Self::DiscoveryChanged, Self::Temperature];
 
     /// Its bit of Asynchronous Event Configuration, feature 0Bh (Base 5.27.1.8).
     pub(crate) const fn config_bit(self) -> u32 {
         match self {
             Self::NamespaceChanged => 1 << 8,
             Self::DiscoveryChanged => 1 << 31,
+            // Those of the SMART warnings are the bits of Critical Warning.
+            Self::Temperature => critical_warning::TEMPERATURE as u32,
         }
     }
 
-    /// DW0 of the completion: event type in 2:0, information in 15:8, log page in 23:16.
+    /// DW0 of the completion.
     pub(crate) const fn dw0(self) -> u32 {
-        const NOTICE: u32 = 2;
-        let (information, log_page) = match self {
-            Self::NamespaceChanged => (0x00, 0x04),
-            Self::DiscoveryChanged => (0xf0, 0x70),
+        let event = match self {
+            Self::NamespaceChanged => AsyncEvent::NAMESPACE_CHANGED,
+            Self::DiscoveryChanged => AsyncEvent::DISCOVERY_CHANGED,
+            Self::Temperature => AsyncEvent::TEMPERATURE,
         };
-        NOTICE | information << 8 | log_page << 16
+        event.encode()
     }
 
     const fn bit(self) -> u8 {

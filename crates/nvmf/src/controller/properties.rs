@@ -3,8 +3,8 @@
 use std::sync::atomic::Ordering;
 
 use nvmeof_wire::properties::{
-    CAP_CSS_ADMIN_ONLY, CAP_CSS_NVM, CC_CSS_ADMIN_ONLY, CC_CSS_NVM, CSTS_SHST_COMPLETE, CSTS_SHST_NORMAL, Cap, Cc,
-    Crto, Csts, Version, offset,
+    CAP_CSS_ADMIN_ONLY, CAP_CSS_NVM, CC_CSS_ADMIN_ONLY, CC_CSS_NVM, CSTS_SHST_COMPLETE,
+    CSTS_SHST_NORMAL, Cap, Cc, Crto, Csts, Version, offset,
 };
 
 use super::{Controller, Events, FeatureStore};

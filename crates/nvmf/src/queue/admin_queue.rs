@@ -1,0 +1,211 @@
+//! An admin queue: the controller's life, the admin command set, events and timers.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use nvmeof_wire::Sqe;
+use nvmeof_wire::abort::{Abort, NOT_ABORTED};
+use nvmeof_wire::log::GetLogPage;
+use nvmeof_wire::opcode::AdminOpcode;
+use nvmeof_wire::sqe::{Fuse, Psdt};
+
+use super::{Outcome, data};
+use crate::Nanos;
+use crate::admin::{effects, features, identify, logs};
+use crate::controller::{CcChange, Controller, DeathReason};
+use crate::failure::Failure;
+use crate::limits::{ABORTS, ASSOCIATION_TIMEOUT_SECONDS, ASYNC_EVENTS};
+use crate::spec::TransportKind;
+use crate::target::Target;
+
+/// A connected admin queue; it owns its controller, which ends with it.
+#[derive(Debug)]
+pub(super) struct AdminQueue {
+    pub(super) controller: Arc<Controller>,
+    transport: TransportKind,
+    /// Asynchronous Event Requests that wait for an event, the oldest first.
+    held: VecDeque<u16>,
+    /// Those that a reset, a shutdown or an Abort ended and whose completion is still to be sent.
+    ended: VecDeque<u16>,
+    /// Abort commands under way.
+    aborts: u8,
+    /// When the timer that is running was last restarted.
+    restarted: Nanos,
+}
+
+impl AdminQueue {
+    pub(super) fn new(controller: Arc<Controller>, now: Nanos) -> Self {
+        Self {
+            transport: controller.transport,
+            controller,
+            held: VecDeque::with_capacity(usize::from(ASYNC_EVENTS)),
+            ended: VecDeque::new(),
+            aborts: 0,
+            restarted: now,
+        }
+    }
+
+    /// When the association ends unless something restarts the timer, and why (Base 3.9, 3.1.2.3).
+    pub(super) fn timer(&self) -> Option<(Nanos, DeathReason)> {
+        const IDLE: Nanos = ASSOCIATION_TIMEOUT_SECONDS * 1_000_000_000;
+        let kato = Nanos::from(self.controller.kato_ms()) * 1_000_000;
+        let (period, reason) = match kato {
+            // The keep-alive timer runs only while the controller is enabled and not shut down.
+            _ if !self.controller.is_ready() => (IDLE, DeathReason::Idle),
+            0 if self.controller.is_discovery() => (IDLE, DeathReason::Idle),
+            0 => return None,
+            _ => (kato, DeathReason::KeepAlive),
+        };
+        Some((self.restarted.saturating_add(period), reason))
+    }
+
+    /// A property changed the controller's state.
+    pub(super) fn configuration_changed(&mut self, change: CcChange, now: Nanos) {
+        match change {
+            CcChange::None => return,
+            CcChange::Enabled => {}
+            // The admin queue outlives both, so the host gets its command identifiers back.
+            CcChange::Reset | CcChange::Shutdown => self.ended.extend(self.held.drain(..)),
+        }
+        self.restarted = now;
+    }
+
+    /// Any command but a fabrics one.
+    pub(super) fn command(
+        &mut self,
+        target: &Target,
+        sqe: &Sqe,
+        inline_len: u32,
+        now: Nanos,
+    ) -> Result<Outcome, Failure> {
+        if self.controller.death().is_some() {
+            return Err(Failure::QueueDeleted);
+        }
+        if !self.controller.is_ready() {
+            return Err(Failure::CommandSequence);
+        }
+        let opcode = sqe.admin_opcode();
+        if !effects::has_admin_command(self.controller.subsystem.kind, opcode) {
+            return Err(Failure::InvalidOpcode);
+        }
+        if sqe.psdt() != Psdt::Sgl || sqe.fuse() != Fuse::None {
+            return Err(Failure::InvalidField);
+        }
+        if self.controller.kato_ms() == 0 {
+            // Only the idle timer of a discovery controller can be running.
+            self.restarted = now;
+        }
+        match opcode {
+            AdminOpcode::IDENTIFY => {
+                let data = identify::identify(&self.controller, sqe)?;
+                self.send(sqe, data, 0)
+            }
+            AdminOpcode::GET_LOG_PAGE => self.get_log_page(target, sqe, now),
+            AdminOpcode::GET_FEATURES => {
+                let reply = features::get_feature(&self.controller, sqe)?;
+                self.send(sqe, reply.data, u64::from(reply.dw0))
+            }
+            AdminOpcode::SET_FEATURES => self.set_features(sqe, inline_len, now),
+            AdminOpcode::ASYNC_EVENT_REQUEST => self.hold(sqe.cid.get()),
+            AdminOpcode::KEEP_ALIVE => {
+                self.restarted = now;
+                Ok(Outcome::Done(0))
+            }
+            AdminOpcode::ABORT => self.abort(Abort::parse(sqe)),
+            _ => Err(Failure::InvalidOpcode),
+        }
+    }
+
+    /// The data of a command that asked for it.
+    pub(super) fn data(&mut self, sqe: &Sqe, data: &[u8], now: Nanos) -> Result<Outcome, Failure> {
+        if self.controller.death().is_some() {
+            return Err(Failure::QueueDeleted);
+        }
+        match sqe.admin_opcode() {
+            AdminOpcode::SET_FEATURES => self.store_feature(sqe, data, now),
+            _ => Err(Failure::Internal),
+        }
+    }
+
+    /// The next event request to complete: its identifier, and its event or how it ended.
+    pub(super) fn poll_event(&mut self) -> Option<(u16, Result<u32, Failure>)> {
+        if let Some(cid) = self.ended.pop_front() {
+            return Some((cid, Err(Failure::Aborted)));
+        }
+        let cid = *self.held.front()?;
+        let event = self.controller.take_event()?;
+        self.held.pop_front();
+        Some((cid, Ok(event)))
+    }
+
+    /// An Abort command is no longer under way.
+    pub(super) fn abort_done(&mut self) {
+        self.aborts = self.aborts.saturating_sub(1);
+    }
+
+    fn get_log_page(&self, target: &Target, sqe: &Sqe, now: Nanos) -> Result<Outcome, Failure> {
+        // Before reading, which may clear an event. A length beyond MDTS is refused there.
+        let max = self.controller.limits.max_transfer();
+        let len = u32::try_from(GetLogPage::parse(sqe).length).ok().filter(|len| *len <= max);
+        if let Some(len) = len {
+            data::to_host(sqe, len, self.transport)?;
+        }
+        let data = logs::get_log_page(target, &self.controller, sqe, now)?;
+        self.send(sqe, data, 0)
+    }
+
+    fn set_features(&mut self, sqe: &Sqe, inline_len: u32, now: Nanos) -> Result<Outcome, Failure> {
+        let len = features::set_feature_data_len(&self.controller, sqe)?;
+        if len == 0 {
+            return self.store_feature(sqe, &[], now);
+        }
+        let source = data::from_host(sqe, len, inline_len, self.transport)?;
+        Ok(Outcome::Receive { len, source })
+    }
+
+    fn store_feature(&mut self, sqe: &Sqe, data: &[u8], now: Nanos) -> Result<Outcome, Failure> {
+        let kato = self.controller.kato_ms();
+        let dw0 = features::set_feature(&self.controller, sqe, data)?;
+        if self.controller.kato_ms() != kato {
+            self.restarted = now;
+        }
+        Ok(Outcome::Done(u64::from(dw0)))
+    }
+
+    fn hold(&mut self, cid: u16) -> Result<Outcome, Failure> {
+        if self.held.len() >= usize::from(ASYNC_EVENTS) {
+            return Err(Failure::AsyncEventLimit);
+        }
+        self.held.push_back(cid);
+        Ok(Outcome::Held)
+    }
+
+    fn abort(&mut self, abort: Abort) -> Result<Outcome, Failure> {
+        if abort.sqid == 0 {
+            // Every other admin command is done by the time an Abort comes.
+            let Some(at) = self.held.iter().position(|cid| *cid == abort.cid) else {
+                return Ok(Outcome::Done(NOT_ABORTED));
+            };
+            self.ended.extend(self.held.remove(at));
+            return Ok(Outcome::Done(0));
+        }
+        if !self.controller.admin().io_queues.contains_key(&abort.sqid) {
+            return Ok(Outcome::Done(NOT_ABORTED));
+        }
+        if self.aborts >= ABORTS {
+            return Err(Failure::AbortLimit);
+        }
+        self.aborts += 1;
+        Ok(Outcome::Abort { controller: self.controller.key, sqid: abort.sqid, cid: abort.cid })
+    }
+
+    /// Data for the host, if there is any.
+    fn send(&self, sqe: &Sqe, data: Vec<u8>, result: u64) -> Result<Outcome, Failure> {
+        if data.is_empty() {
+            return Ok(Outcome::Done(result));
+        }
+        let len = u32::try_from(data.len()).map_err(|_| Failure::Internal)?;
+        let sgl = data::to_host(sqe, len, self.transport)?;
+        Ok(Outcome::Send { data, sgl, result })
+    }
+}

@@ -1,0 +1,210 @@
+//! Connect (Base 6.3): from a connection to a queue of a controller.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use nvmeof_wire::fabrics::{
+    CNTLID_DYNAMIC, CONNECT_DATA_SIZE, Connect, ConnectData, ConnectError, ConnectResult,
+};
+use nvmeof_wire::zerocopy::FromBytes;
+use nvmeof_wire::{Nqn, Sqe, Status};
+
+use super::admin_queue::AdminQueue;
+use super::io_queue::IoQueue;
+use super::{Outcome, Queue, State, data};
+use crate::Nanos;
+use crate::controller::{Controller, NewController};
+use crate::disposition::Disposition;
+use crate::failure::Failure;
+use crate::subsystem::Subsystem;
+
+/// Bytes of a Connect command's data.
+const DATA_LEN: u32 = 1024;
+const _: () = assert!(DATA_LEN as usize == CONNECT_DATA_SIZE);
+
+/// A Connect that is to be answered with success.
+#[derive(Debug)]
+pub(super) struct Accepted {
+    state: Box<State>,
+    cntlid: u16,
+    entries: u32,
+    flow_control: bool,
+}
+
+/// What a Connect asks for, names parsed.
+#[derive(Debug)]
+struct Request {
+    command: Connect,
+    host_id: [u8; 16],
+    cntlid: u16,
+    host_nqn: Nqn,
+}
+
+impl Queue {
+    /// A Connect command: asks for its data.
+    pub(super) fn begin_connect(&mut self, sqe: &Sqe, inline_len: u32) -> Result<Outcome, Failure> {
+        let State::Fresh { connecting, .. } = &mut self.state else {
+            return Err(Failure::CommandSequence);
+        };
+        if connecting.is_some() {
+            return Err(Failure::CommandSequence);
+        }
+        Connect::parse(sqe).map_err(failure)?;
+        let source = data::from_host(sqe, DATA_LEN, inline_len, self.transport)?;
+        *connecting = Some(sqe.cid.get());
+        Ok(Outcome::Receive { len: DATA_LEN, source })
+    }
+
+    /// The data of a Connect command came.
+    pub(super) fn connect(
+        &mut self,
+        sqe: &Sqe,
+        data: &[u8],
+        now: Nanos,
+    ) -> Result<Outcome, Failure> {
+        let command = Connect::parse(sqe).map_err(failure)?;
+        let (data, _) = ConnectData::ref_from_prefix(data).map_err(|_| Failure::DataTransfer)?;
+        let subnqn = data.subnqn().map_err(failure)?;
+        let request = Request {
+            command,
+            host_id: data.hostid,
+            cntlid: data.cntlid.get(),
+            host_nqn: data.hostnqn().map_err(failure)?,
+        };
+        // Held until the queue is part of a controller: a change of the config comes before or after.
+        let registry = self.target.registry();
+        let subsystem = if subnqn.is_discovery() {
+            Some(&registry.discovery)
+        } else {
+            registry.subsystems.get(&subnqn)
+        };
+        let subsystem = subsystem.ok_or(in_data(ConnectData::SUBNQN_OFFSET))?;
+        if !subsystem.allows(&request.host_nqn) {
+            return Err(Failure::ConnectHost);
+        }
+        if !registry.ports.contains_key(&self.port) {
+            // The listener went away after the connection came through it.
+            return Err(Failure::ConnectBusy);
+        }
+        let (state, controller) = if command.qid == 0 {
+            self.connect_admin(subsystem, &request, now)?
+        } else {
+            self.connect_io(subsystem, &request)?
+        };
+        Ok(Outcome::Connected(Accepted {
+            state: Box::new(state),
+            cntlid: controller.cntlid,
+            entries: command.entries,
+            flow_control: !command.disable_sq_flow_control,
+        }))
+    }
+
+    /// The queue becomes what its Connect asked for; the completion of that is the first with its rules.
+    pub(super) fn accept(&mut self, cid: u16, accepted: Accepted) -> Disposition {
+        self.state = *accepted.state;
+        self.slots.settle(accepted.entries, accepted.flow_control);
+        let result = ConnectResult {
+            cntlid: accepted.cntlid,
+            authentication: false,
+            authentication_over_secure_channel: false,
+        };
+        let mut response = self.slots.complete(cid, Status::SUCCESS, result.encode());
+        if !accepted.flow_control {
+            // Says that flow control is off, as asked (Base 6.3).
+            response.cqe = response.cqe.with_sqhd(0xffff);
+        }
+        Disposition::Respond(response)
+    }
+
+    /// Creates a controller and its admin queue.
+    fn connect_admin(
+        &self,
+        subsystem: &Arc<Subsystem>,
+        request: &Request,
+        now: Nanos,
+    ) -> Result<(State, Arc<Controller>), Failure> {
+        let limits = self.target.limits;
+        check_entries(request.command.entries, limits.admin_queue_depth())?;
+        if request.cntlid != CNTLID_DYNAMIC {
+            // The dynamic controller model: a host cannot choose.
+            return Err(in_data(ConnectData::CNTLID_OFFSET));
+        }
+        let connections = usize::try_from(limits.connections).unwrap_or(usize::MAX);
+        if self.target.queues.load(Ordering::Relaxed) > connections {
+            return Err(Failure::ConnectBusy);
+        }
+        let new = NewController {
+            key: self.target.next_key(),
+            host_nqn: request.host_nqn.clone(),
+            host_id: request.host_id,
+            port: self.port,
+            transport: self.transport,
+            limits,
+            kato_ms: request.command.kato_ms,
+        };
+        let notifier = Arc::clone(&self.target.notifier);
+        let controller = subsystem
+            .add_controller(|cntlid| Controller::new(cntlid, Arc::clone(subsystem), notifier, new))
+            .ok_or(Failure::ConnectBusy)?;
+        if let Some(address) = self.local_address {
+            controller.set_local_address(address);
+        }
+        Ok((State::Admin(AdminQueue::new(Arc::clone(&controller), now)), controller))
+    }
+
+    /// Creates an I/O queue of a controller that is there.
+    fn connect_io(
+        &self,
+        subsystem: &Subsystem,
+        request: &Request,
+    ) -> Result<(State, Arc<Controller>), Failure> {
+        let Connect { qid, entries, .. } = request.command;
+        check_entries(entries, self.target.limits.io_queue_depth())?;
+        let wrong_controller = in_data(ConnectData::CNTLID_OFFSET);
+        let controller = subsystem.controller(request.cntlid).ok_or(wrong_controller)?;
+        if controller.host_nqn != request.host_nqn {
+            return Err(in_data(ConnectData::HOSTNQN_OFFSET));
+        }
+        if controller.host_id != request.host_id {
+            return Err(in_data(ConnectData::HOSTID_OFFSET));
+        }
+        if controller.port != self.port {
+            // An association lives on one port of the subsystem (Base 3.3.2.2).
+            return Err(wrong_controller);
+        }
+        if controller.is_discovery() {
+            return Err(in_command(Connect::QID_OFFSET));
+        }
+        let stamp = controller.stamp();
+        if stamp & 1 == 0 {
+            return Err(Failure::CommandSequence);
+        }
+        let counters = controller.add_io_queue(qid, stamp)?;
+        let queue = IoQueue::new(Arc::clone(&controller), qid, counters, stamp);
+        Ok((State::Io(queue), controller))
+    }
+}
+
+/// SQSIZE, 0's based, is never 0: a queue has two entries at least.
+fn check_entries(entries: u32, most: u16) -> Result<(), Failure> {
+    if (2..=u32::from(most)).contains(&entries) {
+        Ok(())
+    } else {
+        Err(in_command(Connect::SQSIZE_OFFSET))
+    }
+}
+
+fn failure(error: ConnectError) -> Failure {
+    match error {
+        ConnectError::Format(_) => Failure::ConnectFormat,
+        ConnectError::Name { ipo, .. } => in_data(ipo),
+    }
+}
+
+fn in_data(offset: u16) -> Failure {
+    Failure::ConnectParameter { offset, in_data: true }
+}
+
+fn in_command(offset: u16) -> Failure {
+    Failure::ConnectParameter { offset, in_data: false }
+}

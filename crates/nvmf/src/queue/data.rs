@@ -1,0 +1,52 @@
+//! Data pointers: is the host's SGL one this transport can use, and long enough?
+//!
+//! One descriptor, in the command itself (MSDBD 1). It may be longer than the data (SGLS bit 18): hosts
+//! send whole pages for short lists of ranges.
+
+use nvmeof_wire::{Sgl, Sqe};
+
+use crate::disposition::DataSource;
+use crate::failure::Failure;
+use crate::spec::TransportKind;
+
+/// Where `len` bytes from the host are; `inline_len` bytes came in the capsule.
+#[inline]
+pub(super) fn from_host(
+    sqe: &Sqe,
+    len: u32,
+    inline_len: u32,
+    transport: TransportKind,
+) -> Result<DataSource, Failure> {
+    match sqe.dptr.parse() {
+        Sgl::InCapsule { offset, length } => {
+            let offset = u32::try_from(offset).map_err(|_| Failure::SglOffset)?;
+            let there = inline_len.checked_sub(offset).ok_or(Failure::SglOffset)?;
+            if length < len || there < len {
+                return Err(Failure::SglLength);
+            }
+            Ok(DataSource::InCapsule { offset })
+        }
+        sgl => {
+            check_host_buffer(sgl, len, transport)?;
+            Ok(DataSource::Host(sgl))
+        }
+    }
+}
+
+/// Where `len` bytes for the host go.
+#[inline]
+pub(super) fn to_host(sqe: &Sqe, len: u32, transport: TransportKind) -> Result<Sgl, Failure> {
+    let sgl = sqe.dptr.parse();
+    check_host_buffer(sgl, len, transport)?;
+    Ok(sgl)
+}
+
+#[inline]
+fn check_host_buffer(sgl: Sgl, len: u32, transport: TransportKind) -> Result<(), Failure> {
+    let length = match (sgl, transport) {
+        (Sgl::Transport { length }, TransportKind::Tcp | TransportKind::Loop)
+        | (Sgl::Keyed { length, .. }, TransportKind::Rdma) => length,
+        _ => return Err(Failure::SglType),
+    };
+    if length < len { Err(Failure::SglLength) } else { Ok(()) }
+}

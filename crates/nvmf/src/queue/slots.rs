@@ -1,0 +1,106 @@
+//! Which commands of a queue are outstanding, and the submission queue head.
+
+use nvmeof_wire::{Cqe, Status};
+
+use crate::disposition::Response;
+use crate::failure::Failure;
+
+const WORDS: usize = (1 << 16) / 64;
+
+/// Command identifiers in use, and the SQ head pointer.
+///
+/// A command takes its entry until it completes: the head moves with the completion, so a host that
+/// keeps to flow control never has more outstanding than the queue was sized for.
+pub(super) struct Slots {
+    /// One bit per command identifier.
+    in_use: Box<[u64; WORDS]>,
+    outstanding: u32,
+    /// Entries of the submission queue: how many commands may be outstanding.
+    entries: u32,
+    sqhd: u16,
+    flow_control: bool,
+}
+
+impl Slots {
+    /// For `entries` commands; SQHD counts modulo that.
+    pub(super) fn new(entries: u32) -> Self {
+        Self { in_use: Box::new([0; WORDS]), outstanding: 0, entries, sqhd: 0, flow_control: true }
+    }
+
+    /// What Connect settled. Only the Connect command itself is outstanding then.
+    pub(super) fn settle(&mut self, entries: u32, flow_control: bool) {
+        self.entries = entries;
+        self.flow_control = flow_control;
+        self.sqhd = 0;
+    }
+
+    /// Entries of the submission queue.
+    pub(super) fn entries(&self) -> u32 {
+        self.entries
+    }
+
+    /// Commands outstanding.
+    pub(super) fn outstanding(&self) -> u32 {
+        self.outstanding
+    }
+
+    /// A command arrived.
+    ///
+    /// # Errors
+    /// [`Failure::CidConflict`] or [`Failure::QueueOverrun`]; it is not outstanding then, answer it with
+    /// [`Self::reject`].
+    #[inline]
+    pub(super) fn take(&mut self, cid: u16) -> Result<(), Failure> {
+        let (word, bit) = place(cid);
+        if self.in_use[word] & bit != 0 {
+            return Err(Failure::CidConflict);
+        }
+        if self.outstanding >= self.entries {
+            return Err(Failure::QueueOverrun);
+        }
+        self.in_use[word] |= bit;
+        self.outstanding += 1;
+        Ok(())
+    }
+
+    /// Its command completes: the response. A command that is not outstanding changes no count.
+    #[inline]
+    pub(super) fn complete(&mut self, cid: u16, status: Status, result: u64) -> Response {
+        let (word, bit) = place(cid);
+        if self.in_use[word] & bit != 0 {
+            self.in_use[word] &= !bit;
+            self.outstanding -= 1;
+        }
+        self.reject(cid, status, result)
+    }
+
+    /// The response to a command that was not taken.
+    #[inline]
+    pub(super) fn reject(&mut self, cid: u16, status: Status, result: u64) -> Response {
+        let cqe = Cqe::new(cid, status).with_result(result);
+        if !self.flow_control {
+            // SQHD is reserved.
+            return Response { cqe, elidable: status.is_success() && result == 0 };
+        }
+        let next = u32::from(self.sqhd) + 1;
+        // Entries are 1 to 65536, so what is below them fits.
+        self.sqhd = if next >= self.entries { 0 } else { self.sqhd.wrapping_add(1) };
+        Response { cqe: cqe.with_sqhd(self.sqhd), elidable: false }
+    }
+}
+
+#[inline]
+fn place(cid: u16) -> (usize, u64) {
+    (usize::from(cid / 64), 1 << (cid % 64))
+}
+
+impl std::fmt::Debug for Slots {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Slots")
+            .field("outstanding", &self.outstanding)
+            .field("entries", &self.entries)
+            .field("sqhd", &self.sqhd)
+            .field("flow_control", &self.flow_control)
+            .finish_non_exhaustive()
+    }
+}
