@@ -9,3 +9,4 @@
 
 pub mod block;
 pub mod dma;
+mod rng;

@@ -15,6 +15,7 @@ use super::{
     RejectedWhy,
 };
 use crate::dma::{CorePool, Lent};
+use crate::rng::Rng;
 
 /// What goes wrong by itself. Shares are operations in a million.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -88,7 +89,7 @@ impl BlockDevice for FaultDevice {
         Ok(Box::new(FaultQueue {
             base,
             control: Arc::clone(&self.control),
-            rng: Rng(seed),
+            rng: Rng::new(seed),
             held: Vec::new(),
             late: Vec::new(),
             failed: Vec::new(),
@@ -252,8 +253,8 @@ impl FaultQueue {
         while at > 0 {
             at -= 1;
             if self.rng.below(2) == 0 {
-                let pick = self.rng.below(self.late.len() as u64);
-                done.push(self.late.swap_remove(usize::try_from(pick).unwrap_or(0)));
+                let pick = self.rng.index(self.late.len());
+                done.push(self.late.swap_remove(pick));
             }
         }
         if !self.late.is_empty() {
@@ -350,26 +351,4 @@ impl Signal {
 fn signal(event: &OwnedFd) {
     // Fails only when the count is at its limit, and then it is raised anyway.
     let _ = rustix::io::write(event, &1_u64.to_ne_bytes());
-}
-
-/// SplitMix64: small, seeded, the same everywhere.
-#[derive(Debug)]
-struct Rng(u64);
-
-impl Rng {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, end: u64) -> u64 {
-        self.next() % end.max(1)
-    }
-
-    fn hits(&mut self, in_a_million: u32) -> bool {
-        in_a_million > 0 && self.below(1_000_000) < u64::from(in_a_million)
-    }
 }

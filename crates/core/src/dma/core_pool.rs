@@ -263,7 +263,9 @@ impl Core {
         let mut chunks = self.chunks.borrow_mut();
         chunks.retain(|chunk| {
             let class = chunk.class();
-            let spare = self.classes[class].slots.get() - self.classes[class].promised.get();
+            let of = &self.classes[class];
+            // A promise under way may be ahead of its slots.
+            let spare = of.slots.get().saturating_sub(of.promised.get());
             let promised = class >= SIZES && spare < slots_of_class(class) as usize;
             if chunk.out() > 0 || promised {
                 return true;

@@ -18,6 +18,8 @@ mod mapping;
 mod payload;
 mod reserve;
 mod shared;
+#[cfg(test)]
+mod tests;
 
 pub use buffer::Buffer;
 pub use chunk::CHUNK;
