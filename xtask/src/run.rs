@@ -96,7 +96,9 @@ fn how_to_connect(addresses: &str, workspace: &Workspace) -> String {
          nvme disconnect -n {DEMO_NQN}\n"
     );
     if setup::program("nvme").is_none() {
-        text.push_str("  (the `nvme` command is in the package nvme-cli: apt-get install nvme-cli)\n");
+        text.push_str(
+            "  (the `nvme` command is in the package nvme-cli: apt-get install nvme-cli)\n",
+        );
     }
     text.push_str(&format!(
         "From our load generator:\n  \

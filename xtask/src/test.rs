@@ -1,4 +1,269 @@
-//! placeholder
+//! `cargo xtask test`: every test there is, in stages, with a table of what ran at the end.
+
+use std::path::Path;
+use std::process::{Command, ExitCode};
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+
+use crate::workspace::{Workspace, run_checked, show};
+use crate::{checks, setup, vm};
+
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {}
-pub(crate) fn run(_a:&Args)->anyhow::Result<std::process::ExitCode>{anyhow::bail!("x")}
+#[command(after_help = after_help())]
+pub(crate) struct Args {
+    /// Leave out the slow half: the release build, the QEMU machine and the fuzz run
+    #[arg(long)]
+    fast: bool,
+    /// Run only this stage, again for more
+    #[arg(long, value_name = "STAGE")]
+    only: Vec<String>,
+}
+
+/// One step of the tests.
+struct Stage {
+    name: &'static str,
+    about: &'static str,
+    slow: bool,
+    /// A stage without which this one cannot run.
+    needs: Option<&'static str>,
+    run: fn(&Workspace) -> Result<Outcome>,
+}
+
+/// How a stage that did not fail ended.
+enum Outcome {
+    Passed,
+    /// There is nothing to run, and why.
+    Absent(&'static str),
+}
+
+const STAGES: &[Stage] = &[
+    Stage { name: "format", about: "rustfmt", slow: false, needs: None, run: format },
+    Stage {
+        name: "repository",
+        about: "no file left out, no machine's path, unsafe fenced",
+        slow: false,
+        needs: None,
+        run: repository,
+    },
+    Stage {
+        name: "clippy",
+        about: "every lint, all targets",
+        slow: false,
+        needs: None,
+        run: clippy,
+    },
+    Stage {
+        name: "unit",
+        about: "cargo test of the workspace",
+        slow: false,
+        needs: None,
+        run: unit,
+    },
+    Stage {
+        name: "configs",
+        about: "the daemon takes every shipped configuration",
+        slow: false,
+        needs: None,
+        run: configs,
+    },
+    Stage {
+        name: "release",
+        about: "release build of the daemon and the load generator",
+        slow: true,
+        needs: None,
+        run: release,
+    },
+    Stage {
+        name: "vm-tcp",
+        about: "the Linux host over NVMe/TCP in QEMU",
+        slow: true,
+        needs: Some("release"),
+        run: vm_tcp,
+    },
+    Stage {
+        name: "fuzz",
+        about: "a short run of every fuzz target",
+        slow: true,
+        needs: None,
+        run: fuzz_short,
+    },
+];
+
+fn after_help() -> String {
+    let mut text = String::from("Stages:\n");
+    for stage in STAGES {
+        let slow = if stage.slow { " (slow)" } else { "" };
+        text.push_str(&format!("  {:<11} {}{slow}\n", stage.name, stage.about));
+    }
+    text.push_str("\nExample: cargo xtask test --fast\n         cargo xtask test --only vm-tcp");
+    text
+}
+
+/// Runs the stages; the exit code is a success only if each that was to run passed.
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    if let Some(unknown) = args.only.iter().find(|name| !STAGES.iter().any(|s| s.name == **name)) {
+        let names: Vec<_> = STAGES.iter().map(|stage| stage.name).collect();
+        bail!("there is no stage `{unknown}`; the stages are: {}", names.join(", "));
+    }
+    let workspace = Workspace::find()?;
+    let chosen = |stage: &Stage| match args.only.is_empty() {
+        true => !(args.fast && stage.slow),
+        false => args.only.iter().any(|name| name == stage.name),
+    };
+    let started = Instant::now();
+    let slow = STAGES.iter().any(|stage| stage.slow && chosen(stage));
+    let mut needs = vec![setup::BUILD, setup::TEST];
+    if slow {
+        needs.push(setup::VM);
+    }
+    setup::ensure(&needs)?;
+    let mut rows = vec![Row::new("set-up", "passed", started.elapsed())];
+    let mut failed: Vec<&str> = Vec::new();
+    for stage in STAGES {
+        if !chosen(stage) {
+            rows.push(Row::new(stage.name, "not asked for", Duration::ZERO));
+        } else if let Some(need) = stage.needs.filter(|need| failed.contains(need)) {
+            println!("\n=== {}: cannot run, {need} failed", stage.name);
+            rows.push(Row::new(stage.name, "NOT RUN", Duration::ZERO));
+            failed.push(stage.name);
+        } else {
+            let row = run_stage(&workspace, stage);
+            if row.result == "FAILED" {
+                failed.push(stage.name);
+            }
+            rows.push(row);
+        }
+    }
+    print_table(&rows, started.elapsed());
+    for name in &failed {
+        println!("failed: {name}; run it again: cargo xtask test --only {name}");
+    }
+    Ok(if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// A line of the table at the end.
+struct Row {
+    name: &'static str,
+    result: &'static str,
+    took: Duration,
+}
+
+impl Row {
+    fn new(name: &'static str, result: &'static str, took: Duration) -> Self {
+        Self { name, result, took }
+    }
+}
+
+fn run_stage(workspace: &Workspace, stage: &Stage) -> Row {
+    println!("\n=== {}: {}", stage.name, stage.about);
+    let started = Instant::now();
+    let result = match (stage.run)(workspace) {
+        Ok(Outcome::Passed) => "passed",
+        Ok(Outcome::Absent(why)) => {
+            println!("{}: {why}", stage.name);
+            "absent"
+        }
+        Err(error) => {
+            println!("{}: {error:#}", stage.name);
+            "FAILED"
+        }
+    };
+    let took = started.elapsed();
+    println!("=== {}: {result} in {:.1} s", stage.name, took.as_secs_f32());
+    Row::new(stage.name, result, took)
+}
+
+fn print_table(rows: &[Row], total: Duration) {
+    println!("\n{:<12} {:<14} {:>9}", "stage", "result", "seconds");
+    for row in rows {
+        println!("{:<12} {:<14} {:>9.1}", row.name, row.result, row.took.as_secs_f32());
+    }
+    println!("{:<12} {:<14} {:>9.1}\n", "total", "", total.as_secs_f32());
+}
+
+/// Runs a command of a stage after showing it.
+fn step(mut command: Command) -> Result<Outcome> {
+    println!("$ {}", show(&command));
+    run_checked(&mut command)?;
+    Ok(Outcome::Passed)
+}
+
+fn format(workspace: &Workspace) -> Result<Outcome> {
+    step(workspace.cargo(["fmt", "--all", "--check"]))
+}
+
+fn clippy(workspace: &Workspace) -> Result<Outcome> {
+    let lint = ["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"];
+    step(workspace.cargo(lint))
+}
+
+fn repository(workspace: &Workspace) -> Result<Outcome> {
+    let findings = checks::run(workspace)?;
+    for finding in &findings {
+        println!("{finding}");
+    }
+    if !findings.is_empty() {
+        bail!("{} finding(s)", findings.len());
+    }
+    Ok(Outcome::Passed)
+}
+
+fn unit(workspace: &Workspace) -> Result<Outcome> {
+    step(workspace.cargo(["test", "--workspace", "--locked", "--no-fail-fast"]))
+}
+
+fn configs(workspace: &Workspace) -> Result<Outcome> {
+    for config in ["configs/target.toml", "configs/loopback.toml"] {
+        let check = ["run", "--quiet", "--locked", "-p", "nvmeof-tgt", "--"];
+        let mut command = workspace.cargo(check);
+        command.args(["--config", config, "--check"]);
+        step(command)?;
+    }
+    Ok(Outcome::Passed)
+}
+
+fn release(workspace: &Workspace) -> Result<Outcome> {
+    let build = ["build", "--release", "--locked", "-p", "nvmeof-tgt", "-p", "nvmeof-perf"];
+    step(workspace.cargo(build))
+}
+
+fn vm_tcp(workspace: &Workspace) -> Result<Outcome> {
+    if !vm::run_case(workspace, "tcp")? {
+        bail!("the case tcp did not pass");
+    }
+    Ok(Outcome::Passed)
+}
+
+/// Runs every fuzz target for a short time with the stable harness in `fuzz/`.
+fn fuzz_short(workspace: &Workspace) -> Result<Outcome> {
+    let manifest = Path::new("fuzz/Cargo.toml");
+    if !workspace.root().join(manifest).is_file() {
+        return Ok(Outcome::Absent("there is no fuzz/Cargo.toml"));
+    }
+    let run = ["run", "--release", "--locked", "--manifest-path", "fuzz/Cargo.toml", "--"];
+    let mut command = workspace.cargo(run);
+    command.args(["--seconds", "60"]);
+    step(command)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn needs_come_first() {
+        for (index, stage) in STAGES.iter().enumerate() {
+            if let Some(need) = stage.needs {
+                assert!(STAGES[..index].iter().any(|s| s.name == need), "{}", stage.name);
+            }
+        }
+    }
+
+    #[test]
+    fn a_stage_that_fails_says_so() {
+        let stage = Stage { name: "x", about: "y", slow: false, needs: None, run: |_| bail!("no") };
+        let workspace = Workspace::find().expect("cargo runs this test");
+        assert_eq!(run_stage(&workspace, &stage).result, "FAILED");
+    }
+}

@@ -18,9 +18,10 @@ impl Workspace {
     /// parent; without cargo, the current folder and its parents are searched.
     pub(crate) fn find() -> Result<Self> {
         let root = match env::var_os("CARGO_MANIFEST_DIR") {
-            Some(package) => {
-                Path::new(&package).parent().map(Path::to_path_buf).context("xtask has no parent")?
-            }
+            Some(package) => Path::new(&package)
+                .parent()
+                .map(Path::to_path_buf)
+                .context("xtask has no parent")?,
             None => env::current_dir()?
                 .ancestors()
                 .find(|dir| dir.join("xtask/Cargo.toml").is_file())
@@ -76,10 +77,8 @@ pub(crate) fn run_checked(command: &mut Command) -> Result<()> {
 /// that carries what it wrote to standard error.
 pub(crate) fn output_of(command: &mut Command) -> Result<Vec<u8>> {
     let shown = show(command);
-    let output = command
-        .stdin(Stdio::null())
-        .output()
-        .with_context(|| format!("cannot start `{shown}`"))?;
+    let output =
+        command.stdin(Stdio::null()).output().with_context(|| format!("cannot start `{shown}`"))?;
     if !output.status.success() {
         let stderr = String::from_utf8_lossy(&output.stderr);
         bail!("`{shown}` failed ({}): {}", output.status, stderr.trim());

@@ -6,12 +6,12 @@ export PATH=/bin
 
 # Ends the machine. QEMU exits with (code << 1) | 1.
 report() {
-    sync
     printf "\\x$(printf %02x "$1")" | dd of=/dev/port bs=1 seek=1281 count=1 2>/dev/null
     sleep 5
     poweroff -f
 }
 
+echo # the firmware left its line open
 mount -t proc proc /proc
 mount -t sysfs sysfs /sys
 mount -t devtmpfs devtmpfs /dev
@@ -27,7 +27,7 @@ done </modules/order
     sleep "${limit:-230}"
     echo "LIMIT: the script did not end within ${limit} s; tasks that wait:"
     echo w >/proc/sysrq-trigger
-    ps -o pid,ppid,stat,time,args | grep -v '\[' | tail -30
+    ps -o pid,ppid,stat,args | grep -v '\[' | tail -30
     dmesg | tail -60
     report 124
 ) &
@@ -42,12 +42,17 @@ mount -t proc proc /new/proc
 mount -t sysfs sysfs /new/sys
 mount -o bind /dev /new/dev
 mkdir -p /dev/pts /dev/shm
+ln -sf /proc/self/fd /dev/fd
 mount -t devpts devpts /dev/pts
 mount -t tmpfs tmpfs /dev/shm
 mount -t tmpfs tmpfs /new/tmp
 mount -t tmpfs tmpfs /new/run
 mount -t 9p -o $options share /new/share || report 123
 mount -t 9p -o $options,ro,cache=loose modules "/new/lib/modules/$(uname -r)" || report 123
+
+# From here on the kernel's messages stay in its log: on the line they would cut the script's own.
+# A panic is still shown.
+dmesg -n 1
 
 # The kernel asks for modules in this root, where there are none.
 printf '#!/bin/sh\nexec chroot /new /sbin/modprobe "$@"\n' >/modprobe

@@ -59,7 +59,7 @@ no() {
 # Loads what a host needs and checks that the machine is what the scripts were written for.
 machine_up() {
     ip link set lo up
-    modprobe -a nvme-tcp virtio_blk crc32c_generic ext4
+    modprobe -a configfs nvme-tcp virtio_blk crc32c_generic ext4
     wait_for 5 test -b "$DISK_FS"
     wait_for 5 test -b "$DISK_RAW"
     mountpoint -q /sys/kernel/config || mount -t configfs none /sys/kernel/config
@@ -83,11 +83,18 @@ disconnect() {
     wait_for 10 no controller_of "$1"
 }
 
+# Reads a sysfs attribute into $value without starting a program; empty if it cannot be read.
+attribute() {
+    value=
+    read -r value <"$1" || true
+} 2>/dev/null
+
 # Prints the name (nvme0) of the first controller of a subsystem.
 controller_of() {
-    local dir
+    local dir value
     for dir in /sys/class/nvme/nvme*; do
-        if [ -e "$dir/subsysnqn" ] && [ "$(cat "$dir/subsysnqn" 2>/dev/null)" = "$1" ]; then
+        attribute "$dir/subsysnqn"
+        if [ "$value" = "$1" ]; then
             echo "${dir##*/}"
             return 0
         fi
@@ -96,18 +103,29 @@ controller_of() {
 }
 
 controller_live() {
-    local name
-    name=$(controller_of "$1") && [ "$(cat "/sys/class/nvme/$name/state")" = live ]
+    local name value
+    name=$(controller_of "$1") || return 1
+    attribute "/sys/class/nvme/$name/state"
+    [ "$value" = live ]
 }
 
-# Prints the sysfs folder of a namespace's block device: ns_sys NQN NSID. With multipath the head
-# counts, not its hidden paths.
-ns_sys() {
-    local dir
+# Prints the sysfs folders of a subsystem's block devices: all_ns NQN. With multipath the heads
+# count, not their hidden paths.
+all_ns() {
+    local dir value
     for dir in /sys/block/nvme*n*; do
         case ${dir##*/} in *c*n*) continue ;; esac
-        if [ "$(cat "$dir/device/subsysnqn" 2>/dev/null)" = "$1" ] &&
-            [ "$(cat "$dir/nsid" 2>/dev/null)" = "$2" ]; then
+        attribute "$dir/device/subsysnqn"
+        if [ "$value" = "$1" ]; then echo "$dir"; fi
+    done
+}
+
+# Prints the sysfs folder of a namespace's block device: ns_sys NQN NSID.
+ns_sys() {
+    local dir value
+    for dir in $(all_ns "$1"); do
+        attribute "$dir/nsid"
+        if [ "$value" = "$2" ]; then
             echo "$dir"
             return 0
         fi
@@ -132,12 +150,12 @@ ns_wait() {
 
 # Counts the namespaces the host sees of a subsystem.
 ns_count() {
-    local dir count=0
-    for dir in /sys/block/nvme*n*; do
-        case ${dir##*/} in *c*n*) continue ;; esac
-        if [ "$(cat "$dir/device/subsysnqn" 2>/dev/null)" = "$1" ]; then count=$((count + 1)); fi
-    done
-    echo "$count"
+    local dirs
+    dirs=$(all_ns "$1")
+    # One word a folder; none of them has a blank.
+    # shellcheck disable=SC2086
+    set -- $dirs
+    echo $#
 }
 
 # --- data --------------------------------------------------------------------------------------

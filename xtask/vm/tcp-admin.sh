@@ -165,14 +165,21 @@ identifiers() {
 
 part_logs() {
     connect "$DEMO"
-    local dev text
+    local dev text opcode
     dev=/dev/$(controller_of "$DEMO")
     text=$(nvme smart-log "$dev")
     assert_has smart-log "$text" 'critical_warning'
     assert_has smart-log "$text" 'data_units_read|Data Units Read'
     assert_has error-log "$(nvme error-log "$dev" -e 4)" 'error_count'
-    text=$(nvme effects-log "$dev")
-    assert_has effects-log "$text" 'ACS6 .*\[Identify\]'
+    # nvme-cli 2.3 prints nothing of the effects log unless it finds it odd: read it raw.
+    nvme effects-log "$dev"
+    nvme get-log "$dev" --log-id=5 --log-len=4096 --raw-binary >/tmp/log05
+    for opcode in 0x02 0x06 0x09 0x0a 0x0c 0x18; do
+        assert_eq "admin opcode $opcode in the effects log" "$(effect $((opcode)))" 1
+    done
+    for opcode in 0x00 0x01 0x02 0x08 0x09; do
+        assert_eq "I/O opcode $opcode in the effects log" "$(effect $((256 + opcode)))" 1
+    done
     if [ "$TARGET" = ours ]; then
         nvme fw-log "$dev" || fail "firmware log"
         # Log 00, the supported log pages: that of SMART says so in its bit 0 (LSUPP).
@@ -186,6 +193,11 @@ part_logs() {
     nvme get-log "$dev" --log-id=4 --log-len=4096 --raw-binary >/tmp/log04
     assert_eq "bytes of the changed namespaces" "$(stat -c %s /tmp/log04)" 4096
     disconnect "$DEMO"
+}
+
+# Whether an entry of the effects log says that its command is supported (bit 0).
+effect() {
+    echo $(($(od -An -tu1 -j$(($1 * 4)) -N1 /tmp/log05) & 1))
 }
 
 part_features() {
@@ -203,7 +215,8 @@ part_features() {
         assert_has "feature 4 after set" "$(nvme get-feature "$dev" -f 4)" 'value:0x0*157'
     fi
     if nvme get-feature "$dev" -f 0x7f >/tmp/f7f 2>&1; then fail "feature 7f exists"; fi
-    assert_has "feature 7f" "$(cat /tmp/f7f)" 'INVALID_FIELD|Invalid Field'
+    # nvme-cli brings a buffer for a feature it does not know; nvmet objects to that first.
+    assert_has "feature 7f" "$(cat /tmp/f7f)" 'INVALID_FIELD|Invalid Field|SGL Length'
     disconnect "$DEMO"
 }
 

@@ -237,7 +237,8 @@ mod tests {
 
     #[test]
     fn the_image_is_found_among_the_dependencies() {
-        let text = "linux-image-amd64\n  Depends: linux-base\n  Depends: linux-image-6.1.0-1-amd64\n";
+        let text =
+            "linux-image-amd64\n  Depends: linux-base\n  Depends: linux-image-6.1.0-1-amd64\n";
         assert_eq!(first_image(text).as_deref(), Some("linux-image-6.1.0-1-amd64"));
         assert_eq!(first_image("x\n  Recommends: linux-image-y\n"), None);
     }

@@ -46,6 +46,9 @@ pub(crate) struct Args {
     /// Run only this boot of the case
     #[arg(long, value_name = "BOOT")]
     boot: Option<String>,
+    /// Run only this part, again for more (not the whole case, so never a pass of it)
+    #[arg(long, value_name = "PART")]
+    part: Vec<String>,
     /// Run the scripts against this target
     #[arg(long, value_enum, default_value = "ours")]
     target: Target,
@@ -65,7 +68,9 @@ fn after_help() -> String {
     for case in case::CASES {
         text.push_str(&format!("  {:<8} {}\n", case.name, case.about));
     }
-    text.push_str("\nExample: cargo xtask vm tcp\n         cargo xtask vm tcp --boot data --verbose");
+    text.push_str(
+        "\nExample: cargo xtask vm tcp\n         cargo xtask vm tcp --boot data --verbose",
+    );
     text
 }
 
@@ -76,36 +81,74 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let case = case::find(args.case.as_deref().unwrap_or_default())?;
-    let boots: Vec<&Boot> = match &args.boot {
-        None => case.boots.iter().collect(),
-        Some(name) => case.boots.iter().filter(|boot| boot.name == *name).collect(),
-    };
-    if boots.is_empty() {
-        let names: Vec<_> = case.boots.iter().map(|boot| boot.name).collect();
-        bail!("case {} has no such boot; its boots are: {}", case.name, names.join(", "));
-    }
     let workspace = Workspace::find()?;
     setup::ensure(&[setup::BUILD, setup::VM])?;
     if args.target == Target::Ours && case.name != "boot" && !args.no_build {
         let build = ["build", "--release", "--locked", "-p", "nvmeof-tgt", "-p", "nvmeof-perf"];
         run_checked(&mut workspace.cargo(build))?;
     }
-    let bench = Bench::prepare(&workspace, args)?;
+    let passed = run_boots(&workspace, case, args)?;
+    Ok(if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Runs every part of a case against the release binaries there are; true if all passed.
+pub(crate) fn run_case(workspace: &Workspace, name: &str) -> Result<bool> {
+    let args = Args {
+        case: None,
+        list: false,
+        boot: None,
+        part: Vec::new(),
+        target: Target::Ours,
+        kvm: false,
+        no_build: true,
+        verbose: false,
+    };
+    run_boots(workspace, case::find(name)?, &args)
+}
+
+/// Runs the chosen boots of a case and says which failed; true if none did.
+fn run_boots(workspace: &Workspace, case: &Case, args: &Args) -> Result<bool> {
+    let wanted = |boot: &&Boot| args.boot.as_ref().is_none_or(|name| boot.name == *name);
+    let chosen: Vec<(&Boot, Vec<&str>)> = case
+        .boots
+        .iter()
+        .filter(wanted)
+        .map(|boot| (boot, choose(boot.parts(args.target), &args.part)))
+        .filter(|(_, parts)| !parts.is_empty())
+        .collect();
+    if chosen.is_empty() {
+        bail!("the case {} has no such boot or part: see `cargo xtask vm --list`", case.name);
+    }
+    let bench = Bench::prepare(workspace, args)?;
     let mut failed = Vec::new();
-    for boot in boots {
-        if !bench.run_boot(case, boot)? {
+    for (boot, parts) in chosen {
+        if !bench.run_boot(case, boot, &parts)? {
             failed.push(boot.name);
         }
     }
     if failed.is_empty() {
-        println!("vm {}: every part of every boot ran and passed", case.name);
-        return Ok(ExitCode::SUCCESS);
+        let extent =
+            if args.boot.is_none() && args.part.is_empty() { "every" } else { "the chosen" };
+        println!("vm {}: {extent} part of {extent} boot ran and passed", case.name);
+        return Ok(true);
     }
     println!("vm {}: FAILED in {}", case.name, failed.join(", "));
     for boot in failed {
-        println!("  again: cargo xtask vm {} --boot {boot} --target {}", case.name, args.target.name());
+        println!(
+            "  again: cargo xtask vm {} --boot {boot} --target {}",
+            case.name,
+            args.target.name()
+        );
     }
-    Ok(ExitCode::FAILURE)
+    Ok(false)
+}
+
+/// The parts to run: all that the boot lists, or those of them that were asked for.
+fn choose(listed: Vec<&'static str>, asked: &[String]) -> Vec<&'static str> {
+    if asked.is_empty() {
+        return listed;
+    }
+    listed.into_iter().filter(|part| asked.iter().any(|name| name == part)).collect()
 }
 
 fn list(target: Target) {
@@ -164,7 +207,8 @@ impl<'a> Bench<'a> {
         let trial = case::find("boot")?;
         self.accel = Accel::Kvm;
         for boot in trial.boots {
-            let (ending, _) = self.boot(trial, boot, TRIAL_LIMIT)?;
+            let parts = boot.parts(self.target);
+            let (ending, _) = self.boot(trial, boot, &parts, TRIAL_LIMIT)?;
             if ending.end != End::Success {
                 println!("KVM: the trial boot ended with {:?}: emulating instead", ending.end);
                 self.accel = Accel::Tcg;
@@ -176,18 +220,21 @@ impl<'a> Bench<'a> {
     }
 
     /// Runs one boot and says how it went; true if everything it lists ran and passed.
-    fn run_boot(&self, case: &Case, boot: &Boot) -> Result<bool> {
+    fn run_boot(&self, case: &Case, boot: &Boot, parts: &[&str]) -> Result<bool> {
         println!(
             "vm {} {}: Linux {}, target {}, {:?}",
-            case.name, boot.name, self.kernel.release(), self.target.name(), self.accel
+            case.name,
+            boot.name,
+            self.kernel.release(),
+            self.target.name(),
+            self.accel
         );
-        let (ending, log_path) = self.boot(case, boot, BOOT_LIMIT)?;
+        let (ending, log_path) = self.boot(case, boot, parts, BOOT_LIMIT)?;
         let log = String::from_utf8_lossy(&fs::read(&log_path)?).into_owned();
-        let parts = boot.parts(self.target);
-        let missing = case::missing(&parts, &log);
+        let missing = case::missing(parts, &log);
         if !self.verbose {
             for line in log.lines().filter(|line| is_report(line)) {
-                println!("  {line}");
+                println!("  {}", line.trim_start());
             }
         }
         let took = ending.took.as_secs_f32();
@@ -206,13 +253,22 @@ impl<'a> Bench<'a> {
         if !missing.is_empty() {
             println!("  parts that did not run or did not pass: {}", missing.join(", "));
         }
-        println!("  serial log: {}; the daemon's own log is in the folder beside it", log_path.display());
+        println!(
+            "  serial log: {}; the daemon's own log is in the folder beside it",
+            log_path.display()
+        );
         Ok(false)
     }
 
-    fn boot(&self, case: &Case, boot: &Boot, limit: Duration) -> Result<(Ending, PathBuf)> {
+    fn boot(
+        &self,
+        case: &Case,
+        boot: &Boot,
+        parts: &[&str],
+        limit: Duration,
+    ) -> Result<(Ending, PathBuf)> {
         let name = format!("{}-{}", case.name, boot.name);
-        let parts = format!("\"{}\"", boot.parts(self.target).join(" "));
+        let parts = format!("\"{}\"", parts.join(" "));
         let settings = [("TARGET", self.target.name()), ("PARTS", &parts)];
         let share = Share::create(self.folder.join(&name), boot.script, &settings)?;
         let needs_ours = self.target == Target::Ours && case.name != "boot";
@@ -261,6 +317,7 @@ fn cache(folder: &Path) -> PathBuf {
 
 /// Lines of the serial log that are worth showing when nothing went wrong.
 fn is_report(line: &str) -> bool {
+    let line = line.trim_start();
     line.starts_with("part ") || line.starts_with("note ") || line.starts_with("table ")
 }
 

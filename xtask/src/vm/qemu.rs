@@ -104,10 +104,13 @@ impl Machine<'_> {
         qemu
     }
 
+    /// `hardened_usercopy=off`: Linux 6.1's NVMe/TCP host joins physically adjacent pages of a large
+    /// write into one fragment; over loopback the check then takes the receiver's copy of it for an
+    /// overrun and kills the kernel, whatever the target.
     fn cmdline(&self) -> String {
         format!(
-            "console=ttyS0 quiet panic=-1 mitigations=off tsc=reliable no_timer_check \
-             random.trust_cpu=on i8042.noaux i8042.nokbd 8250.nr_uarts=1 \
+            "console=ttyS0 quiet panic=-1 oops=panic mitigations=off tsc=reliable no_timer_check \
+             random.trust_cpu=on i8042.noaux i8042.nokbd 8250.nr_uarts=1 hardened_usercopy=off \
              nvmeof.limit={}",
             self.limit.as_secs()
         )
@@ -132,9 +135,8 @@ impl End {
 fn shared_folder(qemu: &mut Command, tag: &str, path: &Path, readonly: bool) {
     let mode = if readonly { ",readonly=on" } else { "" };
     let path = path.display();
-    qemu.arg("-fsdev").arg(format!(
-        "local,id={tag},path={path},security_model=none,multidevs=remap{mode}"
-    ));
+    qemu.arg("-fsdev")
+        .arg(format!("local,id={tag},path={path},security_model=none,multidevs=remap{mode}"));
     qemu.arg("-device").arg(format!("virtio-9p-pci,fsdev={tag},mount_tag={tag}"));
 }
 
