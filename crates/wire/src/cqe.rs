@@ -97,3 +97,34 @@ impl Cqe {
         (self.result.get() >> 32) as u32
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use zerocopy::{FromBytes, IntoBytes};
+
+    use super::*;
+
+    #[test]
+    fn fields_are_where_the_specification_has_them() {
+        // Base 3.3.3.2: DW0, DW1, SQHD, SQID, CID, status with phase tag.
+        let bytes: [u8; 16] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 0x05, 0x82];
+        let cqe = Cqe::read_from_bytes(&bytes).unwrap();
+        assert_eq!((cqe.dw0(), cqe.dw1()), (0x0403_0201, 0x0807_0605));
+        assert_eq!((cqe.sqhd.get(), cqe.sqid.get(), cqe.cid.get()), (0x0a09, 0x0c0b, 0x0e0d));
+        assert!(cqe.phase());
+        assert_eq!(cqe.status(), Status::new(1, 0x02).with_dnr());
+        let mut built = Cqe::new(0x0e0d, Status::new(1, 2).with_dnr())
+            .with_result(0x0807_0605_0403_0201)
+            .with_sqhd(0x0a09);
+        built.sqid.set(0x0c0b);
+        built.status.set(built.status.get() | 1);
+        assert_eq!(built.as_bytes(), bytes);
+    }
+
+    #[test]
+    fn success_has_no_status() {
+        let cqe = Cqe::success(7, 0xffff);
+        assert_eq!(cqe.as_bytes(), [0xff, 0xff, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0]);
+        assert!(cqe.status().is_success() && !cqe.phase());
+    }
+}

@@ -346,3 +346,6 @@ impl Disconnect {
         Sqe::fabrics(FabricsType::DISCONNECT, cid).with_cdw10([u32::from(self.recfmt)])
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -18,6 +18,8 @@
 //! NVMe/TCP Transport 1.0 ("TCP").
 #![forbid(unsafe_code)]
 
+#[cfg(test)]
+mod golden;
 mod open;
 
 pub mod abort;

@@ -196,3 +196,90 @@ impl fmt::Debug for Nqn {
         write!(f, "Nqn({})", self.0)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn names_of_the_right_form() {
+        for name in [
+            DISCOVERY_NQN,
+            "nqn.2026-11.io.nvmeof-tgt:demo",
+            "nqn.2014-08.org.nvmexpress:uuid:f81d4fae-7dec-11d0-a765-00a0c91e6bf6",
+            "nqn.2019-08.org.qemu:\u{e9}t\u{e9}",
+        ] {
+            let nqn: Nqn = name.parse().unwrap();
+            assert_eq!(nqn.as_str(), name);
+            assert_eq!(nqn.to_string(), name);
+            assert_eq!(Nqn::from_field(&nqn.to_field()), Ok(nqn));
+        }
+    }
+
+    #[test]
+    fn names_of_the_wrong_form() {
+        let long = format!("nqn.2026-11.io.example:{}", "x".repeat(201));
+        assert_eq!(long.len(), 224);
+        for (name, error) in [
+            ("", NqnError::Empty),
+            (long.as_str(), NqnError::TooLong { length: 224 }),
+            ("iqn.2026-11.io.example:a", NqnError::NoPrefix),
+            ("nqn.2026-13.io.example:a", NqnError::BadDate),
+            ("nqn.2026-00.io.example:a", NqnError::BadDate),
+            ("nqn.26-11.io.example:a", NqnError::BadDate),
+            ("nqn.2026-11", NqnError::BadDate),
+            ("nqn.2026-11.", NqnError::NoDomain),
+            ("nqn.2026-11.:a", NqnError::NoDomain),
+            ("nqn.2026-11.io\n", NqnError::ControlCharacter { at: 14 }),
+            ("nqn.2014-08.org.nvmexpress:uuid:nonsense", NqnError::BadUuid),
+        ] {
+            assert_eq!(name.parse::<Nqn>(), Err(error), "{name}");
+        }
+        assert!(long[..223].parse::<Nqn>().is_ok());
+    }
+
+    #[test]
+    fn names_hosts_send_may_have_any_form() {
+        assert!(Nqn::relaxed("host17").is_ok());
+        assert_eq!(Nqn::relaxed("a\u{7}b"), Err(NqnError::ControlCharacter { at: 1 }));
+        let mut field = [0u8; NQN_FIELD];
+        field[..3].copy_from_slice(b"ab\xff");
+        assert_eq!(Nqn::from_field(&field), Err(NqnError::NotUtf8 { at: 2 }));
+        // What is behind the NUL is not part of the name.
+        field[2] = 0;
+        field[3..].fill(0xff);
+        assert_eq!(Nqn::from_field(&field).unwrap().as_str(), "ab");
+    }
+
+    #[test]
+    fn uuid_names() {
+        let nqn = Nqn::from_uuid(&[
+            0xf8, 0x1d, 0x4f, 0xae, 0x7d, 0xec, 0x11, 0xd0, 0xa7, 0x65, 0x00, 0xa0, 0xc9, 0x1e,
+            0x6b, 0xf6,
+        ]);
+        let text = "nqn.2014-08.org.nvmexpress:uuid:f81d4fae-7dec-11d0-a765-00a0c91e6bf6";
+        assert_eq!(nqn.as_str(), text);
+        assert_eq!(text.parse(), Ok(nqn));
+        assert!(Nqn::discovery().is_discovery());
+    }
+
+    proptest! {
+        #[test]
+        fn any_field_is_judged(bytes in proptest::collection::vec(any::<u8>(), NQN_FIELD)) {
+            let field: [u8; NQN_FIELD] = bytes.try_into().unwrap();
+            if let Ok(nqn) = Nqn::from_field(&field) {
+                prop_assert!(!nqn.as_str().is_empty() && nqn.as_str().len() <= NQN_MAX);
+                prop_assert_eq!(Nqn::from_field(&nqn.to_field()), Ok(nqn));
+            }
+        }
+
+        #[test]
+        fn any_text_is_judged(text in "(nqn\\.)?([0-9]{4}-[0-9]{2}\\.)?\\PC{0,300}") {
+            if let Ok(nqn) = text.parse::<Nqn>() {
+                prop_assert_eq!(nqn.as_str(), text);
+            }
+        }
+    }
+}

@@ -182,3 +182,65 @@ pub const fn size_of_property(offset: u32) -> Option<u8> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cap_bits() {
+        // Base 3.1.3.1.
+        assert_eq!(Cap::new().with_mqes(0xffff).into_bits(), 0xffff);
+        assert_eq!(Cap::new().with_cqr(true).into_bits(), 1 << 16);
+        assert_eq!(Cap::new().with_ams(3).into_bits(), 3 << 17);
+        assert_eq!(Cap::new().with_to(0xff).into_bits(), 0xff << 24);
+        assert_eq!(Cap::new().with_dstrd(0xf).into_bits(), 0xf << 32);
+        assert_eq!(Cap::new().with_nssrs(true).into_bits(), 1 << 36);
+        assert_eq!(Cap::new().with_css(CAP_CSS_NVM).into_bits(), 1 << 37);
+        assert_eq!(Cap::new().with_css(CAP_CSS_IO_SETS).into_bits(), 1 << 43);
+        assert_eq!(Cap::new().with_css(CAP_CSS_ADMIN_ONLY).into_bits(), 1 << 44);
+        assert_eq!(Cap::new().with_bps(true).into_bits(), 1 << 45);
+        assert_eq!(Cap::new().with_cps(3).into_bits(), 3 << 46);
+        assert_eq!(Cap::new().with_mpsmin(0xf).into_bits(), 0xf << 48);
+        assert_eq!(Cap::new().with_mpsmax(0xf).into_bits(), 0xf << 52);
+        assert_eq!(Cap::new().with_pmrs(true).into_bits(), 1 << 56);
+        assert_eq!(Cap::new().with_cmbs(true).into_bits(), 1 << 57);
+        assert_eq!(Cap::new().with_nsss(true).into_bits(), 1 << 58);
+        assert_eq!(Cap::new().with_crms(3).into_bits(), 3 << 59);
+    }
+
+    #[test]
+    fn cc_bits() {
+        // Base 3.1.3.5. What Linux writes to enable: IOSQES 6, IOCQES 4, EN.
+        let cc = Cc::from_bits(0x0046_0001);
+        assert!(cc.en());
+        assert_eq!((cc.iosqes(), cc.iocqes(), cc.css(), cc.mps(), cc.shn()), (6, 4, 0, 0, 0));
+        assert_eq!(Cc::new().with_css(CC_CSS_ALL).into_bits(), 0b110 << 4);
+        assert_eq!(Cc::new().with_mps(0xf).into_bits(), 0xf << 7);
+        assert_eq!(Cc::new().with_ams(7).into_bits(), 7 << 11);
+        assert_eq!(Cc::new().with_shn(CC_SHN_ABRUPT).into_bits(), 0b10 << 14);
+        assert_eq!(Cc::new().with_crime(true).into_bits(), 1 << 24);
+    }
+
+    #[test]
+    fn csts_crto_and_version_bits() {
+        // Base 3.1.3.6, 3.1.3.2.
+        assert_eq!(Csts::new().with_rdy(true).into_bits(), 1);
+        assert_eq!(Csts::new().with_cfs(true).into_bits(), 1 << 1);
+        assert_eq!(Csts::new().with_shst(CSTS_SHST_COMPLETE).into_bits(), 0b10 << 2);
+        assert_eq!(Csts::new().with_nssro(true).into_bits(), 1 << 4);
+        assert_eq!(Csts::new().with_pp(true).into_bits(), 1 << 5);
+        assert_eq!(Csts::new().with_st(true).into_bits(), 1 << 6);
+        assert_eq!(Crto::new().with_crwmt(2).with_crimt(1).into_bits(), 0x0001_0002);
+        let version = Version::V2_0;
+        assert_eq!((version.mjr(), version.mnr(), version.ter()), (2, 0, 0));
+        assert_eq!(NSSR_RESET.to_be_bytes(), *b"NVMe");
+    }
+
+    #[test]
+    fn sizes() {
+        let sizes = [0x00, 0x08, 0x14, 0x1c, 0x20, 0x68].map(size_of_property);
+        assert_eq!(sizes, [Some(8), Some(4), Some(4), Some(4), Some(4), Some(4)]);
+        assert_eq!([0x04, 0x0c, 0x24, 0xffff_fffc].map(size_of_property), [None; 4]);
+    }
+}

@@ -207,3 +207,78 @@ impl From<Sgl> for SglDescriptor {
         sgl.encode()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Base 4.1.2: each descriptor kind as 16 bytes.
+    #[test]
+    fn descriptor_bytes() {
+        let address = 0x1122_3344_5566_7788;
+        let a = [0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11];
+        let z = [0; 8];
+        let length = 0x0a0b_0c0d;
+        let cases = [
+            (Sgl::DataBlock { address, length }, a, [0x0d, 0x0c, 0x0b, 0x0a, 0, 0, 0, 0x00]),
+            (Sgl::InCapsule { offset: 0, length }, z, [0x0d, 0x0c, 0x0b, 0x0a, 0, 0, 0, 0x01]),
+            (Sgl::BitBucket { length }, z, [0x0d, 0x0c, 0x0b, 0x0a, 0, 0, 0, 0x10]),
+            (
+                Sgl::Segment { address, length: 32, offset: false },
+                a,
+                [0x20, 0, 0, 0, 0, 0, 0, 0x20],
+            ),
+            (
+                Sgl::LastSegment { address, length: 32, offset: true },
+                a,
+                [0x20, 0, 0, 0, 0, 0, 0, 0x31],
+            ),
+            (
+                Sgl::Keyed { address, length: 0x02_0000, key: 0xdead_beef, invalidate: false },
+                a,
+                [0x00, 0x00, 0x02, 0xef, 0xbe, 0xad, 0xde, 0x40],
+            ),
+            (
+                Sgl::Keyed { address, length: 0x02_0000, key: 0xdead_beef, invalidate: true },
+                a,
+                [0x00, 0x00, 0x02, 0xef, 0xbe, 0xad, 0xde, 0x4f],
+            ),
+            (Sgl::Transport { length }, z, [0x0d, 0x0c, 0x0b, 0x0a, 0, 0, 0, 0x5a]),
+            (Sgl::Unknown { kind: 0xf, subtype: 3 }, z, [0, 0, 0, 0, 0, 0, 0, 0xf3]),
+        ];
+        for (sgl, low, high) in cases {
+            let bytes: [u8; 16] = [low, high].concat().try_into().unwrap();
+            assert_eq!(sgl.encode().as_bytes(), bytes, "{sgl:?}");
+            assert_eq!(SglDescriptor::read_from_bytes(&bytes).unwrap().parse(), sgl);
+        }
+    }
+
+    #[test]
+    fn sub_types_that_make_no_sense_are_unknown() {
+        for id in [0x02, 0x0f, 0x11, 0x2a, 0x3f, 0x41, 0x50, 0x51, 0x5f, 0x60] {
+            let mut bytes = [0u8; 16];
+            bytes[15] = id;
+            let descriptor = SglDescriptor::read_from_bytes(&bytes).unwrap();
+            assert_eq!(descriptor.id(), id);
+            let unknown = Sgl::Unknown { kind: id >> 4, subtype: id & 0xf };
+            assert_eq!(descriptor.parse(), unknown, "{id:#x}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn parsing_is_total_and_stable(bytes: [u8; 16]) {
+            let sgl = SglDescriptor::read_from_bytes(&bytes).unwrap().parse();
+            prop_assert_eq!(sgl.encode().parse(), sgl);
+        }
+
+        #[test]
+        fn a_keyed_length_keeps_out_of_the_key(length: u32, key: u32) {
+            let sgl = Sgl::Keyed { address: 0, length, key, invalidate: false };
+            let back = Sgl::Keyed { address: 0, length: length & 0xff_ffff, key, invalidate: false };
+            prop_assert_eq!(sgl.encode().parse(), back);
+        }
+    }
+}

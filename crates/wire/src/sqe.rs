@@ -216,3 +216,6 @@ impl Sqe {
         u64::from(self.cdw12.get()) | u64::from(self.cdw13.get()) << 32
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -330,3 +330,86 @@ statuses! {
     HOST_PATHING_ERROR = 0x370 => "Host Pathing Error",
     ABORTED_BY_HOST = 0x371 => "Command Aborted by Host",
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bits_are_where_the_specification_has_them() {
+        // Base 3.3.3.2.1, bits 31:17 of DW3: DNR, M, CRD (2), SCT (3), SC (8); then the phase tag.
+        let status = Status::COMPARE_FAILURE.with_dnr().with_more().with_crd(2);
+        assert_eq!(status.to_field(true), 0b1_1_10_010_1000_0101_1);
+        assert_eq!(Status::from_field(0b1_1_10_010_1000_0101_1), status);
+        assert_eq!((status.sct(), status.sc(), status.crd()), (2, 0x85, 2));
+        assert!(status.dnr() && status.more());
+        assert_eq!(status.code(), Status::COMPARE_FAILURE);
+        assert_eq!(status.status_type(), StatusType::MediaAndDataIntegrity);
+    }
+
+    #[test]
+    fn every_field_round_trips() {
+        for field in 0..=u16::MAX {
+            let status = Status::from_field(field);
+            assert_eq!(status.to_field(field & 1 == 1), field);
+            assert_eq!(Status::from_bits(status.bits()), status);
+            assert!(!status.to_string().is_empty());
+        }
+    }
+
+    #[test]
+    fn types() {
+        let types = [0, 1, 2, 3, 5, 7].map(|sct| Status::new(sct, 1).status_type());
+        assert_eq!(
+            types,
+            [
+                StatusType::Generic,
+                StatusType::CommandSpecific,
+                StatusType::MediaAndDataIntegrity,
+                StatusType::PathRelated,
+                StatusType::Reserved(5),
+                StatusType::VendorSpecific,
+            ]
+        );
+    }
+
+    #[test]
+    fn codes_as_the_specification_lists_them() {
+        let codes = [
+            (Status::INVALID_FIELD, 0, 0x02),
+            (Status::INVALID_NAMESPACE_OR_FORMAT, 0, 0x0b),
+            (Status::DATA_SGL_LENGTH_INVALID, 0, 0x0f),
+            (Status::SGL_OFFSET_INVALID, 0, 0x16),
+            (Status::TRANSIENT_TRANSPORT_ERROR, 0, 0x22),
+            (Status::LBA_OUT_OF_RANGE, 0, 0x80),
+            (Status::INVALID_QUEUE_ID, 1, 0x01),
+            (Status::INVALID_LOG_PAGE, 1, 0x09),
+            (Status::CONNECT_INCOMPATIBLE_FORMAT, 1, 0x80),
+            (Status::CONTROLLER_BUSY, 1, 0x81),
+            (Status::CONNECT_INVALID_PARAMETERS, 1, 0x82),
+            (Status::CONNECT_RESTART_DISCOVERY, 1, 0x83),
+            (Status::CONNECT_INVALID_HOST, 1, 0x84),
+            (Status::DISCOVERY_RESTART, 1, 0x90),
+            (Status::AUTHENTICATION_REQUIRED, 1, 0x91),
+            (Status::UNRECOVERED_READ_ERROR, 2, 0x81),
+            (Status::COMPARE_FAILURE, 2, 0x85),
+            (Status::ABORTED_BY_HOST, 3, 0x71),
+        ];
+        for (status, sct, sc) in codes {
+            assert_eq!(status, Status::new(sct, sc));
+            assert!(status.name().is_some());
+        }
+    }
+
+    #[test]
+    fn display_names_the_code() {
+        assert_eq!(
+            Status::INVALID_FIELD.with_dnr().to_string(),
+            "Invalid Field in Command (sct 0x0, sc 0x02, dnr)"
+        );
+        assert_eq!(
+            Status::new(7, 0xc1).with_crd(1).with_more().to_string(),
+            "unknown status (sct 0x7, sc 0xc1, crd 1, more)"
+        );
+    }
+}

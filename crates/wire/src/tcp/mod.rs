@@ -123,3 +123,6 @@ impl Framing {
         if self.ddgst { DIGEST_LEN } else { 0 }
     }
 }
+
+#[cfg(test)]
+mod tests;
