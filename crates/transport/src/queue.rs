@@ -26,6 +26,10 @@ pub trait HostQueue: Debug {
     fn receive(&mut self, now: Nanos, events: &mut Vec<Event>) -> Progress;
 
     /// Takes an operation. Bytes move in [`flush`](Self::flush).
+    ///
+    /// # Errors
+    /// The operation, untouched, and why it was not taken.
+    #[expect(clippy::result_large_err, reason = "the operation is handed back, not boxed")]
     fn submit(&mut self, op: FabricOp) -> Result<(), Rejected>;
 
     /// Sends the turn's output, appending [`Event::Sent`] for what has left.

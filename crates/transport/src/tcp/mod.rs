@@ -25,6 +25,9 @@ mod sys;
 mod terminate;
 mod transfer;
 
+#[cfg(test)]
+mod tests;
+
 use std::net::TcpStream;
 
 pub use listener::listen;

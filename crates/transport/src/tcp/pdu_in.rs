@@ -11,10 +11,10 @@
 use nvmeof_core::dma::Buffer;
 use nvmeof_wire::Sqe;
 use nvmeof_wire::tcp::{
-    ADMIN_IN_CAPSULE, CH_LEN, CapsuleCmd, CommonHeader, H2CData, ICReq, PduHead, PduType, Receiver,
-    RxRules, TcpError, TermReq, flags,
+    CH_LEN, CapsuleCmd, CommonHeader, H2CData, ICReq, PduHead, PduType, Receiver, RxRules,
+    TcpError, TermReq, flags,
 };
-use nvmeof_wire::zerocopy::FromBytes;
+use nvmeof_wire::zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
 use super::capsules::Capsules;
 use super::digest::{Crc32c, crc32c};
@@ -350,13 +350,9 @@ fn check_digest(head: &PduHead, pdu: &[u8]) -> Result<(), TcpError> {
 }
 
 /// The header as its struct. `RxRules::check` has seen that HLEN is the struct's size.
-fn view<T: FromBytes + nvmeof_wire::zerocopy::KnownLayout + nvmeof_wire::zerocopy::Immutable>(
-    pdu: &[u8],
-) -> Result<&T, TcpError>
+fn view<T>(pdu: &[u8]) -> Result<&T, TcpError>
 where
-    T: nvmeof_wire::zerocopy::Unaligned,
+    T: FromBytes + KnownLayout + Immutable + Unaligned,
 {
     T::ref_from_prefix(pdu).map(|(header, _)| header).map_err(|_| TcpError::field(2))
 }
-
-const _: () = assert!(ADMIN_IN_CAPSULE as usize <= usize::MAX / 2);

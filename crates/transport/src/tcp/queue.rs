@@ -236,7 +236,7 @@ impl TcpQueue {
     fn stalled_since(&self) -> Option<Nanos> {
         let within = !self.inbound.is_between_pdus()
             || self.receiver.has_part_of_header()
-            || self.transfers.live() > 0;
+            || (self.transfers.live() > 0 && !self.asked);
         let owed = if within { self.heard } else { None };
         owed.into_iter().chain(self.outbound.stalled()).min()
     }
@@ -293,18 +293,20 @@ impl HostQueue for TcpQueue {
         match op {
             FabricOp::Pull { token, cid, sgl, buf } => {
                 let len = u32::try_from(buf.len()).unwrap_or(0);
-                let rejected =
-                    |buf, why| Err(Rejected { op: FabricOp::Pull { token, cid, sgl, buf }, why });
-                if len == 0 {
-                    return rejected(buf, RejectReason::Invalid);
-                }
-                match self.transfers.begin(token, cid, buf) {
-                    Ok(ttag) => {
-                        self.outbound.r2t(cid, ttag, len);
-                        self.asked = true;
+                let begun = match len {
+                    0 => Err((buf, RejectReason::Invalid)),
+                    _ => self
+                        .transfers
+                        .begin(token, cid, buf)
+                        .map_err(|b| (b, RejectReason::QueueFull)),
+                };
+                match begun {
+                    Ok(ttag) => self.outbound.r2t(cid, ttag, len),
+                    Err((buf, why)) => {
+                        return Err(Rejected { op: FabricOp::Pull { token, cid, sgl, buf }, why });
                     }
-                    Err(buf) => return rejected(buf, RejectReason::QueueFull),
                 }
+                self.asked = true;
             }
             FabricOp::Respond { token, cqe, sgl, data, elidable } => {
                 let len = u32::try_from(data.as_ref().map_or(0, Payload::len)).ok();

@@ -1,0 +1,371 @@
+//! Beginnings and ends: deadlines, closing, parking, pausing.
+
+use nvmeof_core::dma::{CorePool, Payload};
+use nvmeof_wire::tcp::{CapsuleCmd, ICReq, IcParams, TcpError};
+use nvmeof_wire::zerocopy::IntoBytes;
+use nvmeof_wire::{Cqe, Sgl};
+
+use super::world::{World, pattern, sqe};
+use crate::tcp::TcpParams;
+use crate::{CloseReason, Event, FabricOp, Nanos, ParkedQueue, RejectReason};
+
+const PARAMS: TcpParams = TcpParams {
+    in_capsule: 8192,
+    max_transfer: 1 << 20,
+    header_digest: true,
+    data_digest: true,
+    handshake_timeout: 10_000,
+    pdu_timeout: 30_000,
+    linger: 5_000,
+};
+
+fn open() -> World {
+    World::open_with(PARAMS, false, false, 0)
+}
+
+/// The queue closes at its deadline, which is `at`, and not before.
+#[track_caller]
+fn closes_at(world: &mut World, at: Nanos) -> CloseReason {
+    assert_eq!(world.queue.deadline(), Some(at));
+    let before = world.events.len();
+    world.now = at - 1;
+    world.turn();
+    assert_eq!(world.events.len(), before, "{:?}", world.events);
+    world.now = at;
+    world.turn();
+    world.closed()
+}
+
+#[test]
+fn no_icreq() {
+    let mut world = World::raw(PARAMS);
+    // The clock starts with the first turn, and bytes do not stop it.
+    assert_eq!(world.queue.deadline(), Some(0));
+    world.now = 500;
+    world.turn();
+    world.host.send(
+        &ICReq::new(IcParams { pda: 0, hdgst: false, ddgst: false, max: 1 }).as_bytes()[..127],
+    );
+    world.now = 1000;
+    world.settle();
+    assert!(matches!(closes_at(&mut world, 10_500), CloseReason::Timeout(_)));
+}
+
+#[test]
+fn half_a_pdu_and_silence() {
+    let mut world = open();
+    assert_eq!(world.queue.deadline(), None, "an idle host owes nothing");
+    let pdu = CapsuleCmd::new(world.host.out, sqe(1), 512).as_bytes().to_vec();
+    for part in [&pdu[..3], &pdu[3..40], &pdu[40..]] {
+        world.now += 7000;
+        world.host.send(part);
+        world.settle();
+        assert_eq!(world.queue.deadline(), Some(world.now + 30_000));
+    }
+    world.host.send(&[0; 511]);
+    world.settle();
+    assert_eq!(world.pool.leased(), 1);
+    assert!(matches!(closes_at(&mut world, 51_000), CloseReason::Timeout(_)));
+    assert!(world.events.is_empty());
+    assert_eq!(world.pool.leased(), 0);
+}
+
+#[test]
+fn the_last_byte_in_time() {
+    let mut world = open();
+    let pdu = CapsuleCmd::new(world.host.out, sqe(1), 0).as_bytes().to_vec();
+    world.host.send(&pdu[..71]);
+    world.settle();
+    world.now = 29_999;
+    world.host.send(&pdu[71..]);
+    assert!(matches!(world.event(), Event::Command { .. }));
+    assert_eq!(world.queue.deadline(), None);
+    // Late, but there before anybody looked.
+    world.host.send(&pdu[..71]);
+    world.settle();
+    world.host.send(&pdu[71..]);
+    world.now = 100_000;
+    assert!(matches!(world.event(), Event::Command { .. }));
+}
+
+#[test]
+fn data_asked_for_and_silence() {
+    let mut world = open();
+    world.command(1);
+    world.now = 400_000;
+    world.pull(1, 4096);
+    world.turn();
+    assert!(matches!(closes_at(&mut world, 430_000), CloseReason::Timeout(_)));
+    assert!(matches!(world.events[..], [Event::Pulled { token: 1, result: Err(_), .. }]));
+    world.events.clear();
+    assert_eq!(world.pool.leased(), 0);
+}
+
+#[test]
+fn a_host_that_takes_nothing() {
+    let mut world = open();
+    world.host.read_step = 0;
+    world.now = 100;
+    for cid in 0..32 {
+        world.command(cid);
+        let data = world.buffer(&pattern(1 << 20, 1));
+        world.respond_with(cid, Some(Payload::Buffer(data)), true);
+    }
+    world.until("a full socket", |world| world.queue.deadline().is_some());
+    assert!(matches!(closes_at(&mut world, 30_100), CloseReason::Timeout(_)));
+    assert!(world.events.iter().all(|event| matches!(event, Event::Sent { data: Some(_), .. })));
+    assert_eq!(world.events.len(), 32);
+    world.events.clear();
+    assert_eq!(world.pool.leased(), 0);
+}
+
+#[test]
+fn a_host_that_does_not_close_after_a_termreq() {
+    let mut world = open();
+    world.command(1);
+    world.pull(1, 4096);
+    world.pdu().r2t();
+    world.now = 1000;
+    world.host.send(&[0xee; 8]);
+    assert_eq!(world.pdu().term(), TcpError::field(0));
+    // Operations are back before the host is.
+    assert!(matches!(world.events[..], [Event::Pulled { token: 1, result: Err(_), .. }]));
+    world.events.clear();
+    assert_eq!(world.pool.leased(), 0);
+    let refused = world.queue.submit(respond(1)).unwrap_err();
+    assert_eq!(refused.why, RejectReason::Closing);
+    assert!(matches!(closes_at(&mut world, 6000), CloseReason::Protocol(_)));
+}
+
+#[test]
+fn a_termreq_follows_a_whole_pdu() {
+    let mut world = open();
+    world.host.read_step = 0;
+    let data = pattern(1 << 20, 1);
+    for cid in 0..32 {
+        world.command(cid);
+        let payload = Payload::Buffer(world.buffer(&data));
+        world.respond_with(cid, Some(payload), true);
+    }
+    world.until("a full socket", |world| world.queue.deadline().is_some());
+    world.events.clear();
+    world.host.send(&[0xee; 8]);
+    world.settle();
+    let back = world.events.len();
+    assert!(back > 0 && world.pool.leased() <= back + 1);
+    world.host.read_step = usize::MAX;
+    loop {
+        let pdu = world.pdu();
+        if pdu.ch.pdu_type == nvmeof_wire::tcp::PduType::C2H_TERM_REQ {
+            break;
+        }
+        assert_eq!(pdu.data, data);
+    }
+    world.host.close();
+    world.closed();
+    world.events.clear();
+    assert_eq!(world.pool.leased(), 0);
+}
+
+fn respond(cid: u16) -> FabricOp {
+    FabricOp::Respond {
+        token: 0,
+        cqe: Cqe::success(cid, 0),
+        sgl: Sgl::Transport { length: 0 },
+        data: None,
+        elidable: false,
+    }
+}
+
+#[test]
+fn the_host_closes_in_the_middle_of_things() {
+    for shutdown in [false, true] {
+        let mut world = open();
+        let ttag = world.asked(1, 65_536);
+        world.asked(2, 4096);
+        world.host.h2c(1, ttag, 0, &[1; 32_768], false);
+        world.settle();
+        world.host.capsule(sqe(3), &[1; 4096]);
+        world.until("the command", |world| !world.events.is_empty());
+        world.events.clear();
+        if shutdown {
+            world.host.shutdown();
+        } else {
+            world.host.close();
+        }
+        assert_eq!(world.closed(), CloseReason::PeerClosed);
+        let tokens: Vec<_> = world.events.drain(..).collect();
+        assert_eq!(tokens.len(), 2);
+        for event in tokens {
+            assert!(matches!(event, Event::Pulled { result: Err(_), .. }), "{event:?}");
+        }
+        assert_eq!(world.pool.leased(), 0);
+    }
+}
+
+#[test]
+fn a_close_right_behind_a_command_is_seen() {
+    let mut world = open();
+    world.host.capsule(sqe(1), &[]);
+    world.settle_writes();
+    world.host.shutdown();
+    // One call takes the command, the next, which `More` asked for, the end.
+    assert!(matches!(world.event(), Event::Command { .. }));
+    assert_eq!(world.closed(), CloseReason::PeerClosed);
+}
+
+#[test]
+fn close_gives_everything_back_once() {
+    let mut world = open();
+    world.asked(1, 65_536);
+    world.host.read_step = 0;
+    for cid in 2..30 {
+        world.command(cid);
+        let data = world.buffer(&pattern(1 << 20, 1));
+        world.respond_with(cid, Some(Payload::Buffer(data)), true);
+    }
+    world.queue.close(CloseReason::Shutdown);
+    world.queue.close(CloseReason::ControllerGone);
+    assert_eq!(world.queue.deadline(), Some(0));
+    assert_eq!(world.queue.submit(respond(1)).unwrap_err().why, RejectReason::Closing);
+    assert_eq!(world.closed(), CloseReason::Shutdown);
+    let mut tokens: Vec<_> = world
+        .events
+        .drain(..)
+        .map(|event| match event {
+            Event::Pulled { token, result: Err(_), .. } | Event::Sent { token, data: Some(_) } => {
+                token
+            }
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    tokens.sort_unstable();
+    assert_eq!(tokens, (1..30).collect::<Vec<u64>>());
+    assert_eq!(world.pool.leased(), 0);
+    assert_eq!(world.queue.deadline(), None);
+}
+
+#[test]
+fn operations_that_cannot_be() {
+    let mut world = open();
+    assert_eq!(world.queue.submit(respond(1)).unwrap_err().why, RejectReason::Invalid);
+    world.command(1);
+    let mut buf = world.pool.lease(1).unwrap();
+    buf.truncate(0);
+    let sgl = Sgl::Transport { length: 0 };
+    let op = FabricOp::Pull { token: 1, cid: 1, sgl, buf };
+    assert_eq!(world.queue.submit(op).unwrap_err().why, RejectReason::Invalid);
+    for _ in 0..32 {
+        world.pull(1, 512);
+    }
+    let op = FabricOp::Pull { token: 1, cid: 1, sgl, buf: world.pool.lease(1).unwrap() };
+    let rejected = world.queue.submit(op).unwrap_err();
+    assert_eq!(rejected.why, RejectReason::QueueFull);
+    assert!(matches!(rejected.op, FabricOp::Pull { buf, .. } if buf.len() == 1));
+}
+
+#[test]
+fn reserves_are_given_back() {
+    // The reserve of one queue, over and over: a leak would exhaust it.
+    let pool = super::world::pool();
+    let promise = pool.reserve(1900, 8192).unwrap();
+    for _ in 0..3 {
+        let mut world = open();
+        world.pool = pool.clone();
+        world.queue.close(CloseReason::Shutdown);
+        world.closed();
+    }
+    drop(promise);
+    pool.reserve(1900, 8192).unwrap();
+}
+
+/// Parks the queue, moves it to another thread and back.
+fn moved(world: &mut World) {
+    let placeholder: Box<dyn crate::HostQueue> =
+        crate::tcp::accepted(super::world::streams().0, PARAMS).unpark(&world.pool).unwrap();
+    let queue = std::mem::replace(&mut world.queue, placeholder);
+    let parked = queue.park().unwrap();
+    let parked: Box<dyn ParkedQueue> = std::thread::spawn(move || {
+        let pool: CorePool = super::world::pool();
+        assert!(parked.peer().starts_with("127.0.0.1:"));
+        parked.unpark(&pool).unwrap().park().unwrap()
+    })
+    .join()
+    .unwrap();
+    world.queue = parked.unpark(&world.pool).unwrap();
+}
+
+#[test]
+fn parking_keeps_what_was_settled() {
+    let mut world = World::open_with(PARAMS, true, true, 3);
+    world.command(1);
+    let queue = world.queue;
+    world.queue = queue.park().expect_err("a command is out");
+    world.respond(1);
+    world.pdu();
+    moved(&mut world);
+    for cid in 0..32 {
+        world.command(cid);
+    }
+    let payload = Payload::Buffer(world.buffer(&pattern(4096, 1)));
+    world.respond_with(3, Some(payload), true);
+    assert_eq!(world.pdu().data, pattern(4096, 1));
+}
+
+#[test]
+fn parking_keeps_part_of_a_header() {
+    let mut world = open();
+    let pdu = CapsuleCmd::new(world.host.out, sqe(7), 0).as_bytes().to_vec();
+    world.host.send(&pdu[..50]);
+    world.settle();
+    moved(&mut world);
+    world.host.send(&pdu[50..]);
+    assert!(matches!(world.event(), Event::Command { sqe: got, .. } if got == sqe(7)));
+    // Before the handshake, too.
+    let mut world = World::raw(PARAMS);
+    moved(&mut world);
+    world.hello(IcParams { pda: 0, hdgst: true, ddgst: false, max: 1 });
+}
+
+#[test]
+fn what_is_in_flight_is_not_parked() {
+    let mut world = open();
+    world.host.capsule(sqe(1), &[0; 512]);
+    let half = world.host.take_unsent(300);
+    world.settle();
+    world.queue = world.queue.park().expect_err("data is arriving");
+    world.host.send(&half);
+    assert!(matches!(world.event(), Event::Command { .. }));
+    world.queue.close(CloseReason::Shutdown);
+    world.queue = world.queue.park().expect_err("closing");
+}
+
+#[test]
+fn a_paused_queue_takes_no_commands_but_the_data_it_asked_for() {
+    let mut world = open();
+    let ttag = world.asked(1, 8192);
+    world.queue.set_paused(true);
+    world.host.capsule(sqe(2), &[4; 4096]);
+    world.host.h2c(1, ttag, 0, &[1; 8192], true);
+    world.host.capsule(sqe(3), &[]);
+    world.host.capsule(sqe(4), &[5; 8192]);
+    assert!(matches!(world.event(), Event::Pulled { token: 1, result: Ok(()), .. }));
+    world.respond(1);
+    assert_eq!(world.pdu().cqe().cid.get(), 1);
+    world.settle();
+    assert!(world.events.is_empty(), "{:?}", world.events);
+    world.queue.set_paused(false);
+    for cid in 2..5 {
+        assert!(matches!(world.event(), Event::Command { sqe: got, .. } if got == sqe(cid)));
+        world.respond(cid);
+    }
+    // Paused and idle, it can be parked, and stays paused.
+    world.queue.set_paused(true);
+    world.host.capsule(sqe(5), &[6; 512]);
+    world.settle();
+    moved(&mut world);
+    world.settle();
+    assert!(world.events.is_empty());
+    world.queue.set_paused(false);
+    assert!(matches!(world.event(), Event::Command { sqe: got, data: Some(_) } if got == sqe(5)));
+}
