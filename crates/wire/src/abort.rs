@@ -30,3 +30,20 @@ impl Abort {
         Sqe::admin(AdminOpcode::ABORT, cid, 0).with_cdw10([dword])
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use zerocopy::{FromBytes, IntoBytes};
+
+    use super::*;
+    use crate::golden;
+
+    #[test]
+    fn bytes() {
+        let bytes: [u8; 64] =
+            golden::bytes(&[(0, &[0x08, 0x40, 9]), (40, &[0x02, 0x01, 0x04, 0x03])]);
+        let abort = Abort { sqid: 0x0102, cid: 0x0304 };
+        assert_eq!(abort.encode(9).as_bytes(), bytes);
+        assert_eq!(Abort::parse(&Sqe::read_from_bytes(&bytes).unwrap()), abort);
+    }
+}

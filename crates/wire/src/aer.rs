@@ -64,3 +64,24 @@ impl AsyncEvent {
         Self { event_type: EventType(event_type & 7), info, log: Lid(log) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dwords_as_the_specification_has_them() {
+        // Base 5.2.1: type in bits 2:0, information in 15:8, log page in 23:16.
+        assert_eq!(AsyncEvent::NAMESPACE_CHANGED.encode(), 0x0004_0002);
+        assert_eq!(AsyncEvent::DISCOVERY_CHANGED.encode(), 0x0070_f002);
+        assert_eq!(AsyncEvent::FIRMWARE_ACTIVATION.encode(), 0x0003_0102);
+        assert_eq!(AsyncEvent::PERSISTENT_INTERNAL_ERROR.encode(), 0x0001_0300);
+        assert_eq!(AsyncEvent::TRANSIENT_INTERNAL_ERROR.encode(), 0x0001_0400);
+        assert_eq!(AsyncEvent::RELIABILITY.encode(), 0x0002_0001);
+        assert_eq!(AsyncEvent::TEMPERATURE.encode(), 0x0002_0101);
+        assert_eq!(AsyncEvent::SPARE.encode(), 0x0002_0201);
+        assert_eq!(AsyncEvent::parse(0x0070_f002), AsyncEvent::DISCOVERY_CHANGED);
+        // Reserved bits do not matter.
+        assert_eq!(AsyncEvent::parse(0xff04_00fa), AsyncEvent::NAMESPACE_CHANGED);
+    }
+}

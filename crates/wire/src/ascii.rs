@@ -30,3 +30,27 @@ pub fn text(field: &[u8]) -> Option<&str> {
         None
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_are_padded_and_cut() {
+        assert_eq!(padded("ab"), *b"ab  ");
+        assert_eq!(padded("abcdef"), *b"abcd");
+        assert_eq!(padded("a\u{e9}\n"), *b"a???");
+        assert_eq!(padded(""), [b' '; 3]);
+    }
+
+    #[test]
+    fn text_is_what_is_in_front_of_the_padding() {
+        assert_eq!(text(b"ab  "), Some("ab"));
+        assert_eq!(text(b"  ab"), Some("  ab"));
+        assert_eq!(text(b"4420\0\xff\xff"), Some("4420"));
+        assert_eq!(text(b"    "), Some(""));
+        assert_eq!(text(b""), Some(""));
+        assert_eq!(text(b"a\xc3\xa9 "), None);
+        assert_eq!(text(b"a\x1b[2J"), None);
+    }
+}

@@ -285,3 +285,110 @@ pub struct HostIdentifier {
     #[bits(31)]
     __: u32,
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use zerocopy::{FromBytes, IntoBytes};
+
+    use super::*;
+    use crate::golden;
+
+    #[test]
+    fn get_features_bytes() {
+        let bytes: [u8; 64] = golden::bytes(&[
+            (0, &[0x0a, 0x40, 1, 0, 2]),
+            (40, &[0x0b, 0x03]), // FID, SEL
+            (44, &[4, 0, 0, 0xa4]),
+            (56, &[0x05]), // UUID index
+        ]);
+        let get = GetFeatures {
+            fid: Fid::ASYNC_EVENTS,
+            select: Select::SUPPORTED_CAPABILITIES,
+            nsid: 2,
+            cdw11: 0xa400_0004,
+            uuid_index: 5,
+        };
+        assert_eq!(get.encode(1).as_bytes(), bytes);
+        assert_eq!(GetFeatures::parse(&Sqe::read_from_bytes(&bytes).unwrap()), get);
+    }
+
+    #[test]
+    fn set_features_bytes() {
+        let bytes: [u8; 64] = golden::bytes(&[
+            (0, &[0x09, 0x40, 1, 0, 2]),
+            (40, &[0x07, 0, 0, 0x80]), // FID, SV
+            (44, &[4, 0, 0, 0xa4]),
+            (48, &[5, 0, 0, 0xa5]),
+            (56, &[0x06]),
+        ]);
+        let set = SetFeatures {
+            fid: Fid::NUMBER_OF_QUEUES,
+            save: true,
+            nsid: 2,
+            cdw11: 0xa400_0004,
+            cdw12: 0xa500_0005,
+            uuid_index: 6,
+        };
+        assert_eq!(set.encode(1).as_bytes(), bytes);
+        assert_eq!(SetFeatures::parse(&Sqe::read_from_bytes(&bytes).unwrap()), set);
+    }
+
+    #[test]
+    fn dword_bits() {
+        // Base 5.27.1.1 to 5.27.1.8 and 5.27.1.25; NVM 4.1 for 05h and 0Ah.
+        let arbitration = Arbitration::from_bits(0x0403_0207);
+        assert_eq!((arbitration.burst(), arbitration.low_weight()), (7, 2));
+        assert_eq!((arbitration.medium_weight(), arbitration.high_weight()), (3, 4));
+        assert_eq!(
+            PowerManagement::new().with_power_state(31).with_workload_hint(1).into_bits(),
+            0x3f
+        );
+        let threshold = TemperatureThreshold::from_bits(0x001f_0157);
+        assert_eq!((threshold.threshold(), threshold.sensor()), (343, 15));
+        assert_eq!(threshold.threshold_type(), 1);
+        let recovery = ErrorRecovery::from_bits(0x0001_1234);
+        assert_eq!((recovery.time_limit(), recovery.deallocated_error()), (0x1234, true));
+        assert!(VolatileWriteCache::from_bits(1).enabled());
+        let queues = NumberOfQueues::from_bits(0x0002_0001);
+        assert_eq!((queues.submission(), queues.completion()), (1, 2));
+        assert!(WriteAtomicity::from_bits(1).disable_normal());
+        assert!(HostIdentifier::from_bits(1).extended());
+    }
+
+    #[test]
+    fn async_event_bits() {
+        let bit = |config: AsyncEventConfig| config.into_bits();
+        assert_eq!(bit(AsyncEventConfig::new().with_smart(0xff)), 0xff);
+        assert_eq!(bit(AsyncEventConfig::new().with_namespace_attribute(true)), 1 << 8);
+        assert_eq!(bit(AsyncEventConfig::new().with_firmware_activation(true)), 1 << 9);
+        assert_eq!(bit(AsyncEventConfig::new().with_telemetry(true)), 1 << 10);
+        assert_eq!(bit(AsyncEventConfig::new().with_ana_change(true)), 1 << 11);
+        assert_eq!(bit(AsyncEventConfig::new().with_predictable_latency(true)), 1 << 12);
+        assert_eq!(bit(AsyncEventConfig::new().with_lba_status(true)), 1 << 13);
+        assert_eq!(bit(AsyncEventConfig::new().with_endurance_group(true)), 1 << 14);
+        assert_eq!(bit(AsyncEventConfig::new().with_normal_shutdown(true)), 1 << 15);
+        assert_eq!(bit(AsyncEventConfig::new().with_zone_descriptor(true)), 1 << 27);
+        assert_eq!(bit(AsyncEventConfig::new().with_discovery_log(true)), 1 << 31);
+    }
+
+    #[test]
+    fn capability_bits() {
+        let bits = |c: FeatureCapabilities| c.into_bits();
+        assert_eq!(bits(FeatureCapabilities::new().with_saveable(true)), 1);
+        assert_eq!(bits(FeatureCapabilities::new().with_namespace_specific(true)), 2);
+        assert_eq!(bits(FeatureCapabilities::new().with_changeable(true)), 4);
+    }
+
+    proptest! {
+        #[test]
+        fn round_trips(fid: u8, select in 0u8..8, save: bool, nsid: u32, cdw11: u32, cdw12: u32) {
+            let get = GetFeatures {
+                fid: Fid(fid), select: Select(select), nsid, cdw11, uuid_index: select,
+            };
+            prop_assert_eq!(GetFeatures::parse(&get.encode(1)), get);
+            let set = SetFeatures { fid: Fid(fid), save, nsid, cdw11, cdw12, uuid_index: select };
+            prop_assert_eq!(SetFeatures::parse(&set.encode(1)), set);
+        }
+    }
+}

@@ -8,11 +8,29 @@
 //! Every parser is total: any bytes give a value or an error, none panics, and none allocates by a
 //! length the peer sent.
 //!
-//! | module | what |
-//! |---|---|
-//! | [`sqe`], [`cqe`], [`status`], [`opcode`], [`sgl`] | the command, its completion, data pointers |
-//! | [`fabrics`], [`nqn`], [`properties`] | Connect, Property Get/Set, Disconnect; names; CAP, CC, CSTS |
-//! | [`tcp`] | NVMe/TCP PDUs |
+//! | module | what | |
+//! |---|---|---|
+//! | [`sqe`], [`cqe`], [`status`], [`opcode`], [`sgl`] | the command, its completion, the data pointer | Base 3.3.3, 4.1.2 |
+//! | [`fabrics`], [`nqn`], [`properties`] | Connect, Property Get and Set, Disconnect; names; CAP, CC, CSTS | Base 6, 4.5, 3.1.3 |
+//! | [`identify`], [`log`], [`features`], [`aer`], [`abort`] | admin commands and their data | Base 5, NVM 4 |
+//! | [`nvm`] | Read, Write, Compare, Write Zeroes, Verify, Dataset Management | NVM 3 |
+//! | [`tcp`] | NVMe/TCP PDUs, and whether one is acceptable | TCP 3 |
+//! | [`ascii`] | space-padded text fields | Base 1.4.2 |
+//!
+//! To read a structure, `T::ref_from_bytes` or `T::read_from_bytes` of [`zerocopy::FromBytes`]; to write one,
+//! [`zerocopy::IntoBytes::as_bytes`]. A command is built and taken apart by the `encode` and `parse` of its
+//! type:
+//!
+//! ```
+//! use nvmeof_wire::nvm::BlockIo;
+//! use nvmeof_wire::opcode::IoOpcode;
+//! use nvmeof_wire::sgl::Sgl;
+//!
+//! let sqe = BlockIo::new(0x1000, 8).encode(IoOpcode::READ, 7, 1).with_sgl(Sgl::Transport { length: 4096 });
+//! let io = BlockIo::parse(&sqe);
+//! assert_eq!((io.range.slba, io.range.blocks), (0x1000, 8));
+//! assert!(io.range.is_within(0x2000));
+//! ```
 //!
 //! Section numbers are those of NVM Express Base 2.0 ("Base"), NVM Command Set 1.0 ("NVM") and
 //! NVMe/TCP Transport 1.0 ("TCP").

@@ -267,8 +267,19 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_field_is_judged(bytes in proptest::collection::vec(any::<u8>(), NQN_FIELD)) {
-            let field: [u8; NQN_FIELD] = bytes.try_into().unwrap();
+        fn any_field_is_judged(
+            text in "\\PC{0,80}",
+            ends in any::<bool>(),
+            noise in proptest::collection::vec(any::<u8>(), NQN_FIELD),
+            intact in 0usize..=NQN_FIELD,
+        ) {
+            // A name with or without its NUL in front of noise that may also reach into the name.
+            let mut field: [u8; NQN_FIELD] = noise.try_into().unwrap();
+            let len = text.len().min(intact).min(NQN_FIELD - 1);
+            field[..len].copy_from_slice(&text.as_bytes()[..len]);
+            if ends {
+                field[len] = 0;
+            }
             if let Ok(nqn) = Nqn::from_field(&field) {
                 prop_assert!(!nqn.as_str().is_empty() && nqn.as_str().len() <= NQN_MAX);
                 prop_assert_eq!(Nqn::from_field(&nqn.to_field()), Ok(nqn));

@@ -219,3 +219,119 @@ impl DsmRange {
         BlockRange { slba: self.slba.get(), blocks: self.blocks.get() }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use zerocopy::{FromBytes, IntoBytes};
+
+    use super::*;
+    use crate::golden;
+
+    #[test]
+    fn block_io_bytes() {
+        // NVM 3.2.6 (Write), with every field set.
+        let bytes: [u8; 64] = golden::bytes(&[
+            (0, &[0x01, 0x40, 0x34, 0x12, 1]),
+            (40, &[0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11]), // SLBA
+            (48, &[0x07, 0x00, 0xa0, 0xd7]), // NLB 7, DTYPE Ah, STC, DEAC, PRINFO 5h, FUA, LR
+            (52, &[0x5a, 0x00, 0xcd, 0xab]), // DSM, DSPEC
+        ]);
+        let io = BlockIo {
+            range: BlockRange { slba: 0x1122_3344_5566_7788, blocks: 8 },
+            fua: true,
+            limited_retry: true,
+            deallocate: true,
+            storage_tag_check: true,
+            prinfo: 0x5,
+            dtype: 0xa,
+            dspec: 0xabcd,
+            dsm: 0x5a,
+        };
+        assert_eq!(io.encode(IoOpcode::WRITE, 0x1234, 1).as_bytes(), bytes);
+        assert_eq!(BlockIo::parse(&Sqe::read_from_bytes(&bytes).unwrap()), io);
+    }
+
+    #[test]
+    fn each_flag_is_its_own_bit() {
+        let cdw12 = |edit: fn(&mut BlockIo)| {
+            let mut io = BlockIo::new(0, 1);
+            edit(&mut io);
+            io.encode(IoOpcode::WRITE_ZEROES, 1, 1).cdw12.get()
+        };
+        assert_eq!(cdw12(|_| ()), 0);
+        assert_eq!(cdw12(|io| io.limited_retry = true), 1 << 31);
+        assert_eq!(cdw12(|io| io.fua = true), 1 << 30);
+        assert_eq!(cdw12(|io| io.prinfo = 0xf), 0xf << 26);
+        assert_eq!(cdw12(|io| io.deallocate = true), 1 << 25);
+        assert_eq!(cdw12(|io| io.storage_tag_check = true), 1 << 24);
+        assert_eq!(cdw12(|io| io.dtype = 0xf), 0xf << 20);
+        assert_eq!(cdw12(|io| io.range.blocks = 1 << 16), 0xffff);
+    }
+
+    #[test]
+    fn ranges_do_not_wrap() {
+        let range = |slba, blocks| BlockRange { slba, blocks };
+        assert!(range(0, 8).is_within(8));
+        assert!(!range(1, 8).is_within(8));
+        assert!(range(u64::MAX - 1, 1).is_within(u64::MAX));
+        assert_eq!(range(u64::MAX, 1).end(), None);
+        assert!(!range(u64::MAX, 1).is_within(u64::MAX));
+        assert!(!range(u64::MAX, u32::MAX).is_within(0));
+    }
+
+    #[test]
+    fn dataset_management_bytes() {
+        // NVM 3.2.3: NR 0's based; IDR bit 0, IDW bit 1, AD bit 2.
+        let bytes: [u8; 64] =
+            golden::bytes(&[(0, &[0x09, 0x40, 1, 0, 2]), (40, &[255]), (44, &[0b100])]);
+        let dsm = DatasetManagement {
+            ranges: 256,
+            deallocate: true,
+            integral_write: false,
+            integral_read: false,
+        };
+        assert_eq!(dsm.encode(1, 2).as_bytes(), bytes);
+        assert_eq!(DatasetManagement::parse(&Sqe::read_from_bytes(&bytes).unwrap()), dsm);
+        assert_eq!(dsm.data_len(), 4096);
+        let hints = DatasetManagement::parse(&Sqe::default().with_cdw10([0, 0b011]));
+        assert!(hints.integral_read && hints.integral_write && !hints.deallocate);
+        assert_eq!(hints.ranges, 1);
+    }
+
+    #[test]
+    fn dsm_range_bytes() {
+        let bytes = [0, 0, 0, 0, 0x02, 0, 0, 0xa2, 0x03, 0, 0, 0, 0, 0, 0, 0xa3];
+        let range = DsmRange::new(0xa3 << 56 | 3, 0xa200_0002);
+        assert_eq!(range.as_bytes(), bytes);
+        let read = DsmRange::read_from_bytes(&bytes).unwrap();
+        assert_eq!(read.range(), BlockRange { slba: 0xa3 << 56 | 3, blocks: 0xa200_0002 });
+    }
+
+    proptest! {
+        #[test]
+        fn block_io_round_trip(
+            slba: u64, blocks in 1u32..=65536, fua: bool, limited_retry: bool, deallocate: bool,
+            storage_tag_check: bool, prinfo in 0u8..16, dtype in 0u8..16, dspec: u16, dsm: u8,
+        ) {
+            let range = BlockRange { slba, blocks };
+            let io = BlockIo {
+                range, fua, limited_retry, deallocate, storage_tag_check, prinfo, dtype, dspec, dsm,
+            };
+            prop_assert_eq!(BlockIo::parse(&io.encode(IoOpcode::READ, 1, 1)), io);
+        }
+
+        #[test]
+        fn any_command_is_parsed(bytes in proptest::array::uniform32(any::<u8>()), size: u64) {
+            let mut all = [0u8; 64];
+            all[32..].copy_from_slice(&bytes);
+            let sqe = Sqe::read_from_bytes(&all).unwrap();
+            let io = BlockIo::parse(&sqe);
+            prop_assert!((1..=65536).contains(&io.range.blocks));
+            if io.range.is_within(size) {
+                prop_assert!(io.range.slba < size);
+            }
+            prop_assert!((1..=256).contains(&DatasetManagement::parse(&sqe).ranges));
+        }
+    }
+}

@@ -127,3 +127,33 @@ impl FabricsType {
         DataDirection::of(self.0)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn directions_are_in_the_low_bits() {
+        assert_eq!(IoOpcode::READ.direction(), DataDirection::ControllerToHost);
+        assert_eq!(IoOpcode::WRITE.direction(), DataDirection::HostToController);
+        assert_eq!(IoOpcode::COMPARE.direction(), DataDirection::HostToController);
+        assert_eq!(IoOpcode::DATASET_MANAGEMENT.direction(), DataDirection::HostToController);
+        assert_eq!(IoOpcode::WRITE_ZEROES.direction(), DataDirection::None);
+        assert_eq!(IoOpcode::VERIFY.direction(), DataDirection::None);
+        assert_eq!(IoOpcode::FLUSH.direction(), DataDirection::None);
+        assert_eq!(AdminOpcode::IDENTIFY.direction(), DataDirection::ControllerToHost);
+        assert_eq!(AdminOpcode::GET_LOG_PAGE.direction(), DataDirection::ControllerToHost);
+        assert_eq!(AdminOpcode::SET_FEATURES.direction(), DataDirection::HostToController);
+        assert_eq!(AdminOpcode::KEEP_ALIVE.direction(), DataDirection::None);
+        assert_eq!(AdminOpcode::FABRICS.direction(), DataDirection::Bidirectional);
+        assert_eq!(FabricsType::CONNECT.direction(), DataDirection::HostToController);
+        assert_eq!(FabricsType::PROPERTY_GET.direction(), DataDirection::None);
+    }
+
+    #[test]
+    fn unknown_values_are_kept() {
+        assert_eq!(AdminOpcode(0xc5).to_string(), "0xc5");
+        assert_eq!(IoOpcode::from(0x02).to_string(), "Read");
+        assert_eq!(AdminOpcode(0xc5).name(), None);
+    }
+}

@@ -339,8 +339,9 @@ mod tests {
     fn bits_are_where_the_specification_has_them() {
         // Base 3.3.3.2.1, bits 31:17 of DW3: DNR, M, CRD (2), SCT (3), SC (8); then the phase tag.
         let status = Status::COMPARE_FAILURE.with_dnr().with_more().with_crd(2);
-        assert_eq!(status.to_field(true), 0b1_1_10_010_1000_0101_1);
-        assert_eq!(Status::from_field(0b1_1_10_010_1000_0101_1), status);
+        // 1, 1, 10, 010, 10000101, 1.
+        assert_eq!(status.to_field(true), 0b1110_0101_0000_1011);
+        assert_eq!(Status::from_field(0b1110_0101_0000_1011), status);
         assert_eq!((status.sct(), status.sc(), status.crd()), (2, 0x85, 2));
         assert!(status.dnr() && status.more());
         assert_eq!(status.code(), Status::COMPARE_FAILURE);

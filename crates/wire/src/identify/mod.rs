@@ -112,3 +112,6 @@ impl Identify {
         ])
     }
 }
+
+#[cfg(test)]
+mod tests;

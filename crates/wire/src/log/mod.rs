@@ -148,3 +148,6 @@ impl GetLogPage {
         ])
     }
 }
+
+#[cfg(test)]
+mod tests;
