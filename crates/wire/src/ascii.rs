@@ -1,4 +1,4 @@
-//! ASCII string fields: left justified, padded with spaces (Base 1.4.2).
+//! ASCII string fields: left justified, padded with spaces (Base 1.4).
 
 /// Fills `field` with `text` and spaces. What does not fit is cut; what is not printable ASCII (20h to
 /// 7Eh) becomes `?`.

@@ -11,7 +11,7 @@ use crate::sqe::Sqe;
 pub const CNTLID_DYNAMIC: u16 = 0xffff;
 /// CNTLID in Connect data that asks for any static controller.
 pub const CNTLID_STATIC_ANY: u16 = 0xfffe;
-/// Highest CNTLID a controller may have (Base 3.1.1).
+/// Highest CNTLID a controller may have; FFF0h and above are reserved.
 pub const CNTLID_MAX: u16 = 0xffef;
 
 /// Size of the data of a Connect command in bytes.

@@ -15,7 +15,7 @@
 //! | [`identify`], [`log`], [`features`], [`aer`], [`abort`] | admin commands and their data | Base 5, NVM 4 |
 //! | [`nvm`] | Read, Write, Compare, Write Zeroes, Verify, Dataset Management | NVM 3 |
 //! | [`tcp`] | NVMe/TCP PDUs, and whether one is acceptable | TCP 3 |
-//! | [`ascii`] | space-padded text fields | Base 1.4.2 |
+//! | [`ascii`] | space-padded text fields | Base 1.4 |
 //!
 //! To read a structure, `T::ref_from_bytes` or `T::read_from_bytes` of [`zerocopy::FromBytes`]; to write one,
 //! [`zerocopy::IntoBytes::as_bytes`]. A command is built and taken apart by the `encode` and `parse` of its

@@ -9,7 +9,7 @@ use crate::sgl::SglDescriptor;
 /// Size of a submission queue entry in bytes.
 pub const SQE_SIZE: usize = 64;
 
-/// NSID that names every namespace (Base 3.2.1.2).
+/// NSID that names every namespace (Base 3.2.1).
 pub const NSID_ALL: u32 = 0xffff_ffff;
 
 /// A submission queue entry: 64 bytes.
