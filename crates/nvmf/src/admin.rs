@@ -8,3 +8,6 @@ pub(crate) mod effects;
 pub(crate) mod features;
 pub(crate) mod identify;
 pub(crate) mod logs;
+
+#[cfg(test)]
+pub(crate) mod fixture;

@@ -126,3 +126,6 @@ fn reachable(port: &PortSpec, controller: &Controller) -> Option<(AddressFamily,
     let reached = family == port.family || port.id == controller.port;
     reached.then(|| (family, used.to_string()))
 }
+
+#[cfg(test)]
+mod tests;

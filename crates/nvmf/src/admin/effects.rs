@@ -27,6 +27,16 @@ enum On {
     Both,
 }
 
+impl On {
+    fn is_of(self, kind: SubsystemKind) -> bool {
+        match self {
+            Self::Io | Self::Cache => kind == SubsystemKind::Nvm,
+            Self::Discovery => kind == SubsystemKind::Discovery,
+            Self::Both => true,
+        }
+    }
+}
+
 /// Admin commands. The fabrics commands are no part of it: no log page reports them.
 const ADMIN: [(AdminOpcode, On); 7] = [
     (AdminOpcode::GET_LOG_PAGE, On::Both),
@@ -105,6 +115,16 @@ impl Feature {
     }
 }
 
+/// Do controllers of this kind take the admin command? (7Fh, fabrics, is another matter.)
+pub(crate) fn has_admin_command(kind: SubsystemKind, opcode: AdminOpcode) -> bool {
+    ADMIN.iter().any(|(known, on)| *known == opcode && on.is_of(kind))
+}
+
+/// Do I/O queues take the command?
+pub(crate) fn has_io_command(opcode: IoOpcode) -> bool {
+    IO.iter().any(|(known, _)| *known == opcode)
+}
+
 /// What one controller has of the tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Abilities {
@@ -119,22 +139,7 @@ impl Abilities {
     }
 
     fn has(self, on: On) -> bool {
-        match on {
-            On::Io => self.kind == SubsystemKind::Nvm,
-            On::Cache => self.kind == SubsystemKind::Nvm && self.volatile_cache,
-            On::Discovery => self.kind == SubsystemKind::Discovery,
-            On::Both => true,
-        }
-    }
-
-    /// Does it take the admin command? (7Fh, fabrics, is another matter.)
-    pub(crate) fn has_admin_command(self, opcode: AdminOpcode) -> bool {
-        ADMIN.iter().any(|(known, on)| *known == opcode && self.has(*on))
-    }
-
-    /// Do its I/O queues take the command?
-    pub(crate) fn has_io_command(self, opcode: IoOpcode) -> bool {
-        self.kind == SubsystemKind::Nvm && IO.iter().any(|(known, _)| *known == opcode)
+        on.is_of(self.kind) && (on != On::Cache || self.volatile_cache)
     }
 
     /// Its log pages.
@@ -177,7 +182,7 @@ impl Abilities {
 
     /// OACS, Optional Admin Command Support (Base 5.17.2.1).
     pub(crate) fn oacs(self) -> u16 {
-        let bit = |bit, opcode| if self.has_admin_command(opcode) { bit } else { 0 };
+        let bit = |bit, opcode| if has_admin_command(self.kind, opcode) { bit } else { 0 };
         bit(oacs::SECURITY, AdminOpcode::SECURITY_SEND)
             | bit(oacs::FORMAT, AdminOpcode::FORMAT_NVM)
             | bit(oacs::FIRMWARE, AdminOpcode::FIRMWARE_COMMIT)
@@ -187,9 +192,9 @@ impl Abilities {
             | bit(oacs::GET_LBA_STATUS, AdminOpcode::GET_LBA_STATUS)
     }
 
-    /// ONCS, Optional NVM Command Support.
+    /// ONCS, Optional NVM Command Support, of an I/O controller.
     pub(crate) fn oncs(self) -> u16 {
-        let bit = |bit, opcode| if self.has_io_command(opcode) { bit } else { 0 };
+        let bit = |bit, opcode| if has_io_command(opcode) { bit } else { 0 };
         let timestamp = if self.feature(Fid::TIMESTAMP).is_some() { oncs::TIMESTAMP } else { 0 };
         bit(oncs::COMPARE, IoOpcode::COMPARE)
             | bit(oncs::WRITE_UNCORRECTABLE, IoOpcode::WRITE_UNCORRECTABLE)

@@ -12,7 +12,7 @@ use nvmeof_wire::features::{
 use nvmeof_wire::sqe::NSID_ALL;
 
 use crate::admin::effects::Feature;
-use crate::controller::{AdminState, Controller, FeatureStore};
+use crate::controller::{AdminState, Controller, Event, FeatureStore};
 use crate::failure::Failure;
 use crate::namespace::Lookup;
 
@@ -76,8 +76,13 @@ pub(crate) fn set_feature(
                 return Err(Failure::InvalidField);
             }
             controller.admin().features.async_event_config = value;
+            warn_of_temperature(controller);
         }
         Fid::NUMBER_OF_QUEUES => return set_number_of_queues(controller, value),
+        Fid::TEMPERATURE_THRESHOLD => {
+            set_value(&mut controller.admin(), command.fid, scope, value)?;
+            warn_of_temperature(controller);
+        }
         _ => set_value(&mut controller.admin(), command.fid, scope, value)?,
     }
     Ok(0)
@@ -320,7 +325,18 @@ impl ErrorRecoveries {
     }
 }
 
+/// The temperature never moves: what passes a threshold is the host's setting of it, or of the event.
+fn warn_of_temperature(controller: &Controller) {
+    let warning = temperature_warning(&controller.admin().features);
+    if warning {
+        controller.post_event(Event::Temperature);
+    }
+}
+
 /// Is a threshold of the composite temperature passed (SMART critical warning, Base 5.27.1.3)?
 pub(crate) fn temperature_warning(features: &FeatureStore) -> bool {
     TEMPERATURE >= features.temperature_over || TEMPERATURE <= features.temperature_under
 }
+
+#[cfg(test)]
+mod tests;

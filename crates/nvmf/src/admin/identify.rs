@@ -117,3 +117,6 @@ const _: () = assert!(
         && size_of::<IndependentNamespace>() == IDENTIFY_SIZE
         && size_of::<NsidList>() == IDENTIFY_SIZE
 );
+
+#[cfg(test)]
+mod tests;

@@ -61,7 +61,11 @@ pub(crate) fn get_log_page(
         Lid::MI_EFFECTS => vec![0; MI_EFFECTS_SIZE],
         _ => return Err(Failure::InvalidLogPage),
     };
-    window.of(&page)
+    let part = window.of(&page)?;
+    if command.lid == Lid::SMART && !command.retain_event {
+        controller.clear_event(Event::Temperature);
+    }
+    Ok(part)
 }
 
 /// The part of a page a host wants.
@@ -181,3 +185,6 @@ fn discovery_log(
     controller.clear_event(Event::DiscoveryChanged);
     window.of(&discovery::log_page(target, controller))
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,108 @@
+//! Controllers for the tests of the admin command set.
+
+use std::sync::Arc;
+
+use nvmeof_wire::Nqn;
+use nvmeof_wire::properties::Cc;
+
+use crate::controller::{Controller, ControllerKey, NewController};
+use crate::limits::Limits;
+use crate::spec::{Access, DeviceId, NamespaceSpec, PortId, SubsystemSpec, TransportKind};
+use crate::subsystem::Subsystem;
+
+/// Host Identifier of every fixture.
+pub(crate) const HOST_ID: [u8; 16] = *b"0123456789abcdef";
+
+/// Keep-alive timeout the host asked for at Connect.
+pub(crate) const KATO_MS: u32 = 15_000;
+
+/// A namespace of 1000 blocks of 512 bytes without any special ability.
+pub(crate) fn namespace(nsid: u32) -> NamespaceSpec {
+    NamespaceSpec {
+        nsid,
+        device: DeviceId(nsid),
+        block_size: 512,
+        blocks: 1000,
+        uuid: [0x11; 16],
+        nguid: [0x22; 16],
+        eui64: [0x33; 8],
+        read_only: false,
+        volatile_cache: false,
+        deallocate: false,
+        deallocate_reads_zero: false,
+        write_zeroes: false,
+    }
+}
+
+/// A namespace with a volatile write cache.
+pub(crate) fn cached_namespace(nsid: u32) -> NamespaceSpec {
+    NamespaceSpec { volatile_cache: true, ..namespace(nsid) }
+}
+
+/// A subsystem of these namespaces.
+pub(crate) fn subsystem(name: &str, namespaces: Vec<NamespaceSpec>) -> SubsystemSpec {
+    SubsystemSpec {
+        nqn: nqn(name),
+        serial: "SERIAL0001".to_owned(),
+        model: "Model of Test".to_owned(),
+        cntlid_min: 1,
+        cntlid_max: 100,
+        access: Access::AnyHost,
+        namespaces,
+    }
+}
+
+pub(crate) fn nqn(name: &str) -> Nqn {
+    Nqn::relaxed(&format!("nqn.2026-11.org.example:{name}")).unwrap()
+}
+
+/// An enabled I/O controller of a subsystem of these namespaces.
+pub(crate) fn io_controller(namespaces: Vec<NamespaceSpec>) -> Arc<Controller> {
+    let subsystem = Arc::new(Subsystem::new(subsystem("disks", namespaces)));
+    connect(&subsystem, Limits::default(), "host")
+}
+
+/// An enabled discovery controller.
+pub(crate) fn discovery_controller() -> Arc<Controller> {
+    connect(&Arc::new(Subsystem::discovery()), Limits::default(), "host")
+}
+
+/// An enabled controller of this subsystem, for the host of this name.
+pub(crate) fn connect(subsystem: &Arc<Subsystem>, limits: Limits, host: &str) -> Arc<Controller> {
+    let new = NewController {
+        key: ControllerKey(7),
+        host_nqn: nqn(host),
+        host_id: HOST_ID,
+        port: PortId(1),
+        transport: TransportKind::Tcp,
+        limits,
+        kato_ms: KATO_MS,
+    };
+    let make = |cntlid| Controller::new(cntlid, Arc::clone(subsystem), Arc::default(), new);
+    let controller = subsystem.add_controller(make).unwrap();
+    controller.set_cc(Cc::new().with_en(true).with_iosqes(6).with_iocqes(4)).unwrap();
+    controller
+}
+
+/// Seeded, so that a failure can be replayed (SplitMix64).
+#[derive(Debug)]
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ z >> 31
+    }
+
+    /// A 64-byte array of random bits.
+    pub(crate) fn bytes(&mut self) -> [u8; 64] {
+        let mut bytes = [0; 64];
+        for chunk in bytes.chunks_exact_mut(8) {
+            chunk.copy_from_slice(&self.next().to_le_bytes());
+        }
+        bytes
+    }
+}
