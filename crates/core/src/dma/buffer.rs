@@ -4,39 +4,41 @@ use std::fmt;
 use std::ptr::NonNull;
 use std::rc::Rc;
 
-use super::chunk::Slot;
 use super::core_pool::Core;
-use super::reserve::ReserveState;
+use super::slots::{Class, PromiseId, SlotId};
 
 /// A lease of memory that nobody else has. It starts on a page, stays on its reactor's thread
 /// and goes back to the pool when dropped.
 pub struct Buffer {
     base: NonNull<u8>,
-    len: usize,
-    capacity: usize,
-    /// `None` only while dropping.
-    slot: Option<Slot>,
     core: Rc<Core>,
-    reserve: Option<Rc<ReserveState>>,
+    /// At most a chunk, which `u32` holds.
+    len: u32,
+    promise: PromiseId,
+    slot: SlotId,
+    class: Class,
 }
 
 impl Buffer {
+    /// The buffer of a slot just leased from `core`: `len` bytes at `base`.
     #[inline]
     pub(super) fn new(
         core: &Rc<Core>,
-        slot: Slot,
-        capacity: usize,
+        base: NonNull<u8>,
         len: usize,
-        reserve: Option<Rc<ReserveState>>,
+        class: Class,
+        slot: SlotId,
+        promise: PromiseId,
     ) -> Self {
-        let base = slot.chunk.slot(slot.index, capacity);
-        Self { base, len, capacity, slot: Some(slot), core: Rc::clone(core), reserve }
+        #[expect(clippy::cast_possible_truncation, reason = "a class is at most a chunk of 2 MiB")]
+        let len = len.min(class.size()) as u32;
+        Self { base, core: Rc::clone(core), len, promise, slot, class }
     }
 
     /// Bytes asked for, or what [`truncate`](Self::truncate) left of them.
     #[inline]
     pub fn len(&self) -> usize {
-        self.len
+        self.len as usize
     }
 
     /// Whether [`len`](Self::len) is 0.
@@ -48,27 +50,27 @@ impl Buffer {
     /// Bytes there are: the size of the buffer's class.
     #[inline]
     pub fn capacity(&self) -> usize {
-        self.capacity
+        self.class.size()
     }
 
     /// Shortens the buffer to `len` bytes; does nothing if it is not longer.
     pub fn truncate(&mut self, len: usize) {
-        self.len = self.len.min(len);
+        self.len = self.len.min(u32::try_from(len).unwrap_or(u32::MAX));
     }
 
     /// The bytes.
     #[inline]
     pub fn as_slice(&self) -> &[u8] {
         // SAFETY: `base` is the start of a slot of `capacity >= len` bytes of mapped, initialised
-        // memory that the chunk lends to this value alone (see `Carved`), for as long as it lives.
-        unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.len) }
+        // memory that the pool leases to this value alone (see `slots`), for as long as it lives.
+        unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.len()) }
     }
 
     /// The bytes, to write.
     #[inline]
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         // SAFETY: as in `as_slice`, and `&mut self` is the only way to the slot.
-        unsafe { std::slice::from_raw_parts_mut(self.base.as_ptr(), self.len) }
+        unsafe { std::slice::from_raw_parts_mut(self.base.as_ptr(), self.len()) }
     }
 
     /// Address of the first byte: page-aligned, stable until the buffer is dropped.
@@ -84,21 +86,10 @@ impl Buffer {
     }
 }
 
-impl AsRef<[u8]> for Buffer {
-    fn as_ref(&self) -> &[u8] {
-        self.as_slice()
-    }
-}
-
 impl Drop for Buffer {
     #[inline]
     fn drop(&mut self) {
-        if let Some(slot) = self.slot.take() {
-            self.core.push(slot);
-        }
-        if let Some(reserve) = &self.reserve {
-            reserve.returned();
-        }
+        self.core.give_back(self.slot, self.promise);
     }
 }
 
@@ -106,7 +97,7 @@ impl fmt::Debug for Buffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Buffer")
             .field("len", &self.len)
-            .field("capacity", &self.capacity)
+            .field("capacity", &self.capacity())
             .finish_non_exhaustive()
     }
 }

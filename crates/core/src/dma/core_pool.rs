@@ -1,6 +1,6 @@
 //! One reactor's pool: size classes over chunks, leased and returned without lock or atomics.
 
-use std::cell::{Cell, RefCell};
+use std::cell::UnsafeCell;
 use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -8,18 +8,10 @@ use std::sync::Arc;
 use thiserror::Error;
 
 use super::buffer::Buffer;
-use super::chunk::{CHUNK, Carved, Slot};
+use super::chunk::CHUNK;
 use super::reserve::Reserve;
 use super::shared::{Arena, NoChunk, SharedPool};
-
-/// The smallest class, in bytes: a page, so that every buffer suits direct I/O.
-pub const MIN_CLASS: usize = 4096;
-
-/// Size classes of one arena: powers of two from [`MIN_CLASS`] to [`CHUNK`].
-const SIZES: usize = (CHUNK / MIN_CLASS).ilog2() as usize + 1;
-
-/// Data classes first, reserve classes behind them.
-const CLASSES: usize = 2 * SIZES;
+use super::slots::{Class, PromiseId, SlotId, Slots};
 
 /// Why there is no buffer.
 #[derive(Debug, Error, Clone, Copy, PartialEq, Eq)]
@@ -46,42 +38,18 @@ pub struct CorePool {
     core: Rc<Core>,
 }
 
+/// What a pool's handles, buffers and reserves share.
 pub(super) struct Core {
     shared: Arc<SharedPool>,
-    classes: [Class; CLASSES],
-    chunks: RefCell<Vec<Rc<Carved>>>,
-    /// Buffers out, of both arenas.
-    leased: Cell<usize>,
-    /// Chunks of each arena, and those of them with no lease out.
-    held: [Cell<usize>; 2],
-    empty: [Cell<usize>; 2],
-}
-
-/// The free slots of one size, the last returned on top.
-#[derive(Default)]
-struct Class {
-    free: RefCell<Vec<Slot>>,
-    /// Entries of `free` whose chunk was carved anew since: skipped, and swept when they are
-    /// the larger half.
-    stale: Cell<usize>,
-    /// Reserve classes: buffers promised to reserves, and slots there are.
-    promised: Cell<usize>,
-    slots: Cell<usize>,
+    slots: UnsafeCell<Slots>,
 }
 
 impl CorePool {
     /// A pool for the calling thread; it holds nothing yet and is sure to get one chunk.
     pub fn new(shared: &Arc<SharedPool>) -> Self {
         shared.register_core();
-        let core = Core {
-            shared: Arc::clone(shared),
-            classes: std::array::from_fn(|_| Class::default()),
-            chunks: RefCell::new(Vec::new()),
-            leased: Cell::new(0),
-            held: [Cell::new(0), Cell::new(0)],
-            empty: [Cell::new(0), Cell::new(0)],
-        };
-        Self { core: Rc::new(core) }
+        let slots = UnsafeCell::new(Slots::new());
+        Self { core: Rc::new(Core { shared: Arc::clone(shared), slots }) }
     }
 
     /// A buffer of `len` bytes. Its contents are whatever was there.
@@ -90,16 +58,16 @@ impl CorePool {
     /// See [`LeaseError`]. A pool with no buffer out never answers `Exhausted`.
     #[inline]
     pub fn lease(&self, len: usize) -> Result<Buffer, LeaseError> {
-        let max = self.core.shared.config().max_lease;
-        if len > max {
-            return Err(LeaseError::TooLarge { len, max });
-        }
-        let class = class_of(len);
-        let slot = match self.core.pop(class) {
-            Some(slot) => slot,
-            None => self.core.refill(class)?,
+        self.check(len)?;
+        let class = Class::of(len, Arena::Data);
+        let (id, base) = match self.core.with(|slots| slots.lease(class)) {
+            Some(leased) => leased,
+            None => {
+                self.core.refill(class)?;
+                self.core.with(|slots| slots.lease(class)).ok_or(LeaseError::Exhausted)?
+            }
         };
-        Ok(Buffer::new(&self.core, slot, size_of_class(class), len, None))
+        Ok(Buffer::new(&self.core, base, len, class, id, 0))
     }
 
     /// `count` buffers of `len` bytes that can always be had: the in-capsule slots of a queue.
@@ -108,23 +76,27 @@ impl CorePool {
     /// # Errors
     /// See [`LeaseError`]; `Exhausted` when the reserve part of the cap is promised already.
     pub fn reserve(&self, count: usize, len: usize) -> Result<Reserve, LeaseError> {
-        let max = self.core.shared.config().max_lease;
-        if len > max {
-            return Err(LeaseError::TooLarge { len, max });
+        self.check(len)?;
+        let class = Class::of(len, Arena::Reserve);
+        let promise = self.core.with(|slots| slots.add_promise(class, count));
+        let reserve = Reserve::new(&self.core, promise, len);
+        while self.core.with(|slots| slots.lacks(class)) {
+            if self.core.add_chunk(class).is_err() {
+                self.core.release_empty();
+                self.core.add_chunk(class)?;
+            }
         }
-        let class = SIZES + class_of(len);
-        self.core.promise(class, count)?;
-        Ok(Reserve::new(&self.core, class, count, len))
+        Ok(reserve)
     }
 
     /// Buffers out now, leases and reserves' alike.
     pub fn leased(&self) -> usize {
-        self.core.leased.get()
+        self.core.with(|slots| slots.leased())
     }
 
     /// Bytes of chunks this core holds.
     pub fn held(&self) -> usize {
-        (self.core.held[0].get() + self.core.held[1].get()) * CHUNK
+        self.core.with(|slots| slots.held(None)) * CHUNK
     }
 
     /// Gives every chunk without a lease back to the shared pool. For a reactor about to sleep.
@@ -133,8 +105,9 @@ impl CorePool {
     }
 
     /// Gives chunks without a lease back if another core waits for one. Cheap: for every turn.
+    #[inline]
     pub fn balance(&self) {
-        if self.core.empty[0].get() > 0 && self.core.shared.is_starved() {
+        if self.core.shared.is_starved() && self.core.with(|slots| slots.has_empty()) {
             self.core.release_empty();
         }
     }
@@ -142,6 +115,93 @@ impl CorePool {
     /// The pool behind all cores' pools.
     pub fn shared(&self) -> &Arc<SharedPool> {
         &self.core.shared
+    }
+
+    #[inline]
+    fn check(&self, len: usize) -> Result<(), LeaseError> {
+        let max = self.core.shared.config().max_lease;
+        if len > max { Err(LeaseError::TooLarge { len, max }) } else { Ok(()) }
+    }
+}
+
+impl Core {
+    /// The bookkeeping, for the time of `f`, which is code of this module only and calls nothing
+    /// that could come back here.
+    #[inline]
+    fn with<T>(&self, f: impl FnOnce(&mut Slots) -> T) -> T {
+        // SAFETY: `Core` is neither `Send` nor `Sync` (it is only ever behind an `Rc` and holds
+        // an `UnsafeCell`), so this is the only thread. Every caller is in this file and passes a
+        // closure that calls one method of `Slots`, which calls neither back nor out: no other
+        // reference to the bookkeeping exists while this one does.
+        f(unsafe { &mut *self.slots.get() })
+    }
+
+    /// Takes back the slot of a buffer that is no more.
+    #[inline]
+    pub(super) fn give_back(&self, id: SlotId, promise: PromiseId) {
+        let emptied = self.with(|slots| slots.give_back(id, promise));
+        if emptied && self.shared.is_starved() {
+            self.release_empty();
+        }
+    }
+
+    /// Leases a promised buffer.
+    #[inline]
+    pub(super) fn lease_promised(
+        self: &Rc<Self>,
+        promise: PromiseId,
+        len: usize,
+    ) -> Option<Buffer> {
+        let (id, base, class) = self.with(|slots| slots.lease_promised(promise))?;
+        Some(Buffer::new(self, base, len, class, id, promise))
+    }
+
+    pub(super) fn promised(&self, promise: PromiseId) -> (usize, usize) {
+        self.with(|slots| slots.promised(promise))
+    }
+
+    /// Ends a promise when its last buffer is back; chunks nobody is promised any more go back.
+    pub(super) fn close_promise(&self, promise: PromiseId) {
+        self.with(|slots| slots.close_promise(promise));
+        self.release_empty();
+    }
+
+    /// Makes slots of a data class that has none free: of a chunk of another class with no lease
+    /// out, or of a new chunk.
+    #[cold]
+    fn refill(&self, class: Class) -> Result<(), LeaseError> {
+        if self.with(|slots| slots.change_class(class)) {
+            return Ok(());
+        }
+        self.add_chunk(class)
+    }
+
+    fn add_chunk(&self, class: Class) -> Result<(), LeaseError> {
+        let arena = class.arena();
+        let first = self.with(|slots| slots.held(Some(arena))) == 0;
+        let chunk = self.shared.take(arena, first).map_err(|why| match why {
+            NoChunk::Exhausted => LeaseError::Exhausted,
+            NoChunk::NoMemory => LeaseError::NoMemory,
+        })?;
+        self.with(|slots| slots.add(chunk, class));
+        Ok(())
+    }
+
+    /// Gives chunks without a lease to the shared pool; reserves keep what they were promised.
+    #[cold]
+    fn release_empty(&self) {
+        for leaving in self.with(|slots| slots.take_empty()) {
+            self.shared.give(leaving.chunk, leaving.arena, leaving.last);
+        }
+    }
+}
+
+impl Drop for Core {
+    fn drop(&mut self) {
+        // Every buffer and reserve holds the core, so none is left: all chunks are unleased.
+        self.release_empty();
+        debug_assert_eq!(self.with(|slots| slots.held(None)), 0);
+        self.shared.unregister_core();
     }
 }
 
@@ -152,191 +212,4 @@ impl fmt::Debug for CorePool {
             .field("held", &self.held())
             .finish_non_exhaustive()
     }
-}
-
-impl Core {
-    /// Takes the free slot of `class` that was returned last.
-    #[inline]
-    pub(super) fn pop(&self, class: usize) -> Option<Slot> {
-        let mut free = self.classes[class].free.borrow_mut();
-        loop {
-            let slot = free.pop()?;
-            if slot.is_current() {
-                let out = slot.chunk.out();
-                if out == 0 {
-                    let empty = &self.empty[arena_index(class)];
-                    empty.set(empty.get() - 1);
-                }
-                slot.chunk.set_out(out + 1);
-                self.leased.set(self.leased.get() + 1);
-                return Some(slot);
-            }
-            let stale = &self.classes[class].stale;
-            stale.set(stale.get() - 1);
-        }
-    }
-
-    /// Takes back the slot of a buffer that is no more.
-    #[inline]
-    pub(super) fn push(&self, slot: Slot) {
-        let class = slot.chunk.class();
-        let out = slot.chunk.out() - 1;
-        slot.chunk.set_out(out);
-        self.leased.set(self.leased.get() - 1);
-        self.classes[class].free.borrow_mut().push(slot);
-        if out == 0 {
-            let empty = &self.empty[arena_index(class)];
-            empty.set(empty.get() + 1);
-            if self.shared.is_starved() {
-                self.release_empty();
-            }
-        }
-    }
-
-    /// A slot of a data class that has none free: from a chunk of another class with no lease
-    /// out, or from a new chunk.
-    #[cold]
-    fn refill(&self, class: usize) -> Result<Slot, LeaseError> {
-        if let Some(chunk) = self.find_empty(Arena::Data) {
-            self.void_slots(&chunk);
-            chunk.retype(class);
-            self.carve(&chunk, class);
-        } else {
-            self.add_chunk(class)?;
-        }
-        self.pop(class).ok_or(LeaseError::Exhausted)
-    }
-
-    fn add_chunk(&self, class: usize) -> Result<(), LeaseError> {
-        let arena = arena_of(class);
-        let held = &self.held[arena_index(class)];
-        let chunk = self.shared.take(arena, held.get() == 0).map_err(|why| match why {
-            NoChunk::Exhausted => LeaseError::Exhausted,
-            NoChunk::NoMemory => LeaseError::NoMemory,
-        })?;
-        let chunk = Rc::new(Carved::new(chunk, class));
-        held.set(held.get() + 1);
-        let empty = &self.empty[arena_index(class)];
-        empty.set(empty.get() + 1);
-        self.carve(&chunk, class);
-        self.chunks.borrow_mut().push(chunk);
-        Ok(())
-    }
-
-    /// Puts all slots of a chunk on the stack of `class`, the lowest address on top.
-    fn carve(&self, chunk: &Rc<Carved>, class: usize) {
-        let generation = chunk.generation();
-        let count = slots_of_class(class);
-        let slots = &self.classes[class].slots;
-        slots.set(slots.get() + count as usize);
-        self.classes[class].free.borrow_mut().extend((0..count).rev().map(|index| Slot {
-            chunk: Rc::clone(chunk),
-            index,
-            generation,
-        }));
-    }
-
-    fn find_empty(&self, arena: Arena) -> Option<Rc<Carved>> {
-        if self.empty[arena as usize].get() == 0 {
-            return None;
-        }
-        let chunks = self.chunks.borrow();
-        chunks.iter().find(|c| c.out() == 0 && arena_of(c.class()) == arena).map(Rc::clone)
-    }
-
-    /// The slots of an unleased chunk are about to be void: counts them, sweeps when many are.
-    fn void_slots(&self, chunk: &Rc<Carved>) {
-        let class = &self.classes[chunk.class()];
-        let count = slots_of_class(chunk.class()) as usize;
-        class.slots.set(class.slots.get() - count);
-        class.stale.set(class.stale.get() + count);
-        let mut free = class.free.borrow_mut();
-        if class.stale.get() * 2 > free.len() {
-            free.retain(|slot| slot.is_current() && !Rc::ptr_eq(&slot.chunk, chunk));
-            class.stale.set(0);
-        }
-    }
-
-    /// Gives chunks without a lease to the shared pool; a reserve keeps what it was promised.
-    #[cold]
-    fn release_empty(&self) {
-        let mut chunks = self.chunks.borrow_mut();
-        chunks.retain(|chunk| {
-            let class = chunk.class();
-            let of = &self.classes[class];
-            // A promise under way may be ahead of its slots.
-            let spare = of.slots.get().saturating_sub(of.promised.get());
-            let promised = class >= SIZES && spare < slots_of_class(class) as usize;
-            if chunk.out() > 0 || promised {
-                return true;
-            }
-            self.void_slots(chunk);
-            let arena = arena_index(class);
-            self.empty[arena].set(self.empty[arena].get() - 1);
-            self.held[arena].set(self.held[arena].get() - 1);
-            if let Some(memory) = chunk.take() {
-                self.shared.give(memory, arena_of(class), self.held[arena].get() == 0);
-            }
-            false
-        });
-    }
-
-    /// Makes sure `count` more buffers of a reserve class can be had at once.
-    fn promise(&self, class: usize, count: usize) -> Result<(), LeaseError> {
-        let promised = &self.classes[class].promised;
-        promised.set(promised.get() + count);
-        while self.classes[class].slots.get() < promised.get() {
-            let added = self.add_chunk(class).or_else(|_| {
-                self.release_empty();
-                self.add_chunk(class)
-            });
-            if let Err(error) = added {
-                self.unpromise(class, count);
-                return Err(error);
-            }
-        }
-        Ok(())
-    }
-
-    /// Ends a promise; chunks nobody is promised any more go back.
-    pub(super) fn unpromise(&self, class: usize, count: usize) {
-        let promised = &self.classes[class].promised;
-        promised.set(promised.get() - count);
-        self.release_empty();
-    }
-}
-
-impl Drop for Core {
-    fn drop(&mut self) {
-        // Every buffer and reserve holds the core, so none is left: all chunks are empty.
-        self.release_empty();
-        debug_assert!(self.chunks.borrow().is_empty());
-        self.shared.unregister_core();
-    }
-}
-
-/// The data class that holds `len` bytes.
-#[inline]
-fn class_of(len: usize) -> usize {
-    let pages = len.div_ceil(MIN_CLASS).max(1);
-    pages.next_power_of_two().ilog2() as usize
-}
-
-/// Bytes of a slot of `class`, of either arena.
-#[inline]
-pub(super) fn size_of_class(class: usize) -> usize {
-    MIN_CLASS << (class % SIZES)
-}
-
-fn slots_of_class(class: usize) -> u32 {
-    u32::try_from(CHUNK / size_of_class(class)).unwrap_or(u32::MAX)
-}
-
-fn arena_of(class: usize) -> Arena {
-    if class < SIZES { Arena::Data } else { Arena::Reserve }
-}
-
-#[inline]
-fn arena_index(class: usize) -> usize {
-    usize::from(class >= SIZES)
 }

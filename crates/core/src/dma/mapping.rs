@@ -48,6 +48,10 @@ impl Mapping {
         Ok(mapping)
     }
 
+    pub(crate) fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
     pub(crate) fn as_ptr(&self) -> *mut u8 {
         self.base.as_ptr()
     }

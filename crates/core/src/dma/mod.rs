@@ -18,15 +18,17 @@ mod mapping;
 mod payload;
 mod reserve;
 mod shared;
+mod slots;
 #[cfg(test)]
 mod tests;
 
 pub use buffer::Buffer;
 pub use chunk::CHUNK;
-pub use core_pool::{CorePool, LeaseError, MIN_CLASS};
+pub use core_pool::{CorePool, LeaseError};
 pub use lent::{Lender, Lent, LentRegion, MAX_LEND};
 pub use payload::Payload;
 pub use reserve::Reserve;
 pub use shared::{PoolConfig, PoolError, PoolStats, SharedPool};
+pub use slots::MIN_CLASS;
 
 pub(crate) use mapping::{Mapping, PAGE};

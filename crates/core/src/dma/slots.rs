@@ -1,0 +1,350 @@
+//! What one core knows of its chunks: how each is carved, which slots are free, what is promised.
+//! Plain bookkeeping, no memory is touched here.
+//!
+//! Invariant: the slots of a chunk are `[i * size, (i + 1) * size)` for the class it is carved
+//! for; class and generation change only while none of them is leased. A free slot is on its
+//! class's stack once, with the generation it was made in; a leased one is on none. So no two
+//! leases ever overlap.
+
+use std::ptr::NonNull;
+
+use super::chunk::{CHUNK, Chunk};
+use super::shared::Arena;
+
+/// The smallest class, in bytes: a page, so that every buffer suits direct I/O.
+pub const MIN_CLASS: usize = 4096;
+
+/// Size classes of one arena: powers of two from [`MIN_CLASS`] to [`CHUNK`].
+const SIZES: usize = (CHUNK / MIN_CLASS).ilog2() as usize + 1;
+
+/// A size class of an arena: data classes first, reserve classes behind them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Class(u8);
+
+/// A slot: which one of which chunk, counted by the core.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct SlotId {
+    chunk: u32,
+    index: u16,
+}
+
+/// A free slot, void if its chunk has another generation by now.
+#[derive(Debug, Clone, Copy)]
+struct FreeSlot {
+    id: SlotId,
+    generation: u32,
+}
+
+/// A place for a chunk. It keeps its generation when the chunk goes and another comes.
+#[derive(Debug)]
+struct Place {
+    base: NonNull<u8>,
+    generation: u32,
+    out: u32,
+    class: Class,
+    chunk: Option<Chunk>,
+}
+
+/// The free slots of one class, the last returned on top.
+#[derive(Debug, Default)]
+struct Stack {
+    free: Vec<FreeSlot>,
+    /// Void entries of `free`: skipped, and swept when they are the larger half.
+    void: usize,
+    /// Slots there are, free or leased.
+    slots: usize,
+    /// Slots promised to reserves.
+    promised: usize,
+}
+
+/// A promise of a number of slots; it ends when it is closed and none of them is out.
+#[derive(Debug, Clone, Copy)]
+struct Promise {
+    class: Class,
+    count: usize,
+    out: usize,
+    open: bool,
+}
+
+/// A promise's number, from 1; 0 stands for none.
+pub(super) type PromiseId = u32;
+
+/// A chunk that leaves its core.
+#[derive(Debug)]
+pub(super) struct Leaving {
+    pub(super) chunk: Chunk,
+    pub(super) arena: Arena,
+    /// The core holds no other chunk of that arena.
+    pub(super) last: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Slots {
+    stacks: [Stack; 2 * SIZES],
+    places: Vec<Place>,
+    promises: Vec<Promise>,
+    leased: usize,
+    /// Chunks of each arena, and those of them with no slot leased.
+    held: [usize; 2],
+    empty: [usize; 2],
+}
+
+impl Class {
+    /// The smallest class of `arena` that holds `len` bytes, at most [`CHUNK`].
+    #[inline]
+    pub(super) fn of(len: usize, arena: Arena) -> Self {
+        debug_assert!(len <= CHUNK);
+        // Bits of the last page's number: 0 for one page, 1 for two, 2 for three and four, ...
+        let last_page = len.saturating_sub(1) / MIN_CLASS;
+        let size = usize::BITS - last_page.leading_zeros();
+        let first = if arena == Arena::Data { 0 } else { SIZES };
+        #[expect(clippy::cast_possible_truncation, reason = "below 2 * SIZES, asserted to fit")]
+        Self((size as usize + first) as u8)
+    }
+
+    /// Bytes of a slot.
+    #[inline]
+    pub(super) fn size(self) -> usize {
+        MIN_CLASS << (self.at() % SIZES)
+    }
+
+    fn slots_per_chunk(self) -> usize {
+        CHUNK / self.size()
+    }
+
+    #[inline]
+    pub(super) fn arena(self) -> Arena {
+        if self.at() < SIZES { Arena::Data } else { Arena::Reserve }
+    }
+
+    #[inline]
+    fn at(self) -> usize {
+        usize::from(self.0)
+    }
+}
+
+const _: () = assert!(2 * SIZES <= u8::MAX as usize && CHUNK / MIN_CLASS <= u16::MAX as usize);
+
+impl Slots {
+    pub(super) fn new() -> Self {
+        Self {
+            stacks: std::array::from_fn(|_| Stack::default()),
+            places: Vec::new(),
+            promises: Vec::new(),
+            leased: 0,
+            held: [0; 2],
+            empty: [0; 2],
+        }
+    }
+
+    /// Leases the free slot of `class` that was returned last; its address goes with it.
+    #[inline]
+    pub(super) fn lease(&mut self, class: Class) -> Option<(SlotId, NonNull<u8>)> {
+        let stack = &mut self.stacks[class.at()];
+        loop {
+            let FreeSlot { id, generation } = stack.free.pop()?;
+            let place = &mut self.places[id.chunk as usize];
+            if place.generation != generation {
+                stack.void -= 1;
+                continue;
+            }
+            if place.out == 0 {
+                self.empty[class.arena() as usize] -= 1;
+            }
+            place.out += 1;
+            self.leased += 1;
+            let offset = usize::from(id.index) * class.size();
+            debug_assert!(offset + class.size() <= CHUNK);
+            // SAFETY: `base` is the start of a mapping of CHUNK bytes that stays mapped while a
+            // slot of it is leased, and `index < CHUNK / size` for the class the chunk is carved
+            // for: only `carve` makes indices, and a slot of another carving is void.
+            return Some((id, unsafe { place.base.add(offset) }));
+        }
+    }
+
+    /// Takes a leased slot back; true if its chunk has no other slot leased.
+    #[inline]
+    pub(super) fn give_back(&mut self, id: SlotId, promise: PromiseId) -> bool {
+        let place = &mut self.places[id.chunk as usize];
+        place.out -= 1;
+        self.leased -= 1;
+        let (class, emptied) = (place.class, place.out == 0);
+        let generation = place.generation;
+        self.stacks[class.at()].free.push(FreeSlot { id, generation });
+        if emptied {
+            self.empty[class.arena() as usize] += 1;
+        }
+        if promise != 0 {
+            self.promise(promise).out -= 1;
+            self.end_if_done(promise);
+        }
+        emptied
+    }
+
+    /// Carves a new chunk for `class`.
+    pub(super) fn add(&mut self, chunk: Chunk, class: Class) {
+        let arena = class.arena() as usize;
+        self.held[arena] += 1;
+        self.empty[arena] += 1;
+        let base = chunk.base();
+        let at = match self.places.iter().position(|place| place.chunk.is_none()) {
+            Some(at) => {
+                let place = &mut self.places[at];
+                (place.base, place.class, place.chunk) = (base, class, Some(chunk));
+                at
+            }
+            None => {
+                self.places.push(Place { base, generation: 0, out: 0, class, chunk: Some(chunk) });
+                self.places.len() - 1
+            }
+        };
+        self.carve(at, class);
+    }
+
+    /// Carves a chunk of the same arena with no slot leased for `class`; false if there is none.
+    pub(super) fn change_class(&mut self, class: Class) -> bool {
+        let arena = class.arena();
+        if self.empty[arena as usize] == 0 {
+            return false;
+        }
+        let unused =
+            |place: &Place| place.out == 0 && place.chunk.is_some() && place.class.arena() == arena;
+        let Some(at) = self.places.iter().position(unused) else { return false };
+        self.void(at);
+        self.places[at].class = class;
+        self.carve(at, class);
+        true
+    }
+
+    /// Takes out every chunk with no slot leased, but for those that reserves were promised.
+    pub(super) fn take_empty(&mut self) -> Vec<Leaving> {
+        let mut leaving = Vec::new();
+        for at in 0..self.places.len() {
+            let Place { class, out, .. } = self.places[at];
+            if out > 0 || !self.is_spare(class) || self.places[at].chunk.is_none() {
+                continue;
+            }
+            self.void(at);
+            let arena = class.arena();
+            self.held[arena as usize] -= 1;
+            self.empty[arena as usize] -= 1;
+            if let Some(chunk) = self.places[at].chunk.take() {
+                leaving.push(Leaving { chunk, arena, last: self.held[arena as usize] == 0 });
+            }
+        }
+        leaving
+    }
+
+    /// Promises `count` slots of `class`. They are to be there before the promise is used: see
+    /// [`lacks`](Self::lacks).
+    pub(super) fn add_promise(&mut self, class: Class, count: usize) -> PromiseId {
+        self.stacks[class.at()].promised += count;
+        let promise = Promise { class, count, out: 0, open: true };
+        let ended = |p: &Promise| !p.open && p.out == 0;
+        let at = self.promises.iter().position(ended).unwrap_or(self.promises.len());
+        if at == self.promises.len() {
+            self.promises.push(promise);
+        } else {
+            self.promises[at] = promise;
+        }
+        PromiseId::try_from(at + 1).unwrap_or(PromiseId::MAX)
+    }
+
+    /// Whether `class` has fewer slots than are promised.
+    pub(super) fn lacks(&self, class: Class) -> bool {
+        let stack = &self.stacks[class.at()];
+        stack.slots < stack.promised
+    }
+
+    /// Leases a promised slot; `None` only if all of them are out.
+    #[inline]
+    pub(super) fn lease_promised(&mut self, id: PromiseId) -> Option<(SlotId, NonNull<u8>, Class)> {
+        let promise = self.promise(id);
+        if promise.out == promise.count {
+            return None;
+        }
+        promise.out += 1;
+        let class = promise.class;
+        let leased = self.lease(class);
+        if leased.is_none() {
+            debug_assert!(false, "a promised slot is not there");
+            self.promise(id).out -= 1;
+        }
+        leased.map(|(slot, base)| (slot, base, class))
+    }
+
+    /// Slots of a promise: those that are out, and all.
+    pub(super) fn promised(&self, id: PromiseId) -> (usize, usize) {
+        let promise = &self.promises[id as usize - 1];
+        (promise.out, promise.count)
+    }
+
+    /// Nothing more is leased from a promise; it ends with its last slot.
+    pub(super) fn close_promise(&mut self, id: PromiseId) {
+        self.promise(id).open = false;
+        self.end_if_done(id);
+    }
+
+    /// Slots leased, of both arenas.
+    pub(super) fn leased(&self) -> usize {
+        self.leased
+    }
+
+    /// Chunks held, of both arenas, or of one.
+    pub(super) fn held(&self, arena: Option<Arena>) -> usize {
+        arena.map_or(self.held[0] + self.held[1], |arena| self.held[arena as usize])
+    }
+
+    /// Whether there is a data chunk with no slot leased.
+    pub(super) fn has_empty(&self) -> bool {
+        self.empty[Arena::Data as usize] > 0
+    }
+
+    #[inline]
+    fn promise(&mut self, id: PromiseId) -> &mut Promise {
+        &mut self.promises[id as usize - 1]
+    }
+
+    fn end_if_done(&mut self, id: PromiseId) {
+        let promise = *self.promise(id);
+        if !promise.open && promise.out == 0 {
+            self.stacks[promise.class.at()].promised -= promise.count;
+        }
+    }
+
+    /// Whether a chunk's worth of slots of `class` is promised to nobody.
+    fn is_spare(&self, class: Class) -> bool {
+        let stack = &self.stacks[class.at()];
+        // A promise under way may be ahead of its slots.
+        stack.slots.saturating_sub(stack.promised) >= class.slots_per_chunk()
+            || class.arena() == Arena::Data
+    }
+
+    /// Puts all slots of a chunk on the stack of `class`, the lowest address on top.
+    fn carve(&mut self, at: usize, class: Class) {
+        let chunk = u32::try_from(at).unwrap_or(u32::MAX);
+        let generation = self.places[at].generation;
+        let stack = &mut self.stacks[class.at()];
+        stack.slots += class.slots_per_chunk();
+        let count = u16::try_from(class.slots_per_chunk()).unwrap_or(0);
+        stack.free.extend(
+            (0..count).rev().map(|index| FreeSlot { id: SlotId { chunk, index }, generation }),
+        );
+    }
+
+    /// Makes the slots of a chunk void. None of them is leased, so all are on the stack.
+    fn void(&mut self, at: usize) {
+        let place = &mut self.places[at];
+        assert_eq!(place.out, 0, "a chunk with leases out keeps its class and its core");
+        place.generation = place.generation.wrapping_add(1);
+        let class = place.class;
+        let stack = &mut self.stacks[class.at()];
+        stack.slots -= class.slots_per_chunk();
+        stack.void += class.slots_per_chunk();
+        if stack.void * 2 > stack.free.len() {
+            let places = &self.places;
+            stack.free.retain(|slot| places[slot.id.chunk as usize].generation == slot.generation);
+            stack.void = 0;
+        }
+    }
+}
