@@ -3,6 +3,9 @@
 //! A reactor sees every fabric through one trait, [`HostQueue`]: it is handed commands as
 //! [`Event`]s and gives back [`FabricOp`]s. Nothing here knows what a command means.
 
+pub mod fault;
+pub mod loopback;
+mod payload;
 pub mod queue;
 pub mod tcp;
 

@@ -29,7 +29,6 @@ pub trait HostQueue: Debug {
     ///
     /// # Errors
     /// The operation, untouched, and why it was not taken.
-    #[expect(clippy::result_large_err, reason = "the operation is handed back, not boxed")]
     fn submit(&mut self, op: FabricOp) -> Result<(), Rejected>;
 
     /// Sends the turn's output, appending [`Event::Sent`] for what has left.

@@ -14,6 +14,7 @@ use nvmeof_wire::zerocopy::{Immutable, IntoBytes};
 
 use super::digest::{Crc32c, crc32c};
 use super::sys::{self, Gather};
+use crate::payload::for_each_slice;
 use crate::queue::{Event, Nanos};
 
 /// Lent data from this length on is sent from its file, where it has one: see the module's
@@ -126,7 +127,7 @@ impl Outbound {
         let mut after = 0;
         if self.framing.ddgst {
             let mut digest = Crc32c::new();
-            sys::for_each_slice(&data.payload, |bytes| digest.update(bytes));
+            for_each_slice(&data.payload, |bytes| digest.update(bytes));
             self.headers.extend_from_slice(&digest.value().to_le_bytes());
             after = usize::from(self.framing.ddgst_len());
         }

@@ -81,15 +81,6 @@ impl<'a> Gather<'a> {
     }
 }
 
-/// Runs `each` over the bytes of a payload, in order.
-pub(super) fn for_each_slice(payload: &Payload, mut each: impl FnMut(&[u8])) {
-    payload.for_each_piece(|at, len| {
-        // SAFETY: a payload's pieces are readable until it is dropped, and stay what they are:
-        // a buffer is owned by it, and lent bytes do not change while lent (`Lent`'s contract).
-        each(unsafe { std::slice::from_raw_parts(at, len) });
-    });
-}
-
 /// Sends `len` bytes of `file` from `offset` without copying them, without blocking. Bytes taken.
 pub(super) fn send_file(
     socket: BorrowedFd<'_>,
