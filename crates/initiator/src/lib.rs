@@ -1,1 +1,52 @@
-//! .
+//! The host side of NVMe-oF: connect to a controller, submit, complete.
+//!
+//! ```no_run
+//! use nvmeof_initiator::{Buffer, Controller, Io, IoKind, Options};
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let endpoint = "tcp://127.0.0.1:4420/nqn.2026-11.io.nvmeof-tgt:demo".parse()?;
+//! let mut controller = Controller::connect(&endpoint, &Options::default())?;
+//! let mut queue = controller.open_queue()?;
+//! let read = Io { token: 1, nsid: 1, slba: 0, blocks: 8, kind: IoKind::Read(Buffer::zeroed(4096)) };
+//! queue.submit(read, controller.clock().now()).map_err(|rejected| rejected.why)?;
+//! let mut done = Vec::new();
+//! while done.is_empty() {
+//!     queue.flush()?;
+//!     queue.poll(controller.clock().now(), &mut done)?;
+//! }
+//! # Ok(()) }
+//! ```
+//!
+//! | module | what |
+//! |---|---|
+//! | [`controller`](Controller) | the host's sequence: Connect, enable, Identify, queues, keep alive, shutdown |
+//! | [`queue`](IoQueue) | one I/O queue, polled by its one user |
+//! | `fabric` | what a fabric must do for a queue; `tcp` does it |
+//!
+//! The protocol is state machines without I/O; sockets are in `tcp::socket` alone. What a peer sends can
+//! end a connection, never the process.
+#![forbid(unsafe_code)]
+
+mod address;
+mod admin;
+mod buffer;
+mod clock;
+mod controller;
+mod discovery;
+mod error;
+mod fabric;
+mod options;
+mod queue;
+mod tcp;
+
+pub use address::{Address, AddressError, Endpoint, Fabric};
+pub use buffer::Buffer;
+pub use clock::{Clock, Nanos, nanos};
+pub use controller::{Controller, ControllerInfo, NamespaceInfo};
+pub use discovery::{DiscoveryEntry, DiscoveryLog, discover};
+pub use error::{CommandError, Error};
+pub use fabric::{Command, Completed, RejectReason, Rejected, Transfer};
+pub use options::Options;
+pub use queue::{Io, IoKind, IoQueue};
+
+/// Most commands one I/O queue can have outstanding, whatever the controller allows.
+pub const MAX_QUEUE_DEPTH: usize = tcp::MAX_SLOTS;

@@ -1,0 +1,157 @@
+//! Commands waited for: an admin queue, and Connect on any queue.
+
+use std::time::Duration;
+
+use nvmeof_wire::Sqe;
+use nvmeof_wire::opcode::AdminOpcode;
+
+use crate::fabric::QueuePair;
+use crate::{
+    Buffer, Clock, Command, CommandError, Completed, Error, Nanos, RejectReason, Transfer, nanos,
+};
+
+/// Token of Keep Alive commands; commands waited for count up from 0.
+const KEEP_ALIVE: u64 = u64::MAX;
+
+/// Why a command that was waited for has no result.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// The connection.
+    Connection(Error),
+    /// The command alone.
+    Command(CommandError),
+}
+
+/// A queue whose user waits for each command.
+#[derive(Debug)]
+pub(crate) struct Admin {
+    pair: Box<dyn QueuePair>,
+    clock: Clock,
+    timeout: Duration,
+    done: Vec<Completed>,
+    next_token: u64,
+    keep_alive: Option<KeepAlive>,
+}
+
+#[derive(Debug)]
+struct KeepAlive {
+    timeout: Duration,
+    next: Nanos,
+    waiting_since: Option<Nanos>,
+}
+
+impl Admin {
+    /// Over a fresh connection; each command may take `timeout`.
+    pub(crate) fn new(pair: Box<dyn QueuePair>, clock: Clock, timeout: Duration) -> Self {
+        Self { pair, clock, timeout, done: Vec::new(), next_token: 0, keep_alive: None }
+    }
+
+    /// The other end, for messages.
+    pub(crate) fn peer(&self) -> String {
+        self.pair.peer().to_owned()
+    }
+
+    /// The connection, after Connect.
+    pub(crate) fn into_pair(self) -> Box<dyn QueuePair> {
+        self.pair
+    }
+
+    /// From now on sends Keep Alive three times in `timeout`, whenever [`Admin::poll`] is called.
+    pub(crate) fn start_keep_alive(&mut self, timeout: Duration) {
+        if !timeout.is_zero() {
+            let next = self.clock.now() + nanos(timeout / 3);
+            self.keep_alive = Some(KeepAlive { timeout, next, waiting_since: None });
+        }
+    }
+
+    /// Executes a command; `what` names it in messages. Gives dwords 0 and 1 of the completion and the buffer.
+    pub(crate) fn execute(
+        &mut self,
+        what: &'static str,
+        sqe: Sqe,
+        transfer: Transfer,
+    ) -> Result<(u64, Option<Buffer>), Error> {
+        self.try_execute(what, sqe, transfer).map_err(|failure| match failure {
+            Failure::Connection(error) => error,
+            Failure::Command(error) => Error::Command { peer: self.peer(), command: what, error },
+        })
+    }
+
+    /// As [`Admin::execute`], with the status apart from connection errors.
+    pub(crate) fn try_execute(
+        &mut self,
+        what: &'static str,
+        sqe: Sqe,
+        transfer: Transfer,
+    ) -> Result<(u64, Option<Buffer>), Failure> {
+        let token = self.next_token;
+        self.next_token += 1;
+        let deadline = self.clock.now().saturating_add(nanos(self.timeout));
+        if let Err(rejected) = self.pair.submit(Command { token, sqe, transfer }, deadline) {
+            return Err(Failure::Connection(self.rejected(rejected.why)));
+        }
+        loop {
+            self.pair.flush().map_err(Failure::Connection)?;
+            self.receive().map_err(Failure::Connection)?;
+            if let Some(at) = self.done.iter().position(|completed| completed.token == token) {
+                let completed = self.done.swap_remove(at);
+                return match completed.result {
+                    Ok(value) => Ok((value, completed.buffer)),
+                    Err(error) => Err(Failure::Command(error)),
+                };
+            }
+            let left = deadline.saturating_sub(self.clock.now());
+            if left == 0 {
+                self.pair.close(self.clock.now(), &mut self.done);
+                self.done.clear();
+                let (peer, after) = (self.peer(), self.timeout);
+                return Err(Failure::Connection(Error::Timeout { peer, what: what.into(), after }));
+            }
+            self.pair.wait(Duration::from_nanos(left));
+        }
+    }
+
+    /// Sends Keep Alive if it is due; an error if the controller no longer answers.
+    pub(crate) fn poll(&mut self) -> Result<(), Error> {
+        self.receive()?;
+        self.done.clear();
+        let now = self.clock.now();
+        let Some(keep_alive) = &mut self.keep_alive else { return self.pair.flush() };
+        match keep_alive.waiting_since {
+            Some(since) if now.saturating_sub(since) > nanos(keep_alive.timeout) => {
+                let (peer, after) = (self.pair.peer().to_owned(), keep_alive.timeout);
+                return Err(Error::Timeout { peer, what: "Keep Alive".into(), after });
+            }
+            None if now >= keep_alive.next => {
+                keep_alive.next = now + nanos(keep_alive.timeout / 3);
+                keep_alive.waiting_since = Some(now);
+                let sqe = Sqe::admin(AdminOpcode::KEEP_ALIVE, 0, 0);
+                let command = Command { token: KEEP_ALIVE, sqe, transfer: Transfer::None };
+                if let Err(rejected) = self.pair.submit(command, Nanos::MAX) {
+                    return Err(self.rejected(rejected.why));
+                }
+            }
+            _ => {}
+        }
+        self.pair.flush()
+    }
+
+    fn receive(&mut self) -> Result<(), Error> {
+        let before = self.done.len();
+        self.pair.receive(&mut self.done)?;
+        if let Some(keep_alive) = &mut self.keep_alive
+            && let Some(completed) = self.done[before..].iter().find(|c| c.token == KEEP_ALIVE)
+        {
+            keep_alive.waiting_since = None;
+            if let Err(error) = completed.result {
+                let peer = self.pair.peer().to_owned();
+                return Err(Error::Command { peer, command: "Keep Alive", error });
+            }
+        }
+        Ok(())
+    }
+
+    fn rejected(&self, why: RejectReason) -> Error {
+        Error::Unusable { peer: self.peer(), what: format!("cannot send an admin command: {why}") }
+    }
+}

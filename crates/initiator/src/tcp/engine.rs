@@ -1,0 +1,182 @@
+//! The host's side of one NVMe/TCP connection after ICResp, without the socket.
+
+use std::io::{IoSlice, IoSliceMut};
+
+use nvmeof_wire::U16;
+use nvmeof_wire::sgl::Sgl;
+use nvmeof_wire::tcp::{
+    ADMIN_IN_CAPSULE, CAPSULE_CMD_LEN, CapsuleCmd, Framing, H2CData, IcParams, Receiver as End,
+    RxRules, SHORT_LEN, TERM_DATA_MAX, TermReq,
+};
+use nvmeof_wire::zerocopy::IntoBytes;
+
+use super::receive::{Fatal, Receiver, Request, Step};
+use super::send::Sender;
+use super::slots::Slots;
+use crate::{Command, Completed, Nanos, RejectReason, Rejected, Transfer};
+
+/// A command's data is 32 bits of length on the wire.
+const MAX_DATA: usize = u32::MAX as usize;
+
+#[derive(Debug)]
+pub(super) struct Engine {
+    slots: Slots,
+    sender: Sender,
+    receiver: Receiver,
+    framing: Framing,
+    /// Most bytes of data in an H2CData.
+    max_h2c: u32,
+    /// Most bytes of in-capsule data in commands other than fabrics ones.
+    in_capsule: u32,
+}
+
+impl Engine {
+    /// For a queue of `depth` commands, with what ICResp granted; `in_capsule` bytes fit behind a command.
+    pub(super) fn new(depth: u16, granted: IcParams, in_capsule: u32) -> Self {
+        let rules = RxRules {
+            receiver: End::Host,
+            framing: Framing::new(granted.hdgst, granted.ddgst, super::HPDA),
+            max_in_capsule: 0,
+            // What may come is bounded by the command it is for.
+            max_data: u32::MAX,
+        };
+        Self {
+            slots: Slots::new(depth),
+            sender: Sender::default(),
+            receiver: Receiver::new(rules),
+            framing: Framing::new(granted.hdgst, granted.ddgst, granted.pda),
+            max_h2c: granted.max,
+            in_capsule,
+        }
+    }
+
+    pub(super) fn slots(&self) -> &Slots {
+        &self.slots
+    }
+
+    /// Puts a command in line to be sent.
+    #[inline]
+    pub(super) fn submit(&mut self, command: Command, deadline: Nanos) -> Result<(), Rejected> {
+        let len = match &command.transfer {
+            Transfer::None => 0,
+            Transfer::In(buffer) | Transfer::Out(buffer) => buffer.len(),
+        };
+        if len > MAX_DATA {
+            return Err(Rejected { command, why: RejectReason::TooLarge });
+        }
+        if self.slots.is_full() {
+            return Err(Rejected { command, why: RejectReason::Full });
+        }
+        let length = u32::try_from(len).unwrap_or(u32::MAX);
+        let is_out = matches!(command.transfer, Transfer::Out(_));
+        let limit = if command.sqe.is_fabrics() { ADMIN_IN_CAPSULE } else { self.in_capsule };
+        let inline = is_out && length <= limit && length > 0;
+        let mut sqe = command.sqe;
+        sqe.dptr = if inline {
+            Sgl::InCapsule { offset: 0, length }.encode()
+        } else {
+            Sgl::Transport { length }.encode()
+        };
+        let Some((cid, busy)) = self.slots.insert(command, deadline) else { return Ok(()) };
+        if inline {
+            busy.moved = length;
+        }
+        sqe.cid = U16::new(cid);
+        let inline_len = if inline { length } else { 0 };
+        let capsule = CapsuleCmd::new(self.framing, sqe, inline_len);
+        self.push_header(capsule.as_bytes());
+        if inline {
+            self.push_data(cid, CAPSULE_CMD_LEN, 0, length);
+        }
+        Ok(())
+    }
+
+    /// Where the next bytes received go.
+    pub(super) fn targets(&mut self) -> [IoSliceMut<'_>; 2] {
+        self.receiver.targets(&mut self.slots)
+    }
+
+    /// `n` bytes were received into [`Engine::targets`].
+    pub(super) fn received(&mut self, n: usize, done: &mut Vec<Completed>) -> Result<(), Fatal> {
+        self.receiver.received(n);
+        loop {
+            match self.receiver.step(&mut self.slots, done)? {
+                Step::Starved => return Ok(()),
+                Step::Moved => {}
+                Step::Asked(request) => self.answer(request),
+            }
+        }
+    }
+
+    /// Is anything waiting to be sent?
+    pub(super) fn has_output(&self) -> bool {
+        !self.sender.is_empty()
+    }
+
+    /// The bytes that come next; how many of `out` are filled.
+    pub(super) fn sources<'a>(&'a self, out: &mut [IoSlice<'a>]) -> usize {
+        self.sender.sources(&self.slots, out)
+    }
+
+    /// `n` bytes of [`Engine::sources`] have been sent.
+    pub(super) fn sent(&mut self, n: usize, done: &mut Vec<Completed>) {
+        let slots = &mut self.slots;
+        self.sender.sent(n, |cid| slots.piece_sent(cid, done));
+    }
+
+    /// Ends every command.
+    pub(super) fn fail_all(&mut self, now: Nanos, done: &mut Vec<Completed>) {
+        self.sender.clear();
+        self.slots.fail_all(now, done);
+    }
+
+    /// The H2CTermReq that tells the peer what it did.
+    pub(super) fn term_req(fatal: &Fatal) -> Option<Vec<u8>> {
+        let Fatal::Protocol { error, header, .. } = fatal else { return None };
+        let header = &header[..header.len().min(TERM_DATA_MAX as usize)];
+        let len = u8::try_from(header.len()).unwrap_or(0);
+        let mut bytes = TermReq::new(End::Host, *error, len).as_bytes().to_vec();
+        bytes.extend_from_slice(header);
+        Some(bytes)
+    }
+
+    /// Sends the data an R2T asks for, in pieces of MAXH2CDATA.
+    fn answer(&mut self, request: Request) {
+        let Request { cid, ttag, offset, len } = request;
+        let end = offset + len;
+        let mut at = offset;
+        while at < end {
+            let piece = (end - at).min(self.max_h2c);
+            let last = at + piece == end;
+            let header = H2CData::new(self.framing, cid, ttag, at, piece, last);
+            self.push_header(header.as_bytes());
+            self.push_data(cid, SHORT_LEN, at, piece);
+            at += piece;
+        }
+        if let Some(busy) = self.slots.get_mut(cid) {
+            busy.moved = end;
+        }
+    }
+
+    #[inline]
+    fn push_header(&mut self, header: &[u8]) {
+        self.sender.push_bytes(header);
+        if self.framing.hdgst {
+            self.sender.push_bytes(&crc_fast::crc32_iscsi(header).to_le_bytes());
+        }
+    }
+
+    /// Padding, data and digest behind a header of `hlen` bytes.
+    fn push_data(&mut self, cid: u16, hlen: u8, offset: u32, len: u32) {
+        let padding = self.framing.data_offset(hlen) - self.framing.head_len(hlen);
+        self.sender.push_padding(usize::from(padding));
+        self.sender.push_data(cid, offset, len);
+        if self.framing.ddgst {
+            let data = &self.slots.data(cid)[offset as usize..][..len as usize];
+            self.sender.push_bytes(&crc_fast::crc32_iscsi(data).to_le_bytes());
+        }
+        if let Some(busy) = self.slots.get_mut(cid) {
+            busy.unsent += 1;
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! NVMe/TCP: PDUs over one socket a queue.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`engine`] | commands in, PDUs out and back; no I/O |
+//! | [`slots`], [`send`], [`receive`] | its parts |
+//! | [`socket`] | the non-blocking socket |
+
+mod engine;
+mod receive;
+mod send;
+mod slots;
+mod socket;
+
+use std::io::IoSlice;
+use std::time::{Duration, Instant};
+
+use nvmeof_wire::tcp::{
+    CommonHeader, IC_LEN, ICReq, ICResp, IcParams, PduType, Receiver as End, RxRules, TERM_LEN,
+    TcpError, TermReq,
+};
+use nvmeof_wire::zerocopy::{FromBytes, IntoBytes};
+
+use self::engine::Engine;
+use self::receive::Fatal;
+use self::send::MAX_PIECES;
+use self::socket::Socket;
+use crate::fabric::QueuePair;
+use crate::{Address, Command, Completed, Error, Nanos, RejectReason, Rejected};
+
+pub(crate) use self::slots::MAX_SLOTS;
+
+/// Alignment of data sent to us, 0's based in dwords: none asked for.
+const HPDA: u8 = 0;
+/// R2Ts a command may have outstanding.
+const MAX_R2T: u32 = 1;
+/// Reads one [`QueuePair::receive`] does at most, so that a fast peer does not keep us from sending.
+const READS_A_TURN: usize = 16;
+
+/// What a connection is to be like.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct TcpOptions {
+    /// Most commands outstanding.
+    pub(crate) depth: u16,
+    /// Most bytes of in-capsule data in commands other than fabrics ones.
+    pub(crate) in_capsule: u32,
+    /// Header digest.
+    pub(crate) hdgst: bool,
+    /// Data digest.
+    pub(crate) ddgst: bool,
+    /// For TCP and for ICResp, each.
+    pub(crate) timeout: Duration,
+}
+
+/// An NVMe/TCP connection after ICResp.
+#[derive(Debug)]
+pub(crate) struct TcpQueuePair {
+    engine: Engine,
+    socket: Socket,
+    /// What completed while sending, handed out with the next [`QueuePair::receive`].
+    early: Vec<Completed>,
+    is_closed: bool,
+}
+
+impl TcpQueuePair {
+    /// Connects and exchanges ICReq and ICResp.
+    pub(crate) fn connect(address: &Address, options: TcpOptions) -> Result<Self, Error> {
+        let socket = Socket::connect(address, options.timeout)?;
+        let granted = initialize(&socket, options)?;
+        let engine = Engine::new(options.depth, granted, options.in_capsule);
+        Ok(Self { engine, socket, early: Vec::new(), is_closed: false })
+    }
+
+    /// Tells the peer what is wrong, if it does not know, and makes an error of it.
+    fn fail(&mut self, fatal: Fatal) -> Error {
+        let bytes = Engine::term_req(&fatal).unwrap_or_default();
+        self.socket.finish(&bytes);
+        self.is_closed = true;
+        let peer = self.socket.peer().to_owned();
+        match fatal {
+            Fatal::Protocol { error, detail, .. } => Error::Protocol { peer, error, detail },
+            Fatal::Terminated(error) => Error::Terminated { peer, error },
+        }
+    }
+}
+
+impl QueuePair for TcpQueuePair {
+    #[inline]
+    fn submit(&mut self, command: Command, deadline: Nanos) -> Result<(), Rejected> {
+        if self.is_closed {
+            return Err(Rejected { command, why: RejectReason::Closed });
+        }
+        self.engine.submit(command, deadline)
+    }
+
+    fn receive(&mut self, done: &mut Vec<Completed>) -> Result<(), Error> {
+        done.append(&mut self.early);
+        if self.is_closed {
+            return Err(Error::Closed { peer: self.socket.peer().to_owned(), during: "" });
+        }
+        for _ in 0..READS_A_TURN {
+            let mut targets = self.engine.targets();
+            let room = targets[0].len() + targets[1].len();
+            let Some(n) = self.socket.read(&mut targets)? else { break };
+            if let Err(fatal) = self.engine.received(n, done) {
+                return Err(self.fail(fatal));
+            }
+            if n < room {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), Error> {
+        while self.engine.has_output() && !self.is_closed {
+            let mut pieces = [IoSlice::new(&[]); MAX_PIECES];
+            let count = self.engine.sources(&mut pieces);
+            let Some(n) = self.socket.write(&pieces[..count])? else { break };
+            self.engine.sent(n, &mut self.early);
+        }
+        Ok(())
+    }
+
+    fn close(&mut self, now: Nanos, done: &mut Vec<Completed>) {
+        if !self.is_closed {
+            self.socket.finish(&[]);
+            self.is_closed = true;
+        }
+        done.append(&mut self.early);
+        self.engine.fail_all(now, done);
+    }
+
+    fn wait(&self, timeout: Duration) {
+        if self.early.is_empty() && !self.is_closed {
+            self.socket.wait(self.engine.has_output(), timeout);
+        }
+    }
+
+    fn is_overdue(&self, now: Nanos) -> bool {
+        self.engine.slots().is_overdue(now)
+    }
+
+    fn in_flight(&self) -> usize {
+        self.engine.slots().in_flight() + self.early.len()
+    }
+
+    fn peer(&self) -> &str {
+        self.socket.peer()
+    }
+}
+
+/// ICReq out, ICResp in (TCP 3.3.1).
+fn initialize(socket: &Socket, options: TcpOptions) -> Result<IcParams, Error> {
+    let asked = IcParams { pda: HPDA, hdgst: options.hdgst, ddgst: options.ddgst, max: MAX_R2T };
+    let until = Instant::now() + options.timeout;
+    let peer = || socket.peer().to_owned();
+    let late = |error| match error {
+        Error::Io { peer, source } if source.kind() == std::io::ErrorKind::TimedOut => {
+            Error::Timeout { peer, what: "ICReq".into(), after: options.timeout }
+        }
+        Error::Closed { peer, .. } => {
+            Error::Closed { peer, during: " during ICReq; is it NVMe/TCP?" }
+        }
+        other => other,
+    };
+    socket.write_all(ICReq::new(asked).as_bytes(), until).map_err(late)?;
+    let mut bytes = [0; IC_LEN as usize];
+    let (ch, rest) = bytes.split_at_mut(size_of::<CommonHeader>());
+    socket.read_exact(ch, until).map_err(late)?;
+    let broken =
+        |error| Error::Protocol { peer: peer(), error, detail: " (awaiting ICResp)".into() };
+    let parsed = CommonHeader::read_from_bytes(ch).map_err(|_| broken(TcpError::SEQUENCE))?;
+    let head = match RxRules::initial(End::Host).check(&parsed) {
+        Ok(head) => head,
+        Err(error) => return Err(refuse(socket, error, ch, broken(error))),
+    };
+    match head.pdu_type {
+        PduType::IC_RESP => {}
+        PduType::C2H_TERM_REQ => {
+            let rest = &mut rest[..usize::from(TERM_LEN) - ch.len()];
+            socket.read_exact(rest, until).map_err(late)?;
+            let term = TermReq::read_from_prefix(&bytes).map_err(|_| broken(TcpError::SEQUENCE))?;
+            return Err(Error::Terminated { peer: peer(), error: term.0.error() });
+        }
+        _ => return Err(refuse(socket, TcpError::SEQUENCE, ch, broken(TcpError::SEQUENCE))),
+    }
+    socket.read_exact(rest, until).map_err(late)?;
+    let resp = ICResp::read_from_bytes(&bytes).map_err(|_| broken(TcpError::SEQUENCE))?;
+    let granted = match resp.params() {
+        Ok(granted) => granted,
+        Err(error) => return Err(refuse(socket, error, &bytes, broken(error))),
+    };
+    let digest = |which, option| Error::Digest { peer: peer(), which, option };
+    match (asked.hdgst == granted.hdgst, asked.ddgst == granted.ddgst) {
+        (true, true) => Ok(granted),
+        (false, _) => Err(digest("header", "--hdgst")),
+        (_, false) => Err(digest("data", "--ddgst")),
+    }
+}
+
+/// Sends an H2CTermReq about `header`.
+fn refuse(socket: &Socket, error: TcpError, header: &[u8], result: Error) -> Error {
+    let fatal = Fatal::Protocol { error, header: header.to_vec(), detail: String::new() };
+    socket.finish(&Engine::term_req(&fatal).unwrap_or_default());
+    result
+}

@@ -1,0 +1,197 @@
+//! Outstanding commands and their identifiers.
+
+use crate::{Buffer, Command, CommandError, Completed, Nanos, Transfer};
+
+/// Bits of a command identifier that name the slot; the rest count its uses, so that a completion that
+/// comes twice or late does not hit the next command in the slot.
+const SLOT_BITS: u32 = 12;
+const SLOT_MASK: u16 = (1 << SLOT_BITS) - 1;
+
+/// Most commands a queue can have outstanding.
+pub(crate) const MAX_SLOTS: usize = 1 << SLOT_BITS;
+
+/// A command on its way.
+#[derive(Debug)]
+pub(super) struct Busy {
+    token: u64,
+    deadline: Nanos,
+    pub(super) transfer: Transfer,
+    /// Bytes of data received (In), or put in line to be sent (Out).
+    pub(super) moved: u32,
+    /// Pieces of this command's data that wait to be sent: the buffer cannot be given back before.
+    pub(super) unsent: u32,
+    /// Something was wrong with the data; counts more than the controller's success.
+    pub(super) fault: Option<CommandError>,
+    /// The end of the command, held until `unsent` is 0.
+    result: Option<Result<u64, CommandError>>,
+}
+
+impl Busy {
+    /// Bytes of data the command has.
+    pub(super) fn len(&self) -> u32 {
+        match &self.transfer {
+            Transfer::None => 0,
+            // `Engine::submit` refuses longer ones.
+            Transfer::In(buffer) | Transfer::Out(buffer) => {
+                u32::try_from(buffer.len()).unwrap_or(u32::MAX)
+            }
+        }
+    }
+
+    fn into_completed(self, result: Result<u64, CommandError>) -> Completed {
+        let buffer: Option<Buffer> = match self.transfer {
+            Transfer::None => None,
+            Transfer::In(buffer) | Transfer::Out(buffer) => Some(buffer),
+        };
+        Completed { token: self.token, result, buffer }
+    }
+
+    /// What the controller's word is worth given what was really moved.
+    fn judge(&self, result: Result<u64, CommandError>) -> Result<u64, CommandError> {
+        let value = result?;
+        if let Some(fault) = self.fault {
+            return Err(fault);
+        }
+        let (got, want) = (self.moved, self.len());
+        match self.transfer {
+            Transfer::In(_) if got < want => Err(CommandError::ShortData { got, want }),
+            Transfer::Out(_) if got < want => Err(CommandError::ShortWrite { got, want }),
+            _ => Ok(value),
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Slot {
+    generation: u16,
+    busy: Option<Busy>,
+}
+
+/// The commands outstanding, by command identifier.
+#[derive(Debug)]
+pub(super) struct Slots {
+    slots: Box<[Slot]>,
+    free: Vec<u16>,
+}
+
+impl Slots {
+    /// Room for `depth` commands, at most [`MAX_SLOTS`].
+    pub(super) fn new(depth: u16) -> Self {
+        let depth = depth.clamp(1, SLOT_MASK + 1);
+        let slots = (0..depth).map(|_| Slot::default()).collect();
+        Self { slots, free: (0..depth).rev().collect() }
+    }
+
+    pub(super) fn in_flight(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.free.is_empty()
+    }
+
+    /// Takes a command in and gives it an identifier; `None` leaves no trace and means there is no slot.
+    pub(super) fn insert(&mut self, command: Command, deadline: Nanos) -> Option<(u16, &mut Busy)> {
+        let index = self.free.pop()?;
+        let slot = &mut self.slots[usize::from(index)];
+        let cid = index | slot.generation << SLOT_BITS;
+        let busy = slot.busy.insert(Busy {
+            token: command.token,
+            deadline,
+            transfer: command.transfer,
+            moved: 0,
+            unsent: 0,
+            fault: None,
+            result: None,
+        });
+        Some((cid, busy))
+    }
+
+    /// The command `cid`, unless there is none or the controller has ended it already.
+    #[inline]
+    pub(super) fn get_mut(&mut self, cid: u16) -> Option<&mut Busy> {
+        let slot = self.slots.get_mut(usize::from(cid & SLOT_MASK))?;
+        if slot.generation != cid >> SLOT_BITS {
+            return None;
+        }
+        slot.busy.as_mut().filter(|busy| busy.result.is_none())
+    }
+
+    /// The data of a command that is being sent.
+    #[inline]
+    pub(super) fn data(&self, cid: u16) -> &[u8] {
+        match self.slots.get(usize::from(cid & SLOT_MASK)).and_then(|slot| slot.busy.as_ref()) {
+            Some(Busy { transfer: Transfer::Out(buffer), .. }) => buffer.as_slice(),
+            _ => &[],
+        }
+    }
+
+    /// Where the data of command `cid` goes.
+    #[inline]
+    pub(super) fn data_mut(&mut self, cid: u16) -> &mut [u8] {
+        match self.get_mut(cid) {
+            Some(Busy { transfer: Transfer::In(buffer), .. }) => buffer.as_mut_slice(),
+            _ => &mut [],
+        }
+    }
+
+    /// The controller ends command `cid`. False if there is no such command.
+    #[inline]
+    pub(super) fn complete(
+        &mut self,
+        cid: u16,
+        result: Result<u64, CommandError>,
+        done: &mut Vec<Completed>,
+    ) -> bool {
+        let Some(busy) = self.get_mut(cid) else { return false };
+        let result = busy.judge(result);
+        if busy.unsent > 0 {
+            busy.result = Some(result);
+            return true;
+        }
+        self.retire(cid, result, done);
+        true
+    }
+
+    /// A piece of command `cid`'s data has left.
+    pub(super) fn piece_sent(&mut self, cid: u16, done: &mut Vec<Completed>) {
+        let slot = self.slots.get_mut(usize::from(cid & SLOT_MASK));
+        let Some(busy) = slot.and_then(|slot| slot.busy.as_mut()) else { return };
+        busy.unsent = busy.unsent.saturating_sub(1);
+        if busy.unsent == 0
+            && let Some(result) = busy.result
+        {
+            self.retire(cid, result, done);
+        }
+    }
+
+    /// Every command ends: those past their deadline as timed out, the rest as lost with the connection.
+    pub(super) fn fail_all(&mut self, now: Nanos, done: &mut Vec<Completed>) {
+        for index in 0..self.slots.len() {
+            let Some(busy) = &self.slots[index].busy else { continue };
+            let error = if busy.deadline <= now {
+                CommandError::TimedOut
+            } else {
+                CommandError::ConnectionLost
+            };
+            let cid = u16::try_from(index).unwrap_or(SLOT_MASK);
+            self.retire(cid, Err(error), done);
+        }
+    }
+
+    /// Is a command past its deadline?
+    pub(super) fn is_overdue(&self, now: Nanos) -> bool {
+        self.slots.iter().any(|slot| slot.busy.as_ref().is_some_and(|busy| busy.deadline <= now))
+    }
+
+    #[inline]
+    fn retire(&mut self, cid: u16, result: Result<u64, CommandError>, done: &mut Vec<Completed>) {
+        let index = cid & SLOT_MASK;
+        let slot = &mut self.slots[usize::from(index)];
+        if let Some(busy) = slot.busy.take() {
+            slot.generation = (slot.generation + 1) & (u16::MAX >> SLOT_BITS);
+            self.free.push(index);
+            done.push(busy.into_completed(result));
+        }
+    }
+}

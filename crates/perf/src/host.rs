@@ -1,0 +1,74 @@
+//! Who we are to the target.
+
+use std::fs;
+
+use anyhow::{Context, Result};
+use nvmeof_initiator::Options;
+use nvmeof_wire::Nqn;
+
+use crate::args::{HostArgs, uuid};
+
+const HOSTNQN_FILE: &str = "/etc/nvme/hostnqn";
+const HOSTID_FILE: &str = "/etc/nvme/hostid";
+const RANDOM_UUID: &str = "/proc/sys/kernel/random/uuid";
+const UUID_MARK: &str = "uuid:";
+
+/// Options from the command line, the host's files, or chance, in this order.
+pub(crate) fn options(args: &HostArgs) -> Result<Options> {
+    let random = || -> Result<[u8; 16]> {
+        let text = fs::read_to_string(RANDOM_UUID)
+            .with_context(|| format!("cannot read {RANDOM_UUID}; pass --hostnqn and --hostid"))?;
+        uuid(&text).map_err(anyhow::Error::msg)
+    };
+    let hostnqn = match &args.hostnqn {
+        Some(nqn) => nqn.clone(),
+        None => match from_file(HOSTNQN_FILE).and_then(|text| Nqn::relaxed(&text).ok()) {
+            Some(nqn) => nqn,
+            None => Nqn::from_uuid(&random()?),
+        },
+    };
+    // A host identifier goes with one name: the file's is for the file's name.
+    let of_file = || from_file(HOSTID_FILE).filter(|_| args.hostnqn.is_none());
+    let hostid = match (args.hostid, of_file().and_then(|text| uuid(&text).ok())) {
+        (Some(id), _) | (None, Some(id)) => id,
+        (None, None) => match hostnqn.as_str().split_once(UUID_MARK).map(|(_, id)| uuid(id)) {
+            Some(Ok(id)) => id,
+            _ => random()?,
+        },
+    };
+    Ok(Options {
+        hostnqn,
+        hostid,
+        hdgst: args.hdgst,
+        ddgst: args.ddgst,
+        keep_alive: args.keep_alive,
+        ..Options::default()
+    })
+}
+
+fn from_file(path: &str) -> Option<String> {
+    let text = fs::read_to_string(path).ok()?;
+    let text = text.trim();
+    (!text.is_empty()).then(|| text.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn the_identifier_follows_the_name() {
+        let id = [0x11; 16];
+        let args = HostArgs {
+            hostnqn: Some(Nqn::from_uuid(&id)),
+            hostid: None,
+            hdgst: true,
+            ddgst: false,
+            keep_alive: Duration::ZERO,
+        };
+        let options = options(&args).unwrap();
+        assert_eq!(options.hostid, id);
+        assert!(options.hdgst && !options.ddgst);
+    }
+}

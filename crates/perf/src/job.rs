@@ -1,0 +1,430 @@
+//! One thread of a run: its lanes, its queues, and the loop that keeps both busy.
+//!
+//! ```text
+//! Load --time is up, or stop--> Drain --all I/Os back--> [ReadBack --everything read-->] Done
+//! ```
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Barrier};
+use std::time::Duration;
+
+use nvmeof_initiator::{Clock, Completed, IoQueue, Nanos, nanos};
+use rustix::thread::{CpuSet, sched_setaffinity};
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::lane::{Lane, token_lane};
+use crate::stats::Series;
+
+/// Turns without a completion between looks at the clock.
+const IDLE_TURNS: u32 = 16;
+/// Problems told in full.
+const MAX_MESSAGES: usize = 5;
+/// Failed I/Os after which a job gives up.
+const MAX_ERRORS: u64 = 1000;
+
+/// A queue and the controller it belongs to.
+#[derive(Debug)]
+pub(crate) struct JobQueue {
+    pub(crate) controller: usize,
+    pub(crate) queue: IoQueue,
+}
+
+/// What jobs and the main thread tell each other while a run is on.
+#[derive(Debug, Default)]
+pub(crate) struct Shared {
+    /// End early; set by Ctrl-C and by whoever meets an error that ends the run.
+    pub(crate) stop: Arc<AtomicBool>,
+    /// I/Os completed, of all phases; one number a job.
+    pub(crate) ios: Vec<AtomicU64>,
+    /// Bytes moved, likewise.
+    pub(crate) bytes: Vec<AtomicU64>,
+}
+
+/// How long, and how fast at most.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Timing {
+    pub(crate) ramp: Duration,
+    pub(crate) time: Duration,
+    /// I/Os a second of this job.
+    pub(crate) rate: Option<f64>,
+    /// After the load, read back what was written.
+    pub(crate) read_back: bool,
+}
+
+/// What a job brings home.
+#[derive(Debug)]
+pub(crate) struct JobResult {
+    pub(crate) lanes: Vec<Lane>,
+    pub(crate) series: Series,
+    /// Length of time measured.
+    pub(crate) measured: Nanos,
+    /// CPU time used in it.
+    pub(crate) cpu: Nanos,
+    /// First problems, in words.
+    pub(crate) messages: Vec<String>,
+    /// Connections that failed.
+    pub(crate) lost: u64,
+    /// Ended before its time.
+    pub(crate) interrupted: bool,
+    /// Reading back was done, and completely.
+    pub(crate) read_back: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct Job {
+    pub(crate) index: usize,
+    pub(crate) lanes: Vec<Lane>,
+    pub(crate) queues: Vec<JobQueue>,
+    pub(crate) timing: Timing,
+    pub(crate) cpu: Option<usize>,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) start: Arc<Barrier>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Load,
+    Drain,
+    ReadBack,
+    Done,
+}
+
+/// A [`Job`] under way.
+#[derive(Debug)]
+struct Running {
+    job: Job,
+    phase: Phase,
+    /// Start and end of what is measured.
+    window: (Nanos, Nanos),
+    limiter: Option<Limiter>,
+    /// A lane has room for an I/O and could not start one.
+    is_starved: bool,
+    cpu_at_start: Option<Nanos>,
+    ios: u64,
+    bytes: u64,
+    result: JobResult,
+}
+
+impl Job {
+    /// Runs to the end.
+    pub(crate) fn run(mut self) -> JobResult {
+        let mut messages = Vec::new();
+        if let Some(cpu) = self.cpu
+            && let Err(message) = pin(cpu)
+        {
+            messages.push(message);
+            self.shared.stop.store(true, Ordering::Relaxed);
+        }
+        let clock = Clock::start();
+        self.start.wait();
+        let start = clock.now();
+        let from = start + nanos(self.timing.ramp);
+        let to = from + nanos(self.timing.time);
+        let lost = u64::from(!messages.is_empty());
+        let result = JobResult {
+            lanes: Vec::new(),
+            series: Series::new(nanos(self.timing.time)),
+            measured: 0,
+            cpu: 0,
+            messages,
+            lost,
+            interrupted: false,
+            read_back: false,
+        };
+        let limiter = self.timing.rate.map(|rate| Limiter::new(rate, start, &self.lanes));
+        let queues = std::mem::take(&mut self.queues);
+        let mut running = Running {
+            job: self,
+            phase: Phase::Load,
+            window: (from, to),
+            limiter,
+            is_starved: true,
+            cpu_at_start: None,
+            ios: 0,
+            bytes: 0,
+            result,
+        };
+        running.run(queues, clock);
+        running.result.lanes = running.job.lanes;
+        running.result
+    }
+}
+
+impl Running {
+    fn run(&mut self, mut queues: Vec<JobQueue>, clock: Clock) {
+        let mut done = Vec::new();
+        let mut now = clock.now();
+        let mut idle = 0_u32;
+        while self.phase != Phase::Done {
+            let mut was_idle = true;
+            for at in 0..queues.len() {
+                let failed = queues[at].queue.poll(now, &mut done).err();
+                if !done.is_empty() && failed.is_none() {
+                    was_idle = false;
+                    now = clock.now();
+                    self.take(&mut done, &mut queues[at], now);
+                }
+                let failed = failed.or_else(|| queues[at].queue.flush().err());
+                if let Some(error) = failed {
+                    self.lose(&mut queues, at, now, &mut done, &error.to_string());
+                    break;
+                }
+            }
+            if self.is_starved || self.limiter.is_some() {
+                now = clock.now();
+                self.top_up(&mut queues, now);
+                for queue in &mut queues {
+                    // A failure is reported by the next poll.
+                    let _ = queue.queue.flush();
+                }
+            }
+            idle = if was_idle { idle + 1 } else { 0 };
+            if idle >= IDLE_TURNS {
+                idle = 0;
+                now = clock.now();
+            }
+            self.advance(now);
+        }
+    }
+
+    /// Takes back what has completed on `queue` and asks for more in its place.
+    #[inline]
+    fn take(&mut self, done: &mut Vec<Completed>, queue: &mut JobQueue, now: Nanos) {
+        let (from, to) = self.window;
+        let record = self.phase == Phase::Load && now >= from && now < to;
+        let (mut ios, mut bytes) = (0, 0);
+        for completed in done.drain(..) {
+            let at = token_lane(completed.token);
+            let outcome = self.job.lanes[at].complete(completed, now, record);
+            if outcome.bytes > 0 {
+                ios += 1;
+                bytes += outcome.bytes;
+            }
+            if let Some(problem) = outcome.problem {
+                self.report(problem);
+            }
+            let goes_on = matches!(self.phase, Phase::Load | Phase::ReadBack);
+            if goes_on && self.limiter.is_none() && !self.issue(at, queue, now) {
+                self.is_starved = true;
+            }
+        }
+        if record {
+            self.result.series.record(now - from, ios, bytes);
+        }
+        self.ios += ios;
+        self.bytes += bytes;
+        self.job.shared.ios[self.job.index].store(self.ios, Ordering::Relaxed);
+        self.job.shared.bytes[self.job.index].store(self.bytes, Ordering::Relaxed);
+    }
+
+    /// Starts one I/O of lane `at` on `queue`; false if that is not possible now.
+    #[inline]
+    fn issue(&mut self, at: usize, queue: &mut JobQueue, now: Nanos) -> bool {
+        if queue.queue.in_flight() >= usize::from(queue.queue.depth()) {
+            return false;
+        }
+        let Some(io) = self.job.lanes[at].next(now) else { return false };
+        if let Err(rejected) = queue.queue.submit(io, now) {
+            // The queue has failed; `poll` says why.
+            let lane = &mut self.job.lanes[at];
+            let error = nvmeof_initiator::CommandError::ConnectionLost;
+            let buffer = match rejected.command.transfer {
+                nvmeof_initiator::Transfer::In(buffer)
+                | nvmeof_initiator::Transfer::Out(buffer) => Some(buffer),
+                nvmeof_initiator::Transfer::None => None,
+            };
+            let token = rejected.command.token;
+            lane.complete(Completed { token, result: Err(error), buffer }, now, false);
+            return false;
+        }
+        true
+    }
+
+    /// Starts whatever may be started, anywhere.
+    fn top_up(&mut self, queues: &mut [JobQueue], now: Nanos) {
+        if !matches!(self.phase, Phase::Load | Phase::ReadBack) {
+            return;
+        }
+        self.is_starved = false;
+        let mut has_moved = true;
+        while has_moved {
+            has_moved = false;
+            for at in 0..self.job.lanes.len() {
+                if !self.job.lanes[at].has_credit() {
+                    continue;
+                }
+                if self.limiter.as_mut().is_some_and(|limiter| !limiter.allows(now)) {
+                    return;
+                }
+                let controller = self.job.lanes[at].controller;
+                let mut issued = false;
+                for queue in queues.iter_mut().filter(|queue| queue.controller == controller) {
+                    if self.issue(at, queue, now) {
+                        issued = true;
+                        break;
+                    }
+                }
+                if issued {
+                    has_moved = true;
+                    if let Some(limiter) = &mut self.limiter {
+                        limiter.issued += 1;
+                    }
+                } else {
+                    self.is_starved = true;
+                }
+            }
+        }
+    }
+
+    /// Goes on to the next phase when it is time.
+    fn advance(&mut self, now: Nanos) {
+        let (from, to) = self.window;
+        match self.phase {
+            Phase::Load => {
+                if self.cpu_at_start.is_none() && now >= from {
+                    self.cpu_at_start = Some(cpu_time());
+                }
+                let stop = self.job.shared.stop.load(Ordering::Relaxed);
+                if now < to && !stop {
+                    return;
+                }
+                self.result.interrupted = now < to;
+                self.result.measured = now.min(to).saturating_sub(from);
+                self.result.cpu = cpu_time() - self.cpu_at_start.unwrap_or_else(cpu_time);
+                self.phase = Phase::Drain;
+            }
+            Phase::Drain => {
+                if !self.is_idle() {
+                    return;
+                }
+                let wanted = self.job.timing.read_back && !self.result.interrupted;
+                if wanted && self.result.lost == 0 {
+                    self.job.lanes.iter_mut().for_each(Lane::start_read_back);
+                    self.limiter = None;
+                    self.is_starved = true;
+                    self.phase = Phase::ReadBack;
+                } else {
+                    self.phase = Phase::Done;
+                }
+            }
+            Phase::ReadBack => {
+                if self.job.shared.stop.load(Ordering::Relaxed) {
+                    self.result.interrupted = true;
+                    self.phase = Phase::Drain;
+                } else if self.is_idle() {
+                    // `top_up` has just been, and found nothing more to read.
+                    self.result.read_back = true;
+                    self.phase = Phase::Done;
+                }
+            }
+            Phase::Done => {}
+        }
+    }
+
+    /// A connection has failed: ends the run, with what it has.
+    fn lose(
+        &mut self,
+        queues: &mut Vec<JobQueue>,
+        at: usize,
+        now: Nanos,
+        done: &mut Vec<Completed>,
+        error: &str,
+    ) {
+        let mut queue = queues.swap_remove(at);
+        self.result.lost += 1;
+        self.report(format!("queue {}: {error}", queue.queue.qid()));
+        self.job.shared.stop.store(true, Ordering::Relaxed);
+        if matches!(self.phase, Phase::Load | Phase::ReadBack) {
+            self.advance(now);
+        }
+        // A failed flush leaves the commands to the next poll.
+        let _ = queue.queue.poll(now, done);
+        self.take(done, &mut queue, now);
+    }
+
+    fn is_idle(&self) -> bool {
+        self.job.lanes.iter().all(Lane::is_idle)
+    }
+
+    #[cold]
+    fn report(&mut self, problem: String) {
+        if self.result.messages.len() < MAX_MESSAGES {
+            self.result.messages.push(problem);
+        }
+        let errors: u64 = self.job.lanes.iter().map(|lane| lane.errors).sum();
+        if errors >= MAX_ERRORS && !self.job.shared.stop.swap(true, Ordering::Relaxed) {
+            self.result.messages.push(format!("giving up after {errors} failed I/Os"));
+        }
+    }
+}
+
+/// Spreads I/Os evenly over time.
+#[derive(Debug)]
+struct Limiter {
+    /// I/Os a nanosecond.
+    rate: f64,
+    origin: Nanos,
+    issued: u64,
+    /// I/Os that may be made up for after a pause.
+    burst: u64,
+}
+
+impl Limiter {
+    fn new(rate: f64, origin: Nanos, lanes: &[Lane]) -> Self {
+        Self { rate: rate / 1e9, origin, issued: 0, burst: lanes.len().max(8) as u64 }
+    }
+
+    /// May one more be issued `now`?
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        clippy::cast_precision_loss,
+        reason = "a rate; the product is not negative"
+    )]
+    fn allows(&mut self, now: Nanos) -> bool {
+        let due = ((now.saturating_sub(self.origin)) as f64 * self.rate) as u64 + 1;
+        // What could not be issued in time because the queue depth was used up is not made up for.
+        if due > self.issued + self.burst {
+            self.issued = due - self.burst;
+        }
+        due > self.issued
+    }
+}
+
+fn pin(cpu: usize) -> Result<(), String> {
+    let mut set = CpuSet::new();
+    set.set(cpu);
+    sched_setaffinity(None, &set)
+        .map_err(|error| format!("cannot pin a job to CPU {cpu}: {error}; check --cpus"))
+}
+
+/// CPU time of this thread.
+fn cpu_time() -> Nanos {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    seconds * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limiter_keeps_its_rate_and_does_not_make_up_for_much() {
+        let mut limiter = Limiter::new(1_000_000.0, 0, &[]);
+        let mut issued = 0;
+        for now in (0..1_000_000).step_by(100) {
+            while limiter.allows(now) {
+                limiter.issued += 1;
+                issued += 1;
+            }
+        }
+        assert!((999..=1001).contains(&issued), "{issued}");
+        let mut after_pause = 0;
+        while limiter.allows(900_000_000) {
+            limiter.issued += 1;
+            after_pause += 1;
+        }
+        assert_eq!(after_pause, 8);
+    }
+}

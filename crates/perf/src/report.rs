@@ -1,0 +1,439 @@
+//! The result of a run: as JSON, and as a table.
+
+use std::fmt::Write as _;
+
+use nvmeof_initiator::Nanos;
+use serde::Serialize;
+
+use crate::stats::{Series, Tally, Verified};
+use crate::table::{Table, thousands};
+
+/// Changes when a key of the JSON goes away or changes its meaning.
+const SCHEMA_VERSION: u32 = 1;
+
+/// What is written with `--json`.
+#[derive(Debug, Serialize)]
+pub(crate) struct Report {
+    schema_version: u32,
+    tool: Tool,
+    pub(crate) parameters: Parameters,
+    pub(crate) targets: Vec<TargetReport>,
+    /// Seconds measured.
+    elapsed_s: f64,
+    /// Ended early, by Ctrl-C or an error.
+    interrupted: bool,
+    #[serde(flatten)]
+    total: Rates,
+    read: Rates,
+    write: Rates,
+    /// I/Os that failed, and connections that were lost.
+    pub(crate) errors: u64,
+    /// Blocks that were not what they should be.
+    pub(crate) verify_errors: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    verify: Option<VerifyReport>,
+    /// CPU seconds of the job threads while measured.
+    cpu_seconds: f64,
+    series: Vec<Point>,
+    flows: Vec<FlowReport>,
+    /// First problems, in words.
+    pub(crate) messages: Vec<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct Tool {
+    name: &'static str,
+    version: &'static str,
+}
+
+/// What was asked for.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Parameters {
+    pub(crate) connect: Vec<String>,
+    pub(crate) nsid: Option<u32>,
+    pub(crate) rw: String,
+    pub(crate) read_percent: u8,
+    pub(crate) random: bool,
+    pub(crate) bs: u64,
+    pub(crate) qd: u32,
+    pub(crate) jobs: u16,
+    pub(crate) cpus: Option<Vec<usize>>,
+    pub(crate) time_s: f64,
+    pub(crate) ramp_s: f64,
+    pub(crate) size: Option<u64>,
+    pub(crate) offset: u64,
+    pub(crate) rate_iops: Option<f64>,
+    pub(crate) seed: u64,
+    pub(crate) hostnqn: String,
+    pub(crate) hdgst: bool,
+    pub(crate) ddgst: bool,
+    pub(crate) verify: bool,
+}
+
+/// A controller.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct TargetReport {
+    pub(crate) connect: String,
+    pub(crate) model: String,
+    pub(crate) serial: String,
+    pub(crate) firmware: String,
+    /// I/O queues connected, all jobs together.
+    pub(crate) queues: usize,
+    /// Commands each of them holds.
+    pub(crate) queue_depth: u16,
+}
+
+/// I/Os of one direction, or of both.
+#[derive(Debug, Clone, Serialize)]
+struct Rates {
+    iops: f64,
+    bandwidth_gbps: f64,
+    latency_us: LatencyReport,
+    ios: u64,
+    bytes: u64,
+}
+
+/// Microseconds; null where there was no I/O.
+#[derive(Debug, Clone, Serialize)]
+struct LatencyReport {
+    min: Option<f64>,
+    mean: Option<f64>,
+    p50: Option<f64>,
+    p99: Option<f64>,
+    p99_9: Option<f64>,
+    max: Option<f64>,
+}
+
+/// Blocks looked at.
+#[derive(Debug, Clone, Copy, Serialize)]
+struct VerifyReport {
+    blocks_good: u64,
+    /// Never written with this seed: not an error.
+    blocks_unwritten: u64,
+    blocks_wrong: u64,
+    /// What this run wrote was read back at its end.
+    read_back: bool,
+}
+
+#[derive(Debug, Clone, Serialize)]
+struct Point {
+    /// Seconds since the measurement began.
+    t: f64,
+    iops: f64,
+    gbps: f64,
+}
+
+/// One namespace.
+#[derive(Debug, Clone, Serialize)]
+struct FlowReport {
+    connect: String,
+    subnqn: String,
+    nsid: u32,
+    #[serde(flatten)]
+    total: Rates,
+    read: Rates,
+    write: Rates,
+    errors: u64,
+    verify_errors: u64,
+}
+
+/// Everything counted for one namespace, all jobs together.
+#[derive(Debug)]
+pub(crate) struct FlowTotals {
+    pub(crate) connect: String,
+    pub(crate) subnqn: String,
+    pub(crate) nsid: u32,
+    pub(crate) read: Tally,
+    pub(crate) write: Tally,
+    pub(crate) errors: u64,
+    pub(crate) verified: Verified,
+}
+
+/// Everything counted.
+#[derive(Debug)]
+pub(crate) struct Totals {
+    pub(crate) flows: Vec<FlowTotals>,
+    pub(crate) series: Series,
+    pub(crate) measured: Nanos,
+    pub(crate) cpu: Nanos,
+    pub(crate) lost: u64,
+    pub(crate) interrupted: bool,
+    pub(crate) read_back: bool,
+    pub(crate) messages: Vec<String>,
+}
+
+impl Report {
+    pub(crate) fn new(parameters: Parameters, targets: Vec<TargetReport>, totals: &Totals) -> Self {
+        let seconds = seconds(totals.measured);
+        let (mut read, mut write) = (Tally::new(), Tally::new());
+        let (mut errors, mut verified) = (totals.lost, Verified::default());
+        for flow in &totals.flows {
+            read.add(&flow.read);
+            write.add(&flow.write);
+            errors += flow.errors;
+            verified.add(flow.verified);
+        }
+        let verify = parameters.verify.then_some(VerifyReport {
+            blocks_good: verified.good,
+            blocks_unwritten: verified.unwritten,
+            blocks_wrong: verified.errors,
+            read_back: totals.read_back,
+        });
+        let bucket = crate::stats::BUCKET;
+        let series = totals.series.buckets(totals.measured).map(|(at, ios, bytes)| Point {
+            t: self::seconds(at),
+            iops: per_second(ios, self::seconds(bucket)),
+            gbps: gigabits(bytes, self::seconds(bucket)),
+        });
+        Self {
+            schema_version: SCHEMA_VERSION,
+            tool: Tool { name: env!("CARGO_PKG_NAME"), version: env!("CARGO_PKG_VERSION") },
+            parameters,
+            targets,
+            elapsed_s: seconds,
+            interrupted: totals.interrupted,
+            total: Rates::new(&both(&read, &write), seconds),
+            read: Rates::new(&read, seconds),
+            write: Rates::new(&write, seconds),
+            errors,
+            verify_errors: verified.errors,
+            verify,
+            cpu_seconds: self::seconds(totals.cpu),
+            series: series.collect(),
+            flows: totals.flows.iter().map(|flow| FlowReport::new(flow, seconds)).collect(),
+            messages: totals.messages.clone(),
+        }
+    }
+
+    /// Neither an I/O nor a verification failed?
+    pub(crate) fn is_clean(&self) -> bool {
+        self.errors == 0 && self.verify_errors == 0
+    }
+
+    /// For people.
+    pub(crate) fn text(&self) -> String {
+        let header = [
+            "<", "IOPS", "Gb/s", "min us", "mean us", "p50 us", "p99 us", "p99.9 us", "max us",
+            "errors",
+        ];
+        let mut table = Table::new(&header);
+        for (name, rates) in [("read", &self.read), ("write", &self.write)] {
+            if rates.ios > 0 {
+                table.row(rates.cells(name.to_owned(), None));
+            }
+        }
+        table.row(self.total.cells("total".to_owned(), Some(self.errors)));
+        let mut text = table.to_string();
+        if self.flows.len() > 1 {
+            let mut table = Table::new(&header);
+            for flow in &self.flows {
+                let name = format!("{} namespace {}", flow.subnqn, flow.nsid);
+                table.row(flow.total.cells(name, Some(flow.errors)));
+            }
+            let _ = write!(text, "\n{table}");
+        }
+        if let Some(verify) = &self.verify {
+            let read_back = if verify.read_back { "; what was written was read back" } else { "" };
+            let _ = writeln!(
+                text,
+                "\nverify: {} blocks good, {} never written, {} wrong{read_back}",
+                thousands(verify.blocks_good),
+                thousands(verify.blocks_unwritten),
+                thousands(verify.blocks_wrong),
+            );
+        }
+        let _ = writeln!(
+            text,
+            "\n{:.1} s measured{}, {:.2} CPU seconds of this host{}",
+            self.elapsed_s,
+            if self.interrupted { " (ended early)" } else { "" },
+            self.cpu_seconds,
+            match self.total.ios {
+                0 => String::new(),
+                #[expect(clippy::cast_precision_loss, reason = "a ratio")]
+                ios => format!(" ({:.2} a million I/Os)", self.cpu_seconds * 1e6 / ios as f64),
+            }
+        );
+        text
+    }
+}
+
+impl FlowReport {
+    fn new(flow: &FlowTotals, seconds: f64) -> Self {
+        Self {
+            connect: flow.connect.clone(),
+            subnqn: flow.subnqn.clone(),
+            nsid: flow.nsid,
+            total: Rates::new(&both(&flow.read, &flow.write), seconds),
+            read: Rates::new(&flow.read, seconds),
+            write: Rates::new(&flow.write, seconds),
+            errors: flow.errors,
+            verify_errors: flow.verified.errors,
+        }
+    }
+}
+
+impl Rates {
+    fn new(tally: &Tally, seconds: f64) -> Self {
+        let latency = &tally.latency;
+        #[expect(clippy::cast_precision_loss, reason = "microseconds with a fraction")]
+        let micros = |nanos: Option<u64>| nanos.map(|nanos| nanos as f64 / 1e3);
+        Self {
+            iops: per_second(tally.ios(), seconds),
+            bandwidth_gbps: gigabits(tally.bytes, seconds),
+            latency_us: LatencyReport {
+                min: micros(latency.min()),
+                mean: latency.mean().map(|mean| mean / 1e3),
+                p50: micros(latency.quantile(0.5)),
+                p99: micros(latency.quantile(0.99)),
+                p99_9: micros(latency.quantile(0.999)),
+                max: micros(latency.max()),
+            },
+            ios: tally.ios(),
+            bytes: tally.bytes,
+        }
+    }
+
+    fn cells(&self, name: String, errors: Option<u64>) -> Vec<String> {
+        let micros = |value: Option<f64>| value.map_or_else(|| "-".into(), |v| format!("{v:.1}"));
+        let latency = &self.latency_us;
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a rate, rounded to be shown"
+        )]
+        let iops = self.iops.round() as u64;
+        vec![
+            name,
+            thousands(iops),
+            format!("{:.2}", self.bandwidth_gbps),
+            micros(latency.min),
+            micros(latency.mean),
+            micros(latency.p50),
+            micros(latency.p99),
+            micros(latency.p99_9),
+            micros(latency.max),
+            errors.map_or_else(String::new, thousands),
+        ]
+    }
+}
+
+fn both(read: &Tally, write: &Tally) -> Tally {
+    let mut both = read.clone();
+    both.add(write);
+    both
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a rate, not a count")]
+fn per_second(count: u64, seconds: f64) -> f64 {
+    if seconds > 0.0 { count as f64 / seconds } else { 0.0 }
+}
+
+fn gigabits(bytes: u64, seconds: f64) -> f64 {
+    per_second(bytes, seconds) * 8.0 / 1e9
+}
+
+#[expect(clippy::cast_precision_loss, reason = "seconds with a fraction")]
+pub(crate) fn seconds(nanos: Nanos) -> f64 {
+    nanos as f64 / 1e9
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::Value;
+
+    fn totals() -> Totals {
+        let mut read = Tally::new();
+        for micros in 1..=1000 {
+            read.record(micros * 1000, 4096);
+        }
+        let mut series = Series::default();
+        series.record(0, 600, 600 * 4096);
+        series.record(150_000_000, 400, 400 * 4096);
+        let flow = FlowTotals {
+            connect: "tcp://h:1/n".into(),
+            subnqn: "n".into(),
+            nsid: 3,
+            read,
+            write: Tally::new(),
+            errors: 2,
+            verified: Verified { good: 5, unwritten: 6, errors: 7 },
+        };
+        Totals {
+            flows: vec![flow],
+            series,
+            measured: 200_000_000,
+            cpu: 100_000_000,
+            lost: 1,
+            interrupted: false,
+            read_back: false,
+            messages: vec!["what".into()],
+        }
+    }
+
+    fn parameters() -> Parameters {
+        Parameters {
+            connect: vec!["tcp://h:1/n".into()],
+            nsid: None,
+            rw: "randread".into(),
+            read_percent: 100,
+            random: true,
+            bs: 4096,
+            qd: 1,
+            jobs: 1,
+            cpus: None,
+            time_s: 0.2,
+            ramp_s: 0.0,
+            size: None,
+            offset: 0,
+            rate_iops: None,
+            seed: 1,
+            hostnqn: "nqn.host".into(),
+            hdgst: false,
+            ddgst: false,
+            verify: true,
+        }
+    }
+
+    #[test]
+    fn the_json_has_what_scripts_rely_on() {
+        let report = Report::new(parameters(), Vec::new(), &totals());
+        let json: Value = serde_json::to_value(&report).unwrap();
+        assert_eq!(json["schema_version"], 1);
+        assert_eq!(json["iops"], 5000.0);
+        let gbps = json["bandwidth_gbps"].as_f64().unwrap();
+        assert!((gbps - 5000.0 * 4096.0 * 8.0 / 1e9).abs() < 1e-9);
+        for of in [&json, &json["read"], &json["flows"][0]] {
+            for key in ["min", "mean", "p50", "p99", "p99_9", "max"] {
+                assert!(of["latency_us"][key].is_f64(), "{key} in {of}");
+            }
+        }
+        assert_eq!(json["latency_us"]["min"], 1.0);
+        assert_eq!(json["latency_us"]["max"], 1000.0);
+        assert!((json["latency_us"]["p50"].as_f64().unwrap() - 500.0).abs() < 2.0);
+        assert_eq!(json["write"]["iops"], 0.0);
+        assert!(json["write"]["latency_us"]["p50"].is_null());
+        assert_eq!((json["errors"].as_u64(), json["verify_errors"].as_u64()), (Some(3), Some(7)));
+        assert_eq!(json["verify"]["blocks_unwritten"], 6);
+        assert_eq!(json["series"].as_array().unwrap().len(), 2);
+        assert_eq!(json["series"][1]["t"], 0.1);
+        assert_eq!(json["series"][1]["iops"], 4000.0);
+        assert_eq!(json["flows"][0]["nsid"], 3);
+        assert_eq!(json["parameters"]["bs"], 4096);
+        assert_eq!(json["cpu_seconds"], 0.1);
+        assert!(!report.is_clean());
+    }
+
+    #[test]
+    fn the_table_has_its_numbers_under_their_names() {
+        let text = Report::new(parameters(), Vec::new(), &totals()).text();
+        let mut lines = text.lines();
+        let header = lines.next().unwrap();
+        let read = lines.next().unwrap();
+        assert!(header.trim_start().starts_with("IOPS"), "{text}");
+        let end = header.find("IOPS").unwrap() + 4;
+        assert!(read[..end].ends_with("5,000"), "{text}");
+        assert!(text.contains("7 wrong"), "{text}");
+    }
+}

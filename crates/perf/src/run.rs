@@ -1,0 +1,289 @@
+//! `nvmeof-perf run`: connect, plan, run the jobs, report.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Arc, Barrier};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use nvmeof_initiator::{Controller, MAX_QUEUE_DEPTH, Options};
+use serde::Serialize;
+use signal_hook::consts::{SIGINT, SIGTERM};
+
+use crate::args::RunArgs;
+use crate::host;
+use crate::job::{Job, JobQueue, JobResult, Shared, Timing};
+use crate::lane::Lane;
+use crate::plan::{self, Flow, Load};
+use crate::progress::Progress;
+use crate::report::{FlowTotals, Parameters, Report, TargetReport, Totals};
+use crate::stats::{Series, Tally, Verified};
+
+/// I/O queues asked of a controller; it grants what it has.
+const ASK_QUEUES: u16 = 1024;
+/// Time between two looks at keep alives and progress.
+const TICK: Duration = Duration::from_millis(50);
+/// Exit code for arguments that do not fit the target.
+const USAGE: u8 = 2;
+
+/// The whole run. The exit code says whether I/Os or verification failed.
+pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
+    let options = Options {
+        queues: ASK_QUEUES,
+        depth: u16::try_from(MAX_QUEUE_DEPTH).unwrap_or(u16::MAX),
+        ..host::options(&args.host)?
+    };
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        // The second one ends the process at once.
+        signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&stop))
+            .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&stop)))
+            .context("cannot handle signals")?;
+    }
+    let mut controllers = Vec::new();
+    for endpoint in &args.connect {
+        controllers.push(Controller::connect(endpoint, &options)?);
+    }
+    let (flows, load) = match plan::flows(args, &controllers).and_then(|flows| {
+        let load = load(args)?;
+        Ok((flows, load))
+    }) {
+        Ok(planned) => planned,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            disconnect(controllers);
+            return Ok(ExitCode::from(USAGE));
+        }
+    };
+    let mut targets = Vec::new();
+    let queues = connect_queues(&mut controllers, &flows, &load, &mut targets)?;
+    let results = execute(args, &mut controllers, &flows, &load, queues, stop);
+    disconnect(controllers);
+    let totals = add_up(&flows, results);
+    let report = Report::new(parameters(args, &options, &load), targets, &totals);
+    for message in &report.messages {
+        eprintln!("error: {message}");
+    }
+    if args.json.as_deref() != Some("-".as_ref()) {
+        print!("{}", report.text());
+    }
+    if let Some(path) = &args.json {
+        write_json(path, &report)?;
+    }
+    Ok(if report.is_clean() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Writes `value` to `path`, or to standard output if that is `-`.
+pub(crate) fn write_json(path: &Path, value: &impl Serialize) -> Result<()> {
+    let mut text = serde_json::to_string_pretty(value)?;
+    text.push('\n');
+    if path == Path::new("-") {
+        io::stdout().write_all(text.as_bytes()).context("cannot write to standard output")
+    } else {
+        File::create(path)
+            .and_then(|mut file| file.write_all(text.as_bytes()))
+            .with_context(|| format!("cannot write --json {}", path.display()))
+    }
+}
+
+fn load(args: &RunArgs) -> Result<Load> {
+    let bs = u32::try_from(args.bs).ok();
+    let bs = bs.with_context(|| format!("--bs {} is more than one command can carry", args.bs))?;
+    let run = args.verify.then(|| {
+        // Tells this run's blocks from an earlier run's: the time, and the process for two at once.
+        let time = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+        let time = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        crate::rng::mix(time ^ u64::from(std::process::id()))
+    });
+    Ok(Load { mix: args.rw, bs, qd: args.qd, jobs: args.jobs, seed: args.seed, verify: run })
+}
+
+/// Connects every job's queues to every controller: as many as its I/Os need.
+fn connect_queues(
+    controllers: &mut [Controller],
+    flows: &[Flow],
+    load: &Load,
+    targets: &mut Vec<TargetReport>,
+) -> Result<Vec<Vec<JobQueue>>> {
+    let mut jobs: Vec<Vec<JobQueue>> = (0..load.jobs).map(|_| Vec::new()).collect();
+    for (index, controller) in controllers.iter_mut().enumerate() {
+        let lanes = flows.iter().filter(|flow| flow.controller == index).count();
+        let wanted = lanes * load.qd as usize;
+        // A queue of N entries holds N - 1 commands. Where that is all that is missing, one I/O waits here
+        // rather than a second queue being connected.
+        let most = usize::from(controller.queue_depth());
+        let count = wanted.div_ceil(most + 1);
+        let depth = u16::try_from(wanted.div_ceil(count)).unwrap_or(u16::MAX);
+        let granted = usize::from(controller.info().queues);
+        ensure!(
+            count * jobs.len() <= granted,
+            "{} grants {granted} I/O queues of {most} commands, but {} jobs with {wanted} I/Os outstanding each \
+             need {}; lower --jobs or --qd, or raise the target's io-queues or queue-depth",
+            controller.endpoint(),
+            load.jobs,
+            count * jobs.len()
+        );
+        for job in &mut jobs {
+            for _ in 0..count {
+                job.push(JobQueue { controller: index, queue: controller.open_queue_of(depth)? });
+            }
+        }
+        let info = controller.info();
+        targets.push(TargetReport {
+            connect: controller.endpoint().to_string(),
+            model: info.model.clone(),
+            serial: info.serial.clone(),
+            firmware: info.firmware.clone(),
+            queues: count * jobs.len(),
+            queue_depth: depth.min(controller.queue_depth()),
+        });
+    }
+    Ok(jobs)
+}
+
+/// Runs the jobs to their end and keeps the controllers alive meanwhile.
+fn execute(
+    args: &RunArgs,
+    controllers: &mut [Controller],
+    flows: &[Flow],
+    load: &Load,
+    queues: Vec<Vec<JobQueue>>,
+    stop: Arc<AtomicBool>,
+) -> Vec<JobResult> {
+    let jobs = queues.len();
+    let counters = || (0..jobs).map(|_| AtomicU64::new(0)).collect();
+    let shared = Arc::new(Shared { stop, ios: counters(), bytes: counters() });
+    let start = Arc::new(Barrier::new(jobs));
+    let timing = Timing {
+        ramp: args.ramp,
+        time: args.time,
+        rate: args.rate.map(|rate| rate.iops(args.bs) / f64::from(load.jobs)),
+        read_back: args.verify && args.rw.read_percent < 100,
+    };
+    let (sender, receiver) = channel();
+    for (index, queues) in queues.into_iter().enumerate() {
+        let (shared, start, sender) = (Arc::clone(&shared), Arc::clone(&start), sender.clone());
+        let (flows, load) = (flows.to_vec(), *load);
+        let cpu = args.cpus.as_ref().map(|cpus| cpus.0[index % cpus.0.len()]);
+        thread::spawn(move || {
+            let job = u16::try_from(index).unwrap_or(u16::MAX);
+            let lanes = (0..)
+                .zip(&flows)
+                .map(|(number, flow)| Lane::new(number as usize, flow, &load, job, number))
+                .collect();
+            let job = Job { index, lanes, queues, timing, cpu, shared, start };
+            // The receiver is there until every job has sent.
+            let _ = sender.send(job.run());
+        });
+    }
+    drop(sender);
+    let mut progress = Progress::new(args.ramp + args.time);
+    let mut results = Vec::new();
+    let mut lost = Vec::new();
+    let mut alive = vec![true; controllers.len()];
+    loop {
+        match receiver.recv_timeout(TICK) {
+            Ok(result) => results.push(result),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => break,
+        }
+        progress.update(&shared);
+        for (controller, alive) in controllers.iter_mut().zip(&mut alive) {
+            if *alive && let Err(error) = controller.poll() {
+                *alive = false;
+                lost.push(format!("admin queue: {error}"));
+                shared.stop.store(true, Ordering::Relaxed);
+            }
+        }
+    }
+    progress.finish();
+    if let Some(first) = results.first_mut() {
+        first.lost += lost.len() as u64;
+        first.messages.extend(lost);
+    }
+    results
+}
+
+fn add_up(flows: &[Flow], results: Vec<JobResult>) -> Totals {
+    let mut totals = Totals {
+        flows: Vec::new(),
+        series: Series::default(),
+        measured: 0,
+        cpu: 0,
+        lost: 0,
+        interrupted: false,
+        read_back: !results.is_empty(),
+        messages: Vec::new(),
+    };
+    for flow in flows {
+        totals.flows.push(FlowTotals {
+            connect: flow.endpoint.clone(),
+            subnqn: flow.subnqn.clone(),
+            nsid: flow.nsid,
+            read: Tally::new(),
+            write: Tally::new(),
+            errors: 0,
+            verified: Verified::default(),
+        });
+    }
+    for result in results {
+        totals.series.add(&result.series);
+        totals.measured = totals.measured.max(result.measured);
+        totals.cpu += result.cpu;
+        totals.lost += result.lost;
+        totals.interrupted |= result.interrupted;
+        totals.read_back &= result.read_back;
+        totals.messages.extend(result.messages);
+        for lane in &result.lanes {
+            let flow = &mut totals.flows[lane.flow];
+            flow.read.add(&lane.read);
+            flow.write.add(&lane.write);
+            flow.errors += lane.errors;
+            flow.verified.add(lane.verified);
+        }
+    }
+    totals
+}
+
+fn parameters(args: &RunArgs, options: &Options, load: &Load) -> Parameters {
+    let kind = if load.mix.random { "rand" } else { "" };
+    Parameters {
+        connect: args.connect.iter().map(ToString::to_string).collect(),
+        nsid: args.nsid,
+        rw: match load.mix.read_percent {
+            100 => format!("{kind}read"),
+            0 => format!("{kind}write"),
+            percent => format!("{kind}rw:{percent}"),
+        },
+        read_percent: load.mix.read_percent,
+        random: load.mix.random,
+        bs: args.bs,
+        qd: args.qd,
+        jobs: args.jobs,
+        cpus: args.cpus.as_ref().map(|cpus| cpus.0.clone()),
+        time_s: args.time.as_secs_f64(),
+        ramp_s: args.ramp.as_secs_f64(),
+        size: args.size,
+        offset: args.offset,
+        rate_iops: args.rate.map(|rate| rate.iops(args.bs)),
+        seed: args.seed,
+        hostnqn: options.hostnqn.to_string(),
+        hdgst: options.hdgst,
+        ddgst: options.ddgst,
+        verify: args.verify,
+    }
+}
+
+/// Shuts the controllers down; what fails there takes nothing from the result.
+fn disconnect(controllers: Vec<Controller>) {
+    for controller in controllers {
+        if let Err(error) = controller.disconnect() {
+            eprintln!("warning: disconnect: {error}");
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! Sizes, durations, rates and workload mixes as people type them.
+
+use std::time::Duration;
+
+/// Parses a size in bytes: `4096`, `4k`, `128KiB`, `1m`, `2GiB`. Suffixes are powers of two.
+pub(crate) fn size(text: &str) -> Result<u64, String> {
+    scaled(text, &BINARY).ok_or_else(|| {
+        format!(
+            "`{text}` is not a size: write bytes, or a number with k, m, g or t (4k, 128KiB, 1g)"
+        )
+    })
+}
+
+/// Parses a length of time: `10s`, `500ms`, `2m`, `1h`, or a plain number of seconds.
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+    let (number, unit) = split(text);
+    let factor = match unit {
+        "" | "s" | "sec" => 1.0,
+        "ms" => 1e-3,
+        "us" => 1e-6,
+        "m" | "min" => 60.0,
+        "h" => 3600.0,
+        _ => f64::NAN,
+    };
+    number
+        .parse::<f64>()
+        .ok()
+        .map(|value| value * factor)
+        .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
+        .ok_or_else(|| format!("`{text}` is not a time: write 10s, 500ms, 2m or 1h"))
+}
+
+/// How fast a run may go at most.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Rate {
+    /// I/Os a second.
+    Iops(f64),
+    /// Bytes a second.
+    Bytes(f64),
+}
+
+impl Rate {
+    /// The limit in I/Os a second for I/Os of `block` bytes.
+    pub(crate) fn iops(self, block: u64) -> f64 {
+        match self {
+            Self::Iops(iops) => iops,
+            #[expect(clippy::cast_precision_loss, reason = "a rate, not a count")]
+            Self::Bytes(bytes) => bytes / block as f64,
+        }
+    }
+}
+
+/// Parses a rate: `50k` I/Os a second (suffixes are powers of ten), `500MiB/s`, or `10gbit/s`.
+pub(crate) fn rate(text: &str) -> Result<Rate, String> {
+    let lower = text.trim().to_ascii_lowercase();
+    let parsed = if let Some(bits) = lower.strip_suffix("bit/s") {
+        scaled_f64(bits, &DECIMAL).map(|bits| Rate::Bytes(bits / 8.0))
+    } else if let Some(bytes) = lower.strip_suffix("/s") {
+        scaled_f64(bytes, &BINARY).map(Rate::Bytes)
+    } else {
+        scaled_f64(lower.strip_suffix("iops").unwrap_or(&lower), &DECIMAL).map(Rate::Iops)
+    };
+    parsed
+        .filter(|rate| matches!(rate, Rate::Iops(value) | Rate::Bytes(value) if *value > 0.0))
+        .ok_or_else(|| {
+            format!(
+                "`{text}` is not a rate: write I/Os a second (50k), bytes a second (500MiB/s) \
+                 or bits a second (10gbit/s)"
+            )
+        })
+}
+
+/// What share of the I/Os reads, and in which order the blocks are visited.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Mix {
+    /// Random addresses instead of sequential ones.
+    pub(crate) random: bool,
+    /// Share of reads in percent, 0 to 100.
+    pub(crate) read_percent: u8,
+}
+
+/// Parses `read`, `write`, `randread`, `randwrite`, `rw:PCT` and `randrw:PCT` (PCT = share of reads).
+pub(crate) fn mix(text: &str) -> Result<Mix, String> {
+    let fixed = |random, read_percent| Ok(Mix { random, read_percent });
+    match text {
+        "read" => return fixed(false, 100),
+        "write" => return fixed(false, 0),
+        "randread" => return fixed(true, 100),
+        "randwrite" => return fixed(true, 0),
+        _ => {}
+    }
+    if let Some((kind @ ("rw" | "randrw"), percent)) = text.split_once(':')
+        && let Ok(read_percent @ 0..=100) = percent.parse::<u8>()
+    {
+        return fixed(kind == "randrw", read_percent);
+    }
+    Err(format!(
+        "`{text}` is not a workload: use read, write, randread, randwrite, rw:PCT or randrw:PCT, \
+         where PCT is the share of reads from 0 to 100 (randrw:70)"
+    ))
+}
+
+/// A CPU list as `0-3,8`: the CPUs in the order written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct CpuList(pub(crate) Vec<usize>);
+
+/// Highest CPU number taken; what the kernel's static CPU sets hold.
+const MAX_CPU: usize = 1023;
+
+/// Parses a CPU list: `1`, `0-3`, `0-1,4`.
+pub(crate) fn cpus(text: &str) -> Result<CpuList, String> {
+    let parse = || -> Option<Vec<usize>> {
+        let mut list = Vec::new();
+        for part in text.split(',') {
+            let (first, last) = part.split_once('-').unwrap_or((part, part));
+            let first: usize = first.trim().parse().ok()?;
+            let last: usize = last.trim().parse().ok()?;
+            if first > last || last > MAX_CPU {
+                return None;
+            }
+            list.extend(first..=last);
+        }
+        Some(list)
+    };
+    parse().map(CpuList).ok_or_else(|| {
+        format!("`{text}` is not a CPU list: write numbers and ranges from 0 to {MAX_CPU} (0-3,8)")
+    })
+}
+
+/// Shows a size with the largest binary unit that divides it (`4 KiB`, `513 B`).
+pub(crate) fn show_size(bytes: u64) -> String {
+    const UNITS: [(u64, &str); 4] =
+        [(1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
+    for (unit, name) in UNITS {
+        if bytes >= unit && bytes.is_multiple_of(unit) {
+            return format!("{} {name}", bytes / unit);
+        }
+    }
+    format!("{bytes} B")
+}
+
+const BINARY: [f64; 4] = [1024.0, 1048576.0, 1073741824.0, 1099511627776.0];
+const DECIMAL: [f64; 4] = [1e3, 1e6, 1e9, 1e12];
+
+/// Splits a number from the unit that follows it.
+fn split(text: &str) -> (&str, &str) {
+    let text = text.trim();
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    (&text[..end], text[end..].trim())
+}
+
+fn factor(unit: &str, scale: &[f64; 4]) -> Option<f64> {
+    let unit = unit.to_ascii_lowercase();
+    let unit = unit.strip_suffix('b').unwrap_or(&unit);
+    let unit = unit.strip_suffix('i').unwrap_or(unit);
+    match unit {
+        "" => Some(1.0),
+        "k" => Some(scale[0]),
+        "m" => Some(scale[1]),
+        "g" => Some(scale[2]),
+        "t" => Some(scale[3]),
+        _ => None,
+    }
+}
+
+fn scaled_f64(text: &str, scale: &[f64; 4]) -> Option<f64> {
+    let (number, unit) = split(text);
+    Some(number.parse::<f64>().ok()? * factor(unit, scale)?)
+}
+
+fn scaled(text: &str, scale: &[f64; 4]) -> Option<u64> {
+    let (number, unit) = split(text);
+    let factor = factor(unit, scale)?;
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "the factors are whole powers of two below 2^41"
+    )]
+    let factor = factor as u64;
+    number.parse::<u64>().ok()?.checked_mul(factor)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes() {
+        assert_eq!(size("4096"), Ok(4096));
+        assert_eq!(size("4k"), Ok(4096));
+        assert_eq!(size("4K"), Ok(4096));
+        assert_eq!(size("128KiB"), Ok(131_072));
+        assert_eq!(size("1m"), Ok(1 << 20));
+        assert_eq!(size("2 GiB"), Ok(2 << 30));
+        assert_eq!(size("1TB"), Ok(1 << 40));
+        assert_eq!(size("512b"), Ok(512));
+        for bad in ["", "k", "4q", "-1", "4.5k", "99999999999t", "4kk"] {
+            assert!(size(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn durations() {
+        assert_eq!(duration("10s"), Ok(Duration::from_secs(10)));
+        assert_eq!(duration("10"), Ok(Duration::from_secs(10)));
+        assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
+        assert_eq!(duration("2m"), Ok(Duration::from_secs(120)));
+        assert_eq!(duration("1.5h"), Ok(Duration::from_secs(5400)));
+        for bad in ["", "s", "10x", "-1s", "1e400s"] {
+            assert!(duration(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn rates() {
+        assert_eq!(rate("50k"), Ok(Rate::Iops(50_000.0)));
+        assert_eq!(rate("50kiops"), Ok(Rate::Iops(50_000.0)));
+        assert_eq!(rate("500MiB/s"), Ok(Rate::Bytes(524_288_000.0)));
+        assert_eq!(rate("8gbit/s"), Ok(Rate::Bytes(1e9)));
+        assert!((Rate::Bytes(409_600.0).iops(4096) - 100.0).abs() < 1e-9);
+        for bad in ["", "0", "fast", "-5k", "10q/s"] {
+            assert!(rate(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn mixes() {
+        assert_eq!(mix("read"), Ok(Mix { random: false, read_percent: 100 }));
+        assert_eq!(mix("randwrite"), Ok(Mix { random: true, read_percent: 0 }));
+        assert_eq!(mix("rw:30"), Ok(Mix { random: false, read_percent: 30 }));
+        assert_eq!(mix("randrw:100"), Ok(Mix { random: true, read_percent: 100 }));
+        for bad in ["", "rw", "rw:101", "randrw:x", "readwrite", "read:50"] {
+            assert!(mix(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn cpu_lists() {
+        assert_eq!(cpus("1").unwrap().0, [1]);
+        assert_eq!(cpus("0-2,5").unwrap().0, [0, 1, 2, 5]);
+        for bad in ["", "a", "3-1", "0-99999999"] {
+            assert!(cpus(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn sizes_are_shown_with_the_largest_unit_that_divides_them() {
+        assert_eq!(show_size(4096), "4 KiB");
+        assert_eq!(show_size(1 << 30), "1 GiB");
+        assert_eq!(show_size(513), "513 B");
+        assert_eq!(show_size(1536), "1536 B");
+    }
+}

@@ -1,0 +1,317 @@
+//! What verified blocks contain, and what a run remembers of those it wrote.
+//!
+//! A block is one logical block of the namespace. Its words are little-endian:
+//!
+//! ```text
+//! 0  "NVMEPERF"     1  LBA            2  seed        3  run (random, one a run)
+//! 4  generation     5  namespace      6..  payload computed from the words above
+//! last 4 bytes: CRC32C of everything before them
+//! ```
+
+use crate::rng::mix;
+
+const MAGIC: u64 = u64::from_le_bytes(*b"NVMEPERF");
+const HEADER_WORDS: usize = 6;
+const CRC_LEN: usize = 4;
+const PAYLOAD_STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// Smallest block that can be verified.
+pub(crate) const MIN_BLOCK: u32 = 64;
+
+/// What a block says about itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Stamp {
+    pub(crate) lba: u64,
+    pub(crate) seed: u64,
+    pub(crate) run: u64,
+    pub(crate) generation: u64,
+    /// Tells namespaces apart, see [`namespace_tag`].
+    pub(crate) namespace: u64,
+}
+
+/// A number for a namespace, the same in every run.
+pub(crate) fn namespace_tag(subnqn: &str, nsid: u32) -> u64 {
+    let hash = subnqn.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
+    });
+    mix(hash ^ u64::from(nsid))
+}
+
+impl Stamp {
+    fn words(&self) -> [u64; HEADER_WORDS] {
+        [MAGIC, self.lba, self.seed, self.run, self.generation, self.namespace]
+    }
+
+    /// Writes the block.
+    pub(crate) fn fill(&self, block: &mut [u8]) {
+        let words = self.words();
+        let mut word = words.iter().fold(0, |sum, &word| mix(sum ^ word));
+        let (chunks, _) = block.as_chunks_mut::<8>();
+        let (header, payload) = chunks.split_at_mut(HEADER_WORDS);
+        for (to, from) in header.iter_mut().zip(words) {
+            *to = from.to_le_bytes();
+        }
+        for to in payload {
+            *to = word.to_le_bytes();
+            word = word.wrapping_add(PAYLOAD_STEP);
+        }
+        if let Some((covered, crc)) = block.split_last_chunk_mut::<CRC_LEN>() {
+            *crc = crc_fast::crc32_iscsi(covered).to_le_bytes();
+        }
+    }
+}
+
+/// What is known about the unit a block belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Expected {
+    /// This run did not write it.
+    Anything,
+    /// This run wrote it last with this generation.
+    Generation(u32),
+    /// A write of this run failed: old or new.
+    Unclear,
+}
+
+/// What a block was found to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// As it should be.
+    Good,
+    /// Never written by this tool with this seed.
+    Unwritten,
+    /// Wrong.
+    Bad(Flaw),
+}
+
+/// What is wrong with a block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Flaw {
+    /// The checksum does not fit.
+    Corrupt,
+    /// A good block of another address.
+    Misplaced { lba: u64 },
+    /// A good block of another namespace.
+    WrongNamespace,
+    /// A good block that was overwritten since.
+    Stale { found: u64, this_run: bool },
+    /// No block of ours where this run wrote one.
+    Lost,
+}
+
+impl std::fmt::Display for Flaw {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Corrupt => f.write_str("the checksum does not fit: damaged or torn"),
+            Self::Misplaced { lba } => write!(f, "it holds the data of LBA {lba}"),
+            Self::WrongNamespace => f.write_str("it holds data of another namespace"),
+            Self::Stale { found, this_run: true } => {
+                write!(f, "it holds generation {found}, which was overwritten: stale or lost write")
+            }
+            Self::Stale { found, this_run: false } => {
+                write!(f, "it holds generation {found} of an earlier run: lost write")
+            }
+            Self::Lost => f.write_str("what was written is not there: lost write"),
+        }
+    }
+}
+
+/// Judges a block that was read; `ours` is the stamp it has if all is well.
+#[inline]
+pub(crate) fn check(block: &[u8], ours: &Stamp, expected: Expected) -> Verdict {
+    let mut words = [0; HEADER_WORDS];
+    for (word, bytes) in words.iter_mut().zip(block.as_chunks::<8>().0) {
+        *word = u64::from_le_bytes(*bytes);
+    }
+    let [magic, lba, seed, run, generation, namespace] = words;
+    let was_written = matches!(expected, Expected::Generation(_));
+    if magic != MAGIC || seed != ours.seed {
+        // Two more of our words in place: ours, but for the damage.
+        let resemblance = usize::from(magic == MAGIC)
+            + usize::from(lba == ours.lba)
+            + usize::from(seed == ours.seed)
+            + usize::from(namespace == ours.namespace);
+        return match (was_written, resemblance) {
+            (_, 3..) if !is_sound(block) => Verdict::Bad(Flaw::Corrupt),
+            (true, _) => Verdict::Bad(Flaw::Lost),
+            (false, _) => Verdict::Unwritten,
+        };
+    }
+    if !is_sound(block) {
+        return Verdict::Bad(Flaw::Corrupt);
+    }
+    if namespace != ours.namespace {
+        return Verdict::Bad(Flaw::WrongNamespace);
+    }
+    if lba != ours.lba {
+        return Verdict::Bad(Flaw::Misplaced { lba });
+    }
+    match expected {
+        Expected::Generation(wanted) if run != ours.run || generation != u64::from(wanted) => {
+            Verdict::Bad(Flaw::Stale { found: generation, this_run: run == ours.run })
+        }
+        _ => Verdict::Good,
+    }
+}
+
+fn is_sound(block: &[u8]) -> bool {
+    block
+        .split_last_chunk::<CRC_LEN>()
+        .is_some_and(|(covered, crc)| u32::from_le_bytes(*crc) == crc_fast::crc32_iscsi(covered))
+}
+
+/// What this run wrote, one number a unit.
+#[derive(Debug)]
+pub(crate) struct Ledger {
+    first: u64,
+    generations: Vec<u32>,
+}
+
+/// Marks a unit whose last write failed.
+const UNCLEAR: u32 = u32::MAX;
+
+impl Ledger {
+    /// For the `count` units from `first` on. Memory is used as units are written.
+    pub(crate) fn new(first: u64, count: u64) -> Self {
+        Self { first, generations: vec![0; usize::try_from(count).unwrap_or(usize::MAX)] }
+    }
+
+    /// What a read of `unit` is to find.
+    pub(crate) fn expected(&self, unit: u64) -> Expected {
+        match self.entry(unit) {
+            0 => Expected::Anything,
+            UNCLEAR => Expected::Unclear,
+            generation => Expected::Generation(generation),
+        }
+    }
+
+    /// The generation to write `unit` with next; from now on what is on the medium is unclear.
+    pub(crate) fn begin_write(&mut self, unit: u64, counter: &mut u32) -> u32 {
+        // One counter a lane: generations differ between units too, and are never 0 or UNCLEAR.
+        *counter = counter.wrapping_add(1).clamp(1, UNCLEAR - 1);
+        self.set(unit, UNCLEAR);
+        *counter
+    }
+
+    /// The write has succeeded.
+    pub(crate) fn written(&mut self, unit: u64, generation: u32) {
+        self.set(unit, generation);
+    }
+
+    /// The units that this run wrote, from `at` (an index) on: the next index and the unit.
+    pub(crate) fn next_written(&self, at: usize) -> Option<(usize, u64)> {
+        let rest = self.generations.get(at..)?;
+        let found = at + rest.iter().position(|&generation| generation != 0)?;
+        Some((found + 1, self.first + found as u64))
+    }
+
+    fn index(&self, unit: u64) -> Option<usize> {
+        usize::try_from(unit.checked_sub(self.first)?).ok()
+    }
+
+    fn entry(&self, unit: u64) -> u32 {
+        self.index(unit).and_then(|at| self.generations.get(at)).copied().unwrap_or(0)
+    }
+
+    fn set(&mut self, unit: u64, value: u32) {
+        if let Some(entry) = self.index(unit).and_then(|at| self.generations.get_mut(at)) {
+            *entry = value;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OURS: Stamp = Stamp { lba: 77, seed: 1, run: 5, generation: 3, namespace: 9 };
+
+    fn block(stamp: Stamp) -> Vec<u8> {
+        let mut block = vec![0; 512];
+        stamp.fill(&mut block);
+        block
+    }
+
+    #[test]
+    fn a_block_is_what_it_says() {
+        let good = block(OURS);
+        assert_eq!(check(&good, &OURS, Expected::Generation(3)), Verdict::Good);
+        assert_eq!(check(&good, &OURS, Expected::Anything), Verdict::Good);
+        assert_eq!(check(&good, &OURS, Expected::Unclear), Verdict::Good);
+    }
+
+    #[test]
+    fn every_damaged_byte_is_seen() {
+        let good = block(OURS);
+        for at in 0..good.len() {
+            let mut bad = good.clone();
+            bad[at] ^= 0x10;
+            for expected in [Expected::Generation(3), Expected::Anything] {
+                let verdict = check(&bad, &OURS, expected);
+                assert_eq!(verdict, Verdict::Bad(Flaw::Corrupt), "byte {at}, {expected:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_torn_block_is_seen() {
+        let old = block(Stamp { generation: 2, ..OURS });
+        let mut torn = block(OURS);
+        torn[256..].copy_from_slice(&old[256..]);
+        let verdict = check(&torn, &OURS, Expected::Generation(3));
+        assert_eq!(verdict, Verdict::Bad(Flaw::Corrupt));
+    }
+
+    #[test]
+    fn stale_misplaced_foreign_and_lost_blocks_are_told_apart() {
+        let judge = |stamp, expected| check(&block(stamp), &OURS, expected);
+        let bad = Verdict::Bad;
+        assert_eq!(
+            judge(Stamp { generation: 2, ..OURS }, Expected::Generation(3)),
+            bad(Flaw::Stale { found: 2, this_run: true })
+        );
+        assert_eq!(
+            judge(Stamp { run: 4, ..OURS }, Expected::Generation(3)),
+            bad(Flaw::Stale { found: 3, this_run: false })
+        );
+        assert_eq!(judge(Stamp { run: 4, ..OURS }, Expected::Anything), Verdict::Good);
+        assert_eq!(
+            judge(Stamp { lba: 78, ..OURS }, Expected::Anything),
+            bad(Flaw::Misplaced { lba: 78 })
+        );
+        assert_eq!(
+            judge(Stamp { namespace: 8, ..OURS }, Expected::Anything),
+            bad(Flaw::WrongNamespace)
+        );
+        let zeros = [0; 512];
+        assert_eq!(check(&zeros, &OURS, Expected::Generation(3)), bad(Flaw::Lost));
+        assert_eq!(check(&zeros, &OURS, Expected::Anything), Verdict::Unwritten);
+        assert_eq!(check(&zeros, &OURS, Expected::Unclear), Verdict::Unwritten);
+        // Another seed: written by this tool, but nothing this run knows about.
+        assert_eq!(judge(Stamp { seed: 2, ..OURS }, Expected::Anything), Verdict::Unwritten);
+        assert_eq!(judge(Stamp { seed: 2, ..OURS }, Expected::Generation(3)), bad(Flaw::Lost));
+    }
+
+    #[test]
+    fn the_ledger_remembers_what_was_written() {
+        let mut ledger = Ledger::new(100, 10);
+        let mut counter = 0;
+        assert_eq!(ledger.expected(105), Expected::Anything);
+        let first = ledger.begin_write(105, &mut counter);
+        assert_eq!(ledger.expected(105), Expected::Unclear);
+        ledger.written(105, first);
+        assert_eq!(ledger.expected(105), Expected::Generation(first));
+        let second = ledger.begin_write(105, &mut counter);
+        assert_ne!(first, second);
+        assert_eq!(ledger.next_written(0), Some((6, 105)));
+        assert_eq!(ledger.next_written(6), None);
+        assert_eq!(ledger.expected(99), Expected::Anything);
+        assert_eq!(ledger.expected(110), Expected::Anything);
+    }
+
+    #[test]
+    fn namespaces_have_tags_of_their_own() {
+        assert_ne!(namespace_tag("a", 1), namespace_tag("a", 2));
+        assert_ne!(namespace_tag("a", 1), namespace_tag("b", 1));
+        assert_eq!(namespace_tag("a", 1), namespace_tag("a", 1));
+    }
+}
