@@ -250,3 +250,6 @@ impl Controller {
         Abilities::new(self.subsystem.kind, self.reports_volatile_cache())
     }
 }
+
+#[cfg(test)]
+mod tests;
