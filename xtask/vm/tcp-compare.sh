@@ -1,18 +1,18 @@
 #!/bin/bash
 # The same fio jobs against our daemon and against the kernel's own target, in turns in one boot.
 # Emulation makes the speeds themselves worthless; their ratio is what is printed.
-# parts ours: ratios
-# parts nvmet: ratios
+# parts: ratios
+# parts ours: leaks
 . /share/lib.sh
 LIMIT_ratios=200
 
 ROUNDS=3
-SECONDS_A_JOB=3
+SECONDS_A_JOB=2
 JOBS="rand4k-qd32 rand4k-qd1 rand128k-qd8 write4k-qd32"
 
 part_ratios() {
+    local nqn=$DEMO other=$DEMO-kernel job
     if [ "$TARGET" = ours ]; then kernel_target; fi
-    local nqn=$DEMO other=$DEMO-kernel job round
     connect "$nqn"
     ns_wait "$nqn" 3 >/dev/null
     if [ "$TARGET" = ours ]; then
@@ -20,19 +20,13 @@ part_ratios() {
     else
         other=$nqn # against itself: how far apart equal targets look
     fi
-    ns_wait "$other" 3 >/dev/null
-    for round in $(seq "$ROUNDS"); do
-        for job in $JOBS; do
-            measure "$nqn" "$job" >>"/tmp/ours.$job"
-            measure "$other" "$job" >>"/tmp/nvmet.$job"
-        done
-    done
+    measure "$(ns_wait "$nqn" 3)" "$(ns_wait "$other" 3)"
     disconnect "$nqn"
     if [ "$TARGET" = ours ]; then disconnect "$other"; fi
     printf 'table %-14s %12s %12s %7s\n' job "$TARGET" nvmet ratio
     for job in $JOBS; do
-        awk -v job="$job" -v ours="$(median "/tmp/ours.$job")" -v nvmet="$(median "/tmp/nvmet.$job")" \
-            'BEGIN { printf "table %-14s %9d/s %10d/s %7.2f\n", job, ours, nvmet, ours / nvmet }'
+        awk -v job="$job" -v first="$(median "$job-first")" -v second="$(median "$job-second")" \
+            'BEGIN { printf "table %-14s %10d/s %10d/s %7.2f\n", job, first, second, first / second }'
     done
 }
 
@@ -47,25 +41,40 @@ kernel_target() {
     ln -s "$NVMET/subsystems/$DEMO-kernel" "$NVMET/ports/1/subsystems/"
 }
 
-# Runs one job on the null namespace and prints its IOPS.
+# Runs every job on both devices in turns, several rounds, in one fio: measure FIRST SECOND.
 measure() {
-    local dev options
-    dev=$(ns_dev "$1" 3)
-    case $2 in
-    rand4k-qd32) options="--rw=randread --bs=4k --iodepth=32" ;;
-    rand4k-qd1) options="--rw=randread --bs=4k --iodepth=1" ;;
-    rand128k-qd8) options="--rw=randread --bs=128k --iodepth=8" ;;
-    write4k-qd32) options="--rw=randwrite --bs=4k --iodepth=32" ;;
-    esac
-    # shellcheck disable=SC2086
-    fio --name="$2" --filename="$dev" --allow_file_create=0 --ioengine=libaio --direct=1 $options \
-        --time_based --runtime="$SECONDS_A_JOB" --ramp_time=1 --minimal --output=/tmp/fio.out >&2
-    # Fields 8 and 49 of fio's terse output: read and write IOPS.
-    awk -F';' '{ print $8 + $49 }' /tmp/fio.out
+    local round job which dev arguments=()
+    for round in $(seq "$ROUNDS"); do
+        for job in $JOBS; do
+            for which in first second; do
+                if [ "$which" = first ]; then dev=$1; else dev=$2; fi
+                arguments+=(--name="$job-$which" --stonewall --filename="$dev" $(options "$job"))
+                arguments+=(--time_based --runtime="$SECONDS_A_JOB" --ramp_time=1)
+            done
+        done
+    done
+    fio --ioengine=libaio --direct=1 --allow_file_create=0 --thread --minimal --output=/tmp/fio.out \
+        "${arguments[@]}"
+    assert_eq "jobs measured" "$(grep -c '^3;fio' /tmp/fio.out)" $((ROUNDS * 8))
 }
 
+options() {
+    case $1 in
+    rand4k-qd32) echo --rw=randread --bs=4k --iodepth=32 ;;
+    rand4k-qd1) echo --rw=randread --bs=4k --iodepth=1 ;;
+    rand128k-qd8) echo --rw=randread --bs=128k --iodepth=8 ;;
+    write4k-qd32) echo --rw=randwrite --bs=4k --iodepth=32 ;;
+    esac
+}
+
+# The median IOPS of a job: fields 8 and 49 of fio's terse lines, reads and writes.
 median() {
-    sort -n "$1" | awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] }'
+    awk -F';' -v job="$1" '$3 == job { print $8 + $49 }' /tmp/fio.out | sort -n |
+        awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] }'
+}
+
+part_leaks() {
+    leaks_and_exit
 }
 
 run_parts "$@"
