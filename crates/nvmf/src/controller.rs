@@ -344,9 +344,14 @@ impl Controller {
         }
     }
 
+    /// Does an event wait for an Asynchronous Event Request?
+    pub(crate) fn has_event(&self) -> bool {
+        self.attention.load(Ordering::Acquire)
+    }
+
     /// Takes an event for an Asynchronous Event Request: its completion's DW0.
     pub(crate) fn take_event(&self) -> Option<u32> {
-        if !self.attention.load(Ordering::Acquire) {
+        if !self.has_event() {
             return None;
         }
         let mut admin = self.admin();

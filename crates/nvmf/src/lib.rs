@@ -43,5 +43,8 @@ pub use spec::{
 };
 pub use target::{ApplyError, Changes, Target, TargetCounts};
 
+#[cfg(test)]
+mod tests;
+
 /// Nanoseconds of a monotonic clock, handed in by the caller.
 pub type Nanos = u64;

@@ -145,11 +145,14 @@ impl Queue {
         if let Err(failure) = self.slots.take(sqe.cid.get()) {
             return self.refuse(sqe, failure);
         }
-        let outcome = match &mut self.state {
-            State::Io(io) if !sqe.is_fabrics() => io.command(sqe, inline_len),
-            _ => self.other_command(sqe, inline_len, now),
-        };
-        self.dispose(sqe, outcome)
+        if let (State::Io(io), false) = (&mut self.state, sqe.is_fabrics()) {
+            let outcome = io.command(sqe, inline_len);
+            return self.dispose(sqe, outcome);
+        }
+        let outcome = self.other_command(sqe, inline_len, now);
+        let disposition = self.dispose(sqe, outcome);
+        self.announce();
+        disposition
     }
 
     /// A command came whose data is bad: its response.
@@ -173,7 +176,9 @@ impl Queue {
             State::Io(io) => io.dataset_management_data(sqe, data),
             State::Ended(_) => Err(Failure::QueueDeleted),
         };
-        self.dispose(sqe, outcome)
+        let disposition = self.dispose(sqe, outcome);
+        self.announce();
+        disposition
     }
 
     /// An [`IoCommand`] ended, or the data of a [`Disposition::Receive`] could not be had.
@@ -209,8 +214,8 @@ impl Queue {
         }
     }
 
-    /// The next Asynchronous Event Request to complete. Call it until `None`, whenever
-    /// [`Target::epoch`] changed and after every command of an admin queue.
+    /// The next Asynchronous Event Request to complete. Call it until `None` whenever
+    /// [`Target::epoch`] changed.
     pub fn poll_event(&mut self) -> Option<Response> {
         let State::Admin(admin) = &mut self.state else { return None };
         let (cid, event) = admin.poll_event()?;
@@ -307,8 +312,7 @@ impl Queue {
         }
         match &mut self.state {
             State::Admin(admin) => admin.command(&self.target, sqe, inline, now),
-            State::Io(io) => io.command(sqe, inline),
-            State::Fresh { .. } | State::Ended(_) => Err(Failure::CommandSequence),
+            State::Io(_) | State::Fresh { .. } | State::Ended(_) => Err(Failure::CommandSequence),
         }
     }
 
@@ -335,12 +339,22 @@ impl Queue {
         }
     }
 
+    /// A command may have made an event request ready to complete: has the queue looked at.
+    fn announce(&self) {
+        if let State::Admin(admin) = &self.state
+            && admin.has_event()
+        {
+            self.target.notifier.notify();
+        }
+    }
+
     /// Answers a command whose identifier or queue entry was not to be had.
     #[cold]
     fn refuse(&mut self, sqe: &Sqe, failure: Failure) -> Disposition {
         self.record(sqe, failure);
         if failure == Failure::QueueOverrun {
             self.end(DeathReason::QueueOverrun);
+            self.target.notifier.notify();
         }
         Disposition::Respond(self.slots.reject(sqe.cid.get(), failure.status(), 0))
     }

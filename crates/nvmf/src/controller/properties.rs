@@ -82,11 +82,13 @@ impl Controller {
         self.cc.store(new.into_bits(), Ordering::Release);
         if old.en() && !new.en() {
             self.reset();
+            if new.shn() != 0 {
+                self.shut_down();
+            }
             return Ok(CcChange::Reset);
         }
         if new.shn() != 0 && new.shn() != old.shn() {
-            let csts = self.csts().with_shst(CSTS_SHST_COMPLETE);
-            self.csts.store(csts.into_bits(), Ordering::Release);
+            self.shut_down();
             self.end_incarnation();
             self.notifier.notify();
             return Ok(CcChange::Shutdown);
@@ -102,6 +104,12 @@ impl Controller {
             return Ok(CcChange::Enabled);
         }
         Ok(CcChange::None)
+    }
+
+    /// Nothing is buffered above the devices, so shutdown completes at once.
+    fn shut_down(&self) {
+        let csts = self.csts().with_shst(CSTS_SHST_COMPLETE);
+        self.csts.store(csts.into_bits(), Ordering::Release);
     }
 
     /// Entry sizes, page size, arbitration and command set that enabling needs (Base 3.1.3.5).

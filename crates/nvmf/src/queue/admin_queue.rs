@@ -127,6 +127,11 @@ impl AdminQueue {
         }
     }
 
+    /// Does [`Self::poll_event`] have one?
+    pub(super) fn has_event(&self) -> bool {
+        !self.ended.is_empty() || (!self.held.is_empty() && self.controller.has_event())
+    }
+
     /// The next event request to complete: its identifier, and its event or how it ended.
     pub(super) fn poll_event(&mut self) -> Option<(u16, Result<u32, Failure>)> {
         if let Some(cid) = self.ended.pop_front() {

@@ -1,0 +1,11 @@
+//! Whole queues driven by raw commands in virtual time.
+
+mod admin;
+mod apply;
+mod connect;
+mod events;
+mod io;
+mod properties;
+mod random;
+mod support;
+mod timers;

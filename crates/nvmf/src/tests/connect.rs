@@ -1,0 +1,446 @@
+//! Connect: what it makes, and every way it is refused.
+
+use nvmeof_wire::fabrics::{
+    CNTLID_DYNAMIC, CNTLID_STATIC_ANY, Connect, ConnectData, ConnectResult, Disconnect,
+    InvalidParameter,
+};
+use nvmeof_wire::nqn::DISCOVERY_NQN;
+use nvmeof_wire::nvm::BlockIo;
+use nvmeof_wire::opcode::{AdminOpcode, FabricsType, IoOpcode};
+use nvmeof_wire::{Sgl, Sqe, Status};
+
+use super::support::*;
+use crate::{DataSource, DeathReason, Disposition, Failure, Limits, PortId, Queue};
+
+#[track_caller]
+fn refused(request: &ConnectRequest, ipo: u16, in_data: bool) {
+    refused_by(&target(), request, ipo, in_data);
+}
+
+#[track_caller]
+fn refused_by(
+    target: &std::sync::Arc<crate::Target>,
+    request: &ConnectRequest,
+    ipo: u16,
+    in_data: bool,
+) {
+    let mut link = Link::new(target, PORT);
+    let answer = request.send(&mut link);
+    answer.fails(Status::CONNECT_INVALID_PARAMETERS);
+    assert_eq!(InvalidParameter::parse(answer.result()), InvalidParameter { ipo, in_data });
+    assert_eq!(link.queue.connected(), None);
+    assert_eq!(link.queue.is_dead(), None, "the host may try again");
+}
+
+#[test]
+fn admin_connect_makes_a_controller() {
+    let target = target();
+    let (link, cntlid) = connect_admin(&target, &ConnectRequest::admin(SUBSYSTEM));
+    assert_eq!(cntlid, 1);
+    let info = link.queue.connected().unwrap();
+    assert!(info.admin && !info.discovery);
+    assert_eq!((info.qid, info.depth, info.cntlid), (0, 32, 1));
+    assert_eq!((info.subnqn, info.hostnqn), (nqn(SUBSYSTEM), nqn(HOST)));
+    assert_eq!(target.counts().controllers, 1);
+    assert_eq!(target.counts().queues, 1);
+
+    let (second, cntlid) = connect_admin(&target, &ConnectRequest::admin(SUBSYSTEM));
+    assert_eq!(cntlid, 2, "a host may have several controllers");
+    drop(link);
+    drop(second);
+    assert_eq!(target.counts().controllers, 0);
+    assert_eq!(target.counts().queues, 0);
+}
+
+#[test]
+fn connect_data_may_come_in_the_capsule() {
+    let target = target();
+    let mut link = Link::new(&target, PORT);
+    let request = ConnectRequest::admin(SUBSYSTEM);
+    let sqe = request.sqe().with_sgl(Sgl::InCapsule { offset: 0, length: 1024 });
+    let disposition = link.queue.handle_command(&sqe, 1024, 0);
+    let source = DataSource::InCapsule { offset: 0 };
+    assert_eq!(disposition, Disposition::Receive { len: 1024, source });
+    answer(link.queue.handle_data(&sqe, &request.data(), 0)).ok();
+    assert!(link.queue.connected().is_some());
+}
+
+#[test]
+fn data_pointer_of_connect_is_checked() {
+    let target = target();
+    let mut link = Link::new(&target, PORT);
+    let request = ConnectRequest::admin(SUBSYSTEM);
+    let mut refused = |sgl: Sgl, inline_len: u32, code: Status| {
+        let sqe = request.sqe().with_sgl(sgl);
+        answer(link.queue.handle_command(&sqe, inline_len, 0)).fails(code);
+    };
+    refused(Sgl::Transport { length: 1023 }, 0, Status::DATA_SGL_LENGTH_INVALID);
+    refused(Sgl::InCapsule { offset: 0, length: 1024 }, 1023, Status::DATA_SGL_LENGTH_INVALID);
+    refused(Sgl::InCapsule { offset: 1025, length: 1024 }, 1024, Status::SGL_OFFSET_INVALID);
+    refused(Sgl::InCapsule { offset: 1 << 32, length: 1024 }, 1024, Status::SGL_OFFSET_INVALID);
+    refused(Sgl::DataBlock { address: 0, length: 1024 }, 1024, Status::SGL_TYPE_INVALID);
+    let keyed = Sgl::Keyed { address: 0, length: 1024, key: 1, invalidate: false };
+    refused(keyed, 0, Status::SGL_TYPE_INVALID);
+}
+
+#[test]
+fn commands_before_connect_are_out_of_sequence() {
+    let target = target();
+    let mut link = Link::new(&target, PORT);
+    for sqe in [
+        Sqe::admin(AdminOpcode::IDENTIFY, 0, 0),
+        Sqe::admin(AdminOpcode(0xc0), 0, 0),
+        BlockIo::new(0, 1).encode(IoOpcode::READ, 0, 1),
+        Sqe::fabrics(FabricsType::PROPERTY_GET, 0),
+        Sqe::fabrics(FabricsType::DISCONNECT, 0),
+        Sqe::fabrics(FabricsType(0x77), 0),
+    ] {
+        link.run(sqe, &[]).fails(Status::COMMAND_SEQUENCE_ERROR);
+    }
+    ConnectRequest::admin(SUBSYSTEM).send(&mut link).ok();
+}
+
+#[test]
+fn a_second_connect_on_a_queue_is_out_of_sequence() {
+    let target = target();
+    let (mut admin, cntlid) = enabled_admin(&target);
+    let mut io = connect_io(&target, cntlid, 1);
+    let code = Status::COMMAND_SEQUENCE_ERROR;
+    ConnectRequest::admin(SUBSYSTEM).send(&mut admin).fails(code);
+    ConnectRequest::io(cntlid, 2).send(&mut io).fails(code);
+    assert_eq!(target.counts().controllers, 1);
+
+    // Nor while the first one waits for its data.
+    let mut link = Link::new(&target, PORT);
+    let request = ConnectRequest::admin(SUBSYSTEM);
+    assert!(matches!(link.send(request.sqe()), Disposition::Receive { .. }));
+    request.send(&mut link).fails(code);
+}
+
+#[test]
+fn connect_whose_data_never_came_can_be_repeated() {
+    let target = target();
+    let mut link = Link::new(&target, PORT);
+    let request = ConnectRequest::admin(SUBSYSTEM);
+    let mut sqe = request.sqe();
+    sqe.cid.set(500);
+    assert!(matches!(link.queue.handle_command(&sqe, 0, 0), Disposition::Receive { .. }));
+    let response = link.queue.complete(500, Err(Failure::DataTransfer));
+    assert_eq!(response.cqe.status(), Status::DATA_TRANSFER_ERROR);
+    request.send(&mut link).ok();
+}
+
+#[test]
+fn record_format_must_be_known() {
+    let target = target();
+    let mut link = Link::new(&target, PORT);
+    let mut sqe = ConnectRequest::admin(SUBSYSTEM).sqe();
+    sqe.cdw10.set(1);
+    link.run(sqe, &[]).fails(Status::CONNECT_INCOMPATIBLE_FORMAT);
+}
+
+#[test]
+fn unknown_and_malformed_names_are_refused() {
+    let request = ConnectRequest::admin("nqn.2026-11.io.nvmeof-tgt:nowhere");
+    refused(&request, ConnectData::SUBNQN_OFFSET, true);
+
+    let request = ConnectRequest::admin(SUBSYSTEM);
+    for (field, ipo) in [(256, ConnectData::SUBNQN_OFFSET), (512, ConnectData::HOSTNQN_OFFSET)] {
+        for bad in [0x00, 0xff] {
+            let mut data = request.data();
+            data[field..field + 256].fill(bad);
+            let mut link = Link::new(&target(), PORT);
+            let answer = link.run(request.sqe(), &data);
+            answer.fails(Status::CONNECT_INVALID_PARAMETERS);
+            let invalid = InvalidParameter { ipo, in_data: true };
+            assert_eq!(InvalidParameter::parse(answer.result()), invalid);
+        }
+    }
+}
+
+#[test]
+fn hosts_that_are_not_allowed_are_refused() {
+    let target = target();
+    let mut link = Link::new(&target, PORT);
+    let mut request = ConnectRequest::admin(PRIVATE);
+    request.host = nqn(STRANGER);
+    request.send(&mut link).fails(Status::CONNECT_INVALID_HOST);
+    request.host = nqn(HOST);
+    request.send(&mut link).ok();
+}
+
+#[test]
+fn controllers_are_dynamic() {
+    for cntlid in [0, 1, CNTLID_STATIC_ANY] {
+        let mut request = ConnectRequest::admin(SUBSYSTEM);
+        request.cntlid = cntlid;
+        refused(&request, ConnectData::CNTLID_OFFSET, true);
+    }
+}
+
+#[test]
+fn queue_sizes_are_bounded() {
+    let sqsize = Connect::SQSIZE_OFFSET;
+    for entries in [1, 65, 65536] {
+        let mut request = ConnectRequest::admin(SUBSYSTEM);
+        request.command.entries = entries;
+        refused(&request, sqsize, false);
+    }
+    let target = target();
+    let (_admin, cntlid) = enabled_admin(&target);
+    for entries in [1, 65, 65536] {
+        let mut request = ConnectRequest::io(cntlid, 1);
+        request.command.entries = entries;
+        refused_by(&target, &request, sqsize, false);
+    }
+}
+
+#[test]
+fn a_shallow_config_still_gives_the_admin_queue_32_entries() {
+    let target = target_with(Limits { queue_depth: 8, ..limits() });
+    let (mut admin, cntlid) = connect_admin(&target, &ConnectRequest::admin(SUBSYSTEM));
+    admin.enable();
+    let mut request = ConnectRequest::io(cntlid, 1);
+    request.command.entries = 9;
+    refused_by(&target, &request, Connect::SQSIZE_OFFSET, false);
+    request.command.entries = 8;
+    request.send(&mut Link::new(&target, PORT)).ok();
+}
+
+#[test]
+fn controller_ids_stay_in_the_range_and_run_out() {
+    let target = target();
+    let mut spec = spec();
+    spec.subsystems[0].cntlid_min = 7;
+    spec.subsystems[0].cntlid_max = 8;
+    target.apply(spec).unwrap();
+    let request = ConnectRequest::admin(SUBSYSTEM);
+    let (first, cntlid) = connect_admin(&target, &request);
+    assert_eq!(cntlid, 7);
+    let (_second, cntlid) = connect_admin(&target, &request);
+    assert_eq!(cntlid, 8);
+    let mut link = Link::new(&target, PORT);
+    // It may work later.
+    assert_eq!(request.send(&mut link).cqe.status(), Status::CONTROLLER_BUSY);
+    drop(first);
+    let answer = request.send(&mut link).ok();
+    assert_eq!(ConnectResult::parse(answer.result()).cntlid, 7);
+}
+
+#[test]
+fn ids_are_reused_as_late_as_can_be() {
+    let target = target();
+    let request = ConnectRequest::admin(SUBSYSTEM);
+    for expected in 1..=5 {
+        assert_eq!(connect_admin(&target, &request).1, expected);
+    }
+}
+
+#[test]
+fn too_many_connections_are_busy() {
+    let target = target_with(Limits { connections: 1, ..limits() });
+    let request = ConnectRequest::admin(SUBSYSTEM);
+    let (first, _) = connect_admin(&target, &request);
+    let mut link = Link::new(&target, PORT);
+    assert_eq!(request.send(&mut link).cqe.status(), Status::CONTROLLER_BUSY);
+    drop(first);
+    request.send(&mut link).ok();
+}
+
+#[test]
+fn io_queues_need_their_controller() {
+    let target = target();
+    let (mut admin, cntlid) = connect_admin(&target, &ConnectRequest::admin(SUBSYSTEM));
+    let mut link = Link::new(&target, PORT);
+    // Not before it is enabled.
+    ConnectRequest::io(cntlid, 1).send(&mut link).fails(Status::COMMAND_SEQUENCE_ERROR);
+    admin.enable();
+
+    for unknown in [0, cntlid + 1, CNTLID_DYNAMIC] {
+        refused_by(&target, &ConnectRequest::io(unknown, 1), ConnectData::CNTLID_OFFSET, true);
+    }
+    let mut request = ConnectRequest::io(cntlid, 1);
+    request.subsystem = nqn(PRIVATE);
+    refused_by(&target, &request, ConnectData::CNTLID_OFFSET, true);
+    let mut request = ConnectRequest::io(cntlid, 1);
+    request.host_id = [0x22; 16];
+    refused_by(&target, &request, ConnectData::HOSTID_OFFSET, true);
+    let mut request = ConnectRequest::io(cntlid, 1);
+    request.host = nqn(STRANGER);
+    refused_by(&target, &request, ConnectData::HOSTNQN_OFFSET, true);
+
+    // Nor through another port.
+    let mut elsewhere = Link::new(&target, RDMA_PORT);
+    let request = ConnectRequest::io(cntlid, 1);
+    let keyed = Sgl::Keyed { address: 0, length: 1024, key: 1, invalidate: false };
+    let answer = elsewhere.run(request.sqe().with_sgl(keyed), &request.data());
+    answer.fails(Status::CONNECT_INVALID_PARAMETERS);
+
+    let answer = ConnectRequest::io(cntlid, 1).send(&mut link).ok();
+    assert_eq!(ConnectResult::parse(answer.result()).cntlid, cntlid);
+    let info = link.queue.connected().unwrap();
+    assert_eq!((info.admin, info.qid, info.depth), (false, 1, 64));
+    assert_eq!(info.controller, admin.queue.connected().unwrap().controller);
+}
+
+#[test]
+fn queue_ids_are_unique_and_bounded() {
+    let target = target();
+    let (_admin, cntlid) = enabled_admin(&target);
+    let first = connect_io(&target, cntlid, 4);
+    let mut link = Link::new(&target, PORT);
+    let code = Status::COMMAND_SEQUENCE_ERROR;
+    ConnectRequest::io(cntlid, 4).send(&mut link).fails(code);
+    refused_by(&target, &ConnectRequest::io(cntlid, 5), Connect::QID_OFFSET, false);
+    drop(first);
+    ConnectRequest::io(cntlid, 4).send(&mut link).ok();
+}
+
+#[test]
+fn sq_flow_control_is_counted_or_off() {
+    let target = target();
+    let (mut link, cntlid) = enabled_admin(&target);
+    // Connect, Property Set and Get so far.
+    assert_eq!(link.run(Sqe::admin(AdminOpcode::KEEP_ALIVE, 0, 0), &[]).cqe.sqhd.get(), 4);
+    for expected in 5..100_u16 {
+        let answer = link.run(Sqe::admin(AdminOpcode(0xc0), 0, 0), &[]);
+        assert_eq!(answer.cqe.sqhd.get(), expected % 32);
+    }
+    let mut request = ConnectRequest::io(cntlid, 1);
+    request.command.disable_sq_flow_control = true;
+    let mut io = Link::new(&target, PORT);
+    assert_eq!(request.send(&mut io).ok().cqe.sqhd.get(), 0xffff);
+    let read = BlockIo::new(0, 1).encode(IoOpcode::READ, 0, 1);
+    let cid = io.io(read.with_sgl(Sgl::Transport { length: 512 })).cid;
+    let response = io.queue.complete(cid, Ok(()));
+    assert!(response.elidable);
+    assert_eq!(response.cqe.sqhd.get(), 0);
+    let cid = io.io(read.with_sgl(Sgl::Transport { length: 512 })).cid;
+    assert!(!io.queue.complete(cid, Err(Failure::MediaRead)).elidable);
+}
+
+#[test]
+fn discovery_controllers_take_any_host_and_no_io_queue() {
+    let target = target();
+    let mut request = ConnectRequest::admin(DISCOVERY_NQN);
+    request.host = nqn(STRANGER);
+    let (mut admin, cntlid) = connect_admin(&target, &request);
+    assert!(admin.queue.connected().unwrap().discovery);
+    admin.enable();
+    let mut io = ConnectRequest::io(cntlid, 1);
+    io.subsystem = nqn(DISCOVERY_NQN);
+    io.host = nqn(STRANGER);
+    refused_by(&target, &io, Connect::QID_OFFSET, false);
+}
+
+#[test]
+fn unknown_port_is_a_dead_queue() {
+    let target = target();
+    let mut queue = Queue::new(&target, PortId(99), "peer", 0);
+    assert_eq!(queue.is_dead(), Some(DeathReason::PortRemoved));
+    let sqe = ConnectRequest::admin(SUBSYSTEM).sqe();
+    let status = answer(queue.handle_command(&sqe, 0, 0)).cqe.status();
+    assert_eq!(status, Status::ABORTED_SQ_DELETION);
+}
+
+#[test]
+fn disconnect_deletes_an_io_queue() {
+    let target = target();
+    let (mut admin, cntlid) = enabled_admin(&target);
+    let mut io = connect_io(&target, cntlid, 1);
+    admin.run(Disconnect::default().encode(0), &[]).fails(Status::INVALID_QUEUE_TYPE);
+    let unknown = Disconnect { recfmt: 1 }.encode(0);
+    io.run(unknown, &[]).fails(Status::CONNECT_INCOMPATIBLE_FORMAT);
+    io.run(Disconnect::default().encode(0), &[]).ok();
+    assert_eq!(io.queue.is_dead(), Some(DeathReason::Disconnected));
+    let late = io.run(BlockIo::new(0, 1).encode(IoOpcode::READ, 0, 1), &[]);
+    assert_eq!(late.code(), Status::ABORTED_SQ_DELETION);
+    // The ID is free, the controller lives.
+    connect_io(&target, cntlid, 1);
+    assert_eq!(admin.queue.is_dead(), None);
+}
+
+#[test]
+fn a_lost_admin_connection_ends_the_controller() {
+    let target = target();
+    let (mut admin, cntlid) = enabled_admin(&target);
+    let io = connect_io(&target, cntlid, 1);
+    let epoch = target.epoch();
+    admin.queue.handle_disconnect();
+    assert!(target.epoch() > epoch, "the other reactors hear of it");
+    assert_eq!(admin.queue.is_dead(), Some(DeathReason::ConnectionClosed));
+    assert_eq!(io.queue.is_dead(), Some(DeathReason::AdminQueueGone));
+    assert_eq!(target.counts().controllers, 0);
+}
+
+#[test]
+fn a_lost_io_connection_leaves_the_controller() {
+    let target = target();
+    let (admin, cntlid) = enabled_admin(&target);
+    let mut io = connect_io(&target, cntlid, 1);
+    io.queue.handle_disconnect();
+    assert_eq!(admin.queue.is_dead(), None);
+    connect_io(&target, cntlid, 1);
+}
+
+#[test]
+fn commands_of_a_lost_queue_can_still_be_completed() {
+    let target = target();
+    let (_admin, cntlid) = enabled_admin(&target);
+    let mut io = connect_io(&target, cntlid, 1);
+    let read = BlockIo::new(0, 1).encode(IoOpcode::READ, 0, 1);
+    let cid = io.io(read.with_sgl(Sgl::Transport { length: 512 })).cid;
+    io.queue.handle_disconnect();
+    assert_eq!(io.queue.outstanding(), 1);
+    assert_eq!(io.queue.complete(cid, Ok(())).cqe.cid.get(), cid);
+    assert_eq!(io.queue.outstanding(), 0);
+}
+
+#[test]
+fn identifiers_in_use_conflict() {
+    let target = target();
+    let (mut admin, cntlid) = enabled_admin(&target);
+    let aer = Sqe::admin(AdminOpcode::ASYNC_EVENT_REQUEST, 7777, 0);
+    assert_eq!(admin.queue.handle_command(&aer, 0, 0), Disposition::Held);
+    answer(admin.queue.handle_command(&aer, 0, 0)).fails(Status::CID_CONFLICT);
+    assert_eq!(admin.queue.outstanding(), 1, "the first is not disturbed");
+
+    let mut io = connect_io(&target, cntlid, 1);
+    let read = BlockIo::new(0, 1).encode(IoOpcode::READ, 9, 1);
+    let read = read.with_sgl(Sgl::Transport { length: 512 });
+    assert!(matches!(io.queue.handle_command(&read, 0, 0), Disposition::Io(_)));
+    answer(io.queue.handle_command(&read, 0, 0)).fails(Status::CID_CONFLICT);
+    io.queue.complete(9, Ok(()));
+    assert!(matches!(io.queue.handle_command(&read, 0, 0), Disposition::Io(_)));
+}
+
+#[test]
+fn a_host_that_overruns_its_queue_loses_it() {
+    let target = target();
+    let (admin, cntlid) = enabled_admin(&target);
+    let mut io = connect_io(&target, cntlid, 1);
+    let read = BlockIo::new(0, 1).encode(IoOpcode::READ, 0, 1);
+    let read = read.with_sgl(Sgl::Transport { length: 512 });
+    for _ in 0..64 {
+        io.io(read);
+    }
+    assert_eq!(io.queue.is_dead(), None);
+    answer(io.send(read)).fails(Status::COMMAND_SEQUENCE_ERROR);
+    assert_eq!(io.queue.is_dead(), Some(DeathReason::QueueOverrun));
+    assert_eq!(admin.queue.is_dead(), None, "only that queue");
+}
+
+#[test]
+fn fabrics_commands_belong_to_their_queues() {
+    let target = target();
+    let (mut admin, cntlid) = enabled_admin(&target);
+    let mut io = connect_io(&target, cntlid, 1);
+    for fctype in [FabricsType::PROPERTY_GET, FabricsType::PROPERTY_SET, FabricsType(0x77)] {
+        io.run(Sqe::fabrics(fctype, 0), &[]).fails(Status::INVALID_OPCODE);
+    }
+    for fctype in [FabricsType::AUTHENTICATION_SEND, FabricsType(0x77)] {
+        admin.run(Sqe::fabrics(fctype, 0), &[]).fails(Status::INVALID_OPCODE);
+    }
+    // An admin command whose opcode is none of an I/O queue's.
+    io.run(Sqe::admin(AdminOpcode::KEEP_ALIVE, 0, 0), &[]).fails(Status::INVALID_OPCODE);
+}
