@@ -11,6 +11,7 @@ target_start() {
     mkdir -p /run/target.d
     cat >/run/target.d/00-head <<EOF
 reactors = "0-1"
+${PACING:-}
 [[listener]]
 type = "tcp"
 address = "127.0.0.1"
@@ -38,6 +39,7 @@ block-size = 512
 name = "file0"
 type = "file"
 path = "/mnt/backing/file0.raw"
+create = true
 size = "96MiB"
 block-size = 512
 [[device]]

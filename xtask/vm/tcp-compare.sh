@@ -2,7 +2,7 @@
 # The same fio jobs against our daemon and against the kernel's own target, in turns in one boot.
 # Emulation makes the speeds themselves worthless; their ratio is what is printed.
 # parts: ratios
-# parts ours: leaks
+# parts ours: perf-ours perf-kernel leaks
 . /share/lib.sh
 LIMIT_ratios=200
 
@@ -30,12 +30,47 @@ part_ratios() {
     done
 }
 
-# The kernel's target beside ours, on a port of its own, serving a null device of the same size.
+# Our own load generator against our target, and against one we did not write.
+part_perf_ours() {
+    local options
+    for options in "" "--hdgst --ddgst"; do
+        # shellcheck disable=SC2086
+        perf 4420 "$DEMO" 1 4k $options
+        # shellcheck disable=SC2086
+        perf 4420 "$DEMO" 2 128k $options
+    done
+    perf 4420 "$DEMO" 4 16k
+}
+
+part_perf_kernel() {
+    local options
+    for options in "" "--hdgst --ddgst"; do
+        # shellcheck disable=SC2086
+        perf 4421 "$DEMO-kernel" 1 4k $options
+        # shellcheck disable=SC2086
+        perf 4421 "$DEMO-kernel" 1 128k $options
+    done
+}
+
+# A short verified run that must move data: perf PORT NQN NSID BLOCK-SIZE [options...]
+perf() {
+    local address=tcp://127.0.0.1:$1/$2 nsid=$3 bs=$4 iops
+    shift 4
+    /run/bin/nvmeof-perf run --connect "$address" --nsid "$nsid" --rw randrw:50 --bs "$bs" --qd 8 \
+        --size 16MiB --time 2s --verify --json /tmp/perf.json "$@"
+    iops=$(tr -d ' \n' </tmp/perf.json | grep -o '"iops":[0-9.]*' | head -1 | cut -d: -f2)
+    awk -v iops="$iops" 'BEGIN { exit !(iops > 0) }' || fail "no I/O was done: $(head -c 400 /tmp/perf.json)"
+    note "nvmeof-perf on $address namespace $nsid, $bs, verified${*:+, }$*: $iops/s"
+}
+
+# The kernel's target beside ours, on a port of its own, with a null device of the same size.
 kernel_target() {
     . /share/target-nvmet.sh
     modprobe -a nvmet nvmet-tcp null_blk
+    nullb nullb1 blocksize=512 size=128 memory_backed=1
     nullb nullb3 blocksize=512 size=1024 memory_backed=0
     nvmet_subsystem "$DEMO-kernel" KERN0001 1
+    nvmet_namespace "$DEMO-kernel" 1 /dev/nullb1
     nvmet_namespace "$DEMO-kernel" 3 /dev/nullb3
     PORT=4421 nvmet_port 1 ipv4 127.0.0.1
     ln -s "$NVMET/subsystems/$DEMO-kernel" "$NVMET/ports/1/subsystems/"

@@ -3,6 +3,12 @@
 # parts: plain header-digest data-digest both-digests sizes file disk mixed
 # parts: write-zeroes discard flush
 # parts ours: compare verify leaks
+
+# Our target admits by credit here, with a budget that the larger jobs exceed.
+PACING='[pacing]
+policy = "buffer-credit"
+budget = "8MiB"'
+
 . /share/lib.sh
 LIMIT_sizes=100
 
