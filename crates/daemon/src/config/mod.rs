@@ -1,0 +1,275 @@
+//! The config: `target.toml`, read, checked and turned into values the daemon can use as they are.
+//!
+//! ```text
+//! text --parse--> RawConfig (each value with its place) --validate--> Config
+//!                     |                                     |
+//!                     '----------> Problem(s) <-------------'   file:line:column: key: what; allowed
+//! ```
+//!
+//! Unknown keys are refused. Whatever is wrong is told with its line, all of it at once, and a
+//! config with any problem is not used at all: not at start, and not on reload.
+//! `configs/target.toml` documents every key; tests hold it to the code.
+
+mod cpus;
+mod identity;
+mod machine;
+mod parse;
+mod problem;
+mod raw;
+mod suggest;
+#[cfg(test)]
+mod tests;
+mod units;
+mod validate;
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use nvmeof_core::block::FileConfig;
+use nvmeof_wire::Nqn;
+
+use crate::limits::Limits;
+
+pub use machine::Machine;
+pub use problem::{ConfigError, Problem};
+pub use units::show_size;
+
+use problem::Report;
+
+/// A config that has been checked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    /// CPUs to run a reactor on, in order; at least one.
+    pub reactors: Vec<usize>,
+    /// Reactors never sleep.
+    pub busy_poll: bool,
+    /// How long commands in flight may take to end when the daemon stops.
+    pub drain_timeout: Duration,
+    /// What is logged.
+    pub log: LogLevel,
+    /// Every bound, as configured and as derived.
+    pub limits: Limits,
+    /// How commands are admitted.
+    pub pacing: Pacing,
+    /// Where hosts connect; at least one.
+    pub listeners: Vec<Listener>,
+    /// What is served.
+    pub devices: Vec<Device>,
+    /// What hosts see.
+    pub subsystems: Vec<Subsystem>,
+    /// Other discovery services that hosts are told of.
+    pub referrals: Vec<Referral>,
+    /// What is allowed but probably not meant; to be logged.
+    pub warnings: Vec<Problem>,
+}
+
+/// What is logged: this and what is more severe.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogLevel {
+    /// Nothing.
+    Off,
+    /// What failed.
+    Error,
+    /// What may be wrong.
+    Warn,
+    /// What happened.
+    Info,
+    /// What led to it.
+    Debug,
+    /// Every step.
+    Trace,
+}
+
+/// How commands are admitted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pacing {
+    /// Every command at once.
+    None,
+    /// A bound on the bytes in flight.
+    BufferCredit {
+        /// The bound over all reactors, in bytes.
+        budget: u64,
+    },
+}
+
+/// A fabric.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Fabric {
+    /// NVMe/TCP.
+    Tcp,
+    /// NVMe/RDMA.
+    Rdma,
+}
+
+/// Where hosts connect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Listener {
+    /// Its fabric.
+    pub fabric: Fabric,
+    /// Local address; may be the unspecified one.
+    pub address: IpAddr,
+    /// Port; 0 lets the system choose.
+    pub port: u16,
+}
+
+/// A block device to open. Two devices are the same if everything about them is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Device {
+    /// Its name in the config; no two are the same.
+    pub name: String,
+    /// Bytes of a logical block: 512 or 4096.
+    pub block_size: u32,
+    /// What it is made of.
+    pub kind: DeviceKind,
+}
+
+/// What a device is made of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DeviceKind {
+    /// Nothing: reads zeroes, forgets writes.
+    Null {
+        /// Bytes.
+        size: u64,
+    },
+    /// Memory, taken as it is written.
+    Ram {
+        /// Bytes.
+        size: u64,
+    },
+    /// A file or a block device.
+    File(FileConfig),
+}
+
+/// What hosts see: an NVM subsystem.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Subsystem {
+    /// Its name; no two are the same.
+    pub nqn: Nqn,
+    /// Hosts that may connect; `None`: any.
+    pub hosts: Option<BTreeSet<Nqn>>,
+    /// Serial number: 1 to 20 printable ASCII characters.
+    pub serial: String,
+    /// Model number: 1 to 40 printable ASCII characters.
+    pub model: String,
+    /// Lowest controller ID given out.
+    pub cntlid_min: u16,
+    /// Highest controller ID given out.
+    pub cntlid_max: u16,
+    /// Its namespaces, each over a device of its own.
+    pub namespaces: Vec<Namespace>,
+}
+
+/// A namespace of a subsystem.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Namespace {
+    /// Its number in the subsystem.
+    pub nsid: u32,
+    /// Name of the device behind it; there is one of this name.
+    pub device: String,
+    /// As configured, or derived from the subsystem's NQN, the nsid and the device's name, so that
+    /// it is the same after a restart.
+    pub uuid: [u8; 16],
+    /// As [`Namespace::uuid`].
+    pub nguid: [u8; 16],
+    /// As [`Namespace::uuid`].
+    pub eui64: [u8; 8],
+}
+
+/// Another discovery service that hosts are told of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Referral {
+    /// Its fabric.
+    pub fabric: Fabric,
+    /// Its address.
+    pub address: IpAddr,
+    /// Its port.
+    pub port: u16,
+    /// Name of its discovery subsystem.
+    pub nqn: Nqn,
+}
+
+impl Config {
+    /// Reads and checks the file, for this machine.
+    ///
+    /// # Errors
+    /// Everything that is wrong, with file, line and key.
+    pub fn load(file: &Path) -> Result<Self, ConfigError> {
+        let name = file.display().to_string();
+        let in_file = |what: String, allowed: &str| ConfigError {
+            problems: vec![Problem {
+                file: name.clone(),
+                position: None,
+                key: String::new(),
+                what,
+                allowed: allowed.into(),
+            }],
+        };
+        let machine = Machine::this()
+            .map_err(|error| in_file(format!("cannot find out about this machine: {error}"), ""))?;
+        let text = std::fs::read_to_string(file).map_err(|error| {
+            in_file(format!("cannot read it: {error}"), "name a readable TOML file")
+        })?;
+        Self::parse(&name, &text, &machine)
+    }
+
+    /// Checks a text, for a machine; `file` is only what errors call it.
+    ///
+    /// # Errors
+    /// As [`Config::load`].
+    pub fn parse(file: &str, text: &str, machine: &Machine) -> Result<Self, ConfigError> {
+        let mut report = Report::new(file, text);
+        let config = parse::parse(&mut report)
+            .and_then(|raw| validate::validate(&mut report, &raw, machine));
+        let warnings = report.finish()?;
+        match config {
+            Some(config) => Ok(Config { warnings, ..config }),
+            // Whoever yields no config has reported why.
+            None => Err(ConfigError { problems: Vec::new() }),
+        }
+    }
+
+    /// The device of this name.
+    #[must_use]
+    pub fn device(&self, name: &str) -> Option<&Device> {
+        self.devices.iter().find(|device| device.name == name)
+    }
+}
+
+impl LogLevel {
+    /// As the config writes it; also a directive that `tracing` takes.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Error => "error",
+            Self::Warn => "warn",
+            Self::Info => "info",
+            Self::Debug => "debug",
+            Self::Trace => "trace",
+        }
+    }
+}
+
+impl Pacing {
+    /// As the config writes it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::BufferCredit { .. } => "buffer-credit",
+        }
+    }
+}
+
+impl Fabric {
+    /// As the config and the URLs of the ready line write it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::Rdma => "rdma",
+        }
+    }
+}

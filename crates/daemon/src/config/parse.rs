@@ -1,0 +1,106 @@
+//! From text to [`RawConfig`], with the parser's errors told in our form.
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::problem::{Report, Span};
+use super::raw::RawConfig;
+use super::suggest::closest;
+
+/// Parses the text, or reports why it does not parse.
+pub(super) fn parse(report: &mut Report<'_>) -> Option<RawConfig> {
+    match toml::from_str(report.text()) {
+        Ok(raw) => Some(raw),
+        Err(error) => {
+            explain(report, &error);
+            None
+        }
+    }
+}
+
+fn explain(report: &mut Report<'_>, error: &toml::de::Error) {
+    let span = error.span().unwrap_or(0..0);
+    let message = error.message();
+    let mut key = key_at(report.text(), &span);
+    if let Some((unknown, allowed)) = unknown_field(message) {
+        if !key.ends_with(unknown) {
+            key = join(&key, unknown);
+        }
+        let meant = closest(unknown, allowed.iter().copied());
+        let meant = meant.map_or_else(String::new, |name| format!(" (did you mean `{name}`?)"));
+        let allowed = format!("allowed: {}{meant}", allowed.join(", "));
+        report.error(&span, &key, "unknown key", allowed);
+        return;
+    }
+    if let Some((what, expected)) = message.split_once(", expected ") {
+        report.error(&span, &key, what, format!("allowed: {expected}"));
+    } else {
+        report.error(&span, &key, message, "");
+    }
+}
+
+/// What serde says of an unknown field: its name and those it knows.
+fn unknown_field(message: &str) -> Option<(&str, Vec<&str>)> {
+    let rest = message.strip_prefix("unknown field `")?;
+    let (unknown, rest) = rest.split_once('`')?;
+    // Every second piece between backticks is a name.
+    let allowed = rest.split('`').skip(1).step_by(2).collect();
+    Some((unknown, allowed))
+}
+
+/// The dotted key whose value, or whose own name, stands at `span`.
+fn key_at(text: &str, span: &Span) -> String {
+    let (table, _) = DeTable::parse_recoverable(text);
+    let mut path = String::new();
+    descend_table(table.get_ref(), span, &mut path);
+    path
+}
+
+fn descend_table(table: &DeTable<'_>, span: &Span, path: &mut String) {
+    for (key, value) in table {
+        if holds(&key.span(), span) {
+            *path = join(path, key.get_ref());
+            return;
+        }
+        if holds(&value.span(), span) || nested_holds(value, span) {
+            *path = join(path, key.get_ref());
+            descend(value, span, path);
+            return;
+        }
+    }
+}
+
+fn descend(value: &Spanned<DeValue<'_>>, span: &Span, path: &mut String) {
+    match value.get_ref() {
+        DeValue::Table(table) => descend_table(table, span, path),
+        DeValue::Array(array) => {
+            let member =
+                array.iter().find(|member| holds(&member.span(), span) || nested_holds(member, span));
+            if let Some(member) = member {
+                descend(member, span, path);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// A table's own span is its header's: look at what is in it, too.
+fn nested_holds(value: &Spanned<DeValue<'_>>, span: &Span) -> bool {
+    match value.get_ref() {
+        DeValue::Table(table) => table.iter().any(|(key, value)| {
+            holds(&key.span(), span) || holds(&value.span(), span) || nested_holds(value, span)
+        }),
+        DeValue::Array(array) => {
+            array.iter().any(|member| holds(&member.span(), span) || nested_holds(member, span))
+        }
+        _ => false,
+    }
+}
+
+fn holds(outer: &Span, inner: &Span) -> bool {
+    outer.start <= inner.start && inner.end <= outer.end && inner.start < outer.end
+}
+
+fn join(path: &str, key: &str) -> String {
+    if path.is_empty() { key.into() } else { format!("{path}.{key}") }
+}

@@ -1,0 +1,157 @@
+//! `configs/target.toml` documents every key: it passes the check, it has every key the parser
+//! knows, and the defaults it states are the code's.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::super::Config;
+use super::{LEAST, machine, parse};
+
+const EXAMPLE: &str = include_str!("../../../../../configs/target.toml");
+
+/// Every table, with a key no table has.
+const TABLES: [(&str, &str); 8] = [
+    ("", "no-such-key = 1\n"),
+    ("limits", "[limits]\nno-such-key = 1\n"),
+    ("pacing", "[pacing]\nno-such-key = 1\n"),
+    ("listener", "[[listener]]\nno-such-key = 1\n"),
+    ("device", "[[device]]\nno-such-key = 1\n"),
+    ("subsystem", "[[subsystem]]\nno-such-key = 1\n"),
+    ("subsystem.namespace", "[[subsystem]]\n[[subsystem.namespace]]\nno-such-key = 1\n"),
+    ("referral", "[[referral]]\nno-such-key = 1\n"),
+];
+
+/// The dotted keys the parser knows, from what it says when it meets one it does not.
+fn known_keys() -> BTreeSet<String> {
+    let mut keys = BTreeSet::new();
+    for (table, text) in TABLES {
+        let error = parse(text).unwrap_err();
+        let allowed = error.problems[0].allowed.strip_prefix("allowed: ").unwrap();
+        for key in allowed.split(", ") {
+            keys.insert(if table.is_empty() { key.into() } else { format!("{table}.{key}") });
+        }
+    }
+    keys
+}
+
+/// The dotted keys a document has.
+fn keys_of(table: &toml::Table, prefix: &str, keys: &mut BTreeSet<String>) {
+    for (key, value) in table {
+        let key = if prefix.is_empty() { key.clone() } else { format!("{prefix}.{key}") };
+        match value {
+            toml::Value::Table(table) => keys_of(table, &key, keys),
+            toml::Value::Array(array) => {
+                for member in array.iter().filter_map(toml::Value::as_table) {
+                    keys_of(member, &key, keys);
+                }
+            }
+            _ => {}
+        }
+        keys.insert(key);
+    }
+}
+
+/// What is said right above the first mention of each key: `# default: ...` or `# required...`.
+fn documented() -> BTreeMap<String, String> {
+    let mut documented = BTreeMap::new();
+    let (mut table, mut comment) = (String::new(), String::new());
+    for line in EXAMPLE.lines().map(str::trim) {
+        if let Some(header) = line.strip_prefix('[') {
+            table = header.trim_matches(['[', ']']).to_owned() + ".";
+        } else if let Some(text) = line.strip_prefix("# ") {
+            comment = text.to_owned();
+        } else if let Some((key, _)) = line.split_once(" = ") {
+            documented.entry(format!("{table}{key}")).or_insert(std::mem::take(&mut comment));
+        } else {
+            comment.clear();
+        }
+    }
+    documented
+}
+
+#[test]
+fn the_example_passes_the_check() {
+    let config = Config::parse("target.toml", EXAMPLE, &machine()).unwrap();
+    assert_eq!(config.warnings, []);
+    assert_eq!(config.listeners.len(), 2);
+}
+
+#[test]
+fn the_example_has_every_key_and_no_other() {
+    let mut present = BTreeSet::new();
+    keys_of(&EXAMPLE.parse().unwrap(), "", &mut present);
+    assert_eq!(present, known_keys());
+}
+
+#[test]
+fn every_key_is_documented_with_its_default_or_as_required() {
+    let documented = documented();
+    let tables: BTreeSet<&str> = TABLES.iter().map(|(table, _)| *table).collect();
+    for key in known_keys().iter().filter(|key| !tables.contains(key.as_str())) {
+        let text = documented.get(key).map_or("", String::as_str);
+        let said = text.starts_with("default") || text.starts_with("required");
+        assert!(said, "{key}: no `# default: ...` or `# required` right above it, but: {text:?}");
+    }
+}
+
+/// A config in which each default is written out is the same as one in which none is.
+#[test]
+fn the_stated_defaults_are_the_codes() {
+    let mut tables: BTreeMap<&str, String> = BTreeMap::new();
+    let documented = documented();
+    let mut compared = BTreeSet::new();
+    for (key, text) in &documented {
+        let Some(default) = text.strip_prefix("default: ") else { continue };
+        if matches!(default, "none" | "derived" | "derived from the NQN") {
+            continue;
+        }
+        let (table, name) = key.rsplit_once('.').unwrap_or(("", key));
+        // Keys of files alone, an alternative, and a budget no default policy has: see below.
+        let elsewhere = ["create", "read-only", "direct", "allow-any-host", "budget"];
+        if !elsewhere.contains(&name) {
+            *tables.entry(table).or_default() += &format!("{name} = {default}\n");
+            compared.insert(key.as_str());
+        }
+    }
+    let least = |table: &str| match table {
+        "listener" => "[[listener]]\ntype = \"tcp\"\naddress = \"127.0.0.1\"\n",
+        "device" => "[[device]]\nname = \"a\"\ntype = \"null\"\nsize = 4096\n",
+        "subsystem" => {
+            "[[subsystem]]\nnqn = \"nqn.2026-11.org.example:x\"\nallow-any-host = true\n"
+        }
+        "referral" => "[[referral]]\ntype = \"tcp\"\naddress = \"192.0.2.1\"\n",
+        "limits" => "[limits]\n",
+        "pacing" => "[pacing]\n",
+        _ => "",
+    };
+    let order = ["", "limits", "pacing", "listener", "device", "subsystem", "referral"];
+    let without: String = order.map(least).concat();
+    let with: String = order
+        .map(|table| least(table).to_owned() + tables.get(table).map_or("", String::as_str))
+        .concat();
+    let (without, with) = (parse(&without).unwrap(), parse(&with).unwrap());
+    let plain = |config: Config| Config { warnings: Vec::new(), ..config };
+    assert_eq!(plain(without), plain(with));
+    assert_eq!(compared.len(), 20, "{compared:?}");
+}
+
+#[test]
+fn the_defaults_of_files_and_of_the_budget_are_the_codes() {
+    let documented = documented();
+    let default = |key: &str| documented[key].strip_prefix("default: ").unwrap().to_owned();
+
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(&file, [0; 4096]).unwrap();
+    let device = format!(
+        "{LEAST}[[device]]\nname = \"a\"\ntype = \"file\"\npath = \"{}\"\n",
+        file.path().display()
+    );
+    let written = ["create", "read-only", "direct"]
+        .map(|key| format!("{key} = {}\n", default(&format!("device.{key}"))));
+    let with = parse(&format!("{device}{}", written.concat())).unwrap();
+    assert_eq!(parse(&device).unwrap().devices, with.devices);
+
+    let policy = format!("{LEAST}[pacing]\npolicy = \"buffer-credit\"\n");
+    let with = format!("{policy}budget = {}\n", default("pacing.budget"));
+    assert_eq!(parse(&policy).unwrap().pacing, parse(&with).unwrap().pacing);
+    assert_eq!(default("subsystem.allow-any-host"), "false");
+}

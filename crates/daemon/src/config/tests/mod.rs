@@ -1,0 +1,23 @@
+//! Good configs, bad configs, and the documented example held to the code.
+
+mod bad;
+mod example;
+mod good;
+
+use super::{Config, ConfigError, Machine};
+
+/// A machine of four CPUs, of which the process may run on three.
+pub(super) fn machine() -> Machine {
+    Machine { cpus: vec![0, 1, 3], open_files: 4096, memory: 8 << 30 }
+}
+
+pub(super) fn parse(text: &str) -> Result<Config, ConfigError> {
+    Config::parse("t.toml", text, &machine())
+}
+
+/// The shortest config there is.
+pub(super) const LEAST: &str = "\
+[[listener]]
+type = \"tcp\"
+address = \"127.0.0.1\"
+";

@@ -1,0 +1,235 @@
+//! `[[device]]`.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use nvmeof_core::block::{Direct, FileConfig};
+use toml::Spanned;
+
+use super::super::problem::{Report, Span};
+use super::super::raw::RawDevice;
+use super::super::units::{SIZE_FORM, show_size};
+use super::super::{Device, DeviceKind};
+use super::defaults;
+use super::values::{choice, one_of, required, size};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Type {
+    Null,
+    Ram,
+    File,
+}
+
+const TYPES: [(&str, Type); 3] = [("null", Type::Null), ("ram", Type::Ram), ("file", Type::File)];
+const LATER_TYPES: [&str; 5] = ["nvme", "split", "delay", "stripe", "fault"];
+const DIRECT: [(&str, Direct); 3] =
+    [("auto", Direct::Auto), ("on", Direct::Required), ("off", Direct::Never)];
+
+/// Keys of every type, and those of files alone.
+const COMMON_KEYS: &str = "name, type, size, block-size";
+const FILE_KEYS: &str = "path, create, read-only, direct";
+
+const NAME_MAX: usize = 64;
+
+/// The devices, each of its own name and each file once.
+pub(super) fn devices(report: &mut Report<'_>, raw: &[Spanned<RawDevice>]) -> Vec<Device> {
+    let mut names: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut files: BTreeMap<PathBuf, (usize, bool)> = BTreeMap::new();
+    let mut devices = Vec::new();
+    for entry in raw {
+        let (raw, header) = (entry.get_ref(), entry.span());
+        let name = name(report, &header, raw, &mut names);
+        let Some(kind) = kind(report, &header, raw) else { continue };
+        let block_size = block_size(report, raw);
+        let name = name.unwrap_or_default();
+        let kind = match kind {
+            Type::File => file(report, &header, raw, name, block_size),
+            Type::Null | Type::Ram => {
+                file_keys_are_absent(report, raw);
+                memory(report, &header, raw, kind, block_size)
+            }
+        };
+        let Some(kind) = kind else { continue };
+        if let DeviceKind::File(config) = &kind {
+            check_file(report, &header, raw, config, &mut files);
+        }
+        devices.push(Device { name: name.into(), block_size, kind });
+    }
+    devices
+}
+
+fn name<'r>(
+    report: &mut Report<'_>,
+    header: &Span,
+    raw: &'r RawDevice,
+    names: &mut BTreeMap<&'r str, usize>,
+) -> Option<&'r str> {
+    let form = format!("allowed: 1 to {NAME_MAX} letters, digits, '-', '_' and '.'");
+    let value = required(report, header, "device.name", &raw.name, &form)?;
+    let name = value.get_ref().as_str();
+    let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    if name.is_empty() || name.len() > NAME_MAX || !name.chars().all(good) {
+        report.error(&value.span(), "device.name", format!("\"{name}\" is no name"), form);
+    }
+    if let Some(first) = names.insert(name, report.line(&value.span())) {
+        let what = format!("the device of line {first} is called \"{name}\" already");
+        report.error(&value.span(), "device.name", what, "give each device a name of its own");
+    }
+    Some(name)
+}
+
+fn kind(report: &mut Report<'_>, header: &Span, raw: &RawDevice) -> Option<Type> {
+    let words: Vec<&str> = TYPES.iter().map(|(word, _)| *word).collect();
+    let value = required(report, header, "device.type", &raw.kind, &one_of(&words, ""))?;
+    if LATER_TYPES.contains(&value.get_ref().as_str()) {
+        let what = format!("type \"{}\" is not built yet", value.get_ref());
+        report.error(&value.span(), "device.type", what, one_of(&words, ""));
+        return None;
+    }
+    choice(report, "device.type", value, &TYPES)
+}
+
+fn block_size(report: &mut Report<'_>, raw: &RawDevice) -> u32 {
+    let Some(value) = &raw.block_size else { return defaults::BLOCK_SIZE };
+    match size(report, "device.block-size", value) {
+        Some(512) => 512,
+        Some(4096) => 4096,
+        Some(other) => {
+            let what = format!("blocks of {other} bytes are not possible");
+            report.error(&value.span(), "device.block-size", what, "allowed: 512, 4096");
+            defaults::BLOCK_SIZE
+        }
+        None => defaults::BLOCK_SIZE,
+    }
+}
+
+/// A size that is whole blocks, and at least one.
+fn whole_blocks(
+    report: &mut Report<'_>,
+    value: &Spanned<super::super::raw::RawSize>,
+    block_size: u32,
+) -> Option<u64> {
+    let bytes = size(report, "device.size", value)?;
+    let block = u64::from(block_size);
+    let span = value.span();
+    if bytes == 0 {
+        report.error(&span, "device.size", "a device of 0 bytes holds nothing", SIZE_FORM);
+        return None;
+    }
+    if bytes > i64::MAX.unsigned_abs() / 2 {
+        let what = format!("{} is more than a device can have", show_size(bytes));
+        report.error(&span, "device.size", what, "allowed: up to 4194303TiB");
+        return None;
+    }
+    if bytes % block != 0 {
+        let what = format!("{bytes} bytes are not whole blocks of {block}");
+        let below = bytes - bytes % block;
+        let allowed = if below == 0 {
+            format!("allowed: multiples of {block}, as {block}")
+        } else {
+            format!("allowed: multiples of {block}, as {below} or {}", below + block)
+        };
+        report.error(&span, "device.size", what, allowed);
+        return None;
+    }
+    Some(bytes)
+}
+
+fn memory(
+    report: &mut Report<'_>,
+    header: &Span,
+    raw: &RawDevice,
+    kind: Type,
+    block_size: u32,
+) -> Option<DeviceKind> {
+    let value = required(report, header, "device.size", &raw.size, SIZE_FORM)?;
+    let size = whole_blocks(report, value, block_size)?;
+    Some(if kind == Type::Null { DeviceKind::Null { size } } else { DeviceKind::Ram { size } })
+}
+
+fn file_keys_are_absent(report: &mut Report<'_>, raw: &RawDevice) {
+    let kind = raw.kind.as_ref().map_or("", |value| value.get_ref().as_str());
+    let spans = [
+        ("device.path", raw.path.as_ref().map(|value| value.span())),
+        ("device.create", raw.create.as_ref().map(|value| value.span())),
+        ("device.read-only", raw.read_only.as_ref().map(|value| value.span())),
+        ("device.direct", raw.direct.as_ref().map(|value| value.span())),
+    ];
+    for (key, span) in spans.into_iter().filter_map(|(key, span)| Some((key, span?))) {
+        let what = format!("type \"{kind}\" has no such key");
+        let allowed = format!("allowed: {COMMON_KEYS} (and {FILE_KEYS} for type \"file\")");
+        report.error(&span, key, what, allowed);
+    }
+}
+
+fn file(
+    report: &mut Report<'_>,
+    header: &Span,
+    raw: &RawDevice,
+    name: &str,
+    block_size: u32,
+) -> Option<DeviceKind> {
+    let flag = |key: &Option<Spanned<bool>>| key.as_ref().is_some_and(|value| *value.get_ref());
+    let (create, read_only) = (flag(&raw.create), flag(&raw.read_only));
+    let direct = match &raw.direct {
+        Some(value) => choice(report, "device.direct", value, &DIRECT),
+        None => Some(Direct::Auto),
+    };
+    if create
+        && let Some(value) = &raw.create
+    {
+        if raw.size.is_none() {
+            let what = "a file that is created needs a size";
+            report.error(&value.span(), "device.create", what, "set device.size, as \"1GiB\"");
+        }
+        if read_only {
+            let what = "a file cannot be created and be read-only";
+            report.error(&value.span(), "device.create", what, "leave out one of the two");
+        }
+    }
+    let size = match &raw.size {
+        Some(value) => Some(whole_blocks(report, value, block_size)?),
+        None => None,
+    };
+    let form = "allowed: the path of a file or block device";
+    let path = required(report, header, "device.path", &raw.path, form)?;
+    if path.get_ref().is_empty() {
+        report.error(&path.span(), "device.path", "the path is empty", form);
+        return None;
+    }
+    Some(DeviceKind::File(FileConfig {
+        size,
+        read_only,
+        direct: direct?,
+        ..FileConfig::new(name, path.get_ref(), block_size)
+    }))
+}
+
+/// Looks at the file itself, and that no other device has it.
+fn check_file(
+    report: &mut Report<'_>,
+    header: &Span,
+    raw: &RawDevice,
+    config: &FileConfig,
+    files: &mut BTreeMap<PathBuf, (usize, bool)>,
+) {
+    let span = raw.path.as_ref().map_or(header.clone(), |value| value.span());
+    let real = config.path.canonicalize();
+    let create = raw.create.as_ref().is_some_and(|value| *value.get_ref());
+    if !create && matches!(&real, Err(error) if error.kind() == std::io::ErrorKind::NotFound) {
+        let what = format!("{}: there is no such file", config.path.display());
+        let allowed = "name a file or block device, or set create = true and a size";
+        report.error(&span, "device.path", what, allowed);
+    } else if let Err(error) = config.check() {
+        report.error(&span, "device.path", error.to_string(), "");
+    }
+    let real = real.unwrap_or_else(|_| config.path.clone());
+    let line = report.line(&span);
+    if let Some((first, reads)) = files.insert(real, (line, config.read_only))
+        && !(reads && config.read_only)
+    {
+        let what = format!("the device of line {first} has this file already");
+        let allowed = "give each device a file of its own, or make both read-only";
+        report.error(&span, "device.path", what, allowed);
+    }
+}

@@ -1,0 +1,156 @@
+//! Single values: ranges, sizes, durations, choices.
+
+use std::net::IpAddr;
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use toml::Spanned;
+
+use super::super::problem::{Report, Span};
+use super::super::raw::{Key, RawSize};
+use super::super::suggest::closest;
+use super::super::units::{
+    DURATION_FORM, SIZE_FORM, parse_duration, parse_size, show_duration, show_size,
+};
+
+/// A whole number within bounds, or the default if the key is left out.
+pub(super) fn integer<T>(
+    report: &mut Report<'_>,
+    name: &str,
+    key: &Key<i64>,
+    default: T,
+    range: RangeInclusive<T>,
+) -> T
+where
+    T: TryFrom<i64> + PartialOrd + std::fmt::Display,
+{
+    let Some(value) = key else { return default };
+    match T::try_from(*value.get_ref()) {
+        Ok(number) if range.contains(&number) => number,
+        _ => {
+            let what = format!("{} is out of range", value.get_ref());
+            let allowed = format!("allowed: {} to {}", range.start(), range.end());
+            report.error(&value.span(), name, what, allowed);
+            default
+        }
+    }
+}
+
+/// A size in bytes as written; reports one that is none.
+pub(super) fn size(report: &mut Report<'_>, name: &str, value: &Spanned<RawSize>) -> Option<u64> {
+    match value.get_ref() {
+        RawSize::Bytes(bytes) => Some(*bytes),
+        RawSize::Text(text) => match parse_size(text) {
+            Ok(bytes) => Some(bytes),
+            Err(what) => {
+                report.error(&value.span(), name, what, SIZE_FORM);
+                None
+            }
+        },
+    }
+}
+
+/// A size within bounds, or the default if the key is left out.
+pub(super) fn size_within(
+    report: &mut Report<'_>,
+    name: &str,
+    key: &Key<RawSize>,
+    default: u64,
+    range: RangeInclusive<u64>,
+) -> u64 {
+    let Some(value) = key else { return default };
+    match size(report, name, value) {
+        Some(bytes) if range.contains(&bytes) => bytes,
+        Some(bytes) => {
+            let what = format!("{} is out of range", show_size(bytes));
+            let allowed =
+                format!("allowed: {} to {}", show_size(*range.start()), show_size(*range.end()));
+            report.error(&value.span(), name, what, allowed);
+            default
+        }
+        None => default,
+    }
+}
+
+/// A duration within bounds, or the default if the key is left out.
+pub(super) fn duration(
+    report: &mut Report<'_>,
+    name: &str,
+    key: &Key<String>,
+    default: Duration,
+    range: RangeInclusive<Duration>,
+) -> Duration {
+    let Some(value) = key else { return default };
+    match parse_duration(value.get_ref()) {
+        Ok(duration) if range.contains(&duration) => return duration,
+        Ok(duration) => {
+            let (least, most) = (show_duration(*range.start()), show_duration(*range.end()));
+            let what = format!("{} is out of range", show_duration(duration));
+            report.error(&value.span(), name, what, format!("allowed: {least} to {most}"));
+        }
+        Err(what) => report.error(&value.span(), name, what, DURATION_FORM),
+    }
+    default
+}
+
+/// One of a list of words, and what it stands for.
+pub(super) fn choice<T: Copy>(
+    report: &mut Report<'_>,
+    name: &str,
+    value: &Spanned<String>,
+    choices: &[(&str, T)],
+) -> Option<T> {
+    let text = value.get_ref();
+    if let Some((_, chosen)) = choices.iter().find(|(word, _)| word == text) {
+        return Some(*chosen);
+    }
+    let words: Vec<&str> = choices.iter().map(|(word, _)| *word).collect();
+    let allowed = one_of(&words, text);
+    report.error(&value.span(), name, format!("\"{text}\" is not known"), allowed);
+    None
+}
+
+/// What is allowed instead of `wrong`, the closest first if one is close.
+pub(super) fn one_of(words: &[&str], wrong: &str) -> String {
+    let quoted: Vec<String> = words.iter().map(|word| format!("\"{word}\"")).collect();
+    let meant = closest(wrong, words.iter().copied());
+    let meant = meant.map_or_else(String::new, |word| format!(" (did you mean \"{word}\"?)"));
+    format!("allowed: {}{meant}", quoted.join(", "))
+}
+
+/// A key that must be there; `header` is where its table starts.
+pub(super) fn required<'k, T>(
+    report: &mut Report<'_>,
+    header: &Span,
+    name: &str,
+    key: &'k Key<T>,
+    form: &str,
+) -> Option<&'k Spanned<T>> {
+    if key.is_none() {
+        report.error(header, name, "missing", form);
+    }
+    key.as_ref()
+}
+
+/// An IPv4 or IPv6 address.
+pub(super) fn address(
+    report: &mut Report<'_>,
+    name: &str,
+    value: &Spanned<String>,
+) -> Option<IpAddr> {
+    let text = value.get_ref();
+    let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
+    match bare.parse() {
+        Ok(address) => Some(address),
+        Err(_) => {
+            report.error(
+                &value.span(),
+                name,
+                format!("\"{text}\" is no IP address"),
+                "allowed: an IPv4 or IPv6 address, as \"192.0.2.1\", \"::1\", or \"0.0.0.0\" and \
+                 \"::\" for all of this machine",
+            );
+            None
+        }
+    }
+}

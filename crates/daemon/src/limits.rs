@@ -1,0 +1,490 @@
+//! Every bound of the daemon: what the config sets, and what follows from it, derived and checked
+//! here and nowhere else.
+
+use std::fmt;
+use std::time::Duration;
+
+use nvmeof_core::dma::{CHUNK, MIN_CLASS, PoolConfig};
+
+use crate::config::{Device, DeviceKind, Listener, show_size};
+
+/// Most connections (`limits.connections`).
+pub const CONNECTIONS_MAX: u32 = 65_535;
+/// Most I/O queues of a controller (`limits.io-queues`).
+pub const IO_QUEUES_MAX: u16 = 1024;
+/// Fewest entries of a queue (`limits.queue-depth`): what hosts use for the admin queue.
+pub const QUEUE_DEPTH_MIN: u16 = nvmeof_nvmf::limits::ADMIN_QUEUE_MIN;
+/// Most entries of a queue (`limits.queue-depth`).
+pub const QUEUE_DEPTH_MAX: u16 = 4096;
+/// Least of `limits.max-transfer` in bytes: MDTS 1, since 0 would mean no limit.
+pub const MAX_TRANSFER_MIN: u32 = 2 * PAGE;
+/// Most of `limits.max-transfer` in bytes: a buffer lies in one chunk of the pool.
+pub const MAX_TRANSFER_MAX: u32 = 2 << 20;
+/// Most of `limits.in-capsule` in bytes.
+pub const IN_CAPSULE_MAX: u32 = 64 << 10;
+/// Least of `limits.buffer-memory` in bytes.
+pub const BUFFER_MEMORY_MIN: u64 = 8 << 20;
+/// Most of `limits.buffer-memory` in bytes.
+pub const BUFFER_MEMORY_MAX: u64 = 1 << 40;
+
+/// Unit of MDTS in bytes.
+const PAGE: u32 = nvmeof_nvmf::limits::PAGE;
+/// In-capsule data of a command on an admin queue in bytes, whatever the config (TCP 3.6.2.2).
+const ADMIN_IN_CAPSULE: u32 = 8192;
+/// Buffers of that size every connection has besides, for fabrics commands.
+const EARLY_BUFFERS: u64 = 2;
+/// Buffers of `max-transfer` bytes each reactor keeps aside for admin commands.
+const ADMIN_BUFFERS: usize = 4;
+/// Room for commands that a reactor makes at start, at most; it grows.
+const REQUESTS_AT_START: usize = 4096;
+/// Descriptors of the process itself: standard streams, logging, signals, the control plane.
+const PROCESS_FILES: u64 = 64;
+/// Descriptors of a reactor: its thread's poller, mailbox and timers.
+const REACTOR_FILES: u64 = 4;
+/// Descriptors of one reactor's queue to a file: ring, file, event.
+const FILE_QUEUE_FILES: u64 = 3;
+
+const _: () = assert!(MAX_TRANSFER_MAX as usize == CHUNK, "a buffer lies in one chunk");
+const _: () = assert!(MIN_CLASS <= PAGE as usize, "a page fits the smallest buffer");
+
+/// `[limits]` as configured, each key within its bounds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Settings {
+    /// Connections of all hosts together, a queue each.
+    pub connections: u32,
+    /// I/O queues of one controller.
+    pub io_queues: u16,
+    /// Entries of one queue.
+    pub queue_depth: u16,
+    /// Most bytes of one command.
+    pub max_transfer: u32,
+    /// Bytes of data a write may bring in its capsule; more is asked for.
+    pub in_capsule: u32,
+    /// Cap of the memory for data buffers, in bytes.
+    pub buffer_memory: u64,
+    /// Shortest keep-alive timeout a host gets.
+    pub keep_alive_min: Duration,
+    /// How long a new connection may take to introduce itself.
+    pub connect_timeout: Duration,
+    /// How long a host may be silent in the middle of something.
+    pub pdu_timeout: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            connections: 256,
+            io_queues: 32,
+            queue_depth: 128,
+            max_transfer: 1 << 20,
+            in_capsule: 8192,
+            buffer_memory: 256 << 20,
+            keep_alive_min: Duration::from_secs(1),
+            connect_timeout: Duration::from_secs(10),
+            pdu_timeout: Duration::from_secs(30),
+        }
+    }
+}
+
+/// What else of a config the limits depend on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Needs {
+    /// Reactors.
+    pub reactors: usize,
+    /// Listeners.
+    pub listeners: usize,
+    /// Devices that are files.
+    pub file_devices: usize,
+    /// Devices that are memory.
+    pub ram_devices: usize,
+}
+
+impl Needs {
+    /// Counts what a config has.
+    #[must_use]
+    pub fn of(reactors: usize, listeners: &[Listener], devices: &[Device]) -> Self {
+        let count = |is: fn(&DeviceKind) -> bool| devices.iter().filter(|d| is(&d.kind)).count();
+        Self {
+            reactors,
+            listeners: listeners.len(),
+            file_devices: count(|kind| matches!(kind, DeviceKind::File(_))),
+            ram_devices: count(|kind| matches!(kind, DeviceKind::Ram { .. })),
+        }
+    }
+}
+
+/// Settings that do not go together.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LimitProblem {
+    /// The key of `[limits]` to change.
+    pub key: &'static str,
+    /// What is wrong.
+    pub what: String,
+    /// What is allowed.
+    pub allowed: String,
+}
+
+/// Every bound, as configured and as derived.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// As configured.
+    pub settings: Settings,
+    /// What they were derived for.
+    pub needs: Needs,
+    /// Most data of a command as hosts are told: 2 to this power pages of 4 KiB.
+    pub mdts: u8,
+    /// Bytes of buffers that are promised to queues and admin commands, at most, on top of
+    /// `buffer_memory`: no data command can take them.
+    pub reserve: u64,
+    /// Room for commands a reactor makes at start.
+    pub requests_per_reactor: usize,
+    /// Buffers of `max_transfer` bytes each reactor keeps aside for admin commands.
+    pub admin_buffers: usize,
+    /// File descriptors it takes with every connection there may be.
+    pub open_files: u64,
+}
+
+impl Limits {
+    /// Derives what follows from the settings, and tells what does not go together.
+    #[must_use]
+    pub fn derive(
+        settings: Settings,
+        needs: &Needs,
+        open_files_max: u64,
+    ) -> (Self, Vec<LimitProblem>) {
+        let reactors = needs.reactors.max(1);
+        let limits = Self {
+            settings,
+            needs: *needs,
+            mdts: mdts(settings.max_transfer),
+            reserve: reserve(&settings, reactors),
+            requests_per_reactor: (settings.connections as usize)
+                .div_ceil(reactors)
+                .saturating_mul(settings.queue_depth.into())
+                .min(REQUESTS_AT_START),
+            admin_buffers: ADMIN_BUFFERS,
+            open_files: open_files(&settings, needs),
+        };
+        let mut problems = Vec::new();
+        limits.check_sizes(&mut problems);
+        limits.check_machine(open_files_max, &mut problems);
+        (limits, problems)
+    }
+
+    /// The bound on the bytes in flight where none is configured: half of the buffer memory, since
+    /// a buffer may be up to twice as large as its I/O.
+    #[must_use]
+    pub fn default_budget(&self) -> u64 {
+        (self.settings.buffer_memory / 2).max(self.settings.max_transfer.into())
+    }
+
+    /// Can this bound on the bytes in flight be kept with what else is configured?
+    ///
+    /// # Errors
+    /// Why it cannot.
+    pub fn check_budget(&self, budget: u64) -> Result<(), LimitProblem> {
+        let (least, most) = (self.settings.max_transfer.into(), self.settings.buffer_memory);
+        if (least..=most).contains(&budget) {
+            return Ok(());
+        }
+        Err(LimitProblem {
+            key: "budget",
+            what: format!("{} is out of range", show_size(budget)),
+            allowed: format!(
+                "allowed: {} (max-transfer) to {} (buffer-memory)",
+                show_size(least),
+                show_size(most)
+            ),
+        })
+    }
+
+    /// Bytes the buffers may grow to, with everything in use at once.
+    #[must_use]
+    pub fn memory_cap(&self) -> u64 {
+        self.settings.buffer_memory.saturating_add(self.reserve)
+    }
+
+    /// The buffer pool.
+    #[must_use]
+    pub fn pool(&self) -> PoolConfig {
+        PoolConfig {
+            cap: usize::try_from(self.settings.buffer_memory).unwrap_or(usize::MAX),
+            reserve: usize::try_from(self.reserve).unwrap_or(usize::MAX),
+            max_lease: self.settings.max_transfer as usize,
+            huge_pages: true,
+        }
+    }
+
+    /// What controllers tell hosts and hold them to.
+    #[must_use]
+    pub fn nvmf(&self) -> nvmeof_nvmf::limits::Limits {
+        let settings = &self.settings;
+        nvmeof_nvmf::limits::Limits {
+            queue_depth: settings.queue_depth,
+            io_queues: settings.io_queues,
+            max_transfer: settings.max_transfer,
+            in_capsule: settings.in_capsule,
+            keep_alive_min_ms: u32::try_from(settings.keep_alive_min.as_millis())
+                .unwrap_or(u32::MAX),
+            connections: settings.connections,
+        }
+    }
+
+    /// Commands one flow (a queue's use of a device) can have waiting.
+    #[must_use]
+    pub fn flow_depth(&self) -> usize {
+        self.settings.queue_depth.into()
+    }
+
+    fn check_sizes(&self, problems: &mut Vec<LimitProblem>) {
+        let settings = &self.settings;
+        if !settings.max_transfer.is_power_of_two() {
+            let below = 1u32 << settings.max_transfer.max(1).ilog2();
+            problems.push(LimitProblem {
+                key: "max-transfer",
+                what: format!("{} bytes are no power of two", settings.max_transfer),
+                allowed: format!(
+                    "allowed: a power of two from {} to {}, as {}",
+                    show_size(MAX_TRANSFER_MIN.into()),
+                    show_size(MAX_TRANSFER_MAX.into()),
+                    show_size(below.into())
+                ),
+            });
+        }
+        if !settings.in_capsule.is_multiple_of(512) {
+            problems.push(LimitProblem {
+                key: "in-capsule",
+                what: format!("{} bytes are no multiple of 512", settings.in_capsule),
+                allowed: format!(
+                    "allowed: multiples of 512 up to {}, or 0 for none",
+                    show_size(IN_CAPSULE_MAX.into())
+                ),
+            });
+        }
+        if settings.in_capsule > settings.max_transfer {
+            problems.push(LimitProblem {
+                key: "in-capsule",
+                what: "it is more than max-transfer".into(),
+                allowed: format!("allowed: up to {}", show_size(settings.max_transfer.into())),
+            });
+        }
+        if !settings.keep_alive_min.as_millis().is_multiple_of(100) {
+            problems.push(LimitProblem {
+                key: "keep-alive-min",
+                what: "it is no multiple of 100 ms, the unit hosts are told it in".into(),
+                allowed: "allowed: multiples of 100ms".into(),
+            });
+        }
+        // A chunk for each reactor that holds one I/O, and as much again to share.
+        let least = (2 * self.needs.reactors.max(1) * CHUNK) as u64;
+        if settings.buffer_memory < least {
+            problems.push(LimitProblem {
+                key: "buffer-memory",
+                what: format!(
+                    "{} are too little for {} reactors",
+                    show_size(settings.buffer_memory),
+                    self.needs.reactors
+                ),
+                allowed: format!("allowed: at least {}, or fewer reactors", show_size(least)),
+            });
+        }
+    }
+
+    fn check_machine(&self, open_files_max: u64, problems: &mut Vec<LimitProblem>) {
+        if self.open_files <= open_files_max {
+            return;
+        }
+        let besides = self.open_files - u64::from(self.settings.connections);
+        problems.push(LimitProblem {
+            key: "connections",
+            what: format!(
+                "it takes {} file descriptors, but the process may have {open_files_max}",
+                self.open_files
+            ),
+            allowed: if besides < open_files_max {
+                format!(
+                    "allowed: up to {}, or raise the limit (ulimit -Hn, LimitNOFILE=)",
+                    open_files_max - besides
+                )
+            } else {
+                "raise the limit (ulimit -Hn, LimitNOFILE=) or serve fewer files".into()
+            },
+        });
+    }
+}
+
+/// What the limits cost: one text for the log and for `--check`.
+impl fmt::Display for Limits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let settings = &self.settings;
+        write!(
+            f,
+            "memory cost: buffers up to {} for data (buffer-memory) and up to {} in reserve \
+             ({} connections x {} entries x {} in-capsule, {} reactors x {} admin buffers), \
+             resident only as used; a command moves up to {} (MDTS {}); \
+             {} file descriptors with every connection",
+            show_size(settings.buffer_memory),
+            show_size(self.reserve),
+            settings.connections,
+            settings.queue_depth,
+            show_size(in_capsule_slot(settings)),
+            self.needs.reactors,
+            self.admin_buffers,
+            show_size(settings.max_transfer.into()),
+            self.mdts,
+            self.open_files,
+        )
+    }
+}
+
+/// Raises this process's soft limit on file descriptors to what the limits take.
+///
+/// # Errors
+/// What the system says; [`Limits::derive`] has checked the hard limit.
+pub fn raise_open_files(limits: &Limits) -> std::io::Result<()> {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let now = getrlimit(Resource::Nofile);
+    if now.current.is_none_or(|current| current >= limits.open_files) {
+        return Ok(());
+    }
+    // As far as it goes: control-plane tools and libraries may want some, too.
+    setrlimit(Resource::Nofile, Rlimit { current: now.maximum, maximum: now.maximum })?;
+    Ok(())
+}
+
+fn mdts(max_transfer: u32) -> u8 {
+    let power = (max_transfer / PAGE).max(2).ilog2();
+    u8::try_from(power).unwrap_or(u8::MAX)
+}
+
+/// Bytes of the buffer a queue entry has promised for in-capsule data. A connection becomes an
+/// admin or an I/O queue: the larger of the two.
+fn in_capsule_slot(settings: &Settings) -> u64 {
+    let slot = settings.in_capsule.max(ADMIN_IN_CAPSULE).next_power_of_two();
+    u64::from(slot).max(MIN_CLASS as u64)
+}
+
+fn reserve(settings: &Settings, reactors: usize) -> u64 {
+    let connections = u64::from(settings.connections);
+    let early = EARLY_BUFFERS * u64::from(ADMIN_IN_CAPSULE);
+    let queue = u64::from(settings.queue_depth) * in_capsule_slot(settings);
+    let admin = (reactors * ADMIN_BUFFERS) as u64 * u64::from(settings.max_transfer);
+    // Each reactor rounds each of its sizes up to chunks: in-capsule (admin, I/O) and admin data.
+    let rounding = (reactors * 3 * CHUNK) as u64;
+    connections * (queue + early) + admin + rounding
+}
+
+fn open_files(settings: &Settings, needs: &Needs) -> u64 {
+    let reactors = needs.reactors as u64;
+    PROCESS_FILES
+        + u64::from(settings.connections)
+        + needs.listeners as u64
+        + needs.ram_devices as u64
+        + needs.file_devices as u64
+        + reactors * (REACTOR_FILES + needs.file_devices as u64 * FILE_QUEUE_FILES)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NEEDS: Needs = Needs { reactors: 2, listeners: 1, file_devices: 1, ram_devices: 1 };
+
+    fn problems(change: impl Fn(&mut Settings)) -> Vec<LimitProblem> {
+        let mut settings = Settings::default();
+        change(&mut settings);
+        Limits::derive(settings, &NEEDS, 1024).1
+    }
+
+    #[test]
+    fn the_defaults_go_together_and_cost_what_is_said() {
+        let (limits, problems) = Limits::derive(Settings::default(), &NEEDS, 1024);
+        assert_eq!(problems, []);
+        assert_eq!(limits.mdts, 8);
+        assert_eq!(limits.nvmf().mdts(), limits.mdts);
+        assert_eq!(limits.nvmf().max_transfer(), limits.settings.max_transfer);
+        // 256 connections x (128 entries + 2) x 8 KiB, 2 reactors x (4 x 1 MiB + 3 x 2 MiB).
+        assert_eq!(limits.reserve, (256 + 4 + 2 * (4 + 6)) << 20);
+        assert_eq!(limits.memory_cap(), (256 + 280) << 20);
+        assert_eq!(limits.open_files, 64 + 256 + 1 + 1 + 1 + 2 * (4 + 3));
+        assert_eq!(limits.requests_per_reactor, REQUESTS_AT_START);
+        let text = limits.to_string();
+        for part in ["256MiB for data", "280MiB in reserve", "MDTS 8", "337 file descriptors"] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+    }
+
+    #[test]
+    fn the_pool_takes_the_limits() {
+        for max_transfer in [MAX_TRANSFER_MIN, MAX_TRANSFER_MAX] {
+            let settings =
+                Settings { max_transfer, buffer_memory: BUFFER_MEMORY_MIN, ..Settings::default() };
+            let (limits, problems) = Limits::derive(settings, &NEEDS, 1024);
+            assert_eq!(problems, []);
+            let pool = nvmeof_core::dma::SharedPool::new(limits.pool()).unwrap();
+            let cores = [(); 2].map(|()| nvmeof_core::dma::CorePool::new(&pool));
+            for core in &cores {
+                core.reserve(limits.admin_buffers, max_transfer as usize).unwrap();
+                core.lease(max_transfer as usize).unwrap();
+            }
+        }
+    }
+
+    /// Every queue of every connection gets its in-capsule reserve, however they are spread.
+    #[test]
+    fn the_reserve_holds_what_is_promised() {
+        let settings = Settings { connections: 40, in_capsule: 16384, ..Settings::default() };
+        let (limits, _) = Limits::derive(settings, &NEEDS, 1024);
+        let pool = nvmeof_core::dma::SharedPool::new(limits.pool()).unwrap();
+        for split in [0, 7, 20, 40] {
+            let cores = [(); 2].map(|()| nvmeof_core::dma::CorePool::new(&pool));
+            let mut kept = Vec::new();
+            for core in &cores {
+                kept.push(core.reserve(limits.admin_buffers, 1 << 20).unwrap());
+            }
+            for connection in 0..40 {
+                let core = &cores[usize::from(connection >= split)];
+                let len = if connection % 3 == 0 { ADMIN_IN_CAPSULE } else { 16384 };
+                kept.push(core.reserve(EARLY_BUFFERS as usize, 8192).unwrap());
+                kept.push(core.reserve(settings.queue_depth.into(), len as usize).unwrap());
+            }
+        }
+    }
+
+    #[test]
+    fn what_does_not_go_together_is_told() {
+        let ms = Duration::from_millis;
+        for (found, key, part) in [
+            (problems(|s| s.max_transfer = 768 << 10), "max-transfer", "as 512KiB"),
+            (problems(|s| s.in_capsule = 1000), "in-capsule", "multiples of 512"),
+            (
+                problems(|s| {
+                    s.max_transfer = 8192;
+                    s.in_capsule = 16384;
+                }),
+                "in-capsule",
+                "up to 8KiB",
+            ),
+            (problems(|s| s.keep_alive_min = ms(1050)), "keep-alive-min", "multiples of 100ms"),
+            (problems(|s| s.buffer_memory = 6 << 20), "buffer-memory", "at least 8MiB"),
+            (problems(|s| s.connections = 1000), "connections", "up to 943"),
+        ] {
+            assert_eq!(found.len(), 1, "{found:?}");
+            assert_eq!(found[0].key, key);
+            assert!(found[0].allowed.contains(part), "{found:?}");
+        }
+        let (_, found) = Limits::derive(Settings::default(), &NEEDS, 16);
+        assert!(found[0].allowed.starts_with("raise the limit"), "{found:?}");
+    }
+
+    #[test]
+    fn a_budget_holds_one_command_and_fits_the_pool() {
+        let (limits, _) = Limits::derive(Settings::default(), &NEEDS, 1024);
+        assert_eq!(limits.default_budget(), 128 << 20);
+        assert!(limits.check_budget(limits.default_budget()).is_ok());
+        assert!(limits.check_budget(1 << 20).is_ok());
+        assert!(limits.check_budget((1 << 20) - 1).is_err());
+        let error = limits.check_budget(257 << 20).unwrap_err();
+        assert!(error.allowed.contains("1MiB (max-transfer) to 256MiB (buffer-memory)"));
+    }
+}
