@@ -130,7 +130,7 @@ impl IoQueue {
         self.counters.count_write(extent.len);
         Ok(IoCommand {
             source: Some(source),
-            fua: io.fua || self.controller.write_through(),
+            fua: io.fua || self.must_be_durable(namespace),
             ..command(sqe, namespace, IoKind::Write, extent)
         })
     }
@@ -164,7 +164,7 @@ impl IoQueue {
         let extent = extent(namespace, io.range)?;
         let deallocate = io.deallocate && namespace.spec.deallocate;
         Ok(IoCommand {
-            fua: io.fua || self.controller.write_through(),
+            fua: io.fua || self.must_be_durable(namespace),
             ..command(sqe, namespace, IoKind::WriteZeroes { deallocate }, extent)
         })
     }
@@ -195,7 +195,7 @@ impl IoQueue {
         let kind = IoKind::Deallocate { ranges: dsm.ranges };
         Ok(Outcome::Io(IoCommand {
             source: Some(source),
-            fua: self.controller.write_through(),
+            fua: self.must_be_durable(namespace),
             ..command(sqe, namespace, kind, Extent { offset: 0, len: 0 })
         }))
     }
@@ -234,6 +234,12 @@ impl IoQueue {
     fn writable_namespace(&self, nsid: u32) -> Result<&Namespace, Failure> {
         let namespace = self.namespace(nsid)?;
         if namespace.spec.read_only { Err(Failure::WriteProtected) } else { Ok(namespace) }
+    }
+
+    /// Is what a write changes to be on the medium when it completes, whatever its FUA bit says?
+    #[inline]
+    fn must_be_durable(&self, namespace: &Namespace) -> bool {
+        namespace.spec.volatile_cache && self.controller.write_through()
     }
 
     /// The extent of a command that is bounded by MDTS, and its length.

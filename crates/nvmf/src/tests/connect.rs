@@ -334,6 +334,17 @@ fn discovery_controllers_take_any_host_and_no_io_queue() {
 }
 
 #[test]
+fn queues_may_move_between_threads() {
+    fn is_send<T: Send>(value: T) -> T {
+        value
+    }
+    let target = target();
+    let queue = is_send(Queue::new(&target, PORT, "peer", 0));
+    std::thread::spawn(move || drop(queue)).join().unwrap();
+    assert_eq!(target.counts().queues, 0);
+}
+
+#[test]
 fn unknown_port_is_a_dead_queue() {
     let target = target();
     let mut queue = Queue::new(&target, PortId(99), "peer", 0);

@@ -1,5 +1,6 @@
 //! The NVM command set: every command, and every way it is refused.
 
+use nvmeof_wire::features::Fid;
 use nvmeof_wire::nvm::{BlockIo, DatasetManagement, DsmRange};
 use nvmeof_wire::opcode::IoOpcode;
 use nvmeof_wire::sqe::NSID_ALL;
@@ -77,6 +78,45 @@ fn fua_and_deallocate_are_handed_on() {
     assert_eq!(kind(&mut io, 4), IoKind::WriteZeroes { deallocate: false }, "it cannot");
     let plain = io.io(block(IoOpcode::WRITE_ZEROES, 1, 0, 1)).kind;
     assert_eq!(plain, IoKind::WriteZeroes { deallocate: false });
+}
+
+#[test]
+fn writes_are_durable_at_once_without_the_write_cache() {
+    let target = target();
+    let mut cached = spec();
+    cached.subsystems[0].namespaces[1].volatile_cache = false;
+    target.apply(cached).unwrap();
+    let (mut admin, cntlid) = enabled_admin(&target);
+    let mut io = connect_io(&target, cntlid, 1);
+    let mut fua = |nsid| {
+        let write = io.io(block(IoOpcode::WRITE, nsid, 0, 1)).fua;
+        let zeroes = io.io(block(IoOpcode::WRITE_ZEROES, nsid, 0, 1)).fua;
+        let trim = io.io(deallocate(nsid, 1)).fua;
+        assert!(!io.io(block(IoOpcode::READ, nsid, 0, 1)).fua);
+        assert!(write == zeroes && write == trim);
+        write
+    };
+    assert!(!fua(1));
+    admin.run(set_feature(Fid::VOLATILE_WRITE_CACHE, 0), &[]).ok();
+    assert!(fua(1));
+    assert!(!fua(2), "it has none");
+    admin.run(set_feature(Fid::VOLATILE_WRITE_CACHE, 1), &[]).ok();
+    assert!(!fua(1));
+}
+
+#[test]
+fn a_cache_the_host_was_not_told_of_is_written_through() {
+    let target = target();
+    let mut plain = spec();
+    for namespace in &mut plain.subsystems[0].namespaces {
+        namespace.volatile_cache = false;
+    }
+    target.apply(plain).unwrap();
+    let (_admin, cntlid) = enabled_admin(&target);
+    let mut io = connect_io(&target, cntlid, 1);
+    assert!(!io.io(block(IoOpcode::WRITE, 1, 0, 1)).fua);
+    target.apply(spec()).unwrap();
+    assert!(io.io(block(IoOpcode::WRITE, 1, 0, 1)).fua);
 }
 
 #[test]
