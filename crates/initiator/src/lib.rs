@@ -34,9 +34,13 @@ mod controller;
 mod discovery;
 mod error;
 mod fabric;
+#[cfg(any(test, feature = "fake-target"))]
+pub mod fake;
 mod options;
 mod queue;
 mod tcp;
+#[cfg(test)]
+mod tests;
 
 pub use address::{Address, AddressError, Endpoint, Fabric};
 pub use buffer::Buffer;

@@ -11,6 +11,8 @@ mod receive;
 mod send;
 mod slots;
 mod socket;
+#[cfg(test)]
+mod tests;
 
 use std::io::IoSlice;
 use std::time::{Duration, Instant};

@@ -1,0 +1,257 @@
+//! One connection of the target for tests.
+
+use std::collections::VecDeque;
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use nvmeof_wire::nvm::BlockIo;
+use nvmeof_wire::opcode::IoOpcode;
+use nvmeof_wire::sgl::Sgl;
+use nvmeof_wire::tcp::{
+    C2HData, CH_LEN, CapsuleCmd, CapsuleResp, CommonHeader, Framing, H2CData, ICReq, ICResp,
+    IcParams, PduHead, PduType, R2T, Receiver as End, RxRules, TcpError, TermReq,
+};
+use nvmeof_wire::zerocopy::{FromBytes, IntoBytes};
+use nvmeof_wire::{Cqe, Sqe, Status};
+
+use super::{Act, Target};
+
+/// Most in-capsule bytes of fabrics and admin commands.
+const ADMIN_IN_CAPSULE: u32 = 8192;
+
+pub(super) struct Connection {
+    stream: TcpStream,
+    pub(super) target: Arc<Target>,
+    rules: RxRules,
+    framing: Framing,
+    /// Commands that came while the data of another was awaited.
+    later: VecDeque<Pdu>,
+    pub(super) qid: u16,
+    pub(super) cc: u32,
+    pub(super) is_discovery: bool,
+}
+
+/// A PDU as received: its head, its header, its data.
+type Pdu = (PduHead, Vec<u8>, Vec<u8>);
+
+fn broken(what: impl std::fmt::Display) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what.to_string())
+}
+
+impl Connection {
+    pub(super) fn new(stream: TcpStream, target: Arc<Target>) -> Self {
+        let rules = RxRules::initial(End::Controller);
+        let framing = Framing::default();
+        let later = VecDeque::new();
+        Self { stream, target, rules, framing, later, qid: 0, cc: 0, is_discovery: false }
+    }
+
+    /// Until the host closes or the script ends it.
+    pub(super) fn serve(mut self) {
+        if self.initialize().is_ok() {
+            while self.command().is_ok() {}
+        }
+    }
+
+    fn initialize(&mut self) -> io::Result<()> {
+        self.stream.set_nodelay(true)?;
+        let (_, header, _) = self.receive()?;
+        let asked = ICReq::read_from_bytes(&header).map_err(broken)?.params().map_err(broken)?;
+        let traits = &self.target.traits;
+        let granted = IcParams {
+            pda: traits.cpda,
+            hdgst: asked.hdgst && traits.hdgst,
+            ddgst: asked.ddgst && traits.ddgst,
+            max: traits.max_h2c,
+        };
+        self.stream.write_all(ICResp::new(granted).as_bytes())?;
+        self.framing = Framing::new(granted.hdgst, granted.ddgst, asked.pda);
+        self.rules = RxRules {
+            receiver: End::Controller,
+            framing: Framing::new(granted.hdgst, granted.ddgst, granted.pda),
+            max_in_capsule: ADMIN_IN_CAPSULE.max(traits.in_capsule),
+            max_data: traits.max_h2c,
+        };
+        Ok(())
+    }
+
+    fn command(&mut self) -> io::Result<()> {
+        let (head, header, data) = match self.later.pop_front() {
+            Some(pdu) => pdu,
+            None => self.receive()?,
+        };
+        if head.pdu_type != PduType::CAPSULE_CMD {
+            return Err(broken(head.pdu_type));
+        }
+        let sqe = CapsuleCmd::read_from_bytes(&header).map_err(broken)?.sqe;
+        if self.qid == 0 || sqe.is_fabrics() {
+            self.admin(&sqe, &data)
+        } else {
+            self.io(&sqe, data)
+        }
+    }
+
+    fn io(&mut self, sqe: &Sqe, mut data: Vec<u8>) -> io::Result<()> {
+        let number = self.target.ios.fetch_add(1, Ordering::SeqCst);
+        let act = (self.target.script)(number, sqe.io_opcode());
+        match act {
+            Act::Silence => return Ok(()),
+            Act::HangUp => return Err(broken("hang up")),
+            Act::Terminate => {
+                let term = TermReq::new(End::Controller, TcpError::unsupported(8), 0);
+                self.stream.write_all(term.as_bytes())?;
+                // Held until the host closes.
+                let _ = self.stream.read(&mut [0]);
+                return Err(broken("terminated"));
+            }
+            Act::Fail(status) => return self.respond(sqe, status, 0),
+            _ => {}
+        }
+        let nsid = sqe.nsid.get();
+        let Some(&(blocks, shift)) = self.target.traits.namespaces.get(&nsid) else {
+            return self.respond(sqe, Status::INVALID_NAMESPACE_OR_FORMAT, 0);
+        };
+        let range = BlockIo::parse(sqe).range;
+        let len = u64::from(range.blocks) << shift;
+        let moves_data = matches!(sqe.io_opcode(), IoOpcode::READ | IoOpcode::WRITE);
+        if moves_data && !range.is_within(blocks) {
+            return self.respond(sqe, Status::LBA_OUT_OF_RANGE, 0);
+        }
+        if moves_data && u64::from(sqe.dptr.parse().length()) != len {
+            return self.respond(sqe, Status::DATA_SGL_LENGTH_INVALID, 0);
+        }
+        let at = usize::try_from(range.slba << shift).map_err(broken)?;
+        let len = usize::try_from(len).map_err(broken)?;
+        match sqe.io_opcode() {
+            IoOpcode::FLUSH => self.respond(sqe, Status::SUCCESS, 0),
+            IoOpcode::READ => {
+                let shifted = match act {
+                    Act::Shift(by) => at + (usize::try_from(by).map_err(broken)? << shift),
+                    _ => at,
+                };
+                let mut data = {
+                    let disks = self.target.disks();
+                    let disk = disks.get(&nsid).ok_or_else(|| broken("no disk"))?;
+                    let end = disk.len();
+                    (shifted..shifted + len).map(|at| disk[at % end]).collect::<Vec<u8>>()
+                };
+                if act == Act::FlipBit {
+                    data[len / 2] ^= 4;
+                }
+                self.send_data(sqe, &data, self.target.traits.success_flag, act == Act::BadDigest)
+            }
+            IoOpcode::WRITE => {
+                if let Sgl::Transport { length } = sqe.dptr.parse() {
+                    data = self.pull(sqe, length)?;
+                }
+                let stored = match act {
+                    Act::Drop => 0,
+                    Act::Tear => len / 2,
+                    _ => len,
+                };
+                if let Some(disk) = self.target.disks().get_mut(&nsid) {
+                    disk[at..at + stored].copy_from_slice(&data[..stored]);
+                }
+                self.respond(sqe, Status::SUCCESS, 0)
+            }
+            _ => self.respond(sqe, Status::INVALID_OPCODE, 0),
+        }
+    }
+
+    /// Fetches the data of a write, one R2T after the other.
+    fn pull(&mut self, sqe: &Sqe, length: u32) -> io::Result<Vec<u8>> {
+        let mut data = Vec::new();
+        let mut asked = 0;
+        while asked < length {
+            let piece = (length - asked).min(self.target.traits.r2t_piece);
+            let ttag = 0x1234;
+            let r2t = R2T::new(self.framing, sqe.cid.get(), ttag, asked, piece);
+            self.send(r2t.as_bytes(), &[], false)?;
+            asked += piece;
+            while data.len() < asked as usize {
+                let (head, header, part) = self.receive()?;
+                if head.pdu_type == PduType::CAPSULE_CMD {
+                    self.later.push_back((head, header, part));
+                    continue;
+                }
+                let pdu = H2CData::read_from_bytes(&header).map_err(broken)?;
+                pdu.check(&head).map_err(broken)?;
+                let of_this = pdu.ttag.get() == ttag && pdu.cccid == sqe.cid;
+                if !of_this || pdu.datao.get() as usize != data.len() {
+                    return Err(broken("H2CData out of order"));
+                }
+                data.extend(part);
+            }
+        }
+        Ok(data)
+    }
+
+    /// Data to the host, and the end of the command.
+    pub(super) fn send_data(
+        &mut self,
+        sqe: &Sqe,
+        data: &[u8],
+        success_flag: bool,
+        bad_digest: bool,
+    ) -> io::Result<()> {
+        let piece = self.target.traits.c2h_piece as usize;
+        let mut offset = 0;
+        for part in data.chunks(piece) {
+            let last = offset + part.len() == data.len();
+            let (datao, len) = (u32::try_from(offset), u32::try_from(part.len()));
+            let (datao, len) = (datao.map_err(broken)?, len.map_err(broken)?);
+            let cid = sqe.cid.get();
+            let header = C2HData::new(self.framing, cid, datao, len, last, last && success_flag);
+            self.send(header.as_bytes(), part, bad_digest)?;
+            offset += part.len();
+        }
+        if success_flag && !data.is_empty() {
+            Ok(())
+        } else {
+            self.respond(sqe, Status::SUCCESS, 0)
+        }
+    }
+
+    pub(super) fn respond(&mut self, sqe: &Sqe, status: Status, result: u64) -> io::Result<()> {
+        let cqe = Cqe::new(sqe.cid.get(), status).with_result(result);
+        self.send(CapsuleResp::new(self.framing, cqe).as_bytes(), &[], false)
+    }
+
+    fn send(&mut self, header: &[u8], data: &[u8], bad_digest: bool) -> io::Result<()> {
+        let mut bytes = header.to_vec();
+        if self.framing.hdgst {
+            bytes.extend(crc_fast::crc32_iscsi(header).to_le_bytes());
+        }
+        bytes.extend(data);
+        if self.framing.ddgst && !data.is_empty() {
+            let digest = crc_fast::crc32_iscsi(data) ^ u32::from(bad_digest);
+            bytes.extend(digest.to_le_bytes());
+        }
+        self.stream.write_all(&bytes)
+    }
+
+    /// One PDU, checked as a controller checks it.
+    fn receive(&mut self) -> io::Result<Pdu> {
+        let mut header = vec![0; CH_LEN];
+        self.stream.read_exact(&mut header)?;
+        let ch = CommonHeader::read_from_bytes(&header).map_err(broken)?;
+        let head = self.rules.check(&ch).map_err(broken)?;
+        let mut rest = vec![0; head.plen as usize - CH_LEN];
+        self.stream.read_exact(&mut rest)?;
+        header.extend(rest);
+        let data_at = usize::from(head.data_offset);
+        let data = header.split_off(data_at.min(header.len()));
+        let (hlen, data_len) = (usize::from(head.hlen), head.data_len as usize);
+        let digest = |bytes: &[u8]| crc_fast::crc32_iscsi(bytes).to_le_bytes();
+        if head.hdgst && header[hlen..hlen + 4] != digest(&header[..hlen]) {
+            return Err(broken("header digest"));
+        }
+        if head.ddgst && data[data_len..] != digest(&data[..data_len]) {
+            return Err(broken("data digest"));
+        }
+        header.truncate(hlen);
+        Ok((head, header, data[..data_len].to_vec()))
+    }
+}

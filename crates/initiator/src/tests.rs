@@ -1,0 +1,271 @@
+//! The host's whole sequence against the target for tests.
+
+use std::time::{Duration, Instant};
+
+use nvmeof_wire::opcode::IoOpcode;
+use nvmeof_wire::{Nqn, Status};
+
+use crate::fake::{Act, FakeTarget, Traits, name};
+use crate::{
+    Buffer, CommandError, Completed, Controller, Endpoint, Error, Io, IoKind, IoQueue,
+    NamespaceInfo, Options, RejectReason, discover, nanos,
+};
+
+fn io(token: u64, slba: u64, blocks: u32, kind: IoKind) -> Io {
+    Io { token, nsid: 1, slba, blocks, kind }
+}
+
+fn data(len: usize) -> Vec<u8> {
+    (0..len).map(|at| (at * 13 + at / 256).to_le_bytes()[0]).collect()
+}
+
+fn write(token: u64, slba: u64, bytes: &[u8]) -> Io {
+    let blocks = u32::try_from(bytes.len() / 512).unwrap();
+    io(token, slba, blocks, IoKind::Write { data: Buffer::from(bytes), fua: false })
+}
+
+fn read(token: u64, slba: u64, len: usize) -> Io {
+    let blocks = u32::try_from(len / 512).unwrap();
+    io(token, slba, blocks, IoKind::Read(Buffer::zeroed(len)))
+}
+
+/// Polls until `count` commands have completed.
+fn complete(
+    controller: &Controller,
+    queue: &mut IoQueue,
+    count: usize,
+) -> Result<Vec<Completed>, (Error, Vec<Completed>)> {
+    let mut done = Vec::new();
+    while done.len() < count {
+        if let Err(error) =
+            queue.flush().and_then(|()| queue.poll(controller.clock().now(), &mut done))
+        {
+            return Err((error, done));
+        }
+        queue.wait(Duration::from_millis(100));
+    }
+    Ok(done)
+}
+
+fn one(controller: &Controller, queue: &mut IoQueue, io: Io) -> Completed {
+    queue.submit(io, controller.clock().now()).unwrap();
+    complete(controller, queue, 1).unwrap().pop().unwrap()
+}
+
+#[test]
+fn the_whole_sequence() {
+    let target = FakeTarget::start(Traits {
+        namespaces: [(1, (4096, 9)), (3, (100, 12)), (7, (0, 9))].into(),
+        ..Traits::default()
+    });
+    let mut controller = Controller::connect(&target.endpoint(), &Options::default()).unwrap();
+    let info = controller.info().clone();
+    assert_eq!((info.serial.as_str(), info.model.as_str()), ("FAKE0001", "fake target"));
+    assert_eq!((info.cntlid, info.queues, info.max_entries), (7, 1, 128));
+    assert_eq!((info.max_transfer, info.in_capsule), (Some(131_072), 8192));
+    // Namespace 7 has no size: it went away.
+    let (a, b) = (controller.namespaces()[0], controller.namespaces()[1]);
+    assert_eq!(controller.namespaces().len(), 2);
+    assert_eq!(a, NamespaceInfo { nsid: 1, blocks: 4096, block_size: 512, metadata: 0 });
+    assert_eq!(b, NamespaceInfo { nsid: 3, blocks: 100, block_size: 4096, metadata: 0 });
+    let mut queue = controller.open_queue().unwrap();
+    assert_eq!((queue.qid(), queue.depth()), (1, 127));
+    assert!(matches!(controller.open_queue(), Err(Error::Unusable { .. })));
+    let bytes = data(4096);
+    assert_eq!(one(&controller, &mut queue, write(1, 8, &bytes)).result, Ok(0));
+    assert_eq!(one(&controller, &mut queue, io(2, 0, 0, IoKind::Flush)).result, Ok(0));
+    let done = one(&controller, &mut queue, read(3, 8, 4096));
+    assert_eq!((done.token, done.result), (3, Ok(0)));
+    assert!(done.buffer.unwrap().as_slice() == bytes);
+    let done = one(&controller, &mut queue, read(4, 4095, 1024));
+    let Err(CommandError::Status { status, .. }) = done.result else { panic!("{done:?}") };
+    assert_eq!(status.code(), Status::LBA_OUT_OF_RANGE);
+    drop(queue);
+    controller.disconnect().unwrap();
+    assert_eq!(target.shutdowns(), 1);
+}
+
+#[test]
+fn every_way_to_move_data() {
+    let options = |hdgst, ddgst| Options { hdgst, ddgst, depth: 8, ..Options::default() };
+    for (hdgst, ddgst) in [(false, false), (true, false), (false, true), (true, true)] {
+        for (in_capsule, success_flag, cpda) in [(0, true, 0), (4096, false, 31), (65_536, true, 1)]
+        {
+            let target =
+                FakeTarget::start(Traits { in_capsule, success_flag, cpda, ..Traits::default() });
+            let mut controller =
+                Controller::connect(&target.endpoint(), &options(hdgst, ddgst)).unwrap();
+            let mut queue = controller.open_queue().unwrap();
+            assert_eq!(queue.depth(), 8);
+            for len in [512, 4096, 8192, 65_536, 131_072] {
+                let bytes = data(len);
+                let (now, blocks) = (controller.clock().now(), len as u64 / 512);
+                for token in 0..3 {
+                    queue.submit(write(token, token * blocks, &bytes), now).unwrap();
+                }
+                for completed in complete(&controller, &mut queue, 3).unwrap() {
+                    assert_eq!(completed.result, Ok(0), "write of {len}");
+                }
+                for token in 0..3 {
+                    queue.submit(read(token, token * blocks, len), now).unwrap();
+                }
+                for completed in complete(&controller, &mut queue, 3).unwrap() {
+                    assert_eq!(completed.result, Ok(0), "read of {len}");
+                    assert!(completed.buffer.unwrap().as_slice() == bytes, "read of {len}");
+                }
+            }
+        }
+    }
+}
+
+fn refused(traits: Traits, subnqn: Option<Nqn>, options: &Options) -> String {
+    let target = FakeTarget::start(traits);
+    let mut endpoint = target.endpoint();
+    if let Some(subnqn) = subnqn {
+        endpoint.subnqn = subnqn;
+    }
+    Controller::connect(&endpoint, options).unwrap_err().to_string()
+}
+
+#[test]
+fn a_refusal_says_what_to_do() {
+    let options = Options::default();
+    let unknown = refused(Traits::default(), Some(name("nqn.2026-11.io.x:other")), &options);
+    assert!(unknown.contains("nvmeof-perf discover --connect tcp://127.0.0.1:"), "{unknown}");
+    assert!(unknown.contains("nqn.2026-11.io.x:other"), "{unknown}");
+    let hosts = vec![name("nqn.2026-11.io.x:host")];
+    let forbidden = refused(Traits { hosts, ..Traits::default() }, None, &options);
+    assert!(forbidden.contains("not allowed") && forbidden.contains("--hostnqn"), "{forbidden}");
+    let asked = Options { hdgst: true, ..Options::default() };
+    let digest = refused(Traits { hdgst: false, ..Traits::default() }, None, &asked);
+    assert!(digest.contains("header digest") && digest.contains("--hdgst"), "{digest}");
+}
+
+#[test]
+fn nobody_there() {
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let endpoint: Endpoint = format!("tcp://127.0.0.1:{port}/nqn.x").parse().unwrap();
+    let error = Controller::connect(&endpoint, &Options::default()).unwrap_err();
+    assert!(matches!(error, Error::Connect { .. }), "{error}");
+    assert!(error.to_string().contains("is a target listening there?"), "{error}");
+}
+
+#[test]
+fn a_peer_that_says_nothing_is_given_up() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let endpoint: Endpoint = format!("tcp://127.0.0.1:{port}/nqn.x").parse().unwrap();
+    let options = Options { connect_timeout: Duration::from_millis(50), ..Options::default() };
+    let error = Controller::connect(&endpoint, &options).unwrap_err();
+    assert!(matches!(&error, Error::Timeout { what, .. } if what == "ICReq"), "{error}");
+}
+
+#[test]
+fn a_peer_that_is_no_nvme_tcp_target_is_told_from_one() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let thread = std::thread::spawn(move || {
+        use std::io::{Read, Write};
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.read_exact(&mut [0; 128]).unwrap();
+        stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").unwrap();
+        // The host says why in a TermReq, then closes.
+        let mut rest = Vec::new();
+        let _ = stream.read_to_end(&mut rest);
+        rest
+    });
+    let endpoint: Endpoint = format!("tcp://127.0.0.1:{port}/nqn.x").parse().unwrap();
+    let error = Controller::connect(&endpoint, &Options::default()).unwrap_err();
+    assert!(matches!(error, Error::Protocol { .. }), "{error}");
+    assert_eq!(thread.join().unwrap()[0], 0x02, "an H2CTermReq");
+}
+
+fn scripted(act: Act) -> (FakeTarget, Controller, IoQueue) {
+    let script = move |number: u64, _: IoOpcode| if number == 2 { act } else { Act::Serve };
+    let target = FakeTarget::scripted(Traits::default(), Box::new(script));
+    let options = Options { ddgst: true, ..Options::default() };
+    let mut controller = Controller::connect(&target.endpoint(), &options).unwrap();
+    let queue = controller.open_queue().unwrap();
+    (target, controller, queue)
+}
+
+/// Three reads, of which the third meets `act`.
+fn third_read(act: Act) -> Result<Vec<Completed>, (Error, Vec<Completed>)> {
+    let (_target, controller, mut queue) = scripted(act);
+    let now = controller.clock().now();
+    for token in 0..3 {
+        queue.submit(read(token, 0, 4096), now).unwrap();
+    }
+    complete(&controller, &mut queue, 3)
+}
+
+#[test]
+fn a_failed_command_is_alone() {
+    let third = |act| third_read(act).unwrap().pop().unwrap().result;
+    assert_eq!(third(Act::BadDigest), Err(CommandError::DataDigest));
+    let status = Status::UNRECOVERED_READ_ERROR;
+    assert_eq!(third(Act::Fail(status)), Err(CommandError::Status { status, dw0: 0 }));
+}
+
+#[test]
+fn a_lost_connection_gives_every_command_back() {
+    let (error, done) = third_read(Act::HangUp).unwrap_err();
+    assert!(matches!(error, Error::Closed { .. } | Error::Io { .. }), "{error}");
+    assert_eq!(done.len(), 3);
+    assert_eq!(done[2].result, Err(CommandError::ConnectionLost));
+    assert!(done[2].buffer.is_some());
+    let (error, done) = third_read(Act::Terminate).unwrap_err();
+    assert!(matches!(error, Error::Terminated { .. }), "{error}");
+    assert_eq!(done.len(), 3);
+}
+
+#[test]
+fn a_command_without_an_answer_times_out() {
+    let (_target, controller, mut queue) = scripted(Act::Silence);
+    let now = controller.clock().now();
+    for token in 0..3 {
+        queue.submit(read(token, 0, 4096), now).unwrap();
+    }
+    let mut done = complete(&controller, &mut queue, 2).unwrap();
+    // The time is handed in, so nobody has to wait for it.
+    let late = now + nanos(Options::default().io_timeout);
+    queue.poll(late - 1, &mut done).unwrap();
+    assert_eq!(queue.in_flight(), 1);
+    // The queue looks at its deadlines ten times a second.
+    let error = queue.poll(late + 100_000_000, &mut done).unwrap_err();
+    assert!(matches!(error, Error::Timeout { .. }), "{error}");
+    assert_eq!(done[2].result, Err(CommandError::TimedOut));
+    assert_eq!(queue.in_flight(), 0);
+    let rejected = queue.submit(read(9, 0, 512), late).unwrap_err();
+    assert_eq!(rejected.why, RejectReason::Closed);
+    assert!(queue.poll(late, &mut done).is_err());
+}
+
+#[test]
+fn keep_alive_is_sent_in_time() {
+    let target = FakeTarget::start(Traits::default());
+    let options = Options { keep_alive: Duration::from_millis(60), ..Options::default() };
+    let mut controller = Controller::connect(&target.endpoint(), &options).unwrap();
+    let until = Instant::now() + Duration::from_secs(20);
+    while target.keep_alives() < 3 {
+        controller.poll().unwrap();
+        assert!(Instant::now() < until, "no keep alive was sent");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    controller.disconnect().unwrap();
+}
+
+#[test]
+fn discovery_lists_everything_however_long() {
+    for records in [0, 1, 200] {
+        let target = FakeTarget::start(Traits { discovery_records: records, ..Traits::default() });
+        let log = discover(&target.address(), &Options::default()).unwrap();
+        assert_eq!((log.generation, log.entries.len()), (5, records));
+        for (number, entry) in log.entries.iter().enumerate() {
+            assert_eq!(entry.subnqn, format!("nqn.2026-11.io.x:{number}"));
+            let endpoint = format!("tcp://127.0.0.1:4420/nqn.2026-11.io.x:{number}");
+            assert_eq!(entry.endpoint(), Some(endpoint));
+        }
+        assert_eq!(target.shutdowns(), 1);
+    }
+}
