@@ -56,7 +56,8 @@ pub trait BlockDevice: Send + Sync + Debug {
 /// One reactor's way to a device. Every operation taken by [`submit`](Self::submit) comes out of
 /// [`poll`](Self::poll) exactly once, in any order.
 pub trait BlockQueue: Debug {
-    /// Takes an operation. It may start at once or with the next [`poll`](Self::poll).
+    /// Takes an operation. It may start at once or with the next [`poll`](Self::poll): poll
+    /// once more before sleeping on [`event_fd`](Self::event_fd).
     ///
     /// # Errors
     /// Hands the operation back: the queue is full (poll, then try again) or broken.

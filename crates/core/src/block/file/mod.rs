@@ -8,6 +8,8 @@ mod medium;
 mod open;
 mod queue;
 mod ring;
+#[cfg(test)]
+mod tests;
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -1,0 +1,277 @@
+//! The device on real files: what it opens and refuses, and that it does what it says.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+
+use super::*;
+use crate::block::{BlockError, BlockOpKind, RejectedWhy};
+
+const MIB: u64 = 1 << 20;
+
+fn why(result: Result<FileDevice, OpenError>) -> OpenErrorWhy {
+    result.expect_err("must not open").why
+}
+
+#[test]
+fn reads_what_was_written_on_every_file_system_and_mode() {
+    for block_size in [512, 4096] {
+        for (_folder, config) in configs(4 * MIB, block_size) {
+            let device = FileDevice::open(&config).unwrap();
+            assert_eq!((device.info().size, device.info().block_size), (4 * MIB, block_size));
+            assert!(device.info().volatile_cache && device.info().write_zeroes);
+            let pool = pool();
+            let mut queue = device.open_queue(&pool).unwrap();
+            let block = block_size as usize;
+            let buf = pool.lease(3 * block).unwrap();
+            let done = run(&mut *queue, BlockOp::read(1, MIB, buf));
+            assert_eq!(done.result, Ok(()));
+            assert!(done.buf.unwrap().as_slice().iter().all(|b| *b == 0), "a new file is zero");
+            for fua in [false, true] {
+                let byte = 0xa0 | u8::from(fua);
+                let write = BlockOp::write(2, MIB, filled(&pool, 3 * block, byte), fua);
+                assert_eq!(run(&mut *queue, write).result, Ok(()), "{config:?}");
+                assert_eq!(run(&mut *queue, BlockOp::flush(3)).result, Ok(()));
+                let buf = filled(&pool, 5 * block, 0xff);
+                let done = run(&mut *queue, BlockOp::read(4, MIB - u64::from(block_size), buf));
+                assert_eq!((done.token, done.result), (4, Ok(())));
+                let got = done.buf.unwrap();
+                let expect: Vec<u8> = (0..5 * block)
+                    .map(|i| if (1..4).contains(&(i / block)) { byte } else { 0 })
+                    .collect();
+                assert_eq!(got.as_slice(), expect);
+            }
+            drop(queue);
+            assert_eq!(pool.leased(), 0);
+            let bytes = fs::read(&config.path).unwrap();
+            assert_eq!((bytes.len() as u64, bytes[MIB as usize]), (4 * MIB, 0xa1));
+        }
+    }
+}
+
+#[test]
+fn many_operations_at_once_all_come_back_with_their_own_data() {
+    for (_folder, mut config) in configs(8 * MIB, 4096) {
+        config.queue_depth = 64;
+        let device = FileDevice::open(&config).unwrap();
+        let pool = pool();
+        let mut queue = device.open_queue(&pool).unwrap();
+        let mut done = Vec::new();
+        for round in 0..4_u8 {
+            for token in 0..256_u64 {
+                let byte = (token as u8) ^ round;
+                let mut op =
+                    BlockOp::write(token, token * 8192, filled(&pool, 8192, byte), token % 9 == 0);
+                while let Err(rejected) = queue.submit(op) {
+                    assert_eq!(rejected.why, RejectedWhy::QueueFull);
+                    assert_eq!(queue.in_flight(), 64);
+                    op = rejected.op;
+                    queue.poll(&mut done);
+                }
+            }
+            done.append(&mut finish(&mut *queue));
+            for completed in done.drain(..) {
+                assert_eq!(completed.result, Ok(()));
+                assert_eq!(completed.buf.unwrap().as_slice()[0], (completed.token as u8) ^ round);
+            }
+            for chunk in 0..4 {
+                for token in chunk * 64..(chunk + 1) * 64 {
+                    let buf = filled(&pool, 8192, 0xee);
+                    queue.submit(BlockOp::read(token, token * 8192, buf)).unwrap();
+                }
+                for completed in finish(&mut *queue) {
+                    let byte = (completed.token as u8) ^ round;
+                    assert!(completed.buf.unwrap().as_slice().iter().all(|b| *b == byte));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn write_zeroes_and_deallocate_read_as_zero_and_free() {
+    for (_folder, config) in configs(4 * MIB, 4096) {
+        let device = FileDevice::open(&config).unwrap();
+        assert!(device.info().deallocate, "the usual file systems punch holes");
+        let pool = pool();
+        let mut queue = device.open_queue(&pool).unwrap();
+        let read = |queue: &mut dyn BlockQueue, offset| {
+            let done = run(queue, BlockOp::read(9, offset, pool.lease(4096).unwrap()));
+            done.result.unwrap();
+            done.buf.unwrap().as_slice()[0]
+        };
+        let zeroing = [
+            BlockOp::write_zeroes(1, MIB, 2 * MIB, false, false),
+            BlockOp::write_zeroes(2, MIB, 2 * MIB, true, true),
+            BlockOp::deallocate(3, MIB, 2 * MIB),
+        ];
+        for op in zeroing {
+            for offset in (0..4 * MIB).step_by(MIB as usize) {
+                let write = BlockOp::write(0, offset, filled(&pool, MIB as usize, 7), true);
+                assert_eq!(run(&mut *queue, write).result, Ok(()));
+            }
+            let before = fs::metadata(&config.path).unwrap().blocks();
+            let frees = op.kind != BlockOpKind::WriteZeroes { fua: false, deallocate: false };
+            assert_eq!(run(&mut *queue, op).result, Ok(()));
+            let offsets = [0, MIB, 2 * MIB, 3 * MIB, 3 * MIB - 4096];
+            let found = offsets.map(|offset| read(&mut *queue, offset));
+            assert_eq!(found, [7, 0, 0, 7, 0]);
+            assert_eq!(run(&mut *queue, BlockOp::flush(5)).result, Ok(()));
+            let after = fs::metadata(&config.path).unwrap().blocks();
+            assert!(!frees || after + 2 * MIB / 512 <= before, "{before} blocks, then {after}");
+        }
+    }
+}
+
+#[test]
+fn operations_that_make_no_sense_are_refused_with_the_right_error() {
+    for (_folder, mut config) in configs(MIB, 4096) {
+        let device = FileDevice::open(&config).unwrap();
+        let pool = pool();
+        let mut queue = device.open_queue(&pool).unwrap();
+        let cases = [
+            (
+                BlockOp::read(0, MIB, pool.lease(4096).unwrap()),
+                BlockError::OutOfRange { offset: MIB, len: 4096 },
+            ),
+            (
+                BlockOp::read(0, u64::MAX, pool.lease(4096).unwrap()),
+                BlockError::OutOfRange { offset: u64::MAX, len: 4096 },
+            ),
+            (
+                BlockOp::read(0, 512, pool.lease(4096).unwrap()),
+                BlockError::Misaligned { offset: 512, len: 4096 },
+            ),
+            (
+                BlockOp::write(0, 0, pool.lease(100).unwrap(), false),
+                BlockError::Misaligned { offset: 0, len: 100 },
+            ),
+            (
+                BlockOp { len: 8192, ..BlockOp::read(0, 0, pool.lease(4096).unwrap()) },
+                BlockError::Misaligned { offset: 0, len: 8192 },
+            ),
+            (BlockOp::deallocate(0, 4096, MIB), BlockError::OutOfRange { offset: 4096, len: MIB }),
+        ];
+        for (op, error) in cases {
+            assert_eq!(run(&mut *queue, op).result, Err(error));
+        }
+        drop((queue, device));
+        config.read_only = true;
+        let device = FileDevice::open(&config).unwrap();
+        let mut queue = device.open_queue(&pool).unwrap();
+        let write = BlockOp::write(0, 0, pool.lease(4096).unwrap(), false);
+        assert_eq!(run(&mut *queue, write).result, Err(BlockError::ReadOnly));
+        assert_eq!(
+            run(&mut *queue, BlockOp::deallocate(0, 0, 4096)).result,
+            Err(BlockError::ReadOnly)
+        );
+        assert_eq!(run(&mut *queue, BlockOp::read(0, 0, pool.lease(4096).unwrap())).result, Ok(()));
+        drop(queue);
+        assert_eq!(pool.leased(), 0);
+    }
+}
+
+#[test]
+fn a_file_that_shrank_under_us_is_an_error_and_not_old_memory() {
+    for (_folder, config) in configs(MIB, 4096) {
+        let device = FileDevice::open(&config).unwrap();
+        let pool = pool();
+        let mut queue = device.open_queue(&pool).unwrap();
+        fs::OpenOptions::new().write(true).open(&config.path).unwrap().set_len(4096 * 3).unwrap();
+        let done = run(&mut *queue, BlockOp::read(0, 4096 * 2, pool.lease(4096 * 2).unwrap()));
+        assert_eq!(done.result, Err(BlockError::Media { errno: libc::ENODATA }));
+        let done = run(&mut *queue, BlockOp::read(0, 4096 * 2, pool.lease(4096).unwrap()));
+        assert_eq!(done.result, Ok(()));
+    }
+}
+
+#[test]
+fn a_second_server_is_kept_out_until_the_first_is_gone() {
+    for (_folder, config) in configs(MIB, 512) {
+        let first = FileDevice::open(&config).unwrap();
+        let error = FileDevice::open(&config).unwrap_err();
+        assert!(matches!(error.why, OpenErrorWhy::InUse));
+        assert!(error.to_string().contains("in use"), "{error}");
+        assert!(error.to_string().starts_with(config.path.to_str().unwrap()));
+        let reader = FileConfig { read_only: true, ..config.clone() };
+        assert!(matches!(why(FileDevice::open(&reader)), OpenErrorWhy::InUse));
+        config.check().unwrap();
+        drop(first);
+        let readers = [FileDevice::open(&reader).unwrap(), FileDevice::open(&reader).unwrap()];
+        assert!(matches!(why(FileDevice::open(&config)), OpenErrorWhy::InUse));
+        drop(readers);
+        FileDevice::open(&config).unwrap();
+    }
+}
+
+#[test]
+fn sizes_are_made_checked_and_explained() {
+    for folder in folders() {
+        let path = folder.path().join("disk");
+        let plain = FileConfig::new("disk", &path, 4096);
+        let sized = |size| FileConfig { size: Some(size), ..plain.clone() };
+        assert!(matches!(plain.check().unwrap_err().why, OpenErrorWhy::Missing));
+        assert!(matches!(why(FileDevice::open(&plain)), OpenErrorWhy::Missing));
+        let reader = FileConfig { read_only: true, ..sized(MIB) };
+        assert!(matches!(reader.check().unwrap_err().why, OpenErrorWhy::Missing));
+        assert!(matches!(why(FileDevice::open(&reader)), OpenErrorWhy::Missing));
+        sized(MIB).check().unwrap();
+        assert!(!path.exists(), "a check creates nothing");
+        assert!(matches!(sized(100).check().unwrap_err().why, OpenErrorWhy::Empty { .. }));
+
+        // Not a whole number of blocks: the rest is not served.
+        let device = FileDevice::open(&sized((1 << 30) + 100)).unwrap();
+        assert_eq!(device.info().size, 1 << 30);
+        let meta = fs::metadata(&path).unwrap();
+        assert_eq!((meta.len(), meta.permissions().mode() & 0o777), ((1 << 30) + 100, 0o600));
+        assert!(meta.blocks() < 64, "a new file is sparse");
+        drop(device);
+        assert_eq!(FileDevice::open(&plain).unwrap().info().size, 1 << 30);
+        for size in [1 << 20, 1 << 31] {
+            assert!(matches!(why(FileDevice::open(&sized(size))), OpenErrorWhy::Size { .. }));
+            let error = sized(size).check().unwrap_err().to_string();
+            assert!(
+                error.contains(&size.to_string()) && error.contains("leave the size out"),
+                "{error}"
+            );
+        }
+        fs::write(&path, [1; 100]).unwrap();
+        assert!(matches!(why(FileDevice::open(&plain)), OpenErrorWhy::Empty { .. }));
+        fs::write(&path, []).unwrap();
+        assert_eq!(FileDevice::open(&sized(MIB)).unwrap().info().size, MIB);
+    }
+}
+
+#[test]
+fn what_is_no_disk_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let open = |path: &std::path::Path| why(FileDevice::open(&FileConfig::new("d", path, 512)));
+    assert!(matches!(open(folder.path()), OpenErrorWhy::Kind("a directory")));
+    assert!(matches!(open("/dev/zero".as_ref()), OpenErrorWhy::Kind("a character device")));
+    let missing =
+        FileConfig { size: Some(MIB), ..FileConfig::new("d", "/no/such/folder/disk", 512) };
+    assert!(matches!(missing.check().unwrap_err().why, OpenErrorWhy::System { .. }));
+    assert!(matches!(why(FileDevice::open(&missing)), OpenErrorWhy::System { .. }));
+    let path = folder.path().join("disk");
+    fs::write(&path, vec![0; 8192]).unwrap();
+    for block_size in [0, 1, 1024, 8192] {
+        let config = FileConfig::new("d", &path, block_size);
+        assert!(matches!(config.check().unwrap_err().why, OpenErrorWhy::BlockSize(_)));
+        assert!(matches!(why(FileDevice::open(&config)), OpenErrorWhy::BlockSize(_)));
+    }
+}
+
+#[test]
+fn direct_io_is_used_where_it_goes_and_can_be_required() {
+    for folder in folders() {
+        let path = folder.path().join("disk");
+        let base = FileConfig { size: Some(MIB), ..FileConfig::new("disk", path, 4096) };
+        let auto = FileDevice::open(&base).unwrap().mode.direct;
+        let never = FileConfig { direct: Direct::Never, ..base.clone() };
+        assert!(!FileDevice::open(&never).unwrap().mode.direct);
+        let required = FileConfig { direct: Direct::Required, ..base };
+        match FileDevice::open(&required) {
+            Ok(device) => assert!(auto && device.mode.direct),
+            Err(error) => assert!(!auto && matches!(error.why, OpenErrorWhy::NotDirect(_))),
+        }
+    }
+}

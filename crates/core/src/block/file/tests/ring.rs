@@ -1,0 +1,76 @@
+//! io_uring with calls that are stuck: a pipe with nothing in it never answers a read.
+
+use std::io::Write;
+use std::os::fd::AsFd;
+
+use super::super::medium::{Answer, Call, Medium};
+use super::*;
+
+fn stuck_read(pool: &CorePool, ring: &mut Ring, slot: usize) -> *const u8 {
+    let buf = filled(pool, 4096, 0x55);
+    let at = buf.as_ptr();
+    ring.issue(slot, Call::Read { offset: 0, skip: 0, len: 4096 }, Some(buf));
+    at
+}
+
+#[test]
+fn dropping_a_ring_ends_its_calls_before_the_buffers_go_back() {
+    let pool = pool();
+    let (reader, writer) = std::io::pipe().unwrap();
+    let mut ring = Ring::new(reader.try_clone().unwrap().into(), 4).unwrap();
+    let stuck = [stuck_read(&pool, &mut ring, 0), stuck_read(&pool, &mut ring, 3)];
+    ring.submit();
+    // This one never gets to the kernel.
+    stuck_read(&pool, &mut ring, 1);
+    let mut answers = Vec::new();
+    ring.reap(&mut answers);
+    assert!(answers.is_empty());
+    assert_eq!(pool.leased(), 3);
+    drop(ring);
+    assert_eq!(pool.leased(), 0);
+    // The kernel no longer has the memory: what comes through the pipe goes elsewhere.
+    let (mut writer, mut reader) = (writer, reader);
+    writer.write_all(&[0xaa; 4096]).unwrap();
+    let again: Vec<_> = (0..3).map(|_| pool.lease(4096).unwrap()).collect();
+    for buf in &again {
+        assert!(buf.as_slice().iter().all(|byte| *byte == 0x55));
+    }
+    assert!(again.iter().filter(|buf| stuck.contains(&buf.as_ptr())).count() == 2);
+    std::io::Read::read_exact(&mut reader, &mut [0; 4096]).unwrap();
+}
+
+#[test]
+fn a_sleeper_is_woken_by_a_completion() {
+    let pool = pool();
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    let mut ring = Ring::new(reader.into(), 4).unwrap();
+    stuck_read(&pool, &mut ring, 2);
+    ring.submit();
+    let writing = std::thread::spawn(move || writer.write_all(&[0xaa; 100]).map(|()| writer));
+    let mut answers: Vec<Answer> = Vec::new();
+    while answers.is_empty() {
+        wait_readable(ring.event_fd().unwrap());
+        // What a poll does: a completion that waits for this thread is written by entering.
+        ring.submit();
+        ring.reap(&mut answers);
+    }
+    assert_eq!((answers[0].slot, answers[0].result), (2, 100));
+    let buf = answers[0].buf.as_ref().unwrap();
+    assert_eq!((buf.as_slice()[99], buf.as_slice()[100]), (0xaa, 0x55));
+    drop(writing.join().unwrap().unwrap());
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let fd = ring.event_fd().unwrap();
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    let readable = poll(&mut [PollFd::new(&fd.as_fd(), PollFlags::IN)], Some(&now)).unwrap();
+    assert_eq!(readable, 0, "nothing more to reap");
+}
+
+#[test]
+#[should_panic(expected = "past its buffer")]
+fn a_call_never_runs_past_its_buffer() {
+    let pool = pool();
+    let (reader, _writer) = std::io::pipe().unwrap();
+    let mut ring = Ring::new(reader.into(), 1).unwrap();
+    let call = Call::Read { offset: 0, skip: 4096, len: 1 };
+    ring.issue(0, call, Some(pool.lease(4096).unwrap()));
+}

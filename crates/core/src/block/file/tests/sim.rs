@@ -1,0 +1,113 @@
+//! A medium in memory that answers late, in any order, partly, or not as hoped; seeded.
+
+use std::os::fd::BorrowedFd;
+
+use super::super::medium::{Answer, Call, Medium};
+use crate::dma::Buffer;
+use crate::rng::Rng;
+
+/// What the medium does not know or does badly.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Whims {
+    pub(super) short: bool,
+    pub(super) again: bool,
+    pub(super) no_dsync: bool,
+    pub(super) no_keep_allocated: bool,
+    pub(super) no_free: bool,
+    /// The number of the sync that fails, from 1.
+    pub(super) failing_sync: u32,
+}
+
+#[derive(Debug)]
+pub(super) struct Sim {
+    image: Vec<u8>,
+    pending: Vec<(usize, Call, Option<Buffer>)>,
+    submitted: usize,
+    whims: Whims,
+    syncs: u32,
+    rng: Rng,
+}
+
+impl Sim {
+    pub(super) fn new(size: usize, seed: u64, whims: Whims) -> Self {
+        let rng = Rng::new(seed ^ 0x51);
+        Self { image: vec![0; size], pending: Vec::new(), submitted: 0, whims, syncs: 0, rng }
+    }
+
+    /// Bytes a transfer of `len` moves this time, in whole blocks but for the odd half.
+    fn moved(&mut self, len: u32) -> u32 {
+        if self.whims.short && self.rng.below(4) == 0 && len > 512 {
+            let some = u32::try_from(self.rng.below(u64::from(len))).unwrap();
+            return (some - some % 256).max(512);
+        }
+        len
+    }
+
+    fn execute(&mut self, call: Call, buf: Option<&mut Buffer>) -> i32 {
+        if self.whims.again && self.rng.below(8) == 0 {
+            return if self.rng.below(2) == 0 { -libc::EAGAIN } else { -libc::EINTR };
+        }
+        match call {
+            Call::Read { offset, skip, len } => {
+                let len = self.moved(len);
+                let from = &self.image[at(offset)..][..len as usize];
+                buf.unwrap().as_mut_slice()[skip as usize..][..len as usize].copy_from_slice(from);
+                len.cast_signed()
+            }
+            Call::Write { dsync: true, .. } if self.whims.no_dsync => -libc::EOPNOTSUPP,
+            Call::Write { offset, skip, len, .. } => {
+                let len = self.moved(len);
+                let from = &buf.unwrap().as_slice()[skip as usize..][..len as usize];
+                self.image[at(offset)..][..len as usize].copy_from_slice(from);
+                len.cast_signed()
+            }
+            Call::WriteZeroes { offset, len } => {
+                let len = self.moved(len);
+                let len = len - len % 512;
+                self.image[at(offset)..][..len as usize].fill(0);
+                len.cast_signed()
+            }
+            Call::Zero { free: true, .. } if self.whims.no_free => -libc::EOPNOTSUPP,
+            Call::Zero { free: false, .. } if self.whims.no_keep_allocated => -libc::EOPNOTSUPP,
+            Call::Zero { offset, len, .. } => {
+                self.image[at(offset)..][..at(len)].fill(0);
+                0
+            }
+            Call::Sync => {
+                self.syncs += 1;
+                if self.syncs == self.whims.failing_sync { -libc::EIO } else { 0 }
+            }
+        }
+    }
+}
+
+impl Medium for Sim {
+    fn issue(&mut self, slot: usize, call: Call, buf: Option<Buffer>) {
+        assert!(self.pending.iter().all(|(other, ..)| *other != slot), "slot {slot} is taken");
+        self.pending.push((slot, call, buf));
+    }
+
+    fn submit(&mut self) {
+        self.submitted = self.pending.len();
+    }
+
+    fn reap(&mut self, answers: &mut Vec<Answer>) {
+        for _ in 0..self.submitted {
+            if self.rng.below(3) == 0 {
+                let pick = self.rng.index(self.submitted);
+                let (slot, call, mut buf) = self.pending.remove(pick);
+                self.submitted -= 1;
+                let result = self.execute(call, buf.as_mut());
+                answers.push(Answer { slot, result, buf });
+            }
+        }
+    }
+
+    fn event_fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+}
+
+fn at(offset: u64) -> usize {
+    usize::try_from(offset).unwrap()
+}
