@@ -19,7 +19,7 @@ use crate::queue::{Event, Nanos};
 
 /// Lent data from this length on is sent from its file, where it has one: see the module's
 /// figures in [`super`].
-pub(super) const SEND_FILE_MIN: usize = 64 << 10;
+pub(super) const SEND_FILE_MIN: usize = 32 << 10;
 
 /// Bytes of sent headers that are worth moving the rest down for.
 const COMPACT: usize = 16 << 10;
