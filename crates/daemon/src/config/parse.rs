@@ -22,6 +22,9 @@ fn explain(report: &mut Report<'_>, error: &toml::de::Error) {
     let span = error.span().unwrap_or(0..0);
     let message = error.message();
     let mut key = key_at(report.text(), &span);
+    if key.is_empty() {
+        key = key_of_line(report.text(), &span);
+    }
     if let Some((unknown, allowed)) = unknown_field(message) {
         if !key.ends_with(unknown) {
             key = join(&key, unknown);
@@ -54,6 +57,17 @@ fn key_at(text: &str, span: &Span) -> String {
     let mut path = String::new();
     descend_table(table.get_ref(), span, &mut path);
     path
+}
+
+/// What stands before the `=` of the line, where the text does not parse; without its table.
+fn key_of_line(text: &str, span: &Span) -> String {
+    let start = text.get(..span.start).and_then(|before| before.rfind('\n')).map_or(0, |at| at + 1);
+    let line = text[start..].lines().next().unwrap_or("");
+    let bare = |key: &&str| {
+        !key.is_empty() && key.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
+    };
+    let key = line.split_once('=').map(|(key, _)| key.trim());
+    key.filter(bare).unwrap_or_default().to_owned()
 }
 
 fn descend_table(table: &DeTable<'_>, span: &Span, path: &mut String) {

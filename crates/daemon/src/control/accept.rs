@@ -1,6 +1,6 @@
 //! Listeners: each accepts on the control plane and hands its connections to reactors.
 
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,6 +13,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
 use super::place::place;
+use crate::clock;
 use crate::reactor::Load;
 use crate::reactor::mailbox::{Message, Sender};
 
@@ -30,18 +31,12 @@ pub(crate) struct Reactors {
     pub(crate) nodes: Vec<Option<usize>>,
     /// Connections allowed in all.
     pub(crate) max_connections: usize,
-    /// The daemon's zero of time.
-    pub(crate) epoch: std::time::Instant,
 }
 
 impl Reactors {
     /// Connections served now.
     pub(crate) fn connections(&self) -> usize {
         self.loads.iter().map(|load| load.connections.load(Ordering::Relaxed)).sum()
-    }
-
-    fn now(&self) -> u64 {
-        u64::try_from(self.epoch.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 }
 
@@ -104,8 +99,10 @@ fn hand_over(
     );
     let stream = stream.into_std()?;
     let index = place(&reactors.loads, &reactors.nodes, arrival_node(&stream));
-    let parked: Box<dyn ParkedQueue> = tcp::accepted(stream, params.clone());
-    let queue = Box::new(Queue::new(target, port, &peer.to_string(), reactors.now()));
+    let local = stream.local_addr()?.ip();
+    let mut queue = Box::new(Queue::new(target, port, &peer.to_string(), clock::now()));
+    let parked: Box<dyn ParkedQueue> = tcp::accepted(stream, *params);
+    queue.set_local_address(local);
     reactors.loads[index].connections.fetch_add(1, Ordering::Relaxed);
     reactors.senders[index].send(Message::Attach { parked, queue });
     Ok(())
@@ -120,9 +117,4 @@ fn arrival_node(stream: &std::net::TcpStream) -> Option<usize> {
 /// `tcp://address:port`, with IPv6 addresses in brackets.
 pub(crate) fn url(transport: &str, address: SocketAddr) -> String {
     format!("{transport}://{address}")
-}
-
-/// The addresses to report for a listener that was asked to listen on `address`.
-pub(crate) fn is_wildcard(address: IpAddr) -> bool {
-    address.is_unspecified() || address == IpAddr::V6(Ipv6Addr::UNSPECIFIED)
 }

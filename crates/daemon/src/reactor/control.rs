@@ -4,6 +4,7 @@ use nvmeof_nvmf::DeviceId;
 use nvmeof_transport::CloseReason;
 
 use super::Reactor;
+use crate::clock;
 use super::kind;
 use super::mailbox::{Counts, Message};
 
@@ -24,7 +25,7 @@ impl Reactor {
                 let token = u64::from(kind::DEVICE) << 56 | u64::from(number);
                 let result = self.devices.add(id, device, &self.pool, &self.poller, token);
                 // An asker that has gone needs no answer, here and below.
-                drop(reply.send(result));
+                let _ = reply.send(result);
             }
             Message::RemoveDevice { id, reply } => {
                 self.devices.remove(id, reply);
@@ -38,7 +39,9 @@ impl Reactor {
             }
             Message::AbortDone { token, aborted } => self.abort_answered(token, aborted),
             Message::MoveOne { to } => self.start_moving(to, now),
-            Message::Counts(reply) => drop(reply.send(self.counts())),
+            Message::Counts(reply) => {
+                let _ = reply.send(self.counts());
+            }
             Message::Drain(reply) => {
                 self.draining = Some(reply);
                 for key in self.connections.keys() {
@@ -58,7 +61,7 @@ impl Reactor {
         if self.draining.is_none() {
             return;
         }
-        let now = self.now();
+        let now = clock::now();
         for key in self.connections.keys() {
             if self.connections.get_mut(key).is_some_and(|c| c.in_flight == 0 && !c.dirty && c.is_live()) {
                 self.begin_close(key, CloseReason::Shutdown, now);
@@ -68,7 +71,7 @@ impl Reactor {
             && self.devices.in_flight() == 0
             && let Some(reply) = self.draining.take()
         {
-            drop(reply.send(()));
+            let _ = reply.send(());
         }
     }
 

@@ -61,7 +61,9 @@ impl Devices {
         match self.get(id) {
             Some(device) => device.removal = Some(reply),
             // Not open here: nothing is in use. An asker that has gone needs no answer.
-            None => drop(reply.send(())),
+            None => {
+                let _ = reply.send(());
+            }
         }
     }
 
@@ -116,7 +118,7 @@ impl Devices {
                 let reply = device.removal.take();
                 drop(device);
                 if let Some(reply) = reply {
-                    drop(reply.send(()));
+                    let _ = reply.send(());
                 }
             }
             !quiet

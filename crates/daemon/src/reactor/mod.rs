@@ -31,7 +31,6 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::thread::JoinHandle;
-use std::time::Instant;
 
 use anyhow::Context as _;
 use nvmeof_core::block::Completed;
@@ -42,6 +41,7 @@ use nvmeof_transport::Event;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use tokio::sync::oneshot;
 
+use crate::clock;
 use connection::Connection;
 use devices::Devices;
 use idle::{Idle, Verdict};
@@ -78,8 +78,6 @@ pub(crate) struct Plan {
     pub(crate) flow_depth: usize,
     /// Commands to make room for at start.
     pub(crate) requests: usize,
-    /// The daemon's zero of time, the same on every reactor.
-    pub(crate) epoch: Instant,
 }
 
 /// How much a reactor serves. Raised by whoever places or moves a connection to it, lowered by the
@@ -95,15 +93,12 @@ pub(crate) struct Load {
 /// A running reactor.
 #[derive(Debug)]
 pub(crate) struct Handle {
-    /// To speak to it.
-    pub(crate) sender: Sender,
     /// To wait for its end.
     pub(crate) thread: JoinHandle<()>,
 }
 
 /// Starts the thread and waits until it is ready to take connections.
 pub(crate) fn spawn(plan: Plan) -> anyhow::Result<Handle> {
-    let sender = plan.peers[plan.index].clone();
     let (ready, started) = std::sync::mpsc::sync_channel(1);
     let index = plan.index;
     let thread = std::thread::Builder::new()
@@ -113,14 +108,16 @@ pub(crate) fn spawn(plan: Plan) -> anyhow::Result<Handle> {
                 let _ = ready.send(Ok(()));
                 reactor.run();
             }
-            Err(error) => drop(ready.send(Err(error))),
+            Err(error) => {
+                let _ = ready.send(Err(error));
+            }
         })
         .with_context(|| format!("cannot start the thread of reactor {index}"))?;
     started
         .recv()
         .with_context(|| format!("reactor {index} ended before it was ready"))?
         .with_context(|| format!("reactor {index} cannot start"))?;
-    Ok(Handle { sender, thread })
+    Ok(Handle { thread })
 }
 
 /// One reactor's whole state. Its methods are spread over this folder by what they are about.
@@ -158,7 +155,6 @@ pub(crate) struct Reactor {
     /// Answered when the last connection is gone.
     draining: Option<oneshot::Sender<()>>,
     stopping: bool,
-    epoch: Instant,
     // Scratch space, kept for its capacity.
     events: Vec<Event>,
     completed: Vec<Completed>,
@@ -217,7 +213,6 @@ impl Reactor {
             unpolled_turns: 0,
             draining: None,
             stopping: false,
-            epoch: plan.epoch,
             events: Vec::new(),
             completed: Vec::new(),
             ready: Vec::new(),
@@ -226,7 +221,7 @@ impl Reactor {
 
     fn run(&mut self) {
         while !self.stopping {
-            let now = self.now();
+            let now = clock::now();
             if self.turn(now) {
                 self.idle.busy(now);
                 continue;
@@ -240,9 +235,5 @@ impl Reactor {
 
     fn load(&self) -> &Load {
         &self.loads[self.index]
-    }
-
-    fn now(&self) -> u64 {
-        u64::try_from(self.epoch.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 }

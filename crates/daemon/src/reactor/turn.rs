@@ -43,6 +43,7 @@ impl Reactor {
         if !self.leaving.is_empty() {
             self.move_leaving(now);
         }
+        self.pool.balance();
         if now >= self.next_tick {
             self.tick(now);
         }

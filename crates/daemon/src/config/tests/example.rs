@@ -131,7 +131,7 @@ fn the_stated_defaults_are_the_codes() {
     let (without, with) = (parse(&without).unwrap(), parse(&with).unwrap());
     let plain = |config: Config| Config { warnings: Vec::new(), ..config };
     assert_eq!(plain(without), plain(with));
-    assert_eq!(compared.len(), 20, "{compared:?}");
+    assert_eq!(compared.len(), 21, "{compared:?}");
 }
 
 #[test]

@@ -1,0 +1,104 @@
+//! From a config to the target's wanted state.
+
+use std::net::{IpAddr, SocketAddr};
+
+use nvmeof_nvmf::{
+    Access, AddressFamily, NamespaceSpec, PortId, PortSpec, ReferralSpec, SubsystemSpec,
+    TargetSpec, TransportKind,
+};
+
+use super::devices::Open;
+use crate::config::{Config, Fabric, Namespace, Subsystem};
+
+/// The wanted state, with the listeners at the addresses they really have.
+pub(super) fn target_spec<'a>(
+    config: &Config,
+    ports: impl Iterator<Item = (PortId, Fabric, SocketAddr)>,
+    device: impl Fn(&str) -> Option<&'a Open>,
+) -> anyhow::Result<TargetSpec> {
+    let subsystems = config
+        .subsystems
+        .iter()
+        .map(|subsystem| subsystem_spec(subsystem, &device))
+        .collect::<anyhow::Result<_>>()?;
+    let ports = ports
+        .map(|(id, fabric, address)| PortSpec {
+            id,
+            transport: transport(fabric),
+            family: family(address.ip()),
+            address: address.ip().to_string(),
+            service: address.port().to_string(),
+        })
+        .collect();
+    let referrals = config
+        .referrals
+        .iter()
+        .map(|referral| ReferralSpec {
+            transport: transport(referral.fabric),
+            family: family(referral.address),
+            address: referral.address.to_string(),
+            service: referral.port.to_string(),
+        })
+        .collect();
+    Ok(TargetSpec { subsystems, ports, referrals })
+}
+
+fn subsystem_spec<'a>(
+    subsystem: &Subsystem,
+    device: &impl Fn(&str) -> Option<&'a Open>,
+) -> anyhow::Result<SubsystemSpec> {
+    let namespaces = subsystem
+        .namespaces
+        .iter()
+        .map(|namespace| {
+            let open = device(&namespace.device).ok_or_else(|| {
+                anyhow::anyhow!("namespace {}: no device {:?}", namespace.nsid, namespace.device)
+            })?;
+            Ok(namespace_spec(namespace, open))
+        })
+        .collect::<anyhow::Result<_>>()?;
+    Ok(SubsystemSpec {
+        nqn: subsystem.nqn.clone(),
+        serial: subsystem.serial.clone(),
+        model: subsystem.model.clone(),
+        cntlid_min: subsystem.cntlid_min,
+        cntlid_max: subsystem.cntlid_max,
+        access: match &subsystem.hosts {
+            None => Access::AnyHost,
+            Some(hosts) => Access::Hosts(hosts.clone()),
+        },
+        namespaces,
+    })
+}
+
+fn namespace_spec(namespace: &Namespace, open: &Open) -> NamespaceSpec {
+    let info = open.device.info();
+    NamespaceSpec {
+        nsid: namespace.nsid,
+        device: open.id,
+        block_size: info.block_size,
+        blocks: info.size / u64::from(info.block_size),
+        uuid: namespace.uuid,
+        nguid: namespace.nguid,
+        eui64: namespace.eui64,
+        read_only: info.read_only,
+        volatile_cache: info.volatile_cache,
+        deallocate: info.deallocate,
+        deallocate_reads_zero: info.deallocate_reads_zero,
+        write_zeroes: info.write_zeroes,
+    }
+}
+
+fn transport(fabric: Fabric) -> TransportKind {
+    match fabric {
+        Fabric::Tcp => TransportKind::Tcp,
+        Fabric::Rdma => TransportKind::Rdma,
+    }
+}
+
+fn family(address: IpAddr) -> AddressFamily {
+    match address {
+        IpAddr::V4(_) => AddressFamily::Ipv4,
+        IpAddr::V6(_) => AddressFamily::Ipv6,
+    }
+}

@@ -1,0 +1,144 @@
+//! The control plane: starts the daemon, listens to signals and hosts knocking, applies changed
+//! configs, and stops in good order. It runs on tokio, away from the reactors' cores' work.
+//!
+//! | file | what |
+//! |---|---|
+//! | `server` | the running daemon: pool, target, reactors, devices, listeners |
+//! | `apply` | from a config to what runs, at start and on SIGHUP |
+//! | `devices` | opening and closing block devices on every reactor |
+//! | `accept`, `place` | listeners, and which reactor serves a connection |
+
+mod accept;
+mod apply;
+mod devices;
+mod place;
+mod server;
+
+use std::io::Write as _;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tracing_subscriber::EnvFilter;
+
+use crate::config::{Config, LogLevel};
+use server::Server;
+
+/// Exit status for a config or command line that is wrong.
+const EXIT_USAGE: u8 = 2;
+/// How often the spread of I/O queues over the reactors is looked at.
+const REBALANCE: Duration = Duration::from_secs(1);
+
+/// Runs the daemon until it is told to stop; or, with `check`, only checks the config.
+#[must_use]
+pub fn run(path: &Path, check: bool) -> ExitCode {
+    let config = match Config::load(path) {
+        Ok(config) => config,
+        Err(error) => {
+            eprintln!("{error}");
+            return ExitCode::from(EXIT_USAGE);
+        }
+    };
+    if check {
+        for warning in &config.warnings {
+            eprintln!("warning: {warning}");
+        }
+        println!("{}: ok", path.display());
+        println!("{}", config.limits);
+        return ExitCode::SUCCESS;
+    }
+    start_log(config.log);
+    for warning in &config.warnings {
+        tracing::warn!("{warning}");
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let served = runtime
+        .context("cannot start the control plane")
+        .and_then(|runtime| runtime.block_on(serve(path, config)));
+    match served {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => match error.downcast_ref::<server::PortTaken>() {
+            Some(taken) => {
+                eprintln!("{}: {taken}", path.display());
+                ExitCode::from(EXIT_USAGE)
+            }
+            None => {
+                eprintln!("nvmeof-tgt: {error:#}");
+                ExitCode::FAILURE
+            }
+        },
+    }
+}
+
+/// Logs to standard error; `RUST_LOG` overrules the config.
+fn start_log(level: LogLevel) {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level.name()));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+}
+
+/// Signals the daemon acts on.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    hangup: Signal,
+    count: Signal,
+}
+
+impl Signals {
+    fn new() -> anyhow::Result<Self> {
+        let on = |kind| signal(kind).context("cannot listen to signals");
+        Ok(Self {
+            terminate: on(SignalKind::terminate())?,
+            interrupt: on(SignalKind::interrupt())?,
+            hangup: on(SignalKind::hangup())?,
+            count: on(SignalKind::user_defined1())?,
+        })
+    }
+}
+
+async fn serve(path: &Path, config: Config) -> anyhow::Result<()> {
+    // Before anything is announced, so that a signal right after `ready` is not lost.
+    let mut signals = Signals::new()?;
+    let drain_timeout = config.drain_timeout;
+    let mut server = Server::start(config).await?;
+    announce(&server.ready_line())?;
+    let mut rebalance = tokio::time::interval(REBALANCE);
+    rebalance.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            _ = signals.terminate.recv() => break,
+            _ = signals.interrupt.recv() => break,
+            _ = signals.hangup.recv() => reload(&mut server, path).await,
+            _ = signals.count.recv() => server.log_counts().await,
+            _ = rebalance.tick(), if server.spans_reactors() => server.rebalance(),
+        }
+    }
+    server.stop(drain_timeout).await;
+    Ok(())
+}
+
+/// The one line on standard output that tells scripts the daemon serves.
+fn announce(line: &str) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{line}").and_then(|()| out.flush()).context("cannot write to standard output")
+}
+
+/// Reads the config again. One that is wrong in any way changes nothing.
+async fn reload(server: &mut Server, path: &Path) {
+    let config = match Config::load(path) {
+        Ok(config) => config,
+        Err(error) => {
+            tracing::error!("the config is not reloaded, nothing changes:\n{error}");
+            return;
+        }
+    };
+    for warning in &config.warnings {
+        tracing::warn!("{warning}");
+    }
+    match server.reload(config).await {
+        Ok(summary) => tracing::info!("config reloaded: {summary}"),
+        Err(error) => tracing::error!("the config is not reloaded, nothing changes: {error:#}"),
+    }
+}

@@ -1,0 +1,400 @@
+//! The running daemon: everything that lives from start to stop, and how it changes.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use nvmeof_core::dma::SharedPool;
+use nvmeof_nvmf::{PortId, Target};
+use nvmeof_pacing::policy::{BufferCredit, CreditConfig, Policy, SharedCredit, Waker};
+use nvmeof_transport::TransportError;
+use nvmeof_transport::tcp::{self, TcpParams};
+use tokio::sync::oneshot;
+
+use super::accept::{Listening, Reactors, listen, url};
+use super::apply::target_spec;
+use super::devices::{Devices, close};
+use super::place::{node_of, rebalance};
+use crate::config::{Config, Fabric, Listener, Pacing};
+use crate::limits::Limits;
+use crate::reactor::mailbox::{Counts, Message, Sender, mailbox};
+use crate::reactor::{Handle, Load, Plan, spawn};
+
+/// A port that somebody else listens on. The config can only be changed, so it ends the daemon with
+/// the status of a bad config.
+#[derive(Debug, thiserror::Error)]
+#[error("listener.port: {error}; choose a free port, or 0 for any")]
+pub(crate) struct PortTaken {
+    error: TransportError,
+}
+
+/// The running daemon.
+#[derive(Debug)]
+pub(super) struct Server {
+    config: Config,
+    target: Arc<Target>,
+    pool: Arc<SharedPool>,
+    reactors: Arc<Reactors>,
+    threads: Vec<Handle>,
+    devices: Devices,
+    listeners: BTreeMap<PortId, Serving>,
+    next_port: u16,
+}
+
+/// A listener of the config, and its socket.
+#[derive(Debug)]
+struct Serving {
+    wanted: Listener,
+    listening: Listening,
+}
+
+/// A listener of the config that got its socket but does not accept yet.
+struct Bound {
+    port: PortId,
+    wanted: Listener,
+    socket: std::net::TcpListener,
+    address: SocketAddr,
+}
+
+impl Server {
+    /// Starts everything. Hosts can connect when this returns.
+    pub(super) async fn start(config: Config) -> anyhow::Result<Self> {
+        let limits = &config.limits;
+        tracing::info!("{limits}");
+        let pool = SharedPool::new(limits.pool()).context("cannot set up the buffer pool")?;
+        let target = Target::new(limits.nvmf());
+        let (threads, reactors) = start_reactors(&config, &pool, &target)?;
+        let wake_all = wake_all(&reactors.senders);
+        target.set_notifier(Box::new(wake_all.clone()));
+        pool.set_waker(Box::new(wake_all));
+        let mut server = Self {
+            config: Config {
+                listeners: Vec::new(),
+                devices: Vec::new(),
+                subsystems: Vec::new(),
+                ..config.clone()
+            },
+            target,
+            pool,
+            reactors: Arc::new(reactors),
+            threads,
+            devices: Devices::default(),
+            listeners: BTreeMap::new(),
+            next_port: 1,
+        };
+        if let Err(error) = server.reload(config).await {
+            server.stop(Duration::ZERO).await;
+            return Err(error);
+        }
+        if server.listeners.is_empty() {
+            server.stop(Duration::ZERO).await;
+            anyhow::bail!("no listener of the config works here; see the warnings above");
+        }
+        Ok(server)
+    }
+
+    /// Changes what runs to what `config` wants, or nothing at all. Says what changed.
+    pub(super) async fn reload(&mut self, config: Config) -> anyhow::Result<String> {
+        let fixed = self.fixed_differences(&config);
+        let bound = self.bind_new(&config)?;
+        let opened = self.devices.prepare(&config.devices, &self.reactors.senders).await?;
+        let spec = target_spec(&config, self.ports(&config, &bound), |name| {
+            opened.iter().find(|open| open.config.name == name).or_else(|| self.devices.get(name))
+        })
+        .and_then(|spec| self.target.apply(spec).map_err(Into::into));
+        let changes = match spec {
+            Ok(changes) => changes,
+            Err(error) => {
+                for open in opened {
+                    close(open, &self.reactors.senders).await;
+                }
+                return Err(error);
+            }
+        };
+        let count_opened = opened.len();
+        let gone = self.devices.commit(&config.devices, opened);
+        let count_closed = gone.len();
+        let senders = self.reactors.senders.clone();
+        // A device closes when its last command is done, which may take longer than the reload.
+        tokio::spawn(async move {
+            for open in gone {
+                close(open, &senders).await;
+            }
+        });
+        let (started, ended) = self.settle_listeners(&config, bound)?;
+        self.config = config;
+        for key in fixed {
+            tracing::warn!("{key} has changed in the config; it takes effect at the next start");
+        }
+        Ok(format!(
+            "{count_opened} devices opened, {count_closed} closed, \
+             {} subsystems added, {} removed, {} namespaces changed, {} controllers ended, \
+             {started} listeners started, {ended} ended",
+            changes.subsystems_added.len(),
+            changes.subsystems_removed.len(),
+            changes.namespaces_changed.len(),
+            changes.controllers_ended,
+        ))
+    }
+
+    /// The line that tells scripts where hosts can connect.
+    pub(super) fn ready_line(&self) -> String {
+        let mut line = String::from("ready");
+        for serving in self.listeners.values() {
+            line.push(' ');
+            line.push_str(&url(serving.wanted.fabric.name(), serving.listening.address));
+        }
+        line
+    }
+
+    /// Whether there is more than one reactor to spread queues over.
+    pub(super) fn spans_reactors(&self) -> bool {
+        self.reactors.senders.len() > 1
+    }
+
+    /// Moves one I/O queue from the busiest reactor to the idlest, if that evens them out.
+    pub(super) fn rebalance(&self) {
+        if let Some((from, to)) = rebalance(&self.reactors.loads) {
+            self.reactors.senders[from].send(Message::MoveOne { to });
+        }
+    }
+
+    /// Logs, on one line, what the daemon holds.
+    pub(super) async fn log_counts(&self) {
+        let counts = self.counts().await;
+        let target = self.target.counts();
+        eprintln!(
+            "counts connections={} io_queues={} controllers={} requests={} waiting={} buffers={} \
+             permits={} lost_permits={} buffer_memory={}",
+            counts.connections,
+            counts.io_queues,
+            target.controllers,
+            counts.requests,
+            counts.waiting,
+            counts.buffers,
+            counts.permits,
+            nvmeof_pacing::lost_permits(),
+            self.pool.stats().mapped,
+        );
+    }
+
+    async fn counts(&self) -> Counts {
+        let mut sum = Counts::default();
+        for sender in &self.reactors.senders {
+            let (reply, answer) = oneshot::channel();
+            sender.send(Message::Counts(reply));
+            if let Ok(counts) = answer.await {
+                sum += counts;
+            }
+        }
+        sum
+    }
+
+    /// Stops accepting, lets commands in flight end for at most `timeout`, closes everything.
+    pub(super) async fn stop(mut self, timeout: Duration) {
+        self.listeners.clear();
+        let mut drained = Vec::new();
+        for sender in &self.reactors.senders {
+            let (reply, answer) = oneshot::channel();
+            sender.send(Message::Drain(reply));
+            drained.push(answer);
+        }
+        let all = async {
+            for answer in drained {
+                // A reactor that has ended has nothing in flight.
+                let _ = answer.await;
+            }
+        };
+        if tokio::time::timeout(timeout, all).await.is_err() && !timeout.is_zero() {
+            let left = self.counts().await;
+            tracing::warn!(
+                requests = left.requests,
+                connections = left.connections,
+                "drain-timeout is over; commands still in flight end unanswered"
+            );
+        }
+        for sender in &self.reactors.senders {
+            sender.send(Message::Stop);
+        }
+        for handle in self.threads.drain(..) {
+            if handle.thread.join().is_err() {
+                tracing::error!("a reactor ended in a panic");
+            }
+        }
+        self.devices.flush_all();
+        tracing::info!("stopped");
+    }
+
+    /// Keys that are read at start only and differ in `config`.
+    fn fixed_differences(&self, config: &Config) -> Vec<&'static str> {
+        let now = &self.config;
+        let mut differ = Vec::new();
+        let mut note = |key, same: bool| {
+            if !same {
+                differ.push(key);
+            }
+        };
+        note("reactors", now.reactors == config.reactors);
+        note("busy-poll", now.busy_poll == config.busy_poll);
+        note("[limits]", now.limits.settings == config.limits.settings);
+        note("[pacing]", now.pacing == config.pacing);
+        note("log", now.log == config.log);
+        differ
+    }
+
+    /// Sockets for the listeners of `config` that have none yet. A listener that cannot work here is
+    /// a warning; a port that is taken is an error.
+    fn bind_new(&mut self, config: &Config) -> anyhow::Result<Vec<Bound>> {
+        let mut bound = Vec::new();
+        for &wanted in &config.listeners {
+            if self.listeners.values().any(|serving| serving.wanted == wanted) {
+                continue;
+            }
+            let address = SocketAddr::new(wanted.address, wanted.port);
+            if wanted.fabric == Fabric::Rdma {
+                tracing::warn!(%address, "no RDMA in this build: the listener is left out");
+                continue;
+            }
+            match tcp::listen(address).and_then(|socket| local(socket, address)) {
+                Ok((socket, address)) => {
+                    let port = PortId(self.next_port);
+                    self.next_port = self.next_port.wrapping_add(1).max(1);
+                    bound.push(Bound { port, wanted, socket, address });
+                }
+                Err(error) if is_taken(&error) => return Err(PortTaken { error }.into()),
+                Err(error) => tracing::warn!(%error, "the listener is left out"),
+            }
+        }
+        Ok(bound)
+    }
+
+    /// The ports there will be: those that stay and those that are new.
+    fn ports<'a>(
+        &'a self,
+        config: &'a Config,
+        bound: &'a [Bound],
+    ) -> impl Iterator<Item = (PortId, Fabric, SocketAddr)> + 'a {
+        let stay = self
+            .listeners
+            .iter()
+            .filter(|(_, serving)| config.listeners.contains(&serving.wanted))
+            .map(|(port, serving)| (*port, serving.wanted.fabric, serving.listening.address));
+        let new = bound.iter().map(|bound| (bound.port, bound.wanted.fabric, bound.address));
+        stay.chain(new)
+    }
+
+    /// Ends listeners that are no longer wanted and starts accepting on the new ones.
+    fn settle_listeners(
+        &mut self,
+        config: &Config,
+        bound: Vec<Bound>,
+    ) -> anyhow::Result<(usize, usize)> {
+        let before = self.listeners.len();
+        self.listeners.retain(|_, serving| config.listeners.contains(&serving.wanted));
+        let ended = before - self.listeners.len();
+        let started = bound.len();
+        let params = tcp_params(&config.limits);
+        for Bound { port, wanted, socket, address } in bound {
+            let (target, reactors) = (Arc::clone(&self.target), Arc::clone(&self.reactors));
+            let listening = listen(socket, port, params, target, reactors)
+                .with_context(|| format!("cannot accept connections at {address}"))?;
+            self.listeners.insert(port, Serving { wanted, listening });
+        }
+        Ok((started, ended))
+    }
+}
+
+/// Starts a reactor on each CPU of the config.
+fn start_reactors(
+    config: &Config,
+    pool: &Arc<SharedPool>,
+    target: &Arc<Target>,
+) -> anyhow::Result<(Vec<Handle>, Reactors)> {
+    let count = config.reactors.len();
+    let loads: Arc<[Load]> = std::iter::repeat_with(Load::default).take(count).collect();
+    let (senders, mailboxes): (Vec<_>, Vec<_>) =
+        (0..count).map(|_| mailbox()).collect::<anyhow::Result<Vec<_>>>()?.into_iter().unzip();
+    let credit = shared_credit(config)?;
+    let limits = &config.limits;
+    let mut threads = Vec::with_capacity(count);
+    for (index, mailbox) in mailboxes.into_iter().enumerate() {
+        let credit = credit.clone();
+        let waker = wake_one(&senders[index]);
+        let policies = Box::new(move || -> Vec<Box<dyn Policy>> {
+            match credit {
+                Some(credit) => vec![Box::new(credit.core(index, waker))],
+                None => Vec::new(),
+            }
+        });
+        threads.push(spawn(Plan {
+            index,
+            cpu: config.reactors.get(index).copied(),
+            busy_poll: config.busy_poll,
+            pool: Arc::clone(pool),
+            policies,
+            target: Arc::clone(target),
+            peers: senders.clone(),
+            mailbox,
+            admin_buffers: limits.admin_buffers,
+            max_transfer: limits.settings.max_transfer as usize,
+            loads: Arc::clone(&loads),
+            flow_depth: limits.flow_depth(),
+            requests: limits.requests_per_reactor,
+        })?);
+    }
+    let reactors = Reactors {
+        senders,
+        loads,
+        nodes: config.reactors.iter().map(|&cpu| node_of(cpu)).collect(),
+        max_connections: limits.settings.connections as usize,
+    };
+    Ok((threads, reactors))
+}
+
+/// The budget the cores share under `buffer-credit`.
+fn shared_credit(config: &Config) -> anyhow::Result<Option<Arc<SharedCredit>>> {
+    let Pacing::BufferCredit { budget } = config.pacing else { return Ok(None) };
+    // Compare holds the host's data and the medium's.
+    let largest = config.limits.settings.max_transfer.saturating_mul(2);
+    let config = CreditConfig { budget, largest, cores: config.reactors.len() };
+    Ok(Some(BufferCredit::shared(config)?))
+}
+
+fn wake_one(sender: &Sender) -> Waker {
+    let sender = sender.clone();
+    Arc::new(move || sender.wake())
+}
+
+fn wake_all(senders: &[Sender]) -> impl Fn() + Send + Sync + Clone + 'static {
+    let senders: Arc<[Sender]> = senders.into();
+    move || senders.iter().for_each(Sender::wake)
+}
+
+fn tcp_params(limits: &Limits) -> TcpParams {
+    let nanos = |duration: Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+    TcpParams {
+        in_capsule: limits.settings.in_capsule,
+        max_transfer: limits.settings.max_transfer,
+        handshake_timeout: nanos(limits.settings.connect_timeout),
+        pdu_timeout: nanos(limits.settings.pdu_timeout),
+        ..TcpParams::default()
+    }
+}
+
+fn local(
+    socket: std::net::TcpListener,
+    wanted: SocketAddr,
+) -> Result<(std::net::TcpListener, SocketAddr), TransportError> {
+    let address = socket.local_addr().map_err(|source| TransportError::Io {
+        what: format!("cannot find out the port of {wanted}"),
+        source,
+    })?;
+    Ok((socket, address))
+}
+
+fn is_taken(error: &TransportError) -> bool {
+    matches!(error, TransportError::Io { source, .. }
+        if source.kind() == std::io::ErrorKind::AddrInUse)
+}

@@ -1,0 +1,12 @@
+//! The NVMe-over-Fabrics target daemon `nvmeof-tgt`.
+//!
+//! [`run`] is the whole program. `config` and `limits` say what is wanted, `reactor` moves commands,
+//! `control` starts, changes and stops the reactors.
+
+mod clock;
+pub mod config;
+mod control;
+pub mod limits;
+mod reactor;
+
+pub use control::run;
