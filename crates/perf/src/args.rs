@@ -58,7 +58,7 @@ pub(crate) struct HostArgs {
 
 /// `nvmeof-perf run`.
 #[derive(Debug, Args)]
-#[command(after_help = RUN_EXAMPLE)]
+#[command(after_help = RUN_EXAMPLE, args_override_self = true)]
 pub(crate) struct RunArgs {
     /// Subsystem to load; may be given several times. An IPv6 address goes in brackets.
     #[arg(long, required = true, value_name = "tcp://ADDR:PORT/SUBNQN")]
@@ -81,6 +81,9 @@ pub(crate) struct RunArgs {
     /// How long to measure.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = nonzero_time)]
     pub(crate) time: Duration,
+    /// End after this many I/Os, if the time is not up before.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) ios: Option<u64>,
     /// How long to run before measuring.
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = units::duration)]
     pub(crate) ramp: Duration,
@@ -167,7 +170,7 @@ mod tests {
     fn every_option_of_a_run() {
         let cli = parse(
             "run --connect tcp://[::1]:4420/a --connect tcp://h:1/b --nsid 2 --rw randrw:70 --bs 128k \
-             --qd 8 --jobs 2 --time 3s --ramp 1s --size 1g --offset 1m --rate 10k --seed 9 --hostnqn nqn.x \
+             --qd 8 --jobs 2 --time 3s --ramp 1s --size 1g --offset 1m --rate 10k --seed 9 --ios 7 --hostnqn nqn.x \
              --hostid 00000000-0000-0000-0000-0000000000ff --hdgst --ddgst --verify --cpus 0-1 --json -",
         )
         .unwrap();
@@ -177,6 +180,7 @@ mod tests {
         assert_eq!((run.time, run.ramp), (Duration::from_secs(3), Duration::from_secs(1)));
         assert_eq!((run.size, run.offset, run.seed), (Some(1 << 30), 1 << 20, 9));
         assert_eq!(run.host.hostid.unwrap()[15], 255);
+        assert_eq!(run.ios, Some(7));
         assert!(run.host.hdgst && run.host.ddgst && run.verify);
     }
 

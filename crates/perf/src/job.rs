@@ -1,7 +1,7 @@
 //! One thread of a run: its lanes, its queues, and the loop that keeps both busy.
 //!
 //! ```text
-//! Load --time is up, or stop--> Drain --all I/Os back--> [ReadBack --everything read-->] Done
+//! Load --time is up, or --ios done, or stop--> Drain --all I/Os back--> [ReadBack --everything read-->] Done
 //! ```
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -47,6 +47,8 @@ pub(crate) struct Timing {
     pub(crate) time: Duration,
     /// I/Os a second of this job.
     pub(crate) rate: Option<f64>,
+    /// I/Os after which this job ends.
+    pub(crate) ios: u64,
     /// After the load, read back what was written.
     pub(crate) read_back: bool,
 }
@@ -285,10 +287,11 @@ impl Running {
                     self.cpu_at_start = Some(cpu_time());
                 }
                 let stop = self.job.shared.stop.load(Ordering::Relaxed);
-                if now < to && !stop {
+                let is_over = now >= to || self.ios >= self.job.timing.ios;
+                if !is_over && !stop {
                     return;
                 }
-                self.result.interrupted = now < to;
+                self.result.interrupted = !is_over;
                 self.result.measured = now.min(to).saturating_sub(from);
                 self.result.cpu = cpu_time() - self.cpu_at_start.unwrap_or_else(cpu_time);
                 self.phase = Phase::Drain;

@@ -1,6 +1,6 @@
 //! What a run does, checked against what the target has.
 
-use anyhow::{Result, bail, ensure};
+use anyhow::Result;
 use nvmeof_initiator::{Controller, NamespaceInfo};
 use nvmeof_wire::nqn::DISCOVERY_NQN;
 
@@ -10,6 +10,21 @@ use crate::verify;
 
 /// Most logical blocks of a command: NLB has 16 bits and is 0's based.
 const MAX_BLOCKS: u64 = 1 << 16;
+
+/// Arguments that do not fit the target: wrong usage, though it took a connection to know.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct Misfit(pub(crate) String);
+
+/// Returns a [`Misfit`] if the condition holds.
+macro_rules! misfit {
+    ($when:expr, $($format:tt)+) => {
+        if $when {
+            return Err(crate::plan::Misfit(format!($($format)+)).into());
+        }
+    };
+}
+pub(crate) use misfit;
 
 /// A namespace under load.
 #[derive(Debug, Clone)]
@@ -44,8 +59,8 @@ pub(crate) fn flows(args: &RunArgs, controllers: &[Controller]) -> Result<Vec<Fl
     let mut flows = Vec::new();
     for (index, controller) in controllers.iter().enumerate() {
         let subnqn = controller.endpoint().subnqn.as_str();
-        ensure!(
-            subnqn != DISCOVERY_NQN,
+        misfit!(
+            subnqn == DISCOVERY_NQN,
             "{subnqn} is the discovery service, which has no namespaces; `nvmeof-perf discover` lists what \
              it knows"
         );
@@ -54,22 +69,17 @@ pub(crate) fn flows(args: &RunArgs, controllers: &[Controller]) -> Result<Vec<Fl
             .iter()
             .filter(|namespace| args.nsid.is_none_or(|nsid| nsid == namespace.nsid))
             .collect();
-        if chosen.is_empty() {
+        misfit!(all.is_empty(), "{subnqn} has no namespaces for this host");
+        if let (Some(nsid), true) = (args.nsid, chosen.is_empty()) {
             let have: Vec<_> = all.iter().map(|namespace| namespace.nsid.to_string()).collect();
-            match args.nsid {
-                Some(nsid) if !have.is_empty() => {
-                    bail!(
-                        "{subnqn} has no namespace {nsid} for this host; it has {}",
-                        have.join(", ")
-                    )
-                }
-                _ => bail!("{subnqn} has no namespaces for this host"),
-            }
+            let have = have.join(", ");
+            misfit!(true, "{subnqn} has no namespace {nsid} for this host; it has {have}");
         }
-        if let Some(limit) = controller.info().max_transfer.filter(|&limit| args.bs > limit) {
-            bail!(
-                "--bs {} is more than {subnqn} takes in one command ({}, from MDTS); use --bs {limit} or less, or \
-                 raise the target's max-transfer",
+        if let Some(limit) = controller.info().max_transfer {
+            misfit!(
+                args.bs > limit,
+                "--bs {} is more than {subnqn} takes in one command ({}, from MDTS); use --bs {limit} or \
+                 less, or raise the target's max-transfer",
                 show_size(args.bs),
                 show_size(limit)
             );
@@ -91,51 +101,51 @@ fn flow(
     let (nsid, bs) = (namespace.nsid, args.bs);
     let name = format!("namespace {nsid} of {subnqn}");
     let block = u64::from(namespace.block_size);
-    ensure!(
-        namespace.metadata == 0,
+    misfit!(
+        namespace.metadata != 0,
         "{name} has {} bytes of metadata a block, which this tool does not support; format it without",
         namespace.metadata
     );
-    ensure!(
-        bs.is_multiple_of(block),
+    misfit!(
+        !bs.is_multiple_of(block),
         "--bs {bs} is no multiple of the block size of {name}, which is {block} bytes; use a multiple of {block}"
     );
-    ensure!(
-        bs / block <= MAX_BLOCKS,
+    misfit!(
+        bs / block > MAX_BLOCKS,
         "--bs {} is more than {MAX_BLOCKS} blocks of {name}; use {} or less",
         show_size(bs),
         show_size(MAX_BLOCKS * block)
     );
-    ensure!(
-        args.offset.is_multiple_of(bs),
+    misfit!(
+        !args.offset.is_multiple_of(bs),
         "--offset {} is no multiple of --bs {bs}; I/Os are aligned to their size",
         args.offset
     );
     let size = namespace.size();
     let left = size.saturating_sub(args.offset);
     let used = args.size.unwrap_or(left);
-    ensure!(
-        used <= left,
+    misfit!(
+        used > left,
         "--offset {} and --size {} reach beyond {name}, which has {}",
         show_size(args.offset),
         show_size(used),
         show_size(size)
     );
     let units = used / bs;
-    ensure!(
-        units > 0,
+    misfit!(
+        units == 0,
         "no I/O of {} fits: {name} has {}, of which {} are used",
         show_size(bs),
         show_size(size),
         show_size(used)
     );
-    ensure!(
-        !args.verify || namespace.block_size >= verify::MIN_BLOCK,
+    misfit!(
+        args.verify && namespace.block_size < verify::MIN_BLOCK,
         "--verify needs blocks of {} bytes; {name} has {block}",
         verify::MIN_BLOCK
     );
-    ensure!(
-        !args.verify || units >= u64::from(args.jobs),
+    misfit!(
+        args.verify && units < u64::from(args.jobs),
         "--verify gives each job a part of its own: {} jobs do not fit {units} I/Os of {} in {name}",
         args.jobs,
         show_size(bs)

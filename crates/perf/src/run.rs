@@ -1,5 +1,8 @@
 //! `nvmeof-perf run`: connect, plan, run the jobs, report.
 
+#[cfg(test)]
+mod tests;
+
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
@@ -10,7 +13,7 @@ use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use nvmeof_initiator::{Controller, MAX_QUEUE_DEPTH, Options};
 use serde::Serialize;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -19,7 +22,7 @@ use crate::args::RunArgs;
 use crate::host;
 use crate::job::{Job, JobQueue, JobResult, Shared, Timing};
 use crate::lane::Lane;
-use crate::plan::{self, Flow, Load};
+use crate::plan::{self, Flow, Load, Misfit, misfit};
 use crate::progress::Progress;
 use crate::report::{FlowTotals, Parameters, Report, TargetReport, Totals};
 use crate::stats::{Series, Tally, Verified};
@@ -33,11 +36,6 @@ const USAGE: u8 = 2;
 
 /// The whole run. The exit code says whether I/Os or verification failed.
 pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
-    let options = Options {
-        queues: ASK_QUEUES,
-        depth: u16::try_from(MAX_QUEUE_DEPTH).unwrap_or(u16::MAX),
-        ..host::options(&args.host)?
-    };
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
         // The second one ends the process at once.
@@ -45,27 +43,14 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
             .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&stop)))
             .context("cannot handle signals")?;
     }
-    let mut controllers = Vec::new();
-    for endpoint in &args.connect {
-        controllers.push(Controller::connect(endpoint, &options)?);
-    }
-    let (flows, load) = match plan::flows(args, &controllers).and_then(|flows| {
-        let load = load(args)?;
-        Ok((flows, load))
-    }) {
-        Ok(planned) => planned,
-        Err(error) => {
+    let report = match execute_run(args, &stop) {
+        Ok(report) => report,
+        Err(error) if error.is::<Misfit>() => {
             eprintln!("error: {error:#}");
-            disconnect(controllers);
             return Ok(ExitCode::from(USAGE));
         }
+        Err(error) => return Err(error),
     };
-    let mut targets = Vec::new();
-    let queues = connect_queues(&mut controllers, &flows, &load, &mut targets)?;
-    let results = execute(args, &mut controllers, &flows, &load, queues, stop);
-    disconnect(controllers);
-    let totals = add_up(&flows, results);
-    let report = Report::new(parameters(args, &options, &load), targets, &totals);
     for message in &report.messages {
         eprintln!("error: {message}");
     }
@@ -76,6 +61,37 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
         write_json(path, &report)?;
     }
     Ok(if report.is_clean() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Connects, runs, disconnects.
+fn execute_run(args: &RunArgs, stop: &Arc<AtomicBool>) -> Result<Report> {
+    let options = Options {
+        queues: ASK_QUEUES,
+        depth: u16::try_from(MAX_QUEUE_DEPTH).unwrap_or(u16::MAX),
+        ..host::options(&args.host)?
+    };
+    let mut controllers = Vec::new();
+    for endpoint in &args.connect {
+        controllers.push(Controller::connect(endpoint, &options)?);
+    }
+    let result = load_controllers(args, &options, &mut controllers, stop);
+    disconnect(controllers);
+    result
+}
+
+fn load_controllers(
+    args: &RunArgs,
+    options: &Options,
+    controllers: &mut [Controller],
+    stop: &Arc<AtomicBool>,
+) -> Result<Report> {
+    let flows = plan::flows(args, controllers)?;
+    let load = load(args)?;
+    let mut targets = Vec::new();
+    let queues = connect_queues(controllers, &flows, &load, &mut targets)?;
+    let results = execute(args, controllers, &flows, &load, queues, stop);
+    let totals = add_up(&flows, results);
+    Ok(Report::new(parameters(args, options, &load), targets, &totals))
 }
 
 /// Writes `value` to `path`, or to standard output if that is `-`.
@@ -92,8 +108,9 @@ pub(crate) fn write_json(path: &Path, value: &impl Serialize) -> Result<()> {
 }
 
 fn load(args: &RunArgs) -> Result<Load> {
-    let bs = u32::try_from(args.bs).ok();
-    let bs = bs.with_context(|| format!("--bs {} is more than one command can carry", args.bs))?;
+    let Ok(bs) = u32::try_from(args.bs) else {
+        return Err(Misfit(format!("--bs {} is more than one command can carry", args.bs)).into());
+    };
     let run = args.verify.then(|| {
         // Tells this run's blocks from an earlier run's: the time, and the process for two at once.
         let time = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
@@ -120,8 +137,8 @@ fn connect_queues(
         let count = wanted.div_ceil(most + 1);
         let depth = u16::try_from(wanted.div_ceil(count)).unwrap_or(u16::MAX);
         let granted = usize::from(controller.info().queues);
-        ensure!(
-            count * jobs.len() <= granted,
+        misfit!(
+            count * jobs.len() > granted,
             "{} grants {granted} I/O queues of {most} commands, but {} jobs with {wanted} I/Os outstanding each \
              need {}; lower --jobs or --qd, or raise the target's io-queues or queue-depth",
             controller.endpoint(),
@@ -153,15 +170,16 @@ fn execute(
     flows: &[Flow],
     load: &Load,
     queues: Vec<Vec<JobQueue>>,
-    stop: Arc<AtomicBool>,
+    stop: &Arc<AtomicBool>,
 ) -> Vec<JobResult> {
     let jobs = queues.len();
     let counters = || (0..jobs).map(|_| AtomicU64::new(0)).collect();
-    let shared = Arc::new(Shared { stop, ios: counters(), bytes: counters() });
+    let shared = Arc::new(Shared { stop: Arc::clone(stop), ios: counters(), bytes: counters() });
     let start = Arc::new(Barrier::new(jobs));
     let timing = Timing {
         ramp: args.ramp,
         time: args.time,
+        ios: args.ios.map_or(u64::MAX, |ios| ios.div_ceil(load.jobs.into())),
         rate: args.rate.map(|rate| rate.iops(args.bs) / f64::from(load.jobs)),
         read_back: args.verify && args.rw.read_percent < 100,
     };
@@ -267,6 +285,7 @@ fn parameters(args: &RunArgs, options: &Options, load: &Load) -> Parameters {
         jobs: args.jobs,
         cpus: args.cpus.as_ref().map(|cpus| cpus.0.clone()),
         time_s: args.time.as_secs_f64(),
+        ios: args.ios,
         ramp_s: args.ramp.as_secs_f64(),
         size: args.size,
         offset: args.offset,

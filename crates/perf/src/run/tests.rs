@@ -1,0 +1,223 @@
+//! Whole runs against the target for tests: that they report what happened, above all what went wrong.
+
+use std::sync::atomic::AtomicBool;
+
+use clap::Parser;
+use nvmeof_initiator::fake::{Act, FakeTarget, Script, Traits};
+use nvmeof_wire::Status;
+use nvmeof_wire::opcode::IoOpcode;
+use serde_json::Value;
+
+use super::*;
+use crate::args::{Cli, Command};
+
+/// Runs the tool as typed, but for `run --connect` and what is the same in all tests; its report. Runs end
+/// by the number of I/Os, so that a busy machine changes nothing.
+fn try_run(target: &FakeTarget, arguments: &str) -> Result<Value> {
+    let connect = format!("--connect={}", target.endpoint());
+    let fixed = [
+        "nvmeof-perf",
+        "run",
+        &connect,
+        "--hostnqn",
+        "nqn.2026-11.io.x:h",
+        "--bs=4k",
+        "--time=600s",
+    ];
+    let arguments = fixed.into_iter().chain(arguments.split_whitespace());
+    let Command::Run(args) = Cli::try_parse_from(arguments)?.command else { panic!("not a run") };
+    let report = execute_run(&args, &Arc::new(AtomicBool::new(false)))?;
+    Ok(serde_json::to_value(&report)?)
+}
+
+fn run(target: &FakeTarget, arguments: &str) -> Value {
+    try_run(target, arguments).unwrap()
+}
+
+fn number(value: &Value) -> u64 {
+    value.as_u64().unwrap_or_else(|| panic!("{value} is no number"))
+}
+
+fn small() -> Traits {
+    // 64 units of 4 KiB: every unit is visited many times even in a short run.
+    Traits { namespaces: [(1, (512, 9)), (2, (64, 12))].into(), ..Traits::default() }
+}
+
+#[test]
+fn a_run_reports_what_it_did() {
+    let target = FakeTarget::start(small());
+    for workload in ["read", "write", "randread", "randwrite", "rw:50", "randrw:30"] {
+        let report = run(&target, &format!("--rw {workload} --qd 4 --jobs 2 --ios 400"));
+        assert_eq!((number(&report["errors"]), number(&report["verify_errors"])), (0, 0));
+        assert!(report["iops"].as_f64().unwrap() > 0.0, "{report}");
+        let (reads, writes) = (number(&report["read"]["ios"]), number(&report["write"]["ios"]));
+        assert_eq!(reads + writes, number(&report["ios"]));
+        assert_eq!(reads > 0, !workload.ends_with("write"), "{workload}");
+        assert_eq!(writes > 0, !workload.ends_with("read"), "{workload}");
+        let flows = report["flows"].as_array().unwrap();
+        assert_eq!(flows.len(), 2);
+        assert_eq!(flows.iter().map(|flow| number(&flow["ios"])).sum::<u64>(), reads + writes);
+        assert!(reads + writes >= 400 && report["interrupted"] == false, "{report}");
+        assert_eq!(report["targets"][0]["queues"], 2);
+    }
+    assert_eq!(target.shutdowns(), 6);
+}
+
+#[test]
+fn verified_runs_pass_on_an_honest_target() {
+    let target = FakeTarget::start(small());
+    for arguments in [
+        "--rw write --qd 4",
+        "--rw randwrite --qd 16 --jobs 2",
+        "--rw randrw:50 --qd 16 --ddgst --hdgst",
+        "--rw rw:70 --qd 64 --nsid 1",
+    ] {
+        let report = run(&target, &format!("{arguments} --ios 500 --verify"));
+        assert_eq!(
+            (number(&report["errors"]), number(&report["verify_errors"])),
+            (0, 0),
+            "{report}"
+        );
+        assert_eq!(report["verify"]["read_back"], true);
+        assert!(number(&report["verify"]["blocks_good"]) > 0);
+    }
+    // Everything has been written by now, and a later run finds it.
+    let report = run(&target, "--rw read --ios 300 --verify");
+    assert!(number(&report["verify"]["blocks_good"]) > 0);
+    assert_eq!(number(&report["verify"]["blocks_unwritten"]), 0);
+    assert_eq!(number(&report["verify_errors"]), 0);
+    // With another seed it finds nothing of its own, which is no error.
+    let report = run(&target, "--rw read --ios 300 --verify --seed 2");
+    assert_eq!(number(&report["verify"]["blocks_good"]), 0);
+    assert!(number(&report["verify"]["blocks_unwritten"]) > 0);
+    assert_eq!(number(&report["verify_errors"]), 0);
+}
+
+/// What a verified run finds if every tenth I/O of a kind is acted on so.
+fn lie(act: Act, of: IoOpcode, arguments: &str) -> Value {
+    let script: Script = Box::new(move |number, opcode| {
+        // Not the very first ones: there must be something to be stale.
+        if opcode == of && number >= 200 && number % 10 == 0 {
+            return act;
+        }
+        Act::Serve
+    });
+    let target = FakeTarget::scripted(small(), script);
+    run(&target, &format!("{arguments} --ios 600 --verify --nsid 1"))
+}
+
+#[test]
+fn every_lie_is_found_out() {
+    let both = "--rw randrw:50 --qd 8";
+    for (act, of, arguments, says) in [
+        (Act::FlipBit, IoOpcode::READ, both, "checksum"),
+        (Act::Shift(8), IoOpcode::READ, both, "holds the data of LBA"),
+        (Act::Drop, IoOpcode::WRITE, both, "lost write"),
+        (Act::Tear, IoOpcode::WRITE, both, "lost write"),
+        // Without a read in the workload, reading back finds it.
+        (Act::Drop, IoOpcode::WRITE, "--rw randwrite --qd 8", "lost write"),
+        (Act::Tear, IoOpcode::WRITE, "--rw write --qd 1", "lost write"),
+    ] {
+        let report = lie(act, of, arguments);
+        assert!(number(&report["verify_errors"]) > 0, "{act:?}: {report}");
+        assert_eq!(number(&report["errors"]), 0, "{act:?}");
+        let messages = report["messages"].to_string();
+        assert!(messages.contains(says), "{act:?}: {messages}");
+    }
+}
+
+#[test]
+fn damage_between_runs_is_found() {
+    let target = FakeTarget::start(small());
+    run(&target, "--rw write --ios 100 --verify --nsid 1 --qd 1");
+    target.tamper(1, |disk| disk[5 * 512 + 100] ^= 1);
+    let report = run(&target, "--rw read --ios 100 --verify --nsid 1 --qd 1");
+    assert!(number(&report["verify_errors"]) > 0);
+    assert!(report["messages"].to_string().contains("LBA 5 "), "{report}");
+    // A block of another namespace is not taken for one of this.
+    let target = FakeTarget::start(Traits {
+        namespaces: [(1, (512, 9)), (2, (512, 9))].into(),
+        ..Traits::default()
+    });
+    run(&target, "--rw write --ios 100 --verify --qd 1");
+    let mut other = Vec::new();
+    target.tamper(2, |disk| other = disk.to_vec());
+    target.tamper(1, |disk| disk.copy_from_slice(&other));
+    let report = run(&target, "--rw read --ios 100 --verify --nsid 1");
+    assert!(report["messages"].to_string().contains("another namespace"), "{report}");
+}
+
+#[test]
+fn failed_ios_are_counted_and_the_run_goes_on() {
+    let failing = Status::UNRECOVERED_READ_ERROR;
+    let script: Script = Box::new(move |number, _| match number {
+        10..20 => Act::Fail(failing),
+        _ => Act::Serve,
+    });
+    let target = FakeTarget::scripted(small(), script);
+    let report = run(&target, "--rw randread --ios 300");
+    assert_eq!(number(&report["errors"]), 10);
+    assert!(number(&report["ios"]) >= 290);
+    assert!(report["messages"].to_string().contains("Unrecovered"), "{report}");
+}
+
+#[test]
+fn a_lost_connection_ends_the_run_with_a_report() {
+    for act in [Act::HangUp, Act::Terminate] {
+        let script: Script =
+            Box::new(move |number, _| if number == 300 { act } else { Act::Serve });
+        let target = FakeTarget::scripted(small(), script);
+        let report = run(&target, "--rw randread --jobs 2");
+        assert!(number(&report["errors"]) > 0);
+        assert_eq!(report["interrupted"], true);
+        assert!(report["messages"].to_string().contains("queue "), "{report}");
+    }
+}
+
+#[test]
+fn a_target_that_fails_everything_is_given_up() {
+    let script: Script = Box::new(|_, _| Act::Fail(Status::INTERNAL_ERROR));
+    let target = FakeTarget::scripted(small(), script);
+    let report = run(&target, "--rw randread");
+    assert!(report["messages"].to_string().contains("giving up"), "{report}");
+}
+
+#[test]
+fn a_rate_is_kept() {
+    let target = FakeTarget::start(small());
+    let report = run(&target, "--rw randread --ios 300 --rate 1000 --qd 4");
+    // A slow machine may fall behind, but nothing may go faster: 300 I/Os take 300 ms but for a burst of 8.
+    assert!(report["elapsed_s"].as_f64().unwrap() > 0.28, "{report}");
+    assert!(number(&report["ios"]) >= 300);
+}
+
+#[test]
+fn more_outstanding_than_a_queue_holds_takes_more_queues() {
+    let traits = Traits { entries: 8, ..small() };
+    let target = FakeTarget::start(traits.clone());
+    let report = run(&target, "--rw randread --ios 200 --qd 32 --nsid 1 --jobs 2");
+    assert_eq!(report["targets"][0]["queues"], 8);
+    assert_eq!(report["targets"][0]["queue_depth"], 7);
+    assert_eq!(number(&report["errors"]), 0);
+    let error = try_run(&target, "--rw randread --ios 200 --qd 32 --nsid 1 --jobs 8").unwrap_err();
+    assert!(error.to_string().contains("grants 16 I/O queues of 7 commands"), "{error}");
+}
+
+#[test]
+fn what_does_not_fit_the_target_is_said() {
+    let target = FakeTarget::start(small());
+    for (arguments, says) in [
+        ("--nsid 9", "no namespace 9 for this host; it has 1, 2"),
+        ("--bs 1000", "multiple of the block size of namespace 1"),
+        ("--bs 256k", "from MDTS); use --bs 131072 or less"),
+        ("--offset 100", "--offset 100 is no multiple"),
+        ("--size 1m", "reach beyond namespace 1"),
+        ("--offset 256k", "no I/O of 4 KiB fits"),
+        ("--verify --jobs 65", "each job a part of its own"),
+    ] {
+        let arguments = format!("--rw randread --ios 200 {arguments}");
+        let error = try_run(&target, &arguments).unwrap_err();
+        assert!(error.is::<Misfit>(), "{arguments}: {error}");
+        assert!(error.to_string().contains(says), "{arguments}: {error}");
+    }
+}
