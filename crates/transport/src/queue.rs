@@ -51,13 +51,15 @@ pub trait HostQueue: Debug {
     /// Makes the queue movable to another reactor. Refused while anything is in flight.
     fn park(self: Box<Self>) -> Result<Box<dyn ParkedQueue>, Box<dyn HostQueue>>;
 
-    /// Stops (or resumes) taking in new commands; what is in flight goes on.
+    /// Stops (or resumes) handing on new commands; what is in flight goes on. After resuming,
+    /// `receive` must be called: what came meanwhile is not announced again.
     fn set_paused(&mut self, paused: bool);
 }
 
 /// A connection that belongs to no reactor: freshly accepted, or idle and on its way to another.
 pub trait ParkedQueue: Send + Debug {
-    /// Gives the connection to the reactor that owns `pool`.
+    /// Gives the connection to the reactor that owns `pool`, which then calls `receive`: bytes may
+    /// be there of which no edge will tell.
     fn unpark(self: Box<Self>, pool: &CorePool) -> Result<Box<dyn HostQueue>, TransportError>;
 
     /// The host's address, for people.

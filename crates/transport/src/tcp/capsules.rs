@@ -4,18 +4,26 @@ use nvmeof_core::dma::{Buffer, CorePool, LeaseError, Reserve};
 use nvmeof_wire::Sqe;
 use nvmeof_wire::tcp::{ADMIN_IN_CAPSULE, TcpError};
 
-use crate::queue::{Connected, Event};
+use crate::queue::{Connected, Event, FabricError};
 
 /// Commands before Connect is done. A host sends Connect and waits; the rest is slack.
 pub(super) const EARLY_DEPTH: u16 = 4;
 /// Buffers for the in-capsule data of fabrics commands, on any queue.
 const EARLY_BUFFERS: usize = 2;
 
+/// A command that was held, without a buffer of any reactor.
+#[derive(Debug)]
+pub(super) struct Held {
+    sqe: Sqe,
+    /// Its in-capsule data, or that it was bad.
+    data: Result<Option<Vec<u8>>, FabricError>,
+}
+
 /// The command window of a queue.
 #[derive(Debug)]
 pub(super) struct Capsules {
     depth: u16,
-    /// Commands delivered and not answered.
+    /// Commands that came and were not answered.
     out: u16,
     /// Most bytes of in-capsule data of a command that is no fabrics command.
     limit: u32,
@@ -70,9 +78,9 @@ impl Capsules {
         any
     }
 
-    /// Commands delivered and not answered.
-    pub(super) fn out(&self) -> u16 {
-        self.out
+    /// Commands handed on and not answered.
+    pub(super) fn out(&self) -> usize {
+        usize::from(self.out) - self.held.len()
     }
 
     /// A buffer for `len` bytes of in-capsule data of `sqe`.
@@ -113,8 +121,34 @@ impl Capsules {
         }
     }
 
-    /// Forgets what was held: the connection is going.
-    pub(super) fn clear(&mut self) {
-        self.held.clear();
+    /// Takes out what was held: the connection moves to another reactor, or ends.
+    pub(super) fn take_held(&mut self) -> Vec<Held> {
+        let take = |event| match event {
+            Event::Command { sqe, data } => {
+                Some(Held { sqe, data: Ok(data.map(|data| data.as_slice().to_vec())) })
+            }
+            Event::CommandFailed { sqe, error } => Some(Held { sqe, data: Err(error) }),
+            _ => None,
+        };
+        self.held.drain(..).filter_map(take).collect()
+    }
+
+    /// Holds again what another reactor held.
+    pub(super) fn hold(&mut self, held: Vec<Held>) -> Result<(), LeaseError> {
+        for Held { sqe, data } in held {
+            let event = match data {
+                Err(error) => Event::CommandFailed { sqe, error },
+                Ok(None) => Event::Command { sqe, data: None },
+                Ok(Some(bytes)) => {
+                    let buf = self.buffer(&sqe, bytes.len());
+                    let mut buf = buf.map_err(|_| LeaseError::Exhausted)?;
+                    buf.as_mut_slice().copy_from_slice(&bytes);
+                    Event::Command { sqe, data: Some(buf) }
+                }
+            };
+            self.out += 1;
+            self.held.push(event);
+        }
+        Ok(())
     }
 }

@@ -12,6 +12,7 @@
 
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
 use nvmeof_core::dma::{CorePool, Payload};
 use nvmeof_wire::tcp::ICReq;
@@ -19,7 +20,7 @@ use nvmeof_wire::zerocopy::IntoBytes;
 use rustix::net::sockopt;
 
 use super::TcpParams;
-use super::capsules::{Capsules, EARLY_DEPTH};
+use super::capsules::{Capsules, EARLY_DEPTH, Held};
 use super::handshake::{self, Negotiated};
 use super::pdu_in::{Inbound, Intake, Stop};
 use super::receive::{self, Discarded, Failure, Outcome, Receiver};
@@ -72,6 +73,7 @@ pub(super) struct ParkedTcp {
     leftover: Vec<u8>,
     heard: Option<Nanos>,
     paused: bool,
+    held: Vec<Held>,
 }
 
 impl ParkedTcp {
@@ -85,6 +87,7 @@ impl ParkedTcp {
             leftover: Vec::new(),
             heard: None,
             paused: false,
+            held: Vec::new(),
         }
     }
 }
@@ -105,6 +108,7 @@ impl ParkedQueue for ParkedTcp {
             transfers.grow(info.depth);
         }
         capsules.set_paused(self.paused);
+        capsules.hold(self.held).map_err(no_memory)?;
         let (mut inbound, mut outbound) = (Inbound::new(), Outbound::default());
         let phase = match self.negotiated {
             None => Phase::Handshake,
@@ -135,14 +139,24 @@ impl ParkedQueue for ParkedTcp {
     }
 }
 
+/// Silence after which the kernel asks whether a host is still there, how often, and how patiently:
+/// a host that lost its power is noticed after two minutes even if it promised no keep-alive.
+const PROBE_AFTER: Duration = Duration::from_secs(60);
+const PROBE_EVERY: Duration = Duration::from_secs(15);
+const PROBES: u32 = 4;
+
 /// No blocking, no waiting for more to send: a turn's output is sent whole.
 fn prepare(socket: &OwnedFd) -> rustix::io::Result<()> {
     rustix::io::ioctl_fionbio(socket, true)?;
     match sockopt::set_tcp_nodelay(socket, true) {
         // A pair of Unix sockets, with which the fuzz target stands in for a connection, never waits.
-        Err(rustix::io::Errno::OPNOTSUPP) => Ok(()),
-        outcome => outcome,
+        Err(rustix::io::Errno::OPNOTSUPP) => return Ok(()),
+        outcome => outcome?,
     }
+    sockopt::set_socket_keepalive(socket, true)?;
+    sockopt::set_tcp_keepidle(socket, PROBE_AFTER)?;
+    sockopt::set_tcp_keepintvl(socket, PROBE_EVERY)?;
+    sockopt::set_tcp_keepcnt(socket, PROBES)
 }
 
 fn describe(peer: Option<SocketAddr>) -> String {
@@ -256,7 +270,7 @@ impl TcpQueue {
 
     /// Gives back what waits for bytes from the host.
     fn give_back_input(&mut self, events: &mut Vec<Event>) {
-        self.capsules.clear();
+        drop(self.capsules.take_held());
         self.inbound = Inbound::new();
         events.extend(self.transfers.drain().map(|pull| Event::Pulled {
             token: pull.token,
@@ -269,6 +283,8 @@ impl TcpQueue {
     fn finish(&mut self, events: &mut Vec<Event>) {
         if let Phase::Closing(reason) = std::mem::replace(&mut self.phase, Phase::Closed) {
             self.give_back_input(events);
+            // What was queued before the end, an answer that says why perhaps, leaves if it can.
+            let _ = self.outbound.flush(self.socket.as_fd(), 0, events);
             self.outbound.drain(events);
             events.push(Event::Closed { reason });
         }
@@ -376,7 +392,7 @@ impl HostQueue for TcpQueue {
         }
     }
 
-    fn park(self: Box<Self>) -> Result<Box<dyn ParkedQueue>, Box<dyn HostQueue>> {
+    fn park(mut self: Box<Self>) -> Result<Box<dyn ParkedQueue>, Box<dyn HostQueue>> {
         let negotiated = match self.phase {
             Phase::Handshake => None,
             Phase::Open(negotiated) => Some(negotiated),
@@ -391,6 +407,7 @@ impl HostQueue for TcpQueue {
         }
         Ok(Box::new(ParkedTcp {
             paused: self.capsules.is_paused(),
+            held: self.capsules.take_held(),
             socket: self.socket,
             peer: self.peer,
             params: self.params,

@@ -1,7 +1,11 @@
 //! Data both ways: sizes, digests, alignment, slow hosts.
 
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+
 use nvmeof_core::dma::{Lender, LentRegion, Payload};
 use nvmeof_wire::tcp::{PduType, flags};
+use proptest::prelude::*;
 
 use super::world::{World, pattern, sqe, streams};
 use crate::tcp::TcpParams;
@@ -278,6 +282,58 @@ fn bad_data_digest_fails_the_command_alone() {
         assert_eq!(world.pdu().cqe().cid.get(), 2);
         world.command(3);
         assert_eq!(world.pool.leased(), 0);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+
+    /// However the socket takes it, in however many turns, the host gets the same bytes.
+    #[test]
+    fn output_survives_any_partial_send(
+        responses in prop::collection::vec((0..90_000usize, any::<bool>(), any::<bool>()), 1..20),
+        digests in any::<(bool, bool)>(),
+        hpda in 0..32u8,
+        read_step in 500..20_000usize,
+        turns in prop::collection::vec(0..4usize, 20),
+    ) {
+        let (target, host) = UnixStream::pair().unwrap();
+        host.set_nonblocking(true).unwrap();
+        rustix::net::sockopt::set_socket_send_buffer_size(&target, 4096).unwrap();
+        let [target, host] = [target, host].map(|stream| OwnedFd::from(stream).into());
+        let mut world = World::over(target, host, TcpParams::default());
+        let (hdgst, ddgst) = digests;
+        world.hello(nvmeof_wire::tcp::IcParams { pda: hpda, hdgst, ddgst, max: 1 });
+        world.queue.connected(crate::Connected { admin: false, depth: 32 });
+        world.host.read_step = read_step;
+        let lender = Lender::new(&LentRegion::zeroes().unwrap());
+        for (((len, lent, elidable), cid), turns) in responses.iter().zip(0..).zip(turns) {
+            world.command(cid);
+            let payload = match (*len, lent) {
+                (0, _) => None,
+                (len, true) => lender.lend(len).map(Payload::Lent),
+                (len, false) => Some(Payload::Buffer(world.buffer(&pattern(len, cid)))),
+            };
+            world.respond_with(cid, payload, *elidable);
+            for _ in 0..turns {
+                world.turn();
+            }
+        }
+        for ((len, lent, elidable), cid) in responses.iter().zip(0..) {
+            if *len > 0 {
+                let pdu = world.pdu();
+                prop_assert_eq!(pdu.c2h().cccid.get(), cid);
+                let expected = if *lent { vec![0; *len] } else { pattern(*len, cid) };
+                prop_assert!(pdu.data == expected, "data of {}", cid);
+            }
+            if *len == 0 || !elidable {
+                prop_assert_eq!(world.pdu().cqe().cid.get(), cid);
+            }
+        }
+        let with_data = responses.iter().filter(|(len, ..)| *len > 0).count();
+        prop_assert_eq!(world.events.len(), with_data);
+        world.events.clear();
+        prop_assert_eq!(world.pool.leased(), 0);
     }
 }
 

@@ -369,3 +369,61 @@ fn a_paused_queue_takes_no_commands_but_the_data_it_asked_for() {
     world.queue.set_paused(false);
     assert!(matches!(world.event(), Event::Command { sqe: got, data: Some(_) } if got == sqe(5)));
 }
+
+#[test]
+fn held_commands_move_with_their_queue() {
+    let mut world = World::open_with(PARAMS, false, true, 0);
+    let ttag = world.asked(1, 4096);
+    world.queue.set_paused(true);
+    world.host.capsule(sqe(2), &[4; 4096]);
+    world.host.capsule(sqe(3), &[]);
+    let mut bad = super::world::assemble(
+        world.host.out,
+        &CapsuleCmd::new(world.host.out, sqe(4), 8),
+        b"spoiled!",
+    );
+    *bad.last_mut().unwrap() ^= 1;
+    world.host.send(&bad);
+    world.host.h2c(1, ttag, 0, &[1; 4096], true);
+    assert!(matches!(world.event(), Event::Pulled { .. }));
+    world.respond(1);
+    world.pdu();
+    moved(&mut world);
+    world.settle();
+    assert!(world.events.is_empty());
+    world.queue.set_paused(false);
+    match world.event() {
+        Event::Command { sqe: got, data: Some(data) } => {
+            assert_eq!((got, data.as_slice()), (sqe(2), &[4; 4096][..]));
+        }
+        other => panic!("{other:?}"),
+    }
+    assert!(matches!(world.event(), Event::Command { data: None, .. }));
+    assert!(matches!(world.event(), Event::CommandFailed { sqe: got, .. } if got == sqe(4)));
+    for cid in 2..5 {
+        world.respond(cid);
+        assert_eq!(world.pdu().cqe().cid.get(), cid);
+    }
+    world.queue.park().unwrap();
+    // And go down with it.
+    let mut world = open();
+    world.asked(1, 4096);
+    world.queue.set_paused(true);
+    world.host.capsule(sqe(2), &[4; 4096]);
+    world.settle();
+    world.queue.close(CloseReason::Shutdown);
+    world.closed();
+    assert!(matches!(world.events[..], [Event::Pulled { .. }]));
+    world.events.clear();
+    assert_eq!(world.pool.leased(), 0);
+}
+
+#[test]
+fn the_last_words_before_an_end_of_ours_are_heard() {
+    let mut world = open();
+    world.command(1);
+    world.respond(1);
+    world.queue.close(CloseReason::ControllerGone);
+    assert_eq!(world.pdu().cqe().cid.get(), 1);
+    assert_eq!(world.closed(), CloseReason::ControllerGone);
+}
