@@ -8,8 +8,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use rustix::event::{EventfdFlags, epoll};
+use rustix::event::epoll;
 
+use super::signal::Signal;
 use super::{
     BlockDevice, BlockError, BlockOp, BlockOpKind, BlockQueue, Completed, DeviceInfo, Rejected,
     RejectedWhy,
@@ -59,7 +60,7 @@ struct State {
     /// Counts releases; held operations of an earlier count go on.
     released: u64,
     held: usize,
-    wakers: Vec<Weak<OwnedFd>>,
+    wakers: Vec<Weak<Signal>>,
 }
 
 impl FaultDevice {
@@ -79,11 +80,11 @@ impl BlockDevice for FaultDevice {
     fn open_queue(&self, pool: &CorePool) -> Result<Box<dyn BlockQueue>, BlockError> {
         let base = self.base.open_queue(pool)?;
         let errno = |e: io::Error| BlockError::from_errno(e.raw_os_error().unwrap_or(libc::EIO));
-        let signal = Signal::new(base.as_ref()).map_err(errno)?;
+        let wakers = Wakers::new(base.as_ref()).map_err(errno)?;
         let number = self.control.queues.fetch_add(1, Ordering::Relaxed);
         let mut state = self.control.state();
         state.wakers.retain(|waker| waker.strong_count() > 0);
-        state.wakers.push(Arc::downgrade(&signal.event));
+        state.wakers.push(Arc::downgrade(&wakers.own));
         let seed = state.plan.seed.wrapping_add(number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         drop(state);
         Ok(Box::new(FaultQueue {
@@ -94,7 +95,7 @@ impl BlockDevice for FaultDevice {
             late: Vec::new(),
             failed: Vec::new(),
             corrupt: Vec::new(),
-            signal,
+            wakers,
         }))
     }
 }
@@ -142,7 +143,7 @@ impl FaultControl {
 
     fn wake(&self) {
         for waker in self.state().wakers.iter().filter_map(Weak::upgrade) {
-            signal(&waker);
+            waker.raise();
         }
     }
 
@@ -206,7 +207,7 @@ struct FaultQueue {
     failed: Vec<Completed>,
     /// Tokens of reads to corrupt.
     corrupt: Vec<u64>,
-    signal: Signal,
+    wakers: Wakers,
 }
 
 impl FaultQueue {
@@ -224,7 +225,7 @@ impl FaultQueue {
                 Err(rejected) => {
                     // Full: it goes with a later poll.
                     self.held.insert(at, (rejected.op, since));
-                    self.signal.raise();
+                    self.wakers.own.raise();
                     return;
                 }
             }
@@ -258,7 +259,7 @@ impl FaultQueue {
             }
         }
         if !self.late.is_empty() {
-            self.signal.raise();
+            self.wakers.own.raise();
         }
     }
 }
@@ -278,7 +279,7 @@ impl BlockQueue for FaultQueue {
             }
             Verdict::Fail(error) => {
                 self.failed.push(op.complete(Err(error)));
-                self.signal.raise();
+                self.wakers.own.raise();
                 Ok(())
             }
             Verdict::Reject => Err(Rejected { op, why: RejectedWhy::QueueFull }),
@@ -290,7 +291,7 @@ impl BlockQueue for FaultQueue {
     }
 
     fn poll(&mut self, done: &mut Vec<Completed>) {
-        self.signal.clear();
+        self.wakers.own.clear();
         if !self.held.is_empty() {
             self.let_go();
         }
@@ -304,7 +305,7 @@ impl BlockQueue for FaultQueue {
     }
 
     fn event_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.signal.both.as_ref().map(AsFd::as_fd)
+        Some(self.wakers.both.as_ref().map_or(self.wakers.own.as_fd(), AsFd::as_fd))
     }
 
     fn lend(&mut self, offset: u64, len: u32) -> Option<Lent> {
@@ -318,37 +319,21 @@ impl Drop for FaultQueue {
     }
 }
 
-/// Wakes whoever sleeps on the queue, together with the base's own descriptor if it has one. A
-/// base without one is polled anyway.
+/// Wakes whoever sleeps on the queue, together with the base's own descriptor if it has one.
 #[derive(Debug)]
-struct Signal {
-    event: Arc<OwnedFd>,
+struct Wakers {
+    own: Arc<Signal>,
     both: Option<OwnedFd>,
 }
 
-impl Signal {
+impl Wakers {
     fn new(base: &dyn BlockQueue) -> io::Result<Self> {
-        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        let event = Arc::new(rustix::event::eventfd(0, flags)?);
-        let Some(fd) = base.event_fd() else { return Ok(Self { event, both: None }) };
+        let own = Arc::new(Signal::new()?);
+        let Some(fd) = base.event_fd() else { return Ok(Self { own, both: None }) };
         let both = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let readable = epoll::EventFlags::IN;
         epoll::add(&both, fd, epoll::EventData::new_u64(0), readable)?;
-        epoll::add(&both, event.as_fd(), epoll::EventData::new_u64(1), readable)?;
-        Ok(Self { event, both: Some(both) })
+        epoll::add(&both, own.as_fd(), epoll::EventData::new_u64(1), readable)?;
+        Ok(Self { own, both: Some(both) })
     }
-
-    fn raise(&self) {
-        signal(&self.event);
-    }
-
-    fn clear(&self) {
-        // WouldBlock: it was not raised.
-        let _ = rustix::io::read(&self.event, &mut [0_u8; 8]);
-    }
-}
-
-fn signal(event: &OwnedFd) {
-    // Fails only when the count is at its limit, and then it is raised anyway.
-    let _ = rustix::io::write(event, &1_u64.to_ne_bytes());
 }

@@ -9,6 +9,9 @@ mod file;
 mod null;
 mod op;
 mod ram;
+mod signal;
+#[cfg(test)]
+mod tests;
 
 use std::fmt::Debug;
 use std::os::fd::BorrowedFd;
@@ -70,7 +73,7 @@ pub trait BlockQueue: Debug {
     fn in_flight(&self) -> usize;
 
     /// Readable when there may be completions to poll for; register it level-triggered. A queue
-    /// without one has to be polled for as long as something is in flight.
+    /// without one completes with each poll all that was submitted before.
     fn event_fd(&self) -> Option<BorrowedFd<'_>> {
         None
     }

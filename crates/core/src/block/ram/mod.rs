@@ -11,9 +11,11 @@
 mod memory;
 
 use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use self::memory::Memory;
+use super::signal::Signal;
 use super::{
     BlockDevice, BlockError, BlockOp, BlockOpKind, BlockQueue, Completed, DeviceInfo, Rejected,
 };
@@ -57,10 +59,14 @@ impl BlockDevice for RamDevice {
     }
 
     fn open_queue(&self, _pool: &CorePool) -> Result<Box<dyn BlockQueue>, BlockError> {
+        let more = Signal::new()
+            .map_err(|e| BlockError::from_errno(e.raw_os_error().unwrap_or(libc::EIO)))?;
         Ok(Box::new(RamQueue {
             info: self.info.clone(),
             memory: Arc::clone(&self.memory),
             zeroing: VecDeque::new(),
+            more,
+            raised: false,
             done: Vec::new(),
         }))
     }
@@ -73,6 +79,9 @@ struct RamQueue {
     memory: Arc<Memory>,
     /// Operations that zero, the front one up to the given offset.
     zeroing: VecDeque<(BlockOp, u64)>,
+    /// Raised while there is more to zero.
+    more: Signal,
+    raised: bool,
     done: Vec<Completed>,
 }
 
@@ -120,10 +129,18 @@ impl BlockQueue for RamQueue {
 
     fn poll(&mut self, done: &mut Vec<Completed>) {
         self.zero_step();
+        if self.raised == self.zeroing.is_empty() {
+            self.raised = !self.raised;
+            if self.raised { self.more.raise() } else { self.more.clear() }
+        }
         done.append(&mut self.done);
     }
 
     fn in_flight(&self) -> usize {
         self.done.len() + self.zeroing.len()
+    }
+
+    fn event_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.more.as_fd())
     }
 }

@@ -1,3 +1,5 @@
+#![expect(clippy::cast_possible_truncation, reason = "sizes and tokens in tests are small")]
+
 mod device;
 mod durability;
 mod log;

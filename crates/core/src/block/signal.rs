@@ -1,0 +1,33 @@
+//! A descriptor that is readable while it is raised.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::event::EventfdFlags;
+
+/// An eventfd as a flag. Raising and clearing are for whoever sleeps on it, not for every turn.
+#[derive(Debug)]
+pub(super) struct Signal(OwnedFd);
+
+impl Signal {
+    pub(super) fn new() -> io::Result<Self> {
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        Ok(Self(rustix::event::eventfd(0, flags)?))
+    }
+
+    pub(super) fn raise(&self) {
+        // Fails only when the count is at its limit, and then it is raised anyway.
+        let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
+    }
+
+    pub(super) fn clear(&self) {
+        // WouldBlock: it was not raised.
+        let _ = rustix::io::read(&self.0, &mut [0_u8; 8]);
+    }
+}
+
+impl AsFd for Signal {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
