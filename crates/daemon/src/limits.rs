@@ -445,7 +445,7 @@ mod tests {
             for connection in 0..40 {
                 let core = &cores[usize::from(connection >= split)];
                 let len = if connection % 3 == 0 { ADMIN_IN_CAPSULE } else { 16384 };
-                kept.push(core.reserve(EARLY_BUFFERS as usize, 8192).unwrap());
+                kept.push(core.reserve(2, 8192).unwrap());
                 kept.push(core.reserve(settings.queue_depth.into(), len as usize).unwrap());
             }
         }

@@ -16,9 +16,7 @@ pub(super) fn parse(text: &str, cpus: &[usize]) -> Result<Vec<usize>, String> {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         let number = |text: &str| {
             let text = text.trim();
-            text.parse::<u16>()
-                .map(usize::from)
-                .map_err(|_| format!("\"{text}\" is no CPU number"))
+            text.parse::<u16>().map(usize::from).map_err(|_| format!("\"{text}\" is no CPU number"))
         };
         let (first, last) = (number(first)?, number(last)?);
         if last < first {

@@ -67,10 +67,10 @@ mod tests {
         let uuid = uuid::Uuid::from_bytes(identity.uuid);
         assert_eq!(uuid.get_version_num(), 5);
         let hex = |bytes: &[u8]| bytes.iter().map(|b| format!("{b:02x}")).collect::<String>();
-        assert_eq!(uuid.to_string(), "UUID");
-        assert_eq!(hex(&identity.nguid), "NGUID");
-        assert_eq!(hex(&identity.eui64), "EUI64");
-        assert_eq!(serial("nqn.2026-11.io.nvmeof-tgt:demo"), "SERIAL");
+        assert_eq!(uuid.to_string(), "b3781f7c-6d9d-5abf-b9b5-f29aeea87bfa");
+        assert_eq!(hex(&identity.nguid), "88885874c756b656fe35de722299e0ee");
+        assert_eq!(hex(&identity.eui64), "aebc91b2889ec78e");
+        assert_eq!(serial("nqn.2026-11.io.nvmeof-tgt:demo"), "6e788ba0241218d108ff");
     }
 
     #[test]

@@ -88,8 +88,9 @@ fn descend(value: &Spanned<DeValue<'_>>, span: &Span, path: &mut String) {
     match value.get_ref() {
         DeValue::Table(table) => descend_table(table, span, path),
         DeValue::Array(array) => {
-            let member =
-                array.iter().find(|member| holds(&member.span(), span) || nested_holds(member, span));
+            let member = array
+                .iter()
+                .find(|member| holds(&member.span(), span) || nested_holds(member, span));
             if let Some(member) = member {
                 descend(member, span, path);
             }

@@ -117,7 +117,9 @@ impl<'a> Report<'a> {
             return Ok(self.warnings);
         }
         self.problems.sort_by_key(|(at, _)| at.unwrap_or(usize::MAX));
-        Err(ConfigError { problems: self.problems.into_iter().map(|(_, problem)| problem).collect() })
+        Err(ConfigError {
+            problems: self.problems.into_iter().map(|(_, problem)| problem).collect(),
+        })
     }
 
     fn problem(&self, at: Option<usize>, key: &str, what: String, allowed: String) -> Problem {

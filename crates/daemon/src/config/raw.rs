@@ -3,8 +3,8 @@
 
 use std::fmt;
 
-use serde::de::{Deserializer, Error, Visitor};
 use serde::Deserialize;
+use serde::de::{Deserializer, Error, Visitor};
 use toml::Spanned;
 
 /// A value and where it stands; `None` if the key is left out.

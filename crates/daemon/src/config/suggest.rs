@@ -9,10 +9,19 @@ pub(super) fn closest<'a>(
     let far = (wrong.chars().count() / 3).max(1);
     known
         .into_iter()
-        .map(|name| (distance(&wrong, &name.to_lowercase()), name))
+        .map(|name| (unlikeness(&wrong, &name.to_lowercase()), name))
         .filter(|(distance, _)| *distance <= far)
         .min()
         .map(|(_, name)| name)
+}
+
+/// Edits between two words; a word that goes on where the other ends is but one away.
+fn unlikeness(wrong: &str, known: &str) -> usize {
+    let (short, long) = if wrong.len() < known.len() { (wrong, known) } else { (known, wrong) };
+    if short.len() >= 3 && long.len() > short.len() && long.starts_with(short) {
+        return 1;
+    }
+    distance(wrong, known)
 }
 
 /// Edits (insert, delete, replace, swap neighbours) between two words.
@@ -47,6 +56,7 @@ mod tests {
         assert_eq!(closest("adress", known), Some("address"));
         assert_eq!(closest("Type", known), Some("type"));
         assert_eq!(closest("queue_depth", ["queue-depth"]), Some("queue-depth"));
+        assert_eq!(closest("warning", ["error", "warn"]), Some("warn"));
         assert_eq!(closest("nonsense", known), None);
         assert_eq!(closest("x", known), None);
     }

@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 /// How a size may be written; ends every message about a bad one.
-pub(super) const SIZE_FORM: &str =
-    "allowed: a number of bytes, or a number and a unit of k, KiB, M, MiB, G, GiB, T, TiB \
+pub(super) const SIZE_FORM: &str = "allowed: a number of bytes, or a number and a unit of k, KiB, M, MiB, G, GiB, T, TiB \
      (powers of 1024), as in \"512MiB\"";
 
 /// How a duration may be written; ends every message about a bad one.
@@ -61,7 +60,8 @@ pub fn show_size(bytes: u64) -> String {
 pub(super) fn show_duration(duration: Duration) -> String {
     let milliseconds = duration.as_millis();
     let units = [(3_600_000, "h"), (60_000, "min"), (1000, "s")];
-    let unit = units.iter().find(|(unit, _)| milliseconds > 0 && milliseconds % unit == 0);
+    let unit =
+        units.iter().find(|(unit, _)| milliseconds > 0 && milliseconds.is_multiple_of(*unit));
     match unit {
         Some((unit, name)) => format!("{}{name}", milliseconds / unit),
         None => format!("{milliseconds}ms"),

@@ -21,10 +21,8 @@ const BAD: &[Bad] = &[
     Bad {
         text: "reactor = \"auto\"",
         place: "1:1: reactor",
-        parts: &[
-            "unknown key; allowed: reactors, busy-poll, drain-timeout, log, limits, pacing, \
-             listener, device, subsystem, referral (did you mean `reactors`?)",
-        ],
+        parts: &["unknown key; allowed: reactors, busy-poll, drain-timeout, log, limits, pacing, \
+             listener, device, subsystem, referral (did you mean `reactors`?)"],
     },
     Bad {
         text: "[limits]\nqueue_depth = 32",
@@ -205,7 +203,11 @@ const BAD: &[Bad] = &[
         place: "4:1: listener.type",
         parts: &["missing; allowed: \"tcp\", \"rdma\""],
     },
-    Bad { text: "[[listener]]\ntype = \"tcp\"", place: "4:1: listener.address", parts: &["missing"] },
+    Bad {
+        text: "[[listener]]\ntype = \"tcp\"",
+        place: "4:1: listener.address",
+        parts: &["missing"],
+    },
     Bad {
         text: "[[listener]]\ntype = \"fc\"\naddress = \"::1\"",
         place: "5:8: listener.type",

@@ -177,15 +177,15 @@ fn file(
     };
     if create
         && let Some(value) = &raw.create
+        && (raw.size.is_none() || read_only)
     {
-        if raw.size.is_none() {
-            let what = "a file that is created needs a size";
-            report.error(&value.span(), "device.create", what, "set device.size, as \"1GiB\"");
-        }
-        if read_only {
-            let what = "a file cannot be created and be read-only";
-            report.error(&value.span(), "device.create", what, "leave out one of the two");
-        }
+        let (what, allowed) = if read_only {
+            ("a file cannot be created and be read-only", "leave out one of the two")
+        } else {
+            ("a file that is created needs a size", "set device.size, as \"1GiB\"")
+        };
+        report.error(&value.span(), "device.create", what, allowed);
+        return None;
     }
     let size = match &raw.size {
         Some(value) => Some(whole_blocks(report, value, block_size)?),

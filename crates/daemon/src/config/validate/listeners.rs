@@ -29,8 +29,7 @@ pub(super) fn listeners(report: &mut Report<'_>, raw: &[Spanned<RawListener>]) -
         let address =
             required(report, &entry.span(), "listener.address", &raw.address, ADDRESS_FORM)
                 .and_then(|value| address(report, "listener.address", value));
-        let port =
-            integer(report, "listener.port", &raw.port, defaults::PORT, 0..=u16::MAX);
+        let port = integer(report, "listener.port", &raw.port, defaults::PORT, 0..=u16::MAX);
         let (Some(fabric), Some(address)) = (fabric, address) else { continue };
         let listener = Listener { fabric, address, port };
         if fabric == Fabric::Rdma
@@ -82,12 +81,7 @@ pub(super) fn referrals(report: &mut Report<'_>, raw: &[Spanned<RawReferral>]) -
     referrals
 }
 
-fn fabric(
-    report: &mut Report<'_>,
-    header: &Span,
-    name: &str,
-    key: &Key<String>,
-) -> Option<Fabric> {
+fn fabric(report: &mut Report<'_>, header: &Span, name: &str, key: &Key<String>) -> Option<Fabric> {
     let value = required(report, header, name, key, FABRIC_FORM)?;
     choice(report, name, value, &FABRICS)
 }

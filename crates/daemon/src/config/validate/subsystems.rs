@@ -100,8 +100,7 @@ fn subsystem<'r>(
     let range = 1..=CNTLID_MAX;
     let cntlid_min =
         integer(report, "subsystem.cntlid-min", &raw.cntlid_min, *range.start(), range.clone());
-    let cntlid_max =
-        integer(report, "subsystem.cntlid-max", &raw.cntlid_max, *range.end(), range);
+    let cntlid_max = integer(report, "subsystem.cntlid-max", &raw.cntlid_max, *range.end(), range);
     if cntlid_min > cntlid_max
         && let Some(value) = raw.cntlid_min.as_ref().or(raw.cntlid_max.as_ref())
     {
