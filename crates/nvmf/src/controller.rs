@@ -331,13 +331,15 @@ impl Controller {
         for nsid in nsids {
             admin.changed.push(*nsid);
         }
-        drop(admin);
-        self.post_event(Event::NamespaceChanged);
+        self.post(&mut admin, Event::NamespaceChanged);
     }
 
     /// Something happened that the host may have asked to be told of. The caller notifies.
     pub(crate) fn post_event(&self, event: Event) {
-        let mut admin = self.admin();
+        self.post(&mut self.admin(), event);
+    }
+
+    fn post(&self, admin: &mut AdminState, event: Event) {
         let enabled = admin.features.async_event_config;
         if admin.events.post(event, enabled) {
             self.attention.store(true, Ordering::Release);

@@ -50,3 +50,29 @@ impl ErrorLog {
         self.newest_first.iter()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_errors_are_kept() {
+        let mut log = ErrorLog::default();
+        let record = ErrorRecord {
+            count: 0,
+            sqid: 0,
+            cid: 0,
+            status: Status::INVALID_OPCODE,
+            lba: 0,
+            nsid: 0,
+            opcode: 0,
+        };
+        for cid in 1..=100 {
+            log.push(ErrorRecord { cid, ..record });
+        }
+        assert_eq!(log.count(), 100);
+        let kept: Vec<_> = log.iter().map(|record| (record.count, record.cid)).collect();
+        assert_eq!(kept.len(), ERROR_LOG_ENTRIES);
+        assert_eq!((kept[0], kept[63]), ((100, 100), (37, 37)));
+    }
+}

@@ -1,4 +1,7 @@
 //! An I/O queue: the NVM command set (NVM 3). No lock and no allocation per command.
+//!
+//! No namespace has metadata, so protection information fields (PRINFO, tags) and MPTR are not looked at.
+//! Nor are hints: access frequency, latency, Limited Retry, integral datasets.
 
 use std::sync::Arc;
 

@@ -4,6 +4,8 @@ use nvmeof_wire::fabrics::{
     CNTLID_DYNAMIC, CNTLID_STATIC_ANY, Connect, ConnectData, ConnectResult, Disconnect,
     InvalidParameter,
 };
+use nvmeof_wire::features::Fid;
+use nvmeof_wire::identify::{Cns, Identify};
 use nvmeof_wire::nqn::DISCOVERY_NQN;
 use nvmeof_wire::nvm::BlockIo;
 use nvmeof_wire::opcode::{AdminOpcode, FabricsType, IoOpcode};
@@ -317,6 +319,22 @@ fn sq_flow_control_is_counted_or_off() {
     assert_eq!(response.cqe.sqhd.get(), 0);
     let cid = io.io(read.with_sgl(Sgl::Transport { length: 512 })).cid;
     assert!(!io.queue.complete(cid, Err(Failure::MediaRead)).elidable);
+}
+
+#[test]
+fn only_success_without_a_result_can_be_left_out() {
+    let target = target();
+    let mut request = ConnectRequest::admin(SUBSYSTEM);
+    request.command.disable_sq_flow_control = true;
+    let (mut link, _) = connect_admin(&target, &request);
+    link.enable();
+    let mut elidable = |sqe: Sqe| match link.send(sqe.with_sgl(Sgl::Transport { length: 4096 })) {
+        Disposition::Respond(response) | Disposition::Send { response, .. } => response.elidable,
+        other => panic!("{other:?}"),
+    };
+    assert!(elidable(Identify::new(Cns::CONTROLLER, 0).encode(0)));
+    assert!(!elidable(get_feature(Fid::NUMBER_OF_QUEUES)), "its result counts");
+    assert!(!elidable(Sqe::admin(AdminOpcode(0xc0), 0, 0)));
 }
 
 #[test]

@@ -111,6 +111,26 @@ fn events_not_asked_for_are_not_reported() {
 }
 
 #[test]
+fn events_from_before_a_reset_are_forgotten() {
+    const TEMPERATURE_EVENTS: u32 = 1 << 1;
+    let target = target();
+    let (mut link, _) = enabled_admin(&target);
+    configure(&mut link, NAMESPACE_EVENTS);
+    target.apply(with_namespaces(&[1])).unwrap();
+    link.set_cc(enabled().with_en(false)).ok();
+    link.enable();
+    configure(&mut link, NAMESPACE_EVENTS | TEMPERATURE_EVENTS);
+    hold(&mut link);
+    hold(&mut link);
+    assert_eq!(event(&mut link), None);
+    assert_eq!(changed(&mut link, false), []);
+    // A threshold below what the temperature is.
+    link.run(set_feature(Fid::TEMPERATURE_THRESHOLD, 0x100), &[]).ok();
+    assert_eq!(event(&mut link), Some(AsyncEvent::TEMPERATURE.encode()));
+    assert_eq!(event(&mut link), None);
+}
+
+#[test]
 fn every_controller_of_the_subsystem_hears_it_and_no_other() {
     let target = target();
     let (mut first, _) = enabled_admin(&target);

@@ -1,6 +1,7 @@
 //! The NVM command set: every command, and every way it is refused.
 
 use nvmeof_wire::features::Fid;
+use nvmeof_wire::log::{GetLogPage, Lid};
 use nvmeof_wire::nvm::{BlockIo, DatasetManagement, DsmRange};
 use nvmeof_wire::opcode::IoOpcode;
 use nvmeof_wire::sqe::NSID_ALL;
@@ -339,6 +340,30 @@ fn failures_become_statuses() {
         assert!(!response.elidable);
     }
     assert_eq!(io.queue.outstanding(), 0);
+}
+
+#[test]
+fn the_health_log_counts_what_queues_did() {
+    let target = target();
+    let (mut admin, cntlid) = enabled_admin(&target);
+    let mut first = connect_io(&target, cntlid, 1);
+    let mut second = connect_io(&target, cntlid, 2);
+    // 2000 and 1000 units of 512 bytes; the log counts thousands.
+    for _ in 0..8 {
+        first.io(block(IoOpcode::READ, 1, 0, 250));
+        second.io(block(IoOpcode::WRITE, 1, 0, 125));
+    }
+    let cid = second.io(block(IoOpcode::COMPARE, 1, 0, 1)).cid;
+    second.queue.complete(cid, Err(Failure::MediaRead));
+    first.run(block(IoOpcode::READ, 1, 1000, 1), &[]).fails(Status::LBA_OUT_OF_RANGE);
+    // What a queue did outlives it.
+    drop(first);
+    let log = GetLogPage::new(Lid::SMART, 512).encode(0).with_sgl(host(512));
+    let page = admin.run(log, &[]).ok().data;
+    let number = |at: usize| u128::from_le_bytes(page[at..at + 16].try_into().unwrap());
+    assert_eq!((number(32), number(48)), (3, 1), "data units read, rounded up, and written");
+    assert_eq!((number(64), number(80)), (9, 8), "host reads and writes");
+    assert_eq!((number(160), number(176)), (1, 2), "media errors, error log entries");
 }
 
 #[test]
