@@ -8,4 +8,5 @@ mod io;
 mod properties;
 mod random;
 mod support;
+mod threads;
 mod timers;

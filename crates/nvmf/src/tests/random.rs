@@ -178,8 +178,6 @@ impl Driver {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
-
     #[test]
     fn any_commands_before_connect(steps in prop::collection::vec(step(), 1..60)) {
         let target = target();

@@ -102,13 +102,13 @@ fn nvm(controller: &Controller, id: &mut Structure) {
     id.ofcs.set(ofcs::DISCONNECT);
 }
 
-/// One data block, in the capsule or as the fabric has it.
+/// One data block, in the capsule or as the fabric has it, as long as the data or longer.
 fn sgl_support(controller: &Controller) -> u32 {
     let kind = match controller.transport {
         TransportKind::Tcp | TransportKind::Loop => sgls::TRANSPORT,
         TransportKind::Rdma => sgls::KEYED,
     };
-    sgls::SUPPORTED | sgls::OFFSET | kind
+    sgls::SUPPORTED | sgls::OFFSET | sgls::LARGER_THAN_TRANSFER | kind
 }
 
 /// Identify Controller of the NVM command set (NVM 4.1.5.3).

@@ -68,7 +68,7 @@ fn io_controller_reports_what_hosts_look_at() {
     assert_eq!(u16_at(&data, 522), 0, "FUSES");
     assert_eq!(data[525], 0b101, "VWC: present, no flush of all namespaces");
     assert_eq!(u32_at(&data, 526), 0, "AWUN, AWUPF: one block");
-    assert_eq!(u32_at(&data, 536), 0x30_0001, "SGLS: supported, offset, transport");
+    assert_eq!(u32_at(&data, 536), 0x34_0001, "SGLS: supported, longer, offset, transport");
     assert_eq!(u32_at(&data, 540), MAX_NSID, "MNAN");
     let name = nqn("disks");
     assert_eq!(&data[768..768 + name.as_str().len()], name.as_str().as_bytes());
@@ -89,7 +89,7 @@ fn discovery_controller_reports_only_its_own() {
     assert_eq!(u32_at(&data, 92), 1 << 31, "OAES: discovery log changes");
     assert_eq!(u32_at(&data, 80), 0x0002_0000, "VER");
     assert_eq!(data[261], 0b10_0110, "LPA");
-    assert_eq!(u32_at(&data, 536), 0x30_0001, "SGLS");
+    assert_eq!(u32_at(&data, 536), 0x34_0001, "SGLS");
     assert_eq!(&data[768..804], b"nqn.2014-08.org.nvmexpress.discovery");
     assert_eq!(u16_at(&data, 512), 0, "SQES, CQES: no I/O queues");
     assert_eq!(u32_at(&data, 516), 0, "NN");
