@@ -49,29 +49,29 @@ pub enum CommandError {
 pub enum Error {
     /// The host name in the address has no IP address.
     #[error(
-        "cannot resolve {host}: {source}; check the address after --connect or use an IP address"
+        "cannot resolve {host}: {cause}; check the address after --connect or use an IP address"
     )]
     Resolve {
         /// Name and port.
         host: String,
         /// What the resolver says.
-        source: io::Error,
+        cause: io::Error,
     },
     /// No TCP connection.
-    #[error("cannot connect to {peer}: {source}; is a target listening there?")]
+    #[error("cannot connect to {peer}: {cause}; is a target listening there?")]
     Connect {
         /// Address and port.
         peer: String,
         /// What the kernel says.
-        source: io::Error,
+        cause: io::Error,
     },
     /// The socket failed.
-    #[error("connection to {peer}: {source}")]
+    #[error("connection to {peer}: {cause}")]
     Io {
         /// Address and port.
         peer: String,
         /// What the kernel says.
-        source: io::Error,
+        cause: io::Error,
     },
     /// The peer closed the connection.
     #[error("{peer} closed the connection{during}")]

@@ -158,7 +158,7 @@ fn initialize(socket: &Socket, options: TcpOptions) -> Result<IcParams, Error> {
     let until = Instant::now() + options.timeout;
     let peer = || socket.peer().to_owned();
     let late = |error| match error {
-        Error::Io { peer, source } if source.kind() == std::io::ErrorKind::TimedOut => {
+        Error::Io { peer, cause } if cause.kind() == std::io::ErrorKind::TimedOut => {
             Error::Timeout { peer, what: "ICReq".into(), after: options.timeout }
         }
         Error::Closed { peer, .. } => {

@@ -22,7 +22,7 @@ impl Socket {
         } else {
             format!("{}:{}", address.host, address.port)
         };
-        let resolve = |source| Error::Resolve { host: host.clone(), source };
+        let resolve = |cause| Error::Resolve { host: host.clone(), cause };
         let mut last = io::Error::new(io::ErrorKind::NotFound, "no address found for this name");
         for candidate in (address.host.as_str(), address.port).to_socket_addrs().map_err(resolve)? {
             match TcpStream::connect_timeout(&candidate, timeout) {
@@ -30,13 +30,13 @@ impl Socket {
                     let peer = candidate.to_string();
                     let set_up =
                         stream.set_nodelay(true).and_then(|()| stream.set_nonblocking(true));
-                    set_up.map_err(|source| Error::Io { peer: peer.clone(), source })?;
+                    set_up.map_err(|cause| Error::Io { peer: peer.clone(), cause })?;
                     return Ok(Self { stream, peer });
                 }
                 Err(error) => last = error,
             }
         }
-        Err(Error::Connect { peer: host, source: last })
+        Err(Error::Connect { peer: host, cause: last })
     }
 
     pub(super) fn peer(&self) -> &str {
@@ -108,8 +108,8 @@ impl Socket {
     fn wait_until(&self, output: bool, until: Instant) -> Result<(), Error> {
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            let source = io::Error::from(io::ErrorKind::TimedOut);
-            return Err(Error::Io { peer: self.peer.clone(), source });
+            let cause = io::Error::from(io::ErrorKind::TimedOut);
+            return Err(Error::Io { peer: self.peer.clone(), cause });
         }
         self.wait(output, left);
         Ok(())
@@ -121,7 +121,7 @@ impl Socket {
             Ok(n) => Ok(Some(n)),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(None),
-            Err(source) => Err(Error::Io { peer: self.peer.clone(), source }),
+            Err(cause) => Err(Error::Io { peer: self.peer.clone(), cause }),
         }
     }
 }
