@@ -29,9 +29,6 @@ pub enum Failure {
     /// Descriptor type or sub type this transport does not take for this command.
     #[error("the SGL descriptor type is not allowed here")]
     SglType,
-    /// The data pointer is a segment: one descriptor is the limit.
-    #[error("more than one SGL descriptor")]
-    SglCount,
     /// Shorter than the data, or in-capsule data that did not come.
     #[error("the SGL is shorter than the data of the command")]
     SglLength,
@@ -83,21 +80,12 @@ pub enum Failure {
     /// Keep-alive timeout out of range or missing where it is needed.
     #[error("the keep-alive timeout is invalid")]
     KeepAliveInvalid,
-    /// Host Identifier in the wrong format.
-    #[error("the host identifier format is inconsistent")]
-    HostIdFormat,
     /// More Asynchronous Event Requests than AERL allows.
     #[error("too many asynchronous event requests")]
     AsyncEventLimit,
     /// More Aborts than ACL allows.
     #[error("too many abort commands")]
     AbortLimit,
-    /// Controller identifier of an Identify list.
-    #[error("the controller identifier is invalid")]
-    InvalidControllerId,
-    /// I/O command set combination (feature 19h).
-    #[error("the I/O command set combination is rejected")]
-    CommandSetRejected,
     /// I/O command set is not that of the namespace (Identify CSI).
     #[error("the I/O command set is not that of the namespace")]
     InvalidCommandSet,
@@ -155,7 +143,6 @@ impl Failure {
             Self::InvalidNamespace => Status::INVALID_NAMESPACE_OR_FORMAT.with_dnr(),
 
             Self::SglType => Status::SGL_TYPE_INVALID.with_dnr(),
-            Self::SglCount => Status::INVALID_SGL_COUNT.with_dnr(),
             Self::SglLength => Status::DATA_SGL_LENGTH_INVALID.with_dnr(),
             Self::SglOffset => Status::SGL_OFFSET_INVALID.with_dnr(),
             Self::DataTransfer => Status::DATA_TRANSFER_ERROR,
@@ -172,11 +159,8 @@ impl Failure {
             Self::FeatureNotNamespaceSpecific => Status::FEATURE_NOT_NAMESPACE_SPECIFIC.with_dnr(),
             Self::InvalidLogPage => Status::INVALID_LOG_PAGE.with_dnr(),
             Self::KeepAliveInvalid => Status::KEEP_ALIVE_INVALID.with_dnr(),
-            Self::HostIdFormat => Status::HOST_ID_INCONSISTENT_FORMAT.with_dnr(),
             Self::AsyncEventLimit => Status::ASYNC_EVENT_LIMIT_EXCEEDED.with_dnr(),
             Self::AbortLimit => Status::ABORT_LIMIT_EXCEEDED,
-            Self::InvalidControllerId => Status::INVALID_CONTROLLER_ID.with_dnr(),
-            Self::CommandSetRejected => Status::COMMAND_SET_COMBINATION_REJECTED.with_dnr(),
             Self::InvalidCommandSet => Status::INVALID_COMMAND_SET.with_dnr(),
 
             Self::LbaOutOfRange => Status::LBA_OUT_OF_RANGE.with_dnr(),
@@ -202,5 +186,55 @@ impl Failure {
             Self::ConnectParameter { offset, in_data } => *offset as u64 | (*in_data as u64) << 16,
             _ => 0,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_may_pass_is_worth_another_try() {
+        let passing = [
+            Failure::DataTransfer,
+            Failure::TransientTransport,
+            Failure::ConnectBusy,
+            Failure::AbortLimit,
+            Failure::Aborted,
+            Failure::QueueDeleted,
+            Failure::Busy,
+            Failure::Internal,
+        ];
+        let lasting = [
+            Failure::InvalidOpcode,
+            Failure::InvalidField,
+            Failure::CommandSequence,
+            Failure::LbaOutOfRange,
+            Failure::WriteProtected,
+            Failure::CompareMismatch,
+            Failure::MediaRead,
+            Failure::MediaWrite,
+            Failure::NoSpace,
+            Failure::DeviceGone,
+            Failure::ConnectHost,
+        ];
+        assert!(passing.iter().all(|failure| !failure.status().dnr()));
+        assert!(lasting.iter().all(|failure| failure.status().dnr()));
+    }
+
+    #[test]
+    fn connect_says_which_parameter_is_wrong() {
+        let in_data = Failure::ConnectParameter { offset: 256, in_data: true };
+        assert_eq!(
+            (in_data.status().code(), in_data.result()),
+            (Status::CONNECT_INVALID_PARAMETERS, 0x1_0100)
+        );
+        let in_command = Failure::ConnectParameter { offset: 44, in_data: false };
+        assert_eq!(in_command.result(), 44);
+        assert_eq!(
+            in_command.to_string(),
+            "a Connect parameter is invalid: byte 44 of the command"
+        );
+        assert_eq!(Failure::ConnectHost.result(), 0);
     }
 }

@@ -155,15 +155,6 @@ impl Queue {
         disposition
     }
 
-    /// A command came whose data is bad: its response.
-    pub fn fail_command(&mut self, sqe: &Sqe, failure: Failure) -> Response {
-        let cid = sqe.cid.get();
-        match self.slots.take(cid) {
-            Ok(()) => self.failed(sqe, failure),
-            Err(conflict) => self.slots.reject(cid, conflict.status(), 0),
-        }
-    }
-
     /// The data that a [`Disposition::Receive`] asked for is here.
     pub fn handle_data(&mut self, sqe: &Sqe, data: &[u8], now: Nanos) -> Disposition {
         let outcome = match &mut self.state {

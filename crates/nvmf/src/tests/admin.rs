@@ -195,16 +195,3 @@ fn number_of_queues_bounds_connect() {
     third.fails(Status::CONNECT_INVALID_PARAMETERS);
     connect_io(&target, cntlid, 2);
 }
-
-#[test]
-fn a_failed_digest_answers_the_command() {
-    let target = target();
-    let (_admin, cntlid) = enabled_admin(&target);
-    let mut io = connect_io(&target, cntlid, 1);
-    let mut write = BlockIo::new(0, 1).encode(IoOpcode::WRITE, 0, 1);
-    write.cid.set(77);
-    let response = io.queue.fail_command(&write, Failure::TransientTransport);
-    assert_eq!(response.cqe.cid.get(), 77);
-    assert_eq!(response.cqe.status(), Status::TRANSIENT_TRANSPORT_ERROR);
-    assert_eq!(io.queue.outstanding(), 0);
-}
