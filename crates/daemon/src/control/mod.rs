@@ -14,7 +14,7 @@ mod devices;
 mod place;
 mod server;
 
-use std::io::Write as _;
+use std::io::{IsTerminal as _, Write as _};
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -75,7 +75,9 @@ pub fn run(path: &Path, check: bool) -> ExitCode {
 /// Logs to standard error; `RUST_LOG` overrules the config.
 fn start_log(level: LogLevel) {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level.name()));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let colours = std::io::stderr().is_terminal();
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours);
+    log.with_writer(std::io::stderr).init();
 }
 
 /// Signals the daemon acts on.

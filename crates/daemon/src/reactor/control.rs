@@ -4,9 +4,11 @@ use nvmeof_nvmf::DeviceId;
 use nvmeof_transport::CloseReason;
 
 use super::Reactor;
-use crate::clock;
 use super::kind;
 use super::mailbox::{Counts, Message};
+
+/// Turns that closing every connection may take; each gives back at once what it holds.
+const TURNS_TO_CLOSE: usize = 16;
 
 impl Reactor {
     /// Does what the mailbox asks for.
@@ -56,22 +58,33 @@ impl Reactor {
         }
     }
 
-    /// While draining: closes connections that have nothing in flight, and answers after the last.
+    /// While draining: answers once nothing is in flight and every answer has been sent. No
+    /// connection is closed before, since an admin queue that goes takes its I/O queues along, which
+    /// may be on other reactors.
     pub(super) fn finish_drain(&mut self) {
         if self.draining.is_none() {
             return;
         }
-        let now = clock::now();
-        for key in self.connections.keys() {
-            if self.connections.get_mut(key).is_some_and(|c| c.in_flight == 0 && !c.dirty && c.is_live()) {
-                self.begin_close(key, CloseReason::Shutdown, now);
-            }
-        }
-        if self.connections.len() == 0
+        let quiet = self.connections.iter().all(|(_, c)| c.in_flight == 0 && !c.dirty);
+        if quiet
             && self.devices.in_flight() == 0
             && let Some(reply) = self.draining.take()
         {
             let _ = reply.send(());
+        }
+    }
+
+    /// Closes every connection, at the end. What a device still works on is waited for when its
+    /// queue is dropped.
+    pub(super) fn close_all(&mut self, now: u64) {
+        for key in self.connections.keys() {
+            self.begin_close(key, CloseReason::Shutdown, now);
+        }
+        for _ in 0..TURNS_TO_CLOSE {
+            if self.connections.len() == 0 {
+                break;
+            }
+            self.turn(now);
         }
     }
 

@@ -89,9 +89,12 @@ mod tests {
         assert_eq!(idle.idle(now), Verdict::Sleep);
         // Commands 20 us apart: it learns to spin through the gaps.
         for _ in 0..10 {
-            now += 20_000;
+            let next = now + 20_000;
+            while now < next && idle.idle(now) == Verdict::Spin {
+                now += 1_000;
+            }
+            now = next;
             idle.busy(now);
-            let _ = idle.idle(now);
         }
         now += 20_000;
         idle.busy(now);

@@ -100,7 +100,6 @@ impl Reactor {
         if let CloseReason::Protocol(_) | CloseReason::Timeout(_) = reason {
             tracing::warn!(%reason, "connection ended for its host's fault");
         }
-        self.finish_drain();
     }
 
     /// Looks after one connection's timers and whether its controller still lives.

@@ -54,9 +54,9 @@ pub(crate) enum Message {
     },
     /// Say what is held.
     Counts(oneshot::Sender<Counts>),
-    /// Take no new commands, finish those in flight, close every connection, then answer.
+    /// Take no new commands and answer when those in flight are over.
     Drain(oneshot::Sender<()>),
-    /// Close what is left and end the thread.
+    /// Close every connection and end the thread.
     Stop,
 }
 

@@ -152,7 +152,7 @@ pub(crate) struct Reactor {
     next_tick: u64,
     /// Turns since epoll was last asked.
     unpolled_turns: u32,
-    /// Answered when the last connection is gone.
+    /// Answered when nothing is in flight.
     draining: Option<oneshot::Sender<()>>,
     stopping: bool,
     // Scratch space, kept for its capacity.
@@ -231,6 +231,7 @@ impl Reactor {
                 Verdict::Sleep => self.sleep(now),
             }
         }
+        self.close_all(clock::now());
     }
 
     fn load(&self) -> &Load {

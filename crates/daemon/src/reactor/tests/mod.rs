@@ -1,0 +1,296 @@
+//! A whole reactor in virtual time: hosts on the loopback fabric, a device that fails, holds and
+//! rejects on demand. Every case ends with the counts at zero: nothing may leak on any path.
+
+mod rig;
+
+use nvmeof_core::block::BlockError;
+use nvmeof_nvmf::Failure;
+use nvmeof_transport::FabricError;
+use nvmeof_wire::abort::{Abort, NOT_ABORTED};
+use nvmeof_wire::opcode::IoOpcode;
+use nvmeof_wire::{Sgl, Status};
+
+use rig::{BLOCK, Host, Rig, pattern};
+
+const KIB: u32 = 1024;
+
+#[test]
+fn data_written_in_a_capsule_and_by_pull_is_read_back() {
+    let mut rig = Rig::new(None);
+    let host = rig.connect_io();
+    let (small, large) = (pattern(1, 4 * KIB), pattern(2, 128 * KIB));
+
+    host.write_in_capsule(1, 0, &small);
+    host.write_pulled(2, 8, &large);
+    rig.settle();
+    assert_eq!(host.statuses(), [(1, Status::SUCCESS), (2, Status::SUCCESS)]);
+
+    host.read(3, 0, 4 * KIB);
+    host.read(4, 8, 128 * KIB);
+    rig.settle();
+    let answers = host.take();
+    assert_eq!(answers.len(), 2);
+    assert!(answers.iter().any(|answer| answer.cqe.cid.get() == 3 && answer.data == small));
+    assert!(answers.iter().any(|answer| answer.cqe.cid.get() == 4 && answer.data == large));
+    rig.finish([host]);
+}
+
+#[test]
+fn compare_tells_equal_from_different_data() {
+    let mut rig = Rig::new(None);
+    let host = rig.connect_io();
+    let data = pattern(3, 4 * KIB);
+    host.write_in_capsule(1, 0, &data);
+    rig.settle();
+    host.take();
+    host.compare(2, 0, &data);
+    host.compare(3, 0, &pattern(4, 4 * KIB));
+    rig.settle();
+    let mut statuses = host.statuses();
+    statuses.sort_by_key(|(cid, _)| *cid);
+    assert_eq!(statuses, [(2, Status::SUCCESS), (3, Failure::CompareMismatch.status())]);
+    rig.finish([host]);
+}
+
+#[test]
+fn a_device_error_reaches_the_host_and_nothing_else() {
+    let mut rig = Rig::new(None);
+    let host = rig.connect_io();
+    rig.faults.fail_next(BlockError::Media { errno: 5 });
+    host.read(1, 0, 4 * KIB);
+    rig.settle();
+    assert_eq!(host.statuses(), [(1, Failure::MediaRead.status())]);
+    host.read(2, 0, 4 * KIB);
+    rig.settle();
+    assert_eq!(host.statuses(), [(2, Status::SUCCESS)]);
+    rig.finish([host]);
+}
+
+#[test]
+fn data_that_cannot_be_fetched_ends_the_command_alone() {
+    let mut rig = Rig::new(None);
+    let host = rig.connect_io();
+    host.fail_next(FabricError::DataDigest);
+    host.write_pulled(1, 0, &pattern(5, 64 * KIB));
+    rig.settle();
+    assert_eq!(host.statuses(), [(1, Failure::TransientTransport.status())]);
+    host.write_pulled(2, 0, &pattern(5, 64 * KIB));
+    rig.settle();
+    assert_eq!(host.statuses(), [(2, Status::SUCCESS)]);
+    rig.finish([host]);
+}
+
+#[test]
+fn a_device_that_takes_nothing_for_a_while_delays_commands_and_loses_none() {
+    let mut rig = Rig::new(None);
+    let host = rig.connect_io();
+    rig.faults.reject_next(3);
+    for cid in 1..=8 {
+        host.read(cid, 0, 4 * KIB);
+    }
+    rig.settle();
+    assert_eq!(host.statuses().len(), 8);
+    rig.finish([host]);
+}
+
+#[test]
+fn a_host_that_leaves_while_its_device_works_leaks_nothing() {
+    let mut rig = Rig::new(None);
+    let host = rig.connect_io();
+    rig.faults.hold();
+    for cid in 1..=4 {
+        host.read(cid, 0, 64 * KIB);
+    }
+    host.write_in_capsule(5, 0, &pattern(6, 4 * KIB));
+    rig.settle();
+    let held = rig.counts();
+    assert_eq!((held.requests, held.permits), (5, 5));
+    host.close();
+    rig.settle();
+    // The device still writes to the buffers, so they must not have gone back.
+    assert_eq!(rig.counts().buffers, held.buffers);
+    rig.faults.release();
+    rig.settle();
+    rig.finish([host]);
+}
+
+#[test]
+fn a_host_that_leaves_while_its_data_is_awaited_leaks_nothing() {
+    let mut rig = Rig::new(None);
+    let host = rig.connect_io();
+    // Data that is never offered: the pulls wait.
+    host.write_unoffered(1, 0, 64 * KIB);
+    host.write_unoffered(2, 0, 64 * KIB);
+    rig.settle();
+    assert_eq!(rig.counts().requests, 2);
+    host.close();
+    rig.settle();
+    rig.finish([host]);
+}
+
+#[test]
+fn waiting_commands_start_when_a_device_frees_their_budget_and_nothing_else_happens() {
+    // Room for two commands of 64 KiB in flight.
+    let mut rig = Rig::new(Some(128 * u64::from(KIB)));
+    let host = rig.connect_io();
+    rig.faults.hold();
+    for cid in 1..=10 {
+        host.read(cid, 0, 64 * KIB);
+    }
+    rig.settle();
+    let counts = rig.counts();
+    assert_eq!((counts.permits, counts.waiting), (2, 8));
+    rig.faults.release();
+    rig.settle();
+    assert_eq!(host.statuses().len(), 10);
+    rig.finish([host]);
+}
+
+#[test]
+fn commands_without_data_and_new_hosts_do_not_wait_behind_data() {
+    let mut rig = Rig::new(Some(64 * u64::from(KIB)));
+    let host = rig.connect_io();
+    rig.faults.hold();
+    for cid in 1..=4 {
+        host.read(cid, 0, 64 * KIB);
+    }
+    rig.settle();
+    // The budget is out and the device is stuck; a host can connect and ask all the same.
+    let other = rig.connect_io();
+    other.flush(1);
+    rig.settle();
+    assert_eq!(rig.counts().waiting, 3);
+    rig.faults.release();
+    rig.settle();
+    assert_eq!(other.statuses(), [(1, Status::SUCCESS)]);
+    assert_eq!(host.statuses().len(), 4);
+    rig.finish([host, other]);
+}
+
+#[test]
+fn abort_takes_out_a_command_that_waits_and_not_one_that_runs() {
+    let mut rig = Rig::new(Some(64 * u64::from(KIB)));
+    let (admin, host) = rig.connect_both();
+    rig.faults.hold();
+    host.read(1, 0, 64 * KIB);
+    host.read(2, 0, 64 * KIB);
+    rig.settle();
+    assert_eq!(rig.counts().waiting, 1);
+
+    admin.send(Abort { sqid: 1, cid: 2 }.encode(50), &[]);
+    admin.send(Abort { sqid: 1, cid: 1 }.encode(51), &[]);
+    admin.send(Abort { sqid: 7, cid: 2 }.encode(52), &[]);
+    rig.settle();
+    assert_eq!(host.statuses(), [(2, Failure::Aborted.status())]);
+    let results: Vec<_> =
+        admin.take().iter().map(|answer| (answer.cqe.cid.get(), answer.cqe.dw0())).collect();
+    let not = u32::try_from(NOT_ABORTED).unwrap();
+    assert_eq!(results, [(50, 0), (51, not), (52, not)]);
+    rig.faults.release();
+    rig.settle();
+    assert_eq!(host.statuses(), [(1, Status::SUCCESS)]);
+    rig.finish([admin, host]);
+}
+
+#[test]
+fn an_empty_pool_delays_commands_and_loses_none() {
+    // No budget, and a pool that holds two commands of 1 MiB.
+    let mut rig = Rig::new(None);
+    let host = rig.connect_io();
+    rig.faults.hold();
+    for cid in 1..=9 {
+        host.read(cid, 0, 1024 * KIB);
+    }
+    rig.settle();
+    rig.faults.release();
+    for _ in 0..9 {
+        rig.settle();
+    }
+    assert_eq!(host.statuses().len(), 9);
+    rig.finish([host]);
+}
+
+#[test]
+fn deallocate_and_write_zeroes_reach_the_medium() {
+    let mut rig = Rig::new(None);
+    let host = rig.connect_io();
+    host.write_in_capsule(1, 0, &pattern(7, 8 * KIB));
+    rig.settle();
+    host.take();
+    host.deallocate(2, &[(0, 4), (8, 4)]);
+    host.write_zeroes(3, 4, 4);
+    rig.settle();
+    assert_eq!(host.statuses().len(), 2);
+    host.read(4, 0, 8 * KIB);
+    rig.settle();
+    let read = host.take().pop().unwrap().data;
+    let (zeroed, kept) = read.split_at(12 * BLOCK as usize);
+    assert!(zeroed.iter().all(|&byte| byte == 0));
+    assert_eq!(kept, &pattern(7, 8 * KIB)[12 * BLOCK as usize..]);
+    rig.finish([host]);
+}
+
+#[test]
+fn draining_answers_what_is_in_flight_and_then_closes() {
+    let mut rig = Rig::new(None);
+    let host = rig.connect_io();
+    rig.faults.hold();
+    host.read(1, 0, 4 * KIB);
+    rig.settle();
+    let mut drained = rig.drain();
+    rig.settle();
+    assert!(drained.try_recv().is_err(), "a command is in flight");
+    rig.faults.release();
+    rig.settle();
+    assert_eq!(host.statuses(), [(1, Status::SUCCESS)]);
+    assert!(drained.try_recv().is_ok());
+    assert!(!host.closed());
+    rig.close_all();
+    assert!(host.closed());
+    rig.finish([host]);
+}
+
+#[test]
+fn random_commands_faults_and_departures_leave_nothing_behind() {
+    for seed in 1..=40 {
+        let mut rig = Rig::seeded(seed);
+        let mut hosts: Vec<Host> = Vec::new();
+        for _ in 0..200 {
+            match rig.random(12) {
+                0 if hosts.len() < 4 => hosts.push(rig.connect_io()),
+                1 if !hosts.is_empty() => {
+                    let gone = rig.random(hosts.len());
+                    hosts.swap_remove(gone).close();
+                }
+                2 => rig.faults.hold(),
+                3 => rig.faults.release(),
+                4 => rig.faults.reject_next(2),
+                _ if hosts.is_empty() => {}
+                kind => {
+                    let index = rig.random(hosts.len());
+                    let host = &hosts[index];
+                    let len = (1 + u32::try_from(rig.random(64)).unwrap()) * 4 * KIB;
+                    let lba = rig.random(64) as u64;
+                    let Some(cid) = host.free_cid() else { continue };
+                    match kind {
+                        5 | 6 => host.read(cid, lba, len),
+                        7 => host.write_in_capsule(cid, lba, &pattern(seed, 4 * KIB)),
+                        8 => host.write_pulled(cid, lba, &pattern(seed, len)),
+                        9 => host.compare(cid, lba, &pattern(seed, 4 * KIB)),
+                        10 => host.flush(cid),
+                        _ => host.raw(IoOpcode::READ, cid, u64::MAX - 1, Sgl::Transport { length: 512 }),
+                    }
+                }
+            }
+            let turns = 1 + rig.random(3);
+            rig.turns(turns);
+            hosts.iter().for_each(Host::collect);
+        }
+        rig.faults.release();
+        rig.settle();
+        hosts.iter().for_each(Host::collect);
+        let left: Vec<_> = hosts.iter().map(Host::outstanding).collect();
+        assert!(left.iter().all(|&left| left == 0), "seed {seed}: unanswered {left:?}");
+        rig.finish(hosts);
+    }
+}

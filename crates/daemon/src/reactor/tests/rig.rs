@@ -1,0 +1,365 @@
+//! One reactor without a thread or a clock, and hosts that speak raw commands to it.
+
+use std::cell::RefCell;
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use nvmeof_core::block::fault::{FaultControl, FaultDevice, FaultPlan};
+use nvmeof_core::block::{BlockDevice, RamDevice};
+use nvmeof_core::dma::{PoolConfig, SharedPool};
+use nvmeof_nvmf::{
+    Access, AddressFamily, DeviceId, Limits, NamespaceSpec, PortId, PortSpec, Queue, SubsystemSpec,
+    Target, TargetSpec, TransportKind,
+};
+use nvmeof_pacing::policy::{BufferCredit, CreditConfig, Policy};
+use nvmeof_transport::FabricError;
+use nvmeof_transport::loopback::{self, Delivery, LoopbackHost, LoopbackParams};
+use nvmeof_wire::fabrics::{
+    CNTLID_DYNAMIC, Connect, ConnectData, PropertySet, PropertySize,
+};
+use nvmeof_wire::nvm::{BlockIo, DatasetManagement};
+use nvmeof_wire::opcode::IoOpcode;
+use nvmeof_wire::properties::offset;
+use nvmeof_wire::zerocopy::IntoBytes;
+use nvmeof_wire::{Nqn, Sgl, Sqe, Status};
+use tokio::sync::oneshot;
+
+use super::super::mailbox::{Counts, Message, Sender, mailbox};
+use super::super::{Load, Plan, Reactor};
+
+/// Bytes of a logical block.
+pub(super) const BLOCK: u32 = 512;
+
+const HOST_ID: [u8; 16] = [7; 16];
+const SUBSYSTEM: &str = "nqn.2026-11.io.nvmeof-tgt:test";
+const HOST: &str = "nqn.2026-11.io.nvmeof-tgt:host";
+const PORT: PortId = PortId(1);
+/// Enough turns for anything that can happen without time passing.
+const MANY_TURNS: usize = 64;
+/// What Linux writes to CC: IOCQES 4, IOSQES 6, EN.
+const CC_ENABLE: u64 = 0x0046_0001;
+
+pub(super) struct Rig {
+    reactor: Reactor,
+    target: Arc<Target>,
+    sender: Sender,
+    now: u64,
+    rng: u64,
+    pub(super) faults: Arc<FaultControl>,
+}
+
+impl Rig {
+    /// With a budget of so many bytes in flight, or without pacing.
+    pub(super) fn new(budget: Option<u64>) -> Self {
+        Self::build(budget, 1)
+    }
+
+    pub(super) fn seeded(seed: u64) -> Self {
+        let budget = if seed % 2 == 0 { Some(2 << 20) } else { None };
+        let rig = Self::build(budget, seed);
+        rig.faults.set_plan(FaultPlan { seed, errors: 50, reorder: true, ..FaultPlan::default() });
+        rig
+    }
+
+    fn build(budget: Option<u64>, seed: u64) -> Self {
+        let target = Target::new(Limits { queue_depth: 32, ..Limits::default() });
+        target.apply(spec()).unwrap();
+        let pool = SharedPool::new(PoolConfig {
+            cap: 4 << 20,
+            reserve: 64 << 20,
+            max_lease: 1 << 20,
+            huge_pages: false,
+        })
+        .unwrap();
+        let (sender, mailbox) = mailbox().unwrap();
+        let policies = Box::new(move || -> Vec<Box<dyn Policy>> {
+            let Some(budget) = budget else { return Vec::new() };
+            let largest = u32::try_from(budget).unwrap();
+            let shared = BufferCredit::shared(CreditConfig { budget, largest, cores: 1 }).unwrap();
+            vec![Box::new(shared.core(0, Arc::new(|| {})))]
+        });
+        let reactor = Reactor::new(Plan {
+            index: 0,
+            cpu: None,
+            busy_poll: true,
+            pool,
+            policies,
+            target: Arc::clone(&target),
+            peers: vec![sender.clone()],
+            mailbox,
+            admin_buffers: 2,
+            max_transfer: 1 << 20,
+            loads: std::iter::once(Load::default()).collect(),
+            flow_depth: 32,
+            requests: 64,
+        })
+        .unwrap();
+        let ram: Arc<dyn BlockDevice> = Arc::new(RamDevice::new("ram0", 64 << 20, BLOCK).unwrap());
+        let (device, faults) = FaultDevice::new(ram, FaultPlan::default());
+        let mut rig = Self { reactor, target, sender, now: 1, rng: seed, faults };
+        let (reply, mut answer) = oneshot::channel();
+        rig.sender.send(Message::AddDevice { id: DeviceId(0), device: Arc::new(device), reply });
+        rig.settle();
+        answer.try_recv().unwrap().unwrap();
+        rig
+    }
+
+    /// A number below `bound`.
+    pub(super) fn random(&mut self, bound: usize) -> usize {
+        self.rng ^= self.rng << 13;
+        self.rng ^= self.rng >> 7;
+        self.rng ^= self.rng << 17;
+        usize::try_from(self.rng % bound as u64).unwrap()
+    }
+
+    pub(super) fn turns(&mut self, turns: usize) {
+        for _ in 0..turns {
+            self.now += 1_000_000;
+            self.reactor.turn(self.now);
+        }
+    }
+
+    pub(super) fn settle(&mut self) {
+        self.turns(MANY_TURNS);
+        self.now += 200_000_000; // The timers' tick.
+        self.turns(MANY_TURNS);
+    }
+
+    pub(super) fn counts(&mut self) -> Counts {
+        let (reply, mut answer) = oneshot::channel();
+        self.sender.send(Message::Counts(reply));
+        self.turns(1);
+        answer.try_recv().unwrap()
+    }
+
+    pub(super) fn drain(&mut self) -> oneshot::Receiver<()> {
+        let (reply, answer) = oneshot::channel();
+        self.sender.send(Message::Drain(reply));
+        answer
+    }
+
+    pub(super) fn close_all(&mut self) {
+        self.reactor.close_all(self.now);
+    }
+
+    /// A host with an admin queue and one I/O queue.
+    pub(super) fn connect_both(&mut self) -> (Host, Host) {
+        let admin = self.attach();
+        let cntlid = self.connect(&admin, 0, CNTLID_DYNAMIC);
+        let enable = PropertySet { size: PropertySize::Four, offset: offset::CC, value: CC_ENABLE };
+        admin.send(enable.encode(2), &[]);
+        self.turns(4);
+        assert_eq!(admin.statuses(), [(2, Status::SUCCESS)]);
+        let io = self.attach();
+        self.connect(&io, 1, cntlid);
+        (admin, io)
+    }
+
+    /// As [`Self::connect_both`]; the I/O queue keeps its admin queue alive.
+    pub(super) fn connect_io(&mut self) -> Host {
+        let (admin, mut io) = self.connect_both();
+        io.admin = Some(Box::new(admin));
+        io
+    }
+
+    fn attach(&mut self) -> Host {
+        let (parked, fabric) = loopback::connect(LoopbackParams::default());
+        let queue = Box::new(Queue::new(&self.target, PORT, &parked.peer(), self.now));
+        self.sender.send(Message::Attach { parked, queue });
+        self.reactor.load().connections.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        Host { fabric, outstanding: RefCell::default(), admin: None }
+    }
+
+    fn connect(&mut self, host: &Host, qid: u16, cntlid: u16) -> u16 {
+        let connect = Connect {
+            qid,
+            entries: 32,
+            priority: 0,
+            disable_sq_flow_control: true,
+            queue_deletion: false,
+            kato_ms: 0,
+        };
+        let data = ConnectData::new(HOST_ID, cntlid, &nqn(SUBSYSTEM), &nqn(HOST));
+        let sgl = Sgl::InCapsule { offset: 0, length: 1024 };
+        host.send(connect.encode(1).with_sgl(sgl), data.as_bytes());
+        self.turns(4);
+        let answer = host.take().pop().expect("an answer to Connect");
+        assert_eq!(answer.cqe.status(), Status::SUCCESS);
+        u16::try_from(answer.cqe.dw0() & 0xffff).unwrap()
+    }
+
+    /// Ends the hosts, and holds the counts to zero.
+    pub(super) fn finish(mut self, hosts: impl IntoIterator<Item = Host>) {
+        for host in hosts {
+            host.close();
+        }
+        self.settle();
+        assert_eq!(self.counts(), Counts::default());
+        assert_eq!(self.target.counts().controllers, 0);
+    }
+}
+
+fn spec() -> TargetSpec {
+    let namespace = NamespaceSpec {
+        nsid: 1,
+        device: DeviceId(0),
+        block_size: BLOCK,
+        blocks: (64 << 20) / u64::from(BLOCK),
+        uuid: [1; 16],
+        nguid: [2; 16],
+        eui64: [3; 8],
+        read_only: false,
+        volatile_cache: true,
+        deallocate: true,
+        deallocate_reads_zero: true,
+        write_zeroes: true,
+    };
+    let subsystem = SubsystemSpec {
+        nqn: nqn(SUBSYSTEM),
+        serial: "1".into(),
+        model: "test".into(),
+        cntlid_min: 1,
+        cntlid_max: 0xffef,
+        access: Access::AnyHost,
+        namespaces: vec![namespace],
+    };
+    let port = PortSpec {
+        id: PORT,
+        transport: TransportKind::Loop,
+        family: AddressFamily::Loop,
+        address: "here".into(),
+        service: "1".into(),
+    };
+    TargetSpec { subsystems: vec![subsystem], ports: vec![port], referrals: Vec::new() }
+}
+
+fn nqn(name: &str) -> Nqn {
+    name.parse().unwrap()
+}
+
+/// Bytes that depend on the seed and on where they are.
+pub(super) fn pattern(seed: u64, len: u32) -> Vec<u8> {
+    (0..u64::from(len)).map(|at| (at.wrapping_mul(seed | 1) >> 3).to_le_bytes()[0]).collect()
+}
+
+/// One queue of a host.
+pub(super) struct Host {
+    fabric: LoopbackHost,
+    outstanding: RefCell<HashSet<u16>>,
+    admin: Option<Box<Host>>,
+}
+
+impl Host {
+    pub(super) fn send(&self, sqe: Sqe, in_capsule: &[u8]) {
+        self.outstanding.borrow_mut().insert(sqe.cid.get());
+        self.fabric.send(sqe, in_capsule);
+    }
+
+    pub(super) fn take(&self) -> Vec<Delivery> {
+        let answers = self.fabric.take();
+        for answer in &answers {
+            let known = self.outstanding.borrow_mut().remove(&answer.cqe.cid.get());
+            assert!(known, "an answer to no command: {answer:?}");
+        }
+        answers
+    }
+
+    pub(super) fn collect(&self) {
+        self.take();
+    }
+
+    pub(super) fn statuses(&self) -> Vec<(u16, Status)> {
+        self.take().iter().map(|answer| (answer.cqe.cid.get(), answer.cqe.status())).collect()
+    }
+
+    pub(super) fn outstanding(&self) -> usize {
+        self.outstanding.borrow().len()
+    }
+
+    pub(super) fn free_cid(&self) -> Option<u16> {
+        (0..32).find(|cid| !self.outstanding.borrow().contains(cid))
+    }
+
+    pub(super) fn close(&self) {
+        self.fabric.close();
+        if let Some(admin) = &self.admin {
+            admin.close();
+        }
+    }
+
+    pub(super) fn closed(&self) -> bool {
+        self.fabric.closed().is_some()
+    }
+
+    pub(super) fn fail_next(&self, error: FabricError) {
+        self.fabric.fail_next(error);
+    }
+
+    pub(super) fn raw(&self, opcode: IoOpcode, cid: u16, slba: u64, sgl: Sgl) {
+        self.send(command(opcode, cid, slba, 512).with_sgl(sgl), &[]);
+    }
+
+    pub(super) fn read(&self, cid: u16, slba: u64, len: u32) {
+        let sgl = Sgl::Transport { length: len };
+        self.send(command(IoOpcode::READ, cid, slba, len).with_sgl(sgl), &[]);
+    }
+
+    pub(super) fn write_in_capsule(&self, cid: u16, slba: u64, data: &[u8]) {
+        self.in_capsule(IoOpcode::WRITE, cid, slba, data);
+    }
+
+    pub(super) fn compare(&self, cid: u16, slba: u64, data: &[u8]) {
+        self.in_capsule(IoOpcode::COMPARE, cid, slba, data);
+    }
+
+    pub(super) fn write_pulled(&self, cid: u16, slba: u64, data: &[u8]) {
+        self.fabric.offer(cid, data.to_vec());
+        self.write_unoffered(cid, slba, len(data));
+    }
+
+    pub(super) fn write_unoffered(&self, cid: u16, slba: u64, len: u32) {
+        let sgl = Sgl::Transport { length: len };
+        self.send(command(IoOpcode::WRITE, cid, slba, len).with_sgl(sgl), &[]);
+    }
+
+    pub(super) fn flush(&self, cid: u16) {
+        self.send(Sqe::io(IoOpcode::FLUSH, cid, 1), &[]);
+    }
+
+    pub(super) fn write_zeroes(&self, cid: u16, slba: u64, blocks: u32) {
+        self.send(command(IoOpcode::WRITE_ZEROES, cid, slba, blocks * BLOCK), &[]);
+    }
+
+    pub(super) fn deallocate(&self, cid: u16, ranges: &[(u64, u32)]) {
+        let list: Vec<u8> = ranges
+            .iter()
+            .flat_map(|&(slba, blocks)| {
+                let mut range = [0; 16];
+                range[4..8].copy_from_slice(&blocks.to_le_bytes());
+                range[8..].copy_from_slice(&slba.to_le_bytes());
+                range
+            })
+            .collect();
+        let command = DatasetManagement {
+            ranges: u16::try_from(ranges.len()).unwrap(),
+            deallocate: true,
+            integral_write: false,
+            integral_read: false,
+        };
+        let sgl = Sgl::InCapsule { offset: 0, length: len(&list) };
+        self.send(command.encode(cid, 1).with_sgl(sgl), &list);
+    }
+
+    fn in_capsule(&self, opcode: IoOpcode, cid: u16, slba: u64, data: &[u8]) {
+        let sgl = Sgl::InCapsule { offset: 0, length: len(data) };
+        self.send(command(opcode, cid, slba, len(data)).with_sgl(sgl), data);
+    }
+}
+
+fn command(opcode: IoOpcode, cid: u16, slba: u64, len: u32) -> Sqe {
+    BlockIo::new(slba, len / BLOCK).encode(opcode, cid, 1)
+}
+
+fn len(data: &[u8]) -> u32 {
+    u32::try_from(data.len()).unwrap()
+}
