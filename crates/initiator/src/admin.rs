@@ -59,7 +59,7 @@ impl Admin {
     /// From now on sends Keep Alive three times in `timeout`, whenever [`Admin::poll`] is called.
     pub(crate) fn start_keep_alive(&mut self, timeout: Duration) {
         if !timeout.is_zero() {
-            let next = self.clock.now() + nanos(timeout / 3);
+            let next = self.clock.now().saturating_add(nanos(timeout / 3));
             self.keep_alive = Some(KeepAlive { timeout, next, waiting_since: None });
         }
     }
@@ -123,7 +123,7 @@ impl Admin {
                 return Err(Error::Timeout { peer, what: "Keep Alive".into(), after });
             }
             None if now >= keep_alive.next => {
-                keep_alive.next = now + nanos(keep_alive.timeout / 3);
+                keep_alive.next = now.saturating_add(nanos(keep_alive.timeout / 3));
                 keep_alive.waiting_since = Some(now);
                 let sqe = Sqe::admin(AdminOpcode::KEEP_ALIVE, 0, 0);
                 let command = Command { token: KEEP_ALIVE, sqe, transfer: Transfer::None };

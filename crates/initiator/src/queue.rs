@@ -108,7 +108,7 @@ impl IoQueue {
             return Err(error);
         }
         if now >= self.next_check {
-            self.next_check = now + CHECK_EVERY;
+            self.next_check = now.saturating_add(CHECK_EVERY);
             if self.pair.is_overdue(now) {
                 self.pair.close(now, done);
                 let after = std::time::Duration::from_nanos(self.timeout);

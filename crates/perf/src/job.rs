@@ -34,10 +34,16 @@ pub(crate) struct JobQueue {
 pub(crate) struct Shared {
     /// End early; set by Ctrl-C and by whoever meets an error that ends the run.
     pub(crate) stop: Arc<AtomicBool>,
-    /// I/Os completed, of all phases; one number a job.
-    pub(crate) ios: Vec<AtomicU64>,
-    /// Bytes moved, likewise.
-    pub(crate) bytes: Vec<AtomicU64>,
+    /// One a job.
+    pub(crate) counters: Vec<Counter>,
+}
+
+/// What a job has done so far, of all phases; on cache lines of its own.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(crate) struct Counter {
+    pub(crate) ios: AtomicU64,
+    pub(crate) bytes: AtomicU64,
 }
 
 /// How long, and how fast at most.
@@ -78,7 +84,8 @@ pub(crate) struct Job {
     pub(crate) lanes: Vec<Lane>,
     pub(crate) queues: Vec<JobQueue>,
     pub(crate) timing: Timing,
-    pub(crate) cpu: Option<usize>,
+    /// What came of pinning its thread.
+    pub(crate) pinned: Result<(), String>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) start: Arc<Barrier>,
 }
@@ -111,17 +118,15 @@ impl Job {
     /// Runs to the end.
     pub(crate) fn run(mut self) -> JobResult {
         let mut messages = Vec::new();
-        if let Some(cpu) = self.cpu
-            && let Err(message) = pin(cpu)
-        {
-            messages.push(message);
+        if let Err(message) = &self.pinned {
+            messages.push(message.clone());
             self.shared.stop.store(true, Ordering::Relaxed);
         }
         let clock = Clock::start();
         self.start.wait();
         let start = clock.now();
-        let from = start + nanos(self.timing.ramp);
-        let to = from + nanos(self.timing.time);
+        let from = start.saturating_add(nanos(self.timing.ramp));
+        let to = from.saturating_add(nanos(self.timing.time));
         let lost = u64::from(!messages.is_empty());
         let result = JobResult {
             lanes: Vec::new(),
@@ -215,8 +220,9 @@ impl Running {
         }
         self.ios += ios;
         self.bytes += bytes;
-        self.job.shared.ios[self.job.index].store(self.ios, Ordering::Relaxed);
-        self.job.shared.bytes[self.job.index].store(self.bytes, Ordering::Relaxed);
+        let counter = &self.job.shared.counters[self.job.index];
+        counter.ios.store(self.ios, Ordering::Relaxed);
+        counter.bytes.store(self.bytes, Ordering::Relaxed);
     }
 
     /// Starts one I/O of lane `at` on `queue`; false if that is not possible now.
@@ -394,7 +400,8 @@ impl Limiter {
     }
 }
 
-fn pin(cpu: usize) -> Result<(), String> {
+/// Pins this thread to `cpu`.
+pub(crate) fn pin(cpu: usize) -> Result<(), String> {
     let mut set = CpuSet::new();
     set.set(cpu);
     sched_setaffinity(None, &set)

@@ -10,6 +10,8 @@ use crate::verify;
 
 /// Most logical blocks of a command: NLB has 16 bits and is 0's based.
 const MAX_BLOCKS: u64 = 1 << 16;
+/// Most units of a verified namespace: four bytes are remembered of each.
+const MAX_VERIFIED: u64 = 1 << 32;
 
 /// Arguments that do not fit the target: wrong usage, though it took a connection to know.
 #[derive(Debug, thiserror::Error)]
@@ -85,7 +87,15 @@ pub(crate) fn flows(args: &RunArgs, controllers: &[Controller]) -> Result<Vec<Fl
             );
         }
         for namespace in chosen {
-            flows.push(flow(args, controller, index, namespace)?);
+            let flow = flow(args, controller, index, namespace)?;
+            let is_same = |other: &Flow| other.subnqn == flow.subnqn && other.nsid == flow.nsid;
+            misfit!(
+                args.verify && flows.iter().any(is_same),
+                "--verify cannot tell its own writes to namespace {} of {subnqn} apart if that is connected \
+                 twice; give it to --connect once",
+                flow.nsid
+            );
+            flows.push(flow);
         }
     }
     Ok(flows)
@@ -149,6 +159,11 @@ fn flow(
         "--verify gives each job a part of its own: {} jobs do not fit {units} I/Os of {} in {name}",
         args.jobs,
         show_size(bs)
+    );
+    misfit!(
+        args.verify && units > MAX_VERIFIED,
+        "--verify remembers every I/O it wrote and {name} has {units}; use --size {} or less, or a larger --bs",
+        show_size(MAX_VERIFIED * bs)
     );
     Ok(Flow {
         controller: index,

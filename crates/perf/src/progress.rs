@@ -44,10 +44,9 @@ impl Progress {
         if self.bar.is_hidden() || since < EVERY {
             return;
         }
-        let sum = |counters: &[std::sync::atomic::AtomicU64]| -> u64 {
-            counters.iter().map(|counter| counter.load(Ordering::Relaxed)).sum()
-        };
-        let (ios, bytes) = (sum(&shared.ios), sum(&shared.bytes));
+        let counters = shared.counters.iter();
+        let ios: u64 = counters.clone().map(|counter| counter.ios.load(Ordering::Relaxed)).sum();
+        let bytes: u64 = counters.map(|counter| counter.bytes.load(Ordering::Relaxed)).sum();
         let per_second = |count: u64| count as f64 / since.as_secs_f64();
         let iops = (ios - self.ios) * 1000 / u64::try_from(since.as_millis()).unwrap_or(1).max(1);
         let gbps = per_second(bytes - self.bytes) * 8.0 / 1e9;

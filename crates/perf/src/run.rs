@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Barrier};
 use std::thread;
@@ -20,7 +20,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::args::RunArgs;
 use crate::host;
-use crate::job::{Job, JobQueue, JobResult, Shared, Timing};
+use crate::job::{Counter, Job, JobQueue, JobResult, Shared, Timing, pin};
 use crate::lane::Lane;
 use crate::plan::{self, Flow, Load, Misfit, misfit};
 use crate::progress::Progress;
@@ -173,8 +173,8 @@ fn execute(
     stop: &Arc<AtomicBool>,
 ) -> Vec<JobResult> {
     let jobs = queues.len();
-    let counters = || (0..jobs).map(|_| AtomicU64::new(0)).collect();
-    let shared = Arc::new(Shared { stop: Arc::clone(stop), ios: counters(), bytes: counters() });
+    let counters = (0..jobs).map(|_| Counter::default()).collect();
+    let shared = Arc::new(Shared { stop: Arc::clone(stop), counters });
     let start = Arc::new(Barrier::new(jobs));
     let timing = Timing {
         ramp: args.ramp,
@@ -189,18 +189,20 @@ fn execute(
         let (flows, load) = (flows.to_vec(), *load);
         let cpu = args.cpus.as_ref().map(|cpus| cpus.0[index % cpus.0.len()]);
         thread::spawn(move || {
+            // Before memory is touched, so that it is near the CPU.
+            let pinned = cpu.map_or(Ok(()), pin);
             let job = u16::try_from(index).unwrap_or(u16::MAX);
             let lanes = (0..)
                 .zip(&flows)
                 .map(|(number, flow)| Lane::new(number as usize, flow, &load, job, number))
                 .collect();
-            let job = Job { index, lanes, queues, timing, cpu, shared, start };
+            let job = Job { index, lanes, queues, timing, pinned, shared, start };
             // The receiver is there until every job has sent.
             let _ = sender.send(job.run());
         });
     }
     drop(sender);
-    let mut progress = Progress::new(args.ramp + args.time);
+    let mut progress = Progress::new(args.ramp.saturating_add(args.time));
     let mut results = Vec::new();
     let mut lost = Vec::new();
     let mut alive = vec![true; controllers.len()];

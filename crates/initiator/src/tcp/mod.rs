@@ -39,6 +39,9 @@ const MAX_R2T: u32 = 1;
 /// Reads one [`QueuePair::receive`] does at most, so that a fast peer does not keep us from sending.
 const READS_A_TURN: usize = 16;
 
+/// No handshake is waited for longer than this.
+const LONGEST_WAIT: Duration = Duration::from_secs(24 * 3600);
+
 /// What a connection is to be like.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TcpOptions {
@@ -155,7 +158,7 @@ impl QueuePair for TcpQueuePair {
 /// ICReq out, ICResp in (TCP 3.3.1).
 fn initialize(socket: &Socket, options: TcpOptions) -> Result<IcParams, Error> {
     let asked = IcParams { pda: HPDA, hdgst: options.hdgst, ddgst: options.ddgst, max: MAX_R2T };
-    let until = Instant::now() + options.timeout;
+    let until = Instant::now() + options.timeout.min(LONGEST_WAIT);
     let peer = || socket.peer().to_owned();
     let late = |error| match error {
         Error::Io { peer, cause } if cause.kind() == std::io::ErrorKind::TimedOut => {

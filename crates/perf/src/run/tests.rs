@@ -204,6 +204,32 @@ fn more_outstanding_than_a_queue_holds_takes_more_queues() {
 }
 
 #[test]
+fn several_subsystems_share_a_run() {
+    let (one, two) = (FakeTarget::start(small()), FakeTarget::start(small()));
+    let second = format!("--connect {}", two.endpoint());
+    let report = run(&one, &format!("{second} --rw randread --ios 400 --qd 2"));
+    assert_eq!(report["flows"].as_array().unwrap().len(), 4);
+    assert_eq!(report["targets"].as_array().unwrap().len(), 2);
+    assert!(report["flows"].as_array().unwrap().iter().all(|flow| number(&flow["ios"]) > 0));
+    // Both have the same name, so they may be two ways to the same blocks.
+    let error = try_run(&one, &format!("{second} --rw randwrite --ios 400 --verify")).unwrap_err();
+    assert!(error.to_string().contains("connected twice"), "{error}");
+}
+
+#[test]
+fn a_run_can_be_stopped_and_still_reports() {
+    let target = FakeTarget::start(small());
+    let connect = format!("--connect={}", target.endpoint());
+    let line = ["nvmeof-perf", "run", &connect, "--rw=read", "--time=600s"];
+    let Command::Run(args) = Cli::try_parse_from(line).unwrap().command else {
+        panic!("not a run")
+    };
+    let stop = Arc::new(AtomicBool::new(true));
+    let report = serde_json::to_value(execute_run(&args, &stop).unwrap()).unwrap();
+    assert_eq!((&report["interrupted"], number(&report["errors"])), (&Value::Bool(true), 0));
+}
+
+#[test]
 fn what_does_not_fit_the_target_is_said() {
     let target = FakeTarget::start(small());
     for (arguments, says) in [
