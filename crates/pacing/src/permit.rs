@@ -25,9 +25,10 @@ pub struct Permit {
 }
 
 /// How a command ended, told to the policies that granted it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Outcome {
     /// It ran; its time in flight says something about the machine.
+    #[default]
     Completed,
     /// It ran and failed, or its host went away; its time in flight says nothing.
     Failed,

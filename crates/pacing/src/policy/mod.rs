@@ -1,6 +1,8 @@
 //! May a command start now.
 
 mod buffer_credit;
+#[cfg(all(loom, test))]
+mod model;
 mod none;
 mod shared_credit;
 

@@ -1,0 +1,236 @@
+//! Every interleaving of a few cores on one shared budget, by loom:
+//! `RUSTFLAGS="--cfg loom" cargo test -p nvmeof-pacing --release loom_`.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool as Flag;
+use std::sync::atomic::Ordering::Relaxed;
+
+use loom::thread;
+
+use super::{Admission, BufferCredit, CreditConfig, Grant, Policy, SharedCredit};
+use crate::Cost;
+use crate::permit::Outcome;
+
+/// One I/O, the whole budget of most models here: a quantum is as large.
+const IO: u32 = 4096;
+
+struct Core {
+    credit: BufferCredit,
+    woken: Arc<Flag>,
+}
+
+impl Core {
+    fn new(shared: &Arc<SharedCredit>, core: usize) -> Self {
+        let woken = Arc::new(Flag::new(false));
+        let flag = Arc::clone(&woken);
+        // Not loom's flag: it is looked at only after the threads are joined.
+        let credit = shared.core(core, Arc::new(move || flag.store(true, Relaxed)));
+        Self { credit, woken }
+    }
+
+    fn admit(&mut self) -> Option<Grant> {
+        match self.credit.admit(Cost::data(IO), 0) {
+            Admission::Granted(grant) => Some(grant),
+            _ => None,
+        }
+    }
+
+    fn release(&mut self, grant: Grant) {
+        self.credit.release(Cost::data(IO), grant, Outcome::Completed, 0);
+    }
+}
+
+fn shared(budget: u64, cores: usize) -> Arc<SharedCredit> {
+    BufferCredit::shared(CreditConfig { budget, largest: IO, cores }).unwrap()
+}
+
+/// Every interleaving with up to three switches where a thread could have gone on: enough for any
+/// lost update between two threads, and seconds instead of minutes.
+fn bounded(model: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(3);
+    builder.check(model);
+}
+
+/// One core frees credit and lays it open while another starts to wait for it: either the waiter
+/// gets it at once, or it is woken and gets it then. This is the wake-up that must not be lost.
+#[test]
+fn loom_credit_that_is_laid_open_reaches_a_core_that_starts_to_wait() {
+    loom::model(|| {
+        let shared = shared(IO.into(), 2);
+        let mut giver = Core::new(&shared, 0);
+        let mut waiter = Core::new(&shared, 1);
+        let lease = giver.admit().unwrap();
+        let floor = waiter.admit().unwrap();
+        let giving = thread::spawn(move || {
+            giver.release(lease);
+            giver.credit.rest();
+            giver
+        });
+        let at_once = waiter.admit();
+        let mut giver = giving.join().unwrap();
+        let grant = at_once.or_else(|| {
+            assert!(waiter.woken.load(Relaxed), "credit is there and nobody woke the waiter");
+            waiter.admit()
+        });
+        waiter.release(grant.expect("the credit was given back"));
+        waiter.release(floor);
+        waiter.credit.rest();
+        giver.credit.rest();
+        assert_eq!(shared.unused(), shared.budget());
+    });
+}
+
+/// The same, with a recall flag left over from before: its owner takes it down at the moment at
+/// which another core starts to wait.
+#[test]
+fn loom_a_recall_flag_is_not_taken_down_while_a_core_starts_to_wait() {
+    bounded(|| {
+        let shared = shared(u64::from(IO) * 2, 2);
+        let mut giver = Core::new(&shared, 0);
+        let mut waiter = Core::new(&shared, 1);
+        let leases = [giver.admit().unwrap(), giver.admit().unwrap()];
+        let floor = waiter.admit().unwrap();
+        // Waits, which raises the flag of the giver, and changes its mind.
+        assert!(waiter.admit().is_none());
+        waiter.credit.rest();
+        let giving = thread::spawn(move || {
+            for lease in leases {
+                giver.release(lease);
+            }
+            giver.credit.rest();
+            giver
+        });
+        let at_once = waiter.admit();
+        let mut giver = giving.join().unwrap();
+        let grant = at_once.or_else(|| {
+            assert!(waiter.woken.load(Relaxed), "credit is there and nobody woke the waiter");
+            waiter.admit()
+        });
+        waiter.release(grant.expect("the credit was given back"));
+        waiter.release(floor);
+        waiter.credit.rest();
+        giver.credit.rest();
+        assert_eq!(shared.unused(), shared.budget());
+    });
+}
+
+/// A core stops waiting at the moment at which it is granted credit: the credit is not lost, and
+/// goes on to the next in line.
+#[test]
+fn loom_a_grant_to_a_core_that_stops_waiting_goes_on() {
+    loom::model(|| {
+        let shared = shared(IO.into(), 3);
+        let mut giver = Core::new(&shared, 0);
+        let mut fickle = Core::new(&shared, 1);
+        let mut next = Core::new(&shared, 2);
+        let lease = giver.admit().unwrap();
+        let floors = [fickle.admit().unwrap(), next.admit().unwrap()];
+        assert!(fickle.admit().is_none() && next.admit().is_none());
+        let giving = thread::spawn(move || {
+            giver.release(lease);
+            giver.credit.rest();
+            giver
+        });
+        // Its command was cancelled, and its turn ends.
+        fickle.credit.rest();
+        let mut giver = giving.join().unwrap();
+        assert!(next.woken.load(Relaxed), "nobody woke the next in line");
+        let grant = next.admit().expect("the credit was given back");
+        let [fickle_floor, next_floor] = floors;
+        fickle.release(fickle_floor);
+        next.release(grant);
+        next.release(next_floor);
+        for core in [&mut giver, &mut fickle, &mut next] {
+            core.credit.rest();
+        }
+        assert_eq!(shared.unused(), shared.budget());
+    });
+}
+
+/// Two cores give at once to two that wait: both are served whoever hands out, none twice.
+#[test]
+fn loom_two_that_give_serve_two_that_wait() {
+    bounded(|| {
+        let shared = shared(u64::from(IO) * 2, 4);
+        let mut givers = [Core::new(&shared, 0), Core::new(&shared, 1)];
+        let mut waiters = [Core::new(&shared, 2), Core::new(&shared, 3)];
+        let leases = givers.each_mut().map(|core| core.admit().unwrap());
+        let floors = waiters.each_mut().map(|core| core.admit().unwrap());
+        for core in &mut waiters {
+            assert!(core.admit().is_none());
+        }
+        let [mut first, mut second] = givers;
+        let [first_lease, second_lease] = leases;
+        let giving = thread::spawn(move || {
+            first.release(first_lease);
+            first.credit.rest();
+            first
+        });
+        second.release(second_lease);
+        second.credit.rest();
+        let mut first = giving.join().unwrap();
+        for (core, floor) in waiters.iter_mut().zip(floors) {
+            assert!(core.woken.load(Relaxed), "a core was forgotten");
+            let grant = core.admit().expect("there is credit for both");
+            core.release(grant);
+            core.release(floor);
+            core.credit.rest();
+        }
+        first.credit.rest();
+        second.credit.rest();
+        assert_eq!(shared.unused(), shared.budget());
+    });
+}
+
+/// Two cores want the one I/O there is at the same time: one gets it under the lease, the other
+/// only under the floor, and the budget is whole in the end.
+#[test]
+fn loom_two_that_take_do_not_both_get_the_last_credit() {
+    loom::model(|| {
+        let shared = shared(IO.into(), 2);
+        let mut one = Core::new(&shared, 0);
+        let mut two = Core::new(&shared, 1);
+        let taking = thread::spawn(move || {
+            let grant = one.admit().expect("a core that holds nothing starts one");
+            (one, grant)
+        });
+        let second = two.admit().expect("a core that holds nothing starts one");
+        let (mut one, first) = taking.join().unwrap();
+        assert_ne!(first, second, "one is leased, the other is the floor");
+        assert_eq!(shared.unused(), 0);
+        one.release(first);
+        two.release(second);
+        one.credit.rest();
+        two.credit.rest();
+        assert_eq!(shared.unused(), shared.budget());
+    });
+}
+
+/// Credit laid open by one core is taken by it and by another at the same time.
+#[test]
+fn loom_open_credit_is_taken_once() {
+    loom::model(|| {
+        let shared = shared(IO.into(), 2);
+        let mut owner = Core::new(&shared, 0);
+        let mut other = Core::new(&shared, 1);
+        let lease = owner.admit().unwrap();
+        let floor = other.admit().unwrap();
+        owner.release(lease);
+        owner.credit.rest();
+        let taking = thread::spawn(move || {
+            let grant = owner.admit().expect("a core that holds nothing starts one");
+            (owner, grant)
+        });
+        let grant = other.admit();
+        let (mut owner, owners) = taking.join().unwrap();
+        owner.release(owners);
+        owner.credit.rest();
+        let grant = grant.or_else(|| other.admit()).expect("the credit is free again");
+        other.release(grant);
+        other.release(floor);
+        other.credit.rest();
+        owner.credit.rest();
+        assert_eq!(shared.unused(), shared.budget());
+    });
+}
