@@ -45,6 +45,8 @@ const REACTOR_FILES: u64 = 4;
 const FILE_QUEUE_FILES: u64 = 3;
 
 const _: () = assert!(MAX_TRANSFER_MAX as usize == CHUNK, "a buffer lies in one chunk");
+const _: () =
+    assert!(BUFFER_MEMORY_MIN / 2 >= 2 * MAX_TRANSFER_MAX as u64, "a budget holds any command");
 const _: () = assert!(MIN_CLASS <= PAGE as usize, "a page fits the smallest buffer");
 
 /// `[limits]` as configured, each key within its bounds.
@@ -175,7 +177,13 @@ impl Limits {
     /// a buffer may be up to twice as large as its I/O.
     #[must_use]
     pub fn default_budget(&self) -> u64 {
-        (self.settings.buffer_memory / 2).max(self.settings.max_transfer.into())
+        (self.settings.buffer_memory / 2).max(self.largest_cost().into())
+    }
+
+    /// Most bytes of buffers one command holds: Compare has the host's data and the medium's.
+    #[must_use]
+    pub fn largest_cost(&self) -> u32 {
+        self.settings.max_transfer.saturating_mul(2)
     }
 
     /// Can this bound on the bytes in flight be kept with what else is configured?
@@ -183,7 +191,7 @@ impl Limits {
     /// # Errors
     /// Why it cannot.
     pub fn check_budget(&self, budget: u64) -> Result<(), LimitProblem> {
-        let (least, most) = (self.settings.max_transfer.into(), self.settings.buffer_memory);
+        let (least, most) = (self.largest_cost().into(), self.settings.buffer_memory);
         if (least..=most).contains(&budget) {
             return Ok(());
         }
@@ -191,7 +199,7 @@ impl Limits {
             key: "budget",
             what: format!("{} is out of range", show_size(budget)),
             allowed: format!(
-                "allowed: {} (max-transfer) to {} (buffer-memory)",
+                "allowed: {} (twice max-transfer) to {} (buffer-memory)",
                 show_size(least),
                 show_size(most)
             ),
@@ -482,9 +490,9 @@ mod tests {
         let (limits, _) = Limits::derive(Settings::default(), &NEEDS, 1024);
         assert_eq!(limits.default_budget(), 128 << 20);
         assert!(limits.check_budget(limits.default_budget()).is_ok());
-        assert!(limits.check_budget(1 << 20).is_ok());
-        assert!(limits.check_budget((1 << 20) - 1).is_err());
+        assert!(limits.check_budget(2 << 20).is_ok());
+        assert!(limits.check_budget((2 << 20) - 1).is_err());
         let error = limits.check_budget(257 << 20).unwrap_err();
-        assert!(error.allowed.contains("1MiB (max-transfer) to 256MiB (buffer-memory)"));
+        assert!(error.allowed.contains("2MiB (twice max-transfer) to 256MiB (buffer-memory)"));
     }
 }

@@ -195,7 +195,7 @@ const BAD: &[Bad] = &[
     Bad {
         text: "[pacing]\npolicy = \"buffer-credit\"\nbudget = \"512k\"",
         place: "6:10: pacing.budget",
-        parts: &["1MiB (max-transfer) to 256MiB (buffer-memory)"],
+        parts: &["2MiB (twice max-transfer) to 256MiB (buffer-memory)"],
     },
     // Listeners.
     Bad {
