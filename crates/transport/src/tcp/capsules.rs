@@ -140,8 +140,11 @@ impl Capsules {
                 Err(error) => Event::CommandFailed { sqe, error },
                 Ok(None) => Event::Command { sqe, data: None },
                 Ok(Some(bytes)) => {
-                    let buf = self.buffer(&sqe, bytes.len());
-                    let mut buf = buf.map_err(|_| LeaseError::Exhausted)?;
+                    // Connect may have settled a limit since that is smaller than what came before it.
+                    let mut buf = match self.buffer(&sqe, bytes.len()) {
+                        Ok(buf) => buf,
+                        Err(_) => self.pool.lease(bytes.len())?,
+                    };
                     buf.as_mut_slice().copy_from_slice(&bytes);
                     Event::Command { sqe, data: Some(buf) }
                 }
@@ -150,5 +153,31 @@ impl Capsules {
             self.held.push(event);
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nvmeof_core::dma::{PoolConfig, SharedPool};
+
+    use super::*;
+
+    /// Found by the fuzz target `pdu_stream`: the connection was lost.
+    #[test]
+    fn a_command_held_since_before_connect_survives_the_smaller_limit() {
+        let config = PoolConfig { huge_pages: false, ..PoolConfig::default() };
+        let pool = CorePool::new(&SharedPool::new(config).unwrap());
+        let mut capsules = Capsules::new(&pool).unwrap();
+        capsules.connect(Connected { admin: false, depth: 8 }, 512).unwrap();
+        let held = Held { sqe: Sqe::new(1, 7, 1), data: Ok(Some(vec![3; 4096])) };
+        capsules.set_paused(true);
+        capsules.hold(vec![held]).unwrap();
+        capsules.set_paused(false);
+        let mut events = Vec::new();
+        capsules.release_held(&mut events);
+        match &events[..] {
+            [Event::Command { data: Some(data), .. }] => assert_eq!(data.as_slice(), [3; 4096]),
+            other => panic!("{other:?}"),
+        }
     }
 }
