@@ -13,13 +13,10 @@ use nvmeof_wire::tcp::{C2HData, CapsuleResp, Framing, R2T, SHORT_LEN};
 use nvmeof_wire::zerocopy::{Immutable, IntoBytes};
 
 use super::digest::{Crc32c, crc32c};
+use super::path::{self, Chooser, Way};
 use super::sys::{self, Gather};
 use crate::payload::for_each_slice;
 use crate::queue::{Event, Nanos};
-
-/// Lent data from this length on is sent from its file, where it has one: see the module's
-/// figures in [`super`].
-pub(super) const SEND_FILE_MIN: usize = 32 << 10;
 
 /// Bytes of sent headers that are worth moving the rest down for.
 const COMPACT: usize = 16 << 10;
@@ -62,6 +59,7 @@ pub(super) struct Outbound {
     sent: usize,
     /// Since when the socket takes nothing.
     stalled: Option<Nanos>,
+    chooser: Chooser,
 }
 
 /// How one send went.
@@ -155,14 +153,21 @@ impl Outbound {
         now: Nanos,
         events: &mut Vec<Event>,
     ) -> io::Result<()> {
+        let large = self.pdus.iter().any(|pdu| {
+            pdu.data.as_ref().is_some_and(|data| self.may_go_by_file(data))
+        });
+        let began = large.then(sys::clock);
+        let mut bytes = 0;
         while !self.pdus.is_empty() {
             match self.send_some(socket) {
                 Ok(Sent::All(len)) => {
                     self.stalled = None;
+                    bytes += len;
                     self.advance(len, events);
                 }
                 Ok(Sent::Part(len)) => {
                     self.stalled = Some(now);
+                    bytes += len;
                     self.advance(len, events);
                     break;
                 }
@@ -173,6 +178,9 @@ impl Outbound {
                 }
                 Err(error) => return Err(error),
             }
+        }
+        if let Some(began) = began {
+            self.chooser.record(bytes, sys::clock().saturating_sub(began));
         }
         Ok(())
     }
@@ -230,10 +238,17 @@ impl Outbound {
         false
     }
 
+    /// Large lent data, of which no digest was made, may change on its way without harm.
+    fn may_go_by_file(&self, data: &Data) -> bool {
+        data.len >= path::LARGE && !self.framing.ddgst && matches!(data.payload, Payload::Lent(_))
+    }
+
     /// The file to send data from instead of copying it.
     fn file_of<'a>(&self, data: &'a Data) -> Option<(BorrowedFd<'a>, u64)> {
         match &data.payload {
-            Payload::Lent(lent) if data.len >= SEND_FILE_MIN && !self.framing.ddgst => lent.file(),
+            Payload::Lent(lent) if self.chooser.way() == Way::File && self.may_go_by_file(data) => {
+                lent.file()
+            }
             _ => None,
         }
     }

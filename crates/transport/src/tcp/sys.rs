@@ -81,6 +81,12 @@ impl<'a> Gather<'a> {
     }
 }
 
+/// Nanoseconds, to see what a send cost.
+pub(super) fn clock() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    time.tv_sec.unsigned_abs().wrapping_mul(1_000_000_000).wrapping_add(time.tv_nsec.unsigned_abs())
+}
+
 /// Sends `len` bytes of `file` from `offset` without copying them, without blocking. Bytes taken.
 pub(super) fn send_file(
     socket: BorrowedFd<'_>,

@@ -1,4 +1,6 @@
-use nvmeof_wire::tcp::{ICReq, IcParams, PduType, TcpError};
+use std::net::TcpStream;
+
+use nvmeof_wire::tcp::{ICReq, IcParams, PduType, Receiver, TcpError, TermReq};
 use nvmeof_wire::zerocopy::IntoBytes;
 
 use super::world::World;
@@ -90,4 +92,27 @@ fn a_second_icreq_is_refused() {
     let mut world = World::open();
     world.host.send(&changed(0, 0));
     assert_eq!(world.pdu().term(), TcpError::SEQUENCE);
+}
+
+#[test]
+fn a_host_may_give_up_before_it_began() {
+    let mut world = World::raw(TcpParams::default());
+    let error = TcpError::unsupported(8);
+    world.host.send(TermReq::new(Receiver::Host, error, 0).as_bytes());
+    assert_eq!(world.closed(), CloseReason::PeerTerminated(error.to_string()));
+}
+
+#[test]
+fn ipv6() {
+    let listener = crate::tcp::listen("[::1]:0".parse().unwrap()).unwrap();
+    let host = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    host.set_nonblocking(true).unwrap();
+    listener.set_nonblocking(false).unwrap();
+    let target = listener.accept().unwrap().0;
+    let params = TcpParams::default();
+    let parked = crate::tcp::accepted(target.try_clone().unwrap(), params);
+    assert!(parked.peer().starts_with("[::1]:"), "{}", parked.peer());
+    let mut world = World::over(target, host, params);
+    world.hello(wanted(0, true, true, 1));
+    world.command(1);
 }

@@ -1,0 +1,126 @@
+//! Whether large lent data goes out by copying it or from its file.
+//!
+//! `sendfile` saves the sender's copy and pays for each page instead. Which is cheaper depends on how
+//! far apart the cores of sender and receiver are, on the same machine from one minute to the next
+//! (it varies by a factor of two both ways), so it is not a constant: both are measured as they are used.
+
+/// Lent data from this length on may go out from its file.
+pub(super) const LARGE: usize = 32 << 10;
+
+/// Flushes between two looks at the way that was dearer.
+const PROBE_EVERY: u32 = 32;
+/// The same when it was dearer by far.
+const PROBE_SELDOM: u32 = 256;
+/// Weight of the newest measurement is one in so many.
+const SMOOTH: u64 = 8;
+
+/// A way out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum Way {
+    /// `sendmsg` over the memory.
+    #[default]
+    Copy,
+    /// `sendfile` from the file behind it.
+    File,
+}
+
+/// Chooses the way of the next flush from what the last ones cost.
+#[derive(Debug, Default)]
+pub(super) struct Chooser {
+    way: Way,
+    /// Nanoseconds for a MiB, smoothed; 0 while unknown.
+    copy: u64,
+    file: u64,
+    /// Flushes with large data since the dearer way was tried.
+    since_probe: u32,
+}
+
+impl Chooser {
+    /// The way of the flush that begins, or of the one under way.
+    pub(super) fn way(&self) -> Way {
+        self.way
+    }
+
+    /// A flush in which large lent data went out is over: `bytes` took `nanos`.
+    pub(super) fn record(&mut self, bytes: usize, nanos: u64) {
+        if bytes < LARGE {
+            return;
+        }
+        let cost = (nanos << 20) / bytes as u64;
+        let average = match self.way {
+            Way::Copy => &mut self.copy,
+            Way::File => &mut self.file,
+        };
+        *average = match *average {
+            0 => cost.max(1),
+            old => (old - old / SMOOTH + cost / SMOOTH).max(1),
+        };
+        self.since_probe += 1;
+        self.way = self.next();
+    }
+
+    fn next(&mut self) -> Way {
+        let (cheap, dear, ratio) = match (self.copy, self.file) {
+            (0, _) => return Way::Copy,
+            (_, 0) => return Way::File,
+            (copy, file) if copy <= file => (Way::Copy, Way::File, file / copy),
+            (copy, file) => (Way::File, Way::Copy, copy / file),
+        };
+        let every = if ratio >= 2 { PROBE_SELDOM } else { PROBE_EVERY };
+        if self.since_probe >= every {
+            self.since_probe = 0;
+            return dear;
+        }
+        cheap
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Flushes of 128 KiB at these costs; how many went out each way.
+    fn run(chooser: &mut Chooser, flushes: u32, copy: u64, file: u64) -> (u32, u32) {
+        let mut went = (0, 0);
+        for _ in 0..flushes {
+            match chooser.way() {
+                Way::Copy => {
+                    went.0 += 1;
+                    chooser.record(128 << 10, copy);
+                }
+                Way::File => {
+                    went.1 += 1;
+                    chooser.record(128 << 10, file);
+                }
+            }
+        }
+        went
+    }
+
+    #[test]
+    fn the_cheaper_way_is_taken_and_the_other_looked_at_now_and_then() {
+        let mut chooser = Chooser::default();
+        let (copy, file) = run(&mut chooser, 3200, 20_000, 30_000);
+        assert_eq!(copy + file, 3200);
+        assert!((90..=110).contains(&file), "{file}");
+        let (_, file) = run(&mut Chooser::default(), 3200, 10_000, 90_000);
+        assert!((1..=20).contains(&file), "{file}");
+    }
+
+    #[test]
+    fn a_machine_that_changes_its_mind_is_followed() {
+        let mut chooser = Chooser::default();
+        run(&mut chooser, 1000, 20_000, 30_000);
+        let (copy, file) = run(&mut chooser, 4000, 70_000, 35_000);
+        assert!(file > 10 * copy, "{copy} {file}");
+        let (copy, file) = run(&mut chooser, 4000, 20_000, 30_000);
+        assert!(copy > 2 * file, "{copy} {file}");
+    }
+
+    #[test]
+    fn small_sends_say_nothing() {
+        let mut chooser = Chooser::default();
+        chooser.record(4096, 1);
+        assert_eq!((chooser.copy, chooser.way()), (0, Way::Copy));
+    }
+}
