@@ -13,6 +13,10 @@ use super::reserve::Reserve;
 use super::shared::{Arena, NoChunk, SharedPool};
 use super::slots::{Class, PromiseId, SlotId, Slots};
 
+/// Chunks without a lease that a core keeps when it [trims](CorePool::trim): what it had in use
+/// is ready when it wakes.
+const WARM: usize = 4;
+
 /// Why there is no buffer.
 #[derive(Debug, Error, Clone, Copy, PartialEq, Eq)]
 pub enum LeaseError {
@@ -82,7 +86,7 @@ impl CorePool {
         let reserve = Reserve::new(&self.core, promise, len);
         while self.core.with(|slots| slots.lacks(class)) {
             if self.core.add_chunk(class).is_err() {
-                self.core.release_empty();
+                self.core.release_empty(0);
                 self.core.add_chunk(class)?;
             }
         }
@@ -99,16 +103,25 @@ impl CorePool {
         self.core.with(|slots| slots.held(None)) * CHUNK
     }
 
-    /// Gives every chunk without a lease back to the shared pool. For a reactor about to sleep.
+    /// Gives chunks without a lease back to the shared pool, but for a few. For a reactor about to
+    /// sleep.
     pub fn trim(&self) {
-        self.core.release_empty();
+        if self.core.with(|slots| slots.empty()) > WARM {
+            self.core.release_empty(WARM);
+        }
+        self.balance();
+    }
+
+    /// Gives every chunk without a lease back to the shared pool.
+    pub fn clear(&self) {
+        self.core.release_empty(0);
     }
 
     /// Gives chunks without a lease back if another core waits for one. Cheap: for every turn.
     #[inline]
     pub fn balance(&self) {
-        if self.core.shared.is_starved() && self.core.with(|slots| slots.has_empty()) {
-            self.core.release_empty();
+        if self.core.shared.is_starved() && self.core.with(|slots| slots.empty()) > 0 {
+            self.core.release_empty(0);
         }
     }
 
@@ -141,7 +154,7 @@ impl Core {
     pub(super) fn give_back(&self, id: SlotId, promise: PromiseId) {
         let emptied = self.with(|slots| slots.give_back(id, promise));
         if emptied && self.shared.is_starved() {
-            self.release_empty();
+            self.release_empty(0);
         }
     }
 
@@ -163,7 +176,7 @@ impl Core {
     /// Ends a promise when its last buffer is back; chunks nobody is promised any more go back.
     pub(super) fn close_promise(&self, promise: PromiseId) {
         self.with(|slots| slots.close_promise(promise));
-        self.release_empty();
+        self.release_empty(0);
     }
 
     /// Makes slots of a data class that has none free: of a chunk of another class with no lease
@@ -189,8 +202,8 @@ impl Core {
 
     /// Gives chunks without a lease to the shared pool; reserves keep what they were promised.
     #[cold]
-    fn release_empty(&self) {
-        for leaving in self.with(|slots| slots.take_empty()) {
+    fn release_empty(&self, keep: usize) {
+        for leaving in self.with(|slots| slots.take_empty(keep)) {
             self.shared.give(leaving.chunk, leaving.arena, leaving.last);
         }
     }
@@ -199,7 +212,7 @@ impl Core {
 impl Drop for Core {
     fn drop(&mut self) {
         // Every buffer and reserve holds the core, so none is left: all chunks are unleased.
-        self.release_empty();
+        self.release_empty(0);
         debug_assert_eq!(self.with(|slots| slots.held(None)), 0);
         self.shared.unregister_core();
     }

@@ -13,6 +13,9 @@ const DEFAULT_SHARE: usize = 8;
 const DEFAULT_CAP_MIN: usize = 64 << 20;
 const DEFAULT_CAP_MAX: usize = 2 << 30;
 
+/// Chunks nobody holds that stay mapped; the memory of more goes back to the system.
+const WARM: usize = 8;
+
 /// How much memory buffers may take. All values in bytes, rounded up to whole chunks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PoolConfig {
@@ -176,8 +179,10 @@ impl SharedPool {
         }
     }
 
-    /// `waker` runs when a chunk comes back while a core was refused one: let the reactors that
-    /// wait for buffers try again. It runs on the thread that gave back and must not block.
+    /// `waker` runs when a core is refused a chunk, so that the others
+    /// [`balance`](super::CorePool::balance), and when one comes back after that, so that those
+    /// that wait try again: let it wake all reactors. It runs on the thread of the core that asked
+    /// or gave back, and must neither block nor use a pool.
     pub fn set_waker(&self, waker: Box<dyn Fn() + Send + Sync>) {
         *self.waker.lock().unwrap_or_else(PoisonError::into_inner) = Some(waker);
     }
@@ -214,7 +219,10 @@ impl SharedPool {
             Arena::Reserve => state.reserve_held < state.reserve_cap,
         };
         if !allowed {
-            self.starved.store(true, Ordering::Relaxed);
+            drop(state);
+            if !self.starved.swap(true, Ordering::Relaxed) {
+                self.wake();
+            }
             return Err(NoChunk::Exhausted);
         }
         let chunk = match state.free.pop() {
@@ -241,13 +249,24 @@ impl SharedPool {
             }
             Arena::Reserve => state.reserve_held -= 1,
         }
-        state.free.push(chunk);
+        let surplus = if state.free.len() < WARM || chunk.is_huge() {
+            state.free.push(chunk);
+            None
+        } else {
+            state.mapped -= 1;
+            Some(chunk)
+        };
         drop(state);
+        drop(surplus);
         if self.starved.swap(false, Ordering::Relaxed) {
-            let waker = self.waker.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some(waker) = waker.as_ref() {
-                waker();
-            }
+            self.wake();
+        }
+    }
+
+    fn wake(&self) {
+        let waker = self.waker.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(waker) = waker.as_ref() {
+            waker();
         }
     }
 

@@ -216,12 +216,17 @@ impl Slots {
         true
     }
 
-    /// Takes out every chunk with no slot leased, but for those that reserves were promised.
-    pub(super) fn take_empty(&mut self) -> Vec<Leaving> {
+    /// Takes out every chunk with no slot leased, but for `keep` and those that reserves were
+    /// promised.
+    pub(super) fn take_empty(&mut self, mut keep: usize) -> Vec<Leaving> {
         let mut leaving = Vec::new();
         for at in 0..self.places.len() {
             let Place { class, out, .. } = self.places[at];
             if out > 0 || !self.is_spare(class) || self.places[at].chunk.is_none() {
+                continue;
+            }
+            if keep > 0 {
+                keep -= 1;
                 continue;
             }
             self.void(at);
@@ -295,9 +300,9 @@ impl Slots {
         arena.map_or(self.held[0] + self.held[1], |arena| self.held[arena as usize])
     }
 
-    /// Whether there is a data chunk with no slot leased.
-    pub(super) fn has_empty(&self) -> bool {
-        self.empty[Arena::Data as usize] > 0
+    /// Chunks with no slot leased.
+    pub(super) fn empty(&self) -> usize {
+        self.empty[0] + self.empty[1]
     }
 
     #[inline]

@@ -104,6 +104,7 @@ fn random_interleavings_never_overlap_and_all_chunks_come_back() {
                         assert_eq!(reserve.lease().map(|b| live.add(b)).is_some(), left > 0);
                     }
                     97 => core.trim(),
+                    98 => core.clear(),
                     _ => core.balance(),
                 }
                 let out = cores[0].leased() + cores[1].leased();
@@ -116,7 +117,7 @@ fn random_interleavings_never_overlap_and_all_chunks_come_back() {
             drop(reserves);
             drop(live);
             assert_eq!(cores[0].leased() + cores[1].leased(), 0);
-            cores.iter().for_each(CorePool::trim);
+            cores.iter().for_each(CorePool::clear);
             let stats = shared.stats();
             assert_eq!((stats.held, stats.reserve_held), (0, 0), "all chunks are back");
         }
@@ -242,19 +243,25 @@ fn a_chunk_that_comes_back_wakes_the_core_that_waits() {
     let first = cores[1].lease(CHUNK).unwrap();
     assert_eq!(cores[1].lease(CHUNK).unwrap_err(), LeaseError::Exhausted);
     assert!(shared.is_starved());
-    assert_eq!(woken.load(Ordering::Relaxed), 0);
+    let before = woken.load(Ordering::Relaxed);
+    assert_eq!(cores[1].lease(CHUNK).unwrap_err(), LeaseError::Exhausted);
+    assert_eq!(woken.load(Ordering::Relaxed), before, "being refused again wakes nobody");
     drop(hog);
-    assert_eq!(woken.load(Ordering::Relaxed), 1);
+    assert!(woken.load(Ordering::Relaxed) > before);
+    assert!(!shared.is_starved());
     assert!(cores[1].lease(CHUNK).is_ok());
     drop(first);
     // Nobody waits: a core keeps its chunk, and gives it when another asks.
-    let small = cores[0].lease(1).unwrap();
-    drop(small);
-    assert!(cores[0].held() > 0);
+    cores[0].clear();
+    drop(cores[0].lease(1).unwrap());
+    cores[0].trim();
+    assert_eq!(cores[0].held(), CHUNK);
+    let before = woken.load(Ordering::Relaxed);
     let hog = fill(&cores[1], CHUNK);
+    assert_eq!(woken.load(Ordering::Relaxed), before + 1, "the others are asked to balance");
     cores[0].balance();
     assert_eq!(cores[0].held(), 0);
-    assert!(woken.load(Ordering::Relaxed) >= 2);
+    assert_eq!(woken.load(Ordering::Relaxed), before + 2);
     drop(hog);
 }
 
@@ -318,4 +325,21 @@ fn lent_zeroes_are_zero_in_memory_and_file() {
         Payload::from(lent).for_each_piece(|_, piece| pieces += piece);
         assert_eq!(pieces, len);
     }
+}
+
+#[test]
+fn a_core_that_sleeps_keeps_a_few_chunks_and_the_system_gets_what_nobody_holds() {
+    let shared = pool(32, 0);
+    let core = CorePool::new(&shared);
+    let buffers = fill(&core, CHUNK);
+    assert_eq!((buffers.len(), shared.stats().mapped), (32, 32 * CHUNK));
+    shared.set_waker(Box::new(|| {}));
+    drop(buffers);
+    core.trim();
+    assert_eq!(core.held(), 4 * CHUNK);
+    // What the core keeps, and eight more.
+    assert_eq!(shared.stats().mapped, 12 * CHUNK);
+    core.clear();
+    assert_eq!((core.held(), shared.stats().mapped), (0, 8 * CHUNK));
+    assert_eq!(fill(&core, CHUNK).len(), 32);
 }

@@ -11,7 +11,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 use thiserror::Error;
 
-use super::{Direct, FileConfig};
+use super::{Direct, FileConfig, ring};
 
 /// Mode of a file made here.
 const NEW_FILE: Mode = Mode::from_raw_mode(0o600);
@@ -74,6 +74,12 @@ pub enum OpenErrorWhy {
     /// Direct I/O is required and does not go.
     #[error("it takes no direct I/O ({0}): leave `direct` to \"auto\", or use larger blocks")]
     NotDirect(Cow<'static, str>),
+    /// This process may not use io_uring.
+    #[error(
+        "it needs io_uring, which is not to be had here ({0}): see the sysctl \
+         kernel.io_uring_disabled, and in a container its seccomp profile"
+    )]
+    NoRing(io::Error),
     /// The system refused.
     #[error("cannot {what}: {source}")]
     System {
@@ -127,6 +133,7 @@ pub(super) fn check(config: &FileConfig) -> Result<(), OpenError> {
 
 fn open_inner(config: &FileConfig) -> Result<Opened, OpenErrorWhy> {
     check_block_size(config.block_size)?;
+    ring::probe().map_err(OpenErrorWhy::NoRing)?;
     let kind = kind_of(&config.path)?;
     let access = if config.read_only { OFlags::RDONLY } else { OFlags::RDWR };
     let flags = access | OFlags::CLOEXEC;
@@ -134,17 +141,19 @@ fn open_inner(config: &FileConfig) -> Result<Opened, OpenErrorWhy> {
         Some(Kind::Regular) => {
             system("open it", rustix::fs::open(&config.path, flags, Mode::empty()))?
         }
-        // Exclusive: fails if it is mounted, part of an array, or another server has it.
+        // Exclusive: fails if it is mounted, part of an array, or another server has it. (A file
+        // lock would meet udev, which locks a drive while it looks at it.)
         Some(Kind::Block) => {
-            let exclusive = if config.read_only { flags } else { flags | OFlags::EXCL };
-            match rustix::fs::open(&config.path, exclusive, Mode::empty()) {
+            match rustix::fs::open(&config.path, flags | OFlags::EXCL, Mode::empty()) {
                 Err(Errno::BUSY) => return Err(OpenErrorWhy::InUse),
                 opened => system("open it", opened)?,
             }
         }
         None => create(config, flags)?,
     };
-    lock(&file, config.read_only)?;
+    if kind != Some(Kind::Block) {
+        lock(&file, config.read_only)?;
+    }
     let size = match kind {
         Some(Kind::Block) => block_device_size(&file, config)?,
         _ => regular_size(&file, config)?,

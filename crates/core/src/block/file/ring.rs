@@ -185,6 +185,11 @@ impl fmt::Debug for Ring {
     }
 }
 
+/// Whether this process may use io_uring at all.
+pub(super) fn probe() -> io::Result<()> {
+    build(1).map(drop)
+}
+
 /// A ring with what the kernel offers: answers are written when this thread enters the kernel
 /// anyway, not by interrupting it.
 fn build(entries: u32) -> io::Result<IoUring> {
