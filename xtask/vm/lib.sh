@@ -210,6 +210,10 @@ since() {
 show_state() {
     echo "--- kernel log:"
     dmesg | tail -25
+    if [ -e /run/uevents ]; then
+        echo "--- events of the kernel since they were last looked at:"
+        tail -25 /run/uevents
+    fi
     echo "--- target:"
     target_log | tail -25
     echo "---"

@@ -99,7 +99,8 @@ daemon_start() {
     # A file each life: 9p does not tell a reader that another writer appended.
     : >"$DAEMON_OUT"
     rm -f /run/state/exit
-    # A keeper in a session of its own outlives the part that starts it, and keeps the exit code.
+    # A keeper in a session of its own outlives the part that starts it, and keeps the exit code. It
+    # must not hold the part's output open: that would be the part that never ends.
     # shellcheck disable=SC2016
     ${DAEMON_PREFIX:-} setsid bash -c '
         "$1" --config "$2" >>"$3" 2>>"$4" </dev/null &
@@ -107,7 +108,8 @@ daemon_start() {
         code=0
         wait $! || code=$?
         echo $code >/run/state/exit
-    ' keeper "$DAEMON" "$CONFIG" "$DAEMON_OUT" "$DAEMON_LOG" &
+    ' keeper "$DAEMON" "$CONFIG" "$DAEMON_OUT" "$DAEMON_LOG" \
+        >/dev/null 2>&1 </dev/null &
     wait_for 10 grep -q '^ready tcp://' "$DAEMON_OUT"
 }
 

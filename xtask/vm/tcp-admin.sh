@@ -1,10 +1,8 @@
 #!/bin/bash
-# Discovery, connecting, what nvme-cli reads of controllers and namespaces, and a filesystem.
+# Discovery, connecting, and what nvme-cli reads of controllers and namespaces.
 # parts: discover connect queues ipv6 list id-ctrl id-ns identifiers logs features forbidden
-# parts: filesystem
 # parts ours: leaks
 . /share/lib.sh
-LIMIT_filesystem=100
 
 part_discover() {
     local text
@@ -246,47 +244,6 @@ part_forbidden() {
     fi
     assert_has "opcode 01" "$(cat /tmp/op)" 'INVALID_OPCODE|Invalid Command Opcode'
     disconnect "$DEMO"
-}
-
-# A tree written through one connection is the same through the next one.
-part_filesystem() {
-    local nsid dev before after
-    for nsid in 1 2; do
-        connect "$DEMO"
-        dev=$(ns_wait "$DEMO" "$nsid")
-        mkfs.ext4 -q -F "$dev"
-        mount "$dev" /mnt/demo
-        write_tree /mnt/demo/tree
-        before=$(tree_sum /mnt/demo/tree)
-        umount /mnt/demo
-        disconnect "$DEMO"
-        connect "$DEMO"
-        dev=$(ns_wait "$DEMO" "$nsid")
-        e2fsck -fn "$dev" >/tmp/fsck 2>&1 || fail "e2fsck: $(cat /tmp/fsck)"
-        mount "$dev" /mnt/demo
-        after=$(tree_sum /mnt/demo/tree)
-        umount /mnt/demo
-        disconnect "$DEMO"
-        assert_eq "the tree on namespace $nsid" "$after" "$before"
-        note "namespace $nsid: ext4 tree $before"
-    done
-}
-
-write_tree() {
-    local dir file
-    for dir in a b/c b/d/e; do
-        mkdir -p "$1/$dir"
-        for file in 1 2 3 4 5 6 7 8; do
-            head -c $((file * 3001)) /dev/urandom >"$1/$dir/small$file"
-        done
-        head -c $((6 << 20)) /dev/urandom >"$1/$dir/large"
-    done
-    ln -s small1 "$1/a/link"
-    sync
-}
-
-tree_sum() {
-    (cd "$1" && find . -type f -print0 | sort -z | xargs -0 sha256sum | sha256sum | cut -c1-32)
 }
 
 part_leaks() {

@@ -31,6 +31,7 @@ pub(crate) const CASES: &[Case] = &[
         about: "the Linux host over NVMe/TCP: discovery, admin, filesystem, data, events, recovery",
         boots: &[
             Boot { name: "admin", script: include_str!("../../vm/tcp-admin.sh") },
+            Boot { name: "files", script: include_str!("../../vm/tcp-files.sh") },
             Boot { name: "data", script: include_str!("../../vm/tcp-data.sh") },
             Boot { name: "events", script: include_str!("../../vm/tcp-events.sh") },
             Boot { name: "recovery", script: include_str!("../../vm/tcp-recovery.sh") },
