@@ -153,9 +153,10 @@ impl Outbound {
         now: Nanos,
         events: &mut Vec<Event>,
     ) -> io::Result<()> {
-        let large = self.pdus.iter().any(|pdu| {
-            pdu.data.as_ref().is_some_and(|data| self.may_go_by_file(data))
-        });
+        let large = self
+            .pdus
+            .iter()
+            .any(|pdu| pdu.data.as_ref().is_some_and(|data| self.may_go_by_file(data)));
         let began = large.then(sys::clock);
         let mut bytes = 0;
         while !self.pdus.is_empty() {
@@ -316,4 +317,69 @@ fn give_back(pdus: impl Iterator<Item = Pdu>, events: &mut Vec<Event>) {
         pdus.filter_map(|pdu| pdu.data)
             .map(|data| Event::Sent { token: data.token, data: Some(data.payload) }),
     );
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::os::fd::AsFd;
+    use std::os::unix::net::UnixStream;
+
+    use nvmeof_core::dma::{CorePool, PoolConfig, SharedPool};
+
+    use super::*;
+
+    /// A turn's output: data with and without response, odd lengths, all digests and padding.
+    fn output(pool: &CorePool, responses: u16) -> Outbound {
+        let mut outbound = Outbound::default();
+        outbound.settle(Framing::new(true, true, 4));
+        for cid in 0..responses {
+            let cqe = Cqe::success(cid, 0);
+            let len = u32::from(cid % 5) * 7;
+            let mut buf = pool.lease(len as usize + 1).unwrap();
+            buf.truncate(len as usize);
+            buf.as_mut_slice().fill(cid.to_le_bytes()[0]);
+            match cid % 3 {
+                0 => outbound.response(cqe),
+                odd => {
+                    outbound.data_and_response(cid.into(), cqe, buf.into(), len, odd == 1);
+                }
+            }
+        }
+        outbound
+    }
+
+    /// What leaves after `sent` bytes did, and how many payloads came back in all.
+    fn rest(mut outbound: Outbound, sent: usize) -> (Vec<u8>, usize) {
+        let (socket, mut host) = UnixStream::pair().unwrap();
+        host.set_nonblocking(true).unwrap();
+        let mut events = Vec::new();
+        outbound.advance(sent, &mut events);
+        let mut bytes = Vec::new();
+        while !outbound.is_empty() {
+            outbound.flush(socket.as_fd(), 0, &mut events).unwrap();
+            let error = host.read_to_end(&mut bytes).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+        }
+        (bytes, events.len())
+    }
+
+    #[test]
+    fn a_send_may_end_at_any_byte() {
+        let config = PoolConfig { huge_pages: false, ..PoolConfig::default() };
+        let pool = CorePool::new(&SharedPool::new(config).unwrap());
+        let (whole, payloads) = rest(output(&pool, 12), 0);
+        assert!(whole.len() > 500 && payloads == 8);
+        for sent in 0..whole.len() {
+            let (bytes, back) = rest(output(&pool, 12), sent);
+            assert_eq!(bytes, whole[sent..], "after {sent}");
+            assert_eq!(back, payloads);
+        }
+        // So many headers that those sent are moved out of the way.
+        let (whole, _) = rest(output(&pool, 1200), 0);
+        for sent in (0..whole.len()).step_by(997) {
+            assert!(rest(output(&pool, 1200), sent).0 == whole[sent..], "after {sent}");
+        }
+        assert_eq!(pool.leased(), 0);
+    }
 }

@@ -120,6 +120,31 @@ fn a_host_that_takes_nothing() {
 }
 
 #[test]
+fn a_host_that_takes_its_time() {
+    let mut world = open();
+    world.host.read_step = 0;
+    for cid in 0..32 {
+        world.command(cid);
+        let data = world.buffer(&pattern(1 << 20, 1));
+        world.respond_with(cid, Some(Payload::Buffer(data)), true);
+    }
+    world.until("a full socket", |world| world.queue.deadline().is_some());
+    // A little every 20 us keeps the connection.
+    for _ in 0..6 {
+        world.now += 20_000;
+        world.host.read_step = 4 << 20;
+        world.turn();
+        world.host.read_step = 0;
+        world.settle();
+    }
+    world.host.read_step = usize::MAX;
+    world.until("everything", |world| world.host.pdus.len() == 32);
+    assert_eq!(world.queue.deadline(), None);
+    world.now += 1_000_000;
+    world.command(99);
+}
+
+#[test]
 fn a_host_that_does_not_close_after_a_termreq() {
     let mut world = open();
     world.command(1);
@@ -343,6 +368,9 @@ fn what_is_in_flight_is_not_parked() {
     world.queue = world.queue.park().expect_err("data is arriving");
     world.host.send(&half);
     assert!(matches!(world.event(), Event::Command { .. }));
+    world.respond(1);
+    world.queue = world.queue.park().expect_err("the response has not left");
+    world.turn();
     world.queue.close(CloseReason::Shutdown);
     world.queue = world.queue.park().expect_err("closing");
 }
