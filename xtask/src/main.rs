@@ -1,8 +1,9 @@
-//! Everything a person types in this repository: `cargo xtask run`, `test`, `vm` and `ci`.
+//! Everything a person types in this repository: `cargo xtask run`, `test`, `vm`, `bench` and `ci`.
 //!
 //! The commands shell out to the tools a Debian or Ubuntu machine has (apt, dpkg, xz, QEMU), so that
 //! this crate itself builds in seconds.
 
+mod bench;
 mod checks;
 mod ci;
 mod run;
@@ -35,6 +36,8 @@ enum Command {
     Test(test::Args),
     /// Boot a QEMU machine in which Debian's kernel is the NVMe-oF host of our target
     Vm(vm::Args),
+    /// Measure the target end to end
+    Bench(bench::Args),
     /// Run .ci/run in a clean clone of HEAD, as CI does
     Ci(ci::Args),
 }
@@ -44,6 +47,7 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(&args),
         Command::Test(args) => test::run(&args),
         Command::Vm(args) => vm::run(&args),
+        Command::Bench(args) => bench::run(&args),
         Command::Ci(args) => ci::run(&args),
     };
     outcome.unwrap_or_else(|error| {

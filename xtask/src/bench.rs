@@ -1,0 +1,359 @@
+//! `cargo xtask bench`: what the target reaches, from outside and from end to end.
+//!
+//! | file | what |
+//! |---|---|
+//! | `lines` | what is measured, and the figures it is held against |
+//! | `server` | our daemon as a process: start, time, memory, CPU |
+//! | `load` | one run of the load generator, and the middle of several |
+//! | `table` | how it is shown |
+
+mod lines;
+mod load;
+mod server;
+mod table;
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::{Value, json};
+
+use crate::setup;
+use crate::workspace::{Workspace, run_checked};
+use lines::{LINES, Line};
+use load::{Endpoint, Sample, Spread};
+use server::{Process, Server};
+
+/// Times the daemon is started to see how long that takes.
+const STARTS: usize = 5;
+/// Hosts that are connected and silent while idle CPU is measured.
+const IDLE_HOSTS: usize = 10;
+/// How long they may take to connect and to become silent.
+const IDLE_SETTLE: Duration = Duration::from_secs(2);
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    kind: Kind,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Kind {
+    /// Measure the daemon over TCP on this machine, it and its host pinned to a CPU each
+    E2e(E2e),
+}
+
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "The other target of --connect runs already, pinned by whoever started it, and \
+    serves a null device and one in memory\nas namespaces of one subsystem; the latter is written to.\n\n\
+    Example: cargo xtask bench e2e --time 2s --repeat 5 --markdown\n         \
+    cargo xtask bench e2e --connect tcp://127.0.0.1:4421/nqn.2016-06.io.spdk:cnode1 --pid 4242\n\n\
+    A busy neighbour on the same core costs more than any change wins: look at the spread."
+)]
+struct E2e {
+    /// Measure this target too, in turns with ours
+    #[arg(long, value_name = "tcp://ADDR:PORT/SUBNQN")]
+    connect: Option<String>,
+    /// Process of the other target, for its CPU time
+    #[arg(long, value_name = "PID", requires = "connect")]
+    pid: Option<u32>,
+    /// The other target's namespace without a medium
+    #[arg(long, value_name = "NSID", default_value_t = 1)]
+    null_nsid: u32,
+    /// The other target's namespace in memory; it is overwritten
+    #[arg(long, value_name = "NSID", default_value_t = 2)]
+    ram_nsid: u32,
+    /// CPU of our daemon
+    #[arg(long, value_name = "CPU", default_value_t = 0)]
+    target_cpu: usize,
+    /// CPU of the load generator
+    #[arg(long, value_name = "CPU", default_value_t = 1)]
+    initiator_cpu: usize,
+    /// How long each point is measured in each round, as nvmeof-perf takes it
+    #[arg(long, value_name = "TIME", default_value = "2s")]
+    time: String,
+    /// Rounds over all lines
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    repeat: u32,
+    /// Only lines whose name contains this
+    #[arg(long, value_name = "TEXT")]
+    only: Option<String>,
+    /// Seconds to measure the idle daemon with ten hosts; 0 leaves it out
+    #[arg(long, value_name = "SECONDS", default_value_t = 5)]
+    idle: u64,
+    /// Run both sides under SCHED_FIFO, for machines that are not ours alone
+    #[arg(long)]
+    realtime: bool,
+    /// Take the release binaries as they are
+    #[arg(long)]
+    no_build: bool,
+    /// Print the table as Markdown
+    #[arg(long)]
+    markdown: bool,
+    /// Write everything measured to this file as JSON
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let Kind::E2e(args) = &args.kind;
+    e2e(args)
+}
+
+/// Everything measured on one target, in the order of the lines.
+struct Outcome {
+    name: &'static str,
+    endpoint: Endpoint,
+    /// If it is known.
+    process: Option<Process>,
+    samples: Vec<Vec<Sample>>,
+    idle_percent: Option<f64>,
+}
+
+impl Outcome {
+    fn new(
+        name: &'static str,
+        endpoint: Endpoint,
+        process: Option<Process>,
+        lines: &[&Line],
+    ) -> Self {
+        let samples = vec![Vec::new(); lines.len()];
+        Self { name, endpoint, process, samples, idle_percent: None }
+    }
+
+    /// CPU time spent so far, if that can be known.
+    fn cpu(&self) -> Result<Option<Duration>> {
+        self.process.map(Process::cpu).transpose()
+    }
+}
+
+/// What is measured while our daemon starts.
+struct Starts {
+    ready_ms: Spread,
+    rss_mib: Spread,
+}
+
+fn e2e(args: &E2e) -> Result<ExitCode> {
+    let workspace = Workspace::find()?;
+    let cpus = thread::available_parallelism()?.get();
+    ensure!(
+        args.target_cpu != args.initiator_cpu,
+        "--target-cpu and --initiator-cpu are both {}: each side needs a CPU of its own (this machine has {cpus})",
+        args.target_cpu
+    );
+    for program in ["taskset", "chrt"] {
+        ensure!(setup::program(program).is_some(), "there is no `{program}`: install util-linux");
+    }
+    let lines = chosen(args)?;
+    if !args.no_build {
+        let build = ["build", "--release", "--locked", "-p", "nvmeof-tgt", "-p", "nvmeof-perf"];
+        run_checked(&mut workspace.cargo(build))?;
+    }
+    let folder = workspace.target().join("bench-e2e");
+    fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    let bench = Bench { args, workspace: &workspace, folder };
+
+    let machine = machine();
+    println!("machine: {machine}");
+    let (server, starts) = bench.start()?;
+    let mut outcomes =
+        vec![Outcome::new("ours", server.endpoint(), Some(server.process()), &lines)];
+    if let Some(address) = &args.connect {
+        let nsids = (args.null_nsid, args.ram_nsid);
+        let endpoint = Endpoint { address: address.clone(), null: nsids.0, ram: nsids.1 };
+        outcomes.push(Outcome::new("other", endpoint, args.pid.map(Process), &lines));
+    }
+    bench.measure(&lines, &mut outcomes)?;
+    server.stop()?;
+
+    let shown = table::lines(&lines, &outcomes, args.markdown);
+    print!("\n{shown}\n{}", table::totals(&starts, &outcomes));
+    println!(
+        "{} round(s) of {} a point; {}; medians (lowest-highest); reference: another machine, run by others",
+        args.repeat,
+        args.time,
+        if args.realtime { "SCHED_FIFO" } else { "ordinary scheduling" },
+    );
+    if let Some(path) = &args.json {
+        let text =
+            serde_json::to_string_pretty(&report(args, &machine, &lines, &starts, &outcomes))?;
+        fs::write(path, text + "\n").with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn chosen(args: &E2e) -> Result<Vec<&'static Line>> {
+    let wanted =
+        |line: &&Line| args.only.as_ref().is_none_or(|text| line.name.contains(text.as_str()));
+    let lines: Vec<_> = LINES.iter().filter(wanted).collect();
+    if lines.is_empty() {
+        let names: Vec<_> = LINES.iter().map(|line| line.name).collect();
+        bail!("--only matches no line; the lines are: {}", names.join("; "));
+    }
+    Ok(lines)
+}
+
+struct Bench<'a> {
+    args: &'a E2e,
+    workspace: &'a Workspace,
+    /// For the config and what the load generator writes.
+    folder: PathBuf,
+}
+
+impl Bench<'_> {
+    /// Starts the daemon several times, and leaves the last one running.
+    fn start(&self) -> Result<(Server, Starts)> {
+        let config = self.folder.join("target.toml");
+        fs::write(&config, server::config(self.args.target_cpu))
+            .with_context(|| format!("cannot write {}", config.display()))?;
+        let (mut ready_ms, mut rss_mib) = (Vec::new(), Vec::new());
+        loop {
+            let mut command = self.pinned(self.args.target_cpu, "nvmeof-tgt");
+            command.arg("--config").arg(&config);
+            let server = Server::start(command)?;
+            ready_ms.push(server.ready_after().as_secs_f64() * 1e3);
+            rss_mib.push(server.process().rss_mib()?);
+            if ready_ms.len() == STARTS {
+                let starts =
+                    Starts { ready_ms: Spread::of(&ready_ms), rss_mib: Spread::of(&rss_mib) };
+                return Ok((server, starts));
+            }
+            server.stop()?;
+        }
+    }
+
+    /// A command that runs one of our binaries, all its threads on one CPU.
+    fn pinned(&self, cpu: usize, binary: &str) -> Command {
+        let mut command = Command::new("taskset");
+        command.args(["--cpu-list", &cpu.to_string()]);
+        if self.args.realtime {
+            command.args(["chrt", "--fifo", "10"]);
+        }
+        command.arg(self.workspace.release_binary(binary));
+        command
+    }
+
+    /// Idle first, then the rounds: every line on every target, again and again, so that what the
+    /// machine does meanwhile meets them all alike.
+    fn measure(&self, lines: &[&Line], outcomes: &mut [Outcome]) -> Result<()> {
+        for outcome in outcomes.iter_mut() {
+            if self.args.idle > 0 {
+                outcome.idle_percent = self.idle(outcome)?;
+            }
+            if lines.iter().any(|line| line.ram) {
+                self.perf(load::fill(&outcome.endpoint))?;
+            }
+        }
+        for round in 0..self.args.repeat {
+            for (index, line) in lines.iter().enumerate() {
+                let mut order: Vec<_> = outcomes.iter_mut().collect();
+                if round % 2 == 1 {
+                    order.reverse();
+                }
+                for outcome in order {
+                    let sample = self.point(line, outcome)?;
+                    outcome.samples[index].push(sample);
+                }
+            }
+            eprintln!("round {} of {} done", round + 1, self.args.repeat);
+        }
+        Ok(())
+    }
+
+    fn point(&self, line: &Line, outcome: &Outcome) -> Result<Sample> {
+        let mut args = load::arguments(line, &outcome.endpoint);
+        args.extend(["--time".to_owned(), self.args.time.clone()]);
+        let before = outcome.cpu()?;
+        let result = self.perf(args).with_context(|| {
+            format!("cannot measure `{}` on {}", line.name, outcome.endpoint.address)
+        })?;
+        let after = outcome.cpu()?;
+        let cpu = before.zip(after).map(|(before, after)| after.saturating_sub(before));
+        Sample::read(&result, cpu)
+    }
+
+    /// Runs the load generator to its end and hands back what it reports.
+    fn perf(&self, args: Vec<String>) -> Result<Value> {
+        let json = self.folder.join("point.json");
+        let mut command = self.pinned(self.args.initiator_cpu, "nvmeof-perf");
+        command.args(args).arg("--json").arg(&json);
+        crate::workspace::output_of(&mut command)?;
+        let text = fs::read(&json).with_context(|| format!("cannot read {}", json.display()))?;
+        Ok(serde_json::from_slice(&text)?)
+    }
+
+    /// Percent of a CPU the target takes while hosts are connected and ask for nothing.
+    fn idle(&self, outcome: &Outcome) -> Result<Option<f64>> {
+        let Some(process) = outcome.process else { return Ok(None) };
+        let window = Duration::from_secs(self.args.idle);
+        let mut hosts = self.pinned(self.args.initiator_cpu, "nvmeof-perf");
+        hosts.args(load::idle(&outcome.endpoint, IDLE_HOSTS, IDLE_SETTLE * 2 + window));
+        let hosts = thread::spawn(move || crate::workspace::output_of(&mut hosts));
+        thread::sleep(IDLE_SETTLE);
+        let before = process.cpu()?;
+        thread::sleep(window);
+        let spent = process.cpu()?.saturating_sub(before);
+        match hosts.join() {
+            Ok(result) => result.context("the idle hosts")?,
+            Err(_) => bail!("the thread that watches the idle hosts panicked"),
+        };
+        Ok(Some(spent.as_secs_f64() / window.as_secs_f64() * 100.0))
+    }
+}
+
+/// The processor, the kernel and the number of CPUs.
+fn machine() -> String {
+    let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = cpuinfo
+        .lines()
+        .find_map(|line| line.strip_prefix("model name")?.split_once(": "))
+        .map_or("unknown processor", |(_, name)| name);
+    let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let cpus = cpuinfo.lines().filter(|line| line.starts_with("processor")).count();
+    format!("{model}, {cpus} CPUs, Linux {}", kernel.trim())
+}
+
+fn report(
+    args: &E2e,
+    machine: &str,
+    lines: &[&Line],
+    starts: &Starts,
+    outcomes: &[Outcome],
+) -> Value {
+    let targets: Vec<_> = outcomes
+        .iter()
+        .map(|outcome| {
+            let lines: Vec<_> = lines
+                .iter()
+                .zip(&outcome.samples)
+                .map(|(line, samples)| {
+                    json!({
+                        "line": line.name,
+                        "reference_iops": line.reference,
+                        "samples": samples.iter().map(Sample::json).collect::<Vec<_>>(),
+                    })
+                })
+                .collect();
+            json!({
+                "name": outcome.name,
+                "connect": outcome.endpoint.address,
+                "idle_percent": outcome.idle_percent,
+                "lines": lines,
+            })
+        })
+        .collect();
+    json!({
+        "schema_version": 1,
+        "machine": machine,
+        "time": args.time,
+        "repeat": args.repeat,
+        "realtime": args.realtime,
+        "ready_ms": starts.ready_ms.json(),
+        "rss_at_start_mib": starts.rss_mib.json(),
+        "targets": targets,
+    })
+}

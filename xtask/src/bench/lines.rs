@@ -1,0 +1,82 @@
+//! What is measured: the lines the target is held to, and what others measured of another one.
+
+/// One line: a load, and figures to hold its result against.
+#[derive(Debug)]
+pub(super) struct Line {
+    pub(super) name: &'static str,
+    /// On the namespace in memory, not on the one without a medium.
+    pub(super) ram: bool,
+    /// `--rw` of the load generator.
+    pub(super) rw: &'static str,
+    /// `--bs` of the load generator.
+    pub(super) bs: &'static str,
+    /// I/Os outstanding on one queue.
+    pub(super) qd: u32,
+    /// Header and data digests.
+    pub(super) digests: bool,
+    /// I/Os a second, from and to, of the leading target written in C: on another machine, with
+    /// another load generator, run by others. Nothing to be compared closely.
+    pub(super) reference: (f64, f64),
+    /// More of the same.
+    pub(super) note: &'static str,
+}
+
+const K: f64 = 1e3;
+
+pub(super) const LINES: &[Line] = &[
+    Line {
+        note: "p50 14.7, p99 29 us",
+        ..null("null 4 KiB randread, depth 1", "4k", 1, 60.0, 74.0)
+    },
+    null("null 4 KiB randread, depth 32", "4k", 32, 500.0, 530.0),
+    null("null 4 KiB randread, depth 128", "4k", 128, 430.0, 665.0),
+    Line { rw: "read", ..null("null 128 KiB read, depth 8", "128k", 8, 37.0, 41.0) },
+    Line { rw: "read", ..null("null 128 KiB read, depth 32", "128k", 32, 32.0, 42.0) },
+    Line {
+        ram: true,
+        rw: "randwrite",
+        ..null("RAM 4 KiB randwrite, depth 32", "4k", 32, 300.0, 300.0)
+    },
+    Line { ram: true, ..null("RAM 4 KiB randread, depth 32", "4k", 32, 350.0, 350.0) },
+    Line {
+        digests: true,
+        ..null("null 4 KiB randread, digests, depth 32", "4k", 32, 355.0, 355.0)
+    },
+    Line {
+        digests: true,
+        rw: "read",
+        ..null("null 128 KiB read, digests, depth 8", "128k", 8, 29.0, 29.0)
+    },
+];
+
+/// Random reads of nothing; `from` and `to` are the reference in thousands a second.
+const fn null(name: &'static str, bs: &'static str, qd: u32, from: f64, to: f64) -> Line {
+    Line {
+        name,
+        ram: false,
+        rw: "randread",
+        bs,
+        qd,
+        digests: false,
+        reference: (from * K, to * K),
+        note: "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn lines_are_told_apart_by_name() {
+        let names: HashSet<_> = LINES.iter().map(|line| line.name).collect();
+        assert_eq!(names.len(), LINES.len());
+        for line in LINES {
+            assert!(line.reference.0 <= line.reference.1, "{}", line.name);
+            assert!(line.name.ends_with(&format!("depth {}", line.qd)), "{}", line.name);
+            assert_eq!(line.name.starts_with("RAM"), line.ram, "{}", line.name);
+        }
+    }
+}

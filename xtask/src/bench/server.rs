@@ -1,0 +1,135 @@
+//! Our daemon as a process, and what the kernel says of a process.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Lines};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::load::Endpoint;
+
+const NQN: &str = "nqn.2026-11.io.nvmeof-tgt:bench";
+
+/// The daemon's config: one reactor, everything else as it is by default.
+pub(super) fn config(cpu: usize) -> String {
+    format!(
+        "reactors = \"{cpu}\"\n\
+         log = \"warn\"\n\
+         [[listener]]\ntype = \"tcp\"\naddress = \"127.0.0.1\"\nport = 0\n\
+         [[device]]\nname = \"null0\"\ntype = \"null\"\nsize = \"1TiB\"\nblock-size = 4096\n\
+         [[device]]\nname = \"ram0\"\ntype = \"ram\"\nsize = \"256MiB\"\nblock-size = 4096\n\
+         [[subsystem]]\nnqn = \"{NQN}\"\nallow-any-host = true\n\
+         [[subsystem.namespace]]\nnsid = 1\ndevice = \"null0\"\n\
+         [[subsystem.namespace]]\nnsid = 2\ndevice = \"ram0\"\n"
+    )
+}
+
+/// A running daemon; killed when dropped.
+#[derive(Debug)]
+pub(super) struct Server {
+    child: Child,
+    /// Kept, so that the daemon always has somebody to talk to.
+    _output: Lines<BufReader<ChildStdout>>,
+    address: String,
+    ready_after: Duration,
+}
+
+impl Server {
+    /// Starts the daemon and waits until it says that it is ready.
+    pub(super) fn start(mut command: Command) -> Result<Self> {
+        let begun = Instant::now();
+        let mut child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("cannot start the daemon")?;
+        let stdout = child.stdout.take().context("the daemon has no standard output")?;
+        let mut output = BufReader::new(stdout).lines();
+        let address = loop {
+            let Some(line) = output.next().transpose()? else {
+                let status = child.wait()?;
+                bail!("the daemon ended before it was ready ({status})");
+            };
+            if let Some(addresses) = line.strip_prefix("ready ") {
+                break addresses.split_whitespace().next().unwrap_or_default().to_owned();
+            }
+        };
+        Ok(Self { child, _output: output, address, ready_after: begun.elapsed() })
+    }
+
+    pub(super) fn endpoint(&self) -> Endpoint {
+        Endpoint { address: format!("{}/{NQN}", self.address), null: 1, ram: 2 }
+    }
+
+    pub(super) fn process(&self) -> Process {
+        Process(self.child.id())
+    }
+
+    /// From the fork to the line that says `ready`.
+    pub(super) fn ready_after(&self) -> Duration {
+        self.ready_after
+    }
+
+    /// Asks it to end and waits for that.
+    pub(super) fn stop(mut self) -> Result<()> {
+        kill_process(Pid::from_child(&self.child), Signal::TERM)
+            .context("the daemon ended while it was measured")?;
+        let status = self.child.wait()?;
+        ensure!(status.success(), "the daemon ended badly: {status}");
+        Ok(())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Not there any more after `stop`; both calls know.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Any process of this machine.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Process(pub(super) u32);
+
+impl Process {
+    /// CPU time of all its threads that are alive, to the nanosecond; `/proc/PID/stat` counts in
+    /// hundredths of a second.
+    pub(super) fn cpu(self) -> Result<Duration> {
+        let folder = format!("/proc/{}/task", self.0);
+        let mut nanos = 0;
+        for task in fs::read_dir(&folder).with_context(|| format!("no process {}", self.0))? {
+            let path = task?.path().join("schedstat");
+            // A thread may end between the listing and now.
+            let Ok(text) = fs::read_to_string(&path) else { continue };
+            let spent = text.split_whitespace().next().and_then(|first| first.parse::<u64>().ok());
+            nanos += spent.with_context(|| format!("{}: not understood", path.display()))?;
+        }
+        ensure!(nanos > 0, "{folder}: the kernel counts no CPU time (CONFIG_SCHED_INFO)");
+        Ok(Duration::from_nanos(nanos))
+    }
+
+    /// Memory it has in use, in MiB.
+    pub(super) fn rss_mib(self) -> Result<f64> {
+        let path = format!("/proc/{}/status", self.0);
+        let text = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
+        text.lines()
+            .find_map(|line| line.strip_prefix("VmRSS:")?.split_whitespace().next()?.parse().ok())
+            .map(|kib: f64| kib / 1024.0)
+            .with_context(|| format!("{path}: no VmRSS"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_process_has_memory_and_has_run() {
+        let me = Process(std::process::id());
+        assert!(me.cpu().expect("it runs") > Duration::ZERO);
+        assert!(me.rss_mib().expect("it has memory") > 0.1);
+    }
+}
