@@ -17,15 +17,15 @@ use crate::dma::{Buffer, Mapping};
 /// The ring's registered file: the one it was made for.
 const FILE: Fixed = Fixed(0);
 
-/// Tries of a submission the kernel has no memory for before the turn ends without it.
-const SUBMIT_TRIES: u32 = 16;
-
 pub(super) struct Ring {
     ring: IoUring,
     /// By slot: `Some` from issue to answer.
     calls: Box<[Option<InKernel>]>,
     /// Calls issued and not answered.
     out: usize,
+    /// The kernel takes nothing any more: calls are answered with an error here.
+    broken: bool,
+    refused: Vec<Answer>,
     zeroes: Option<Mapping>,
     /// Keeps the file open; the kernel also holds it as a registered file.
     _file: OwnedFd,
@@ -44,7 +44,15 @@ impl Ring {
         let ring = build(entries)?;
         ring.submitter().register_files(&[file.as_raw_fd()])?;
         let calls = (0..slots).map(|_| None).collect();
-        Ok(Self { ring, calls, out: 0, zeroes: None, _file: file })
+        Ok(Self {
+            ring,
+            calls,
+            out: 0,
+            broken: false,
+            refused: Vec::new(),
+            zeroes: None,
+            _file: file,
+        })
     }
 
     /// The submission entry of a call on a buffer at `base` of `capacity` bytes.
@@ -114,6 +122,10 @@ impl Ring {
 impl Medium for Ring {
     fn issue(&mut self, slot: usize, call: Call, mut buf: Option<Buffer>) {
         assert!(self.calls[slot].is_none(), "slot {slot} has a call out");
+        if self.broken {
+            self.refused.push(Answer { slot, result: -libc::EIO, buf });
+            return;
+        }
         if matches!(call, Call::WriteZeroes { .. }) && self.zeroes.is_none() {
             let len = usize::try_from(ZERO_WRITE).unwrap_or(usize::MAX);
             // Without it the write faults and is answered with EFAULT.
@@ -130,26 +142,21 @@ impl Medium for Ring {
     }
 
     fn submit(&mut self) {
-        let mut tries = 0;
-        while self.needs_enter() {
+        while !self.broken && self.needs_enter() {
             match self.ring.submit() {
                 Ok(_) => {}
-                Err(error) if is_transient(&error) && tries < SUBMIT_TRIES => {
-                    std::thread::yield_now();
-                }
+                // No memory for a moment. Sleeping on it would be sleeping for good.
+                Err(error) if is_transient(&error) => std::thread::yield_now(),
                 Err(error) => {
-                    tracing::error!(%error, "io_uring takes no operations");
-                    return;
+                    tracing::error!(%error, "io_uring takes no operations any more");
+                    self.broken = true;
                 }
-            }
-            tries += 1;
-            if tries > SUBMIT_TRIES {
-                return;
             }
         }
     }
 
     fn reap(&mut self, answers: &mut Vec<Answer>) {
+        answers.append(&mut self.refused);
         for entry in self.ring.completion() {
             let slot = usize::try_from(entry.user_data()).unwrap_or(usize::MAX);
             let Some(call) = self.calls.get_mut(slot).and_then(Option::take) else {

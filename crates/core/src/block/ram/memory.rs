@@ -124,21 +124,26 @@ fn to_usize(value: u64) -> usize {
     usize::try_from(value).unwrap_or(usize::MAX)
 }
 
-/// A spinning reader-writer lock, alone on its cache line.
+/// A spinning reader-writer lock, alone on its cache line. A writer that waits keeps new readers
+/// out, so that a block everybody reads can still be written.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct StripeLock {
-    /// Readers in, or [`WRITER`].
+    /// Readers in, and the two bits below.
     state: AtomicU32,
 }
 
-const WRITER: u32 = u32::MAX;
+/// A writer is in.
+const WRITER: u32 = 1 << 31;
+
+/// A writer waits.
+const WAITING: u32 = 1 << 30;
 
 impl StripeLock {
     fn lock_shared(&self) {
-        self.spin_until(|| {
+        spin_until(|| {
             let seen = self.state.load(Ordering::Relaxed);
-            seen < WRITER - 1
+            seen & (WRITER | WAITING) == 0
                 && self
                     .state
                     .compare_exchange_weak(seen, seen + 1, Ordering::Acquire, Ordering::Relaxed)
@@ -151,26 +156,34 @@ impl StripeLock {
     }
 
     fn lock(&self) {
-        self.spin_until(|| {
-            self.state
-                .compare_exchange_weak(0, WRITER, Ordering::Acquire, Ordering::Relaxed)
-                .is_ok()
+        let enter = |seen| {
+            let entered =
+                self.state.compare_exchange(seen, WRITER, Ordering::Acquire, Ordering::Relaxed);
+            entered.is_ok()
+        };
+        if enter(0) {
+            return;
+        }
+        spin_until(|| {
+            // Each time anew: a writer that entered took the bit with it.
+            self.state.fetch_or(WAITING, Ordering::Relaxed);
+            enter(WAITING)
         });
     }
 
     fn unlock(&self) {
-        self.state.store(0, Ordering::Release);
+        self.state.fetch_and(!WRITER, Ordering::Release);
     }
+}
 
-    fn spin_until(&self, mut attempt: impl FnMut() -> bool) {
-        let mut spins = 0;
-        while !attempt() {
-            spins += 1;
-            if spins < SPINS {
-                hint::spin_loop();
-            } else {
-                std::thread::yield_now();
-            }
+fn spin_until(mut attempt: impl FnMut() -> bool) {
+    let mut spins = 0;
+    while !attempt() {
+        spins += 1;
+        if spins < SPINS {
+            hint::spin_loop();
+        } else {
+            std::thread::yield_now();
         }
     }
 }

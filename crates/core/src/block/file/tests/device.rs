@@ -88,6 +88,29 @@ fn many_operations_at_once_all_come_back_with_their_own_data() {
 }
 
 #[test]
+fn a_queue_dropped_in_full_flight_gives_every_buffer_back() {
+    for (_folder, config) in configs(8 * MIB, 4096) {
+        let device = FileDevice::open(&config).unwrap();
+        let pool = pool();
+        for polls in 0..3 {
+            let mut queue = device.open_queue(&pool).unwrap();
+            for token in 0..64 {
+                let buf = filled(&pool, 65536, 7);
+                let op = match token % 3 {
+                    0 => BlockOp::write(token, token * 65536, buf, true),
+                    1 => BlockOp::read(token, token * 65536, buf),
+                    _ => BlockOp::write_zeroes(token, token * 65536, 65536, true, true),
+                };
+                queue.submit(op).unwrap();
+            }
+            (0..polls).for_each(|_| queue.poll(&mut Vec::new()));
+            drop(queue);
+            assert_eq!(pool.leased(), 0);
+        }
+    }
+}
+
+#[test]
 fn write_zeroes_and_deallocate_read_as_zero_and_free() {
     for (_folder, config) in configs(4 * MIB, 4096) {
         let device = FileDevice::open(&config).unwrap();
