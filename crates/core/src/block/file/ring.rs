@@ -198,7 +198,8 @@ pub(super) fn probe() -> io::Result<()> {
 }
 
 /// A ring with what the kernel offers: answers are written when this thread enters the kernel
-/// anyway, not by interrupting it.
+/// anyway, not by interrupting it. (Not `DEFER_TASKRUN`: a thread that slept in `epoll_wait` on
+/// the ring was not woken by an answer, seen on Linux 6.18.)
 fn build(entries: u32) -> io::Result<IoUring> {
     let mut builder = IoUring::builder();
     builder.dontfork().setup_coop_taskrun().setup_taskrun_flag().setup_single_issuer();
