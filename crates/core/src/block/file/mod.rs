@@ -3,6 +3,9 @@
 //! * [`open`]: what is opened and refused, the lock against a second server, the size;
 //! * [`queue`]: which calls an operation takes and when a write counts as durable;
 //! * [`medium`] and [`ring`]: the calls, and io_uring that makes them.
+//!
+//! That a block is read and written whole is the drive's doing where I/O is direct and blocks are
+//! its sectors; through the page cache it is as good as the file system makes it.
 
 mod medium;
 mod open;
