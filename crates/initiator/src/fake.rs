@@ -77,6 +77,10 @@ pub struct Traits {
     pub success_flag: bool,
     /// Records of its discovery log.
     pub discovery_records: usize,
+    /// Fills the data of Identify and Get Log Page with this byte.
+    pub junk_data: Option<u8>,
+    /// Fills the results of Property Get and Set Features with this byte.
+    pub junk_results: Option<u8>,
 }
 
 impl Default for Traits {
@@ -97,6 +101,8 @@ impl Default for Traits {
             r2t_piece: 65_536,
             success_flag: true,
             discovery_records: 3,
+            junk_data: None,
+            junk_results: None,
         }
     }
 }

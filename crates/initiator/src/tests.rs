@@ -255,6 +255,31 @@ fn keep_alive_is_sent_in_time() {
     controller.disconnect().unwrap();
 }
 
+/// Whatever a controller says about itself: a controller or an error, and never a panic or a hang.
+#[test]
+fn junk_is_survived() {
+    let mut usable = 0;
+    for byte in [0x00, 0x01, 0x55, 0x7f, 0xaa, 0xfe, 0xff] {
+        for (junk_data, junk_results) in
+            [(Some(byte), None), (None, Some(byte)), (Some(byte), Some(byte))]
+        {
+            let target = FakeTarget::start(Traits { junk_data, junk_results, ..Traits::default() });
+            // Whatever comes of it.
+            let _ = discover(&target.address(), &Options::default());
+            let Ok(mut controller) = Controller::connect(&target.endpoint(), &Options::default())
+            else {
+                continue;
+            };
+            usable += 1;
+            if let Ok(mut queue) = controller.open_queue() {
+                assert!(queue.depth() >= 1);
+                let _ = one(&controller, &mut queue, read(1, 0, 512));
+            }
+        }
+    }
+    assert!(usable > 0, "junk that is a plausible controller after all");
+}
+
 #[test]
 fn discovery_lists_everything_however_long() {
     for records in [0, 1, 200] {

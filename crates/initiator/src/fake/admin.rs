@@ -29,12 +29,13 @@ impl Connection {
         }
         match sqe.admin_opcode() {
             AdminOpcode::IDENTIFY => match self.identify(sqe) {
-                Some(data) => self.send_data(sqe, &data, false, false),
+                Some(data) => self.send_admin(sqe, data),
                 None => self.respond(sqe, Status::INVALID_FIELD, 0),
             },
             AdminOpcode::SET_FEATURES => {
                 let granted = u64::from(self.target.traits.queues - 1);
-                self.respond(sqe, Status::SUCCESS, granted | granted << 16)
+                let result = self.result(granted | granted << 16);
+                self.respond(sqe, Status::SUCCESS, result)
             }
             AdminOpcode::KEEP_ALIVE => {
                 self.target.keep_alives.fetch_add(1, Ordering::SeqCst);
@@ -47,10 +48,21 @@ impl Connection {
                 let len = usize::try_from(asked.length).unwrap_or(0);
                 let mut data = page[at..page.len().min(at + len)].to_vec();
                 data.resize(len, 0);
-                self.send_data(sqe, &data, false, false)
+                self.send_admin(sqe, data)
             }
             _ => self.respond(sqe, Status::INVALID_OPCODE, 0),
         }
+    }
+
+    fn send_admin(&mut self, sqe: &Sqe, mut data: Vec<u8>) -> io::Result<()> {
+        if let Some(byte) = self.target.traits.junk_data {
+            data.fill(byte);
+        }
+        self.send_data(sqe, &data, false, false)
+    }
+
+    fn result(&self, value: u64) -> u64 {
+        self.target.traits.junk_results.map_or(value, |byte| u64::from_ne_bytes([byte; 8]))
     }
 
     fn fabrics(&mut self, sqe: &Sqe, data: &[u8]) -> io::Result<()> {
@@ -73,6 +85,7 @@ impl Connection {
                     offset::CC => self.cc.into(),
                     _ => 0,
                 };
+                let value = self.result(value);
                 self.respond(sqe, Status::SUCCESS, value)
             }
             FabricsType::PROPERTY_SET => {

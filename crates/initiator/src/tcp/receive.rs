@@ -24,7 +24,7 @@ const STAGE: usize = 128 << 10;
 /// Bytes read behind a command's data where data is large, so that little of it passes the stage.
 const STAGE_LARGE: usize = 1 << 10;
 /// Data of one PDU counts as large from here.
-const LARGE: u32 = 16 << 10;
+const LARGE: u32 = 32 << 10;
 
 const _: () = assert!(STAGE_LARGE >= 2 * TermReq::MAX_LEN, "a header always fits");
 
