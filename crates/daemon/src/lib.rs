@@ -10,3 +10,10 @@ pub mod limits;
 mod reactor;
 
 pub use control::run;
+
+/// For the benchmarks of this workspace; not an interface.
+#[cfg(feature = "bench")]
+#[doc(hidden)]
+pub mod bench_support {
+    pub use crate::reactor::bench::OneReactor;
+}

@@ -11,7 +11,10 @@
 //! | `control` | messages from the control plane and other reactors |
 //! | `devices`, `connection`, `slots` | what is kept |
 //! | `idle`, `poller`, `mailbox` | when to sleep and what wakes |
+//! | `bench` | a reactor in the hands of a benchmark; not in the daemon |
 
+#[cfg(feature = "bench")]
+pub(crate) mod bench;
 mod command;
 mod connection;
 mod control;

@@ -1,0 +1,152 @@
+//! One command from its capsule to its response: `cargo bench -p nvmeof-benches --bench turn`.
+//!
+//! `nvmf` is what the command's meaning costs alone. `reactor` is a whole reactor: fabric, nvmf,
+//! pacing, device and fabric again, without a socket. The loopback fabric takes a lock, copies the
+//! data for its host and rings an eventfd for each command, which a socket does not; so compare its
+//! figures with each other, and take real ones from `cargo xtask bench e2e`.
+
+use std::hint::black_box;
+use std::sync::Arc;
+use std::time::Duration;
+
+use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use nvmeof_benches::{BLOCK, BLOCKS, DEVICE, PORT, connect, enable, read, target, write};
+use nvmeof_core::block::{BlockDevice, NullDevice, RamDevice};
+use nvmeof_nvmf::{Disposition, Queue, Response, Target};
+use nvmeof_tgt::bench_support::OneReactor;
+use nvmeof_transport::loopback::LoopbackHost;
+use nvmeof_wire::Sqe;
+use nvmeof_wire::fabrics::CNTLID_DYNAMIC;
+
+/// An I/O queue whose controller is ready, and the admin queue that keeps it so.
+fn queues(target: &Arc<Target>) -> (Queue, Queue) {
+    let mut admin = Queue::new(target, PORT, "here", 0);
+    let cntlid = connected(&mut admin, 0, CNTLID_DYNAMIC);
+    let enabled = admin.handle_command(&enable(), 0, 0);
+    assert!(matches!(enabled, Disposition::Respond(_)), "{enabled:?}");
+    let mut io = Queue::new(target, PORT, "here", 0);
+    connected(&mut io, 1, cntlid);
+    (admin, io)
+}
+
+fn connected(queue: &mut Queue, qid: u16, cntlid: u16) -> u16 {
+    let (sqe, data) = connect(qid, cntlid);
+    let asked = queue.handle_command(&sqe, 1024, 0);
+    assert!(matches!(asked, Disposition::Receive { .. }), "{asked:?}");
+    match queue.handle_data(&sqe, &data, 0) {
+        Disposition::Respond(Response { cqe, .. }) if cqe.status().is_success() => {
+            cntlid_of(cqe.dw0())
+        }
+        other => panic!("not connected: {other:?}"),
+    }
+}
+
+fn cntlid_of(dw0: u32) -> u16 {
+    u16::try_from(dw0 & 0xffff).expect("16 bits")
+}
+
+/// `Queue::handle_command`, then `Queue::complete`.
+fn nvmf(c: &mut Criterion) {
+    let mut group = c.benchmark_group("nvmf");
+    group.throughput(Throughput::Elements(1));
+    let target = target().expect("it serves that");
+    let (_admin, mut queue) = queues(&target);
+    for (name, sqe, in_capsule) in
+        [("4 KiB read", read(7, 42), 0), ("4 KiB write", write(7, 42), BLOCK)]
+    {
+        group.bench_function(name, |bench| {
+            bench.iter(|| {
+                let disposition = queue.handle_command(black_box(&sqe), in_capsule, 1);
+                assert!(matches!(disposition, Disposition::Io(_)));
+                (disposition, queue.complete(7, Ok(())))
+            });
+        });
+    }
+    group.finish();
+}
+
+/// A reactor with a connected host.
+struct World {
+    reactor: OneReactor,
+    host: LoopbackHost,
+    _admin: LoopbackHost,
+}
+
+impl World {
+    fn new(device: Arc<dyn BlockDevice>, budget: Option<u64>) -> Self {
+        let target = target().expect("it serves that");
+        let mut reactor = OneReactor::new(&target, budget).expect("there is memory");
+        reactor.add_device(DEVICE, device).expect("it opens");
+        let admin = reactor.attach(&target, PORT);
+        let (sqe, data) = connect(0, CNTLID_DYNAMIC);
+        let cntlid = cntlid_of(ask(&mut reactor, &admin, sqe, &data));
+        ask(&mut reactor, &admin, enable(), &[]);
+        let host = reactor.attach(&target, PORT);
+        let (sqe, data) = connect(1, cntlid);
+        ask(&mut reactor, &host, sqe, &data);
+        Self { reactor, host, _admin: admin }
+    }
+
+    /// Sends a batch and turns until all of it is answered.
+    fn round(&mut self, commands: &[Sqe], in_capsule: &[u8]) {
+        for sqe in commands {
+            self.host.send(*sqe, in_capsule);
+        }
+        let mut answered = 0;
+        while answered < commands.len() {
+            self.reactor.turn();
+            answered += self.host.take().len();
+        }
+    }
+}
+
+/// One command's DW0.
+fn ask(reactor: &mut OneReactor, host: &LoopbackHost, sqe: Sqe, data: &[u8]) -> u32 {
+    host.send(sqe, data);
+    for _ in 0..100 {
+        reactor.turn();
+        if let Some(answer) = host.take().pop() {
+            assert!(answer.cqe.status().is_success(), "{}", answer.cqe.status());
+            return answer.cqe.dw0();
+        }
+    }
+    panic!("no answer to {sqe:?}");
+}
+
+fn reactor(c: &mut Criterion) {
+    let size = BLOCKS * u64::from(BLOCK);
+    let null = || -> Arc<dyn BlockDevice> {
+        Arc::new(NullDevice::new("null0", size, BLOCK).expect("there is memory"))
+    };
+    let ram = || -> Arc<dyn BlockDevice> {
+        Arc::new(RamDevice::new("ram0", size, BLOCK).expect("there is memory"))
+    };
+    let mut group = c.benchmark_group("reactor");
+    for depth in [1, 32] {
+        group.throughput(Throughput::Elements(u64::from(depth)));
+        let reads: Vec<_> = (0..depth).map(|cid| read(cid, u64::from(cid) * 97)).collect();
+        let writes: Vec<_> = (0..depth).map(|cid| write(cid, u64::from(cid) * 97)).collect();
+        let data = vec![0xa5; BLOCK as usize];
+        for (policy, budget) in [("no policy", None), ("buffer-credit", Some(128 << 20))] {
+            group.bench_function(format!("null 4 KiB read, depth {depth}, {policy}"), |bench| {
+                let mut world = World::new(null(), budget);
+                bench.iter(|| world.round(&reads, &[]));
+            });
+        }
+        group.bench_function(format!("RAM 4 KiB write, depth {depth}"), |bench| {
+            let mut world = World::new(ram(), None);
+            bench.iter(|| world.round(&writes, &data));
+        });
+    }
+    group.finish();
+}
+
+fn quick() -> Criterion {
+    Criterion::default()
+        .warm_up_time(Duration::from_millis(200))
+        .measurement_time(Duration::from_millis(500))
+        .sample_size(20)
+}
+
+criterion_group!(name = benches; config = quick(); targets = nvmf, reactor);
+criterion_main!(benches);

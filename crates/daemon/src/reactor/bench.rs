@@ -1,0 +1,105 @@
+//! A reactor without a thread or a clock, in the hands of a benchmark.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use anyhow::{Context as _, anyhow};
+use nvmeof_core::block::BlockDevice;
+use nvmeof_core::dma::{PoolConfig, SharedPool};
+use nvmeof_nvmf::{DeviceId, PortId, Queue, Target};
+use nvmeof_pacing::policy::{BufferCredit, CreditConfig, Policy};
+use nvmeof_transport::loopback::{self, LoopbackHost, LoopbackParams};
+use tokio::sync::oneshot;
+
+use super::mailbox::{Message, Sender, mailbox};
+use super::{Load, Plan, Reactor};
+
+/// Nanoseconds that a turn is said to take.
+const TURN: u64 = 1000;
+const MAX_TRANSFER: u32 = 1 << 20;
+
+/// One reactor whose turns are called for, with hosts on the loopback fabric.
+pub struct OneReactor {
+    reactor: Reactor,
+    sender: Sender,
+    now: u64,
+}
+
+impl OneReactor {
+    /// A reactor of `target`, with a budget of so many bytes in flight or without pacing.
+    ///
+    /// # Errors
+    /// No memory or no descriptors, or a budget that holds no command.
+    pub fn new(target: &Arc<Target>, budget: Option<u64>) -> anyhow::Result<Self> {
+        let pool = SharedPool::new(PoolConfig {
+            cap: 256 << 20,
+            reserve: 64 << 20,
+            max_lease: MAX_TRANSFER as usize,
+            huge_pages: false,
+        })?;
+        let credit = budget
+            .map(|budget| CreditConfig { budget, largest: MAX_TRANSFER, cores: 1 })
+            .map(BufferCredit::shared)
+            .transpose()?;
+        let (sender, mailbox) = mailbox()?;
+        let reactor = Reactor::new(Plan {
+            index: 0,
+            cpu: None,
+            busy_poll: true,
+            pool,
+            policies: Box::new(move || {
+                let core = credit.map(|shared| shared.core(0, Arc::new(|| {})));
+                core.into_iter().map(|core| Box::new(core) as Box<dyn Policy>).collect()
+            }),
+            target: Arc::clone(target),
+            peers: vec![sender.clone()],
+            mailbox,
+            admin_buffers: 4,
+            max_transfer: MAX_TRANSFER as usize,
+            loads: std::iter::once(Load::default()).collect(),
+            flow_depth: 128,
+            requests: 1024,
+        })?;
+        Ok(Self { reactor, sender, now: 1 })
+    }
+
+    /// Opens a queue to a device.
+    ///
+    /// # Errors
+    /// The device refuses.
+    pub fn add_device(&mut self, id: DeviceId, device: Arc<dyn BlockDevice>) -> anyhow::Result<()> {
+        let (reply, mut answer) = oneshot::channel();
+        self.sender.send(Message::AddDevice { id, device, reply });
+        self.turn();
+        answer.try_recv().context("no answer from the reactor")?.map_err(|text| anyhow!(text))
+    }
+
+    /// A host's new connection; its commands are served by the turns to come.
+    pub fn attach(&mut self, target: &Arc<Target>, port: PortId) -> LoopbackHost {
+        let params = LoopbackParams { depth: 128, ..LoopbackParams::default() };
+        let (parked, host) = loopback::connect(params);
+        let queue = Box::new(Queue::new(target, port, "loopback", self.now));
+        self.reactor.load().connections.fetch_add(1, Ordering::Relaxed);
+        self.sender.send(Message::Attach { parked, queue });
+        self.turn();
+        host
+    }
+
+    /// One turn; false if there was nothing to do.
+    pub fn turn(&mut self) -> bool {
+        self.now += TURN;
+        self.reactor.turn(self.now)
+    }
+}
+
+impl Drop for OneReactor {
+    fn drop(&mut self) {
+        self.reactor.close_all(self.now);
+    }
+}
+
+impl std::fmt::Debug for OneReactor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("OneReactor").field("now", &self.now).finish_non_exhaustive()
+    }
+}
