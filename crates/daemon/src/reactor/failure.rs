@@ -13,7 +13,7 @@ pub(super) fn from_block(error: &BlockError, kind: IoKind) -> Failure {
         BlockError::NoSpace => Failure::NoSpace,
         BlockError::Gone => Failure::DeviceGone,
         BlockError::NoMemory => Failure::Busy,
-        BlockError::Unsupported { .. } => Failure::Unsupported,
+        BlockError::Unsupported => Failure::Unsupported,
         _ => match kind {
             IoKind::Read | IoKind::Compare | IoKind::Verify => Failure::MediaRead,
             IoKind::Write

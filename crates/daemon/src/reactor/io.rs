@@ -183,7 +183,7 @@ impl Reactor {
                             self.starved.push_back(request);
                             return;
                         }
-                        Ok(Err(LeaseError::NoMemory { .. })) => io.request.fail(Failure::Busy),
+                        Ok(Err(LeaseError::NoMemory)) => io.request.fail(Failure::Busy),
                         _ => io.request.fail(Failure::InvalidField),
                     }
                 }
