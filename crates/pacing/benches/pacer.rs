@@ -17,7 +17,10 @@ fn credit(budget: u64) -> Box<dyn Policy> {
     Box::new(shared.core(0, Arc::new(|| ())))
 }
 
-fn policies() -> [(&'static str, fn() -> Vec<Box<dyn Policy>>); 3] {
+/// Makes the chain of one pacer.
+type Chain = fn() -> Vec<Box<dyn Policy>>;
+
+fn policies() -> [(&'static str, Chain); 3] {
     [
         ("no policy", Vec::new),
         ("none", || vec![Box::new(policy::None)]),

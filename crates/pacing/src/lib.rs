@@ -35,6 +35,8 @@ mod pacer;
 mod permit;
 pub mod policy;
 mod sync;
+#[cfg(test)]
+mod tests;
 
 pub use lanes::FlowId;
 pub use order::{Order, RoundRobin};

@@ -4,35 +4,35 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use nvmeof_pacing::policy::CreditConfig;
-use nvmeof_pacing::{
+use crate::policy::CreditConfig;
+use crate::{
     BufferCredit, Cost, FlowId, Outcome, Pacer, PacerConfig, Permit, Policy, SharedCredit,
 };
 
 /// One core: a pacer and what a reactor would keep beside it.
-pub(crate) struct Core {
-    pub(crate) pacer: Pacer,
-    pub(crate) flows: Vec<FlowId>,
-    pub(crate) running: VecDeque<(u64, Permit)>,
-    pub(crate) woken: Arc<AtomicBool>,
+pub(super) struct Core {
+    pub(super) pacer: Pacer,
+    pub(super) flows: Vec<FlowId>,
+    pub(super) running: VecDeque<(u64, Permit)>,
+    pub(super) woken: Arc<AtomicBool>,
     /// Waiting data commands as (flow, token, bytes), in no order.
-    pub(crate) waiting: Vec<(FlowId, u64, u32)>,
+    pub(super) waiting: Vec<(FlowId, u64, u32)>,
     /// Commands started so far.
-    pub(crate) started: u64,
+    pub(super) started: u64,
 }
 
 /// Cores over one shared budget.
-pub(crate) struct Machine {
-    pub(crate) cores: Vec<Core>,
-    pub(crate) shared: Arc<SharedCredit>,
-    pub(crate) now: u64,
+pub(super) struct Machine {
+    pub(super) cores: Vec<Core>,
+    pub(super) shared: Arc<SharedCredit>,
+    pub(super) now: u64,
     next_token: u64,
     /// How often each token came out of the machine.
-    pub(crate) fate: BTreeMap<u64, u32>,
+    pub(super) fate: BTreeMap<u64, u32>,
 }
 
 impl Machine {
-    pub(crate) fn new(cores: usize, flows: usize, budget: u64, largest: u32) -> Self {
+    pub(super) fn new(cores: usize, flows: usize, budget: u64, largest: u32) -> Self {
         let shared = BufferCredit::shared(CreditConfig { budget, largest, cores }).unwrap();
         let cores = (0..cores)
             .map(|core| {
@@ -55,7 +55,7 @@ impl Machine {
         Self { cores, shared, now: 0, next_token: 0, fate: BTreeMap::new() }
     }
 
-    pub(crate) fn enqueue(&mut self, core: usize, flow: usize, bytes: u32) -> u64 {
+    pub(super) fn enqueue(&mut self, core: usize, flow: usize, bytes: u32) -> u64 {
         let token = self.next_token;
         self.next_token += 1;
         let core = &mut self.cores[core];
@@ -67,7 +67,7 @@ impl Machine {
     }
 
     /// One turn of a core: everything that may start starts. Yields how many did.
-    pub(crate) fn turn(&mut self, at: usize) -> usize {
+    pub(super) fn turn(&mut self, at: usize) -> usize {
         self.now += 1;
         let core = &mut self.cores[at];
         core.woken.store(false, Ordering::Relaxed);
@@ -86,7 +86,7 @@ impl Machine {
     }
 
     /// Ends one running command of a core, without the turn that has to follow.
-    pub(crate) fn end_one(&mut self, core: usize, which: usize) -> bool {
+    pub(super) fn end_one(&mut self, core: usize, which: usize) -> bool {
         let core = &mut self.cores[core];
         if core.running.is_empty() {
             return false;
@@ -97,7 +97,7 @@ impl Machine {
     }
 
     /// Ends one command and runs the turns that follow: the core's own and those of woken cores.
-    pub(crate) fn finish_one(&mut self, core: usize, which: usize) -> bool {
+    pub(super) fn finish_one(&mut self, core: usize, which: usize) -> bool {
         if !self.end_one(core, which) {
             return false;
         }
@@ -107,14 +107,14 @@ impl Machine {
     }
 
     /// Runs turns of woken cores, and of no others, until none is woken.
-    pub(crate) fn run_woken(&mut self) {
+    pub(super) fn run_woken(&mut self) {
         while let Some(core) = self.cores.iter().position(|core| core.woken.load(Ordering::Relaxed))
         {
             self.turn(core);
         }
     }
 
-    pub(crate) fn cancel(&mut self, at: usize, which: usize) -> bool {
+    pub(super) fn cancel(&mut self, at: usize, which: usize) -> bool {
         let core = &mut self.cores[at];
         if core.waiting.is_empty() {
             return false;
@@ -128,7 +128,7 @@ impl Machine {
     }
 
     /// Removes a flow, checks what it hands back, and adds another in its place.
-    pub(crate) fn replace_flow(&mut self, at: usize, which: usize) {
+    pub(super) fn replace_flow(&mut self, at: usize, which: usize) {
         let core = &mut self.cores[at];
         let which = which % core.flows.len();
         let flow = core.flows[which];
@@ -147,7 +147,7 @@ impl Machine {
     }
 
     /// What must hold at any moment.
-    pub(crate) fn check(&self) {
+    pub(super) fn check(&self) {
         let mut over_floor = 0;
         for core in &self.cores {
             let bytes = || core.running.iter().map(|(_, permit)| u64::from(permit.cost().bytes));
@@ -172,7 +172,7 @@ impl Machine {
     }
 
     /// What must hold when no core has a turn to run: whoever waits cannot start.
-    pub(crate) fn check_settled(&self) {
+    pub(super) fn check_settled(&self) {
         let mut least_wanted = u64::MAX;
         let mut most_wanted = 0;
         for core in &self.cores {
@@ -195,7 +195,7 @@ impl Machine {
     }
 
     /// Ends everything, core by core, and checks that all came out once and all credit is back.
-    pub(crate) fn drain(&mut self) {
+    pub(super) fn drain(&mut self) {
         for core in 0..self.cores.len() {
             self.turn(core);
         }

@@ -1,16 +1,16 @@
 //! The rules every policy keeps, one test each, over seeded interleavings of several cores.
 #![cfg(not(loom))]
 
-mod common;
+mod machine;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use common::Machine;
-use nvmeof_pacing::policy::{self, CreditConfig};
-use nvmeof_pacing::{
+use crate::policy::{self, CreditConfig};
+use crate::{
     BufferCredit, Cost, Nanos, Outcome, Pacer, PacerConfig, Policy, RoundRobin, TooLarge,
     lost_permits,
 };
+use machine::Machine;
 use proptest::prelude::*;
 
 const KIB: u32 = 1024;
@@ -98,11 +98,11 @@ fn play(machine: &mut Machine, steps: &[Step]) {
 }
 
 /// A number that looks random (splitmix64).
-fn scattered(seed: u64, nth: u64) -> u64 {
-    let mut z = seed.wrapping_add(nth.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+fn scattered(seed: u64, nth: usize) -> usize {
+    let mut z = seed.wrapping_add((nth as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
+    usize::try_from((z ^ (z >> 31)) >> 32).unwrap()
 }
 
 proptest! {
@@ -216,16 +216,16 @@ proptest! {
     #[test]
     fn waiting_cores_share_the_budget_evenly(
         cores in 2usize..6,
-        ends in 200u64..2000,
+        ends in 200usize..2000,
         seed in any::<u64>(),
     ) {
         let io = 128 * KIB;
-        let per_core = 16;
-        let budget = u64::from(io) * per_core * cores as u64;
+        let per_core = 16usize;
+        let budget = u64::from(io) * (per_core * cores) as u64;
         let mut machine = Machine::new(cores, 2, budget, 256 * KIB);
         // The first core comes first and takes all; the others find nothing.
         for core in 0..cores {
-            for _ in 0..ends as usize + per_core as usize * cores {
+            for _ in 0..ends + per_core * cores {
                 machine.enqueue(core, 0, io);
             }
             machine.turn(core);
@@ -234,7 +234,7 @@ proptest! {
         for nth in 0..ends {
             let running: Vec<usize> =
                 machine.cores.iter().map(|core| core.running.len()).collect();
-            let mut at = scattered(seed, nth) as usize % running.iter().sum::<usize>();
+            let mut at = scattered(seed, nth) % running.iter().sum::<usize>();
             let mut core = 0;
             while at >= running[core] {
                 at -= running[core];
@@ -271,7 +271,7 @@ proptest! {
         }
         for _ in 0..rounds {
             let (token, permit) = pacer.next(0).unwrap();
-            let at = token as usize;
+            let at = usize::try_from(token).unwrap();
             charged[at] += i64::from(permit.cost().bytes.max(RoundRobin::LEAST_CHARGE));
             pacer.release(permit, Outcome::Completed, 0);
             sent[at] += 1;
@@ -404,7 +404,7 @@ impl Policy for Gate {
 
 #[test]
 fn a_chain_grants_all_or_nothing() {
-    let credit = |shared: &std::sync::Arc<nvmeof_pacing::SharedCredit>| -> Box<dyn Policy> {
+    let credit = |shared: &std::sync::Arc<crate::SharedCredit>| -> Box<dyn Policy> {
         Box::new(shared.core(0, std::sync::Arc::new(|| ())))
     };
     for credit_first in [true, false] {
