@@ -1,18 +1,13 @@
 //! A chain of policies that grants all or nothing.
 
 use crate::permit::Outcome;
-use crate::policy::{Admission, Grant, MAX_POLICIES, Policy};
+use crate::policy::{Admission, Grants, MAX_POLICIES, Policy};
 use crate::{Cost, Nanos};
 
 #[derive(Debug)]
 pub(crate) struct Chain {
     policies: Vec<Box<dyn Policy>>,
     largest: u32,
-}
-
-/// Why the chain granted nothing: until when, if it is known.
-pub(crate) struct Refused {
-    pub(crate) until: Option<Nanos>,
 }
 
 impl Chain {
@@ -23,44 +18,45 @@ impl Chain {
     }
 
     /// The largest cost every policy can grant.
+    #[inline]
     pub(crate) fn largest(&self) -> u32 {
         self.largest
     }
 
+    /// Grants of every policy, or of none; then `until` says when it is worth asking again, if
+    /// that is known.
+    #[inline]
     pub(crate) fn admit(
         &mut self,
         cost: Cost,
         now: Nanos,
-    ) -> Result<[Grant; MAX_POLICIES], Refused> {
-        let mut grants = [Grant::default(); MAX_POLICIES];
-        for (at, (policy, grant)) in self.policies.iter_mut().zip(&mut grants).enumerate() {
-            let until = match policy.admit(cost, now) {
-                Admission::Granted(granted) => {
-                    *grant = granted;
+        until: &mut Option<Nanos>,
+    ) -> Option<Grants> {
+        let mut grants = Grants::default();
+        for (at, policy) in self.policies.iter_mut().enumerate() {
+            match policy.admit(cost, now) {
+                Admission::Granted(grant) => {
+                    grants.set(at, grant);
                     continue;
                 }
-                Admission::AfterRelease => None,
-                Admission::At(when) => Some(when),
-            };
-            self.back_out(at, cost, &grants, now);
-            return Err(Refused { until });
+                Admission::AfterRelease => *until = None,
+                Admission::At(when) => *until = Some(when),
+            }
+            self.back_out(at, cost, grants, now);
+            return None;
         }
-        Ok(grants)
+        Some(grants)
     }
 
-    pub(crate) fn release(
-        &mut self,
-        cost: Cost,
-        grants: &[Grant; MAX_POLICIES],
-        outcome: Outcome,
-        now: Nanos,
-    ) {
-        for (policy, grant) in self.policies.iter_mut().zip(grants) {
-            policy.release(cost, *grant, outcome, now);
+    #[inline]
+    pub(crate) fn release(&mut self, cost: Cost, grants: Grants, outcome: Outcome, now: Nanos) {
+        for (at, policy) in self.policies.iter_mut().enumerate() {
+            policy.release(cost, grants.get(at), outcome, now);
         }
     }
 
     /// Nothing will start here for now.
+    #[inline]
     pub(crate) fn rest(&mut self) {
         for policy in &mut self.policies {
             policy.rest();
@@ -70,10 +66,10 @@ impl Chain {
     /// Policy `refused` said no: those before it take back their grants, and none but it keeps
     /// anything for a command that will not start yet.
     #[cold]
-    fn back_out(&mut self, refused: usize, cost: Cost, grants: &[Grant; MAX_POLICIES], now: Nanos) {
+    fn back_out(&mut self, refused: usize, cost: Cost, grants: Grants, now: Nanos) {
         for (at, policy) in self.policies.iter_mut().enumerate() {
             if at < refused {
-                policy.release(cost, grants[at], Outcome::Withdrawn, now);
+                policy.release(cost, grants.get(at), Outcome::Withdrawn, now);
             }
             if at != refused {
                 policy.rest();

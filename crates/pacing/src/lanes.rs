@@ -1,30 +1,36 @@
 //! Where commands wait: one first-in-first-out lane a flow, all in one slab.
 
+use std::num::NonZeroU32;
+
 use crate::Cost;
 
 /// A flow: what is served fairly against the others, as one host's use of one namespace. Names a
 /// slot and its generation, so a flow that was removed is never mistaken for its successor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct FlowId(u32);
+pub struct FlowId(NonZeroU32);
 
-/// Bits of a [`FlowId`] that name the slot; the rest is the generation.
+/// Bits of a [`FlowId`] above the lowest, which is always set, that name the slot; the rest is the
+/// generation.
 const SLOT_BITS: u32 = 20;
 /// End of a list.
 const NIL: u32 = u32::MAX;
 
 impl FlowId {
-    fn new(slot: u32, generation: u32) -> Self {
+    /// The first flow of a lane.
+    fn first(slot: u32) -> Self {
         assert!(slot < 1 << SLOT_BITS, "at most {} flows", 1 << SLOT_BITS);
-        Self(generation << SLOT_BITS | slot)
+        Self(NonZeroU32::MIN | slot << 1)
+    }
+
+    /// The next flow of the same lane; generations come round after 2048.
+    fn successor(self) -> Self {
+        Self(NonZeroU32::MIN | self.0.get().wrapping_add(2 << SLOT_BITS))
     }
 
     /// The lane number.
+    #[inline]
     pub(crate) fn slot(self) -> u32 {
-        self.0 & ((1 << SLOT_BITS) - 1)
-    }
-
-    fn generation(self) -> u32 {
-        self.0 >> SLOT_BITS
+        self.0.get() >> 1 & ((1 << SLOT_BITS) - 1)
     }
 }
 
@@ -50,7 +56,8 @@ pub(crate) struct Lanes {
 #[derive(Debug, Clone, Copy)]
 struct Lane {
     list: List,
-    generation: u32,
+    /// The flow that has this lane, or had it last.
+    flow: FlowId,
     live: bool,
     weight: u16,
 }
@@ -76,11 +83,12 @@ impl Lanes {
             let lane = &mut self.lanes[slot as usize];
             lane.live = true;
             lane.weight = weight;
-            return FlowId::new(slot, lane.generation);
+            lane.flow = lane.flow.successor();
+            return lane.flow;
         }
         let slot = u32::try_from(self.lanes.len()).unwrap_or(u32::MAX);
-        let flow = FlowId::new(slot, 0);
-        self.lanes.push(Lane { list: List::EMPTY, generation: 0, live: true, weight });
+        let flow = FlowId::first(slot);
+        self.lanes.push(Lane { list: List::EMPTY, flow, live: true, weight });
         self.vacant.reserve(self.lanes.len() - self.vacant.len());
         flow
     }
@@ -90,15 +98,13 @@ impl Lanes {
         let lane = self.lane(flow);
         debug_assert!(lane.list.head == NIL);
         lane.live = false;
-        lane.generation = (lane.generation + 1) & (u32::MAX >> SLOT_BITS);
         self.vacant.push(flow.slot());
         self.flows -= 1;
     }
 
+    #[inline]
     pub(crate) fn is_live(&self, flow: FlowId) -> bool {
-        self.lanes
-            .get(flow.slot() as usize)
-            .is_some_and(|lane| lane.live && lane.generation == flow.generation())
+        self.lanes.get(flow.slot() as usize).is_some_and(|lane| lane.live && lane.flow == flow)
     }
 
     pub(crate) fn flows(&self) -> usize {
@@ -106,10 +112,11 @@ impl Lanes {
     }
 
     /// Puts a command at the end of its lane; true if the lane was empty.
+    #[inline]
     pub(crate) fn push(&mut self, waiting: Waiting) -> bool {
         let lane = &mut self.lanes[waiting.flow.slot() as usize];
         assert!(
-            lane.live && lane.generation == waiting.flow.generation(),
+            lane.live && lane.flow == waiting.flow,
             "{:?} was removed: nothing may be enqueued on it",
             waiting.flow
         );
@@ -119,11 +126,13 @@ impl Lanes {
     }
 
     /// The cost of the first command of a lane, which must not be empty.
+    #[inline]
     pub(crate) fn first(&self, slot: u32) -> Cost {
         self.entries.entries[self.lanes[slot as usize].list.head as usize].waiting.cost
     }
 
     /// Takes the first command of a lane, which must not be empty; true if it was the last.
+    #[inline]
     pub(crate) fn pop(&mut self, slot: u32) -> (Waiting, bool) {
         let list = &mut self.lanes[slot as usize].list;
         let waiting = list.pop(&mut self.entries);
@@ -131,6 +140,7 @@ impl Lanes {
     }
 
     /// Puts a command that never waits where it is taken first.
+    #[inline]
     pub(crate) fn push_express(&mut self, waiting: Waiting) {
         assert!(
             self.is_live(waiting.flow),
@@ -140,6 +150,7 @@ impl Lanes {
         self.express.push(&mut self.entries, waiting);
     }
 
+    #[inline]
     pub(crate) fn pop_express(&mut self) -> Option<Waiting> {
         if self.express.head == NIL {
             return None;
@@ -203,6 +214,7 @@ struct List {
 impl List {
     const EMPTY: List = List { head: NIL, tail: NIL };
 
+    #[inline]
     fn push(&mut self, slab: &mut Slab, waiting: Waiting) {
         let at = slab.take(waiting);
         if self.head == NIL {
@@ -213,6 +225,7 @@ impl List {
         self.tail = at;
     }
 
+    #[inline]
     fn pop(&mut self, slab: &mut Slab) -> Waiting {
         let at = self.head;
         self.head = slab.entries[at as usize].next;
@@ -256,24 +269,38 @@ struct Entry {
 }
 
 impl Slab {
+    #[inline]
     fn take(&mut self, waiting: Waiting) -> u32 {
-        let entry = Entry { waiting, next: NIL };
         if self.free == NIL {
-            let at = u32::try_from(self.entries.len()).unwrap_or(NIL);
-            assert!(at < NIL, "fewer than {NIL} commands wait");
-            self.entries.push(entry);
-            return at;
+            return self.grow(waiting);
         }
         let at = self.free;
-        self.free = self.entries[at as usize].next;
-        self.entries[at as usize] = entry;
+        // Field by field: a copy of the whole would wait for the stores it is made of.
+        let slot = &mut self.entries[at as usize];
+        self.free = slot.next;
+        slot.waiting.token = waiting.token;
+        slot.waiting.cost = waiting.cost;
+        slot.waiting.flow = waiting.flow;
+        slot.next = NIL;
         at
     }
 
+    /// An entry that was never used; there is room for it unless a flow has more commands waiting
+    /// than it said.
+    #[cold]
+    fn grow(&mut self, waiting: Waiting) -> u32 {
+        let at = u32::try_from(self.entries.len()).unwrap_or(NIL);
+        assert!(at < NIL, "fewer than {NIL} commands wait");
+        self.entries.push(Entry { waiting, next: NIL });
+        at
+    }
+
+    #[inline]
     fn give_back(&mut self, at: u32) -> Waiting {
         let entry = &mut self.entries[at as usize];
         entry.next = self.free;
         self.free = at;
-        entry.waiting
+        let Waiting { token, cost, flow } = entry.waiting;
+        Waiting { token, cost, flow }
     }
 }

@@ -4,11 +4,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use thiserror::Error;
 
-use crate::chain::{Chain, Refused};
+use crate::chain::Chain;
 use crate::lanes::{FlowId, LaneState, Lanes, Waiting};
 use crate::order::{Order, RoundRobin};
 use crate::permit::{Outcome, Permit};
-use crate::policy::{Grant, MAX_POLICIES, Policy};
+use crate::policy::{Grants, Policy};
 use crate::{Cost, Nanos};
 
 /// Per-core admission: waiting lanes, an order among them and a chain of policies.
@@ -99,7 +99,7 @@ impl<O: Order> Pacer<O> {
     /// A pacer with its own order among the flows.
     ///
     /// # Panics
-    /// If there are more than [`MAX_POLICIES`] policies.
+    /// If there are more than [`MAX_POLICIES`](crate::policy::MAX_POLICIES) policies.
     #[must_use]
     pub fn with_order(policies: Vec<Box<dyn Policy>>, order: O, config: PacerConfig) -> Self {
         static NEXT_ID: AtomicU32 = AtomicU32::new(0);
@@ -177,20 +177,17 @@ impl<O: Order> Pacer<O> {
     pub fn next(&mut self, now: Nanos) -> Option<(u64, Permit)> {
         if let Some(waiting) = self.lanes.pop_express() {
             self.counts.started_without_data += 1;
-            return Some(self.start(waiting, [Grant::default(); MAX_POLICIES], now));
+            return Some(self.start(waiting, Grants::default(), now));
         }
         let Some(lane) = self.order.pick() else {
             self.wakeup = None;
             self.chain.rest();
             return None;
         };
-        let grants = match self.chain.admit(self.lanes.first(lane), now) {
-            Ok(grants) => grants,
-            Err(Refused { until }) => {
-                self.counts.held_back += 1;
-                self.wakeup = until;
-                return None;
-            }
+        let first = self.lanes.first(lane);
+        let Some(grants) = self.chain.admit(first, now, &mut self.wakeup) else {
+            self.counts.held_back += 1;
+            return None;
         };
         let (waiting, emptied) = self.lanes.pop(lane);
         self.order.started(lane, waiting.cost.bytes);
@@ -203,7 +200,8 @@ impl<O: Order> Pacer<O> {
     /// Gives a permit back: the command is over. What that makes possible, [`Pacer::next`] starts.
     #[inline]
     pub fn release(&mut self, permit: Permit, outcome: Outcome, now: Nanos) {
-        debug_assert_eq!(permit.pacer, self.id, "a permit goes back to the pacer it came from");
+        #[cfg(debug_assertions)]
+        assert_eq!(permit.pacer, self.id, "a permit goes back to the pacer it came from");
         let Permit { grants, started, flow, cost, .. } = permit;
         std::mem::forget(permit);
         self.counts.released += 1;
@@ -211,7 +209,7 @@ impl<O: Order> Pacer<O> {
         if cost.bytes == 0 {
             return;
         }
-        self.chain.release(cost, &grants, outcome, now);
+        self.chain.release(cost, grants, outcome, now);
         if self.lanes.is_live(flow) {
             self.order.returned(flow.slot(), cost.bytes, now.saturating_sub(started));
         }
@@ -255,12 +253,7 @@ impl<O: Order> Pacer<O> {
     }
 
     #[inline]
-    fn start(
-        &mut self,
-        waiting: Waiting,
-        grants: [Grant; MAX_POLICIES],
-        now: Nanos,
-    ) -> (u64, Permit) {
+    fn start(&mut self, waiting: Waiting, grants: Grants, now: Nanos) -> (u64, Permit) {
         self.counts.started += 1;
         self.counts.bytes_in_flight += u64::from(waiting.cost.bytes);
         (waiting.token, Permit::new(self.id, waiting.flow, waiting.cost, grants, now))

@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::lanes::FlowId;
-use crate::policy::{Grant, MAX_POLICIES};
+use crate::policy::Grants;
 use crate::{Cost, Nanos};
 
 /// The right to have one command in flight. It comes from [`crate::Pacer::next`] and goes back,
@@ -16,10 +16,12 @@ use crate::{Cost, Nanos};
 #[must_use = "a permit must be given back with Pacer::release"]
 #[derive(Debug)]
 pub struct Permit {
-    pub(crate) grants: [Grant; MAX_POLICIES],
     pub(crate) started: Nanos,
+    pub(crate) grants: Grants,
     pub(crate) flow: FlowId,
     pub(crate) cost: Cost,
+    /// Whose it is, to catch one that comes back to another.
+    #[cfg(debug_assertions)]
     pub(crate) pacer: u32,
     _one_core: PhantomData<*const ()>,
 }
@@ -44,14 +46,25 @@ pub fn lost_permits() -> u64 {
 static LOST: AtomicU64 = AtomicU64::new(0);
 
 impl Permit {
+    #[inline]
     pub(crate) fn new(
         pacer: u32,
         flow: FlowId,
         cost: Cost,
-        grants: [Grant; MAX_POLICIES],
+        grants: Grants,
         started: Nanos,
     ) -> Self {
-        Self { grants, started, flow, cost, pacer, _one_core: PhantomData }
+        #[cfg(not(debug_assertions))]
+        let _ = pacer;
+        Self {
+            started,
+            grants,
+            flow,
+            cost,
+            #[cfg(debug_assertions)]
+            pacer,
+            _one_core: PhantomData,
+        }
     }
 
     /// The flow whose command it admits.

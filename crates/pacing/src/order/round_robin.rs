@@ -36,10 +36,29 @@ impl RoundRobin {
     /// The least a command is charged, in bytes: the smallest buffer there is.
     pub const LEAST_CHARGE: u32 = 4096;
 
+    #[inline]
     fn lane(&mut self, lane: u32) -> &mut Lane {
         &mut self.lanes[lane as usize]
     }
 
+    /// The front's turn is over: goes on to the first lane that owes nothing.
+    fn next_turn(&mut self) -> u32 {
+        let mut front = self.front;
+        if self.members == 1 {
+            let lane = self.lane(front);
+            lane.account = Self::turn_of(lane.weight);
+            return front;
+        }
+        while self.lane(front).account <= 0 {
+            front = self.lane(front).next;
+            let lane = self.lane(front);
+            lane.account += Self::turn_of(lane.weight);
+        }
+        self.front = front;
+        front
+    }
+
+    #[inline]
     fn turn_of(weight: u16) -> i64 {
         i64::from(Self::QUANTUM) * i64::from(weight)
     }
@@ -53,59 +72,59 @@ impl Order for RoundRobin {
         *self.lane(lane) = Lane { weight, ..Lane::default() };
     }
 
+    #[inline]
     fn join(&mut self, lane: u32) {
-        let Lane { account, weight, .. } = *self.lane(lane);
         if self.members == 0 {
             // Alone, a lane owes nobody anything.
-            let account = Self::turn_of(weight);
-            *self.lane(lane) = Lane { account, next: lane, previous: lane, weight };
             self.front = lane;
-        } else {
-            // Behind everybody else, that is just before the front of the ring.
-            let front = self.front;
-            let last = self.lane(front).previous;
-            self.lane(front).previous = lane;
-            self.lane(last).next = lane;
-            *self.lane(lane) =
-                Lane { account: account.min(0), next: front, previous: last, weight };
+            self.members = 1;
+            let joined = self.lane(lane);
+            joined.next = lane;
+            joined.previous = lane;
+            joined.account = Self::turn_of(joined.weight);
+            return;
         }
+        // Behind everybody else, that is just before the front of the ring.
+        let next = self.front;
+        let previous = std::mem::replace(&mut self.lane(next).previous, lane);
+        self.lane(previous).next = lane;
+        let joined = self.lane(lane);
+        joined.account = joined.account.min(0);
+        joined.next = next;
+        joined.previous = previous;
         self.members += 1;
     }
 
+    #[inline]
     fn leave(&mut self, lane: u32) {
+        if self.members == 1 {
+            self.members = 0;
+            return;
+        }
         let Lane { next, previous, .. } = *self.lane(lane);
         self.lane(previous).next = next;
         self.lane(next).previous = previous;
         self.members -= 1;
-        if self.members > 0 && self.front == lane {
+        if self.front == lane {
             self.front = next;
             let front = self.lane(next);
             front.account += Self::turn_of(front.weight);
         }
     }
 
+    #[inline]
     fn pick(&mut self) -> Option<u32> {
         if self.members == 0 {
             return None;
         }
-        if self.members == 1 {
-            let front = self.front;
-            let lane = self.lane(front);
-            if lane.account <= 0 {
-                lane.account = Self::turn_of(lane.weight);
-            }
+        let front = self.front;
+        if self.lane(front).account > 0 {
             return Some(front);
         }
-        let mut front = self.front;
-        while self.lane(front).account <= 0 {
-            front = self.lane(front).next;
-            let lane = self.lane(front);
-            lane.account += Self::turn_of(lane.weight);
-        }
-        self.front = front;
-        Some(front)
+        Some(self.next_turn())
     }
 
+    #[inline]
     fn started(&mut self, lane: u32, bytes: u32) {
         self.lane(lane).account -= i64::from(bytes.max(Self::LEAST_CHARGE));
     }

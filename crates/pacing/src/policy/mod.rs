@@ -56,4 +56,23 @@ pub enum Admission {
 /// What a policy remembers about one command it granted; the permit carries it back. Its meaning
 /// is the policy's own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Grant(pub u32);
+pub struct Grant(pub u16);
+
+/// The grants of a whole chain, in its order, packed so that they travel in one register.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Grants(u64);
+
+impl Grants {
+    #[inline]
+    pub(crate) fn set(&mut self, at: usize, grant: Grant) {
+        self.0 |= u64::from(grant.0) << (16 * at);
+    }
+
+    #[inline]
+    pub(crate) fn get(self, at: usize) -> Grant {
+        let [low, high, ..] = (self.0 >> (16 * at)).to_le_bytes();
+        Grant(u16::from_le_bytes([low, high]))
+    }
+}
+
+const _: () = assert!(MAX_POLICIES * size_of::<Grant>() <= size_of::<Grants>());
