@@ -55,6 +55,8 @@ pub struct Config {
     pub pacing: Pacing,
     /// Where hosts connect; at least one.
     pub listeners: Vec<Listener>,
+    /// What to say of each listener, in order, if its port turns out to be taken.
+    pub port_taken: Vec<Problem>,
     /// What is served.
     pub devices: Vec<Device>,
     /// What hosts see.

@@ -106,6 +106,11 @@ impl<'a> Report<'a> {
         self.warnings.push(problem);
     }
 
+    /// What to say if the value at `span` turns out not to work later on.
+    pub(super) fn foresee(&self, span: &Span, key: &str, what: &str, allowed: &str) -> Problem {
+        self.problem(Some(span.start), key, what.into(), allowed.into())
+    }
+
     /// The line a value stands on.
     pub(super) fn line(&self, span: &Span) -> usize {
         position(self.text, span.start).0

@@ -61,7 +61,7 @@ pub fn run(path: &Path, check: bool) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => match error.downcast_ref::<server::PortTaken>() {
             Some(taken) => {
-                eprintln!("{}: {taken}", path.display());
+                eprintln!("{taken}");
                 ExitCode::from(EXIT_USAGE)
             }
             None => {

@@ -17,7 +17,7 @@ use super::accept::{Listening, Reactors, listen, url};
 use super::apply::target_spec;
 use super::devices::{Devices, close};
 use super::place::{node_of, rebalance};
-use crate::config::{Config, Fabric, Listener, Pacing};
+use crate::config::{Config, Fabric, Listener, Pacing, Problem};
 use crate::limits::Limits;
 use crate::reactor::mailbox::{Counts, Message, Sender, mailbox};
 use crate::reactor::{Handle, Load, Plan, spawn};
@@ -25,10 +25,8 @@ use crate::reactor::{Handle, Load, Plan, spawn};
 /// A port that somebody else listens on. The config can only be changed, so it ends the daemon with
 /// the status of a bad config.
 #[derive(Debug, thiserror::Error)]
-#[error("listener.port: {error}; choose a free port, or 0 for any")]
-pub(crate) struct PortTaken {
-    error: TransportError,
-}
+#[error("{0}")]
+pub(crate) struct PortTaken(Problem);
 
 /// The running daemon.
 #[derive(Debug)]
@@ -72,6 +70,7 @@ impl Server {
         let mut server = Self {
             config: Config {
                 listeners: Vec::new(),
+                port_taken: Vec::new(),
                 devices: Vec::new(),
                 subsystems: Vec::new(),
                 ..config.clone()
@@ -248,7 +247,7 @@ impl Server {
     /// a warning; a port that is taken is an error.
     fn bind_new(&mut self, config: &Config) -> anyhow::Result<Vec<Bound>> {
         let mut bound = Vec::new();
-        for &wanted in &config.listeners {
+        for (&wanted, taken) in config.listeners.iter().zip(&config.port_taken) {
             if self.listeners.values().any(|serving| serving.wanted == wanted) {
                 continue;
             }
@@ -263,7 +262,7 @@ impl Server {
                     self.next_port = self.next_port.wrapping_add(1).max(1);
                     bound.push(Bound { port, wanted, socket, address });
                 }
-                Err(error) if is_taken(&error) => return Err(PortTaken { error }.into()),
+                Err(error) if is_taken(&error) => return Err(PortTaken(taken.clone()).into()),
                 Err(error) => tracing::warn!(%error, "the listener is left out"),
             }
         }

@@ -1,28 +1,34 @@
 //! `[[listener]]` and `[[referral]]`.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 
 use nvmeof_wire::Nqn;
 use toml::Spanned;
 
 use super::super::problem::{Report, Span};
 use super::super::raw::{Key, RawListener, RawReferral};
-use super::super::{Fabric, Listener, Referral};
+use super::super::{Fabric, Listener, Problem, Referral};
 use super::values::{address, choice, integer, required};
 use super::{defaults, subsystems::parse_nqn};
 
 const FABRICS: [(&str, Fabric); 2] = [("tcp", Fabric::Tcp), ("rdma", Fabric::Rdma)];
 const FABRIC_FORM: &str = "allowed: \"tcp\", \"rdma\"";
+const PORT_FORM: &str = "stop it, or choose a free port, or 0 for any";
 const ADDRESS_FORM: &str = "allowed: an IPv4 or IPv6 address, as \"0.0.0.0\" or \"::1\"";
 
-/// The listeners; at least one.
-pub(super) fn listeners(report: &mut Report<'_>, raw: &[Spanned<RawListener>]) -> Vec<Listener> {
+/// The listeners, at least one, and what to say of each if its port turns out to be taken.
+pub(super) fn listeners(
+    report: &mut Report<'_>,
+    raw: &[Spanned<RawListener>],
+) -> (Vec<Listener>, Vec<Problem>) {
     if raw.is_empty() {
         let allowed = "add a [[listener]] with type and address";
         report.error_in_file("listener", "there is none, so no host could connect", allowed);
     }
     let mut seen: BTreeMap<Listener, usize> = BTreeMap::new();
     let mut listeners = Vec::new();
+    let mut taken = Vec::new();
     for entry in raw {
         let raw = entry.get_ref();
         let fabric = fabric(report, &entry.span(), "listener.type", &raw.kind);
@@ -47,8 +53,11 @@ pub(super) fn listeners(report: &mut Report<'_>, raw: &[Spanned<RawListener>]) -
             report.error(&at, "listener.address", what, "remove one, or change the port");
         }
         listeners.push(listener);
+        let at = raw.port.as_ref().map_or(entry.span(), |value| value.span());
+        let what = format!("something else listens at {}", SocketAddr::new(address, port));
+        taken.push(report.foresee(&at, "listener.port", &what, PORT_FORM));
     }
-    listeners
+    (listeners, taken)
 }
 
 /// Other discovery services.

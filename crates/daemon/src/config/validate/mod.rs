@@ -50,7 +50,7 @@ pub(super) fn validate(
     machine: &Machine,
 ) -> Option<Config> {
     let reactors = reactors(report, raw, machine);
-    let listeners = listeners::listeners(report, &raw.listener);
+    let (listeners, port_taken) = listeners::listeners(report, &raw.listener);
     let devices = devices::devices(report, &raw.device);
     let subsystems = subsystems::subsystems(report, &raw.subsystem, &raw.device);
     let needs = Needs::of(reactors.len(), &listeners, &devices);
@@ -75,6 +75,7 @@ pub(super) fn validate(
         limits,
         pacing,
         listeners,
+        port_taken,
         devices,
         subsystems,
         referrals: listeners::referrals(report, &raw.referral),
