@@ -153,6 +153,9 @@ fn e2e(args: &E2e) -> Result<ExitCode> {
         let build = ["build", "--release", "--locked", "-p", "nvmeof-tgt", "-p", "nvmeof-perf"];
         run_checked(&mut workspace.cargo(build))?;
     }
+    if args.realtime {
+        go_first()?;
+    }
     let folder = workspace.target().join("bench-e2e");
     fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let bench = Bench { args, workspace: &workspace, folder };
@@ -184,6 +187,14 @@ fn e2e(args: &E2e) -> Result<ExitCode> {
         fs::write(path, text + "\n").with_context(|| format!("cannot write {}", path.display()))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Puts this process, which times the daemon's start and reads its CPU time, before all it measures.
+/// It sleeps but for that.
+fn go_first() -> Result<()> {
+    let pid = std::process::id().to_string();
+    run_checked(Command::new("chrt").args(["--fifo", "--pid", "20", &pid]))
+        .context("--realtime takes root, or CAP_SYS_NICE")
 }
 
 fn chosen(args: &E2e) -> Result<Vec<&'static Line>> {
