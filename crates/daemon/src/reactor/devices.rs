@@ -70,7 +70,11 @@ impl Devices {
     /// Submits an operation; a full queue keeps it in the backlog. Hands the operation back when
     /// it can never run.
     #[inline]
-    pub(crate) fn submit(&mut self, id: DeviceId, op: BlockOp) -> Result<(), (BlockOp, BlockError)> {
+    pub(crate) fn submit(
+        &mut self,
+        id: DeviceId,
+        op: BlockOp,
+    ) -> Result<(), (BlockOp, BlockError)> {
         let Some(device) = self.get(id) else { return Err((op, BlockError::Gone)) };
         if !device.backlog.is_empty() {
             device.backlog.push_back(op);

@@ -22,8 +22,7 @@ impl Key {
     #[inline]
     #[expect(clippy::cast_possible_truncation, reason = "the fields of the token are cut out")]
     pub(crate) fn from_token(token: u64) -> (u8, Self) {
-        let key =
-            Self { slot: token as u32, generation: (token >> 32) as u32 & GENERATION_MASK };
+        let key = Self { slot: token as u32, generation: (token >> 32) as u32 & GENERATION_MASK };
         ((token >> 56) as u8, key)
     }
 }

@@ -278,7 +278,12 @@ fn random_commands_faults_and_departures_leave_nothing_behind() {
                         8 => host.write_pulled(cid, lba, &pattern(seed, len)),
                         9 => host.compare(cid, lba, &pattern(seed, 4 * KIB)),
                         10 => host.flush(cid),
-                        _ => host.raw(IoOpcode::READ, cid, u64::MAX - 1, Sgl::Transport { length: 512 }),
+                        _ => host.raw(
+                            IoOpcode::READ,
+                            cid,
+                            u64::MAX - 1,
+                            Sgl::Transport { length: 512 },
+                        ),
                     }
                 }
             }

@@ -14,9 +14,7 @@ use nvmeof_nvmf::{
 use nvmeof_pacing::policy::{BufferCredit, CreditConfig, Policy};
 use nvmeof_transport::FabricError;
 use nvmeof_transport::loopback::{self, Delivery, LoopbackHost, LoopbackParams};
-use nvmeof_wire::fabrics::{
-    CNTLID_DYNAMIC, Connect, ConnectData, PropertySet, PropertySize,
-};
+use nvmeof_wire::fabrics::{CNTLID_DYNAMIC, Connect, ConnectData, PropertySet, PropertySize};
 use nvmeof_wire::nvm::{BlockIo, DatasetManagement};
 use nvmeof_wire::opcode::IoOpcode;
 use nvmeof_wire::properties::offset;
