@@ -121,15 +121,13 @@ impl Reactor {
                 self.loads[self.index].io_queues.fetch_add(1, Ordering::Relaxed);
             }
             connection.fabric.connected(Connected { admin: info.admin, depth: info.depth });
-            tracing::debug!(
-                reactor = self.index,
-                subsystem = %info.subnqn,
-                host = %info.hostnqn,
-                cntlid = info.cntlid,
-                qid = info.qid,
-                depth = info.depth,
-                "queue connected"
-            );
+            let (subsystem, host, cntlid) = (&info.subnqn, &info.hostnqn, info.cntlid);
+            if info.admin {
+                tracing::info!(%subsystem, %host, cntlid, "controller connected");
+            } else {
+                let (reactor, qid, depth) = (self.index, info.qid, info.depth);
+                tracing::debug!(%subsystem, %host, cntlid, qid, depth, reactor, "queue connected");
+            }
         }
     }
 

@@ -14,6 +14,9 @@ use super::failure::{from_block, from_fabric};
 use super::kind;
 use super::slots::Key;
 
+/// Nanoseconds between two warnings of failed commands.
+const WARNING_INTERVAL: u64 = 1_000_000_000;
+
 /// A command between capsule and response.
 #[derive(Debug)]
 pub(super) enum Pending {
@@ -249,6 +252,7 @@ impl Reactor {
             self.drop_request(request, now);
             return;
         };
+        let ended = if outcome.is_ok() { Outcome::Completed } else { Outcome::Failed };
         let Response { cqe, elidable } = connection.queue.complete(cid, outcome);
         let token = request.token(kind::REQUEST);
         if data.is_some() {
@@ -260,7 +264,7 @@ impl Reactor {
         // Refused only while closing, and then nobody is left to read it.
         let _ = connection.fabric.submit(op);
         self.mark_dirty(key);
-        self.drop_request(request, now);
+        self.end_request(request, ended, now);
     }
 
     fn submit_fabric(&mut self, request: Key, key: Key, op: FabricOp, now: u64) {
@@ -299,8 +303,15 @@ impl Reactor {
         let (_, request) = Key::from_token(done.token);
         let Some(Pending::Io(io)) = self.requests.get_mut(request) else { return };
         let kind = io.request.io().kind;
+        let device = io.request.io().device;
         let result = done.result.map_err(|error| {
-            tracing::warn!(?kind, %error, "a device failed a command");
+            // A device that fails every command must not fill the log.
+            self.device_errors += 1;
+            if now >= self.next_device_warning {
+                self.next_device_warning = now + WARNING_INTERVAL;
+                let failed = std::mem::take(&mut self.device_errors);
+                tracing::warn!(device = device.0, ?kind, %error, failed, "a device failed a command");
+            }
             from_block(&error, kind)
         });
         let step = io.request.device_done(done.buf, result);
@@ -311,16 +322,22 @@ impl Reactor {
     #[inline]
     pub(super) fn sent(&mut self, token: u64, now: u64) {
         let (_, request) = Key::from_token(token);
-        self.drop_request(request, now);
+        self.end_request(request, Outcome::Completed, now);
+    }
+
+    /// Takes out a request that came to nothing and gives back all it holds.
+    pub(super) fn drop_request(&mut self, request: Key, now: u64) {
+        self.end_request(request, Outcome::Failed, now);
     }
 
     /// Takes a request out and gives back all it holds.
-    pub(super) fn drop_request(&mut self, request: Key, now: u64) {
+    #[inline]
+    fn end_request(&mut self, request: Key, outcome: Outcome, now: u64) {
         match self.requests.remove(request) {
             Some(Pending::Io(io)) => {
                 self.one_less(io.connection);
                 if let Some(permit) = io.request.into_permit() {
-                    self.pacer.release(permit, Outcome::Completed, now);
+                    self.pacer.release(permit, outcome, now);
                 }
             }
             Some(Pending::Admin(Admin { connection, .. }) | Pending::Abort { connection, .. }) => {

@@ -31,6 +31,8 @@ impl Reactor {
             }
         };
         let mut connection = Connection::new(fabric, queue, now);
+        // One that comes from another reactor was stopped there.
+        connection.fabric.set_paused(false);
         connection.told_connected = connection.queue.connected().is_some();
         let key = self.connections.insert(connection);
         let registered = self.connections.get_mut(key).and_then(|connection| {

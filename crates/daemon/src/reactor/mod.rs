@@ -158,6 +158,9 @@ pub(crate) struct Reactor {
     /// Answered when nothing is in flight.
     draining: Option<oneshot::Sender<()>>,
     stopping: bool,
+    /// Commands that devices failed and no warning has told of yet, and when one may.
+    device_errors: u64,
+    next_device_warning: u64,
     // Scratch space, kept for its capacity.
     events: Vec<Event>,
     completed: Vec<Completed>,
@@ -216,6 +219,8 @@ impl Reactor {
             unpolled_turns: 0,
             draining: None,
             stopping: false,
+            device_errors: 0,
+            next_device_warning: 0,
             events: Vec::new(),
             completed: Vec::new(),
             ready: Vec::new(),

@@ -231,6 +231,27 @@ fn deallocate_and_write_zeroes_reach_the_medium() {
 }
 
 #[test]
+fn a_connection_moves_when_it_is_idle_and_goes_on() {
+    let mut rig = Rig::new(None);
+    let host = rig.connect_io();
+    rig.faults.hold();
+    host.read(1, 0, 4 * KIB);
+    rig.settle();
+    rig.move_one();
+    // It drains first; what comes meanwhile waits.
+    host.read(2, 0, 4 * KIB);
+    rig.settle();
+    assert!(host.statuses().is_empty());
+    rig.faults.release();
+    rig.settle();
+    assert_eq!(host.statuses(), [(1, Status::SUCCESS), (2, Status::SUCCESS)]);
+    host.write_pulled(3, 0, &pattern(8, 64 * KIB));
+    rig.settle();
+    assert_eq!(host.statuses(), [(3, Status::SUCCESS)]);
+    rig.finish([host]);
+}
+
+#[test]
 fn draining_answers_what_is_in_flight_and_then_closes() {
     let mut rig = Rig::new(None);
     let host = rig.connect_io();

@@ -136,6 +136,11 @@ impl Rig {
         answer
     }
 
+    /// Has the reactor hand one I/O connection over, to itself.
+    pub(super) fn move_one(&mut self) {
+        self.sender.send(Message::MoveOne { to: 0 });
+    }
+
     pub(super) fn close_all(&mut self) {
         self.reactor.close_all(self.now);
     }
