@@ -1,4 +1,5 @@
-//! Everything a person types in this repository: `cargo xtask run`, `test`, `vm`, `bench` and `ci`.
+//! Everything a person types in this repository: `cargo xtask run`, `test`, `vm`, `bench`, `fuzz`
+//! and `ci`.
 //!
 //! The commands shell out to the tools a Debian or Ubuntu machine has (apt, dpkg, xz, QEMU), so that
 //! this crate itself builds in seconds.
@@ -6,6 +7,7 @@
 mod bench;
 mod checks;
 mod ci;
+mod fuzz;
 mod run;
 mod setup;
 mod test;
@@ -38,6 +40,8 @@ enum Command {
     Vm(vm::Args),
     /// Measure the target end to end
     Bench(bench::Args),
+    /// Run the fuzz targets on what a peer may send
+    Fuzz(fuzz::Args),
     /// Run .ci/run in a clean clone of HEAD, as CI does
     Ci(ci::Args),
 }
@@ -48,6 +52,7 @@ fn main() -> ExitCode {
         Command::Test(args) => test::run(&args),
         Command::Vm(args) => vm::run(&args),
         Command::Bench(args) => bench::run(&args),
+        Command::Fuzz(args) => fuzz::run(&args),
         Command::Ci(args) => ci::run(&args),
     };
     outcome.unwrap_or_else(|error| {

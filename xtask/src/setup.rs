@@ -30,6 +30,15 @@ pub(crate) const BUILD: &[Need] = &[
 /// What the tests take beside the build.
 pub(crate) const TEST: &[Need] = &[need("git", "git", "the repository checks list tracked files")];
 
+/// What the fuzz targets take beside the build.
+pub(crate) const FUZZ: &[Need] = &[need("c++", "build-essential", "libFuzzer is C++")];
+
+/// What counting the lines that fuzzing reaches takes.
+pub(crate) const COVERAGE: &[Need] = &[
+    need("llvm-profdata-19", "llvm-19", "adds up line counts"),
+    need("llvm-cov-19", "llvm-19", "prints line counts"),
+];
+
 /// What the QEMU machine takes.
 pub(crate) const VM: &[Need] = &[
     need("qemu-system-x86_64", "qemu-system-x86", "the virtual machine"),
@@ -142,7 +151,7 @@ mod tests {
 
     #[test]
     fn every_need_says_why() {
-        for need in [BUILD, TEST, VM].concat() {
+        for need in [BUILD, TEST, FUZZ, COVERAGE, VM].concat() {
             assert!(!need.why.is_empty() && !need.package.is_empty(), "{need:?}");
         }
     }

@@ -1,13 +1,12 @@
 //! `cargo xtask test`: every test there is, in stages, with a table of what ran at the end.
 
-use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
 use crate::workspace::{Workspace, run_checked, show};
-use crate::{checks, setup, vm};
+use crate::{checks, fuzz, setup, vm};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = after_help())]
@@ -27,14 +26,7 @@ struct Stage {
     slow: bool,
     /// A stage without which this one cannot run.
     needs: Option<&'static str>,
-    run: fn(&Workspace) -> Result<Outcome>,
-}
-
-/// How a stage that did not fail ended.
-enum Outcome {
-    Passed,
-    /// There is nothing to run, and why.
-    Absent(&'static str),
+    run: fn(&Workspace) -> Result<()>,
 }
 
 const STAGES: &[Stage] = &[
@@ -159,11 +151,7 @@ fn run_stage(workspace: &Workspace, stage: &Stage) -> Row {
     println!("\n=== {}: {}", stage.name, stage.about);
     let started = Instant::now();
     let result = match (stage.run)(workspace) {
-        Ok(Outcome::Passed) => "passed",
-        Ok(Outcome::Absent(why)) => {
-            println!("{}: {why}", stage.name);
-            "absent"
-        }
+        Ok(()) => "passed",
         Err(error) => {
             println!("{}: {error:#}", stage.name);
             "FAILED"
@@ -183,22 +171,21 @@ fn print_table(rows: &[Row], total: Duration) {
 }
 
 /// Runs a command of a stage after showing it.
-fn step(mut command: Command) -> Result<Outcome> {
+fn step(mut command: Command) -> Result<()> {
     println!("$ {}", show(&command));
-    run_checked(&mut command)?;
-    Ok(Outcome::Passed)
+    run_checked(&mut command)
 }
 
-fn format(workspace: &Workspace) -> Result<Outcome> {
+fn format(workspace: &Workspace) -> Result<()> {
     step(workspace.cargo(["fmt", "--all", "--check"]))
 }
 
-fn clippy(workspace: &Workspace) -> Result<Outcome> {
+fn clippy(workspace: &Workspace) -> Result<()> {
     let lint = ["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"];
     step(workspace.cargo(lint))
 }
 
-fn repository(workspace: &Workspace) -> Result<Outcome> {
+fn repository(workspace: &Workspace) -> Result<()> {
     let findings = checks::run(workspace)?;
     for finding in &findings {
         println!("{finding}");
@@ -206,45 +193,37 @@ fn repository(workspace: &Workspace) -> Result<Outcome> {
     if !findings.is_empty() {
         bail!("{} finding(s)", findings.len());
     }
-    Ok(Outcome::Passed)
+    Ok(())
 }
 
-fn unit(workspace: &Workspace) -> Result<Outcome> {
+fn unit(workspace: &Workspace) -> Result<()> {
     step(workspace.cargo(["test", "--workspace", "--locked", "--no-fail-fast"]))
 }
 
-fn configs(workspace: &Workspace) -> Result<Outcome> {
+fn configs(workspace: &Workspace) -> Result<()> {
     for config in ["configs/target.toml", "configs/loopback.toml"] {
         let check = ["run", "--quiet", "--locked", "-p", "nvmeof-tgt", "--"];
         let mut command = workspace.cargo(check);
         command.args(["--config", config, "--check"]);
         step(command)?;
     }
-    Ok(Outcome::Passed)
+    Ok(())
 }
 
-fn release(workspace: &Workspace) -> Result<Outcome> {
+fn release(workspace: &Workspace) -> Result<()> {
     let build = ["build", "--release", "--locked", "-p", "nvmeof-tgt", "-p", "nvmeof-perf"];
     step(workspace.cargo(build))
 }
 
-fn vm_tcp(workspace: &Workspace) -> Result<Outcome> {
+fn vm_tcp(workspace: &Workspace) -> Result<()> {
     if !vm::run_case(workspace, "tcp")? {
         bail!("the case tcp did not pass");
     }
-    Ok(Outcome::Passed)
+    Ok(())
 }
 
-/// Runs every fuzz target for a short time with the stable harness in `fuzz/`.
-fn fuzz_short(workspace: &Workspace) -> Result<Outcome> {
-    let manifest = Path::new("fuzz/Cargo.toml");
-    if !workspace.root().join(manifest).is_file() {
-        return Ok(Outcome::Absent("there is no fuzz/Cargo.toml"));
-    }
-    let run = ["run", "--release", "--locked", "--manifest-path", "fuzz/Cargo.toml", "--"];
-    let mut command = workspace.cargo(run);
-    command.args(["--seconds", "60"]);
-    step(command)
+fn fuzz_short(workspace: &Workspace) -> Result<()> {
+    fuzz::fuzz_short(workspace)
 }
 
 #[cfg(test)]

@@ -51,7 +51,10 @@ part_discovery_change() {
     target_add_subsystem "$DEMO-extra"
     wait_for 10 discovery_event
     assert_has "discovery after the addition" "$(discover_again "$name")" "subnqn: +$DEMO-extra"
-    # The log page that was read armed the event again.
+    # Reading the log arms the event again, if Retain Asynchronous Event is clear. libnvme 1.3 leaves it
+    # set when a log is longer than its chunks of 4 KiB, so read the log's start once more, with
+    # it clear. (With as many records the kernel's target sends no second event either.)
+    nvme get-log "/dev/$name" --log-id=0x70 --log-len=1024 >/tmp/log70
     : >/run/uevents
     target_remove_subsystem "$DEMO-extra"
     wait_for 10 discovery_event

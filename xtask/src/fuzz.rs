@@ -1,0 +1,348 @@
+//! `cargo xtask fuzz`: the fuzz targets in `fuzz/`, built and run with the toolchain the rest is built
+//! with.
+//!
+//! libFuzzer comes in source with the crate `libfuzzer-sys`, and what it needs of the compiler, counters
+//! at every edge and a look at every comparison, is an LLVM pass that a stable rustc has too. So there is
+//! no nightly toolchain, no cargo-fuzz and no clang. The sanitizers would need them; the code under test
+//! is safe Rust, built here with debug assertions and overflow checks.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+
+use crate::setup;
+use crate::workspace::{Workspace, output_of, run_checked, show};
+
+/// A fuzz target, and the longest input that is worth a run.
+struct Target {
+    name: &'static str,
+    about: &'static str,
+    max_len: u32,
+}
+
+const TARGETS: &[Target] = &[
+    Target { name: "pdu_stream", about: "a host's bytes into a TCP queue of ours", max_len: 512 },
+    Target {
+        name: "sqe",
+        about: "commands and their data into the queues of a target",
+        max_len: 320,
+    },
+];
+
+/// What the coverage is printed of.
+const COVERED: &[&str] = &["wire", "nvmf"];
+
+/// What libFuzzer lives on, as cargo-fuzz has rustc do it.
+const INSTRUMENT: &[&str] = &[
+    "-Cpasses=sancov-module",
+    "-Cllvm-args=-sanitizer-coverage-level=3",
+    "-Cllvm-args=-sanitizer-coverage-inline-8bit-counters",
+    "-Cllvm-args=-sanitizer-coverage-pc-table",
+    "-Cllvm-args=-sanitizer-coverage-trace-compares",
+];
+
+/// Where the programs of LLVM are of this version; Debian 12 and 13 and Ubuntu 24.04 have it. It reads
+/// what rustc 1.95 writes, although that has a newer LLVM.
+const LLVM: u8 = 19;
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = after_help())]
+pub(crate) struct Args {
+    /// Executions of each target
+    #[arg(long, value_name = "N", default_value_t = 1_000_000)]
+    runs: u64,
+    /// Stop each target after this time even if it has not done its runs
+    #[arg(long, value_name = "S")]
+    seconds: Option<u64>,
+    /// Run only this target, again for more
+    #[arg(long, value_name = "NAME")]
+    target: Vec<String>,
+    /// Then print which lines of wire and nvmf the corpus reaches
+    #[arg(long)]
+    coverage: bool,
+    /// Then replace the committed corpus by the smallest that reaches as much as all that was found
+    #[arg(long)]
+    merge: bool,
+}
+
+fn after_help() -> String {
+    let mut text = String::from("Targets:\n");
+    for target in TARGETS {
+        text.push_str(&format!("  {:<11} {}\n", target.name, target.about));
+    }
+    text.push_str(
+        "\nExample: cargo xtask fuzz --runs 10000000 --target sqe\n         \
+         cargo xtask fuzz --runs 0 --coverage",
+    );
+    text
+}
+
+/// Runs the targets.
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let fuzzer = Fuzzer::build()?;
+    let targets = chosen(&args.target)?;
+    for target in &targets {
+        fuzzer.run(target, args.runs, args.seconds)?;
+    }
+    if args.merge {
+        for target in &targets {
+            fuzzer.merge(target)?;
+        }
+    }
+    if args.coverage {
+        fuzzer.coverage(&targets)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A short run of every target, for CI: bounded in executions and in time.
+pub(crate) fn fuzz_short(workspace: &Workspace) -> Result<()> {
+    run_checked(&mut workspace.cargo(["fmt", "--check", "--manifest-path", "fuzz/Cargo.toml"]))?;
+    let fuzzer = Fuzzer::build()?;
+    for target in TARGETS {
+        fuzzer.run(target, 200_000, Some(60))?;
+    }
+    Ok(())
+}
+
+fn chosen(names: &[String]) -> Result<Vec<&'static Target>> {
+    if let Some(unknown) = names.iter().find(|name| !TARGETS.iter().any(|t| t.name == **name)) {
+        let known: Vec<_> = TARGETS.iter().map(|target| target.name).collect();
+        bail!("there is no fuzz target `{unknown}`; the targets are: {}", known.join(", "));
+    }
+    let wanted = |target: &&Target| names.is_empty() || names.iter().any(|n| n == target.name);
+    Ok(TARGETS.iter().filter(wanted).collect())
+}
+
+/// The targets, built, and the folders they use.
+struct Fuzzer {
+    workspace: Workspace,
+    /// `fuzz/corpus`, committed.
+    seeds: PathBuf,
+    /// What runs find, what they say, and what ends them.
+    found: PathBuf,
+    triple: String,
+    binaries: PathBuf,
+}
+
+impl Fuzzer {
+    fn build() -> Result<Self> {
+        setup::ensure(&[setup::BUILD, setup::FUZZ])?;
+        let workspace = Workspace::find()?;
+        let triple = host_triple()?;
+        let target_dir = workspace.target().join("fuzz");
+        println!("building the fuzz targets");
+        let binaries = build(&workspace, &triple, &target_dir, INSTRUMENT)?;
+        let seeds = workspace.root().join("fuzz/corpus");
+        Ok(Self { seeds, found: target_dir.join("found"), triple, binaries, workspace })
+    }
+
+    /// Runs a target until it has done its runs or its time is over.
+    fn run(&self, target: &Target, runs: u64, seconds: Option<u64>) -> Result<()> {
+        let mut command = self.command(&self.binaries, target)?;
+        command.arg(format!("-runs={runs}")).arg(format!("-max_len={}", target.max_len));
+        command.args(["-timeout=20", "-rss_limit_mb=1024", "-print_final_stats=1"]);
+        command.arg(format!("-artifact_prefix={}", self.artifacts(target)));
+        if let Some(seconds) = seconds {
+            command.arg(format!("-max_total_time={seconds}"));
+        }
+        println!("$ {}", show(&command));
+        let log = self.found.join(target.name).with_extension("log");
+        let started = Instant::now();
+        let status = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(File::create(&log)?)
+            .status()
+            .with_context(|| format!("cannot start the fuzz target {}", target.name))?;
+        let text = String::from_utf8_lossy(&fs::read(&log)?).into_owned();
+        if !status.success() {
+            let tail: Vec<&str> = text.lines().rev().take(60).collect();
+            for line in tail.iter().rev() {
+                println!("{line}");
+            }
+            bail!(
+                "the fuzz target {} failed ({status}); the input is named above, the whole output is in {}",
+                target.name,
+                log.display()
+            );
+        }
+        let executions = statistic(&text, "stat::number_of_executed_units:");
+        println!(
+            "{}: {} executions in {:.0} s, {} edges reached",
+            target.name,
+            executions.unwrap_or("an unknown number of"),
+            started.elapsed().as_secs_f32(),
+            edges(&text).unwrap_or("an unknown number of"),
+        );
+        Ok(())
+    }
+
+    /// Replaces the committed corpus by a smallest one.
+    fn merge(&self, target: &Target) -> Result<()> {
+        let smallest = self.found.join(target.name).with_extension("merged");
+        if smallest.exists() {
+            fs::remove_dir_all(&smallest)?;
+        }
+        fs::create_dir_all(&smallest)?;
+        let mut command = Command::new(self.binaries.join(target.name));
+        command.args(["-merge=1", "-use_value_profile=0"]).arg(&smallest);
+        command.arg(self.seeds.join(target.name)).arg(self.found.join(target.name));
+        output_of(&mut command)?;
+        let seeds = self.seeds.join(target.name);
+        fs::remove_dir_all(&seeds)?;
+        fs::create_dir_all(&seeds)?;
+        for entry in fs::read_dir(&smallest)? {
+            let entry = entry?;
+            fs::copy(entry.path(), seeds.join(entry.file_name()))?;
+        }
+        println!("{}: {} files", seeds.display(), fs::read_dir(&seeds)?.count());
+        Ok(())
+    }
+
+    /// Prints the line coverage of both corpora, the committed one and what runs here found.
+    fn coverage(&self, targets: &[&Target]) -> Result<()> {
+        setup::ensure(&[setup::COVERAGE])?;
+        let target_dir = self.workspace.target().join("fuzz-coverage");
+        println!("building the fuzz targets once more, to count lines");
+        let flags = ["-Cinstrument-coverage"];
+        let binaries = build(&self.workspace, &self.triple, &target_dir, &flags)?;
+        let mut profiles = Vec::new();
+        for target in targets {
+            let profile = target_dir.join(target.name).with_extension("profraw");
+            let mut command = self.command(&binaries, target)?;
+            command.arg("-runs=0").env("LLVM_PROFILE_FILE", &profile);
+            output_of(&mut command)?;
+            profiles.push(profile);
+        }
+        let merged = target_dir.join("all.profdata");
+        let mut merge = Command::new(format!("llvm-profdata-{LLVM}"));
+        run_checked(merge.args(["merge", "-sparse", "-o"]).arg(&merged).args(&profiles))?;
+        for member in COVERED {
+            let sources = self.workspace.root().join("crates").join(member).join("src");
+            let mut report = Command::new(format!("llvm-cov-{LLVM}"));
+            report.arg("report").arg("-instr-profile").arg(&merged);
+            for target in targets {
+                report.arg("-object").arg(binaries.join(target.name));
+            }
+            report.arg("-sources").arg(&sources);
+            let report = String::from_utf8(output_of(&mut report)?)?;
+            print!("{}", table(member, &report));
+        }
+        Ok(())
+    }
+
+    /// A target on its corpora; what it finds goes to the first of them.
+    fn command(&self, binaries: &Path, target: &Target) -> Result<Command> {
+        let found = self.found.join(target.name);
+        fs::create_dir_all(&found).with_context(|| format!("cannot make {}", found.display()))?;
+        let mut command = Command::new(binaries.join(target.name));
+        command.current_dir(self.workspace.root()).arg(found);
+        command.arg(self.seeds.join(target.name));
+        Ok(command)
+    }
+
+    fn artifacts(&self, target: &Target) -> String {
+        format!("{}-", self.found.join(target.name).display())
+    }
+}
+
+/// Builds the targets with these flags, and without anyone else's; gives the folder they are in.
+fn build(
+    workspace: &Workspace,
+    triple: &str,
+    target_dir: &Path,
+    flags: &[&str],
+) -> Result<PathBuf> {
+    // A target triple keeps the flags from build scripts and procedural macros, which cannot have them.
+    let build =
+        ["build", "--release", "--locked", "--manifest-path", "fuzz/Cargo.toml", "--target"];
+    let mut cargo = workspace.cargo(build);
+    cargo.arg(triple).arg("--target-dir").arg(target_dir);
+    cargo.env_remove("RUSTFLAGS").env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"));
+    run_checked(&mut cargo)?;
+    Ok(target_dir.join(triple).join("release"))
+}
+
+/// The triple of the machine, as rustc says it.
+fn host_triple() -> Result<String> {
+    let mut rustc = Command::new("rustc");
+    let version = String::from_utf8(output_of(rustc.arg("-vV"))?)?;
+    let host = version.lines().find_map(|line| line.strip_prefix("host: "));
+    Ok(host.context("`rustc -vV` does not say what machine this is")?.to_owned())
+}
+
+/// The value behind `name` in libFuzzer's output.
+fn statistic<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+    text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim)
+}
+
+/// Edges reached, as libFuzzer's last line of progress says.
+fn edges(text: &str) -> Option<&str> {
+    text.lines().rev().find_map(|line| {
+        let mut words = line.split_whitespace().skip_while(|word| *word != "cov:");
+        words.nth(1)
+    })
+}
+
+/// Lines of `llvm-cov report`, of which the columns on lines are kept.
+fn table(member: &str, report: &str) -> String {
+    let mut text = format!("\n{:<40} {:>7} {:>7} {:>9}\n", "lines of", "all", "missed", "reached");
+    for line in report.lines() {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        // Name, then all, missed and share of regions, functions and lines each.
+        let [name, _, _, _, _, _, _, lines, missed, share, ..] = words[..] else { continue };
+        if !share.ends_with('%') {
+            continue;
+        }
+        let name = match name {
+            "TOTAL" => format!("all of {member}"),
+            file => format!("{member}: {file}"),
+        };
+        text.push_str(&format!("{name:<40} {lines:>7} {missed:>7} {share:>9}\n"));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_output_of_libfuzzer_is_understood() {
+        let text = "#4 DONE   cov: 17 ft: 20 corp: 1/1b\nstat::number_of_executed_units: 200000\n";
+        assert_eq!(statistic(text, "stat::number_of_executed_units:"), Some("200000"));
+        assert_eq!(edges(text), Some("17"));
+        assert_eq!(edges("nothing"), None);
+    }
+
+    #[test]
+    fn the_columns_on_lines_are_kept() {
+        let report = "\
+            Filename  Regions  Missed  Cover  Functions  Missed  Executed  Lines  Missed  Cover\n\
+            -----------------\n\
+            sgl.rs  90  10  88.89%  9  1  88.89%  62  17  72.58%  0  0  -\n\
+            TOTAL  90  10  88.89%  9  1  88.89%  62  17  72.58%  0  0  -\n";
+        let lines: Vec<String> = table("wire", report)
+            .lines()
+            .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
+            .collect();
+        assert_eq!(lines[2..], ["wire: sgl.rs 62 17 72.58%", "all of wire 62 17 72.58%"]);
+    }
+
+    #[test]
+    fn every_target_has_a_program_and_a_corpus() {
+        let workspace = Workspace::find().expect("cargo runs this test");
+        let fuzz = workspace.root().join("fuzz");
+        let mut targets = TARGETS.iter();
+        assert!(targets.all(|target| {
+            fuzz.join("fuzz_targets").join(target.name).with_extension("rs").is_file()
+                && fuzz.join("corpus").join(target.name).is_dir()
+        }));
+        assert!(chosen(&["sqe".to_owned()]).is_ok_and(|chosen| chosen.len() == 1));
+        assert!(chosen(&["no-such-target".to_owned()]).is_err());
+    }
+}
