@@ -139,15 +139,16 @@ struct Starts {
 
 fn e2e(args: &E2e) -> Result<ExitCode> {
     let workspace = Workspace::find()?;
-    let cpus = thread::available_parallelism()?.get();
     ensure!(
         args.target_cpu != args.initiator_cpu,
-        "--target-cpu and --initiator-cpu are both {}: each side needs a CPU of its own (this machine has {cpus})",
+        "--target-cpu and --initiator-cpu are both {}: each side needs a CPU of its own",
         args.target_cpu
     );
     for program in ["taskset", "chrt"] {
         ensure!(setup::program(program).is_some(), "there is no `{program}`: install util-linux");
     }
+    let cpus = [args.target_cpu, args.initiator_cpu];
+    server::time_of(cpus)?; // Before anything is built: they exist.
     let lines = chosen(args)?;
     if !args.no_build {
         let build = ["build", "--release", "--locked", "-p", "nvmeof-tgt", "-p", "nvmeof-perf"];
@@ -170,20 +171,24 @@ fn e2e(args: &E2e) -> Result<ExitCode> {
         let endpoint = Endpoint { address: address.clone(), null: nsids.0, ram: nsids.1 };
         outcomes.push(Outcome::new("other", endpoint, args.pid.map(Process), &lines));
     }
+    let before = server::time_of(cpus)?;
     bench.measure(&lines, &mut outcomes)?;
+    let stolen = server::time_of(cpus)?.stolen_since(before);
     server.stop()?;
 
     let shown = table::lines(&lines, &outcomes, args.markdown);
     print!("\n{shown}\n{}", table::totals(&starts, &outcomes));
     println!(
-        "{} round(s) of {} a point; {}; medians (lowest-highest); reference: another machine, run by others",
+        "{} round(s) of {} a point; {}; {stolen:.1} % of both CPUs' time taken by other machines\n\
+         medians (lowest-highest); reference: another machine, run by others",
         args.repeat,
         args.time,
         if args.realtime { "SCHED_FIFO" } else { "ordinary scheduling" },
     );
     if let Some(path) = &args.json {
-        let text =
-            serde_json::to_string_pretty(&report(args, &machine, &lines, &starts, &outcomes))?;
+        let text = serde_json::to_string_pretty(&report(
+            args, &machine, stolen, &lines, &starts, &outcomes,
+        ))?;
         fs::write(path, text + "\n").with_context(|| format!("cannot write {}", path.display()))?;
     }
     Ok(ExitCode::SUCCESS)
@@ -331,6 +336,7 @@ fn machine() -> String {
 fn report(
     args: &E2e,
     machine: &str,
+    stolen: f64,
     lines: &[&Line],
     starts: &Starts,
     outcomes: &[Outcome],
@@ -360,6 +366,7 @@ fn report(
     json!({
         "schema_version": 1,
         "machine": machine,
+        "stolen_percent": stolen,
         "time": args.time,
         "repeat": args.repeat,
         "realtime": args.realtime,

@@ -122,9 +122,55 @@ impl Process {
     }
 }
 
+/// What CPUs have done so far, in ticks.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(super) struct CpuTime {
+    all: f64,
+    /// They were to run, but the machine below this one ran something else.
+    stolen: f64,
+}
+
+impl CpuTime {
+    /// Percent of the time since `before`.
+    pub(super) fn stolen_since(self, before: Self) -> f64 {
+        (self.stolen - before.stolen) / (self.all - before.all).max(1.0) * 100.0
+    }
+}
+
+/// What these CPUs have done since the machine started.
+pub(super) fn time_of(cpus: [usize; 2]) -> Result<CpuTime> {
+    let text = fs::read_to_string("/proc/stat").context("cannot read /proc/stat")?;
+    sum(&text, cpus)
+}
+
+fn sum(stat: &str, cpus: [usize; 2]) -> Result<CpuTime> {
+    let mut sum = CpuTime::default();
+    for cpu in cpus {
+        let name = format!("cpu{cpu} ");
+        let line = stat.lines().find_map(|line| line.strip_prefix(&name));
+        let line = line.with_context(|| format!("this machine has no CPU {cpu}"))?;
+        let ticks = line.split_whitespace().map(str::parse).collect::<Result<Vec<f64>, _>>()?;
+        // user nice system idle iowait irq softirq steal; guest time is part of user's.
+        sum.all += ticks.iter().take(8).sum::<f64>();
+        sum.stolen += ticks.get(7).copied().unwrap_or(0.0);
+    }
+    Ok(sum)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn stolen_time_is_a_share_of_all_time() {
+        let stat = "cpu  9 9 9 9 9 9 9 9 9 9\ncpu0 1 2 3 4 5 6 7 8 9 9\ncpu1 1 1 1 1 1 1 1 2 1 1\n";
+        let time = sum(stat, [0, 1]).expect("both are there");
+        assert_eq!(time, CpuTime { all: 45.0, stolen: 10.0 });
+        let later = CpuTime { all: 145.0, stolen: 35.0 };
+        assert_eq!(later.stolen_since(time), 25.0);
+        let error = sum(stat, [0, 7]).expect_err("there is no CPU 7");
+        assert!(error.to_string().contains("CPU 7"), "{error}");
+    }
 
     #[test]
     fn this_process_has_memory_and_has_run() {
