@@ -1,0 +1,48 @@
+//! The binaries under test, built once for a test process, as the tests themselves were built.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+/// Path of `nvmeof-tgt`.
+///
+/// # Panics
+/// If it does not build.
+#[must_use]
+pub fn target_daemon() -> &'static Path {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| binaries().join("nvmeof-tgt"))
+}
+
+/// Path of `nvmeof-perf`.
+///
+/// # Panics
+/// If it does not build.
+#[must_use]
+pub fn load_generator() -> &'static Path {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| binaries().join("nvmeof-perf"))
+}
+
+/// Builds both and gives the folder they are in. Cargo finds nothing to do if they are up to date.
+fn binaries() -> &'static Path {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    FOLDER.get_or_init(|| {
+        // TARGET/PROFILE/deps/this-test
+        let test = std::env::current_exe().expect("path of the test");
+        let folder = test.ancestors().nth(2).expect("folder of the profile").to_path_buf();
+        let target = folder.parent().expect("target folder");
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args(["build", "--quiet", "-p", "nvmeof-tgt", "-p", "nvmeof-perf"]);
+        cargo.arg("--target-dir").arg(target);
+        match folder.file_name().and_then(|name| name.to_str()) {
+            None | Some("debug") => {}
+            Some(profile) => {
+                cargo.args(["--profile", profile]);
+            }
+        }
+        let status = cargo.current_dir(env!("CARGO_MANIFEST_DIR")).status().expect("cargo");
+        assert!(status.success(), "the binaries under test do not build: {status}");
+        folder
+    })
+}

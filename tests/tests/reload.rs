@@ -1,0 +1,250 @@
+//! SIGHUP: what changed is added or removed with the events hosts expect, the rest goes on.
+
+use nvmeof_initiator::{Address, DiscoveryLog, Fabric, IoKind, discover};
+use nvmeof_tests::config::{NQN, OTHER_NQN, listener, ram, small, subsystem, subsystem_for};
+use nvmeof_tests::{Daemon, Host, Pdu, Raw, Worker, options};
+use nvmeof_wire::aer::AsyncEvent;
+use nvmeof_wire::features::{Fid, SetFeatures};
+use nvmeof_wire::log::{DiscoveryHeader, GetLogPage, Lid};
+use nvmeof_wire::opcode::AdminOpcode;
+use nvmeof_wire::zerocopy::FromBytes;
+use nvmeof_wire::{Nqn, Sqe, Status};
+
+/// Namespaces 1 and those given, of 64 MiB each.
+fn with_namespaces(nsids: &[u32]) -> String {
+    let mut text = listener("127.0.0.1");
+    let names: Vec<(u32, String)> = nsids.iter().map(|n| (*n, format!("ram{n}"))).collect();
+    for (_, name) in &names {
+        text += &ram(name, "64MiB", 512);
+    }
+    let namespaces: Vec<(u32, &str)> = names.iter().map(|(n, name)| (*n, name.as_str())).collect();
+    text + &subsystem(NQN, &namespaces)
+}
+
+/// Enables every event and sends an Asynchronous Event Request.
+fn ask_for_events(admin: &mut Raw) {
+    let set = SetFeatures {
+        fid: Fid::ASYNC_EVENTS,
+        save: false,
+        nsid: 0,
+        cdw11: 1 << 8 | 1 << 31,
+        cdw12: 0,
+        uuid_index: 0,
+    };
+    // Each kind of controller has its events and refuses those of the other.
+    let both = admin.command(set.encode(0));
+    if !both.status().is_success() {
+        for bit in [8, 31] {
+            admin.command(SetFeatures { cdw11: 1 << bit, ..set }.encode(0));
+        }
+    }
+    request_event(admin);
+}
+
+fn request_event(admin: &mut Raw) {
+    let sqe = admin.numbered(Sqe::admin(AdminOpcode::ASYNC_EVENT_REQUEST, 0, 0));
+    let capsule = admin.capsule(sqe, &[]);
+    admin.send(&capsule);
+}
+
+/// The event comes; nothing else.
+fn assert_event(admin: &mut Raw, event: AsyncEvent) {
+    let cqe = admin.response();
+    assert_eq!((cqe.status(), AsyncEvent::parse(cqe.dw0())), (Status::SUCCESS, event));
+}
+
+/// The namespaces that changed; reading them rearms the event.
+fn changed_namespaces(admin: &mut Raw) -> Vec<u32> {
+    let page = GetLogPage { retain_event: false, ..GetLogPage::new(Lid::CHANGED_NAMESPACES, 4096) };
+    let data = admin.read(page.encode(0), 4096);
+    let nsids = data.chunks(4).map(|bytes| u32::from_le_bytes(bytes.try_into().expect("4 bytes")));
+    nsids.take_while(|&nsid| nsid != 0).collect()
+}
+
+fn listed(daemon: &Daemon, host: u8) -> DiscoveryLog {
+    let address = daemon.address();
+    let address =
+        Address { fabric: Fabric::Tcp, host: address.ip().to_string(), port: address.port() };
+    discover(&address, &options(host)).expect("the discovery log")
+}
+
+fn names(log: &DiscoveryLog) -> Vec<&str> {
+    log.entries.iter().filter(|entry| entry.is_nvm).map(|entry| entry.subnqn.as_str()).collect()
+}
+
+#[test]
+fn namespaces_come_and_go_with_an_event() {
+    let daemon = Daemon::start(&with_namespaces(&[1, 2]));
+    let worker = Worker::start(&daemon.endpoint(NQN), &options(1));
+    let (mut admin, _) = Raw::admin(daemon.address(), NQN, &options(2));
+    ask_for_events(&mut admin);
+    let mut host = Host::connect(&daemon.endpoint(NQN), &options(3));
+    host.write(2, 0, 4096, 1);
+
+    let said = daemon.reload(&with_namespaces(&[1, 2, 3]));
+    assert!(said.contains("1 devices opened, 0 closed"), "{said}");
+    assert_event(&mut admin, AsyncEvent::NAMESPACE_CHANGED);
+    assert_eq!(changed_namespaces(&mut admin), [3]);
+    request_event(&mut admin);
+    worker.goes_on();
+    let mut again = Host::connect(&daemon.endpoint(NQN), &options(4));
+    again.write(3, 7, 4096, 2);
+    again.check(3, 7, 4096, 2);
+    host.check(2, 0, 4096, 1);
+
+    let said = daemon.reload(&with_namespaces(&[1, 3]));
+    assert!(said.contains("0 devices opened, 1 closed"), "{said}");
+    assert_event(&mut admin, AsyncEvent::NAMESPACE_CHANGED);
+    assert_eq!(changed_namespaces(&mut admin), [2]);
+    let gone = host.one(2, 0, 8, IoKind::Read(nvmeof_initiator::Buffer::zeroed(4096)));
+    match gone {
+        Err(nvmeof_initiator::CommandError::Status { status, .. }) => {
+            assert_eq!(status, Status::INVALID_FIELD.with_dnr());
+        }
+        other => panic!("a namespace that is gone: {other:?}"),
+    }
+    again.check(3, 7, 4096, 2);
+    worker.goes_on();
+    worker.stop();
+}
+
+#[test]
+fn subsystems_come_and_go_and_discovery_tells() {
+    let one = [
+        listener("127.0.0.1"),
+        ram("ram0", "64MiB", 512),
+        ram("ram1", "64MiB", 512),
+        subsystem(NQN, &[(1, "ram0")]),
+    ]
+    .concat();
+    let both = [one.clone(), subsystem(OTHER_NQN, &[(1, "ram1")])].concat();
+    let daemon = Daemon::start(&one);
+    let worker = Worker::start(&daemon.endpoint(NQN), &options(1));
+    let before = listed(&daemon, 9);
+    assert_eq!(names(&before), [NQN]);
+
+    let discovery = Nqn::discovery();
+    let (mut admin, _) = Raw::admin(daemon.address(), discovery.as_str(), &options(2));
+    ask_for_events(&mut admin);
+    let said = daemon.reload(&both);
+    assert!(said.contains("1 subsystems added, 0 removed"), "{said}");
+    assert_event(&mut admin, AsyncEvent::DISCOVERY_CHANGED);
+    let page = GetLogPage { retain_event: false, ..GetLogPage::new(Lid::DISCOVERY, 1024) };
+    let header = admin.read(page.encode(0), 1024);
+    let (header, _) = DiscoveryHeader::read_from_prefix(&header).expect("the header");
+    assert!(header.genctr.get() != before.generation, "the generation did not move");
+    request_event(&mut admin);
+    let after = listed(&daemon, 9);
+    assert_eq!(names(&after), [OTHER_NQN, NQN]);
+    assert_eq!(after.generation, header.genctr.get());
+
+    let other = Worker::start(&daemon.endpoint(OTHER_NQN), &options(3));
+    let said = daemon.reload(&one);
+    assert!(said.contains("0 subsystems added, 1 removed"), "{said}");
+    assert!(said.contains("1 controllers ended"), "{said}");
+    assert_event(&mut admin, AsyncEvent::DISCOVERY_CHANGED);
+    other.fails();
+    worker.goes_on();
+    let refused = Host::try_connect(&daemon.endpoint(OTHER_NQN), &options(3));
+    assert!(refused.is_err(), "a subsystem that is gone");
+    assert_eq!(names(&listed(&daemon, 9)), [NQN]);
+    worker.stop();
+}
+
+#[test]
+fn a_host_that_is_no_longer_allowed_is_ended_and_others_are_not() {
+    let [one, two] = [options(1), options(2)].map(|host| host.hostnqn.to_string());
+    let config = |hosts: &[&str]| {
+        let parts = [
+            listener("127.0.0.1"),
+            ram("ram0", "64MiB", 512),
+            subsystem_for(hosts, NQN, &[(1, "ram0")]),
+        ];
+        parts.concat()
+    };
+    let daemon = Daemon::start(&config(&[&one]));
+    let refused = Host::try_connect(&daemon.endpoint(NQN), &options(2));
+    assert!(refused.expect_err("not allowed").to_string().contains("not allowed"));
+    assert_eq!(names(&listed(&daemon, 2)), [] as [&str; 0]);
+    daemon.reload(&config(&[&one, &two]));
+    assert_eq!(names(&listed(&daemon, 2)), [NQN]);
+    let worker = Worker::start(&daemon.endpoint(NQN), &options(1));
+    let (mut admin, cntlid) = Raw::admin(daemon.address(), NQN, &options(2));
+    let mut io = Raw::io(daemon.address(), NQN, &options(2), cntlid, 8);
+    let said = daemon.reload(&config(&[&one]));
+    assert!(said.contains("1 controllers ended"), "{said}");
+    assert!(matches!(admin.pdu(), Pdu::End), "admin queue");
+    assert!(matches!(io.pdu(), Pdu::End), "I/O queue");
+    worker.goes_on();
+    worker.stop();
+}
+
+#[test]
+fn listeners_come_and_go_with_their_hosts() {
+    let two = [small(), listener("127.0.0.2")].concat();
+    let daemon = Daemon::start(&small());
+    let worker = Worker::start(&daemon.endpoint(NQN), &options(1));
+    let said = daemon.reload(&two);
+    assert!(said.contains("1 listeners started, 0 ended"), "{said}");
+    let log = listed(&daemon, 9);
+    let entry = log.entries.iter().find(|entry| entry.is_nvm && entry.address == "127.0.0.2");
+    let endpoint = entry.and_then(nvmeof_initiator::DiscoveryEntry::endpoint);
+    let endpoint = endpoint.expect("the new listener").parse().expect("an endpoint");
+    let through_it = Host::connect(&endpoint, &options(2));
+    let (mut admin, _) = {
+        let address = format!("127.0.0.2:{}", endpoint.address.port).parse().expect("an address");
+        Raw::admin(address, NQN, &options(3))
+    };
+    let said = daemon.reload(&small());
+    assert!(said.contains("0 listeners started, 1 ended"), "{said}");
+    assert!(matches!(admin.pdu(), Pdu::End), "a controller of the listener");
+    drop(through_it);
+    let refused = Host::try_connect(&endpoint, &options(2));
+    assert!(refused.is_err(), "a listener that is gone");
+    worker.goes_on();
+    worker.stop();
+}
+
+#[test]
+fn a_bad_config_changes_nothing_and_says_why() {
+    let good = with_namespaces(&[1, 2]);
+    let daemon = Daemon::start(&good);
+    let (baseline, open_files) = (daemon.counts(), daemon.open_files());
+    let worker = Worker::start(&daemon.endpoint(NQN), &options(1));
+    let unknown_key = [good.as_str(), "\n[limits]\nqueue_depth = 3\n"].concat();
+    let missing_file = [
+        good.replace("ram2", "ram3"),
+        ram("ram4", "1MiB", 512),
+        "\n[[device]]\nname = \"f\"\ntype = \"file\"\npath = \"/nonexistent/f\"\n".to_owned(),
+    ]
+    .concat();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = taken.local_addr().expect("its number").port();
+    let busy_port =
+        [good.replace("ram2", "ram3"), nvmeof_tests::config::listener_at("127.0.0.1", port)]
+            .concat();
+    let cases = [
+        (unknown_key, "limits.queue_depth"),
+        (missing_file, "/nonexistent/f"),
+        (busy_port, "listener.port"),
+        ("nonsense".to_owned(), "target.toml:1:"),
+    ];
+    for (config, part) in cases {
+        let said = daemon.reload(&config);
+        assert!(said.contains("nothing changes"), "{said}");
+        // The problems stand on the lines behind.
+        daemon.wait_for_line(part);
+        worker.goes_on();
+        let mut host = Host::connect(&daemon.endpoint(NQN), &options(2));
+        let nsids: Vec<u32> = host.controller.namespaces().iter().map(|n| n.nsid).collect();
+        assert_eq!(nsids, [1, 2]);
+        host.write(2, 0, 4096, 3);
+        host.check(2, 0, 4096, 3);
+    }
+    // And the same config changes nothing either.
+    let said = daemon.reload(&good);
+    assert!(said.contains("0 devices opened, 0 closed, 0 subsystems added, 0 removed"), "{said}");
+    assert!(said.contains("0 namespaces changed, 0 controllers ended"), "{said}");
+    worker.stop();
+    daemon.wait_for_counts(&baseline, open_files);
+}
