@@ -2,9 +2,9 @@
 //! with.
 //!
 //! libFuzzer comes in source with the crate `libfuzzer-sys`, and what it needs of the compiler, counters
-//! at every edge and a look at every comparison, is an LLVM pass that a stable rustc has too. So there is
-//! no nightly toolchain, no cargo-fuzz and no clang. The sanitizers would need them; the code under test
-//! is safe Rust, built here with debug assertions and overflow checks.
+//! at every edge, is an LLVM pass that a stable rustc has too. So there is no nightly toolchain, no
+//! cargo-fuzz and no clang. The sanitizers would need them; the code under test is safe Rust, but for
+//! the fenced modules, and built here with debug assertions and overflow checks.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -32,16 +32,20 @@ const TARGETS: &[Target] = &[
     },
 ];
 
+/// Inputs of each target that are committed, at most.
+const SEEDS: usize = 64;
+
 /// What the coverage is printed of.
 const COVERED: &[&str] = &["wire", "nvmf"];
 
-/// What libFuzzer lives on, as cargo-fuzz has rustc do it.
+/// What libFuzzer lives on, as cargo-fuzz has rustc do it, but without a look at every comparison: the
+/// bytes are programs, whose steps make well-formed commands and PDUs by themselves, and runs are twice
+/// as fast.
 const INSTRUMENT: &[&str] = &[
     "-Cpasses=sancov-module",
     "-Cllvm-args=-sanitizer-coverage-level=3",
     "-Cllvm-args=-sanitizer-coverage-inline-8bit-counters",
     "-Cllvm-args=-sanitizer-coverage-pc-table",
-    "-Cllvm-args=-sanitizer-coverage-trace-compares",
 ];
 
 /// Where the programs of LLVM are of this version; Debian 12 and 13 and Ubuntu 24.04 have it. It reads
@@ -63,7 +67,7 @@ pub(crate) struct Args {
     /// Then print which lines of wire and nvmf the corpus reaches
     #[arg(long)]
     coverage: bool,
-    /// Then replace the committed corpus by the smallest that reaches as much as all that was found
+    /// Then replace the committed corpus by the best of it and of what was found
     #[arg(long)]
     merge: bool,
 }
@@ -144,7 +148,7 @@ impl Fuzzer {
     fn run(&self, target: &Target, runs: u64, seconds: Option<u64>) -> Result<()> {
         let mut command = self.command(&self.binaries, target)?;
         command.arg(format!("-runs={runs}")).arg(format!("-max_len={}", target.max_len));
-        command.args(["-timeout=20", "-rss_limit_mb=1024", "-print_final_stats=1"]);
+        command.args(["-timeout=20", "-rss_limit_mb=1024", "-print_final_stats=1", "-reload=0"]);
         command.arg(format!("-artifact_prefix={}", self.artifacts(target)));
         if let Some(seconds) = seconds {
             command.arg(format!("-max_total_time={seconds}"));
@@ -181,25 +185,31 @@ impl Fuzzer {
         Ok(())
     }
 
-    /// Replaces the committed corpus by a smallest one.
+    /// Replaces the committed corpus by few inputs that reach as many edges as all there are.
     fn merge(&self, target: &Target) -> Result<()> {
         let smallest = self.found.join(target.name).with_extension("merged");
         if smallest.exists() {
             fs::remove_dir_all(&smallest)?;
         }
         fs::create_dir_all(&smallest)?;
-        let mut command = Command::new(self.binaries.join(target.name));
-        command.args(["-merge=1", "-use_value_profile=0"]).arg(&smallest);
-        command.arg(self.seeds.join(target.name)).arg(self.found.join(target.name));
-        output_of(&mut command)?;
         let seeds = self.seeds.join(target.name);
-        fs::remove_dir_all(&seeds)?;
-        fs::create_dir_all(&seeds)?;
+        let mut command = Command::new(self.binaries.join(target.name));
+        command.args(["-set_cover_merge=1", "-use_counters=0"]).arg(&smallest);
+        output_of(command.arg(self.found.join(target.name)).arg(&seeds))?;
+        let mut inputs = Vec::new();
         for entry in fs::read_dir(&smallest)? {
             let entry = entry?;
-            fs::copy(entry.path(), seeds.join(entry.file_name()))?;
+            inputs.push((entry.metadata()?.len(), entry.file_name()));
         }
-        println!("{}: {} files", seeds.display(), fs::read_dir(&seeds)?.count());
+        // What is long reaches much.
+        inputs.sort_unstable_by(|a, b| b.cmp(a));
+        inputs.truncate(SEEDS);
+        fs::remove_dir_all(&seeds)?;
+        fs::create_dir_all(&seeds)?;
+        for (_, name) in &inputs {
+            fs::copy(smallest.join(name), seeds.join(name))?;
+        }
+        println!("{}: {} files", seeds.display(), inputs.len());
         Ok(())
     }
 

@@ -1,0 +1,93 @@
+//! An I/O command from its admission to its end, as the reactor does it.
+
+use std::borrow::Cow;
+
+use nvmeof_nvmf::request::{DeviceOp, Request, Step};
+use nvmeof_nvmf::{DataSource, Extent, Failure, IoCommand, IoKind};
+
+use crate::input::Input;
+
+/// Data whose content matters only for range lists.
+pub(super) type Data = Cow<'static, [u8]>;
+
+/// What a pacer would give.
+#[derive(Debug)]
+struct Permit;
+
+static ZEROES: [u8; 128 << 10] = [0; 128 << 10];
+
+/// Runs `io` and gives its outcome. `list` is what a range list holds, `ranges` what it means.
+pub(super) fn run(
+    input: &mut Input<'_>,
+    io: &IoCommand,
+    list: Vec<u8>,
+    ranges: impl Fn(&[u8]) -> Result<Vec<Extent>, Failure>,
+) -> Result<(), Failure> {
+    let is_list = matches!(io.kind, IoKind::Deallocate { .. });
+    let list: Data = Cow::Owned(list);
+    let data = |len: u64| -> Data {
+        if is_list {
+            list.clone()
+        } else {
+            Cow::Borrowed(&ZEROES[..usize::try_from(len).expect("bounded by MDTS")])
+        }
+    };
+    let inline = matches!(io.source, Some(DataSource::InCapsule { .. }))
+        .then(|| data(u64::from(io.data_len())));
+    let mut request: Request<Data, Permit> = Request::new(*io, inline);
+    assert!(request.is_waiting() && request.io() == io);
+    assert!(request.cost() <= 2 * ZEROES.len() as u64);
+    if input.one_in(12) {
+        // Cancelled in its lane.
+        assert!(request.into_permit().is_none());
+        return Err(Failure::Aborted);
+    }
+    let mut extents = 0;
+    let mut step = request.admitted(Permit);
+    loop {
+        // Fewer than one in the steps there are, so that all are reached.
+        let fails = input.one_in(16);
+        step = match step {
+            Step::Lease { .. } if fails => request.fail(Failure::Internal),
+            Step::Lease { len } => {
+                assert_eq!(len, request.buffer_wanted());
+                if io.kind == IoKind::Read && input.one_in(4) {
+                    request.lent();
+                    assert!(request.into_permit().is_some());
+                    return Ok(());
+                }
+                request.leased(data(len))
+            }
+            Step::Pull { buf, sgl } => {
+                assert_eq!(Some(DataSource::Host(sgl)), io.source);
+                let result = if fails { Err(Failure::DataTransfer) } else { Ok(()) };
+                request.pulled(buf, result)
+            }
+            Step::Ranges { list } => {
+                let ranges = ranges(&list);
+                extents = ranges.as_ref().map_or(0, Vec::len);
+                request.ranges(ranges)
+            }
+            Step::Device { op, offset, len, buf } => {
+                if op == DeviceOp::Deallocate {
+                    assert!(extents > 0 && buf.is_none());
+                    extents -= 1;
+                } else {
+                    assert_eq!((offset, len), (io.offset, io.len));
+                }
+                let result = if fails { Err(Failure::MediaRead) } else { Ok(()) };
+                let buf = match input.one_in(16) {
+                    true if buf.is_some() => Some(Cow::Owned(vec![1; len.min(512) as usize])),
+                    _ => buf,
+                };
+                request.device_done(buf, result)
+            }
+            Step::Finish { outcome, data } => {
+                assert!(outcome.is_err() || extents == 0, "extents are left");
+                assert_eq!(data.is_some(), io.kind == IoKind::Read && outcome.is_ok());
+                assert!(request.into_permit().is_some());
+                return outcome;
+            }
+        };
+    }
+}

@@ -1,0 +1,524 @@
+//! A target, the connections to it, and the books on both.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use nvmeof_nvmf::limits::{ABORTS, ASYNC_EVENTS};
+use nvmeof_nvmf::{
+    DataSource, Disposition, Extent, Failure, IoCommand, IoKind, NamespaceSpec, Nanos, PortId,
+    Queue, Response, Target, TargetCounts, TargetSpec, TransportKind,
+};
+use nvmeof_wire::fabrics::ConnectResult;
+use nvmeof_wire::nqn::DISCOVERY_NQN;
+use nvmeof_wire::zerocopy::FromBytes;
+use nvmeof_wire::{Cqe, Sgl, Sqe, Status, U16};
+
+use super::command::{self, Kind};
+use super::request;
+use super::spec::{HOST, RDMA, SUBSYSTEM, TCP, VARIANTS, broken, limits, spec};
+use super::wire;
+use crate::input::Input;
+
+const SECOND: Nanos = 1_000_000_000;
+/// Connections at once.
+const LINKS: usize = 7;
+
+/// A command that was taken and not answered.
+#[derive(Debug)]
+enum Open {
+    Io { io: IoCommand, namespace: NamespaceSpec },
+    Data { sqe: Sqe, len: u32 },
+    Abort,
+    Held,
+}
+
+/// A connection.
+#[derive(Debug)]
+struct Link {
+    queue: Queue,
+    transport: TransportKind,
+    open: BTreeMap<u16, Open>,
+}
+
+#[derive(Debug)]
+pub(super) struct World {
+    target: Arc<Target>,
+    spec: Rc<TargetSpec>,
+    links: Vec<Link>,
+    /// The controller that I/O queues are made for.
+    cntlid: u16,
+    now: Nanos,
+    epoch: u64,
+}
+
+impl World {
+    pub(super) fn new() -> Self {
+        let target = Target::new(limits());
+        let spec = spec(0);
+        target.apply(TargetSpec::clone(&spec)).expect("a valid spec");
+        let epoch = target.epoch();
+        Self { target, spec, links: Vec::new(), cntlid: 1, now: SECOND, epoch }
+    }
+
+    // What comes first, in good order.
+
+    pub(super) fn connect_admin(&mut self, discovery: bool) {
+        let name = if discovery { DISCOVERY_NQN } else { SUBSYSTEM };
+        let connect = command::connect(&mut Input::new(&[0x20]), 0).encode(0);
+        let data = command::data_for(name, HOST, 0xffff);
+        let cqe = self.run(connect, &data);
+        assert!(cqe.status().is_success());
+        self.cntlid = ConnectResult::parse(cqe.result.get()).cntlid;
+    }
+
+    pub(super) fn enable(&mut self, link: usize) {
+        let answer = self.links[link].queue.handle_command(&command::enable(), 0, self.now);
+        assert!(matches!(answer, Disposition::Respond(r) if r.cqe.status().is_success()));
+    }
+
+    pub(super) fn connect_io(&mut self, without_flow_control: bool) {
+        let bits = if without_flow_control { 4 } else { 0 };
+        let connect = command::connect(&mut Input::new(&[bits]), 1).encode(0);
+        let data = command::data_for(SUBSYSTEM, HOST, self.cntlid);
+        // A discovery controller has none.
+        self.run(connect, &data);
+    }
+
+    /// A Connect on a new connection.
+    fn run(&mut self, sqe: Sqe, data: &[u8]) -> Cqe {
+        let mut link = self.link(TCP);
+        let sqe = sqe.with_sgl(Sgl::Transport { length: 1024 });
+        let wants = link.queue.handle_command(&sqe, 0, self.now);
+        assert!(matches!(wants, Disposition::Receive { len: 1024, .. }));
+        let answer = link.queue.handle_data(&sqe, data, self.now);
+        self.links.push(link);
+        match answer {
+            Disposition::Respond(response) => response.cqe,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn link(&mut self, port: PortId) -> Link {
+        let mut queue = Queue::new(&self.target, port, "192.0.2.1:50000", self.now);
+        queue.set_local_address([192, 0, 2, 2].into());
+        let transport = if port == RDMA { TransportKind::Rdma } else { TransportKind::Tcp };
+        Link { queue, transport, open: BTreeMap::new() }
+    }
+
+    // Steps.
+
+    /// A command that may get somewhere.
+    pub(super) fn command(&mut self, input: &mut Input<'_>) {
+        let Some(at) = self.choose(input) else { return };
+        let link = &self.links[at];
+        let kind = match link.queue.connected() {
+            None => Kind::Fresh,
+            Some(info) if info.admin => Kind::Admin,
+            Some(_) => Kind::Io,
+        };
+        let sqe = command::likely(input, kind, link.transport);
+        self.submit(input, at, &sqe);
+    }
+
+    /// A command of any bytes.
+    pub(super) fn raw_command(&mut self, input: &mut Input<'_>) {
+        let Some(at) = self.choose(input) else { return };
+        let named = input.one_in(8);
+        let mut bytes = [0; 64];
+        let given = input.bytes(64);
+        bytes[..given.len()].copy_from_slice(given);
+        let sqe = Sqe::read_from_bytes(&bytes).expect("64 bytes");
+        if named {
+            wire::check_names(&sqe, Status::from_field(sqe.cid.get()));
+        }
+        self.submit(input, at, &sqe);
+    }
+
+    /// The work of a command is done, or its data has come.
+    pub(super) fn complete(&mut self, input: &mut Input<'_>) {
+        let Some(at) = self.choose(input) else { return };
+        let link = &self.links[at];
+        let able: Vec<u16> = link
+            .open
+            .iter()
+            .filter_map(|(cid, open)| (!matches!(open, Open::Held)).then_some(*cid))
+            .collect();
+        if able.is_empty() {
+            return;
+        }
+        let cid = input.pick(&able);
+        let Some(open) = self.links[at].open.remove(&cid) else { return };
+        if let Open::Data { sqe, len } = &open
+            && !input.one_in(8)
+        {
+            return self.provide(input, at, sqe, *len);
+        }
+        let link = &mut self.links[at];
+        match open {
+            Open::Abort => {
+                let done = link.queue.complete_abort(cid, input.coin());
+                answered(&done, cid);
+                assert!(done.cqe.status().is_success());
+            }
+            Open::Io { io, namespace } => {
+                let list = match io.kind {
+                    IoKind::Deallocate { ranges } => data_of(input, usize::from(ranges) * 16),
+                    _ => Vec::new(),
+                };
+                let ranges = |list: &[u8]| {
+                    let extents = link.queue.parse_ranges(&io, list);
+                    check_extents(&extents, link, &io, &namespace, &self.spec);
+                    extents
+                };
+                let outcome = request::run(input, &io, list, ranges);
+                let response = link.queue.complete(cid, outcome);
+                answered(&response, cid);
+                assert_eq!(response.cqe.status().is_success(), outcome.is_ok());
+            }
+            Open::Data { .. } => {
+                let response = link.queue.complete(cid, Err(failure(input)));
+                answered(&response, cid);
+                assert!(!response.cqe.status().is_success());
+            }
+            Open::Held => {}
+        }
+    }
+
+    /// The host connects, disconnects or goes.
+    pub(super) fn host(&mut self, input: &mut Input<'_>) {
+        match input.byte() % 8 {
+            0..=3 if self.links.len() < LINKS => {
+                let port = input.pick(&[TCP, TCP, RDMA, PortId(9)]);
+                let link = self.link(port);
+                self.links.push(link);
+            }
+            4 => {
+                let Some(at) = self.choose(input) else { return };
+                let link = &mut self.links[at];
+                link.queue.handle_disconnect();
+                assert!(link.queue.is_dead().is_some());
+            }
+            5 => {
+                if let Some(at) = self.choose(input) {
+                    drop(self.links.swap_remove(at));
+                }
+            }
+            _ => {
+                let Some(at) = self.choose(input) else { return };
+                if self.links[at].queue.connected().is_some_and(|info| info.admin) {
+                    let mut sqe = command::enable();
+                    sqe.cid = U16::new(u16::from(input.byte() % 24));
+                    self.submit(input, at, &sqe);
+                }
+            }
+        }
+    }
+
+    /// Time passes; every timer that is due is seen to.
+    pub(super) fn time(&mut self, input: &mut Input<'_>) {
+        self.now += match input.byte() % 4 {
+            0 => SECOND / 10,
+            1 => 4 * SECOND,
+            2 => 31 * SECOND,
+            _ => u64::from(input.word()) * SECOND / 100,
+        };
+        for link in &mut self.links {
+            if link.queue.deadline().is_some_and(|at| self.now >= at) {
+                link.queue.handle_timeout(self.now);
+                assert!(link.queue.deadline().is_none_or(|at| at > self.now), "a timer stays due");
+            }
+        }
+    }
+
+    /// Another configuration.
+    pub(super) fn reconfigure(&mut self, input: &mut Input<'_>) {
+        let how = input.byte();
+        if how >= 224 {
+            let epoch = self.target.epoch();
+            assert!(self.target.apply(broken(how)).is_err());
+            assert_eq!(self.target.epoch(), epoch);
+            return;
+        }
+        let wanted = spec(how % VARIANTS);
+        self.spec = Rc::clone(&wanted);
+        self.target.apply(TargetSpec::clone(&wanted)).expect("a valid spec");
+        let changes = self.target.apply(TargetSpec::clone(&wanted)).expect("a valid spec");
+        assert!(changes.is_empty(), "the same again: {changes:?}");
+    }
+
+    fn choose(&self, input: &mut Input<'_>) -> Option<usize> {
+        (!self.links.is_empty()).then(|| usize::from(input.byte()) % self.links.len())
+    }
+
+    fn submit(&mut self, input: &mut Input<'_>, at: usize, sqe: &Sqe) {
+        let inline_len = match (sqe.dptr.parse(), input.byte()) {
+            (Sgl::InCapsule { length, .. }, 0..=219) => length.min(8192),
+            (Sgl::InCapsule { .. }, other) => u32::from(other) * 16,
+            _ => 0,
+        };
+        wire::check_command(sqe);
+        let link = &mut self.links[at];
+        let cid = sqe.cid.get();
+        let (taken, before) = (link.open.contains_key(&cid), link.queue.outstanding());
+        let depth = link.queue.connected().map(|info| info.depth);
+        let disposition = link.queue.handle_command(sqe, inline_len, self.now);
+        if taken {
+            assert!(refused(&disposition), "an identifier in use: {disposition:?}");
+            assert_eq!(link.queue.outstanding(), before);
+            return;
+        }
+        if depth.is_some_and(|depth| before >= u32::from(depth)) {
+            assert!(refused(&disposition) && link.queue.is_dead().is_some());
+        }
+        if let Some(len) = self.book(at, sqe, inline_len, disposition)
+            && input.coin()
+        {
+            self.links[at].open.remove(&cid);
+            self.provide(input, at, sqe, len);
+        }
+    }
+
+    /// Enters what became of a command; bytes of data it waits for.
+    fn book(
+        &mut self,
+        at: usize,
+        sqe: &Sqe,
+        inline_len: u32,
+        disposition: Disposition,
+    ) -> Option<u32> {
+        let cid = sqe.cid.get();
+        let link = &mut self.links[at];
+        let open = match disposition {
+            Disposition::Respond(response) => {
+                answered(&response, cid);
+                return None;
+            }
+            Disposition::Send { data, sgl, response } => {
+                answered(&response, cid);
+                assert!(response.cqe.status().is_success());
+                assert!(!data.is_empty() && data.len() <= sgl.length() as usize);
+                assert_eq!(sgl, sqe.dptr.parse());
+                check_sgl(sgl, link.transport);
+                wire::check_data(sqe, &data);
+                return None;
+            }
+            Disposition::Receive { len, source } => {
+                assert!(len > 0 && len <= 8192);
+                check_source(source, len, inline_len, sqe, link.transport);
+                link.open.insert(cid, Open::Data { sqe: *sqe, len });
+                return Some(len);
+            }
+            Disposition::Io(io) => {
+                let namespace = check_io(&io, sqe, inline_len, link, &self.spec);
+                Open::Io { io, namespace }
+            }
+            Disposition::Held => Open::Held,
+            Disposition::Abort { controller, sqid, .. } => {
+                let info = link.queue.connected().expect("an admin queue");
+                assert!(info.admin && controller == info.controller && sqid != 0);
+                Open::Abort
+            }
+        };
+        link.open.insert(cid, open);
+        None
+    }
+
+    /// The data of a command comes.
+    fn provide(&mut self, input: &mut Input<'_>, at: usize, sqe: &Sqe, len: u32) {
+        let fresh = self.links[at].queue.connected().is_none();
+        let mut data = if fresh {
+            command::connect_data(input, sqe, self.cntlid)
+        } else {
+            data_of(input, len as usize)
+        };
+        data.resize(len as usize, 0);
+        let link = &mut self.links[at];
+        let disposition = link.queue.handle_data(sqe, &data, self.now);
+        assert!(
+            matches!(disposition, Disposition::Respond(_)),
+            "all that takes data is answered then: {disposition:?}"
+        );
+        let Disposition::Respond(response) = disposition else { return };
+        answered(&response, sqe.cid.get());
+        if let (true, Some(info)) = (fresh, link.queue.connected()) {
+            assert!(response.cqe.status().is_success());
+            assert_eq!(ConnectResult::parse(response.cqe.result.get()).cntlid, info.cntlid);
+            if info.admin && !info.discovery {
+                self.cntlid = info.cntlid;
+            }
+        } else if fresh {
+            assert!(!response.cqe.status().is_success());
+        }
+    }
+
+    // What always holds.
+
+    pub(super) fn check(&mut self) {
+        let epoch = self.target.epoch();
+        let looked_at = std::mem::replace(&mut self.epoch, epoch) == epoch;
+        for link in &mut self.links {
+            while let Some(response) = link.queue.poll_event() {
+                assert!(!looked_at, "an event that nobody was told of");
+                let cid = response.cqe.cid.get();
+                answered(&response, cid);
+                wire::check_event(&response.cqe);
+                assert!(matches!(link.open.remove(&cid), Some(Open::Held)));
+            }
+            let queue = &link.queue;
+            assert_eq!(queue.outstanding() as usize, link.open.len());
+            assert!(queue.is_dead().is_none() || queue.deadline().is_none());
+            let count = |f: fn(&&Open) -> bool| link.open.values().filter(f).count();
+            assert!(count(|open| matches!(open, Open::Abort)) <= usize::from(ABORTS));
+            if queue.connected().is_some() {
+                assert!(count(|open| matches!(open, Open::Held)) <= usize::from(ASYNC_EVENTS));
+            }
+        }
+        let counts = self.target.counts();
+        assert_eq!(counts.queues, self.links.len());
+        assert!(counts.controllers <= self.links.len());
+    }
+
+    pub(super) fn finish(mut self) {
+        self.links.clear();
+        assert_eq!(self.target.counts(), TargetCounts::default());
+        assert_eq!(Arc::strong_count(&self.target), 1);
+    }
+}
+
+fn answered(response: &Response, cid: u16) {
+    assert_eq!(response.cqe.cid.get(), cid);
+    assert_eq!(response.cqe.sqid.get(), 0);
+    wire::check_completion(&response.cqe);
+    if response.elidable {
+        assert!(response.cqe.status().is_success() && response.cqe.result.get() == 0);
+    }
+}
+
+fn refused(disposition: &Disposition) -> bool {
+    matches!(disposition, Disposition::Respond(response) if !response.cqe.status().is_success())
+}
+
+/// An SGL that this transport can use.
+fn check_sgl(sgl: Sgl, transport: TransportKind) {
+    match (sgl, transport) {
+        (Sgl::Keyed { .. }, TransportKind::Rdma) => {}
+        (Sgl::Transport { .. }, TransportKind::Tcp | TransportKind::Loop) => {}
+        other => panic!("{other:?}"),
+    }
+}
+
+fn check_source(source: DataSource, len: u32, inline: u32, sqe: &Sqe, transport: TransportKind) {
+    match source {
+        DataSource::InCapsule { offset } => {
+            assert!(offset.checked_add(len).is_some_and(|end| end <= inline));
+            assert!(sqe.dptr.parse().length() >= len);
+        }
+        DataSource::Host(sgl) => {
+            assert_eq!(sgl, sqe.dptr.parse());
+            assert!(sgl.length() >= len);
+            check_sgl(sgl, transport);
+        }
+    }
+}
+
+fn find<'a>(spec: &'a TargetSpec, link: &Link, nsid: u32) -> Option<&'a NamespaceSpec> {
+    let info = link.queue.connected()?;
+    let subsystem = spec.subsystems.iter().find(|subsystem| subsystem.nqn == info.subnqn)?;
+    subsystem.namespaces.iter().find(|namespace| namespace.nsid == nsid)
+}
+
+/// An I/O command is within its namespace as it is now, and its data within what the host gave.
+fn check_io(
+    io: &IoCommand,
+    sqe: &Sqe,
+    inline_len: u32,
+    link: &Link,
+    spec: &TargetSpec,
+) -> NamespaceSpec {
+    let namespace = find(spec, link, io.nsid).expect("a namespace there is");
+    assert_eq!((io.cid, io.nsid), (sqe.cid.get(), sqe.nsid.get()));
+    assert_eq!(io.device, namespace.device);
+    assert!(!link.queue.connected().is_some_and(|info| info.admin || info.discovery));
+    let size = namespace.blocks * u64::from(namespace.block_size);
+    assert!(io.offset.checked_add(io.len).is_some_and(|end| end <= size));
+    let block = u64::from(namespace.block_size);
+    assert!(io.offset.is_multiple_of(block) && io.len.is_multiple_of(block));
+    let is_bare = matches!(io.kind, IoKind::Flush | IoKind::Deallocate { .. });
+    assert_eq!(io.len == 0, is_bare);
+    if !matches!(io.kind, IoKind::WriteZeroes { .. }) {
+        assert!(io.len <= u64::from(limits().max_transfer));
+    }
+    match io.kind {
+        IoKind::Read => {
+            assert!(io.sgl.length() >= io.data_len());
+            check_sgl(io.sgl, link.transport);
+            assert!(io.source.is_none());
+        }
+        IoKind::Write | IoKind::Compare | IoKind::Deallocate { .. } => {
+            let source = io.source.expect("data");
+            check_source(source, io.data_len(), inline_len, sqe, link.transport);
+        }
+        IoKind::Flush | IoKind::WriteZeroes { .. } | IoKind::Verify => {
+            assert!(io.source.is_none());
+        }
+    }
+    let writes = match io.kind {
+        IoKind::Write => true,
+        IoKind::WriteZeroes { deallocate } => {
+            assert!(namespace.deallocate || !deallocate);
+            true
+        }
+        IoKind::Deallocate { ranges } => {
+            assert!(namespace.deallocate && (1..=256).contains(&ranges));
+            true
+        }
+        IoKind::Read | IoKind::Compare | IoKind::Verify | IoKind::Flush => false,
+    };
+    assert!(!(writes && namespace.read_only));
+    namespace.clone()
+}
+
+/// Ranges lie in the namespace as it was when the command came, or as it is.
+fn check_extents(
+    extents: &Result<Vec<Extent>, Failure>,
+    link: &Link,
+    io: &IoCommand,
+    then: &NamespaceSpec,
+    spec: &TargetSpec,
+) {
+    let Ok(extents) = extents else { return };
+    let IoKind::Deallocate { ranges } = io.kind else { panic!("{io:?}") };
+    assert!(extents.len() <= usize::from(ranges));
+    let size = |namespace: &NamespaceSpec| namespace.blocks * u64::from(namespace.block_size);
+    let now = find(spec, link, io.nsid).map_or(0, size);
+    for extent in extents {
+        let end = extent.offset.checked_add(extent.len).expect("no overflow");
+        assert!(extent.len > 0 && end <= size(then).max(now));
+    }
+}
+
+/// Data of which the first bytes are the input's and, for ranges, the rest is small numbers.
+fn data_of(input: &mut Input<'_>, len: usize) -> Vec<u8> {
+    let mut data = vec![0; len];
+    for range in data.chunks_exact_mut(16).take(8) {
+        range[4] = input.byte();
+        range[8] = input.byte();
+        if input.one_in(12) {
+            let given = input.bytes(16);
+            range[..given.len()].copy_from_slice(given);
+        }
+    }
+    data
+}
+
+fn failure(input: &mut Input<'_>) -> Failure {
+    input.pick(&[
+        Failure::DataTransfer,
+        Failure::MediaRead,
+        Failure::MediaWrite,
+        Failure::CompareMismatch,
+        Failure::Aborted,
+        Failure::Internal,
+    ])
+}
