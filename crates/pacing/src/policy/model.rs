@@ -29,19 +29,28 @@ impl Core {
     }
 
     fn admit(&mut self) -> Option<Grant> {
-        match self.credit.admit(Cost::data(IO), 0) {
+        self.admit_bytes(IO)
+    }
+
+    fn admit_bytes(&mut self, bytes: u32) -> Option<Grant> {
+        match self.credit.admit(Cost::data(bytes), 0) {
             Admission::Granted(grant) => Some(grant),
             _ => None,
         }
     }
 
     fn release(&mut self, grant: Grant) {
-        self.credit.release(Cost::data(IO), grant, Outcome::Completed, 0);
+        self.release_bytes(IO, grant);
+    }
+
+    fn release_bytes(&mut self, bytes: u32, grant: Grant) {
+        self.credit.release(Cost::data(bytes), grant, Outcome::Completed, 0);
     }
 }
 
-fn shared(budget: u64, cores: usize) -> Arc<SharedCredit> {
-    BufferCredit::shared(CreditConfig { budget, largest: IO, cores }).unwrap()
+fn shared(budget: u32, cores: usize) -> Arc<SharedCredit> {
+    let config = CreditConfig { budget: budget.into(), largest: budget, cores };
+    BufferCredit::shared(config).unwrap()
 }
 
 /// Every interleaving with up to three switches where a thread could have gone on: enough for any
@@ -57,7 +66,7 @@ fn bounded(model: impl Fn() + Send + Sync + 'static) {
 #[test]
 fn loom_credit_that_is_laid_open_reaches_a_core_that_starts_to_wait() {
     loom::model(|| {
-        let shared = shared(IO.into(), 2);
+        let shared = shared(IO, 2);
         let mut giver = Core::new(&shared, 0);
         let mut waiter = Core::new(&shared, 1);
         let lease = giver.admit().unwrap();
@@ -81,33 +90,33 @@ fn loom_credit_that_is_laid_open_reaches_a_core_that_starts_to_wait() {
     });
 }
 
-/// The same, with a recall flag left over from before: its owner takes it down at the moment at
-/// which another core starts to wait.
+/// The same, with a recall flag left over from before: its owner takes it down, and lays open credit
+/// without it, at the moment at which another core starts to wait for more than that.
 #[test]
 fn loom_a_recall_flag_is_not_taken_down_while_a_core_starts_to_wait() {
     bounded(|| {
-        let shared = shared(u64::from(IO) * 2, 2);
+        let shared = shared(2 * IO, 2);
         let mut giver = Core::new(&shared, 0);
         let mut waiter = Core::new(&shared, 1);
-        let leases = [giver.admit().unwrap(), giver.admit().unwrap()];
+        let [first, second] = [giver.admit().unwrap(), giver.admit().unwrap()];
         let floor = waiter.admit().unwrap();
         // Waits, which raises the flag of the giver, and changes its mind.
-        assert!(waiter.admit().is_none());
+        assert!(waiter.admit_bytes(2 * IO).is_none());
         waiter.credit.rest();
         let giving = thread::spawn(move || {
-            for lease in leases {
-                giver.release(lease);
-            }
+            // The flag is seen and taken down here, and the rest is laid open without it.
+            giver.release(first);
+            giver.release(second);
             giver.credit.rest();
             giver
         });
-        let at_once = waiter.admit();
+        let at_once = waiter.admit_bytes(2 * IO);
         let mut giver = giving.join().unwrap();
         let grant = at_once.or_else(|| {
             assert!(waiter.woken.load(Relaxed), "credit is there and nobody woke the waiter");
-            waiter.admit()
+            waiter.admit_bytes(2 * IO)
         });
-        waiter.release(grant.expect("the credit was given back"));
+        waiter.release_bytes(2 * IO, grant.expect("the credit was given back"));
         waiter.release(floor);
         waiter.credit.rest();
         giver.credit.rest();
@@ -120,7 +129,7 @@ fn loom_a_recall_flag_is_not_taken_down_while_a_core_starts_to_wait() {
 #[test]
 fn loom_a_grant_to_a_core_that_stops_waiting_goes_on() {
     loom::model(|| {
-        let shared = shared(IO.into(), 3);
+        let shared = shared(IO, 3);
         let mut giver = Core::new(&shared, 0);
         let mut fickle = Core::new(&shared, 1);
         let mut next = Core::new(&shared, 2);
@@ -152,7 +161,7 @@ fn loom_a_grant_to_a_core_that_stops_waiting_goes_on() {
 #[test]
 fn loom_two_that_give_serve_two_that_wait() {
     bounded(|| {
-        let shared = shared(u64::from(IO) * 2, 4);
+        let shared = shared(2 * IO, 4);
         let mut givers = [Core::new(&shared, 0), Core::new(&shared, 1)];
         let mut waiters = [Core::new(&shared, 2), Core::new(&shared, 3)];
         let leases = givers.each_mut().map(|core| core.admit().unwrap());
@@ -188,7 +197,7 @@ fn loom_two_that_give_serve_two_that_wait() {
 #[test]
 fn loom_two_that_take_do_not_both_get_the_last_credit() {
     loom::model(|| {
-        let shared = shared(IO.into(), 2);
+        let shared = shared(IO, 2);
         let mut one = Core::new(&shared, 0);
         let mut two = Core::new(&shared, 1);
         let taking = thread::spawn(move || {
@@ -211,7 +220,7 @@ fn loom_two_that_take_do_not_both_get_the_last_credit() {
 #[test]
 fn loom_open_credit_is_taken_once() {
     loom::model(|| {
-        let shared = shared(IO.into(), 2);
+        let shared = shared(IO, 2);
         let mut owner = Core::new(&shared, 0);
         let mut other = Core::new(&shared, 1);
         let lease = owner.admit().unwrap();
