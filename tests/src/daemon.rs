@@ -192,6 +192,13 @@ impl Daemon {
         }
     }
 
+    /// The lines of its log so far that contain `part`.
+    #[must_use]
+    pub fn lines_with(&self, part: &str) -> Vec<String> {
+        let lines = self.log.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        lines.iter().filter(|line| line.contains(part)).cloned().collect()
+    }
+
     /// What it holds now (SIGUSR1).
     ///
     /// # Panics

@@ -18,6 +18,8 @@ pub fn options(number: u8) -> Options {
     Options {
         hostnqn: Nqn::from_uuid(&hostid),
         hostid,
+        // A test that waits for something is not taken for dead.
+        keep_alive: 2 * GUARD,
         connect_timeout: GUARD,
         io_timeout: GUARD,
         ..Options::default()

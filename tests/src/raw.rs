@@ -102,6 +102,7 @@ impl Raw {
         nqn: &str,
         host: &Options,
     ) -> Cqe {
+        let keep_alive = u32::try_from(host.keep_alive.as_millis()).expect("a short time");
         let connect = Connect {
             qid,
             entries,
@@ -109,7 +110,7 @@ impl Raw {
             // With flow control every command has a response capsule of its own.
             disable_sq_flow_control: false,
             queue_deletion: false,
-            kato_ms: if qid == 0 { 120_000 } else { 0 },
+            kato_ms: if qid == 0 { keep_alive } else { 0 },
         };
         let nqn = Nqn::relaxed(nqn).expect("an NQN");
         let data = ConnectData::new(host.hostid, cntlid, &nqn, &host.hostnqn);

@@ -1,0 +1,147 @@
+//! Queues and controllers over their lives: out of credit, aborted, silent, reset,
+//! more than there may be.
+
+use std::time::Duration;
+
+use nvmeof_initiator::Options;
+use nvmeof_tests::config::{NQN, listener, ram, small, subsystem};
+use nvmeof_tests::{Daemon, Host, Pdu, Raw, Worker, options};
+use nvmeof_wire::abort::Abort;
+use nvmeof_wire::fabrics::{PropertyGet, PropertySet, PropertySize};
+use nvmeof_wire::nvm::BlockIo;
+use nvmeof_wire::opcode::{AdminOpcode, IoOpcode};
+use nvmeof_wire::properties::{CC_CSS_NVM, Cc, Csts, offset};
+use nvmeof_wire::tcp::{ICReq, IcParams};
+use nvmeof_wire::zerocopy::IntoBytes as _;
+use nvmeof_wire::{Sqe, Status};
+
+#[test]
+fn commands_out_of_credit_wait_alone_and_can_be_aborted() {
+    let keys = "reactors = \"0\"\n[limits]\nmax-transfer = \"128KiB\"\nbuffer-memory = \"8MiB\"\n\
+                [pacing]\npolicy = \"buffer-credit\"\nbudget = \"256KiB\"\n";
+    let devices = [ram("ram0", "64MiB", 512), subsystem(NQN, &[(1, "ram0")])].concat();
+    let daemon = Daemon::start(&[keys, &listener("127.0.0.1"), &devices].concat());
+    let (baseline, open_files) = (daemon.counts(), daemon.open_files());
+    let (address, host) = (daemon.address(), options(1));
+    let (mut admin, cntlid) = Raw::admin(address, NQN, &host);
+    let mut io = Raw::io(address, NQN, &host, cntlid, 16);
+    let data = [0x77; 128 << 10];
+    let begin = |io: &mut Raw, slba: u64| {
+        let sqe = BlockIo::new(slba, 256).encode(IoOpcode::WRITE, 0, 1);
+        let sqe = io.separate(sqe, data.len());
+        let capsule = io.capsule(sqe, &[]);
+        io.send(&capsule);
+        sqe.cid.get()
+    };
+    // Two writes take the whole budget and wait for their data; the next two wait for them.
+    let holders = [begin(&mut io, 0), begin(&mut io, 256)];
+    let tags = [io.r2t(), io.r2t()].map(|r2t| (r2t.cccid.get(), r2t.ttag.get()));
+    assert_eq!(tags.map(|(cid, _)| cid), holders);
+    let waiting = [begin(&mut io, 512), begin(&mut io, 768)];
+    // Commands without data pass, on the same queue and on the admin queue.
+    let flush = io.command(Sqe::io(IoOpcode::FLUSH, 0, 1));
+    assert_eq!(flush.status(), Status::SUCCESS);
+    assert_eq!(admin.command(Sqe::admin(AdminOpcode::KEEP_ALIVE, 0, 0)).status(), Status::SUCCESS);
+    let counts = daemon.counts();
+    assert_eq!((counts["waiting"], counts["permits"]), (2, 2), "{counts:?}");
+    // One of those that wait is aborted, and says so.
+    let abort = admin.command(Abort { sqid: 1, cid: waiting[0] }.encode(0));
+    assert_eq!((abort.status(), abort.dw0() & 1), (Status::SUCCESS, 0), "aborted");
+    let aborted = io.response();
+    assert_eq!((aborted.cid.get(), aborted.status()), (waiting[0], Status::ABORT_REQUESTED));
+    // What is not there cannot be.
+    let abort = admin.command(Abort { sqid: 1, cid: 0xfff0 }.encode(0));
+    assert_eq!((abort.status(), abort.dw0() & 1), (Status::SUCCESS, 1), "nothing to abort");
+    // The first to end makes room for the other.
+    let (cid, ttag) = tags[0];
+    let pdu = io.h2c_data(cid, ttag, 0, &data, true);
+    io.send(&pdu);
+    let mut answers = Vec::new();
+    let mut asked = None;
+    while answers.is_empty() || asked.is_none() {
+        match io.pdu() {
+            Pdu::Response(cqe) => answers.push((cqe.cid.get(), cqe.status())),
+            Pdu::R2T(r2t) => asked = Some((r2t.cccid.get(), r2t.ttag.get())),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(answers, [(cid, Status::SUCCESS)]);
+    let asked = asked.expect("an R2T");
+    assert_eq!(asked.0, waiting[1]);
+    for (cid, ttag) in [tags[1], asked] {
+        let pdu = io.h2c_data(cid, ttag, 0, &data, true);
+        io.send(&pdu);
+        let cqe = io.response();
+        assert_eq!((cqe.cid.get(), cqe.status()), (cid, Status::SUCCESS));
+    }
+    drop((admin, io));
+    daemon.wait_for_counts(&baseline, open_files);
+}
+
+#[test]
+fn a_host_that_falls_silent_is_ended_and_others_are_not() {
+    let daemon = Daemon::start(&small());
+    let (baseline, open_files) = (daemon.counts(), daemon.open_files());
+    let worker = Worker::start(&daemon.endpoint(NQN), &options(1));
+    let silent = Options { keep_alive: Duration::from_secs(1), ..options(2) };
+    let (mut admin, cntlid) = Raw::admin(daemon.address(), NQN, &silent);
+    let mut io = Raw::io(daemon.address(), NQN, &silent, cntlid, 8);
+    assert!(matches!(io.pdu(), Pdu::End), "the I/O queue of a silent host");
+    assert!(matches!(admin.pdu(), Pdu::End), "the admin queue of a silent host");
+    worker.goes_on();
+    worker.stop();
+    daemon.wait_for_counts(&baseline, open_files);
+}
+
+#[test]
+fn a_reset_ends_the_io_queues_and_the_controller_starts_over() {
+    let daemon = Daemon::start(&small());
+    let (baseline, open_files) = (daemon.counts(), daemon.open_files());
+    let worker = Worker::start(&daemon.endpoint(NQN), &options(1));
+    let (address, host) = (daemon.address(), options(2));
+    let (mut admin, cntlid) = Raw::admin(address, NQN, &host);
+    let enabled = Cc::new().with_en(true).with_css(CC_CSS_NVM).with_iosqes(6).with_iocqes(4);
+    for _ in 0..3 {
+        let mut io = Raw::io(address, NQN, &host, cntlid, 8);
+        let sqe = io.separate(BlockIo::new(0, 256).encode(IoOpcode::WRITE, 0, 1), 128 << 10);
+        let capsule = io.capsule(sqe, &[]);
+        io.send(&capsule);
+        io.r2t();
+        for cc in [Cc::new(), enabled] {
+            let value = u64::from(cc.into_bits());
+            let set = PropertySet { size: PropertySize::Four, offset: offset::CC, value };
+            assert_eq!(admin.command(set.encode(0)).status(), Status::SUCCESS);
+            let get = PropertyGet { size: PropertySize::Four, offset: offset::CSTS };
+            // The state follows at once: nothing has to be waited for.
+            let csts = Csts::from_bits(admin.command(get.encode(0)).dw0());
+            assert_eq!(csts.rdy(), cc.en());
+        }
+        // The command in flight may be answered; then the queue ends.
+        while !matches!(io.pdu(), Pdu::End) {}
+    }
+    worker.goes_on();
+    worker.stop();
+    drop(admin);
+    daemon.wait_for_counts(&baseline, open_files);
+}
+
+#[test]
+fn connections_and_queues_end_where_the_limits_are() {
+    let keys = "[limits]\nconnections = 4\nio-queues = 2\nqueue-depth = 32\n";
+    let daemon = Daemon::start(&[keys, &small()].concat());
+    let address = daemon.address();
+    let (baseline, open_files) = (daemon.counts(), daemon.open_files());
+    let options = Options { queues: 8, ..options(1) };
+    let host = Host::connect(&daemon.endpoint(NQN), &options);
+    assert_eq!(host.queues.len(), 2, "queues granted");
+    assert_eq!(host.controller.queue_depth(), 31, "one of 32 entries stays empty");
+    let fourth = Raw::hello(address, false, false);
+    let mut fifth = Raw::open(address);
+    fifth.try_send(ICReq::new(IcParams { pda: 0, hdgst: false, ddgst: false, max: 1 }).as_bytes());
+    assert!(matches!(fifth.pdu(), Pdu::End), "one connection too many");
+    assert!(daemon.wait_for_line("connection refused").contains("limits.connections"));
+    drop((host, fourth, fifth));
+    daemon.wait_for_counts(&baseline, open_files);
+    let host = Host::connect(&daemon.endpoint(NQN), &options);
+    assert_eq!(host.queues.len(), 2);
+}
