@@ -15,7 +15,7 @@ ADDRESS=127.0.0.1
 PORT=4420
 DISK_FS=/dev/vda
 DISK_RAW=/dev/vdb
-PART_LIMIT=60
+PART_LIMIT=100
 
 . "/share/target-$TARGET.sh"
 

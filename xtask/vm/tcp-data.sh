@@ -1,6 +1,6 @@
 #!/bin/bash
-# Data integrity by fio over every transfer path, and the NVM commands that carry none.
-# parts: plain header-digest data-digest both-digests sizes file disk mixed
+# Data integrity by fio over block sizes and devices, and the NVM commands that carry no data.
+# parts: sizes file disk mixed
 # parts: write-zeroes discard flush
 # parts ours: compare verify leaks
 
@@ -10,41 +10,6 @@ policy = "buffer-credit"
 budget = "8MiB"'
 
 . /share/lib.sh
-LIMIT_sizes=100
-
-# Reads of 4 KiB go in one PDU, writes of 4 KiB in the capsule; 128 KiB takes R2T and several PDUs.
-digest_io() {
-    local expected=$1 dev
-    shift
-    connect "$DEMO" "$@"
-    local since
-    since=$(dmesg | wc -l)
-    dev=$(ns_wait "$DEMO" 1)
-    verify_io "$dev" 4k 6m
-    verify_io "$dev" 128k 32m
-    verify_io "$(ns_wait "$DEMO" 2)" 4k 4m
-    if dmesg | tail -n +"$((since + 1))" | grep -iE 'digest error|I/O error|reset'; then
-        fail "the kernel met errors"
-    fi
-    note "$expected: verified"
-    disconnect "$DEMO"
-}
-
-part_plain() {
-    digest_io "no digest"
-}
-
-part_header_digest() {
-    digest_io "header digest" -g
-}
-
-part_data_digest() {
-    digest_io "data digest" -G
-}
-
-part_both_digests() {
-    digest_io "both digests" -g -G
-}
 
 part_sizes() {
     connect "$DEMO"

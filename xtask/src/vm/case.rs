@@ -32,9 +32,11 @@ pub(crate) const CASES: &[Case] = &[
         boots: &[
             Boot { name: "admin", script: include_str!("../../vm/tcp-admin.sh") },
             Boot { name: "files", script: include_str!("../../vm/tcp-files.sh") },
+            Boot { name: "digests", script: include_str!("../../vm/tcp-digests.sh") },
             Boot { name: "data", script: include_str!("../../vm/tcp-data.sh") },
             Boot { name: "events", script: include_str!("../../vm/tcp-events.sh") },
             Boot { name: "recovery", script: include_str!("../../vm/tcp-recovery.sh") },
+            Boot { name: "hosts", script: include_str!("../../vm/tcp-hosts.sh") },
             Boot { name: "compare", script: include_str!("../../vm/tcp-compare.sh") },
         ],
     },
