@@ -25,6 +25,8 @@ pub(crate) struct Connection {
     pub(crate) dirty: bool,
     /// The fabric has been told what Connect settled.
     pub(crate) told_connected: bool,
+    /// It counts among its reactor's I/O queues; its end may come after the queue has forgotten.
+    pub(crate) counts_as_io: bool,
     flows: Vec<(DeviceId, FlowId)>,
 }
 
@@ -61,6 +63,7 @@ impl Connection {
             unsettled: false,
             dirty: false,
             told_connected: false,
+            counts_as_io: false,
             flows: Vec::new(),
         }
     }

@@ -34,6 +34,7 @@ impl Reactor {
         // One that comes from another reactor was stopped there.
         connection.fabric.set_paused(false);
         connection.told_connected = connection.queue.connected().is_some();
+        connection.counts_as_io = connection.is_io();
         let key = self.connections.insert(connection);
         let registered = self.connections.get_mut(key).and_then(|connection| {
             let fd = connection.fabric.fd()?;
@@ -89,7 +90,7 @@ impl Reactor {
         let Some(connection) = self.connections.remove(key) else { return };
         let info = connection.queue.connected();
         self.load().connections.fetch_sub(1, Ordering::Relaxed);
-        if info.as_ref().is_some_and(|info| !info.admin) {
+        if connection.counts_as_io {
             self.load().io_queues.fetch_sub(1, Ordering::Relaxed);
         }
         tracing::debug!(
@@ -198,6 +199,7 @@ impl Reactor {
     ) -> Key {
         let mut connection = Connection::new(fabric, queue, now);
         connection.told_connected = true;
+        connection.counts_as_io = true;
         connection.phase = Phase::Leaving { to };
         let key = self.connections.insert(connection);
         let registered = self.connections.get_mut(key).and_then(|connection| {
