@@ -1,11 +1,11 @@
-//! Queues and controllers over their lives: out of credit, aborted, silent, reset,
+//! Queues and controllers over their lives: moved between reactors, out of credit, aborted, silent, reset,
 //! more than there may be.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nvmeof_initiator::Options;
 use nvmeof_tests::config::{NQN, listener, ram, small, subsystem};
-use nvmeof_tests::{Daemon, Host, Pdu, Raw, Worker, options};
+use nvmeof_tests::{Daemon, GUARD, Host, Pdu, Raw, Worker, options};
 use nvmeof_wire::abort::Abort;
 use nvmeof_wire::fabrics::{PropertyGet, PropertySet, PropertySize};
 use nvmeof_wire::nvm::BlockIo;
@@ -14,6 +14,58 @@ use nvmeof_wire::properties::{CC_CSS_NVM, Cc, Csts, offset};
 use nvmeof_wire::tcp::{ICReq, IcParams};
 use nvmeof_wire::zerocopy::IntoBytes as _;
 use nvmeof_wire::{Sqe, Status};
+
+/// The number behind `key=` in a line of the log.
+fn number(line: &str, key: &str) -> u16 {
+    let value = line.split(' ').find_map(|word| word.strip_prefix(key)?.strip_prefix('='));
+    value.and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("no {key} in {line}"))
+}
+
+#[test]
+fn queues_move_to_an_idle_reactor_and_go_on() {
+    let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    if cpus < 2 {
+        println!("one CPU: nowhere to move to");
+        return;
+    }
+    let daemon = Daemon::start(&["reactors = \"0-1\"\nlog = \"debug\"\n", &small()].concat());
+    let options = Options { queues: 8, depth: 8, ..options(1) };
+    let mut host = Host::connect(&daemon.endpoint(NQN), &options);
+    // Its log is as far as its last word.
+    daemon.counts();
+    let connected = daemon.lines_with("queue connected");
+    assert_eq!(connected.len(), 8, "{}", daemon.log_text());
+    let on_one: Vec<u16> = connected
+        .iter()
+        .filter(|line| number(line, "reactor") == 1)
+        .map(|line| number(line, "qid"))
+        .collect();
+    assert!((2..=6).contains(&on_one.len()), "queues of reactor 1: {on_one:?}");
+    // Nothing is left on reactor 0 but the admin queue.
+    host.queues.retain(|queue| on_one.contains(&queue.qid()));
+    let wanted = on_one.len() / 2;
+    let mut round = 0;
+    let until = Instant::now() + GUARD;
+    while daemon.lines_with("connection moved").len() < wanted {
+        for _ in 0..host.queues.len() {
+            round += 1;
+            // The first queue does it; each gets its turn.
+            host.queues.rotate_left(1);
+            for len in [4096, 65536] {
+                host.write(1, round % 512 * 128, len, round);
+                host.check(1, round % 512 * 128, len, round);
+            }
+        }
+        host.controller.poll().expect("keep alive");
+        assert!(Instant::now() < until, "nothing moves\n{}", daemon.log_text());
+    }
+    for _ in 0..2 * host.queues.len() {
+        round += 1;
+        host.queues.rotate_left(1);
+        host.write(1, 0, 65536, round);
+        host.check(1, 0, 65536, round);
+    }
+}
 
 #[test]
 fn commands_out_of_credit_wait_alone_and_can_be_aborted() {
