@@ -30,6 +30,9 @@ pub fn run(bytes: &[u8]) {
         world.connect_admin(setup & 2 != 0);
         if setup & 4 == 0 {
             world.enable(0);
+            if setup & 32 != 0 {
+                world.arm_events(setup & 2 != 0);
+            }
             if setup & 8 == 0 {
                 world.connect_io(setup & 16 != 0);
             }

@@ -77,6 +77,20 @@ impl World {
         assert!(matches!(answer, Disposition::Respond(r) if r.cqe.status().is_success()));
     }
 
+    /// Asks for the events there are, and to be told of two.
+    pub(super) fn arm_events(&mut self, discovery: bool) {
+        let wanted = if discovery { 1 << 31 } else { 1 << 8 };
+        let set = Sqe::new(0x09, 0, 0).with_cdw10([0x0b, wanted]);
+        let link = &mut self.links[0];
+        let answer = link.queue.handle_command(&set, 0, self.now);
+        assert!(matches!(answer, Disposition::Respond(r) if r.cqe.status().is_success()));
+        for cid in [20, 21] {
+            let answer = link.queue.handle_command(&Sqe::new(0x0c, cid, 0), 0, self.now);
+            assert!(matches!(answer, Disposition::Held));
+            link.open.insert(cid, Open::Held);
+        }
+    }
+
     pub(super) fn connect_io(&mut self, without_flow_control: bool) {
         let bits = if without_flow_control { 4 } else { 0 };
         let connect = command::connect(&mut Input::new(&[bits]), 1).encode(0);
