@@ -1,6 +1,7 @@
 //! The running daemon: everything that lives from start to stop, and how it changes.
 
 use std::collections::BTreeMap;
+use std::io::Write as _;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -164,7 +165,9 @@ impl Server {
     pub(super) async fn log_counts(&self) {
         let counts = self.counts().await;
         let target = self.target.counts();
-        eprintln!(
+        // Nobody reads it if standard error is closed.
+        let _ = writeln!(
+            std::io::stderr(),
             "counts connections={} io_queues={} controllers={} requests={} waiting={} buffers={} \
              permits={} lost_permits={} buffer_memory={}",
             counts.connections,

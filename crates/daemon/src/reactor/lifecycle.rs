@@ -14,19 +14,17 @@ use super::slots::Key;
 
 impl Reactor {
     /// Takes a connection in.
-    pub(super) fn attach(&mut self, parked: Box<dyn ParkedQueue>, mut queue: Box<Queue>, now: u64) {
+    pub(super) fn attach(&mut self, parked: Box<dyn ParkedQueue>, queue: Box<Queue>, now: u64) {
         let peer = parked.peer();
         if self.draining.is_some() || self.stopping {
-            self.load().connections.fetch_sub(1, Ordering::Relaxed);
-            queue.handle_disconnect();
+            self.refuse(queue);
             return;
         }
         let fabric = match parked.unpark(&self.pool) {
             Ok(fabric) => fabric,
             Err(error) => {
                 tracing::warn!(peer, %error, "connection refused");
-                self.load().connections.fetch_sub(1, Ordering::Relaxed);
-                queue.handle_disconnect();
+                self.refuse(queue);
                 return;
             }
         };
@@ -48,12 +46,30 @@ impl Reactor {
         self.mark_dirty(key);
     }
 
+    /// Takes a connection that cannot be served off the load it was counted in when it was placed.
+    fn refuse(&self, mut queue: Box<Queue>) {
+        self.load().connections.fetch_sub(1, Ordering::Relaxed);
+        if queue.connected().is_some_and(|info| !info.admin) {
+            self.load().io_queues.fetch_sub(1, Ordering::Relaxed);
+        }
+        queue.handle_disconnect();
+    }
+
     /// Starts a connection's end: nothing new begins for it, and the fabric gives back what it
     /// holds before it says `Closed`.
     pub(super) fn begin_close(&mut self, key: Key, why: CloseReason, now: u64) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         if !connection.is_live() {
             return;
+        }
+        if let Some(info) = connection.queue.connected() {
+            tracing::debug!(
+                reactor = self.index,
+                qid = info.qid,
+                cntlid = info.cntlid,
+                reason = %why,
+                "queue closes"
+            );
         }
         connection.phase = Phase::Closing;
         connection.queue.handle_disconnect();
@@ -88,18 +104,10 @@ impl Reactor {
     pub(super) fn closed(&mut self, key: Key, reason: &CloseReason, now: u64) {
         self.begin_close(key, reason.clone(), now);
         let Some(connection) = self.connections.remove(key) else { return };
-        let info = connection.queue.connected();
         self.load().connections.fetch_sub(1, Ordering::Relaxed);
         if connection.counts_as_io {
             self.load().io_queues.fetch_sub(1, Ordering::Relaxed);
         }
-        tracing::debug!(
-            reactor = self.index,
-            qid = info.as_ref().map(|info| info.qid),
-            cntlid = info.as_ref().map(|info| info.cntlid),
-            %reason,
-            "connection closed"
-        );
         if let CloseReason::Protocol(_) | CloseReason::Timeout(_) = reason {
             tracing::warn!(%reason, "connection ended for its host's fault");
         }

@@ -53,7 +53,7 @@ impl Rig {
     }
 
     pub(super) fn seeded(seed: u64) -> Self {
-        let budget = if seed % 2 == 0 { Some(2 << 20) } else { None };
+        let budget = if seed.is_multiple_of(2) { Some(2 << 20) } else { None };
         let rig = Self::build(budget, seed);
         rig.faults.set_plan(FaultPlan { seed, errors: 50, reorder: true, ..FaultPlan::default() });
         rig
