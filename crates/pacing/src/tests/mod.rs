@@ -370,6 +370,70 @@ fn credit_granted_to_a_core_that_no_longer_wants_it_goes_on() {
 }
 
 #[test]
+fn a_core_whose_last_command_was_cancelled_is_out_of_the_line_at_once() {
+    let mut machine = Machine::new(3, 1, 512 * 1024, 256 * KIB);
+    machine.enqueue(0, 0, 256 * KIB);
+    machine.enqueue(0, 0, 256 * KIB);
+    machine.turn(0);
+    for core in 1..3 {
+        machine.enqueue(core, 0, 256 * KIB);
+        machine.enqueue(core, 0, 256 * KIB);
+        assert_eq!(machine.turn(core), 1, "the floor");
+    }
+    assert!(machine.cancel(1, 0));
+    // Core 1 has no turn before the credit comes.
+    machine.end_one(0, 0);
+    let woken = |core: usize| machine.cores[core].woken.load(std::sync::atomic::Ordering::Relaxed);
+    assert!(!woken(1) && woken(2));
+    machine.drain();
+}
+
+#[test]
+fn credit_that_one_core_waits_for_is_not_taken_past_it() {
+    let mut machine = Machine::new(3, 1, 512 * 1024, 256 * KIB);
+    for _ in 0..4 {
+        machine.enqueue(0, 0, 128 * KIB);
+    }
+    assert_eq!(machine.turn(0), 4);
+    machine.enqueue(1, 0, 64 * KIB);
+    machine.enqueue(1, 0, 256 * KIB);
+    assert_eq!(machine.turn(1), 1, "the floor");
+    machine.enqueue(2, 0, 64 * KIB);
+    assert_eq!(machine.turn(2), 1, "the floor");
+    // Half of what core 1 waits for is free: too little for it, enough for core 2.
+    machine.finish_one(0, 0);
+    machine.enqueue(2, 0, 64 * KIB);
+    assert_eq!(machine.turn(2), 0, "core 1 was first");
+    machine.finish_one(0, 0);
+    assert!(machine.cores[1].waiting.is_empty() && !machine.cores[2].waiting.is_empty());
+    machine.finish_one(0, 0);
+    assert!(machine.cores[2].waiting.is_empty());
+    machine.drain();
+}
+
+/// A flow that sends one large command at a time, and so is never in line for long, gets no more
+/// than one that always has small ones waiting.
+#[test]
+fn a_flow_that_comes_and_goes_takes_its_debt_along() {
+    let mut pacer = Pacer::new(Vec::new(), PacerConfig::default());
+    let (one, many) = (pacer.add_flow(1), pacer.add_flow(1));
+    let mut charged = [0i64; 2];
+    for _ in 0..16 {
+        pacer.enqueue(many, Cost::data(4 * KIB), 1).unwrap();
+    }
+    pacer.enqueue(one, Cost::data(1024 * KIB), 0).unwrap();
+    for _ in 0..10_000 {
+        let (token, permit) = pacer.next(0).unwrap();
+        let (flow, cost) = (permit.flow(), permit.cost());
+        charged[usize::try_from(token).unwrap()] += i64::from(cost.bytes);
+        pacer.release(permit, Outcome::Completed, 0);
+        pacer.enqueue(flow, cost, token).unwrap();
+    }
+    let bound = 3 * i64::from(RoundRobin::QUANTUM) + 2 * i64::from(1024 * KIB);
+    assert!((charged[0] - charged[1]).abs() <= bound, "{charged:?}");
+}
+
+#[test]
 fn a_core_that_goes_away_gives_its_credit_back() {
     let mut machine = Machine::new(2, 1, 512 * 1024, 256 * KIB);
     machine.enqueue(0, 0, 256 * KIB);
