@@ -644,3 +644,30 @@ fn a_file_that_cannot_be_read_is_told() {
     let error = super::Config::load(missing).unwrap_err().to_string();
     assert!(error.starts_with("/nowhere/target.toml: cannot read it: "), "{error}");
 }
+
+/// Whatever stands in the file, it is taken or refused with a reason at a place in it.
+#[test]
+fn a_config_cut_short_or_garbled_is_refused_with_a_reason() {
+    let example = include_str!("../../../../../configs/target.toml");
+    let lines = example.lines().count();
+    let check = |text: &str| {
+        let Err(error) = parse(text) else { return };
+        assert!(!error.problems.is_empty(), "{text}");
+        for problem in &error.problems {
+            assert!(!problem.what.is_empty());
+            let (line, column) = problem.position.unwrap_or((1, 1));
+            assert!((1..=lines + 1).contains(&line) && column >= 1, "{problem}");
+        }
+    };
+    let plain: String = example
+        .lines()
+        .filter(|line| !line.starts_with('#') && !line.is_empty())
+        .map(|line| format!("{line}\n"))
+        .collect();
+    for end in 0..plain.len() {
+        check(&plain[..end]);
+        for wrong in ["\"", "=", "[", "ä", "\n", "0"] {
+            check(&format!("{}{wrong}{}", &plain[..end], &plain[end + 1..]));
+        }
+    }
+}
