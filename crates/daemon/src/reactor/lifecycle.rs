@@ -17,14 +17,14 @@ impl Reactor {
     pub(super) fn attach(&mut self, parked: Box<dyn ParkedQueue>, queue: Box<Queue>, now: u64) {
         let peer = parked.peer();
         if self.draining.is_some() || self.stopping {
-            self.refuse(queue);
+            self.refuse(*queue);
             return;
         }
         let fabric = match parked.unpark(&self.pool) {
             Ok(fabric) => fabric,
             Err(error) => {
                 tracing::warn!(peer, %error, "connection refused");
-                self.refuse(queue);
+                self.refuse(*queue);
                 return;
             }
         };
@@ -47,7 +47,7 @@ impl Reactor {
     }
 
     /// Takes a connection that cannot be served off the load it was counted in when it was placed.
-    fn refuse(&self, mut queue: Box<Queue>) {
+    fn refuse(&self, mut queue: Queue) {
         self.load().connections.fetch_sub(1, Ordering::Relaxed);
         if queue.connected().is_some_and(|info| !info.admin) {
             self.load().io_queues.fetch_sub(1, Ordering::Relaxed);
