@@ -137,9 +137,13 @@ impl<B: AsRef<[u8]>, P> Request<B, P> {
         }
     }
 
-    /// Bytes the pacer has to account for: what will be held in buffers.
+    /// Bytes the pacer has to account for: what will be held in buffers of the shared pool. Data
+    /// that came in the capsule is in its queue's own reserve and waits for nobody.
     pub fn cost(&self) -> u64 {
+        let came_along = matches!(self.stage, Stage::Waiting { inline: Some(_) });
         match self.io.kind {
+            IoKind::Write | IoKind::Deallocate { .. } if came_along => 0,
+            IoKind::Compare if came_along => self.io.len,
             IoKind::Read | IoKind::Write | IoKind::Verify => self.io.len,
             IoKind::Compare => self.io.len.saturating_mul(2),
             IoKind::Deallocate { ranges } => range_list_len(ranges),

@@ -19,7 +19,7 @@ use super::apply::target_spec;
 use super::devices::{Devices, close};
 use super::place::{node_of, rebalance};
 use crate::config::{Config, Fabric, Listener, Pacing, Problem};
-use crate::limits::Limits;
+use crate::limits::{Limits, raise_open_files};
 use crate::reactor::mailbox::{Counts, Message, Sender, mailbox};
 use crate::reactor::{Handle, Load, Plan, spawn};
 
@@ -62,6 +62,9 @@ impl Server {
     pub(super) async fn start(config: Config) -> anyhow::Result<Self> {
         let limits = &config.limits;
         tracing::info!("{limits}");
+        if let Err(error) = raise_open_files(limits) {
+            tracing::warn!(%error, "cannot raise the limit of open files (ulimit -n)");
+        }
         let pool = SharedPool::new(limits.pool()).context("cannot set up the buffer pool")?;
         let target = Target::new(limits.nvmf());
         let (threads, reactors) = start_reactors(&config, &pool, &target)?;
@@ -358,8 +361,7 @@ fn start_reactors(
 /// The budget the cores share under `buffer-credit`.
 fn shared_credit(config: &Config) -> anyhow::Result<Option<Arc<SharedCredit>>> {
     let Pacing::BufferCredit { budget } = config.pacing else { return Ok(None) };
-    // Compare holds the host's data and the medium's.
-    let largest = config.limits.settings.max_transfer.saturating_mul(2);
+    let largest = config.limits.largest_cost();
     let config = CreditConfig { budget, largest, cores: config.reactors.len() };
     Ok(Some(BufferCredit::shared(config)?))
 }

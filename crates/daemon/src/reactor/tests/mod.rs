@@ -168,6 +168,24 @@ fn commands_without_data_and_new_hosts_do_not_wait_behind_data() {
 }
 
 #[test]
+fn data_that_came_in_a_capsule_does_not_wait_for_the_budget() {
+    let mut rig = Rig::new(Some(64 * u64::from(KIB)));
+    let host = rig.connect_io();
+    rig.faults.hold();
+    host.read(1, 0, 64 * KIB);
+    host.read(2, 0, 64 * KIB);
+    rig.settle();
+    host.write_in_capsule(3, 0, &pattern(9, 4 * KIB));
+    rig.settle();
+    let counts = rig.counts();
+    assert_eq!((counts.permits, counts.waiting), (2, 1));
+    rig.faults.release();
+    rig.settle();
+    assert_eq!(host.statuses().len(), 3);
+    rig.finish([host]);
+}
+
+#[test]
 fn abort_takes_out_a_command_that_waits_and_not_one_that_runs() {
     let mut rig = Rig::new(Some(64 * u64::from(KIB)));
     let (admin, host) = rig.connect_both();
