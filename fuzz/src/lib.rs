@@ -5,6 +5,7 @@
 //! that they get deep, and each may leave that order at any step.
 #![forbid(unsafe_code)]
 
+pub mod initiator;
 pub mod input;
 pub mod pdu_stream;
 pub mod sqe;

@@ -6,7 +6,7 @@
 //! operations come back exactly once, `Closed` is the last event, what the target sends is well formed
 //! and in order, and no buffer is missing at the end.
 
-mod host;
+pub(crate) mod host;
 mod world;
 
 use std::rc::Rc;

@@ -25,6 +25,7 @@ struct Target {
 
 const TARGETS: &[Target] = &[
     Target { name: "pdu_stream", about: "a host's bytes into a TCP queue of ours", max_len: 512 },
+    Target { name: "initiator", about: "a target's bytes into our host's side", max_len: 256 },
     Target {
         name: "sqe",
         about: "commands and their data into the queues of a target",

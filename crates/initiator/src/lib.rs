@@ -51,6 +51,9 @@ pub use error::{CommandError, Error};
 pub use fabric::{Command, Completed, RejectReason, Rejected, Transfer};
 pub use options::Options;
 pub use queue::{Io, IoKind, IoQueue};
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub use tcp::fuzzing;
 
 /// Most commands one I/O queue can have outstanding, whatever the controller allows.
 pub const MAX_QUEUE_DEPTH: usize = tcp::MAX_SLOTS;

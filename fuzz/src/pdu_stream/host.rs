@@ -195,7 +195,7 @@ impl Host {
 }
 
 /// Checks the digests and the padding, and gives the data.
-fn check_digests<'a>(head: &PduHead, pdu: &'a [u8]) -> &'a [u8] {
+pub(crate) fn check_digests<'a>(head: &PduHead, pdu: &'a [u8]) -> &'a [u8] {
     let hlen = usize::from(head.hlen);
     if head.hdgst {
         let digest = u32::from_le_bytes(*pdu[hlen..].first_chunk().expect("a digest"));
@@ -215,7 +215,7 @@ fn view<T: FromBytes>(pdu: &[u8]) -> T {
     T::read_from_prefix(pdu).expect("the length was checked").0
 }
 
-pub(super) fn crc32c(bytes: &[u8]) -> u32 {
+pub(crate) fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(bytes)
 }
 
@@ -240,7 +240,7 @@ struct Tables {
 }
 
 /// Gives `len` bytes that differ from place to place and from seed to seed.
-pub(super) fn with_pattern<R>(len: usize, seed: u8, then: impl FnOnce(&[u8]) -> R) -> R {
+pub(crate) fn with_pattern<R>(len: usize, seed: u8, then: impl FnOnce(&[u8]) -> R) -> R {
     let from = usize::from(seed);
     TABLES.with(|tables| then(&tables.pattern[from..from + len]))
 }
@@ -250,7 +250,7 @@ fn is_zero(bytes: &[u8]) -> bool {
 }
 
 /// A PDU as bytes: header, digest, padding, data, digest.
-pub(super) fn assemble<H: IntoBytes + Immutable>(
+pub(crate) fn assemble<H: IntoBytes + Immutable>(
     framing: Framing,
     header: &H,
     data: &[u8],

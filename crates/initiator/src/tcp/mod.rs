@@ -7,6 +7,8 @@
 //! | [`socket`] | the non-blocking socket |
 
 mod engine;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod receive;
 mod send;
 mod slots;

@@ -1,0 +1,80 @@
+//! A connection without its socket, for the fuzz target `initiator`.
+
+use std::io::IoSlice;
+
+use nvmeof_wire::tcp::IcParams;
+
+use super::engine::Engine;
+use super::send::MAX_PIECES;
+use crate::{Command, Completed, Rejected};
+
+/// The host's side of a connection after ICResp.
+#[derive(Debug)]
+pub struct Host(Engine);
+
+impl Host {
+    /// For `depth` commands, with what ICResp granted; `in_capsule` bytes fit behind a command.
+    #[must_use]
+    pub fn new(depth: u16, granted: IcParams, in_capsule: u32) -> Self {
+        Self(Engine::new(depth, granted, in_capsule))
+    }
+
+    /// Puts a command in line to be sent.
+    ///
+    /// # Errors
+    /// The command, if it is not taken.
+    pub fn submit(&mut self, command: Command) -> Result<(), Rejected> {
+        self.0.submit(command, u64::MAX)
+    }
+
+    /// Takes in bytes as they come from a socket.
+    ///
+    /// # Errors
+    /// The connection cannot go on; the H2CTermReq to send, if there is one.
+    pub fn receive(
+        &mut self,
+        mut bytes: &[u8],
+        done: &mut Vec<Completed>,
+    ) -> Result<(), Option<Vec<u8>>> {
+        while !bytes.is_empty() {
+            let mut read = 0;
+            for target in &mut self.0.targets() {
+                let len = target.len().min(bytes.len());
+                let (now, rest) = bytes.split_at(len);
+                target[..len].copy_from_slice(now);
+                bytes = rest;
+                read += len;
+            }
+            self.0.received(read, done).map_err(|fatal| Engine::term_req(&fatal))?;
+        }
+        Ok(())
+    }
+
+    /// Sends `most` bytes of what is in line, at most.
+    pub fn send(&mut self, most: usize, done: &mut Vec<Completed>) -> Vec<u8> {
+        let mut sent = Vec::new();
+        while self.0.has_output() && sent.len() < most {
+            let before = sent.len();
+            let mut pieces = [IoSlice::new(&[]); MAX_PIECES];
+            let count = self.0.sources(&mut pieces);
+            for piece in &pieces[..count] {
+                let room = most - sent.len();
+                sent.extend_from_slice(&piece[..piece.len().min(room)]);
+            }
+            let len = sent.len() - before;
+            self.0.sent(len, done);
+        }
+        sent
+    }
+
+    /// Commands outstanding.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.0.slots().in_flight()
+    }
+
+    /// Ends every command.
+    pub fn close(&mut self, done: &mut Vec<Completed>) {
+        self.0.fail_all(0, done);
+    }
+}
