@@ -71,10 +71,15 @@ machine_up() {
 # --- connecting --------------------------------------------------------------------------------
 
 # Connects to a subsystem: connect NQN [nvme-cli options...]
+#
+# The keep-alive timeout is long unless the caller says otherwise: a host that disconnects sends no
+# keep-alive any more while it removes its namespaces, which on a busy machine takes longer than
+# the usual five seconds; the target then rightly ends it, and the host waits a minute for an answer.
 connect() {
     local nqn=$1
     shift
-    nvme connect -t tcp -a "$ADDRESS" -s "$PORT" -n "$nqn" -q "$HOST_NQN" -I "$HOST_ID" "$@"
+    nvme connect -t tcp -a "$ADDRESS" -s "$PORT" -n "$nqn" -q "$HOST_NQN" -I "$HOST_ID" \
+        --keep-alive-tmo=30 "$@"
     wait_for 10 controller_live "$nqn"
 }
 

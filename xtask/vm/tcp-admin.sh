@@ -203,7 +203,7 @@ part_features() {
     local dev
     dev=/dev/$(controller_of "$DEMO")
     assert_has "number of queues" "$(nvme get-feature "$dev" -f 7)" 'value:0x[0-9a-f]{8}'
-    assert_has "keep-alive timer" "$(nvme get-feature "$dev" -f 0x0f)" '[Vv]alue:0x0*1388'
+    assert_has "keep-alive timer" "$(nvme get-feature "$dev" -f 0x0f)" '[Vv]alue:0x0*7530'
     assert_has "async events" "$(nvme get-feature "$dev" -f 0x0b)" 'value:0x[0-9a-f]*[1-9a-f]'
     if [ "$TARGET" = ours ]; then
         local fid

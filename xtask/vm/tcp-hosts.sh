@@ -37,10 +37,10 @@ part_host_dies() {
     sed -i 's/address = "127.0.0.1"/address = "0.0.0.0"/' /run/target.d/00-head
     DAEMON_PREFIX="ip netns exec far" daemon_start
     before=$(daemon_sizes)
-    ADDRESS=10.77.0.2 connect "$DEMO" --keep-alive-tmo=3 --reconnect-delay=1 --ctrl-loss-tmo=120
+    ADDRESS=10.77.0.2 connect "$DEMO" --keep-alive-tmo=5 --reconnect-delay=1 --ctrl-loss-tmo=120
     [ "$(daemon_count connections)" -ge 2 ] || fail "the daemon counts no connections"
     ip link set near0 down
-    local deadline=$((SECONDS + 20))
+    local deadline=$((SECONDS + 30))
     until [ "$(daemon_sizes)" = "$before" ]; do
         [ "$SECONDS" -lt "$deadline" ] || fail "a dead host's state stays: $(daemon_sizes), not $before"
         sleep 0.5

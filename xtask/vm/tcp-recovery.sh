@@ -23,7 +23,7 @@ part_reconnect() {
 
 # SIGKILL amid writes to a file-backed namespace, three seconds of nobody, then a new daemon.
 part_kill_restart() {
-    connect "$DEMO" --reconnect-delay=1 --ctrl-loss-tmo=60 --keep-alive-tmo=5
+    connect "$DEMO" --reconnect-delay=1 --ctrl-loss-tmo=60 --keep-alive-tmo=10
     local dev pid
     dev=$(ns_wait "$DEMO" 4)
     dmesg -C
@@ -47,7 +47,7 @@ part_kill_restart() {
 
 # The same for hosts that are idle: keep-alive alone has to find out, and the namespaces stay the same.
 part_kill_idle() {
-    connect "$DEMO" --reconnect-delay=1 --ctrl-loss-tmo=60 --keep-alive-tmo=5
+    connect "$DEMO" --reconnect-delay=1 --ctrl-loss-tmo=60 --keep-alive-tmo=10
     local dev before
     dev=$(ns_wait "$DEMO" 4)
     ns_wait "$DEMO" 5 >/dev/null
@@ -66,7 +66,7 @@ part_kill_idle() {
 
 # SIGTERM amid I/O: what was taken in is finished, the exit code is 0, and the host comes back.
 part_stop_drains() {
-    connect "$DEMO" --reconnect-delay=1 --ctrl-loss-tmo=60 --keep-alive-tmo=5
+    connect "$DEMO" --reconnect-delay=1 --ctrl-loss-tmo=60 --keep-alive-tmo=10
     local dev pid
     dev=$(ns_wait "$DEMO" 4)
     verify_io "$dev" 16k 24m --rate_iops=200 &
