@@ -29,6 +29,7 @@
 #![forbid(unsafe_code)]
 
 mod chain;
+mod config;
 mod lanes;
 pub mod order;
 mod pacer;
@@ -38,6 +39,10 @@ mod sync;
 #[cfg(test)]
 mod tests;
 
+pub use config::{
+    Pace, PolicyConfig, PrototypeConfig, PrototypePacer, PrototypePool, PrototypeTuner,
+    TokenBucketConfig,
+};
 pub use lanes::FlowId;
 pub use order::{Order, RoundRobin};
 pub use pacer::{Counts, Pacer, PacerConfig, TooLarge};
