@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use nvmeof_pacing::policy::{self, CreditConfig, Policy};
-use nvmeof_pacing::{BufferCredit, Cost, FlowId, Outcome, Pacer, PacerConfig, Permit};
+use nvmeof_pacing::{BufferCredit, Cost, FlowConfig, FlowId, Outcome, Pacer, PacerConfig, Permit};
 
 const MIB: u64 = 1 << 20;
 const IO: Cost = Cost::data(4096);
@@ -35,7 +35,7 @@ fn uncontended(c: &mut Criterion) {
     for (name, policies) in policies() {
         group.bench_function(name, |bench| {
             let mut pacer = Pacer::new(policies(), PacerConfig::default());
-            let flow = pacer.add_flow(1);
+            let flow = pacer.add_flow(FlowConfig::weight(1));
             bench.iter(|| {
                 pacer.enqueue(flow, black_box(IO), 7).expect("it fits");
                 let (token, permit) = pacer.next(1).expect("it starts");
@@ -47,7 +47,7 @@ fn uncontended(c: &mut Criterion) {
         // use is laid open for other cores after every command. The worst case, queue depth 1.
         group.bench_function(format!("{name}, two turns"), |bench| {
             let mut pacer = Pacer::new(policies(), PacerConfig::default());
-            let flow = pacer.add_flow(1);
+            let flow = pacer.add_flow(FlowConfig::weight(1));
             bench.iter(|| {
                 pacer.enqueue(flow, black_box(IO), 7).expect("it fits");
                 let (token, permit) = pacer.next(1).expect("it starts");
@@ -103,7 +103,7 @@ fn flows(c: &mut Criterion) {
         bench.iter_batched(
             || (),
             |()| {
-                let flow = pacer.add_flow(1);
+                let flow = pacer.add_flow(FlowConfig::weight(1));
                 for token in 0..32 {
                     pacer.enqueue(flow, IO, token).expect("it fits");
                 }
@@ -140,7 +140,7 @@ fn start_with(policies: Vec<Box<dyn Policy>>, flows: usize, cost: Cost) -> (Pace
 fn filled(policies: Vec<Box<dyn Policy>>, flows: usize, cost: Cost, each: usize) -> Pacer {
     let mut pacer = Pacer::new(policies, PacerConfig { flow_depth: each + 1 });
     for _ in 0..flows {
-        let flow = pacer.add_flow(1);
+        let flow = pacer.add_flow(FlowConfig::weight(1));
         for _ in 0..each {
             pacer.enqueue(flow, cost, 7).expect("it fits");
         }

@@ -1,8 +1,8 @@
 //! A chain of policies that grants all or nothing.
 
+use crate::Nanos;
 use crate::permit::Outcome;
-use crate::policy::{Admission, Grants, MAX_POLICIES, Policy};
-use crate::{Cost, Nanos};
+use crate::policy::{Admission, Ask, Done, Grants, MAX_POLICIES, Policy};
 
 #[derive(Debug)]
 pub(crate) struct Chain {
@@ -23,35 +23,30 @@ impl Chain {
         self.largest
     }
 
-    /// Grants of every policy, or of none; then `until` says when it is worth asking again, if
-    /// that is known.
+    /// Grants of every policy, or of none and why not.
     #[inline]
-    pub(crate) fn admit(
-        &mut self,
-        cost: Cost,
-        now: Nanos,
-        until: &mut Option<Nanos>,
-    ) -> Option<Grants> {
+    pub(crate) fn admit(&mut self, ask: &Ask, now: Nanos) -> Result<Grants, Refusal> {
         let mut grants = Grants::default();
         for (at, policy) in self.policies.iter_mut().enumerate() {
-            match policy.admit(cost, now) {
+            let refusal = match policy.admit(ask, now) {
                 Admission::Granted(grant) => {
                     grants.set(at, grant);
                     continue;
                 }
-                Admission::AfterRelease => *until = None,
-                Admission::At(when) => *until = Some(when),
-            }
-            self.back_out(at, cost, grants, now);
-            return None;
+                Admission::AfterRelease => Refusal::Until(None),
+                Admission::At(when) => Refusal::Until(Some(when)),
+                Admission::NotThisDevice => Refusal::ThisDevice,
+            };
+            self.back_out(at, ask, grants, now);
+            return Err(refusal);
         }
-        Some(grants)
+        Ok(grants)
     }
 
     #[inline]
-    pub(crate) fn release(&mut self, cost: Cost, grants: Grants, outcome: Outcome, now: Nanos) {
+    pub(crate) fn release(&mut self, done: &Done, grants: Grants, now: Nanos) {
         for (at, policy) in self.policies.iter_mut().enumerate() {
-            policy.release(cost, grants.get(at), outcome, now);
+            policy.release(done, grants.get(at), now);
         }
     }
 
@@ -66,14 +61,30 @@ impl Chain {
     /// Policy `refused` said no: those before it take back their grants, and none but it keeps
     /// anything for a command that will not start yet.
     #[cold]
-    fn back_out(&mut self, refused: usize, cost: Cost, grants: Grants, now: Nanos) {
+    fn back_out(&mut self, refused: usize, ask: &Ask, grants: Grants, now: Nanos) {
+        let withdrawn = Done {
+            cost: ask.cost,
+            device: ask.device,
+            outcome: Outcome::Withdrawn,
+            started: now,
+            landed: None,
+        };
         for (at, policy) in self.policies.iter_mut().enumerate() {
             if at < refused {
-                policy.release(cost, grants.get(at), Outcome::Withdrawn, now);
+                policy.release(&withdrawn, grants.get(at), now);
             }
             if at != refused {
                 policy.rest();
             }
         }
     }
+}
+
+/// Why a chain did not grant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// Nothing starts before this time, or before a release if it is not known.
+    Until(Option<Nanos>),
+    /// Only this device is not served now.
+    ThisDevice,
 }

@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU32;
 
-use crate::Cost;
+use crate::{Cost, Nanos};
 
 /// A flow: what is served fairly against the others, as one host's use of one namespace. Names a
 /// slot and its generation, so a flow that was removed is never mistaken for its successor.
@@ -34,6 +34,43 @@ impl FlowId {
     }
 }
 
+/// What a flow is to pacing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct FlowConfig {
+    /// Its share against others; 0 counts as 1.
+    pub weight: u16,
+    /// The device it uses, any number: flows with equal numbers share a device.
+    pub device: u32,
+}
+
+impl FlowConfig {
+    /// A flow of this weight on device 0.
+    #[must_use]
+    pub const fn weight(weight: u16) -> Self {
+        Self { weight, device: 0 }
+    }
+}
+
+/// What is known of one flow; see [`Pacer::flow_stats`](crate::Pacer::flow_stats).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct FlowStats {
+    /// Commands waiting for admission now.
+    pub waiting: u32,
+    /// Commands with data in flight now.
+    pub in_flight: u32,
+    /// Bytes in flight now.
+    pub bytes_in_flight: u64,
+    /// Commands with data started since the flow was added.
+    pub granted: u64,
+    /// Bytes of the commands started since the flow was added.
+    pub granted_bytes: u64,
+    /// Of `granted`, those that are over.
+    pub over: u64,
+    /// Time the ones that are over were in flight, in ns, added up: divided by `over` the mean hold
+    /// time.
+    pub held: u64,
+}
+
 /// A waiting command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Waiting {
@@ -49,6 +86,7 @@ pub(crate) struct Lanes {
     lanes: Vec<Lane>,
     vacant: Vec<u32>,
     express: List,
+    small: List,
     flows: usize,
     flow_depth: usize,
 }
@@ -59,7 +97,10 @@ struct Lane {
     /// The flow that has this lane, or had it last.
     flow: FlowId,
     live: bool,
-    weight: u16,
+    /// Kept out of the order since its device takes nothing more now.
+    parked: bool,
+    config: FlowConfig,
+    stats: FlowStats,
 }
 
 impl Lanes {
@@ -69,26 +110,30 @@ impl Lanes {
             lanes: Vec::new(),
             vacant: Vec::new(),
             express: List::EMPTY,
+            small: List::EMPTY,
             flows: 0,
             flow_depth,
         }
     }
 
     /// Adds a flow and makes room for its commands.
-    pub(crate) fn add(&mut self, weight: u16) -> FlowId {
+    pub(crate) fn add(&mut self, config: FlowConfig) -> FlowId {
+        let config = FlowConfig { weight: config.weight.max(1), ..config };
         self.flows += 1;
         let room = self.flows * self.flow_depth;
         self.entries.entries.reserve(room.saturating_sub(self.entries.entries.len()));
         if let Some(slot) = self.vacant.pop() {
             let lane = &mut self.lanes[slot as usize];
             lane.live = true;
-            lane.weight = weight;
+            lane.config = config;
+            lane.stats = FlowStats::default();
             lane.flow = lane.flow.successor();
             return lane.flow;
         }
         let slot = u32::try_from(self.lanes.len()).unwrap_or(u32::MAX);
         let flow = FlowId::first(slot);
-        self.lanes.push(Lane { list: List::EMPTY, flow, live: true, weight });
+        let stats = FlowStats::default();
+        self.lanes.push(Lane { list: List::EMPTY, flow, live: true, parked: false, config, stats });
         self.vacant.reserve(self.lanes.len() - self.vacant.len());
         flow
     }
@@ -125,10 +170,10 @@ impl Lanes {
         was_empty
     }
 
-    /// The cost of the first command of a lane, which must not be empty.
+    /// The first command of a lane, which must not be empty.
     #[inline]
-    pub(crate) fn first(&self, slot: u32) -> Cost {
-        self.entries.entries[self.lanes[slot as usize].list.head as usize].waiting.cost
+    pub(crate) fn first(&self, slot: u32) -> Waiting {
+        self.entries.entries[self.lanes[slot as usize].list.head as usize].waiting
     }
 
     /// Takes the first command of a lane, which must not be empty; true if it was the last.
@@ -150,6 +195,29 @@ impl Lanes {
         self.express.push(&mut self.entries, waiting);
     }
 
+    /// Puts a small command among those that are taken before any lane's.
+    #[inline]
+    pub(crate) fn push_small(&mut self, waiting: Waiting) {
+        assert!(
+            self.is_live(waiting.flow),
+            "{:?} was removed: nothing may be enqueued on it",
+            waiting.flow
+        );
+        self.small.push(&mut self.entries, waiting);
+    }
+
+    /// The first small command.
+    #[inline]
+    pub(crate) fn first_small(&self) -> Option<Waiting> {
+        (self.small.head != NIL).then(|| self.entries.entries[self.small.head as usize].waiting)
+    }
+
+    /// Takes the first small command; there must be one.
+    #[inline]
+    pub(crate) fn pop_small(&mut self) -> Waiting {
+        self.small.pop(&mut self.entries)
+    }
+
     #[inline]
     pub(crate) fn pop_express(&mut self) -> Option<Waiting> {
         if self.express.head == NIL {
@@ -168,6 +236,9 @@ impl Lanes {
         if self.express.remove(&mut self.entries, is_it).is_some() {
             return Some(LaneState::Unchanged);
         }
+        if self.small.remove(&mut self.entries, is_it).is_some() {
+            return Some(LaneState::Unchanged);
+        }
         let list = &mut self.lanes[flow.slot() as usize].list;
         list.remove(&mut self.entries, is_it)?;
         Some(if list.head == NIL { LaneState::Emptied } else { LaneState::Unchanged })
@@ -179,6 +250,9 @@ impl Lanes {
         while let Some(waiting) = self.express.remove(&mut self.entries, |w| w.flow == flow) {
             tokens.push(waiting.token);
         }
+        while let Some(waiting) = self.small.remove(&mut self.entries, |w| w.flow == flow) {
+            tokens.push(waiting.token);
+        }
         let mut had_any = false;
         let lane = &mut self.lanes[flow.slot() as usize];
         while lane.list.head != NIL {
@@ -188,8 +262,75 @@ impl Lanes {
         (tokens, had_any)
     }
 
-    pub(crate) fn weight(&self, flow: FlowId) -> u16 {
-        self.lanes[flow.slot() as usize].weight
+    pub(crate) fn config(&self, slot: u32) -> FlowConfig {
+        self.lanes[slot as usize].config
+    }
+
+    pub(crate) fn set_weight(&mut self, flow: FlowId, weight: u16) {
+        self.lane(flow).config.weight = weight.max(1);
+    }
+
+    /// Keeps a lane out of the order until [`Lanes::unpark`].
+    pub(crate) fn park(&mut self, slot: u32) {
+        self.lanes[slot as usize].parked = true;
+    }
+
+    /// A lane that was parked and has something waiting: true, once.
+    pub(crate) fn unpark(&mut self, slot: u32) -> bool {
+        let lane = &mut self.lanes[slot as usize];
+        std::mem::take(&mut lane.parked) && lane.list.head != NIL
+    }
+
+    pub(crate) fn is_parked(&self, slot: u32) -> bool {
+        self.lanes[slot as usize].parked
+    }
+
+    /// The lanes of live flows that have something waiting.
+    pub(crate) fn backlogged(&self) -> impl Iterator<Item = u32> + '_ {
+        let slots = 0..u32::try_from(self.lanes.len()).unwrap_or(u32::MAX);
+        slots.filter(|slot| self.lanes[*slot as usize].list.head != NIL)
+    }
+
+    /// The lane numbers of live flows, with what they are.
+    pub(crate) fn live(&self) -> impl Iterator<Item = (u32, FlowConfig)> + '_ {
+        let slots = 0..u32::try_from(self.lanes.len()).unwrap_or(u32::MAX);
+        slots.zip(&self.lanes).filter(|(_, lane)| lane.live).map(|(slot, lane)| (slot, lane.config))
+    }
+
+    /// The most bytes of a command that waits; 0 if none does.
+    pub(crate) fn largest_waiting(&self) -> u32 {
+        let lists = self.lanes.iter().map(|lane| lane.list).chain([self.small]);
+        lists.flat_map(|list| self.entries.iter(list)).map(|w| w.cost.bytes).max().unwrap_or(0)
+    }
+
+    /// The figures of a flow, with what waits counted.
+    pub(crate) fn stats(&self, flow: FlowId) -> Option<FlowStats> {
+        if !self.is_live(flow) {
+            return None;
+        }
+        let lane = &self.lanes[flow.slot() as usize];
+        let of_flow = |list: List| self.entries.iter(list).filter(|w| w.flow == flow).count();
+        let waiting = of_flow(lane.list) + of_flow(self.express) + of_flow(self.small);
+        Some(FlowStats { waiting: u32::try_from(waiting).unwrap_or(u32::MAX), ..lane.stats })
+    }
+
+    #[inline]
+    pub(crate) fn count_start(&mut self, flow: FlowId, bytes: u32) {
+        let stats = &mut self.lanes[flow.slot() as usize].stats;
+        stats.in_flight += 1;
+        stats.bytes_in_flight += u64::from(bytes);
+        stats.granted += 1;
+        stats.granted_bytes += u64::from(bytes);
+    }
+
+    /// Only for a flow that is live.
+    #[inline]
+    pub(crate) fn count_end(&mut self, flow: FlowId, bytes: u32, held: Nanos) {
+        let stats = &mut self.lanes[flow.slot() as usize].stats;
+        stats.in_flight -= 1;
+        stats.bytes_in_flight -= u64::from(bytes);
+        stats.over += 1;
+        stats.held += held;
     }
 
     fn lane(&mut self, flow: FlowId) -> &mut Lane {
@@ -269,6 +410,15 @@ struct Entry {
 }
 
 impl Slab {
+    fn iter(&self, list: List) -> impl Iterator<Item = &Waiting> + '_ {
+        let mut at = list.head;
+        std::iter::from_fn(move || {
+            let entry = self.entries.get(at as usize)?;
+            at = entry.next;
+            Some(&entry.waiting)
+        })
+    }
+
     #[inline]
     fn take(&mut self, waiting: Waiting) -> u32 {
         if self.free == NIL {

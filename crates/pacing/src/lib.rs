@@ -35,6 +35,8 @@ pub mod order;
 mod pacer;
 mod permit;
 pub mod policy;
+mod setup;
+mod small;
 mod sync;
 #[cfg(test)]
 mod tests;
@@ -43,11 +45,13 @@ pub use config::{
     Pace, PolicyConfig, PrototypeConfig, PrototypePacer, PrototypePool, PrototypeTuner,
     TokenBucketConfig,
 };
-pub use lanes::FlowId;
-pub use order::{Order, RoundRobin};
-pub use pacer::{Counts, Pacer, PacerConfig, TooLarge};
+pub use lanes::{FlowConfig, FlowId, FlowStats};
+pub use order::{Order, Pick, RoundRobin};
+pub use pacer::{Counts, Pacer, PacerConfig, Parts, TooLarge};
 pub use permit::{Outcome, Permit, lost_permits};
 pub use policy::{BufferCredit, Policy, SharedCredit, Waker};
+pub use setup::{ConfigError, Machine, Shared, Snapshot};
+pub use small::SmallRule;
 
 /// Monotonic time in nanoseconds; only differences mean anything.
 pub type Nanos = u64;

@@ -4,24 +4,59 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use thiserror::Error;
 
-use crate::chain::Chain;
-use crate::lanes::{FlowId, LaneState, Lanes, Waiting};
-use crate::order::{Order, RoundRobin};
+use crate::chain::{Chain, Refusal};
+use crate::lanes::{FlowConfig, FlowId, FlowStats, LaneState, Lanes, Waiting};
+use crate::order::{Order, Pick, RoundRobin};
 use crate::permit::{Outcome, Permit};
-use crate::policy::{Grants, Policy};
+use crate::policy::{Ask, Done, Grants, Policy};
+use crate::small::{SmallLane, SmallRule};
 use crate::{Cost, Nanos};
 
 /// Per-core admission: waiting lanes, an order among them and a chain of policies.
 ///
 /// Call [`Pacer::next`] until it yields `None` at the end of every turn, whatever the turn did.
 #[derive(Debug)]
-pub struct Pacer<O = RoundRobin> {
+pub struct Pacer {
     id: u32,
     lanes: Lanes,
-    order: O,
+    order: Box<dyn Order>,
     chain: Chain,
+    /// Which set of policies is in force, and the earlier ones that still have permits out.
+    era: u32,
+    retired: Vec<Retired>,
+    largest: u32,
+    small: SmallLane,
+    /// Lanes whose device takes nothing more now.
+    parked: Vec<u32>,
     wakeup: Option<Nanos>,
     counts: Counts,
+}
+
+/// Policies that were replaced while commands they had granted were in flight.
+#[derive(Debug)]
+struct Retired {
+    era: u32,
+    chain: Chain,
+    outstanding: u64,
+}
+
+/// What decides on one core: policies, and the order among the flows.
+#[derive(Debug)]
+pub struct Parts {
+    /// Every one must grant; at most [`MAX_POLICIES`](crate::policy::MAX_POLICIES).
+    pub policies: Vec<Box<dyn Policy>>,
+    /// Whose command is next.
+    pub order: Box<dyn Order>,
+    /// Which commands go before all others.
+    pub small: SmallRule,
+}
+
+impl Parts {
+    /// These policies with flows taken in turn and no lane for small commands.
+    #[must_use]
+    pub fn in_turn(policies: Vec<Box<dyn Policy>>) -> Self {
+        Self { policies, order: Box::new(RoundRobin::default()), small: SmallRule::Never }
+    }
 }
 
 /// Sizes of a pacer.
@@ -64,8 +99,12 @@ pub struct Counts {
     pub started: u64,
     /// Of those started, how many had no data.
     pub started_without_data: u64,
+    /// Of those started, how many were small and went before others.
+    pub started_small: u64,
     /// Over: permits given back.
     pub released: u64,
+    /// Of those over, how many had no data.
+    pub released_without_data: u64,
     /// Bytes in flight now.
     pub bytes_in_flight: u64,
     /// Times [`Pacer::next`] found a command waiting that might not start yet.
@@ -84,41 +123,98 @@ impl Counts {
     pub fn outstanding(&self) -> u64 {
         self.started - self.released
     }
-}
 
-impl Pacer<RoundRobin> {
-    /// A pacer that takes flows in turn; commands start when every policy grants them, with no
-    /// policy at once.
-    #[must_use]
-    pub fn new(policies: Vec<Box<dyn Policy>>, config: PacerConfig) -> Self {
-        Self::with_order(policies, RoundRobin::default(), config)
+    fn with_data_outstanding(&self) -> u64 {
+        self.outstanding() - (self.started_without_data - self.released_without_data)
     }
 }
 
-impl<O: Order> Pacer<O> {
-    /// A pacer with its own order among the flows.
+impl Pacer {
+    /// A pacer that takes flows in turn; commands start when every policy grants them, with no
+    /// policy at once.
     ///
     /// # Panics
     /// If there are more than [`MAX_POLICIES`](crate::policy::MAX_POLICIES) policies.
     #[must_use]
-    pub fn with_order(policies: Vec<Box<dyn Policy>>, order: O, config: PacerConfig) -> Self {
+    pub fn new(policies: Vec<Box<dyn Policy>>, config: PacerConfig) -> Self {
+        Self::with_parts(Parts::in_turn(policies), config)
+    }
+
+    /// A pacer with its own order among the flows.
+    ///
+    /// # Panics
+    /// As [`Pacer::new`].
+    #[must_use]
+    pub fn with_parts(parts: Parts, config: PacerConfig) -> Self {
         static NEXT_ID: AtomicU32 = AtomicU32::new(0);
+        let chain = Chain::new(parts.policies);
         Self {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             lanes: Lanes::new(config.flow_depth),
-            order,
-            chain: Chain::new(policies),
+            order: parts.order,
+            era: 0,
+            retired: Vec::new(),
+            largest: chain.largest(),
+            chain,
+            small: SmallLane::new(parts.small),
+            parked: Vec::new(),
             wakeup: None,
             counts: Counts::default(),
         }
     }
 
-    /// Adds a flow; its share against others is its weight (0 counts as 1). The only call besides
-    /// [`Pacer::remove_flow`] that allocates.
-    pub fn add_flow(&mut self, weight: u16) -> FlowId {
-        let flow = self.lanes.add(weight.max(1));
-        self.order.add(flow.slot(), self.lanes.weight(flow));
+    /// Puts other policies and another order in force, while serving. What waits goes on waiting
+    /// in the new order; a permit that is out goes back to the policies that granted it. Until
+    /// those are all back, what is in flight is bounded by the old policies' bound and the new
+    /// one's together.
+    ///
+    /// # Errors
+    /// [`TooLarge`] if a command that was accepted could never start under the new policies; then
+    /// nothing has changed.
+    pub fn replace(&mut self, parts: Parts) -> Result<(), TooLarge> {
+        let mut chain = Chain::new(parts.policies);
+        if chain.largest() < self.largest && self.largest_waiting() > chain.largest() {
+            return Err(TooLarge { bytes: self.largest_waiting(), largest: chain.largest() });
+        }
+        std::mem::swap(&mut self.chain, &mut chain);
+        chain.rest();
+        let earlier: u64 = self.retired.iter().map(|r| r.outstanding).sum();
+        let with_data = self.counts.with_data_outstanding();
+        if with_data > earlier {
+            self.retired.push(Retired { era: self.era, chain, outstanding: with_data - earlier });
+        }
+        self.era = self.era.wrapping_add(1);
+        self.largest = self.chain.largest();
+        self.small = SmallLane::new(parts.small);
+        self.order = parts.order;
+        self.parked.clear();
+        for (lane, config) in self.lanes.live() {
+            self.order.add(lane, config.weight);
+        }
+        let backlogged: Vec<u32> = self.lanes.backlogged().collect();
+        for lane in backlogged {
+            self.lanes.unpark(lane);
+            self.order.join(lane);
+        }
+        self.wakeup = None;
+        Ok(())
+    }
+
+    /// Adds a flow. The only call besides [`Pacer::remove_flow`] and [`Pacer::replace`] that
+    /// allocates.
+    pub fn add_flow(&mut self, config: FlowConfig) -> FlowId {
+        let flow = self.lanes.add(config);
+        self.order.add(flow.slot(), self.lanes.config(flow.slot()).weight);
+        self.parked.reserve(self.lanes.flows());
         flow
+    }
+
+    /// Changes the weight of a flow (0 counts as 1); no effect on one that was removed.
+    pub fn set_weight(&mut self, flow: FlowId, weight: u16) {
+        if self.lanes.is_live(flow) {
+            self.lanes.set_weight(flow, weight);
+            self.order.set_weight(flow.slot(), weight.max(1));
+        }
     }
 
     /// Ends a flow and yields the tokens of its commands that still wait. Its commands in flight
@@ -130,9 +226,12 @@ impl<O: Order> Pacer<O> {
         let (tokens, was_in) = self.lanes.drain(flow);
         self.counts.cancelled += tokens.len() as u64;
         if was_in {
-            self.leave(flow.slot());
+            self.emptied(flow.slot());
         }
+        self.lanes.unpark(flow.slot());
+        self.parked.retain(|lane| *lane != flow.slot());
         self.lanes.remove(flow);
+        self.settle();
         tokens
     }
 
@@ -149,10 +248,12 @@ impl<O: Order> Pacer<O> {
         let waiting = Waiting { token, cost, flow };
         if cost.bytes == 0 {
             self.lanes.push_express(waiting);
-        } else if cost.bytes > self.chain.largest() {
+        } else if cost.bytes > self.largest {
             self.counts.too_large += 1;
-            return Err(TooLarge { bytes: cost.bytes, largest: self.chain.largest() });
-        } else if self.lanes.push(waiting) {
+            return Err(TooLarge { bytes: cost.bytes, largest: self.largest });
+        } else if self.small.is_small(cost.bytes) {
+            self.lanes.push_small(waiting);
+        } else if self.lanes.push(waiting) && !self.lanes.is_parked(flow.slot()) {
             self.order.join(flow.slot());
         }
         self.counts.enqueued += 1;
@@ -164,7 +265,7 @@ impl<O: Order> Pacer<O> {
         match self.lanes.cancel(flow, token) {
             None => return false,
             Some(LaneState::Unchanged) => {}
-            Some(LaneState::Emptied) => self.leave(flow.slot()),
+            Some(LaneState::Emptied) => self.emptied(flow.slot()),
         }
         self.counts.cancelled += 1;
         true
@@ -172,29 +273,25 @@ impl<O: Order> Pacer<O> {
 
     /// The next command that may start, with its permit; `None` when nothing waits or nothing may
     /// start yet. A command that may not start yet is not passed over by those behind it, however
-    /// small: it is the next to start.
+    /// small, but by those that are small by [`SmallRule`] and, if only its device is not served,
+    /// by those for other devices.
     #[inline]
     pub fn next(&mut self, now: Nanos) -> Option<(u64, Permit)> {
         if let Some(waiting) = self.lanes.pop_express() {
             self.counts.started_without_data += 1;
             return Some(self.start(waiting, Grants::default(), now));
         }
-        let Some(lane) = self.order.pick() else {
-            self.wakeup = None;
-            self.chain.rest();
-            return None;
+        let pick = self.order.pick();
+        let small = match self.lanes.first_small() {
+            Some(small) if pick.is_none() || self.small.may_pass() => small,
+            _ => return self.next_in_order(pick, now),
         };
-        let first = self.lanes.first(lane);
-        let Some(grants) = self.chain.admit(first, now, &mut self.wakeup) else {
-            self.counts.held_back += 1;
-            return None;
-        };
-        let (waiting, emptied) = self.lanes.pop(lane);
-        self.order.started(lane, waiting.cost.bytes);
-        if emptied {
-            self.order.leave(lane);
+        match self.chain.admit(&self.ask(small, 0, true), now) {
+            Ok(grants) => Some(self.start_small(grants, now)),
+            // Its device is busy: whatever is next in order may start, and it is asked for again.
+            Err(Refusal::ThisDevice) => self.next_in_order(pick, now),
+            Err(Refusal::Until(when)) => self.hold_back(when),
         }
-        Some(self.start(waiting, grants, now))
     }
 
     /// Gives a permit back: the command is over. What that makes possible, [`Pacer::next`] starts.
@@ -202,16 +299,29 @@ impl<O: Order> Pacer<O> {
     pub fn release(&mut self, permit: Permit, outcome: Outcome, now: Nanos) {
         #[cfg(debug_assertions)]
         assert_eq!(permit.pacer, self.id, "a permit goes back to the pacer it came from");
-        let Permit { grants, started, flow, cost, .. } = permit;
+        let Permit { grants, started, landed, flow, cost, era, .. } = permit;
         std::mem::forget(permit);
         self.counts.released += 1;
         self.counts.bytes_in_flight -= u64::from(cost.bytes);
         if cost.bytes == 0 {
+            self.counts.released_without_data += 1;
             return;
         }
-        self.chain.release(cost, grants, outcome, now);
+        let landed = (landed != 0).then_some(landed);
+        let device = self.lanes.config(flow.slot()).device;
+        let done = Done { cost, device, outcome, started, landed };
         if self.lanes.is_live(flow) {
-            self.order.returned(flow.slot(), cost.bytes, now.saturating_sub(started));
+            let held = now.saturating_sub(started);
+            self.lanes.count_end(flow, cost.bytes, held);
+            if outcome == Outcome::Completed {
+                self.order.returned(flow.slot(), cost.bytes, held);
+            }
+        }
+        if era == self.era {
+            self.chain.release(&done, grants, now);
+            self.unpark();
+        } else {
+            self.release_retired(&done, grants, era, now);
         }
     }
 
@@ -246,24 +356,120 @@ impl<O: Order> Pacer<O> {
         self.counts
     }
 
+    /// The figures of one flow; `None` if it was removed. Walks what waits, so it is for reports.
+    #[must_use]
+    pub fn flow_stats(&self, flow: FlowId) -> Option<FlowStats> {
+        self.lanes.stats(flow)
+    }
+
     /// The largest command in bytes that [`Pacer::enqueue`] takes.
     #[must_use]
     pub fn largest(&self) -> u32 {
-        self.chain.largest()
+        self.largest
+    }
+
+    /// The first command of the lane that is next, or of one behind it where only the device is
+    /// not served.
+    #[inline]
+    fn next_in_order(&mut self, mut pick: Option<Pick>, now: Nanos) -> Option<(u64, Permit)> {
+        while let Some(Pick { lane, urgency }) = pick {
+            let ask = self.ask(self.lanes.first(lane), urgency, false);
+            match self.chain.admit(&ask, now) {
+                Ok(grants) => return Some(self.start_first(lane, grants, now)),
+                Err(Refusal::Until(when)) => return self.hold_back(when),
+                Err(Refusal::ThisDevice) => {
+                    self.order.leave(lane);
+                    self.lanes.park(lane);
+                    self.parked.push(lane);
+                    self.counts.held_back += 1;
+                    pick = self.order.pick();
+                }
+            }
+        }
+        self.wakeup = None;
+        self.chain.rest();
+        None
+    }
+
+    #[inline]
+    fn hold_back(&mut self, until: Option<Nanos>) -> Option<(u64, Permit)> {
+        self.counts.held_back += 1;
+        self.wakeup = until;
+        None
+    }
+
+    #[inline]
+    fn ask(&self, waiting: Waiting, urgency: u64, small: bool) -> Ask {
+        let device = self.lanes.config(waiting.flow.slot()).device;
+        Ask { cost: waiting.cost, device, urgency, small }
+    }
+
+    #[inline]
+    fn start_first(&mut self, lane: u32, grants: Grants, now: Nanos) -> (u64, Permit) {
+        let (waiting, emptied) = self.lanes.pop(lane);
+        self.order.started(lane, waiting.cost.bytes);
+        if emptied {
+            self.order.leave(lane);
+        }
+        self.small.large_started(waiting.cost.bytes);
+        self.lanes.count_start(waiting.flow, waiting.cost.bytes);
+        self.start(waiting, grants, now)
+    }
+
+    #[inline]
+    fn start_small(&mut self, grants: Grants, now: Nanos) -> (u64, Permit) {
+        let waiting = self.lanes.pop_small();
+        self.order.started(waiting.flow.slot(), waiting.cost.bytes);
+        self.small.small_started(waiting.cost.bytes);
+        self.counts.started_small += 1;
+        self.lanes.count_start(waiting.flow, waiting.cost.bytes);
+        self.start(waiting, grants, now)
     }
 
     #[inline]
     fn start(&mut self, waiting: Waiting, grants: Grants, now: Nanos) -> (u64, Permit) {
         self.counts.started += 1;
         self.counts.bytes_in_flight += u64::from(waiting.cost.bytes);
-        (waiting.token, Permit::new(self.id, waiting.flow, waiting.cost, grants, now))
+        (waiting.token, Permit::new(self.id, self.era, waiting, grants, now))
     }
 
-    /// A lane became empty without anything having started: if nothing else waits, the policies
-    /// must not keep anything for it.
-    fn leave(&mut self, lane: u32) {
-        self.order.leave(lane);
-        if self.order.pick().is_none() {
+    /// A device may be served again: its lanes are in the order again.
+    #[inline]
+    fn unpark(&mut self) {
+        while let Some(lane) = self.parked.pop() {
+            if self.lanes.unpark(lane) {
+                self.order.join(lane);
+            }
+        }
+    }
+
+    #[cold]
+    fn release_retired(&mut self, done: &Done, grants: Grants, era: u32, now: Nanos) {
+        let Some(at) = self.retired.iter().position(|retired| retired.era == era) else { return };
+        let retired = &mut self.retired[at];
+        retired.chain.release(done, grants, now);
+        retired.chain.rest();
+        retired.outstanding -= 1;
+        if retired.outstanding == 0 {
+            self.retired.swap_remove(at);
+        }
+    }
+
+    fn largest_waiting(&self) -> u32 {
+        self.lanes.largest_waiting()
+    }
+
+    /// A lane became empty without anything having started.
+    fn emptied(&mut self, lane: u32) {
+        if !self.lanes.is_parked(lane) {
+            self.order.leave(lane);
+        }
+        self.settle();
+    }
+
+    /// If nothing waits any more, the policies must not keep anything for it.
+    fn settle(&mut self) {
+        if self.order.pick().is_none() && self.lanes.first_small().is_none() {
             self.wakeup = None;
             self.chain.rest();
         }

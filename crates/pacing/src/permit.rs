@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::lanes::FlowId;
+use crate::lanes::{FlowId, Waiting};
 use crate::policy::Grants;
 use crate::{Cost, Nanos};
 
@@ -17,9 +17,13 @@ use crate::{Cost, Nanos};
 #[derive(Debug)]
 pub struct Permit {
     pub(crate) started: Nanos,
+    /// 0: not told.
+    pub(crate) landed: Nanos,
     pub(crate) grants: Grants,
     pub(crate) flow: FlowId,
     pub(crate) cost: Cost,
+    /// Which set of policies of its pacer granted it.
+    pub(crate) era: u32,
     /// Whose it is, to catch one that comes back to another.
     #[cfg(debug_assertions)]
     pub(crate) pacer: u32,
@@ -47,24 +51,29 @@ static LOST: AtomicU64 = AtomicU64::new(0);
 
 impl Permit {
     #[inline]
-    pub(crate) fn new(
-        pacer: u32,
-        flow: FlowId,
-        cost: Cost,
-        grants: Grants,
-        started: Nanos,
-    ) -> Self {
+    pub(crate) fn new(pacer: u32, era: u32, waiting: Waiting, grants: Grants, now: Nanos) -> Self {
         #[cfg(not(debug_assertions))]
         let _ = pacer;
         Self {
-            started,
+            started: now,
+            landed: 0,
             grants,
-            flow,
-            cost,
+            flow: waiting.flow,
+            cost: waiting.cost,
+            era,
             #[cfg(debug_assertions)]
             pacer,
             _one_core: PhantomData,
         }
+    }
+
+    /// The data is complete in memory and only has to drain from it: a read's device is done and
+    /// the fabric sends, or a write's data came in and the device takes it. What passes from here
+    /// to the release tells policies how long data waits in memory. Told at most once; a policy
+    /// does without where nobody tells.
+    #[inline]
+    pub fn landed(&mut self, now: Nanos) {
+        self.landed = now.max(1);
     }
 
     /// The flow whose command it admits.

@@ -1,7 +1,7 @@
 //! One host connection as its reactor keeps it.
 
 use nvmeof_nvmf::{DeviceId, Queue};
-use nvmeof_pacing::{FlowId, Pacer};
+use nvmeof_pacing::{FlowConfig, FlowId, Pacer};
 use nvmeof_transport::HostQueue;
 
 /// A connection: the fabric's end, the NVMe queue, and where its commands wait.
@@ -85,7 +85,7 @@ impl Connection {
         if let Some((_, flow)) = self.flows.iter().find(|(of, _)| *of == device) {
             return *flow;
         }
-        let flow = pacer.add_flow(1);
+        let flow = pacer.add_flow(FlowConfig { weight: 1, device: device.0 });
         self.flows.push((device, flow));
         flow
     }

@@ -10,10 +10,13 @@ use crate::Nanos;
 
 /// Chooses among the flows that have commands waiting. Lanes are small dense numbers; a lane is
 /// *in* from [`Order::join`] to [`Order::leave`], which is while it has something waiting.
-pub trait Order: Debug {
+pub trait Order: Debug + Send {
     /// A new flow got this lane number: make room for it and forget who had the number before.
     /// `weight` is at least 1.
     fn add(&mut self, lane: u32, weight: u16);
+
+    /// The weight of a lane is another from now on.
+    fn set_weight(&mut self, lane: u32, weight: u16);
 
     /// A lane has something waiting from now on.
     fn join(&mut self, lane: u32);
@@ -23,9 +26,10 @@ pub trait Order: Debug {
 
     /// The lane whose first command is next, if any lane is in. Asked again before anything was
     /// started it must answer the same, else a large command could be passed over for ever.
-    fn pick(&mut self) -> Option<u32>;
+    fn pick(&mut self) -> Option<Pick>;
 
-    /// A command of `bytes` from the lane last picked has started.
+    /// A command of `bytes` of this lane has started: the lane last picked, or one whose command
+    /// was small and went first.
     fn started(&mut self, lane: u32, bytes: u32);
 
     /// A command of `bytes` is over after `held`; the lane may have been removed and reused since
@@ -33,4 +37,13 @@ pub trait Order: Debug {
     fn returned(&mut self, lane: u32, bytes: u32, held: Nanos) {
         let _ = (lane, bytes, held);
     }
+}
+
+/// Whose command is next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pick {
+    /// The lane.
+    pub lane: u32,
+    /// How urgent against the picks of other cores; see [`Ask::urgency`](crate::policy::Ask::urgency).
+    pub urgency: u64,
 }

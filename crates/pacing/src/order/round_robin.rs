@@ -1,6 +1,6 @@
 //! Round-robin by bytes: lanes take turns, and each turn is worth the same number of bytes.
 
-use super::Order;
+use super::{Order, Pick};
 
 /// Round-robin in which a turn is worth [`RoundRobin::QUANTUM`] bytes times the weight of the
 /// lane. A turn goes on while the lane's account is above zero; the command that overdraws it is
@@ -72,6 +72,10 @@ impl Order for RoundRobin {
         *self.lane(lane) = Lane { weight, ..Lane::default() };
     }
 
+    fn set_weight(&mut self, lane: u32, weight: u16) {
+        self.lane(lane).weight = weight;
+    }
+
     #[inline]
     fn join(&mut self, lane: u32) {
         if self.members == 0 {
@@ -113,15 +117,13 @@ impl Order for RoundRobin {
     }
 
     #[inline]
-    fn pick(&mut self) -> Option<u32> {
+    fn pick(&mut self) -> Option<Pick> {
         if self.members == 0 {
             return None;
         }
         let front = self.front;
-        if self.lane(front).account > 0 {
-            return Some(front);
-        }
-        Some(self.next_turn())
+        let lane = if self.lane(front).account > 0 { front } else { self.next_turn() };
+        Some(Pick { lane, urgency: 0 })
     }
 
     #[inline]

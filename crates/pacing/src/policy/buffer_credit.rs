@@ -3,9 +3,8 @@
 use std::sync::Arc;
 
 use super::shared_credit::{CreditConfig, SharedCredit};
-use super::{Admission, BudgetTooSmall, Grant, Policy};
-use crate::permit::Outcome;
-use crate::{Cost, Nanos};
+use super::{Admission, Ask, BudgetTooSmall, Done, Grant, Policy};
+use crate::Nanos;
 
 /// Bounds the bytes in flight: one core's end of a [`SharedCredit`].
 ///
@@ -61,7 +60,7 @@ impl BufferCredit {
 
     /// The lease is short: get more, or use the floor, or wait.
     #[cold]
-    fn admit_short(&mut self, bytes: u64) -> Admission {
+    fn admit_short(&mut self, bytes: u64, urgency: u64) -> Admission {
         self.leased += self.shared.take_back(self.core);
         self.collect();
         if self.surplus() < bytes {
@@ -75,7 +74,7 @@ impl BufferCredit {
             self.floor_out = true;
             return Admission::Granted(FLOOR);
         }
-        self.wait_for(bytes);
+        self.wait_for(bytes, urgency);
         self.collect();
         if self.surplus() >= bytes {
             return self.grant(bytes);
@@ -84,10 +83,11 @@ impl BufferCredit {
     }
 
     /// Waits in turn for `bytes`, keeping nothing meanwhile.
-    fn wait_for(&mut self, bytes: u64) {
+    fn wait_for(&mut self, bytes: u64, urgency: u64) {
         let surplus = self.surplus();
         self.leased = self.in_flight;
         let changed = self.asked != bytes;
+        self.shared.hurry(self.core, urgency);
         if self.asked == 0 {
             self.shared.start_waiting(self.core, bytes);
         } else if changed {
@@ -137,18 +137,22 @@ impl Policy for BufferCredit {
     }
 
     #[inline]
-    fn admit(&mut self, cost: Cost, _now: Nanos) -> Admission {
-        let bytes = u64::from(cost.bytes);
-        if self.surplus() >= bytes { self.grant(bytes) } else { self.admit_short(bytes) }
+    fn admit(&mut self, ask: &Ask, _now: Nanos) -> Admission {
+        let bytes = u64::from(ask.cost.bytes);
+        if self.surplus() >= bytes {
+            self.grant(bytes)
+        } else {
+            self.admit_short(bytes, ask.urgency)
+        }
     }
 
     #[inline]
-    fn release(&mut self, cost: Cost, grant: Grant, _outcome: Outcome, _now: Nanos) {
+    fn release(&mut self, done: &Done, grant: Grant, _now: Nanos) {
         if grant == FLOOR {
             self.floor_out = false;
             return;
         }
-        self.in_flight -= u64::from(cost.bytes);
+        self.in_flight -= u64::from(done.cost.bytes);
         if self.shared.others_wait(self.core) {
             self.give_surplus();
         }

@@ -22,23 +22,53 @@ pub const MAX_POLICIES: usize = 4;
 /// shares of its own accord.
 ///
 /// A policy never sees a command without data, and is asked for the same command again on every
-/// turn until it grants it or the command is withdrawn.
+/// turn until it grants it, the command is withdrawn, or a more urgent one takes its place.
 pub trait Policy: Debug + Send {
     /// The largest cost this policy can ever grant, in bytes. Must not change.
     fn largest(&self) -> u32 {
         u32::MAX
     }
 
-    /// May a command of this cost start at `now`? A grant stays out until [`Policy::release`].
-    fn admit(&mut self, cost: Cost, now: Nanos) -> Admission;
+    /// May this command start at `now`? A grant stays out until [`Policy::release`].
+    fn admit(&mut self, ask: &Ask, now: Nanos) -> Admission;
 
     /// A command that was granted is over (or was withdrawn) and gives back its grant.
-    fn release(&mut self, cost: Cost, grant: Grant, outcome: Outcome, now: Nanos);
+    fn release(&mut self, done: &Done, grant: Grant, now: Nanos);
 
     /// No command will start on this core for now, since none waits or another policy refused:
     /// hand back whatever is held for the next one. Called often, so it must be cheap when there
     /// is nothing to do.
     fn rest(&mut self) {}
+}
+
+/// A command that waits for admission.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ask {
+    /// What it takes; never 0 bytes.
+    pub cost: Cost,
+    /// The device it is for, see [`FlowConfig::device`](crate::FlowConfig::device).
+    pub device: u32,
+    /// How long its flow can wait by the order among the flows: of two cores that wait for the
+    /// same budget the one with the lower figure comes first. Equal figures take turns.
+    pub urgency: u64,
+    /// It is small beside what else is under way, and jumped the queue.
+    pub small: bool,
+}
+
+/// A command that is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Done {
+    /// What it took; never 0 bytes.
+    pub cost: Cost,
+    /// The device it was for.
+    pub device: u32,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// When it was admitted.
+    pub started: Nanos,
+    /// When its data was complete in memory and only the draining was left, if that was told: see
+    /// [`Permit::landed`](crate::Permit::landed).
+    pub landed: Option<Nanos>,
 }
 
 /// The answer of a policy.
@@ -51,6 +81,9 @@ pub enum Admission {
     AfterRelease,
     /// Not before this time.
     At(Nanos),
+    /// Not before something of the same device is released on this core; commands for other
+    /// devices may start meanwhile.
+    NotThisDevice,
 }
 
 /// What a policy remembers about one command it granted; the permit carries it back. Its meaning

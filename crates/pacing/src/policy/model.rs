@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use loom::thread;
 
-use super::{Admission, BufferCredit, CreditConfig, Grant, Policy, SharedCredit};
+use super::{Admission, Ask, BufferCredit, CreditConfig, Done, Grant, Policy, SharedCredit};
 use crate::Cost;
 use crate::permit::Outcome;
 
@@ -33,7 +33,7 @@ impl Core {
     }
 
     fn admit_bytes(&mut self, bytes: u32) -> Option<Grant> {
-        match self.credit.admit(Cost::data(bytes), 0) {
+        match self.credit.admit(&ask(bytes), 0) {
             Admission::Granted(grant) => Some(grant),
             _ => None,
         }
@@ -44,8 +44,17 @@ impl Core {
     }
 
     fn release_bytes(&mut self, bytes: u32, grant: Grant) {
-        self.credit.release(Cost::data(bytes), grant, Outcome::Completed, 0);
+        self.credit.release(&done(bytes), grant, 0);
     }
+}
+
+fn ask(bytes: u32) -> Ask {
+    Ask { cost: Cost::data(bytes), device: 0, urgency: 0, small: false }
+}
+
+fn done(bytes: u32) -> Done {
+    let outcome = Outcome::Completed;
+    Done { cost: Cost::data(bytes), device: 0, outcome, started: 0, landed: None }
 }
 
 fn shared(budget: u32, cores: usize) -> Arc<SharedCredit> {

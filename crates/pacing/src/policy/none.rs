@@ -1,8 +1,7 @@
 //! No pacing: every command starts at once, and is counted.
 
-use super::{Admission, Grant, Policy};
-use crate::permit::Outcome;
-use crate::{Cost, Nanos};
+use super::{Admission, Ask, Done, Grant, Policy};
+use crate::Nanos;
 
 /// Grants everything. What is in flight is bounded by the hosts' queue depths and by the buffer
 /// pool alone.
@@ -10,9 +9,9 @@ use crate::{Cost, Nanos};
 pub struct None;
 
 impl Policy for None {
-    fn admit(&mut self, _cost: Cost, _now: Nanos) -> Admission {
+    fn admit(&mut self, _ask: &Ask, _now: Nanos) -> Admission {
         Admission::Granted(Grant::default())
     }
 
-    fn release(&mut self, _cost: Cost, _grant: Grant, _outcome: Outcome, _now: Nanos) {}
+    fn release(&mut self, _done: &Done, _grant: Grant, _now: Nanos) {}
 }

@@ -61,12 +61,12 @@ pub struct BudgetTooSmall {
 
 /// The budget of bytes in flight that the cores of one daemon share. See [`BufferCredit`].
 pub struct SharedCredit {
-    budget: u64,
+    budget: Padded<AtomicU64>,
     largest: u32,
-    /// What a core leases at once, if there is as much.
-    quantum: u64,
     slots: Box<[Slot]>,
     free: Padded<AtomicU64>,
+    /// Bytes the budget shrank by that are still out; what comes back pays for it first.
+    owed: Padded<AtomicU64>,
     /// Cores with a ticket in state waiting (never fewer than there are).
     waiters: Padded<AtomicUsize>,
     /// Calls of `hand_out` not served yet; whoever raises it from 0 serves them all.
@@ -82,6 +82,8 @@ struct Slot {
     open: AtomicU64,
     /// A [`Ticket`].
     ticket: AtomicU64,
+    /// Of what it waits for; the lowest figure is served first.
+    urgency: AtomicU64,
     waker: OnceLock<Waker>,
 }
 
@@ -127,20 +129,18 @@ impl SharedCredit {
         if u64::from(largest) > budget {
             return Err(BudgetTooSmall { budget, largest });
         }
-        // An eighth of an even share: a core seldom asks, and no core can hold much more than its
-        // share of a scarce budget for long.
-        let quantum = (budget / (8 * cores.max(1) as u64)).max(4096);
         let slot = |_| Slot {
             open: AtomicU64::new(0),
             ticket: AtomicU64::new(Ticket::Idle.pack()),
+            urgency: AtomicU64::new(0),
             waker: OnceLock::new(),
         };
         Ok(Arc::new(Self {
-            budget,
+            budget: Padded(AtomicU64::new(budget)),
             largest,
-            quantum,
             slots: (0..cores).map(slot).collect(),
             free: Padded(AtomicU64::new(budget)),
+            owed: Padded(AtomicU64::new(0)),
             waiters: Padded(AtomicUsize::new(0)),
             pending: Padded(AtomicUsize::new(0)),
             rotor: AtomicUsize::new(0),
@@ -162,7 +162,23 @@ impl SharedCredit {
     /// The budget in bytes.
     #[must_use]
     pub fn budget(&self) -> u64 {
-        self.budget
+        self.budget.0.load(Ordering::Relaxed)
+    }
+
+    /// Changes the budget while serving; it stays at least the largest I/O. What a smaller one
+    /// leaves in flight too much is not granted again when it comes back. One caller at a time;
+    /// `core` is the caller's number, which is not woken.
+    pub fn resize(&self, budget: u64, core: usize) {
+        let budget = budget.max(u64::from(self.largest)).min(u64::MAX >> 2);
+        let before = self.budget.0.swap(budget, Ordering::Relaxed);
+        if budget >= before {
+            self.give(budget - before, core);
+            return;
+        }
+        self.owed.0.fetch_add(before - budget, Ordering::AcqRel);
+        fence(Ordering::SeqCst);
+        let recalled = self.recall(None);
+        self.give(recalled, core);
     }
 
     /// The largest I/O in bytes.
@@ -216,7 +232,42 @@ impl SharedCredit {
     /// Makes credit free and hands it to the cores that wait.
     pub(super) fn give(&self, bytes: u64, core: usize) {
         self.free.0.fetch_add(bytes, Ordering::AcqRel);
+        self.pay();
         self.hand_out(core);
+    }
+
+    /// Takes free credit out for good, as far as the budget has shrunk.
+    fn pay(&self) {
+        let mut owed = self.owed.0.load(Ordering::Acquire);
+        while owed > 0 {
+            // Claims the debt before the credit, so that nobody pays it twice.
+            let claim = owed.min(self.free.0.load(Ordering::Acquire));
+            if claim == 0 {
+                return;
+            }
+            match self.owed.0.compare_exchange(
+                owed,
+                owed - claim,
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            ) {
+                Err(now) => owed = now,
+                Ok(_) => {
+                    let short = claim - self.take_up_to(claim);
+                    if short == 0 {
+                        return;
+                    }
+                    owed = self.owed.0.fetch_add(short, Ordering::AcqRel) + short;
+                }
+            }
+        }
+    }
+
+    /// Takes what is free, at most `most`.
+    fn take_up_to(&self, most: u64) -> u64 {
+        let taking = |free: u64| Some(free - free.min(most));
+        let before = self.free.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, taking);
+        before.unwrap_or(0).min(most)
     }
 
     /// Do others wait for credit, as far as this core was told?
@@ -228,17 +279,31 @@ impl SharedCredit {
     /// Takes the recall flag down if nobody waits any more. The core itself must not be waiting.
     pub(super) fn settle(&self, core: usize) {
         let open = &self.slots[core].open;
-        if !self.others_wait(core) || self.waiters.0.load(Ordering::Relaxed) > 0 {
+        if !self.others_wait(core) || self.is_wanted() {
             return;
         }
         open.fetch_and(!RECALL, Ordering::AcqRel);
-        // Pairs with the fence of start_waiting: either it sees the flag down, or we see it wait.
+        // Pairs with the fences of start_waiting and resize: either they see the flag down, or we
+        // see what they want.
         fence(Ordering::SeqCst);
-        if self.waiters.0.load(Ordering::Relaxed) > 0 {
+        if self.is_wanted() {
             let bytes = open.swap(RECALL, Ordering::AcqRel) >> 1;
             if bytes > 0 {
                 self.give(bytes, core);
             }
+        }
+    }
+
+    /// Does a core wait for credit, or a smaller budget for its difference?
+    fn is_wanted(&self) -> bool {
+        self.waiters.0.load(Ordering::Relaxed) > 0 || self.owed.0.load(Ordering::Relaxed) > 0
+    }
+
+    /// How urgent it is what this core waits for, or is about to.
+    pub(super) fn hurry(&self, core: usize, urgency: u64) {
+        let known = &self.slots[core].urgency;
+        if known.load(Ordering::Relaxed) != urgency {
+            known.store(urgency, Ordering::Relaxed);
         }
     }
 
@@ -248,13 +313,19 @@ impl SharedCredit {
         self.waiters.0.fetch_add(1, Ordering::AcqRel);
         self.slots[core].ticket.store(Ticket::Waiting(bytes).pack(), Ordering::Release);
         fence(Ordering::SeqCst);
+        let recalled = self.recall(Some(core));
+        self.free.0.fetch_add(recalled, Ordering::AcqRel);
+    }
+
+    /// Raises the recall flag of every core but one, and yields what they had laid open.
+    fn recall(&self, but: Option<usize>) -> u64 {
         let mut recalled = 0;
-        for (_, slot) in self.slots.iter().enumerate().filter(|(at, _)| *at != core) {
+        for (_, slot) in self.slots.iter().enumerate().filter(|(at, _)| Some(*at) != but) {
             if slot.open.load(Ordering::Relaxed) != RECALL {
                 recalled += slot.open.swap(RECALL, Ordering::AcqRel) >> 1;
             }
         }
-        self.free.0.fetch_add(recalled, Ordering::AcqRel);
+        recalled
     }
 
     /// A core that waits wants another amount. No effect if it was granted the old one meanwhile.
@@ -314,40 +385,51 @@ impl SharedCredit {
         if self.waiters.0.load(Ordering::Acquire) == 0 {
             return false;
         }
-        let last = self.rotor.load(Ordering::Relaxed);
-        let turn = (1..=self.slots.len()).map(|step| (last + step) % self.slots.len());
-        for core in turn {
-            let ticket = &self.slots[core].ticket;
-            let word = ticket.load(Ordering::Acquire);
-            let Ticket::Waiting(bytes) = Ticket::unpack(word) else { continue };
-            let taken = self.take(bytes);
-            if taken == 0 {
-                return false;
-            }
-            let granted = Ticket::Granted(taken).pack();
-            if ticket.compare_exchange(word, granted, Ordering::AcqRel, Ordering::Relaxed).is_err()
-            {
-                // It stopped waiting or changed its mind: look again.
-                self.free.0.fetch_add(taken, Ordering::AcqRel);
-                return true;
-            }
-            self.waiters.0.fetch_sub(1, Ordering::AcqRel);
-            self.rotor.store(core, Ordering::Relaxed);
-            if core != caller
-                && let Some(waker) = self.slots[core].waker.get()
-            {
-                waker();
-            }
+        let Some((core, word, bytes)) = self.most_urgent() else { return false };
+        let ticket = &self.slots[core].ticket;
+        let taken = self.take(bytes);
+        if taken == 0 {
+            return false;
+        }
+        let granted = Ticket::Granted(taken).pack();
+        if ticket.compare_exchange(word, granted, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+            // It stopped waiting or changed its mind: look again.
+            self.free.0.fetch_add(taken, Ordering::AcqRel);
             return true;
         }
-        false
+        self.waiters.0.fetch_sub(1, Ordering::AcqRel);
+        self.rotor.store(core, Ordering::Relaxed);
+        if core != caller
+            && let Some(waker) = self.slots[core].waker.get()
+        {
+            waker();
+        }
+        true
+    }
+
+    /// The core that waits for what is most urgent, of equals the next in turn, with its ticket.
+    fn most_urgent(&self) -> Option<(usize, u64, u64)> {
+        let last = self.rotor.load(Ordering::Relaxed);
+        let turn = (1..=self.slots.len()).map(|step| (last + step) % self.slots.len());
+        let waiting = turn.filter_map(|core| {
+            let word = self.slots[core].ticket.load(Ordering::Acquire);
+            match Ticket::unpack(word) {
+                Ticket::Waiting(bytes) => Some((core, word, bytes)),
+                Ticket::Idle | Ticket::Granted(_) => None,
+            }
+        });
+        waiting.min_by_key(|(core, ..)| self.slots[*core].urgency.load(Ordering::Relaxed))
     }
 
     /// Takes `least` free bytes, up to a quantum if there is as much; or none.
     fn take(&self, least: u64) -> u64 {
+        // An eighth of an even share: a core seldom asks, and no core can hold much more than its
+        // share of a scarce budget for long.
+        let share = self.budget() / (8 * self.slots.len().max(1) as u64);
+        let quantum = share.max(4096);
         let mut free = self.free.0.load(Ordering::Acquire);
         while free >= least {
-            let taken = free.min(least.max(self.quantum));
+            let taken = free.min(least.max(quantum));
             match self.free.0.compare_exchange_weak(
                 free,
                 free - taken,
@@ -365,7 +447,7 @@ impl SharedCredit {
 impl fmt::Debug for SharedCredit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SharedCredit")
-            .field("budget", &self.budget)
+            .field("budget", &self.budget())
             .field("largest", &self.largest)
             .field("cores", &self.slots.len())
             .field("unused", &self.unused())

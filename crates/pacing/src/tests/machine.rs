@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::policy::CreditConfig;
 use crate::{
-    BufferCredit, Cost, FlowId, Outcome, Pacer, PacerConfig, Permit, Policy, SharedCredit,
+    BufferCredit, Cost, FlowConfig, FlowId, Outcome, Pacer, PacerConfig, Permit, Policy,
+    SharedCredit,
 };
 
 /// One core: a pacer and what a reactor would keep beside it.
@@ -41,7 +42,7 @@ impl Machine {
                 let waker = Arc::new(move || flag.store(true, Ordering::Relaxed));
                 let policy: Box<dyn Policy> = Box::new(shared.core(core, waker));
                 let mut pacer = Pacer::new(vec![policy], PacerConfig::default());
-                let flows = (0..flows).map(|_| pacer.add_flow(1)).collect();
+                let flows = (0..flows).map(|_| pacer.add_flow(FlowConfig::weight(1))).collect();
                 Core {
                     pacer,
                     flows,
@@ -142,7 +143,7 @@ impl Machine {
         for token in back {
             *self.fate.get_mut(&token).unwrap() += 1;
         }
-        core.flows[which] = core.pacer.add_flow(1);
+        core.flows[which] = core.pacer.add_flow(FlowConfig::weight(1));
         assert_ne!(core.flows[which], flow);
     }
 

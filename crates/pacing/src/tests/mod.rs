@@ -7,8 +7,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::policy::{self, CreditConfig};
 use crate::{
-    BufferCredit, Cost, Nanos, Outcome, Pacer, PacerConfig, Policy, RoundRobin, TooLarge,
-    lost_permits,
+    BufferCredit, Cost, FlowConfig, Nanos, Outcome, Pacer, PacerConfig, Policy, RoundRobin,
+    TooLarge, lost_permits,
 };
 use machine::Machine;
 use proptest::prelude::*;
@@ -258,7 +258,7 @@ proptest! {
         rounds in 100usize..1000,
     ) {
         let mut pacer = Pacer::new(vec![Box::new(policy::None)], PacerConfig::default());
-        let flows: Vec<_> = weights.iter().map(|&w| (pacer.add_flow(w), w)).collect();
+        let flows: Vec<_> = weights.iter().map(|&w| (pacer.add_flow(FlowConfig::weight(w)), w)).collect();
         let enqueue = |pacer: &mut Pacer, at: usize, nth: usize| {
             let bytes = sizes[(at * 3 + nth) % sizes.len()] * KIB;
             pacer.enqueue(flows[at].0, Cost::data(bytes), at as u64).unwrap();
@@ -295,7 +295,7 @@ proptest! {
     #[test]
     fn a_flow_is_first_in_first_out(count in 1u64..100, cancel in 0u64..100) {
         let mut pacer = Pacer::new(Vec::new(), PacerConfig { flow_depth: 4 });
-        let flow = pacer.add_flow(1);
+        let flow = pacer.add_flow(FlowConfig::weight(1));
         for token in 0..count {
             pacer.enqueue(flow, Cost::data(4096), token).unwrap();
         }
@@ -416,7 +416,8 @@ fn credit_that_one_core_waits_for_is_not_taken_past_it() {
 #[test]
 fn a_flow_that_comes_and_goes_takes_its_debt_along() {
     let mut pacer = Pacer::new(Vec::new(), PacerConfig::default());
-    let (one, many) = (pacer.add_flow(1), pacer.add_flow(1));
+    let (one, many) =
+        (pacer.add_flow(FlowConfig::weight(1)), pacer.add_flow(FlowConfig::weight(1)));
     let mut charged = [0i64; 2];
     for _ in 0..16 {
         pacer.enqueue(many, Cost::data(4 * KIB), 1).unwrap();
@@ -452,7 +453,7 @@ struct Gate {
 }
 
 impl Policy for Gate {
-    fn admit(&mut self, _cost: Cost, now: Nanos) -> policy::Admission {
+    fn admit(&mut self, _ask: &policy::Ask, now: Nanos) -> policy::Admission {
         if now < self.opens_at {
             return policy::Admission::At(self.opens_at);
         }
@@ -460,7 +461,7 @@ impl Policy for Gate {
         policy::Admission::Granted(policy::Grant(9))
     }
 
-    fn release(&mut self, _cost: Cost, grant: policy::Grant, _outcome: Outcome, _now: Nanos) {
+    fn release(&mut self, _done: &policy::Done, grant: policy::Grant, _now: Nanos) {
         assert_eq!(grant, policy::Grant(9));
         self.out.fetch_sub(1, std::sync::atomic::Ordering::Relaxed);
     }
@@ -480,7 +481,7 @@ fn a_chain_grants_all_or_nothing() {
         let policies: Vec<Box<dyn Policy>> =
             if credit_first { vec![credit(&shared), gate] } else { vec![gate, credit(&shared)] };
         let mut pacer = Pacer::new(policies, PacerConfig::default());
-        let flow = pacer.add_flow(1);
+        let flow = pacer.add_flow(FlowConfig::weight(1));
         pacer.enqueue(flow, Cost::data(8192), 1).unwrap();
         pacer.enqueue(flow, Cost::data(8192), 2).unwrap();
 
@@ -506,7 +507,7 @@ fn a_chain_grants_all_or_nothing() {
 #[test]
 fn a_lost_permit_is_noticed() {
     let mut pacer = Pacer::new(Vec::new(), PacerConfig::default());
-    let flow = pacer.add_flow(1);
+    let flow = pacer.add_flow(FlowConfig::weight(1));
     pacer.enqueue(flow, Cost::data(4096), 1).unwrap();
     let (_, permit) = pacer.next(0).unwrap();
     let before = lost_permits();
@@ -520,9 +521,9 @@ fn a_lost_permit_is_noticed() {
 #[should_panic(expected = "was removed")]
 fn a_removed_flow_takes_nothing() {
     let mut pacer = Pacer::new(Vec::new(), PacerConfig::default());
-    let old = pacer.add_flow(1);
+    let old = pacer.add_flow(FlowConfig::weight(1));
     pacer.remove_flow(old);
-    let new = pacer.add_flow(1);
+    let new = pacer.add_flow(FlowConfig::weight(1));
     assert!(!pacer.cancel(old, 0) && pacer.remove_flow(old).is_empty() && pacer.flows() == 1);
     pacer.enqueue(new, Cost::data(4096), 1).unwrap();
     let _ = pacer.enqueue(old, Cost::data(4096), 2);

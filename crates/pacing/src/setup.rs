@@ -1,0 +1,95 @@
+//! From a [`PolicyConfig`] to what every core runs: one place for the daemon and the simulator.
+
+use std::sync::Arc;
+
+use thiserror::Error;
+
+use crate::policy::{
+    self, BudgetTooSmall, BufferCredit, CreditConfig, Policy, SharedCredit, Waker,
+};
+use crate::{Nanos, Pacer, PacerConfig, Parts, PolicyConfig};
+
+/// The machine that is paced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Machine {
+    /// Cores that each run a pacer.
+    pub cores: usize,
+    /// The largest single I/O in bytes.
+    pub largest: u32,
+}
+
+/// Parameters that cannot work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum ConfigError {
+    /// The largest I/O would never fit.
+    #[error(transparent)]
+    BudgetTooSmall(#[from] BudgetTooSmall),
+}
+
+/// What the cores share of one policy in force.
+#[derive(Debug, Clone)]
+pub struct Shared {
+    kind: Kind,
+}
+
+#[derive(Debug, Clone)]
+enum Kind {
+    None,
+    BufferCredit(Arc<SharedCredit>),
+}
+
+/// Where a policy stands, for reports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Snapshot {
+    /// Bytes that may be in flight on all cores together, if they are bounded.
+    pub budget: Option<u64>,
+    /// Time from one I/O to the next on the whole target, if there is one.
+    pub period: Option<Nanos>,
+}
+
+impl Shared {
+    /// What the cores of `machine` share under this policy.
+    ///
+    /// # Errors
+    /// [`ConfigError`] says which parameter cannot work and why.
+    pub fn new(config: &PolicyConfig, machine: Machine) -> Result<Self, ConfigError> {
+        let Machine { cores, largest } = machine;
+        let kind = match config {
+            PolicyConfig::None => Kind::None,
+            PolicyConfig::BufferCredit { budget } => {
+                let config = CreditConfig { budget: *budget, largest, cores };
+                Kind::BufferCredit(BufferCredit::shared(config)?)
+            }
+            _ => Kind::None,
+        };
+        Ok(Self { kind })
+    }
+
+    /// What decides on core number `core` (from 0). `waker` is called when that core waited for
+    /// others and may go on. Once a core.
+    #[must_use]
+    pub fn parts(&self, core: usize, waker: Waker) -> Parts {
+        let policy: Box<dyn Policy> = match &self.kind {
+            Kind::None => Box::new(policy::None),
+            Kind::BufferCredit(shared) => Box::new(shared.core(core, waker)),
+        };
+        Parts::in_turn(vec![policy])
+    }
+
+    /// A pacer for core number `core`; see [`Shared::parts`].
+    #[must_use]
+    pub fn pacer(&self, core: usize, waker: Waker, config: PacerConfig) -> Pacer {
+        Pacer::with_parts(self.parts(core, waker), config)
+    }
+
+    /// Where the policy stands.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        match &self.kind {
+            Kind::None => Snapshot::default(),
+            Kind::BufferCredit(shared) => {
+                Snapshot { budget: Some(shared.budget()), ..Snapshot::default() }
+            }
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! Commands so small beside the others that they go first.
+
+/// Which commands are small.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum SmallRule {
+    /// None.
+    #[default]
+    Never,
+    /// Those below so many bytes.
+    Below(u32),
+    /// Those below a sixteenth of the size that the bytes under way lately came in: beside them
+    /// they take no time worth speaking of. No absolute size, so it holds on any machine.
+    BesideOthers,
+}
+
+/// What a small command is to the mean byte's command, at most: one part in so many.
+const PART: u64 = 16;
+/// Small commands pass others only while they are at most one part in so many of the bytes started.
+const SHARE: i64 = 4;
+/// Commands that the mean size looks back on, as a power of two.
+const MEMORY: u32 = 6;
+
+/// Commands from one look at the mean to the next: it takes a division.
+const EVERY: u32 = 8;
+
+/// Knows what is small, and sees that the small do not starve the large.
+#[derive(Debug)]
+pub(crate) struct SmallLane {
+    rule: SmallRule,
+    /// Means over the last commands started, of the bytes and of the bytes squared (over 4096).
+    mean: u64,
+    mean_square: u64,
+    below: u32,
+    observed: u32,
+    /// Bytes that small commands may still start before the large must have their turn.
+    allowance: i64,
+}
+
+impl SmallLane {
+    pub(crate) fn new(rule: SmallRule) -> Self {
+        let below = match rule {
+            SmallRule::Below(bytes) => bytes,
+            SmallRule::Never | SmallRule::BesideOthers => 0,
+        };
+        Self { rule, mean: 0, mean_square: 0, below, observed: 0, allowance: 0 }
+    }
+
+    #[inline]
+    pub(crate) fn is_small(&self, bytes: u32) -> bool {
+        bytes < self.below
+    }
+
+    /// May a small command pass one that is not?
+    #[inline]
+    pub(crate) fn may_pass(&self) -> bool {
+        self.allowance >= 0
+    }
+
+    #[inline]
+    pub(crate) fn small_started(&mut self, bytes: u32) {
+        if self.rule == SmallRule::BesideOthers {
+            self.allowance -= i64::from(bytes);
+            self.observe(bytes);
+        }
+    }
+
+    /// A command started in order: what small ones may take grows with it.
+    #[inline]
+    pub(crate) fn large_started(&mut self, bytes: u32) {
+        if self.rule == SmallRule::BesideOthers {
+            let most = i64::from(bytes);
+            self.allowance = (self.allowance + most / SHARE).min(most);
+            self.observe(bytes);
+        }
+    }
+
+    /// The size that the mean byte comes in is the mean of the squares over the mean.
+    #[inline]
+    fn observe(&mut self, bytes: u32) {
+        let bytes = u64::from(bytes);
+        self.mean += bytes;
+        self.mean -= self.mean >> MEMORY;
+        self.mean_square += bytes * bytes >> 12;
+        self.mean_square -= self.mean_square >> MEMORY;
+        self.observed = self.observed.wrapping_add(1);
+        if self.observed % EVERY != 0 {
+            return;
+        }
+        let typical = (self.mean_square / self.mean.max(1)) << 12;
+        self.below = u32::try_from(typical / PART).unwrap_or(u32::MAX);
+    }
+}
