@@ -308,6 +308,10 @@ impl BlockQueue for FaultQueue {
         Some(self.wakers.both.as_ref().map_or(self.wakers.own.as_fd(), AsFd::as_fd))
     }
 
+    fn next_due(&self) -> Option<u64> {
+        self.base.next_due()
+    }
+
     fn lend(&mut self, offset: u64, len: u32) -> Option<Lent> {
         if self.control.quiet.load(Ordering::Acquire) { self.base.lend(offset, len) } else { None }
     }

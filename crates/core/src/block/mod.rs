@@ -4,6 +4,7 @@
 //! An operation owns its buffer until it is completed or rejected. A queue that is dropped waits
 //! until the kernel is done with the buffers of what is still in flight.
 
+mod delay;
 pub mod fault;
 mod file;
 mod null;
@@ -16,6 +17,7 @@ mod tests;
 use std::fmt::Debug;
 use std::os::fd::BorrowedFd;
 
+pub use delay::{Clock, DelayDevice, Latency};
 pub use file::{DEFAULT_DEPTH, Direct, FileConfig, FileDevice, OpenError, OpenErrorWhy};
 pub use null::NullDevice;
 pub use op::{BlockError, BlockOp, BlockOpKind, Completed, Rejected, RejectedWhy};
@@ -73,8 +75,15 @@ pub trait BlockQueue: Debug {
     fn in_flight(&self) -> usize;
 
     /// Readable when there may be completions to poll for; register it level-triggered. A queue
-    /// without one completes with each poll all that was submitted before.
+    /// without one completes with each poll all that was submitted before, but for what
+    /// [`next_due`](Self::next_due) speaks of.
     fn event_fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    /// When to poll again even if [`event_fd`](Self::event_fd) is silent, as of the last poll: a
+    /// time of the device's own clock in nanoseconds. `None`: no time brings anything about.
+    fn next_due(&self) -> Option<u64> {
         None
     }
 
