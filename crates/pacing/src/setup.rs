@@ -4,10 +4,12 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
+use crate::order::Residence;
 use crate::policy::{
-    self, BudgetTooSmall, BufferCredit, CreditConfig, Policy, SharedCredit, Waker,
+    self, BudgetTooSmall, BufferCredit, CreditConfig, Move, Policy, SharedAdaptive, SharedCredit,
+    Waker,
 };
-use crate::{Nanos, Pacer, PacerConfig, Parts, PolicyConfig};
+use crate::{Nanos, Pacer, PacerConfig, Parts, PolicyConfig, SmallRule};
 
 /// The machine that is paced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,6 +38,7 @@ pub struct Shared {
 enum Kind {
     None,
     BufferCredit(Arc<SharedCredit>),
+    Adaptive(Arc<SharedAdaptive>),
 }
 
 /// Where a policy stands, for reports.
@@ -45,6 +48,8 @@ pub struct Snapshot {
     pub budget: Option<u64>,
     /// Time from one I/O to the next on the whole target, if there is one.
     pub period: Option<Nanos>,
+    /// Why the budget last moved, where it moves by itself.
+    pub last_move: Option<Move>,
 }
 
 impl Shared {
@@ -60,6 +65,7 @@ impl Shared {
                 let config = CreditConfig { budget: *budget, largest, cores };
                 Kind::BufferCredit(BufferCredit::shared(config)?)
             }
+            PolicyConfig::Adaptive => Kind::Adaptive(SharedAdaptive::new(cores, largest)?),
             _ => Kind::None,
         };
         Ok(Self { kind })
@@ -72,6 +78,14 @@ impl Shared {
         let policy: Box<dyn Policy> = match &self.kind {
             Kind::None => Box::new(policy::None),
             Kind::BufferCredit(shared) => Box::new(shared.core(core, waker)),
+            Kind::Adaptive(shared) => {
+                let order = Residence::new(Arc::clone(shared.virtual_time()), core);
+                return Parts {
+                    policies: vec![Box::new(shared.core(core, waker))],
+                    order: Box::new(order),
+                    small: SmallRule::BesideOthers,
+                };
+            }
         };
         Parts::in_turn(vec![policy])
     }
@@ -90,6 +104,11 @@ impl Shared {
             Kind::BufferCredit(shared) => {
                 Snapshot { budget: Some(shared.budget()), ..Snapshot::default() }
             }
+            Kind::Adaptive(shared) => Snapshot {
+                budget: Some(shared.budget()),
+                last_move: shared.last_move(),
+                ..Snapshot::default()
+            },
         }
     }
 }

@@ -1,9 +1,11 @@
 //! Whose command is next.
 
+mod residence;
 mod round_robin;
 
 use std::fmt::Debug;
 
+pub use residence::{Residence, VirtualTime};
 pub use round_robin::RoundRobin;
 
 use crate::Nanos;

@@ -1,5 +1,6 @@
 //! May a command start now.
 
+mod adaptive;
 mod buffer_credit;
 #[cfg(all(loom, test))]
 mod model;
@@ -8,6 +9,7 @@ mod shared_credit;
 
 use std::fmt::Debug;
 
+pub use adaptive::{Adaptive, Move, SharedAdaptive};
 pub use buffer_credit::BufferCredit;
 pub use none::None;
 pub use shared_credit::{BudgetTooSmall, CreditConfig, SharedCredit, Waker};

@@ -1,0 +1,197 @@
+//! Finds its own bound on the bytes in flight: buffer credit whose budget follows what it buys.
+//!
+//! [`control`] decides, from sums over all cores, what the budget is; this file keeps the sums and
+//! asks it now and then.
+
+mod control;
+
+use std::fmt;
+use std::sync::{Arc, Mutex};
+
+pub use control::Move;
+use control::{Controller, Totals};
+
+use super::{
+    Admission, Ask, BudgetTooSmall, BufferCredit, CreditConfig, Done, Grant, Policy, SharedCredit,
+    Waker,
+};
+use crate::Nanos;
+use crate::order::VirtualTime;
+use crate::permit::Outcome;
+use crate::sync::{AtomicU64, Ordering};
+
+/// What the cores share.
+pub struct SharedAdaptive {
+    credit: Arc<SharedCredit>,
+    virtual_time: Arc<VirtualTime>,
+    cores: Box<[Sums]>,
+    /// When the controller looked last, and after how long it looks again.
+    looked: AtomicU64,
+    pause: AtomicU64,
+    controller: Mutex<Controller>,
+}
+
+/// Sums of one core since the start, written by it alone.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Sums {
+    commands: AtomicU64,
+    bytes: AtomicU64,
+    /// Bytes times ns in flight, over 2^10.
+    residence: AtomicU64,
+    /// Bytes times ns from landed to gone, over 2^10.
+    drain: AtomicU64,
+    /// Times a command was told to wait.
+    refused: AtomicU64,
+}
+
+impl SharedAdaptive {
+    /// For so many cores and this largest I/O in bytes.
+    ///
+    /// # Errors
+    /// [`BudgetTooSmall`] cannot happen with a largest I/O above 0.
+    pub fn new(cores: usize, largest: u32) -> Result<Arc<Self>, BudgetTooSmall> {
+        let controller = Controller::new(cores, largest);
+        let config = CreditConfig { budget: controller.budget(), largest, cores };
+        Ok(Arc::new(Self {
+            credit: BufferCredit::shared(config)?,
+            virtual_time: VirtualTime::new(cores),
+            cores: (0..cores).map(|_| Sums::default()).collect(),
+            looked: AtomicU64::new(0),
+            pause: AtomicU64::new(0),
+            controller: Mutex::new(controller),
+        }))
+    }
+
+    /// The policy of core number `core`; see [`SharedCredit::core`].
+    #[must_use]
+    pub fn core(self: &Arc<Self>, core: usize, waker: Waker) -> Adaptive {
+        let credit = self.credit.core(core, waker);
+        Adaptive { credit, core, shared: Arc::clone(self), own: Own::default() }
+    }
+
+    /// The virtual time that the order among the flows goes by.
+    #[must_use]
+    pub fn virtual_time(&self) -> &Arc<VirtualTime> {
+        &self.virtual_time
+    }
+
+    /// The budget in bytes now.
+    #[must_use]
+    pub fn budget(&self) -> u64 {
+        self.credit.budget()
+    }
+
+    /// Why the budget last moved; `None` while another core decides that very moment.
+    #[must_use]
+    pub fn last_move(&self) -> Option<Move> {
+        self.controller.try_lock().ok().map(|controller| controller.last_move())
+    }
+
+    #[inline]
+    fn is_due(&self, now: Nanos) -> bool {
+        // A clock that went back is due at once, too, and starts over.
+        now.wrapping_sub(self.looked.load(Ordering::Relaxed)) >= self.pause.load(Ordering::Relaxed)
+    }
+
+    /// One core at a time decides; the others go on.
+    #[cold]
+    fn look(&self, now: Nanos, core: usize) {
+        let Ok(mut controller) = self.controller.try_lock() else { return };
+        if !self.is_due(now) {
+            return;
+        }
+        let pause = controller.look(self.totals(), now);
+        self.looked.store(now, Ordering::Relaxed);
+        self.pause.store(pause, Ordering::Relaxed);
+        self.virtual_time.refresh();
+        if controller.budget() != self.credit.budget() {
+            self.credit.resize(controller.budget(), core);
+        }
+    }
+
+    fn totals(&self) -> Totals {
+        let sum = |of: fn(&Sums) -> &AtomicU64| {
+            self.cores
+                .iter()
+                .fold(0u64, |sum, core| sum.wrapping_add(of(core).load(Ordering::Relaxed)))
+        };
+        Totals {
+            commands: sum(|s| &s.commands),
+            bytes: sum(|s| &s.bytes),
+            residence: sum(|s| &s.residence),
+            drain: sum(|s| &s.drain),
+            refused: sum(|s| &s.refused),
+        }
+    }
+}
+
+impl fmt::Debug for SharedAdaptive {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SharedAdaptive").field("credit", &self.credit).finish_non_exhaustive()
+    }
+}
+
+/// One core's end of a [`SharedAdaptive`].
+#[derive(Debug)]
+pub struct Adaptive {
+    credit: BufferCredit,
+    core: usize,
+    shared: Arc<SharedAdaptive>,
+    own: Own,
+}
+
+/// This core's sums; the shared ones are copies of them.
+#[derive(Debug, Default)]
+struct Own {
+    commands: u64,
+    bytes: u64,
+    residence: u64,
+    drain: u64,
+    refused: u64,
+}
+
+impl Policy for Adaptive {
+    fn largest(&self) -> u32 {
+        self.credit.largest()
+    }
+
+    #[inline]
+    fn admit(&mut self, ask: &Ask, now: Nanos) -> Admission {
+        let answer = self.credit.admit(ask, now);
+        if answer == Admission::AfterRelease {
+            self.own.refused += 1;
+            self.shared.cores[self.core].refused.store(self.own.refused, Ordering::Relaxed);
+        }
+        answer
+    }
+
+    #[inline]
+    fn release(&mut self, done: &Done, grant: Grant, now: Nanos) {
+        self.credit.release(done, grant, now);
+        if done.outcome != Outcome::Completed {
+            return;
+        }
+        let bytes = u64::from(done.cost.bytes);
+        let held = now.saturating_sub(done.started);
+        let drain = done.landed.map_or(0, |landed| now.saturating_sub(landed));
+        let own = &mut self.own;
+        own.commands += 1;
+        own.bytes += bytes;
+        own.residence = own.residence.wrapping_add(bytes.wrapping_mul(held) >> 10);
+        own.drain = own.drain.wrapping_add(bytes.wrapping_mul(drain) >> 10);
+        let sums = &self.shared.cores[self.core];
+        sums.commands.store(own.commands, Ordering::Relaxed);
+        sums.bytes.store(own.bytes, Ordering::Relaxed);
+        sums.residence.store(own.residence, Ordering::Relaxed);
+        sums.drain.store(own.drain, Ordering::Relaxed);
+        if self.shared.is_due(now) {
+            self.shared.look(now, self.core);
+        }
+    }
+
+    #[inline]
+    fn rest(&mut self) {
+        self.credit.rest();
+    }
+}
