@@ -1,3 +1,25 @@
 //! One place for tables, plots, HTML, CSV and JSON results.
+//!
+//! ```text
+//! Point (one run) --json--> JSON lines, one a point, versioned
+//!                 --csv---> one row a point
+//!                 --sweep-> Table (terminal, Markdown, HTML), Plot (SVG), a page that opens from disk
+//! ```
+//!
+//! Whoever measures fills [`Point`]s; everything else follows from them. Figures that come from the
+//! simulator carry the word "simulated" in every form.
 
 #![forbid(unsafe_code)]
+
+pub mod csv;
+pub mod html;
+pub mod json;
+pub mod plot;
+mod point;
+pub mod sweep;
+mod table;
+
+pub use html::Page;
+pub use plot::{Axis, Plot, Series};
+pub use point::{Figures, Flow, Latency, Part, Point, Sample, Setting, Varied, Where, jain};
+pub use table::{Align, Column, Table};

@@ -1,0 +1,154 @@
+//! Pages that open from disk: everything they need is in them, and they follow the reader's light or
+//! dark scheme.
+
+use std::fmt::Write as _;
+
+use crate::plot::{Plot, STYLE};
+use crate::table::Table;
+
+/// Looks of the page around the plots.
+const PAGE_STYLE: &str = "\
+body{background:var(--ground);color:var(--ink);font:15px/1.5 system-ui,sans-serif;margin:0 auto;\
+max-width:1280px;padding:24px}
+h1{font-size:24px;margin:0}h2{font-size:18px;margin:32px 0 8px}p{margin:6px 0;max-width:90ch}
+.note{color:var(--soft)}
+.mark-where{border:1px solid var(--soft);border-radius:4px;font-size:13px;padding:1px 8px;\
+vertical-align:middle;margin-left:8px}
+.scroll{overflow-x:auto}
+table{border-collapse:collapse;font-size:13px;font-variant-numeric:tabular-nums;margin:8px 0}
+th,td{border-bottom:1px solid var(--grid);padding:3px 10px;text-align:left;white-space:nowrap}
+th.n,td.n{text-align:right}th{vertical-align:bottom}
+.u{color:var(--soft);display:block;font-weight:normal}
+.plots{display:grid;gap:16px;grid-template-columns:repeat(auto-fill,minmax(min(100%,580px),1fr))}
+.plots svg{height:auto;max-width:100%}
+summary{cursor:pointer;margin:16px 0 4px}
+";
+
+/// A page, filled from top to bottom.
+#[derive(Debug, Clone)]
+pub struct Page {
+    title: String,
+    body: String,
+}
+
+impl Page {
+    /// An empty page. `mark` stands beside its title: where the figures come from.
+    #[must_use]
+    pub fn new(title: &str, mark: &str) -> Self {
+        let mut body = format!("<h1>{}", escape(title));
+        if !mark.is_empty() {
+            let _ = write!(body, "<span class=\"mark-where\">{}</span>", escape(mark));
+        }
+        body.push_str("</h1>\n");
+        let title = if mark.is_empty() { title.to_owned() } else { format!("{title} ({mark})") };
+        Self { title, body }
+    }
+
+    /// A heading.
+    pub fn heading(&mut self, text: &str) {
+        let _ = writeln!(self.body, "<h2>{}</h2>", escape(text));
+    }
+
+    /// A paragraph.
+    pub fn paragraph(&mut self, text: &str) {
+        let _ = writeln!(self.body, "<p class=\"note\">{}</p>", escape(text));
+    }
+
+    /// A table, in a box that scrolls if it is too wide.
+    pub fn table(&mut self, table: &Table) {
+        let _ = writeln!(self.body, "<div class=\"scroll\">\n{}</div>", table.html());
+    }
+
+    /// A table that is shown when its title is clicked.
+    pub fn folded_table(&mut self, title: &str, table: &Table) {
+        let _ = writeln!(
+            self.body,
+            "<details><summary>{}</summary>\n<div class=\"scroll\">\n{}</div></details>",
+            escape(title),
+            table.html()
+        );
+    }
+
+    /// Plots side by side.
+    pub fn plots(&mut self, plots: &[Plot]) {
+        self.body.push_str("<div class=\"plots\">\n");
+        for plot in plots {
+            self.body.push_str(&plot.svg());
+        }
+        self.body.push_str("</div>\n");
+    }
+
+    /// Data for programs: JSON in an element that shows nothing.
+    pub fn data(&mut self, id: &str, json: &str) {
+        // Inside a string of JSON, the only place where it may stand, `\u003c` is the same.
+        let json = json.replace('<', "\\u003c");
+        let _ = writeln!(
+            self.body,
+            "<script type=\"application/json\" id=\"{}\">{json}</script>",
+            escape(id)
+        );
+    }
+
+    /// The document.
+    #[must_use]
+    pub fn document(&self) -> String {
+        format!(
+            "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+             <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n\
+             <link rel=\"icon\" href=\"data:,\">\n\
+             <title>{}</title>\n<style>\n{STYLE}{PAGE_STYLE}</style>\n</head>\n<body>\n{}</body>\n\
+             </html>\n",
+            escape(&self.title),
+            self.body
+        )
+    }
+}
+
+/// Text as it may stand in an element or a quoted attribute.
+pub(crate) fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::table::Column;
+
+    #[test]
+    fn text_from_outside_is_text() {
+        let mut page = Page::new("a <b>", "simulated");
+        page.heading("<h>");
+        page.paragraph("\"x\" & <y>");
+        page.data("results", "{\"name\":\"</script><b>\"}");
+        let mut table = Table::new(vec![Column::words("<c>")]);
+        table.push(vec!["<d>".into()]);
+        page.table(&table);
+        page.folded_table("<t>", &table);
+        let html = page.document();
+        for tag in ["<b>", "<h>", "<y>", "<c>", "<d>", "<t>"] {
+            assert!(!html.contains(tag), "{tag}: {html}");
+        }
+        assert!(html.contains("<title>a &lt;b&gt; (simulated)</title>"));
+        assert_eq!(html.matches("</script>").count(), 1);
+        assert!(html.contains("{\"name\":\"\\u003c/script>\\u003cb>\"}"));
+    }
+
+    #[test]
+    fn every_element_is_closed() {
+        let mut page = Page::new("t", "simulated");
+        page.paragraph("p");
+        let mut table = Table::new(vec![Column::numbers("n", "us")]);
+        table.push(vec!["1".into()]);
+        page.table(&table);
+        page.folded_table("more", &table);
+        page.plots(&[]);
+        let html = page.document();
+        for tag in ["html", "head", "body", "style", "table", "tr", "td", "div", "details", "span"]
+        {
+            let open = html.matches(&format!("<{tag}>")).count()
+                + html.matches(&format!("<{tag} ")).count();
+            assert!(open > 0, "no {tag}");
+            assert_eq!(open, html.matches(&format!("</{tag}>")).count(), "{tag}");
+        }
+    }
+}

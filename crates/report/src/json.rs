@@ -1,0 +1,167 @@
+//! Results as JSON lines: one object a point, each with the version of its form.
+
+use std::io::{self, BufRead, Write};
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use thiserror::Error;
+
+use crate::{Point, Where};
+
+/// The version this crate writes. A field more is the same version; a field gone, renamed or of
+/// another meaning is the next one.
+pub const VERSION: u32 = 1;
+
+/// Why a file of results cannot be read.
+#[derive(Debug, Error)]
+pub enum Error {
+    /// The file itself.
+    #[error("line {line}: {source}")]
+    Io {
+        /// From 1.
+        line: usize,
+        /// Why.
+        source: io::Error,
+    },
+    /// Not JSON, or not a result.
+    #[error("line {line} is not a result: {source}")]
+    Form {
+        /// From 1.
+        line: usize,
+        /// Why.
+        source: serde_json::Error,
+    },
+    /// Written by another version of this tool.
+    #[error("line {line} has version {found}; this tool reads version {VERSION}")]
+    Version {
+        /// From 1.
+        line: usize,
+        /// Its version, or "no".
+        found: String,
+    },
+}
+
+#[derive(Serialize, Deserialize)]
+struct Line<P> {
+    version: u32,
+    simulated: bool,
+    #[serde(flatten)]
+    point: P,
+}
+
+/// One line, with its newline.
+///
+/// # Errors
+/// None that a point can cause; serde's type says there may be one.
+pub fn line(point: &Point) -> serde_json::Result<String> {
+    let simulated = point.place == Where::Simulated;
+    let mut text = serde_json::to_string(&Line { version: VERSION, simulated, point })?;
+    text.push('\n');
+    Ok(text)
+}
+
+/// Writes one line and hands it to the system, so that what was measured outlives us.
+///
+/// # Errors
+/// What the writer says, as of a full disk.
+pub fn write(to: &mut impl Write, point: &Point) -> io::Result<()> {
+    to.write_all(line(point)?.as_bytes())?;
+    to.flush()
+}
+
+/// Reads all results. A last line without its newline was cut off by an interruption: it is left
+/// out, and the second value is where it starts (in bytes), so that the caller can cut it off before
+/// it appends.
+///
+/// # Errors
+/// See [`Error`].
+pub fn read(mut from: impl BufRead) -> Result<(Vec<Point>, u64), Error> {
+    let (mut points, mut end) = (Vec::new(), 0);
+    let mut text = Vec::new();
+    for line in 1.. {
+        text.clear();
+        let length = from.read_until(b'\n', &mut text);
+        let length = length.map_err(|source| Error::Io { line, source })?;
+        if text.last() != Some(&b'\n') {
+            break;
+        }
+        end += length as u64;
+        if !text.trim_ascii().is_empty() {
+            points.push(parse(&text, line)?);
+        }
+    }
+    Ok((points, end))
+}
+
+fn parse(text: &[u8], line: usize) -> Result<Point, Error> {
+    let form = |source| Error::Form { line, source };
+    let value: Value = serde_json::from_slice(text).map_err(form)?;
+    // First of all, because another version may be of another form.
+    let found = value.get("version");
+    if found.and_then(Value::as_u64) != Some(VERSION.into()) {
+        let found = found.map_or_else(|| "no".to_owned(), Value::to_string);
+        return Err(Error::Version { line, found });
+    }
+    serde_json::from_value::<Line<Point>>(value).map(|line| line.point).map_err(form)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::point::tests::point;
+
+    fn lines(points: &[Point]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for point in points {
+            write(&mut bytes, point).unwrap();
+        }
+        bytes
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let points = [point(32, "none"), point(64, "adaptive")];
+        let bytes = lines(&points);
+        assert_eq!(bytes.iter().filter(|byte| **byte == b'\n').count(), 2);
+        let (read, end) = read(bytes.as_slice()).unwrap();
+        assert_eq!(read, points);
+        assert_eq!(end, bytes.len() as u64);
+    }
+
+    #[test]
+    fn every_line_has_its_version_and_says_simulated() {
+        let value: Value = serde_json::from_slice(&lines(&[point(32, "none")])).unwrap();
+        assert_eq!(value["version"], VERSION);
+        assert_eq!(value["simulated"], true);
+        assert_eq!(value["where"], "simulated");
+        assert_eq!(value["series"].as_array().unwrap().len(), 2);
+        let real = Point { place: Where::Local, ..point(32, "none") };
+        let value: Value = serde_json::from_slice(&lines(&[real])).unwrap();
+        assert_eq!((&value["simulated"], &value["where"]), (&false.into(), &"local".into()));
+    }
+
+    #[test]
+    fn a_line_cut_off_at_any_byte_is_left_out_and_the_rest_kept() {
+        let whole = lines(&[point(32, "none")]);
+        let both = lines(&[point(32, "none"), point(64, "none")]);
+        for cut in whole.len()..both.len() {
+            let (read, end) = read(&both[..cut]).unwrap();
+            assert_eq!(read.len(), 1, "cut at {cut}");
+            assert_eq!(end, whole.len() as u64, "cut at {cut}");
+        }
+    }
+
+    #[test]
+    fn another_version_and_garbage_are_refused_with_their_line() {
+        let good = String::from_utf8(lines(&[point(32, "none")])).unwrap();
+        let newer = good.replace("\"version\":1", "\"version\":2");
+        let error = read(format!("{good}{newer}").as_bytes()).unwrap_err().to_string();
+        assert_eq!(error, "line 2 has version 2; this tool reads version 1");
+        let error = read(b"{}\n".as_slice()).unwrap_err().to_string();
+        assert_eq!(error, "line 1 has version no; this tool reads version 1");
+        let error = read(format!("{good}\nnonsense\n").as_bytes()).unwrap_err().to_string();
+        assert!(error.starts_with("line 3 is not a result: "), "{error}");
+        let error = read(b"{\"version\":1}\n".as_slice()).unwrap_err().to_string();
+        assert!(error.contains("missing field"), "{error}");
+    }
+}

@@ -1,0 +1,175 @@
+//! From the data to shapes.
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::ops::Range;
+
+use plotters::coord::Shift;
+use plotters::coord::ranged1d::{KeyPointHint, NoDefaultFormatting, ValueFormatter};
+use plotters::coord::types::RangedCoordf64;
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
+
+use super::ticks::Scale;
+use super::{Plot, Series, Shape, ink};
+
+const WIDTH: u32 = 760;
+/// Of the plot with its axes.
+const HEIGHT: u32 = 360;
+/// Of the title and the note.
+const HEAD: u32 = 58;
+/// Of a row of the legend.
+const ROW: u32 = 22;
+const FONT: &str = "system-ui, sans-serif";
+/// plotters sizes fonts larger than SVG does by this.
+const POINTS: f64 = 1.24;
+/// About the width of a character of the legend.
+const CHARACTER: u32 = 7;
+/// Room of the line before a name in the legend.
+const KEY: u32 = 30;
+
+type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+type Drawn = Result<(), Box<dyn Error>>;
+
+/// SVG with stand-in colours.
+pub(super) fn draw(plot: &Plot) -> String {
+    let rows = legend_rows(&plot.series);
+    let legend = u32::try_from(rows.len()).unwrap_or(u32::MAX).saturating_mul(ROW);
+    let mut svg = String::new();
+    {
+        let size = (WIDTH, (HEAD + HEIGHT).saturating_add(legend + 6));
+        let area = SVGBackend::with_string(&mut svg, size).into_drawing_area();
+        let outcome = shapes(plot, &area, &rows);
+        // A string takes everything that is drawn into it.
+        debug_assert!(outcome.is_ok(), "{outcome:?}");
+    }
+    svg
+}
+
+fn shapes(plot: &Plot, area: &Area<'_>, rows: &[Vec<(usize, u32)>]) -> Drawn {
+    area.draw_text(&plot.title, &style(17.0, &ink::INK), (14, 10))?;
+    area.draw_text(&plot.note, &style(13.0, &ink::SOFT), (14, 34))?;
+    let (_, rest) = area.split_vertically(HEAD);
+    let (chart, legend) = rest.split_vertically(HEIGHT);
+    axes(plot, &chart)?;
+    for (row, entries) in rows.iter().enumerate() {
+        let y = i32::try_from(row).unwrap_or(0) * ROW.cast_signed() + 8;
+        for (series, x) in entries {
+            let x = x.cast_signed();
+            let line = ink::key(*series).stroke_width(2);
+            legend.draw(&PathElement::new([(x, y), (x + KEY.cast_signed() - 8, y)], line))?;
+            let text = style(13.0, &ink::INK).pos(Pos::new(HPos::Left, VPos::Center));
+            legend.draw_text(&plot.series[*series].name, &text, (x + KEY.cast_signed(), y))?;
+        }
+    }
+    area.present()?;
+    Ok(())
+}
+
+fn axes(plot: &Plot, area: &Area<'_>) -> Drawn {
+    let values = || plot.series.iter().flat_map(|series| &series.points);
+    let finite = |value: &f64| value.is_finite();
+    let x = Scale::over(&plot.x, values().map(|point| point.0).filter(finite));
+    let y = Scale::over(&plot.y, values().map(|point| point.1).filter(finite));
+    let mut chart = ChartBuilder::on(area)
+        .margin_right(24)
+        .margin_top(6)
+        .set_label_area_size(LabelAreaPosition::Left, 68)
+        .set_label_area_size(LabelAreaPosition::Bottom, 52)
+        .build_cartesian_2d(x.clone(), y.clone())?;
+    chart
+        .configure_mesh()
+        .x_labels(x.labels.len().max(1))
+        .y_labels(y.labels.len().max(1))
+        .x_desc(plot.x.label())
+        .y_desc(plot.y.label())
+        .axis_desc_style(style(13.0, &ink::INK))
+        .label_style(style(12.0, &ink::SOFT))
+        .axis_style(ink::SOFT)
+        .bold_line_style(ink::GRID)
+        .light_line_style(TRANSPARENT)
+        .draw()?;
+    let mut empty = true;
+    for (index, series) in plot.series.iter().enumerate() {
+        let places: Vec<_> = series
+            .points
+            .iter()
+            .filter_map(|point| Some((x.place(point.0)?, y.place(point.1)?)))
+            .collect();
+        empty &= places.is_empty();
+        let colour = ink::series(index);
+        if series.shape != Shape::Marks && !places.is_empty() {
+            let line = PathElement::new(means(&places), colour.stroke_width(2));
+            chart.draw_series([line])?;
+        }
+        if series.shape != Shape::Line {
+            chart.draw_series(places.iter().map(|at| Circle::new(*at, 3, colour.filled())))?;
+        }
+    }
+    if empty {
+        let text = style(14.0, &ink::SOFT).pos(Pos::new(HPos::Center, VPos::Center));
+        area.draw_text("no data", &text, (WIDTH.cast_signed() / 2, HEIGHT.cast_signed() / 2))?;
+    }
+    Ok(())
+}
+
+impl Ranged for Scale {
+    type FormatOption = NoDefaultFormatting;
+    type ValueType = f64;
+
+    fn map(&self, value: &f64, limit: (i32, i32)) -> i32 {
+        RangedCoordf64::from(self.range()).map(value, limit)
+    }
+
+    fn key_points<Hint: KeyPointHint>(&self, _: Hint) -> Vec<f64> {
+        self.labels.clone()
+    }
+
+    fn range(&self) -> Range<f64> {
+        self.ends.0..self.ends.1
+    }
+}
+
+impl ValueFormatter<f64> for Scale {
+    fn format_ext(&self, place: &f64) -> String {
+        self.label(*place)
+    }
+}
+
+/// Mean of all values at each place, from left to right.
+fn means(places: &[(f64, f64)]) -> Vec<(f64, f64)> {
+    let mut at: BTreeMap<u64, (f64, Vec<f64>)> = BTreeMap::new();
+    for (x, y) in places {
+        // Orders floats as their bits, the negative ones turned around.
+        let bits = x.to_bits();
+        let order = if x.is_sign_negative() { !bits } else { bits | 1 << 63 };
+        at.entry(order).or_insert((*x, Vec::new())).1.push(*y);
+    }
+    let mean = |values: &[f64]| {
+        values.iter().sum::<f64>() / f64::from(u32::try_from(values.len()).unwrap_or(u32::MAX))
+    };
+    at.into_values().map(|(x, values)| (x, mean(&values))).collect()
+}
+
+/// Series of each row of the legend with their places from the left.
+fn legend_rows(series: &[Series]) -> Vec<Vec<(usize, u32)>> {
+    let mut rows: Vec<Vec<(usize, u32)>> = Vec::new();
+    let mut end = WIDTH;
+    for (index, series) in series.iter().enumerate().filter(|(_, series)| !series.name.is_empty()) {
+        let length = u32::try_from(series.name.chars().count()).unwrap_or(WIDTH).min(WIDTH);
+        let width = KEY + length * CHARACTER + 18;
+        if end + width > WIDTH {
+            rows.push(Vec::new());
+            end = 14;
+        }
+        if let Some(row) = rows.last_mut() {
+            row.push((index, end));
+        }
+        end += width;
+    }
+    rows
+}
+
+fn style(size: f64, colour: &RGBColor) -> TextStyle<'static> {
+    (FONT, size * POINTS).into_font().color(colour)
+}

@@ -1,0 +1,252 @@
+//! Line plots as SVG, readable on light and on dark.
+//!
+//! | file | what |
+//! |---|---|
+//! | `draw` | from the data to shapes, with plotters |
+//! | `ink` | from plotters' fixed colours to ones that follow the reader's scheme |
+//! | `ticks` | where the labels of an axis stand, and how numbers are written |
+//!
+//! Every point is drawn as a marker of its series' class (`mark s0`, `mark s1`, ...), every line as one
+//! polyline (`line s0`), so that what a page shows can be counted.
+
+mod draw;
+mod ink;
+mod ticks;
+
+pub use ink::STYLE;
+
+/// A plot.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Plot {
+    /// Above it.
+    pub title: String,
+    /// Below the title, smaller: machine, policy, and "simulated" where that is so.
+    pub note: String,
+    /// To the right.
+    pub x: Axis,
+    /// Upwards.
+    pub y: Axis,
+    /// In the order of the legend. A single one has no legend, unless it has a name.
+    pub series: Vec<Series>,
+}
+
+/// An axis.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Axis {
+    /// What it shows.
+    pub title: String,
+    /// Its unit; empty if it has none.
+    pub unit: String,
+    /// Every step doubles. Points at zero or below cannot be shown and are left out.
+    pub log2: bool,
+    /// Starts at zero even if no value is near it.
+    pub from_zero: bool,
+    /// Names of the values 0, 1, 2, ... instead of numbers; empty for numbers.
+    pub names: Vec<String>,
+}
+
+impl Axis {
+    /// An axis of numbers.
+    #[must_use]
+    pub fn new(title: &str, unit: &str) -> Self {
+        Self { title: title.into(), unit: unit.into(), ..Self::default() }
+    }
+
+    /// The same, with steps that double.
+    #[must_use]
+    pub fn log2(self) -> Self {
+        Self { log2: true, ..self }
+    }
+
+    /// The same, from zero.
+    #[must_use]
+    pub fn from_zero(self) -> Self {
+        Self { from_zero: true, ..self }
+    }
+
+    fn label(&self) -> String {
+        if self.unit.is_empty() {
+            self.title.clone()
+        } else {
+            format!("{} ({})", self.title, self.unit)
+        }
+    }
+}
+
+/// One line of a plot.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Series {
+    /// In the legend.
+    pub name: String,
+    /// As measured, in any order; several at one x are several runs. Points that are not finite are
+    /// left out.
+    pub points: Vec<(f64, f64)>,
+    /// How they are shown.
+    pub shape: Shape,
+}
+
+/// How points are shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Shape {
+    /// A marker for each, and a line through the mean at each x.
+    #[default]
+    MarkedLine,
+    /// Only the line: for time series.
+    Line,
+    /// Only markers: for rows that do not belong to one curve.
+    Marks,
+}
+
+impl Series {
+    /// A series shown as a line with markers.
+    #[must_use]
+    pub fn new(name: &str, points: Vec<(f64, f64)>) -> Self {
+        Self { name: name.into(), points, shape: Shape::MarkedLine }
+    }
+}
+
+impl Plot {
+    /// An `<svg>` to stand in a page that has [`STYLE`] among its styles.
+    #[must_use]
+    pub fn svg(&self) -> String {
+        ink::follow_scheme(&draw::draw(self), &format!("{}. {}", self.title, self.note))
+    }
+
+    /// An SVG file of its own, as Markdown refers to one: it brings its styles and its background
+    /// along, and its fixed colours are those of the light scheme where styles are not understood.
+    #[must_use]
+    pub fn standalone_svg(&self) -> String {
+        ink::alone(&self.svg())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plot() -> Plot {
+        Plot {
+            title: "Bandwidth".into(),
+            note: "simulated, platform A".into(),
+            x: Axis::new("queue depth per host", "").log2(),
+            y: Axis::new("bandwidth", "Gb/s").from_zero(),
+            series: vec![
+                Series::new("none", vec![(32.0, 184.8), (64.0, 171.0), (2048.0, 142.4)]),
+                Series::new("96 buffers", vec![(32.0, 184.8), (64.0, 184.6), (64.0, 184.2)]),
+            ],
+        }
+    }
+
+    fn count(svg: &str, what: &str) -> usize {
+        svg.matches(what).count()
+    }
+
+    /// The corners of the line of a series.
+    fn corners(svg: &str, series: usize) -> usize {
+        let line = svg.split(&format!("class=\"line s{series} ")).nth(1).unwrap();
+        line.split("points=\"")
+            .nth(1)
+            .unwrap()
+            .split('"')
+            .next()
+            .unwrap()
+            .split_whitespace()
+            .count()
+    }
+
+    #[test]
+    fn every_point_is_a_marker_of_its_series() {
+        let svg = plot().svg();
+        assert_eq!(count(&svg, "class=\"mark s0 "), 3);
+        assert_eq!(count(&svg, "class=\"mark s1 "), 3);
+        assert_eq!(
+            (corners(&svg, 0), corners(&svg, 1)),
+            (3, 2),
+            "two runs at one x are one corner"
+        );
+    }
+
+    #[test]
+    fn many_series_stay_apart() {
+        let series = |n: u32| Series::new(&format!("n{n}"), vec![(1.0, n.into()), (2.0, n.into())]);
+        let svg = Plot { series: (0..20).map(series).collect(), ..plot() }.svg();
+        for n in 0..20 {
+            assert_eq!(count(&svg, &format!("class=\"mark s{n} ")), 2, "series {n}");
+            assert!(svg.contains(&format!("n{n}\n")), "series {n} has no legend");
+        }
+        let dashed = svg.lines().filter(|line| line.contains("stroke-dasharray")).count();
+        assert_eq!(dashed, 2 * 12, "each in the plot and in the legend");
+    }
+
+    #[test]
+    fn shapes() {
+        let mut plot = plot();
+        plot.series[0].shape = Shape::Line;
+        plot.series[1].shape = Shape::Marks;
+        let svg = plot.svg();
+        assert_eq!((count(&svg, "mark s0 "), count(&svg, "mark s1 ")), (0, 3));
+        assert_eq!((count(&svg, "line s0 "), count(&svg, "line s1 ")), (1, 0));
+    }
+
+    #[test]
+    fn what_cannot_be_shown_is_left_out() {
+        let mut plot = plot();
+        plot.series[0].points.extend([(0.0, 1.0), (64.0, f64::NAN), (f64::INFINITY, 2.0)]);
+        assert_eq!(count(&plot.svg(), "mark s0 "), 3);
+        plot.series.clear();
+        assert!(plot.svg().contains("no data"));
+        plot.series = vec![Series::new("flat", vec![(5.0, 0.0)])];
+        assert_eq!(count(&plot.svg(), "mark s0 "), 1);
+    }
+
+    #[test]
+    fn titles_units_and_names_are_there_and_escaped() {
+        let mut plot = plot();
+        plot.title = "a < b & c".into();
+        plot.series[0].name = "<none>".into();
+        let svg = plot.svg();
+        for text in ["a &lt; b &amp; c", "&lt;none&gt;", "bandwidth (Gb/s)", "queue depth per host"]
+        {
+            assert!(svg.contains(text), "{text}: {svg}");
+        }
+        assert!(svg.contains("simulated, platform A"));
+        assert!(!svg.contains("<none>"));
+    }
+
+    #[test]
+    fn log2_labels_are_powers_of_two() {
+        let svg = plot().svg();
+        for label in ["32", "64", "128", "256", "512", "1024", "2048"] {
+            assert!(svg.contains(&format!(">\n{label}\n<")), "{label}: {svg}");
+        }
+    }
+
+    #[test]
+    fn an_axis_of_names_shows_them() {
+        let mut plot = plot();
+        plot.x = Axis { names: vec!["read".into(), "write".into()], ..Axis::new("mix", "") };
+        plot.series = vec![Series::new("s", vec![(0.0, 1.0), (1.0, 2.0)])];
+        let svg = plot.svg();
+        assert!(svg.contains("read") && svg.contains("write"), "{svg}");
+    }
+
+    #[test]
+    fn no_colour_is_fixed_for_a_reader_who_has_styles() {
+        let svg = plot().svg();
+        for line in svg.lines().filter(|line| line.contains("=\"#")) {
+            assert!(line.contains("class=\""), "{line}");
+        }
+        assert!(!svg.contains("#07"), "a stand-in colour is left: {svg}");
+    }
+
+    #[test]
+    fn a_file_of_its_own_brings_its_styles_and_asks_for_nothing() {
+        let svg = plot().standalone_svg();
+        assert!(svg.starts_with("<svg "));
+        assert!(svg.trim_end().ends_with("</svg>"));
+        assert_eq!(count(&svg, "prefers-color-scheme"), 1);
+        assert!(svg.contains("class=\"ground\""));
+        let urls = svg.replace("http://www.w3.org/2000/svg", "");
+        assert!(!urls.contains("http") && !urls.contains("url(") && !urls.contains("@import"));
+    }
+}

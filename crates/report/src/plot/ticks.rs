@@ -1,0 +1,152 @@
+//! Where the labels of an axis stand, and how numbers are written.
+
+use super::Axis;
+
+/// Labels an axis aims at.
+const WANTED: f64 = 6.0;
+
+/// From data to places along an axis: its ends, and its labels.
+#[derive(Debug, Clone)]
+pub(super) struct Scale {
+    /// Least and largest place.
+    pub(super) ends: (f64, f64),
+    /// Places of the labels.
+    pub(super) labels: Vec<f64>,
+    log2: bool,
+    names: Vec<String>,
+}
+
+impl Scale {
+    /// A scale that holds all these values.
+    pub(super) fn over(axis: &Axis, values: impl Iterator<Item = f64>) -> Self {
+        let mut this = Self {
+            ends: (0.0, 1.0),
+            labels: Vec::new(),
+            log2: axis.log2,
+            names: axis.names.clone(),
+        };
+        let places = values.filter_map(|value| this.place(value));
+        let ends = places.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), place| {
+            (low.min(place), high.max(place))
+        });
+        let (mut low, mut high) = if ends.0 <= ends.1 { ends } else { (0.0, 1.0) };
+        if !this.names.is_empty() {
+            (low, high) = (low.min(0.0) - 0.5, high.max(0.0) + 0.5);
+            this.labels = every(1.0, low.ceil(), high);
+        } else if axis.log2 {
+            (low, high) =
+                if high - low < 1.0 { (low.floor(), low.floor() + 1.0) } else { (low, high) };
+            let step = ((high - low) / 12.0).ceil().max(1.0);
+            this.labels = every(step, low.ceil(), high);
+            let margin = 0.02 * (high - low);
+            (low, high) = (low - margin, high + margin);
+        } else {
+            if axis.from_zero {
+                (low, high) = (low.min(0.0), high.max(0.0));
+            }
+            if high - low < f64::EPSILON * high.abs().max(1.0) {
+                high = low + if low == 0.0 { 1.0 } else { low.abs() };
+            }
+            let step = nice_step((high - low) / WANTED);
+            low = (low / step).floor() * step;
+            high = (high / step).ceil() * step;
+            this.labels = every(step, low, high);
+        }
+        this.ends = (low, high);
+        this
+    }
+
+    /// Where a value stands; `None` if it cannot be shown.
+    pub(super) fn place(&self, value: f64) -> Option<f64> {
+        let place = if self.log2 { (value > 0.0).then(|| value.log2())? } else { value };
+        place.is_finite().then_some(place)
+    }
+
+    /// The label at a place.
+    pub(super) fn label(&self, place: f64) -> String {
+        if !self.names.is_empty() {
+            let name = self.names.iter().enumerate().find(|(at, _)| {
+                (place - f64::from(u32::try_from(*at).unwrap_or(u32::MAX))).abs() < 0.25
+            });
+            return name.map_or_else(String::new, |(_, name)| name.clone());
+        }
+        number(if self.log2 { place.exp2() } else { place })
+    }
+}
+
+/// A number with as many digits as a reader can use.
+pub(super) fn number(value: f64) -> String {
+    let decimals = match value.abs() {
+        size if size >= 100.0 || size == 0.0 => 0,
+        size if size >= 10.0 => 1,
+        size if size >= 1.0 => 2,
+        _ => 4,
+    };
+    let text = format!("{value:.decimals$}");
+    let text = match text.contains('.') {
+        true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
+        false => text,
+    };
+    if text == "-0" { "0".into() } else { text }
+}
+
+/// The step of 1, 2 or 5 times a power of ten at or above this one.
+fn nice_step(least: f64) -> f64 {
+    let power = 10f64.powf(least.log10().floor());
+    let factor = [1.0, 2.0, 5.0].into_iter().find(|factor| factor * power >= least * 0.999);
+    factor.unwrap_or(10.0) * power
+}
+
+fn every(step: f64, from: f64, to: f64) -> Vec<f64> {
+    let places = (0..=200u32).map(|n| from + f64::from(n) * step);
+    places.take_while(|place| *place <= to + step * 1e-6).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn labels(axis: &Axis, values: &[f64]) -> Vec<String> {
+        let scale = Scale::over(axis, values.iter().copied());
+        scale.labels.iter().map(|place| scale.label(*place)).collect()
+    }
+
+    #[test]
+    fn labels_are_round_and_hold_the_data() {
+        let linear = Axis::new("", "");
+        assert_eq!(labels(&linear, &[142.4, 184.8]), ["140", "150", "160", "170", "180", "190"]);
+        let from_zero = linear.clone().from_zero();
+        assert_eq!(labels(&from_zero, &[142.4, 184.8]), ["0", "50", "100", "150", "200"]);
+        assert_eq!(labels(&from_zero, &[0.02]), ["0", "0.005", "0.01", "0.015", "0.02"]);
+        let log2 = linear.log2();
+        assert_eq!(labels(&log2, &[32.0, 300.0]), ["32", "64", "128", "256"]);
+        assert_eq!(labels(&log2, &[1.0]), ["1", "2"]);
+    }
+
+    #[test]
+    fn nothing_and_one_value_make_a_scale_too() {
+        for axis in [Axis::new("", ""), Axis::new("", "").log2(), Axis::new("", "").from_zero()] {
+            for values in [vec![], vec![0.0], vec![7.0], vec![-3.0], vec![f64::NAN]] {
+                let scale = Scale::over(&axis, values.iter().copied());
+                assert!(scale.ends.0 < scale.ends.1, "{axis:?} {values:?}: {scale:?}");
+                assert!(!scale.labels.is_empty(), "{axis:?} {values:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn numbers() {
+        for (value, text) in [
+            (0.0, "0"),
+            (-0.00001, "0"),
+            (184.8, "185"),
+            (12.0, "12"),
+            (12.34, "12.3"),
+            (1.25, "1.25"),
+            (0.005, "0.005"),
+            (200.0, "200"),
+        ] {
+            assert_eq!(number(value), text);
+        }
+    }
+}

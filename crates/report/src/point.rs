@@ -1,0 +1,360 @@
+//! One result: what was run, and everything measured in it.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// One run of one point of a plan. Bandwidth is goodput in Gb/s (10^9 bits), latencies are in us.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Point {
+    /// The plan's name.
+    pub plan: String,
+    /// The test it belongs to.
+    pub test: String,
+    /// What the plan varied, in its order, with the value taken here.
+    pub varied: Vec<Varied>,
+    /// From 1.
+    pub repetition: u32,
+    /// Where it ran.
+    #[serde(rename = "where")]
+    pub place: Where,
+    /// The machine: a platform's name, or a host's.
+    pub platform: String,
+    /// The pacing policy's name.
+    pub policy: String,
+    /// Changes with anything that the figures depend on; two runs with the same one are the same run.
+    pub fingerprint: String,
+    /// Everything random follows from it.
+    pub seed: u64,
+    /// The load and the target, as the columns of the CSV name them.
+    pub setting: Setting,
+    /// All hosts together.
+    pub total: Figures,
+    /// By host, by job and by block size.
+    pub hosts: Vec<Part>,
+    /// See [`Point::hosts`].
+    pub jobs: Vec<Part>,
+    /// See [`Point::hosts`].
+    pub sizes: Vec<Part>,
+    /// One a host, job and device.
+    pub flows: Vec<Flow>,
+    /// Jain's index over the flows' bandwidth, each over its weight: 1 is fair.
+    pub fairness: Option<f64>,
+    /// Bits on the link in Gb/s.
+    pub wire_gbps: Option<f64>,
+    /// Standard deviation of the bandwidth in Gb/s over 100 ms samples and hosts.
+    pub stddev_gbps: Option<f64>,
+    /// Share of the NIC's reads that hit the last-level cache, in percent.
+    pub hit_pct: Option<f64>,
+    /// Commands that hold a buffer: mean.
+    pub buffers_mean: Option<f64>,
+    /// Commands that hold a buffer: largest.
+    pub buffers_max: Option<u64>,
+    /// Data in flight at the target in MiB, mean.
+    pub in_flight_mib: Option<f64>,
+    /// The pacer's budget in bytes, mean over the samples.
+    pub budget_bytes: Option<f64>,
+    /// The pacer's period per I/O in us, mean over the samples.
+    pub period_us: Option<f64>,
+    /// Time series, a sample every 100 ms unless the plan asks for finer ones.
+    pub series: Vec<Sample>,
+    /// What went wrong in the run; its figures are not to be trusted then.
+    pub problems: Vec<String>,
+}
+
+/// One varied key and its value.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Varied {
+    /// Dotted, as the plan writes it.
+    pub key: String,
+    /// As the plan writes it.
+    pub value: String,
+}
+
+/// Where a point ran.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Where {
+    /// In the simulator.
+    Simulated,
+    /// On one machine.
+    Local,
+    /// On several.
+    Remote,
+}
+
+impl Where {
+    /// As every output writes it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Simulated => "simulated",
+            Self::Local => "local",
+            Self::Remote => "remote",
+        }
+    }
+}
+
+impl fmt::Display for Where {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// What was run, in the terms of the CSV's columns. `None`: not set, or not applicable.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Setting {
+    /// Number and kind of the devices: `nvme16`, `null1`, `split3+delay`.
+    pub devices: String,
+    /// The program on the hosts, with its jobs if it runs more than one: `fio+kernel 8 jobs`.
+    pub initiator: String,
+    /// Hosts.
+    pub hosts: u32,
+    /// Jobs a host runs at once.
+    pub jobs: u32,
+    /// Target cores.
+    pub cores: Option<u32>,
+    /// Period per I/O of a rate, in ns, for the whole target.
+    pub period_ns: Option<u64>,
+    /// Buffers each core keeps for itself.
+    pub buf_cache: Option<u32>,
+    /// Depth of the third job, where it differs from the first's.
+    pub job3_qd: Option<u32>,
+    /// Buffers of a static pool.
+    pub num_buffers: Option<u64>,
+    /// Devices with an added delay.
+    pub num_delay: Option<u32>,
+    /// Depth of the first job, per host (and per job, where there are several).
+    pub qd: u32,
+    /// Commands all hosts together try to keep outstanding.
+    pub offered: u64,
+}
+
+/// Figures over a set of commands.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct Figures {
+    /// Thousands of commands a second.
+    pub kiops: f64,
+    /// Goodput in Gb/s.
+    pub gbps: f64,
+    /// Seen by the host, in us.
+    pub latency_us: Latency,
+    /// From arrival at the target until the data has left it, in us, if that is known.
+    #[serde(default)]
+    pub at_target_us: Option<Latency>,
+}
+
+/// A latency distribution.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct Latency {
+    /// Mean.
+    pub mean: f64,
+    /// Median.
+    pub p50: f64,
+    /// 99th percentile.
+    pub p99: f64,
+    /// 99.9th percentile.
+    pub p99_9: f64,
+    /// Largest.
+    pub max: f64,
+}
+
+/// One host, job or block size.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Part {
+    /// Which one.
+    pub name: String,
+    /// Its figures.
+    pub figures: Figures,
+}
+
+/// One flow: what one job of one host does on one device.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Flow {
+    /// Host, from 0.
+    pub host: u32,
+    /// Job, from 0.
+    pub job: u32,
+    /// Device, from 0.
+    pub device: u32,
+    /// Its weight.
+    pub weight: u16,
+    /// Goodput in Gb/s.
+    pub gbps: f64,
+    /// Mean latency in us.
+    pub mean_us: f64,
+    /// 99th percentile in us.
+    pub p99_us: f64,
+}
+
+/// One sample of the time series.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct Sample {
+    /// End of the sample in seconds from the start of the run.
+    pub t: f64,
+    /// Goodput in Gb/s.
+    pub gbps: f64,
+    /// Cache hits in percent.
+    pub hit_pct: Option<f64>,
+    /// Commands that hold a buffer, at its end.
+    pub buffers: Option<u64>,
+    /// Commands that wait for admission, at its end.
+    pub waiting: Option<u64>,
+    /// The pacer's budget in bytes, at its end.
+    pub budget_bytes: Option<u64>,
+    /// The pacer's period per I/O in us, at its end.
+    pub period_us: Option<f64>,
+}
+
+impl Point {
+    /// What tells this point from the others of its plan: the varied values, and the repetition if
+    /// it is not the first.
+    #[must_use]
+    pub fn label(&self) -> String {
+        let mut parts: Vec<_> =
+            self.varied.iter().map(|v| format!("{} {}", short_key(&v.key), v.value)).collect();
+        if self.repetition > 1 {
+            parts.push(format!("run {}", self.repetition));
+        }
+        if parts.is_empty() { self.plan.clone() } else { parts.join(", ") }
+    }
+
+    /// The value of a varied key.
+    #[must_use]
+    pub fn value(&self, key: &str) -> Option<&str> {
+        self.varied.iter().find(|varied| varied.key == key).map(|varied| varied.value.as_str())
+    }
+
+    /// Same plan, same values, same repetition, and nothing changed that the figures depend on.
+    #[must_use]
+    pub fn is_rerun_of(&self, other: &Self) -> bool {
+        self.plan == other.plan
+            && self.repetition == other.repetition
+            && self.place == other.place
+            && self.varied == other.varied
+            && self.fingerprint == other.fingerprint
+    }
+}
+
+/// The last part of a dotted key, which is what people call it.
+pub(crate) fn short_key(key: &str) -> &str {
+    key.rsplit('.').next().unwrap_or(key)
+}
+
+/// Jain's index of fairness: 1 if all are equal, 1/n if one has everything. `None` for nothing, or if
+/// nobody has anything.
+#[must_use]
+pub fn jain(shares: &[f64]) -> Option<f64> {
+    let sum: f64 = shares.iter().sum();
+    let squares: f64 = shares.iter().map(|share| share * share).sum();
+    // Counts of flows are far below 2^32.
+    let count = f64::from(u32::try_from(shares.len()).ok()?);
+    (count > 0.0 && squares > 0.0).then(|| sum * sum / (count * squares))
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// A point with figures in every place.
+    pub(crate) fn point(queue_depth: u32, policy: &str) -> Point {
+        let latency = Latency { mean: 362.5, p50: 350.0, p99: 500.25, p99_9: 700.0, max: 900.0 };
+        let figures = Figures {
+            kiops: 176.24,
+            gbps: 184.8,
+            latency_us: latency,
+            at_target_us: Some(Latency { mean: 200.0, ..latency }),
+        };
+        let part = |name: &str| Part { name: name.into(), figures };
+        let varied = |key: &str, value: String| Varied { key: key.into(), value };
+        Point {
+            plan: "test-03".into(),
+            test: "3".into(),
+            varied: vec![
+                varied("target.pacing.policy", policy.into()),
+                varied("job.queue-depth", queue_depth.to_string()),
+            ],
+            repetition: 1,
+            place: Where::Simulated,
+            platform: "A".into(),
+            policy: policy.into(),
+            fingerprint: "00".into(),
+            seed: 1,
+            setting: Setting {
+                devices: "nvme16".into(),
+                initiator: "fio+SPDK".into(),
+                hosts: 2,
+                jobs: 1,
+                cores: Some(4),
+                qd: queue_depth,
+                offered: 2 * u64::from(queue_depth),
+                ..Setting::default()
+            },
+            total: figures,
+            hosts: vec![part("host 1"), part("host 2")],
+            jobs: vec![part("all")],
+            sizes: vec![part("128KiB")],
+            flows: vec![Flow {
+                host: 0,
+                job: 0,
+                device: 0,
+                weight: 1,
+                gbps: 11.55,
+                mean_us: 362.5,
+                p99_us: 500.0,
+            }],
+            fairness: Some(1.0),
+            wire_gbps: Some(196.3297),
+            stddev_gbps: Some(0.1),
+            hit_pct: Some(99.1),
+            buffers_mean: Some(59.0),
+            buffers_max: Some(80),
+            in_flight_mib: Some(7.375),
+            budget_bytes: Some(12_582_912.0),
+            period_us: None,
+            series: vec![
+                Sample { t: 0.1, gbps: 184.7, hit_pct: Some(99.0), ..Sample::default() },
+                Sample { t: 0.2, gbps: 184.9, hit_pct: Some(99.2), ..Sample::default() },
+            ],
+            problems: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn fairness_of_equals_of_one_and_of_none() {
+        assert_eq!(jain(&[3.0, 3.0, 3.0, 3.0]), Some(1.0));
+        assert_eq!(jain(&[5.0, 0.0, 0.0, 0.0]), Some(0.25));
+        assert_eq!(jain(&[2.0, 1.0]), Some(0.9));
+        assert_eq!(jain(&[]), None);
+        assert_eq!(jain(&[0.0, 0.0]), None);
+    }
+
+    #[test]
+    fn a_point_is_called_by_what_varied() {
+        let mut point = point(64, "none");
+        assert_eq!(point.label(), "policy none, queue-depth 64");
+        assert_eq!(point.value("job.queue-depth"), Some("64"));
+        assert_eq!(point.value("target.cores"), None);
+        point.repetition = 3;
+        assert_eq!(point.label(), "policy none, queue-depth 64, run 3");
+        point.varied.clear();
+        point.repetition = 1;
+        assert_eq!(point.label(), "test-03");
+    }
+
+    #[test]
+    fn anything_that_matters_makes_another_run() {
+        let one = point(64, "none");
+        assert!(one.is_rerun_of(&one.clone()));
+        let others = [
+            Point { repetition: 2, ..one.clone() },
+            Point { fingerprint: "01".into(), ..one.clone() },
+            Point { place: Where::Local, ..one.clone() },
+            Point { plan: "test-04".into(), ..one.clone() },
+            point(32, "none"),
+        ];
+        for other in others {
+            assert!(!one.is_rerun_of(&other), "{other:?}");
+        }
+    }
+}

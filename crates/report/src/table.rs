@@ -1,0 +1,182 @@
+//! Tables: for a terminal, as Markdown and as HTML. Units stand in the head, numbers to the right.
+
+use std::fmt::Write as _;
+
+use crate::html::escape;
+
+/// Where the text of a column stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Align {
+    /// Words.
+    Left,
+    /// Numbers.
+    Right,
+}
+
+/// The head of a column.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Column {
+    /// What stands in it.
+    pub name: String,
+    /// The unit of its numbers; empty if they have none.
+    pub unit: String,
+    /// How it is aligned.
+    pub align: Align,
+}
+
+impl Column {
+    /// A column of words.
+    #[must_use]
+    pub fn words(name: &str) -> Self {
+        Self { name: name.into(), unit: String::new(), align: Align::Left }
+    }
+
+    /// A column of numbers.
+    #[must_use]
+    pub fn numbers(name: &str, unit: &str) -> Self {
+        Self { name: name.into(), unit: unit.into(), align: Align::Right }
+    }
+
+    fn head(&self) -> String {
+        if self.unit.is_empty() {
+            self.name.clone()
+        } else {
+            format!("{} {}", self.name, self.unit)
+        }
+    }
+}
+
+/// A table of text.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Table {
+    columns: Vec<Column>,
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// An empty table.
+    #[must_use]
+    pub fn new(columns: Vec<Column>) -> Self {
+        Self { columns, rows: Vec::new() }
+    }
+
+    /// Adds a row; what is missing at its end is empty, what is too much is left out.
+    pub fn push(&mut self, mut row: Vec<String>) {
+        row.resize(self.columns.len(), String::new());
+        self.rows.push(row);
+    }
+
+    /// Rows so far.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// No row yet.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// Markdown, padded so that it reads as well in a terminal.
+    #[must_use]
+    pub fn markdown(&self) -> String {
+        let cell = |text: &str| text.replace('|', "\\|").replace('\n', " ");
+        let heads: Vec<_> = self.columns.iter().map(|column| cell(&column.head())).collect();
+        let rows: Vec<Vec<_>> =
+            self.rows.iter().map(|row| row.iter().map(|text| cell(text)).collect()).collect();
+        let widths: Vec<_> = (0..self.columns.len())
+            .map(|at| {
+                let cells = rows.iter().map(|row| row[at].chars().count());
+                cells.chain([heads[at].chars().count(), 3]).max().unwrap_or(3)
+            })
+            .collect();
+        let line = |cells: &[String]| {
+            let padded =
+                cells.iter().zip(&widths).zip(&self.columns).map(|((cell, &width), column)| {
+                    match column.align {
+                        Align::Left => format!("{cell:<width$}"),
+                        Align::Right => format!("{cell:>width$}"),
+                    }
+                });
+            format!("| {} |\n", padded.collect::<Vec<_>>().join(" | "))
+        };
+        let mut text = line(&heads);
+        for (column, width) in self.columns.iter().zip(&widths) {
+            let dashes = "-".repeat(width + 1);
+            let rule = match column.align {
+                Align::Left => format!("|-{dashes}"),
+                Align::Right => format!("|{dashes}:"),
+            };
+            text.push_str(&rule);
+        }
+        text.push_str("|\n");
+        for row in &rows {
+            text.push_str(&line(row));
+        }
+        text
+    }
+
+    /// An HTML `<table>`.
+    #[must_use]
+    pub fn html(&self) -> String {
+        let class = |column: &Column| match column.align {
+            Align::Left => "",
+            Align::Right => " class=\"n\"",
+        };
+        let mut text = String::from("<table>\n<thead><tr>");
+        for column in &self.columns {
+            let _ = write!(text, "<th scope=\"col\"{}>{}", class(column), escape(&column.name));
+            if !column.unit.is_empty() {
+                let _ = write!(text, "<span class=\"u\">{}</span>", escape(&column.unit));
+            }
+            text.push_str("</th>");
+        }
+        text.push_str("</tr></thead>\n<tbody>\n");
+        for row in &self.rows {
+            text.push_str("<tr>");
+            for (cell, column) in row.iter().zip(&self.columns) {
+                let _ = write!(text, "<td{}>{}</td>", class(column), escape(cell));
+            }
+            text.push_str("</tr>\n");
+        }
+        text.push_str("</tbody>\n</table>\n");
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table() -> Table {
+        let mut table =
+            Table::new(vec![Column::words("policy"), Column::numbers("bandwidth", "Gb/s")]);
+        table.push(vec!["none".into(), "142.4".into()]);
+        table.push(vec!["a|b".into()]);
+        table
+    }
+
+    #[test]
+    fn numbers_stand_to_the_right_under_their_unit() {
+        assert_eq!(
+            table().markdown(),
+            "| policy | bandwidth Gb/s |\n\
+             |--------|---------------:|\n\
+             | none   |          142.4 |\n\
+             | a\\|b   |                |\n"
+        );
+    }
+
+    #[test]
+    fn html_has_every_cell_and_no_markup_from_outside() {
+        let mut table = table();
+        table.push(vec!["<script>".into(), "1".into()]);
+        let html = table.html();
+        assert_eq!(html.matches("<td").count(), 6);
+        assert_eq!(html.matches("<th ").count(), 2);
+        assert!(html.contains("<td>&lt;script&gt;</td>"), "{html}");
+        assert!(html.contains("<span class=\"u\">Gb/s</span>"), "{html}");
+        assert_eq!((table.len(), table.is_empty()), (3, false));
+    }
+}
