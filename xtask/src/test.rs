@@ -60,6 +60,13 @@ const STAGES: &[Stage] = &[
         run: configs,
     },
     Stage {
+        name: "loom",
+        about: "every interleaving of the pacing policies' cross-core parts",
+        slow: true,
+        needs: None,
+        run: loom,
+    },
+    Stage {
         name: "release",
         about: "release build of the daemon and the load generator",
         slow: true,
@@ -208,6 +215,14 @@ fn configs(workspace: &Workspace) -> Result<()> {
         step(command)?;
     }
     Ok(())
+}
+
+/// The models are compiled for loom's atomics, and so apart from everything else.
+fn loom(workspace: &Workspace) -> Result<()> {
+    let models = ["test", "--release", "--locked", "-p", "nvmeof-pacing", "--lib", "loom_"];
+    let mut command = workspace.cargo(models);
+    command.env("RUSTFLAGS", "--cfg loom").env("CARGO_TARGET_DIR", workspace.target().join("loom"));
+    step(command)
 }
 
 fn release(workspace: &Workspace) -> Result<()> {
