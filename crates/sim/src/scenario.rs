@@ -1,5 +1,7 @@
 //! What is run on a platform: hosts, devices, load, pacing and what goes wrong meanwhile.
 
+use crate::pacing::MAX_CORES;
+
 /// Virtual time in nanoseconds.
 pub type Nanos = u64;
 
@@ -12,6 +14,8 @@ pub struct Scenario {
     pub warm_up: Nanos,
     /// Time measured.
     pub time: Nanos,
+    /// Length of a sample of the series; 0: 100 ms, or a fifth of `time` if that is less.
+    pub sample: Nanos,
     /// Hosts, each on a port of its own while there are ports, in turn after that.
     pub hosts: u32,
     /// What the hosts run; decides how their queues spread over the target's cores.
@@ -108,4 +112,58 @@ pub enum Trouble {
     Link(f64),
     /// Every drive completes nothing.
     Drives,
+}
+
+impl Scenario {
+    /// That it can be run.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let positive = [
+            ("time", self.time > 0),
+            ("hosts", self.hosts > 0),
+            ("devices", !self.devices.is_empty()),
+            ("jobs", !self.jobs.is_empty()),
+        ];
+        if let Some((what, _)) = positive.iter().find(|(_, fine)| !fine) {
+            return Err(format!("{what}: there must be some"));
+        }
+        if !(1..=MAX_CORES).contains(&(self.cores as usize)) {
+            return Err(format!("cores = {}: 1 to {MAX_CORES} are possible", self.cores));
+        }
+        self.jobs
+            .iter()
+            .enumerate()
+            .try_for_each(|(at, job)| job.check(self).map_err(|why| format!("job {at}: {why}")))?;
+        for trouble in &self.disturbances {
+            if let Trouble::Link(rate) = trouble.what
+                && !(0.0..=1.0).contains(&rate)
+            {
+                return Err(format!("the link cannot run at {rate} of its rate: 0 to 1 can be"));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Job {
+    fn check(&self, scenario: &Scenario) -> Result<(), String> {
+        if let Some(device) = self.devices.iter().find(|d| **d >= scenario.devices.len()) {
+            let last = scenario.devices.len() - 1;
+            return Err(format!("there is no device {device}: the last is {last}"));
+        }
+        if let Some(host) = self.hosts.iter().find(|host| **host >= scenario.hosts) {
+            return Err(format!("there is no host {host}: there are {}", scenario.hosts));
+        }
+        if self.devices.is_empty() || self.queue_depth == 0 || self.threads == 0 {
+            return Err("devices, queue depth and threads: there must be some".into());
+        }
+        let shares: f64 = self.blocks.iter().map(|block| block.1).sum();
+        let sound = |(bytes, share): &(u32, f64)| *bytes > 0 && *share >= 0.0 && share.is_finite();
+        if !self.blocks.iter().all(sound) || shares <= 0.0 {
+            return Err(format!("blocks {:?}: sizes and shares must be positive", self.blocks));
+        }
+        if !(0.0..=1.0).contains(&self.reads) {
+            return Err(format!("reads = {}: a share from 0 to 1", self.reads));
+        }
+        Ok(())
+    }
 }

@@ -1,0 +1,99 @@
+//! The budget is kept, but for one I/O a core.
+
+use std::collections::VecDeque;
+
+use super::{Checker, Seen, slot};
+use crate::scenario::Nanos;
+
+/// Adds up the bytes in flight. When the budget falls, cores may hold leases of the larger one for
+/// [`Budget::GRACE`]; what was started under it comes back in its own time.
+#[derive(Debug)]
+pub struct Budget {
+    slack: u64,
+    in_flight: u64,
+    bytes: Vec<u32>,
+    /// Budgets of late: when each was last seen, falling in size.
+    recent: VecDeque<(Nanos, u64)>,
+}
+
+impl Budget {
+    /// How long a larger budget still counts, in ns.
+    pub const GRACE: Nanos = 5_000_000;
+
+    /// For so many cores that each may always start one I/O of at most `largest` bytes.
+    #[must_use]
+    pub fn new(cores: u32, largest: u32) -> Self {
+        Self {
+            slack: u64::from(cores) * u64::from(largest),
+            in_flight: 0,
+            bytes: Vec::new(),
+            recent: VecDeque::new(),
+        }
+    }
+
+    fn largest_of_late(&mut self, budget: u64, now: Nanos) -> u64 {
+        while self.recent.back().is_some_and(|(_, b)| *b <= budget) {
+            self.recent.pop_back();
+        }
+        self.recent.push_back((now, budget));
+        while self.recent.front().is_some_and(|(at, _)| at + Self::GRACE < now) {
+            self.recent.pop_front();
+        }
+        self.recent.front().map_or(budget, |(_, b)| *b)
+    }
+}
+
+impl Checker for Budget {
+    fn see(&mut self, seen: Seen, now: Nanos) -> Result<(), String> {
+        match seen {
+            Seen::Waits { command, bytes, .. } => *slot(&mut self.bytes, command) = bytes,
+            Seen::Released { command } => {
+                self.in_flight -= u64::from(*slot(&mut self.bytes, command));
+            }
+            Seen::Starts { command, budget, .. } => {
+                self.in_flight += u64::from(*slot(&mut self.bytes, command));
+                let Some(budget) = budget else { return Ok(()) };
+                let most = self.largest_of_late(budget, now) + self.slack;
+                if self.in_flight > most {
+                    let bytes = self.in_flight;
+                    return Err(format!("{bytes} bytes in flight of a budget of {budget}"));
+                }
+            }
+            Seen::Issued { .. } | Seen::Answered { .. } => {}
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn start(checker: &mut Budget, command: u32, budget: u64, now: Nanos) -> Result<(), String> {
+        let waits = Seen::Waits { command, core: 0, flow: 0, bytes: 10 };
+        checker.see(waits, now).and_then(|()| {
+            checker.see(Seen::Starts { command, core: 0, budget: Some(budget) }, now)
+        })
+    }
+
+    #[test]
+    fn a_machine_that_starts_more_than_the_budget_is_caught() {
+        let mut checker = Budget::new(2, 10);
+        for command in 0..5 {
+            assert_eq!(start(&mut checker, command, 30, 0), Ok(()));
+        }
+        assert!(start(&mut checker, 5, 30, 0).is_err());
+    }
+
+    #[test]
+    fn a_release_makes_room_and_a_smaller_budget_binds_after_its_grace() {
+        let mut checker = Budget::new(1, 10);
+        for command in 0..4 {
+            assert_eq!(start(&mut checker, command, 30, 0), Ok(()));
+        }
+        assert!(checker.see(Seen::Released { command: 0 }, 1).is_ok());
+        assert_eq!(start(&mut checker, 0, 10, 2), Ok(()));
+        assert!(checker.see(Seen::Released { command: 0 }, 3).is_ok());
+        assert!(start(&mut checker, 0, 10, Budget::GRACE + 1_000).is_err());
+    }
+}

@@ -1,0 +1,107 @@
+//! Target cores: each works in turns on what came in since its last.
+//!
+//! A turn takes `turn + steps x step + waiting x waiting_ns`, where `steps` are the capsules and completions
+//! it handles and `waiting` the commands that wait for admission on it. What it does takes effect when it
+//! ends; what comes in meanwhile is for the next turn.
+
+use crate::numbers::{id, nanos};
+use crate::platform::Platform;
+use crate::scenario::Nanos;
+
+/// Something for a core to work on: a step in the life of a command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Work {
+    /// A capsule came.
+    Capsule(u32),
+    /// The device is done with it.
+    Device(u32),
+    /// A write's data came.
+    Data(u32),
+    /// What was sent is acknowledged.
+    Sent(u32),
+}
+
+/// All cores.
+#[derive(Debug)]
+pub(crate) struct Cores {
+    cores: Vec<Core>,
+    turn: f64,
+    step: f64,
+    waiting: f64,
+}
+
+#[derive(Debug, Default)]
+struct Core {
+    inbox: Vec<Work>,
+    batch: Vec<Work>,
+    in_turn: bool,
+    /// Have a turn even with nothing in the inbox.
+    called: bool,
+    alarm: Option<Nanos>,
+}
+
+impl Cores {
+    pub(crate) fn new(platform: &Platform, cores: usize) -> Self {
+        Self {
+            cores: (0..cores).map(|_| Core::default()).collect(),
+            turn: platform.turn_us * 1000.0,
+            step: platform.step_us * 1000.0,
+            waiting: platform.waiting_ns,
+        }
+    }
+
+    pub(crate) fn push(&mut self, core: usize, work: Work) {
+        self.cores[core].inbox.push(work);
+    }
+
+    /// The core shall have a turn though nothing came in.
+    pub(crate) fn call(&mut self, core: usize) {
+        self.cores[core].called = true;
+    }
+
+    /// Starts a turn if there is something to do and none is under way; yields when it ends.
+    pub(crate) fn start(&mut self, core: usize, waiting: usize, now: Nanos) -> Option<Nanos> {
+        let core = &mut self.cores[core];
+        if core.in_turn || (core.inbox.is_empty() && !core.called) {
+            return None;
+        }
+        core.in_turn = true;
+        core.called = false;
+        std::mem::swap(&mut core.inbox, &mut core.batch);
+        let steps = f64::from(id(core.batch.len()));
+        let waiting = f64::from(id(waiting));
+        Some(now + nanos(self.turn + steps * self.step + waiting * self.waiting).max(1))
+    }
+
+    /// What the turn that ends worked on; to be given back with [`Cores::end`].
+    pub(crate) fn batch(&mut self, core: usize) -> Vec<Work> {
+        std::mem::take(&mut self.cores[core].batch)
+    }
+
+    pub(crate) fn end(&mut self, core: usize, mut batch: Vec<Work>) {
+        batch.clear();
+        self.cores[core].batch = batch;
+        self.cores[core].in_turn = false;
+    }
+
+    /// Sets the alarm of a core; true if it has to be put into the future.
+    pub(crate) fn set_alarm(&mut self, core: usize, at: Nanos) -> bool {
+        let alarm = &mut self.cores[core].alarm;
+        if alarm.is_some_and(|set| set <= at) {
+            return false;
+        }
+        *alarm = Some(at);
+        true
+    }
+
+    /// The alarm rings; false if it was set anew meanwhile.
+    pub(crate) fn ring(&mut self, core: usize, now: Nanos) -> bool {
+        let alarm = &mut self.cores[core].alarm;
+        if *alarm != Some(now) {
+            return false;
+        }
+        *alarm = None;
+        self.call(core);
+        true
+    }
+}

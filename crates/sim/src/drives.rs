@@ -1,0 +1,78 @@
+//! Drives: a media latency that many commands share, behind a transfer that they do one by one.
+//!
+//! A read is done `transfer + latency` after its turn at the drive's own link came, where
+//! `transfer` is its bytes over the drive's bandwidth (commands queue for it in order) and
+//! `latency` is `base + tail`, with `tail` exponential: what is left of the mean after the
+//! fixed part. A write first fetches its data out of memory over the same kind of queue, then takes the
+//! write latency. Parts of a drive share all of this. A null device is none of it.
+
+use crate::numbers::{micros, nanos};
+use crate::platform::Platform;
+use crate::rng::Rng;
+use crate::scenario::Nanos;
+
+/// All drives of the machine.
+#[derive(Debug)]
+pub(crate) struct Drives {
+    /// When each is done transferring what it has accepted: reads and writes.
+    read_free: Vec<Nanos>,
+    write_free: Vec<Nanos>,
+    read_latency: f64,
+    write_latency: f64,
+    tail: f64,
+    path: Nanos,
+    read_gbps: f64,
+    write_gbps: f64,
+    /// Nothing completes before this.
+    stalled_until: Nanos,
+    rng: Rng,
+}
+
+impl Drives {
+    pub(crate) fn new(platform: &Platform, drives: usize, rng: Rng) -> Self {
+        Self {
+            read_free: vec![0; drives],
+            write_free: vec![0; drives],
+            read_latency: platform.drive_read_us * 1000.0,
+            write_latency: platform.drive_write_us * 1000.0,
+            tail: platform.drive_tail,
+            path: micros(platform.drive_path_us),
+            read_gbps: platform.drive_read_gbps,
+            write_gbps: platform.drive_write_gbps,
+            stalled_until: 0,
+            rng,
+        }
+    }
+
+    /// When a read given to a drive now is done: all of its data is in memory.
+    pub(crate) fn read(&mut self, drive: u32, bytes: u32, now: Nanos) -> Nanos {
+        let transfer = nanos(f64::from(bytes) * 8.0 / self.read_gbps);
+        let free = &mut self.read_free[drive as usize];
+        *free = (*free).max(now) + transfer;
+        // The latency is measured with the transfer in it, as a user measures it.
+        let fixed = self.read_latency - transfer as f64;
+        *free + self.path + nanos(self.spread(fixed.max(0.0)))
+    }
+
+    /// When a write given to a drive now is done; `slowdown` stretches the fetch of its data.
+    pub(crate) fn write(&mut self, drive: u32, bytes: u32, fetched: Nanos, now: Nanos) -> Nanos {
+        let transfer = nanos(f64::from(bytes) * 8.0 / self.write_gbps);
+        let free = &mut self.write_free[drive as usize];
+        *free = ((*free).max(now) + transfer).max(fetched);
+        let fixed = self.write_latency - transfer as f64;
+        *free + self.path + nanos(self.spread(fixed.max(0.0)))
+    }
+
+    fn spread(&mut self, mean: f64) -> f64 {
+        mean * (1.0 - self.tail + self.tail * self.rng.exponential())
+    }
+
+    pub(crate) fn stall(&mut self, until: Nanos) {
+        self.stalled_until = self.stalled_until.max(until);
+    }
+
+    /// When a completion due now really comes, if later.
+    pub(crate) fn held_until(&self, now: Nanos) -> Option<Nanos> {
+        (self.stalled_until > now).then_some(self.stalled_until)
+    }
+}

@@ -1,0 +1,548 @@
+//! The machine: what happens to a command from its host and back, one event after the other.
+//!
+//! ```text
+//! host ─capsule─▶ core: waits ─permit, buffer─▶ drive ─data in cache─▶ [delay] ─▶ core: landed
+//!   ▲                ▲                                                               │
+//!   └──data, answer──┼───────────────── port ◀──fetch out of cache── NIC ◀───────────┘
+//!                    └─acknowledged: permit and buffer back
+//! ```
+//!
+//! A write goes `waits ─permit, buffer─▶ pulled from the host ─data in cache─▶ core: landed ─▶ drive
+//! fetches it out of the cache ─▶ core ─answer─▶ host`. This module sees to the order of things; the
+//! times are each mechanism's own, in the module of its name.
+
+use std::time::Instant;
+
+use nvmeof_pacing::Outcome as Ending;
+
+use crate::cache::{Buffers, Cache, KEEP, STORE};
+use crate::checkers::{Budget, Checker, Conservation, Permits, Seen, Starvation, Watch};
+use crate::commands::{Command, Commands, Kind};
+use crate::cores::{Cores, Work};
+use crate::drives::Drives;
+use crate::events::{Event, Events};
+use crate::hosts::{Hosts, Wanted, behind};
+use crate::nic::Nic;
+use crate::numbers::{gbps, id, micros, nanos};
+use crate::outcome::Outcome;
+use crate::pacing::{Gates, Pass};
+use crate::platform::Platform;
+use crate::record::Recorder;
+use crate::rng::Rng;
+use crate::scenario::{Nanos, Pacing, Scenario, Trouble};
+
+/// A machine with a load on it.
+#[derive(Debug)]
+pub(crate) struct Machine<'a> {
+    scenario: &'a Scenario,
+    platform: &'a Platform,
+    now: Nanos,
+    one_way: Nanos,
+    events: Events,
+    commands: Commands,
+    hosts: Hosts,
+    cores: Cores,
+    gates: Gates,
+    drives: Drives,
+    nic: Nic,
+    cache: Cache,
+    buffers: Buffers,
+    record: Recorder,
+    watch: Watch,
+    sample: Nanos,
+    /// Bytes that drives wrote to memory a moment ago: decides what a miss costs.
+    last_landing: Option<Nanos>,
+}
+
+impl<'a> Machine<'a> {
+    pub(crate) fn new(
+        platform: &'a Platform,
+        scenario: &'a Scenario,
+        checkers: Vec<Box<dyn Checker>>,
+        mut gates: Gates,
+    ) -> Self {
+        let mut rng = Rng::new(scenario.seed);
+        let mut fork = || Rng::new(rng.next());
+        let hosts = Hosts::new(platform, scenario, &mut gates, fork());
+        let count = scenario.devices.iter().filter_map(|d| behind(*d).0).max();
+        let drives = Drives::new(platform, count.map_or(0, |d| d as usize + 1), fork());
+        let (total, keep) = match prototype_pool(&scenario.pacing) {
+            Some(pool) => (pool.buffers as usize, pool.cache as usize),
+            None => (STORE, KEEP),
+        };
+        let endless = scenario.pacing == Pacing::EndlessCache;
+        let sample = match scenario.sample {
+            0 => (scenario.time / 5).clamp(1, 100_000_000),
+            set => set,
+        };
+        Self {
+            now: 0,
+            one_way: micros(platform.one_way_us),
+            events: Events::default(),
+            commands: Commands::default(),
+            cores: Cores::new(platform, scenario.cores as usize),
+            nic: Nic::new(platform, hosts.queues.len()),
+            cache: Cache::new(platform, total, endless),
+            buffers: Buffers::new(scenario.cores as usize, total, keep),
+            record: Recorder::new(scenario, hosts.sizes.len()),
+            watch: Watch::new(checkers),
+            last_landing: None,
+            sample,
+            gates,
+            hosts,
+            drives,
+            scenario,
+            platform,
+        }
+    }
+
+    /// Runs to the end of the scenario.
+    pub(crate) fn run(mut self) -> Outcome {
+        let begun = Instant::now();
+        let end = self.scenario.warm_up + self.scenario.time;
+        for stream in 0..self.hosts.streams.len() {
+            let at = self.hosts.start_of(stream);
+            self.events.at(at, Event::StreamStarts(id(stream)));
+        }
+        for trouble in &self.scenario.disturbances {
+            self.events.at(trouble.at, Event::Disturbed);
+            self.events.at(trouble.at.saturating_add(trouble.lasts), Event::Disturbed);
+        }
+        self.events.at(self.first_sample(), Event::Sample);
+        while let Some((at, event)) = self.events.next() {
+            if at > end {
+                break;
+            }
+            self.now = at;
+            self.happens(event);
+        }
+        self.now = end;
+        self.finish(begun)
+    }
+
+    fn happens(&mut self, event: Event) {
+        match event {
+            Event::StreamStarts(stream) => self.connect(stream),
+            Event::Arrives(command) => self.to_core(command, Work::Capsule(command)),
+            Event::TurnEnds(core) => self.turn(core),
+            Event::Alarm(core) => {
+                if self.cores.ring(core as usize, self.now) {
+                    self.start_turn(core as usize);
+                }
+            }
+            Event::DriveDone(command) => self.drive_done(command),
+            Event::DelayDone(command) => self.to_core(command, Work::Device(command)),
+            Event::Pulled(command) => self.pulled(command),
+            Event::PortDone(port, command) => self.port_done(port as usize, command),
+            Event::Acknowledged(command) => self.to_core(command, Work::Sent(command)),
+            Event::HostDone(command) => self.host_done(command),
+            Event::Disturbed => self.disturbed(),
+            Event::Sample => self.take_sample(),
+        }
+    }
+
+    fn finish(mut self, begun: Instant) -> Outcome {
+        for number in 0..self.commands.len() {
+            let command = self.commands.of_mut(id(number));
+            if let Some(pass) = command.pass.take() {
+                let core = self.hosts.queues[command.queue as usize].core;
+                self.gates.release(core, pass, Ending::Withdrawn, self.now);
+            }
+        }
+        let starved = self.hosts.starved();
+        let outcome = self.record.outcome(&self.hosts.sizes, self.platform.wire_bits, self.now);
+        Outcome {
+            violations: self.watch.end(self.now),
+            starved_queues: starved,
+            real_seconds: begun.elapsed().as_secs_f64(),
+            ..outcome
+        }
+    }
+
+    // The host's side.
+
+    fn connect(&mut self, stream: u32) {
+        for queue in self.hosts.stream(stream).queues.clone() {
+            self.issue(stream, Wanted { queue, size: 0, kind: Kind::Connect });
+        }
+    }
+
+    /// Issues what a stream may issue.
+    fn pump(&mut self, stream: u32) {
+        loop {
+            let state = self.hosts.stream(stream);
+            let full = state.outstanding >= state.depth || state.blocked.is_some();
+            if full || state.closed > 0 || self.now >= state.until {
+                return;
+            }
+            let wanted = self.hosts.want(stream);
+            let limit = self.hosts.requests_limit;
+            let queue = self.hosts.queue(wanted.queue);
+            if queue.outstanding >= limit {
+                queue.blocked.push(stream);
+                self.hosts.stream(stream).blocked = Some(wanted);
+                return;
+            }
+            self.issue(stream, wanted);
+        }
+    }
+
+    fn issue(&mut self, stream: u32, wanted: Wanted) {
+        let bytes = match wanted.kind {
+            Kind::Connect => 0,
+            Kind::Read | Kind::Write => self.hosts.sizes[wanted.size as usize],
+        };
+        let command = self.commands.add(Command {
+            kind: wanted.kind,
+            stream,
+            queue: wanted.queue,
+            bytes,
+            size: wanted.size,
+            issued: self.now,
+            arrived: 0,
+            pass: None,
+            buffer: None,
+            behind: None,
+        });
+        self.watch.see(Seen::Issued { command }, self.now);
+        self.hosts.stream(stream).outstanding += 1;
+        let limit = self.hosts.commands_limit;
+        let queue = self.hosts.queue(wanted.queue);
+        queue.outstanding += 1;
+        if queue.at_target < limit {
+            queue.at_target += 1;
+            self.events.at(self.now + self.one_way, Event::Arrives(command));
+        } else {
+            queue.backlog.push_back(command);
+        }
+    }
+
+    fn host_done(&mut self, command: u32) {
+        self.watch.see(Seen::Answered { command }, self.now);
+        let &Command { kind, stream, queue, bytes, size, issued, .. } = self.commands.of(command);
+        let state = self.hosts.queue(queue);
+        let place = [state.job, state.host, state.device, size];
+        state.outstanding -= 1;
+        match state.backlog.pop_front() {
+            Some(next) => self.events.at(self.now + self.one_way, Event::Arrives(next)),
+            None => state.at_target -= 1,
+        }
+        let resumed = std::mem::take(&mut state.blocked);
+        if kind == Kind::Connect {
+            state.open = true;
+            self.hosts.stream(stream).closed -= 1;
+        } else {
+            self.record.completed(place, bytes, self.now - issued, self.now);
+        }
+        self.hosts.stream(stream).outstanding -= 1;
+        for stream in resumed {
+            if let Some(wanted) = self.hosts.stream(stream).blocked.take() {
+                self.issue(stream, wanted);
+                self.pump(stream);
+            }
+        }
+        self.pump(stream);
+    }
+
+    // The target's cores.
+
+    fn core_of(&mut self, command: u32) -> usize {
+        let queue = self.commands.of(command).queue;
+        self.hosts.queue(queue).core
+    }
+
+    fn to_core(&mut self, command: u32, work: Work) {
+        let core = self.core_of(command);
+        self.cores.push(core, work);
+        self.start_turn(core);
+    }
+
+    fn start_turn(&mut self, core: usize) {
+        let waiting = self.gates.waiting(core);
+        if let Some(end) = self.cores.start(core, waiting, self.now) {
+            self.events.at(end, Event::TurnEnds(id(core)));
+        }
+    }
+
+    fn turn(&mut self, core: u32) {
+        let number = core as usize;
+        let batch = self.cores.batch(number);
+        for work in &batch {
+            match *work {
+                Work::Capsule(command) => self.capsule(number, command),
+                Work::Device(command) => self.device_done(command),
+                Work::Data(command) => self.data_came(command),
+                Work::Sent(command) => self.sent(number, command),
+            }
+        }
+        self.cores.end(number, batch);
+        while let Some((command, pass)) = self.gates.next(number, self.now) {
+            self.begin(number, command, pass);
+        }
+        if let Some(at) = self.gates.next_wakeup(number) {
+            let at = at.max(self.now + 1);
+            if self.cores.set_alarm(number, at) {
+                self.events.at(at, Event::Alarm(core));
+            }
+        }
+        let mut woken = self.gates.woken();
+        while woken != 0 {
+            let other = woken.trailing_zeros() as usize;
+            woken &= woken - 1;
+            self.cores.call(other);
+            self.start_turn(other);
+        }
+        self.start_turn(number);
+    }
+
+    fn capsule(&mut self, core: usize, command: u32) {
+        let now = self.now;
+        let state = self.commands.of_mut(command);
+        state.arrived = now;
+        let (bytes, queue) = (state.bytes, state.queue);
+        let flow = self.hosts.queue(queue).flow;
+        self.watch.see(Seen::Waits { command, core: id(core), flow: queue, bytes }, now);
+        let taken = self.gates.enqueue(core, flow, bytes, command);
+        debug_assert!(taken, "sizes were checked when the run was set up");
+    }
+
+    /// A command starts: it has its permit, and takes a buffer.
+    fn begin(&mut self, core: usize, command: u32, pass: Pass) {
+        let budget = self.gates.stand().0;
+        self.watch.see(Seen::Starts { command, core: id(core), budget }, self.now);
+        let state = self.commands.of_mut(command);
+        state.pass = Some(pass);
+        let (kind, bytes, queue) = (state.kind, state.bytes, state.queue);
+        if kind != Kind::Connect {
+            state.buffer = self.buffers.take(core);
+            self.record.takes(bytes, self.now);
+        }
+        let queue = self.hosts.queue(queue);
+        queue.started += u64::from(kind != Kind::Connect);
+        let (device, port) = (queue.device as usize, queue.port);
+        match (kind, behind(self.scenario.devices[device])) {
+            (Kind::Connect, _) => self.answer(command),
+            (Kind::Read, (None, ..)) => self.to_core(command, Work::Device(command)),
+            (Kind::Read, (Some(drive), part, _)) => {
+                let split = if part { micros(self.platform.split_us) } else { 0 };
+                let done = self.drives.read(drive, bytes, self.now) + split;
+                self.events.at(done, Event::DriveDone(command));
+            }
+            (Kind::Write, _) => {
+                let there = self.now + 2 * self.one_way;
+                let came = self.nic.receive(port, bytes, there);
+                self.events.at(came, Event::Pulled(command));
+            }
+        }
+    }
+
+    /// The response, and then its acknowledgement.
+    fn answer(&mut self, command: u32) {
+        self.events.at(self.now + self.one_way, Event::HostDone(command));
+        self.events.at(self.now + 2 * self.one_way, Event::Acknowledged(command));
+    }
+
+    /// What was sent is acknowledged: permit and buffer go back.
+    fn sent(&mut self, core: usize, command: u32) {
+        let state = self.commands.of_mut(command);
+        let bytes = state.bytes;
+        if let Some(buffer) = state.buffer.take() {
+            self.buffers.give(core, buffer);
+        }
+        if state.kind != Kind::Connect {
+            self.record.gives(bytes, self.now);
+        }
+        if let Some(pass) = self.commands.of_mut(command).pass.take() {
+            self.gates.release(core, pass, Ending::Completed, self.now);
+            self.watch.see(Seen::Released { command }, self.now);
+        }
+        self.commands.remove(command);
+    }
+
+    // Devices.
+
+    fn drive_done(&mut self, command: u32) {
+        if let Some(later) = self.drives.held_until(self.now) {
+            self.events.at(later, Event::DriveDone(command));
+            return;
+        }
+        let &Command { kind, queue, bytes, buffer, .. } = self.commands.of(command);
+        if kind == Kind::Read
+            && let Some(buffer) = buffer
+        {
+            self.cache.write(buffer, bytes);
+            self.last_landing = Some(self.now);
+        }
+        let device = self.hosts.queue(queue).device as usize;
+        let delay = behind(self.scenario.devices[device]).2;
+        if delay > 0 {
+            let over = self.now + delay + micros(self.platform.delay_us);
+            self.events.at(over, Event::DelayDone(command));
+        } else {
+            self.to_core(command, Work::Device(command));
+        }
+    }
+
+    /// The core learns that a device is done: a read's data goes out, a write is answered.
+    fn device_done(&mut self, command: u32) {
+        let now = self.now;
+        let state = self.commands.of_mut(command);
+        let queue = state.queue;
+        if state.kind == Kind::Write {
+            let (size, arrived) = (state.size, state.arrived);
+            let queue = self.hosts.queue(queue);
+            let place = [queue.job, queue.host, queue.device, size];
+            self.record.served(place, now - arrived, now);
+            self.answer(command);
+            return;
+        }
+        if let Some(pass) = &mut state.pass {
+            Gates::landed(pass, now);
+        }
+        let of = &mut self.hosts.queues[queue as usize];
+        let port = of.port;
+        self.nic.push(port, queue, &mut of.outbox, command, &mut self.commands);
+        self.send(port);
+    }
+
+    // The network.
+
+    /// Sends the next command's data if the port is free.
+    fn send(&mut self, port: usize) {
+        while let Some(queue) = self.nic.turn(port) {
+            let outbox = &mut self.hosts.queues[queue as usize].outbox;
+            let Some(command) = self.nic.pop(port, queue, outbox, &self.commands) else {
+                self.nic.sent(port);
+                continue;
+            };
+            let &Command { bytes, buffer, .. } = self.commands.of(command);
+            let hit = buffer.map_or(1.0, |buffer| self.cache.read(buffer, bytes));
+            self.record.fetched(bytes, hit, self.now);
+            let done = self.nic.send(bytes, self.cache.missed(hit), self.quiet(), self.now);
+            self.events.at(done, Event::PortDone(id(port), command));
+        }
+    }
+
+    /// Nothing wrote to memory of late.
+    fn quiet(&self) -> bool {
+        self.last_landing.is_none_or(|at| self.now - at > 1_000_000)
+    }
+
+    fn port_done(&mut self, port: usize, command: u32) {
+        let &Command { queue, bytes, size, arrived, .. } = self.commands.of(command);
+        let queue = self.hosts.queue(queue);
+        let place = [queue.job, queue.host, queue.device, size];
+        self.record.served(place, self.now - arrived, self.now);
+        self.record.sent(bytes, self.now);
+        self.answer(command);
+        self.nic.sent(port);
+        self.send(port);
+    }
+
+    /// A write's data is in memory.
+    fn pulled(&mut self, command: u32) {
+        let &Command { bytes, buffer, .. } = self.commands.of(command);
+        self.record.sent(bytes, self.now);
+        if let Some(buffer) = buffer {
+            self.cache.write(buffer, bytes);
+            self.last_landing = Some(self.now);
+        }
+        self.to_core(command, Work::Data(command));
+    }
+
+    /// The core learns that a write's data came: the drive fetches it.
+    fn data_came(&mut self, command: u32) {
+        let now = self.now;
+        let state = self.commands.of_mut(command);
+        if let Some(pass) = &mut state.pass {
+            Gates::landed(pass, now);
+        }
+        let &mut Command { queue, bytes, buffer, .. } = state;
+        let device = self.hosts.queue(queue).device as usize;
+        let (Some(drive), part, _) = behind(self.scenario.devices[device]) else {
+            self.to_core(command, Work::Device(command));
+            return;
+        };
+        let hit = buffer.map_or(1.0, |buffer| self.cache.read(buffer, bytes));
+        self.record.fetched(bytes, hit, now);
+        let fetched = self.nic.drive_fetch(bytes, self.cache.missed(hit), now);
+        let split = if part { micros(self.platform.split_us) } else { 0 };
+        let done = self.drives.write(drive, bytes, fetched, now) + split;
+        self.events.at(done, Event::DriveDone(command));
+    }
+
+    // Troubles and measuring.
+
+    fn disturbed(&mut self) {
+        let mut rate: f64 = 1.0;
+        for trouble in &self.scenario.disturbances {
+            let end = trouble.at.saturating_add(trouble.lasts);
+            if trouble.at > self.now || end <= self.now {
+                continue;
+            }
+            match trouble.what {
+                Trouble::Link(share) => rate = rate.min(share),
+                Trouble::Drives => self.drives.stall(end),
+            }
+        }
+        self.nic.set_rate(rate);
+        for port in 0..self.nic.ports() {
+            self.send(port);
+        }
+    }
+
+    /// Samples fall so that one begins with the measured window.
+    fn first_sample(&self) -> Nanos {
+        match self.scenario.warm_up % self.sample {
+            0 => self.sample,
+            rest => rest,
+        }
+    }
+
+    fn take_sample(&mut self) {
+        let waiting: usize =
+            (0..self.scenario.cores as usize).map(|core| self.gates.waiting(core)).sum();
+        self.record.sample(u64::try_from(waiting).unwrap_or(0), self.gates.stand(), self.now);
+        self.events.at(self.now + self.sample, Event::Sample);
+    }
+}
+
+/// The prototype's pool, if that is the pacing.
+fn prototype_pool(pacing: &Pacing) -> Option<nvmeof_pacing::PrototypePool> {
+    match pacing {
+        Pacing::Policy(nvmeof_pacing::PolicyConfig::Prototype(config)) => config.pool,
+        _ => None,
+    }
+}
+
+/// The watchers of a scenario. The prototype is exempt from the rules on starvation.
+pub(crate) fn watchers(platform: &Platform, scenario: &Scenario) -> Vec<Box<dyn Checker>> {
+    let largest = largest(scenario);
+    let mut all: Vec<Box<dyn Checker>> = vec![
+        Box::new(Permits::default()),
+        Box::new(Conservation::default()),
+        Box::new(Budget::new(scenario.cores, largest)),
+    ];
+    if prototype_pool(&scenario.pacing).is_none() {
+        all.push(Box::new(Starvation::new(patience(platform, scenario))));
+    }
+    all
+}
+
+/// The largest command in bytes.
+pub(crate) fn largest(scenario: &Scenario) -> u32 {
+    scenario.jobs.iter().flat_map(|job| job.blocks.iter().map(|b| b.0)).max().unwrap_or(0)
+}
+
+/// How long a flow may have to wait: sixteen times as long as it takes to send all that can be
+/// outstanding, plus a thousand of the slowest device's times, plus whatever goes wrong.
+fn patience(platform: &Platform, scenario: &Scenario) -> Nanos {
+    let depth = |job: &crate::scenario::Job| u64::from(job.queue_depth) * u64::from(job.threads);
+    let offered: u64 = scenario.jobs.iter().map(depth).sum::<u64>() * u64::from(scenario.hosts);
+    let bytes = offered * u64::from(largest(scenario));
+    let send = gbps(bytes, 1) / platform.link_gbps();
+    let slowest = scenario.devices.iter().map(|d| behind(*d).2).max().unwrap_or(0);
+    let drive = nanos(platform.drive_read_us.max(platform.drive_write_us) * 1000.0) + slowest;
+    let troubles: u64 = scenario.disturbances.iter().map(|trouble| trouble.lasts).sum();
+    nanos(16.0 * send) + 1000 * drive + troubles.saturating_mul(4)
+}

@@ -1,0 +1,206 @@
+//! A machine's numbers: at most 25, each a physical quantity, from a file of its own.
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+/// A target server, its drives, its network and what lies between it and its hosts. The files under
+/// `configs/platforms` say where each number comes from.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Platform {
+    /// Network ports.
+    pub ports: u32,
+    /// Goodput of one port in Gb/s.
+    pub port_gbps: f64,
+    /// Bits on the link for one bit of data.
+    pub wire_bits: f64,
+    /// From host to target or back, in us, without the time the data itself takes on the link.
+    pub one_way_us: f64,
+    /// Commands of one queue that may be at the target.
+    pub queue_commands: u32,
+    /// Commands of one queue that a userspace host keeps, those at the target among them.
+    pub queue_requests: u32,
+    /// Read latency of one drive, alone and local, at 128 KiB, in us.
+    pub drive_read_us: f64,
+    /// Read bandwidth of one drive in Gb/s.
+    pub drive_read_gbps: f64,
+    /// Write latency of one drive, alone and local, at 128 KiB, in us.
+    pub drive_write_us: f64,
+    /// Write bandwidth of one drive in Gb/s.
+    pub drive_write_gbps: f64,
+    /// Share of a drive's latency that varies (exponentially).
+    pub drive_tail: f64,
+    /// What the target adds to a drive's latency, in us.
+    pub drive_path_us: f64,
+    /// What a part of a drive adds to that, in us.
+    pub split_us: f64,
+    /// What a delay device adds to its set delay, in us.
+    pub delay_us: f64,
+    /// A core's turn that finds something to do, in us.
+    pub turn_us: f64,
+    /// A core's work on a command at each of its three steps, in us.
+    pub step_us: f64,
+    /// What every command that waits on a core adds to its turns, in ns.
+    pub waiting_ns: f64,
+    /// Share of the cache that DMA may use, in MiB.
+    pub cache_share_mib: f64,
+    /// How gradually lines are lost beyond it, in MiB.
+    pub cache_spread_mib: f64,
+    /// Hit rate with room to spare, 0 to 1.
+    pub cache_best: f64,
+    /// Share of the lines that DMA never displaces, 0 to 1.
+    pub cache_floor: f64,
+    /// What the NIC fetches out of the cache in Gb/s.
+    pub fetch_hit_gbps: f64,
+    /// What the NIC fetches out of memory in Gb/s while drives write to memory.
+    pub fetch_miss_gbps: f64,
+    /// The same while nothing writes to memory.
+    pub fetch_quiet_gbps: f64,
+}
+
+/// A platform file that cannot be used.
+#[derive(Debug, Error)]
+pub enum PlatformError {
+    /// It cannot be read.
+    #[error("cannot read the platform {path}: {why}")]
+    Unreadable {
+        /// Which file.
+        path: String,
+        /// The system's reason.
+        why: std::io::Error,
+    },
+    /// A key is missing, unknown or of the wrong type.
+    #[error("platform {path}: {why}")]
+    Malformed {
+        /// Which file.
+        path: String,
+        /// Line, key and what was wrong.
+        why: Box<toml::de::Error>,
+    },
+    /// A number no machine can have.
+    #[error("platform: {key} = {value} cannot be: it must be {allowed}")]
+    Impossible {
+        /// Which number.
+        key: &'static str,
+        /// Its value.
+        value: f64,
+        /// What it may be.
+        allowed: &'static str,
+    },
+}
+
+impl Platform {
+    /// Reads a platform file.
+    ///
+    /// # Errors
+    /// [`PlatformError`] says which file, key and why.
+    pub fn load(path: &Path) -> Result<Self, PlatformError> {
+        let name = || path.display().to_string();
+        let text = std::fs::read_to_string(path)
+            .map_err(|why| PlatformError::Unreadable { path: name(), why })?;
+        let platform: Self = toml::from_str(&text)
+            .map_err(|why| PlatformError::Malformed { path: name(), why: Box::new(why) })?;
+        platform.check()?;
+        Ok(platform)
+    }
+
+    /// That a machine can have these numbers.
+    ///
+    /// # Errors
+    /// [`PlatformError::Impossible`] names the first that it cannot.
+    pub fn check(&self) -> Result<(), PlatformError> {
+        let bad = |key, value, allowed| Err(PlatformError::Impossible { key, value, allowed });
+        for (key, value) in self.numbers() {
+            if !value.is_finite() || value < 0.0 {
+                return bad(key, value, "finite and not negative");
+            }
+            let rate = key.ends_with("gbps") || key == "ports" || key.starts_with("queue");
+            if rate && value <= 0.0 {
+                return bad(key, value, "more than 0");
+            }
+            if matches!(key, "cache-best" | "cache-floor" | "drive-tail") && value > 1.0 {
+                return bad(key, value, "0 to 1");
+            }
+        }
+        if self.cache_floor >= self.cache_best {
+            return bad("cache-floor", self.cache_floor, "less than cache-best");
+        }
+        Ok(())
+    }
+
+    /// Every number by name, in the order of the file.
+    #[must_use]
+    pub fn numbers(&self) -> Vec<(&'static str, f64)> {
+        vec![
+            ("ports", f64::from(self.ports)),
+            ("port-gbps", self.port_gbps),
+            ("wire-bits", self.wire_bits),
+            ("one-way-us", self.one_way_us),
+            ("queue-commands", f64::from(self.queue_commands)),
+            ("queue-requests", f64::from(self.queue_requests)),
+            ("drive-read-us", self.drive_read_us),
+            ("drive-read-gbps", self.drive_read_gbps),
+            ("drive-write-us", self.drive_write_us),
+            ("drive-write-gbps", self.drive_write_gbps),
+            ("drive-tail", self.drive_tail),
+            ("drive-path-us", self.drive_path_us),
+            ("split-us", self.split_us),
+            ("delay-us", self.delay_us),
+            ("turn-us", self.turn_us),
+            ("step-us", self.step_us),
+            ("waiting-ns", self.waiting_ns),
+            ("cache-share-mib", self.cache_share_mib),
+            ("cache-spread-mib", self.cache_spread_mib),
+            ("cache-best", self.cache_best),
+            ("cache-floor", self.cache_floor),
+            ("fetch-hit-gbps", self.fetch_hit_gbps),
+            ("fetch-miss-gbps", self.fetch_miss_gbps),
+            ("fetch-quiet-gbps", self.fetch_quiet_gbps),
+        ]
+    }
+
+    /// A short number that changes when any of the platform's does.
+    #[must_use]
+    pub fn fingerprint(&self) -> u64 {
+        let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+        for (key, value) in self.numbers() {
+            for byte in key.bytes().chain(value.to_bits().to_le_bytes()) {
+                hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+            }
+        }
+        hash
+    }
+
+    /// The goodput of all ports together in Gb/s.
+    #[must_use]
+    pub fn link_gbps(&self) -> f64 {
+        f64::from(self.ports) * self.port_gbps
+    }
+
+    /// The same machine with every rate, cache size and latency multiplied.
+    #[must_use]
+    pub fn scaled(&self, rate: f64, cache: f64, time: f64) -> Self {
+        Self {
+            port_gbps: self.port_gbps * rate,
+            drive_read_gbps: self.drive_read_gbps * rate,
+            drive_write_gbps: self.drive_write_gbps * rate,
+            fetch_hit_gbps: self.fetch_hit_gbps * rate,
+            fetch_miss_gbps: self.fetch_miss_gbps * rate,
+            fetch_quiet_gbps: self.fetch_quiet_gbps * rate,
+            cache_share_mib: self.cache_share_mib * cache,
+            cache_spread_mib: self.cache_spread_mib * cache,
+            one_way_us: self.one_way_us * time,
+            drive_read_us: self.drive_read_us * time,
+            drive_write_us: self.drive_write_us * time,
+            drive_path_us: self.drive_path_us * time,
+            split_us: self.split_us * time,
+            delay_us: self.delay_us * time,
+            turn_us: self.turn_us * time,
+            step_us: self.step_us * time,
+            waiting_ns: self.waiting_ns * time,
+            ..self.clone()
+        }
+    }
+}

@@ -1,0 +1,349 @@
+//! Measuring: what the hosts and the target see, in the window after the warm-up.
+
+use crate::numbers::{gbps, id};
+use crate::outcome::{Figures, FlowFigures, Outcome, Quantiles, Sample};
+use crate::scenario::{Nanos, Scenario};
+
+/// Counts of times in buckets that are at most 1.6 % wide.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Histogram {
+    counts: Vec<u32>,
+    sum: f64,
+    number: u64,
+    max: Nanos,
+}
+
+const FINE: u32 = 6;
+
+impl Histogram {
+    fn bucket(value: Nanos) -> usize {
+        let octave = (64 - value.leading_zeros()).saturating_sub(FINE + 1);
+        let within = usize::try_from(value >> octave).unwrap_or(0);
+        (octave as usize) * (1 << FINE) + within
+    }
+
+    /// Middle of a bucket.
+    fn value(bucket: usize) -> Nanos {
+        let octave = (bucket >> FINE).saturating_sub(1);
+        let within = bucket - octave * (1 << FINE);
+        ((within as u64) << octave) + ((1_u64 << octave) >> 1)
+    }
+
+    pub(crate) fn add(&mut self, value: Nanos) {
+        let at = Self::bucket(value);
+        if at >= self.counts.len() {
+            self.counts.resize(at + 1, 0);
+        }
+        self.counts[at] += 1;
+        self.sum += value as f64;
+        self.number += 1;
+        self.max = self.max.max(value);
+    }
+
+    pub(crate) fn merge(&mut self, other: &Self) {
+        if other.counts.len() > self.counts.len() {
+            self.counts.resize(other.counts.len(), 0);
+        }
+        for (mine, theirs) in self.counts.iter_mut().zip(&other.counts) {
+            *mine += theirs;
+        }
+        self.sum += other.sum;
+        self.number += other.number;
+        self.max = self.max.max(other.max);
+    }
+
+    fn at(&self, share: f64) -> Nanos {
+        let rank = share * self.number as f64;
+        let mut below = 0_u64;
+        for (bucket, count) in self.counts.iter().enumerate() {
+            below += u64::from(*count);
+            if below as f64 >= rank && below > 0 {
+                return Self::value(bucket).min(self.max);
+            }
+        }
+        self.max
+    }
+
+    pub(crate) fn quantiles(&self) -> Quantiles {
+        if self.number == 0 {
+            return Quantiles::default();
+        }
+        Quantiles {
+            mean: self.sum / self.number as f64,
+            p50: self.at(0.5),
+            p99: self.at(0.99),
+            p99_9: self.at(0.999),
+            max: self.max,
+        }
+    }
+}
+
+/// Commands of one flow and size.
+#[derive(Debug, Clone, Default)]
+struct Tally {
+    commands: u64,
+    bytes: u64,
+    latency: Histogram,
+    at_target: Histogram,
+}
+
+impl Tally {
+    fn merge(&mut self, other: &Self) {
+        self.commands += other.commands;
+        self.bytes += other.bytes;
+        self.latency.merge(&other.latency);
+        self.at_target.merge(&other.at_target);
+    }
+
+    fn figures(&self, time: Nanos) -> Figures {
+        Figures {
+            commands: self.commands,
+            gbps: gbps(self.bytes, time),
+            latency: self.latency.quantiles(),
+            at_target: self.at_target.quantiles(),
+        }
+    }
+}
+
+/// Everything that is measured while a run goes on.
+#[derive(Debug)]
+pub(crate) struct Recorder {
+    from: Nanos,
+    until: Nanos,
+    hosts: usize,
+    devices: usize,
+    sizes: usize,
+    /// By job, host, device and size.
+    tallies: Vec<Tally>,
+    hit_bytes: f64,
+    read_bytes: f64,
+    wire_bytes: u64,
+    /// Commands with a buffer, their bytes, and the integrals of both over the window.
+    held: u64,
+    held_bytes: u64,
+    held_since: Nanos,
+    held_area: f64,
+    bytes_area: f64,
+    held_max: u64,
+    sample: SampleSoFar,
+    series: Vec<Sample>,
+    /// Bandwidth in the measured samples, by host.
+    by_host: Vec<f64>,
+}
+
+#[derive(Debug, Default)]
+struct SampleSoFar {
+    from: Nanos,
+    hit_bytes: f64,
+    read_bytes: f64,
+    by_host: Vec<u64>,
+}
+
+impl Recorder {
+    pub(crate) fn new(scenario: &Scenario, sizes: usize) -> Self {
+        let (hosts, devices) = (scenario.hosts as usize, scenario.devices.len());
+        let all = scenario.jobs.len() * hosts * devices * sizes;
+        Self {
+            from: scenario.warm_up,
+            until: scenario.warm_up + scenario.time,
+            hosts,
+            devices,
+            sizes,
+            tallies: vec![Tally::default(); all],
+            hit_bytes: 0.0,
+            read_bytes: 0.0,
+            wire_bytes: 0,
+            held: 0,
+            held_bytes: 0,
+            held_since: 0,
+            held_area: 0.0,
+            bytes_area: 0.0,
+            held_max: 0,
+            sample: SampleSoFar { by_host: vec![0; hosts], ..SampleSoFar::default() },
+            series: Vec::new(),
+            by_host: Vec::new(),
+        }
+    }
+
+    fn inside(&self, now: Nanos) -> bool {
+        now >= self.from && now < self.until
+    }
+
+    /// A host got an answer. `place` is job, host, device and size.
+    pub(crate) fn completed(&mut self, place: [u32; 4], bytes: u32, latency: Nanos, now: Nanos) {
+        self.sample.by_host[place[1] as usize] += u64::from(bytes);
+        if self.inside(now) {
+            let tally = self.tally(place);
+            tally.commands += 1;
+            tally.bytes += u64::from(bytes);
+            tally.latency.add(latency);
+        }
+    }
+
+    /// The target is done with a command's data.
+    pub(crate) fn served(&mut self, place: [u32; 4], time: Nanos, now: Nanos) {
+        if self.inside(now) {
+            self.tally(place).at_target.add(time);
+        }
+    }
+
+    /// A buffer was read by the NIC or a drive, `hit` of it out of the cache.
+    pub(crate) fn fetched(&mut self, bytes: u32, hit: f64, now: Nanos) {
+        let bytes = f64::from(bytes);
+        self.sample.hit_bytes += bytes * hit;
+        self.sample.read_bytes += bytes;
+        if self.inside(now) {
+            self.hit_bytes += bytes * hit;
+            self.read_bytes += bytes;
+        }
+    }
+
+    /// So many bytes went over the link.
+    pub(crate) fn sent(&mut self, bytes: u32, now: Nanos) {
+        if self.inside(now) {
+            self.wire_bytes += u64::from(bytes);
+        }
+    }
+
+    /// A command got its buffer.
+    pub(crate) fn takes(&mut self, bytes: u32, now: Nanos) {
+        self.flow_of_time(now);
+        self.held += 1;
+        self.held_bytes += u64::from(bytes);
+        if self.inside(now) {
+            self.held_max = self.held_max.max(self.held);
+        }
+    }
+
+    /// A command gave its buffer back.
+    pub(crate) fn gives(&mut self, bytes: u32, now: Nanos) {
+        self.flow_of_time(now);
+        self.held -= 1;
+        self.held_bytes -= u64::from(bytes);
+    }
+
+    fn flow_of_time(&mut self, now: Nanos) {
+        let (from, until) = (self.held_since.max(self.from), now.min(self.until));
+        if until > from {
+            let time = (until - from) as f64;
+            self.held_area += self.held as f64 * time;
+            self.bytes_area += self.held_bytes as f64 * time;
+        }
+        self.held_since = now;
+    }
+
+    /// Ends a sample of the series.
+    pub(crate) fn sample(&mut self, waiting: u64, stand: (Option<u64>, Option<Nanos>), now: Nanos) {
+        let time = now - self.sample.from;
+        let measured = self.sample.from >= self.from && now <= self.until;
+        if measured {
+            self.by_host.extend(self.sample.by_host.iter().map(|bytes| gbps(*bytes, time)));
+        }
+        let bytes = self.sample.by_host.iter().sum();
+        self.series.push(Sample {
+            at: now,
+            gbps: gbps(bytes, time),
+            hit_pct: percent(self.sample.hit_bytes, self.sample.read_bytes),
+            buffers: self.held,
+            waiting,
+            budget: stand.0,
+            period: stand.1,
+        });
+        self.sample.from = now;
+        self.sample.hit_bytes = 0.0;
+        self.sample.read_bytes = 0.0;
+        self.sample.by_host.fill(0);
+    }
+
+    fn tally(&mut self, [job, host, device, size]: [u32; 4]) -> &mut Tally {
+        let at = (job as usize * self.hosts + host as usize) * self.devices + device as usize;
+        &mut self.tallies[at * self.sizes + size as usize]
+    }
+
+    /// All figures. `wire_bits` is bits on the link for one bit of data.
+    pub(crate) fn outcome(mut self, sizes: &[u32], wire_bits: f64, now: Nanos) -> Outcome {
+        self.flow_of_time(now);
+        let time = self.until - self.from;
+        let per_flow = self.sizes.max(1);
+        let jobs = self.tallies.len() / (per_flow * self.hosts * self.devices).max(1);
+        let mut total = Tally::default();
+        let mut by_job = vec![Tally::default(); jobs];
+        let mut by_host = vec![Tally::default(); self.hosts];
+        let mut by_size = vec![Tally::default(); self.sizes];
+        let mut flows = Vec::new();
+        for (at, tallies) in self.tallies.chunks(per_flow).enumerate() {
+            let device = at % self.devices;
+            let host = at / self.devices % self.hosts;
+            let job = at / self.devices / self.hosts;
+            let mut flow = Tally::default();
+            for (size, tally) in tallies.iter().enumerate() {
+                flow.merge(tally);
+                by_size[size].merge(tally);
+            }
+            if flow.commands == 0 {
+                continue;
+            }
+            by_job[job].merge(&flow);
+            by_host[host].merge(&flow);
+            total.merge(&flow);
+            let figures = flow.figures(time);
+            flows.push(FlowFigures { host: id(host), job: id(job), device: id(device), figures });
+        }
+        let all = |tallies: &[Tally]| tallies.iter().map(|t| t.figures(time)).collect();
+        Outcome {
+            total: total.figures(time),
+            hosts: all(&by_host),
+            jobs: all(&by_job),
+            flows,
+            sizes: sizes.iter().zip(&by_size).map(|(s, t)| (*s, t.figures(time))).collect(),
+            wire_gbps: gbps(self.wire_bytes, time) * wire_bits,
+            stddev_gbps: deviation(&self.by_host),
+            hit_pct: percent(self.hit_bytes, self.read_bytes),
+            buffers_mean: self.held_area / time as f64,
+            buffers_max: self.held_max,
+            bytes_in_flight_mean: self.bytes_area / time as f64,
+            series: self.series,
+            ..Outcome::default()
+        }
+    }
+}
+
+fn percent(part: f64, whole: f64) -> f64 {
+    if whole > 0.0 { 100.0 * part / whole } else { 0.0 }
+}
+
+fn deviation(values: &[f64]) -> f64 {
+    let number = values.len() as f64;
+    if values.len() < 2 {
+        return 0.0;
+    }
+    let mean = values.iter().sum::<f64>() / number;
+    (values.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / number).sqrt()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Histogram, deviation};
+
+    #[test]
+    fn quantiles_are_within_a_bucket() {
+        let mut all = Histogram::default();
+        (1..=100_000_u64).for_each(|value| all.add(value));
+        let q = all.quantiles();
+        assert!((q.mean - 50_000.5).abs() < 1e-6, "{q:?}");
+        for (got, want) in [(q.p50, 50_000.0), (q.p99, 99_000.0), (q.p99_9, 99_900.0)] {
+            assert!((got as f64 / want - 1.0).abs() < 0.017, "{got} for {want}");
+        }
+        assert_eq!(q.max, 100_000);
+        for value in [0, 1, 63, 64, 127, 128, 129, 1 << 20, (1 << 40) + 12_345] {
+            let middle = Histogram::value(Histogram::bucket(value));
+            assert!(middle.abs_diff(value) * 64 <= value, "{value} went to {middle}");
+        }
+    }
+
+    #[test]
+    fn deviation_is_of_all_samples() {
+        assert!(deviation(&[4.0]).abs() < 1e-9);
+        assert!((deviation(&[2.0, 4.0]) - 1.0).abs() < 1e-9);
+    }
+}

@@ -1,0 +1,155 @@
+//! The machine as a whole: it repeats itself, breaks no rule, and refuses what cannot be run.
+
+use std::path::Path;
+
+use nvmeof_pacing::PolicyConfig;
+use nvmeof_sim::scenario::Trouble;
+use nvmeof_sim::setups::{MS, drives, null, split3};
+use nvmeof_sim::{Outcome, Platform, Scenario, run};
+
+fn platform(name: &str) -> Platform {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../configs/platforms");
+    Platform::load(&folder.join(format!("{name}.toml"))).unwrap()
+}
+
+/// Runs and holds the run to the rules.
+fn sound(platform: &Platform, scenario: &Scenario) -> Outcome {
+    let outcome = run(platform, scenario).unwrap();
+    assert_eq!(outcome.violations, Vec::<String>::new(), "{scenario:?}");
+    println!(
+        "{:.1} Gb/s sd {:.2} hit {:.1} % lat {:.0} us p99 {} bufs {:.0} in {:.2} s",
+        outcome.total.gbps,
+        outcome.stddev_gbps,
+        outcome.hit_pct,
+        outcome.total.latency.mean / 1e3,
+        outcome.total.latency.p99 / 1000,
+        outcome.buffers_mean,
+        outcome.real_seconds
+    );
+    outcome
+}
+
+#[test]
+fn a_deep_run_is_sound_under_every_policy_here() {
+    let a = platform("A");
+    let deep = || Scenario::reads(drives(16), 2048).lasting(20 * MS, 100 * MS);
+    let none = sound(&a, &deep().paced(PolicyConfig::None));
+    let credit = sound(&a, &deep().credit(48));
+    let endless = sound(&a, &deep().endless());
+    assert!(endless.total.gbps > 0.99 * a.link_gbps());
+    assert!(credit.total.gbps > none.total.gbps + 10.0, "pacing helps");
+    assert!(credit.buffers_max <= 48 + 4, "one a core beyond the budget: {}", credit.buffers_max);
+    assert!(none.hit_pct < credit.hit_pct);
+}
+
+#[test]
+fn the_same_seed_is_the_same_run() {
+    let a = platform("A");
+    let scenario =
+        |seed| Scenario::reads(drives(16), 64).credit(48).seed(seed).lasting(5 * MS, 20 * MS);
+    let first = Outcome { real_seconds: 0.0, ..run(&a, &scenario(3)).unwrap() };
+    let again = Outcome { real_seconds: 0.0, ..run(&a, &scenario(3)).unwrap() };
+    let other = Outcome { real_seconds: 0.0, ..run(&a, &scenario(4)).unwrap() };
+    assert_eq!(format!("{first:?}"), format!("{again:?}"));
+    assert_ne!(format!("{first:?}"), format!("{other:?}"));
+}
+
+#[test]
+fn littles_law_holds_for_what_the_hosts_see() {
+    let outcome = sound(&platform("A"), &Scenario::reads(drives(16), 32).credit(48));
+    let rate = outcome.total.commands as f64 / 0.2;
+    let outstanding = rate * outcome.total.latency.mean / 1e9;
+    assert!((outstanding / 64.0 - 1.0).abs() < 0.02, "{outstanding}");
+    let parts: u64 = outcome.flows.iter().map(|flow| flow.figures.commands).sum();
+    assert_eq!(parts, outcome.total.commands);
+}
+
+#[test]
+fn a_stall_of_the_link_stops_everything_and_passes() {
+    let a = platform("A");
+    let mut scenario = Scenario::reads(drives(16), 64)
+        .credit(48)
+        .lasting(10 * MS, 40 * MS)
+        .disturbed(Trouble::Link(0.0), 20 * MS, 5 * MS);
+    scenario.sample = MS;
+    let outcome = sound(&a, &scenario);
+    let at = |ms: u64| outcome.series.iter().find(|s| s.at == ms * MS).unwrap().gbps;
+    assert!(at(18) > 150.0 && at(24) < 1.0 && at(40) > 150.0, "{:?}", outcome.series);
+    scenario.disturbances[0].what = Trouble::Drives;
+    let outcome = sound(&a, &scenario);
+    let at = |ms: u64| outcome.series.iter().find(|s| s.at == ms * MS).unwrap().gbps;
+    assert!(at(18) > 150.0 && at(24) < 1.0 && at(40) > 150.0, "{:?}", outcome.series);
+}
+
+#[test]
+fn writes_and_mixes_run() {
+    let a = platform("A");
+    for reads in [0.0, 0.7] {
+        let outcome = sound(&a, &Scenario::reads(drives(16), 64).credit(96).mix(reads));
+        assert!(outcome.total.gbps > 50.0);
+    }
+}
+
+#[test]
+fn slow_thirds_hold_a_static_pool_for_longer() {
+    let a = platform("A");
+    let all_fast = sound(&a, &Scenario::reads(split3(16, 0, MS), 256).pooled(48, 12));
+    let slow = sound(&a, &Scenario::reads(split3(16, 32, MS), 256).pooled(48, 12));
+    assert!(slow.total.gbps < 0.6 * all_fast.total.gbps);
+}
+
+#[test]
+fn a_pool_without_a_cache_on_each_core_leaves_queues_that_never_open() {
+    let a = platform("A");
+    let starved = |cache| {
+        let mut scenario = Scenario::reads(drives(16), 256).pooled(96, cache).on_cores(16);
+        scenario.jobs[0].from = 0;
+        run(&a, &scenario).unwrap().starved_queues
+    };
+    assert_eq!(starved(6), 0);
+    assert!(starved(0) > 0);
+}
+
+#[test]
+fn what_cannot_be_run_is_refused() {
+    let a = platform("A");
+    let good = Scenario::reads(null(2), 4).credit(48).lasting(MS, MS);
+    assert!(run(&a, &good).is_ok());
+    let broken: [fn(&mut Scenario); 7] = [
+        |s| s.cores = 0,
+        |s| s.cores = 65,
+        |s| s.hosts = 0,
+        |s| s.jobs[0].devices = vec![2],
+        |s| s.jobs[0].blocks.clear(),
+        |s| s.jobs[0].reads = 1.5,
+        |s| *s = s.clone().credit(0),
+    ];
+    for (at, breaks) in broken.iter().enumerate() {
+        let mut scenario = good.clone();
+        breaks(&mut scenario);
+        assert!(run(&a, &scenario).is_err(), "{at}: {scenario:?}");
+    }
+}
+
+#[test]
+fn a_platform_file_with_an_unknown_key_or_an_impossible_number_is_refused() {
+    let folder = std::env::temp_dir().join(format!("nvmeof-sim-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../configs/platforms/A.toml");
+    let text = std::fs::read_to_string(source).unwrap();
+    let file = folder.join("x.toml");
+    for (from, to) in [
+        ("ports = 2", "ports = 2\nfudge = 1"),
+        ("ports = 2", "ports = 0"),
+        ("ports = 2", "ports = \"two\""),
+        ("drive-tail = ", "drive-tail = 1"),
+    ] {
+        assert!(text.contains(from));
+        std::fs::write(&file, text.replace(from, to)).unwrap();
+        let refused = Platform::load(&file).unwrap_err().to_string();
+        assert!(!refused.is_empty(), "{from} -> {to}");
+    }
+    std::fs::write(&file, text).unwrap();
+    assert!(Platform::load(&file).is_ok());
+    std::fs::remove_dir_all(&folder).unwrap();
+}
