@@ -264,7 +264,7 @@ impl Pacer {
     pub fn cancel(&mut self, flow: FlowId, token: u64) -> bool {
         match self.lanes.cancel(flow, token) {
             None => return false,
-            Some(LaneState::Unchanged) => {}
+            Some(LaneState::Unchanged) => self.settle(),
             Some(LaneState::Emptied) => self.emptied(flow.slot()),
         }
         self.counts.cancelled += 1;

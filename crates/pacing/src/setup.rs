@@ -7,7 +7,7 @@ use thiserror::Error;
 use crate::order::Residence;
 use crate::policy::{
     self, BudgetTooSmall, BufferCredit, CreditConfig, Move, Policy, SharedAdaptive, SharedCredit,
-    Waker,
+    SharedPrototype, Waker,
 };
 use crate::{Nanos, Pacer, PacerConfig, Parts, PolicyConfig, SmallRule};
 
@@ -26,6 +26,22 @@ pub enum ConfigError {
     /// The largest I/O would never fit.
     #[error(transparent)]
     BudgetTooSmall(#[from] BudgetTooSmall),
+    /// A figure outside of what means something.
+    #[error("{what} is {value} {unit}, allowed are {least} to {most} {unit}: {advice}")]
+    OutOfRange {
+        /// The figure.
+        what: &'static str,
+        /// What it was set to.
+        value: u64,
+        /// The least it may be.
+        least: u64,
+        /// The most it may be.
+        most: u64,
+        /// Of all three.
+        unit: &'static str,
+        /// What to do instead.
+        advice: &'static str,
+    },
 }
 
 /// What the cores share of one policy in force.
@@ -39,6 +55,7 @@ enum Kind {
     None,
     BufferCredit(Arc<SharedCredit>),
     Adaptive(Arc<SharedAdaptive>),
+    Prototype(Arc<SharedPrototype>),
 }
 
 /// Where a policy stands, for reports.
@@ -66,6 +83,9 @@ impl Shared {
                 Kind::BufferCredit(BufferCredit::shared(config)?)
             }
             PolicyConfig::Adaptive => Kind::Adaptive(SharedAdaptive::new(cores, largest)?),
+            PolicyConfig::Prototype(config) => {
+                Kind::Prototype(Arc::new(SharedPrototype::new(config, machine)?))
+            }
             _ => Kind::None,
         };
         Ok(Self { kind })
@@ -86,6 +106,7 @@ impl Shared {
                     small: SmallRule::BesideOthers,
                 };
             }
+            Kind::Prototype(shared) => return shared.parts(),
         };
         Parts::in_turn(vec![policy])
     }
@@ -109,6 +130,9 @@ impl Shared {
                 last_move: shared.last_move(),
                 ..Snapshot::default()
             },
+            Kind::Prototype(shared) => {
+                Snapshot { period: shared.period(), ..Snapshot::default() }
+            }
         }
     }
 }

@@ -5,6 +5,7 @@ mod buffer_credit;
 #[cfg(all(loom, test))]
 mod model;
 mod none;
+mod prototype;
 mod shared_credit;
 
 use std::fmt::Debug;
@@ -12,6 +13,7 @@ use std::fmt::Debug;
 pub use adaptive::{Adaptive, Move, SharedAdaptive};
 pub use buffer_credit::BufferCredit;
 pub use none::None;
+pub use prototype::SharedPrototype;
 pub use shared_credit::{BudgetTooSmall, CreditConfig, SharedCredit, Waker};
 
 use crate::permit::Outcome;
