@@ -43,6 +43,8 @@ const PROCESS_FILES: u64 = 64;
 const REACTOR_FILES: u64 = 4;
 /// Descriptors of one reactor's queue to a file: ring, file, event.
 const FILE_QUEUE_FILES: u64 = 3;
+/// Descriptors of one reactor's queue to memory: its event.
+const RAM_QUEUE_FILES: u64 = 1;
 
 const _: () = assert!(MAX_TRANSFER_MAX as usize == CHUNK, "a buffer lies in one chunk");
 const _: () =
@@ -97,22 +99,40 @@ pub struct Needs {
     pub listeners: usize,
     /// Devices that are files.
     pub file_devices: usize,
-    /// Devices that are memory.
-    pub ram_devices: usize,
+    /// Queues to files that a reactor opens: each file's own, and one for each device on top of it.
+    pub file_queues: usize,
+    /// As [`Needs::file_queues`], to memory.
+    pub ram_queues: usize,
 }
 
 impl Needs {
     /// Counts what a config has.
     #[must_use]
     pub fn of(reactors: usize, listeners: &[Listener], devices: &[Device]) -> Self {
-        let count = |is: fn(&DeviceKind) -> bool| devices.iter().filter(|d| is(&d.kind)).count();
-        Self {
-            reactors,
-            listeners: listeners.len(),
-            file_devices: count(|kind| matches!(kind, DeviceKind::File(_))),
-            ram_devices: count(|kind| matches!(kind, DeviceKind::Ram { .. })),
+        let mut needs = Self { reactors, listeners: listeners.len(), ..Self::default() };
+        for device in devices {
+            match bottom(device, devices) {
+                DeviceKind::File(_) => needs.file_queues += 1,
+                DeviceKind::Ram { .. } => needs.ram_queues += 1,
+                DeviceKind::Null { .. } | DeviceKind::Delay { .. } => {}
+            }
+            needs.file_devices += usize::from(matches!(device.kind, DeviceKind::File(_)));
+        }
+        needs
+    }
+}
+
+/// What the device at the bottom of `device` is made of.
+fn bottom<'d>(device: &'d Device, devices: &'d [Device]) -> &'d DeviceKind {
+    let mut kind = &device.kind;
+    // Each stands behind its base, so this ends.
+    for below in devices.iter().rev() {
+        match kind {
+            DeviceKind::Delay { base, .. } if *base == below.name => kind = &below.kind,
+            _ => {}
         }
     }
+    kind
 }
 
 /// Settings that do not go together.
@@ -384,19 +404,21 @@ fn reserve(settings: &Settings, reactors: usize) -> u64 {
 
 fn open_files(settings: &Settings, needs: &Needs) -> u64 {
     let reactors = needs.reactors as u64;
+    let queues =
+        needs.file_queues as u64 * FILE_QUEUE_FILES + needs.ram_queues as u64 * RAM_QUEUE_FILES;
     PROCESS_FILES
         + u64::from(settings.connections)
         + needs.listeners as u64
-        + needs.ram_devices as u64
         + needs.file_devices as u64
-        + reactors * (REACTOR_FILES + needs.file_devices as u64 * FILE_QUEUE_FILES)
+        + reactors * (REACTOR_FILES + queues)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const NEEDS: Needs = Needs { reactors: 2, listeners: 1, file_devices: 1, ram_devices: 1 };
+    const NEEDS: Needs =
+        Needs { reactors: 2, listeners: 1, file_devices: 1, file_queues: 1, ram_queues: 1 };
 
     fn problems(change: impl Fn(&mut Settings)) -> Vec<LimitProblem> {
         let mut settings = Settings::default();
@@ -414,10 +436,10 @@ mod tests {
         // 256 connections x (128 entries + 2) x 8 KiB, 2 reactors x (4 x 1 MiB + 3 x 2 MiB).
         assert_eq!(limits.reserve, (256 + 4 + 2 * (4 + 6)) << 20);
         assert_eq!(limits.memory_cap(), (256 + 280) << 20);
-        assert_eq!(limits.open_files, 64 + 256 + 1 + 1 + 1 + 2 * (4 + 3));
+        assert_eq!(limits.open_files, 64 + 256 + 1 + 1 + 2 * (4 + 3 + 1));
         assert_eq!(limits.requests_per_reactor, REQUESTS_AT_START);
         let text = limits.to_string();
-        for part in ["256MiB for data", "280MiB in reserve", "MDTS 8", "337 file descriptors"] {
+        for part in ["256MiB for data", "280MiB in reserve", "MDTS 8", "338 file descriptors"] {
             assert!(text.contains(part), "{part}: {text}");
         }
     }
@@ -475,7 +497,7 @@ mod tests {
             ),
             (problems(|s| s.keep_alive_min = ms(1050)), "keep-alive-min", "multiples of 100ms"),
             (problems(|s| s.buffer_memory = 6 << 20), "buffer-memory", "at least 8MiB"),
-            (problems(|s| s.connections = 1000), "connections", "up to 943"),
+            (problems(|s| s.connections = 1000), "connections", "up to 942"),
         ] {
             assert_eq!(found.len(), 1, "{found:?}");
             assert_eq!(found[0].key, key);

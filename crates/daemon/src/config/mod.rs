@@ -27,7 +27,7 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::time::Duration;
 
-use nvmeof_core::block::FileConfig;
+use nvmeof_core::block::{FileConfig, Latency};
 use nvmeof_wire::Nqn;
 
 use crate::limits::Limits;
@@ -39,7 +39,7 @@ pub use units::show_size;
 use problem::Report;
 
 /// A config that has been checked.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Config {
     /// CPUs to run a reactor on, in order; at least one.
     pub reactors: Vec<usize>,
@@ -57,7 +57,7 @@ pub struct Config {
     pub listeners: Vec<Listener>,
     /// What to say of each listener, in order, if its port turns out to be taken.
     pub port_taken: Vec<Problem>,
-    /// What is served.
+    /// What is served, each device behind those it is made of.
     pub devices: Vec<Device>,
     /// What hosts see.
     pub subsystems: Vec<Subsystem>,
@@ -121,7 +121,7 @@ pub struct Listener {
 pub struct Device {
     /// Its name in the config; no two are the same.
     pub name: String,
-    /// Bytes of a logical block: 512 or 4096.
+    /// Bytes of a logical block: 512 or 4096; a delay has its base's.
     pub block_size: u32,
     /// What it is made of.
     pub kind: DeviceKind,
@@ -142,6 +142,13 @@ pub enum DeviceKind {
     },
     /// A file or a block device.
     File(FileConfig),
+    /// Another device, slower.
+    Delay {
+        /// Name of the other device; it stands before this one.
+        base: String,
+        /// What is added to its own latency.
+        latency: Latency,
+    },
 }
 
 /// What hosts see: an NVM subsystem.

@@ -73,6 +73,9 @@ pub(super) struct RawDevice {
     pub(super) create: Key<bool>,
     pub(super) read_only: Key<bool>,
     pub(super) direct: Key<String>,
+    pub(super) base: Key<String>,
+    pub(super) read_latency: Key<String>,
+    pub(super) write_latency: Key<String>,
 }
 
 #[derive(Debug, Deserialize)]

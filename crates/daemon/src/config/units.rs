@@ -10,6 +10,9 @@ pub(super) const SIZE_FORM: &str = "allowed: a number of bytes, or a number and 
 pub(super) const DURATION_FORM: &str =
     "allowed: a number and a unit of ms, s, min, h, as in \"30s\"";
 
+/// How a latency may be written; ends every message about a bad one.
+pub(super) const LATENCY_FORM: &str = "allowed: a number and a unit of us, ms, s, as in \"250us\"";
+
 /// Reads a size in bytes. Units are powers of 1024, in any case; `B` is bytes.
 pub(super) fn parse_size(text: &str) -> Result<u64, String> {
     let (number, unit) = split(text)?;
@@ -43,6 +46,21 @@ pub(super) fn parse_duration(text: &str) -> Result<Duration, String> {
     };
     let milliseconds = milliseconds.ok_or_else(|| format!("\"{text}\" is too long"))?;
     Ok(Duration::from_millis(milliseconds))
+}
+
+/// Reads a latency: a duration that may be microseconds; nothing takes no unit.
+pub(super) fn parse_latency(text: &str) -> Result<Duration, String> {
+    let (number, unit) = split(text)?;
+    let scale = match unit {
+        "us" => 1,
+        "ms" => 1000,
+        "s" => 1_000_000,
+        "" if number == 0 => 0,
+        "" => return Err(format!("\"{text}\" has no unit")),
+        _ => return Err(format!("\"{text}\" has no unit of latency")),
+    };
+    let micros = number.checked_mul(scale).ok_or_else(|| format!("\"{text}\" is too long"))?;
+    Ok(Duration::from_micros(micros))
 }
 
 /// A size as people write it: the largest unit that divides it.
@@ -128,6 +146,31 @@ mod tests {
             ("9999999999999999999h", "too long"),
         ] {
             let error = parse_duration(text).unwrap_err();
+            assert!(error.contains(why), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn latencies() {
+        for (text, micros) in [
+            ("0", 0),
+            ("0us", 0),
+            ("85us", 85),
+            ("1ms", 1000),
+            ("10 ms", 10_000),
+            ("2s", 2_000_000),
+        ] {
+            assert_eq!(parse_latency(text), Ok(Duration::from_micros(micros)), "{text}");
+        }
+        for (text, why) in [
+            ("1", "no unit"),
+            ("1ns", "no unit of latency"),
+            ("1min", "no unit of latency"),
+            ("0.5ms", "no unit of latency"),
+            ("-1ms", "whole number"),
+            ("9999999999999999999s", "too long"),
+        ] {
+            let error = parse_latency(text).unwrap_err();
             assert!(error.contains(why), "{text}: {error}");
         }
     }

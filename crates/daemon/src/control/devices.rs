@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use nvmeof_core::block::{BlockDevice, FileDevice, NullDevice, RamDevice};
+use nvmeof_core::block::{BlockDevice, DelayDevice, FileDevice, NullDevice, RamDevice};
 use nvmeof_nvmf::DeviceId;
 use tokio::sync::oneshot;
 
+use crate::clock;
 use crate::config::{Device, DeviceKind};
 use crate::reactor::mailbox::{Message, Sender};
 
@@ -27,6 +28,8 @@ pub(super) struct Open {
     pub(super) config: Device,
     /// The device.
     pub(super) device: Arc<dyn BlockDevice>,
+    /// The same, if it is one whose latency can be changed.
+    delay: Option<Arc<DelayDevice>>,
 }
 
 impl Devices {
@@ -35,8 +38,9 @@ impl Devices {
         self.open.get(name)
     }
 
-    /// Opens those of `wanted` that are not open as they are wanted. On failure closes again what it
-    /// opened. What is open and no longer wanted, or wanted otherwise, is for [`Self::commit`].
+    /// Opens those of `wanted` that are not open as they are wanted, and those that stand on one it
+    /// opens; bases come before. On failure closes again what it opened. What is open and no longer
+    /// wanted, or wanted otherwise, is for [`Self::commit`].
     pub(super) async fn prepare(
         &mut self,
         wanted: &[Device],
@@ -44,10 +48,15 @@ impl Devices {
     ) -> anyhow::Result<Vec<Open>> {
         let mut opened: Vec<Open> = Vec::new();
         for config in wanted {
-            if self.open.get(&config.name).is_some_and(|open| open.config == *config) {
+            let open = self.open.get(&config.name);
+            let base = base_of(config);
+            let new_base = opened.iter().find(|open| Some(open.config.name.as_str()) == base);
+            if new_base.is_none() && open.is_some_and(|open| can_become(&open.config, config)) {
                 continue;
             }
-            match self.open_one(config, reactors).await {
+            let base =
+                new_base.or_else(|| self.open.get(base?)).map(|open| Arc::clone(&open.device));
+            match self.open_one(config, base, reactors).await {
                 Ok(open) => opened.push(open),
                 Err(error) => {
                     for open in opened {
@@ -60,8 +69,8 @@ impl Devices {
         Ok(opened)
     }
 
-    /// Makes `opened` part of what is open, and gives back what no config names any more, to be
-    /// closed with [`close`] once nothing uses it.
+    /// Makes `opened` part of what is open, changes what can be changed while it is open, and gives
+    /// back what no config names any more, to be closed with [`close`] once nothing uses it.
     pub(super) fn commit(&mut self, wanted: &[Device], opened: Vec<Open>) -> Vec<Open> {
         let mut gone: Vec<Open> = opened
             .into_iter()
@@ -74,6 +83,11 @@ impl Devices {
             .cloned()
             .collect();
         gone.extend(unwanted.into_iter().filter_map(|name| self.open.remove(&name)));
+        for config in wanted {
+            if let Some(open) = self.open.get_mut(&config.name).filter(|o| o.config != *config) {
+                open.change(config);
+            }
+        }
         gone
     }
 
@@ -91,11 +105,16 @@ impl Devices {
         }
     }
 
-    async fn open_one(&mut self, config: &Device, reactors: &[Sender]) -> anyhow::Result<Open> {
-        let device = make(config).with_context(|| format!("device {:?}", config.name))?;
+    async fn open_one(
+        &mut self,
+        config: &Device,
+        base: Option<Arc<dyn BlockDevice>>,
+        reactors: &[Sender],
+    ) -> anyhow::Result<Open> {
         let id = DeviceId(self.next_id);
+        let open =
+            Open::new(id, config, base).with_context(|| format!("device {:?}", config.name))?;
         self.next_id += 1;
-        let open = Open { id, config: config.clone(), device };
         let mut replies = Vec::new();
         for reactor in reactors {
             let (reply, answer) = oneshot::channel();
@@ -133,15 +152,54 @@ pub(super) async fn close(open: Open, reactors: &[Sender]) {
     tracing::info!(device = %open.config.name, "closed");
 }
 
-/// Opens what a config describes. May take a moment: it is called at start and on reload only.
-fn make(config: &Device) -> anyhow::Result<Arc<dyn BlockDevice>> {
-    Ok(match &config.kind {
-        DeviceKind::Null { size } => {
-            Arc::new(NullDevice::new(&config.name, *size, config.block_size)?)
+impl Open {
+    /// Opens what a config describes. May take a moment: it is called at start and on reload only.
+    fn new(
+        id: DeviceId,
+        config: &Device,
+        base: Option<Arc<dyn BlockDevice>>,
+    ) -> anyhow::Result<Self> {
+        let name = config.name.as_str();
+        let mut delay = None;
+        let device: Arc<dyn BlockDevice> = match &config.kind {
+            DeviceKind::Null { size } => Arc::new(NullDevice::new(name, *size, config.block_size)?),
+            DeviceKind::Ram { size } => Arc::new(RamDevice::new(name, *size, config.block_size)?),
+            DeviceKind::File(file) => Arc::new(FileDevice::open(file)?),
+            DeviceKind::Delay { base: below, latency } => {
+                let base = base.with_context(|| format!("its base {below:?} is not open"))?;
+                let device = Arc::new(DelayDevice::new(name, base, *latency, clock::now));
+                delay = Some(Arc::clone(&device));
+                device
+            }
+        };
+        Ok(Self { id, config: config.clone(), device, delay })
+    }
+
+    /// Makes an open device what `config` wants, where [`can_become`] says so.
+    fn change(&mut self, config: &Device) {
+        if let (DeviceKind::Delay { latency, .. }, Some(delay)) = (&config.kind, &self.delay) {
+            delay.set_latency(*latency);
+            tracing::info!(device = %config.name, read = ?latency.read, write = ?latency.write,
+                "latency changed");
         }
-        DeviceKind::Ram { size } => {
-            Arc::new(RamDevice::new(&config.name, *size, config.block_size)?)
+        self.config = config.clone();
+    }
+}
+
+/// Whether an open device can be made another without opening it anew: it is the same, but for
+/// what is added to its latency.
+fn can_become(open: &Device, wanted: &Device) -> bool {
+    match (&open.kind, &wanted.kind) {
+        (DeviceKind::Delay { base, .. }, DeviceKind::Delay { base: other, .. }) => {
+            base == other && open.name == wanted.name
         }
-        DeviceKind::File(file) => Arc::new(FileDevice::open(file)?),
-    })
+        _ => open == wanted,
+    }
+}
+
+fn base_of(config: &Device) -> Option<&str> {
+    match &config.kind {
+        DeviceKind::Delay { base, .. } => Some(base),
+        _ => None,
+    }
 }

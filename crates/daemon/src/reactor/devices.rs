@@ -108,6 +108,11 @@ impl Devices {
         }
     }
 
+    /// When a device has to be polled next if nothing wakes the reactor before.
+    pub(crate) fn next_due(&self) -> Option<u64> {
+        self.slots.iter().flatten().filter_map(|device| device.queue.next_due()).min()
+    }
+
     /// Closes devices that are being removed and have nothing left in flight.
     pub(crate) fn retire(&mut self) {
         let slots = &mut self.slots;

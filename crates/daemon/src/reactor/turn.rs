@@ -17,6 +17,8 @@ const DIRECT: usize = 8;
 const TURNS_BETWEEN_POLLS: u32 = 16;
 /// Nanoseconds to the next try when the pool is empty and another core may give buffers back.
 const STARVED_RETRY: u64 = 200_000;
+/// Nanoseconds; what is due sooner is waited for awake: going to sleep and waking take longer.
+const SHORTEST_SLEEP: u64 = 15_000;
 
 impl Reactor {
     /// Does what there is to do; false if that was nothing.
@@ -56,15 +58,27 @@ impl Reactor {
         if !self.receive_is_settled() || !self.dirty.is_empty() || !self.leaving.is_empty() {
             return;
         }
+        if let Some(at) = self.next_due() {
+            if at < now + SHORTEST_SLEEP {
+                return;
+            }
+            self.poller.wake_at(at);
+        }
         self.pool.trim();
-        let mut due = self.pacer.next_wakeup();
+        // What may come a millisecond late.
+        let mut due = None;
         if self.connections.len() > 0 || self.devices.any_retiring() {
-            due = Some(due.unwrap_or(u64::MAX).min(self.next_tick));
+            due = Some(self.next_tick);
         }
         if !self.starved.is_empty() || !self.admin_waiting.is_empty() {
             due = Some(due.unwrap_or(u64::MAX).min(now + STARVED_RETRY));
         }
         self.wait(Idle::timeout(now, due));
+    }
+
+    /// When there is something to do even if nothing wakes the reactor, to the microsecond.
+    pub(super) fn next_due(&self) -> Option<u64> {
+        [self.pacer.next_wakeup(), self.devices.next_due()].into_iter().flatten().min()
     }
 
     /// Brings in what epoll knows, without waiting. While active connections are read from

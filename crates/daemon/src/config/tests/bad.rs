@@ -253,7 +253,7 @@ const BAD: &[Bad] = &[
     Bad {
         text: "[[device]]\nname = \"a\"\nsize = 512",
         place: "4:1: device.type",
-        parts: &["missing; allowed: \"null\", \"ram\", \"file\""],
+        parts: &["missing; allowed: \"null\", \"ram\", \"file\", \"delay\""],
     },
     Bad {
         text: "[[device]]\nname = \"a\"\ntype = \"rma\"",
@@ -264,6 +264,16 @@ const BAD: &[Bad] = &[
         text: "[[device]]\nname = \"a\"\ntype = \"nvme\"",
         place: "6:8: device.type",
         parts: &["type \"nvme\" is not built yet"],
+    },
+    Bad {
+        text: "[[device]]\nname = \"a\"\ntype = \"split\"",
+        place: "6:8: device.type",
+        parts: &["type \"split\" is not built yet"],
+    },
+    Bad {
+        text: "[[device]]\nname = \"a\"\ntype = \"stripe\"",
+        place: "6:8: device.type",
+        parts: &["type \"stripe\" is not built yet"],
     },
     Bad {
         text: "[[device]]\nname = \"a\"\ntype = \"ram\"",
@@ -351,6 +361,68 @@ const BAD: &[Bad] = &[
         text: "[[device]]\nname = \"a\"\ntype = \"file\"\npath = \"/tmp/x\"\ndirect = \"yes\"",
         place: "8:10: device.direct",
         parts: &["\"auto\", \"on\", \"off\""],
+    },
+    // Delays.
+    Bad {
+        text: "[[device]]\nname = \"a\"\ntype = \"delay\"\nread-latency = \"1ms\"",
+        place: "4:1: device.base",
+        parts: &["missing; add a [[device]] for it to stand on"],
+    },
+    Bad {
+        text: "[[device]]\nname = \"ram0\"\ntype = \"ram\"\nsize = 512\n\
+               [[device]]\nname = \"a\"\ntype = \"delay\"\nbase = \"ram\"\nread-latency = \"1ms\"",
+        place: "11:8: device.base",
+        parts: &["there is no device \"ram\"", "allowed: \"ram0\" (did you mean \"ram0\"?)"],
+    },
+    Bad {
+        text: "[[device]]\nname = \"a\"\ntype = \"delay\"\nbase = \"a\"\nread-latency = \"1ms\"",
+        place: "7:8: device.base",
+        parts: &["it cannot stand on itself"],
+    },
+    Bad {
+        text: "[[device]]\nname = \"a\"\ntype = \"delay\"\nbase = \"b\"\nread-latency = \"1ms\"\n\
+               [[device]]\nname = \"b\"\ntype = \"delay\"\nbase = \"a\"\nread-latency = \"1ms\"",
+        place: "7:8: device.base",
+        parts: &["its bases lead back to \"a\" itself"],
+    },
+    Bad {
+        text: "[[device]]\nname = \"ram0\"\ntype = \"ram\"\nsize = 512\n\
+               [[device]]\nname = \"a\"\ntype = \"delay\"\nbase = \"ram0\"\nread-latency = \"1\"",
+        place: "12:16: device.read-latency",
+        parts: &["\"1\" has no unit", "allowed: a number and a unit of us, ms, s"],
+    },
+    Bad {
+        text: "[[device]]\nname = \"ram0\"\ntype = \"ram\"\nsize = 512\n\
+               [[device]]\nname = \"a\"\ntype = \"delay\"\nbase = \"ram0\"\n\
+               write-latency = \"10001ms\"",
+        place: "12:17: device.write-latency",
+        parts: &["10001ms is out of range; allowed: 0 to 10s"],
+    },
+    Bad {
+        text: "[[device]]\nname = \"ram0\"\ntype = \"ram\"\nsize = 512\n\
+               [[device]]\nname = \"a\"\ntype = \"delay\"\nbase = \"ram0\"\nread-latency = 1",
+        place: "12:16: device.read-latency",
+        parts: &["allowed: a string"],
+    },
+    Bad {
+        text: "[[device]]\nname = \"ram0\"\ntype = \"ram\"\nsize = 512\n\
+               [[device]]\nname = \"a\"\ntype = \"delay\"\nbase = \"ram0\"\nsize = 512",
+        place: "12:8: device.size",
+        parts: &[
+            "type \"delay\" has no such key",
+            "allowed: name, type, base, read-latency, write-latency \
+             (size is for type \"null\", \"ram\", \"file\")",
+        ],
+    },
+    Bad {
+        text: "[[device]]\nname = \"a\"\ntype = \"ram\"\nsize = 512\nread-latency = \"1ms\"",
+        place: "8:16: device.read-latency",
+        parts: &["type \"ram\" has no such key", "(read-latency is for type \"delay\")"],
+    },
+    Bad {
+        text: "[[device]]\nname = \"a\"\ntype = \"file\"\nbase = \"b\"\npath = \"/tmp/x\"",
+        place: "7:8: device.base",
+        parts: &["type \"file\" has no such key", "direct (base is for type \"delay\")"],
     },
     // Subsystems.
     Bad {
@@ -604,6 +676,36 @@ fn two_devices_do_not_have_the_same_file() {
     let error = devices(false).unwrap_err().to_string();
     assert!(error.starts_with("t.toml:12:8: device.path: the device of line 7 has"), "{error}");
     devices(true).unwrap();
+}
+
+#[test]
+fn delays_stand_on_one_another_only_so_high() {
+    let stack = |count: usize| {
+        let mut text = format!("{LEAST}[[device]]\nname = \"d1\"\ntype = \"null\"\nsize = 512\n");
+        for number in 2..=count {
+            text += &format!(
+                "[[device]]\nname = \"d{number}\"\ntype = \"delay\"\nbase = \"d{}\"\n\
+                 read-latency = \"1ms\"\n",
+                number - 1
+            );
+        }
+        parse(&text)
+    };
+    stack(8).unwrap();
+    let error = stack(10).unwrap_err().to_string();
+    assert!(error.starts_with("t.toml:46:8: device.base: more than 8 devices"), "{error}");
+    assert_eq!(error.lines().count(), 1);
+}
+
+#[test]
+fn a_device_on_a_bad_base_is_no_error_of_its_own() {
+    let text = format!(
+        "{LEAST}[[device]]\nname = \"a\"\ntype = \"ram\"\n\
+         [[device]]\nname = \"b\"\ntype = \"delay\"\nbase = \"a\"\nread-latency = \"1ms\"\n"
+    );
+    let error = parse(&text).unwrap_err();
+    let keys: Vec<&str> = error.problems.iter().map(|problem| problem.key.as_str()).collect();
+    assert_eq!(keys, ["device.size"]);
 }
 
 #[test]

@@ -105,8 +105,16 @@ fn the_stated_defaults_are_the_codes() {
             continue;
         }
         let (table, name) = key.rsplit_once('.').unwrap_or(("", key));
-        // Keys of files alone, an alternative, and a budget no default policy has: see below.
-        let elsewhere = ["create", "read-only", "direct", "allow-any-host", "budget"];
+        // Keys of some types alone, an alternative, and a budget no default policy has: see below.
+        let elsewhere = [
+            "create",
+            "read-only",
+            "direct",
+            "read-latency",
+            "write-latency",
+            "allow-any-host",
+            "budget",
+        ];
         if !elsewhere.contains(&name) {
             *tables.entry(table).or_default() += &format!("{name} = {default}\n");
             compared.insert(key.as_str());
@@ -136,7 +144,7 @@ fn the_stated_defaults_are_the_codes() {
 }
 
 #[test]
-fn the_defaults_of_files_and_of_the_budget_are_the_codes() {
+fn the_defaults_of_files_delays_and_the_budget_are_the_codes() {
     let documented = documented();
     let default = |key: &str| documented[key].strip_prefix("default: ").unwrap().to_owned();
 
@@ -147,6 +155,15 @@ fn the_defaults_of_files_and_of_the_budget_are_the_codes() {
         file.path().display()
     );
     let written = ["create", "read-only", "direct"]
+        .map(|key| format!("{key} = {}\n", default(&format!("device.{key}"))));
+    let with = parse(&format!("{device}{}", written.concat())).unwrap();
+    assert_eq!(parse(&device).unwrap().devices, with.devices);
+
+    let device = format!(
+        "{LEAST}[[device]]\nname = \"a\"\ntype = \"null\"\nsize = 4096\n\
+         [[device]]\nname = \"b\"\ntype = \"delay\"\nbase = \"a\"\n"
+    );
+    let written = ["read-latency", "write-latency"]
         .map(|key| format!("{key} = {}\n", default(&format!("device.{key}"))));
     let with = parse(&format!("{device}{}", written.concat())).unwrap();
     assert_eq!(parse(&device).unwrap().devices, with.devices);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use nvmeof_core::block::Direct;
+use nvmeof_core::block::{Direct, Latency};
 
 use super::super::{DeviceKind, Fabric, LogLevel, Pacing};
 use super::{LEAST, parse};
@@ -148,6 +148,30 @@ fn a_file_device_takes_what_is_written() {
 }
 
 #[test]
+fn delays_stand_behind_their_bases_and_have_their_blocks() {
+    let text = format!(
+        "{LEAST}[[device]]\nname = \"top\"\ntype = \"delay\"\nbase = \"slow\"\nread-latency = \"1ms\"\n\
+         [[device]]\nname = \"slow\"\ntype = \"delay\"\nbase = \"ram\"\nread-latency = \"85us\"\n\
+         write-latency = \"2s\"\n\
+         [[device]]\nname = \"ram\"\ntype = \"ram\"\nsize = 4096\nblock-size = 4096\n\
+         [[device]]\nname = \"other\"\ntype = \"delay\"\nbase = \"ram\"\nwrite-latency = \"1us\"\n"
+    );
+    let config = parse(&text).unwrap();
+    let names: Vec<&str> = config.devices.iter().map(|device| device.name.as_str()).collect();
+    assert_eq!(names, ["ram", "other", "slow", "top"]);
+    assert!(config.devices.iter().all(|device| device.block_size == 4096));
+    let kind = |base: &str, read, write| {
+        let (read, write) = (Duration::from_micros(read), Duration::from_micros(write));
+        DeviceKind::Delay { base: base.into(), latency: Latency { read, write } }
+    };
+    assert_eq!(config.device("top").unwrap().kind, kind("slow", 1000, 0));
+    assert_eq!(config.device("slow").unwrap().kind, kind("ram", 85, 2_000_000));
+    assert_eq!(config.device("other").unwrap().kind, kind("ram", 0, 1));
+    // Each opens a queue of its own, down to the memory.
+    assert_eq!((config.limits.needs.ram_queues, config.limits.needs.file_queues), (4, 0));
+}
+
+#[test]
 fn checking_creates_no_file() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("disk");
@@ -172,6 +196,12 @@ fn what_is_doubtful_is_a_warning_with_its_line() {
     assert!(rdma.contains("t.toml:5:8: listener.type: RDMA is not built into"), "{rdma}");
     let unused = warning("[[device]]\nname = \"a\"\ntype = \"null\"\nsize = 512\n");
     assert!(unused.contains("t.toml:5:8: device.name: no namespace uses"), "{unused}");
+    let base = "[[device]]\nname = \"a\"\ntype = \"null\"\nsize = 512\n";
+    let delay =
+        warning(&format!("{base}[[device]]\nname = \"b\"\ntype = \"delay\"\nbase = \"a\"\n"));
+    assert!(!delay.contains("uses device \"a\""), "a base is used: {delay}");
+    assert!(delay.contains("t.toml:9:8: device.name: no namespace uses device \"b\""), "{delay}");
+    assert!(delay.contains("t.toml:8:1: device.read-latency: neither latency is set"), "{delay}");
     let nobody = warning("[[subsystem]]\nnqn = \"nqn.2026-11.org.example:x\"\nhosts = []\n");
     assert!(nobody.contains("t.toml:6:9: subsystem.hosts: the list is empty"), "{nobody}");
     assert!(warning("").contains("subsystem: there is none"));

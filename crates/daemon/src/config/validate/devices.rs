@@ -7,10 +7,11 @@ use nvmeof_core::block::{Direct, FileConfig};
 use toml::Spanned;
 
 use super::super::problem::{Report, Span};
-use super::super::raw::RawDevice;
+use super::super::raw::{Key, RawDevice};
 use super::super::units::{SIZE_FORM, show_size};
 use super::super::{Device, DeviceKind};
 use super::defaults;
+use super::stacked::{delay, in_order};
 use super::values::{choice, one_of, required, size};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,44 +19,59 @@ enum Type {
     Null,
     Ram,
     File,
+    Delay,
 }
 
-const TYPES: [(&str, Type); 3] = [("null", Type::Null), ("ram", Type::Ram), ("file", Type::File)];
-const LATER_TYPES: [&str; 5] = ["nvme", "split", "delay", "stripe", "fault"];
+const TYPES: [(&str, Type); 4] =
+    [("null", Type::Null), ("ram", Type::Ram), ("file", Type::File), ("delay", Type::Delay)];
+const LATER_TYPES: [&str; 4] = ["nvme", "split", "stripe", "fault"];
 const DIRECT: [(&str, Direct); 3] =
     [("auto", Direct::Auto), ("on", Direct::Required), ("off", Direct::Never)];
 
-/// Keys of every type, and those of files alone.
-const COMMON_KEYS: &str = "name, type, size, block-size";
-const FILE_KEYS: &str = "path, create, read-only, direct";
-
 const NAME_MAX: usize = 64;
 
-/// The devices, each of its own name and each file once.
+impl Type {
+    /// The keys a device of this type has.
+    fn keys(self) -> &'static [&'static str] {
+        match self {
+            Self::Null | Self::Ram => &["name", "type", "size", "block-size"],
+            Self::File => {
+                &["name", "type", "size", "block-size", "path", "create", "read-only", "direct"]
+            }
+            Self::Delay => &["name", "type", "base", "read-latency", "write-latency"],
+        }
+    }
+}
+
+/// The devices, each of its own name and each file once, bases before what stands on them.
 pub(super) fn devices(report: &mut Report<'_>, raw: &[Spanned<RawDevice>]) -> Vec<Device> {
     let mut names: BTreeMap<&str, usize> = BTreeMap::new();
     let mut files: BTreeMap<PathBuf, (usize, bool)> = BTreeMap::new();
+    let known: Vec<&str> = raw
+        .iter()
+        .filter_map(|entry| entry.get_ref().name.as_ref())
+        .map(|name| name.get_ref().as_str())
+        .collect();
     let mut devices = Vec::new();
     for entry in raw {
         let (raw, header) = (entry.get_ref(), entry.span());
         let name = name(report, &header, raw, &mut names);
         let Some(kind) = kind(report, &header, raw) else { continue };
+        foreign_keys_are_absent(report, raw, kind);
         let block_size = block_size(report, raw);
         let name = name.unwrap_or_default();
         let kind = match kind {
             Type::File => file(report, &header, raw, name, block_size),
-            Type::Null | Type::Ram => {
-                file_keys_are_absent(report, raw);
-                memory(report, &header, raw, kind, block_size)
-            }
+            Type::Null | Type::Ram => memory(report, &header, raw, kind, block_size),
+            Type::Delay => delay(report, &header, raw, name, &known),
         };
         let Some(kind) = kind else { continue };
         if let DeviceKind::File(config) = &kind {
             check_file(report, &header, raw, config, &mut files);
         }
-        devices.push(Device { name: name.into(), block_size, kind });
+        devices.push((Device { name: name.into(), block_size, kind }, entry));
     }
-    devices
+    in_order(report, devices)
 }
 
 fn name<'r>(
@@ -147,18 +163,39 @@ fn memory(
     Some(if kind == Type::Null { DeviceKind::Null { size } } else { DeviceKind::Ram { size } })
 }
 
-fn file_keys_are_absent(report: &mut Report<'_>, raw: &RawDevice) {
-    let kind = raw.kind.as_ref().map_or("", |value| value.get_ref().as_str());
-    let spans = [
-        ("device.path", raw.path.as_ref().map(|value| value.span())),
-        ("device.create", raw.create.as_ref().map(|value| value.span())),
-        ("device.read-only", raw.read_only.as_ref().map(|value| value.span())),
-        ("device.direct", raw.direct.as_ref().map(|value| value.span())),
+/// Reports the keys that devices of this type do not have.
+fn foreign_keys_are_absent(report: &mut Report<'_>, raw: &RawDevice, kind: Type) {
+    fn at<T>(key: &Key<T>) -> Option<Span> {
+        key.as_ref().map(Spanned::span)
+    }
+    let written = [
+        ("size", at(&raw.size)),
+        ("block-size", at(&raw.block_size)),
+        ("path", at(&raw.path)),
+        ("create", at(&raw.create)),
+        ("read-only", at(&raw.read_only)),
+        ("direct", at(&raw.direct)),
+        ("base", at(&raw.base)),
+        ("read-latency", at(&raw.read_latency)),
+        ("write-latency", at(&raw.write_latency)),
     ];
-    for (key, span) in spans.into_iter().filter_map(|(key, span)| Some((key, span?))) {
-        let what = format!("type \"{kind}\" has no such key");
-        let allowed = format!("allowed: {COMMON_KEYS} (and {FILE_KEYS} for type \"file\")");
-        report.error(&span, key, what, allowed);
+    let word_of = |kind| TYPES.iter().find(|(_, of)| *of == kind).map_or("", |(word, _)| word);
+    for (key, span) in written.into_iter().filter_map(|(key, span)| Some((key, span?))) {
+        if kind.keys().contains(&key) {
+            continue;
+        }
+        let owners: Vec<String> = TYPES
+            .iter()
+            .filter(|(_, owner)| owner.keys().contains(&key))
+            .map(|(word, _)| format!("\"{word}\""))
+            .collect();
+        let what = format!("type \"{}\" has no such key", word_of(kind));
+        let allowed = format!(
+            "allowed: {} ({key} is for type {})",
+            kind.keys().join(", "),
+            owners.join(", ")
+        );
+        report.error(&span, &format!("device.{key}"), what, allowed);
     }
 }
 

@@ -3,6 +3,7 @@
 mod devices;
 mod limits;
 mod listeners;
+mod stacked;
 mod subsystems;
 mod values;
 

@@ -45,9 +45,15 @@ pub(super) fn subsystems<'r>(
         let what = "there is none: hosts will find nothing to connect to";
         report.warning(&(0..0), "subsystem", what, "add a [[subsystem]]");
     }
+    let bases: Vec<&str> = devices
+        .iter()
+        .filter_map(|device| device.get_ref().base.as_ref())
+        .map(|base| base.get_ref().as_str())
+        .collect();
     for name in known {
-        if !seen.devices.contains_key(name.get_ref().as_str()) {
-            let what = format!("no namespace uses device \"{}\"", name.get_ref());
+        let text = name.get_ref().as_str();
+        if !seen.devices.contains_key(text) && !bases.contains(&text) {
+            let what = format!("no namespace uses device \"{text}\"");
             report.warning(&name.span(), "device.name", what, "add a [[subsystem.namespace]]");
         }
     }
