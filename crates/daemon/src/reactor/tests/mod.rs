@@ -1,6 +1,7 @@
 //! A whole reactor in virtual time: hosts on the loopback fabric, a device that fails, holds and
 //! rejects on demand. Every case ends with the counts at zero: nothing may leak on any path.
 
+mod delays;
 mod rig;
 
 use nvmeof_core::block::BlockError;

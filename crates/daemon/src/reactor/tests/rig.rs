@@ -1,11 +1,12 @@
 //! One reactor without a thread or a clock, and hosts that speak raw commands to it.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use nvmeof_core::block::fault::{FaultControl, FaultDevice, FaultPlan};
-use nvmeof_core::block::{BlockDevice, RamDevice};
+use nvmeof_core::block::{BlockDevice, DelayDevice, Latency, RamDevice};
 use nvmeof_core::dma::{PoolConfig, SharedPool};
 use nvmeof_nvmf::{
     Access, AddressFamily, DeviceId, Limits, NamespaceSpec, PortId, PortSpec, Queue, SubsystemSpec,
@@ -37,6 +38,11 @@ const MANY_TURNS: usize = 64;
 /// What Linux writes to CC: IOCQES 4, IOSQES 6, EN.
 const CC_ENABLE: u64 = 0x0046_0001;
 
+thread_local! {
+    /// The devices' clock, which is the rig's.
+    static NOW: Cell<u64> = const { Cell::new(0) };
+}
+
 pub(super) struct Rig {
     reactor: Reactor,
     target: Arc<Target>,
@@ -44,6 +50,8 @@ pub(super) struct Rig {
     now: u64,
     rng: u64,
     pub(super) faults: Arc<FaultControl>,
+    /// On top of the faults; adds nothing until told to.
+    pub(super) delay: Arc<DelayDevice>,
 }
 
 impl Rig {
@@ -56,6 +64,9 @@ impl Rig {
         let budget = if seed.is_multiple_of(2) { Some(2 << 20) } else { None };
         let rig = Self::build(budget, seed);
         rig.faults.set_plan(FaultPlan { seed, errors: 50, reorder: true, ..FaultPlan::default() });
+        if seed.is_multiple_of(3) {
+            rig.slow(Duration::from_millis(5), Duration::from_micros(2500));
+        }
         rig
     }
 
@@ -94,9 +105,12 @@ impl Rig {
         .unwrap();
         let ram: Arc<dyn BlockDevice> = Arc::new(RamDevice::new("ram0", 64 << 20, BLOCK).unwrap());
         let (device, faults) = FaultDevice::new(ram, FaultPlan::default());
-        let mut rig = Self { reactor, target, sender, now: 1, rng: seed, faults };
+        let delay =
+            Arc::new(DelayDevice::new("ram0", Arc::new(device), Latency::default(), || NOW.get()));
+        let device = Arc::clone(&delay) as Arc<dyn BlockDevice>;
+        let mut rig = Self { reactor, target, sender, now: 1, rng: seed, faults, delay };
         let (reply, mut answer) = oneshot::channel();
-        rig.sender.send(Message::AddDevice { id: DeviceId(0), device: Arc::new(device), reply });
+        rig.sender.send(Message::AddDevice { id: DeviceId(0), device, reply });
         rig.settle();
         answer.try_recv().unwrap().unwrap();
         rig
@@ -112,9 +126,42 @@ impl Rig {
 
     pub(super) fn turns(&mut self, turns: usize) {
         for _ in 0..turns {
-            self.now += 1_000_000;
-            self.reactor.turn(self.now);
+            self.turn_after(1_000_000);
         }
+    }
+
+    /// One turn so many nanoseconds later.
+    pub(super) fn turn_after(&mut self, nanos: u64) {
+        self.now += nanos;
+        NOW.set(self.now);
+        self.reactor.turn(self.now);
+    }
+
+    /// Turns without time passing, until nothing more happens.
+    pub(super) fn turns_now(&mut self) {
+        (0..MANY_TURNS).for_each(|_| self.turn_after(0));
+    }
+
+    /// Nanoseconds until the reactor would wake by itself.
+    pub(super) fn due_in(&self) -> Option<u64> {
+        self.reactor.next_due().map(|at| at - self.now)
+    }
+
+    /// Makes the device slower by so much for reads and for all else.
+    pub(super) fn slow(&self, read: Duration, write: Duration) {
+        self.delay.set_latency(Latency { read, write });
+    }
+
+    /// Operations with the device.
+    pub(super) fn with_device(&self) -> usize {
+        self.reactor.devices.in_flight()
+    }
+
+    /// Has the reactor close its device.
+    pub(super) fn remove_device(&mut self) -> oneshot::Receiver<()> {
+        let (reply, answer) = oneshot::channel();
+        self.sender.send(Message::RemoveDevice { id: DeviceId(0), reply });
+        answer
     }
 
     pub(super) fn settle(&mut self) {
