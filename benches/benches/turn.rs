@@ -13,6 +13,7 @@ use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use nvmeof_benches::{BLOCK, BLOCKS, DEVICE, PORT, connect, enable, read, target, write};
 use nvmeof_core::block::{BlockDevice, NullDevice, RamDevice};
 use nvmeof_nvmf::{Disposition, Queue, Response, Target};
+use nvmeof_pacing::PolicyConfig;
 use nvmeof_tgt::bench_support::OneReactor;
 use nvmeof_transport::loopback::LoopbackHost;
 use nvmeof_wire::Sqe;
@@ -73,9 +74,9 @@ struct World {
 }
 
 impl World {
-    fn new(device: Arc<dyn BlockDevice>, budget: Option<u64>) -> Self {
+    fn new(device: Arc<dyn BlockDevice>, policy: &PolicyConfig) -> Self {
         let target = target().expect("it serves that");
-        let mut reactor = OneReactor::new(&target, budget).expect("there is memory");
+        let mut reactor = OneReactor::new(&target, policy).expect("there is memory");
         reactor.add_device(DEVICE, device).expect("it opens");
         let admin = reactor.attach(&target, PORT);
         let (sqe, data) = connect(0, CNTLID_DYNAMIC);
@@ -127,14 +128,19 @@ fn reactor(c: &mut Criterion) {
         let reads: Vec<_> = (0..depth).map(|cid| read(cid, u64::from(cid) * 97)).collect();
         let writes: Vec<_> = (0..depth).map(|cid| write(cid, u64::from(cid) * 97)).collect();
         let data = vec![0xa5; BLOCK as usize];
-        for (policy, budget) in [("no policy", None), ("buffer-credit", Some(128 << 20))] {
-            group.bench_function(format!("null 4 KiB read, depth {depth}, {policy}"), |bench| {
-                let mut world = World::new(null(), budget);
+        let credit = PolicyConfig::BufferCredit { budget: 128 << 20 };
+        for (name, policy) in [
+            ("no policy", PolicyConfig::None),
+            ("buffer-credit", credit),
+            ("adaptive", PolicyConfig::Adaptive),
+        ] {
+            group.bench_function(format!("null 4 KiB read, depth {depth}, {name}"), |bench| {
+                let mut world = World::new(null(), &policy);
                 bench.iter(|| world.round(&reads, &[]));
             });
         }
         group.bench_function(format!("RAM 4 KiB write, depth {depth}"), |bench| {
-            let mut world = World::new(ram(), None);
+            let mut world = World::new(ram(), &PolicyConfig::None);
             bench.iter(|| world.round(&writes, &data));
         });
     }

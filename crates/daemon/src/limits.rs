@@ -2,6 +2,7 @@
 //! here and nowhere else.
 
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use nvmeof_core::dma::{CHUNK, MIN_CLASS, PoolConfig};
@@ -26,6 +27,16 @@ pub const IN_CAPSULE_MAX: u32 = 64 << 10;
 pub const BUFFER_MEMORY_MIN: u64 = 8 << 20;
 /// Most of `limits.buffer-memory` in bytes.
 pub const BUFFER_MEMORY_MAX: u64 = 1 << 40;
+
+/// Most of a namespace's `weight`.
+pub const WEIGHT_MAX: u16 = 1000;
+/// Most of `pacing.rate` in bytes a second: 10 Tb/s, beyond any machine's memory.
+pub const RATE_MAX: u64 = 1_250_000_000_000;
+/// Most nanoseconds from one command to the next (`pacing.period`): a host that waits for longer
+/// gives up.
+pub const PERIOD_MAX: u64 = 1_000_000_000;
+/// Most commands of `pacing.burst` behind a period, and of the prototype's `buffers`.
+pub const BURST_MAX: u32 = 1 << 20;
 
 /// Unit of MDTS in bytes.
 const PAGE: u32 = nvmeof_nvmf::limits::PAGE;
@@ -206,24 +217,23 @@ impl Limits {
         self.settings.max_transfer.saturating_mul(2)
     }
 
-    /// Can this bound on the bytes in flight be kept with what else is configured?
-    ///
-    /// # Errors
-    /// Why it cannot.
-    pub fn check_budget(&self, budget: u64) -> Result<(), LimitProblem> {
-        let (least, most) = (self.largest_cost().into(), self.settings.buffer_memory);
-        if (least..=most).contains(&budget) {
-            return Ok(());
+    /// What is paced, and the bounds of `[pacing]`.
+    #[must_use]
+    pub fn pacing(&self) -> PacingBounds {
+        let cores = self.needs.reactors.max(1);
+        let largest = self.largest_cost();
+        let one_each = cores as u64;
+        PacingBounds {
+            machine: nvmeof_pacing::Machine { cores, largest },
+            default_budget: self.default_budget(),
+            budget: largest.into()..=self.settings.buffer_memory,
+            rate: largest.into()..=RATE_MAX,
+            period: 1..=PERIOD_MAX,
+            burst_bytes: one_each * u64::from(largest)..=self.settings.buffer_memory,
+            burst_commands: one_each..=BURST_MAX.into(),
+            credit: largest.into()..=self.settings.buffer_memory.min(u32::MAX.into()),
+            buffers_max: BURST_MAX,
         }
-        Err(LimitProblem {
-            key: "budget",
-            what: format!("{} is out of range", show_size(budget)),
-            allowed: format!(
-                "allowed: {} (twice max-transfer) to {} (buffer-memory)",
-                show_size(least),
-                show_size(most)
-            ),
-        })
     }
 
     /// Bytes the buffers may grow to, with everything in use at once.
@@ -339,6 +349,31 @@ impl Limits {
             },
         });
     }
+}
+
+/// What `[pacing]` may be set to. Nothing in it can make a command wait for ever: whatever is
+/// granted at once holds the largest command, on every reactor where each is granted its own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PacingBounds {
+    /// The reactors and the most bytes of buffers that one command holds.
+    pub machine: nvmeof_pacing::Machine,
+    /// Bytes in flight, where a bound is wanted and none is set.
+    pub default_budget: u64,
+    /// Bytes in flight on all reactors together: a command at least, the pool at most.
+    pub budget: RangeInclusive<u64>,
+    /// Bytes a second: the largest command in a second at least.
+    pub rate: RangeInclusive<u64>,
+    /// Nanoseconds from one command to the next.
+    pub period: RangeInclusive<u64>,
+    /// Bytes that may start at once: the largest command on every reactor at least.
+    pub burst_bytes: RangeInclusive<u64>,
+    /// Commands that may start at once: one a reactor at least.
+    pub burst_commands: RangeInclusive<u64>,
+    /// Bytes the prototype grants a reactor in one tick: the largest command at least, since what
+    /// is left over does not add up.
+    pub credit: RangeInclusive<u64>,
+    /// Most buffers of the prototype's pool.
+    pub buffers_max: u32,
 }
 
 /// What the limits cost: one text for the log and for `--check`.
@@ -511,10 +546,8 @@ mod tests {
     fn a_budget_holds_one_command_and_fits_the_pool() {
         let (limits, _) = Limits::derive(Settings::default(), &NEEDS, 1024);
         assert_eq!(limits.default_budget(), 128 << 20);
-        assert!(limits.check_budget(limits.default_budget()).is_ok());
-        assert!(limits.check_budget(2 << 20).is_ok());
-        assert!(limits.check_budget((2 << 20) - 1).is_err());
-        let error = limits.check_budget(257 << 20).unwrap_err();
-        assert!(error.allowed.contains("2MiB (twice max-transfer) to 256MiB (buffer-memory)"));
+        let bounds = limits.pacing();
+        assert_eq!(bounds.budget, 2 << 20..=256 << 20);
+        assert_eq!(bounds.machine, nvmeof_pacing::Machine { cores: 2, largest: 2 << 20 });
     }
 }

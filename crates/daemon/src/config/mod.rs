@@ -15,6 +15,7 @@ mod identity;
 mod machine;
 mod parse;
 mod problem;
+mod rate;
 mod raw;
 mod suggest;
 #[cfg(test)]
@@ -28,6 +29,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use nvmeof_core::block::{FileConfig, Latency};
+use nvmeof_pacing::PolicyConfig;
 use nvmeof_wire::Nqn;
 
 use crate::limits::Limits;
@@ -52,7 +54,7 @@ pub struct Config {
     /// Every bound, as configured and as derived.
     pub limits: Limits,
     /// How commands are admitted.
-    pub pacing: Pacing,
+    pub pacing: PolicyConfig,
     /// Where hosts connect; at least one.
     pub listeners: Vec<Listener>,
     /// What to say of each listener, in order, if its port turns out to be taken.
@@ -82,18 +84,6 @@ pub enum LogLevel {
     Debug,
     /// Every step.
     Trace,
-}
-
-/// How commands are admitted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Pacing {
-    /// Every command at once.
-    None,
-    /// A bound on the bytes in flight.
-    BufferCredit {
-        /// The bound over all reactors, in bytes.
-        budget: u64,
-    },
 }
 
 /// A fabric.
@@ -177,6 +167,8 @@ pub struct Namespace {
     pub nsid: u32,
     /// Name of the device behind it; there is one of this name.
     pub device: String,
+    /// Its share against other namespaces' while all have commands waiting.
+    pub weight: u16,
     /// As configured, or derived from the subsystem's NQN, the nsid and the device's name, so that
     /// it is the same after a restart.
     pub uuid: [u8; 16],
@@ -261,14 +253,15 @@ impl LogLevel {
     }
 }
 
-impl Pacing {
-    /// As the config writes it.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::BufferCredit { .. } => "buffer-credit",
-        }
+/// The policy's name as the config writes it.
+#[must_use]
+pub fn policy_name(policy: &PolicyConfig) -> &'static str {
+    match policy {
+        PolicyConfig::None => "none",
+        PolicyConfig::BufferCredit { .. } => "buffer-credit",
+        PolicyConfig::TokenBucket(_) => "token-bucket",
+        PolicyConfig::Adaptive => "adaptive",
+        PolicyConfig::Prototype(_) => "prototype",
     }
 }
 

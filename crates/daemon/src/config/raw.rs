@@ -50,6 +50,18 @@ pub(super) struct RawLimits {
 pub(super) struct RawPacing {
     pub(super) policy: Key<String>,
     pub(super) budget: Key<RawSize>,
+    pub(super) rate: Key<String>,
+    pub(super) period: Key<String>,
+    pub(super) burst: Key<RawSize>,
+    pub(super) buffers: Key<i64>,
+    pub(super) cache: Key<i64>,
+    pub(super) credit: Key<RawSize>,
+    pub(super) bypass_below: Key<RawSize>,
+    pub(super) drive_limit: Key<i64>,
+    pub(super) tuner: Key<String>,
+    pub(super) tuner_threshold: Key<RawSize>,
+    pub(super) tuner_interval: Key<String>,
+    pub(super) tuner_step: Key<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -97,6 +109,7 @@ pub(super) struct RawSubsystem {
 pub(super) struct RawNamespace {
     pub(super) nsid: Key<i64>,
     pub(super) device: Key<String>,
+    pub(super) weight: Key<i64>,
     pub(super) uuid: Key<String>,
     pub(super) nguid: Key<String>,
     pub(super) eui64: Key<String>,

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use nvmeof_core::dma::SharedPool;
 use nvmeof_nvmf::{PortId, Target};
-use nvmeof_pacing::policy::{BufferCredit, CreditConfig, Policy, SharedCredit, Waker};
+use nvmeof_pacing::{PolicyConfig, Shared, Waker};
 use nvmeof_transport::TransportError;
 use nvmeof_transport::tcp::{self, TcpParams};
 use tokio::sync::oneshot;
@@ -18,10 +18,10 @@ use super::accept::{Listening, Reactors, listen, url};
 use super::apply::target_spec;
 use super::devices::{Devices, close};
 use super::place::{node_of, rebalance};
-use crate::config::{Config, Fabric, Listener, Pacing, Problem};
+use crate::config::{Config, Fabric, Listener, Problem, policy_name};
 use crate::limits::{Limits, raise_open_files};
 use crate::reactor::mailbox::{Counts, Message, Sender, mailbox};
-use crate::reactor::{Handle, Load, Plan, spawn};
+use crate::reactor::{Handle, Load, Plan, Weights, spawn};
 
 /// A port that somebody else listens on. The config can only be changed, so it ends the daemon with
 /// the status of a bad config.
@@ -33,6 +33,9 @@ pub(crate) struct PortTaken(Problem);
 #[derive(Debug)]
 pub(super) struct Server {
     config: Config,
+    /// Read at start only, whatever the config says by now.
+    limits: Limits,
+    pacing: Pacing,
     target: Arc<Target>,
     pool: Arc<SharedPool>,
     reactors: Arc<Reactors>,
@@ -40,6 +43,13 @@ pub(super) struct Server {
     devices: Devices,
     listeners: BTreeMap<PortId, Serving>,
     next_port: u16,
+}
+
+/// The policy in force.
+#[derive(Debug)]
+struct Pacing {
+    policy: PolicyConfig,
+    shared: Shared,
 }
 
 /// A listener of the config, and its socket.
@@ -67,7 +77,8 @@ impl Server {
         }
         let pool = SharedPool::new(limits.pool()).context("cannot set up the buffer pool")?;
         let target = Target::new(limits.nvmf());
-        let (threads, reactors) = start_reactors(&config, &pool, &target)?;
+        let pacing = Pacing::new(&config.pacing, limits)?;
+        let (threads, reactors) = start_reactors(&config, &pacing.shared, &pool, &target)?;
         let wake_all = wake_all(&reactors.senders);
         target.set_notifier(Box::new(wake_all.clone()));
         pool.set_waker(Box::new(wake_all));
@@ -79,6 +90,8 @@ impl Server {
                 subsystems: Vec::new(),
                 ..config.clone()
             },
+            limits: config.limits,
+            pacing,
             target,
             pool,
             reactors: Arc::new(reactors),
@@ -101,6 +114,7 @@ impl Server {
     /// Changes what runs to what `config` wants, or nothing at all. Says what changed.
     pub(super) async fn reload(&mut self, config: Config) -> anyhow::Result<String> {
         let fixed = self.fixed_differences(&config);
+        let pacing = self.other_pacing(&config)?;
         let bound = self.bind_new(&config)?;
         let opened = self.devices.prepare(&config.devices, &self.reactors.senders).await?;
         let spec = target_spec(&config, self.ports(&config, &bound), |name| {
@@ -127,6 +141,11 @@ impl Server {
             }
         });
         let (started, ended) = self.settle_listeners(&config, bound)?;
+        self.send_weights(&config);
+        let policy = match pacing {
+            Some(pacing) => self.set_pacing(pacing).await,
+            None => String::new(),
+        };
         self.config = config;
         for key in fixed {
             tracing::warn!("{key} has changed in the config; it takes effect at the next start");
@@ -134,7 +153,7 @@ impl Server {
         Ok(format!(
             "{count_opened} devices opened, {count_closed} closed, \
              {} subsystems added, {} removed, {} namespaces changed, {} controllers ended, \
-             {started} listeners started, {ended} ended",
+             {started} listeners started, {ended} ended{policy}",
             changes.subsystems_added.len(),
             changes.subsystems_removed.len(),
             changes.namespaces_changed.len(),
@@ -232,6 +251,73 @@ impl Server {
         tracing::info!("stopped");
     }
 
+    /// The policy of `config`, if it is another than the one in force and can take its place.
+    fn other_pacing(&self, config: &Config) -> anyhow::Result<Option<Pacing>> {
+        if self.pacing.policy == config.pacing || !self.may_change_pacing(config) {
+            return Ok(None);
+        }
+        Pacing::new(&config.pacing, &self.limits).map(Some)
+    }
+
+    /// What a policy may be set to depends on the limits: with others than those that run it was
+    /// checked against the wrong ones.
+    fn may_change_pacing(&self, config: &Config) -> bool {
+        config.limits.pacing() == self.limits.pacing()
+    }
+
+    /// Puts another policy in force on every reactor, while they serve. Says what happened.
+    async fn set_pacing(&mut self, pacing: Pacing) -> String {
+        let (from, to) = (policy_name(&self.pacing.policy), policy_name(&pacing.policy));
+        if let Err(error) = self.send_pacing(&pacing.shared).await {
+            // With limits that were derived together no command can be too large.
+            tracing::error!("policy \"{to}\" cannot be put in force, \"{from}\" stays: {error:#}");
+            match Pacing::new(&self.pacing.policy, &self.limits) {
+                Ok(again) => {
+                    if let Err(error) = self.send_pacing(&again.shared).await {
+                        tracing::error!("not every reactor went back to \"{from}\": {error:#}");
+                    }
+                    self.pacing = again;
+                }
+                Err(error) => tracing::error!("\"{from}\" cannot be set up again: {error:#}"),
+            }
+            return format!(", policy \"{from}\" stays");
+        }
+        self.pacing = pacing;
+        if from == to {
+            return format!(", policy \"{to}\" has other parameters");
+        }
+        format!(", policy \"{from}\" replaced by \"{to}\"")
+    }
+
+    async fn send_pacing(&self, shared: &Shared) -> anyhow::Result<()> {
+        let mut answers = Vec::new();
+        for sender in &self.reactors.senders {
+            let (reply, answer) = oneshot::channel();
+            sender.send(Message::Pacing { shared: shared.clone(), reply });
+            answers.push(answer);
+        }
+        let mut outcome = Ok(());
+        for (index, answer) in answers.into_iter().enumerate() {
+            match answer.await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => outcome = Err(anyhow::anyhow!("reactor {index}: {error}")),
+                Err(_) => outcome = Err(anyhow::anyhow!("reactor {index} has ended")),
+            }
+        }
+        outcome
+    }
+
+    /// Tells every reactor the shares of the devices that have one of their own.
+    fn send_weights(&self, config: &Config) {
+        let namespaces = config.subsystems.iter().flat_map(|subsystem| &subsystem.namespaces);
+        let weights = Weights::new(namespaces.filter_map(|namespace| {
+            Some((self.devices.get(&namespace.device)?.id, namespace.weight))
+        }));
+        for sender in &self.reactors.senders {
+            sender.send(Message::Weights(weights.clone()));
+        }
+    }
+
     /// Keys that are read at start only and differ in `config`.
     fn fixed_differences(&self, config: &Config) -> Vec<&'static str> {
         let now = &self.config;
@@ -244,7 +330,7 @@ impl Server {
         note("reactors", now.reactors == config.reactors);
         note("busy-poll", now.busy_poll == config.busy_poll);
         note("[limits]", now.limits.settings == config.limits.settings);
-        note("[pacing]", now.pacing == config.pacing);
+        note("[pacing]", self.may_change_pacing(config) || now.pacing == config.pacing);
         note("log", now.log == config.log);
         differ
     }
@@ -311,9 +397,18 @@ impl Server {
     }
 }
 
+impl Pacing {
+    fn new(policy: &PolicyConfig, limits: &Limits) -> anyhow::Result<Self> {
+        let shared = Shared::new(policy, limits.pacing().machine)
+            .with_context(|| format!("[pacing]: policy \"{}\"", policy_name(policy)))?;
+        Ok(Self { policy: policy.clone(), shared })
+    }
+}
+
 /// Starts a reactor on each CPU of the config.
 fn start_reactors(
     config: &Config,
+    pacing: &Shared,
     pool: &Arc<SharedPool>,
     target: &Arc<Target>,
 ) -> anyhow::Result<(Vec<Handle>, Reactors)> {
@@ -321,24 +416,16 @@ fn start_reactors(
     let loads: Arc<[Load]> = std::iter::repeat_with(Load::default).take(count).collect();
     let (senders, mailboxes): (Vec<_>, Vec<_>) =
         (0..count).map(|_| mailbox()).collect::<anyhow::Result<Vec<_>>>()?.into_iter().unzip();
-    let credit = shared_credit(config)?;
     let limits = &config.limits;
     let mut threads = Vec::with_capacity(count);
     for (index, mailbox) in mailboxes.into_iter().enumerate() {
-        let credit = credit.clone();
-        let waker = wake_one(&senders[index]);
-        let policies = Box::new(move || -> Vec<Box<dyn Policy>> {
-            match credit {
-                Some(credit) => vec![Box::new(credit.core(index, waker))],
-                None => Vec::new(),
-            }
-        });
         threads.push(spawn(Plan {
             index,
             cpu: config.reactors.get(index).copied(),
             busy_poll: config.busy_poll,
             pool: Arc::clone(pool),
-            policies,
+            pacing: pacing.clone(),
+            waker: wake_one(&senders[index]),
             target: Arc::clone(target),
             peers: senders.clone(),
             mailbox,
@@ -356,14 +443,6 @@ fn start_reactors(
         max_connections: limits.settings.connections as usize,
     };
     Ok((threads, reactors))
-}
-
-/// The budget the cores share under `buffer-credit`.
-fn shared_credit(config: &Config) -> anyhow::Result<Option<Arc<SharedCredit>>> {
-    let Pacing::BufferCredit { budget } = config.pacing else { return Ok(None) };
-    let largest = config.limits.largest_cost();
-    let config = CreditConfig { budget, largest, cores: config.reactors.len() };
-    Ok(Some(BufferCredit::shared(config)?))
 }
 
 fn wake_one(sender: &Sender) -> Waker {

@@ -7,7 +7,7 @@ use anyhow::{Context as _, anyhow};
 use nvmeof_core::block::BlockDevice;
 use nvmeof_core::dma::{PoolConfig, SharedPool};
 use nvmeof_nvmf::{DeviceId, PortId, Queue, Target};
-use nvmeof_pacing::policy::{BufferCredit, CreditConfig, Policy};
+use nvmeof_pacing::{Machine, PolicyConfig, Shared};
 use nvmeof_transport::loopback::{self, LoopbackHost, LoopbackParams};
 use tokio::sync::oneshot;
 
@@ -16,7 +16,8 @@ use super::{Load, Plan, Reactor};
 
 /// Nanoseconds that a turn is said to take.
 const TURN: u64 = 1000;
-const MAX_TRANSFER: u32 = 1 << 20;
+const MAX_TRANSFER: usize = 1 << 20;
+const MAX_TRANSFER_BYTES: u32 = 1 << 20;
 
 /// One reactor whose turns are called for, with hosts on the loopback fabric.
 pub struct OneReactor {
@@ -26,36 +27,30 @@ pub struct OneReactor {
 }
 
 impl OneReactor {
-    /// A reactor of `target`, with a budget of so many bytes in flight or without pacing.
+    /// A reactor of `target` that admits by this policy.
     ///
     /// # Errors
-    /// No memory or no descriptors, or a budget that holds no command.
-    pub fn new(target: &Arc<Target>, budget: Option<u64>) -> anyhow::Result<Self> {
+    /// No memory or no descriptors, or a policy that could never admit the largest command.
+    pub fn new(target: &Arc<Target>, policy: &PolicyConfig) -> anyhow::Result<Self> {
         let pool = SharedPool::new(PoolConfig {
             cap: 256 << 20,
             reserve: 64 << 20,
-            max_lease: MAX_TRANSFER as usize,
+            max_lease: MAX_TRANSFER,
             huge_pages: false,
         })?;
-        let credit = budget
-            .map(|budget| CreditConfig { budget, largest: MAX_TRANSFER, cores: 1 })
-            .map(BufferCredit::shared)
-            .transpose()?;
         let (sender, mailbox) = mailbox()?;
         let reactor = Reactor::new(Plan {
             index: 0,
             cpu: None,
             busy_poll: true,
             pool,
-            policies: Box::new(move || {
-                let core = credit.map(|shared| shared.core(0, Arc::new(|| {})));
-                core.into_iter().map(|core| Box::new(core) as Box<dyn Policy>).collect()
-            }),
+            pacing: Shared::new(policy, Machine { cores: 1, largest: MAX_TRANSFER_BYTES })?,
+            waker: Arc::new(|| {}),
             target: Arc::clone(target),
             peers: vec![sender.clone()],
             mailbox,
             admin_buffers: 4,
-            max_transfer: MAX_TRANSFER as usize,
+            max_transfer: MAX_TRANSFER,
             loads: std::iter::once(Load::default()).collect(),
             flow_depth: 128,
             requests: 1024,

@@ -1,5 +1,7 @@
 //! One host connection as its reactor keeps it.
 
+use std::sync::Arc;
+
 use nvmeof_nvmf::{DeviceId, Queue};
 use nvmeof_pacing::{FlowConfig, FlowId, Pacer};
 use nvmeof_transport::HostQueue;
@@ -28,6 +30,20 @@ pub(crate) struct Connection {
     /// It counts among its reactor's I/O queues; its end may come after the queue has forgotten.
     pub(crate) counts_as_io: bool,
     flows: Vec<(DeviceId, FlowId)>,
+}
+
+/// Shares of devices against each other; a device that is not among them has 1.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Weights(Arc<[(DeviceId, u16)]>);
+
+impl Weights {
+    pub(crate) fn new(weights: impl Iterator<Item = (DeviceId, u16)>) -> Self {
+        Self(weights.collect())
+    }
+
+    fn of(&self, device: DeviceId) -> u16 {
+        self.0.iter().find(|(of, _)| *of == device).map_or(1, |(_, weight)| *weight)
+    }
 }
 
 /// The life of a connection on a reactor.
@@ -81,13 +97,25 @@ impl Connection {
 
     /// The lane in which this connection's commands for `device` wait.
     #[inline]
-    pub(crate) fn flow(&mut self, device: DeviceId, pacer: &mut Pacer) -> FlowId {
+    pub(crate) fn flow(
+        &mut self,
+        device: DeviceId,
+        weights: &Weights,
+        pacer: &mut Pacer,
+    ) -> FlowId {
         if let Some((_, flow)) = self.flows.iter().find(|(of, _)| *of == device) {
             return *flow;
         }
-        let flow = pacer.add_flow(FlowConfig { weight: 1, device: device.0 });
+        let flow = pacer.add_flow(FlowConfig { weight: weights.of(device), device: device.0 });
         self.flows.push((device, flow));
         flow
+    }
+
+    /// Gives the lanes the weights that hold from now on.
+    pub(crate) fn set_weights(&self, weights: &Weights, pacer: &mut Pacer) {
+        for &(device, flow) in &self.flows {
+            pacer.set_weight(flow, weights.of(device));
+        }
     }
 
     /// Ends the lanes, giving back the tokens of what still waited there.

@@ -1,5 +1,7 @@
 //! Messages from the control plane and from other reactors.
 
+use std::sync::Arc;
+
 use nvmeof_nvmf::DeviceId;
 use nvmeof_transport::CloseReason;
 
@@ -41,6 +43,20 @@ impl Reactor {
             }
             Message::AbortDone { token, aborted } => self.abort_answered(token, aborted),
             Message::MoveOne { to } => self.start_moving(to, now),
+            Message::Pacing { shared, reply } => {
+                let parts = shared.parts(self.index, Arc::clone(&self.waker));
+                // What waits is admitted by the new policy in this very turn.
+                let replaced = self.pacer.replace(parts).map_err(|error| error.to_string());
+                let _ = reply.send(replaced);
+            }
+            Message::Weights(weights) => {
+                for key in self.connections.keys() {
+                    if let Some(connection) = self.connections.get_mut(key) {
+                        connection.set_weights(&weights, &mut self.pacer);
+                    }
+                }
+                self.weights = weights;
+            }
             Message::Counts(reply) => {
                 let _ = reply.send(self.counts());
             }

@@ -98,7 +98,7 @@ impl Reactor {
             }
             _ => None,
         };
-        let flow = connection.flow(io.device, &mut self.pacer);
+        let flow = connection.flow(io.device, &self.weights, &mut self.pacer);
         connection.in_flight += 1;
         let request = Request::new(io, inline);
         let cost = request.cost();

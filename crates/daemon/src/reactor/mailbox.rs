@@ -8,9 +8,12 @@ use std::sync::mpsc;
 use anyhow::Context as _;
 use nvmeof_core::block::BlockDevice;
 use nvmeof_nvmf::{ControllerKey, DeviceId, Queue};
+use nvmeof_pacing::Shared;
 use nvmeof_transport::ParkedQueue;
 use rustix::event::{EventfdFlags, eventfd};
 use tokio::sync::oneshot;
+
+use super::connection::Weights;
 
 /// What a reactor can be told.
 #[derive(Debug)]
@@ -52,6 +55,15 @@ pub(crate) enum Message {
         /// Index of the other reactor.
         to: usize,
     },
+    /// Admit by another policy from now on, and say whether that worked.
+    Pacing {
+        /// The policy; this reactor takes its part.
+        shared: Shared,
+        /// Answered with the error's text if what waits could never start under it.
+        reply: oneshot::Sender<Result<(), String>>,
+    },
+    /// The shares of devices, for the flows there are and those to come.
+    Weights(Weights),
     /// Say what is held.
     Counts(oneshot::Sender<Counts>),
     /// Take no new commands and answer when those in flight are over.

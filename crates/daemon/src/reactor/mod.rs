@@ -39,13 +39,14 @@ use anyhow::Context as _;
 use nvmeof_core::block::Completed;
 use nvmeof_core::dma::{CorePool, Reserve, SharedPool};
 use nvmeof_nvmf::Target;
-use nvmeof_pacing::{Pacer, PacerConfig, Policy};
+use nvmeof_pacing::{Pacer, PacerConfig, Shared, Waker};
 use nvmeof_transport::Event;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use tokio::sync::oneshot;
 
 use crate::clock;
 use connection::Connection;
+pub(crate) use connection::Weights;
 use devices::Devices;
 use idle::{Idle, Verdict};
 use io::Pending;
@@ -63,8 +64,10 @@ pub(crate) struct Plan {
     pub(crate) busy_poll: bool,
     /// Where buffers come from.
     pub(crate) pool: Arc<SharedPool>,
-    /// Policies of this core's pacer, made on its thread.
-    pub(crate) policies: Box<dyn FnOnce() -> Vec<Box<dyn Policy>> + Send>,
+    /// The policy in force, of which this reactor takes its part.
+    pub(crate) pacing: Shared,
+    /// Wakes this reactor when its pacer waited for another's.
+    pub(crate) waker: Waker,
     /// What hosts connect to.
     pub(crate) target: Arc<Target>,
     /// Every reactor's mailbox, this one's included.
@@ -138,6 +141,9 @@ pub(crate) struct Reactor {
     /// Buffers of admin commands: kept aside, so that they never wait behind data.
     admin_reserve: Reserve,
     pacer: Pacer,
+    /// For the policies to come.
+    waker: Waker,
+    weights: Weights,
     devices: Devices,
     connections: Slots<Connection>,
     requests: Slots<Pending>,
@@ -206,7 +212,13 @@ impl Reactor {
             idle: Idle::new(plan.busy_poll),
             pool,
             admin_reserve,
-            pacer: Pacer::new((plan.policies)(), PacerConfig { flow_depth: plan.flow_depth }),
+            pacer: plan.pacing.pacer(
+                plan.index,
+                Arc::clone(&plan.waker),
+                PacerConfig { flow_depth: plan.flow_depth },
+            ),
+            waker: plan.waker,
+            weights: Weights::default(),
             devices: Devices::default(),
             connections: Slots::with_capacity(16),
             requests: Slots::with_capacity(plan.requests),

@@ -30,8 +30,8 @@ const BAD: &[Bad] = &[
         parts: &["unknown key", "did you mean `queue-depth`?"],
     },
     Bad {
-        text: "[pacing]\nrate = 1",
-        place: "5:1: pacing.rate",
+        text: "[pacing]\nrates = 1",
+        place: "5:1: pacing.rates",
         parts: &["unknown key; allowed: policy, budget"],
     },
     Bad {
@@ -44,7 +44,7 @@ const BAD: &[Bad] = &[
     Bad {
         text: "[[subsystem]]\nnqn = \"x\"\n[[subsystem.namespace]]\nnguuid = 1",
         place: "7:1: subsystem.namespace.nguuid",
-        parts: &["unknown key", "nsid, device, uuid, nguid, eui64"],
+        parts: &["unknown key", "nsid, device, weight, uuid, nguid, eui64"],
     },
     Bad { text: "[[referral]]\nadress = 1", place: "5:1: referral.adress", parts: &["`address`"] },
     Bad { text: "[tls]\nkey = 1", place: "4:2: tls", parts: &["unknown key"] },
@@ -165,37 +165,6 @@ const BAD: &[Bad] = &[
         text: "[limits]\npdu-timeout = \"soon\"",
         place: "5:15: limits.pdu-timeout",
         parts: &["whole number"],
-    },
-    // Pacing.
-    Bad {
-        text: "[pacing]\npolicy = \"adaptive\"",
-        place: "5:10: pacing.policy",
-        parts: &["\"adaptive\" is not built yet; allowed: \"none\", \"buffer-credit\""],
-    },
-    Bad {
-        text: "[pacing]\npolicy = \"token-bucket\"",
-        place: "5:10: pacing.policy",
-        parts: &["not built yet"],
-    },
-    Bad {
-        text: "[pacing]\npolicy = \"buffer-credits\"",
-        place: "5:10: pacing.policy",
-        parts: &["there is no policy", "did you mean \"buffer-credit\"?"],
-    },
-    Bad {
-        text: "[pacing]\npolicy = \"none\"\nbudget = 1",
-        place: "6:10: pacing.budget",
-        parts: &["policy \"none\" has no budget"],
-    },
-    Bad {
-        text: "[pacing]\nbudget = 1",
-        place: "5:10: pacing.budget",
-        parts: &["set policy = \"buffer-credit\""],
-    },
-    Bad {
-        text: "[pacing]\npolicy = \"buffer-credit\"\nbudget = \"512k\"",
-        place: "6:10: pacing.budget",
-        parts: &["2MiB (twice max-transfer) to 256MiB (buffer-memory)"],
     },
     // Listeners.
     Bad {

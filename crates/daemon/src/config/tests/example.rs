@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::super::Config;
+use super::super::{Config, policy_name};
 use super::{LEAST, machine, parse};
 
 const EXAMPLE: &str = include_str!("../../../../../configs/target.toml");
@@ -50,6 +50,19 @@ fn keys_of(table: &toml::Table, prefix: &str, keys: &mut BTreeSet<String>) {
     }
 }
 
+/// The example with those alternatives in force whose keys are wanted: lines that begin with `#`
+/// and a key.
+fn with_alternatives(wanted: impl Fn(&str) -> bool) -> String {
+    let line = |line: &str| {
+        let alternative = line.strip_prefix('#').filter(|rest| !rest.starts_with(' '));
+        match alternative.and_then(|rest| Some((rest, rest.split_once(" = ")?))) {
+            Some((text, (key, _))) if wanted(key) => format!("{text}\n"),
+            _ => format!("{line}\n"),
+        }
+    };
+    EXAMPLE.lines().map(line).collect()
+}
+
 /// What is said right above the first mention of each key: `# default: ...` or `# required...`.
 fn documented() -> BTreeMap<String, String> {
     let mut documented = BTreeMap::new();
@@ -59,7 +72,7 @@ fn documented() -> BTreeMap<String, String> {
             table = header.trim_matches(['[', ']']).to_owned() + ".";
         } else if let Some(text) = line.strip_prefix("# ") {
             comment = text.to_owned();
-        } else if let Some((key, _)) = line.split_once(" = ") {
+        } else if let Some((key, _)) = line.trim_start_matches('#').split_once(" = ") {
             documented.entry(format!("{table}{key}")).or_insert(std::mem::take(&mut comment));
         } else {
             comment.clear();
@@ -75,10 +88,40 @@ fn the_example_passes_the_check() {
     assert_eq!(config.listeners.len(), 2);
 }
 
+/// Uncommented together with their policy, the example's alternatives pass the check, too.
+#[test]
+fn the_examples_other_policies_pass_the_check() {
+    let tuner = ["buffers", "cache", "period", "credit", "bypass-below", "drive-limit", "tuner"];
+    let pool = &tuner[..2];
+    let by_bandwidth = [&tuner[2..], &["tuner-interval", "tuner-step"]].concat();
+    let by_bytes = [&tuner[..], &["tuner-threshold"]].concat();
+    let policies: [(&str, &[&str]); 8] = [
+        ("none", &[]),
+        ("buffer-credit", &["budget"]),
+        ("token-bucket", &["rate"]),
+        ("token-bucket", &["rate", "budget"]),
+        ("token-bucket", &["period", "burst", "budget"]),
+        ("prototype", pool),
+        ("prototype", &by_bytes),
+        ("prototype", &by_bandwidth),
+    ];
+    for (policy, keys) in policies {
+        let text = with_alternatives(|key| keys.contains(&key))
+            .replace("policy = \"adaptive\"", &format!("policy = \"{policy}\""));
+        let text = match keys.contains(&"tuner-interval") {
+            true => text.replace("tuner = \"bytes-in-flight\"", "tuner = \"bandwidth\""),
+            false => text,
+        };
+        let config = Config::parse("target.toml", &text, &machine());
+        let config = config.unwrap_or_else(|error| panic!("{policy} {keys:?}: {error}"));
+        assert_eq!(policy_name(&config.pacing), policy);
+    }
+}
+
 #[test]
 fn the_example_has_every_key_and_no_other() {
     let mut present = BTreeSet::new();
-    keys_of(&EXAMPLE.parse().unwrap(), "", &mut present);
+    keys_of(&with_alternatives(|_| true).parse().unwrap(), "", &mut present);
     assert_eq!(present, known_keys());
 }
 
@@ -126,12 +169,22 @@ fn the_stated_defaults_are_the_codes() {
         "subsystem" => {
             "[[subsystem]]\nnqn = \"nqn.2026-11.org.example:x\"\nallow-any-host = true\n"
         }
+        "subsystem.namespace" => "[[subsystem.namespace]]\nnsid = 1\ndevice = \"a\"\n",
         "referral" => "[[referral]]\ntype = \"tcp\"\naddress = \"192.0.2.1\"\n",
         "limits" => "[limits]\n",
         "pacing" => "[pacing]\n",
         _ => "",
     };
-    let order = ["", "limits", "pacing", "listener", "device", "subsystem", "referral"];
+    let order = [
+        "",
+        "limits",
+        "pacing",
+        "listener",
+        "device",
+        "subsystem",
+        "subsystem.namespace",
+        "referral",
+    ];
     let without: String = order.map(least).concat();
     let with: String = order
         .map(|table| least(table).to_owned() + tables.get(table).map_or("", String::as_str))
@@ -140,7 +193,7 @@ fn the_stated_defaults_are_the_codes() {
     // What is said of lines differs with the lines.
     let plain = |config: Config| Config { warnings: Vec::new(), port_taken: Vec::new(), ..config };
     assert_eq!(plain(without), plain(with));
-    assert_eq!(compared.len(), 21, "{compared:?}");
+    assert_eq!(compared.len(), 22, "{compared:?}");
 }
 
 #[test]

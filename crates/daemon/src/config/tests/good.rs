@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use nvmeof_core::block::{Direct, Latency};
 
-use super::super::{DeviceKind, Fabric, LogLevel, Pacing};
+use nvmeof_pacing::PolicyConfig;
+
+use super::super::{DeviceKind, Fabric, LogLevel};
 use super::{LEAST, parse};
 
 #[test]
@@ -16,7 +18,7 @@ fn the_least_config_has_the_defaults() {
     assert_eq!(config.log, LogLevel::Info);
     assert_eq!(config.limits.settings, crate::limits::Settings::default());
     assert_eq!(config.limits.needs.reactors, 3);
-    assert_eq!(config.pacing, Pacing::None);
+    assert_eq!(config.pacing, PolicyConfig::Adaptive);
     assert_eq!(config.listeners.len(), 1);
     assert_eq!(config.listeners[0].fabric, Fabric::Tcp);
     assert_eq!(config.listeners[0].port, 4420);
@@ -70,6 +72,7 @@ fn what_is_written_is_what_counts() {
         [[subsystem.namespace]]
         nsid = 7
         device = "mem"
+        weight = 4
         uuid = "7A2F6A52-6b0e-4c8b-9d6e-0f3f5f0b7c11"
         nguid = "0123456789abcdef0123456789abcdef"
         eui64 = "01:23:45:67:89:ab:cd:ef"
@@ -97,7 +100,7 @@ fn what_is_written_is_what_counts() {
     assert_eq!(settings.connect_timeout, Duration::from_secs(3));
     assert_eq!(settings.pdu_timeout, Duration::from_secs(60));
     assert_eq!(config.limits.mdts, 6);
-    assert_eq!(config.pacing, Pacing::BufferCredit { budget: 12 << 20 });
+    assert_eq!(config.pacing, PolicyConfig::BufferCredit { budget: 12 << 20 });
     assert_eq!(config.listeners.len(), 2);
     let big = config.device("big").unwrap();
     assert_eq!((big.block_size, &big.kind), (4096, &DeviceKind::Null { size: 16 << 40 }));
@@ -106,6 +109,7 @@ fn what_is_written_is_what_counts() {
     assert_eq!(x.hosts.as_ref().unwrap().len(), 1);
     assert_eq!((x.serial.as_str(), x.model.as_str()), ("S 1", "M"));
     assert_eq!((x.cntlid_min, x.cntlid_max), (5, 6));
+    assert_eq!((x.namespaces[0].weight, y.namespaces[0].weight), (4, 1));
     assert_eq!(x.namespaces[0].uuid[..4], [0x7a, 0x2f, 0x6a, 0x52]);
     assert_eq!(x.namespaces[0].nguid[..4], [0x01, 0x23, 0x45, 0x67]);
     assert_eq!(x.namespaces[0].eui64, [0x01, 0x23, 0x45, 0x67, 0x89, 0xab, 0xcd, 0xef]);

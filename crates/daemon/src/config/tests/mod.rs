@@ -3,6 +3,7 @@
 mod bad;
 mod example;
 mod good;
+mod pacing;
 
 use super::{Config, ConfigError, Machine};
 

@@ -3,6 +3,7 @@
 mod devices;
 mod limits;
 mod listeners;
+mod pacing;
 mod stacked;
 mod subsystems;
 mod values;
@@ -10,11 +11,11 @@ mod values;
 use std::time::Duration;
 
 use super::problem::{Report, Span};
-use super::raw::{RawConfig, RawPacing};
-use super::{Config, LogLevel, Machine, Pacing, cpus};
-use crate::limits::{Limits, Needs};
+use super::raw::RawConfig;
+use super::{Config, LogLevel, Machine, cpus};
+use crate::limits::Needs;
 
-use values::{choice, duration, size};
+use values::{choice, duration};
 
 /// What holds where a key is left out. The example config states the same, and a test compares.
 pub(super) mod defaults {
@@ -29,6 +30,7 @@ pub(super) mod defaults {
     pub(in crate::config) const PORT: u16 = 4420;
     pub(in crate::config) const DISCOVERY_PORT: u16 = 8009;
     pub(in crate::config) const BLOCK_SIZE: u32 = 512;
+    pub(in crate::config) const WEIGHT: u16 = 1;
     pub(in crate::config) const MODEL: &str = "nvmeof-tgt";
 }
 
@@ -40,9 +42,6 @@ const LOG_LEVELS: [(&str, LogLevel); 6] = [
     ("debug", LogLevel::Debug),
     ("trace", LogLevel::Trace),
 ];
-
-/// Policies that have a name but are not built.
-const LATER_POLICIES: [&str; 3] = ["token-bucket", "adaptive", "prototype"];
 
 /// Checks everything and reports all that is wrong; the result counts only if nothing is.
 pub(super) fn validate(
@@ -56,7 +55,7 @@ pub(super) fn validate(
     let subsystems = subsystems::subsystems(report, &raw.subsystem, &raw.device);
     let needs = Needs::of(reactors.len(), &listeners, &devices);
     let limits = limits::limits(report, &raw.limits, &needs, machine);
-    let pacing = pacing(report, &raw.pacing, &limits);
+    let pacing = pacing::pacing(report, &raw.pacing, &limits.pacing());
     let second = Duration::from_secs(1);
     Some(Config {
         reactors,
@@ -95,48 +94,4 @@ fn reactors(report: &mut Report<'_>, raw: &RawConfig, machine: &Machine) -> Vec<
         // Only to go on looking: one is the least there can be.
         vec![0]
     })
-}
-
-fn pacing(report: &mut Report<'_>, raw: &RawPacing, limits: &Limits) -> Pacing {
-    let Some(policy) = &raw.policy else {
-        if let Some(budget) = &raw.budget {
-            let what = "without a policy there is no budget";
-            let allowed = "set policy = \"buffer-credit\", or leave it out";
-            report.error(&budget.span(), "pacing.budget", what, allowed);
-        }
-        return Pacing::None;
-    };
-    let name = policy.get_ref().as_str();
-    match name {
-        "none" => {
-            if let Some(budget) = &raw.budget {
-                let what = "policy \"none\" has no budget";
-                let allowed = "set policy = \"buffer-credit\", or leave it out";
-                report.error(&budget.span(), "pacing.budget", what, allowed);
-            }
-            return Pacing::None;
-        }
-        "buffer-credit" => {}
-        _ => {
-            let what = if LATER_POLICIES.contains(&name) {
-                format!("policy \"{name}\" is not built yet")
-            } else {
-                format!("there is no policy \"{name}\"")
-            };
-            let allowed = values::one_of(&["none", "buffer-credit"], name);
-            report.error(&policy.span(), "pacing.policy", what, allowed);
-            return Pacing::None;
-        }
-    }
-    let budget = match &raw.budget {
-        None => limits.default_budget(),
-        Some(value) => {
-            let Some(bytes) = size(report, "pacing.budget", value) else { return Pacing::None };
-            if let Err(problem) = limits.check_budget(bytes) {
-                report.error(&value.span(), "pacing.budget", problem.what, problem.allowed);
-            }
-            bytes
-        }
-    };
-    Pacing::BufferCredit { budget }
 }

@@ -12,6 +12,7 @@ use super::super::raw::{Key, RawDevice, RawNamespace, RawSubsystem};
 use super::super::{Namespace, Subsystem};
 use super::defaults;
 use super::values::{integer, one_of, required};
+use crate::limits;
 
 const NQN_FORM: &str = "allowed: nqn.YYYY-MM.REVERSED-DOMAIN:NAME, as \
                         nqn.2026-11.org.example:disks, up to 223 bytes";
@@ -220,6 +221,13 @@ fn namespace<'r>(
     Some(Namespace {
         nsid: number,
         device: device.to_owned(),
+        weight: integer(
+            report,
+            "namespace.weight",
+            &raw.weight,
+            defaults::WEIGHT,
+            1..=limits::WEIGHT_MAX,
+        ),
         uuid: identifier(report, "namespace.uuid", &raw.uuid, &mut seen.identifiers, UUID_FORM)
             .unwrap_or(derived.uuid),
         nguid: identifier(report, "namespace.nguid", &raw.nguid, &mut seen.identifiers, NGUID_FORM)

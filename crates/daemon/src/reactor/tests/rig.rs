@@ -12,7 +12,7 @@ use nvmeof_nvmf::{
     Access, AddressFamily, DeviceId, Limits, NamespaceSpec, PortId, PortSpec, Queue, SubsystemSpec,
     Target, TargetSpec, TransportKind,
 };
-use nvmeof_pacing::policy::{BufferCredit, CreditConfig, Policy};
+use nvmeof_pacing::{Machine, PolicyConfig, Shared};
 use nvmeof_transport::FabricError;
 use nvmeof_transport::loopback::{self, Delivery, LoopbackHost, LoopbackParams};
 use nvmeof_wire::fabrics::{CNTLID_DYNAMIC, Connect, ConnectData, PropertySet, PropertySize};
@@ -81,18 +81,17 @@ impl Rig {
         })
         .unwrap();
         let (sender, mailbox) = mailbox().unwrap();
-        let policies = Box::new(move || -> Vec<Box<dyn Policy>> {
-            let Some(budget) = budget else { return Vec::new() };
-            let largest = u32::try_from(budget).unwrap();
-            let shared = BufferCredit::shared(CreditConfig { budget, largest, cores: 1 }).unwrap();
-            vec![Box::new(shared.core(0, Arc::new(|| {})))]
-        });
+        let (policy, largest) = match budget {
+            Some(budget) => (PolicyConfig::BufferCredit { budget }, budget.try_into().unwrap()),
+            None => (PolicyConfig::None, u32::MAX),
+        };
         let reactor = Reactor::new(Plan {
             index: 0,
             cpu: None,
             busy_poll: true,
             pool,
-            policies,
+            pacing: Shared::new(&policy, Machine { cores: 1, largest }).unwrap(),
+            waker: Arc::new(|| {}),
             target: Arc::clone(&target),
             peers: vec![sender.clone()],
             mailbox,
