@@ -30,6 +30,7 @@ mod record;
 mod rng;
 pub mod scenario;
 pub mod setups;
+pub mod suite;
 
 pub use outcome::Outcome;
 pub use platform::{Platform, PlatformError};

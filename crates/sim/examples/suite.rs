@@ -1,0 +1,155 @@
+//! Runs the acceptance suite and prints a line a case. Every figure is simulated.
+//!
+//! ```text
+//! cargo run -p nvmeof-sim --example suite -- depth slow --platform A --quick
+//! ```
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+use clap::Parser;
+use nvmeof_pacing::PolicyConfig;
+use nvmeof_sim::Platform;
+use nvmeof_sim::scenario::Pacing;
+use nvmeof_sim::setups::BLOCK;
+use nvmeof_sim::suite::{Case, Extent, Family, Lab, Style, Verdict, heading, line};
+
+/// Runs the acceptance suite of the pacing policies on the simulated machine.
+///
+/// Example: `suite depth slow --platform A --quick`
+#[derive(Debug, Parser)]
+struct Arguments {
+    /// Families to run (depth, cores, slow, stall, machines, small, scale, tenants); none: all.
+    families: Vec<String>,
+    /// A platform by name (a file of `configs/platforms`) or a file of its own; may be given again.
+    #[arg(long, default_values = ["A", "B"])]
+    platform: Vec<String>,
+    /// Fewer cases, shorter.
+    #[arg(long)]
+    quick: bool,
+    /// adaptive, none, endless, or credit:N for N buffers of 128 KiB.
+    #[arg(long, default_value = "adaptive")]
+    policy: String,
+    /// Only cases whose name has this in it.
+    #[arg(long)]
+    only: Option<String>,
+    /// Print Markdown tables.
+    #[arg(long)]
+    markdown: bool,
+    /// Cases that run at once.
+    #[arg(long, default_value_t = 2)]
+    threads: usize,
+    /// List the cases and run none.
+    #[arg(long)]
+    list: bool,
+}
+
+fn main() -> Result<ExitCode> {
+    let arguments = Arguments::parse();
+    let style = if arguments.markdown { Style::Markdown } else { Style::Text };
+    let extent = if arguments.quick { Extent::Quick } else { Extent::Full };
+    let platforms = arguments.platform.iter().map(|name| platform(name));
+    let lab = Lab::new(platforms.collect::<Result<_>>()?, policy(&arguments.policy)?, extent);
+    let start = Instant::now();
+    let (mut cases, mut failed) = (0, 0);
+    for family in families(&arguments.families)? {
+        let mut wanted = family.cases(&lab);
+        wanted.retain(|case| arguments.only.as_ref().is_none_or(|only| case.name.contains(only)));
+        if wanted.is_empty() {
+            continue;
+        }
+        title(style, family);
+        if arguments.list {
+            wanted.iter().for_each(|case| println!("{}", case.name));
+            continue;
+        }
+        println!("{}", heading(style));
+        let verdicts = judge(&lab, &wanted, arguments.threads.max(1), style)?;
+        cases += verdicts.len();
+        failed += verdicts.iter().filter(|verdict| !verdict.passes()).count();
+    }
+    let seconds = start.elapsed().as_secs_f64();
+    println!("\n{cases} cases, {failed} failed, {seconds:.0} s, simulated; {}", arguments.policy);
+    Ok(if failed > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn title(style: Style, family: Family) {
+    match style {
+        Style::Text => println!("\n{}: {}", family.name(), family.about()),
+        Style::Markdown => println!("\n### {}\n\n{} Simulated.\n", family.name(), family.about()),
+    }
+}
+
+/// Judges cases a few at a time and prints them in their order.
+fn judge(lab: &Lab, cases: &[Case], threads: usize, style: Style) -> Result<Vec<Verdict>> {
+    let next = AtomicUsize::new(0);
+    let done = Mutex::new((BTreeMap::new(), Vec::new()));
+    let work = || -> Result<()> {
+        while let Some((at, case)) = {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            cases.get(at).map(|case| (at, case))
+        } {
+            let verdict = case.judge(lab).with_context(|| format!("case {case:?}"))?;
+            let mut done = done.lock().expect("nobody panics with the list");
+            done.0.insert(at, verdict);
+            while let Some(verdict) = {
+                let at = done.1.len();
+                done.0.remove(&at)
+            } {
+                println!("{}", line(style, &cases[done.1.len()], &verdict));
+                std::io::stdout().flush()?;
+                done.1.push(verdict);
+            }
+        }
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        workers.into_iter().try_for_each(|worker| match worker.join() {
+            Ok(result) => result,
+            Err(panic) => std::panic::resume_unwind(panic),
+        })
+    })?;
+    Ok(done.into_inner().expect("nobody panics with the list").1)
+}
+
+fn families(names: &[String]) -> Result<Vec<Family>> {
+    if names.is_empty() {
+        return Ok(Family::ALL.to_vec());
+    }
+    let all = || Family::ALL.map(Family::name).join(", ");
+    let named = |name: &String| {
+        Family::named(name).with_context(|| format!("no family {name}: there are {}", all()))
+    };
+    names.iter().map(named).collect()
+}
+
+fn platform(name: &str) -> Result<(String, Platform)> {
+    let file = PathBuf::from(name);
+    if file.is_file() {
+        let short = file.file_stem().map_or(name.into(), |stem| stem.to_string_lossy().into());
+        return Ok((short, Platform::load(&file)?));
+    }
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../configs/platforms");
+    Ok((name.to_owned(), Platform::load(&root.join(format!("{name}.toml")))?))
+}
+
+fn policy(name: &str) -> Result<Pacing> {
+    let policy = match name.split_once(':') {
+        Some(("credit", buffers)) => {
+            let buffers: u32 = buffers.parse().context("credit:N: N is a number of buffers")?;
+            PolicyConfig::BufferCredit { budget: u64::from(buffers) * u64::from(BLOCK) }
+        }
+        None if name == "adaptive" => PolicyConfig::Adaptive,
+        None if name == "none" => PolicyConfig::None,
+        None if name == "endless" => return Ok(Pacing::EndlessCache),
+        _ => bail!("no policy {name}: there are adaptive, none, endless and credit:N"),
+    };
+    Ok(Pacing::Policy(policy))
+}

@@ -1,0 +1,277 @@
+//! Where cases are run: platforms, the policy under test, and references found by other runs.
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+
+use nvmeof_pacing::PolicyConfig;
+use thiserror::Error;
+
+use crate::outcome::Outcome;
+use crate::platform::Platform;
+use crate::scenario::{Nanos, Pacing, Scenario};
+use crate::setups::{BLOCK, MS};
+
+/// How much is run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Extent {
+    /// Every case, with the times the bounds speak of.
+    Full,
+    /// Fewer cases, shorter.
+    Quick,
+}
+
+/// A case that cannot be run.
+#[derive(Debug, Error)]
+pub enum SuiteError {
+    /// The machine refuses the scenario.
+    #[error("{case}: {why}")]
+    Refused {
+        /// The scenario in short.
+        case: String,
+        /// The machine's reason.
+        why: String,
+    },
+}
+
+/// Platforms and the policy under test; remembers the references it found.
+#[derive(Debug)]
+pub struct Lab {
+    platforms: Vec<(String, Platform)>,
+    policy: Pacing,
+    extent: Extent,
+    found: Mutex<HashMap<String, Reference>>,
+}
+
+/// The best a fixed setting does.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Reference {
+    pub(super) gbps: f64,
+    /// Bytes in flight it takes; 0 where that means nothing.
+    pub(super) budget: u64,
+}
+
+/// Steps of a search for a number of buffers.
+const STEP: f64 = 1.2;
+/// A search for the best stops when it is so near the ceiling.
+const CLOSE: f64 = 0.998;
+
+impl Lab {
+    /// With platforms by name, the policy under test, and how much is run.
+    #[must_use]
+    pub fn new(platforms: Vec<(String, Platform)>, policy: Pacing, extent: Extent) -> Self {
+        Self { platforms, policy, extent, found: Mutex::default() }
+    }
+
+    pub(super) fn platforms(&self) -> &[(String, Platform)] {
+        &self.platforms
+    }
+
+    /// The first platform that stands for the machine others are made from.
+    pub(super) fn base(&self) -> Option<&(String, Platform)> {
+        self.platforms.first()
+    }
+
+    pub(super) fn full(&self) -> bool {
+        self.extent == Extent::Full
+    }
+
+    /// One of two lists or values, by extent.
+    pub(super) fn pick<T>(&self, full: T, quick: T) -> T {
+        if self.full() { full } else { quick }
+    }
+
+    /// The scenario with the policy under test, and the times of this extent.
+    pub(super) fn under_test(&self, scenario: &Scenario) -> Scenario {
+        let (warm_up, time, sample) =
+            self.pick((200 * MS, 500 * MS, 100 * MS), (120 * MS, 200 * MS, 50 * MS));
+        let mut scenario = scenario.clone().lasting(warm_up, time);
+        scenario.sample = sample;
+        scenario.pacing = self.policy.clone();
+        scenario
+    }
+
+    /// Runs a scenario as it is.
+    pub(super) fn run(
+        &self,
+        platform: &Platform,
+        scenario: &Scenario,
+    ) -> Result<Outcome, SuiteError> {
+        crate::run(platform, scenario).map_err(|why| SuiteError::Refused {
+            case: format!("{:?} on {} cores", scenario.pacing, scenario.cores),
+            why: why.to_string(),
+        })
+    }
+
+    /// Runs a scenario with the policy under test.
+    pub(super) fn try_policy(
+        &self,
+        platform: &Platform,
+        scenario: &Scenario,
+    ) -> Result<Outcome, SuiteError> {
+        self.run(platform, &self.under_test(scenario))
+    }
+
+    /// What the link or a machine with an endless cache and no pacing carries, whichever is less,
+    /// in Gb/s.
+    pub(super) fn ceiling(
+        &self,
+        platform: &Platform,
+        scenario: &Scenario,
+    ) -> Result<f64, SuiteError> {
+        let endless = self.reference_run(platform, &scenario.clone().endless())?;
+        Ok(endless.min(platform.link_gbps()))
+    }
+
+    /// Bandwidth of a reference in Gb/s: the scenario's own pacing for the times of a reference.
+    pub(super) fn reference_run(
+        &self,
+        platform: &Platform,
+        scenario: &Scenario,
+    ) -> Result<f64, SuiteError> {
+        let scenario = self.as_reference(scenario);
+        let found = self.remember(platform, "run", &scenario, || {
+            Ok(Reference { gbps: self.run(platform, &scenario)?.total.gbps, budget: 0 })
+        })?;
+        Ok(found.gbps)
+    }
+
+    fn as_reference(&self, scenario: &Scenario) -> Scenario {
+        let (warm_up, time) = self.pick((50 * MS, 150 * MS), (40 * MS, 80 * MS));
+        let mut scenario = scenario.clone();
+        // Times that a case has set below the usual ones are its own.
+        scenario.warm_up = if scenario.warm_up < warm_up { scenario.warm_up } else { warm_up };
+        scenario.time = if scenario.time < time { scenario.time } else { time };
+        scenario.sample = 0;
+        scenario
+    }
+
+    /// The fewest static buffers of 128 KiB that carry so many Gb/s; `None` if no number does.
+    pub(super) fn fewest(
+        &self,
+        platform: &Platform,
+        scenario: &Scenario,
+        gbps: f64,
+    ) -> Result<Option<u32>, SuiteError> {
+        let kind = format!("fewest for {gbps:.2}");
+        let base = self.as_reference(scenario).credit(1);
+        let found = self.remember(platform, &kind, &base, || {
+            let reaches = |buffers: u32| -> Result<bool, SuiteError> {
+                Ok(self.run(platform, &base.clone().credit(buffers))?.total.gbps >= gbps)
+            };
+            let none = Reference { gbps: 0.0, budget: 0 };
+            let most = offered(scenario);
+            let (mut below, mut buffers) = (0, 8.min(most));
+            while !reaches(buffers)? {
+                if buffers >= most {
+                    return Ok(none);
+                }
+                below = buffers;
+                buffers = rounded(f64::from(buffers) * STEP).max(buffers + 1).min(most);
+            }
+            while buffers - below > 1 {
+                let middle = below.midpoint(buffers);
+                if reaches(middle)? {
+                    buffers = middle;
+                } else {
+                    below = middle;
+                }
+            }
+            Ok(Reference { gbps, budget: u64::from(buffers) })
+        })?;
+        Ok(u32::try_from(found.budget).ok().filter(|buffers| *buffers > 0))
+    }
+
+    /// The best `buffer-credit` there is for this machine and load: over budgets a factor of 2
+    /// apart, then finer around the best of them. The ceiling ends the search early.
+    pub(super) fn best_static(
+        &self,
+        platform: &Platform,
+        scenario: &Scenario,
+    ) -> Result<Reference, SuiteError> {
+        let ceiling = self.ceiling(platform, scenario)?;
+        let base = self.as_reference(scenario).credit(1);
+        self.remember(platform, "best static", &base, || {
+            let largest = largest(scenario);
+            let most = u64::from(offered(scenario)) * u64::from(largest);
+            let mut best = Reference { gbps: 0.0, budget: 0 };
+            let mut attempt = |budget: u64, best: &mut Reference| -> Result<bool, SuiteError> {
+                let policy = PolicyConfig::BufferCredit { budget };
+                let gbps = self.run(platform, &base.clone().paced(policy))?.total.gbps;
+                if gbps > best.gbps {
+                    *best = Reference { gbps, budget };
+                }
+                Ok(gbps >= CLOSE * ceiling)
+            };
+            let mut budget = u64::from(largest) * 4;
+            while budget < 2 * most {
+                if attempt(budget.min(most), &mut best)? {
+                    return Ok(best);
+                }
+                budget *= 2;
+            }
+            for finer in [2.0_f64.sqrt(), 2.0_f64.sqrt().sqrt()] {
+                let middle = best.budget as f64;
+                for budget in [middle / finer, middle * finer] {
+                    let budget = rounded_bytes(budget).max(u64::from(largest));
+                    if attempt(budget, &mut best)? {
+                        return Ok(best);
+                    }
+                }
+            }
+            Ok(best)
+        })
+    }
+
+    fn remember(
+        &self,
+        platform: &Platform,
+        kind: &str,
+        scenario: &Scenario,
+        find: impl FnOnce() -> Result<Reference, SuiteError>,
+    ) -> Result<Reference, SuiteError> {
+        let key = format!("{kind} {:x} {scenario:?}", platform.fingerprint());
+        let known = |found: &HashMap<String, Reference>| found.get(&key).copied();
+        if let Some(reference) = known(&self.lock()) {
+            return Ok(reference);
+        }
+        let reference = find()?;
+        self.lock().insert(key, reference);
+        Ok(reference)
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, Reference>> {
+        self.found.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+/// Commands that all hosts together try to keep outstanding.
+pub(super) fn offered(scenario: &Scenario) -> u32 {
+    let hosts = |hosts: &[u32]| match hosts.len() {
+        0 => scenario.hosts,
+        some => u32::try_from(some).unwrap_or(u32::MAX),
+    };
+    scenario.jobs.iter().map(|job| hosts(&job.hosts) * job.threads * job.queue_depth).sum()
+}
+
+/// The largest command in bytes.
+pub(super) fn largest(scenario: &Scenario) -> u32 {
+    let sizes = scenario.jobs.iter().flat_map(|job| job.blocks.iter().map(|block| block.0));
+    sizes.max().unwrap_or(BLOCK)
+}
+
+/// Mean of the bandwidth over the samples of `outcome` that end in `from..=until`, in Gb/s.
+pub(super) fn mean_gbps(outcome: &Outcome, from: Nanos, until: Nanos) -> f64 {
+    let inside = |at: Nanos| from < at && at <= until;
+    let rates: Vec<f64> = outcome.series.iter().filter(|s| inside(s.at)).map(|s| s.gbps).collect();
+    rates.iter().sum::<f64>() / rates.len() as f64
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "held at the largest integer by the cast")]
+fn rounded(value: f64) -> u32 {
+    value.round() as u32
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "held at the largest integer by the cast")]
+fn rounded_bytes(value: f64) -> u64 {
+    value.round() as u64
+}

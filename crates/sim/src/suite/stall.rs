@@ -1,0 +1,133 @@
+//! What stops or slows down for a while.
+
+use super::lab::{Lab, mean_gbps};
+use super::verdict::Verdict;
+use super::{Case, Family, SuiteError};
+use crate::outcome::Outcome;
+use crate::platform::Platform;
+use crate::scenario::{Nanos, Scenario, Trouble};
+use crate::setups::{self, MS};
+
+pub(super) const ABOUT: &str = "16 drives: the link or all drives stand still for 2 ms: back at \
+    98 % of what the load can get within 100 ms, and no later 50 ms below it; the link falls to half its \
+    rate for a while and comes back: 98 % of the new rate within 200 ms, both ways.";
+
+/// The series is looked at in steps of this.
+const STEP: Nanos = 10 * MS;
+/// Every stretch of this length has to have its bandwidth.
+const STRETCH: Nanos = 50 * MS;
+/// When trouble begins.
+const AT: Nanos = 300 * MS;
+/// How long half of the link lasts.
+const HALF: Nanos = 500 * MS;
+
+pub(super) fn cases(lab: &Lab) -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (name, platform) in lab.platforms() {
+        for depth in lab.pick(&[32, 128, 512, 2048][..], &[32, 256, 2048]) {
+            let scenario = || Scenario::reads(setups::drives(16), *depth);
+            let name = |what: &str| format!("{name} {what}, qd {depth}");
+            let link = scenario().disturbed(Trouble::Link(0.0), AT, 2 * MS);
+            cases.push(stall(name("link 2 ms"), platform, link));
+            let drives = scenario().disturbed(Trouble::Drives, AT, 2 * MS);
+            cases.push(stall(name("drives 2 ms"), platform, drives));
+            let half = scenario().disturbed(Trouble::Link(0.5), AT, HALF);
+            cases.push(half_link(name("half the link"), platform, half));
+        }
+    }
+    cases
+}
+
+/// The policy under test, in one window up to `end` and in fine samples.
+fn run(
+    lab: &Lab,
+    platform: &Platform,
+    scenario: &Scenario,
+    end: Nanos,
+) -> Result<Outcome, SuiteError> {
+    let mut scenario = lab.under_test(scenario).lasting(AT, end - AT);
+    scenario.sample = STEP;
+    lab.run(platform, &scenario)
+}
+
+/// What the load gets where nothing goes wrong and the cache is endless.
+fn undisturbed(lab: &Lab, platform: &Platform, scenario: &Scenario) -> Result<f64, SuiteError> {
+    let mut scenario = scenario.clone();
+    scenario.disturbances.clear();
+    lab.ceiling(platform, &scenario)
+}
+
+fn stall(name: String, platform: &Platform, scenario: Scenario) -> Case {
+    let platform = platform.clone();
+    Case::new(Family::Stall, name, move |lab| {
+        let over = AT + 2 * MS;
+        let end = over + 300 * MS;
+        let outcome = run(lab, &platform, &scenario, end)?;
+        let reference = undisturbed(lab, &platform, &scenario)?;
+        let mut verdict = Verdict::of(&outcome, reference);
+        let back = back_at(&outcome, 0.98 * reference, over, end);
+        verdict.at_most("back after ms", in_ms(back), 100.0);
+        Ok(verdict)
+    })
+}
+
+fn half_link(name: String, platform: &Platform, scenario: Scenario) -> Case {
+    let platform = platform.clone();
+    Case::new(Family::Stall, name, move |lab| {
+        let over = AT + HALF;
+        let end = over + 500 * MS;
+        let outcome = run(lab, &platform, &scenario, end)?;
+        let reference = undisturbed(lab, &platform, &scenario)?;
+        let mut verdict = Verdict::of(&outcome, reference);
+        // The window holds both rates: the share shown is of what they make together.
+        let halved = reference.min(0.5 * platform.link_gbps());
+        verdict.reference_gbps = (reference + halved) / 2.0;
+        let down = back_at(&outcome, 0.98 * halved, AT, over);
+        let up = back_at(&outcome, 0.98 * reference, over, end);
+        verdict.at_most("down after ms", in_ms(down), 200.0);
+        verdict.at_most("up after ms", in_ms(up), 200.0);
+        Ok(verdict)
+    })
+}
+
+/// After how long from `from` on every stretch until `until` has at least so many Gb/s; `None` if not
+/// even the last one has.
+fn back_at(outcome: &Outcome, gbps: f64, from: Nanos, until: Nanos) -> Option<Nanos> {
+    let starts = outcome.series.iter().map(|s| s.at).filter(|at| *at >= from);
+    let mut back = None;
+    for start in starts.take_while(|start| start + STRETCH <= until) {
+        if mean_gbps(outcome, start, start + STRETCH) < gbps {
+            back = None;
+        } else if back.is_none() {
+            back = Some(start - from);
+        }
+    }
+    back
+}
+
+fn in_ms(time: Option<Nanos>) -> f64 {
+    time.map_or(f64::INFINITY, |time| time as f64 / MS as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{MS, STEP, back_at};
+    use crate::outcome::{Outcome, Sample};
+
+    fn series(rates: impl IntoIterator<Item = f64>) -> Outcome {
+        let sample = |(at, gbps): (u64, f64)| Sample { at: at * STEP, gbps, ..Sample::default() };
+        Outcome { series: (1..).zip(rates).map(sample).collect(), ..Outcome::default() }
+    }
+
+    #[test]
+    fn back_means_back_for_good() {
+        let end = 20 * STEP;
+        let fine = series([100.0; 20]);
+        assert_eq!(back_at(&fine, 98.0, 0, end), Some(STEP));
+        let late = series((0..20).map(|at| if at < 8 { 50.0 } else { 100.0 }));
+        assert_eq!(back_at(&late, 98.0, 0, end), Some(80 * MS));
+        let again = series((0..20).map(|at| if at == 0 || at == 12 { 50.0 } else { 100.0 }));
+        assert_eq!(back_at(&again, 98.0, 0, end), Some(130 * MS));
+        assert_eq!(back_at(&series([97.0; 20]), 98.0, 0, end), None);
+    }
+}

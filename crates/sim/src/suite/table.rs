@@ -1,0 +1,106 @@
+//! A line a case, for a terminal or in Markdown.
+
+use super::Case;
+use super::verdict::{Bound, Check, Verdict};
+
+/// How lines look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Style {
+    /// Aligned columns.
+    Text,
+    /// A Markdown table.
+    Markdown,
+}
+
+const COLUMNS: [(&str, usize); 11] = [
+    ("case", 34),
+    ("Gb/s", 6),
+    ("% ref", 6),
+    ("sd", 5),
+    ("buffers", 7),
+    ("max", 5),
+    ("hit %", 5),
+    ("budget KiB", 10),
+    ("p99 us", 7),
+    ("real s", 6),
+    ("verdict", 0),
+];
+
+/// What stands above the lines of a table.
+#[must_use]
+pub fn heading(style: Style) -> String {
+    let names = COLUMNS.map(|(name, _)| name.to_owned());
+    match style {
+        Style::Text => columns(&names),
+        Style::Markdown => {
+            let rule = COLUMNS.map(|(name, _)| match name {
+                "case" | "verdict" => "---".to_owned(),
+                _ => "---:".to_owned(),
+            });
+            format!("| {} |\n| {} |", names.join(" | "), rule.join(" | "))
+        }
+    }
+}
+
+/// The line of a case.
+#[must_use]
+pub fn line(style: Style, case: &Case, verdict: &Verdict) -> String {
+    let f = &verdict.figures;
+    let cells = [
+        case.name.clone(),
+        format!("{:.1}", f.gbps),
+        format!("{:.1}", verdict.percent()),
+        format!("{:.2}", f.stddev_gbps),
+        format!("{:.0}", f.buffers_mean),
+        f.buffers_max.to_string(),
+        format!("{:.1}", f.hit_pct),
+        f.budget.map_or_else(|| "-".to_owned(), |bytes| (bytes / 1024).to_string()),
+        format!("{:.0}", f.p99_us),
+        format!("{:.1}", verdict.real_seconds),
+        answer(verdict),
+    ];
+    match style {
+        Style::Text => columns(&cells),
+        Style::Markdown => format!("| {} |", cells.join(" | ")),
+    }
+}
+
+/// `ok` with every value, or the bounds that do not hold.
+fn answer(verdict: &Verdict) -> String {
+    if verdict.passes() {
+        let all: Vec<_> = verdict.checks.iter().map(shown).collect();
+        return format!("ok: {}", all.join("; "));
+    }
+    let mut broken: Vec<_> = verdict.failures().map(shown).collect();
+    if let Some(first) = verdict.violations.first() {
+        broken.push(format!("{} violations: {first}", verdict.violations.len()));
+    }
+    format!("FAIL: {}", broken.join("; "))
+}
+
+fn shown(check: &Check) -> String {
+    let (sign, bound) = match check.bound {
+        Bound::AtLeast(bound) => (">=", bound),
+        Bound::AtMost(bound) => ("<=", bound),
+    };
+    format!("{} {} {sign} {}", check.what, number(check.value), number(bound))
+}
+
+fn number(value: f64) -> String {
+    if value.abs() >= 1000.0 { format!("{value:.0}") } else { format!("{value:.2}") }
+}
+
+fn columns(cells: &[String; 11]) -> String {
+    let mut line = String::new();
+    for (at, (cell, (_, width))) in cells.iter().zip(COLUMNS).enumerate() {
+        if at == 0 || width == 0 {
+            line.push_str(&format!("{cell:<width$}"));
+        } else {
+            line.push_str(&format!(" {cell:>width$}"));
+        }
+        if at + 2 == COLUMNS.len() {
+            line.push_str("  ");
+        }
+    }
+    line
+}

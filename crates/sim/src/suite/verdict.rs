@@ -1,0 +1,153 @@
+//! What a case found: figures of the run, and every bound with the value held against it.
+
+use crate::outcome::Outcome;
+
+/// The answer to a case.
+#[derive(Debug, Clone, Default)]
+pub struct Verdict {
+    /// Of the run that says most (the only one, or the worst).
+    pub figures: Figures,
+    /// Bandwidth it is compared with, in Gb/s.
+    pub reference_gbps: f64,
+    /// Every bound.
+    pub checks: Vec<Check>,
+    /// What the checkers of the machine found broken in any of the runs.
+    pub violations: Vec<String>,
+    /// Real time it took, with all references that had to be found.
+    pub real_seconds: f64,
+}
+
+/// Figures of one run.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Figures {
+    /// Goodput in Gb/s.
+    pub gbps: f64,
+    /// Its standard deviation over samples and hosts in Gb/s.
+    pub stddev_gbps: f64,
+    /// Commands with a buffer: mean and largest.
+    pub buffers_mean: f64,
+    /// See [`Figures::buffers_mean`].
+    pub buffers_max: u64,
+    /// Share of what was read out of the cache in percent.
+    pub hit_pct: f64,
+    /// The policy's budget at the end in bytes, if it has one.
+    pub budget: Option<u64>,
+    /// 99th percentile of the latency hosts see, in us.
+    pub p99_us: f64,
+}
+
+/// A value held against a bound.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Check {
+    /// What is held, with its unit.
+    pub what: String,
+    /// What was found.
+    pub value: f64,
+    /// What is allowed.
+    pub bound: Bound,
+}
+
+/// What is allowed.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Bound {
+    /// This or more.
+    AtLeast(f64),
+    /// This or less.
+    AtMost(f64),
+}
+
+impl Check {
+    /// Whether the value is within the bound.
+    #[must_use]
+    pub fn holds(&self) -> bool {
+        match self.bound {
+            Bound::AtLeast(bound) => self.value >= bound,
+            Bound::AtMost(bound) => self.value <= bound,
+        }
+    }
+}
+
+impl Figures {
+    pub(super) fn of(outcome: &Outcome) -> Self {
+        Self {
+            gbps: outcome.total.gbps,
+            stddev_gbps: outcome.stddev_gbps,
+            buffers_mean: outcome.buffers_mean,
+            buffers_max: outcome.buffers_max,
+            hit_pct: outcome.hit_pct,
+            budget: outcome.series.last().and_then(|sample| sample.budget),
+            p99_us: outcome.total.latency.p99 as f64 / 1000.0,
+        }
+    }
+}
+
+impl Verdict {
+    /// Of this run, compared with so many Gb/s; no bounds yet.
+    pub(super) fn of(outcome: &Outcome, reference_gbps: f64) -> Self {
+        Self {
+            figures: Figures::of(outcome),
+            reference_gbps,
+            violations: outcome.violations.clone(),
+            ..Self::default()
+        }
+    }
+
+    /// Whether every bound holds and nothing is broken.
+    #[must_use]
+    pub fn passes(&self) -> bool {
+        self.violations.is_empty() && self.checks.iter().all(Check::holds)
+    }
+
+    /// The bounds that do not hold.
+    pub fn failures(&self) -> impl Iterator<Item = &Check> {
+        self.checks.iter().filter(|check| !check.holds())
+    }
+
+    /// Bandwidth in percent of the reference.
+    #[must_use]
+    pub fn percent(&self) -> f64 {
+        100.0 * self.figures.gbps / self.reference_gbps
+    }
+
+    /// Another run belongs to the case: its violations count too.
+    pub(super) fn also(&mut self, outcome: &Outcome) {
+        self.violations.extend(outcome.violations.iter().cloned());
+    }
+
+    pub(super) fn at_least(&mut self, what: impl Into<String>, value: f64, bound: f64) {
+        self.checks.push(Check { what: what.into(), value, bound: Bound::AtLeast(bound) });
+    }
+
+    pub(super) fn at_most(&mut self, what: impl Into<String>, value: f64, bound: f64) {
+        self.checks.push(Check { what: what.into(), value, bound: Bound::AtMost(bound) });
+    }
+
+    /// That the bandwidth is at least so many percent of the reference.
+    pub(super) fn share(&mut self, percent: f64) {
+        let value = self.percent();
+        self.at_least("% of reference", value, percent);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Verdict;
+
+    #[test]
+    fn a_verdict_fails_by_any_bound_or_violation() {
+        let mut verdict = Verdict { reference_gbps: 10.0, ..Verdict::default() };
+        verdict.figures.gbps = 9.9;
+        verdict.share(99.0);
+        verdict.at_most("x", 1.0, 1.0);
+        assert!(verdict.passes());
+        verdict.violations.push("broken".into());
+        assert!(!verdict.passes());
+        verdict.violations.clear();
+        verdict.at_most("y", 1.001, 1.0);
+        assert!(!verdict.passes());
+        assert_eq!(verdict.failures().map(|c| c.what.as_str()).collect::<Vec<_>>(), ["y"]);
+        verdict.checks.clear();
+        verdict.at_least("not a number", f64::NAN, 0.0);
+        assert!(!verdict.passes(), "what was not measured does not pass");
+    }
+}
