@@ -39,6 +39,15 @@ pub fn file(name: &str, path: &Path, size: &str, block_size: u32) -> String {
     )
 }
 
+/// A device on top of `base`, slower by these latencies.
+#[must_use]
+pub fn delay(name: &str, base: &str, read: &str, write: &str) -> String {
+    format!(
+        "\n[[device]]\nname = \"{name}\"\ntype = \"delay\"\nbase = \"{base}\"\n\
+         read-latency = \"{read}\"\nwrite-latency = \"{write}\"\n"
+    )
+}
+
 /// A subsystem for every host, with these namespaces and devices.
 #[must_use]
 pub fn subsystem(nqn: &str, namespaces: &[(u32, &str)]) -> String {
