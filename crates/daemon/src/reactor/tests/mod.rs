@@ -2,6 +2,7 @@
 //! rejects on demand. Every case ends with the counts at zero: nothing may leak on any path.
 
 mod delays;
+mod pacing;
 mod rig;
 
 use nvmeof_core::block::BlockError;

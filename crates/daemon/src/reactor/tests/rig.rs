@@ -176,6 +176,15 @@ impl Rig {
         answer.try_recv().unwrap()
     }
 
+    /// Has the reactor admit by another policy; commands of up to 1 MiB.
+    pub(super) fn set_policy(&mut self, policy: &PolicyConfig) {
+        let shared = Shared::new(policy, Machine { cores: 1, largest: 1 << 20 }).unwrap();
+        let (reply, mut answer) = oneshot::channel();
+        self.sender.send(Message::Pacing { shared, reply });
+        self.turns(1);
+        answer.try_recv().unwrap().unwrap();
+    }
+
     pub(super) fn drain(&mut self) -> oneshot::Receiver<()> {
         let (reply, answer) = oneshot::channel();
         self.sender.send(Message::Drain(reply));
