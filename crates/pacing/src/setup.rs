@@ -7,7 +7,7 @@ use thiserror::Error;
 use crate::order::Residence;
 use crate::policy::{
     self, BudgetTooSmall, BufferCredit, CreditConfig, Move, Policy, SharedAdaptive, SharedCredit,
-    SharedPrototype, Waker,
+    SharedPrototype, SharedTokens, Waker,
 };
 use crate::{Nanos, Pacer, PacerConfig, Parts, PolicyConfig, SmallRule};
 
@@ -55,6 +55,7 @@ enum Kind {
     None,
     BufferCredit(Arc<SharedCredit>),
     Adaptive(Arc<SharedAdaptive>),
+    TokenBucket(Arc<SharedTokens>, Option<Arc<SharedCredit>>),
     Prototype(Arc<SharedPrototype>),
 }
 
@@ -86,7 +87,11 @@ impl Shared {
             PolicyConfig::Prototype(config) => {
                 Kind::Prototype(Arc::new(SharedPrototype::new(config, machine)?))
             }
-            _ => Kind::None,
+            PolicyConfig::TokenBucket(config) => {
+                let tokens = SharedTokens::new(config, machine)?;
+                let credit = |budget| BufferCredit::shared(CreditConfig { budget, largest, cores });
+                Kind::TokenBucket(tokens, config.budget.map(credit).transpose()?)
+            }
         };
         Ok(Self { kind })
     }
@@ -105,6 +110,13 @@ impl Shared {
                     order: Box::new(order),
                     small: SmallRule::BesideOthers,
                 };
+            }
+            Kind::TokenBucket(tokens, credit) => {
+                let mut policies: Vec<Box<dyn Policy>> = vec![Box::new(tokens.core())];
+                if let Some(credit) = credit {
+                    policies.push(Box::new(credit.core(core, waker)));
+                }
+                return Parts::in_turn(policies);
             }
             Kind::Prototype(shared) => return shared.parts(),
         };
@@ -130,9 +142,12 @@ impl Shared {
                 last_move: shared.last_move(),
                 ..Snapshot::default()
             },
-            Kind::Prototype(shared) => {
-                Snapshot { period: shared.period(), ..Snapshot::default() }
-            }
+            Kind::TokenBucket(tokens, credit) => Snapshot {
+                budget: credit.as_ref().map(|credit| credit.budget()),
+                period: tokens.period(),
+                ..Snapshot::default()
+            },
+            Kind::Prototype(shared) => Snapshot { period: shared.period(), ..Snapshot::default() },
         }
     }
 }

@@ -7,6 +7,7 @@ mod model;
 mod none;
 mod prototype;
 mod shared_credit;
+mod token_bucket;
 
 use std::fmt::Debug;
 
@@ -15,6 +16,7 @@ pub use buffer_credit::BufferCredit;
 pub use none::None;
 pub use prototype::SharedPrototype;
 pub use shared_credit::{BudgetTooSmall, CreditConfig, SharedCredit, Waker};
+pub use token_bucket::{SharedTokens, TokenBucket};
 
 use crate::permit::Outcome;
 use crate::{Cost, Nanos};

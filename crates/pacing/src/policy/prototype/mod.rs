@@ -112,5 +112,5 @@ impl Policy for Prototype {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests;

@@ -1,4 +1,5 @@
 //! The prototype does what was measured, its faults included.
+#![cfg(not(loom))]
 
 use std::sync::Arc;
 

@@ -1,0 +1,336 @@
+//! A fixed rate for the whole target, shared by the cores.
+//!
+//! The whole state is one word: the *level*, the time at which the bucket will be full. An I/O costs
+//! a time, its tokens over the rate. A core that wants to start one adds that time to the level, in
+//! one step, and so has its place in line and the exact time at which its turn comes:
+//!
+//! ```text
+//!                 start of this I/O     its cost, at most the burst
+//!                        |◀──────────────────▶|
+//!   ─────────┬───────────┼────────────────────┼──────────────┬────────▶ time
+//!           now                          level before    level after
+//!                        |◀────────────── burst ────────────▶|
+//! ```
+//!
+//! (An I/O that costs more than the burst starts when the bucket is full, and leaves a debt.) Until
+//! then the core touches no shared memory. If it does not start the I/O after all, it takes the time
+//! back off the level.
+
+use std::sync::Arc;
+
+use super::{Admission, Ask, Done, Grant, Policy};
+use crate::Nanos;
+use crate::config::{Pace, TokenBucketConfig};
+use crate::permit::Outcome;
+use crate::setup::{ConfigError, Machine};
+use crate::sync::{AtomicU64, Ordering};
+
+/// Nanoseconds in a second.
+const SECOND: u64 = 1_000_000_000;
+/// The fastest rate in bytes a second: the price of any I/O, in fractions of a ns, fits a word.
+const FASTEST: u64 = 1_000_000_000_000_000;
+/// The longest period, a day: more is surely a mistake.
+const LONGEST_PERIOD: Nanos = 86_400 * SECOND;
+/// The longest time that a burst can be worth, some 36 years.
+const LONGEST_BURST: Nanos = 1 << 60;
+/// How old the time may be that a core acts on, in ns. A turn ahead of now by more than this and
+/// all there can be in line means that the clock went back.
+const STALE: Nanos = SECOND / 10;
+
+/// The bucket that the cores share. See [`TokenBucket`].
+#[derive(Debug)]
+pub struct SharedTokens {
+    level: Level,
+    tariff: Tariff,
+    /// The bucket's size as a time.
+    burst: Nanos,
+    /// The furthest that a level can be ahead of now while the clock goes forward.
+    furthest: Nanos,
+    largest: u32,
+}
+
+/// On a cache line of its own.
+#[derive(Debug)]
+#[repr(align(128))]
+struct Level(AtomicU64);
+
+/// What an I/O costs, as a number of nanoseconds times `fraction`.
+#[derive(Debug, Clone, Copy)]
+struct Tariff {
+    per_io: u64,
+    per_byte: u64,
+    fraction: u64,
+}
+
+impl Tariff {
+    fn price(self, bytes: u32) -> Price {
+        let total = self.per_io + self.per_byte * u64::from(bytes);
+        Price { bytes, whole: total / self.fraction, part: total % self.fraction }
+    }
+}
+
+/// The cost of one size of I/O: whole nanoseconds and parts of one.
+#[derive(Debug, Clone, Copy)]
+struct Price {
+    bytes: u32,
+    whole: Nanos,
+    part: u64,
+}
+
+impl SharedTokens {
+    /// The bucket of `machine`.
+    ///
+    /// # Errors
+    /// [`ConfigError::OutOfRange`] if the pace or the burst means nothing.
+    pub(crate) fn new(
+        config: &TokenBucketConfig,
+        machine: Machine,
+    ) -> Result<Arc<Self>, ConfigError> {
+        let tariff = tariff(config.pace)?;
+        let cores = u64::try_from(machine.cores.max(1)).unwrap_or(u64::MAX);
+        let longest = tariff.price(machine.largest).whole.saturating_add(1);
+        let burst = match config.burst {
+            Some(burst) => burst_time(config.pace, burst)?,
+            None => {
+                let each = if tariff.per_byte == 0 { 1 } else { machine.largest.into() };
+                burst_time(config.pace, cores.saturating_mul(each)).unwrap_or(LONGEST_BURST)
+            }
+        };
+        // Every core has one I/O in line at most, and one may have left a debt.
+        let line = longest.saturating_mul(cores.saturating_add(1));
+        Ok(Arc::new(Self {
+            level: Level(AtomicU64::new(0)),
+            tariff,
+            burst,
+            furthest: burst.saturating_add(line).saturating_add(STALE),
+            largest: machine.largest,
+        }))
+    }
+
+    /// The policy of one core.
+    #[must_use]
+    pub fn core(self: &Arc<Self>) -> TokenBucket {
+        TokenBucket {
+            priced: self.tariff.price(self.largest),
+            shared: Arc::clone(self),
+            carried: 0,
+            place: None,
+        }
+    }
+
+    /// Time from one I/O to the next, if it does not depend on their sizes.
+    pub(crate) fn period(&self) -> Option<Nanos> {
+        (self.tariff.per_byte == 0).then_some(self.tariff.per_io)
+    }
+
+    /// Adds a cost to the level; the time of the I/O's turn.
+    #[inline]
+    fn line_up(&self, cost: Nanos, now: Nanos) -> Nanos {
+        let level = &self.level.0;
+        let mut before = level.load(Ordering::Relaxed);
+        loop {
+            // A level in the past is a full bucket. One too far ahead is of a clock that went
+            // back: then the bucket is empty.
+            let from = match before.saturating_sub(now) {
+                0 => now,
+                ahead if ahead > self.furthest => now.saturating_add(self.burst),
+                _ => before,
+            };
+            let after = from.saturating_add(cost);
+            match level.compare_exchange_weak(before, after, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return from.saturating_sub(self.burst - cost.min(self.burst)),
+                Err(other) => before = other,
+            }
+        }
+    }
+
+    /// Moves the level, later or earlier.
+    fn adjust(&self, later: Nanos, earlier: Nanos) {
+        let moved = |level: u64| Some(level.saturating_add(later).saturating_sub(earlier));
+        let _ = self.level.0.fetch_update(Ordering::AcqRel, Ordering::Relaxed, moved);
+    }
+}
+
+/// Starts I/Os at a rate: one core's end of a [`SharedTokens`].
+///
+/// *Rate.* What all cores start in any time `t` is worth at most `rate x t`, the burst, and one
+/// largest I/O a core (whose turn came and who is late to use it). While some core always has
+/// something waiting and looks when it is told to, it is worth no less than `rate x t` without one
+/// largest I/O a core. Fractions of a nanosecond are carried from I/O to I/O, never rounded away.
+///
+/// *Fairness.* Cores are served in the order in which they ask, one I/O each: nobody waits for more
+/// than the debt of one I/O and the one I/O that each other core has in line, in all at most
+/// `cores x largest / rate`. A core never waits for something that another has to give back.
+///
+/// *Clock.* A clock that stands still lets the burst start and nothing more, until it goes on. One
+/// that jumps ahead fills the bucket and no more; one that jumps back empties it, and starts what is
+/// in line.
+#[derive(Debug)]
+pub struct TokenBucket {
+    shared: Arc<SharedTokens>,
+    /// The fraction of a nanosecond that was charged and is not in the level yet.
+    carried: u64,
+    /// The price of the size last asked for: sizes repeat, and a price takes a division.
+    priced: Price,
+    /// The I/O this core has in line.
+    place: Option<Place>,
+}
+
+/// A place in line.
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    start: Nanos,
+    bytes: u32,
+    /// What was added to the level for it.
+    cost: Nanos,
+}
+
+impl TokenBucket {
+    #[inline]
+    fn price(&mut self, bytes: u32) -> Price {
+        if self.priced.bytes != bytes {
+            self.priced = self.shared.tariff.price(bytes);
+        }
+        self.priced
+    }
+
+    /// The cost of an I/O in whole nanoseconds; the rest is carried.
+    #[inline]
+    fn charge(&mut self, bytes: u32) -> Nanos {
+        let Price { whole, part, .. } = self.price(bytes);
+        self.carried += part;
+        if self.carried < self.shared.tariff.fraction {
+            return whole;
+        }
+        self.carried -= self.shared.tariff.fraction;
+        whole + 1
+    }
+
+    /// Undoes a charge: the nanoseconds to take off the level.
+    fn refund(&mut self, bytes: u32) -> Nanos {
+        let Price { whole, part, .. } = self.price(bytes);
+        if self.carried >= part {
+            self.carried -= part;
+            return whole;
+        }
+        self.carried += self.shared.tariff.fraction - part;
+        whole + 1
+    }
+
+    #[inline]
+    fn line_up(&mut self, bytes: u32, now: Nanos) -> Place {
+        let cost = self.charge(bytes);
+        Place { start: self.shared.line_up(cost, now), bytes, cost }
+    }
+
+    /// Another I/O is first: it takes over the place in line.
+    #[cold]
+    fn exchange(&mut self, place: Place, bytes: u32) -> Place {
+        let burst = self.shared.burst;
+        let back = self.refund(place.bytes);
+        let cost = self.charge(bytes);
+        self.shared.adjust(cost, back);
+        let start = place.start.saturating_add(cost.min(burst));
+        Place { start: start.saturating_sub(place.cost.min(burst)), bytes, cost }
+    }
+
+    #[cold]
+    fn leave_line(&mut self, place: Place) {
+        let back = self.refund(place.bytes);
+        self.shared.adjust(0, back);
+    }
+}
+
+impl Policy for TokenBucket {
+    fn largest(&self) -> u32 {
+        self.shared.largest
+    }
+
+    #[inline]
+    fn admit(&mut self, ask: &Ask, now: Nanos) -> Admission {
+        let bytes = ask.cost.bytes;
+        let place = match self.place.take() {
+            None => self.line_up(bytes, now),
+            Some(place) if place.bytes == bytes => place,
+            Some(place) => self.exchange(place, bytes),
+        };
+        let wait = place.start.saturating_sub(now);
+        if wait == 0 || wait > self.shared.furthest {
+            return Admission::Granted(Grant::default());
+        }
+        self.place = Some(place);
+        Admission::At(place.start)
+    }
+
+    #[inline]
+    fn release(&mut self, done: &Done, _grant: Grant, _now: Nanos) {
+        if done.outcome == Outcome::Withdrawn {
+            let back = self.refund(done.cost.bytes);
+            self.shared.adjust(0, back);
+        }
+    }
+
+    #[inline]
+    fn rest(&mut self) {
+        if let Some(place) = self.place.take() {
+            self.leave_line(place);
+        }
+    }
+}
+
+impl Drop for TokenBucket {
+    fn drop(&mut self) {
+        self.rest();
+    }
+}
+
+fn tariff(pace: Pace) -> Result<Tariff, ConfigError> {
+    let (what, value, most, unit, advice, tariff) = match pace {
+        Pace::Rate(rate) => (
+            "the rate of the token bucket",
+            rate,
+            FASTEST,
+            "bytes a second",
+            "set what the network carries, or take the policy \"none\"",
+            Tariff { per_io: 0, per_byte: SECOND, fraction: rate },
+        ),
+        Pace::Period(period) => (
+            "the period of the token bucket",
+            period,
+            LONGEST_PERIOD,
+            "ns",
+            "it is the time from one I/O to the next on the whole target; for none take the policy \
+             \"none\"",
+            Tariff { per_io: period, per_byte: 0, fraction: 1 },
+        ),
+    };
+    if (1..=most).contains(&value) {
+        return Ok(tariff);
+    }
+    Err(ConfigError::OutOfRange { what, value, least: 1, most, unit, advice })
+}
+
+/// The time that a burst of bytes, or of I/Os, is worth.
+fn burst_time(pace: Pace, burst: u64) -> Result<Nanos, ConfigError> {
+    let (each, fraction, unit) = match pace {
+        Pace::Rate(rate) => (SECOND, rate, "bytes"),
+        Pace::Period(period) => (period, 1, "I/Os"),
+    };
+    let most = u128::from(LONGEST_BURST) * u128::from(fraction) / u128::from(each);
+    let most = u64::try_from(most).unwrap_or(u64::MAX);
+    if (1..=most).contains(&burst) {
+        let time = (u128::from(burst) * u128::from(each)).div_ceil(u128::from(fraction));
+        return Ok(u64::try_from(time).unwrap_or(LONGEST_BURST));
+    }
+    Err(ConfigError::OutOfRange {
+        what: "the burst of the token bucket",
+        value: burst,
+        least: 1,
+        most,
+        unit,
+        advice: "leave it out for one largest I/O a core",
+    })
+}
+
+#[cfg(test)]
+mod tests;

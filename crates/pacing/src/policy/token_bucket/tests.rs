@@ -1,0 +1,302 @@
+//! The bucket by itself: its rate, its turns and its clocks.
+#![cfg(not(loom))]
+
+use super::*;
+use crate::{Cost, PolicyConfig, Shared};
+use proptest::prelude::*;
+
+const LARGEST: u32 = 1 << 20;
+const HOUR: Nanos = 3600 * SECOND;
+
+fn bucket(pace: Pace, burst: Option<u64>, cores: usize) -> Vec<TokenBucket> {
+    let config = TokenBucketConfig { pace, burst, budget: None };
+    let shared = SharedTokens::new(&config, Machine { cores, largest: LARGEST }).unwrap();
+    (0..cores).map(|_| shared.core()).collect()
+}
+
+fn ask(bytes: u32) -> Ask {
+    Ask { cost: Cost::data(bytes), device: 0, urgency: 0, small: false }
+}
+
+fn withdrawn(bytes: u32) -> Done {
+    let outcome = Outcome::Withdrawn;
+    Done { cost: Cost::data(bytes), device: 0, outcome, started: 0, landed: None }
+}
+
+fn starts(core: &mut TokenBucket, bytes: u32, now: Nanos) -> bool {
+    matches!(core.admit(&ask(bytes), now), Admission::Granted(_))
+}
+
+/// Any rate from 1 B/s to 100 GB/s, round or not.
+fn a_rate() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        (0u32..=11).prop_map(|power| 10u64.pow(power)),
+        (0u32..37, any::<u64>()).prop_map(|(bits, low)| (1 << bits) + low % (1 << bits)),
+        Just(99_999_999_977),
+    ]
+    .prop_map(|rate| rate.min(100_000_000_000))
+}
+
+fn a_pace() -> impl Strategy<Value = Pace> {
+    prop_oneof![3 => a_rate().prop_map(Pace::Rate), 1 => (1u64..100_000).prop_map(Pace::Period)]
+}
+
+/// What an I/O is worth in fractions of a ns, by plain arithmetic.
+fn worth(pace: Pace, bytes: u32) -> u128 {
+    match pace {
+        Pace::Rate(_) => u128::from(bytes) * u128::from(SECOND),
+        Pace::Period(period) => period.into(),
+    }
+}
+
+fn fraction(pace: Pace) -> u128 {
+    match pace {
+        Pace::Rate(rate) => rate.into(),
+        Pace::Period(_) => 1,
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Cores that always have something waiting, and look when they are told to, start exactly the
+    /// rate, from the first I/O to the last: never more than the stated bound above it, never more
+    /// than that below it, however long it goes on. And nobody waits longer than stated.
+    #[test]
+    fn the_long_run_rate_is_exact_and_nobody_waits_longer_than_stated(
+        pace in a_pace(),
+        burst in prop::option::of(1u64..1 << 30),
+        cores in 1usize..7,
+        sizes in prop::collection::vec(1..=LARGEST, 1..40),
+        since in 0..u64::MAX / 4,
+        count in 100usize..3000,
+    ) {
+        // The longest burst there may be is worth decades.
+        let burst = burst.filter(|burst| burst_time(pace, *burst).is_ok());
+        let mut bucket = bucket(pace, burst, cores);
+        let shared = Arc::clone(&bucket[0].shared);
+        let parts = fraction(pace);
+        let line = worth(pace, LARGEST) * bucket.len() as u128;
+        let longest_wait = u64::try_from(line / parts).unwrap_or(u64::MAX).saturating_add(8);
+        let mut sized = sizes.iter().cycle();
+        // When each core is to look, since when it waits, and for what.
+        let mut cores: Vec<_> = (0..cores).map(|_| (since, since, *sized.next().unwrap())).collect();
+        let mut started = 0u128;
+        for _ in 0..count {
+            let at = (0..cores.len()).min_by_key(|core| cores[*core].0).unwrap();
+            let (now, asked, bytes) = cores[at];
+            match bucket[at].admit(&ask(bytes), now) {
+                Admission::Granted(_) => {
+                    started += worth(pace, bytes);
+                    prop_assert!(now - asked <= longest_wait, "{} ns", now - asked);
+                    cores[at] = (now, now, *sized.next().unwrap());
+                }
+                Admission::At(when) => {
+                    prop_assert!(when > now);
+                    cores[at].0 = when;
+                }
+                other => prop_assert!(false, "{other:?}"),
+            }
+            let earned = u128::from(now - since) * parts;
+            let full = u128::from(shared.burst) * parts;
+            prop_assert!(started <= earned + full + line, "too fast");
+            prop_assert!(started + line + parts * 8 >= earned, "too slow");
+        }
+    }
+
+    /// The same with cores that look late, change their minds and get their I/O withdrawn: not
+    /// more than the bound, and what was taken back is neither lost nor there twice.
+    #[test]
+    fn what_is_not_used_goes_back(
+        pace in a_pace(),
+        cores in 1usize..5,
+        steps in prop::collection::vec((0usize..8, 0u8..10, 1..=LARGEST), 1..400),
+        since in 0..u64::MAX / 4,
+    ) {
+        let mut bucket = bucket(pace, None, cores);
+        let shared = Arc::clone(&bucket[0].shared);
+        let parts = fraction(pace);
+        let line = worth(pace, LARGEST) * cores as u128;
+        let longest = shared.tariff.price(LARGEST).whole;
+        let (mut now, mut started) = (since, 0u128);
+        for (core, what, bytes) in steps {
+            let core = &mut bucket[core % cores];
+            match what {
+                0 => core.rest(),
+                1 => now += longest / 3,
+                2 if starts(core, bytes, now) => {
+                    let before = shared.level.0.load(Ordering::Relaxed);
+                    core.release(&withdrawn(bytes), Grant::default(), now);
+                    let back = before - shared.level.0.load(Ordering::Relaxed);
+                    let price = shared.tariff.price(bytes);
+                    prop_assert!((price.whole..=price.whole + 1).contains(&back));
+                }
+                2 => {}
+                _ if starts(core, bytes, now) => started += worth(pace, bytes),
+                _ => {}
+            }
+            let earned = u128::from(now - since) * parts;
+            prop_assert!(started <= earned + u128::from(shared.burst) * parts + line);
+        }
+        for core in &mut bucket {
+            core.rest();
+        }
+        // All is back but what was started: of that the level is ahead of a full bucket at most,
+        // and a quiet time later the burst is there.
+        let level = shared.level.0.load(Ordering::Relaxed);
+        let ahead = u128::from(level.saturating_sub(since));
+        let whole_of_each = cores as u128;
+        prop_assert!(ahead <= u128::from(now - since) + started / parts + whole_of_each);
+        now = now.max(level);
+        let mut at_once = 0u128;
+        while starts(&mut bucket[0], LARGEST, now) {
+            at_once += worth(pace, LARGEST);
+            prop_assert!(at_once <= line);
+        }
+        prop_assert_eq!(at_once, line);
+    }
+
+    /// Whatever the clock does, an I/O starts when the clock has gone on by what is in line; and
+    /// no jump is worth more than the burst and one I/O a core.
+    #[test]
+    fn clocks_may_stand_still_and_jump(
+        pace in a_pace(),
+        cores in 1usize..5,
+        jumps in prop::collection::vec(prop_oneof![Just(0i64), -3600i64..3600, -10i64..10], 1..20),
+    ) {
+        let mut bucket = bucket(pace, None, cores);
+        let shared = Arc::clone(&bucket[0].shared);
+        let mut now = 1000 * HOUR;
+        for seconds in jumps {
+            now = now.saturating_add_signed(seconds * 1_000_000_000);
+            // It stands still: each core starts what it may, and that ends.
+            let mut started = 0;
+            for core in &mut bucket {
+                while starts(core, LARGEST, now) {
+                    started += 1;
+                    prop_assert!(started <= 2 * cores + 1, "a flood");
+                }
+            }
+            // It goes on: everybody's turn comes, within what can be in line.
+            let later = now.saturating_add(shared.furthest);
+            for core in &mut bucket {
+                if let Admission::At(when) = core.admit(&ask(LARGEST), now) {
+                    prop_assert!(when > now && when <= later);
+                    prop_assert!(starts(core, LARGEST, when));
+                    now = when;
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn the_burst_starts_at_once_and_not_one_more() {
+    // One largest I/O a core, if nothing is said.
+    for (burst, at_once) in [(None, 4), (Some(7 * u64::from(LARGEST)), 7)] {
+        let mut bucket = bucket(Pace::Rate(1 << 30), burst, 4);
+        for now in [0, HOUR] {
+            let started = (0..20).filter(|_| starts(&mut bucket[0], LARGEST, now)).count();
+            assert_eq!(started, at_once);
+            bucket[0].rest();
+        }
+    }
+    let mut bucket = bucket(Pace::Period(6000), Some(1), 4);
+    assert!(starts(&mut bucket[0], 4096, 0));
+    assert_eq!(bucket[0].admit(&ask(4096), 0), Admission::At(6000));
+    assert!(starts(&mut bucket[0], 4096, 6000));
+}
+
+/// An I/O larger than the burst waits for a full bucket, starts, and leaves a debt.
+#[test]
+fn an_io_larger_than_the_burst_starts_and_is_paid_for() {
+    let mut bucket = bucket(Pace::Rate(1_000_000_000), Some(1000), 1);
+    let core = &mut bucket[0];
+    assert!(starts(core, 10_000, HOUR));
+    // 9000 bytes of debt, then a full bucket again.
+    assert_eq!(core.admit(&ask(10_000), HOUR), Admission::At(HOUR + 10_000));
+    assert!(starts(core, 10_000, HOUR + 10_000));
+    assert_eq!(core.admit(&ask(500), HOUR + 10_000), Admission::At(HOUR + 19_500));
+    assert_eq!(core.largest(), LARGEST);
+}
+
+/// Cores take turns by the I/O, even if one of them always asks first and for more.
+#[test]
+fn cores_are_served_in_the_order_in_which_they_ask() {
+    let mut bucket = bucket(Pace::Rate(1_000_000_000), Some(1), 3);
+    let sizes = [LARGEST, 4096, 512];
+    let mut started = [0; 3];
+    let mut now = 0;
+    for _ in 0..300 {
+        let mut next = u64::MAX;
+        for core in 0..3 {
+            loop {
+                match bucket[core].admit(&ask(sizes[core]), now) {
+                    Admission::Granted(_) => started[core] += 1,
+                    Admission::At(when) => break next = next.min(when),
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+        now = next;
+    }
+    // The very first I/O of all finds nobody in line.
+    assert!(started.iter().max().unwrap() - started.iter().min().unwrap() <= 2, "{started:?}");
+}
+
+/// Another command takes the place of the first in line: it keeps the place and pays its own price.
+#[test]
+fn a_place_in_line_can_change_its_io() {
+    let mut bucket = bucket(Pace::Rate(1_000_000_000), Some(100), 2);
+    let [one, two] = &mut bucket[..] else { unreachable!() };
+    assert!(starts(one, 100, 0));
+    assert_eq!(one.admit(&ask(100), 0), Admission::At(100));
+    assert_eq!(two.admit(&ask(100), 0), Admission::At(200));
+    assert_eq!(one.admit(&ask(60), 0), Admission::At(60));
+    assert_eq!(one.admit(&ask(100), 0), Admission::At(100));
+    assert_eq!(one.admit(&ask(5000), 0), Admission::At(100));
+    assert_eq!(two.admit(&ask(100), 0), Admission::At(200));
+    one.rest();
+    assert_eq!(one.shared.level.0.load(Ordering::Relaxed), 200);
+    drop(bucket);
+}
+
+#[test]
+fn a_core_that_goes_away_leaves_the_line() {
+    let mut bucket = bucket(Pace::Period(1000), Some(1), 2);
+    assert!(starts(&mut bucket[0], 1, 0));
+    assert_eq!(bucket[1].admit(&ask(1), 0), Admission::At(1000));
+    drop(bucket.pop());
+    assert_eq!(bucket[0].admit(&ask(1), 0), Admission::At(1000));
+}
+
+#[test]
+fn what_means_nothing_is_refused() {
+    let machine = Machine { cores: 4, largest: LARGEST };
+    let new = |pace, burst, budget| {
+        Shared::new(&PolicyConfig::TokenBucket(TokenBucketConfig { pace, burst, budget }), machine)
+    };
+    let refused = [
+        (Pace::Rate(0), None, None, "rate of the token bucket is 0 bytes a second"),
+        (Pace::Rate(u64::MAX), None, None, "allowed are 1 to 1000000000000000 bytes a second"),
+        (Pace::Period(0), None, None, "period of the token bucket is 0 ns"),
+        (Pace::Period(u64::MAX), None, None, "allowed are 1 to 86400000000000 ns"),
+        (Pace::Rate(1 << 30), Some(0), None, "burst of the token bucket is 0 bytes"),
+        (Pace::Rate(1), Some(u64::MAX), None, "leave it out"),
+        (Pace::Period(6000), Some(u64::MAX), None, "I/Os"),
+        (Pace::Rate(1), None, Some(u64::from(LARGEST) - 1), "raise the budget"),
+    ];
+    for (pace, burst, budget, words) in refused {
+        let text = new(pace, burst, budget).unwrap_err().to_string();
+        assert!(text.contains(words), "{text}");
+    }
+    // The ends of what is allowed.
+    for pace in [Pace::Rate(1), Pace::Rate(FASTEST), Pace::Period(1), Pace::Period(LONGEST_PERIOD)]
+    {
+        new(pace, None, None).unwrap();
+        new(pace, Some(1), Some(LARGEST.into())).unwrap();
+    }
+    let shared = new(Pace::Period(6000), None, Some(1 << 30)).unwrap();
+    assert_eq!(shared.snapshot().period, Some(6000));
+    assert_eq!(shared.snapshot().budget, Some(1 << 30));
+}
