@@ -112,14 +112,22 @@ impl Lab {
     }
 
     /// What the link or a machine with an endless cache and no pacing carries, whichever is less,
-    /// in Gb/s.
+    /// in Gb/s. For loads of one direction.
     pub(super) fn ceiling(
         &self,
         platform: &Platform,
         scenario: &Scenario,
     ) -> Result<f64, SuiteError> {
-        let endless = self.reference_run(platform, &scenario.clone().endless())?;
-        Ok(endless.min(platform.link_gbps()))
+        Ok(self.endless(platform, scenario)?.min(platform.link_gbps()))
+    }
+
+    /// What a machine with an endless cache and no pacing carries, in Gb/s.
+    pub(super) fn endless(
+        &self,
+        platform: &Platform,
+        scenario: &Scenario,
+    ) -> Result<f64, SuiteError> {
+        self.reference_run(platform, &scenario.clone().endless())
     }
 
     /// Bandwidth of a reference in Gb/s: the scenario's own pacing for the times of a reference.
@@ -188,13 +196,13 @@ impl Lab {
         platform: &Platform,
         scenario: &Scenario,
     ) -> Result<Reference, SuiteError> {
-        let ceiling = self.ceiling(platform, scenario)?;
+        let ceiling = self.endless(platform, scenario)?;
         let base = self.as_reference(scenario).credit(1);
         self.remember(platform, "best static", &base, || {
             let largest = largest(scenario);
             let most = u64::from(offered(scenario)) * u64::from(largest);
             let mut best = Reference { gbps: 0.0, budget: 0 };
-            let mut attempt = |budget: u64, best: &mut Reference| -> Result<bool, SuiteError> {
+            let attempt = |budget: u64, best: &mut Reference| -> Result<bool, SuiteError> {
                 let policy = PolicyConfig::BufferCredit { budget };
                 let gbps = self.run(platform, &base.clone().paced(policy))?.total.gbps;
                 if gbps > best.gbps {

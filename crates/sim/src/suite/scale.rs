@@ -1,6 +1,115 @@
-use super::Case;
+//! The same machine in other units.
+
 use super::lab::Lab;
-pub(super) const ABOUT: &str = "";
-pub(super) fn cases(_: &Lab) -> Vec<Case> {
-    Vec::new()
+use super::verdict::Verdict;
+use super::{Case, Family, SuiteError};
+use crate::platform::Platform;
+use crate::scenario::{Nanos, Scenario};
+use crate::setups::{self, BLOCK};
+
+pub(super) const ABOUT: &str = "Everything scaled by 1/4, 1/2, 1, 2 and 4, normalised results within \
+    3 % of each other. Three readings. `bytes`: cache, blocks and all times by the factor, so that rates \
+    stay. `faster`: rates by the factor and all times by its inverse. Both are the same machine in \
+    other units, and the share of the link is compared. `literal`: link, drive and memory rates, \
+    cache and the latencies of network and drives by the factor at the same block size: another machine, where \
+    the share of its own best static setting is compared.";
+
+const FACTORS: [f64; 5] = [0.25, 0.5, 1.0, 2.0, 4.0];
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reading {
+    Bytes,
+    Faster,
+    Literal,
+}
+
+pub(super) fn cases(lab: &Lab) -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (name, platform) in lab.platforms() {
+        for (kind, reading) in
+            [("bytes", Reading::Bytes), ("faster", Reading::Faster), ("literal", Reading::Literal)]
+        {
+            for &depth in lab.pick(&[64, 256, 2048][..], &[256]) {
+                let platform = platform.clone();
+                let name = format!("{name} {kind}, qd {depth}");
+                cases.push(Case::new(Family::Scale, name, move |lab| {
+                    judge(lab, &platform, depth, reading)
+                }));
+            }
+        }
+    }
+    cases
+}
+
+/// The figures are those of the run with the least share.
+fn judge(
+    lab: &Lab,
+    platform: &Platform,
+    depth: u32,
+    reading: Reading,
+) -> Result<Verdict, SuiteError> {
+    let mut verdict: Option<Verdict> = None;
+    let mut most: f64 = 0.0;
+    for factor in FACTORS {
+        let mut next = attempt(lab, platform, depth, reading, factor)?;
+        most = most.max(next.percent());
+        verdict = match verdict {
+            Some(mut least) if least.percent() <= next.percent() => {
+                least.violations.append(&mut next.violations);
+                Some(least)
+            }
+            before => {
+                next.violations.extend(before.into_iter().flat_map(|least| least.violations));
+                Some(next)
+            }
+        };
+    }
+    let mut verdict = verdict.unwrap_or_default();
+    let apart = most - verdict.percent();
+    verdict.at_most("% apart", apart, 3.0);
+    Ok(verdict)
+}
+
+fn attempt(
+    lab: &Lab,
+    platform: &Platform,
+    depth: u32,
+    reading: Reading,
+    factor: f64,
+) -> Result<Verdict, SuiteError> {
+    let scenario = Scenario::reads(setups::drives(16), depth);
+    let (machine, scenario, stretch) = match reading {
+        Reading::Bytes => {
+            let scenario = scenario.blocks(times_u32(BLOCK, factor));
+            (platform.scaled(1.0, factor, factor), scenario, factor)
+        }
+        Reading::Faster => (platform.scaled(factor, 1.0, 1.0 / factor), scenario, 1.0 / factor),
+        Reading::Literal => {
+            // What a core takes for a command is work, not a latency.
+            let Platform { turn_us, step_us, waiting_ns, .. } = *platform;
+            let scaled = platform.scaled(factor, factor, factor);
+            (Platform { turn_us, step_us, waiting_ns, ..scaled }, scenario, 1.0)
+        }
+    };
+    let under_test = lab.under_test(&scenario);
+    let mut under_test = under_test
+        .clone()
+        .lasting(times(under_test.warm_up, stretch), times(under_test.time, stretch));
+    under_test.sample = times(under_test.sample, stretch);
+    let outcome = lab.run(&machine, &under_test)?;
+    let reference = match reading {
+        Reading::Literal => lab.best_static(&machine, &scenario)?.gbps,
+        _ => machine.link_gbps(),
+    };
+    Ok(Verdict::of(&outcome, reference))
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "times up to some hours fit")]
+fn times(time: Nanos, factor: f64) -> Nanos {
+    (time as f64 * factor).round() as Nanos
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "block sizes times at most 4 fit")]
+fn times_u32(bytes: u32, factor: f64) -> u32 {
+    (f64::from(bytes) * factor).round() as u32
 }

@@ -1,6 +1,66 @@
-use super::Case;
+//! Small commands among large ones.
+
 use super::lab::Lab;
-pub(super) const ABOUT: &str = "";
-pub(super) fn cases(_: &Lab) -> Vec<Case> {
-    Vec::new()
+use super::verdict::Verdict;
+use super::{Case, Family};
+use crate::outcome::{Outcome, Quantiles};
+use crate::platform::Platform;
+use crate::scenario::Scenario;
+use crate::setups::{self, BLOCK};
+
+pub(super) const ABOUT: &str = "One stream of 80 % 128 KiB and 20 % 4 KiB reads on 16 drives, from \
+    one host or both: p99 of the small ones, from arrival at the target to the end of their sending, at \
+    most what it is at depth 1 with small ones alone, + 150 us; the total at least 99 % of the smaller \
+    of the link and what the same stream reaches unpaced with an endless cache.";
+
+const SMALL: u32 = 4096;
+
+pub(super) fn cases(lab: &Lab) -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (name, platform) in lab.platforms() {
+        for hosts in [1, 2] {
+            for &depth in lab.pick(&[64, 256, 1024, 2048][..], &[256, 2048]) {
+                let mut scenario = Scenario::reads(setups::drives(16), depth);
+                scenario.hosts = hosts;
+                scenario.jobs[0].blocks = vec![(BLOCK, 0.8), (SMALL, 0.2)];
+                cases.push(case(format!("{name} {hosts} hosts, qd {depth}"), platform, scenario));
+            }
+        }
+    }
+    cases
+}
+
+fn case(name: String, platform: &Platform, scenario: Scenario) -> Case {
+    let platform = platform.clone();
+    Case::new(Family::Small, name, move |lab| {
+        let outcome = lab.try_policy(&platform, &scenario)?;
+        let ports = scenario.hosts.min(platform.ports);
+        let link = f64::from(ports) * platform.port_gbps;
+        let reference = lab.ceiling(&platform, &scenario)?.min(link);
+        let mut verdict = Verdict::of(&outcome, reference);
+        verdict.share(99.0);
+        let alone = lab.try_policy(&platform, &unloaded(&scenario))?;
+        verdict.also(&alone);
+        let bound = in_us(of_small(&alone).p99) + 150.0;
+        verdict.at_most("small p99 us", in_us(of_small(&outcome).p99), bound);
+        Ok(verdict)
+    })
+}
+
+/// Small commands one at a time.
+fn unloaded(scenario: &Scenario) -> Scenario {
+    let mut scenario = scenario.clone().blocks(SMALL);
+    for job in &mut scenario.jobs {
+        job.queue_depth = 1;
+    }
+    scenario
+}
+
+fn of_small(outcome: &Outcome) -> Quantiles {
+    let small = outcome.sizes.iter().find(|(bytes, _)| *bytes == SMALL);
+    small.map_or(Quantiles::default(), |(_, figures)| figures.at_target)
+}
+
+fn in_us(ns: u64) -> f64 {
+    ns as f64 / 1000.0
 }
