@@ -51,6 +51,22 @@ fn all_reads_of_a_queue_wait_together_and_come_at_their_time() {
 }
 
 #[test]
+fn a_sleeping_reactor_wakes_for_a_late_command_and_not_before_it_is_due() {
+    let mut rig = Rig::new(None);
+    let host = rig.connect_io();
+    rig.slow(READ, WRITE);
+    for cid in 0..5 {
+        rig.join_real_time();
+        host.read(cid, 0, 4 * KIB);
+        rig.turns_now();
+        rig.sleep();
+        rig.join_real_time();
+        assert_eq!(host.statuses(), [(cid, Status::SUCCESS)], "woken before it is due");
+    }
+    rig.finish([host]);
+}
+
+#[test]
 fn a_failed_command_is_late_like_any() {
     let mut rig = Rig::new(None);
     let host = rig.connect_io();

@@ -2,7 +2,8 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
-use std::sync::Arc;
+use std::sync::mpsc::RecvTimeoutError;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use nvmeof_core::block::fault::{FaultControl, FaultDevice, FaultPlan};
@@ -23,6 +24,7 @@ use nvmeof_wire::zerocopy::IntoBytes;
 use nvmeof_wire::{Nqn, Sgl, Sqe, Status};
 use tokio::sync::oneshot;
 
+use super::super::super::clock;
 use super::super::mailbox::{Counts, Message, Sender, mailbox};
 use super::super::{Load, Plan, Reactor};
 
@@ -144,6 +146,26 @@ impl Rig {
     /// Nanoseconds until the reactor would wake by itself.
     pub(super) fn due_in(&self) -> Option<u64> {
         self.reactor.next_due().map(|at| at - self.now)
+    }
+
+    /// Goes on with the time that it is.
+    pub(super) fn join_real_time(&mut self) {
+        self.turn_after(clock::now() - self.now);
+    }
+
+    /// Sleeps as a reactor does until something wakes it; fails if nothing does.
+    pub(super) fn sleep(&mut self) {
+        self.reactor.next_tick = u64::MAX;
+        let (sender, (over, guard)) = (self.sender.clone(), mpsc::channel::<()>());
+        let guard = std::thread::spawn(move || {
+            if guard.recv_timeout(Duration::from_secs(60)) == Err(RecvTimeoutError::Timeout) {
+                sender.wake();
+            }
+        });
+        self.reactor.sleep(self.now);
+        assert!(!self.reactor.mailbox.rung(), "it overslept");
+        drop(over);
+        guard.join().unwrap();
     }
 
     /// Makes the device slower by so much for reads and for all else.
