@@ -1,5 +1,5 @@
-//! Everything a person types in this repository: `cargo xtask run`, `test`, `vm`, `bench`, `fuzz`
-//! and `ci`.
+//! Everything a person types in this repository: `cargo xtask run`, `test`, `vm`, `sweep`, `bench`,
+//! `fuzz` and `ci`.
 //!
 //! The commands shell out to the tools a Debian or Ubuntu machine has (apt, dpkg, xz, QEMU), so that
 //! this crate itself builds in seconds.
@@ -10,6 +10,7 @@ mod ci;
 mod fuzz;
 mod run;
 mod setup;
+mod sweep;
 mod test;
 mod vm;
 mod workspace;
@@ -38,6 +39,8 @@ enum Command {
     Test(test::Args),
     /// Boot a QEMU machine in which Debian's kernel is the NVMe-oF host of our target
     Vm(vm::Args),
+    /// Run a plan's points, in the simulator for now, and report
+    Sweep(sweep::Args),
     /// Measure the target end to end
     Bench(bench::Args),
     /// Run the fuzz targets on what a peer may send
@@ -51,6 +54,7 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(&args),
         Command::Test(args) => test::run(&args),
         Command::Vm(args) => vm::run(&args),
+        Command::Sweep(args) => sweep::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Fuzz(args) => fuzz::run(&args),
         Command::Ci(args) => ci::run(&args),

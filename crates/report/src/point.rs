@@ -26,6 +26,8 @@ pub struct Point {
     pub fingerprint: String,
     /// Everything random follows from it.
     pub seed: u64,
+    /// Time measured, in seconds.
+    pub measured_s: f64,
     /// The load and the target, as the columns of the CSV name them.
     pub setting: Setting,
     /// All hosts together.
@@ -56,6 +58,9 @@ pub struct Point {
     pub budget_bytes: Option<f64>,
     /// The pacer's period per I/O in us, mean over the samples.
     pub period_us: Option<f64>,
+    /// Queues that had commands and never got to run one, if that is known.
+    #[serde(default)]
+    pub starved_queues: Option<u32>,
     /// Time series, a sample every 100 ms unless the plan asks for finer ones.
     pub series: Vec<Sample>,
     /// What went wrong in the run; its figures are not to be trusted then.
@@ -280,6 +285,7 @@ pub(crate) mod tests {
             policy: policy.into(),
             fingerprint: "00".into(),
             seed: 1,
+            measured_s: 1.0,
             setting: Setting {
                 devices: "nvme16".into(),
                 initiator: "fio+SPDK".into(),
@@ -312,6 +318,7 @@ pub(crate) mod tests {
             in_flight_mib: Some(7.375),
             budget_bytes: Some(12_582_912.0),
             period_us: None,
+            starved_queues: Some(0),
             series: vec![
                 Sample { t: 0.1, gbps: 184.7, hit_pct: Some(99.0), ..Sample::default() },
                 Sample { t: 0.2, gbps: 184.9, hit_pct: Some(99.2), ..Sample::default() },

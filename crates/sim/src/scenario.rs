@@ -116,7 +116,10 @@ pub enum Trouble {
 
 impl Scenario {
     /// That it can be run.
-    pub(crate) fn check(&self) -> Result<(), String> {
+    ///
+    /// # Errors
+    /// Says what cannot be, and what can.
+    pub fn check(&self) -> Result<(), String> {
         let positive = [
             ("time", self.time > 0),
             ("hosts", self.hosts > 0),

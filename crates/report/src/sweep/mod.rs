@@ -15,7 +15,7 @@ use crate::plot::{Axis, Plot, Series, Shape};
 use crate::point::{Point, Where};
 
 use layout::Layout;
-pub use tables::table;
+pub use tables::{brief_table, table};
 
 /// Points of one plot over time; more would hide each other.
 const TIMES_A_PLOT: usize = 8;
@@ -29,10 +29,10 @@ pub fn heading(points: &[Point]) -> String {
     format!("{}: {}", plans.join(", "), provenance(points))
 }
 
-/// The table under its heading, as Markdown that reads as well in a terminal.
+/// The brief table under its heading, as Markdown that reads as well in a terminal.
 #[must_use]
 pub fn markdown(points: &[Point]) -> String {
-    format!("{}\n\n{}", heading(points), table(points).markdown())
+    format!("{}\n\n{}", heading(points), brief_table(points).markdown())
 }
 
 /// A plot for each figure that these points have.

@@ -15,50 +15,72 @@ pub(super) const PARTS: &[(&str, PartsOf)] = &[
     ("By block size", |point| &point.sizes),
 ];
 
-/// One row a point: what varied, then what was measured, with the prototype's own columns first.
+/// A figure of a point as a column.
+struct Figure {
+    name: &'static str,
+    unit: &'static str,
+    /// Digits after the point.
+    decimals: usize,
+    /// The prototype's tables have it.
+    brief: bool,
+    of: fn(&Point) -> Option<f64>,
+}
+
+const fn figure(
+    name: &'static str,
+    unit: &'static str,
+    decimals: usize,
+    brief: bool,
+    of: fn(&Point) -> Option<f64>,
+) -> Figure {
+    Figure { name, unit, decimals, brief, of }
+}
+
+const FIGURES: &[Figure] = &[
+    figure("kIOPS", "", 1, true, |point| Some(point.total.kiops)),
+    figure("bandwidth", "Gb/s", 1, true, |point| Some(point.total.gbps)),
+    figure("wire", "Gb/s", 1, true, |point| point.wire_gbps),
+    figure("latency", "us", 1, true, |point| Some(point.total.latency_us.mean)),
+    figure("p50", "us", 1, false, |point| Some(point.total.latency_us.p50)),
+    figure("p99", "us", 1, true, |point| Some(point.total.latency_us.p99)),
+    figure("p99.9", "us", 1, false, |point| Some(point.total.latency_us.p99_9)),
+    figure("stddev", "Gb/s", 2, true, |point| point.stddev_gbps),
+    figure("LLC hit", "%", 1, true, |point| point.hit_pct),
+    figure("buffers", "", 1, true, |point| point.buffers_mean),
+    // More than 2^32 commands do not fit a machine.
+    figure("most buffers", "", 0, false, |point| {
+        point.buffers_max.and_then(|most| u32::try_from(most).ok()).map(f64::from)
+    }),
+    figure("in flight", "MiB", 1, true, |point| point.in_flight_mib),
+    figure("budget", "MiB", 1, false, |point| point.budget_bytes.map(|bytes| bytes / MIB)),
+    figure("period", "us", 3, true, |point| point.period_us),
+    figure("Jain", "", 3, true, |point| point.fairness),
+    figure("starved", "", 0, false, |point| point.starved_queues.map(f64::from)),
+];
+
+/// One row a point: what varied, then everything that was measured.
 #[must_use]
 pub fn table(points: &[Point]) -> Table {
+    columns(points, |_| true)
+}
+
+/// The same with the columns of the prototype's tables, to fit a terminal.
+#[must_use]
+pub fn brief_table(points: &[Point]) -> Table {
+    columns(points, |figure| figure.brief)
+}
+
+/// What nobody has is left out.
+fn columns(points: &[Point], wanted: impl Fn(&Figure) -> bool) -> Table {
     let keys = keys(points);
+    let known = |figure: &&Figure| points.iter().any(|point| (figure.of)(point).is_some());
+    let figures: Vec<_> = FIGURES.iter().filter(|figure| wanted(figure)).filter(known).collect();
     let mut columns = leading(points, &keys);
-    let numbers = [
-        ("kIOPS", ""),
-        ("bandwidth", "Gb/s"),
-        ("wire", "Gb/s"),
-        ("latency", "us"),
-        ("p50", "us"),
-        ("p99", "us"),
-        ("p99.9", "us"),
-        ("stddev", "Gb/s"),
-        ("LLC hit", "%"),
-        ("buffers", ""),
-        ("most", ""),
-        ("in flight", "MiB"),
-        ("budget", "MiB"),
-        ("period", "us"),
-        ("Jain", ""),
-    ];
-    columns.extend(numbers.map(|(name, unit)| Column::numbers(name, unit)));
+    columns.extend(figures.iter().map(|figure| Column::numbers(figure.name, figure.unit)));
     let mut table = Table::new(columns);
     for point in points {
         let mut row = lead(points, point, &keys);
-        let latency = &point.total.latency_us;
-        row.extend([
-            fixed(Some(point.total.kiops), 1),
-            fixed(Some(point.total.gbps), 1),
-            fixed(point.wire_gbps, 1),
-            fixed(Some(latency.mean), 1),
-            fixed(Some(latency.p50), 1),
-            fixed(Some(latency.p99), 1),
-            fixed(Some(latency.p99_9), 1),
-            fixed(point.stddev_gbps, 2),
-            fixed(point.hit_pct, 1),
-            fixed(point.buffers_mean, 1),
-            point.buffers_max.map_or_else(String::new, |most| most.to_string()),
-            fixed(point.in_flight_mib, 1),
-            fixed(point.budget_bytes.map(|bytes| bytes / MIB), 1),
-            fixed(point.period_us, 3),
-            fixed(point.fairness, 3),
-        ]);
+        row.extend(figures.iter().map(|figure| fixed((figure.of)(point), figure.decimals)));
         table.push(row);
     }
     table
@@ -171,7 +193,8 @@ mod tests {
 
     #[test]
     fn what_varied_leads_and_units_stand_in_the_head() {
-        let text = table(&[point(64, "none"), point(1024, "none")]).markdown();
+        let points = [point(64, "none"), point(1024, "none")];
+        let text = table(&points).markdown();
         let lines: Vec<_> = text.lines().collect();
         assert!(
             lines[0].starts_with("| policy | queue-depth | kIOPS | bandwidth Gb/s |"),
@@ -183,6 +206,9 @@ mod tests {
         );
         assert!(lines[2].contains("12.0"), "the budget in MiB: {text}");
         assert_eq!(lines.len(), 4);
+        assert!(!lines[0].contains("period"), "nobody has one: {text}");
+        let brief = brief_table(&points).markdown();
+        assert!(brief.contains("LLC hit %") && !brief.contains("p99.9"), "{brief}");
     }
 
     #[test]

@@ -1,0 +1,43 @@
+//! Where a sweep runs: one file a place, behind [`Place`].
+
+pub(super) mod sim;
+
+use anyhow::Result;
+use nvmeof_report::Point;
+
+use super::plan::{Plan, Planned};
+use super::setup::Setup;
+
+/// Somewhere to run points.
+pub(super) trait Place: Sync {
+    /// Whether a point can run here at all; asked of all points before the first one runs.
+    fn check(&self, point: &Planned) -> Result<()>;
+
+    /// A text that changes whenever the figures of this point here may change.
+    fn fingerprint(&self, setup: &Setup, seed: u64) -> String;
+
+    /// Runs a point once.
+    fn run(&self, run: &Run<'_>) -> Result<Point>;
+
+    /// Points that may run at once.
+    fn at_once(&self) -> usize;
+}
+
+/// One run of one point.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Run<'a> {
+    /// The plan it is of.
+    pub(super) plan: &'a Plan,
+    /// The point.
+    pub(super) point: &'a Planned,
+    /// From 1.
+    pub(super) repetition: u32,
+    /// Of this repetition.
+    pub(super) seed: u64,
+}
+
+/// A short number for a text (FNV-1a), as 16 hexadecimal digits.
+pub(super) fn digest(text: &str) -> String {
+    let step = |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    format!("{:016x}", text.bytes().fold(0xcbf2_9ce4_8422_2325, step))
+}

@@ -1,0 +1,175 @@
+//! The points of a plan, some at once.
+
+use std::io::IsTerminal;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+
+use anyhow::{Context, Result, anyhow, bail};
+use indicatif::{ProgressBar, ProgressStyle};
+use nvmeof_report::{Point, Varied};
+
+use super::place::{Place, Run};
+use super::plan::Plan;
+use super::results::Results;
+
+/// Complaints that are shown before the rest is only counted.
+const SHOWN: usize = 10;
+
+/// Refuses a plan with a point that cannot run at this place, before the first one runs.
+pub(super) fn check(plan: &Plan, place: &impl Place) -> Result<()> {
+    let mut complaints: Vec<String> = Vec::new();
+    for point in &plan.points {
+        if let Err(error) = place.check(point) {
+            let complaint = format!("{}: {error:#}", label(&plan.name, &point.varied, 1));
+            complaints.push(complaint);
+        }
+    }
+    if complaints.is_empty() {
+        return Ok(());
+    }
+    let more = complaints.len().saturating_sub(SHOWN);
+    complaints.truncate(SHOWN);
+    if more > 0 {
+        complaints.push(format!("and {more} more"));
+    }
+    bail!("{}", complaints.join("\n"))
+}
+
+/// Every run of a sweep, in order.
+#[derive(Debug)]
+pub(super) struct Runs<'a> {
+    runs: Vec<Run<'a>>,
+    platform: String,
+}
+
+impl<'a> Runs<'a> {
+    /// Each point of the plan that is for this platform and place, as often as it says.
+    pub(super) fn of(plan: &'a Plan, platform: &str, place: &str, seed: u64) -> Self {
+        let points = plan.points.iter().filter(|point| point.runs_on(platform, place));
+        let runs = points.flat_map(|point| {
+            (1..=point.setup.repeat).map(move |repetition| {
+                let seed = seed_of(seed, repetition);
+                Run { plan, point, repetition, seed }
+            })
+        });
+        Self { runs: runs.collect(), platform: platform.to_owned() }
+    }
+
+    /// Runs what `results` does not have yet. Hands back all results in order, and what failed.
+    pub(super) fn all(
+        &self,
+        place: &impl Place,
+        results: &mut Results,
+    ) -> Result<(Vec<Point>, Vec<String>)> {
+        let earlier: Vec<Option<Point>> =
+            self.runs.iter().map(|run| self.earlier(place, run, results)).collect();
+        let wanted: Vec<usize> = (0..self.runs.len()).filter(|at| earlier[*at].is_none()).collect();
+        let bar = progress(wanted.len());
+        let shared =
+            Mutex::new(Shared { points: earlier, failures: Vec::new(), results, stop: None });
+        let (next, stopped) = (AtomicUsize::new(0), AtomicBool::new(false));
+        let worker = || {
+            while let Some(at) = wanted.get(next.fetch_add(1, Ordering::Relaxed)) {
+                if stopped.load(Ordering::Relaxed) {
+                    break;
+                }
+                let outcome = attempt(place, &self.runs[*at]);
+                let mut shared = shared.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                if !shared.take(*at, &self.runs[*at], outcome) {
+                    stopped.store(true, Ordering::Relaxed);
+                }
+                bar.inc(1);
+            }
+        };
+        thread::scope(|scope| {
+            for _ in 0..place.at_once().min(wanted.len()) {
+                scope.spawn(worker);
+            }
+        });
+        bar.finish_and_clear();
+        let shared = shared.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+        match shared.stop {
+            Some(error) => Err(error),
+            None => Ok((shared.points.into_iter().flatten().collect(), shared.failures)),
+        }
+    }
+
+    fn earlier(&self, place: &impl Place, run: &Run<'_>, results: &Results) -> Option<Point> {
+        let fingerprint = place.fingerprint(&run.point.setup, run.seed);
+        let found = results.earlier(|point| {
+            point.plan == run.plan.name
+                && point.varied == run.point.varied
+                && point.repetition == run.repetition
+                && point.platform == self.platform
+                && point.fingerprint == fingerprint
+        });
+        found.cloned()
+    }
+}
+
+/// What the workers fill.
+struct Shared<'a> {
+    points: Vec<Option<Point>>,
+    failures: Vec<String>,
+    results: &'a mut Results,
+    stop: Option<anyhow::Error>,
+}
+
+impl Shared<'_> {
+    /// Keeps what came of a run. False if there is no use in going on.
+    fn take(&mut self, at: usize, run: &Run<'_>, outcome: Result<Point>) -> bool {
+        match outcome {
+            Ok(point) => {
+                if let Err(error) = self.results.keep(&point) {
+                    self.stop.get_or_insert(error);
+                    return false;
+                }
+                self.points[at] = Some(point);
+            }
+            Err(error) => {
+                let label = label(&run.plan.name, &run.point.varied, run.repetition);
+                self.failures.push(format!("{label}: {error:#}"));
+            }
+        }
+        true
+    }
+}
+
+/// Runs a point; what goes wrong in it does not take the sweep along.
+fn attempt(place: &impl Place, run: &Run<'_>) -> Result<Point> {
+    catch_unwind(AssertUnwindSafe(|| place.run(run))).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text =
+            text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no reason given");
+        Err(anyhow!("{text}")).context("the run ended in the middle")
+    })
+}
+
+/// Plan and point, as a message names them.
+fn label(plan: &str, varied: &[Varied], repetition: u32) -> String {
+    let values = varied.iter().map(|varied| format!("{} = {}", varied.key, varied.value));
+    let mut parts: Vec<_> = std::iter::once(plan.to_owned()).chain(values).collect();
+    if repetition > 1 {
+        parts.push(format!("run {repetition}"));
+    }
+    parts.join(", ")
+}
+
+/// The same for every point, so that points differ by what was varied only.
+fn seed_of(seed: u64, repetition: u32) -> u64 {
+    seed.wrapping_add(u64::from(repetition - 1).wrapping_mul(0x9e37_79b9_7f4a_7c15))
+}
+
+/// A bar on a terminal, nothing elsewhere.
+fn progress(points: usize) -> ProgressBar {
+    if !std::io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let bar = ProgressBar::new(points.try_into().unwrap_or(u64::MAX));
+    let form = "{bar:40} {pos} of {len} points, {elapsed} gone, {eta} to go";
+    bar.with_style(
+        ProgressStyle::with_template(form).unwrap_or_else(|_| ProgressStyle::default_bar()),
+    )
+}
