@@ -102,6 +102,10 @@ impl Reactor {
             }
             self.turn(now);
         }
+        // What a device still works on has nobody to answer to: its permit goes back without it.
+        for request in self.requests.keys() {
+            self.drop_request(request, now);
+        }
     }
 
     fn counts(&self) -> Counts {

@@ -138,3 +138,20 @@ fn a_device_is_closed_and_a_reactor_drained_when_the_last_late_command_has_ended
     assert!(removed.try_recv().is_ok() && drained.try_recv().is_ok());
     rig.finish([host]);
 }
+
+#[test]
+fn a_reactor_that_ends_before_its_late_commands_gives_everything_back() {
+    let mut rig = Rig::new(Some(256 * u64::from(KIB)));
+    let host = rig.connect_io();
+    rig.slow(Duration::from_secs(10), WRITE);
+    for cid in 0..6 {
+        host.read(cid, 0, 64 * KIB);
+    }
+    rig.turns_now();
+    assert_eq!((rig.counts().permits, rig.counts().waiting), (4, 2));
+    rig.close_all();
+    let counts = rig.counts();
+    assert_eq!((counts.permits, counts.waiting, counts.requests), (0, 0, 0));
+    // Their buffers are the device's until its queue is closed.
+    assert_eq!((counts.buffers, rig.with_device()), (4, 4));
+}
