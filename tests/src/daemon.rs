@@ -44,15 +44,26 @@ impl Daemon {
     /// If it does not get that far; with its log.
     #[must_use]
     pub fn start(config: &str) -> Self {
-        let folder = tempfile::tempdir().expect("folder for the config");
-        std::fs::write(folder.path().join("target.toml"), config).expect("config");
-        Self::start_in(folder)
+        Self::start_with(config, &[])
     }
 
-    fn start_in(folder: TempDir) -> Self {
+    /// As [`Self::start`], with more arguments; those that name a file name it in [`Self::folder`].
+    ///
+    /// # Panics
+    /// As [`Self::start`].
+    #[must_use]
+    pub fn start_with(config: &str, arguments: &[&str]) -> Self {
+        let folder = tempfile::tempdir().expect("folder for the config");
+        std::fs::write(folder.path().join("target.toml"), config).expect("config");
+        Self::start_in(folder, arguments)
+    }
+
+    fn start_in(folder: TempDir, arguments: &[&str]) -> Self {
         let mut child = Command::new(target_daemon())
             .arg("--config")
             .arg(folder.path().join("target.toml"))
+            .args(arguments)
+            .current_dir(folder.path())
             .env_remove("RUST_LOG")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -152,7 +163,7 @@ impl Daemon {
         self.child.kill().expect("kill");
         self.child.wait().expect("its end");
         let folder = std::mem::replace(&mut self.folder, tempfile::tempdir().expect("a folder"));
-        Self::start_in(folder)
+        Self::start_in(folder, &[])
     }
 
     /// Stops it in good order and starts another one with the same folder and config.
@@ -161,7 +172,7 @@ impl Daemon {
         let status = self.stop();
         assert!(status.success(), "{status}\n{}", self.log_text());
         let folder = std::mem::replace(&mut self.folder, tempfile::tempdir().expect("a folder"));
-        Self::start_in(folder)
+        Self::start_in(folder, &[])
     }
 
     /// Changes the config, sends SIGHUP, and waits for what is said about it.
@@ -254,11 +265,12 @@ impl Daemon {
         kib.trim().parse::<u64>().expect("a number") << 10
     }
 
-    /// What it wrote to standard error, but for the counts it was asked for.
+    /// What it wrote to standard error, but for what it was asked for by signal.
     #[must_use]
     pub fn log_text(&self) -> String {
         let lines = self.log.lines.lock().unwrap_or_else(PoisonError::into_inner);
-        let log = lines.iter().filter(|line| !line.starts_with("counts "));
+        let asked_for = |line: &&String| line.starts_with("counts ") || line.starts_with("stats ");
+        let log = lines.iter().filter(|line| !asked_for(line));
         log.map(String::as_str).collect::<Vec<_>>().join("\n")
     }
 }

@@ -205,18 +205,25 @@ impl Worker {
     /// Connects, and does I/O from then on.
     #[must_use]
     pub fn start(endpoint: &Endpoint, options: &Options) -> Self {
-        let mut host = Host::connect(endpoint, options);
+        Self::start_with(Host::connect(endpoint, options), |host, round| {
+            let block = host.block_size(1) as usize;
+            // Small and in the capsule, then larger than that: R2T.
+            for (at, blocks) in [(round * 4 % REGION, 4), (REGION + round * 64 % REGION, 64)] {
+                host.write(1, at, blocks * block, round);
+                host.check(1, at, blocks * block, round);
+            }
+        })
+    }
+
+    /// As [`Self::start`], with rounds of another kind; a round that panics is one that failed.
+    #[must_use]
+    pub fn start_with(mut host: Host, round: impl Fn(&mut Host, u64) + Send + 'static) -> Self {
         let shared = Arc::new(Shared::default());
         let seen = Arc::clone(&shared);
         let thread = std::thread::spawn(move || {
             let _ended = Ended(&seen);
-            let block = host.block_size(1) as usize;
-            for round in 0_u64.. {
-                // Small and in the capsule, then larger than that: R2T.
-                for (at, blocks) in [(round * 4 % REGION, 4), (REGION + round * 64 % REGION, 64)] {
-                    host.write(1, at, blocks * block, round);
-                    host.check(1, at, blocks * block, round);
-                }
+            for number in 0_u64.. {
+                round(&mut host, number);
                 let mut state = seen.state.lock().unwrap_or_else(PoisonError::into_inner);
                 state.rounds += 1;
                 seen.changed.notify_all();

@@ -9,8 +9,10 @@ use clap::Parser;
 #[derive(Debug, Parser)]
 #[command(
     version,
-    after_help = "Example:\n  nvmeof-tgt --config configs/loopback.toml\n\n\
-        Signals: SIGHUP reads the config again, SIGUSR1 logs what is held, SIGTERM and SIGINT \
+    after_help = "Examples:\n  nvmeof-tgt --config configs/loopback.toml\n  \
+        nvmeof-tgt --config configs/loopback.toml --stats stats.jsonl --stats-interval 1s\n\n\
+        Signals: SIGHUP reads the config again, SIGUSR1 logs what is held and what was \
+        counted, SIGTERM and SIGINT \
         drain and stop.\nExit status: 0 stopped in good order, 1 failed, 2 the config or the \
         command line is wrong."
 )]
@@ -18,6 +20,13 @@ struct Args {
     /// Config file (TOML); configs/target.toml documents every key
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
+    /// Write statistics to this file as JSON lines, a sample an interval and the sums at the end;
+    /// docs/stats.md tells what they mean. A file that is there is lost
+    #[arg(long, value_name = "FILE")]
+    stats: Option<PathBuf>,
+    /// Time from one sample to the next: a number and ms, s, min, h; 10ms to 1h
+    #[arg(long, value_name = "TIME", default_value = "100ms", requires = "stats")]
+    stats_interval: String,
     /// Check the config, say what it would cost, and stop
     #[arg(long)]
     check: bool,
@@ -25,5 +34,6 @@ struct Args {
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    nvmeof_tgt::run(&args.config, args.check)
+    let stats = args.stats.as_deref().map(|file| (file, args.stats_interval.as_str()));
+    nvmeof_tgt::run(&args.config, args.check, stats)
 }

@@ -281,6 +281,12 @@ impl Queue {
         })
     }
 
+    /// The listener it came through.
+    #[must_use]
+    pub fn port(&self) -> PortId {
+        self.port
+    }
+
     /// The host's address, as given to [`Self::new`].
     #[must_use]
     pub fn peer(&self) -> &str {

@@ -27,12 +27,29 @@ use crate::failure::Failure;
 #[derive(Debug)]
 pub struct Request<B, P> {
     io: IoCommand,
-    stage: Stage<B, P>,
+    state: State<B, P>,
 }
 
-/// Where a request stands. See the diagram at the top of the module.
+/// Where a request stands: see the diagram at the top of the module.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stage {
+    /// In its flow's lane.
+    Waiting,
+    /// Admitted, and short of a buffer.
+    NeedsBuffer,
+    /// The fabric fetches the host's data.
+    Pulling,
+    /// The device works.
+    OnDevice,
+    /// The fabric sends.
+    Sending,
+    /// Over.
+    Done,
+}
+
+/// Where a request stands, with what it holds there.
 #[derive(Debug)]
-enum Stage<B, P> {
+enum State<B, P> {
     /// In its flow's lane. Data that came in the capsule is already here.
     Waiting { inline: Option<B> },
     /// Admitted, and short of a buffer; Compare holds the host's data meanwhile.
@@ -115,7 +132,7 @@ impl<B: AsRef<[u8]>, P> Request<B, P> {
     /// A command that waits for admission. `inline` is the capsule's data, cut to what the command
     /// uses.
     pub fn new(io: IoCommand, inline: Option<B>) -> Self {
-        Self { io, stage: Stage::Waiting { inline } }
+        Self { io, state: State::Waiting { inline } }
     }
 
     /// The command.
@@ -126,7 +143,33 @@ impl<B: AsRef<[u8]>, P> Request<B, P> {
 
     /// Whether the command has not been admitted yet, so that an abort can still take it out.
     pub fn is_waiting(&self) -> bool {
-        matches!(self.stage, Stage::Waiting { .. })
+        matches!(self.state, State::Waiting { .. })
+    }
+
+    /// Where it stands.
+    #[must_use]
+    pub fn stage(&self) -> Stage {
+        match self.state {
+            State::Waiting { .. } => Stage::Waiting,
+            State::NeedsBuffer { .. } => Stage::NeedsBuffer,
+            State::Pulling { .. } => Stage::Pulling,
+            State::OnDevice { .. } => Stage::OnDevice,
+            State::Sending { .. } => Stage::Sending,
+            State::Done => Stage::Done,
+        }
+    }
+
+    /// The permit it holds, for who has something to note on it; `None` before admission and after
+    /// the end.
+    #[inline]
+    pub fn permit_mut(&mut self) -> Option<&mut P> {
+        match &mut self.state {
+            State::Waiting { .. } | State::Done => None,
+            State::NeedsBuffer { permit, .. }
+            | State::Pulling { permit }
+            | State::OnDevice { permit, .. }
+            | State::Sending { permit } => Some(permit),
+        }
     }
 
     /// Bytes of the buffer a [`Step::Lease`] asks for, for who has to ask again.
@@ -140,7 +183,7 @@ impl<B: AsRef<[u8]>, P> Request<B, P> {
     /// Bytes the pacer has to account for: what will be held in buffers of the shared pool. Data
     /// that came in the capsule is in its queue's own reserve and waits for nobody.
     pub fn cost(&self) -> u64 {
-        let came_along = matches!(self.stage, Stage::Waiting { inline: Some(_) });
+        let came_along = matches!(self.state, State::Waiting { inline: Some(_) });
         match self.io.kind {
             IoKind::Write | IoKind::Deallocate { .. } if came_along => 0,
             IoKind::Compare if came_along => self.io.len,
@@ -154,7 +197,7 @@ impl<B: AsRef<[u8]>, P> Request<B, P> {
     /// Admission: the permit is the request's until it is over.
     #[inline]
     pub fn admitted(&mut self, permit: P) -> Step<B> {
-        let Stage::Waiting { inline } = self.take() else { return self.misuse() };
+        let State::Waiting { inline } = self.take() else { return self.misuse() };
         let io = self.io;
         match (io.kind, inline) {
             (IoKind::Read | IoKind::Verify, _) => self.need_buffer(permit, io.len, None),
@@ -163,7 +206,7 @@ impl<B: AsRef<[u8]>, P> Request<B, P> {
             }
             (IoKind::Compare, Some(data)) => self.need_buffer(permit, io.len, Some(data)),
             (IoKind::Deallocate { .. }, Some(list)) => {
-                self.stage = Stage::Pulling { permit };
+                self.state = State::Pulling { permit };
                 Step::Ranges { list }
             }
             (IoKind::Write | IoKind::Compare, None) => self.need_buffer(permit, io.len, None),
@@ -180,40 +223,40 @@ impl<B: AsRef<[u8]>, P> Request<B, P> {
     /// The buffer a [`Step::Lease`] asked for.
     #[inline]
     pub fn leased(&mut self, buf: B) -> Step<B> {
-        let Stage::NeedsBuffer { permit, host } = self.take() else { return self.misuse() };
+        let State::NeedsBuffer { permit, host } = self.take() else { return self.misuse() };
         let reads = match self.io.kind {
             IoKind::Read | IoKind::Verify => true,
             IoKind::Compare => host.is_some(),
             _ => false,
         };
         if reads {
-            self.stage = Stage::OnDevice { permit, host, extents: VecDeque::new() };
+            self.state = State::OnDevice { permit, host, extents: VecDeque::new() };
             return self.device_step(DeviceOp::Read, Some(buf));
         }
         let Some(DataSource::Host(sgl)) = self.io.source else {
-            self.stage = Stage::Sending { permit };
+            self.state = State::Sending { permit };
             return Step::Finish { outcome: Err(Failure::Internal), data: None };
         };
-        self.stage = Stage::Pulling { permit };
+        self.state = State::Pulling { permit };
         Step::Pull { buf, sgl }
     }
 
     /// A read whose data the device lends: no buffer is needed, the fabric sends at once.
     #[inline]
     pub fn lent(&mut self) {
-        if let Stage::NeedsBuffer { permit, .. } = self.take() {
-            self.stage = Stage::Sending { permit };
+        if let State::NeedsBuffer { permit, .. } = self.take() {
+            self.state = State::Sending { permit };
         }
     }
 
     /// No buffer can ever be had, or the device is gone: the command ends with `failure`.
     pub fn fail(&mut self, failure: Failure) -> Step<B> {
         match self.take() {
-            Stage::NeedsBuffer { permit, .. }
-            | Stage::Pulling { permit }
-            | Stage::OnDevice { permit, .. }
-            | Stage::Sending { permit } => self.stage = Stage::Sending { permit },
-            Stage::Waiting { .. } | Stage::Done => {}
+            State::NeedsBuffer { permit, .. }
+            | State::Pulling { permit }
+            | State::OnDevice { permit, .. }
+            | State::Sending { permit } => self.state = State::Sending { permit },
+            State::Waiting { .. } | State::Done => {}
         }
         Step::Finish { outcome: Err(failure), data: None }
     }
@@ -224,14 +267,14 @@ impl<B: AsRef<[u8]>, P> Request<B, P> {
         if let Err(failure) = result {
             return self.fail(failure);
         }
-        let Stage::Pulling { permit } = self.take() else { return self.misuse() };
+        let State::Pulling { permit } = self.take() else { return self.misuse() };
         match self.io.kind {
             IoKind::Write => {
                 self.on_device(permit, DeviceOp::Write { fua: self.io.fua }, Some(buf))
             }
             IoKind::Compare => self.need_buffer(permit, self.io.len, Some(buf)),
             _ => {
-                self.stage = Stage::Pulling { permit };
+                self.state = State::Pulling { permit };
                 Step::Ranges { list: buf }
             }
         }
@@ -243,8 +286,8 @@ impl<B: AsRef<[u8]>, P> Request<B, P> {
             Ok(extents) => extents,
             Err(failure) => return self.fail(failure),
         };
-        let Stage::Pulling { permit } = self.take() else { return self.misuse() };
-        self.stage = Stage::OnDevice { permit, host: None, extents: extents.into() };
+        let State::Pulling { permit } = self.take() else { return self.misuse() };
+        self.state = State::OnDevice { permit, host: None, extents: extents.into() };
         self.next_extent()
     }
 
@@ -256,15 +299,15 @@ impl<B: AsRef<[u8]>, P> Request<B, P> {
         }
         match self.io.kind {
             IoKind::Read => {
-                let Stage::OnDevice { permit, .. } = self.take() else { return self.misuse() };
-                self.stage = Stage::Sending { permit };
+                let State::OnDevice { permit, .. } = self.take() else { return self.misuse() };
+                self.state = State::Sending { permit };
                 Step::Finish { outcome: Ok(()), data: buf }
             }
             IoKind::Compare => {
-                let Stage::OnDevice { permit, host, .. } = self.take() else {
+                let State::OnDevice { permit, host, .. } = self.take() else {
                     return self.misuse();
                 };
-                self.stage = Stage::Sending { permit };
+                self.state = State::Sending { permit };
                 let same = match (&host, &buf) {
                     (Some(host), Some(media)) => host.as_ref() == media.as_ref(),
                     _ => false,
@@ -283,29 +326,29 @@ impl<B: AsRef<[u8]>, P> Request<B, P> {
     /// buffers is dropped, which returns them to their pool.
     #[inline]
     pub fn into_permit(self) -> Option<P> {
-        match self.stage {
-            Stage::Waiting { .. } | Stage::Done => None,
-            Stage::NeedsBuffer { permit, .. }
-            | Stage::Pulling { permit }
-            | Stage::OnDevice { permit, .. }
-            | Stage::Sending { permit } => Some(permit),
+        match self.state {
+            State::Waiting { .. } | State::Done => None,
+            State::NeedsBuffer { permit, .. }
+            | State::Pulling { permit }
+            | State::OnDevice { permit, .. }
+            | State::Sending { permit } => Some(permit),
         }
     }
 
     #[inline]
-    fn take(&mut self) -> Stage<B, P> {
-        std::mem::replace(&mut self.stage, Stage::Done)
+    fn take(&mut self) -> State<B, P> {
+        std::mem::replace(&mut self.state, State::Done)
     }
 
     #[inline]
     fn need_buffer(&mut self, permit: P, len: u64, host: Option<B>) -> Step<B> {
-        self.stage = Stage::NeedsBuffer { permit, host };
+        self.state = State::NeedsBuffer { permit, host };
         Step::Lease { len }
     }
 
     #[inline]
     fn on_device(&mut self, permit: P, op: DeviceOp, buf: Option<B>) -> Step<B> {
-        self.stage = Stage::OnDevice { permit, host: None, extents: VecDeque::new() };
+        self.state = State::OnDevice { permit, host: None, extents: VecDeque::new() };
         self.device_step(op, buf)
     }
 
@@ -315,7 +358,7 @@ impl<B: AsRef<[u8]>, P> Request<B, P> {
     }
 
     fn next_extent(&mut self) -> Step<B> {
-        let Stage::OnDevice { extents, .. } = &mut self.stage else { return self.misuse() };
+        let State::OnDevice { extents, .. } = &mut self.state else { return self.misuse() };
         match extents.pop_front() {
             Some(extent) => Step::Device {
                 op: DeviceOp::Deallocate,

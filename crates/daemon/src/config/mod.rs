@@ -253,6 +253,11 @@ impl LogLevel {
     }
 }
 
+/// A duration as the config writes it.
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+    units::parse_duration(text).map_err(|what| format!("{what}; {}", units::DURATION_FORM))
+}
+
 /// The policy's name as the config writes it.
 #[must_use]
 pub fn policy_name(policy: &PolicyConfig) -> &'static str {

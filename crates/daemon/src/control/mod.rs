@@ -6,6 +6,7 @@
 //! | `server` | the running daemon: pool, target, reactors, devices, listeners |
 //! | `apply` | from a config to what runs, at start and on SIGHUP |
 //! | `devices` | opening and closing block devices on every reactor |
+//! | `stats` | what the reactors counted: to a file, and to the log on SIGUSR1 |
 //! | `accept`, `place` | listeners, and which reactor serves a connection |
 
 mod accept;
@@ -13,6 +14,7 @@ mod apply;
 mod devices;
 mod place;
 mod server;
+mod stats;
 
 use std::io::{IsTerminal as _, Write as _};
 use std::path::Path;
@@ -25,15 +27,24 @@ use tracing_subscriber::EnvFilter;
 
 use crate::config::{Config, LogLevel};
 use server::Server;
+use stats::{Recorder, Wanted};
 
 /// Exit status for a config or command line that is wrong.
 const EXIT_USAGE: u8 = 2;
 /// How often the spread of I/O queues over the reactors is looked at.
 const REBALANCE: Duration = Duration::from_secs(1);
 
-/// Runs the daemon until it is told to stop; or, with `check`, only checks the config.
+/// Runs the daemon until it is told to stop; or, with `check`, only checks the config. `stats` is a
+/// file for statistics, and the time from one sample to the next.
 #[must_use]
-pub fn run(path: &Path, check: bool) -> ExitCode {
+pub fn run(path: &Path, check: bool, stats: Option<(&Path, &str)>) -> ExitCode {
+    let stats = match stats.map(|(file, interval)| Wanted::new(file, interval)).transpose() {
+        Ok(stats) => stats,
+        Err(what) => {
+            eprintln!("nvmeof-tgt: --stats-interval: {what}");
+            return ExitCode::from(EXIT_USAGE);
+        }
+    };
     let config = match Config::load(path) {
         Ok(config) => config,
         Err(error) => {
@@ -50,13 +61,21 @@ pub fn run(path: &Path, check: bool) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     start_log(config.log);
+    let recorder = match stats.as_ref().map(Recorder::start).transpose() {
+        Ok(recorder) => recorder,
+        Err(error) => {
+            eprintln!("nvmeof-tgt: {error:#}");
+            return ExitCode::from(EXIT_USAGE);
+        }
+    };
+    let recording = stats.zip(recorder).map(|(wanted, recorder)| (wanted.interval, recorder));
     for warning in &config.warnings {
         tracing::warn!("{warning}");
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let served = runtime
         .context("cannot start the control plane")
-        .and_then(|runtime| runtime.block_on(serve(path, config)));
+        .and_then(|runtime| runtime.block_on(serve(path, config, recording)));
     match served {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => match error.downcast_ref::<server::PortTaken>() {
@@ -100,11 +119,19 @@ impl Signals {
     }
 }
 
-async fn serve(path: &Path, config: Config) -> anyhow::Result<()> {
+async fn serve(
+    path: &Path,
+    config: Config,
+    recording: Option<(Duration, Recorder)>,
+) -> anyhow::Result<()> {
     // Before anything is announced, so that a signal right after `ready` is not lost.
     let mut signals = Signals::new()?;
     let drain_timeout = config.drain_timeout;
     let mut server = Server::start(config).await?;
+    let mut sample =
+        tokio::time::interval(recording.as_ref().map_or(REBALANCE, |(every, _)| *every));
+    sample.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    server.record_to(recording.map(|(_, recorder)| recorder)).await;
     announce(&server.ready_line())?;
     let mut rebalance = tokio::time::interval(REBALANCE);
     rebalance.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -114,6 +141,7 @@ async fn serve(path: &Path, config: Config) -> anyhow::Result<()> {
             _ = signals.interrupt.recv() => break,
             _ = signals.hangup.recv() => reload(&mut server, path).await,
             _ = signals.count.recv() => server.log_counts().await,
+            _ = sample.tick(), if server.records() => server.record().await,
             _ = rebalance.tick(), if server.spans_reactors() => server.rebalance(),
         }
     }

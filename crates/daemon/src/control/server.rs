@@ -18,9 +18,12 @@ use super::accept::{Listening, Reactors, listen, url};
 use super::apply::target_spec;
 use super::devices::{Devices, close};
 use super::place::{node_of, rebalance};
+use super::stats::{Labels, Recorder, Sample, table};
+use crate::clock;
 use crate::config::{Config, Fabric, Listener, Problem, policy_name};
 use crate::limits::{Limits, raise_open_files};
 use crate::reactor::mailbox::{Counts, Message, Sender, mailbox};
+use crate::reactor::stats::Ask;
 use crate::reactor::{Handle, Load, Plan, Weights, spawn};
 
 /// A port that somebody else listens on. The config can only be changed, so it ends the daemon with
@@ -43,6 +46,11 @@ pub(super) struct Server {
     devices: Devices,
     listeners: BTreeMap<PortId, Serving>,
     next_port: u16,
+    /// What to call devices and listeners in statistics.
+    labels: Labels,
+    recorder: Option<Recorder>,
+    /// What SIGUSR1 last showed.
+    shown: Option<Sample>,
 }
 
 /// The policy in force.
@@ -99,6 +107,9 @@ impl Server {
             devices: Devices::default(),
             listeners: BTreeMap::new(),
             next_port: 1,
+            labels: Labels::default(),
+            recorder: None,
+            shown: None,
         };
         if let Err(error) = server.reload(config).await {
             server.stop(Duration::ZERO).await;
@@ -142,6 +153,7 @@ impl Server {
         });
         let (started, ended) = self.settle_listeners(&config, bound)?;
         self.send_weights(&config);
+        self.labels = self.labels_of(&config);
         let policy = match pacing {
             Some(pacing) => self.set_pacing(pacing).await,
             None => String::new(),
@@ -183,8 +195,8 @@ impl Server {
         }
     }
 
-    /// Logs, on one line, what the daemon holds.
-    pub(super) async fn log_counts(&self) {
+    /// Logs what the daemon holds, on one line, and a table of what it counted.
+    pub(super) async fn log_counts(&mut self) {
         let counts = self.counts().await;
         let target = self.target.counts();
         // Nobody reads it if standard error is closed.
@@ -202,6 +214,66 @@ impl Server {
             nvmeof_pacing::lost_permits(),
             self.pool.stats().mapped,
         );
+        let sample = self.sample(false).await;
+        let text = table(&sample, self.shown.as_ref(), &self.labels);
+        let _ = std::io::stderr().write_all(text.as_bytes());
+        self.shown = Some(sample);
+    }
+
+    /// Gives what is counted to a recorder from now on.
+    pub(super) async fn record_to(&mut self, recorder: Option<Recorder>) {
+        self.recorder = recorder;
+        self.record().await;
+    }
+
+    /// Whether anybody records.
+    pub(super) fn records(&self) -> bool {
+        self.recorder.is_some()
+    }
+
+    /// Records a sample.
+    pub(super) async fn record(&mut self) {
+        if self.recorder.is_none() {
+            return;
+        }
+        let sample = self.sample(true).await;
+        if let Some(recorder) = &mut self.recorder {
+            recorder.record(sample, &self.labels);
+        }
+        self.recorder = self.recorder.take().filter(Recorder::is_live);
+    }
+
+    /// Asks every reactor, all at once.
+    async fn sample(&self, recorder: bool) -> Sample {
+        let mut answers = Vec::new();
+        for sender in &self.reactors.senders {
+            let (reply, answer) = oneshot::channel();
+            sender.send(Message::Report(Ask { reply, recorder }));
+            answers.push(answer);
+        }
+        let mut reactors = Vec::new();
+        for answer in answers {
+            // A reactor that has ended has nothing more to say.
+            reactors.push(answer.await.unwrap_or_default());
+        }
+        let pacing = self.pacing.shared.snapshot();
+        Sample { policy: policy_name(&self.pacing.policy), pacing, reactors }
+    }
+
+    /// What the devices and listeners of `config` are called.
+    fn labels_of(&self, config: &Config) -> Labels {
+        let mut labels = Labels::default();
+        for (port, serving) in &self.listeners {
+            labels.add_port(*port, url(serving.wanted.fabric.name(), serving.listening.address));
+        }
+        for device in &config.devices {
+            let namespaces = config.subsystems.iter().flat_map(|subsystem| &subsystem.namespaces);
+            let before = namespaces.into_iter().find(|found| found.device == device.name);
+            if let Some(open) = self.devices.get(&device.name) {
+                labels.add_device(open.id, &device.name, before.map(|found| found.nsid));
+            }
+        }
+        labels
     }
 
     async fn counts(&self) -> Counts {
@@ -238,6 +310,10 @@ impl Server {
                 connections = left.connections,
                 "drain-timeout is over; commands still in flight end unanswered"
             );
+        }
+        if let Some(recorder) = self.recorder.take() {
+            let sample = self.sample(true).await;
+            recorder.finish(sample, &self.labels);
         }
         for sender in &self.reactors.senders {
             sender.send(Message::Stop);
@@ -434,6 +510,7 @@ fn start_reactors(
             loads: Arc::clone(&loads),
             flow_depth: limits.flow_depth(),
             requests: limits.requests_per_reactor,
+            clock: clock::now,
         })?);
     }
     let reactors = Reactors {

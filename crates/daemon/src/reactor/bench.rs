@@ -1,5 +1,6 @@
 //! A reactor without a thread or a clock, in the hands of a benchmark.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -18,6 +19,10 @@ use super::{Load, Plan, Reactor};
 const TURN: u64 = 1000;
 const MAX_TRANSFER: usize = 1 << 20;
 const MAX_TRANSFER_BYTES: u32 = 1 << 20;
+
+thread_local! {
+    static NOW: Cell<u64> = const { Cell::new(0) };
+}
 
 /// One reactor whose turns are called for, with hosts on the loopback fabric.
 pub struct OneReactor {
@@ -54,6 +59,7 @@ impl OneReactor {
             loads: std::iter::once(Load::default()).collect(),
             flow_depth: 128,
             requests: 1024,
+            clock: || NOW.get(),
         })?;
         Ok(Self { reactor, sender, now: 1 })
     }
@@ -83,6 +89,7 @@ impl OneReactor {
     /// One turn; false if there was nothing to do.
     pub fn turn(&mut self) -> bool {
         self.now += TURN;
+        NOW.set(self.now);
         self.reactor.turn(self.now)
     }
 }

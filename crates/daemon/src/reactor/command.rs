@@ -25,6 +25,7 @@ impl Reactor {
         if !connection.is_live() {
             return;
         }
+        self.stats.requested(connection.port);
         let inline_len = data.as_ref().map_or(0, Buffer::len);
         let inline_len = u32::try_from(inline_len).unwrap_or(u32::MAX);
         let disposition = connection.queue.handle_command(sqe, inline_len, now);
@@ -37,6 +38,7 @@ impl Reactor {
         if !connection.is_live() {
             return;
         }
+        self.stats.requested(connection.port);
         let inline_len = match sqe.dptr.parse() {
             Sgl::InCapsule { offset, length } => offset.saturating_add(u64::from(length)),
             _ => 0,
@@ -102,6 +104,7 @@ impl Reactor {
     #[inline]
     pub(super) fn respond(&mut self, key: Key, response: Response) {
         let Some(connection) = self.connections.get_mut(key) else { return };
+        self.stats.completed(connection.port);
         let Response { cqe, elidable } = response;
         let op = FabricOp::Respond { token: 0, cqe, sgl: NO_DATA, data: None, elidable };
         // Refused only while closing, and then nobody is left to read it.
@@ -121,6 +124,7 @@ impl Reactor {
                 connection.counts_as_io = true;
                 self.loads[self.index].io_queues.fetch_add(1, Ordering::Relaxed);
             }
+            connection.info = Some(info.clone());
             connection.fabric.connected(Connected { admin: info.admin, depth: info.depth });
             let (subsystem, host, cntlid) = (&info.subnqn, &info.hostnqn, info.cntlid);
             if info.admin {
@@ -164,6 +168,7 @@ impl Reactor {
                 buf.as_mut_slice().copy_from_slice(&data);
                 let Response { cqe, elidable } = response;
                 let data = Some(Payload::Buffer(buf));
+                self.stats.completed(connection.port);
                 FabricOp::Respond { token, cqe, sgl, data, elidable }
             }
             AdminStage::Fetch { sqe, sgl, .. } => {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use nvmeof_nvmf::{DeviceId, Queue};
+use nvmeof_nvmf::{DeviceId, Queue, QueueInfo};
 use nvmeof_pacing::{FlowConfig, FlowId, Pacer};
 use nvmeof_transport::HostQueue;
 
@@ -27,6 +27,10 @@ pub(crate) struct Connection {
     pub(crate) dirty: bool,
     /// The fabric has been told what Connect settled.
     pub(crate) told_connected: bool,
+    /// What Connect settled, kept for reports after the queue has forgotten.
+    pub(crate) info: Option<QueueInfo>,
+    /// Where its listener's figures are kept.
+    pub(crate) port: usize,
     /// It counts among its reactor's I/O queues; its end may come after the queue has forgotten.
     pub(crate) counts_as_io: bool,
     flows: Vec<(DeviceId, FlowId)>,
@@ -68,8 +72,18 @@ pub(crate) enum Phase {
 }
 
 impl Connection {
-    pub(crate) fn new(fabric: Box<dyn HostQueue>, queue: Box<Queue>, now: u64) -> Self {
+    pub(crate) fn new(
+        fabric: Box<dyn HostQueue>,
+        queue: Box<Queue>,
+        port: usize,
+        now: u64,
+    ) -> Self {
+        let info = queue.connected();
         Self {
+            told_connected: info.is_some(),
+            counts_as_io: info.as_ref().is_some_and(|info| !info.admin),
+            info,
+            port,
             fabric,
             queue,
             in_flight: 0,
@@ -78,8 +92,6 @@ impl Connection {
             listed: false,
             unsettled: false,
             dirty: false,
-            told_connected: false,
-            counts_as_io: false,
             flows: Vec::new(),
         }
     }
@@ -109,6 +121,11 @@ impl Connection {
         let flow = pacer.add_flow(FlowConfig { weight: weights.of(device), device: device.0 });
         self.flows.push((device, flow));
         flow
+    }
+
+    /// The lanes, with the devices they are for.
+    pub(crate) fn flows(&self) -> &[(DeviceId, FlowId)] {
+        &self.flows
     }
 
     /// Gives the lanes the weights that hold from now on.

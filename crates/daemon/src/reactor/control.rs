@@ -33,6 +33,7 @@ impl Reactor {
             }
             Message::RemoveDevice { id, reply } => {
                 self.devices.remove(id, reply);
+                self.stats.forget(id);
                 self.devices.retire();
             }
             Message::Abort(order) => {
@@ -57,6 +58,7 @@ impl Reactor {
                 }
                 self.weights = weights;
             }
+            Message::Report(ask) => self.stats.ask(ask),
             Message::Counts(reply) => {
                 let _ = reply.send(self.counts());
             }

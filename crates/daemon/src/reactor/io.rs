@@ -44,6 +44,10 @@ pub(super) struct Io {
     pub(super) connection: Key,
     /// The lane it waits in.
     pub(super) flow: FlowId,
+    /// When its capsule came.
+    pub(super) arrived: u64,
+    /// When the device was given its last operation.
+    pub(super) submitted: u64,
     /// Its state.
     pub(super) request: Request<Buffer, Permit>,
 }
@@ -102,7 +106,13 @@ impl Reactor {
         connection.in_flight += 1;
         let request = Request::new(io, inline);
         let cost = request.cost();
-        let request = self.requests.insert(Pending::Io(Io { connection: key, flow, request }));
+        let request = self.requests.insert(Pending::Io(Io {
+            connection: key,
+            flow,
+            arrived: now,
+            submitted: now,
+            request,
+        }));
         let admissible = u32::try_from(cost).is_ok_and(|bytes| {
             self.pacer.enqueue(flow, Cost { bytes }, request.token(kind::REQUEST)).is_ok()
         });
@@ -115,7 +125,9 @@ impl Reactor {
     /// Starts every command that may start.
     pub(super) fn admit(&mut self, now: u64) -> bool {
         let mut busy = self.retry_starved(now);
+        self.stats.counters.pacer_calls += 1;
         while let Some((token, permit)) = self.pacer.next(now) {
+            self.stats.counters.pacer_calls += 1;
             busy = true;
             let (_, request) = Key::from_token(token);
             let Some(Pending::Io(io)) = self.requests.get_mut(request) else {
@@ -204,6 +216,7 @@ impl Reactor {
                 }
                 Step::Device { op, offset, len, buf } => {
                     let token = request.token(kind::REQUEST);
+                    io.submitted = now;
                     let op = BlockOp { token, kind: block_kind(op), offset, len, buf };
                     match self.devices.submit(command.device, op) {
                         Ok(()) => return,
@@ -233,6 +246,8 @@ impl Reactor {
         };
         let Some(Pending::Io(io)) = self.requests.get_mut(request) else { return false };
         io.request.lent();
+        landed(io, now);
+        self.stats.lent(command.device);
         self.finish(request, Ok(()), Some(Payload::Lent(lent)), now);
         true
     }
@@ -253,6 +268,7 @@ impl Reactor {
             return;
         };
         let ended = if outcome.is_ok() { Outcome::Completed } else { Outcome::Failed };
+        self.stats.completed(connection.port);
         let Response { cqe, elidable } = connection.queue.complete(cid, outcome);
         let token = request.token(kind::REQUEST);
         if data.is_some() {
@@ -263,6 +279,7 @@ impl Reactor {
         let op = FabricOp::Respond { token, cqe, sgl, data: None, elidable };
         // Refused only while closing, and then nobody is left to read it.
         let _ = connection.fabric.submit(op);
+        self.stats.answered(connection.port, io.arrived, now);
         self.mark_dirty(key);
         self.end_request(request, ended, now);
     }
@@ -289,6 +306,9 @@ impl Reactor {
         let (_, request) = Key::from_token(token);
         match self.requests.get_mut(request) {
             Some(Pending::Io(io)) => {
+                if result.is_ok() && io.request.io().kind == IoKind::Write {
+                    landed(io, now);
+                }
                 let step = io.request.pulled(buf, result.map_err(from_fabric));
                 self.drive(request, step, now);
             }
@@ -314,6 +334,10 @@ impl Reactor {
             }
             from_block(&error, kind)
         });
+        if kind == IoKind::Read && result.is_ok() {
+            landed(io, now);
+            self.stats.read(device, io.submitted, now);
+        }
         let step = io.request.device_done(done.buf, result);
         self.drive(request, step, now);
     }
@@ -322,6 +346,11 @@ impl Reactor {
     #[inline]
     pub(super) fn sent(&mut self, token: u64, now: u64) {
         let (_, request) = Key::from_token(token);
+        if let Some(Pending::Io(io)) = self.requests.get_mut(request)
+            && let Some(connection) = self.connections.get(io.connection)
+        {
+            self.stats.answered(connection.port, io.arrived, now);
+        }
         self.end_request(request, Outcome::Completed, now);
     }
 
@@ -353,6 +382,14 @@ impl Reactor {
         if let Some(connection) = self.connections.get_mut(key) {
             connection.in_flight -= 1;
         }
+    }
+}
+
+/// All of a command's data is in memory and only has to leave it.
+#[inline]
+fn landed(io: &mut Io, now: u64) {
+    if let Some(permit) = io.request.permit_mut() {
+        permit.landed(now);
     }
 }
 

@@ -28,11 +28,10 @@ impl Reactor {
                 return;
             }
         };
-        let mut connection = Connection::new(fabric, queue, now);
+        let port = self.stats.port(queue.port());
+        let mut connection = Connection::new(fabric, queue, port, now);
         // One that comes from another reactor was stopped there.
         connection.fabric.set_paused(false);
-        connection.told_connected = connection.queue.connected().is_some();
-        connection.counts_as_io = connection.is_io();
         let key = self.connections.insert(connection);
         let registered = self.connections.get_mut(key).and_then(|connection| {
             let fd = connection.fabric.fd()?;
@@ -74,6 +73,8 @@ impl Reactor {
         connection.phase = Phase::Closing;
         connection.queue.handle_disconnect();
         connection.fabric.close(why);
+        self.keep_flows(key);
+        let Some(connection) = self.connections.get_mut(key) else { return };
         let waiting = connection.end_flows(&mut self.pacer);
         self.list(key);
         self.mark_dirty(key);
@@ -177,6 +178,8 @@ impl Reactor {
         if connection.in_flight > 0 || connection.dirty {
             return Some(key);
         }
+        self.keep_flows(key);
+        let connection = self.connections.get_mut(key)?;
         let waiting = connection.end_flows(&mut self.pacer);
         debug_assert!(waiting.is_empty(), "commands wait on a connection without any in flight");
         let Connection { fabric, queue, .. } = self.connections.remove(key)?;
@@ -205,9 +208,8 @@ impl Reactor {
         to: usize,
         now: u64,
     ) -> Key {
-        let mut connection = Connection::new(fabric, queue, now);
-        connection.told_connected = true;
-        connection.counts_as_io = true;
+        let port = self.stats.port(queue.port());
+        let mut connection = Connection::new(fabric, queue, port, now);
         connection.phase = Phase::Leaving { to };
         let key = self.connections.insert(connection);
         let registered = self.connections.get_mut(key).and_then(|connection| {

@@ -14,6 +14,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use tokio::sync::oneshot;
 
 use super::connection::Weights;
+use super::stats::Ask;
 
 /// What a reactor can be told.
 #[derive(Debug)]
@@ -64,6 +65,8 @@ pub(crate) enum Message {
     },
     /// The shares of devices, for the flows there are and those to come.
     Weights(Weights),
+    /// Say what was counted, at the end of this turn.
+    Report(Ask),
     /// Say what is held.
     Counts(oneshot::Sender<Counts>),
     /// Take no new commands and answer when those in flight are over.

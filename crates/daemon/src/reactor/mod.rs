@@ -11,6 +11,7 @@
 //! | `control` | messages from the control plane and other reactors |
 //! | `devices`, `connection`, `slots` | what is kept |
 //! | `idle`, `poller`, `mailbox` | when to sleep and what wakes |
+//! | `stats` | what is counted, and reports of it |
 //! | `bench` | a reactor in the hands of a benchmark; not in the daemon |
 
 #[cfg(feature = "bench")]
@@ -26,6 +27,7 @@ mod lifecycle;
 pub(crate) mod mailbox;
 mod poller;
 mod slots;
+pub(crate) mod stats;
 #[cfg(test)]
 mod tests;
 mod turn;
@@ -53,6 +55,7 @@ use io::Pending;
 use mailbox::{Mailbox, Sender};
 use poller::{Poller, Ready};
 use slots::{Key, Slots};
+use stats::Stats;
 
 /// What a reactor is made from.
 pub(crate) struct Plan {
@@ -84,6 +87,8 @@ pub(crate) struct Plan {
     pub(crate) flow_depth: usize,
     /// Commands to make room for at start.
     pub(crate) requests: usize,
+    /// The time within a turn, on the scale of the turns' own times.
+    pub(crate) clock: fn() -> u64,
 }
 
 /// How much a reactor serves. Raised by whoever places or moves a connection to it, lowered by the
@@ -167,6 +172,8 @@ pub(crate) struct Reactor {
     /// Commands that devices failed and no warning has told of yet, and when one may.
     device_errors: u64,
     next_device_warning: u64,
+    stats: Stats,
+    clock: fn() -> u64,
     // Scratch space, kept for its capacity.
     events: Vec<Event>,
     completed: Vec<Completed>,
@@ -233,6 +240,8 @@ impl Reactor {
             stopping: false,
             device_errors: 0,
             next_device_warning: 0,
+            stats: Stats::default(),
+            clock: plan.clock,
             events: Vec::new(),
             completed: Vec::new(),
             ready: Vec::new(),

@@ -58,6 +58,11 @@ impl<T> Slots<T> {
         Key { slot, generation: 0 }
     }
 
+    pub(crate) fn get(&self, key: Key) -> Option<&T> {
+        let entry = self.entries.get(key.slot as usize)?;
+        if entry.generation == key.generation { entry.value.as_ref() } else { None }
+    }
+
     #[inline]
     pub(crate) fn get_mut(&mut self, key: Key) -> Option<&mut T> {
         let entry = self.entries.get_mut(key.slot as usize)?;

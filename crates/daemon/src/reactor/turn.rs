@@ -6,6 +6,7 @@ use super::Reactor;
 use super::idle::Idle;
 use super::kind;
 use super::slots::Key;
+use super::stats::Moment;
 
 /// Nanoseconds between two looks at the timers.
 const TICK: u64 = 100_000_000;
@@ -24,6 +25,7 @@ impl Reactor {
     /// Does what there is to do; false if that was nothing.
     pub(super) fn turn(&mut self, now: u64) -> bool {
         let mut busy = false;
+        self.stats.counters.turns += 1;
         if self.mailbox.rung() {
             self.read_mailbox(now);
             busy = true;
@@ -35,9 +37,12 @@ impl Reactor {
         }
         self.find_ready();
         busy |= self.receive_all(now);
+        self.moment(Moment::Received);
         busy |= self.admit(now);
+        self.moment(Moment::Admitted);
         busy |= self.poll_devices(now);
-        busy |= self.flush_all(now);
+        let (flushed, now) = self.flush_all(now);
+        busy |= flushed;
         if self.pacer.waiting() > 0 {
             // What was sent gave permits back: the next command starts in this turn, not the next.
             busy |= self.admit(now);
@@ -49,6 +54,11 @@ impl Reactor {
         if now >= self.next_tick {
             self.tick(now);
         }
+        if self.stats.is_asked() {
+            self.moment(Moment::Sent);
+            self.report(now);
+        }
+        self.stats.counters.busy_turns += u64::from(busy);
         busy
     }
 
@@ -161,6 +171,7 @@ impl Reactor {
     /// again next turn without being asked for by epoll.
     fn receive_one(&mut self, key: Key, now: u64, direct: &mut usize) -> bool {
         let Some(connection) = self.connections.get_mut(key) else { return false };
+        self.stats.polled(connection.port);
         let mut events = std::mem::take(&mut self.events);
         let progress = connection.fabric.receive(now, &mut events);
         let busy = !events.is_empty() || progress == Progress::More;
@@ -181,7 +192,9 @@ impl Reactor {
         busy
     }
 
-    fn flush_all(&mut self, now: u64) -> bool {
+    /// Sends what there is to send, and gives the time it is by then: what was sent has left now,
+    /// not when the turn began.
+    fn flush_all(&mut self, mut now: u64) -> (bool, u64) {
         let busy = !self.dirty.is_empty();
         let mut events = std::mem::take(&mut self.events);
         let mut again = Vec::new();
@@ -192,13 +205,16 @@ impl Reactor {
                 again.push(key);
             }
             connection.active_at = now;
+            if !events.is_empty() {
+                now = (self.clock)();
+            }
             self.handle_events(key, &mut events, now);
         }
         self.events = events;
         for key in again {
             self.mark_dirty(key);
         }
-        busy
+        (busy, now)
     }
 
     fn handle_events(&mut self, key: Key, events: &mut Vec<Event>, now: u64) {

@@ -23,9 +23,8 @@ fn policies() -> Vec<PolicyConfig> {
         drive_limit: Some(2),
         tuner: None,
     });
-    let bucket = |pace, burst, budget| {
-        PolicyConfig::TokenBucket(TokenBucketConfig { pace, burst, budget })
-    };
+    let bucket =
+        |pace, burst, budget| PolicyConfig::TokenBucket(TokenBucketConfig { pace, burst, budget });
     vec![
         PolicyConfig::None,
         PolicyConfig::BufferCredit { budget: 1 << 20 },

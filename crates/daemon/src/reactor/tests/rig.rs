@@ -102,6 +102,7 @@ impl Rig {
             loads: std::iter::once(Load::default()).collect(),
             flow_depth: 32,
             requests: 64,
+            clock: || NOW.get(),
         })
         .unwrap();
         let ram: Arc<dyn BlockDevice> = Arc::new(RamDevice::new("ram0", 64 << 20, BLOCK).unwrap());

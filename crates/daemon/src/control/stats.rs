@@ -1,0 +1,268 @@
+//! Statistics: one sample of all reactors, with the names that people know things by.
+//!
+//! | file | what |
+//! |---|---|
+//! | `json` | a sample as JSON lines |
+//! | `table` | a sample as a table for the log |
+//! | `record` | samples to a file, at an interval |
+
+mod json;
+mod record;
+mod table;
+
+use std::collections::BTreeMap;
+
+use nvmeof_nvmf::{DeviceId, PortId};
+use nvmeof_pacing::{FlowStats, Snapshot};
+
+use crate::reactor::stats::{Device, Flow, Port, Report, Stages};
+
+pub(super) use record::{Recorder, Wanted};
+pub(super) use table::table;
+
+/// What all reactors said, at about the same time.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Sample {
+    /// Name of the policy in force.
+    pub(super) policy: &'static str,
+    /// Where it stands.
+    pub(super) pacing: Snapshot,
+    /// One a reactor, in order.
+    pub(super) reactors: Vec<Report>,
+}
+
+/// What devices and listeners are called.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Labels {
+    devices: BTreeMap<u32, DeviceLabel>,
+    ports: BTreeMap<PortId, String>,
+}
+
+#[derive(Debug, Clone, Default)]
+struct DeviceLabel {
+    name: String,
+    nsid: Option<u32>,
+}
+
+impl Labels {
+    /// A device, and the namespace before it if there is one.
+    pub(super) fn add_device(&mut self, id: DeviceId, name: &str, nsid: Option<u32>) {
+        self.devices.insert(id.0, DeviceLabel { name: name.to_owned(), nsid });
+    }
+
+    /// A listener.
+    pub(super) fn add_port(&mut self, id: PortId, url: String) {
+        self.ports.insert(id, url);
+    }
+
+    fn device(&self, id: DeviceId) -> DeviceLabel {
+        let closed = || DeviceLabel { name: format!("closed-{}", id.0), nsid: None };
+        self.devices.get(&id.0).cloned().unwrap_or_else(closed)
+    }
+
+    fn port(&self, id: PortId) -> String {
+        self.ports.get(&id).cloned().unwrap_or_else(|| format!("closed-{}", id.0))
+    }
+}
+
+/// Whose I/O a flow is: flows of the same name on different connections are one.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
+struct FlowName {
+    subsystem: String,
+    nsid: Option<u32>,
+    host: String,
+    device: String,
+}
+
+impl FlowName {
+    fn of(flow: &Flow, labels: &Labels) -> Self {
+        let DeviceLabel { name, nsid } = labels.device(flow.device);
+        let (subsystem, host) = flow.queue.as_ref().map_or_else(Default::default, |queue| {
+            (queue.subnqn.to_string(), queue.hostnqn.to_string())
+        });
+        Self { subsystem, nsid, host, device: name }
+    }
+}
+
+/// The figures of two flows together.
+fn add_figures(sum: &mut FlowStats, more: &FlowStats) {
+    sum.waiting += more.waiting;
+    sum.in_flight += more.in_flight;
+    sum.bytes_in_flight += more.bytes_in_flight;
+    sum.granted += more.granted;
+    sum.granted_bytes += more.granted_bytes;
+    sum.over += more.over;
+    sum.held += more.held;
+}
+
+/// The reports of all reactors together; flows stay apart, and so do listeners and devices.
+fn total(reports: &[Report]) -> Report {
+    let mut sum = Report::default();
+    for report in reports {
+        sum.at = sum.at.max(report.at);
+        let (into, from) = (&mut sum.counters, &report.counters);
+        into.turns += from.turns;
+        into.busy_turns += from.busy_turns;
+        into.pacer_calls += from.pacer_calls;
+        from.ports.iter().for_each(|port| add_port(&mut into.ports, port));
+        from.devices.iter().for_each(|device| add_device(&mut into.devices, device));
+        add_counts(&mut sum.pacer, &report.pacer);
+        for (into, from) in sum.stages.iter_mut().zip(&report.stages) {
+            add_stages(into, from);
+        }
+        sum.flows.extend(report.flows.iter().cloned());
+    }
+    sum
+}
+
+fn add_counts(into: &mut nvmeof_pacing::Counts, from: &nvmeof_pacing::Counts) {
+    into.enqueued += from.enqueued;
+    into.too_large += from.too_large;
+    into.cancelled += from.cancelled;
+    into.started += from.started;
+    into.started_without_data += from.started_without_data;
+    into.started_small += from.started_small;
+    into.released += from.released;
+    into.released_without_data += from.released_without_data;
+    into.bytes_in_flight += from.bytes_in_flight;
+    into.held_back += from.held_back;
+}
+
+fn add_stages(into: &mut Stages, from: &Stages) {
+    into.waiting += from.waiting;
+    into.needs_buffer += from.needs_buffer;
+    into.pulling += from.pulling;
+    into.on_device += from.on_device;
+    into.sending += from.sending;
+    into.admin += from.admin;
+}
+
+fn add_port(ports: &mut Vec<Port>, from: &Port) {
+    match ports.iter_mut().find(|port| port.id == from.id) {
+        None => ports.push(*from),
+        Some(into) => {
+            into.polls += from.polls;
+            into.requests += from.requests;
+            into.completions += from.completions;
+            into.ios += from.ios;
+            into.latency += from.latency;
+            into.latency_max = into.latency_max.max(from.latency_max);
+        }
+    }
+}
+
+fn add_device(devices: &mut Vec<Device>, from: &Device) {
+    match devices.iter_mut().find(|device| device.id == from.id) {
+        None => devices.push(*from),
+        Some(into) => {
+            into.reads += from.reads;
+            into.read_time += from.read_time;
+            into.lent += from.lent;
+        }
+    }
+}
+
+/// `sum` over `count` to the nearest below; nothing where there was none.
+fn mean(sum: u64, count: u64) -> Option<u64> {
+    sum.checked_div(count)
+}
+
+/// What happened on a reactor (or on all) since an earlier report.
+#[derive(Debug, Clone, Copy)]
+struct Interval<'a> {
+    now: &'a Report,
+    before: Option<&'a Report>,
+}
+
+impl Interval<'_> {
+    /// Nanoseconds; 0 for the first report, which has nothing before it.
+    fn nanos(&self) -> u64 {
+        self.before.map_or(0, |before| self.now.at.saturating_sub(before.at))
+    }
+
+    fn turns(&self) -> u64 {
+        let before = self.before.map_or(0, |before| before.counters.turns);
+        self.now.counters.turns.saturating_sub(before)
+    }
+
+    fn started(&self) -> u64 {
+        let before = self.before.map_or(0, |before| before.pacer.started);
+        self.now.pacer.started.saturating_sub(before)
+    }
+
+    /// Mean nanoseconds from one turn to the next.
+    fn poll_period(&self) -> Option<u64> {
+        mean(self.nanos(), self.turns()).filter(|nanos| *nanos > 0)
+    }
+
+    /// Mean nanoseconds from one start of an I/O to the next.
+    fn io_period(&self) -> Option<u64> {
+        mean(self.nanos(), self.started()).filter(|nanos| *nanos > 0)
+    }
+
+    /// I/O commands that ended at this listener, and the nanoseconds they took.
+    fn latency(&self, port: &Port) -> (u64, u64) {
+        let before = self.before.into_iter().flat_map(|before| &before.counters.ports);
+        let before = before.into_iter().find(|before| before.id == port.id);
+        let (ios, latency) = before.map_or((0, 0), |before| (before.ios, before.latency));
+        (port.ios.saturating_sub(ios), port.latency.saturating_sub(latency))
+    }
+
+    /// Reads this device ended, and the nanoseconds they took.
+    fn reads(&self, device: &Device) -> (u64, u64) {
+        let before = self.before.into_iter().flat_map(|before| &before.counters.devices);
+        let before = before.into_iter().find(|before| before.id == device.id);
+        let (reads, time) = before.map_or((0, 0), |before| (before.reads, before.read_time));
+        (device.reads.saturating_sub(reads), device.read_time.saturating_sub(time))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn port(id: u16, ios: u64, latency: u64) -> Port {
+        Port {
+            id: PortId(id),
+            polls: 1,
+            requests: ios,
+            completions: ios,
+            ios,
+            latency,
+            latency_max: latency,
+        }
+    }
+
+    fn report(at: u64, turns: u64, ports: Vec<Port>) -> Report {
+        let mut report = Report { at, ..Report::default() };
+        (report.counters.turns, report.counters.ports) = (turns, ports);
+        report.pacer.started = turns / 2;
+        report
+    }
+
+    #[test]
+    fn a_total_adds_up_by_listener() {
+        let sum = total(&[
+            report(10, 4, vec![port(1, 2, 100), port(2, 1, 7)]),
+            report(12, 6, vec![port(2, 3, 50)]),
+        ]);
+        assert_eq!((sum.at, sum.counters.turns, sum.pacer.started), (12, 10, 5));
+        let ports: Vec<_> =
+            sum.counters.ports.iter().map(|p| (p.id.0, p.ios, p.latency, p.latency_max)).collect();
+        assert_eq!(ports, [(1, 2, 100, 100), (2, 4, 57, 50)]);
+    }
+
+    #[test]
+    fn an_interval_is_what_came_between_two_reports() {
+        let before = report(1000, 10, vec![port(1, 2, 100)]);
+        let now = report(3000, 30, vec![port(1, 6, 500), port(2, 1, 9)]);
+        let interval = Interval { now: &now, before: Some(&before) };
+        assert_eq!((interval.nanos(), interval.turns()), (2000, 20));
+        assert_eq!((interval.poll_period(), interval.io_period()), (Some(100), Some(200)));
+        assert_eq!(interval.latency(&now.counters.ports[0]), (4, 400));
+        assert_eq!(interval.latency(&now.counters.ports[1]), (1, 9));
+        let first = Interval { now: &now, before: None };
+        assert_eq!((first.nanos(), first.poll_period()), (0, None));
+        assert_eq!(mean(1, 0), None);
+    }
+}

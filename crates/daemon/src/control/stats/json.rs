@@ -1,0 +1,169 @@
+//! A sample as JSON lines. The form is versioned: a key is never given another meaning under the same
+//! number of [`SCHEMA`], new ones may come.
+
+use std::collections::BTreeMap;
+
+use nvmeof_pacing::{FlowStats, Snapshot};
+use serde_json::{Value, json};
+
+use super::{FlowName, Interval, Labels, Sample, mean, total};
+use crate::reactor::stats::{Flow, Report, Stages};
+
+/// Version of the lines' form.
+pub(super) const SCHEMA: u32 = 1;
+
+/// The lines of a sample: one a reactor, and one for all together. `seconds` since recording began.
+pub(super) fn sample(
+    seconds: f64,
+    now: &Sample,
+    before: Option<&Sample>,
+    labels: &Labels,
+) -> Vec<Value> {
+    let mut lines = Vec::with_capacity(now.reactors.len() + 1);
+    for (index, report) in now.reactors.iter().enumerate() {
+        let before = before.and_then(|before| before.reactors.get(index));
+        let mut line = figures(Interval { now: report, before }, labels);
+        line["kind"] = json!("reactor");
+        line["t"] = json!(seconds);
+        line["reactor"] = json!(index);
+        line["flows"] = report.flows.iter().map(|flow| flow_line(flow, labels)).collect();
+        lines.push(line);
+    }
+    lines.push(total_line("total", seconds, now, before, labels));
+    lines
+}
+
+/// All together, with the policy.
+pub(super) fn total_line(
+    kind: &str,
+    seconds: f64,
+    now: &Sample,
+    before: Option<&Sample>,
+    labels: &Labels,
+) -> Value {
+    let (sum, before) = (total(&now.reactors), before.map(|before| total(&before.reactors)));
+    let mut line = figures(Interval { now: &sum, before: before.as_ref() }, labels);
+    line["kind"] = json!(kind);
+    line["t"] = json!(seconds);
+    line["policy"] = policy(now.policy, &now.pacing);
+    line
+}
+
+/// The figures of flows that are known by name alone.
+pub(super) fn named_flows(flows: &BTreeMap<FlowName, FlowStats>) -> Value {
+    flows.iter().map(|(name, figures)| named(name, figures)).collect()
+}
+
+fn policy(name: &str, snapshot: &Snapshot) -> Value {
+    json!({
+        "name": name,
+        "budget_bytes": snapshot.budget,
+        "period_ns": snapshot.period,
+        "last_move": snapshot.last_move.map(|last| format!("{last:?}").to_lowercase()),
+    })
+}
+
+fn figures(interval: Interval<'_>, labels: &Labels) -> Value {
+    let Report { counters, pacer, stages: [received, admitted, sent], .. } = interval.now;
+    json!({
+        "polls": counters.turns,
+        "busy_polls": counters.busy_turns,
+        "pacer": {
+            "calls": counters.pacer_calls,
+            "enqueued": pacer.enqueued,
+            "started": pacer.started,
+            "started_without_data": pacer.started_without_data,
+            "started_small": pacer.started_small,
+            "released": pacer.released,
+            "cancelled": pacer.cancelled,
+            "too_large": pacer.too_large,
+            "held_back": pacer.held_back,
+            "in_flight": pacer.outstanding(),
+            "bytes_in_flight": pacer.bytes_in_flight,
+            "waiting": pacer.waiting(),
+        },
+        "interval": {
+            "ns": interval.nanos(),
+            "polls": interval.turns(),
+            "poll_period_ns": interval.poll_period(),
+            "ios": interval.started(),
+            "io_period_ns": interval.io_period(),
+        },
+        "states": {
+            "received": states(received),
+            "admitted": states(admitted),
+            "sent": states(sent),
+        },
+        "listeners": listeners(interval, labels),
+        "devices": devices(interval, labels),
+    })
+}
+
+fn states(stages: &Stages) -> Value {
+    json!({
+        "waiting": stages.waiting,
+        "needs_buffer": stages.needs_buffer,
+        "pulling": stages.pulling,
+        "on_device": stages.on_device,
+        "sending": stages.sending,
+        "admin": stages.admin,
+    })
+}
+
+fn listeners(interval: Interval<'_>, labels: &Labels) -> Value {
+    let one = |port: &crate::reactor::stats::Port| {
+        let (ios, latency) = interval.latency(port);
+        json!({
+            "listener": labels.port(port.id),
+            "polls": port.polls,
+            "requests": port.requests,
+            "completions": port.completions,
+            "completions_per_1000_polls": mean(port.completions.saturating_mul(1000), port.polls),
+            "ios": port.ios,
+            "latency_ns": mean(port.latency, port.ios),
+            "interval_ios": ios,
+            "interval_latency_ns": mean(latency, ios),
+            "interval_latency_max_ns": port.latency_max,
+        })
+    };
+    interval.now.counters.ports.iter().map(one).collect()
+}
+
+fn devices(interval: Interval<'_>, labels: &Labels) -> Value {
+    let one = |device: &crate::reactor::stats::Device| {
+        let (reads, time) = interval.reads(device);
+        json!({
+            "device": labels.device(device.id).name,
+            "reads": device.reads,
+            "read_latency_ns": mean(device.read_time, device.reads),
+            "interval_reads": reads,
+            "interval_read_latency_ns": mean(time, reads),
+            "lent": device.lent,
+        })
+    };
+    interval.now.counters.devices.iter().map(one).collect()
+}
+
+fn flow_line(flow: &Flow, labels: &Labels) -> Value {
+    let mut line = named(&FlowName::of(flow, labels), &flow.figures);
+    line["cntlid"] = json!(flow.queue.as_ref().map(|queue| queue.cntlid));
+    line["qid"] = json!(flow.queue.as_ref().map(|queue| queue.qid));
+    line["ended"] = json!(flow.ended);
+    line
+}
+
+fn named(name: &FlowName, figures: &FlowStats) -> Value {
+    json!({
+        "subsystem": name.subsystem,
+        "nsid": name.nsid,
+        "host": name.host,
+        "device": name.device,
+        "in_flight": figures.in_flight,
+        "bytes_in_flight": figures.bytes_in_flight,
+        "waiting": figures.waiting,
+        "granted": figures.granted,
+        "granted_bytes": figures.granted_bytes,
+        "over": figures.over,
+        "hold_ns": mean(figures.held, figures.over),
+    })
+}

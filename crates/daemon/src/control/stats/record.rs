@@ -1,0 +1,190 @@
+//! Samples to a file, at an interval. A thread of its own writes: a slow or full disk costs samples,
+//! never service.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{BufWriter, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::time::{Duration, Instant, SystemTime};
+
+use anyhow::Context as _;
+use nvmeof_pacing::FlowStats;
+use serde_json::{Value, json};
+
+use super::json::{self, SCHEMA};
+use super::{FlowName, Labels, Sample, add_figures};
+
+/// Samples the writer may be behind; more are left out.
+const BACKLOG: usize = 64;
+/// Flows kept apart by name after they have ended; more are added up under no name.
+const NAMES_MAX: usize = 4096;
+/// How long the end may wait for the last lines to be written.
+const END: Duration = Duration::from_secs(2);
+
+/// What is to be recorded.
+#[derive(Debug, Clone)]
+pub(crate) struct Wanted {
+    /// Where to.
+    pub(crate) file: PathBuf,
+    /// From one sample to the next.
+    pub(crate) interval: Duration,
+}
+
+/// A recording under way.
+#[derive(Debug)]
+pub(crate) struct Recorder {
+    lines: Option<SyncSender<Vec<Value>>>,
+    written: Receiver<()>,
+    began: Instant,
+    before: Option<Sample>,
+    /// Flows that have ended, added up by name.
+    ended: BTreeMap<FlowName, FlowStats>,
+    left_out: u64,
+}
+
+impl Recorder {
+    /// Opens the file, what is in it is lost, and writes what the lines to come mean.
+    ///
+    /// # Errors
+    /// The file cannot be written, and what to do.
+    pub(crate) fn start(wanted: &Wanted) -> anyhow::Result<Self> {
+        let path = &wanted.file;
+        let file = File::create(path).with_context(|| {
+            format!(
+                "--stats {}: cannot be written; name a file in a folder that exists and that this \
+                 user may write to",
+                path.display()
+            )
+        })?;
+        let (lines, to_write) = sync_channel::<Vec<Value>>(BACKLOG);
+        let (done, written) = sync_channel(1);
+        let shown = path.clone();
+        std::thread::Builder::new()
+            .name("stats".into())
+            .spawn(move || {
+                if let Err(error) = write_all(file, &to_write) {
+                    tracing::error!(
+                        file = %shown.display(),
+                        %error,
+                        "statistics end here, service goes on; make room and start again to have more"
+                    );
+                }
+                // Nobody waits if the end took too long.
+                let _ = done.send(());
+            })
+            .context("cannot start the thread that writes statistics")?;
+        let mut recorder = Self {
+            lines: Some(lines),
+            written,
+            began: Instant::now(),
+            before: None,
+            ended: BTreeMap::new(),
+            left_out: 0,
+        };
+        recorder.send(vec![start_line(wanted)]);
+        Ok(recorder)
+    }
+
+    /// Whether anybody still writes.
+    pub(crate) fn is_live(&self) -> bool {
+        self.lines.is_some()
+    }
+
+    /// Writes a sample.
+    pub(crate) fn record(&mut self, sample: Sample, labels: &Labels) {
+        let lines = json::sample(self.seconds(), &sample, self.before.as_ref(), labels);
+        for flow in sample.reactors.iter().flat_map(|report| &report.flows) {
+            if flow.ended {
+                add(&mut self.ended, FlowName::of(flow, labels), &flow.figures);
+            }
+        }
+        self.send(lines);
+        self.before = Some(Sample {
+            reactors: sample.reactors.into_iter().map(without_flows).collect(),
+            ..sample
+        });
+    }
+
+    /// Writes the last sample, and what it all came to; waits a moment until it is written.
+    pub(crate) fn finish(mut self, sample: Sample, labels: &Labels) {
+        let mut flows = std::mem::take(&mut self.ended);
+        for flow in sample.reactors.iter().flat_map(|report| &report.flows) {
+            add(&mut flows, FlowName::of(flow, labels), &flow.figures);
+        }
+        let mut last = json::total_line("final", self.seconds(), &sample, None, labels);
+        last["flows"] = json::named_flows(&flows);
+        last["samples_left_out"] = json!(self.left_out);
+        self.record(sample, labels);
+        self.send(vec![last]);
+        self.lines = None;
+        if self.written.recv_timeout(END).is_err() {
+            tracing::error!("the last statistics are not written: the disk is too slow");
+        }
+    }
+
+    fn seconds(&self) -> f64 {
+        // Microseconds are as fine as it gets.
+        (self.began.elapsed().as_secs_f64() * 1e6).round() / 1e6
+    }
+
+    fn send(&mut self, lines: Vec<Value>) {
+        let Some(sender) = &self.lines else { return };
+        match sender.try_send(lines) {
+            Ok(()) => {}
+            Err(TrySendError::Full(_)) => self.left_out += 1,
+            Err(TrySendError::Disconnected(_)) => self.lines = None,
+        }
+    }
+}
+
+fn without_flows(mut report: crate::reactor::stats::Report) -> crate::reactor::stats::Report {
+    report.flows = Vec::new();
+    report
+}
+
+fn add(flows: &mut BTreeMap<FlowName, FlowStats>, name: FlowName, figures: &FlowStats) {
+    let full = flows.len() >= NAMES_MAX && !flows.contains_key(&name);
+    let name = if full { FlowName::default() } else { name };
+    add_figures(flows.entry(name).or_default(), figures);
+}
+
+fn start_line(wanted: &Wanted) -> Value {
+    let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    json!({
+        "kind": "start",
+        "schema": SCHEMA,
+        "program": concat!("nvmeof-tgt ", env!("CARGO_PKG_VERSION")),
+        "unix_time": since_1970.map_or(0, |since| since.as_secs()),
+        "interval_ms": u64::try_from(wanted.interval.as_millis()).unwrap_or(u64::MAX),
+    })
+}
+
+/// Writes what comes until no more does.
+fn write_all(file: File, lines: &Receiver<Vec<Value>>) -> std::io::Result<()> {
+    let mut out = BufWriter::new(file);
+    while let Ok(batch) = lines.recv() {
+        for line in batch {
+            serde_json::to_writer(&mut out, &line)?;
+            out.write_all(b"\n")?;
+        }
+        // A reader that follows sees whole samples.
+        out.flush()?;
+    }
+    Ok(())
+}
+
+impl Wanted {
+    /// A recording to `file`.
+    ///
+    /// # Errors
+    /// The interval cannot be kept, and what is allowed.
+    pub(crate) fn new(file: &Path, interval: &str) -> Result<Self, String> {
+        let (least, most) = (Duration::from_millis(10), Duration::from_secs(3600));
+        let interval = crate::config::duration(interval)?;
+        if !(least..=most).contains(&interval) {
+            return Err("it is out of range; allowed: 10ms to 1h".into());
+        }
+        Ok(Self { file: file.to_owned(), interval })
+    }
+}

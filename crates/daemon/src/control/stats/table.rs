@@ -1,0 +1,162 @@
+//! A sample as a table for people, each line with the same word in front, so that it can be told
+//! from the log around it.
+
+use std::fmt::Write as _;
+
+use super::{DeviceLabel, FlowName, Interval, Labels, Sample, mean, total};
+use crate::reactor::stats::{Report, Stages};
+
+/// Flows shown, at most.
+const FLOWS_MAX: usize = 100;
+
+/// The sample, with what happened since the one before.
+pub(crate) fn table(now: &Sample, before: Option<&Sample>, labels: &Labels) -> String {
+    let (sum, before_sum) = (total(&now.reactors), before.map(|before| total(&before.reactors)));
+    let mut text = String::new();
+    // A string takes whatever is written to it, here and below.
+    let _ = policy(&mut text, now);
+    let _ = reactors(&mut text, now, before, &sum, before_sum.as_ref());
+    let all = Interval { now: &sum, before: before_sum.as_ref() };
+    let _ = states(&mut text, &sum);
+    let _ = listeners(&mut text, all, labels);
+    let _ = devices(&mut text, all, labels);
+    let _ = flows(&mut text, now, labels);
+    text
+}
+
+fn policy(text: &mut String, now: &Sample) -> std::fmt::Result {
+    write!(text, "stats policy {}", now.policy)?;
+    if let Some(budget) = now.pacing.budget {
+        write!(text, ", budget {budget} bytes")?;
+    }
+    if let Some(period) = now.pacing.period {
+        write!(text, ", period {period} ns")?;
+    }
+    if let Some(last) = now.pacing.last_move {
+        write!(text, ", last moved: {}", format!("{last:?}").to_lowercase())?;
+    }
+    writeln!(text)
+}
+
+fn reactors(
+    text: &mut String,
+    now: &Sample,
+    before: Option<&Sample>,
+    sum: &Report,
+    before_sum: Option<&Report>,
+) -> std::fmt::Result {
+    writeln!(
+        text,
+        "stats {:>8} {:>12} {:>9} {:>12} {:>12} {:>9} {:>10} {:>8} {:>12} {:>10}",
+        "reactor",
+        "polls",
+        "ns/poll",
+        "pacer calls",
+        "I/Os",
+        "ns/I/O",
+        "in flight",
+        "waiting",
+        "bytes",
+        "held back"
+    )?;
+    for (index, report) in now.reactors.iter().enumerate() {
+        let before = before.and_then(|before| before.reactors.get(index));
+        reactor(text, &index.to_string(), Interval { now: report, before })?;
+    }
+    reactor(text, "all", Interval { now: sum, before: before_sum })
+}
+
+fn reactor(text: &mut String, name: &str, interval: Interval<'_>) -> std::fmt::Result {
+    let Report { counters, pacer, .. } = interval.now;
+    writeln!(
+        text,
+        "stats {name:>8} {:>12} {:>9} {:>12} {:>12} {:>9} {:>10} {:>8} {:>12} {:>10}",
+        counters.turns,
+        shown(interval.poll_period()),
+        counters.pacer_calls,
+        pacer.started,
+        shown(interval.io_period()),
+        pacer.outstanding(),
+        pacer.waiting(),
+        pacer.bytes_in_flight,
+        pacer.held_back,
+    )
+}
+
+fn states(text: &mut String, sum: &Report) -> std::fmt::Result {
+    for (moment, stages) in ["received", "admitted", "sent"].iter().zip(&sum.stages) {
+        let Stages { waiting, needs_buffer, pulling, on_device, sending, admin } = stages;
+        writeln!(
+            text,
+            "stats requests when {moment}: waiting {waiting}, needs buffer {needs_buffer}, pulling \
+             {pulling}, on device {on_device}, sending {sending}, admin {admin}"
+        )?;
+    }
+    Ok(())
+}
+
+fn listeners(text: &mut String, all: Interval<'_>, labels: &Labels) -> std::fmt::Result {
+    for port in &all.now.counters.ports {
+        let (ios, latency) = all.latency(port);
+        writeln!(
+            text,
+            "stats listener {}: polls {}, requests {}, completions {} ({} per 1000 polls), mean \
+             latency {} ns lately, {} ns in all, longest lately {} ns",
+            labels.port(port.id),
+            port.polls,
+            port.requests,
+            port.completions,
+            shown(mean(port.completions.saturating_mul(1000), port.polls)),
+            shown(mean(latency, ios)),
+            shown(mean(port.latency, port.ios)),
+            port.latency_max,
+        )?;
+    }
+    Ok(())
+}
+
+fn devices(text: &mut String, all: Interval<'_>, labels: &Labels) -> std::fmt::Result {
+    for device in &all.now.counters.devices {
+        let (reads, time) = all.reads(device);
+        let DeviceLabel { name, .. } = labels.device(device.id);
+        writeln!(
+            text,
+            "stats device {name}: reads {}, mean latency {} ns lately, {} ns in all, lent {}",
+            device.reads,
+            shown(mean(time, reads)),
+            shown(mean(device.read_time, device.reads)),
+            device.lent,
+        )?;
+    }
+    Ok(())
+}
+
+fn flows(text: &mut String, now: &Sample, labels: &Labels) -> std::fmt::Result {
+    let all = now.reactors.iter().enumerate();
+    let mut all = all.flat_map(|(index, report)| report.flows.iter().map(move |f| (index, f)));
+    for (reactor, flow) in all.by_ref().take(FLOWS_MAX) {
+        let FlowName { subsystem, nsid, host, device } = FlowName::of(flow, labels);
+        let figures = &flow.figures;
+        writeln!(
+            text,
+            "stats flow {subsystem} nsid {} host {host} queue {} device {device} reactor {reactor}: \
+             in flight {} ({} bytes), waiting {}, granted {}, mean hold {} ns",
+            shown(nsid.map(u64::from)),
+            shown(flow.queue.as_ref().map(|queue| queue.qid.into())),
+            figures.in_flight,
+            figures.bytes_in_flight,
+            figures.waiting,
+            figures.granted,
+            shown(mean(figures.held, figures.over)),
+        )?;
+    }
+    let more = all.count();
+    if more > 0 {
+        writeln!(text, "stats and {more} more flows")?;
+    }
+    Ok(())
+}
+
+fn shown(figure: Option<u64>) -> String {
+    figure.map_or_else(|| "-".to_owned(), |figure| figure.to_string())
+}
