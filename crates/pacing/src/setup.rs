@@ -129,6 +129,17 @@ impl Shared {
         Pacer::with_parts(self.parts(core, waker), config)
     }
 
+    /// The budget that the cores share, if there is one.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn credit(&self) -> Option<&Arc<SharedCredit>> {
+        match &self.kind {
+            Kind::None | Kind::Prototype(_) => None,
+            Kind::BufferCredit(credit) => Some(credit),
+            Kind::TokenBucket(_, credit) => credit.as_ref(),
+            Kind::Adaptive(shared) => Some(shared.credit()),
+        }
+    }
+
     /// Where the policy stands.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {

@@ -1,59 +1,143 @@
-//! Several cores that share a budget, driven in one thread in any order, with a model beside them.
+//! Several cores under one policy, driven in one thread in any order, with a model beside them.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::policy::CreditConfig;
 use crate::{
-    BufferCredit, Cost, FlowConfig, FlowId, Outcome, Pacer, PacerConfig, Permit, Policy,
-    SharedCredit,
+    Cost, FlowConfig, FlowId, Nanos, Outcome, Pacer, PacerConfig, Permit, PolicyConfig, Shared,
+    SharedCredit, Waker,
 };
+
+/// The largest I/O of every machine here, in bytes.
+pub(super) const LARGEST: u32 = 256 << 10;
 
 /// One core: a pacer and what a reactor would keep beside it.
 pub(super) struct Core {
     pub(super) pacer: Pacer,
     pub(super) flows: Vec<FlowId>,
-    pub(super) running: VecDeque<(u64, Permit)>,
+    pub(super) running: VecDeque<Running>,
     pub(super) woken: Arc<AtomicBool>,
-    /// Waiting data commands as (flow, token, bytes), in no order.
+    /// Waiting commands as (flow, token, bytes), in no order.
     pub(super) waiting: Vec<(FlowId, u64, u32)>,
     /// Commands started so far.
     pub(super) started: u64,
+    /// The era in force here; another is put in force by this core's next turn.
+    era: usize,
 }
 
-/// Cores over one shared budget.
+/// A command in flight.
+pub(super) struct Running {
+    pub(super) token: u64,
+    pub(super) permit: Permit,
+    era: usize,
+    /// How many were started before it.
+    order: u64,
+}
+
+/// A policy that is in force, or was.
+struct Era {
+    config: PolicyConfig,
+    shared: Shared,
+    /// The budget when last looked at, and which cores had a turn since it moved.
+    budget: Option<u64>,
+    turned: Vec<bool>,
+    /// The most bytes there may be in flight, but for one I/O a core.
+    ceiling: u64,
+}
+
+/// Cores over one shared policy.
 pub(super) struct Machine {
     pub(super) cores: Vec<Core>,
-    pub(super) shared: Arc<SharedCredit>,
-    pub(super) now: u64,
+    pub(super) now: Nanos,
+    eras: Vec<Era>,
     next_token: u64,
+    started: u64,
     /// How often each token came out of the machine.
     pub(super) fate: BTreeMap<u64, u32>,
 }
 
+impl Era {
+    fn new(config: &PolicyConfig, cores: usize) -> Self {
+        let machine = crate::Machine { cores, largest: LARGEST };
+        let shared = Shared::new(config, machine).unwrap();
+        let budget = shared.snapshot().budget;
+        let turned = vec![true; cores];
+        Self { config: config.clone(), shared, budget, turned, ceiling: budget.unwrap_or(u64::MAX) }
+    }
+
+    /// A budget that was lowered is kept once every core had a turn, as far as what was in flight
+    /// has come back.
+    fn watch(&mut self, over_floor: u64) {
+        let budget = self.shared.snapshot().budget;
+        if budget != self.budget {
+            self.budget = budget;
+            self.turned.fill(false);
+        }
+        let Some(budget) = budget else { return };
+        if self.turned.iter().all(|turned| *turned) {
+            self.ceiling = self.ceiling.min(budget.max(over_floor));
+        }
+        self.ceiling = self.ceiling.max(budget);
+        // Small commands have a part of the budget to themselves where they have a lane.
+        let small = match self.config {
+            PolicyConfig::Adaptive => self.ceiling / 16,
+            _ => 0,
+        };
+        assert!(
+            over_floor <= self.ceiling + small,
+            "in flight beyond one I/O a core: {over_floor}, budget {budget}, was {} ({:?})",
+            self.ceiling,
+            self.config
+        );
+    }
+
+    fn is_rate(&self) -> bool {
+        matches!(self.config, PolicyConfig::TokenBucket(_))
+    }
+}
+
 impl Machine {
-    pub(super) fn new(cores: usize, flows: usize, budget: u64, largest: u32) -> Self {
-        let shared = BufferCredit::shared(CreditConfig { budget, largest, cores }).unwrap();
-        let cores = (0..cores)
-            .map(|core| {
-                let woken = Arc::new(AtomicBool::new(false));
-                let flag = Arc::clone(&woken);
-                let waker = Arc::new(move || flag.store(true, Ordering::Relaxed));
-                let policy: Box<dyn Policy> = Box::new(shared.core(core, waker));
-                let mut pacer = Pacer::new(vec![policy], PacerConfig::default());
-                let flows = (0..flows).map(|_| pacer.add_flow(FlowConfig::weight(1))).collect();
-                Core {
-                    pacer,
-                    flows,
-                    running: VecDeque::new(),
-                    woken,
-                    waiting: Vec::new(),
-                    started: 0,
-                }
-            })
-            .collect();
-        Self { cores, shared, now: 0, next_token: 0, fate: BTreeMap::new() }
+    pub(super) fn new(config: &PolicyConfig, cores: usize, flows: usize) -> Self {
+        let era = Era::new(config, cores);
+        let core = |core| {
+            let woken = Arc::new(AtomicBool::new(false));
+            let parts = era.shared.parts(core, waker(&woken));
+            let mut pacer = Pacer::with_parts(parts, PacerConfig::default());
+            let flows = (0..flows).map(|_| pacer.add_flow(FlowConfig::weight(1))).collect();
+            Core {
+                pacer,
+                flows,
+                running: VecDeque::new(),
+                woken,
+                waiting: Vec::new(),
+                started: 0,
+                era: 0,
+            }
+        };
+        let cores = (0..cores).map(core).collect();
+        Self { cores, now: 1, eras: vec![era], next_token: 0, started: 0, fate: BTreeMap::new() }
+    }
+
+    /// What the policy that came last shares.
+    pub(super) fn shared(&self) -> &Shared {
+        &self.eras.last().expect("there is one").shared
+    }
+
+    /// The budget behind the policy that came last, if it has one.
+    pub(super) fn credit(&self) -> Option<Arc<SharedCredit>> {
+        self.shared().credit().cloned()
+    }
+
+    /// Another policy from every core's next turn on.
+    pub(super) fn swap(&mut self, config: &PolicyConfig) {
+        self.eras.push(Era::new(config, self.cores.len()));
+    }
+
+    pub(super) fn resize(&mut self, budget: u64, core: usize) {
+        if let Some(credit) = self.credit() {
+            credit.resize(budget, core);
+        }
     }
 
     pub(super) fn enqueue(&mut self, core: usize, flow: usize, bytes: u32) -> u64 {
@@ -69,50 +153,103 @@ impl Machine {
 
     /// One turn of a core: everything that may start starts. Yields how many did.
     pub(super) fn turn(&mut self, at: usize) -> usize {
-        self.now += 1;
-        let core = &mut self.cores[at];
-        core.woken.store(false, Ordering::Relaxed);
+        self.put_in_force(at);
         let mut started = 0;
-        while let Some((token, permit)) = core.pacer.next(self.now) {
-            let found = core.waiting.iter().position(|w| w.1 == token).expect("it waited");
-            let (flow, _, bytes) = core.waiting.swap_remove(found);
-            assert_eq!(permit.flow(), flow);
-            assert_eq!(permit.cost(), Cost { bytes });
-            *self.fate.get_mut(&token).unwrap() += 1;
-            core.running.push_back((token, permit));
-            core.started += 1;
+        while self.start_one(at).is_some() {
             started += 1;
         }
+        let core = &self.cores[at];
+        assert!(core.pacer.next_wakeup().is_none_or(|when| when > self.now), "it is time already");
+        self.eras[core.era].turned[at] = true;
         started
+    }
+
+    /// Starts one command, if one may start; the turn goes on.
+    pub(super) fn start_one(&mut self, at: usize) -> Option<u64> {
+        let core = &mut self.cores[at];
+        core.woken.store(false, Ordering::Relaxed);
+        let (token, permit) = core.pacer.next(self.now)?;
+        let found = core.waiting.iter().position(|w| w.1 == token).expect("it waited");
+        let (flow, _, bytes) = core.waiting.swap_remove(found);
+        assert_eq!(permit.flow(), flow);
+        assert_eq!(permit.cost(), Cost { bytes });
+        *self.fate.get_mut(&token).unwrap() += 1;
+        core.running.push_back(Running { token, permit, era: core.era, order: self.started });
+        self.started += 1;
+        core.started += 1;
+        Some(token)
+    }
+
+    fn put_in_force(&mut self, at: usize) {
+        let (newest, core) = (self.eras.len() - 1, &mut self.cores[at]);
+        if core.era < newest {
+            core.era = newest;
+            let parts = self.eras[newest].shared.parts(at, waker(&core.woken));
+            core.pacer.replace(parts).expect("all that waits fits every policy");
+        }
     }
 
     /// Ends one running command of a core, without the turn that has to follow.
     pub(super) fn end_one(&mut self, core: usize, which: usize) -> bool {
+        self.end_as(core, which, Outcome::Completed)
+    }
+
+    pub(super) fn end_as(&mut self, core: usize, which: usize, outcome: Outcome) -> bool {
         let core = &mut self.cores[core];
         if core.running.is_empty() {
             return false;
         }
-        let (_, permit) = core.running.remove(which % core.running.len()).unwrap();
-        core.pacer.release(permit, Outcome::Completed, self.now);
+        let Running { token, mut permit, .. } =
+            core.running.remove(which % core.running.len()).unwrap();
+        if token % 3 > 0 {
+            permit.landed(self.now.saturating_sub(token % 1000));
+        }
+        core.pacer.release(permit, outcome, self.now);
         true
     }
 
-    /// Ends one command and runs the turns that follow: the core's own and those of woken cores.
+    /// Ends one command and runs the turns that follow: the core's own and those of other cores
+    /// that were woken or whose time has come.
     pub(super) fn finish_one(&mut self, core: usize, which: usize) -> bool {
         if !self.end_one(core, which) {
             return false;
         }
         self.turn(core);
-        self.run_woken();
+        self.run_ready();
         true
     }
 
-    /// Runs turns of woken cores, and of no others, until none is woken.
-    pub(super) fn run_woken(&mut self) {
-        while let Some(core) = self.cores.iter().position(|core| core.woken.load(Ordering::Relaxed))
-        {
+    /// The core whose command has been in flight for longest, if there is any.
+    pub(super) fn oldest(&self) -> Option<usize> {
+        let first = |core: &usize| self.cores[*core].running.front().map(|r| r.order);
+        (0..self.cores.len()).filter(|core| first(core).is_some()).min_by_key(first)
+    }
+
+    /// Runs turns of cores that were woken or whose time has come, and of no others, until there
+    /// is none.
+    pub(super) fn run_ready(&mut self) {
+        let now = self.now;
+        let ready = |core: &Core| {
+            core.woken.load(Ordering::Relaxed)
+                || core.pacer.next_wakeup().is_some_and(|when| when <= now)
+        };
+        while let Some(core) = self.cores.iter().position(ready) {
             self.turn(core);
         }
+    }
+
+    /// Lets the time pass to the next moment that a core waits for; false if none waits for one.
+    pub(super) fn pass_time(&mut self) -> bool {
+        let passes = self.skip_time();
+        self.run_ready();
+        passes
+    }
+
+    /// The same, without the turns.
+    pub(super) fn skip_time(&mut self) -> bool {
+        let next = self.cores.iter().filter_map(|core| core.pacer.next_wakeup()).min();
+        self.now = self.now.max(next.unwrap_or(0));
+        next.is_some()
     }
 
     pub(super) fn cancel(&mut self, at: usize, which: usize) -> bool {
@@ -148,11 +285,11 @@ impl Machine {
     }
 
     /// What must hold at any moment.
-    pub(super) fn check(&self) {
-        let mut over_floor = 0;
+    pub(super) fn check(&mut self) {
+        let mut over_floor = vec![0; self.eras.len()];
         for core in &self.cores {
-            let bytes = || core.running.iter().map(|(_, permit)| u64::from(permit.cost().bytes));
-            let in_flight: u64 = bytes().sum();
+            let bytes = |running: &Running| u64::from(running.permit.cost().bytes);
+            let in_flight: u64 = core.running.iter().map(bytes).sum();
             let counts = core.pacer.counts();
             assert_eq!(counts.bytes_in_flight, in_flight);
             assert_eq!(core.pacer.outstanding(), core.running.len());
@@ -163,34 +300,50 @@ impl Machine {
                     + counts.released
                     + (core.running.len() + core.waiting.len()) as u64
             );
-            over_floor += in_flight - bytes().max().unwrap_or(0);
+            for (era, over_floor) in over_floor.iter_mut().enumerate() {
+                let of_era = || core.running.iter().filter(|r| r.era == era).map(bytes);
+                *over_floor += of_era().sum::<u64>() - of_era().max().unwrap_or(0);
+            }
         }
-        assert!(
-            over_floor <= self.shared.budget(),
-            "in flight beyond one I/O a core: {over_floor}, budget {}",
-            self.shared.budget()
-        );
+        for (era, over_floor) in self.eras.iter_mut().zip(over_floor) {
+            era.watch(over_floor);
+        }
     }
 
     /// What must hold when no core has a turn to run: whoever waits cannot start.
     pub(super) fn check_settled(&self) {
+        let era = self.eras.last().expect("there is one");
         let mut least_wanted = u64::MAX;
         let mut most_wanted = 0;
         for core in &self.cores {
             assert!(!core.woken.load(Ordering::Relaxed));
+            assert_eq!(core.era, self.eras.len() - 1, "every core had a turn since the change");
+            let waits_for_time = core.pacer.next_wakeup().is_some();
+            assert!(!waits_for_time || era.is_rate());
             for &(_, _, bytes) in &core.waiting {
                 assert_ne!(bytes, 0, "a command without data waits");
-                least_wanted = least_wanted.min(u64::from(bytes));
-                most_wanted = most_wanted.max(u64::from(bytes));
+                if !waits_for_time {
+                    least_wanted = least_wanted.min(u64::from(bytes));
+                    most_wanted = most_wanted.max(u64::from(bytes));
+                }
             }
-            let holds = core.running.iter().any(|(_, permit)| permit.cost().bytes > 0);
-            assert!(core.waiting.is_empty() || holds, "a core that holds nothing must start one");
+            let holds = core
+                .running
+                .iter()
+                .any(|running| running.permit.cost().bytes > 0 && running.era == core.era);
+            assert!(
+                core.waiting.is_empty() || holds || waits_for_time,
+                "a core that holds nothing must start one ({:?})",
+                era.config
+            );
         }
         if most_wanted > 0 {
+            let credit = era.shared.credit().expect("it waits for a release of what is bounded");
             assert!(
-                self.shared.unused() < most_wanted,
-                "{} bytes unused while {least_wanted}..={most_wanted} are wanted",
-                self.shared.unused()
+                credit.unused() < most_wanted,
+                "{} bytes unused while {least_wanted}..={most_wanted} are wanted ({:?})",
+                credit.unused(),
+                era.config
             );
         }
     }
@@ -200,7 +353,7 @@ impl Machine {
         for core in 0..self.cores.len() {
             self.turn(core);
         }
-        self.run_woken();
+        self.run_ready();
         loop {
             let mut any = false;
             for core in 0..self.cores.len() {
@@ -208,7 +361,7 @@ impl Machine {
                 self.check();
                 self.check_settled();
             }
-            if !any {
+            if !any && !self.pass_time() {
                 break;
             }
         }
@@ -216,16 +369,25 @@ impl Machine {
             assert_eq!(core.pacer.waiting(), 0);
             assert_eq!(core.pacer.outstanding(), 0);
         }
-        assert_eq!(self.shared.unused(), self.shared.budget(), "credit was lost or made");
+        for era in &self.eras {
+            if let Some(credit) = era.shared.credit() {
+                assert_eq!(credit.unused(), credit.budget(), "lost or made: {:?}", era.config);
+            }
+        }
         assert!(self.fate.values().all(|times| *times == 1), "each command comes out once");
     }
+}
+
+fn waker(woken: &Arc<AtomicBool>) -> Waker {
+    let flag = Arc::clone(woken);
+    Arc::new(move || flag.store(true, Ordering::Relaxed))
 }
 
 /// A failed assertion that returns early must show itself, not the permits it leaves behind.
 impl Drop for Machine {
     fn drop(&mut self) {
         for core in &mut self.cores {
-            core.running.drain(..).for_each(|(_, permit)| std::mem::forget(permit));
+            core.running.drain(..).for_each(|running| std::mem::forget(running.permit));
         }
     }
 }

@@ -82,6 +82,11 @@ impl SharedAdaptive {
         self.credit.budget()
     }
 
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn credit(&self) -> &Arc<SharedCredit> {
+        &self.credit
+    }
+
     /// Why the budget last moved; `None` while another core decides that very moment.
     #[must_use]
     pub fn last_move(&self) -> Option<Move> {

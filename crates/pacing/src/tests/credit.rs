@@ -1,0 +1,191 @@
+//! Buffer credit by itself: what is out, who gets it, and how it comes back.
+
+use super::machine::Machine;
+use super::{KIB, scattered};
+use crate::policy::CreditConfig;
+use crate::{BufferCredit, PolicyConfig};
+use proptest::prelude::*;
+
+fn credit(cores: usize, flows: usize, budget: u64) -> Machine {
+    Machine::new(&PolicyConfig::BufferCredit { budget }, cores, flows)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Small I/O is counted: as much of it as the budget holds is in flight, and one more (the
+    /// floor) at most.
+    #[test]
+    fn small_io_is_counted(bytes in 1u32..=4096, count in 1u64..400) {
+        let budget = 256 * 1024;
+        let mut machine = credit(1, 1, budget);
+        for _ in 0..count {
+            machine.enqueue(0, 0, bytes);
+        }
+        let started = machine.turn(0) as u64;
+        prop_assert_eq!(started, count.min(budget / u64::from(bytes)));
+        machine.drain();
+    }
+
+    /// With all of the budget out on one core, every other core starts exactly one I/O; and
+    /// another when that one is over, for as long as the first core keeps all.
+    #[test]
+    fn a_core_that_holds_nothing_starts_one(cores in 2usize..9, rounds in 1usize..5) {
+        let mut machine = credit(cores, 2, 1024 * 1024);
+        for _ in 0..4 {
+            machine.enqueue(0, 0, 256 * KIB);
+        }
+        prop_assert_eq!(machine.turn(0), 4);
+        for core in 1..cores {
+            for _ in 0..=rounds {
+                machine.enqueue(core, 0, 128 * KIB);
+            }
+            prop_assert_eq!(machine.turn(core), 1);
+            for _ in 0..rounds {
+                machine.end_one(core, 0);
+                prop_assert_eq!(machine.turn(core), 1);
+                machine.check();
+            }
+        }
+        machine.drain();
+    }
+
+    /// No core starves: while all cores wait and I/Os end in no particular order, what the budget
+    /// serves goes to the cores in equal parts, within a constant that does not grow with the
+    /// length of the run.
+    #[test]
+    fn waiting_cores_share_the_budget_evenly(
+        cores in 2usize..6,
+        ends in 200usize..2000,
+        seed in any::<u64>(),
+    ) {
+        let io = 128 * KIB;
+        let per_core = 16usize;
+        let budget = u64::from(io) * (per_core * cores) as u64;
+        let mut machine = credit(cores, 2, budget);
+        // The first core comes first and takes all; the others find nothing.
+        for core in 0..cores {
+            for _ in 0..ends + per_core * cores {
+                machine.enqueue(core, 0, io);
+            }
+            machine.turn(core);
+        }
+        let before: Vec<u64> = machine.cores.iter().map(|core| core.started).collect();
+        for nth in 0..ends {
+            let running: Vec<usize> =
+                machine.cores.iter().map(|core| core.running.len()).collect();
+            let mut at = scattered(seed, nth) % running.iter().sum::<usize>();
+            let mut core = 0;
+            while at >= running[core] {
+                at -= running[core];
+                core += 1;
+            }
+            machine.finish_one(core, at);
+            machine.check();
+        }
+        let got: Vec<u64> =
+            machine.cores.iter().zip(&before).map(|(core, before)| core.started - before).collect();
+        let (least, most) = (got.iter().min().unwrap(), got.iter().max().unwrap());
+        prop_assert!(most - least <= 4, "{:?}", got);
+    }
+}
+
+#[test]
+fn a_budget_below_one_io_is_refused_at_the_start() {
+    let config = CreditConfig { budget: 4096, largest: 8192, cores: 1 };
+    let error = BufferCredit::shared(config).unwrap_err();
+    assert!(error.to_string().contains("4096") && error.to_string().contains("8192"), "{error}");
+}
+
+#[test]
+fn credit_laid_open_by_an_idle_core_serves_another_without_it_running() {
+    let mut machine = credit(2, 1, 1024 * 1024);
+    for _ in 0..4 {
+        machine.enqueue(0, 0, 256 * KIB);
+    }
+    assert_eq!(machine.turn(0), 4);
+    for _ in 0..4 {
+        machine.end_one(0, 0);
+    }
+    // The last turn of core 0: nothing waits, so it keeps nothing to itself.
+    machine.turn(0);
+    for _ in 0..4 {
+        machine.enqueue(1, 0, 256 * KIB);
+    }
+    assert_eq!(machine.turn(1), 4);
+    machine.drain();
+}
+
+#[test]
+fn credit_granted_to_a_core_that_no_longer_wants_it_goes_on() {
+    let mut machine = credit(3, 1, 512 * 1024);
+    machine.enqueue(0, 0, 256 * KIB);
+    machine.enqueue(0, 0, 256 * KIB);
+    machine.turn(0);
+    for core in 1..3 {
+        machine.enqueue(core, 0, 256 * KIB);
+        machine.enqueue(core, 0, 256 * KIB);
+        assert_eq!(machine.turn(core), 1, "the floor");
+    }
+    // Credit is granted to core 1, which does not get to run before its command is cancelled.
+    machine.end_one(0, 0);
+    assert!(machine.cores[1].woken.load(std::sync::atomic::Ordering::Relaxed));
+    assert!(machine.cancel(1, 0));
+    machine.run_ready();
+    assert!(machine.cores[2].waiting.is_empty(), "core 2 is next in line");
+    machine.drain();
+}
+
+#[test]
+fn a_core_whose_last_command_was_cancelled_is_out_of_the_line_at_once() {
+    let mut machine = credit(3, 1, 512 * 1024);
+    machine.enqueue(0, 0, 256 * KIB);
+    machine.enqueue(0, 0, 256 * KIB);
+    machine.turn(0);
+    for core in 1..3 {
+        machine.enqueue(core, 0, 256 * KIB);
+        machine.enqueue(core, 0, 256 * KIB);
+        assert_eq!(machine.turn(core), 1, "the floor");
+    }
+    assert!(machine.cancel(1, 0));
+    // Core 1 has no turn before the credit comes.
+    machine.end_one(0, 0);
+    let woken = |core: usize| machine.cores[core].woken.load(std::sync::atomic::Ordering::Relaxed);
+    assert!(!woken(1) && woken(2));
+    machine.drain();
+}
+
+#[test]
+fn credit_that_one_core_waits_for_is_not_taken_past_it() {
+    let mut machine = credit(3, 1, 512 * 1024);
+    for _ in 0..4 {
+        machine.enqueue(0, 0, 128 * KIB);
+    }
+    assert_eq!(machine.turn(0), 4);
+    machine.enqueue(1, 0, 64 * KIB);
+    machine.enqueue(1, 0, 256 * KIB);
+    assert_eq!(machine.turn(1), 1, "the floor");
+    machine.enqueue(2, 0, 64 * KIB);
+    assert_eq!(machine.turn(2), 1, "the floor");
+    // Half of what core 1 waits for is free: too little for it, enough for core 2.
+    machine.finish_one(0, 0);
+    machine.enqueue(2, 0, 64 * KIB);
+    assert_eq!(machine.turn(2), 0, "core 1 was first");
+    machine.finish_one(0, 0);
+    assert!(machine.cores[1].waiting.is_empty() && !machine.cores[2].waiting.is_empty());
+    machine.finish_one(0, 0);
+    assert!(machine.cores[2].waiting.is_empty());
+    machine.drain();
+}
+
+#[test]
+fn a_core_that_goes_away_gives_its_credit_back() {
+    let mut machine = credit(2, 1, 512 * 1024);
+    machine.enqueue(0, 0, 256 * KIB);
+    machine.turn(0);
+    machine.end_one(0, 0);
+    let gone = machine.cores.remove(0);
+    drop(gone);
+    let credit = machine.credit().unwrap();
+    assert_eq!(credit.unused(), credit.budget());
+}

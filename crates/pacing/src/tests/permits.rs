@@ -1,0 +1,92 @@
+//! Permits and chains.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use crate::policy::{self, CreditConfig};
+use crate::{
+    BufferCredit, Cost, FlowConfig, Nanos, Outcome, Pacer, PacerConfig, Policy, lost_permits,
+};
+
+/// Grants what it is told to; stands for policies that come later.
+#[derive(Debug)]
+struct Gate {
+    opens_at: Nanos,
+    out: std::sync::Arc<std::sync::atomic::AtomicI64>,
+}
+
+impl Policy for Gate {
+    fn admit(&mut self, _ask: &policy::Ask, now: Nanos) -> policy::Admission {
+        if now < self.opens_at {
+            return policy::Admission::At(self.opens_at);
+        }
+        self.out.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        policy::Admission::Granted(policy::Grant(9))
+    }
+
+    fn release(&mut self, _done: &policy::Done, grant: policy::Grant, _now: Nanos) {
+        assert_eq!(grant, policy::Grant(9));
+        self.out.fetch_sub(1, std::sync::atomic::Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn a_chain_grants_all_or_nothing() {
+    let credit = |shared: &std::sync::Arc<crate::SharedCredit>| -> Box<dyn Policy> {
+        Box::new(shared.core(0, std::sync::Arc::new(|| ())))
+    };
+    for credit_first in [true, false] {
+        let config = CreditConfig { budget: 8192, largest: 8192, cores: 1 };
+        let shared = BufferCredit::shared(config).unwrap();
+        let out = std::sync::Arc::default();
+        let gate = Box::new(Gate { opens_at: 100, out: std::sync::Arc::clone(&out) });
+        let out = || out.load(std::sync::atomic::Ordering::Relaxed);
+        let policies: Vec<Box<dyn Policy>> =
+            if credit_first { vec![credit(&shared), gate] } else { vec![gate, credit(&shared)] };
+        let mut pacer = Pacer::new(policies, PacerConfig::default());
+        let flow = pacer.add_flow(FlowConfig::weight(1));
+        pacer.enqueue(flow, Cost::data(8192), 1).unwrap();
+        pacer.enqueue(flow, Cost::data(8192), 2).unwrap();
+
+        assert!(pacer.next(10).is_none());
+        assert_eq!(pacer.next_wakeup(), Some(100));
+        assert_eq!((out(), shared.unused()), (0, 8192), "refused: nobody keeps anything");
+
+        let (token, permit) = pacer.next(100).unwrap();
+        assert_eq!((token, out(), shared.unused()), (1, 1, 0));
+
+        assert!(pacer.next(100).is_none(), "the credit is out");
+        assert_eq!((pacer.next_wakeup(), out()), (None, 1));
+
+        pacer.release(permit, Outcome::Completed, 120);
+        let (token, permit) = pacer.next(120).unwrap();
+        assert_eq!(token, 2);
+        pacer.release(permit, Outcome::Failed, 130);
+        assert!(pacer.next(130).is_none());
+        assert_eq!((out(), shared.unused()), (0, 8192));
+    }
+}
+
+#[test]
+fn a_lost_permit_is_noticed() {
+    let mut pacer = Pacer::new(Vec::new(), PacerConfig::default());
+    let flow = pacer.add_flow(FlowConfig::weight(1));
+    pacer.enqueue(flow, Cost::data(4096), 1).unwrap();
+    let (_, permit) = pacer.next(0).unwrap();
+    let before = lost_permits();
+    let dropped = catch_unwind(AssertUnwindSafe(|| drop(permit)));
+    assert_eq!(dropped.is_err(), cfg!(debug_assertions), "a debug build panics");
+    assert_eq!(lost_permits(), before + 1);
+    assert_eq!(pacer.outstanding(), 1);
+}
+
+#[test]
+#[should_panic(expected = "was removed")]
+fn a_removed_flow_takes_nothing() {
+    let mut pacer = Pacer::new(Vec::new(), PacerConfig::default());
+    let old = pacer.add_flow(FlowConfig::weight(1));
+    pacer.remove_flow(old);
+    let new = pacer.add_flow(FlowConfig::weight(1));
+    assert!(!pacer.cancel(old, 0) && pacer.remove_flow(old).is_empty() && pacer.flows() == 1);
+    pacer.enqueue(new, Cost::data(4096), 1).unwrap();
+    let _ = pacer.enqueue(old, Cost::data(4096), 2);
+}
