@@ -330,7 +330,7 @@ impl Lanes {
         stats.in_flight -= 1;
         stats.bytes_in_flight -= u64::from(bytes);
         stats.over += 1;
-        stats.held += held;
+        stats.held = stats.held.saturating_add(held);
     }
 
     fn lane(&mut self, flow: FlowId) -> &mut Lane {
