@@ -76,6 +76,17 @@ pub struct Varied {
     pub value: String,
 }
 
+impl Varied {
+    /// The value, with its key where it does not speak for itself.
+    #[must_use]
+    pub fn label(&self) -> String {
+        match self.value.parse::<f64>() {
+            Ok(_) => format!("{} {}", short_key(&self.key), self.value),
+            Err(_) => self.value.clone(),
+        }
+    }
+}
+
 /// Where a point ran.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -216,8 +227,7 @@ impl Point {
     /// it is not the first.
     #[must_use]
     pub fn label(&self) -> String {
-        let mut parts: Vec<_> =
-            self.varied.iter().map(|v| format!("{} {}", short_key(&v.key), v.value)).collect();
+        let mut parts: Vec<_> = self.varied.iter().map(Varied::label).collect();
         if self.repetition > 1 {
             parts.push(format!("run {}", self.repetition));
         }
@@ -339,11 +349,11 @@ pub(crate) mod tests {
     #[test]
     fn a_point_is_called_by_what_varied() {
         let mut point = point(64, "none");
-        assert_eq!(point.label(), "policy none, queue-depth 64");
+        assert_eq!(point.label(), "none, queue-depth 64");
         assert_eq!(point.value("job.queue-depth"), Some("64"));
         assert_eq!(point.value("target.cores"), None);
         point.repetition = 3;
-        assert_eq!(point.label(), "policy none, queue-depth 64, run 3");
+        assert_eq!(point.label(), "none, queue-depth 64, run 3");
         point.varied.clear();
         point.repetition = 1;
         assert_eq!(point.label(), "test-03");

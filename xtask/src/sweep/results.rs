@@ -44,6 +44,12 @@ impl Results {
         Ok(Self { file: Some((file, path.to_owned())), earlier })
     }
 
+    /// Results into a file that is open already.
+    #[cfg(test)]
+    pub(super) fn over(file: File, path: &Path) -> Self {
+        Self { file: Some((file, path.to_owned())), earlier: Vec::new() }
+    }
+
     /// The result of this very run, if an earlier sweep has it.
     pub(super) fn earlier(&self, same: impl Fn(&Point) -> bool) -> Option<&Point> {
         self.earlier.iter().find(|point| same(point))

@@ -102,8 +102,8 @@ pub(crate) enum Pace {
 pub(crate) struct Pool {
     /// In all.
     pub(crate) buffers: u32,
-    /// Kept by each core.
-    pub(crate) cache: u32,
+    /// Kept by each core; not set: all of them, spread over the cores.
+    pub(crate) cache: Option<u32>,
 }
 
 /// The prototype's pacer.
@@ -162,10 +162,10 @@ impl Pacing {
         }
     }
 
-    /// Buffers each core keeps, if it keeps any.
+    /// Buffers each core keeps, if that is set.
     pub(crate) fn cache(&self) -> Option<u32> {
         match self {
-            Self::Prototype { pool: Some(pool), .. } => Some(pool.cache),
+            Self::Prototype { pool: Some(pool), .. } => pool.cache,
             _ => None,
         }
     }

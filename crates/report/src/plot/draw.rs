@@ -37,7 +37,7 @@ pub(super) fn draw(plot: &Plot) -> String {
     let legend = u32::try_from(rows.len()).unwrap_or(u32::MAX).saturating_mul(ROW);
     let mut svg = String::new();
     {
-        let size = (WIDTH, (HEAD + HEIGHT).saturating_add(legend + 6));
+        let size = (WIDTH, (HEAD + HEIGHT).saturating_add(legend + 12));
         let area = SVGBackend::with_string(&mut svg, size).into_drawing_area();
         let outcome = shapes(plot, &area, &rows);
         // A string takes everything that is drawn into it.
@@ -53,7 +53,7 @@ fn shapes(plot: &Plot, area: &Area<'_>, rows: &[Vec<(usize, u32)>]) -> Drawn {
     let (chart, legend) = rest.split_vertically(HEIGHT);
     axes(plot, &chart)?;
     for (row, entries) in rows.iter().enumerate() {
-        let y = i32::try_from(row).unwrap_or(0) * ROW.cast_signed() + 8;
+        let y = i32::try_from(row).unwrap_or(0) * ROW.cast_signed() + 14;
         for (series, x) in entries {
             let x = x.cast_signed();
             let line = ink::key(*series).stroke_width(2);
@@ -72,6 +72,7 @@ fn axes(plot: &Plot, area: &Area<'_>) -> Drawn {
     let x = Scale::over(&plot.x, values().map(|point| point.0).filter(finite));
     let y = Scale::over(&plot.y, values().map(|point| point.1).filter(finite));
     let mut chart = ChartBuilder::on(area)
+        .margin_left(12)
         .margin_right(24)
         .margin_top(6)
         .set_label_area_size(LabelAreaPosition::Left, 68)

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::plot::{Axis, Series};
-use crate::point::{Point, short_key};
+use crate::point::{Point, Varied, short_key};
 
 /// Steps of x double where the largest value is at least so many times the least.
 const WIDE: f64 = 8.0;
@@ -77,12 +77,8 @@ impl Layout {
     }
 
     fn name(&self, point: &Point) -> String {
-        let parts = self.series.iter().filter_map(|key| {
-            let value = point.value(key)?;
-            // A policy's name speaks for itself.
-            let own = key.ends_with("policy") || value.parse::<f64>().is_err();
-            Some(if own { value.to_owned() } else { format!("{} {value}", short_key(key)) })
-        });
+        let of = |key: &String| point.varied.iter().find(|varied| varied.key == *key);
+        let parts = self.series.iter().filter_map(of).map(Varied::label);
         parts.collect::<Vec<_>>().join(", ")
     }
 
@@ -135,7 +131,6 @@ fn determines(points: &[Point], one: &str, other: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::point::Varied;
     use crate::point::tests::point;
 
     fn varied(pairs: &[(&str, &str)]) -> Point {

@@ -282,7 +282,7 @@ mod tests {
         let mut points = points();
         points[2].problems.push("a permit was lost".into());
         let html = page(&points, "").unwrap();
-        assert!(html.contains("policy none, queue-depth 2048: a permit was lost"));
+        assert!(html.contains("none, queue-depth 2048: a permit was lost"));
     }
 
     #[test]

@@ -139,7 +139,7 @@ pub(crate) fn scenario(setup: &Setup, seed: u64) -> Result<Scenario> {
         cores: setup.cores,
         devices: devices(&setup.devices),
         jobs: jobs.collect(),
-        pacing: policy(&setup.pacing),
+        pacing: policy(&setup.pacing, setup.cores),
         disturbances: disturbances.collect(),
     })
 }
@@ -159,7 +159,7 @@ fn devices(devices: &Devices) -> Vec<scenario::Device> {
     (0..devices.namespaces()).map(device).collect()
 }
 
-fn policy(setup: &Pacing) -> scenario::Pacing {
+fn policy(setup: &Pacing, cores: u32) -> scenario::Pacing {
     let config = match *setup {
         Pacing::EndlessCache => return scenario::Pacing::EndlessCache,
         Pacing::None => pacing::PolicyConfig::None,
@@ -173,8 +173,10 @@ fn policy(setup: &Pacing) -> scenario::Pacing {
             pacing::PolicyConfig::TokenBucket(pacing::TokenBucketConfig { pace, burst, budget })
         }
         Pacing::Prototype { pool, pacer } => {
-            let pool =
-                pool.map(|pool| pacing::PrototypePool { buffers: pool.buffers, cache: pool.cache });
+            let pool = pool.map(|pool| pacing::PrototypePool {
+                buffers: pool.buffers,
+                cache: pool.cache.unwrap_or(pool.buffers / cores),
+            });
             let pacer = pacer.map(|pacer| pacing::PrototypePacer {
                 period: pacer.period,
                 credit: pacer.credit,
@@ -239,7 +241,8 @@ fn point(run: &Run<'_>, platform: &str, fingerprint: String, outcome: Outcome) -
     }
 }
 
-fn setting(setup: &Setup) -> Setting {
+/// The point in the terms of the CSV's columns.
+pub(crate) fn setting(setup: &Setup) -> Setting {
     let jobs = &setup.jobs;
     let threads: u32 = jobs.iter().map(|job| job.threads).sum();
     let offered = jobs.iter().map(|job| {

@@ -55,7 +55,7 @@ impl Check<'_, '_> {
         let jobs = self.jobs(raw, &devices, hosts.len(), ramp + time)?;
         let block = jobs.iter().flat_map(|job| &job.blocks).map(|(size, _)| *size).max()?;
         let cores = self.whole("target.cores", &raw.target.cores, 1..=1024).unwrap_or(4);
-        let pacing = pacing::pacing(self, &raw.target.pacing, block, cores)?;
+        let pacing = pacing::pacing(self, &raw.target.pacing, block)?;
         let repeat = self.whole("load.repeat", &raw.load.repeat, 1..=10_000).unwrap_or(1);
         let disturbances = self.disturbances(raw, ramp + time);
         let mut platform = std::collections::BTreeMap::new();

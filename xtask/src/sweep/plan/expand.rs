@@ -14,7 +14,7 @@ const MOST_POINTS: usize = 20_000;
 const ZIP: &str = "zip";
 const ONLY_PLATFORM: &str = "only-platform";
 const ONLY_WHERE: &str = "only-where";
-const ITEMS: [&str; 2] = ["job", "host"];
+const ITEMS: [&str; 3] = ["job", "host", "disturb"];
 
 /// One point: the plan with its values in place, and what they are.
 #[derive(Debug)]

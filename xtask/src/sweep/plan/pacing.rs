@@ -39,13 +39,8 @@ const POLICIES: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// The policy, for I/Os of at most `block` bytes on so many cores; `adaptive` where none is named.
-pub(super) fn pacing(
-    check: &mut Check<'_, '_>,
-    raw: &RawPacing,
-    block: u32,
-    cores: u32,
-) -> Option<Pacing> {
+/// The policy, for I/Os of at most `block` bytes; `adaptive` where none is named.
+pub(super) fn pacing(check: &mut Check<'_, '_>, raw: &RawPacing, block: u32) -> Option<Pacing> {
     let name = raw.policy.as_ref().map_or("adaptive", |policy| policy.get_ref());
     let span = raw.policy.as_ref().map_or(0..0, Spanned::span);
     let Some((_, takes)) = POLICIES.iter().find(|(known, _)| *known == name) else {
@@ -78,7 +73,7 @@ pub(super) fn pacing(
             Some(Pacing::BufferCredit { budget: budget? })
         }
         "token-bucket" => token_bucket(check, raw, block, &span),
-        _ => prototype(check, raw, block, cores, &span),
+        _ => prototype(check, raw, block, &span),
     }
 }
 
@@ -122,7 +117,6 @@ fn prototype(
     check: &mut Check<'_, '_>,
     raw: &RawPacing,
     block: u32,
-    cores: u32,
     span: &Span,
 ) -> Option<Pacing> {
     let at = |key: &str| format!("target.pacing.{key}");
@@ -132,7 +126,7 @@ fn prototype(
     if let (None, Some(cache)) = (&raw.buffers, &raw.cache) {
         check.error(&cache.span(), &at("cache"), "is of a pool, and there is none", "with buffers");
     }
-    let pool = buffers.map(|buffers| Pool { buffers, cache: cache.unwrap_or(buffers / cores) });
+    let pool = buffers.map(|buffers| Pool { buffers, cache });
     let period = check.time(&at("period"), &raw.period, 0..=LONGEST_PERIOD);
     let small = |size: Option<u64>| size.and_then(|size| u32::try_from(size).ok());
     // A tick that grants less than the largest I/O would never start it.
