@@ -281,16 +281,17 @@ impl Pacer {
             self.counts.started_without_data += 1;
             return Some(self.start(waiting, Grants::default(), now));
         }
-        let pick = self.order.pick();
-        let small = match self.lanes.first_small() {
-            Some(small) if pick.is_none() || self.small.may_pass() => small,
-            _ => return self.next_in_order(pick, now),
-        };
-        match self.chain.admit(&self.ask(small, 0, true), now) {
-            Ok(grants) => Some(self.start_small(grants, now)),
-            // Its device is busy: whatever is next in order may start, and it is asked for again.
-            Err(Refusal::ThisDevice) => self.next_in_order(pick, now),
-            Err(Refusal::Until(when)) => self.hold_back(when),
+        loop {
+            let pick = self.order.pick();
+            let small = match self.lanes.first_small() {
+                Some(small) if pick.is_none() || self.small.may_pass() => small,
+                _ => return self.next_in_order(pick, now),
+            };
+            match self.chain.admit(&self.ask(small, 0, true), now) {
+                Ok(grants) => return Some(self.start_small(grants, now)),
+                Err(Refusal::ThisDevice) => self.small_to_its_lane(),
+                Err(Refusal::Until(when)) => return self.hold_back(when),
+            }
         }
     }
 
@@ -299,7 +300,7 @@ impl Pacer {
     pub fn release(&mut self, permit: Permit, outcome: Outcome, now: Nanos) {
         #[cfg(debug_assertions)]
         assert_eq!(permit.pacer, self.id, "a permit goes back to the pacer it came from");
-        let Permit { grants, started, landed, flow, cost, era, .. } = permit;
+        let Permit { grants, started, landed, flow, cost, device, era, .. } = permit;
         std::mem::forget(permit);
         self.counts.released += 1;
         self.counts.bytes_in_flight -= u64::from(cost.bytes);
@@ -308,7 +309,6 @@ impl Pacer {
             return;
         }
         let landed = (landed != 0).then_some(landed);
-        let device = self.lanes.config(flow.slot()).device;
         let done = Done { cost, device, outcome, started, landed };
         if self.lanes.is_live(flow) {
             let held = now.saturating_sub(started);
@@ -416,6 +416,17 @@ impl Pacer {
         self.start(waiting, grants, now)
     }
 
+    /// The device of the first small command is busy: it waits in the lane of its flow, where it
+    /// holds up nobody for another device.
+    #[cold]
+    fn small_to_its_lane(&mut self) {
+        let waiting = self.lanes.pop_small();
+        let slot = waiting.flow.slot();
+        if self.lanes.push(waiting) && !self.lanes.is_parked(slot) {
+            self.order.join(slot);
+        }
+    }
+
     #[inline]
     fn start_small(&mut self, grants: Grants, now: Nanos) -> (u64, Permit) {
         let waiting = self.lanes.pop_small();
@@ -430,7 +441,8 @@ impl Pacer {
     fn start(&mut self, waiting: Waiting, grants: Grants, now: Nanos) -> (u64, Permit) {
         self.counts.started += 1;
         self.counts.bytes_in_flight += u64::from(waiting.cost.bytes);
-        (waiting.token, Permit::new(self.id, self.era, waiting, grants, now))
+        let device = self.lanes.config(waiting.flow.slot()).device;
+        (waiting.token, Permit::new(self.id, self.era, waiting, device, grants, now))
     }
 
     /// A device may be served again: its lanes are in the order again.

@@ -22,6 +22,8 @@ pub struct Permit {
     pub(crate) grants: Grants,
     pub(crate) flow: FlowId,
     pub(crate) cost: Cost,
+    /// The device it is for; the flow may be gone, and its number another's, when it comes back.
+    pub(crate) device: u32,
     /// Which set of policies of its pacer granted it.
     pub(crate) era: u32,
     /// Whose it is, to catch one that comes back to another.
@@ -51,7 +53,14 @@ static LOST: AtomicU64 = AtomicU64::new(0);
 
 impl Permit {
     #[inline]
-    pub(crate) fn new(pacer: u32, era: u32, waiting: Waiting, grants: Grants, now: Nanos) -> Self {
+    pub(crate) fn new(
+        pacer: u32,
+        era: u32,
+        waiting: Waiting,
+        device: u32,
+        grants: Grants,
+        now: Nanos,
+    ) -> Self {
         #[cfg(not(debug_assertions))]
         let _ = pacer;
         Self {
@@ -60,6 +69,7 @@ impl Permit {
             grants,
             flow: waiting.flow,
             cost: waiting.cost,
+            device,
             era,
             #[cfg(debug_assertions)]
             pacer,

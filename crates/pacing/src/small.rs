@@ -59,7 +59,11 @@ impl SmallLane {
     #[inline]
     pub(crate) fn small_started(&mut self, bytes: u32) {
         if self.rule == SmallRule::BesideOthers {
-            self.allowance -= i64::from(bytes);
+            // Only those that pass others are charged; without an allowance there was nobody to
+            // pass.
+            if self.may_pass() {
+                self.allowance -= i64::from(bytes);
+            }
             self.observe(bytes);
         }
     }
