@@ -1,8 +1,11 @@
 //! Whose command is next: turns, small commands and busy devices.
 
 use super::KIB;
-use crate::policy;
-use crate::{Cost, FlowConfig, Outcome, Pacer, PacerConfig, RoundRobin};
+use crate::policy::{self, Admission, Ask, Done, Grant, Policy};
+use crate::{
+    Cost, FlowConfig, FlowId, Nanos, Outcome, Pacer, PacerConfig, Parts, Permit, RoundRobin,
+    SmallRule,
+};
 use proptest::prelude::*;
 
 proptest! {
@@ -90,4 +93,166 @@ fn a_flow_that_comes_and_goes_takes_its_debt_along() {
     }
     let bound = 3 * i64::from(RoundRobin::QUANTUM) + 2 * i64::from(1024 * KIB);
     assert!((charged[0] - charged[1]).abs() <= bound, "{charged:?}");
+}
+
+/// A pacer in which commands that are small beside the others go first.
+fn with_small_lane() -> Pacer {
+    let parts = Parts { small: SmallRule::BesideOthers, ..Parts::in_turn(Vec::new()) };
+    Pacer::with_parts(parts, PacerConfig::default())
+}
+
+/// Starts and ends the next command; its size, and whether it was one of the small lane.
+fn run_next(pacer: &mut Pacer) -> (u32, bool) {
+    let before = pacer.counts().started_small;
+    let (_, permit) = pacer.next(0).unwrap();
+    let bytes = permit.cost().bytes;
+    pacer.release(permit, Outcome::Completed, 1);
+    (bytes, pacer.counts().started_small > before)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// The stated bound of the small lane: while large commands wait, small ones are at most a
+    /// quarter of the bytes started, and one small command.
+    #[test]
+    fn small_commands_never_starve_the_large(
+        sizes in prop::collection::vec(prop_oneof![1u32..=4 * KIB, 64 * KIB..=256 * KIB], 2..20),
+        rounds in 100usize..2000,
+    ) {
+        let mut pacer = with_small_lane();
+        let flows = [(); 3].map(|()| pacer.add_flow(FlowConfig::weight(1)));
+        let (mut small, mut large) = (0u64, 0u64);
+        for nth in 0..rounds {
+            // A large one always waits, and as many others.
+            while pacer.waiting() < 8 {
+                pacer.enqueue(flows[nth % 3], Cost::data(256 * KIB), 0).unwrap();
+                pacer.enqueue(flows[nth % 3], Cost::data(sizes[nth % sizes.len()]), 0).unwrap();
+            }
+            let (bytes, was_small) = run_next(&mut pacer);
+            *(if was_small { &mut small } else { &mut large }) += u64::from(bytes);
+            prop_assert!(small <= large / 4 + u64::from(16 * KIB), "{small} beside {large}");
+        }
+        flows.map(|flow| pacer.remove_flow(flow));
+    }
+}
+
+/// What small commands start while nobody else waits is not held against them later.
+#[test]
+fn small_commands_that_passed_nobody_owe_nothing() {
+    let mut pacer = with_small_lane();
+    let flow = pacer.add_flow(FlowConfig::weight(1));
+    let mut smalls = 0;
+    for nth in 0..100_000 {
+        let bytes = if nth % 256 == 0 { 256 * KIB } else { 512 };
+        pacer.enqueue(flow, Cost::data(bytes), 0).unwrap();
+        smalls += usize::from(run_next(&mut pacer).1);
+    }
+    assert!(smalls > 50_000, "{smalls} were small");
+    for _ in 0..40 {
+        pacer.enqueue(flow, Cost::data(256 * KIB), 0).unwrap();
+    }
+    for _ in 0..20 {
+        run_next(&mut pacer);
+    }
+    pacer.enqueue(flow, Cost::data(512), 0).unwrap();
+    let larges = (0..20).take_while(|_| !run_next(&mut pacer).1).count();
+    assert!(larges <= 1, "{larges} went before it");
+    pacer.remove_flow(flow);
+}
+
+/// Lets so many commands into a device.
+#[derive(Debug)]
+struct DeviceLimit {
+    limit: u32,
+    in_flight: [u32; 4],
+}
+
+impl Policy for DeviceLimit {
+    fn admit(&mut self, ask: &Ask, _now: Nanos) -> Admission {
+        let in_flight = &mut self.in_flight[ask.device as usize];
+        if *in_flight >= self.limit {
+            return Admission::NotThisDevice;
+        }
+        *in_flight += 1;
+        Admission::Granted(Grant::default())
+    }
+
+    fn release(&mut self, done: &Done, _grant: Grant, _now: Nanos) {
+        self.in_flight[done.device as usize] -= 1;
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// A device that takes nothing more holds up the commands for it, and no other: small or
+    /// large, with flows and commands going away, devices changing with them, and policies changing.
+    #[test]
+    fn a_busy_device_holds_up_nobody_else(
+        limit in 1u32..4,
+        small in prop_oneof![
+            Just(SmallRule::Never), Just(SmallRule::BesideOthers), Just(SmallRule::Below(8 * KIB)),
+        ],
+        steps in prop::collection::vec((0u8..16, 0usize..64), 1..300),
+    ) {
+        let parts = || {
+            let policy: Box<dyn Policy> = Box::new(DeviceLimit { limit, in_flight: [0; 4] });
+            Parts { small, ..Parts::in_turn(vec![policy]) }
+        };
+        let mut pacer = Pacer::with_parts(parts(), PacerConfig::default());
+        let on = |device| FlowConfig { device, ..FlowConfig::weight(1) };
+        let mut flows: Vec<(FlowId, u32)> = (0..8).map(|n| (pacer.add_flow(on(n % 4)), n % 4)).collect();
+        let mut waiting: Vec<(FlowId, u32, u64)> = Vec::new();
+        let mut running: Vec<(Permit, u32)> = Vec::new();
+        for (nth, (what, which)) in steps.into_iter().enumerate() {
+            let at = which % flows.len();
+            match what {
+                0 if !waiting.is_empty() => {
+                    let (flow, _, token) = waiting.swap_remove(which % waiting.len());
+                    prop_assert!(pacer.cancel(flow, token));
+                }
+                1 => {
+                    let (flow, _) = flows[at];
+                    let gone = pacer.remove_flow(flow).len();
+                    let before = waiting.len();
+                    waiting.retain(|w| w.0 != flow);
+                    prop_assert_eq!(before - waiting.len(), gone);
+                    let device = u32::try_from(nth).unwrap() % 4;
+                    flows[at] = (pacer.add_flow(on(device)), device);
+                }
+                2 if running.is_empty() => pacer.replace(parts()).unwrap(),
+                3..8 if !running.is_empty() => {
+                    let (permit, _) = running.swap_remove(which % running.len());
+                    pacer.release(permit, Outcome::Completed, 0);
+                }
+                _ => {
+                    let (flow, device) = flows[at];
+                    let bytes = [2 * KIB, 128 * KIB][nth % 2];
+                    pacer.enqueue(flow, Cost::data(bytes), nth as u64).unwrap();
+                    waiting.push((flow, device, nth as u64));
+                }
+            }
+            while let Some((token, permit)) = pacer.next(0) {
+                let at = waiting.iter().position(|w| w.2 == token).expect("it waited");
+                let (flow, device, _) = waiting.swap_remove(at);
+                prop_assert_eq!(flow, permit.flow());
+                running.push((permit, device));
+            }
+            prop_assert_eq!(pacer.next_wakeup(), None);
+            prop_assert_eq!(pacer.waiting(), waiting.len());
+            for device in 0..4 {
+                let in_flight = running.iter().filter(|r| r.1 == device).count();
+                prop_assert!(in_flight <= limit as usize);
+                let waits = waiting.iter().any(|w| w.1 == device);
+                prop_assert!(!waits || in_flight == limit as usize, "device {device} could start one");
+            }
+        }
+        for (permit, _) in running {
+            pacer.release(permit, Outcome::Completed, 0);
+        }
+        for (flow, _) in flows {
+            pacer.remove_flow(flow);
+        }
+    }
 }

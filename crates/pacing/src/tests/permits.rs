@@ -4,7 +4,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::policy::{self, CreditConfig};
 use crate::{
-    BufferCredit, Cost, FlowConfig, Nanos, Outcome, Pacer, PacerConfig, Policy, lost_permits,
+    BufferCredit, Cost, FlowConfig, Nanos, Outcome, Pacer, PacerConfig, Parts, Policy, TooLarge,
+    lost_permits,
 };
 
 /// Grants what it is told to; stands for policies that come later.
@@ -89,4 +90,32 @@ fn a_removed_flow_takes_nothing() {
     assert!(!pacer.cancel(old, 0) && pacer.remove_flow(old).is_empty() && pacer.flows() == 1);
     pacer.enqueue(new, Cost::data(4096), 1).unwrap();
     let _ = pacer.enqueue(old, Cost::data(4096), 2);
+}
+
+/// Policies under which a command that waits could never start are refused, and nothing changes.
+#[test]
+fn policies_too_small_for_what_waits_are_not_put_in_force() {
+    let credit = |budget: u32| -> Vec<Box<dyn Policy>> {
+        let config = CreditConfig { budget: budget.into(), largest: budget, cores: 1 };
+        let shared = BufferCredit::shared(config).unwrap();
+        vec![Box::new(shared.core(0, std::sync::Arc::new(|| ())))]
+    };
+    let mut pacer = Pacer::new(credit(8192), PacerConfig::default());
+    let flow = pacer.add_flow(FlowConfig::weight(1));
+    pacer.enqueue(flow, Cost::data(4096), 1).unwrap();
+    pacer.enqueue(flow, Cost::data(8192), 2).unwrap();
+    let (_, first) = pacer.next(0).unwrap();
+    let refused = pacer.replace(Parts::in_turn(credit(4096)));
+    assert_eq!(refused, Err(TooLarge { bytes: 8192, largest: 4096 }));
+    assert!(pacer.largest() == 8192 && pacer.next(0).is_none(), "the old budget is out");
+    pacer.release(first, Outcome::Completed, 1);
+    let (token, second) = pacer.next(1).unwrap();
+    assert_eq!(token, 2);
+    // What is in flight may be larger than the new policies would let start.
+    pacer.replace(Parts::in_turn(credit(4096))).unwrap();
+    pacer.enqueue(flow, Cost::data(4096), 3).unwrap();
+    let (_, third) = pacer.next(1).expect("the new budget is whole");
+    pacer.release(second, Outcome::Completed, 2);
+    pacer.release(third, Outcome::Completed, 2);
+    assert_eq!(pacer.outstanding(), 0);
 }

@@ -86,10 +86,10 @@ impl CorePacer {
     }
 
     pub(super) fn admit(&mut self, ask: &Ask, now: Nanos) -> Verdict {
-        if !self.drive_takes_one(ask.device) {
-            return Verdict::Waits(Admission::NotThisDevice);
-        }
         if ask.cost.bytes >= self.shared.config.bypass_below {
+            if !self.drive_takes_one(ask.device) {
+                return Verdict::Waits(Admission::NotThisDevice);
+            }
             self.tick(now);
             if self.credit <= 0 {
                 self.blocked = false;

@@ -31,7 +31,7 @@ impl Cores {
         let shared = Shared::new(&PolicyConfig::Prototype(config), machine).unwrap();
         let core = |core| {
             let mut pacer = shared.pacer(core, Arc::new(|| ()), PacerConfig::default());
-            let flow = |device| pacer.add_flow(FlowConfig { weight: 1, device });
+            let flow = |device| pacer.add_flow(FlowConfig { device, ..FlowConfig::weight(1) });
             let flows = (0..devices).map(flow).collect();
             Core { pacer, flows, running: Vec::new() }
         };
@@ -227,7 +227,7 @@ fn without_a_period_every_poll_grants_once() {
 
 #[test]
 fn a_small_command_bypasses_the_queue_and_takes_no_credit() {
-    let bypass = PrototypePacer { bypass_below: 8192, ..pacer(100 * US) };
+    let bypass = PrototypePacer { bypass_below: 8192, drive_limit: Some(2), ..pacer(100 * US) };
     let mut cores = Cores::new(1, 1, paced(bypass));
     cores.enqueue(0, 0, 2);
     let core = &mut cores.cores[0];
