@@ -227,7 +227,7 @@ fn without_a_period_every_poll_grants_once() {
 
 #[test]
 fn a_small_command_bypasses_the_queue_and_takes_no_credit() {
-    let bypass = PrototypePacer { bypass_below: 8192, drive_limit: Some(2), ..pacer(100 * US) };
+    let bypass = PrototypePacer { bypass_below: 8192, ..pacer(100 * US) };
     let mut cores = Cores::new(1, 1, paced(bypass));
     cores.enqueue(0, 0, 2);
     let core = &mut cores.cores[0];
@@ -235,6 +235,15 @@ fn a_small_command_bypasses_the_queue_and_takes_no_credit() {
         core.pacer.enqueue(core.flows[0], Cost::data(4096), 0).unwrap();
     }
     assert_eq!(cores.poll(0, 0), 4);
+    assert_eq!(cores.poll(0, 100 * US), 1);
+
+    // Nor does it wait for its drive.
+    let limited = PrototypePacer { drive_limit: Some(1), ..bypass };
+    let mut cores = Cores::new(1, 1, paced(limited));
+    cores.enqueue(0, 0, 2);
+    assert_eq!((cores.poll(0, 0), cores.poll(0, 100 * US)), (1, 0));
+    let core = &mut cores.cores[0];
+    core.pacer.enqueue(core.flows[0], Cost::data(4096), 0).unwrap();
     assert_eq!(cores.poll(0, 100 * US), 1);
 }
 
