@@ -31,9 +31,19 @@ pub trait HostQueue: Debug {
     /// The operation, untouched, and why it was not taken.
     fn submit(&mut self, op: FabricOp) -> Result<(), Rejected>;
 
-    /// Sends the turn's output, appending [`Event::Sent`] for what has left.
+    /// Sends the turn's output, appending [`Event::Sent`] for what has left: gone to the network, not
+    /// merely into a queue of the system's.
     /// [`Progress::Idle`] when nothing is left to send or the fabric takes no more for now.
     fn flush(&mut self, now: Nanos, events: &mut Vec<Event>) -> Progress;
+
+    /// When to look, with [`depart`](Self::depart), for data that is still on its way out, since
+    /// nothing announces that it has left; `None` while there is none.
+    fn departing(&self) -> Option<Nanos> {
+        None
+    }
+
+    /// Appends [`Event::Sent`] for what has left by now.
+    fn depart(&mut self, _now: Nanos, _events: &mut Vec<Event>) {}
 
     /// Begins the teardown: later calls of `receive` or `flush` give back every operation and then
     /// [`Event::Closed`]. Calling it again changes nothing.
@@ -104,11 +114,12 @@ pub enum Event {
         /// Whether the data is there and good.
         result: Result<(), FabricError>,
     },
-    /// The data of a response has left (or its connection is going): buffer and permit may go back.
+    /// The data of a response has left (or its connection is going): its permit may go back.
     Sent {
         /// Token of the [`FabricOp::Respond`].
         token: u64,
-        /// The data of the operation.
+        /// The data of the operation, if the fabric had use for it up to now; else it has been
+        /// dropped already.
         data: Option<Payload>,
     },
     /// A capsule arrived but its data is bad. Answer with the status the error maps to.

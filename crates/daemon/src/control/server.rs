@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use nvmeof_core::dma::SharedPool;
 use nvmeof_nvmf::{PortId, Target};
-use nvmeof_pacing::{PolicyConfig, Shared, Waker};
+use nvmeof_pacing::{Parts, PolicyConfig, Shared, Waker};
 use nvmeof_transport::TransportError;
 use nvmeof_transport::tcp::{self, TcpParams};
 use tokio::sync::oneshot;
@@ -367,9 +367,9 @@ impl Server {
 
     async fn send_pacing(&self, shared: &Shared) -> anyhow::Result<()> {
         let mut answers = Vec::new();
-        for sender in &self.reactors.senders {
+        for (parts, sender) in parts(shared, &self.reactors.senders).zip(&self.reactors.senders) {
             let (reply, answer) = oneshot::channel();
-            sender.send(Message::Pacing { shared: shared.clone(), reply });
+            sender.send(Message::Pacing { parts: Box::new(parts), reply });
             answers.push(answer);
         }
         let mut outcome = Ok(());
@@ -494,14 +494,14 @@ fn start_reactors(
         (0..count).map(|_| mailbox()).collect::<anyhow::Result<Vec<_>>>()?.into_iter().unzip();
     let limits = &config.limits;
     let mut threads = Vec::with_capacity(count);
-    for (index, mailbox) in mailboxes.into_iter().enumerate() {
+    let parts = parts(pacing, &senders);
+    for (index, (mailbox, pacing)) in mailboxes.into_iter().zip(parts).enumerate() {
         threads.push(spawn(Plan {
             index,
             cpu: config.reactors.get(index).copied(),
             busy_poll: config.busy_poll,
             pool: Arc::clone(pool),
-            pacing: pacing.clone(),
-            waker: wake_one(&senders[index]),
+            pacing,
             target: Arc::clone(target),
             peers: senders.clone(),
             mailbox,
@@ -520,6 +520,17 @@ fn start_reactors(
         max_connections: limits.settings.connections as usize,
     };
     Ok((threads, reactors))
+}
+
+/// Every reactor's part of a policy. All are made before the first is used: whoever came late would
+/// find less of what there is to share out.
+fn parts(shared: &Shared, senders: &[Sender]) -> impl Iterator<Item = Parts> + use<> {
+    let parts: Vec<_> = senders
+        .iter()
+        .enumerate()
+        .map(|(index, sender)| shared.parts(index, wake_one(sender)))
+        .collect();
+    parts.into_iter()
 }
 
 fn wake_one(sender: &Sender) -> Waker {

@@ -49,8 +49,8 @@ impl OneReactor {
             cpu: None,
             busy_poll: true,
             pool,
-            pacing: Shared::new(policy, Machine { cores: 1, largest: MAX_TRANSFER_BYTES })?,
-            waker: Arc::new(|| {}),
+            pacing: Shared::new(policy, Machine { cores: 1, largest: MAX_TRANSFER_BYTES })?
+                .parts(0, Arc::new(|| {})),
             target: Arc::clone(target),
             peers: vec![sender.clone()],
             mailbox,

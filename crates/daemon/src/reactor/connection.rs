@@ -25,6 +25,8 @@ pub(crate) struct Connection {
     pub(crate) unsettled: bool,
     /// It is in the reactor's list of connections to flush.
     pub(crate) dirty: bool,
+    /// It is in the reactor's list of connections with data on its way out.
+    pub(crate) departing: bool,
     /// The fabric has been told what Connect settled.
     pub(crate) told_connected: bool,
     /// What Connect settled, kept for reports after the queue has forgotten.
@@ -92,6 +94,7 @@ impl Connection {
             listed: false,
             unsettled: false,
             dirty: false,
+            departing: false,
             flows: Vec::new(),
         }
     }
@@ -118,7 +121,8 @@ impl Connection {
         if let Some((_, flow)) = self.flows.iter().find(|(of, _)| *of == device) {
             return *flow;
         }
-        let flow = pacer.add_flow(FlowConfig { weight: weights.of(device), device: device.0 });
+        let flow =
+            pacer.add_flow(FlowConfig { weight: weights.of(device), device: device.0, path: 0 });
         self.flows.push((device, flow));
         flow
     }

@@ -1,7 +1,5 @@
 //! Messages from the control plane and from other reactors.
 
-use std::sync::Arc;
-
 use nvmeof_nvmf::DeviceId;
 use nvmeof_transport::CloseReason;
 
@@ -44,10 +42,9 @@ impl Reactor {
             }
             Message::AbortDone { token, aborted } => self.abort_answered(token, aborted),
             Message::MoveOne { to } => self.start_moving(to, now),
-            Message::Pacing { shared, reply } => {
-                let parts = shared.parts(self.index, Arc::clone(&self.waker));
+            Message::Pacing { parts, reply } => {
                 // What waits is admitted by the new policy in this very turn.
-                let replaced = self.pacer.replace(parts).map_err(|error| error.to_string());
+                let replaced = self.pacer.replace(*parts).map_err(|error| error.to_string());
                 let _ = reply.send(replaced);
             }
             Message::Weights(weights) => {

@@ -8,7 +8,7 @@ use std::sync::mpsc;
 use anyhow::Context as _;
 use nvmeof_core::block::BlockDevice;
 use nvmeof_nvmf::{ControllerKey, DeviceId, Queue};
-use nvmeof_pacing::Shared;
+use nvmeof_pacing::Parts;
 use nvmeof_transport::ParkedQueue;
 use rustix::event::{EventfdFlags, eventfd};
 use tokio::sync::oneshot;
@@ -58,8 +58,8 @@ pub(crate) enum Message {
     },
     /// Admit by another policy from now on, and say whether that worked.
     Pacing {
-        /// The policy; this reactor takes its part.
-        shared: Shared,
+        /// This reactor's part of it.
+        parts: Box<Parts>,
         /// Answered with the error's text if what waits could never start under it.
         reply: oneshot::Sender<Result<(), String>>,
     },

@@ -41,7 +41,7 @@ use anyhow::Context as _;
 use nvmeof_core::block::Completed;
 use nvmeof_core::dma::{CorePool, Reserve, SharedPool};
 use nvmeof_nvmf::Target;
-use nvmeof_pacing::{Pacer, PacerConfig, Shared, Waker};
+use nvmeof_pacing::{Pacer, PacerConfig, Parts};
 use nvmeof_transport::Event;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use tokio::sync::oneshot;
@@ -67,10 +67,8 @@ pub(crate) struct Plan {
     pub(crate) busy_poll: bool,
     /// Where buffers come from.
     pub(crate) pool: Arc<SharedPool>,
-    /// The policy in force, of which this reactor takes its part.
-    pub(crate) pacing: Shared,
-    /// Wakes this reactor when its pacer waited for another's.
-    pub(crate) waker: Waker,
+    /// Its part of the policy in force.
+    pub(crate) pacing: Parts,
     /// What hosts connect to.
     pub(crate) target: Arc<Target>,
     /// Every reactor's mailbox, this one's included.
@@ -146,8 +144,6 @@ pub(crate) struct Reactor {
     /// Buffers of admin commands: kept aside, so that they never wait behind data.
     admin_reserve: Reserve,
     pacer: Pacer,
-    /// For the policies to come.
-    waker: Waker,
     weights: Weights,
     devices: Devices,
     connections: Slots<Connection>,
@@ -160,6 +156,8 @@ pub(crate) struct Reactor {
     receive: Vec<Key>,
     /// Connections with output.
     dirty: Vec<Key>,
+    /// Connections with data on its way out.
+    departing: Vec<Key>,
     /// Connections that drain before they move to another reactor.
     leaving: Vec<Key>,
     /// When timers are looked at next.
@@ -219,12 +217,7 @@ impl Reactor {
             idle: Idle::new(plan.busy_poll),
             pool,
             admin_reserve,
-            pacer: plan.pacing.pacer(
-                plan.index,
-                Arc::clone(&plan.waker),
-                PacerConfig { flow_depth: plan.flow_depth },
-            ),
-            waker: plan.waker,
+            pacer: Pacer::with_parts(plan.pacing, PacerConfig { flow_depth: plan.flow_depth }),
             weights: Weights::default(),
             devices: Devices::default(),
             connections: Slots::with_capacity(16),
@@ -233,6 +226,7 @@ impl Reactor {
             admin_waiting: VecDeque::new(),
             receive: Vec::new(),
             dirty: Vec::new(),
+            departing: Vec::new(),
             leaving: Vec::new(),
             next_tick: 0,
             unpolled_turns: 0,

@@ -43,6 +43,9 @@ impl Reactor {
         busy |= self.poll_devices(now);
         let (flushed, now) = self.flush_all(now);
         busy |= flushed;
+        if !self.departing.is_empty() {
+            busy |= self.depart_all(now);
+        }
         if self.pacer.waiting() > 0 {
             // What was sent gave permits back: the next command starts in this turn, not the next.
             busy |= self.admit(now);
@@ -88,7 +91,43 @@ impl Reactor {
 
     /// When there is something to do even if nothing wakes the reactor, to the microsecond.
     pub(super) fn next_due(&self) -> Option<u64> {
-        [self.pacer.next_wakeup(), self.devices.next_due()].into_iter().flatten().min()
+        let departures = self.departing.iter().filter_map(|key| self.departing_at(*key));
+        [self.pacer.next_wakeup(), self.devices.next_due()]
+            .into_iter()
+            .flatten()
+            .chain(departures)
+            .min()
+    }
+
+    /// When to look next for data of this connection that is on its way out.
+    fn departing_at(&self, key: Key) -> Option<u64> {
+        self.connections.get(key)?.fabric.departing()
+    }
+
+    /// Looks for data that has left, on each connection where it is due.
+    fn depart_all(&mut self, now: u64) -> bool {
+        let mut busy = false;
+        let mut events = std::mem::take(&mut self.events);
+        let mut index = 0;
+        while let Some(&key) = self.departing.get(index) {
+            if self.departing_at(key).is_some_and(|due| due <= now)
+                && let Some(connection) = self.connections.get_mut(key)
+            {
+                connection.fabric.depart(now, &mut events);
+                busy |= !events.is_empty();
+                self.handle_events(key, &mut events, now);
+            }
+            if self.departing_at(key).is_some() {
+                index += 1;
+                continue;
+            }
+            self.departing.swap_remove(index);
+            if let Some(connection) = self.connections.get_mut(key) {
+                connection.departing = false;
+            }
+        }
+        self.events = events;
+        busy
     }
 
     /// Brings in what epoll knows, without waiting. While active connections are read from
@@ -207,6 +246,10 @@ impl Reactor {
             connection.active_at = now;
             if !events.is_empty() {
                 now = (self.clock)();
+            }
+            if !connection.departing && connection.fabric.departing().is_some() {
+                connection.departing = true;
+                self.departing.push(key);
             }
             self.handle_events(key, &mut events, now);
         }

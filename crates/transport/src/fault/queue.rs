@@ -166,6 +166,15 @@ impl HostQueue for Faulty {
         progress
     }
 
+    fn departing(&self) -> Option<Nanos> {
+        self.inner.departing()
+    }
+
+    fn depart(&mut self, now: Nanos, events: &mut Vec<Event>) {
+        self.inner.depart(now, &mut self.fresh);
+        self.pass(now, events);
+    }
+
     fn close(&mut self, why: CloseReason) {
         self.inner.close(why);
     }

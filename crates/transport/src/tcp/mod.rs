@@ -8,6 +8,7 @@
 //! | `capsules` | commands a host may have out, memory for in-capsule data |
 //! | `transfer` | R2Ts: whose data is on its way |
 //! | `send` | responses and data, one vectored send a turn |
+//! | `depart` | when data that the socket took has left it |
 //! | `path` | whether large lent data is copied or sent from its file |
 //! | `terminate` | C2HTermReq |
 //! | `digest` | CRC32C |
@@ -53,6 +54,7 @@
 //! `socket_engine`, one after the other on the busy machine): 4 KiB reads, 32 out, 314 k/s of 339 k/s.
 
 mod capsules;
+mod depart;
 mod digest;
 mod handshake;
 mod listener;

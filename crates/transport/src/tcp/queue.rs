@@ -358,6 +358,16 @@ impl HostQueue for TcpQueue {
         Progress::Idle
     }
 
+    fn departing(&self) -> Option<Nanos> {
+        self.outbound.departures().due()
+    }
+
+    fn depart(&mut self, now: Nanos, events: &mut Vec<Event>) {
+        if !matches!(self.phase, Phase::Closing(_) | Phase::Closed) {
+            self.outbound.depart(self.socket.as_fd(), now, events);
+        }
+    }
+
     fn close(&mut self, why: CloseReason) {
         match &self.phase {
             Phase::Closing(_) | Phase::Closed => {}

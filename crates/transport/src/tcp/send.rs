@@ -12,6 +12,7 @@ use nvmeof_wire::Cqe;
 use nvmeof_wire::tcp::{C2HData, CapsuleResp, Framing, R2T, SHORT_LEN};
 use nvmeof_wire::zerocopy::{Immutable, IntoBytes};
 
+use super::depart::Departures;
 use super::digest::{Crc32c, crc32c};
 use super::path::{self, Chooser, Way};
 use super::sys::{self, Gather};
@@ -60,6 +61,7 @@ pub(super) struct Outbound {
     /// Since when the socket takes nothing.
     stalled: Option<Nanos>,
     chooser: Chooser,
+    departures: Departures,
 }
 
 /// How one send went.
@@ -77,12 +79,23 @@ impl Outbound {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.pdus.is_empty()
+        self.pdus.is_empty() && self.departures.is_empty()
     }
 
-    /// Since when the socket takes nothing of what is queued.
+    /// Since when the socket takes nothing of what is queued, or the host nothing of what it took.
     pub(super) fn stalled(&self) -> Option<Nanos> {
-        self.stalled
+        self.stalled.into_iter().chain(self.departures.stalled()).min()
+    }
+
+    pub(super) fn departures(&self) -> &Departures {
+        &self.departures
+    }
+
+    /// Says what has left by now.
+    pub(super) fn depart(&mut self, socket: BorrowedFd<'_>, now: Nanos, events: &mut Vec<Event>) {
+        if !self.departures.is_empty() {
+            self.departures.look(sys::unsent(socket), now, events);
+        }
     }
 
     /// Queues a PDU that never has a digest (ICResp, C2HTermReq).
@@ -164,12 +177,12 @@ impl Outbound {
                 Ok(Sent::All(len)) => {
                     self.stalled = None;
                     bytes += len;
-                    self.advance(len, events);
+                    self.advance(len);
                 }
                 Ok(Sent::Part(len)) => {
                     self.stalled = Some(now);
                     bytes += len;
-                    self.advance(len, events);
+                    self.advance(len);
                     break;
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -183,6 +196,7 @@ impl Outbound {
         if let Some(began) = began {
             self.chooser.record(bytes, sys::clock().saturating_sub(began));
         }
+        self.depart(socket, now, events);
         Ok(())
     }
 
@@ -272,9 +286,10 @@ impl Outbound {
         Ok(Sent::All(len))
     }
 
-    /// `len` more bytes are sent.
-    fn advance(&mut self, len: usize, events: &mut Vec<Event>) {
+    /// The socket has taken `len` more bytes; data it has taken whole is of no more use here.
+    fn advance(&mut self, len: usize) {
         self.sent += len;
+        self.departures.taken += len as u64;
         while let Some(pdu) = self.pdus.front() {
             let whole = pdu.len();
             if self.sent < whole {
@@ -283,7 +298,7 @@ impl Outbound {
             self.sent -= whole;
             self.first += pdu.before + pdu.after;
             if let Some(Pdu { data: Some(data), .. }) = self.pdus.pop_front() {
-                events.push(Event::Sent { token: data.token, data: Some(data.payload) });
+                self.departures.taken_whole(data.token, self.sent as u64);
             }
         }
         if self.pdus.is_empty() {
@@ -298,6 +313,7 @@ impl Outbound {
     /// Gives back all data but that of a PDU the host has part of, and forgets the rest: what is
     /// queued next follows at a PDU's end.
     pub(super) fn cut(&mut self, events: &mut Vec<Event>) {
+        self.departures.give_up(events);
         let keep = usize::from(self.sent > 0);
         let kept: usize = self.pdus.iter().take(keep).map(|pdu| pdu.before + pdu.after).sum();
         self.headers.truncate(self.first + kept);
@@ -306,6 +322,7 @@ impl Outbound {
 
     /// Gives back everything.
     pub(super) fn drain(&mut self, events: &mut Vec<Event>) {
+        self.departures.give_up(events);
         give_back(self.pdus.drain(..), events);
         self.headers.clear();
         (self.first, self.sent, self.stalled) = (0, 0, None);
@@ -354,7 +371,7 @@ mod tests {
         let (socket, mut host) = UnixStream::pair().unwrap();
         host.set_nonblocking(true).unwrap();
         let mut events = Vec::new();
-        outbound.advance(sent, &mut events);
+        outbound.advance(sent);
         let mut bytes = Vec::new();
         while !outbound.is_empty() {
             outbound.flush(socket.as_fd(), 0, &mut events).unwrap();

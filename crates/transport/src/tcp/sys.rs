@@ -81,6 +81,17 @@ impl<'a> Gather<'a> {
     }
 }
 
+/// Bytes in the socket's send queue that have not been sent yet (`SIOCOUTQNSD`); nothing where the
+/// socket is of a kind that does not say.
+pub(super) fn unsent(socket: BorrowedFd<'_>) -> u64 {
+    /// From linux/sockios.h; the `libc` crate has no name for it.
+    const SIOCOUTQNSD: libc::Ioctl = 0x894b;
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: SIOCOUTQNSD writes one int, to which the pointer is good for the length of the call.
+    let outcome = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCOUTQNSD, &raw mut bytes) };
+    if outcome == 0 { u64::try_from(bytes).unwrap_or(0) } else { 0 }
+}
+
 /// Nanoseconds, to see what a send cost.
 pub(super) fn clock() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);

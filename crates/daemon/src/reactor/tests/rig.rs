@@ -13,7 +13,7 @@ use nvmeof_nvmf::{
     Access, AddressFamily, DeviceId, Limits, NamespaceSpec, PortId, PortSpec, Queue, SubsystemSpec,
     Target, TargetSpec, TransportKind,
 };
-use nvmeof_pacing::{Machine, PolicyConfig, Shared};
+use nvmeof_pacing::{Machine, Parts, PolicyConfig, Shared};
 use nvmeof_transport::FabricError;
 use nvmeof_transport::loopback::{self, Delivery, LoopbackHost, LoopbackParams};
 use nvmeof_wire::fabrics::{CNTLID_DYNAMIC, Connect, ConnectData, PropertySet, PropertySize};
@@ -92,8 +92,7 @@ impl Rig {
             cpu: None,
             busy_poll: true,
             pool,
-            pacing: Shared::new(&policy, Machine { cores: 1, largest }).unwrap(),
-            waker: Arc::new(|| {}),
+            pacing: parts(&policy, largest),
             target: Arc::clone(&target),
             peers: vec![sender.clone()],
             mailbox,
@@ -201,9 +200,8 @@ impl Rig {
 
     /// Has the reactor admit by another policy; commands of up to 1 MiB.
     pub(super) fn set_policy(&mut self, policy: &PolicyConfig) {
-        let shared = Shared::new(policy, Machine { cores: 1, largest: 1 << 20 }).unwrap();
         let (reply, mut answer) = oneshot::channel();
-        self.sender.send(Message::Pacing { shared, reply });
+        self.sender.send(Message::Pacing { parts: Box::new(parts(policy, 1 << 20)), reply });
         self.turns(1);
         answer.try_recv().unwrap().unwrap();
     }
@@ -278,6 +276,10 @@ impl Rig {
         assert_eq!(self.counts(), Counts::default());
         assert_eq!(self.target.counts().controllers, 0);
     }
+}
+
+fn parts(policy: &PolicyConfig, largest: u32) -> Parts {
+    Shared::new(policy, Machine { cores: 1, largest }).unwrap().parts(0, Arc::new(|| {}))
 }
 
 fn spec() -> TargetSpec {

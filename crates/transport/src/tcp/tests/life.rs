@@ -113,7 +113,7 @@ fn a_host_that_takes_nothing() {
     }
     world.until("a full socket", |world| world.queue.deadline().is_some());
     assert!(matches!(closes_at(&mut world, 30_100), CloseReason::Timeout(_)));
-    assert!(world.events.iter().all(|event| matches!(event, Event::Sent { data: Some(_), .. })));
+    assert!(world.events.iter().all(|event| matches!(event, Event::Sent { .. })));
     assert_eq!(world.events.len(), 32);
     world.events.clear();
     assert_eq!(world.pool.leased(), 0);
@@ -265,9 +265,7 @@ fn close_gives_everything_back_once() {
         .events
         .drain(..)
         .map(|event| match event {
-            Event::Pulled { token, result: Err(_), .. } | Event::Sent { token, data: Some(_) } => {
-                token
-            }
+            Event::Pulled { token, result: Err(_), .. } | Event::Sent { token, .. } => token,
             other => panic!("{other:?}"),
         })
         .collect();
@@ -461,4 +459,46 @@ fn the_last_words_before_an_end_of_ours_are_heard() {
     world.queue.close(CloseReason::ControllerGone);
     assert_eq!(world.pdu().cqe().cid.get(), 1);
     assert_eq!(world.closed(), CloseReason::ControllerGone);
+}
+
+/// The socket takes more than the host's window: the buffer goes back at once, the rest of the
+/// response's life is in the socket's queue.
+#[test]
+fn data_has_left_when_the_socket_has_sent_it_and_not_when_it_took_it() {
+    let mut world = open();
+    world.host.read_step = 0;
+    world.command(1);
+    let data = world.buffer(&pattern(160 << 10, 1));
+    world.respond_with(1, Some(Payload::Buffer(data)), true);
+    world.until("room in the socket", |world| world.pool.leased() == 0);
+    assert!(world.events.is_empty(), "{:?}", world.events);
+    assert!(world.queue.departing().is_some());
+
+    // Only the host reads from now on, and the queue looks when it said it would.
+    world.host.read_step = 64 << 10;
+    for _ in 0..200_000 {
+        world.host.read_some();
+        let Some(due) = world.queue.departing() else { break };
+        assert!(due <= world.now + 1_000_000, "due {due} at {}", world.now);
+        world.now = due;
+        world.queue.depart(due, &mut world.events);
+        std::thread::yield_now();
+    }
+    assert!(matches!(world.events[..], [Event::Sent { token: 1, data: None }]));
+    assert_eq!(world.queue.departing(), None);
+}
+
+/// A host that takes nothing of what the socket holds cannot keep permits for ever.
+#[test]
+fn a_host_that_takes_nothing_of_what_the_socket_took() {
+    let mut world = open();
+    world.host.read_step = 0;
+    world.now = 100;
+    world.command(1);
+    let data = world.buffer(&pattern(160 << 10, 1));
+    world.respond_with(1, Some(Payload::Buffer(data)), true);
+    world.until("room in the socket", |world| world.pool.leased() == 0);
+    world.until("a queue that stands still", |world| world.queue.deadline().is_some());
+    assert!(matches!(closes_at(&mut world, 30_100), CloseReason::Timeout(_)));
+    assert!(matches!(world.events[..], [Event::Sent { token: 1, data: None }]));
 }

@@ -343,7 +343,7 @@ impl Host {
         }
     }
 
-    fn read_some(&mut self) {
+    pub(super) fn read_some(&mut self) {
         let Some(stream) = &mut self.stream else { return };
         let mut chunk = vec![0; self.read_step.min(1 << 20)];
         match stream.read(&mut chunk) {

@@ -1,0 +1,168 @@
+//! When data that the socket took has left it.
+//!
+//! The socket copies what it is given into a queue of megabytes, and that data is as much in memory as
+//! what waits in front of it. So a response counts as sent when the last of its bytes has gone to the
+//! network. Nothing announces that: the kernel is asked how many bytes are left, once after a send
+//! and then when the next response should have left, by the rate at which the queue drained so far.
+
+use std::collections::VecDeque;
+
+use crate::queue::{Event, Nanos};
+
+/// Nanoseconds from one look to the next, at least: each costs a system call.
+const SOONEST: Nanos = 20_000;
+/// Nanoseconds from one look to the next, at most: nobody waits longer than this for a permit.
+const LATEST: Nanos = 1_000_000;
+
+/// Responses that are in the socket's queue.
+#[derive(Debug, Default)]
+pub(super) struct Departures {
+    /// Bytes the socket has taken since the start.
+    pub(super) taken: u64,
+    /// Tokens of responses in order, and where in the stream each ends.
+    waiting: VecDeque<(u64, u64)>,
+    /// Bytes that had left at the last look and that had not, and when that was.
+    left: u64,
+    unsent: u64,
+    looked: Nanos,
+    /// When a look first found that nothing more had left.
+    still: Option<Nanos>,
+    /// Bytes in [`LATEST`] at which the queue drains; 0 while unknown.
+    rate: u64,
+    due: Nanos,
+}
+
+impl Departures {
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// When to look next.
+    pub(super) fn due(&self) -> Option<Nanos> {
+        (!self.is_empty()).then_some(self.due)
+    }
+
+    /// Since when nothing has left, though something waits to.
+    pub(super) fn stalled(&self) -> Option<Nanos> {
+        if self.is_empty() { None } else { self.still }
+    }
+
+    /// The socket has all of a response, and `beyond` bytes of what follows it.
+    #[inline]
+    pub(super) fn taken_whole(&mut self, token: u64, beyond: u64) {
+        self.waiting.push_back((token, self.taken - beyond));
+    }
+
+    /// The socket has `unsent` bytes left to send.
+    pub(super) fn look(&mut self, unsent: u64, now: Nanos, events: &mut Vec<Event>) {
+        let left = self.taken.saturating_sub(unsent);
+        let gone = left.saturating_sub(self.left);
+        let passed = now.saturating_sub(self.looked);
+        if unsent > 0 && gone == 0 {
+            self.still.get_or_insert(now);
+        } else {
+            self.still = None;
+        }
+        // A queue that was empty, before or now, says nothing of how fast it drains.
+        if unsent > 0
+            && self.unsent > 0
+            && let Some(rate) = gone.saturating_mul(LATEST).checked_div(passed)
+        {
+            self.rate = if self.rate == 0 { rate } else { (self.rate * 3 + rate) / 4 };
+        }
+        (self.left, self.unsent, self.looked) = (left, unsent, now);
+        while let Some((token, end)) = self.waiting.front() {
+            if *end > left {
+                break;
+            }
+            events.push(Event::Sent { token: *token, data: None });
+            self.waiting.pop_front();
+        }
+        if let Some((_, end)) = self.waiting.front() {
+            let wait = (end - left).saturating_mul(LATEST).checked_div(self.rate);
+            self.due = now + wait.unwrap_or(SOONEST).clamp(SOONEST, LATEST);
+        }
+    }
+
+    /// The connection ends: nothing is waited for any more.
+    pub(super) fn give_up(&mut self, events: &mut Vec<Event>) {
+        events.extend(self.waiting.drain(..).map(|(token, _)| Event::Sent { token, data: None }));
+        self.still = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tokens(events: &mut Vec<Event>) -> Vec<u64> {
+        let sent = events.drain(..).map(|event| match event {
+            Event::Sent { token, data: None } => token,
+            other => panic!("{other:?}"),
+        });
+        sent.collect()
+    }
+
+    /// Three responses of 1000 bytes, taken whole.
+    fn three() -> Departures {
+        let mut departures = Departures::default();
+        for token in 1..=3 {
+            departures.taken += 1000;
+            departures.taken_whole(token, 0);
+        }
+        departures
+    }
+
+    #[test]
+    fn what_left_at_once_is_never_waited_for() {
+        let (mut departures, mut events) = (three(), Vec::new());
+        departures.look(0, 50, &mut events);
+        assert_eq!(tokens(&mut events), [1, 2, 3]);
+        assert_eq!((departures.due(), departures.stalled()), (None, None));
+    }
+
+    #[test]
+    fn each_leaves_with_its_last_byte() {
+        let (mut departures, mut events) = (three(), Vec::new());
+        departures.look(2001, 50, &mut events);
+        assert_eq!(tokens(&mut events), []);
+        departures.look(2000, 60, &mut events);
+        assert_eq!(tokens(&mut events), [1]);
+        departures.look(1, 70, &mut events);
+        assert_eq!(tokens(&mut events), [2]);
+        departures.look(0, 80, &mut events);
+        assert_eq!(tokens(&mut events), [3]);
+    }
+
+    #[test]
+    fn the_next_look_is_when_the_next_should_have_left_and_never_far_off() {
+        let (mut departures, mut events) = (Departures::default(), Vec::new());
+        for token in 1..=4 {
+            departures.taken += 100_000;
+            departures.taken_whole(token, 0);
+        }
+        // Nothing known: soon.
+        departures.look(400_000, 1_000_000, &mut events);
+        assert_eq!(departures.due(), Some(1_000_000 + SOONEST));
+        // 100 kB in 100 us: the next response takes as long.
+        departures.look(300_000, 1_100_000, &mut events);
+        assert_eq!(departures.due(), Some(1_200_000));
+        assert_eq!(departures.stalled(), None);
+        // It stands still: it is looked at all the same, and its host told apart.
+        departures.look(300_000, 1_200_000, &mut events);
+        assert_eq!(departures.stalled(), Some(1_200_000));
+        let due = departures.due().unwrap();
+        assert!((1_200_000 + SOONEST..=1_200_000 + LATEST).contains(&due));
+        departures.look(0, 9_000_000, &mut events);
+        assert_eq!(tokens(&mut events), [1, 2, 3, 4]);
+    }
+
+    #[test]
+    fn the_end_gives_back_what_waits() {
+        let (mut departures, mut events) = (three(), Vec::new());
+        departures.look(1500, 50, &mut events);
+        departures.give_up(&mut events);
+        assert_eq!(tokens(&mut events), [1, 2, 3]);
+        assert!(departures.is_empty());
+    }
+}
