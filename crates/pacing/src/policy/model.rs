@@ -252,3 +252,121 @@ fn loom_open_credit_is_taken_once() {
         assert_eq!(shared.unused(), shared.budget());
     });
 }
+
+/// A budget that may go down to one I/O.
+fn resizable(budget: u32, cores: usize) -> Arc<SharedCredit> {
+    let config = CreditConfig { budget: budget.into(), largest: IO, cores };
+    BufferCredit::shared(config).unwrap()
+}
+
+fn assert_whole(shared: &SharedCredit, budget: u32, cores: &mut [&mut Core]) {
+    for core in cores {
+        core.credit.rest();
+    }
+    assert_eq!(shared.budget(), budget.into());
+    assert_eq!(shared.unused(), shared.budget(), "credit was lost or made");
+}
+
+/// The budget shrinks by what another core gives back at that moment: the debt is paid once.
+#[test]
+fn loom_a_budget_that_shrinks_is_paid_by_what_comes_back() {
+    bounded(|| {
+        let shared = resizable(2 * IO, 2);
+        let mut giver = Core::new(&shared, 0);
+        let mut resizer = Core::new(&shared, 1);
+        let leases = [giver.admit().unwrap(), giver.admit().unwrap()];
+        let giving = thread::spawn(move || {
+            for lease in leases {
+                giver.release(lease);
+            }
+            giver.credit.rest();
+            giver
+        });
+        shared.resize(IO.into(), 1);
+        let mut giver = giving.join().unwrap();
+        assert_whole(&shared, IO, &mut [&mut giver, &mut resizer]);
+    });
+}
+
+/// The budget shrinks while another core takes from it, lays open and takes back.
+#[test]
+fn loom_a_budget_that_shrinks_beside_a_core_that_takes() {
+    bounded(|| {
+        let shared = resizable(2 * IO, 2);
+        let mut taker = Core::new(&shared, 0);
+        let mut resizer = Core::new(&shared, 1);
+        let taking = thread::spawn(move || {
+            for _ in 0..2 {
+                let grant = taker.admit().expect("a core that holds nothing starts one");
+                taker.release(grant);
+                taker.credit.rest();
+            }
+            taker
+        });
+        shared.resize(IO.into(), 1);
+        let mut taker = taking.join().unwrap();
+        assert_whole(&shared, IO, &mut [&mut taker, &mut resizer]);
+        // And what is left is the new budget, not more and not less.
+        let lease = taker.admit().unwrap();
+        let floor = taker.admit();
+        assert!(floor.is_none(), "the budget is out");
+        taker.release(lease);
+        assert_whole(&shared, IO, &mut [&mut taker, &mut resizer]);
+    });
+}
+
+/// The budget grows while a core starts to wait for it: it gets the new credit at once, or is
+/// woken for it.
+#[test]
+fn loom_a_budget_that_grows_reaches_a_core_that_starts_to_wait() {
+    bounded(|| {
+        let shared = resizable(IO, 2);
+        let mut resizer = Core::new(&shared, 0);
+        let mut waiter = Core::new(&shared, 1);
+        let lease = resizer.admit().unwrap();
+        let floor = waiter.admit().unwrap();
+        let growing = {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || shared.resize((2 * IO).into(), 0))
+        };
+        let at_once = waiter.admit();
+        growing.join().unwrap();
+        let grant = at_once.or_else(|| {
+            assert!(waiter.woken.load(Relaxed), "credit is there and nobody woke the waiter");
+            waiter.admit()
+        });
+        waiter.release(grant.expect("the budget grew"));
+        waiter.release(floor);
+        resizer.release(lease);
+        assert_whole(&shared, 2 * IO, &mut [&mut resizer, &mut waiter]);
+    });
+}
+
+/// Down and up again while credit comes back and another core waits for it.
+#[test]
+fn loom_a_budget_that_goes_down_and_up_loses_nothing() {
+    bounded(|| {
+        let shared = resizable(2 * IO, 3);
+        let mut giver = Core::new(&shared, 0);
+        let mut waiter = Core::new(&shared, 1);
+        let mut resizer = Core::new(&shared, 2);
+        let leases = [giver.admit().unwrap(), giver.admit().unwrap()];
+        let floor = waiter.admit().unwrap();
+        assert!(waiter.admit().is_none());
+        let [first, second] = leases;
+        let giving = thread::spawn(move || {
+            giver.release(first);
+            giver.credit.rest();
+            giver
+        });
+        shared.resize(IO.into(), 2);
+        shared.resize((2 * IO).into(), 2);
+        let mut giver = giving.join().unwrap();
+        assert!(waiter.woken.load(Relaxed), "credit is there and nobody woke the waiter");
+        let grant = waiter.admit().expect("one of two is free");
+        waiter.release(grant);
+        waiter.release(floor);
+        giver.release(second);
+        assert_whole(&shared, 2 * IO, &mut [&mut giver, &mut waiter, &mut resizer]);
+    });
+}

@@ -332,5 +332,7 @@ fn burst_time(pace: Pace, burst: u64) -> Result<Nanos, ConfigError> {
     })
 }
 
+#[cfg(all(loom, test))]
+mod model;
 #[cfg(test)]
 mod tests;

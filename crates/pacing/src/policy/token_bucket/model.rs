@@ -1,0 +1,112 @@
+//! Every interleaving of a few cores on one bucket, by loom:
+//! `RUSTFLAGS="--cfg loom" cargo test -p nvmeof-pacing --release loom_`.
+
+use loom::thread;
+
+use super::*;
+use crate::Cost;
+
+/// Nanoseconds from one I/O to the next.
+const PERIOD: Nanos = 10;
+
+fn bucket(burst: u64, cores: usize) -> Arc<SharedTokens> {
+    let pace = Pace::Period(PERIOD);
+    let config = TokenBucketConfig { pace, burst: Some(burst), budget: None };
+    SharedTokens::new(&config, Machine { cores, largest: 4096 }).unwrap()
+}
+
+fn ask() -> Ask {
+    Ask { cost: Cost::data(4096), device: 0, urgency: 0, small: false }
+}
+
+fn level(shared: &SharedTokens) -> Nanos {
+    shared.level.0.load(Ordering::Relaxed)
+}
+
+/// When the next I/O of a core starts.
+fn start(core: &mut TokenBucket, now: Nanos) -> Nanos {
+    match core.admit(&ask(), now) {
+        Admission::Granted(_) => now,
+        Admission::At(when) => when,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Two cores ask for the one I/O there is at the same time: one starts, and the other a period
+/// later; nobody is charged for the other.
+#[test]
+fn loom_two_that_ask_do_not_both_get_the_last_token() {
+    loom::model(|| {
+        let shared = bucket(1, 2);
+        let (mut one, mut two) = (shared.core(), shared.core());
+        let asking = thread::spawn(move || (start(&mut one, 100), one));
+        let second = start(&mut two, 100);
+        let (first, one) = asking.join().unwrap();
+        assert_eq!((first.min(second), first.max(second)), (100, 100 + PERIOD));
+        assert_eq!(level(&shared), 100 + 2 * PERIOD);
+        drop((one, two));
+    });
+}
+
+/// A core leaves the line while another joins it: what the first was charged is taken off once,
+/// and the second has a place in any case.
+#[test]
+fn loom_a_place_given_up_goes_back_once() {
+    loom::model(|| {
+        let shared = bucket(1, 2);
+        let (mut one, mut two) = (shared.core(), shared.core());
+        assert_eq!(start(&mut one, 100), 100);
+        assert_eq!(start(&mut one, 100), 100 + PERIOD);
+        let leaving = thread::spawn(move || {
+            one.rest();
+            one
+        });
+        let second = start(&mut two, 100);
+        let one = leaving.join().unwrap();
+        assert!(second == 100 + PERIOD || second == 100 + 2 * PERIOD, "{second}");
+        assert_eq!(level(&shared), 100 + 2 * PERIOD);
+        two.rest();
+        assert_eq!(level(&shared), 100 + PERIOD);
+        drop((one, two));
+    });
+}
+
+/// A grant is withdrawn while another core asks.
+#[test]
+fn loom_a_grant_withdrawn_goes_back_once() {
+    loom::model(|| {
+        let shared = bucket(2, 2);
+        let (mut one, mut two) = (shared.core(), shared.core());
+        assert_eq!(start(&mut one, 100), 100);
+        let outcome = Outcome::Withdrawn;
+        let done = Done { cost: ask().cost, device: 0, outcome, started: 100, landed: None };
+        let leaving = thread::spawn(move || {
+            one.release(&done, Grant::default(), 100);
+            one
+        });
+        let both = [start(&mut two, 100), start(&mut two, 100)];
+        let one = leaving.join().unwrap();
+        assert!(both == [100, 100] || both == [100, 100 + PERIOD], "{both:?}");
+        two.rest();
+        let started = both.iter().filter(|start| **start == 100).count() as u64;
+        assert_eq!(level(&shared), 100 + started * PERIOD);
+        drop((one, two));
+    });
+}
+
+/// The clock went back by more than there can be in line, and two cores find out at once: the
+/// bucket is emptied once, and they are served one after the other.
+#[test]
+fn loom_a_clock_that_went_back_is_seen_once() {
+    loom::model(|| {
+        let shared = bucket(1, 2);
+        let (mut one, mut two) = (shared.core(), shared.core());
+        assert_eq!(start(&mut one, 10 * SECOND), 10 * SECOND);
+        let asking = thread::spawn(move || (start(&mut one, 100), one));
+        let second = start(&mut two, 100);
+        let (first, one) = asking.join().unwrap();
+        let served = (first.min(second), first.max(second));
+        assert_eq!(served, (100 + PERIOD, 100 + 2 * PERIOD));
+        drop((one, two));
+    });
+}
