@@ -18,7 +18,7 @@ use nvmeof_pacing::PolicyConfig;
 use nvmeof_sim::Platform;
 use nvmeof_sim::scenario::Pacing;
 use nvmeof_sim::setups::BLOCK;
-use nvmeof_sim::suite::{Case, Extent, Family, Lab, Style, Verdict, heading, line};
+use nvmeof_sim::suite::{Case, Extent, Family, Lab, Style, Verdict, as_gaps, heading, line};
 
 /// Runs the acceptance suite of the pacing policies on the simulated machine.
 ///
@@ -45,6 +45,15 @@ struct Arguments {
     /// Cases that run at once.
     #[arg(long, default_value_t = 2)]
     threads: usize,
+    /// Everything random follows from it.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Print the course of every run that does not pass (or of every run with --only).
+    #[arg(long)]
+    series: bool,
+    /// Print what is not reached as lines for the list of known gaps.
+    #[arg(long)]
+    gaps: bool,
     /// List the cases and run none.
     #[arg(long)]
     list: bool,
@@ -55,7 +64,8 @@ fn main() -> Result<ExitCode> {
     let style = if arguments.markdown { Style::Markdown } else { Style::Text };
     let extent = if arguments.quick { Extent::Quick } else { Extent::Full };
     let platforms = arguments.platform.iter().map(|name| platform(name));
-    let lab = Lab::new(platforms.collect::<Result<_>>()?, policy(&arguments.policy)?, extent);
+    let platforms = platforms.collect::<Result<_>>()?;
+    let lab = Lab::new(platforms, policy(&arguments.policy)?, extent).seeded(arguments.seed.max(1));
     let start = Instant::now();
     let (mut cases, mut failed) = (0, 0);
     for family in families(&arguments.families)? {
@@ -73,6 +83,14 @@ fn main() -> Result<ExitCode> {
         let verdicts = judge(&lab, &wanted, arguments.threads.max(1), style)?;
         cases += verdicts.len();
         failed += verdicts.iter().filter(|verdict| !verdict.passes()).count();
+        if arguments.gaps {
+            let all = wanted.iter().zip(&verdicts).flat_map(|(c, v)| as_gaps(c, v));
+            all.for_each(|line| println!("{line}"));
+        }
+        if arguments.series {
+            let shown = |verdict: &&Verdict| !verdict.passes() || arguments.only.is_some();
+            wanted.iter().zip(&verdicts).filter(|(_, v)| shown(v)).for_each(|(c, v)| series(c, v));
+        }
     }
     let seconds = start.elapsed().as_secs_f64();
     println!("\n{cases} cases, {failed} failed, {seconds:.0} s, simulated; {}", arguments.policy);
@@ -117,6 +135,19 @@ fn judge(lab: &Lab, cases: &[Case], threads: usize, style: Style) -> Result<Vec<
         })
     })?;
     Ok(done.into_inner().expect("nobody panics with the list").1)
+}
+
+/// The course of a run.
+fn series(case: &Case, verdict: &Verdict) {
+    println!("\n{}\n    ms    Gb/s  hit % buffers waiting budget KiB", case.name);
+    for sample in &verdict.series {
+        let budget =
+            sample.budget.map_or_else(|| "-".to_owned(), |bytes| (bytes / 1024).to_string());
+        let ms = sample.at as f64 / 1e6;
+        let (gbps, hit) = (sample.gbps, sample.hit_pct);
+        let (buffers, waiting) = (sample.buffers, sample.waiting);
+        println!("{ms:6.0} {gbps:7.1} {hit:6.1} {buffers:7} {waiting:7} {budget:>10}");
+    }
 }
 
 fn families(names: &[String]) -> Result<Vec<Family>> {

@@ -49,8 +49,9 @@ fn judge(lab: &Lab, platform: &Platform, scenario: &Scenario) -> Result<Verdict,
     verdict.at_most("stddev", outcome.stddev_gbps, 1.0);
     // Where not even a static number of buffers gets there, there is nothing to compare with.
     if let Some(fewest) = lab.fewest(platform, scenario, 0.99 * ceiling)? {
-        let times = outcome.buffers_mean / f64::from(fewest);
-        verdict.at_most(format!("buffers / {fewest}"), times, 1.5);
+        let times = outcome.buffers_mean / fewest;
+        verdict.at_most("x fewest buffers", times, 1.5);
+        verdict.note = format!("fewest {fewest:.0}");
     }
     Ok(verdict)
 }

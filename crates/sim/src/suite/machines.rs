@@ -120,6 +120,7 @@ fn judge(lab: &Lab, platform: &Platform, scenario: &Scenario) -> Result<Verdict,
     }
     let outcome = lab.run(platform, &scenario)?;
     let mut verdict = Verdict::of(&outcome, best.gbps);
+    verdict.note = format!("best static {:.0} commands", best.held);
     verdict.share(97.0);
     verdict.at_least("least sample %", least_sample(&outcome, scenario.warm_up), 80.0);
     Ok(verdict)

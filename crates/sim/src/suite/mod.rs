@@ -11,6 +11,7 @@
 
 mod cores;
 mod depth;
+mod gaps;
 mod lab;
 mod machines;
 mod scale;
@@ -23,6 +24,7 @@ mod verdict;
 
 use std::fmt;
 
+pub use gaps::{Gap, as_gaps, disagreements, known_gaps};
 pub use lab::{Extent, Lab, SuiteError};
 pub use table::{Style, heading, line};
 pub use verdict::{Bound, Check, Figures, Verdict};

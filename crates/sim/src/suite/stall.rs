@@ -24,9 +24,17 @@ const HALF: Nanos = 500 * MS;
 pub(super) fn cases(lab: &Lab) -> Vec<Case> {
     let mut cases = Vec::new();
     for (name, platform) in lab.platforms() {
-        for depth in lab.pick(&[32, 128, 512, 2048][..], &[32, 256, 2048]) {
-            let scenario = || Scenario::reads(setups::drives(16), *depth);
-            let name = |what: &str| format!("{name} {what}, qd {depth}");
+        let loads = |depth: u32| {
+            let (spdk, kernel) = (Scenario::reads, Scenario::kernel_reads);
+            [
+                ("qd", spdk(setups::drives(16), depth)),
+                ("kernel qd", kernel(setups::drives(16), depth / 8)),
+            ]
+        };
+        let depths = lab.pick(&[32, 128, 512, 2048][..], &[32, 256, 2048]);
+        for (kind, load) in depths.iter().flat_map(|depth| loads(*depth)) {
+            let scenario = || load.clone();
+            let name = |what: &str| format!("{name} {what}, {kind} {}", load.jobs[0].queue_depth);
             let link = scenario().disturbed(Trouble::Link(0.0), AT, 2 * MS);
             cases.push(stall(name("link 2 ms"), platform, link));
             let drives = scenario().disturbed(Trouble::Drives, AT, 2 * MS);

@@ -67,15 +67,16 @@ pub fn line(style: Style, case: &Case, verdict: &Verdict) -> String {
 
 /// `ok` with every value, or the bounds that do not hold.
 fn answer(verdict: &Verdict) -> String {
+    let note = if verdict.note.is_empty() { String::new() } else { format!(" ({})", verdict.note) };
     if verdict.passes() {
         let all: Vec<_> = verdict.checks.iter().map(shown).collect();
-        return format!("ok: {}", all.join("; "));
+        return format!("ok: {}{note}", all.join("; "));
     }
     let mut broken: Vec<_> = verdict.failures().map(shown).collect();
     if let Some(first) = verdict.violations.first() {
         broken.push(format!("{} violations: {first}", verdict.violations.len()));
     }
-    format!("FAIL: {}", broken.join("; "))
+    format!("FAIL: {}{note}", broken.join("; "))
 }
 
 fn shown(check: &Check) -> String {

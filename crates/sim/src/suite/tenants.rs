@@ -7,58 +7,96 @@ use crate::platform::Platform;
 use crate::scenario::{Job, Scenario};
 use crate::setups::{self, MS};
 
-pub(super) const ABOUT: &str = "Three tenants with weights 1, 2 and 4 that read the same equal drives: \
-    shares of the bandwidth within 5 % of the weights while all are backlogged, and 98 % of the link in \
-    total; when one has stopped, the others have the same total, shared by their weights.";
+pub(super) const ABOUT: &str = "Three tenants with weights 1, 2 and 4 that read equal drives, on the \
+    same cores and on different ones: shares of the bandwidth within 5 % of the weights while all are \
+    backlogged, and 98 % of the link in total; when one has stopped, the others have the same total, \
+    shared by their weights. (Any core may start one command whatever the budget, so cores as many as \
+    commands in flight leave nothing to share by weight: a core a queue is asked of slow drives.)";
 
 const WEIGHTS: [u16; 3] = [1, 2, 4];
-/// Queues of three tenants on two hosts to each of so many drives: as many as `APART` cores.
-const DRIVES: u32 = 8;
-const APART: u32 = 48;
+const NAMES: [&str; 3] = ["weight 1 off by %", "weight 2 off by %", "weight 4 off by %"];
+/// The cache that holds what slow drives keep in flight, in times the platform's.
+const CACHE: f64 = 16.0;
 /// Commands of a tenant and host, to keep all of its queues backlogged.
 const DEPTH: u32 = 1024;
+
+/// How tenants lie on drives and cores.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// All on all drives, over so many cores.
+    Together(u32),
+    /// A drive and two cores (one a host) each; a drive carries more than the link.
+    Apart,
+    /// All on all drives, fast ones of 2 ms before a larger cache, every queue on a core of its own.
+    CoreAQueue,
+}
 
 pub(super) fn cases(lab: &Lab) -> Vec<Case> {
     let mut cases = Vec::new();
     for (name, platform) in lab.platforms() {
-        for (place, cores, drives) in [
-            ("one core", 1, 16),
-            ("4 cores", 4, 16),
-            ("16 cores", 16, 16),
-            ("a core a queue", APART, DRIVES),
+        for (words, place) in [
+            ("on one core", Place::Together(1)),
+            ("on 4 cores", Place::Together(4)),
+            ("on 16 cores", Place::Together(16)),
+            ("on their own cores", Place::Apart),
+            ("with a core a queue", Place::CoreAQueue),
         ] {
-            cases.push(case(format!("{name} {place}"), platform, cores, drives, None));
+            cases.push(case(format!("{name} {words}"), platform, place, None));
             for stopped in lab.pick(&[0, 1, 2][..], &[2]) {
-                let name = format!("{name} {place}, {} stopped", WEIGHTS[*stopped]);
-                cases.push(case(name, platform, cores, drives, Some(*stopped)));
+                let name = format!("{name} {words}, {} stopped", WEIGHTS[*stopped]);
+                cases.push(case(name, platform, place, Some(*stopped)));
             }
         }
     }
     cases
 }
 
-/// A tenant a job; a tenant who stops does so before anything is measured.
-fn scenario(cores: u32, drives: u32, stopped: Option<usize>) -> Scenario {
-    let mut scenario = Scenario::reads(setups::drives(drives), 1).on_cores(cores);
-    let devices = scenario.devices.len();
-    let tenant = |(at, weight): (usize, u16)| Job {
-        weight,
-        until: (stopped == Some(at)).then_some(40 * MS),
-        ..Job::reads(0..devices, DEPTH)
-    };
-    scenario.jobs = WEIGHTS.into_iter().enumerate().map(tenant).collect();
-    scenario
+impl Place {
+    fn platform(self, platform: &Platform) -> Platform {
+        let mut platform = platform.clone();
+        match self {
+            Self::Together(_) => {}
+            Self::Apart => platform.drive_read_gbps = 2.0 * platform.link_gbps(),
+            Self::CoreAQueue => {
+                platform = platform.scaled(1.0, CACHE, 1.0);
+                platform.drive_read_us = 2000.0;
+                platform.drive_read_gbps = platform.link_gbps() / 2.0;
+            }
+        }
+        platform
+    }
+
+    /// Drives and cores.
+    fn size(self) -> (u32, u32) {
+        match self {
+            Self::Together(cores) => (16, cores),
+            // Three queues from each of two hosts.
+            Self::Apart => (3, 6),
+            // As many queues: three from each of two hosts to each drive.
+            Self::CoreAQueue => (8, 48),
+        }
+    }
+
+    /// A tenant a job; a tenant who stops does so before anything is measured.
+    fn scenario(self, stopped: Option<usize>) -> Scenario {
+        let (drives, cores) = self.size();
+        let mut scenario = Scenario::reads(setups::drives(drives), 1).on_cores(cores);
+        let tenant = |(at, weight): (usize, u16)| Job {
+            weight,
+            until: (stopped == Some(at)).then_some(40 * MS),
+            ..match self {
+                Self::Apart => Job::reads([at], DEPTH),
+                _ => Job::reads(0..drives as usize, DEPTH),
+            }
+        };
+        scenario.jobs = WEIGHTS.into_iter().enumerate().map(tenant).collect();
+        scenario
+    }
 }
 
-fn case(
-    name: String,
-    platform: &Platform,
-    cores: u32,
-    drives: u32,
-    stopped: Option<usize>,
-) -> Case {
-    let platform = platform.clone();
-    let scenario = scenario(cores, drives, stopped);
+fn case(name: String, platform: &Platform, place: Place, stopped: Option<usize>) -> Case {
+    let platform = place.platform(platform);
+    let scenario = place.scenario(stopped);
     Case::new(Family::Tenants, name, move |lab| judge(lab, &platform, &scenario, stopped))
 }
 
@@ -76,7 +114,7 @@ fn judge(
     for at in (0..3).filter(there) {
         let share = outcome.jobs[at].gbps / outcome.total.gbps;
         let off = 100.0 * (share * weights / f64::from(WEIGHTS[at]) - 1.0);
-        verdict.at_most(format!("weight {} off by %", WEIGHTS[at]), off.abs(), 5.0);
+        verdict.at_most(NAMES[at], off.abs(), 5.0);
     }
     Ok(verdict)
 }

@@ -1,6 +1,6 @@
 //! What a case found: figures of the run, and every bound with the value held against it.
 
-use crate::outcome::Outcome;
+use crate::outcome::{Outcome, Sample};
 
 /// The answer to a case.
 #[derive(Debug, Clone, Default)]
@@ -11,6 +11,10 @@ pub struct Verdict {
     pub reference_gbps: f64,
     /// Every bound.
     pub checks: Vec<Check>,
+    /// What else there is to say.
+    pub note: String,
+    /// The course of that run.
+    pub series: Vec<Sample>,
     /// What the checkers of the machine found broken in any of the runs.
     pub violations: Vec<String>,
     /// Real time it took, with all references that had to be found.
@@ -37,10 +41,10 @@ pub struct Figures {
 }
 
 /// A value held against a bound.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Check {
     /// What is held, with its unit.
-    pub what: String,
+    pub what: &'static str,
     /// What was found.
     pub value: f64,
     /// What is allowed.
@@ -65,6 +69,15 @@ impl Check {
             Bound::AtMost(bound) => self.value <= bound,
         }
     }
+
+    /// How far the value is beyond the bound; 0 or less where it holds.
+    #[must_use]
+    pub fn shortfall(&self) -> f64 {
+        match self.bound {
+            Bound::AtLeast(bound) => bound - self.value,
+            Bound::AtMost(bound) => self.value - bound,
+        }
+    }
 }
 
 impl Figures {
@@ -87,6 +100,7 @@ impl Verdict {
         Self {
             figures: Figures::of(outcome),
             reference_gbps,
+            series: outcome.series.clone(),
             violations: outcome.violations.clone(),
             ..Self::default()
         }
@@ -114,12 +128,12 @@ impl Verdict {
         self.violations.extend(outcome.violations.iter().cloned());
     }
 
-    pub(super) fn at_least(&mut self, what: impl Into<String>, value: f64, bound: f64) {
-        self.checks.push(Check { what: what.into(), value, bound: Bound::AtLeast(bound) });
+    pub(super) fn at_least(&mut self, what: &'static str, value: f64, bound: f64) {
+        self.checks.push(Check { what, value, bound: Bound::AtLeast(bound) });
     }
 
-    pub(super) fn at_most(&mut self, what: impl Into<String>, value: f64, bound: f64) {
-        self.checks.push(Check { what: what.into(), value, bound: Bound::AtMost(bound) });
+    pub(super) fn at_most(&mut self, what: &'static str, value: f64, bound: f64) {
+        self.checks.push(Check { what, value, bound: Bound::AtMost(bound) });
     }
 
     /// That the bandwidth is at least so many percent of the reference.
@@ -145,9 +159,15 @@ mod tests {
         verdict.violations.clear();
         verdict.at_most("y", 1.001, 1.0);
         assert!(!verdict.passes());
-        assert_eq!(verdict.failures().map(|c| c.what.as_str()).collect::<Vec<_>>(), ["y"]);
+        assert_eq!(verdict.failures().map(|c| c.what).collect::<Vec<_>>(), ["y"]);
         verdict.checks.clear();
         verdict.at_least("not a number", f64::NAN, 0.0);
         assert!(!verdict.passes(), "what was not measured does not pass");
+        assert!(
+            (super::Check { what: "z", value: 3.0, bound: super::Bound::AtMost(1.0) }.shortfall()
+                - 2.0)
+                .abs()
+                < 1e-9
+        );
     }
 }

@@ -1,0 +1,113 @@
+//! Bounds that `adaptive` does not reach yet, kept true by a test.
+
+use super::verdict::Verdict;
+use super::{Case, Family};
+
+/// A bound that is not reached, with what is reached.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Gap {
+    /// Family and name of the case.
+    pub family: Family,
+    /// See [`Gap::family`].
+    pub case: &'static str,
+    /// Which of its checks.
+    pub what: &'static str,
+    /// The value reached.
+    pub reached: f64,
+    /// Why it is not enough, as far as is known.
+    pub why: &'static str,
+}
+
+/// A shortfall may be so many times larger or smaller than recorded before the record is wrong.
+const LATITUDE: f64 = 1.5;
+
+/// Bounds not reached in the cases of [`super::Extent::Quick`] on the platforms A and B.
+#[must_use]
+pub fn known_gaps() -> &'static [Gap] {
+    LIST
+}
+
+const LIST: &[Gap] = &[];
+
+/// Where these verdicts and these gaps disagree, in words; empty where the list is true. A gap
+/// about a case that was not run is not looked at.
+#[must_use]
+pub fn disagreements(gaps: &[Gap], verdicts: &[(Case, Verdict)]) -> Vec<String> {
+    let mut words = Vec::new();
+    for (case, verdict) in verdicts {
+        let name = format!("{} {}", case.family.name(), case.name);
+        words.extend(verdict.violations.iter().map(|broken| format!("{name}: {broken}")));
+        let of_case = |gap: &&Gap| gap.family == case.family && gap.case == case.name;
+        for gap in gaps.iter().filter(of_case) {
+            if !verdict.checks.iter().any(|check| check.what == gap.what) {
+                words.push(format!("{name}: there is no check {:?}", gap.what));
+            }
+        }
+        for check in &verdict.checks {
+            let gap = gaps.iter().filter(of_case).find(|gap| gap.what == check.what);
+            let found =
+                format!("{name}: {} is {:.2}, bound {:?}", check.what, check.value, check.bound);
+            match (gap, check.holds()) {
+                (None, true) => {}
+                (None, false) => words.push(found),
+                (Some(_), true) => words.push(format!("{found}: the gap is closed, strike it out")),
+                (Some(gap), false) => {
+                    let recorded = super::Check { value: gap.reached, ..*check }.shortfall();
+                    let now = check.shortfall();
+                    if now > LATITUDE * recorded {
+                        words.push(format!("{found}: the gap grew from {:.2}", gap.reached));
+                    } else if recorded > LATITUDE * now {
+                        words.push(format!("{found}: the gap shrank from {:.2}", gap.reached));
+                    }
+                }
+            }
+        }
+    }
+    words
+}
+
+/// The line of the list for every bound that these verdicts do not keep.
+#[must_use]
+pub fn as_gaps(case: &Case, verdict: &Verdict) -> Vec<String> {
+    let line = |check: &super::Check| {
+        let (family, name) = (case.family, &case.name);
+        let value = if check.value.is_infinite() {
+            "f64::INFINITY".to_owned()
+        } else {
+            format!("{:.3}", check.value)
+        };
+        format!("gap(Family::{family:?}, {name:?}, {:?}, {value}, \"\"),", check.what)
+    };
+    verdict.failures().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Gap, disagreements};
+    use crate::suite::{Case, Family, Verdict};
+
+    fn run(value: f64) -> Vec<(Case, Verdict)> {
+        let case = Case::new(Family::Depth, "x", |_| Ok(Verdict::default()));
+        let mut verdict = Verdict::default();
+        verdict.at_least("share", value, 99.0);
+        vec![(case, verdict)]
+    }
+
+    #[test]
+    fn the_list_has_to_be_true() {
+        let gap = Gap { family: Family::Depth, case: "x", what: "share", reached: 97.0, why: "" };
+        let words = |gaps: &[Gap], value| disagreements(gaps, &run(value)).len();
+        assert_eq!(words(&[], 99.0), 0);
+        assert_eq!(words(&[], 98.9), 1, "a bound not kept and not listed");
+        assert_eq!(words(&[gap], 97.0), 0);
+        assert_eq!(words(&[gap], 96.5), 0);
+        assert_eq!(words(&[gap], 95.9), 1, "grew");
+        assert_eq!(words(&[gap], 98.0), 1, "shrank");
+        assert_eq!(words(&[gap], 99.1), 1, "closed");
+        assert_eq!(words(&[Gap { what: "other", ..gap }], 99.1), 1, "about nothing");
+        assert_eq!(words(&[Gap { case: "y", ..gap }], 99.1), 0, "about what was not run");
+        let mut broken = run(99.5);
+        broken[0].1.violations.push("two permits".into());
+        assert_eq!(disagreements(&[], &broken).len(), 1);
+    }
+}
