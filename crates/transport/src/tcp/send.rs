@@ -93,8 +93,13 @@ impl Outbound {
 
     /// Says what has left by now.
     pub(super) fn depart(&mut self, socket: BorrowedFd<'_>, now: Nanos, events: &mut Vec<Event>) {
-        if !self.departures.is_empty() {
+        if self.departures.is_empty() {
+            return;
+        }
+        if self.departures.worth_a_look() {
             self.departures.look(sys::unsent(socket), now, events);
+        } else {
+            self.departures.all_gone(events);
         }
     }
 
