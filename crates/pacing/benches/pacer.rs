@@ -1,59 +1,156 @@
 //! What admission costs a command: `cargo bench -p nvmeof-pacing`.
+//!
+//! The group `reference` is a plain loop of known length: on a machine that is busy, or clocked
+//! down, the ratio to it says more than nanoseconds.
 
 use std::collections::VecDeque;
 use std::hint::black_box;
-use std::sync::Arc;
+use std::sync::{Arc, Barrier};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
-use nvmeof_pacing::policy::{self, CreditConfig, Policy};
-use nvmeof_pacing::{BufferCredit, Cost, FlowConfig, FlowId, Outcome, Pacer, PacerConfig, Permit};
+use nvmeof_pacing::{
+    Cost, FlowConfig, FlowId, Machine, Nanos, Outcome, Pace, Pacer, PacerConfig, Permit,
+    PolicyConfig, Shared, TokenBucketConfig,
+};
 
-const MIB: u64 = 1 << 20;
+const LARGEST: u32 = 1 << 20;
 const IO: Cost = Cost::data(4096);
+/// Time from one command to the next, for policies that look at it.
+const STEP: Nanos = 100;
 
-fn credit(budget: u64) -> Box<dyn Policy> {
-    let config = CreditConfig { budget, largest: 1 << 20, cores: 4 };
-    let shared = BufferCredit::shared(config).expect("the budget holds the largest I/O");
-    Box::new(shared.core(0, Arc::new(|| ())))
-}
-
-/// Makes the chain of one pacer.
-type Chain = fn() -> Vec<Box<dyn Policy>>;
-
-fn policies() -> [(&'static str, Chain); 3] {
+/// Policies with room for all that the benches have in flight.
+fn policies() -> [(&'static str, PolicyConfig); 4] {
+    // Faster than the commands come: the bucket never runs dry.
+    let pace = Pace::Rate(100_000_000_000);
     [
-        ("no policy", Vec::new),
-        ("none", || vec![Box::new(policy::None)]),
-        ("buffer-credit", || vec![credit(256 * MIB)]),
+        ("none", PolicyConfig::None),
+        ("buffer-credit", PolicyConfig::BufferCredit { budget: 256 << 20 }),
+        (
+            "token-bucket",
+            PolicyConfig::TokenBucket(TokenBucketConfig { pace, burst: None, budget: None }),
+        ),
+        ("adaptive", PolicyConfig::Adaptive),
     ]
 }
 
-/// One command in an idle pacer: it joins its lane, starts at once and ends.
-fn uncontended(c: &mut Criterion) {
-    let mut group = c.benchmark_group("uncontended");
-    group.throughput(Throughput::Elements(1));
-    for (name, policies) in policies() {
-        group.bench_function(name, |bench| {
-            let mut pacer = Pacer::new(policies(), PacerConfig::default());
+/// A core with flows that always have something waiting.
+struct Load {
+    pacer: Pacer,
+    running: VecDeque<(FlowId, Permit)>,
+    cost: Cost,
+    now: Nanos,
+}
+
+impl Load {
+    fn new(shared: &Shared, core: usize, flows: usize, in_flight: usize, cost: Cost) -> Self {
+        let each = in_flight + 2;
+        let mut pacer =
+            shared.pacer(core, Arc::new(|| ()), PacerConfig { flow_depth: each + in_flight });
+        for _ in 0..flows {
             let flow = pacer.add_flow(FlowConfig::weight(1));
-            bench.iter(|| {
-                pacer.enqueue(flow, black_box(IO), 7).expect("it fits");
-                let (token, permit) = pacer.next(1).expect("it starts");
-                pacer.release(permit, Outcome::Completed, 2);
-                token
-            });
+            for _ in 0..each {
+                pacer.enqueue(flow, cost, 7).expect("it fits");
+            }
+        }
+        let mut load = Self { pacer, running: VecDeque::with_capacity(2 * each), cost, now: 1 };
+        while load.running.len() < in_flight && load.start() {}
+        load
+    }
+
+    #[inline]
+    fn start(&mut self) -> bool {
+        let Some((_, permit)) = self.pacer.next(self.now) else { return false };
+        self.running.push_back((permit.flow(), permit));
+        true
+    }
+
+    /// One command ends, its host sends another.
+    #[inline]
+    fn end(&mut self) {
+        if let Some((flow, permit)) = self.running.pop_front() {
+            self.pacer.release(permit, Outcome::Completed, self.now);
+            self.pacer.enqueue(flow, black_box(self.cost), 7).expect("it fits");
+        }
+    }
+
+    /// One command ends and the next in line starts.
+    #[inline]
+    fn turn_over(&mut self) {
+        self.now += STEP;
+        self.end();
+        self.start();
+    }
+
+    /// The same, as a reactor does it: it asks until nothing more starts.
+    #[inline]
+    fn turn(&mut self) {
+        self.now += STEP;
+        self.end();
+        while self.start() {}
+    }
+
+    fn finish(mut self) {
+        for (_, permit) in self.running.drain(..) {
+            self.pacer.release(permit, Outcome::Completed, self.now);
+        }
+    }
+}
+
+fn shared(policy: &PolicyConfig, cores: usize) -> Shared {
+    Shared::new(policy, Machine { cores, largest: LARGEST }).expect("these can work")
+}
+
+/// A loop of 100 multiplications that wait for each other: about 400 cycles.
+fn reference(c: &mut Criterion) {
+    let mut group = c.benchmark_group("reference");
+    group.bench_function("100 dependent multiplications", |bench| {
+        let mut product = 3u64;
+        bench.iter(|| {
+            for _ in 0..100 {
+                product = product.wrapping_mul(6_364_136_223_846_793_005) ^ (product >> 7);
+            }
+            black_box(product)
         });
-        // As a reactor does it: each turn asks until there is nothing more, so that credit not in
-        // use is laid open for other cores after every command. The worst case, queue depth 1.
-        group.bench_function(format!("{name}, two turns"), |bench| {
-            let mut pacer = Pacer::new(policies(), PacerConfig::default());
+    });
+    group.finish();
+}
+
+/// Flows that always have something waiting, 32 commands in flight: each that ends is followed by
+/// the next flow's.
+fn admit_and_release(c: &mut Criterion) {
+    for flows in [1, 64] {
+        let mut group = c.benchmark_group(format!("admit and release, {flows} flows"));
+        group.throughput(Throughput::Elements(1));
+        for (name, policy) in policies() {
+            group.bench_function(name, |bench| {
+                let mut load = Load::new(&shared(&policy, 4), 0, flows, 32, IO);
+                bench.iter(|| load.turn_over());
+                load.finish();
+            });
+        }
+        group.finish();
+    }
+}
+
+/// Queue depth 1, as a reactor does it: each turn asks until there is nothing more, so that credit
+/// not in use is laid open for other cores after every command. The worst case.
+fn one_a_turn(c: &mut Criterion) {
+    let mut group = c.benchmark_group("one command at a time, two turns");
+    group.throughput(Throughput::Elements(1));
+    for (name, policy) in policies() {
+        group.bench_function(name, |bench| {
+            let mut pacer = shared(&policy, 4).pacer(0, Arc::new(|| ()), PacerConfig::default());
             let flow = pacer.add_flow(FlowConfig::weight(1));
+            let mut now = 0;
             bench.iter(|| {
+                now += STEP;
                 pacer.enqueue(flow, black_box(IO), 7).expect("it fits");
-                let (token, permit) = pacer.next(1).expect("it starts");
-                assert!(pacer.next(1).is_none());
-                pacer.release(permit, Outcome::Completed, 2);
-                assert!(pacer.next(2).is_none());
+                let (token, permit) = pacer.next(now).expect("it starts");
+                assert!(pacer.next(now).is_none());
+                pacer.release(permit, Outcome::Completed, now);
+                assert!(pacer.next(now).is_none());
                 token
             });
         });
@@ -61,39 +158,69 @@ fn uncontended(c: &mut Criterion) {
     group.finish();
 }
 
-/// 64 flows that always have something waiting, 32 commands in flight: each that ends is followed
-/// by the next flow's.
-fn backlogged(c: &mut Criterion) {
-    let mut group = c.benchmark_group("64 flows backlogged");
+/// The budget or the rate is out and 64 flows wait: each command that ends lets one start, and then
+/// none.
+fn bound(c: &mut Criterion) {
+    let mut group = c.benchmark_group("bound, 64 flows");
     group.throughput(Throughput::Elements(1));
-    for (name, policies) in policies() {
+    let bucket = |budget| {
+        let pace = Pace::Period(STEP);
+        PolicyConfig::TokenBucket(TokenBucketConfig { pace, burst: Some(1), budget })
+    };
+    let policies = [
+        ("buffer-credit", PolicyConfig::BufferCredit { budget: 96 << 17 }),
+        ("token-bucket", bucket(None)),
+        ("token-bucket with budget", bucket(Some(96 << 17))),
+        ("adaptive", PolicyConfig::Adaptive),
+    ];
+    for (name, policy) in policies {
         group.bench_function(name, |bench| {
-            let (mut pacer, mut running) = start(policies(), 64, 32);
-            bench.iter(|| turn_over(&mut pacer, &mut running, IO));
-            finish(pacer, running);
+            let mut load = Load::new(&shared(&policy, 4), 0, 64, 96, Cost::data(128 << 10));
+            bench.iter(|| load.turn());
+            load.finish();
         });
     }
     group.finish();
 }
 
-/// The budget is out and commands wait: each that ends lets one start, and then none.
-fn budget_bound(c: &mut Criterion) {
-    let mut group = c.benchmark_group("budget-bound");
-    group.throughput(Throughput::Elements(1));
-    for (name, bytes) in [("4 KiB", 4096), ("128 KiB", 128 << 10)] {
-        let in_flight = 96;
-        group.bench_function(name, |bench| {
-            let budget = u64::from(bytes) * in_flight;
-            let policies = vec![credit(budget.max(MIB))];
-            let (mut pacer, mut running) = start_with(policies, 64, Cost { bytes });
-            bench.iter(|| {
-                turn_over(&mut pacer, &mut running, Cost { bytes });
-                assert!(pacer.next(2).is_none(), "the budget is out");
+/// Several cores under one policy at the same time, each with a clock it reads once a turn. The
+/// figure is the time of a turn on each: it stays the same if cores do not slow each other down
+/// (and there are as many processors).
+fn threads(c: &mut Criterion) {
+    for (name, policy) in policies() {
+        let mut group = c.benchmark_group(format!("threads, {name}"));
+        for threads in [1, 2, 4] {
+            group.bench_function(threads.to_string(), |bench| {
+                bench.iter_custom(|turns| run_threads(&policy, threads, turns));
             });
-            finish(pacer, running);
-        });
+        }
+        group.finish();
     }
-    group.finish();
+}
+
+fn run_threads(policy: &PolicyConfig, threads: usize, turns: u64) -> Duration {
+    let shared = shared(policy, threads);
+    let barrier = Barrier::new(threads);
+    let start = Instant::now();
+    let run = |core| {
+        let mut load = Load::new(&shared, core, 64, 32, IO);
+        barrier.wait();
+        let began = Instant::now();
+        for _ in 0..turns {
+            load.now = Nanos::try_from(start.elapsed().as_nanos()).unwrap_or(Nanos::MAX);
+            load.end();
+            load.start();
+        }
+        let took = began.elapsed();
+        load.finish();
+        took
+    };
+    let run = &run;
+    let took: Duration = thread::scope(|scope| {
+        let running: Vec<_> = (0..threads).map(|core| scope.spawn(move || run(core))).collect();
+        running.into_iter().map(|thread| thread.join().expect("it runs")).sum()
+    });
+    took / u32::try_from(threads).unwrap_or(1)
 }
 
 /// A flow comes and goes, with a queue's commands in its lane.
@@ -114,54 +241,5 @@ fn flows(c: &mut Criterion) {
     });
 }
 
-type Running = VecDeque<(FlowId, Permit)>;
-
-/// A pacer with two commands waiting in each flow and `in_flight` started.
-fn start(policies: Vec<Box<dyn Policy>>, flows: usize, in_flight: usize) -> (Pacer, Running) {
-    let mut pacer = filled(policies, flows, IO, 2 + in_flight);
-    let mut running = Running::new();
-    for _ in 0..in_flight {
-        let (_, permit) = pacer.next(1).expect("it starts");
-        running.push_back((permit.flow(), permit));
-    }
-    (pacer, running)
-}
-
-/// A pacer that has started all it may.
-fn start_with(policies: Vec<Box<dyn Policy>>, flows: usize, cost: Cost) -> (Pacer, Running) {
-    let mut pacer = filled(policies, flows, cost, 300);
-    let mut running = Running::new();
-    while let Some((_, permit)) = pacer.next(1) {
-        running.push_back((permit.flow(), permit));
-    }
-    (pacer, running)
-}
-
-fn filled(policies: Vec<Box<dyn Policy>>, flows: usize, cost: Cost, each: usize) -> Pacer {
-    let mut pacer = Pacer::new(policies, PacerConfig { flow_depth: each + 1 });
-    for _ in 0..flows {
-        let flow = pacer.add_flow(FlowConfig::weight(1));
-        for _ in 0..each {
-            pacer.enqueue(flow, cost, 7).expect("it fits");
-        }
-    }
-    pacer
-}
-
-/// One command ends, its host sends another, and the next in line starts.
-fn turn_over(pacer: &mut Pacer, running: &mut Running, cost: Cost) {
-    let (flow, permit) = running.pop_front().expect("some run");
-    pacer.release(permit, Outcome::Completed, 2);
-    pacer.enqueue(flow, black_box(cost), 7).expect("it fits");
-    let (_, permit) = pacer.next(2).expect("the next starts");
-    running.push_back((permit.flow(), permit));
-}
-
-fn finish(mut pacer: Pacer, running: Running) {
-    for (_, permit) in running {
-        pacer.release(permit, Outcome::Completed, 3);
-    }
-}
-
-criterion_group!(benches, uncontended, backlogged, budget_bound, flows);
+criterion_group!(benches, reference, admit_and_release, one_a_turn, bound, threads, flows);
 criterion_main!(benches);
