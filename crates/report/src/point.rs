@@ -251,9 +251,12 @@ impl Point {
     }
 }
 
-/// The last part of a dotted key, which is what people call it.
+/// What people call a dotted key: its last part, with the job's name before it if it is of one job.
 pub(crate) fn short_key(key: &str) -> &str {
-    key.rsplit('.').next().unwrap_or(key)
+    match key.strip_prefix("job.") {
+        Some(of_job) => of_job,
+        None => key.rsplit('.').next().unwrap_or(key),
+    }
 }
 
 /// Jain's index of fairness: 1 if all are equal, 1/n if one has everything. `None` for nothing, or if
@@ -354,6 +357,8 @@ pub(crate) mod tests {
         assert_eq!(point.value("target.cores"), None);
         point.repetition = 3;
         assert_eq!(point.label(), "none, queue-depth 64, run 3");
+        point.varied[1].key = "job.fast.queue-depth".into();
+        assert_eq!(point.label(), "none, fast.queue-depth 64, run 3");
         point.varied.clear();
         point.repetition = 1;
         assert_eq!(point.label(), "test-03");

@@ -8,8 +8,14 @@ use crate::point::{Point, Varied, short_key};
 /// Steps of x double where the largest value is at least so many times the least.
 const WIDE: f64 = 8.0;
 
+/// More lines than that are no longer told apart.
+const MOST_SERIES: usize = 10;
+
+/// Points with their places along x.
+pub(super) type Placed<'a> = Vec<(f64, &'a Point)>;
+
 /// How the points of a sweep are laid out in a plot.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Layout {
     /// Along x; `None`: the points in their order.
     x: Option<String>,
@@ -28,7 +34,8 @@ impl Layout {
             points.iter().all(|p| p.value(key).is_some_and(|v| v.parse::<f64>().is_ok()))
         };
         // Numbers before names, many values before few, depth before others, the policy last.
-        let x = keys.iter().filter(everywhere).max_by_key(|key| {
+        // Backwards, because the last one wins where two are alike, and the first of the plan should.
+        let x = keys.iter().rev().filter(everywhere).max_by_key(|key| {
             let policy = key.ends_with("policy");
             (number(key), !policy, values(points, key).len(), key.ends_with("queue-depth"))
         });
@@ -52,25 +59,57 @@ impl Layout {
     }
 
     pub(super) fn axis(&self) -> Axis {
-        let title = match &self.x {
-            Some(key) if key.ends_with("queue-depth") => "queue depth, per host and job",
+        let title = match self.x.as_deref() {
+            Some("job.queue-depth") => "queue depth, per host and job",
             Some(key) => &short_key(key).replace('-', " "),
             None => "point",
         };
         Axis { log2: self.log2, names: self.names.clone(), ..Axis::new(title, "") }
     }
 
+    /// The points in as many plots as it takes to tell the series apart, each with what names it: by
+    /// the values of the key that has fewest, where there are too many series for one plot.
+    pub(super) fn plots<'a>(&self, points: &'a [Point]) -> Vec<(String, Layout, Placed<'a>)> {
+        let placed: Placed<'a> = points
+            .iter()
+            .enumerate()
+            .filter_map(|(at, point)| Some((self.place(point, at)?, point)))
+            .collect();
+        let names: BTreeSet<_> = points.iter().map(|point| self.name(point)).collect();
+        let fewest = self.series.iter().min_by_key(|key| values(points, key).len());
+        let Some(key) = fewest.filter(|_| names.len() > MOST_SERIES && self.series.len() > 1)
+        else {
+            return vec![(String::new(), self.clone(), placed)];
+        };
+        let rest = self.series.iter().filter(|other| *other != key).cloned().collect();
+        let inner = Layout { series: rest, ..self.clone() };
+        let mut plots: Vec<(String, Layout, Placed<'a>)> = Vec::new();
+        for (x, point) in placed {
+            let varied = point.varied.iter().find(|varied| varied.key == *key);
+            let name = varied.map_or_else(|| format!("no {}", short_key(key)), Varied::label);
+            match plots.iter_mut().find(|(known, ..)| *known == name) {
+                Some((.., points)) => points.push((x, point)),
+                None => plots.push((name, inner.clone(), vec![(x, point)])),
+            }
+        }
+        plots
+    }
+
     /// The points that have this figure, in series.
-    pub(super) fn series(&self, points: &[Point], of: fn(&Point) -> Option<f64>) -> Vec<Series> {
+    pub(super) fn series(
+        &self,
+        points: &[(f64, &Point)],
+        of: fn(&Point) -> Option<f64>,
+    ) -> Vec<Series> {
         let mut series: Vec<Series> = Vec::new();
-        for (at, point) in points.iter().enumerate() {
+        for (x, point) in points {
             let name = self.name(point);
             let index = series.iter().position(|known| known.name == name).unwrap_or_else(|| {
                 series.push(Series::new(&name, Vec::new()));
                 series.len() - 1
             });
-            if let (Some(x), Some(y)) = (self.place(point, at), of(point)) {
-                series[index].points.push((x, y));
+            if let Some(y) = of(point) {
+                series[index].points.push((*x, y));
             }
         }
         series
@@ -102,7 +141,8 @@ fn varying(points: &[Point]) -> Vec<String> {
     let keys: Vec<_> = keys.filter(|key| seen.insert((*key).clone())).cloned().collect();
     let same =
         |key: &String| points.windows(2).all(|pair| pair[0].value(key) == pair[1].value(key));
-    keys.into_iter().filter(|key| !same(key)).collect()
+    // How often a point is run does not make it another one.
+    keys.into_iter().filter(|key| !same(key) && key != "load.repeat").collect()
 }
 
 /// The values of a key, each once, in the order of the points.
@@ -144,6 +184,48 @@ mod tests {
         Some(point.total.gbps)
     }
 
+    /// The series of a layout that needs but one plot.
+    fn all(layout: &Layout, points: &[Point]) -> Vec<Series> {
+        let plots = layout.plots(points);
+        assert_eq!(plots.len(), 1);
+        plots[0].1.series(&plots[0].2, bandwidth)
+    }
+
+    #[test]
+    fn too_many_series_are_spread_over_plots() {
+        let mut points = Vec::new();
+        for initiator in ["spdk", "kernel"] {
+            for policy in 0..9 {
+                for depth in ["1", "2", "4", "8", "16", "32", "64", "128", "256", "512"] {
+                    let policy = format!("p{policy}");
+                    points.push(varied(&[
+                        ("host.initiator", initiator),
+                        ("target.pacing.policy", &policy),
+                        ("job.queue-depth", depth),
+                    ]));
+                }
+            }
+        }
+        let plots = Layout::of(&points).plots(&points);
+        let names: Vec<_> = plots.iter().map(|(name, ..)| name.as_str()).collect();
+        assert_eq!(names, ["spdk", "kernel"]);
+        for (_, layout, placed) in &plots {
+            let series = layout.series(placed, bandwidth);
+            assert_eq!(series.len(), 9);
+            assert!(series.iter().all(|series| series.points.len() == 10));
+            assert_eq!(series[0].name, "p0");
+        }
+    }
+
+    #[test]
+    fn the_first_of_two_keys_that_go_together_is_x() {
+        let point = |buffers, cache| varied(&[("p.buffers", buffers), ("p.cache", cache)]);
+        let points = [point("96", "24"), point("64", "16"), point("48", "12")];
+        let layout = Layout::of(&points);
+        assert_eq!(layout.x.as_deref(), Some("p.buffers"));
+        assert!(layout.series.is_empty());
+    }
+
     #[test]
     fn the_key_with_most_numbers_goes_along_x() {
         let mut points = Vec::new();
@@ -155,7 +237,7 @@ mod tests {
         let layout = Layout::of(&points);
         assert_eq!(layout.x.as_deref(), Some("p.buffers"));
         assert!(!layout.axis().log2);
-        let series = layout.series(&points, bandwidth);
+        let series = all(&layout, &points);
         let names: Vec<_> = series.iter().map(|series| series.name.as_str()).collect();
         assert_eq!(names, ["queue-depth 256", "queue-depth 1024"]);
         assert!(series.iter().all(|series| series.points.len() == 4));
@@ -192,7 +274,7 @@ mod tests {
         let layout = Layout::of(&points);
         assert_eq!(layout.x.as_deref(), Some("job.queue-depth"));
         assert!(layout.axis().log2);
-        let shown: usize = layout.series(&points, bandwidth).iter().map(|s| s.points.len()).sum();
+        let shown: usize = all(&layout, &points).iter().map(|s| s.points.len()).sum();
         assert_eq!(shown, points.len());
     }
 
@@ -205,7 +287,7 @@ mod tests {
         let layout = Layout::of(&points);
         assert_eq!(layout.axis().names, ["4KiB", "1MiB"]);
         assert_eq!(layout.axis().title, "block size");
-        assert_eq!(layout.series(&points, bandwidth)[0].points, [(0.0, 184.8), (1.0, 184.8)]);
+        assert_eq!(all(&layout, &points)[0].points, [(0.0, 184.8), (1.0, 184.8)]);
     }
 
     #[test]
@@ -213,6 +295,6 @@ mod tests {
         let points = [varied(&[]), varied(&[])];
         let layout = Layout::of(&points);
         assert_eq!(layout.axis().title, "point");
-        assert_eq!(layout.series(&points, bandwidth)[0].points, [(1.0, 184.8), (2.0, 184.8)]);
+        assert_eq!(all(&layout, &points)[0].points, [(1.0, 184.8), (2.0, 184.8)]);
     }
 }

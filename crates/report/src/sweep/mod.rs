@@ -35,25 +35,26 @@ pub fn markdown(points: &[Point]) -> String {
     format!("{}\n\n{}", heading(points), brief_table(points).markdown())
 }
 
-/// A plot for each figure that these points have.
+/// A plot for each figure that these points have; several where one would hold too many series.
 #[must_use]
 pub fn plots(points: &[Point]) -> Vec<Plot> {
     let layout = Layout::of(points);
     let note = provenance(points);
-    FIGURES
-        .iter()
-        .filter(|figure| points.iter().any(|point| (figure.of)(point).is_some()))
-        .map(|figure| {
-            let y = Axis::new(figure.name, figure.unit);
-            Plot {
-                title: figure.title.into(),
-                note: note.clone(),
-                x: layout.axis(),
-                y: if figure.from_zero { y.from_zero() } else { y },
-                series: layout.series(points, figure.of),
-            }
-        })
-        .collect()
+    let spread = layout.plots(points);
+    let known = |figure: &&Figure| points.iter().any(|point| (figure.of)(point).is_some());
+    let mut plots = Vec::new();
+    for figure in FIGURES.iter().filter(known) {
+        for (name, layout, placed) in &spread {
+            let title = match name.is_empty() {
+                true => figure.title.to_owned(),
+                false => format!("{}, {name}", figure.title),
+            };
+            let y = Axis::new(figure.name, figure.unit).from_zero();
+            let series = layout.series(placed, figure.of);
+            plots.push(Plot { title, note: note.clone(), x: layout.axis(), y, series });
+        }
+    }
+    plots
 }
 
 /// Bandwidth of each point over time, a few points a plot; the first ones if there are many.
@@ -132,7 +133,6 @@ struct Figure {
     title: &'static str,
     name: &'static str,
     unit: &'static str,
-    from_zero: bool,
     of: fn(&Point) -> Option<f64>,
 }
 
@@ -141,49 +141,42 @@ const FIGURES: &[Figure] = &[
         title: "Bandwidth",
         name: "bandwidth",
         unit: "Gb/s",
-        from_zero: true,
         of: |point| Some(point.total.gbps),
     },
     Figure {
         title: "Mean latency",
         name: "latency",
         unit: "us",
-        from_zero: true,
         of: |point| Some(point.total.latency_us.mean),
     },
     Figure {
         title: "99th percentile of latency",
         name: "latency",
         unit: "us",
-        from_zero: true,
         of: |point| Some(point.total.latency_us.p99),
     },
     Figure {
         title: "LLC hits",
         name: "reads of the NIC that hit",
         unit: "%",
-        from_zero: true,
         of: |point| point.hit_pct,
     },
     Figure {
         title: "Buffers in flight",
         name: "commands with a buffer, mean",
         unit: "",
-        from_zero: true,
         of: |point| point.buffers_mean,
     },
     Figure {
         title: "Steadiness",
         name: "bandwidth, standard deviation",
         unit: "Gb/s",
-        from_zero: true,
         of: |point| point.stddev_gbps,
     },
     Figure {
         title: "Fairness",
         name: "Jain's index over flows",
         unit: "",
-        from_zero: true,
         of: |point| point.fairness,
     },
 ];

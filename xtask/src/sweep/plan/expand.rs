@@ -1,6 +1,7 @@
 //! From a plan's text to the text of each of its points: `[vary]` is the product of its lists, each
 //! `[[vary]]` a product of its own.
 
+use std::borrow::Cow;
 use std::cmp::Reverse;
 
 use toml::Spanned;
@@ -156,7 +157,7 @@ impl<'a> Group<'a> {
                     let choices = tables.into_iter().map(|table| zipped(report, table));
                     this.lists.push((at, choices.collect::<Option<_>>()?));
                 }
-                _ => this.take(report, String::new(), key, value)?,
+                _ => this.take(report, "", &key, value)?,
             }
         }
         // The first key of the file varies slowest.
@@ -168,16 +169,16 @@ impl<'a> Group<'a> {
     fn take(
         &mut self,
         report: &mut Report<'_>,
-        path: String,
-        key: Spanned<std::borrow::Cow<'a, str>>,
+        path: &str,
+        key: &Spanned<Cow<'a, str>>,
         value: Spanned<DeValue<'a>>,
     ) -> Option<()> {
         let span = key.span();
-        let path = join(&path, key.get_ref());
+        let path = join(path, key.get_ref());
         if value.get_ref().is_table() {
             let DeValue::Table(table) = value.into_inner() else { return None };
             for (key, value) in table {
-                self.take(report, path.clone(), key, value)?;
+                self.take(report, &path, &key, value)?;
             }
             return Some(());
         }
@@ -236,17 +237,17 @@ fn zipped<'a>(report: &mut Report<'_>, table: Spanned<DeValue<'a>>) -> Option<Ve
         return None;
     };
     let mut assignments = Vec::new();
-    flatten(String::new(), table, &mut assignments);
+    flatten("", table, &mut assignments);
     assignments.sort_by_key(|assignment| assignment.span.start);
     Some(assignments)
 }
 
-fn flatten<'a>(path: String, table: DeTable<'a>, into: &mut Vec<Assignment<'a>>) {
+fn flatten<'a>(path: &str, table: DeTable<'a>, into: &mut Vec<Assignment<'a>>) {
     for (key, value) in table {
-        let (span, path) = (key.span(), join(&path, key.get_ref()));
+        let (span, path) = (key.span(), join(path, key.get_ref()));
         if value.get_ref().is_table() {
             let DeValue::Table(table) = value.into_inner() else { continue };
-            flatten(path, table, into);
+            flatten(&path, table, into);
         } else {
             into.push(Assignment { key: path, span, value });
         }
