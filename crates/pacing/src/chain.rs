@@ -2,19 +2,24 @@
 
 use crate::Nanos;
 use crate::permit::Outcome;
-use crate::policy::{Admission, Ask, Done, Grants, MAX_POLICIES, Policy};
+use crate::policy::{self, Admission, Ask, Done, Grants, MAX_POLICIES, Policy};
 
+/// Nearly every chain is one policy long, so the first is kept apart: it costs one call.
 #[derive(Debug)]
 pub(crate) struct Chain {
-    policies: Vec<Box<dyn Policy>>,
+    first: Box<dyn Policy>,
+    others: Vec<Box<dyn Policy>>,
     largest: u32,
 }
 
 impl Chain {
+    /// Without a policy everything is granted.
     pub(crate) fn new(policies: Vec<Box<dyn Policy>>) -> Self {
         assert!(policies.len() <= MAX_POLICIES, "at most {MAX_POLICIES} policies in a chain");
         let largest = policies.iter().map(|p| p.largest()).min().unwrap_or(u32::MAX);
-        Self { policies, largest }
+        let mut policies = policies.into_iter();
+        let first = policies.next().unwrap_or_else(|| Box::new(policy::None));
+        Self { first, others: policies.collect(), largest }
     }
 
     /// The largest cost every policy can grant.
@@ -24,42 +29,65 @@ impl Chain {
     }
 
     /// Grants of every policy, or of none and why not.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn admit(&mut self, ask: &Ask, now: Nanos) -> Result<Grants, Refusal> {
-        let mut grants = Grants::default();
-        for (at, policy) in self.policies.iter_mut().enumerate() {
-            let refusal = match policy.admit(ask, now) {
-                Admission::Granted(grant) => {
-                    grants.set(at, grant);
-                    continue;
+        match self.first.admit(ask, now) {
+            Admission::Granted(grant) => {
+                let mut grants = Grants::default();
+                grants.set(0, grant);
+                if self.others.is_empty() {
+                    Ok(grants)
+                } else {
+                    self.admit_others(grants, ask, now)
                 }
-                Admission::AfterRelease => Refusal::Until(None),
-                Admission::At(when) => Refusal::Until(Some(when)),
-                Admission::NotThisDevice => Refusal::ThisDevice,
-            };
-            self.back_out(at, ask, grants, now);
-            return Err(refusal);
+            }
+            refused => {
+                for policy in &mut self.others {
+                    policy.rest();
+                }
+                Err(Refusal::of(refused))
+            }
+        }
+    }
+
+    /// The first granted: now the others.
+    fn admit_others(
+        &mut self,
+        mut grants: Grants,
+        ask: &Ask,
+        now: Nanos,
+    ) -> Result<Grants, Refusal> {
+        for at in 0..self.others.len() {
+            match self.others[at].admit(ask, now) {
+                Admission::Granted(grant) => grants.set(at + 1, grant),
+                refused => {
+                    self.back_out(at, ask, grants, now);
+                    return Err(Refusal::of(refused));
+                }
+            }
         }
         Ok(grants)
     }
 
     #[inline]
     pub(crate) fn release(&mut self, done: &Done, grants: Grants, now: Nanos) {
-        for (at, policy) in self.policies.iter_mut().enumerate() {
-            policy.release(done, grants.get(at), now);
+        self.first.release(done, grants.get(0), now);
+        for (at, policy) in self.others.iter_mut().enumerate() {
+            policy.release(done, grants.get(at + 1), now);
         }
     }
 
     /// Nothing will start here for now.
     #[inline]
     pub(crate) fn rest(&mut self) {
-        for policy in &mut self.policies {
+        self.first.rest();
+        for policy in &mut self.others {
             policy.rest();
         }
     }
 
-    /// Policy `refused` said no: those before it take back their grants, and none but it keeps
-    /// anything for a command that will not start yet.
+    /// The policy `refused` of the others said no: those before it take back their grants, and
+    /// none but it keeps anything for a command that will not start yet.
     #[cold]
     fn back_out(&mut self, refused: usize, ask: &Ask, grants: Grants, now: Nanos) {
         let withdrawn = Done {
@@ -69,9 +97,11 @@ impl Chain {
             started: now,
             landed: None,
         };
-        for (at, policy) in self.policies.iter_mut().enumerate() {
+        self.first.release(&withdrawn, grants.get(0), now);
+        self.first.rest();
+        for (at, policy) in self.others.iter_mut().enumerate() {
             if at < refused {
-                policy.release(&withdrawn, grants.get(at), now);
+                policy.release(&withdrawn, grants.get(at + 1), now);
             }
             if at != refused {
                 policy.rest();
@@ -87,4 +117,16 @@ pub(crate) enum Refusal {
     Until(Option<Nanos>),
     /// Only this device is not served now.
     ThisDevice,
+}
+
+impl Refusal {
+    /// What an answer means that is not a grant.
+    #[inline]
+    fn of(refused: Admission) -> Self {
+        match refused {
+            Admission::At(when) => Refusal::Until(Some(when)),
+            Admission::NotThisDevice => Refusal::ThisDevice,
+            Admission::AfterRelease | Admission::Granted(_) => Refusal::Until(None),
+        }
+    }
 }

@@ -133,7 +133,9 @@ proptest! {
             *(if was_small { &mut small } else { &mut large }) += u64::from(bytes);
             prop_assert!(small <= large / 4 + u64::from(16 * KIB), "{small} beside {large}");
         }
-        flows.map(|flow| pacer.remove_flow(flow));
+        for flow in flows {
+            pacer.remove_flow(flow);
+        }
     }
 }
 

@@ -265,10 +265,10 @@ proptest! {
             let most = u64::from(LARGEST);
             let bound = 2 * (3 * u64::from(RoundRobin::QUANTUM) + 2 * most) + most;
             for _ in 0..rounds {
-                for flow in 0..flows {
+                for (flow, kib) in sizes.iter().enumerate().take(flows) {
                     let id = machine.cores[0].flows[flow];
                     while machine.cores[0].waiting.iter().filter(|w| w.0 == id).count() < 20 {
-                        machine.enqueue(0, flow, sizes[flow] * KIB);
+                        machine.enqueue(0, flow, kib * KIB);
                     }
                 }
                 machine.now += 1000;
