@@ -71,6 +71,16 @@ pub struct FlowStats {
     pub held: u64,
 }
 
+impl FlowStats {
+    #[inline]
+    fn start(&mut self, bytes: u32) {
+        self.in_flight += 1;
+        self.bytes_in_flight += u64::from(bytes);
+        self.granted += 1;
+        self.granted_bytes += u64::from(bytes);
+    }
+}
+
 /// A waiting command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Waiting {
@@ -170,18 +180,21 @@ impl Lanes {
         was_empty
     }
 
-    /// The first command of a lane, which must not be empty.
+    /// The first command of a lane, which must not be empty, and its device.
     #[inline]
-    pub(crate) fn first(&self, slot: u32) -> Waiting {
-        self.entries.entries[self.lanes[slot as usize].list.head as usize].waiting
+    pub(crate) fn first(&self, slot: u32) -> (Waiting, u32) {
+        let lane = &self.lanes[slot as usize];
+        (self.entries.entries[lane.list.head as usize].waiting, lane.config.device)
     }
 
-    /// Takes the first command of a lane, which must not be empty; true if it was the last.
+    /// Takes and counts the first command of a lane, which must not be empty; true if it was the
+    /// last.
     #[inline]
-    pub(crate) fn pop(&mut self, slot: u32) -> (Waiting, bool) {
-        let list = &mut self.lanes[slot as usize].list;
-        let waiting = list.pop(&mut self.entries);
-        (waiting, list.head == NIL)
+    pub(crate) fn start(&mut self, slot: u32) -> (Waiting, bool) {
+        let lane = &mut self.lanes[slot as usize];
+        let waiting = lane.list.pop(&mut self.entries);
+        lane.stats.start(waiting.cost.bytes);
+        (waiting, lane.list.head == NIL)
     }
 
     /// Puts a command that never waits where it is taken first.
@@ -316,21 +329,22 @@ impl Lanes {
 
     #[inline]
     pub(crate) fn count_start(&mut self, flow: FlowId, bytes: u32) {
-        let stats = &mut self.lanes[flow.slot() as usize].stats;
-        stats.in_flight += 1;
-        stats.bytes_in_flight += u64::from(bytes);
-        stats.granted += 1;
-        stats.granted_bytes += u64::from(bytes);
+        self.lanes[flow.slot() as usize].stats.start(bytes);
     }
 
-    /// Only for a flow that is live.
+    /// Counts the end of a command; false if its flow was removed.
     #[inline]
-    pub(crate) fn count_end(&mut self, flow: FlowId, bytes: u32, held: Nanos) {
-        let stats = &mut self.lanes[flow.slot() as usize].stats;
+    pub(crate) fn count_end(&mut self, flow: FlowId, bytes: u32, held: Nanos) -> bool {
+        let Some(lane) = self.lanes.get_mut(flow.slot() as usize) else { return false };
+        if lane.flow != flow || !lane.live {
+            return false;
+        }
+        let stats = &mut lane.stats;
         stats.in_flight -= 1;
         stats.bytes_in_flight -= u64::from(bytes);
         stats.over += 1;
         stats.held = stats.held.saturating_add(held);
+        true
     }
 
     fn lane(&mut self, flow: FlowId) -> &mut Lane {

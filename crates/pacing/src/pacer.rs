@@ -279,7 +279,7 @@ impl Pacer {
     pub fn next(&mut self, now: Nanos) -> Option<(u64, Permit)> {
         if let Some(waiting) = self.lanes.pop_express() {
             self.counts.started_without_data += 1;
-            return Some(self.start(waiting, Grants::default(), now));
+            return Some(self.start(waiting, 0, Grants::default(), now));
         }
         loop {
             let pick = self.order.pick();
@@ -310,12 +310,10 @@ impl Pacer {
         }
         let landed = (landed != 0).then_some(landed);
         let done = Done { cost, device, outcome, started, landed };
-        if self.lanes.is_live(flow) {
-            let held = now.saturating_sub(started);
-            self.lanes.count_end(flow, cost.bytes, held);
-            if outcome == Outcome::Completed {
-                self.order.returned(flow.slot(), cost.bytes, held);
-            }
+        let held = now.saturating_sub(started);
+        let live = self.lanes.count_end(flow, cost.bytes, held);
+        if live && outcome == Outcome::Completed {
+            self.order.returned(flow.slot(), cost.bytes, held);
         }
         if era == self.era {
             self.chain.release(&done, grants, now);
@@ -373,9 +371,10 @@ impl Pacer {
     #[inline]
     fn next_in_order(&mut self, mut pick: Option<Pick>, now: Nanos) -> Option<(u64, Permit)> {
         while let Some(Pick { lane, urgency }) = pick {
-            let ask = self.ask(self.lanes.first(lane), urgency, false);
+            let (waiting, device) = self.lanes.first(lane);
+            let ask = Ask { cost: waiting.cost, device, urgency, small: false };
             match self.chain.admit(&ask, now) {
-                Ok(grants) => return Some(self.start_first(lane, grants, now)),
+                Ok(grants) => return Some(self.start_first(lane, device, grants, now)),
                 Err(Refusal::Until(when)) => return self.hold_back(when),
                 Err(Refusal::ThisDevice) => {
                     self.order.leave(lane);
@@ -405,15 +404,14 @@ impl Pacer {
     }
 
     #[inline]
-    fn start_first(&mut self, lane: u32, grants: Grants, now: Nanos) -> (u64, Permit) {
-        let (waiting, emptied) = self.lanes.pop(lane);
+    fn start_first(&mut self, lane: u32, device: u32, grants: Grants, now: Nanos) -> (u64, Permit) {
+        let (waiting, emptied) = self.lanes.start(lane);
         self.order.started(lane, waiting.cost.bytes);
         if emptied {
             self.order.leave(lane);
         }
         self.small.large_started(waiting.cost.bytes);
-        self.lanes.count_start(waiting.flow, waiting.cost.bytes);
-        self.start(waiting, grants, now)
+        self.start(waiting, device, grants, now)
     }
 
     /// The device of the first small command is busy: it waits in the lane of its flow, where it
@@ -434,14 +432,20 @@ impl Pacer {
         self.small.small_started(waiting.cost.bytes);
         self.counts.started_small += 1;
         self.lanes.count_start(waiting.flow, waiting.cost.bytes);
-        self.start(waiting, grants, now)
+        let device = self.lanes.config(waiting.flow.slot()).device;
+        self.start(waiting, device, grants, now)
     }
 
     #[inline]
-    fn start(&mut self, waiting: Waiting, grants: Grants, now: Nanos) -> (u64, Permit) {
+    fn start(
+        &mut self,
+        waiting: Waiting,
+        device: u32,
+        grants: Grants,
+        now: Nanos,
+    ) -> (u64, Permit) {
         self.counts.started += 1;
         self.counts.bytes_in_flight += u64::from(waiting.cost.bytes);
-        let device = self.lanes.config(waiting.flow.slot()).device;
         (waiting.token, Permit::new(self.id, self.era, waiting, device, grants, now))
     }
 
