@@ -163,6 +163,12 @@ impl Mailbox {
         }
     }
 
+    /// The descriptor is readable. A sender may be slow between setting the bell and writing: then
+    /// its message was read without it, and what it writes would wake this reactor for ever.
+    pub(crate) fn hear(&self) {
+        self.bell.rung.store(true, Ordering::Release);
+    }
+
     pub(crate) fn try_recv(&self) -> Option<Message> {
         self.queue.try_recv().ok()
     }
@@ -217,5 +223,23 @@ mod tests {
         assert!(mailbox.try_recv().is_none());
         sender.wake();
         assert!(mailbox.rung());
+    }
+
+    #[test]
+    fn a_bell_that_sounds_late_is_silenced_too() {
+        let (_sender, mailbox) = mailbox().unwrap();
+        let sounds = || {
+            let mut fds = [rustix::event::PollFd::new(&mailbox, rustix::event::PollFlags::IN)];
+            rustix::event::poll(&mut fds, Some(&rustix::time::Timespec::default())).unwrap() > 0
+        };
+        // The sender sets the bell, the reactor has read its message, and only then it writes.
+        mailbox.bell.rung.store(true, Ordering::Relaxed);
+        mailbox.silence();
+        rustix::io::write(&mailbox.bell.fd, &1u64.to_ne_bytes()).unwrap();
+        assert!(sounds() && !mailbox.rung());
+        mailbox.hear();
+        assert!(mailbox.rung());
+        mailbox.silence();
+        assert!(!sounds() && !mailbox.rung());
     }
 }

@@ -146,7 +146,10 @@ impl Reactor {
         for event in ready.drain(..) {
             let (what, key) = Key::from_token(event.token);
             if what != kind::CONNECTION {
-                continue; // The mailbox and the devices are looked at in every turn anyway.
+                if what == kind::MAILBOX {
+                    self.mailbox.hear();
+                }
+                continue; // The devices are looked at in every turn anyway.
             }
             if event.readable {
                 self.list(key);
