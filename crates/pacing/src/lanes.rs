@@ -41,13 +41,15 @@ pub struct FlowConfig {
     pub weight: u16,
     /// The device it uses, any number: flows with equal numbers share a device.
     pub device: u32,
+    /// Where its data drains to, any number: flows with equal numbers share a port of the network.
+    pub path: u16,
 }
 
 impl FlowConfig {
-    /// A flow of this weight on device 0.
+    /// A flow of this weight on device 0 and path 0.
     #[must_use]
     pub const fn weight(weight: u16) -> Self {
-        Self { weight, device: 0 }
+        Self { weight, device: 0, path: 0 }
     }
 }
 

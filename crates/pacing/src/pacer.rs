@@ -189,7 +189,7 @@ impl Pacer {
         self.order = parts.order;
         self.parked.clear();
         for (lane, config) in self.lanes.live() {
-            self.order.add(lane, config.weight);
+            self.order.add(lane, config);
         }
         let backlogged: Vec<u32> = self.lanes.backlogged().collect();
         for lane in backlogged {
@@ -204,7 +204,7 @@ impl Pacer {
     /// allocates.
     pub fn add_flow(&mut self, config: FlowConfig) -> FlowId {
         let flow = self.lanes.add(config);
-        self.order.add(flow.slot(), self.lanes.config(flow.slot()).weight);
+        self.order.add(flow.slot(), self.lanes.config(flow.slot()));
         self.parked.reserve(self.lanes.flows());
         flow
     }
@@ -313,7 +313,7 @@ impl Pacer {
         let held = now.saturating_sub(started);
         let live = self.lanes.count_end(flow, cost.bytes, held);
         if live && outcome == Outcome::Completed {
-            self.order.returned(flow.slot(), cost.bytes, held);
+            self.order.returned(flow.slot(), &done, now);
         }
         if era == self.era {
             self.chain.release(&done, grants, now);

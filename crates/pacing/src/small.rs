@@ -84,10 +84,10 @@ impl SmallLane {
         let bytes = u64::from(bytes);
         self.mean += bytes;
         self.mean -= self.mean >> MEMORY;
-        self.mean_square += bytes * bytes >> 12;
+        self.mean_square += (bytes * bytes) >> 12;
         self.mean_square -= self.mean_square >> MEMORY;
         self.observed = self.observed.wrapping_add(1);
-        if self.observed % EVERY != 0 {
+        if !self.observed.is_multiple_of(EVERY) {
             return;
         }
         let typical = (self.mean_square / self.mean.max(1)) << 12;

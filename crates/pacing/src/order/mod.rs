@@ -8,14 +8,16 @@ use std::fmt::Debug;
 pub use residence::{Residence, VirtualTime};
 pub use round_robin::RoundRobin;
 
+use crate::FlowConfig;
 use crate::Nanos;
+use crate::policy::Done;
 
 /// Chooses among the flows that have commands waiting. Lanes are small dense numbers; a lane is
 /// *in* from [`Order::join`] to [`Order::leave`], which is while it has something waiting.
 pub trait Order: Debug + Send {
     /// A new flow got this lane number: make room for it and forget who had the number before.
-    /// `weight` is at least 1.
-    fn add(&mut self, lane: u32, weight: u16);
+    /// Its weight is at least 1.
+    fn add(&mut self, lane: u32, config: FlowConfig);
 
     /// The weight of a lane is another from now on.
     fn set_weight(&mut self, lane: u32, weight: u16);
@@ -34,10 +36,9 @@ pub trait Order: Debug + Send {
     /// was small and went first.
     fn started(&mut self, lane: u32, bytes: u32);
 
-    /// A command of `bytes` is over after `held`; the lane may have been removed and reused since
-    /// (then this is not called).
-    fn returned(&mut self, lane: u32, bytes: u32, held: Nanos) {
-        let _ = (lane, bytes, held);
+    /// A command of this lane is over. Not called for a lane that was removed meanwhile.
+    fn returned(&mut self, lane: u32, done: &Done, now: Nanos) {
+        let _ = (lane, done, now);
     }
 }
 

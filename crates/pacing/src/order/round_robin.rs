@@ -1,6 +1,7 @@
 //! Round-robin by bytes: lanes take turns, and each turn is worth the same number of bytes.
 
 use super::{Order, Pick};
+use crate::FlowConfig;
 
 /// Round-robin in which a turn is worth [`RoundRobin::QUANTUM`] bytes times the weight of the
 /// lane. A turn goes on while the lane's account is above zero; the command that overdraws it is
@@ -65,11 +66,11 @@ impl RoundRobin {
 }
 
 impl Order for RoundRobin {
-    fn add(&mut self, lane: u32, weight: u16) {
+    fn add(&mut self, lane: u32, config: FlowConfig) {
         if self.lanes.len() <= lane as usize {
             self.lanes.resize(lane as usize + 1, Lane::default());
         }
-        *self.lane(lane) = Lane { weight, ..Lane::default() };
+        *self.lane(lane) = Lane { weight: config.weight, ..Lane::default() };
     }
 
     fn set_weight(&mut self, lane: u32, weight: u16) {

@@ -12,9 +12,12 @@ use crate::Nanos;
 /// the lease is short it asks the shared budget; when that is out, or other cores wait for it, the
 /// core waits in turn and is woken. What it frees while others wait goes to them first.
 ///
+/// A command that is small beside the others ([`SmallRule`](crate::SmallRule)) does not wait for
+/// credit to come back: a sixteenth of the budget is set aside beside it for such commands.
+///
 /// A core with nothing in flight always gets one I/O (*the floor*): if the budget is out, that
 /// I/O is not counted against it. So the bytes in flight never exceed the budget by more than one
-/// I/O a core.
+/// I/O a core and the sixteenth for small commands.
 ///
 /// Unused credit never stays out of reach: a core that is refused keeps none, and one that has
 /// nothing waiting puts it where others can take it.
@@ -28,12 +31,18 @@ pub struct BufferCredit {
     in_flight: u64,
     /// The one I/O outside the budget is out.
     floor_out: bool,
+    /// Bytes of small commands that are out beside the lease.
+    overdraft: u64,
     /// The cost this core waits for in the shared budget; 0 when it does not wait.
     asked: u64,
 }
 
+/// The part of the budget that small commands may take beside it while it is out: one in so many.
+const OVERDRAFT_PART: u64 = 16;
+
 const LEASED: Grant = Grant(0);
 const FLOOR: Grant = Grant(1);
+const OVERDRAFT: Grant = Grant(2);
 
 impl BufferCredit {
     /// The budget that the cores share; then [`SharedCredit::core`] makes each core's policy.
@@ -45,7 +54,7 @@ impl BufferCredit {
     }
 
     pub(super) fn new(shared: Arc<SharedCredit>, core: usize) -> Self {
-        Self { shared, core, leased: 0, in_flight: 0, floor_out: false, asked: 0 }
+        Self { shared, core, leased: 0, in_flight: 0, floor_out: false, overdraft: 0, asked: 0 }
     }
 
     /// Bytes of the lease that no I/O uses.
@@ -141,6 +150,9 @@ impl Policy for BufferCredit {
         let bytes = u64::from(ask.cost.bytes);
         if self.surplus() >= bytes {
             self.grant(bytes)
+        } else if ask.small && self.overdraft + bytes <= self.shared.share() / OVERDRAFT_PART {
+            self.overdraft += bytes;
+            Admission::Granted(OVERDRAFT)
         } else {
             self.admit_short(bytes, ask.urgency)
         }
@@ -148,11 +160,17 @@ impl Policy for BufferCredit {
 
     #[inline]
     fn release(&mut self, done: &Done, grant: Grant, _now: Nanos) {
-        if grant == FLOOR {
-            self.floor_out = false;
-            return;
+        match grant {
+            FLOOR => {
+                self.floor_out = false;
+                return;
+            }
+            OVERDRAFT => {
+                self.overdraft -= u64::from(done.cost.bytes);
+                return;
+            }
+            _ => self.in_flight -= u64::from(done.cost.bytes),
         }
-        self.in_flight -= u64::from(done.cost.bytes);
         if self.shared.others_wait(self.core) {
             self.give_surplus();
         }

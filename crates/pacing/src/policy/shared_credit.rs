@@ -181,6 +181,12 @@ impl SharedCredit {
         self.give(recalled, core);
     }
 
+    /// An even share of the budget for one core, in bytes.
+    #[inline]
+    pub(super) fn share(&self) -> u64 {
+        self.budget() / self.slots.len().max(1) as u64
+    }
+
     /// The largest I/O in bytes.
     #[must_use]
     pub fn largest(&self) -> u32 {
@@ -425,8 +431,7 @@ impl SharedCredit {
     fn take(&self, least: u64) -> u64 {
         // An eighth of an even share: a core seldom asks, and no core can hold much more than its
         // share of a scarce budget for long.
-        let share = self.budget() / (8 * self.slots.len().max(1) as u64);
-        let quantum = share.max(4096);
+        let quantum = (self.share() / 8).max(4096);
         let mut free = self.free.0.load(Ordering::Acquire);
         while free >= least {
             let taken = free.min(least.max(quantum));

@@ -2,6 +2,7 @@
 
 use super::machine::{LARGEST, Machine};
 use super::{KIB, a_policy, a_step, every_policy, play, scattered};
+use crate::order::Residence;
 use crate::{Cost, Outcome, Pace, PolicyConfig, RoundRobin, TokenBucketConfig, TooLarge};
 use proptest::prelude::*;
 
@@ -263,7 +264,10 @@ proptest! {
             let mut machine = Machine::new(&policy, 1, flows);
             let mut others = vec![vec![0u64; flows]; flows];
             let most = u64::from(LARGEST);
-            let bound = 2 * (3 * u64::from(RoundRobin::QUANTUM) + 2 * most) + most;
+            let bound = match policy {
+                PolicyConfig::Adaptive => Residence::MOST_CHARGES * most,
+                _ => 2 * (3 * u64::from(RoundRobin::QUANTUM) + 2 * most) + most,
+            };
             for _ in 0..rounds {
                 for (flow, kib) in sizes.iter().enumerate().take(flows) {
                     let id = machine.cores[0].flows[flow];

@@ -1,4 +1,26 @@
 //! What the budget should be: pure arithmetic over sums, no clock, no sharing.
+//!
+//! ```text
+//!            16 commands           budget in force           enough measured
+//!   First ────────────────▶ Settle ────────────────▶ Measure ────────────────┐
+//!                             ▲                                              │
+//!                             └──────── judge; swing to the other side ──────┘
+//! ```
+//!
+//! The budget swings around its *base*, a little above and a little below in turn, and each side is
+//! measured. What the rate gains, relative to what more is in flight, is the *elasticity*: 1 where
+//! every further command adds its share, 0 where it only waits longer, below 0 where it does harm
+//! (the cache runs over). The base moves up while the elasticity is above [`TARGET`] and down while
+//! it is below, once the mean of a few swings is clear of their scatter. Steps grow while they go
+//! the same way and halve when they turn.
+//!
+//! Two things make it quick where swings tell little. What is with the devices, twice its square
+//! root and a few commands more is *enough* in flight: beyond it, data waits for the network. It is
+//! the first guess, and where no gain is to be seen the base moves towards it. And a budget that did
+//! clear harm is a *ceiling*, approached by halves and forgotten slowly.
+//!
+//! Nothing here is in units of time or bytes: intervals are in turnovers of the budget and in
+//! commands, steps are ratios.
 
 use crate::Nanos;
 
@@ -13,8 +35,6 @@ pub(super) struct Totals {
     pub(super) residence: u64,
     /// Their bytes times ns from landed to gone, over 2^10.
     pub(super) drain: u64,
-    /// Times a command was told to wait.
-    pub(super) refused: u64,
 }
 
 /// Why the budget last moved.
@@ -31,72 +51,167 @@ pub enum Move {
     Idle,
 }
 
-/// Moves the budget. See the module of the policy for the why.
+/// Most that a side of the swing is from the base, as a part of it.
+const SWING: f64 = 0.08;
+/// Least that it is, where so many commands are measured that less can be told apart.
+const LEAST_SWING: f64 = 0.02;
+/// Turnovers of the budget from a swing to the measurement, and least of a measurement.
+const SETTLE: f64 = 2.0;
+const MEASURE: f64 = 4.0;
+/// Commands in a measurement.
+const COMMANDS: f64 = 600.0;
+/// Commands seen before anything is decided.
+const FIRST: u64 = 16;
+/// Commands a core may have in flight at the start.
+const START_COMMANDS: f64 = 8.0;
+/// Growth of the budget at the start, until it brings less than [`START_GAIN`] of its share.
+const START: f64 = 2.0;
+const START_GAIN: f64 = 0.3;
+/// The elasticity aimed at.
+const TARGET: f64 = 0.02;
+/// How many times its likely error a mean elasticity must be off the target to be clear.
+const CLEAR: f64 = 2.0;
+/// Swings after which it is decided without being clear.
+const PATIENCE: f64 = 12.0;
+/// Swings after which a budget that is more than enough is taken back if it brings nothing.
+const HASTE: f64 = 3.0;
+/// The smallest and the largest step of the base, as parts of it.
+const LEAST_STEP: f64 = 0.02;
+const MOST_STEP: f64 = 0.4;
+/// An elasticity below this did harm.
+const HARM: f64 = -0.3;
+/// How fast a ceiling rises at first when it is in the way, and at most.
+const PUSH: f64 = 0.005;
+const MOST_PUSH: f64 = 0.5;
+/// The part of the budget that must be in use for a measurement to say something about it.
+const IN_USE: f64 = 0.85;
+/// What is enough in flight: so many square roots of what is with the devices, and so many
+/// commands, beside it.
+const ROOTS: f64 = 2.0;
+const SPARE: f64 = 16.0;
+/// Longest time between looks, in ns, should nothing get through: a bound, not a setting.
+const LONGEST_PAUSE: f64 = 1e9;
+
+/// Moves the budget.
 #[derive(Debug)]
 pub(super) struct Controller {
-    /// The budget between trials, in bytes.
-    base: f64,
+    cores: f64,
+    /// Bytes of the largest command; no budget is smaller.
     least: f64,
+    /// The budget between swings, in bytes.
+    base: f64,
     phase: Phase,
-    /// Totals and time at the start of the measurement.
-    from: Totals,
-    since: Nanos,
-    /// The last measurement.
-    last: Option<Measured>,
-    /// Elasticities seen since the last move.
-    sum: f64,
-    count: u32,
-    reason: Move,
-    high: bool,
+    /// The base doubles until that brings little.
     starting: bool,
+    high: bool,
+    swing: f64,
+    /// Mean bytes of a command.
+    command: f64,
+    /// Sums and time at the start of the phase.
+    from: Totals,
+    since: Option<Nanos>,
+    /// The last measurement, if the next is to be compared with it.
+    last: Option<Measured>,
+    trend: Trend,
+    step: f64,
+    upwards: bool,
+    /// Where it was too much lately, in bytes, and how fast that is forgotten.
+    ceiling: f64,
+    push: f64,
+    reason: Move,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    Idle,
+    First,
     Settle,
     Measure,
 }
 
+/// One side of a swing; bytes, and bytes per ns.
 #[derive(Debug, Clone, Copy)]
 struct Measured {
     budget: f64,
+    in_flight: f64,
+    /// Of `in_flight`, what had landed and was on its way out.
+    draining: f64,
     rate: f64,
+    commands: f64,
 }
 
-/// What a trial adds and takes away.
-const SWING: f64 = 0.10;
-const SETTLE: f64 = 2.0;
-const MEASURE: f64 = 14.0;
-const TARGET: f64 = 0.05;
+/// Elasticities seen since the last move, and how much they scatter in general.
+#[derive(Debug, Clone, Copy)]
+struct Trend {
+    sum: f64,
+    count: f64,
+    previous: f64,
+    scatter: f64,
+}
+
+impl Trend {
+    fn add(&mut self, elasticity: f64) {
+        // Two in a row differ by 1.4 times what each is off, on average.
+        self.scatter += ((elasticity - self.previous).abs() / 1.4 - self.scatter) / 16.0;
+        self.previous = elasticity;
+        self.sum += elasticity;
+        self.count += 1.0;
+    }
+
+    fn mean(&self) -> f64 {
+        self.sum / self.count
+    }
+
+    /// How far the mean is likely off.
+    fn error(&self) -> f64 {
+        self.scatter / self.count.sqrt()
+    }
+
+    fn forget(&mut self) {
+        self.sum = 0.0;
+        self.count = 0.0;
+    }
+}
 
 impl Controller {
     pub(super) fn new(cores: usize, largest: u32) -> Self {
         let least = f64::from(largest.max(1));
+        let cores = f64::from(u32::try_from(cores.max(1)).unwrap_or(u32::MAX));
         Self {
-            base: least * f64::from(u32::try_from(cores.max(1)).unwrap_or(1)),
+            cores,
             least,
-            phase: Phase::Idle,
-            from: Totals::default(),
-            since: 0,
-            last: None,
-            sum: 0.0,
-            count: 0,
-            reason: Move::Start,
-            high: true,
+            base: least * cores,
+            phase: Phase::First,
             starting: true,
+            high: true,
+            swing: SWING,
+            command: 0.0,
+            from: Totals::default(),
+            since: None,
+            last: None,
+            trend: Trend { sum: 0.0, count: 0.0, previous: 0.0, scatter: 0.1 },
+            step: LEAST_STEP,
+            upwards: true,
+            ceiling: f64::INFINITY,
+            push: PUSH,
+            reason: Move::Start,
         }
     }
 
+    /// The budget in bytes.
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "positive, and a cast of a float saturates"
+    )]
     pub(super) fn budget(&self) -> u64 {
-        let swing = if self.starting {
-            0.0
-        } else if self.high {
-            SWING
-        } else {
-            -SWING
+        // A swing of less than one command would be none.
+        let swing = (self.base * self.swing).max(self.command);
+        let budget = match (self.starting, self.high) {
+            (true, _) => self.base,
+            (_, true) => self.base + swing,
+            (_, false) => self.base - swing,
         };
-        (self.base * (1.0 + swing)).max(self.least) as u64
+        budget.max(self.least) as u64
     }
 
     pub(super) fn last_move(&self) -> Move {
@@ -105,69 +220,169 @@ impl Controller {
 
     /// Looks at the sums; yields in how many ns to look again.
     pub(super) fn look(&mut self, totals: Totals, now: Nanos) -> Nanos {
-        let elapsed = now.saturating_sub(self.since) as f64;
-        let bytes = (totals.bytes - self.from.bytes) as f64;
-        let rate = bytes / elapsed.max(1.0);
-        let in_flight = (totals.residence - self.from.residence) as f64 * 1024.0 / elapsed.max(1.0);
-        self.from = totals;
-        self.since = now;
+        let Some(since) = self.since.filter(|since| *since <= now) else {
+            // The first look, or a clock that went back.
+            self.start_phase(totals, now);
+            return 0;
+        };
+        if now == since || totals.commands - self.from.commands < FIRST {
+            return 0;
+        }
+        let measured = self.measured(&totals, float(now - since));
+        self.start_phase(totals, now);
+        // The mean time in flight.
+        let turnover = measured.in_flight / measured.rate;
         match self.phase {
-            Phase::Idle => {
+            Phase::First => {
                 self.phase = Phase::Settle;
-                return 100_000;
+                self.base = (START_COMMANDS * self.cores * self.command).max(self.least);
+                pause(SETTLE * self.base / measured.rate)
             }
             Phase::Settle => {
                 self.phase = Phase::Measure;
-                return (MEASURE * self.budget() as f64 / rate.max(1e-9)).min(1e9) as Nanos;
+                let wanted = if self.starting { 0.0 } else { COMMANDS };
+                let turnovers = wanted * self.command / measured.in_flight;
+                pause(turnovers.max(MEASURE) * turnover)
             }
-            Phase::Measure => {}
-        }
-        let budget = self.budget() as f64;
-        let now_measured = Measured { budget, rate };
-        if in_flight < 0.85 * budget {
-            self.reason = Move::Idle;
-            self.last = None;
-            self.starting = false;
-        } else {
-            self.judge(now_measured);
-            self.last = Some(now_measured);
-            if self.starting {
-                // doubles
+            Phase::Measure => {
+                self.phase = Phase::Settle;
+                if measured.in_flight < IN_USE * measured.budget {
+                    self.give_up_unused(&measured);
+                } else {
+                    self.judge(measured);
+                }
+                self.high = !self.high;
+                let finer = SWING * (COMMANDS / measured.commands).sqrt();
+                self.swing = finer.clamp(LEAST_SWING, SWING);
+                pause(SETTLE * turnover)
             }
         }
-        self.high = !self.high;
-        self.phase = Phase::Settle;
-        (SETTLE * self.budget() as f64 / rate.max(1e-9)).min(1e9) as Nanos
     }
 
-    fn judge(&mut self, m: Measured) {
-        let Some(last) = self.last else {
+    fn start_phase(&mut self, totals: Totals, now: Nanos) {
+        self.from = totals;
+        self.since = Some(now);
+    }
+
+    fn measured(&mut self, totals: &Totals, elapsed: f64) -> Measured {
+        let since = |of: fn(&Totals) -> u64| float(of(totals).wrapping_sub(of(&self.from)));
+        let (bytes, commands) = (since(|t| t.bytes), since(|t| t.commands));
+        let in_flight = since(|t| t.residence) * 1024.0 / elapsed;
+        let draining = since(|t| t.drain) * 1024.0 / elapsed;
+        self.command = bytes / commands;
+        Measured {
+            budget: float(self.budget()),
+            in_flight: in_flight.max(1.0),
+            draining: draining.min(in_flight),
+            rate: bytes / elapsed,
+            commands,
+        }
+    }
+
+    /// The hosts do not use the budget up: it comes down to what they use, with some room, so that
+    /// a burst finds it near. If even that is more than enough, it is tried with less.
+    fn give_up_unused(&mut self, measured: &Measured) {
+        self.last = None;
+        self.reason = Move::Idle;
+        if self.enough(measured) < measured.in_flight {
+            self.starting = false;
+            self.base = measured.in_flight;
+        } else {
+            self.base = self.base.min((1.25 * measured.in_flight).max(self.base / 1.2));
+        }
+        self.base = self.base.max(self.least);
+    }
+
+    /// Compares a measurement with the last.
+    fn judge(&mut self, measured: Measured) {
+        let Some(last) = self.last.replace(measured) else {
             if self.starting {
-                self.base *= 2.0;
+                self.base *= START;
             }
             return;
         };
-        let e = ((m.rate / last.rate).ln() / (m.budget / last.budget).ln()).clamp(-1.5, 1.5);
-        if self.starting {
-            if e > 0.3 {
-                self.base *= 2.0;
-                self.reason = Move::Gained;
-            } else {
-                self.starting = false;
-            }
+        let gap = (measured.in_flight / last.in_flight).ln();
+        if gap.abs() < self.swing / 2.0 || (gap > 0.0) != (measured.budget > last.budget) {
             return;
         }
-        self.sum += e;
-        self.count += 1;
-        let mean = self.sum / f64::from(self.count);
-        let n = f64::from(self.count);
-        let surplus = mean - TARGET;
-        if surplus.abs() > 0.15 / n.sqrt() || self.count >= 16 {
-            let step = (0.4 * surplus).clamp(-0.2, 0.25);
-            self.base = (self.base * step.exp()).max(self.least);
-            self.reason = if step > 0.0 { Move::Gained } else { Move::Wasted };
-            self.sum = 0.0;
-            self.count = 0;
+        let elasticity = ((measured.rate / last.rate).ln() / gap).clamp(-1.5, 1.5);
+        if self.starting {
+            self.go_on_starting(elasticity, &measured, &last);
+            return;
         }
+        self.trend.add(elasticity);
+        let surplus = self.trend.mean() - TARGET;
+        let is_clear = surplus.abs() >= CLEAR * self.trend.error();
+        let too_much = self.enough(&measured) < measured.in_flight;
+        let is_waste = too_much && surplus <= 0.0 && self.trend.count >= HASTE;
+        if !is_clear && !is_waste && self.trend.count < PATIENCE {
+            return;
+        }
+        let upwards = if is_clear { surplus > 0.0 } else { !too_much };
+        let step = if upwards == self.upwards { 1.5 * self.step } else { 0.5 * self.step };
+        self.step = step.clamp(LEAST_STEP.min(self.swing), MOST_STEP);
+        self.upwards = upwards;
+        if upwards {
+            self.raise();
+        } else {
+            self.lower(&measured, &last, too_much);
+        }
+        self.trend.forget();
     }
+
+    fn go_on_starting(&mut self, elasticity: f64, measured: &Measured, last: &Measured) {
+        if elasticity > START_GAIN {
+            self.base *= START;
+            self.reason = Move::Gained;
+            return;
+        }
+        self.starting = false;
+        let best = if measured.rate > last.rate { measured } else { last };
+        self.base = self.enough(best).max(self.least);
+    }
+
+    /// What should be enough in flight, in bytes: what is with the devices, and behind it, for the
+    /// network, as much as its completions scatter, and a few commands for what is uneven.
+    fn enough(&self, measured: &Measured) -> f64 {
+        let elsewhere = (measured.in_flight - measured.draining) / self.command;
+        (elsewhere + ROOTS * elsewhere.sqrt() + SPARE) * self.command
+    }
+
+    /// A step up, or half the way to where it was too much.
+    fn raise(&mut self) {
+        self.reason = Move::Gained;
+        let wanted = self.base * (1.0 + self.step);
+        let ceiling = self.ceiling / (1.0 + self.swing);
+        if wanted <= ceiling {
+            self.base = wanted;
+            return;
+        }
+        self.base = self.base.max(f64::midpoint(self.base, ceiling));
+        self.ceiling *= 1.0 + self.push;
+        self.push = (1.5 * self.push).min(MOST_PUSH);
+    }
+
+    /// A step down, or half the way to what should be enough.
+    fn lower(&mut self, measured: &Measured, last: &Measured, too_much: bool) {
+        self.reason = Move::Wasted;
+        if self.trend.mean() < HARM {
+            self.ceiling = measured.budget.max(last.budget);
+            self.push = PUSH;
+        }
+        let stepped = self.base / (1.0 + self.step);
+        let halfway = (self.base * self.enough(measured)).sqrt();
+        self.base = if too_much { stepped.min(halfway) } else { stepped }.max(self.least);
+        // The next measurement is better for certain; that must not count as harm again.
+        self.last = None;
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "sums of which only ratios are used")]
+fn float(value: u64) -> f64 {
+    value as f64
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "positive and bounded")]
+fn pause(nanos: f64) -> Nanos {
+    nanos.min(LONGEST_PAUSE) as Nanos
 }

@@ -41,8 +41,6 @@ struct Sums {
     residence: AtomicU64,
     /// Bytes times ns from landed to gone, over 2^10.
     drain: AtomicU64,
-    /// Times a command was told to wait.
-    refused: AtomicU64,
 }
 
 impl SharedAdaptive {
@@ -126,7 +124,6 @@ impl SharedAdaptive {
             bytes: sum(|s| &s.bytes),
             residence: sum(|s| &s.residence),
             drain: sum(|s| &s.drain),
-            refused: sum(|s| &s.refused),
         }
     }
 }
@@ -153,7 +150,6 @@ struct Own {
     bytes: u64,
     residence: u64,
     drain: u64,
-    refused: u64,
 }
 
 impl Policy for Adaptive {
@@ -163,12 +159,7 @@ impl Policy for Adaptive {
 
     #[inline]
     fn admit(&mut self, ask: &Ask, now: Nanos) -> Admission {
-        let answer = self.credit.admit(ask, now);
-        if answer == Admission::AfterRelease {
-            self.own.refused += 1;
-            self.shared.cores[self.core].refused.store(self.own.refused, Ordering::Relaxed);
-        }
-        answer
+        self.credit.admit(ask, now)
     }
 
     #[inline]

@@ -1,0 +1,72 @@
+//! Ports of the network that data drains to, and which of them are in want of it.
+
+use super::Lane;
+use super::heap::Heap;
+use crate::Nanos;
+
+/// Paths told apart; numbers beyond share them.
+const COUNT: u16 = 8;
+/// Commands the mean drain time of a path looks back on, as a power of two.
+const MEMORY: u32 = 4;
+
+/// The lanes that are in, by path.
+#[derive(Debug, Default)]
+pub(super) struct Paths {
+    paths: [Path; COUNT as usize],
+}
+
+/// Flows whose data leaves through the same port.
+#[derive(Debug, Default)]
+struct Path {
+    heap: Heap,
+    /// Mean time its last commands took to drain, in ns; 0: none told.
+    drain: Nanos,
+    /// How far its tags are moved on.
+    lag: u64,
+}
+
+impl Paths {
+    /// The path of this number.
+    pub(super) fn of(number: u16) -> u8 {
+        let [path, _] = (number % COUNT).to_le_bytes();
+        path
+    }
+
+    /// The lanes of a path that are in.
+    #[inline]
+    pub(super) fn heap(&mut self, path: u8) -> &mut Heap {
+        &mut self.paths[usize::from(path)].heap
+    }
+
+    /// The lane with the lowest tag, its path's lag counted, and that figure.
+    #[inline]
+    pub(super) fn first(&self, lanes: &[Lane]) -> Option<(u32, u64)> {
+        let tops = self.paths.iter().filter_map(|path| {
+            let lane = path.heap.top()?;
+            Some((lane, lanes[lane as usize].tag + path.lag))
+        });
+        tops.min_by_key(|(_, urgency)| *urgency)
+    }
+
+    /// A command of this path drained in so many ns.
+    #[inline]
+    pub(super) fn drained(&mut self, path: u8, took: Nanos) {
+        let drain = &mut self.paths[usize::from(path)].drain;
+        *drain = (*drain + (took >> MEMORY)).saturating_sub(*drain >> MEMORY).max(1);
+    }
+
+    /// Sets the lag of a path: what it drains slower than the others, but at most twice their mean,
+    /// in commands of `charge`. Where data takes long to land (`landing`, in ns) what starts now
+    /// helps a path only after so long, and the lag is less for it, or it would overshoot.
+    pub(super) fn settle(&mut self, path: u8, charge: u64, landing: Nanos) {
+        let known = self.paths.iter().map(|path| path.drain).filter(|drain| *drain > 0);
+        let (sum, count) = known.fold((0, 0), |(sum, count), drain| (sum + drain, count + 1));
+        let path = &mut self.paths[usize::from(path)];
+        if count < 2 {
+            path.lag = 0;
+            return;
+        }
+        let mean = sum / count;
+        path.lag = charge.saturating_mul(path.drain.min(2 * mean)) / (mean + landing);
+    }
+}
