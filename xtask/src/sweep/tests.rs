@@ -83,8 +83,9 @@ fn tiny() -> Plan {
 
 fn shipped() -> Vec<(String, Plan)> {
     let folder = root().join("configs/sweeps");
+    let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let mut files: Vec<_> =
-        fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+        files.filter(|file| file.extension().is_some_and(|kind| kind == "toml")).collect();
     files.sort();
     let load = |file: &PathBuf| {
         let plan = Plan::load(file).unwrap_or_else(|error| panic!("{error}"));
@@ -115,6 +116,53 @@ fn every_plan_we_ship_has_points_that_can_run() {
             }
         }
     }
+}
+
+#[test]
+fn the_first_and_the_last_point_of_every_plan_we_ship_run() {
+    let simulator = simulator("A");
+    for (file, mut plan) in shipped() {
+        plan.points.retain(|point| point.runs_on("A", "sim"));
+        for at in [0, plan.points.len() - 1] {
+            let mut point = plan.points[at].clone();
+            // What is set to happen at a time would not: then it is left out.
+            point.setup.disturbances.clear();
+            point.setup.jobs.iter_mut().for_each(|job| job.from = 0);
+            (point.setup.time, point.setup.ramp) = (10_000_000, 5_000_000);
+            let run = Run { plan: &plan, point: &point, repetition: 1, seed: 1 };
+            let result = simulator.run(&run).unwrap_or_else(|error| panic!("{file}: {error:#}"));
+            if result.policy != "prototype" {
+                assert!(result.problems.is_empty(), "{file} {at}: {:?}", result.problems);
+                assert!(result.total.gbps > 0.0, "{file} {at}");
+            }
+        }
+    }
+}
+
+#[test]
+fn every_key_of_a_plan_is_documented() {
+    let text = fs::read_to_string(root().join("configs/sweeps/README.md")).unwrap();
+    let tables = [
+        ("", "x = 1"),
+        ("[target]", "x = 1"),
+        ("[target]", "devices.x = 1"),
+        ("[target]", "pacing.x = 1"),
+        ("[load]", "x = 1"),
+        ("[load]", "blocks = [{ x = 1 }]"),
+        ("[[job]]", "x = 1"),
+        ("[[host]]", "x = 1"),
+        ("[[disturb]]", "x = 1"),
+    ];
+    let mut keys = 0;
+    for (table, line) in tables {
+        let error = Plan::parse("p.toml", &format!("{table}\n{line}\n")).unwrap_err().to_string();
+        let allowed = error.split("allowed: ").nth(1).unwrap_or_else(|| panic!("{error}"));
+        for key in allowed.split(", ") {
+            assert!(text.contains(&format!("`{key}`")), "{table} {key} is not documented");
+            keys += 1;
+        }
+    }
+    assert!(keys > 50, "{keys}");
 }
 
 /// The rows of the measured tests that each plan must have, by platform.

@@ -91,7 +91,8 @@ fn axes(plot: &Plot, area: &Area<'_>) -> Drawn {
         .light_line_style(TRANSPARENT)
         .draw()?;
     let mut empty = true;
-    for (index, series) in plot.series.iter().enumerate() {
+    // The first of the legend on top.
+    for (index, series) in plot.series.iter().enumerate().rev() {
         let places: Vec<_> = series
             .points
             .iter()
