@@ -221,6 +221,12 @@ impl Lanes {
         self.small.push(&mut self.entries, waiting);
     }
 
+    /// Is there a command that may go before all lanes: without data, or small?
+    #[inline]
+    pub(crate) fn has_out_of_order(&self) -> bool {
+        self.express.head != NIL || self.small.head != NIL
+    }
+
     /// The first small command.
     #[inline]
     pub(crate) fn first_small(&self) -> Option<Waiting> {

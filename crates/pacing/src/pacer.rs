@@ -275,8 +275,20 @@ impl Pacer {
     /// start yet. A command that may not start yet is not passed over by those behind it, however
     /// small, but by those that are small by [`SmallRule`] and, if only its device is not served,
     /// by those for other devices.
-    #[inline]
+    // Inlined whatever its size: a permit that is passed back in memory is read in larger pieces
+    // than it was written in, and the reader waits for each to reach the cache.
+    #[inline(always)]
     pub fn next(&mut self, now: Nanos) -> Option<(u64, Permit)> {
+        if self.lanes.has_out_of_order() {
+            return self.next_out_of_order(now);
+        }
+        let pick = self.order.pick();
+        self.next_in_order(pick, now)
+    }
+
+    /// The same when there is a command that may go before all lanes.
+    #[inline(never)]
+    fn next_out_of_order(&mut self, now: Nanos) -> Option<(u64, Permit)> {
         if let Some(waiting) = self.lanes.pop_express() {
             self.counts.started_without_data += 1;
             return Some(self.start(waiting, 0, Grants::default(), now));
@@ -368,23 +380,46 @@ impl Pacer {
 
     /// The first command of the lane that is next, or of one behind it where only the device is
     /// not served.
-    #[inline]
-    fn next_in_order(&mut self, mut pick: Option<Pick>, now: Nanos) -> Option<(u64, Permit)> {
-        while let Some(Pick { lane, urgency }) = pick {
-            let (waiting, device) = self.lanes.first(lane);
-            let ask = Ask { cost: waiting.cost, device, urgency, small: false };
+    #[inline(always)]
+    fn next_in_order(&mut self, pick: Option<Pick>, now: Nanos) -> Option<(u64, Permit)> {
+        let Some(Pick { lane, urgency }) = pick else { return self.nothing_starts() };
+        let (waiting, device) = self.lanes.first(lane);
+        let ask = Ask { cost: waiting.cost, device, urgency, small: false };
+        match self.chain.admit(&ask, now) {
+            Ok(grants) => Some(self.start_first(lane, device, grants, now)),
+            Err(refusal) => self.refused(lane, refusal, now),
+        }
+    }
+
+    /// The first command of this lane may not start: if that is for its device, the next may.
+    #[inline(never)]
+    fn refused(
+        &mut self,
+        mut lane: u32,
+        mut refusal: Refusal,
+        now: Nanos,
+    ) -> Option<(u64, Permit)> {
+        loop {
+            if let Refusal::Until(when) = refusal {
+                return self.hold_back(when);
+            }
+            self.order.leave(lane);
+            self.lanes.park(lane);
+            self.parked.push(lane);
+            self.counts.held_back += 1;
+            let Some(next) = self.order.pick() else { return self.nothing_starts() };
+            let (waiting, device) = self.lanes.first(next.lane);
+            let ask = Ask { cost: waiting.cost, device, urgency: next.urgency, small: false };
             match self.chain.admit(&ask, now) {
-                Ok(grants) => return Some(self.start_first(lane, device, grants, now)),
-                Err(Refusal::Until(when)) => return self.hold_back(when),
-                Err(Refusal::ThisDevice) => {
-                    self.order.leave(lane);
-                    self.lanes.park(lane);
-                    self.parked.push(lane);
-                    self.counts.held_back += 1;
-                    pick = self.order.pick();
-                }
+                Ok(grants) => return Some(self.start_first(next.lane, device, grants, now)),
+                Err(again) => (lane, refusal) = (next.lane, again),
             }
         }
+    }
+
+    /// Nothing waits that could start.
+    #[inline(never)]
+    fn nothing_starts(&mut self) -> Option<(u64, Permit)> {
         self.wakeup = None;
         self.chain.rest();
         None
@@ -403,7 +438,7 @@ impl Pacer {
         Ask { cost: waiting.cost, device, urgency, small }
     }
 
-    #[inline]
+    #[inline(always)]
     fn start_first(&mut self, lane: u32, device: u32, grants: Grants, now: Nanos) -> (u64, Permit) {
         let (waiting, emptied) = self.lanes.start(lane);
         self.order.started(lane, waiting.cost.bytes);

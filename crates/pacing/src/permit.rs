@@ -22,10 +22,11 @@ pub struct Permit {
     pub(crate) grants: Grants,
     pub(crate) flow: FlowId,
     pub(crate) cost: Cost,
-    /// The device it is for; the flow may be gone, and its number another's, when it comes back.
-    pub(crate) device: u32,
     /// Which set of policies of its pacer granted it.
     pub(crate) era: u32,
+    /// The device it is for; the flow may be gone, and its number another's, when it comes back.
+    /// (Not beside `cost`: the two would be read as one word, which waits for both stores.)
+    pub(crate) device: u32,
     /// Whose it is, to catch one that comes back to another.
     #[cfg(debug_assertions)]
     pub(crate) pacer: u32,
@@ -69,8 +70,8 @@ impl Permit {
             grants,
             flow: waiting.flow,
             cost: waiting.cost,
-            device,
             era,
+            device,
             #[cfg(debug_assertions)]
             pacer,
             _one_core: PhantomData,
