@@ -88,6 +88,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         }
     };
     let (plan, platform, simulator) = prepared;
+    // Not after hours of measuring.
+    args.csv.iter().chain(&args.html).try_for_each(|file| writable(file))?;
     let mut results = match &args.json {
         Some(file) => Results::open(file, args.resume)?,
         None => Results::default(),
@@ -149,6 +151,12 @@ fn platform(workspace: &Workspace, wanted: &str) -> Result<(String, PathBuf)> {
     }
     let name = stem(&file).context("--platform: a file without a name")?;
     Ok((name, file))
+}
+
+/// That a file can be written, what is in it being left as it is.
+fn writable(file: &Path) -> Result<()> {
+    let opened = fs::File::options().create(true).append(true).open(file);
+    opened.map(|_| ()).with_context(|| format!("cannot write {}", file.display()))
 }
 
 fn stem(file: &Path) -> Option<String> {

@@ -56,7 +56,7 @@ impl Place for Counter {
     }
 
     fn fingerprint(&self, setup: &Setup, seed: u64) -> String {
-        place::digest(&format!("{setup:?} {seed}"))
+        place::digest(format!("{setup:?} {seed}").as_bytes())
     }
 
     fn run(&self, run: &Run<'_>) -> Result<Point> {
@@ -97,6 +97,7 @@ fn shipped() -> Vec<(String, Plan)> {
 #[test]
 fn every_plan_we_ship_has_points_that_can_run() {
     let plans = shipped();
+    let simulators = ["A", "B"].map(|platform| (platform, simulator(platform)));
     for number in 1..=14 {
         let name = format!("test-{number:02}");
         assert!(plans.iter().any(|(file, _)| *file == name), "{name}");
@@ -104,8 +105,7 @@ fn every_plan_we_ship_has_points_that_can_run() {
     for (file, plan) in plans {
         assert_eq!(plan.name, file, "a plan is called as its file");
         assert!(!plan.about.is_empty(), "{file} says what it is for");
-        for platform in ["A", "B"] {
-            let simulator = simulator(platform);
+        for (platform, simulator) in &simulators {
             let points: Vec<_> =
                 plan.points.iter().filter(|point| point.runs_on(platform, "sim")).collect();
             assert!(!points.is_empty(), "{file} on {platform}");
@@ -379,6 +379,17 @@ fn what_a_platform_does_not_have_is_refused_before_anything_runs() {
     let plan = Plan::parse("tiny.toml", &mixed).unwrap();
     let error = format!("{:#}", run::check(&plan, &simulator("A")).unwrap_err());
     assert!(error.contains("the simulator runs the same program on all hosts"), "{error}");
+}
+
+#[test]
+fn a_file_that_cannot_be_written_is_refused_before_anything_runs() {
+    let folder = tempfile::tempdir().unwrap();
+    let good = folder.path().join("kept.csv");
+    fs::write(&good, "earlier").unwrap();
+    writable(&good).unwrap();
+    assert_eq!(fs::read_to_string(&good).unwrap(), "earlier");
+    let error = writable(&folder.path().join("no/such.csv")).unwrap_err().to_string();
+    assert!(error.starts_with("cannot write ") && error.ends_with("no/such.csv"), "{error}");
 }
 
 #[test]

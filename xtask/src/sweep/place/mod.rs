@@ -36,8 +36,8 @@ pub(super) struct Run<'a> {
     pub(super) seed: u64,
 }
 
-/// A short number for a text (FNV-1a), as 16 hexadecimal digits.
-pub(super) fn digest(text: &str) -> String {
-    let step = |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-    format!("{:016x}", text.bytes().fold(0xcbf2_9ce4_8422_2325, step))
+/// A short number for what these bytes are (FNV-1a), as 16 hexadecimal digits.
+pub(super) fn digest(bytes: &[u8]) -> String {
+    let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+    format!("{:016x}", bytes.iter().fold(0xcbf2_9ce4_8422_2325, step))
 }

@@ -23,12 +23,16 @@ const AT_ONCE: usize = 2;
 pub(crate) struct Simulator {
     name: String,
     platform: Platform,
+    /// Which build of the simulator and of the policies this is.
+    code: String,
 }
 
 impl Simulator {
     /// The simulator of the platform of this file.
     pub(crate) fn new(name: &str, file: &Path) -> Result<Self> {
-        Ok(Self { name: name.to_owned(), platform: Platform::load(file)? })
+        let code = std::env::current_exe().and_then(std::fs::read);
+        let code = digest(&code.context("cannot read this very program")?);
+        Ok(Self { name: name.to_owned(), platform: Platform::load(file)?, code })
     }
 
     /// The platform with what this point changes.
@@ -83,7 +87,7 @@ impl Place for Simulator {
     fn fingerprint(&self, setup: &Setup, seed: u64) -> String {
         let repeat_is_not_in_it = Setup { repeat: 1, ..setup.clone() };
         let numbers = self.platform.fingerprint();
-        digest(&format!("{repeat_is_not_in_it:?} {seed} {numbers}"))
+        digest(format!("{repeat_is_not_in_it:?} {seed} {numbers} {}", self.code).as_bytes())
     }
 
     fn run(&self, run: &Run<'_>) -> Result<Point> {
