@@ -11,8 +11,8 @@ use std::collections::VecDeque;
 use crate::queue::{Event, Nanos};
 
 /// Bytes that a queue last seen empty may have been given since without its being worth a look: they
-/// count as gone. A look costs 300 ns, as much as a fifth of a small command.
-const SMALL: u64 = 64 << 10;
+/// count as gone. A look costs as much as a fifth of a small command.
+const SMALL: u64 = 128 << 10;
 /// Nanoseconds from one look to the next, at least: each costs a system call.
 const SOONEST: Nanos = 20_000;
 /// Nanoseconds from one look to the next, at most: nobody waits longer than this for a permit.

@@ -4,6 +4,7 @@
 mod delays;
 mod pacing;
 mod rig;
+mod stats;
 
 use nvmeof_core::block::BlockError;
 use nvmeof_nvmf::Failure;

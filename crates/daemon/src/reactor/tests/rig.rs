@@ -26,6 +26,7 @@ use tokio::sync::oneshot;
 
 use super::super::super::clock;
 use super::super::mailbox::{Counts, Message, Sender, mailbox};
+use super::super::stats::{Ask, Report};
 use super::super::{Load, Plan, Reactor};
 
 /// Bytes of a logical block.
@@ -204,6 +205,14 @@ impl Rig {
         self.sender.send(Message::Pacing { parts: Box::new(parts(policy, 1 << 20)), reply });
         self.turns(1);
         answer.try_recv().unwrap().unwrap();
+    }
+
+    /// What the reactor says of its next turn.
+    pub(super) fn report(&mut self, recorder: bool) -> Report {
+        let (reply, mut answer) = oneshot::channel();
+        self.sender.send(Message::Report(Ask { reply, recorder }));
+        self.turns(1);
+        answer.try_recv().unwrap()
     }
 
     pub(super) fn drain(&mut self) -> oneshot::Receiver<()> {
