@@ -76,10 +76,12 @@ pub struct FlowStats {
 impl FlowStats {
     #[inline]
     fn start(&mut self, bytes: u32) {
+        // Counts of 64 bits cannot overflow in the life of a machine: not checked for each command.
+        let bytes = u64::from(bytes);
         self.in_flight += 1;
-        self.bytes_in_flight += u64::from(bytes);
-        self.granted += 1;
-        self.granted_bytes += u64::from(bytes);
+        self.bytes_in_flight = self.bytes_in_flight.wrapping_add(bytes);
+        self.granted = self.granted.wrapping_add(1);
+        self.granted_bytes = self.granted_bytes.wrapping_add(bytes);
     }
 }
 
@@ -350,7 +352,7 @@ impl Lanes {
         let stats = &mut lane.stats;
         stats.in_flight -= 1;
         stats.bytes_in_flight -= u64::from(bytes);
-        stats.over += 1;
+        stats.over = stats.over.wrapping_add(1);
         stats.held = stats.held.saturating_add(held);
         true
     }

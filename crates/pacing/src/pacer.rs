@@ -256,7 +256,7 @@ impl Pacer {
         } else if self.lanes.push(waiting) && !self.lanes.is_parked(flow.slot()) {
             self.order.join(flow.slot());
         }
-        self.counts.enqueued += 1;
+        self.counts.enqueued = self.counts.enqueued.wrapping_add(1);
         Ok(())
     }
 
@@ -314,7 +314,7 @@ impl Pacer {
         assert_eq!(permit.pacer, self.id, "a permit goes back to the pacer it came from");
         let Permit { grants, started, landed, flow, cost, device, era, .. } = permit;
         std::mem::forget(permit);
-        self.counts.released += 1;
+        self.counts.released = self.counts.released.wrapping_add(1);
         self.counts.bytes_in_flight -= u64::from(cost.bytes);
         if cost.bytes == 0 {
             self.counts.released_without_data += 1;
@@ -479,8 +479,9 @@ impl Pacer {
         grants: Grants,
         now: Nanos,
     ) -> (u64, Permit) {
-        self.counts.started += 1;
-        self.counts.bytes_in_flight += u64::from(waiting.cost.bytes);
+        let counts = &mut self.counts;
+        counts.started = counts.started.wrapping_add(1);
+        counts.bytes_in_flight = counts.bytes_in_flight.wrapping_add(waiting.cost.bytes.into());
         (waiting.token, Permit::new(self.id, self.era, waiting, device, grants, now))
     }
 
