@@ -239,16 +239,6 @@ impl Point {
     pub fn value(&self, key: &str) -> Option<&str> {
         self.varied.iter().find(|varied| varied.key == key).map(|varied| varied.value.as_str())
     }
-
-    /// Same plan, same values, same repetition, and nothing changed that the figures depend on.
-    #[must_use]
-    pub fn is_rerun_of(&self, other: &Self) -> bool {
-        self.plan == other.plan
-            && self.repetition == other.repetition
-            && self.place == other.place
-            && self.varied == other.varied
-            && self.fingerprint == other.fingerprint
-    }
 }
 
 /// What people call a dotted key: its last part, with the job's name before it if it is of one job.
@@ -362,21 +352,5 @@ pub(crate) mod tests {
         point.varied.clear();
         point.repetition = 1;
         assert_eq!(point.label(), "test-03");
-    }
-
-    #[test]
-    fn anything_that_matters_makes_another_run() {
-        let one = point(64, "none");
-        assert!(one.is_rerun_of(&one.clone()));
-        let others = [
-            Point { repetition: 2, ..one.clone() },
-            Point { fingerprint: "01".into(), ..one.clone() },
-            Point { place: Where::Local, ..one.clone() },
-            Point { plan: "test-04".into(), ..one.clone() },
-            point(32, "none"),
-        ];
-        for other in others {
-            assert!(!one.is_rerun_of(&other), "{other:?}");
-        }
     }
 }
