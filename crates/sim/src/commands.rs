@@ -1,7 +1,8 @@
 //! Commands in the machine, by number; a number is used again when its command is over.
 
+use nvmeof_pacing::Permit;
+
 use crate::numbers::id;
-use crate::pacing::Pass;
 use crate::scenario::Nanos;
 
 /// What a command does.
@@ -29,7 +30,7 @@ pub(crate) struct Command {
     /// When it came to the target.
     pub(crate) arrived: Nanos,
     /// Its permit, while it is in flight.
-    pub(crate) pass: Option<Pass>,
+    pub(crate) permit: Option<Permit>,
     /// Its buffer, while it has one.
     pub(crate) buffer: Option<u32>,
     /// The next one of the same queue that waits for the port.

@@ -10,6 +10,8 @@ use crate::scenario::Nanos;
 pub(crate) enum Event {
     /// A stream of a host begins.
     StreamStarts(u32),
+    /// A stream that begins uses one more of its depth.
+    StreamGrows(u32),
     /// A capsule reaches its core.
     Arrives(u32),
     /// A core's turn is over, and what it did takes effect.

@@ -13,19 +13,29 @@
 
 use std::collections::VecDeque;
 
+use nvmeof_pacing::FlowId;
+
 use crate::commands::Kind;
 use crate::nic::Outbox;
-use crate::numbers::id;
-use crate::pacing::{Flow, Gates};
+use crate::numbers::{id, nanos};
+use crate::pacing::Gates;
 use crate::platform::Platform;
 use crate::rng::Rng;
 use crate::scenario::{Device, Initiator, Nanos, Scenario};
+
+/// Hosts start one after the other within so many ns: those that come later find the target at work.
+const STARTS: Nanos = 12_000_000;
+/// A stream builds its depth up in so many ns. At once, all of one host's commands would stand in line
+/// before all of another's, and a deep line takes long to mix.
+const RAMP: Nanos = 5_000_000;
 
 /// One thread of one job on one host.
 #[derive(Debug)]
 pub(crate) struct Stream {
     pub(crate) host: u32,
     pub(crate) depth: u32,
+    /// Of the depth, what it uses while it starts.
+    pub(crate) ramp: u32,
     pub(crate) outstanding: u32,
     /// One for every device of the job, in its order.
     pub(crate) queues: Vec<u32>,
@@ -56,7 +66,7 @@ pub(crate) struct Queue {
     pub(crate) device: u32,
     pub(crate) port: usize,
     pub(crate) core: usize,
-    pub(crate) flow: Flow,
+    pub(crate) flow: Option<FlowId>,
     pub(crate) open: bool,
     /// Issued by the host and not answered.
     pub(crate) outstanding: u32,
@@ -110,7 +120,7 @@ impl Hosts {
                 }
             }
         }
-        hosts.place(scenario, gates);
+        hosts.place(scenario, gates, platform.stray_queues);
         hosts
     }
 
@@ -132,7 +142,7 @@ impl Hosts {
                 device: id(device),
                 port: (host % ports) as usize,
                 core: 0,
-                flow: Flow::Pooled,
+                flow: None,
                 open: false,
                 outstanding: 0,
                 at_target: 0,
@@ -145,6 +155,7 @@ impl Hosts {
         self.streams.push(Stream {
             host,
             depth: job.queue_depth,
+            ramp: 0,
             outstanding: 0,
             queues: (first..self.queues.len()).map(id).collect(),
             closed: id(job.devices.len()),
@@ -156,20 +167,44 @@ impl Hosts {
         });
     }
 
-    /// Gives every queue its core.
-    fn place(&mut self, scenario: &Scenario, gates: &mut Gates) {
+    /// Gives every queue its core: a host's in turn. Of userspace hosts some then change places between
+    /// neighbours, so that every core has as many queues as before, but not as many of each host.
+    fn place(&mut self, scenario: &Scenario, gates: &mut Gates, strays: f64) {
         let cores = scenario.cores as usize;
-        let mut order: Vec<usize> = (0..self.queues.len()).collect();
-        self.rng.shuffle(&mut order);
-        for (turn, at) in order.into_iter().enumerate() {
-            let core = match scenario.initiator {
-                Initiator::Spdk => turn % cores,
-                Initiator::Kernel => self.rng.below(cores),
-            };
-            let queue = &mut self.queues[at];
+        let mut last: Option<Vec<usize>> = None;
+        for host in 0..scenario.hosts {
+            let mut own: Vec<usize> =
+                (0..self.queues.len()).filter(|at| self.queues[*at].host == host).collect();
+            if scenario.initiator == Initiator::Spdk {
+                self.rng.shuffle(&mut own);
+            }
+            for (turn, at) in own.iter().enumerate() {
+                self.queues[*at].core = turn % cores;
+            }
+            if scenario.initiator == Initiator::Spdk
+                && let Some(others) = last.take()
+            {
+                let exchanged = strays * own.len().min(others.len()) as f64;
+                self.exchange(&own, &others, nanos(exchanged), cores);
+            }
+            last = Some(own);
+        }
+        for queue in &mut self.queues {
             let weight = scenario.jobs[queue.job as usize].weight;
-            queue.core = core;
-            queue.flow = gates.add_flow(core, weight, queue.device);
+            let path = u16::try_from(queue.port).unwrap_or(u16::MAX);
+            queue.flow = Some(gates.add_flow(queue.core, weight, queue.device, path));
+        }
+    }
+
+    /// So many queues of one host and of another change places: those of the one move from the first
+    /// core to the second, those of the other back.
+    fn exchange(&mut self, own: &[usize], others: &[usize], number: u64, cores: usize) {
+        for _ in 0..number {
+            for (queues, from, to) in [(own, 0, 1 % cores), (others, 1 % cores, 0)] {
+                if let Some(at) = queues.iter().find(|at| self.queues[**at].core == from) {
+                    self.queues[*at].core = to;
+                }
+            }
         }
     }
 
@@ -196,11 +231,19 @@ impl Hosts {
         &mut self.streams[number as usize]
     }
 
-    /// When a stream begins: hosts are never started in the same instant.
-    pub(crate) fn start_of(&mut self, number: usize) -> Nanos {
+    /// When a stream begins: one host after the other, unless its job says when.
+    pub(crate) fn start_of(&mut self, number: usize, hosts: u32) -> Nanos {
         let stream = &self.streams[number];
-        let after = if stream.from > 0 { 0 } else { 500_000 * u64::from(stream.host) };
-        stream.from + after + self.rng.next() % 50_000
+        let after = STARTS * u64::from(stream.host) / u64::from(hosts);
+        let after = if stream.from > 0 { 0 } else { after };
+        stream.from + after + self.rng.next() % 10_000
+    }
+
+    /// A starting stream may use one more of its depth; yields when the next, if it has not all.
+    pub(crate) fn ramp(&mut self, number: u32, now: Nanos) -> Option<Nanos> {
+        let stream = self.stream(number);
+        stream.ramp += 1;
+        (stream.ramp < stream.depth).then(|| now + RAMP / u64::from(stream.depth))
     }
 
     /// Queues that have something to run and never ran any.

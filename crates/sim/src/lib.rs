@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 mod cache;
+pub mod calibration;
 pub mod checkers;
 mod commands;
 mod cores;
@@ -25,7 +26,6 @@ mod numbers;
 pub mod outcome;
 mod pacing;
 mod platform;
-mod pool;
 mod record;
 mod rng;
 pub mod scenario;

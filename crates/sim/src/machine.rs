@@ -13,7 +13,7 @@
 
 use std::time::Instant;
 
-use nvmeof_pacing::Outcome as Ending;
+use nvmeof_pacing::{Outcome as Ending, Permit, PolicyConfig, PrototypePool};
 
 use crate::cache::{Buffers, Cache, KEEP, STORE};
 use crate::checkers::{Budget, Checker, Conservation, Permits, Seen, Starvation, Watch};
@@ -22,14 +22,14 @@ use crate::cores::{Cores, Work};
 use crate::drives::Drives;
 use crate::events::{Event, Events};
 use crate::hosts::{Hosts, Wanted, behind};
-use crate::nic::Nic;
+use crate::nic::{Nic, Sender};
 use crate::numbers::{gbps, id, micros, nanos};
 use crate::outcome::Outcome;
-use crate::pacing::{Gates, Pass};
+use crate::pacing::Gates;
 use crate::platform::Platform;
 use crate::record::Recorder;
 use crate::rng::Rng;
-use crate::scenario::{Nanos, Pacing, Scenario, Trouble};
+use crate::scenario::{Initiator, Nanos, Pacing, Scenario, Trouble};
 
 /// A machine with a load on it.
 #[derive(Debug)]
@@ -38,6 +38,8 @@ pub(crate) struct Machine<'a> {
     platform: &'a Platform,
     now: Nanos,
     one_way: Nanos,
+    /// From a host's decision to the arrival of its capsule.
+    to_target: Nanos,
     events: Events,
     commands: Commands,
     hosts: Hosts,
@@ -66,10 +68,7 @@ impl<'a> Machine<'a> {
         let hosts = Hosts::new(platform, scenario, &mut gates, fork());
         let count = scenario.devices.iter().filter_map(|d| behind(*d).0).max();
         let drives = Drives::new(platform, count.map_or(0, |d| d as usize + 1), fork());
-        let (total, keep) = match prototype_pool(&scenario.pacing) {
-            Some(pool) => (pool.buffers as usize, pool.cache as usize),
-            None => (STORE, KEEP),
-        };
+        let (total, keep) = stock(&scenario.pacing);
         let endless = scenario.pacing == Pacing::EndlessCache;
         let sample = match scenario.sample {
             0 => (scenario.time / 5).clamp(1, 100_000_000),
@@ -78,10 +77,14 @@ impl<'a> Machine<'a> {
         Self {
             now: 0,
             one_way: micros(platform.one_way_us),
+            to_target: micros(match scenario.initiator {
+                Initiator::Spdk => platform.one_way_us,
+                Initiator::Kernel => platform.one_way_us + platform.kernel_us,
+            }),
             events: Events::default(),
             commands: Commands::default(),
             cores: Cores::new(platform, scenario.cores as usize),
-            nic: Nic::new(platform, hosts.queues.len()),
+            nic: Nic::new(platform, scenario.cores as usize),
             cache: Cache::new(platform, total, endless),
             buffers: Buffers::new(scenario.cores as usize, total, keep),
             record: Recorder::new(scenario, hosts.sizes.len()),
@@ -101,7 +104,7 @@ impl<'a> Machine<'a> {
         let begun = Instant::now();
         let end = self.scenario.warm_up + self.scenario.time;
         for stream in 0..self.hosts.streams.len() {
-            let at = self.hosts.start_of(stream);
+            let at = self.hosts.start_of(stream, self.scenario.hosts);
             self.events.at(at, Event::StreamStarts(id(stream)));
         }
         for trouble in &self.scenario.disturbances {
@@ -123,7 +126,8 @@ impl<'a> Machine<'a> {
     fn happens(&mut self, event: Event) {
         match event {
             Event::StreamStarts(stream) => self.connect(stream),
-            Event::Arrives(command) => self.to_core(command, Work::Capsule(command)),
+            Event::StreamGrows(stream) => self.grow(stream),
+            Event::Arrives(command) => self.hand_over(command, Work::Capsule(command)),
             Event::TurnEnds(core) => self.turn(core),
             Event::Alarm(core) => {
                 if self.cores.ring(core as usize, self.now) {
@@ -131,10 +135,10 @@ impl<'a> Machine<'a> {
                 }
             }
             Event::DriveDone(command) => self.drive_done(command),
-            Event::DelayDone(command) => self.to_core(command, Work::Device(command)),
+            Event::DelayDone(command) => self.hand_over(command, Work::Device(command)),
             Event::Pulled(command) => self.pulled(command),
             Event::PortDone(port, command) => self.port_done(port as usize, command),
-            Event::Acknowledged(command) => self.to_core(command, Work::Sent(command)),
+            Event::Acknowledged(command) => self.hand_over(command, Work::Sent(command)),
             Event::HostDone(command) => self.host_done(command),
             Event::Disturbed => self.disturbed(),
             Event::Sample => self.take_sample(),
@@ -144,9 +148,9 @@ impl<'a> Machine<'a> {
     fn finish(mut self, begun: Instant) -> Outcome {
         for number in 0..self.commands.len() {
             let command = self.commands.of_mut(id(number));
-            if let Some(pass) = command.pass.take() {
+            if let Some(permit) = command.permit.take() {
                 let core = self.hosts.queues[command.queue as usize].core;
-                self.gates.release(core, pass, Ending::Withdrawn, self.now);
+                self.gates.release(core, permit, Ending::Withdrawn, self.now);
             }
         }
         let starved = self.hosts.starved();
@@ -167,11 +171,18 @@ impl<'a> Machine<'a> {
         }
     }
 
+    fn grow(&mut self, stream: u32) {
+        if let Some(next) = self.hosts.ramp(stream, self.now) {
+            self.events.at(next, Event::StreamGrows(stream));
+        }
+        self.pump(stream);
+    }
+
     /// Issues what a stream may issue.
     fn pump(&mut self, stream: u32) {
         loop {
             let state = self.hosts.stream(stream);
-            let full = state.outstanding >= state.depth || state.blocked.is_some();
+            let full = state.outstanding >= state.ramp || state.blocked.is_some();
             if full || state.closed > 0 || self.now >= state.until {
                 return;
             }
@@ -200,7 +211,7 @@ impl<'a> Machine<'a> {
             size: wanted.size,
             issued: self.now,
             arrived: 0,
-            pass: None,
+            permit: None,
             buffer: None,
             behind: None,
         });
@@ -211,7 +222,7 @@ impl<'a> Machine<'a> {
         queue.outstanding += 1;
         if queue.at_target < limit {
             queue.at_target += 1;
-            self.events.at(self.now + self.one_way, Event::Arrives(command));
+            self.events.at(self.now + self.to_target, Event::Arrives(command));
         } else {
             queue.backlog.push_back(command);
         }
@@ -224,13 +235,17 @@ impl<'a> Machine<'a> {
         let place = [state.job, state.host, state.device, size];
         state.outstanding -= 1;
         match state.backlog.pop_front() {
-            Some(next) => self.events.at(self.now + self.one_way, Event::Arrives(next)),
+            Some(next) => self.events.at(self.now + self.to_target, Event::Arrives(next)),
             None => state.at_target -= 1,
         }
         let resumed = std::mem::take(&mut state.blocked);
         if kind == Kind::Connect {
             state.open = true;
-            self.hosts.stream(stream).closed -= 1;
+            let state = self.hosts.stream(stream);
+            state.closed -= 1;
+            if state.closed == 0 {
+                self.events.at(self.now, Event::StreamGrows(stream));
+            }
         } else {
             self.record.completed(place, bytes, self.now - issued, self.now);
         }
@@ -251,7 +266,7 @@ impl<'a> Machine<'a> {
         self.hosts.queue(queue).core
     }
 
-    fn to_core(&mut self, command: u32, work: Work) {
+    fn hand_over(&mut self, command: u32, work: Work) {
         let core = self.core_of(command);
         self.cores.push(core, work);
         self.start_turn(core);
@@ -276,8 +291,8 @@ impl<'a> Machine<'a> {
             }
         }
         self.cores.end(number, batch);
-        while let Some((command, pass)) = self.gates.next(number, self.now) {
-            self.begin(number, command, pass);
+        while let Some((command, permit)) = self.gates.next(number, self.now) {
+            self.begin(number, command, permit);
         }
         if let Some(at) = self.gates.next_wakeup(number) {
             let at = at.max(self.now + 1);
@@ -300,18 +315,18 @@ impl<'a> Machine<'a> {
         let state = self.commands.of_mut(command);
         state.arrived = now;
         let (bytes, queue) = (state.bytes, state.queue);
-        let flow = self.hosts.queue(queue).flow;
         self.watch.see(Seen::Waits { command, core: id(core), flow: queue, bytes }, now);
-        let taken = self.gates.enqueue(core, flow, bytes, command);
+        let flow = self.hosts.queue(queue).flow;
+        let taken = flow.is_some_and(|flow| self.gates.enqueue(core, flow, bytes, command));
         debug_assert!(taken, "sizes were checked when the run was set up");
     }
 
     /// A command starts: it has its permit, and takes a buffer.
-    fn begin(&mut self, core: usize, command: u32, pass: Pass) {
+    fn begin(&mut self, core: usize, command: u32, permit: Permit) {
         let budget = self.gates.stand().0;
         self.watch.see(Seen::Starts { command, core: id(core), budget }, self.now);
         let state = self.commands.of_mut(command);
-        state.pass = Some(pass);
+        state.permit = Some(permit);
         let (kind, bytes, queue) = (state.kind, state.bytes, state.queue);
         if kind != Kind::Connect {
             state.buffer = self.buffers.take(core);
@@ -322,7 +337,7 @@ impl<'a> Machine<'a> {
         let (device, port) = (queue.device as usize, queue.port);
         match (kind, behind(self.scenario.devices[device])) {
             (Kind::Connect, _) => self.answer(command),
-            (Kind::Read, (None, ..)) => self.to_core(command, Work::Device(command)),
+            (Kind::Read, (None, ..)) => self.hand_over(command, Work::Device(command)),
             (Kind::Read, (Some(drive), part, _)) => {
                 let split = if part { micros(self.platform.split_us) } else { 0 };
                 let done = self.drives.read(drive, bytes, self.now) + split;
@@ -352,8 +367,8 @@ impl<'a> Machine<'a> {
         if state.kind != Kind::Connect {
             self.record.gives(bytes, self.now);
         }
-        if let Some(pass) = self.commands.of_mut(command).pass.take() {
-            self.gates.release(core, pass, Ending::Completed, self.now);
+        if let Some(permit) = self.commands.of_mut(command).permit.take() {
+            self.gates.release(core, permit, Ending::Completed, self.now);
             self.watch.see(Seen::Released { command }, self.now);
         }
         self.commands.remove(command);
@@ -379,7 +394,7 @@ impl<'a> Machine<'a> {
             let over = self.now + delay + micros(self.platform.delay_us);
             self.events.at(over, Event::DelayDone(command));
         } else {
-            self.to_core(command, Work::Device(command));
+            self.hand_over(command, Work::Device(command));
         }
     }
 
@@ -396,22 +411,22 @@ impl<'a> Machine<'a> {
             self.answer(command);
             return;
         }
-        if let Some(pass) = &mut state.pass {
-            Gates::landed(pass, now);
+        if let Some(permit) = &mut state.permit {
+            permit.landed(now);
         }
         let of = &mut self.hosts.queues[queue as usize];
-        let port = of.port;
-        self.nic.push(port, queue, &mut of.outbox, command, &mut self.commands);
-        self.send(port);
+        let from = Sender { port: of.port, core: of.core, queue };
+        self.nic.push(from, &mut of.outbox, command, &mut self.commands);
+        self.send(from.port);
     }
 
     // The network.
 
     /// Sends the next command's data if the port is free.
     fn send(&mut self, port: usize) {
-        while let Some(queue) = self.nic.turn(port) {
-            let outbox = &mut self.hosts.queues[queue as usize].outbox;
-            let Some(command) = self.nic.pop(port, queue, outbox, &self.commands) else {
+        while let Some(from) = self.nic.turn(port) {
+            let outbox = &mut self.hosts.queues[from.queue as usize].outbox;
+            let Some(command) = self.nic.pop(from, outbox, &self.commands) else {
                 self.nic.sent(port);
                 continue;
             };
@@ -447,20 +462,20 @@ impl<'a> Machine<'a> {
             self.cache.write(buffer, bytes);
             self.last_landing = Some(self.now);
         }
-        self.to_core(command, Work::Data(command));
+        self.hand_over(command, Work::Data(command));
     }
 
     /// The core learns that a write's data came: the drive fetches it.
     fn data_came(&mut self, command: u32) {
         let now = self.now;
         let state = self.commands.of_mut(command);
-        if let Some(pass) = &mut state.pass {
-            Gates::landed(pass, now);
+        if let Some(permit) = &mut state.permit {
+            permit.landed(now);
         }
         let &mut Command { queue, bytes, buffer, .. } = state;
         let device = self.hosts.queue(queue).device as usize;
         let (Some(drive), part, _) = behind(self.scenario.devices[device]) else {
-            self.to_core(command, Work::Device(command));
+            self.hand_over(command, Work::Device(command));
             return;
         };
         let hit = buffer.map_or(1.0, |buffer| self.cache.read(buffer, bytes));
@@ -507,10 +522,18 @@ impl<'a> Machine<'a> {
     }
 }
 
+/// Buffers of the target, and how many of them each core keeps for itself: see [`Buffers`].
+fn stock(pacing: &Pacing) -> (usize, usize) {
+    match prototype_pool(pacing) {
+        Some(pool) => (pool.buffers as usize, pool.cache as usize),
+        None => (STORE, KEEP),
+    }
+}
+
 /// The prototype's pool, if that is the pacing.
-fn prototype_pool(pacing: &Pacing) -> Option<nvmeof_pacing::PrototypePool> {
+fn prototype_pool(pacing: &Pacing) -> Option<PrototypePool> {
     match pacing {
-        Pacing::Policy(nvmeof_pacing::PolicyConfig::Prototype(config)) => config.pool,
+        Pacing::Policy(PolicyConfig::Prototype(config)) => config.pool,
         _ => None,
     }
 }

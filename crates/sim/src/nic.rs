@@ -1,7 +1,11 @@
 //! The ports of the network, each sending and receiving at once, behind one NIC that fetches what
 //! it sends.
 //!
-//! A port serves the queues that have data to send in turn, one command at a time. Its next
+//! A port serves the cores that have data to send in turn, and the queues of each core in turn, one
+//! command at a time (an adapter schedules by doorbell page, and a core has one). Hosts ask all of their
+//! queues for the same in the long run, so where a core has more of a host's queues than others have,
+//! these get less each, and what the host keeps outstanding piles up in them; the others' data is sent
+//! soon after it landed. The next
 //! command's data is fetched out of the cache or memory by the one engine all ports share:
 //!
 //! ```text
@@ -35,10 +39,20 @@ pub(crate) struct Nic {
 
 #[derive(Debug, Default)]
 struct Port {
-    /// Queues with something to send, by turn.
-    turns: VecDeque<u32>,
+    /// Cores with something to send, by turn.
+    turns: VecDeque<usize>,
+    /// By core: its queues with something to send, by turn.
+    queues: Vec<VecDeque<u32>>,
     sending: bool,
     inbound_free: Nanos,
+}
+
+/// Who sends.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sender {
+    pub(crate) port: usize,
+    pub(crate) core: usize,
+    pub(crate) queue: u32,
 }
 
 /// What a queue has to send: a list through its commands.
@@ -48,9 +62,18 @@ pub(crate) struct Outbox {
     last: Option<u32>,
 }
 
+impl Port {
+    fn join(&mut self, core: usize, queue: u32) {
+        if self.queues[core].is_empty() {
+            self.turns.push_back(core);
+        }
+        self.queues[core].push_back(queue);
+    }
+}
+
 impl Nic {
-    pub(crate) fn new(platform: &Platform, queues: usize) -> Self {
-        let port = || Port { turns: VecDeque::with_capacity(queues), ..Port::default() };
+    pub(crate) fn new(platform: &Platform, cores: usize) -> Self {
+        let port = || Port { queues: vec![VecDeque::new(); cores], ..Port::default() };
         Self {
             ports: (0..platform.ports).map(|_| port()).collect(),
             port_gbps: platform.port_gbps,
@@ -62,11 +85,10 @@ impl Nic {
         }
     }
 
-    /// A command's data waits to be sent.
+    /// A command's data waits to be sent; `from` says on which port and by which core and queue.
     pub(crate) fn push(
         &mut self,
-        port: usize,
-        queue: u32,
+        from: Sender,
         outbox: &mut Outbox,
         command: u32,
         commands: &mut Commands,
@@ -76,34 +98,37 @@ impl Nic {
             Some(last) => commands.of_mut(last).behind = Some(command),
             None => {
                 outbox.first = Some(command);
-                self.ports[port].turns.push_back(queue);
+                self.ports[from.port].join(from.core, from.queue);
             }
         }
     }
 
     /// The queue whose turn it is on a port that is free to send; the port is taken.
-    pub(crate) fn turn(&mut self, port: usize) -> Option<u32> {
-        let port = &mut self.ports[port];
-        if port.sending || self.rate <= 0.0 {
+    pub(crate) fn turn(&mut self, port: usize) -> Option<Sender> {
+        let state = &mut self.ports[port];
+        if state.sending || self.rate <= 0.0 {
             return None;
         }
-        let queue = port.turns.pop_front()?;
-        port.sending = true;
-        Some(queue)
+        let core = state.turns.pop_front()?;
+        let queue = state.queues[core].pop_front()?;
+        if !state.queues[core].is_empty() {
+            state.turns.push_back(core);
+        }
+        state.sending = true;
+        Some(Sender { port, core, queue })
     }
 
     /// The command to send of the queue whose turn it is; the queue goes to the back.
     pub(crate) fn pop(
         &mut self,
-        port: usize,
-        queue: u32,
+        from: Sender,
         outbox: &mut Outbox,
         commands: &Commands,
     ) -> Option<u32> {
         let command = outbox.first?;
         outbox.first = commands.of(command).behind;
         if outbox.first.is_some() {
-            self.ports[port].turns.push_back(queue);
+            self.ports[from.port].join(from.core, from.queue);
         } else {
             outbox.last = None;
         }

@@ -18,10 +18,14 @@ pub struct Platform {
     pub wire_bits: f64,
     /// From host to target or back, in us, without the time the data itself takes on the link.
     pub one_way_us: f64,
+    /// What the kernel's initiator adds to every command, in us.
+    pub kernel_us: f64,
     /// Commands of one queue that may be at the target.
     pub queue_commands: u32,
     /// Commands of one queue that a userspace host keeps, those at the target among them.
     pub queue_requests: u32,
+    /// Share of a userspace host's queues that changed cores with those of another host.
+    pub stray_queues: f64,
     /// Read latency of one drive, alone and local, at 128 KiB, in us.
     pub drive_read_us: f64,
     /// Read bandwidth of one drive in Gb/s.
@@ -50,8 +54,6 @@ pub struct Platform {
     pub cache_spread_mib: f64,
     /// Hit rate with room to spare, 0 to 1.
     pub cache_best: f64,
-    /// Share of the lines that DMA never displaces, 0 to 1.
-    pub cache_floor: f64,
     /// What the NIC fetches out of the cache in Gb/s.
     pub fetch_hit_gbps: f64,
     /// What the NIC fetches out of memory in Gb/s while drives write to memory.
@@ -120,12 +122,9 @@ impl Platform {
             if rate && value <= 0.0 {
                 return bad(key, value, "more than 0");
             }
-            if matches!(key, "cache-best" | "cache-floor" | "drive-tail") && value > 1.0 {
+            if matches!(key, "cache-best" | "drive-tail" | "stray-queues") && value > 1.0 {
                 return bad(key, value, "0 to 1");
             }
-        }
-        if self.cache_floor >= self.cache_best {
-            return bad("cache-floor", self.cache_floor, "less than cache-best");
         }
         Ok(())
     }
@@ -138,8 +137,10 @@ impl Platform {
             ("port-gbps", self.port_gbps),
             ("wire-bits", self.wire_bits),
             ("one-way-us", self.one_way_us),
+            ("kernel-us", self.kernel_us),
             ("queue-commands", f64::from(self.queue_commands)),
             ("queue-requests", f64::from(self.queue_requests)),
+            ("stray-queues", self.stray_queues),
             ("drive-read-us", self.drive_read_us),
             ("drive-read-gbps", self.drive_read_gbps),
             ("drive-write-us", self.drive_write_us),
@@ -154,7 +155,6 @@ impl Platform {
             ("cache-share-mib", self.cache_share_mib),
             ("cache-spread-mib", self.cache_spread_mib),
             ("cache-best", self.cache_best),
-            ("cache-floor", self.cache_floor),
             ("fetch-hit-gbps", self.fetch_hit_gbps),
             ("fetch-miss-gbps", self.fetch_miss_gbps),
             ("fetch-quiet-gbps", self.fetch_quiet_gbps),
@@ -192,6 +192,7 @@ impl Platform {
             cache_share_mib: self.cache_share_mib * cache,
             cache_spread_mib: self.cache_spread_mib * cache,
             one_way_us: self.one_way_us * time,
+            kernel_us: self.kernel_us * time,
             drive_read_us: self.drive_read_us * time,
             drive_write_us: self.drive_write_us * time,
             drive_path_us: self.drive_path_us * time,

@@ -1,0 +1,34 @@
+//! Prints how far the machine is from the measured rows of a platform:
+//! `cargo run -p nvmeof-sim --example calibrate -- --platform A`. `--platform` also takes a file;
+//! `--only A` then says whose rows to compare it with. `--rows FILE` takes other rows of the same
+//! columns.
+
+use std::error::Error;
+use std::path::{Path, PathBuf};
+
+use nvmeof_sim::Platform;
+use nvmeof_sim::calibration::{ROWS, compare, rows, table};
+use nvmeof_sim::setups::MS;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let argument = |name: &str| {
+        let mut all = std::env::args().skip_while(|arg| arg != name);
+        all.nth(1)
+    };
+    let name = argument("--platform").ok_or("say --platform A, B or a file")?;
+    let file = if Path::new(&name).extension().is_some() {
+        PathBuf::from(&name)
+    } else {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../configs/platforms");
+        folder.join(format!("{name}.toml"))
+    };
+    let whose = argument("--only").unwrap_or(name);
+    let text = argument("--rows").map(std::fs::read_to_string).transpose()?;
+    let mut rows = rows(text.as_deref().unwrap_or(ROWS))?;
+    rows.retain(|row| row.platform == whose);
+    let platform = Platform::load(&file)?;
+    let compared = compare(&platform, &rows, 30 * MS, 100 * MS)?;
+    println!("Platform {whose}, simulated; fingerprint {:#018x}", platform.fingerprint());
+    print!("{}", table(&compared, true));
+    Ok(())
+}

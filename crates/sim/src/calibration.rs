@@ -1,0 +1,326 @@
+//! The measured rows, the scenario each of them was, and how far the machine is from them.
+//!
+//! The rows were measured by others with a prototype on two real machines; nothing here measured them.
+//! Half of the tests are *fitted*: the platforms' numbers were chosen to meet them. The others are
+//! *held out*: nobody looked at them when choosing. A row whose bandwidth's deviation exceeds 5 % of the
+//! bandwidth was unstable between runs on the real machine: it is reported apart, and neither fitted nor
+//! judged.
+
+use std::fmt::Write as _;
+
+use crate::scenario::{Job, Nanos, Scenario};
+use crate::setups::{MS, drives, null, split3};
+use crate::{Platform, RunError, run};
+
+/// The rows of both platforms.
+pub const ROWS: &str = include_str!("../data/pacing_prototype.csv");
+
+/// Tests whose rows the platforms' numbers were fitted to.
+pub const FITTED: [u32; 4] = [1, 3, 10, 13];
+
+/// A measured row.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Row {
+    /// Which machine: `A` or `B`.
+    pub platform: String,
+    /// Which of the prototype's fourteen tests.
+    pub test: u32,
+    /// `null1`, `null16`, `nvme16`, `split3`, `split3+delay`, `local1`.
+    pub devices: String,
+    /// Kernel hosts, not userspace ones.
+    pub kernel: bool,
+    /// Hosts; 0: run on the target itself.
+    pub hosts: u32,
+    /// Jobs a host.
+    pub jobs: u32,
+    /// Target cores, 4 where not said.
+    pub cores: u32,
+    /// The prototype's pool and the cache of each core, if it was set.
+    pub pool: Option<(u32, u32)>,
+    /// Period of the prototype's pacer in ns, if it was set.
+    pub period: Option<Nanos>,
+    /// Depth of the third job, if there was one.
+    pub job3_qd: Option<u32>,
+    /// Devices of 1 ms more.
+    pub slow: u32,
+    /// Depth of a job.
+    pub qd: u32,
+    /// Measured goodput in Gb/s.
+    pub gbps: f64,
+    /// Measured deviation of it in Gb/s.
+    pub stddev_gbps: Option<f64>,
+    /// Measured mean latency in us.
+    pub latency_us: Option<f64>,
+    /// Measured hit rate in percent.
+    pub hit_pct: Option<f64>,
+}
+
+/// All rows of a file with the columns of [`ROWS`], in order.
+///
+/// # Errors
+/// Says which line has no number where one must be.
+pub fn rows(text: &str) -> Result<Vec<Row>, String> {
+    let mut lines = text.lines();
+    let names: Vec<&str> = lines.next().unwrap_or_default().split(',').collect();
+    lines
+        .enumerate()
+        .map(|(at, line)| {
+            let cells: Vec<&str> = line.split(',').collect();
+            let cell = |name: &str| {
+                let column = names.iter().position(|n| *n == name);
+                column.and_then(|c| cells.get(c)).copied().filter(|text| !text.is_empty())
+            };
+            row(&cell).ok_or_else(|| format!("line {}: a number is missing or malformed", at + 2))
+        })
+        .collect()
+}
+
+fn row<'a>(cell: &impl Fn(&str) -> Option<&'a str>) -> Option<Row> {
+    let whole = |name: &str| cell(name).and_then(|text| text.parse::<u32>().ok());
+    let number = |name: &str| cell(name).and_then(|text| text.parse::<f64>().ok());
+    let cores = whole("cores").unwrap_or(4);
+    let pool = whole("num_buffers")
+        .map(|buffers| (buffers, whole("buf_cache").unwrap_or(buffers / cores)));
+    Some(Row {
+        platform: cell("platform")?.to_owned(),
+        test: whole("test")?,
+        devices: cell("devices")?.to_owned(),
+        kernel: cell("initiator")?.contains("kernel"),
+        hosts: whole("hosts")?,
+        jobs: whole("jobs")?,
+        cores,
+        pool,
+        period: whole("period_ns").map(Nanos::from),
+        job3_qd: whole("job3_qd"),
+        slow: whole("num_delay").unwrap_or(0),
+        qd: whole("qd")?,
+        gbps: number("bw_gbps")?,
+        stddev_gbps: number("bw_stddev"),
+        latency_us: number("lat_us"),
+        hit_pct: number("l3_hit_pct"),
+    })
+}
+
+impl Row {
+    /// The bandwidth hardly moved between samples, hosts and runs.
+    #[must_use]
+    pub fn stable(&self) -> bool {
+        self.stddev_gbps.is_none_or(|deviation| deviation <= 0.05 * self.gbps)
+    }
+
+    /// The platforms' numbers were fitted to it.
+    #[must_use]
+    pub fn fitted(&self) -> bool {
+        FITTED.contains(&self.test)
+    }
+
+    /// What was run; `None` for what the machine cannot run: a load on the target itself.
+    #[must_use]
+    pub fn scenario(&self) -> Option<Scenario> {
+        if self.hosts == 0 {
+            return None;
+        }
+        let devices = match self.devices.as_str() {
+            "null1" => null(1),
+            "null16" => null(16),
+            "nvme16" => drives(16),
+            "split3" | "split3+delay" => split3(16, self.slow, MS),
+            _ => return None,
+        };
+        let mut scenario = Scenario::reads(devices, self.qd);
+        if self.kernel {
+            scenario = Scenario::kernel_reads(scenario.devices, self.qd);
+        }
+        scenario.hosts = self.hosts;
+        scenario.cores = self.cores;
+        scenario.jobs = self.load(&scenario);
+        Some(match self.pool {
+            Some((buffers, cache)) => scenario.pooled(buffers, cache),
+            None => scenario.paced(nvmeof_pacing::PolicyConfig::None),
+        })
+    }
+
+    fn load(&self, scenario: &Scenario) -> Vec<Job> {
+        let [job] = scenario.jobs.as_slice() else { return scenario.jobs.clone() };
+        vec![Job { threads: self.jobs, ..job.clone() }]
+    }
+}
+
+/// A row and what the machine made of it.
+#[derive(Debug, Clone)]
+pub struct Compared {
+    /// The row.
+    pub row: Row,
+    /// Simulated goodput in Gb/s.
+    pub gbps: f64,
+    /// Simulated deviation in Gb/s.
+    pub stddev_gbps: f64,
+    /// Simulated hit rate in percent.
+    pub hit_pct: f64,
+    /// Simulated mean latency in us.
+    pub latency_us: f64,
+}
+
+impl Compared {
+    /// Error of the bandwidth as a share of the measured.
+    #[must_use]
+    pub fn bandwidth_error(&self) -> f64 {
+        self.gbps / self.row.gbps - 1.0
+    }
+
+    /// Error of the hit rate in points, where it was measured.
+    #[must_use]
+    pub fn hit_error(&self) -> Option<f64> {
+        self.row.hit_pct.map(|hit| self.hit_pct - hit)
+    }
+}
+
+/// Warm-up for every command outstanding, in ns: what the hosts keep outstanding piles up in few of
+/// their queues, and needs time to get there.
+const SETTLE: Nanos = 150_000;
+
+/// Runs every row of this platform that the machine can run, each measured for `time` after
+/// `warm_up`, both in ns.
+///
+/// # Errors
+/// See [`run`].
+pub fn compare(
+    platform: &Platform,
+    rows: &[Row],
+    warm_up: Nanos,
+    time: Nanos,
+) -> Result<Vec<Compared>, RunError> {
+    let mut all = Vec::new();
+    for (seed, row) in rows.iter().enumerate() {
+        let Some(scenario) = row.scenario() else { continue };
+        let load = u64::from(row.hosts) * u64::from(row.jobs) * u64::from(row.qd);
+        let scenario = scenario.seed(seed as u64 + 1).lasting(warm_up + load * SETTLE, time);
+        let outcome = run(platform, &scenario)?;
+        all.push(Compared {
+            row: row.clone(),
+            gbps: outcome.total.gbps,
+            stddev_gbps: outcome.stddev_gbps,
+            hit_pct: outcome.hit_pct,
+            latency_us: outcome.total.latency.mean / 1e3,
+        });
+    }
+    Ok(all)
+}
+
+/// How many rows were met.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Tally {
+    /// Stable rows.
+    pub rows: u32,
+    /// Of these, with a bandwidth within 5 %.
+    pub bandwidth_met: u32,
+    /// Stable rows with a hit rate.
+    pub hit_rows: u32,
+    /// Of these, within 5 points.
+    pub hit_met: u32,
+    /// Mean of the bandwidth's error without its sign, as a share.
+    pub mean_error: f64,
+}
+
+impl Tally {
+    /// Over all rows that are stable.
+    pub fn of<'a>(compared: impl Iterator<Item = &'a Compared>) -> Self {
+        let mut tally = Self::default();
+        for one in compared.filter(|one| one.row.stable()) {
+            tally.rows += 1;
+            tally.mean_error += one.bandwidth_error().abs();
+            tally.bandwidth_met += u32::from(one.bandwidth_error().abs() <= 0.05);
+            if let Some(error) = one.hit_error() {
+                tally.hit_rows += 1;
+                tally.hit_met += u32::from(error.abs() <= 5.0);
+            }
+        }
+        tally.mean_error /= f64::from(tally.rows.max(1));
+        tally
+    }
+
+    /// Share of the rows whose bandwidth was met.
+    #[must_use]
+    pub fn bandwidth_share(&self) -> f64 {
+        f64::from(self.bandwidth_met) / f64::from(self.rows.max(1))
+    }
+
+    /// Share of the rows whose hit rate was met.
+    #[must_use]
+    pub fn hit_share(&self) -> f64 {
+        f64::from(self.hit_met) / f64::from(self.hit_rows.max(1))
+    }
+}
+
+/// The table of errors: every row if `all`, then one line a test and half.
+#[must_use]
+pub fn table(compared: &[Compared], all: bool) -> String {
+    let mut text = String::new();
+    if all {
+        text += "    test devices       hosts  jobs cores pool/cache   qd |    Gb/s  simulated  error | \
+                 hit %  simulated  error\n";
+        for one in compared {
+            text += &line(one);
+        }
+    }
+    text += "half       test  stable rows  bandwidth met  mean error  hit met\n";
+    let tests = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14];
+    for fitted in [true, false] {
+        let half = || compared.iter().filter(move |one| one.row.fitted() == fitted);
+        for test in tests {
+            let rows = || half().filter(move |one| one.row.test == test);
+            if rows().next().is_some() {
+                text += &summary(fitted, &test.to_string(), Tally::of(rows()));
+            }
+        }
+        text += &summary(fitted, "all", Tally::of(half()));
+    }
+    let unstable = compared.iter().filter(|one| !one.row.stable()).count();
+    let _ = writeln!(text, "unstable on the real machine, not judged: {unstable} rows");
+    text
+}
+
+fn line(one: &Compared) -> String {
+    let row = &one.row;
+    let mark = if !row.stable() {
+        "unst"
+    } else if one.bandwidth_error().abs() > 0.05 {
+        "  BW"
+    } else if one.hit_error().is_some_and(|error| error.abs() > 5.0) {
+        " hit"
+    } else {
+        "    "
+    };
+    let pool = row.pool.map_or_else(String::new, |(buffers, cache)| format!("{buffers}/{cache}"));
+    let hosts = if row.kernel { "kernel" } else { "user" };
+    let mut text = format!(
+        "{mark} {:>2}  {:<13} {hosts:<7} {:>3} {:>5} {pool:>9} {:>5} | {:>7.1} {:>9.1} {:>6.1} %",
+        row.test,
+        row.devices,
+        row.jobs,
+        row.cores,
+        row.qd,
+        row.gbps,
+        one.gbps,
+        100.0 * one.bandwidth_error()
+    );
+    if let (Some(hit), Some(error)) = (row.hit_pct, one.hit_error()) {
+        let _ = write!(text, " | {hit:>5.1} {:>9.1} {error:>7.1}", one.hit_pct);
+    }
+    text.push('\n');
+    text
+}
+
+fn summary(fitted: bool, test: &str, tally: Tally) -> String {
+    format!(
+        "{:<9} {test:>5} {:>12} {:>8} {:>3.0} % {:>9.1} % {:>5}/{:<3} {:>3.0} %\n",
+        if fitted { "fitted" } else { "held out" },
+        tally.rows,
+        tally.bandwidth_met,
+        100.0 * tally.bandwidth_share(),
+        100.0 * tally.mean_error,
+        tally.hit_met,
+        tally.hit_rows,
+        100.0 * tally.hit_share()
+    )
+}
