@@ -3,7 +3,7 @@
 use super::machine::{LARGEST, Machine};
 use super::{KIB, a_policy, a_step, every_policy, play, scattered};
 use crate::order::Residence;
-use crate::{Cost, Outcome, Pace, PolicyConfig, RoundRobin, TokenBucketConfig, TooLarge};
+use crate::{Cost, Outcome, Pace, Permit, PolicyConfig, RoundRobin, TokenBucketConfig, TooLarge};
 use proptest::prelude::*;
 
 const SECOND: u128 = 1_000_000_000;
@@ -459,6 +459,45 @@ fn every_outcome_gives_back_the_same() {
             machine.turn(nth % 2);
             machine.end_as(nth % 2, 0, outcome);
             machine.check();
+        }
+        machine.drain();
+    }
+}
+
+/// A flow whose commands take a thousand times longer than another's goes on being served, and
+/// does not stop the other. (The order by residence starts one of it for 4096 others at worst.)
+#[test]
+fn a_slow_flow_and_a_fast_one_are_both_served() {
+    for policy in every_policy().into_iter().filter(|policy| !is_none(policy)) {
+        let mut machine = Machine::new(&policy, 1, 2);
+        let mut at_half = [0; 2];
+        let granted = |machine: &Machine| {
+            let core = &machine.cores[0];
+            [0, 1].map(|flow| core.pacer.flow_stats(core.flows[flow]).unwrap().granted)
+        };
+        for round in 0..20_000 {
+            for flow in 0..2 {
+                let id = machine.cores[0].flows[flow];
+                while machine.cores[0].waiting.iter().filter(|w| w.0 == id).count() < 4 {
+                    machine.enqueue(0, flow, LARGEST);
+                }
+            }
+            machine.now += 1000;
+            machine.turn(0);
+            let (slow, now) = (machine.cores[0].flows[0], machine.now);
+            let over =
+                |permit: &Permit| permit.flow() != slow || now - permit.started() >= 1_000_000;
+            if let Some(at) = machine.cores[0].running.iter().position(|r| over(&r.permit)) {
+                machine.end_one(0, at);
+            }
+            if round == 10_000 {
+                at_half = granted(&machine);
+            }
+        }
+        let late = granted(&machine);
+        for flow in 0..2 {
+            let started = late[flow] - at_half[flow];
+            assert!(started >= 2, "flow {flow} started {started}: {policy:?}");
         }
         machine.drain();
     }
