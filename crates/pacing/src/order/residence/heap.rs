@@ -14,6 +14,11 @@ impl Heap {
         self.lanes.first().copied()
     }
 
+    /// Its lanes for each of so many, at least 1.
+    pub(super) fn shared_by(&self, many: u64) -> u64 {
+        (self.lanes.len() as u64 / many).max(1)
+    }
+
     pub(super) fn reserve(&mut self, lanes: usize) {
         self.lanes.reserve(lanes.saturating_sub(self.lanes.len()));
     }

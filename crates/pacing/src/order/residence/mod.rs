@@ -36,8 +36,7 @@ use crate::{FlowConfig, Nanos};
 ///
 /// Flows that drain through the same port of the network share a *path*. One buffer too many behind
 /// one port is one too few behind another, and a fixed sum of buffers drifts to either side of its
-/// own accord. So a path that drains faster than the others goes up to two commands of each flow
-/// ahead of its tags. The lead is bounded, so shares in the long run are those of the tags.
+/// own accord. So a path that drains faster than the others goes a few commands ahead of its tags. The lead is bounded, so shares in the long run are those of the tags.
 ///
 /// *Bound.* While a lane has something waiting it is passed over by another lane at most while that
 /// one's tag, its path's lag included, is below its own: for at most [`Residence::MOST_CHARGES`]

@@ -9,6 +9,9 @@ const COUNT: u16 = 8;
 /// Commands the mean drain time of a path looks back on, as a power of two.
 const MEMORY: u32 = 4;
 
+/// Commands that a path goes ahead of, per mean drain time that it is faster.
+const AHEAD: u64 = 2;
+
 /// The lanes that are in, by path.
 #[derive(Debug, Default)]
 pub(super) struct Paths {
@@ -56,7 +59,7 @@ impl Paths {
     }
 
     /// Sets the lag of a path: what it drains slower than the others, but at most twice their mean,
-    /// in commands of `charge`. Where data takes long to land (`landing`, in ns) what starts now
+    /// in commands of `charge` ([`AHEAD`] of them, for all of its flows together). Where data takes long to land (`landing`, in ns) what starts now
     /// helps a path only after so long, and the lag is less for it, or it would overshoot.
     pub(super) fn settle(&mut self, path: u8, charge: u64, landing: Nanos) {
         let known = self.paths.iter().map(|path| path.drain).filter(|drain| *drain > 0);
@@ -67,6 +70,7 @@ impl Paths {
             return;
         }
         let mean = sum / count;
-        path.lag = charge.saturating_mul(path.drain.min(2 * mean)) / (mean + landing);
+        let most = charge.saturating_mul(path.drain.min(2 * mean)) / (mean + landing);
+        path.lag = most / path.heap.shared_by(AHEAD);
     }
 }

@@ -76,11 +76,11 @@ impl CorePool {
         !self.waiting
     }
 
-    /// A buffer comes back: to the core's own waiter, else to its cache, else to the pool. No other
-    /// core is told.
+    /// A buffer comes back: to the core's own waiter, who then also looks at the pool for the next
+    /// in line; else to its cache, else to the pool. No other core is told.
     pub(super) fn put(&mut self) {
         if self.waiting {
-            self.reserved += 1;
+            self.reserved += 1 + u64::from(self.shared.take());
         } else if self.cached < self.shared.cache {
             self.cached += 1;
         } else {
