@@ -18,7 +18,7 @@ use nvmeof_pacing::PolicyConfig;
 use nvmeof_sim::Platform;
 use nvmeof_sim::scenario::Pacing;
 use nvmeof_sim::setups::BLOCK;
-use nvmeof_sim::suite::{Case, Extent, Family, Lab, Style, Verdict, as_gaps, heading, line};
+use nvmeof_sim::suite::{Case, Extent, Family, Lab, Style, Verdict, as_list, heading, line};
 
 /// Runs the acceptance suite of the pacing policies on the simulated machine.
 ///
@@ -51,9 +51,9 @@ struct Arguments {
     /// Print the course of every run that does not pass (or of every run with --only).
     #[arg(long)]
     series: bool,
-    /// Print what is not reached as lines for the list of known gaps.
+    /// Write what is not reached to this file, as the list of known gaps (run rustfmt on it).
     #[arg(long)]
-    gaps: bool,
+    gaps: Option<PathBuf>,
     /// List the cases and run none.
     #[arg(long)]
     list: bool,
@@ -65,9 +65,9 @@ fn main() -> Result<ExitCode> {
     let extent = if arguments.quick { Extent::Quick } else { Extent::Full };
     let platforms = arguments.platform.iter().map(|name| platform(name));
     let platforms = platforms.collect::<Result<_>>()?;
-    let lab = Lab::new(platforms, policy(&arguments.policy)?, extent).seeded(arguments.seed.max(1));
+    let lab = Lab::new(platforms, policy(&arguments.policy)?, extent).seeded(arguments.seed);
     let start = Instant::now();
-    let (mut cases, mut failed) = (0, 0);
+    let mut judged = Vec::new();
     for family in families(&arguments.families)? {
         let mut wanted = family.cases(&lab);
         wanted.retain(|case| arguments.only.as_ref().is_none_or(|only| case.name.contains(only)));
@@ -81,17 +81,16 @@ fn main() -> Result<ExitCode> {
         }
         println!("{}", heading(style));
         let verdicts = judge(&lab, &wanted, arguments.threads.max(1), style)?;
-        cases += verdicts.len();
-        failed += verdicts.iter().filter(|verdict| !verdict.passes()).count();
-        if arguments.gaps {
-            let all = wanted.iter().zip(&verdicts).flat_map(|(c, v)| as_gaps(c, v));
-            all.for_each(|line| println!("{line}"));
-        }
         if arguments.series {
             let shown = |verdict: &&Verdict| !verdict.passes() || arguments.only.is_some();
             wanted.iter().zip(&verdicts).filter(|(_, v)| shown(v)).for_each(|(c, v)| series(c, v));
         }
+        judged.extend(wanted.into_iter().zip(verdicts));
     }
+    if let Some(file) = &arguments.gaps {
+        std::fs::write(file, as_list(&judged)).with_context(|| format!("{}", file.display()))?;
+    }
+    let (cases, failed) = (judged.len(), judged.iter().filter(|(_, v)| !v.passes()).count());
     let seconds = start.elapsed().as_secs_f64();
     println!("\n{cases} cases, {failed} failed, {seconds:.0} s, simulated; {}", arguments.policy);
     Ok(if failed > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS })

@@ -1,5 +1,9 @@
 //! Bounds that `adaptive` does not reach yet, kept true by a test.
 
+mod list;
+
+use list::LIST;
+
 use super::verdict::Verdict;
 use super::{Case, Family};
 
@@ -26,8 +30,6 @@ const LATITUDE: f64 = 1.5;
 pub fn known_gaps() -> &'static [Gap] {
     LIST
 }
-
-const LIST: &[Gap] = &[];
 
 /// Where these verdicts and these gaps disagree, in words; empty where the list is true. A gap
 /// about a case that was not run is not looked at.
@@ -66,20 +68,38 @@ pub fn disagreements(gaps: &[Gap], verdicts: &[(Case, Verdict)]) -> Vec<String> 
     words
 }
 
-/// The line of the list for every bound that these verdicts do not keep.
+/// The text of the file that holds the list, for these verdicts. What is known about why stays.
 #[must_use]
-pub fn as_gaps(case: &Case, verdict: &Verdict) -> Vec<String> {
-    let line = |check: &super::Check| {
-        let (family, name) = (case.family, &case.name);
-        let value = if check.value.is_infinite() {
-            "f64::INFINITY".to_owned()
-        } else {
-            format!("{:.3}", check.value)
-        };
-        format!("gap(Family::{family:?}, {name:?}, {:?}, {value}, \"\"),", check.what)
-    };
-    verdict.failures().map(line).collect()
+pub fn as_list(verdicts: &[(Case, Verdict)]) -> String {
+    let mut lines = String::new();
+    for (case, verdict) in verdicts {
+        for check in verdict.failures() {
+            let of_check = |gap: &&Gap| {
+                gap.family == case.family && gap.case == case.name && gap.what == check.what
+            };
+            let why = LIST.iter().find(of_check).map_or("", |gap| gap.why);
+            let value = if check.value.is_infinite() {
+                "f64::INFINITY".to_owned()
+            } else {
+                format!("{:.2}", check.value)
+            };
+            let (family, name, what) = (case.family, &case.name, check.what);
+            lines += &format!(
+                "    Gap {{ family: Family::{family:?}, case: {name:?}, what: {what:?}, \
+                 reached: {value}, why: {why:?} }},\n"
+            );
+        }
+    }
+    if lines.is_empty() {
+        return format!("{HEAD}use super::Gap;\n\n{LIST_OF}];\n");
+    }
+    format!("{HEAD}use super::Gap;\nuse crate::suite::Family;\n\n{LIST_OF}\n{lines}];\n")
 }
+
+const HEAD: &str = "\
+//! The list, as `cargo run -p nvmeof-sim --example suite -- --quick --gaps FILE` writes it.\n\n";
+
+const LIST_OF: &str = "pub(super) const LIST: &[Gap] = &[";
 
 #[cfg(test)]
 mod tests {

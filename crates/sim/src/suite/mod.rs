@@ -24,7 +24,7 @@ mod verdict;
 
 use std::fmt;
 
-pub use gaps::{Gap, as_gaps, disagreements, known_gaps};
+pub use gaps::{Gap, as_list, disagreements, known_gaps};
 pub use lab::{Extent, Lab, SuiteError};
 pub use table::{Style, heading, line};
 pub use verdict::{Bound, Check, Figures, Verdict};
