@@ -18,8 +18,10 @@
 
 use std::fmt::Write as _;
 
+use nvmeof_pacing::{PolicyConfig, PrototypeConfig, PrototypePacer, PrototypePool};
+
 use crate::scenario::{Job, Nanos, Scenario};
-use crate::setups::{MS, drives, null, split3};
+use crate::setups::{BLOCK, MS, drives, null, split3};
 use crate::{Platform, RunError, run};
 
 /// The rows of both platforms.
@@ -144,15 +146,30 @@ impl Row {
         scenario.hosts = self.hosts;
         scenario.cores = self.cores;
         scenario.jobs = self.load(&scenario);
-        Some(match self.pool {
-            Some((buffers, cache)) => scenario.pooled(buffers, cache),
-            None => scenario.paced(nvmeof_pacing::PolicyConfig::None),
-        })
+        let pool = self.pool.map(|(buffers, cache)| PrototypePool { buffers, cache });
+        let pacer = self.period.map(|period| PrototypePacer {
+            period,
+            credit: BLOCK,
+            bypass_below: 0,
+            drive_limit: None,
+            tuner: None,
+        });
+        Some(scenario.paced(match (pool, pacer) {
+            (None, None) => PolicyConfig::None,
+            _ => PolicyConfig::Prototype(PrototypeConfig { pool, pacer }),
+        }))
     }
 
+    /// One job; on split drives three, a third of the devices each.
     fn load(&self, scenario: &Scenario) -> Vec<Job> {
-        let [job] = scenario.jobs.as_slice() else { return scenario.jobs.clone() };
-        vec![Job { threads: self.jobs, ..job.clone() }]
+        if self.devices.starts_with("split3") && self.jobs == 3 {
+            let third = scenario.devices.len() / 3;
+            let depths = [self.qd, self.qd, self.job3_qd.unwrap_or(self.qd)];
+            let job = |(at, depth)| Job::reads(at * third..(at + 1) * third, depth);
+            return depths.into_iter().enumerate().map(job).collect();
+        }
+        let with_threads = |job: &Job| Job { threads: self.jobs, ..job.clone() };
+        scenario.jobs.iter().map(with_threads).collect()
     }
 }
 

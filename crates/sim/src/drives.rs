@@ -3,8 +3,22 @@
 //! A read is done `transfer + latency` after its turn at the drive's own link came, where
 //! `transfer` is its bytes over the drive's bandwidth (commands queue for it in order) and
 //! `latency` is `base + tail`, with `tail` exponential: what is left of the mean after the
-//! fixed part. A write first fetches its data out of memory over the same kind of queue, then takes the
-//! write latency. Parts of a drive share all of this. A null device is none of it.
+//! fixed part. Parts of a drive share all of this. A null device is none of it.
+//!
+//! # Writes
+//! The measured rows have none. A write's way is that of a read turned round (NVMe over Fabrics: the target
+//! pulls the data with RDMA READ or R2T; direct cache access puts it where the drive then reads it):
+//!
+//! ```text
+//! landed = request to the host + answer + bytes / port, in line with the port's other inbound data
+//! fetch  = missed x (bytes / fetch_miss - bytes / fetch_hit), on the engine that sends share (module nic)
+//! done   = max(drive's turn + bytes / write bandwidth, fetched) + write latency
+//! ```
+//!
+//! `missed` is what was pushed out of the cache between landing and the drive's fetch. So a deep queue
+//! of writes loses its lines as reads do, but waits for the drives, not for a port. In a mix both use the
+//! one cache and the one path to memory, and the ports' two directions apart. The write numbers of the
+//! platforms are typical ones, not measured.
 
 use crate::numbers::{micros, nanos};
 use crate::platform::Platform;
@@ -54,7 +68,7 @@ impl Drives {
         *free + self.path + nanos(self.spread(fixed.max(0.0)))
     }
 
-    /// When a write given to a drive now is done; `slowdown` stretches the fetch of its data.
+    /// When a write given to a drive now is done; its data is out of memory at `fetched`.
     pub(crate) fn write(&mut self, drive: u32, bytes: u32, fetched: Nanos, now: Nanos) -> Nanos {
         let transfer = nanos(f64::from(bytes) * 8.0 / self.write_gbps);
         let free = &mut self.write_free[drive as usize];
