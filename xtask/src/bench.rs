@@ -6,9 +6,11 @@
 //! | `server` | our daemon as a process: start, time, memory, CPU |
 //! | `load` | one run of the load generator, and the middle of several |
 //! | `table` | how it is shown |
+//! | `pacing` | `bench pacing`: the daemon under each pacing policy |
 
 mod lines;
 mod load;
+mod pacing;
 mod server;
 mod table;
 
@@ -44,6 +46,8 @@ pub(crate) struct Args {
 enum Kind {
     /// Measure the daemon over TCP on this machine, it and its host pinned to a CPU each
     E2e(E2e),
+    /// Measure the daemon over TCP on this machine under each pacing policy
+    Pacing(pacing::Args),
 }
 
 #[derive(Debug, clap::Args)]
@@ -100,8 +104,10 @@ struct E2e {
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let Kind::E2e(args) = &args.kind;
-    e2e(args)
+    match &args.kind {
+        Kind::E2e(args) => e2e(args),
+        Kind::Pacing(args) => pacing::run(args),
+    }
 }
 
 /// Everything measured on one target, in the order of the lines.
@@ -144,9 +150,7 @@ fn e2e(args: &E2e) -> Result<ExitCode> {
         "--target-cpu and --initiator-cpu are both {}: each side needs a CPU of its own",
         args.target_cpu
     );
-    for program in ["taskset", "chrt"] {
-        ensure!(setup::program(program).is_some(), "there is no `{program}`: install util-linux");
-    }
+    require_programs()?;
     let cpus = [args.target_cpu, args.initiator_cpu];
     server::time_of(cpus)?; // Before anything is built: they exist.
     let lines = chosen(args)?;
@@ -192,6 +196,24 @@ fn e2e(args: &E2e) -> Result<ExitCode> {
         fs::write(path, text + "\n").with_context(|| format!("cannot write {}", path.display()))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn require_programs() -> Result<()> {
+    for program in ["taskset", "chrt"] {
+        ensure!(setup::program(program).is_some(), "there is no `{program}`: install util-linux");
+    }
+    Ok(())
+}
+
+/// A command that runs one of our binaries, all its threads on one CPU.
+fn pinned(workspace: &Workspace, realtime: bool, cpu: usize, binary: &str) -> Command {
+    let mut command = Command::new("taskset");
+    command.args(["--cpu-list", &cpu.to_string()]);
+    if realtime {
+        command.args(["chrt", "--fifo", "10"]);
+    }
+    command.arg(workspace.release_binary(binary));
+    command
 }
 
 /// Puts this process, which times the daemon's start and reads its CPU time, before all it measures.
@@ -244,13 +266,7 @@ impl Bench<'_> {
 
     /// A command that runs one of our binaries, all its threads on one CPU.
     fn pinned(&self, cpu: usize, binary: &str) -> Command {
-        let mut command = Command::new("taskset");
-        command.args(["--cpu-list", &cpu.to_string()]);
-        if self.args.realtime {
-            command.args(["chrt", "--fifo", "10"]);
-        }
-        command.arg(self.workspace.release_binary(binary));
-        command
+        pinned(self.workspace, self.args.realtime, cpu, binary)
     }
 
     /// Idle first, then the rounds: every line on every target, again and again, so that what the

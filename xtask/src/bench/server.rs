@@ -10,7 +10,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::load::Endpoint;
 
-const NQN: &str = "nqn.2026-11.io.nvmeof-tgt:bench";
+pub(super) const NQN: &str = "nqn.2026-11.io.nvmeof-tgt:bench";
 
 /// The daemon's config: one reactor, everything else as it is by default.
 pub(super) fn config(cpu: usize) -> String {

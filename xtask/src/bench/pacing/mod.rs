@@ -1,0 +1,418 @@
+//! `cargo xtask bench pacing`: the daemon under each pacing policy, on NVMe/TCP over the loopback
+//! interface.
+//!
+//! | file | what |
+//! |---|---|
+//! | `plan` | policies, devices and depths, their order, and the daemon's config for each |
+//! | `result` | one run as a point |
+//! | `activity` | what the pacer did over time, from the daemon's statistics |
+//! | `verdict` | whether adaptive keeps what it promises |
+//! | `show` | tables, plots, the page |
+
+mod activity;
+mod plan;
+mod result;
+mod show;
+mod verdict;
+
+use std::fs::{self, File};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use nvmeof_report::{Plot, Point, json};
+use serde_json::Value;
+
+use super::load::{self, Endpoint};
+use super::server::{self, Server};
+use super::{go_first, machine, pinned, require_programs};
+use crate::workspace::{Workspace, output_of, run_checked};
+use activity::Moment;
+use plan::{DEVICES, Device, Policy, Step};
+use show::Shown;
+
+/// How often the daemon writes down what it counted while it is measured, and in the run that is
+/// drawn over time.
+const INTERVAL: &str = "50ms";
+const FINE_INTERVAL: &str = "10ms";
+/// The run that is drawn over time.
+const ACTIVITY_TIME: Duration = Duration::from_secs(3);
+
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "The daemon, started anew for each point, and the load generator have a CPU each. \
+    Policies are measured one\nafter the other at each point, in rounds: ratios are within a round, and \
+    of them the medians are told.\n\n\
+    Example: cargo xtask bench pacing --repeat 5 --json pacing.jsonl --svg plots --html pacing.html\n\n\
+    A busy neighbour on the same core costs more than any policy wins: look at the spread."
+)]
+pub(super) struct Args {
+    /// Queue depths, over all jobs and namespaces
+    #[arg(
+        long,
+        value_name = "N,...",
+        value_delimiter = ',',
+        default_value = "32,64,256,1024,2048"
+    )]
+    depths: Vec<u32>,
+    /// What is read
+    #[arg(long, value_name = "DEVICE,...", value_delimiter = ',', value_enum, default_values_t = DEVICES.to_vec())]
+    devices: Vec<Device>,
+    /// Threads of the load generator, each with a connection of its own
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
+    jobs: u32,
+    /// How long each point is measured in each round: a number and ms or s
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = duration)]
+    time: Duration,
+    /// How long it runs before that
+    #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = duration)]
+    ramp: Duration,
+    /// Rounds over all points
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    repeat: u32,
+    /// One round of 200 ms a point at depths 32, 256 and 2048: to see that everything works
+    #[arg(long, conflicts_with_all = ["depths", "time", "ramp", "repeat"])]
+    quick: bool,
+    /// CPU of the daemon
+    #[arg(long, value_name = "CPU", default_value_t = 0)]
+    target_cpu: usize,
+    /// CPU of the load generator
+    #[arg(long, value_name = "CPU", default_value_t = 1)]
+    initiator_cpu: usize,
+    /// Run both sides under SCHED_FIFO, for machines that are not ours alone; the kernel takes 5 % of
+    /// each second away then, unless told not to, and tails show it
+    #[arg(long)]
+    realtime: bool,
+    /// Take the release binaries as they are
+    #[arg(long)]
+    no_build: bool,
+    /// Write every run to this file as JSON lines, as soon as it is over
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Write tables and plots to this file as a page
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Write the plots into this folder, a file each
+    #[arg(long, value_name = "DIR")]
+    svg: Option<PathBuf>,
+}
+
+/// Milliseconds at least: what is shorter measures nothing.
+fn duration(text: &str) -> Result<Duration, String> {
+    let (number, unit) = match text.strip_suffix("ms") {
+        Some(number) => (number, 1e-3),
+        None => (text.strip_suffix('s').unwrap_or("none"), 1.0),
+    };
+    let seconds = number.parse::<f64>().map(|number| number * unit);
+    seconds
+        .ok()
+        .filter(|seconds| (0.1..=3600.0).contains(seconds))
+        .map(Duration::from_secs_f64)
+        .ok_or_else(|| format!("`{text}` is not a time from 100ms to 3600s"))
+}
+
+/// What is run, after `--quick` had its say.
+#[derive(Debug)]
+struct Plan {
+    depths: Vec<u32>,
+    time: Duration,
+    ramp: Duration,
+    repeat: u32,
+}
+
+impl Plan {
+    fn of(args: &Args) -> Result<Self> {
+        let quick = Duration::from_millis(200);
+        let mut plan = match args.quick {
+            true => Self { depths: vec![32, 256, 2048], time: quick, ramp: quick, repeat: 1 },
+            false => Self {
+                depths: args.depths.clone(),
+                time: args.time,
+                ramp: args.ramp,
+                repeat: args.repeat,
+            },
+        };
+        plan.depths.sort_unstable();
+        plan.depths.dedup();
+        for step in plan::round(0, &args.devices, &plan.depths) {
+            let (device, depth, jobs) = (step.device, step.depth, args.jobs);
+            ensure!(
+                step.qd(jobs).is_some() && depth / jobs <= 4000,
+                "--depths {depth}: {jobs} jobs and {} namespace(s) ({device}) cannot share it, or a \
+                 queue would be deeper than 4000",
+                device.namespaces()
+            );
+        }
+        Ok(plan)
+    }
+}
+
+pub(super) fn run(args: &Args) -> Result<ExitCode> {
+    let plan = Plan::of(args)?;
+    let workspace = Workspace::find()?;
+    let cpus = [args.target_cpu, args.initiator_cpu];
+    ensure!(cpus[0] != cpus[1], "each side needs a CPU of its own, not both CPU {}", cpus[0]);
+    require_programs()?;
+    server::time_of(cpus)?; // Before anything is built: they exist.
+    let mut json = Output::open(args)?;
+    if !args.no_build {
+        let build = ["build", "--release", "--locked", "-p", "nvmeof-tgt", "-p", "nvmeof-perf"];
+        run_checked(&mut workspace.cargo(build))?;
+    }
+    if args.realtime {
+        go_first()?;
+    }
+    let folder = workspace.target().join("bench-pacing");
+    fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    let build = build_of(&workspace)?;
+    let bench =
+        Bench { args, plan: &plan, workspace: &workspace, folder, machine: machine(), build };
+
+    let before = server::time_of(cpus)?;
+    let points = bench.rounds(&mut json)?;
+    let stolen = server::time_of(cpus)?.stolen_since(before);
+    let activity = bench.activity()?;
+
+    let about = format!(
+        "{}; {} jobs; {} round(s) of {:?} after {:?} a point; {}; {stolen:.1} % of both CPUs' time \
+         taken by other machines",
+        bench.machine,
+        args.jobs,
+        plan.repeat,
+        plan.time,
+        plan.ramp,
+        if args.realtime { "SCHED_FIFO" } else { "ordinary scheduling" },
+    );
+    let verdicts = verdict::all(&points, &args.devices, &plan.depths);
+    let shown = Shown {
+        points: &points,
+        devices: &args.devices,
+        depths: &plan.depths,
+        verdicts: &verdicts,
+        about: &about,
+        activity: &activity,
+    };
+    print!("{}", show::markdown(&shown));
+    write_files(args, &shown)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Where results go as they come.
+#[derive(Debug)]
+struct Output(Option<(File, PathBuf)>);
+
+impl Output {
+    /// Finds out before anything is measured whether it can be written.
+    fn open(args: &Args) -> Result<Self> {
+        if let Some(folder) = &args.svg {
+            fs::create_dir_all(folder)
+                .with_context(|| format!("cannot make {}", folder.display()))?;
+        }
+        let create = |path: &PathBuf| {
+            File::create(path).with_context(|| format!("cannot write {}", path.display()))
+        };
+        args.html.as_ref().map(create).transpose()?;
+        Ok(Self(
+            args.json
+                .as_ref()
+                .map(|path| Ok::<_, anyhow::Error>((create(path)?, path.clone())))
+                .transpose()?,
+        ))
+    }
+
+    fn keep(&mut self, point: &Point) -> Result<()> {
+        let Some((file, path)) = &mut self.0 else { return Ok(()) };
+        json::write(file, point).with_context(|| format!("cannot write {}", path.display()))
+    }
+}
+
+fn write_files(args: &Args, shown: &Shown<'_>) -> Result<()> {
+    let write = |path: &Path, text: String| {
+        fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+    };
+    if let Some(path) = &args.html {
+        write(path, show::page(shown)?)?;
+    }
+    if let Some(folder) = &args.svg {
+        let activity = shown.activity.iter().map(|(name, plot)| ((*name).to_owned(), plot.clone()));
+        for (name, plot) in show::plots(shown).into_iter().chain(activity) {
+            write(&folder.join(name).with_extension("svg"), plot.standalone_svg())?;
+        }
+    }
+    Ok(())
+}
+
+/// Changes when one of the binaries does.
+fn build_of(workspace: &Workspace) -> Result<u64> {
+    let mut hasher = DefaultHasher::new();
+    for binary in ["nvmeof-tgt", "nvmeof-perf"] {
+        let path = workspace.release_binary(binary);
+        fs::read(&path)
+            .with_context(|| format!("cannot read {}; build it", path.display()))?
+            .hash(&mut hasher);
+    }
+    Ok(hasher.finish())
+}
+
+struct Bench<'a> {
+    args: &'a Args,
+    plan: &'a Plan,
+    workspace: &'a Workspace,
+    /// For the config and what both sides write.
+    folder: PathBuf,
+    machine: String,
+    build: u64,
+}
+
+/// What one run of a step left behind.
+struct Ran {
+    result: Value,
+    /// From the start of the load on.
+    moments: Vec<Moment>,
+}
+
+impl Bench<'_> {
+    fn rounds(&self, output: &mut Output) -> Result<Vec<Point>> {
+        let mut points = Vec::new();
+        for round in 0..self.plan.repeat {
+            for step in plan::round(round, &self.args.devices, &self.plan.depths) {
+                let point = self
+                    .point(step, round + 1)
+                    .with_context(|| format!("cannot measure {step}"))?;
+                output.keep(&point)?;
+                points.push(point);
+            }
+            eprintln!("round {} of {} done", round + 1, self.plan.repeat);
+        }
+        Ok(points)
+    }
+
+    fn point(&self, step: Step, repetition: u32) -> Result<Point> {
+        let ran = self.step(step, INTERVAL, self.plan.ramp, self.plan.time)?;
+        let mut hasher = DefaultHasher::new();
+        (self.build, step.config(self.args.target_cpu, self.args.jobs)).hash(&mut hasher);
+        (self.args.jobs, self.plan.ramp, self.plan.time, self.args.realtime).hash(&mut hasher);
+        let run = result::Run {
+            step,
+            repetition,
+            jobs: self.args.jobs,
+            machine: &self.machine,
+            fingerprint: &format!("{:016x}", hasher.finish()),
+        };
+        let measured = activity::last(&ran.moments, self.plan.time.as_secs_f64());
+        result::point(&run, &ran.result, measured)
+    }
+
+    /// The plots of one run of adaptive, from its first command on: with two namespaces if that is
+    /// measured at all, at the depth in the middle.
+    fn activity(&self) -> Result<Vec<(&'static str, Plot)>> {
+        let device = self.args.devices.iter().copied().max_by_key(|device| device.namespaces());
+        let depth = self.plan.depths.get(self.plan.depths.len() / 2).copied();
+        let (Some(device), Some(depth)) = (device, depth) else { return Ok(Vec::new()) };
+        let step = Step { policy: Policy::Adaptive, device, depth };
+        let time = if self.args.quick { self.plan.time * 2 } else { ACTIVITY_TIME };
+        let ran = self
+            .step(step, FINE_INTERVAL, Duration::ZERO, time)
+            .with_context(|| format!("cannot draw {step}"))?;
+        let note = format!("{step}; measured locally on {}", self.machine);
+        Ok(activity::plots(&ran.moments, &note))
+    }
+
+    /// Starts the daemon, writes its memory once, loads it and stops it.
+    fn step(&self, step: Step, interval: &str, ramp: Duration, time: Duration) -> Result<Ran> {
+        let config = self.folder.join("target.toml");
+        let text = step.config(self.args.target_cpu, self.args.jobs);
+        fs::write(&config, text).with_context(|| format!("cannot write {}", config.display()))?;
+        let stats = self.folder.join("stats.jsonl");
+        let mut command = self.pinned(self.args.target_cpu, "nvmeof-tgt");
+        command.arg("--config").arg(&config).arg("--stats").arg(&stats);
+        command.args(["--stats-interval", interval]);
+        let server = Server::start(command)?;
+        let ready = Instant::now();
+        let Endpoint { address, .. } = server.endpoint();
+        for nsid in 1..=step.device.namespaces() {
+            self.perf(load::fill(&Endpoint { address: address.clone(), null: nsid, ram: nsid }))?;
+        }
+        let Some(mut args) = step.arguments(&address, self.args.jobs) else {
+            bail!("{} jobs cannot share this depth", self.args.jobs);
+        };
+        args.extend(["--time".to_owned(), format!("{}ms", time.as_millis())]);
+        args.extend(["--ramp".to_owned(), format!("{}ms", ramp.as_millis())]);
+        let begun = ready.elapsed().as_secs_f64();
+        let result = self.perf(args)?;
+        server.stop()?;
+        let mut moments = activity::read(&stats)?;
+        // Recording begins before `ready` is said; the little in between is none of the load's.
+        moments.retain(|moment| moment.t > begun);
+        Ok(Ran { result, moments })
+    }
+
+    fn pinned(&self, cpu: usize, binary: &str) -> Command {
+        pinned(self.workspace, self.args.realtime, cpu, binary)
+    }
+
+    /// Runs the load generator to its end and hands back what it reports.
+    fn perf(&self, args: Vec<String>) -> Result<Value> {
+        let json = self.folder.join("point.json");
+        let mut command = self.pinned(self.args.initiator_cpu, "nvmeof-perf");
+        command.args(args).arg("--json").arg(&json);
+        output_of(&mut command)?;
+        let text = fs::read(&json).with_context(|| format!("cannot read {}", json.display()))?;
+        Ok(serde_json::from_slice(&text)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Cli {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn plan(line: &str) -> Result<Plan> {
+        let cli = Cli::try_parse_from(std::iter::once("pacing").chain(line.split_whitespace()))?;
+        Plan::of(&cli.args)
+    }
+
+    #[test]
+    fn without_a_word_it_is_what_was_asked_for() {
+        let cli = Cli::try_parse_from(["pacing"]).expect("defaults");
+        assert_eq!(cli.args.devices, DEVICES);
+        let plan = Plan::of(&cli.args).expect("they can be shared");
+        assert_eq!(plan.depths, [32, 64, 256, 1024, 2048]);
+        assert_eq!(plan.repeat, 5);
+    }
+
+    #[test]
+    fn quick_is_one_short_round() {
+        let quick = plan("--quick").expect("it can be shared");
+        assert_eq!((quick.repeat, quick.time), (1, Duration::from_millis(200)));
+        assert!(plan("--quick --repeat 2").is_err());
+    }
+
+    #[test]
+    fn depths_are_sorted_and_those_that_cannot_be_shared_are_refused() {
+        assert_eq!(plan("--depths 64,32,64").expect("fine").depths, [32, 64]);
+        let error = plan("--depths 64,30").expect_err("30 over 4 jobs");
+        assert!(error.to_string().contains("--depths 30"), "{error}");
+        assert!(plan("--depths 4 --devices mix").is_err(), "less than one each");
+        assert!(plan("--depths 4 --devices ram").is_ok());
+        assert!(plan("--depths 32768 --jobs 8").is_err(), "deeper than a queue");
+    }
+
+    #[test]
+    fn times() {
+        assert_eq!(duration("1.5s"), Ok(Duration::from_millis(1500)));
+        assert_eq!(duration("200ms"), Ok(Duration::from_millis(200)));
+        for text in ["5", "1h", "-1s", "0s", "NaNs", "infs", "s"] {
+            assert!(duration(text).is_err(), "{text}");
+        }
+    }
+}

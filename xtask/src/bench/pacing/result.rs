@@ -1,0 +1,206 @@
+//! From what the load generator and the daemon wrote to a [`Point`].
+
+use anyhow::{Context, Result, ensure};
+use nvmeof_report::{Figures, Flow, Latency, Point, Sample, Setting, Varied, Where, jain};
+use serde_json::Value;
+
+use super::activity::Moment;
+use super::plan::Step;
+
+/// Keys of [`Point::varied`].
+pub(super) const DEVICE: &str = "device";
+pub(super) const POLICY: &str = "policy";
+pub(super) const DEPTH: &str = "depth";
+
+/// What a run was.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Run<'a> {
+    pub(super) step: Step,
+    /// From 1.
+    pub(super) repetition: u32,
+    pub(super) jobs: u32,
+    /// Processor and kernel.
+    pub(super) machine: &'a str,
+    /// Changes with the daemon, its config or the load.
+    pub(super) fingerprint: &'a str,
+}
+
+/// Takes what the load generator reports, and what the daemon counted while it was measured.
+pub(super) fn point(run: &Run<'_>, result: &Value, moments: &[Moment]) -> Result<Point> {
+    let errors = number(result, "/errors")?;
+    ensure!(errors == 0.0, "{errors} I/Os failed: {}", result["messages"]);
+    let Step { policy, device, depth } = run.step;
+    let flows = flows(result)?;
+    let rates: Vec<f64> = flows.iter().map(|flow| flow.gbps).collect();
+    let series = series(result)?;
+    let mean = |of: fn(&Moment) -> Option<f64>| mean(moments.iter().filter_map(of));
+    let varied =
+        [(DEVICE, device.to_string()), (POLICY, policy.to_string()), (DEPTH, depth.to_string())];
+    Ok(Point {
+        plan: "bench-pacing".to_owned(),
+        test: "pacing".to_owned(),
+        varied: varied.map(|(key, value)| Varied { key: key.to_owned(), value }).to_vec(),
+        repetition: run.repetition,
+        place: Where::Local,
+        platform: run.machine.to_owned(),
+        policy: policy.to_string(),
+        fingerprint: run.fingerprint.to_owned(),
+        seed: result.pointer("/parameters/seed").and_then(Value::as_u64).unwrap_or_default(),
+        measured_s: number(result, "/elapsed_s")?,
+        setting: Setting {
+            devices: device.to_string(),
+            initiator: "nvmeof-perf".to_owned(),
+            hosts: 1,
+            jobs: run.jobs,
+            cores: Some(1),
+            num_buffers: policy.buffers(),
+            num_delay: Some(device.slow()),
+            qd: run.step.qd(run.jobs).unwrap_or_default(),
+            offered: depth.into(),
+            ..Setting::default()
+        },
+        total: figures(result)?,
+        hosts: Vec::new(),
+        jobs: Vec::new(),
+        sizes: Vec::new(),
+        fairness: jain(&rates),
+        flows,
+        wire_gbps: None,
+        stddev_gbps: deviation(&series),
+        hit_pct: None,
+        buffers_mean: mean(|moment| Some(moment.in_flight)),
+        buffers_max: None,
+        in_flight_mib: mean(|moment| Some(moment.in_flight_mib)),
+        budget_bytes: mean(|moment| moment.budget_mib.map(|mib| mib * 1_048_576.0)),
+        period_us: None,
+        starved_queues: None,
+        series,
+        problems: Vec::new(),
+    })
+}
+
+fn figures(of: &Value) -> Result<Figures> {
+    let latency = |key: &str| number(of, &format!("/latency_us/{key}"));
+    Ok(Figures {
+        kiops: number(of, "/iops")? / 1e3,
+        gbps: number(of, "/bandwidth_gbps")?,
+        latency_us: Latency {
+            mean: latency("mean")?,
+            p50: latency("p50")?,
+            p99: latency("p99")?,
+            p99_9: latency("p99_9")?,
+            max: latency("max")?,
+        },
+        at_target_us: None,
+    })
+}
+
+/// By namespace.
+fn flows(result: &Value) -> Result<Vec<Flow>> {
+    let flows = result["flows"].as_array().context("nvmeof-perf reports no flows")?;
+    let mut flows: Vec<Flow> = flows
+        .iter()
+        .map(|flow| {
+            let nsid = flow["nsid"].as_u64().and_then(|nsid| u32::try_from(nsid).ok());
+            Ok(Flow {
+                host: 0,
+                job: 0,
+                device: nsid.context("a flow has no namespace")?.saturating_sub(1),
+                weight: 1,
+                gbps: number(flow, "/bandwidth_gbps")?,
+                // Nothing got through: there is no latency to tell.
+                mean_us: number(flow, "/latency_us/mean").unwrap_or_default(),
+                p99_us: number(flow, "/latency_us/p99").unwrap_or_default(),
+            })
+        })
+        .collect::<Result<_>>()?;
+    flows.sort_by_key(|flow| flow.device);
+    Ok(flows)
+}
+
+fn series(result: &Value) -> Result<Vec<Sample>> {
+    let samples = result["series"].as_array().context("nvmeof-perf reports no series")?;
+    samples
+        .iter()
+        .map(|sample| {
+            let (t, gbps) = (number(sample, "/t")?, number(sample, "/gbps")?);
+            Ok(Sample { t, gbps, ..Sample::default() })
+        })
+        .collect()
+}
+
+fn number(of: &Value, pointer: &str) -> Result<f64> {
+    of.pointer(pointer)
+        .and_then(Value::as_f64)
+        .with_context(|| format!("nvmeof-perf reports no {pointer}"))
+}
+
+fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let (sum, count) = values.fold((0.0, 0.0), |(sum, count), value| (sum + value, count + 1.0));
+    (count > 0.0).then(|| sum / count)
+}
+
+/// Of the bandwidth over time; the last sample may be cut short.
+fn deviation(series: &[Sample]) -> Option<f64> {
+    let whole = &series[..series.len().saturating_sub(1)];
+    let middle = mean(whole.iter().map(|sample| sample.gbps))?;
+    mean(whole.iter().map(|sample| (sample.gbps - middle).powi(2))).map(f64::sqrt)
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use serde_json::json;
+
+    use super::super::plan::{Device, Policy};
+    use super::*;
+
+    pub(in crate::bench::pacing) fn result() -> Value {
+        let latency = json!({ "mean": 10.0, "p50": 9.0, "p99": 20.0, "p99_9": 30.0, "max": 40.0 });
+        let nothing = json!({ "mean": null, "p50": null, "p99": null, "p99_9": null, "max": null });
+        json!({
+            "iops": 4e4, "bandwidth_gbps": 42.0, "errors": 0, "elapsed_s": 1.0, "messages": ["lost"],
+            "latency_us": latency, "parameters": { "seed": 7 },
+            "series": [{ "t": 0.1, "gbps": 40.0 }, { "t": 0.2, "gbps": 44.0 }, { "t": 0.21, "gbps": 1.0 }],
+            "flows": [
+                { "nsid": 2, "bandwidth_gbps": 0.0, "latency_us": nothing },
+                { "nsid": 1, "bandwidth_gbps": 42.0, "latency_us": latency },
+            ],
+        })
+    }
+
+    pub(in crate::bench::pacing) fn made_up(step: Step, repetition: u32) -> Point {
+        let run = Run { step, repetition, jobs: 2, machine: "m", fingerprint: "f" };
+        point(&run, &result(), &[]).expect("complete")
+    }
+
+    #[test]
+    fn a_point_has_what_was_measured_and_is_local() {
+        let step = Step { policy: Policy::BufferCredit(96), device: Device::Mix, depth: 64 };
+        let run = Run { step, repetition: 3, jobs: 2, machine: "m", fingerprint: "f" };
+        let at =
+            |in_flight, budget| Moment { in_flight, budget_mib: Some(budget), ..Moment::default() };
+        let point = point(&run, &result(), &[at(4.0, 1.0), at(8.0, 2.0)]).expect("complete");
+        assert_eq!((point.place, point.setting.qd, point.setting.offered), (Where::Local, 16, 64));
+        assert_eq!((point.total.gbps, point.total.latency_us.p99_9), (42.0, 30.0));
+        assert_eq!((point.buffers_mean, point.budget_bytes), (Some(6.0), Some(1.5 * 1_048_576.0)));
+        assert_eq!(point.stddev_gbps, Some(2.0), "without the last sample");
+        let devices: Vec<_> = point.flows.iter().map(|flow| flow.device).collect();
+        assert_eq!(devices, [0, 1], "by namespace");
+        assert_eq!(
+            (point.value(POLICY), point.value(DEPTH)),
+            (Some("buffer-credit 96"), Some("64"))
+        );
+        assert_eq!((point.setting.num_buffers, point.seed), (Some(96), 7));
+    }
+
+    #[test]
+    fn a_run_with_errors_is_no_measurement() {
+        let step = Step { policy: Policy::None, device: Device::Ram, depth: 32 };
+        let run = Run { step, repetition: 1, jobs: 1, machine: "m", fingerprint: "f" };
+        let mut broken = result();
+        broken["errors"] = json!(2);
+        let error = point(&run, &broken, &[]).expect_err("it failed");
+        assert!(error.to_string().contains("lost"), "{error}");
+        assert!(point(&run, &json!({}), &[]).is_err());
+    }
+}

@@ -1,0 +1,217 @@
+//! The results as tables, plots and a page.
+
+use anyhow::Result;
+use nvmeof_report::{Axis, Column, Page, Plot, Point, Series, Table, json};
+
+use super::plan::{Device, POLICIES, Policy};
+use super::verdict::{Cell, FAST_GBPS, GBPS, Of, P99, P99_9, SLOW_GBPS, Verdict, cells};
+use crate::bench::load::Spread;
+
+/// What a run was, for everything that is shown.
+#[derive(Debug)]
+pub(super) struct Shown<'a> {
+    pub(super) points: &'a [Point],
+    pub(super) devices: &'a [Device],
+    pub(super) depths: &'a [u32],
+    pub(super) verdicts: &'a [Verdict],
+    /// Machine, rounds, times.
+    pub(super) about: &'a str,
+    /// With the names of their files.
+    pub(super) activity: &'a [(&'static str, Plot)],
+}
+
+/// One row for each depth and policy: medians over the rounds.
+pub(super) fn table(points: &[Point], device: Device, depths: &[u32]) -> Table {
+    let mut columns = vec![
+        Column::numbers("depth", ""),
+        Column::words("policy"),
+        Column::numbers("bandwidth", "Gb/s"),
+        Column::numbers("lowest-highest", "Gb/s"),
+        Column::numbers("of the best", ""),
+        Column::numbers("mean", "us"),
+        Column::numbers("p50", "us"),
+        Column::numbers("p99", "us"),
+        Column::numbers("p99.9", "us"),
+        Column::numbers("budget", "MiB"),
+        Column::numbers("in flight", "MiB"),
+    ];
+    if device == Device::Mix {
+        columns.push(Column::numbers("fast", "Gb/s"));
+        columns.push(Column::numbers("of it alone", ""));
+        columns.push(Column::numbers("slow", "Gb/s"));
+    }
+    let mut table = Table::new(columns);
+    for &depth in depths {
+        let cells = cells(points, device, depth);
+        let gbps = |cell: &Cell<'_>| cell.spread(GBPS).median;
+        let best = cells.iter().max_by(|a, b| gbps(&a.1).total_cmp(&gbps(&b.1)));
+        let Some((_, best)) = best else { continue };
+        for (policy, cell) in &cells {
+            let alone = Cell::of(points, *policy, Device::Ram, depth);
+            table.push(row(depth, *policy, cell, best, (device == Device::Mix).then_some(&alone)));
+        }
+    }
+    table
+}
+
+/// `alone`: the same policy with the fast namespace alone, where there are two.
+fn row(
+    depth: u32,
+    policy: Policy,
+    cell: &Cell<'_>,
+    best: &Cell<'_>,
+    alone: Option<&Cell<'_>>,
+) -> Vec<String> {
+    let Spread { median, min, max } = cell.spread(GBPS);
+    let whole = |of: Of| format!("{:.0}", cell.spread(of).median);
+    let mib = |of| cell.median_of(of).map_or_else(|| "-".to_owned(), |mib| format!("{mib:.1}"));
+    let mut row = vec![
+        depth.to_string(),
+        policy.to_string(),
+        format!("{median:.2}"),
+        format!("{min:.2}-{max:.2}"),
+        format!("{:.3}", cell.over(GBPS, best, GBPS).median),
+        whole(|point| point.total.latency_us.mean),
+        whole(|point| point.total.latency_us.p50),
+        whole(P99),
+        whole(P99_9),
+        mib(|point| point.budget_bytes.map(|bytes| bytes / 1_048_576.0)),
+        mib(|point| point.in_flight_mib),
+    ];
+    if let Some(alone) = alone {
+        let kept = cell.over(FAST_GBPS, alone, GBPS).median;
+        row.push(format!("{:.2}", cell.spread(FAST_GBPS).median));
+        row.push(if kept.is_nan() { "-".to_owned() } else { format!("{kept:.3}") });
+        row.push(format!("{:.2}", cell.spread(SLOW_GBPS).median));
+    }
+    row
+}
+
+/// Bandwidth and tail over depth, a line a policy, for each device; with the names of their files.
+pub(super) fn plots(shown: &Shown<'_>) -> Vec<(String, Plot)> {
+    let figures: [(&str, &str, &str, &str, Of); 3] = [
+        ("bandwidth", "Bandwidth", "bandwidth", "Gb/s", GBPS),
+        ("p99", "99th percentile of latency", "latency", "us", P99),
+        ("fast", "Bandwidth of the fast namespace", "bandwidth", "Gb/s", FAST_GBPS),
+    ];
+    let mut plots = Vec::new();
+    for &device in shown.devices {
+        for (file, title, name, unit, of) in figures {
+            if file == "fast" && device != Device::Mix {
+                continue;
+            }
+            let plot = Plot {
+                title: format!("{title}: {}", device.about()),
+                note: shown.about.to_owned(),
+                x: Axis::new("queue depth in total", "").log2(),
+                y: Axis::new(name, unit).from_zero(),
+                series: POLICIES.iter().map(|&p| series(shown, device, p, of)).collect(),
+            };
+            plots.push((format!("{device}-{file}"), plot));
+        }
+    }
+    plots
+}
+
+/// The median at each depth.
+fn series(shown: &Shown<'_>, device: Device, policy: Policy, of: Of) -> Series {
+    let at = |&depth: &u32| {
+        let cell = Cell::of(shown.points, policy, device, depth);
+        (!cell.is_empty()).then(|| (f64::from(depth), cell.spread(of).median))
+    };
+    Series::new(&policy.to_string(), shown.depths.iter().filter_map(at).collect())
+}
+
+/// Tables and verdicts as Markdown that reads as well in a terminal.
+pub(super) fn markdown(shown: &Shown<'_>) -> String {
+    let mut text = format!("measured locally: {}\n", shown.about);
+    for &device in shown.devices {
+        let table = table(shown.points, device, shown.depths).markdown();
+        text += &format!("\n### {device}: {}\n\n{table}", device.about());
+    }
+    text += "\n### verdicts\n\n";
+    for verdict in shown.verdicts {
+        text += &format!("* {verdict}\n");
+    }
+    text + &summary(shown.verdicts) + "\n"
+}
+
+/// How many of them are met.
+fn summary(verdicts: &[Verdict]) -> String {
+    let met = verdicts.iter().filter(|verdict| verdict.is_met).count();
+    let close = verdicts.iter().filter(|verdict| verdict.is_close()).count();
+    format!("\n{met} of {} met; in {close} of them rounds lie on both sides", verdicts.len())
+}
+
+/// The whole as a page that opens from disk.
+pub(super) fn page(shown: &Shown<'_>) -> Result<String> {
+    let mut page = Page::new("Pacing policies on NVMe/TCP", "measured locally");
+    page.paragraph(shown.about);
+    page.heading("Verdicts");
+    for verdict in shown.verdicts {
+        page.paragraph(&verdict.to_string());
+    }
+    page.paragraph(summary(shown.verdicts).trim());
+    page.heading("Figures");
+    let plots: Vec<Plot> = plots(shown).into_iter().map(|(_, plot)| plot).collect();
+    page.plots(&plots);
+    for &device in shown.devices {
+        page.heading(&format!("{device}: {}", device.about()));
+        page.table(&table(shown.points, device, shown.depths));
+    }
+    if !shown.activity.is_empty() {
+        page.heading("Pacer activity over time");
+        let plots: Vec<Plot> = shown.activity.iter().map(|(_, plot)| plot.clone()).collect();
+        page.plots(&plots);
+    }
+    let mut lines = Vec::new();
+    for point in shown.points {
+        lines.push(json::line(point)?.trim_end().to_owned());
+    }
+    page.data("results", &format!("[{}]", lines.join(",")));
+    Ok(page.document())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::plan::{DEVICES, round};
+    use super::super::result::tests::made_up;
+    use super::super::verdict;
+    use super::*;
+
+    const DEPTHS: &[u32] = &[32, 64];
+
+    #[test]
+    fn every_depth_and_policy_is_a_row_a_mark_and_in_the_page() {
+        let steps = round(0, DEVICES, DEPTHS);
+        let points: Vec<Point> = (1..=2)
+            .flat_map(|repetition| steps.iter().map(move |&step| made_up(step, repetition)))
+            .collect();
+        let verdicts = verdict::all(&points, DEVICES, DEPTHS);
+        let shown = Shown {
+            points: &points,
+            devices: DEVICES,
+            depths: DEPTHS,
+            verdicts: &verdicts,
+            about: "a machine",
+            activity: &[],
+        };
+        for &device in DEVICES {
+            let rows = table(&points, device, DEPTHS).len();
+            assert_eq!(rows, DEPTHS.len() * POLICIES.len(), "{device}");
+        }
+        let plots = plots(&shown);
+        assert_eq!(plots.len(), 7, "two a device, and the fast one of two");
+        for (name, plot) in &plots {
+            let marks: usize = plot.series.iter().map(|series| series.points.len()).sum();
+            assert_eq!(marks, DEPTHS.len() * POLICIES.len(), "{name}");
+        }
+        let text = markdown(&shown);
+        assert!(
+            text.contains("measured locally: a machine") && text.contains("\n* met: "),
+            "{text}"
+        );
+        let page = page(&shown).expect("points are JSON");
+        assert_eq!(page.matches("bench-pacing").count(), points.len());
+    }
+}

@@ -1,0 +1,305 @@
+//! Whether adaptive keeps what it promises: arithmetic over points, within each round, because the
+//! machine may be another one by the next.
+
+use std::fmt;
+
+use nvmeof_report::Point;
+
+use super::plan::{Device, POLICIES, Policy};
+use super::result::{DEPTH, DEVICE, POLICY};
+use crate::bench::load::Spread;
+
+/// Policies that carry at least this part of the best one's bandwidth are compared by their tails.
+const NEAR: f64 = 0.98;
+/// What the fast namespace has to keep, beside a slow one, of what it gets alone.
+const KEPT: f64 = 0.95;
+
+/// A figure of a point.
+pub(super) type Of = fn(&Point) -> f64;
+
+pub(super) const GBPS: Of = |point| point.total.gbps;
+pub(super) const P99: Of = |point| point.total.latency_us.p99;
+pub(super) const P99_9: Of = |point| point.total.latency_us.p99_9;
+/// Of the first namespace.
+pub(super) const FAST_GBPS: Of = |point| point.flows.first().map_or(f64::NAN, |flow| flow.gbps);
+/// Of the second.
+pub(super) const SLOW_GBPS: Of = |point| point.flows.get(1).map_or(f64::NAN, |flow| flow.gbps);
+
+/// Everything measured of one policy on one device at one depth, a point a round.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Cell<'a>(Vec<&'a Point>);
+
+impl<'a> Cell<'a> {
+    pub(super) fn of(points: &'a [Point], policy: Policy, device: Device, depth: u32) -> Self {
+        let names = [
+            (POLICY, policy.to_string()),
+            (DEVICE, device.to_string()),
+            (DEPTH, depth.to_string()),
+        ];
+        let is_here = |point: &&Point| {
+            names.iter().all(|(key, name)| point.value(key) == Some(name.as_str()))
+        };
+        Self(points.iter().filter(is_here).collect())
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(super) fn spread(&self, of: Of) -> Spread {
+        Spread::of(&self.0.iter().map(|point| of(point)).collect::<Vec<_>>())
+    }
+
+    /// What is known of it, the middle of the rounds.
+    pub(super) fn median_of(&self, of: fn(&Point) -> Option<f64>) -> Option<f64> {
+        let known: Option<Vec<f64>> = self.0.iter().map(|point| of(point)).collect();
+        known.filter(|known| !known.is_empty()).map(|known| Spread::of(&known).median)
+    }
+
+    /// A figure of ours over one of the other's, within each round that both have.
+    pub(super) fn over(&self, ours: Of, other: &Self, theirs: Of) -> Spread {
+        let ratios: Vec<f64> = self
+            .0
+            .iter()
+            .filter_map(|mine| {
+                let same = |point: &&&Point| point.repetition == mine.repetition;
+                other.0.iter().find(same).map(|theirs_is| ours(mine) / theirs(theirs_is))
+            })
+            .collect();
+        Spread::of(&ratios)
+    }
+}
+
+/// The policies with their cells.
+pub(super) fn cells(points: &[Point], device: Device, depth: u32) -> Vec<(Policy, Cell<'_>)> {
+    POLICIES
+        .iter()
+        .map(|&policy| (policy, Cell::of(points, policy, device, depth)))
+        .filter(|(_, cell)| !cell.is_empty())
+        .collect()
+}
+
+/// One comparison.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Verdict {
+    /// What is compared.
+    pub(super) what: String,
+    pub(super) is_met: bool,
+    /// Adaptive over what it is held against.
+    pub(super) ratio: Spread,
+    /// The bound of `ratio`, and whether it is the least.
+    bound: f64,
+    is_least: bool,
+    /// The figures.
+    pub(super) figures: String,
+}
+
+impl Verdict {
+    fn new(what: String, ratio: Spread, (bound, is_least): (f64, bool), figures: String) -> Self {
+        let is_met = if is_least { ratio.median >= bound } else { ratio.median <= bound };
+        Self { what, is_met, ratio, bound, is_least, figures }
+    }
+
+    /// Rounds lie on both sides of the bound: another run may end the other way.
+    pub(super) fn is_close(&self) -> bool {
+        self.ratio.min < self.bound && self.bound < self.ratio.max
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { what, ratio, bound, figures, .. } = self;
+        let word = if self.is_met { "met" } else { "not met" };
+        let side = if self.is_least { "at least" } else { "at most" };
+        write!(
+            f,
+            "{word}: {what}: {figures}; ratio {:.3} ({:.3}-{:.3}), {side} {bound:.2} wanted",
+            ratio.median, ratio.min, ratio.max
+        )?;
+        if self.is_close() { write!(f, "; rounds differ") } else { Ok(()) }
+    }
+}
+
+/// Everything that can be said of these points: bandwidth and tails where there is one namespace, and
+/// what the fast one keeps where there are two.
+pub(super) fn all(points: &[Point], devices: &[Device], depths: &[u32]) -> Vec<Verdict> {
+    let mut verdicts = Vec::new();
+    for &device in devices {
+        for &depth in depths {
+            if device == Device::Mix {
+                verdicts.extend(kept(points, depth));
+            } else {
+                verdicts.extend(bandwidth(points, device, depth));
+                verdicts.extend(tail(points, device, depth, "p99", P99));
+                verdicts.extend(tail(points, device, depth, "p99.9", P99_9));
+            }
+        }
+    }
+    verdicts
+}
+
+/// Against the best of the others, which is known only after the fact: where all are equal, that is
+/// the one that was lucky.
+fn bandwidth(points: &[Point], device: Device, depth: u32) -> Option<Verdict> {
+    let cells = cells(points, device, depth);
+    let (ours, others) = apart(&cells)?;
+    let gbps = |cell: &Cell<'_>| cell.spread(GBPS).median;
+    let (name, best) = others.into_iter().max_by(|a, b| gbps(&a.1).total_cmp(&gbps(&b.1)))?;
+    let figures = format!("{:.2} Gb/s, {name} {:.2}", gbps(ours), gbps(best));
+    let what = format!("bandwidth, {device}, depth {depth}");
+    Some(Verdict::new(what, ours.over(GBPS, best, GBPS), (1.0, true), figures))
+}
+
+/// Among those near the best in bandwidth.
+fn tail(points: &[Point], device: Device, depth: u32, name: &str, of: Of) -> Option<Verdict> {
+    let cells = cells(points, device, depth);
+    let (ours, others) = apart(&cells)?;
+    let gbps = |cell: &Cell<'_>| cell.spread(GBPS).median;
+    let best = cells.iter().map(|(_, cell)| cell).max_by(|a, b| gbps(a).total_cmp(&gbps(b)))?;
+    let is_near = |cell: &Cell<'_>| cell.over(GBPS, best, GBPS).median >= NEAR;
+    let what = format!("{name}, {device}, depth {depth}");
+    if !is_near(ours) {
+        let ratio = ours.over(GBPS, best, GBPS);
+        let figures = format!("not within 2 % of the best in bandwidth, {:.2} Gb/s", gbps(best));
+        return Some(Verdict::new(what, ratio, (NEAR, true), figures));
+    }
+    let middle = |cell: &Cell<'_>| cell.spread(of).median;
+    let near = others.into_iter().filter(|(_, cell)| is_near(cell));
+    let Some((rival, theirs)) = near.min_by(|a, b| middle(&a.1).total_cmp(&middle(&b.1))) else {
+        let ratio = ours.over(of, ours, of);
+        let figures = format!("{:.0} us, nobody else near in bandwidth", middle(ours));
+        return Some(Verdict::new(what, ratio, (1.0, false), figures));
+    };
+    let figures = format!("{:.0} us, {rival} {:.0}", middle(ours), middle(theirs));
+    Some(Verdict::new(what, ours.over(of, theirs, of), (1.0, false), figures))
+}
+
+/// The fast namespace beside a slow one, against itself alone at the same depth in total.
+fn kept(points: &[Point], depth: u32) -> Option<Verdict> {
+    let cell = |device| Cell::of(points, Policy::Adaptive, device, depth);
+    let (beside, alone) = (cell(Device::Mix), cell(Device::Ram));
+    if beside.is_empty() || alone.is_empty() {
+        return None;
+    }
+    let figures = format!(
+        "{:.2} of {:.2} Gb/s beside a slow one that gets {:.2}",
+        beside.spread(FAST_GBPS).median,
+        alone.spread(GBPS).median,
+        beside.spread(SLOW_GBPS).median
+    );
+    let what = format!("fast namespace, mix, depth {depth}");
+    Some(Verdict::new(what, beside.over(FAST_GBPS, &alone, GBPS), (KEPT, true), figures))
+}
+
+type Named<'a> = (Policy, Cell<'a>);
+
+/// Adaptive, and the others.
+fn apart<'c, 'a>(cells: &'c [Named<'a>]) -> Option<(&'c Cell<'a>, Vec<&'c Named<'a>>)> {
+    let ours = cells.iter().find(|(policy, _)| *policy == Policy::Adaptive)?;
+    let others: Vec<_> = cells.iter().filter(|(policy, _)| *policy != Policy::Adaptive).collect();
+    (!others.is_empty()).then_some((&ours.1, others))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::plan::Step;
+    use super::super::result::tests::made_up;
+    use super::*;
+
+    const CREDIT: Policy = Policy::BufferCredit(96);
+
+    /// A point a round, with these bandwidths and this tail.
+    fn rounds(policy: Policy, device: Device, gbps: &[f64], p99: f64) -> Vec<Point> {
+        let step = Step { policy, device, depth: 64 };
+        (1..)
+            .zip(gbps)
+            .map(|(repetition, &gbps)| {
+                let mut point = made_up(step, repetition);
+                point.total.gbps = gbps;
+                point.total.latency_us.p99 = p99;
+                point.total.latency_us.p99_9 = 2.0 * p99;
+                point.flows[0].gbps = 0.9 * gbps;
+                point.flows[1].gbps = 0.1 * gbps;
+                point
+            })
+            .collect()
+    }
+
+    fn ram(policies: &[(Policy, &[f64], f64)]) -> Vec<Point> {
+        let rounds =
+            |(policy, gbps, p99): &(Policy, &[f64], f64)| rounds(*policy, Device::Ram, gbps, *p99);
+        policies.iter().flat_map(rounds).collect()
+    }
+
+    #[test]
+    fn a_machine_that_changes_its_speed_between_rounds_changes_no_ratio() {
+        let points = ram(&[
+            (Policy::Adaptive, &[20.0, 40.0, 10.0], 100.0),
+            (CREDIT, &[19.0, 38.0, 9.5], 90.0),
+            (Policy::None, &[5.0, 5.0, 5.0], 1.0),
+        ]);
+        let verdict = bandwidth(&points, Device::Ram, 64).expect("there are points");
+        assert!(verdict.is_met && !verdict.is_close(), "{verdict}");
+        let ends = [verdict.ratio.min, verdict.ratio.median, verdict.ratio.max];
+        assert!(ends.iter().all(|ratio| (ratio - 20.0 / 19.0).abs() < 1e-9), "{verdict}");
+        assert!(verdict.figures.contains("buffer-credit 96 19.00"), "{verdict}");
+    }
+
+    #[test]
+    fn a_little_less_than_the_best_is_not_met_and_rounds_that_differ_are_said() {
+        let points = ram(&[
+            (Policy::Adaptive, &[9.9, 9.9, 10.1], 100.0),
+            (CREDIT, &[10.0, 10.0, 10.0], 100.0),
+        ]);
+        let verdict = bandwidth(&points, Device::Ram, 64).expect("there are points");
+        assert!(!verdict.is_met && verdict.is_close());
+        assert!(verdict.to_string().starts_with("not met: bandwidth, ram, depth 64"), "{verdict}");
+        assert!(verdict.to_string().ends_with("rounds differ"), "{verdict}");
+    }
+
+    #[test]
+    fn tails_are_compared_only_with_those_near_in_bandwidth() {
+        let points = ram(&[
+            (Policy::Adaptive, &[9.9], 100.0),
+            (CREDIT, &[10.0], 120.0),
+            // Short, because it carries little.
+            (Policy::BufferCredit(16), &[9.7], 10.0),
+        ]);
+        let verdict = tail(&points, Device::Ram, 64, "p99", P99).expect("there are points");
+        assert!(verdict.is_met && verdict.figures.contains("buffer-credit 96 120"), "{verdict}");
+        let points = ram(&[(Policy::Adaptive, &[9.9], 100.0), (CREDIT, &[10.0], 80.0)]);
+        let verdict = tail(&points, Device::Ram, 64, "p99", P99).expect("there are points");
+        assert!(!verdict.is_met && (verdict.ratio.median - 1.25).abs() < 1e-9, "{verdict}");
+    }
+
+    #[test]
+    fn a_short_tail_is_worth_nothing_without_bandwidth() {
+        let points = ram(&[(Policy::Adaptive, &[9.0], 1.0), (CREDIT, &[10.0], 80.0)]);
+        let verdict = tail(&points, Device::Ram, 64, "p99.9", P99_9).expect("there are points");
+        assert!(!verdict.is_met && verdict.figures.contains("not within 2 %"), "{verdict}");
+        let points = ram(&[(Policy::Adaptive, &[10.0], 99.0), (CREDIT, &[9.0], 80.0)]);
+        let verdict = tail(&points, Device::Ram, 64, "p99.9", P99_9).expect("there are points");
+        assert!(verdict.is_met && verdict.figures.contains("nobody else"), "{verdict}");
+    }
+
+    #[test]
+    fn the_fast_one_is_held_against_itself_alone() {
+        let mut points = rounds(Policy::Adaptive, Device::Ram, &[10.0, 20.0], 1.0);
+        points.extend(rounds(Policy::Adaptive, Device::Mix, &[10.0, 20.0], 1.0));
+        let verdict = kept(&points, 64).expect("there are points");
+        assert!(!verdict.is_met && (verdict.ratio.median - 0.9).abs() < 1e-9, "{verdict}");
+        for point in &mut points {
+            point.flows[0].gbps = 0.96 * point.total.gbps;
+        }
+        assert!(kept(&points, 64).expect("there are points").is_met);
+    }
+
+    #[test]
+    fn nothing_is_said_of_what_was_not_measured() {
+        assert!(all(&[], &[Device::Ram, Device::Mix], &[64]).is_empty());
+        let points = ram(&[(Policy::Adaptive, &[10.0], 1.0)]);
+        assert!(all(&points, &[Device::Ram, Device::Mix], &[64]).is_empty());
+        let points = ram(&[(Policy::Adaptive, &[10.0], 1.0), (CREDIT, &[10.0], 1.0)]);
+        assert_eq!(all(&points, &[Device::Ram, Device::Mix], &[64, 32]).len(), 3);
+    }
+}
