@@ -541,11 +541,13 @@ fn prototype_pool(pacing: &Pacing) -> Option<PrototypePool> {
 /// The watchers of a scenario. The prototype is exempt from the rules on starvation.
 pub(crate) fn watchers(platform: &Platform, scenario: &Scenario) -> Vec<Box<dyn Checker>> {
     let largest = largest(scenario);
-    let mut all: Vec<Box<dyn Checker>> = vec![
-        Box::new(Permits::default()),
-        Box::new(Conservation::default()),
-        Box::new(Budget::new(scenario.cores, largest)),
-    ];
+    let budget = Budget::new(scenario.cores, largest);
+    let budget = match scenario.pacing {
+        Pacing::Policy(PolicyConfig::Adaptive) => budget.beside_small(16),
+        _ => budget,
+    };
+    let mut all: Vec<Box<dyn Checker>> =
+        vec![Box::new(Permits::default()), Box::new(Conservation::default()), Box::new(budget)];
     if prototype_pool(&scenario.pacing).is_none() {
         all.push(Box::new(Starvation::new(patience(platform, scenario))));
     }

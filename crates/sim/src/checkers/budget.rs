@@ -1,4 +1,4 @@
-//! The budget is kept, but for one I/O a core.
+//! The budget is kept, but for one I/O a core and, where there is one, the part for small commands.
 
 use std::collections::VecDeque;
 
@@ -10,6 +10,8 @@ use crate::scenario::Nanos;
 #[derive(Debug)]
 pub struct Budget {
     slack: u64,
+    /// Small commands may take one part in so many beside the budget.
+    small_part: Option<u64>,
     in_flight: u64,
     bytes: Vec<u32>,
     /// Budgets of late: when each was last seen, falling in size.
@@ -25,10 +27,18 @@ impl Budget {
     pub fn new(cores: u32, largest: u32) -> Self {
         Self {
             slack: u64::from(cores) * u64::from(largest),
+            small_part: None,
             in_flight: 0,
             bytes: Vec::new(),
             recent: VecDeque::new(),
         }
+    }
+
+    /// Where small commands may take one part in `part` beside the budget.
+    #[must_use]
+    pub fn beside_small(mut self, part: u64) -> Self {
+        self.small_part = Some(part);
+        self
     }
 
     fn largest_of_late(&mut self, budget: u64, now: Nanos) -> u64 {
@@ -53,7 +63,9 @@ impl Checker for Budget {
             Seen::Starts { command, budget, .. } => {
                 self.in_flight += u64::from(*slot(&mut self.bytes, command));
                 let Some(budget) = budget else { return Ok(()) };
-                let most = self.largest_of_late(budget, now) + self.slack;
+                let budget_of_late = self.largest_of_late(budget, now);
+                let small = self.small_part.map_or(0, |part| budget_of_late / part);
+                let most = budget_of_late + small + self.slack;
                 if self.in_flight > most {
                     let bytes = self.in_flight;
                     return Err(format!("{bytes} bytes in flight of a budget of {budget}"));

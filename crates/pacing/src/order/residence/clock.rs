@@ -77,9 +77,11 @@ impl VirtualTime {
 
     #[inline]
     pub(super) fn advance(&self, tag: u64) {
-        if self.now.load(Ordering::Relaxed) < tag {
-            // Another core may go back a little with this; tags differ by as much anyway.
-            self.now.store(tag, Ordering::Relaxed);
+        let now = self.now.load(Ordering::Relaxed);
+        if now < tag {
+            // Not all the way: a core may have nothing but a lane far ahead of the others, and who
+            // joins must not start behind that. Another core may go back a little with this.
+            self.now.store(now + ((tag - now) >> 3), Ordering::Relaxed);
         }
     }
 }
@@ -96,6 +98,6 @@ struct Seen {
 /// Unit of a speed: one in 2^40 ns.
 pub(super) const SPEED_SHIFT: u32 = 40;
 /// Slow flows together get one byte in so many, if they want it.
-pub(super) const FLOOR: u64 = 16;
+pub(super) const FLOOR: u64 = 17;
 /// A relief of 1.
 pub(super) const FULL: u64 = 1 << 16;

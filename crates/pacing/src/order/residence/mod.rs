@@ -21,7 +21,7 @@ use crate::{FlowConfig, Nanos};
 /// command moves its lane's tag on by
 ///
 /// ```text
-/// bytes x price / weight,     price = (hold / (DEAD_ZONE x usual hold))^3, at least 1
+/// bytes x price / weight,     price = (hold / (DEAD_ZONE x usual hold))^4, at least 1
 /// ```
 ///
 /// `hold` is the mean time from the start of the lane's commands until their data landed, the
@@ -140,7 +140,8 @@ fn price(hold: Nanos, usual: Nanos, relief: u64) -> u32 {
     if ratio <= 1.0 {
         return BASE_PRICE;
     }
-    let price = (ratio * ratio * ratio).min(f64::from(TOP_PRICE)) * relief as f64 / FULL as f64;
+    let price =
+        (ratio * ratio * ratio * ratio).min(f64::from(TOP_PRICE)) * relief as f64 / FULL as f64;
     ((price * f64::from(BASE_PRICE)) as u32).max(BASE_PRICE + 1)
 }
 

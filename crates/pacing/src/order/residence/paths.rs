@@ -10,7 +10,7 @@ const COUNT: u16 = 8;
 const MEMORY: u32 = 4;
 
 /// Commands that a path goes ahead of, per mean drain time that it is faster.
-const AHEAD: u64 = 2;
+const AHEAD: u64 = 8;
 
 /// The lanes that are in, by path.
 #[derive(Debug, Default)]

@@ -35,6 +35,8 @@ pub(super) struct Totals {
     pub(super) residence: u64,
     /// Their bytes times ns from landed to gone, over 2^10.
     pub(super) drain: u64,
+    /// Commands started that were small beside the others.
+    pub(super) small: u64,
 }
 
 /// Why the budget last moved.
@@ -78,6 +80,8 @@ const HASTE: f64 = 3.0;
 /// The smallest and the largest step of the base, as parts of it.
 const LEAST_STEP: f64 = 0.02;
 const MOST_STEP: f64 = 0.4;
+/// The largest step up from what should be enough already.
+const CREEP: f64 = 0.03;
 /// An elasticity below this did harm.
 const HARM: f64 = -0.3;
 /// How fast a ceiling rises at first when it is in the way, and at most.
@@ -88,7 +92,13 @@ const IN_USE: f64 = 0.85;
 /// What is enough in flight: so many square roots of what is with the devices, and so many
 /// commands, beside it.
 const ROOTS: f64 = 2.0;
-const SPARE: f64 = 16.0;
+const SPARE: f64 = 12.0;
+/// The same, and the elasticity aimed at, while some commands are small beside the others: those
+/// wait in the network behind the large ones, and for them less should stand there.
+const SPARE_BESIDE_SMALL: f64 = 4.0;
+const TARGET_BESIDE_SMALL: f64 = 0.06;
+/// Small commands among all from which that holds.
+const SOME_SMALL: f64 = 0.01;
 /// Longest time between looks, in ns, should nothing get through: a bound, not a setting.
 const LONGEST_PAUSE: f64 = 1e9;
 
@@ -107,6 +117,8 @@ pub(super) struct Controller {
     swing: f64,
     /// Mean bytes of a command.
     command: f64,
+    /// Some commands are small beside the others.
+    some_small: bool,
     /// Sums and time at the start of the phase.
     from: Totals,
     since: Option<Nanos>,
@@ -185,6 +197,7 @@ impl Controller {
             high: true,
             swing: SWING,
             command: 0.0,
+            some_small: false,
             from: Totals::default(),
             since: None,
             last: None,
@@ -246,7 +259,9 @@ impl Controller {
             }
             Phase::Measure => {
                 self.phase = Phase::Settle;
-                if measured.in_flight < IN_USE * measured.budget {
+                // Part of a command cannot be used.
+                let usable = (measured.budget / self.command).floor().max(1.0) * self.command;
+                if measured.in_flight < IN_USE * usable {
                     self.give_up_unused(&measured);
                 } else {
                     self.judge(measured);
@@ -270,6 +285,7 @@ impl Controller {
         let in_flight = since(|t| t.residence) * 1024.0 / elapsed;
         let draining = since(|t| t.drain) * 1024.0 / elapsed;
         self.command = bytes / commands;
+        self.some_small = since(|t| t.small) > SOME_SMALL * commands;
         Measured {
             budget: float(self.budget()),
             in_flight: in_flight.max(1.0),
@@ -311,7 +327,8 @@ impl Controller {
             return;
         }
         self.trend.add(elasticity);
-        let surplus = self.trend.mean() - TARGET;
+        let target = if self.some_small { TARGET_BESIDE_SMALL } else { TARGET };
+        let surplus = self.trend.mean() - target;
         let is_clear = surplus.abs() >= CLEAR * self.trend.error();
         let too_much = self.enough(&measured) < measured.in_flight;
         let is_waste = too_much && surplus <= 0.0 && self.trend.count >= HASTE;
@@ -323,7 +340,10 @@ impl Controller {
         self.step = step.clamp(LEAST_STEP.min(self.swing), MOST_STEP);
         self.upwards = upwards;
         if upwards {
-            self.raise();
+            if too_much {
+                self.step = self.step.min(CREEP);
+            }
+            self.raise(&measured);
         } else {
             self.lower(&measured, &last, too_much);
         }
@@ -345,13 +365,18 @@ impl Controller {
     /// network, as much as its completions scatter, and a few commands for what is uneven.
     fn enough(&self, measured: &Measured) -> f64 {
         let elsewhere = (measured.in_flight - measured.draining) / self.command;
-        (elsewhere + ROOTS * elsewhere.sqrt() + SPARE) * self.command
+        let spare = if self.some_small { SPARE_BESIDE_SMALL } else { SPARE };
+        (elsewhere + ROOTS * elsewhere.sqrt() + spare) * self.command
     }
 
-    /// A step up, or half the way to where it was too much.
-    fn raise(&mut self) {
+    /// A step up, or half the way to what should be enough if it gains much, or half the way to
+    /// where it was too much.
+    fn raise(&mut self, measured: &Measured) {
         self.reason = Move::Gained;
-        let wanted = self.base * (1.0 + self.step);
+        let stepped = self.base * (1.0 + self.step);
+        let halfway = (self.base * self.enough(measured)).sqrt();
+        let gains_much = self.trend.mean() > START_GAIN;
+        let wanted = if gains_much { stepped.max(halfway) } else { stepped };
         let ceiling = self.ceiling / (1.0 + self.swing);
         if wanted <= ceiling {
             self.base = wanted;

@@ -41,6 +41,8 @@ struct Sums {
     residence: AtomicU64,
     /// Bytes times ns from landed to gone, over 2^10.
     drain: AtomicU64,
+    /// Commands that were small beside the others, and went first.
+    small: AtomicU64,
 }
 
 impl SharedAdaptive {
@@ -124,6 +126,7 @@ impl SharedAdaptive {
             bytes: sum(|s| &s.bytes),
             residence: sum(|s| &s.residence),
             drain: sum(|s| &s.drain),
+            small: sum(|s| &s.small),
         }
     }
 }
@@ -133,6 +136,9 @@ impl fmt::Debug for SharedAdaptive {
         f.debug_struct("SharedAdaptive").field("credit", &self.credit).finish_non_exhaustive()
     }
 }
+
+/// Commands of a core between two questions whether it is time to look.
+const LOOK_EVERY: u64 = 8;
 
 /// One core's end of a [`SharedAdaptive`].
 #[derive(Debug)]
@@ -150,6 +156,7 @@ struct Own {
     bytes: u64,
     residence: u64,
     drain: u64,
+    small: u64,
 }
 
 impl Policy for Adaptive {
@@ -159,7 +166,12 @@ impl Policy for Adaptive {
 
     #[inline]
     fn admit(&mut self, ask: &Ask, now: Nanos) -> Admission {
-        self.credit.admit(ask, now)
+        let answer = self.credit.admit(ask, now);
+        if ask.small && matches!(answer, Admission::Granted(_)) {
+            self.own.small += 1;
+            self.shared.cores[self.core].small.store(self.own.small, Ordering::Relaxed);
+        }
+        answer
     }
 
     #[inline]
@@ -181,7 +193,7 @@ impl Policy for Adaptive {
         sums.bytes.store(own.bytes, Ordering::Relaxed);
         sums.residence.store(own.residence, Ordering::Relaxed);
         sums.drain.store(own.drain, Ordering::Relaxed);
-        if self.shared.is_due(now) {
+        if own.commands.is_multiple_of(LOOK_EVERY) && self.shared.is_due(now) {
             self.shared.look(now, self.core);
         }
     }
