@@ -18,7 +18,7 @@ mod verdict;
 use std::fs::{self, File};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -60,8 +60,8 @@ pub(super) struct Args {
     /// What is read
     #[arg(long, value_name = "DEVICE,...", value_delimiter = ',', value_enum, default_values_t = DEVICES.to_vec())]
     devices: Vec<Device>,
-    /// Threads of the load generator, each with a connection of its own
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
+    /// Threads of the load generator, each with a connection of its own; they share its CPU
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     jobs: u32,
     /// How long each point is measured in each round: a number and ms or s
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = duration)]
@@ -152,6 +152,8 @@ impl Plan {
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let plan = Plan::of(args)?;
     let workspace = Workspace::find()?;
+    // Of several busy threads on a CPU, SCHED_FIFO runs one to its end before the next.
+    ensure!(args.jobs == 1 || !args.realtime, "--realtime takes one job: they share a CPU");
     let cpus = [args.target_cpu, args.initiator_cpu];
     ensure!(cpus[0] != cpus[1], "each side needs a CPU of its own, not both CPU {}", cpus[0]);
     require_programs()?;
@@ -176,7 +178,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let activity = bench.activity()?;
 
     let about = format!(
-        "{}; {} jobs; {} round(s) of {:?} after {:?} a point; {}; {stolen:.1} % of both CPUs' time \
+        "{}; {} job(s); {} round(s) of {:?} after {:?} a point; {}; {stolen:.1} % of both CPUs' time \
          taken by other machines",
         bench.machine,
         args.jobs,
@@ -290,7 +292,8 @@ impl Bench<'_> {
     }
 
     fn point(&self, step: Step, repetition: u32) -> Result<Point> {
-        let ran = self.step(step, INTERVAL, self.plan.ramp, self.plan.time)?;
+        let Plan { ramp, time, .. } = *self.plan;
+        let ran = self.step(step, INTERVAL, self.args.realtime, ramp, time)?;
         let mut hasher = DefaultHasher::new();
         (self.build, step.config(self.args.target_cpu, self.args.jobs)).hash(&mut hasher);
         (self.args.jobs, self.plan.ramp, self.plan.time, self.args.realtime).hash(&mut hasher);
@@ -302,7 +305,13 @@ impl Bench<'_> {
             fingerprint: &format!("{:016x}", hasher.finish()),
         };
         let measured = activity::last(&ran.moments, self.plan.time.as_secs_f64());
-        result::point(&run, &ran.result, measured)
+        let mut point = result::point(&run, &ran.result, measured)?;
+        if self.args.realtime {
+            // The thread that writes statistics gets the CPU only while the reactor sleeps, which
+            // is when little is in flight.
+            (point.buffers_mean, point.in_flight_mib) = (None, None);
+        }
+        Ok(point)
     }
 
     /// The plots of one run of adaptive, from its first command on: with two namespaces if that is
@@ -313,27 +322,36 @@ impl Bench<'_> {
         let (Some(device), Some(depth)) = (device, depth) else { return Ok(Vec::new()) };
         let step = Step { policy: Policy::Adaptive, device, depth };
         let time = if self.args.quick { self.plan.time * 2 } else { ACTIVITY_TIME };
+        // Not in real time: the daemon shall find the time to write down what it does.
         let ran = self
-            .step(step, FINE_INTERVAL, Duration::ZERO, time)
+            .step(step, FINE_INTERVAL, false, Duration::ZERO, time)
             .with_context(|| format!("cannot draw {step}"))?;
         let note = format!("{step}; measured locally on {}", self.machine);
         Ok(activity::plots(&ran.moments, &note))
     }
 
     /// Starts the daemon, writes its memory once, loads it and stops it.
-    fn step(&self, step: Step, interval: &str, ramp: Duration, time: Duration) -> Result<Ran> {
+    fn step(
+        &self,
+        step: Step,
+        interval: &str,
+        realtime: bool,
+        ramp: Duration,
+        time: Duration,
+    ) -> Result<Ran> {
         let config = self.folder.join("target.toml");
         let text = step.config(self.args.target_cpu, self.args.jobs);
         fs::write(&config, text).with_context(|| format!("cannot write {}", config.display()))?;
         let stats = self.folder.join("stats.jsonl");
-        let mut command = self.pinned(self.args.target_cpu, "nvmeof-tgt");
+        let mut command = pinned(self.workspace, realtime, self.args.target_cpu, "nvmeof-tgt");
         command.arg("--config").arg(&config).arg("--stats").arg(&stats);
         command.args(["--stats-interval", interval]);
         let server = Server::start(command)?;
         let ready = Instant::now();
         let Endpoint { address, .. } = server.endpoint();
         for nsid in 1..=step.device.namespaces() {
-            self.perf(load::fill(&Endpoint { address: address.clone(), null: nsid, ram: nsid }))?;
+            let endpoint = Endpoint { address: address.clone(), null: nsid, ram: nsid };
+            self.perf(load::fill(&endpoint), realtime)?;
         }
         let Some(mut args) = step.arguments(&address, self.args.jobs) else {
             bail!("{} jobs cannot share this depth", self.args.jobs);
@@ -341,7 +359,7 @@ impl Bench<'_> {
         args.extend(["--time".to_owned(), format!("{}ms", time.as_millis())]);
         args.extend(["--ramp".to_owned(), format!("{}ms", ramp.as_millis())]);
         let begun = ready.elapsed().as_secs_f64();
-        let result = self.perf(args)?;
+        let result = self.perf(args, realtime)?;
         server.stop()?;
         let mut moments = activity::read(&stats)?;
         // Recording begins before `ready` is said; the little in between is none of the load's.
@@ -349,14 +367,10 @@ impl Bench<'_> {
         Ok(Ran { result, moments })
     }
 
-    fn pinned(&self, cpu: usize, binary: &str) -> Command {
-        pinned(self.workspace, self.args.realtime, cpu, binary)
-    }
-
     /// Runs the load generator to its end and hands back what it reports.
-    fn perf(&self, args: Vec<String>) -> Result<Value> {
+    fn perf(&self, args: Vec<String>, realtime: bool) -> Result<Value> {
         let json = self.folder.join("point.json");
-        let mut command = self.pinned(self.args.initiator_cpu, "nvmeof-perf");
+        let mut command = pinned(self.workspace, realtime, self.args.initiator_cpu, "nvmeof-perf");
         command.args(args).arg("--json").arg(&json);
         output_of(&mut command)?;
         let text = fs::read(&json).with_context(|| format!("cannot read {}", json.display()))?;
@@ -387,7 +401,7 @@ mod tests {
         assert_eq!(cli.args.devices, DEVICES);
         let plan = Plan::of(&cli.args).expect("they can be shared");
         assert_eq!(plan.depths, [32, 64, 256, 1024, 2048]);
-        assert_eq!(plan.repeat, 5);
+        assert_eq!((plan.repeat, cli.args.jobs), (5, 1));
     }
 
     #[test]
@@ -400,10 +414,10 @@ mod tests {
     #[test]
     fn depths_are_sorted_and_those_that_cannot_be_shared_are_refused() {
         assert_eq!(plan("--depths 64,32,64").expect("fine").depths, [32, 64]);
-        let error = plan("--depths 64,30").expect_err("30 over 4 jobs");
+        let error = plan("--depths 64,30 --jobs 4").expect_err("30 over 4 jobs");
         assert!(error.to_string().contains("--depths 30"), "{error}");
-        assert!(plan("--depths 4 --devices mix").is_err(), "less than one each");
-        assert!(plan("--depths 4 --devices ram").is_ok());
+        assert!(plan("--depths 4 --jobs 4 --devices mix").is_err(), "less than one each");
+        assert!(plan("--depths 4 --jobs 4 --devices ram").is_ok());
         assert!(plan("--depths 32768 --jobs 8").is_err(), "deeper than a queue");
     }
 

@@ -12,6 +12,9 @@ pub(super) const DEVICE: &str = "device";
 pub(super) const POLICY: &str = "policy";
 pub(super) const DEPTH: &str = "depth";
 
+/// CPUs the load generator may have used: it has one, and its clocks are read one after the other.
+const MOST_CPUS: f64 = 1.1;
+
 /// What a run was.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Run<'a> {
@@ -30,6 +33,12 @@ pub(super) fn point(run: &Run<'_>, result: &Value, moments: &[Moment]) -> Result
     let errors = number(result, "/errors")?;
     ensure!(errors == 0.0, "{errors} I/Os failed: {}", result["messages"]);
     let Step { policy, device, depth } = run.step;
+    let (cpu, elapsed) = (number(result, "/cpu_seconds")?, number(result, "/elapsed_s")?);
+    ensure!(
+        cpu <= MOST_CPUS * elapsed,
+        "jobs that share one CPU used {cpu:.2} s of it in {elapsed:.2} s: they ran one after the \
+         other, and their rates do not add up"
+    );
     let flows = flows(result)?;
     let rates: Vec<f64> = flows.iter().map(|flow| flow.gbps).collect();
     let series = series(result)?;
@@ -46,7 +55,7 @@ pub(super) fn point(run: &Run<'_>, result: &Value, moments: &[Moment]) -> Result
         policy: policy.to_string(),
         fingerprint: run.fingerprint.to_owned(),
         seed: result.pointer("/parameters/seed").and_then(Value::as_u64).unwrap_or_default(),
-        measured_s: number(result, "/elapsed_s")?,
+        measured_s: elapsed,
         setting: Setting {
             devices: device.to_string(),
             initiator: "nvmeof-perf".to_owned(),
@@ -158,7 +167,7 @@ pub(super) mod tests {
         let latency = json!({ "mean": 10.0, "p50": 9.0, "p99": 20.0, "p99_9": 30.0, "max": 40.0 });
         let nothing = json!({ "mean": null, "p50": null, "p99": null, "p99_9": null, "max": null });
         json!({
-            "iops": 4e4, "bandwidth_gbps": 42.0, "errors": 0, "elapsed_s": 1.0, "messages": ["lost"],
+            "iops": 4e4, "bandwidth_gbps": 42.0, "errors": 0, "elapsed_s": 1.0, "cpu_seconds": 0.9, "messages": ["lost"],
             "latency_us": latency, "parameters": { "seed": 7 },
             "series": [{ "t": 0.1, "gbps": 40.0 }, { "t": 0.2, "gbps": 44.0 }, { "t": 0.21, "gbps": 1.0 }],
             "flows": [
@@ -202,5 +211,9 @@ pub(super) mod tests {
         let error = point(&run, &broken, &[]).expect_err("it failed");
         assert!(error.to_string().contains("lost"), "{error}");
         assert!(point(&run, &json!({}), &[]).is_err());
+        let mut serial = result();
+        serial["cpu_seconds"] = json!(3.8);
+        let error = point(&run, &serial, &[]).expect_err("four seconds in one");
+        assert!(error.to_string().contains("one after the"), "{error}");
     }
 }
