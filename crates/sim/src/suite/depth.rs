@@ -52,6 +52,8 @@ fn judge(lab: &Lab, platform: &Platform, scenario: &Scenario) -> Result<Verdict,
         let times = outcome.buffers_mean / fewest;
         verdict.at_most("x fewest buffers", times, 1.5);
         verdict.note = format!("fewest {fewest:.0}");
+    } else {
+        verdict.note = "no static number reaches it".to_owned();
     }
     Ok(verdict)
 }

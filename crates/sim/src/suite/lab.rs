@@ -63,7 +63,9 @@ impl Reference {
 }
 
 /// Steps of a search for a number of buffers.
-const STEP: f64 = 1.5;
+const STEP: f64 = 1.2;
+/// Steps around the best of a search that found none that is enough.
+const FINE_STEP: f64 = 1.05;
 /// A search for the best stops when it is so near the ceiling.
 const CLOSE: f64 = 0.998;
 
@@ -190,13 +192,24 @@ impl Lab {
             let most = offered(scenario);
             let (mut below, mut buffers) = (0, 4.min(most));
             let mut found = attempt(buffers)?;
-            while found.gbps < gbps {
-                if buffers >= most {
-                    return Ok(Reference::NONE);
-                }
+            let mut best = found;
+            while found.gbps < gbps && buffers < most {
                 below = buffers;
                 buffers = rounded(f64::from(buffers) * STEP).max(buffers + 1).min(most);
                 found = attempt(buffers)?;
+                best = if found.gbps > best.gbps { found } else { best };
+            }
+            if found.gbps < gbps {
+                // What is enough may be a narrow stretch between two steps.
+                let mut wanted = best.budget as f64 / STEP;
+                while found.gbps < gbps && wanted < best.budget as f64 * STEP {
+                    (below, buffers) = (rounded(wanted).max(1) - 1, rounded(wanted).max(1));
+                    found = attempt(buffers)?;
+                    wanted = (wanted * FINE_STEP).max(wanted + 1.0);
+                }
+            }
+            if found.gbps < gbps {
+                return Ok(Reference::NONE);
             }
             while buffers - below > 1 {
                 let middle = below.midpoint(buffers);
