@@ -1,0 +1,168 @@
+//! What adaptive pacing promises, on the simulated machine: a part of every family of the suite,
+//! with the suite's bounds. All of it: `cargo run -p nvmeof-sim --example suite`.
+//!
+//! A bound that is not reached stands in the list of known gaps with the value reached; these tests
+//! fail when a gap opens, grows, shrinks or closes without the list saying so.
+
+use std::path::Path;
+
+use nvmeof_pacing::PolicyConfig;
+use nvmeof_sim::Platform;
+use nvmeof_sim::scenario::Pacing;
+use nvmeof_sim::suite::{
+    Case, Extent, Family, Lab, Style, Verdict, disagreements, heading, known_gaps, line,
+};
+
+fn lab(policy: Pacing) -> Lab {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../configs/platforms");
+    let load = |name: &str| {
+        let platform = Platform::load(&root.join(format!("{name}.toml"))).expect("a platform");
+        (name.to_owned(), platform)
+    };
+    Lab::new(vec![load("A"), load("B")], policy, Extent::Quick)
+}
+
+/// Judges the cases of a family whose names are wanted, and prints them.
+fn judged(lab: &Lab, family: Family, wanted: impl Fn(&str) -> bool) -> Vec<(Case, Verdict)> {
+    let mut cases = family.cases(lab);
+    cases.retain(|case| wanted(&case.name));
+    assert!(!cases.is_empty(), "no case of {family:?} has such a name");
+    println!("{} (simulated)\n{}", family.name(), heading(Style::Text));
+    let judge = |case: Case| {
+        let verdict = case.judge(lab).expect("a scenario that can be run");
+        println!("{}", line(Style::Text, &case, &verdict));
+        (case, verdict)
+    };
+    cases.into_iter().map(judge).collect()
+}
+
+fn holds(family: Family, wanted: impl Fn(&str) -> bool) {
+    let lab = lab(Pacing::Policy(PolicyConfig::Adaptive));
+    let verdicts = judged(&lab, family, wanted);
+    for gap in known_gaps().iter().filter(|gap| gap.family == family) {
+        println!("known gap: {} {} {}: {}", gap.case, gap.what, gap.reached, gap.why);
+    }
+    let words = disagreements(known_gaps(), &verdicts);
+    assert!(words.is_empty(), "the bounds, or the known gaps:\n{}", words.join("\n"));
+}
+
+fn any(_: &str) -> bool {
+    true
+}
+
+#[test]
+fn line_rate_at_every_depth() {
+    holds(Family::Depth, any);
+}
+
+#[test]
+fn any_number_of_cores() {
+    holds(Family::Cores, any);
+}
+
+#[test]
+fn slow_devices_beside_fast_ones() {
+    holds(Family::Slow, any);
+}
+
+#[test]
+fn back_after_a_stall() {
+    holds(Family::Stall, any);
+}
+
+#[test]
+fn as_good_as_the_best_static_setting_of_any_machine() {
+    holds(Family::Machines, any);
+}
+
+#[test]
+fn small_commands_do_not_wait_for_large_ones() {
+    holds(Family::Small, any);
+}
+
+#[test]
+fn no_constant_in_microseconds_or_bytes() {
+    holds(Family::Scale, any);
+}
+
+#[test]
+fn tenants_by_weight() {
+    holds(Family::Tenants, any);
+}
+
+#[test]
+fn every_known_gap_is_about_a_case() {
+    let lab = lab(Pacing::Policy(PolicyConfig::Adaptive));
+    let names: Vec<_> = Family::ALL
+        .into_iter()
+        .flat_map(|family| family.cases(&lab))
+        .map(|case| (case.family, case.name))
+        .collect();
+    for gap in known_gaps() {
+        let known = names.iter().any(|(family, name)| *family == gap.family && name == gap.case);
+        assert!(known, "there is no case {} {:?}", gap.family.name(), gap.case);
+    }
+    for (at, name) in names.iter().enumerate() {
+        assert!(!names[at + 1..].contains(name), "two cases are called {name:?}");
+    }
+}
+
+/// Policies that do not find their own budget: the bounds can tell.
+mod bounds_can_fail {
+    use super::{Family, Lab, PolicyConfig, Verdict, judged, lab};
+    use nvmeof_sim::scenario::Pacing;
+    use nvmeof_sim::setups::BLOCK;
+
+    fn of(policy: PolicyConfig) -> Lab {
+        lab(Pacing::Policy(policy))
+    }
+
+    fn credit(buffers: u64) -> Lab {
+        of(PolicyConfig::BufferCredit { budget: buffers * u64::from(BLOCK) })
+    }
+
+    fn one(lab: &Lab, family: Family, name: &str) -> Verdict {
+        let mut verdicts = judged(lab, family, |case| case == name);
+        assert_eq!(verdicts.len(), 1);
+        verdicts.remove(0).1
+    }
+
+    fn broken(verdict: &Verdict) -> Vec<&'static str> {
+        verdict.failures().map(|check| check.what).collect()
+    }
+
+    #[test]
+    fn without_pacing() {
+        let none = of(PolicyConfig::None);
+        let deep = one(&none, Family::Depth, "A nvme16 qd 2048");
+        assert!(broken(&deep).contains(&"% of reference"), "{deep:?}");
+        assert!(broken(&deep).contains(&"x fewest buffers"), "{deep:?}");
+        let small = one(&none, Family::Small, "A 2 hosts, qd 2048");
+        assert!(broken(&small).contains(&"small p99 us"), "{small:?}");
+        let tenants = one(&none, Family::Tenants, "A on 4 cores");
+        assert!(broken(&tenants).contains(&"weight 1 off by %"), "{tenants:?}");
+    }
+
+    #[test]
+    fn with_too_few_buffers() {
+        let few = credit(16);
+        let deep = one(&few, Family::Depth, "A nvme16 qd 2048");
+        assert!(broken(&deep).contains(&"% of reference"), "{deep:?}");
+        let stall = one(&few, Family::Stall, "A link 2 ms, qd 2048");
+        assert!(broken(&stall).contains(&"back after ms"), "{stall:?}");
+        let machine = one(&few, Family::Machines, "A x1 200 us 16 drives 128K 100% qd 256");
+        assert!(broken(&machine).contains(&"% of reference"), "{machine:?}");
+    }
+
+    #[test]
+    fn with_buffers_that_slow_devices_hog() {
+        let slow = one(&credit(48), Family::Slow, "A 32 slow, 3 x qd 341");
+        assert_eq!(broken(&slow), ["% of reference"]);
+    }
+
+    #[test]
+    fn with_a_number_of_buffers_that_is_right_for_one_machine() {
+        let scale = one(&credit(44), Family::Scale, "A literal, qd 256");
+        assert_eq!(broken(&scale), ["% apart"]);
+    }
+}
