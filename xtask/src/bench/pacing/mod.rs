@@ -15,8 +15,10 @@ mod result;
 mod show;
 mod verdict;
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -88,6 +90,9 @@ pub(super) struct Args {
     /// Take the release binaries as they are
     #[arg(long)]
     no_build: bool,
+    /// Measure nothing: show what an earlier run wrote with --json
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "quick", "depths"])]
+    from: Option<PathBuf>,
     /// Write every run to this file as JSON lines, as soon as it is over
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -150,6 +155,9 @@ impl Plan {
 }
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
+    if let Some(path) = &args.from {
+        return again(args, path);
+    }
     let plan = Plan::of(args)?;
     let workspace = Workspace::find()?;
     // Of several busy threads on a CPU, SCHED_FIFO runs one to its end before the next.
@@ -177,6 +185,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let stolen = server::time_of(cpus)?.stolen_since(before);
     let activity = bench.activity()?;
 
+    let note = format!("measured locally on {}, {} round(s)", bench.machine, plan.repeat);
     let about = format!(
         "{}; {} job(s); {} round(s) of {:?} after {:?} a point; {}; {stolen:.1} % of both CPUs' time \
          taken by other machines",
@@ -194,8 +203,38 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         depths: &plan.depths,
         verdicts: &verdicts,
         about: &about,
+        note: &note,
         activity: &activity,
     };
+    print!("{}", show::markdown(&shown));
+    write_files(args, &shown)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Shows the results in a file.
+fn again(args: &Args, path: &Path) -> Result<ExitCode> {
+    let shown_path = path.display();
+    let file = File::open(path).with_context(|| format!("cannot read {shown_path}"))?;
+    let (points, _) = json::read(BufReader::new(file)).with_context(|| shown_path.to_string())?;
+    let depths: BTreeSet<u32> =
+        points.iter().filter_map(|point| point.value(result::DEPTH)?.parse().ok()).collect();
+    let depths: Vec<u32> = depths.into_iter().collect();
+    let Some(first) = points.first() else { bail!("{shown_path}: there is no result") };
+    let rounds = points.iter().map(|point| point.repetition).max().unwrap_or_default();
+    let note = format!("measured locally on {}, {rounds} round(s)", first.platform);
+    let shown = Shown {
+        points: &points,
+        devices: &args.devices,
+        depths: &depths,
+        verdicts: &verdict::all(&points, &args.devices, &depths),
+        about: &format!(
+            "{}; {} job(s); {rounds} round(s) of {:.1} s a point",
+            first.platform, first.setting.jobs, first.measured_s
+        ),
+        note: &note,
+        activity: &[],
+    };
+    Output::open(args)?;
     print!("{}", show::markdown(&shown));
     write_files(args, &shown)?;
     Ok(ExitCode::SUCCESS)

@@ -16,6 +16,8 @@ pub(super) struct Shown<'a> {
     pub(super) verdicts: &'a [Verdict],
     /// Machine, rounds, times.
     pub(super) about: &'a str,
+    /// The same in a few words, for plots.
+    pub(super) note: &'a str,
     /// With the names of their files.
     pub(super) activity: &'a [(&'static str, Plot)],
 }
@@ -100,11 +102,13 @@ pub(super) fn plots(shown: &Shown<'_>) -> Vec<(String, Plot)> {
             if file == "fast" && device != Device::Mix {
                 continue;
             }
+            let y = Axis::new(name, unit);
             let plot = Plot {
-                title: format!("{title}: {}", device.about()),
-                note: shown.about.to_owned(),
+                title: format!("{title}: {device}"),
+                note: shown.note.to_owned(),
                 x: Axis::new("queue depth in total", "").log2(),
-                y: Axis::new(name, unit).from_zero(),
+                // From tens of microseconds to hundreds of milliseconds.
+                y: if file == "p99" { y.log2() } else { y.from_zero() },
                 series: POLICIES.iter().map(|&p| series(shown, device, p, of)).collect(),
             };
             plots.push((format!("{device}-{file}"), plot));
@@ -194,6 +198,7 @@ mod tests {
             depths: DEPTHS,
             verdicts: &verdicts,
             about: "a machine",
+            note: "a machine",
             activity: &[],
         };
         for &device in DEVICES {
