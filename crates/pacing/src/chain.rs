@@ -2,12 +2,13 @@
 
 use crate::Nanos;
 use crate::permit::Outcome;
-use crate::policy::{self, Admission, Ask, Done, Grants, MAX_POLICIES, Policy};
+use crate::policy::{Admission, Ask, Done, Grants, Known, MAX_POLICIES, Policy};
 
-/// Nearly every chain is one policy long, so the first is kept apart: it costs one call.
+/// Nearly every chain is one policy long, so the first is kept apart, and is no call
+/// through a table where it is known.
 #[derive(Debug)]
 pub(crate) struct Chain {
-    first: Box<dyn Policy>,
+    first: Known,
     others: Vec<Box<dyn Policy>>,
     largest: u32,
 }
@@ -18,7 +19,7 @@ impl Chain {
         assert!(policies.len() <= MAX_POLICIES, "at most {MAX_POLICIES} policies in a chain");
         let largest = policies.iter().map(|p| p.largest()).min().unwrap_or(u32::MAX);
         let mut policies = policies.into_iter();
-        let first = policies.next().unwrap_or_else(|| Box::new(policy::None));
+        let first = policies.next().map_or(Known::None, Known::of);
         Self { first, others: policies.collect(), largest }
     }
 

@@ -6,7 +6,7 @@ use thiserror::Error;
 
 use crate::chain::{Chain, Refusal};
 use crate::lanes::{FlowConfig, FlowId, FlowStats, LaneState, Lanes, Waiting};
-use crate::order::{Order, Pick, RoundRobin};
+use crate::order::{self, Order, Pick, RoundRobin};
 use crate::permit::{Outcome, Permit};
 use crate::policy::{Ask, Done, Grants, Policy};
 use crate::small::{SmallLane, SmallRule};
@@ -19,7 +19,7 @@ use crate::{Cost, Nanos};
 pub struct Pacer {
     id: u32,
     lanes: Lanes,
-    order: Box<dyn Order>,
+    order: order::Known,
     chain: Chain,
     /// Which set of policies is in force, and the earlier ones that still have permits out.
     era: u32,
@@ -151,7 +151,7 @@ impl Pacer {
         Self {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             lanes: Lanes::new(config.flow_depth),
-            order: parts.order,
+            order: order::Known::of(parts.order),
             era: 0,
             retired: Vec::new(),
             largest: chain.largest(),
@@ -186,7 +186,7 @@ impl Pacer {
         self.era = self.era.wrapping_add(1);
         self.largest = self.chain.largest();
         self.small = SmallLane::new(parts.small);
-        self.order = parts.order;
+        self.order = order::Known::of(parts.order);
         self.parked.clear();
         for (lane, config) in self.lanes.live() {
             self.order.add(lane, config);

@@ -1,10 +1,13 @@
 //! Whose command is next.
 
+mod known;
 mod residence;
 mod round_robin;
 
+use std::any::Any;
 use std::fmt::Debug;
 
+pub(crate) use known::Known;
 pub use residence::{Residence, VirtualTime};
 pub use round_robin::RoundRobin;
 
@@ -14,7 +17,7 @@ use crate::policy::Done;
 
 /// Chooses among the flows that have commands waiting. Lanes are small dense numbers; a lane is
 /// *in* from [`Order::join`] to [`Order::leave`], which is while it has something waiting.
-pub trait Order: Debug + Send {
+pub trait Order: Any + Debug + Send {
     /// A new flow got this lane number: make room for it and forget who had the number before.
     /// Its weight is at least 1.
     fn add(&mut self, lane: u32, config: FlowConfig);

@@ -43,6 +43,7 @@ impl RoundRobin {
     }
 
     /// The front's turn is over: goes on to the first lane that owes nothing.
+    #[inline(never)]
     fn next_turn(&mut self) -> u32 {
         let mut front = self.front;
         if self.members == 1 {
@@ -117,7 +118,7 @@ impl Order for RoundRobin {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn pick(&mut self) -> Option<Pick> {
         if self.members == 0 {
             return None;

@@ -2,6 +2,7 @@
 
 mod adaptive;
 mod buffer_credit;
+mod known;
 #[cfg(all(loom, test))]
 mod model;
 mod none;
@@ -9,10 +10,12 @@ mod prototype;
 mod shared_credit;
 mod token_bucket;
 
+use std::any::Any;
 use std::fmt::Debug;
 
 pub use adaptive::{Adaptive, Move, SharedAdaptive};
 pub use buffer_credit::BufferCredit;
+pub(crate) use known::Known;
 pub use none::None;
 pub use prototype::SharedPrototype;
 pub use shared_credit::{BudgetTooSmall, CreditConfig, SharedCredit, Waker};
@@ -29,7 +32,7 @@ pub const MAX_POLICIES: usize = 4;
 ///
 /// A policy never sees a command without data, and is asked for the same command again on every
 /// turn until it grants it, the command is withdrawn, or a more urgent one takes its place.
-pub trait Policy: Debug + Send {
+pub trait Policy: Any + Debug + Send {
     /// The largest cost this policy can ever grant, in bytes. Must not change.
     fn largest(&self) -> u32 {
         u32::MAX

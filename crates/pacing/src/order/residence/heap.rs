@@ -5,90 +5,105 @@ use super::Lane;
 /// A heap of lanes, the one with the lowest tag on top.
 #[derive(Debug, Default)]
 pub(super) struct Heap {
-    lanes: Vec<u32>,
+    entries: Vec<Entry>,
+}
+
+/// A lane and a copy of its tag, so that to compare two takes no look at the lanes.
+#[derive(Debug, Clone, Copy)]
+struct Entry {
+    tag: u64,
+    lane: u32,
 }
 
 impl Heap {
+    /// The lane on top and its tag.
     #[inline]
-    pub(super) fn top(&self) -> Option<u32> {
-        self.lanes.first().copied()
+    pub(super) fn top(&self) -> Option<(u32, u64)> {
+        self.entries.first().map(|entry| (entry.lane, entry.tag))
     }
 
     /// Its lanes for each of so many, at least 1.
     pub(super) fn shared_by(&self, many: u64) -> u64 {
-        (self.lanes.len() as u64 / many).max(1)
+        (self.entries.len() as u64 / many).max(1)
     }
 
     pub(super) fn reserve(&mut self, lanes: usize) {
-        self.lanes.reserve(lanes.saturating_sub(self.lanes.len()));
+        self.entries.reserve(lanes.saturating_sub(self.entries.len()));
     }
 
     #[inline]
     pub(super) fn contains(&self, lane: u32, all: &[Lane]) -> bool {
-        self.lanes.get(all[lane as usize].at as usize) == Some(&lane)
+        let at = all[lane as usize].at as usize;
+        self.entries.get(at).is_some_and(|entry| entry.lane == lane)
     }
 
     #[inline]
     pub(super) fn push(&mut self, lane: u32, all: &mut [Lane]) {
-        self.lanes.push(lane);
-        self.sift_up(self.lanes.len() - 1, all);
+        let at = u32::try_from(self.entries.len()).unwrap_or(u32::MAX);
+        self.entries.push(Entry { tag: all[lane as usize].tag, lane });
+        self.sift_up(at, all);
     }
 
     pub(super) fn remove(&mut self, lane: u32, all: &mut [Lane]) {
-        let at = all[lane as usize].at as usize;
-        let Some(last) = self.lanes.pop() else { return };
+        let at = all[lane as usize].at;
+        let Some(last) = self.entries.pop() else { return };
         all[lane as usize].at = u32::MAX;
-        if last != lane {
-            self.place(at, last, all);
+        if last.lane != lane {
+            self.entries[at as usize] = last;
             self.sift_up(at, all);
-            self.sift_down(all[last as usize].at as usize, all);
+            self.sift_down(all[last.lane as usize].at, all);
         }
     }
 
     /// The tag of a lane has gone up.
     #[inline]
     pub(super) fn later(&mut self, lane: u32, all: &mut [Lane]) {
-        self.sift_down(all[lane as usize].at as usize, all);
+        let Lane { at, tag, .. } = all[lane as usize];
+        self.entries[at as usize].tag = tag;
+        self.sift_down(at, all);
     }
 
     #[inline]
-    fn place(&mut self, at: usize, lane: u32, all: &mut [Lane]) {
-        self.lanes[at] = lane;
-        all[lane as usize].at = u32::try_from(at).unwrap_or(u32::MAX);
-    }
-
-    #[inline]
-    fn sift_up(&mut self, mut at: usize, all: &mut [Lane]) {
-        let lane = self.lanes[at];
-        let tag = all[lane as usize].tag;
+    fn sift_up(&mut self, mut at: u32, all: &mut [Lane]) {
+        let entries = self.entries.as_mut_slice();
+        let moved = entries[at as usize];
         while at > 0 {
-            let parent = self.lanes[(at - 1) / 2];
-            if tag >= all[parent as usize].tag {
+            let above = (at - 1) >> 1;
+            let parent = entries[above as usize];
+            if moved.tag >= parent.tag {
                 break;
             }
-            self.place(at, parent, all);
-            at = (at - 1) / 2;
+            entries[at as usize] = parent;
+            all[parent.lane as usize].at = at;
+            at = above;
         }
-        self.place(at, lane, all);
+        entries[at as usize] = moved;
+        all[moved.lane as usize].at = at;
     }
 
     #[inline]
-    fn sift_down(&mut self, mut at: usize, all: &mut [Lane]) {
-        let lane = self.lanes[at];
-        let tag = all[lane as usize].tag;
-        while let Some(&left) = self.lanes.get(2 * at + 1) {
-            let (mut child, mut below) = (2 * at + 1, left);
-            if let Some(&right) = self.lanes.get(2 * at + 2)
-                && all[right as usize].tag < all[left as usize].tag
-            {
-                (child, below) = (2 * at + 2, right);
-            }
-            if tag <= all[below as usize].tag {
+    fn sift_down(&mut self, mut at: u32, all: &mut [Lane]) {
+        let entries = self.entries.as_mut_slice();
+        let moved = entries[at as usize];
+        loop {
+            let left = at << 1 | 1;
+            let (child, below) = match entries.get(left as usize..) {
+                Some([one, other, ..]) => {
+                    let is_other = other.tag < one.tag;
+                    let child = left.wrapping_add(u32::from(is_other));
+                    (child, *if is_other { other } else { one })
+                }
+                Some(&[one]) => (left, one),
+                _ => break,
+            };
+            if moved.tag <= below.tag {
                 break;
             }
-            self.place(at, below, all);
+            entries[at as usize] = below;
+            all[below.lane as usize].at = at;
             at = child;
         }
-        self.place(at, lane, all);
+        entries[at as usize] = moved;
+        all[moved.lane as usize].at = at;
     }
 }

@@ -151,7 +151,7 @@ impl Order for Residence {
             self.lanes.resize(lane as usize + 1, Lane::default());
         }
         let path = Paths::of(config.path);
-        self.paths.heap(path).reserve(self.lanes.len());
+        self.paths.reserve(path, self.lanes.len());
         let tag = self.shared.now.load(Ordering::Relaxed);
         let (weight, price) = (config.weight, UNKNOWN);
         self.lanes[lane as usize] =
@@ -175,9 +175,9 @@ impl Order for Residence {
         self.paths.heap(path).remove(lane, &mut self.lanes);
     }
 
-    #[inline]
+    #[inline(always)]
     fn pick(&mut self) -> Option<Pick> {
-        let (lane, urgency) = self.paths.first(&self.lanes)?;
+        let (lane, urgency) = self.paths.first()?;
         Some(Pick { lane, urgency })
     }
 
@@ -186,7 +186,9 @@ impl Order for Residence {
         let entry = &mut self.lanes[lane as usize];
         let tag = entry.tag;
         let bytes = u64::from(bytes).max(LEAST_CHARGE);
-        let charge = ((bytes * u64::from(entry.price)) >> 8) / u64::from(entry.weight);
+        let charge = (bytes * u64::from(entry.price)) >> 8;
+        // Most weights are 1, and a division takes as long as all the rest.
+        let charge = if entry.weight == 1 { charge } else { charge / u64::from(entry.weight) };
         entry.tag += charge;
         let found = &self.shared.by_core[self.core];
         self.bytes += bytes;

@@ -1,6 +1,5 @@
 //! Ports of the network that data drains to, and which of them are in want of it.
 
-use super::Lane;
 use super::heap::Heap;
 use crate::Nanos;
 
@@ -16,6 +15,8 @@ const AHEAD: u64 = 8;
 #[derive(Debug, Default)]
 pub(super) struct Paths {
     paths: [Path; COUNT as usize],
+    /// Those from here on never had a lane.
+    used: usize,
 }
 
 /// Flows whose data leaves through the same port.
@@ -41,12 +42,18 @@ impl Paths {
         &mut self.paths[usize::from(path)].heap
     }
 
+    /// Makes room on a path, for so many lanes in all.
+    pub(super) fn reserve(&mut self, path: u8, lanes: usize) {
+        self.heap(path).reserve(lanes);
+        self.used = self.used.max(usize::from(path) + 1);
+    }
+
     /// The lane with the lowest tag, its path's lag counted, and that figure.
-    #[inline]
-    pub(super) fn first(&self, lanes: &[Lane]) -> Option<(u32, u64)> {
-        let tops = self.paths.iter().filter_map(|path| {
-            let lane = path.heap.top()?;
-            Some((lane, lanes[lane as usize].tag + path.lag))
+    #[inline(always)]
+    pub(super) fn first(&self) -> Option<(u32, u64)> {
+        let tops = self.paths.iter().take(self.used).filter_map(|path| {
+            let (lane, tag) = path.heap.top()?;
+            Some((lane, tag + path.lag))
         });
         tops.min_by_key(|(_, urgency)| *urgency)
     }

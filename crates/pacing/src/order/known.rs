@@ -1,0 +1,102 @@
+//! The orders of this crate by name, so that they are no calls through a table.
+
+use std::any::Any;
+
+use super::{Order, Pick, Residence, RoundRobin};
+use crate::policy::Done;
+use crate::{FlowConfig, Nanos};
+
+/// An order whose code is known here, or any other.
+#[derive(Debug)]
+#[repr(u8)]
+#[expect(clippy::large_enum_variant, reason = "there is one a core, and it stays where it is")]
+pub(crate) enum Known {
+    RoundRobin(RoundRobin),
+    Residence(Residence),
+    Other(Box<dyn Order>),
+}
+
+impl Known {
+    /// Finds out which one it is.
+    pub(crate) fn of(order: Box<dyn Order>) -> Self {
+        let order = match unbox(order) {
+            Ok(order) => return Known::RoundRobin(order),
+            Err(order) => order,
+        };
+        unbox(order).map_or_else(Known::Other, Known::Residence)
+    }
+
+    pub(crate) fn add(&mut self, lane: u32, config: FlowConfig) {
+        match self {
+            Known::RoundRobin(order) => order.add(lane, config),
+            Known::Residence(order) => order.add(lane, config),
+            Known::Other(order) => order.add(lane, config),
+        }
+    }
+
+    pub(crate) fn set_weight(&mut self, lane: u32, weight: u16) {
+        match self {
+            Known::RoundRobin(order) => order.set_weight(lane, weight),
+            Known::Residence(order) => order.set_weight(lane, weight),
+            Known::Other(order) => order.set_weight(lane, weight),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn join(&mut self, lane: u32) {
+        match self {
+            Known::RoundRobin(order) => order.join(lane),
+            Known::Residence(order) => order.join(lane),
+            Known::Other(order) => order.join(lane),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn leave(&mut self, lane: u32) {
+        match self {
+            Known::RoundRobin(order) => order.leave(lane),
+            Known::Residence(order) => order.leave(lane),
+            Known::Other(order) => order.leave(lane),
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn pick(&mut self) -> Option<Pick> {
+        match self {
+            Known::RoundRobin(order) => order.pick(),
+            Known::Residence(order) => order.pick(),
+            Known::Other(order) => order.pick(),
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn started(&mut self, lane: u32, bytes: u32) {
+        match self {
+            Known::RoundRobin(order) => order.started(lane, bytes),
+            Known::Residence(order) => order.started(lane, bytes),
+            Known::Other(order) => order.started(lane, bytes),
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn returned(&mut self, lane: u32, done: &Done, now: Nanos) {
+        match self {
+            Known::RoundRobin(order) => order.returned(lane, done, now),
+            Known::Residence(order) => order.returned(lane, done, now),
+            Known::Other(order) => order.returned(lane, done, now),
+        }
+    }
+}
+
+/// The order itself if it is an `O`.
+fn unbox<O: Order>(order: Box<dyn Order>) -> Result<O, Box<dyn Order>> {
+    let any: &dyn Any = &*order;
+    if !any.is::<O>() {
+        return Err(order);
+    }
+    let any: Box<dyn Any> = order;
+    match any.downcast() {
+        Ok(order) => Ok(*order),
+        Err(_) => unreachable!("it was asked"),
+    }
+}
