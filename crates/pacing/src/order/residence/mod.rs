@@ -3,6 +3,8 @@
 mod clock;
 mod heap;
 mod paths;
+#[cfg(all(test, not(loom)))]
+mod tests;
 
 use std::sync::Arc;
 
@@ -83,9 +85,9 @@ const UNKNOWN: u32 = BASE_PRICE - 1;
 const TOP_PRICE: u32 = 32;
 const _: () = assert!(Residence::MOST_CHARGES == 4 * TOP_PRICE as u64);
 /// Commands a mean looks back on, as a power of two.
-const MEMORY: u32 = 4;
+const MEMORY: u32 = 3;
 /// Commands from one setting of a price to the next.
-const REPRICE: u8 = 8;
+const REPRICE: u8 = 4;
 /// Least bytes charged: the smallest buffer there is.
 const LEAST_CHARGE: u64 = 4096;
 

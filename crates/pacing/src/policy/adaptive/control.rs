@@ -56,7 +56,7 @@ pub enum Move {
 /// Most that a side of the swing is from the base, as a part of it.
 const SWING: f64 = 0.08;
 /// Least that it is, where so many commands are measured that less can be told apart.
-const LEAST_SWING: f64 = 0.02;
+const LEAST_SWING: f64 = 0.04;
 /// Turnovers of the budget from a swing to the measurement, and least of a measurement.
 const SETTLE: f64 = 2.0;
 const MEASURE: f64 = 4.0;
@@ -65,7 +65,7 @@ const COMMANDS: f64 = 600.0;
 /// Commands seen before anything is decided.
 const FIRST: u64 = 16;
 /// Commands a core may have in flight at the start.
-const START_COMMANDS: f64 = 8.0;
+const START_COMMANDS: f64 = 2.0;
 /// Growth of the budget at the start, until it brings less than [`START_GAIN`] of its share.
 const START: f64 = 2.0;
 const START_GAIN: f64 = 0.3;
@@ -84,6 +84,12 @@ const MOST_STEP: f64 = 0.4;
 const CREEP: f64 = 0.03;
 /// An elasticity below this did harm.
 const HARM: f64 = -0.3;
+/// A rate below this part of the best of late, with so much more in flight than the best had, is a
+/// collapse: the budget goes back to where the best was.
+const COLLAPSE: f64 = 0.9;
+const COLLAPSE_EXCESS: f64 = 1.15;
+/// What is left of the best rate from one measurement to the next.
+const FADE: f64 = 0.99;
 /// How fast a ceiling rises at first when it is in the way, and at most.
 const PUSH: f64 = 0.005;
 const MOST_PUSH: f64 = 0.5;
@@ -125,6 +131,8 @@ pub(super) struct Controller {
     /// The last measurement, if the next is to be compared with it.
     last: Option<Measured>,
     trend: Trend,
+    /// The best measurement of late; its rate fades.
+    best: Option<Measured>,
     step: f64,
     upwards: bool,
     /// Where it was too much lately, in bytes, and how fast that is forgotten.
@@ -202,6 +210,7 @@ impl Controller {
             since: None,
             last: None,
             trend: Trend { sum: 0.0, count: 0.0, previous: 0.0, scatter: 0.1 },
+            best: None,
             step: LEAST_STEP,
             upwards: true,
             ceiling: f64::INFINITY,
@@ -326,6 +335,9 @@ impl Controller {
             self.go_on_starting(elasticity, &measured, &last);
             return;
         }
+        if self.has_collapsed(&measured) {
+            return;
+        }
         self.trend.add(elasticity);
         let target = if self.some_small { TARGET_BESIDE_SMALL } else { TARGET };
         let surplus = self.trend.mean() - target;
@@ -350,6 +362,29 @@ impl Controller {
         self.trend.forget();
     }
 
+    /// Takes the budget back to where the best rate of late was, if more in flight lost much of it.
+    fn has_collapsed(&mut self, measured: &Measured) -> bool {
+        let best = match self.best {
+            Some(best) if FADE * best.rate > measured.rate => {
+                Measured { rate: FADE * best.rate, ..best }
+            }
+            _ => *measured,
+        };
+        self.best = Some(best);
+        if measured.rate >= COLLAPSE * best.rate
+            || measured.in_flight <= COLLAPSE_EXCESS * best.in_flight
+        {
+            return false;
+        }
+        self.ceiling = measured.budget;
+        self.push = PUSH;
+        self.base = best.in_flight.max(self.least);
+        self.reason = Move::Wasted;
+        self.trend.forget();
+        self.last = None;
+        true
+    }
+
     fn go_on_starting(&mut self, elasticity: f64, measured: &Measured, last: &Measured) {
         if elasticity > START_GAIN {
             self.base *= START;
@@ -357,8 +392,15 @@ impl Controller {
             return;
         }
         self.starting = false;
-        let best = if measured.rate > last.rate { measured } else { last };
-        self.base = self.enough(best).max(self.least);
+        let enough = if measured.rate < COLLAPSE * last.rate {
+            self.best = Some(*last);
+            self.enough(last).min(last.in_flight)
+        } else if measured.rate < last.rate {
+            self.enough(last)
+        } else {
+            self.enough(measured)
+        };
+        self.base = enough.max(self.least);
     }
 
     /// What should be enough in flight, in bytes: what is with the devices, and behind it, for the
@@ -375,7 +417,7 @@ impl Controller {
         self.reason = Move::Gained;
         let stepped = self.base * (1.0 + self.step);
         let halfway = (self.base * self.enough(measured)).sqrt();
-        let gains_much = self.trend.mean() > START_GAIN;
+        let gains_much = self.trend.mean() > START_GAIN && self.ceiling.is_infinite();
         let wanted = if gains_much { stepped.max(halfway) } else { stepped };
         let ceiling = self.ceiling / (1.0 + self.swing);
         if wanted <= ceiling {

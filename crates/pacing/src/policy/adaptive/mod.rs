@@ -4,6 +4,8 @@
 //! asks it now and then.
 
 mod control;
+#[cfg(all(test, not(loom)))]
+mod tests;
 
 use std::fmt;
 use std::sync::{Arc, Mutex};

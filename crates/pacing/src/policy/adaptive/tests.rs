@@ -1,0 +1,137 @@
+//! The controller against machines that are one formula.
+
+use super::control::{Controller, Move, Totals};
+
+const IO: f64 = 131_072.0;
+
+/// A machine: what it lets through with so many commands in flight (commands a microsecond), and
+/// how many of them drain.
+struct Plant {
+    controller: Controller,
+    rate: Box<dyn Fn(f64) -> f64>,
+    draining: Box<dyn Fn(f64) -> f64>,
+    /// Commands the hosts offer.
+    offered: f64,
+    /// Commands let through.
+    commands: f64,
+    totals: Totals,
+    now: u64,
+}
+
+impl Plant {
+    /// Devices that take `device` microseconds each behind a network that takes `cap` commands a
+    /// microsecond, and what more than `cache` commands draining cost.
+    fn new(device: f64, cap: f64, cache: f64) -> Self {
+        let draining = move |n: f64| (n - cap * device).max(0.05 * n);
+        let rate = move |n: f64| {
+            let over = (draining(n) - cache).max(0.0);
+            (n / device).min(cap) / (1.0 + 0.05 * over)
+        };
+        Self {
+            controller: Controller::new(4, 131_072),
+            rate: Box::new(rate),
+            draining: Box::new(draining),
+            offered: f64::INFINITY,
+            commands: 0.0,
+            totals: Totals::default(),
+            now: 1,
+        }
+    }
+
+    fn in_flight(&self) -> f64 {
+        let budget = u32::try_from(self.controller.budget() / 131_072).unwrap();
+        f64::from(budget.max(1)).min(self.offered)
+    }
+
+    /// Lets it run for so many looks; yields the mean in flight and the rate of the last half.
+    fn run(&mut self, looks: u32) -> (f64, f64) {
+        let (mut sum, mut rates, mut time) = (0.0, 0.0, 0.0);
+        for look in 0..looks {
+            let n = self.in_flight();
+            let rate = (self.rate)(n);
+            let pause = self.controller.look(self.totals, self.now).max(100_000);
+            let elapsed = f64::from(u32::try_from(pause).unwrap());
+            self.commands += rate * elapsed / 1000.0;
+            self.totals.commands = self.commands as u64;
+            self.totals.bytes = (self.commands * IO) as u64;
+            self.totals.residence += (n * IO * elapsed / 1024.0) as u64;
+            self.totals.drain += ((self.draining)(n) * IO * elapsed / 1024.0) as u64;
+            self.now += pause;
+            if look >= looks / 2 {
+                sum += n * elapsed;
+                rates += rate * elapsed;
+                time += elapsed;
+            }
+        }
+        (sum / time, rates / time)
+    }
+}
+
+#[test]
+fn it_finds_the_knee_whatever_the_devices_take() {
+    for device in [20.0, 100.0, 500.0, 2000.0] {
+        let cap = 0.176;
+        let mut plant = Plant::new(device, cap, 1e9);
+        let (in_flight, rate) = plant.run(2000);
+        let knee = (cap * device).max(1.0);
+        assert!(rate > 0.97 * cap, "{device} us: {rate} of {cap}, {in_flight} in flight");
+        assert!(in_flight < 2.0 * knee + 24.0, "{device} us: {in_flight} in flight of {knee}");
+    }
+}
+
+#[test]
+fn it_stays_out_of_a_cache_that_runs_over() {
+    // Without a bound 500 in flight bring an eighth of what 25 do.
+    let mut plant = Plant::new(100.0, 0.176, 12.0);
+    let (in_flight, rate) = plant.run(2000);
+    assert!(rate > 0.95 * 0.176, "{rate} with {in_flight} in flight");
+}
+
+#[test]
+fn it_follows_devices_that_become_slower_and_faster_again() {
+    let mut plant = Plant::new(100.0, 0.176, 1e9);
+    plant.run(500);
+    for (device, knee) in [(400.0, 70.4), (50.0, 8.8)] {
+        let other = Plant::new(device, 0.176, 1e9);
+        (plant.rate, plant.draining) = (other.rate, other.draining);
+        let (in_flight, rate) = plant.run(2000);
+        assert!(rate > 0.97 * 0.176, "{device} us: {rate}");
+        assert!(in_flight < 2.0 * knee + 24.0, "{device} us: {in_flight} in flight");
+    }
+}
+
+#[test]
+fn hosts_that_offer_little_bring_the_budget_down_to_them() {
+    let mut plant = Plant::new(1000.0, 0.176, 1e9);
+    plant.run(500);
+    plant.offered = 8.0;
+    plant.run(500);
+    assert_eq!(plant.controller.last_move(), Move::Idle);
+    assert!(plant.controller.budget() <= 16 * 131_072, "{}", plant.controller.budget());
+    plant.offered = f64::INFINITY;
+    let (_, rate) = plant.run(2000);
+    assert!(rate > 0.97 * 0.176, "{rate}");
+}
+
+#[test]
+fn a_clock_that_stands_still_or_goes_back_does_no_harm() {
+    let mut plant = Plant::new(100.0, 0.176, 1e9);
+    plant.run(300);
+    let before = plant.controller.budget();
+    for _ in 0..100 {
+        plant.controller.look(plant.totals, plant.now);
+    }
+    assert_eq!(plant.controller.budget(), before);
+    plant.now = 5;
+    let (_, rate) = plant.run(1000);
+    assert!(rate > 0.97 * 0.176, "{rate}");
+}
+
+#[test]
+fn no_budget_is_below_the_largest_command() {
+    let mut plant = Plant::new(0.1, 0.001, 0.0);
+    for _ in 0..2000 {
+        plant.run(1);
+        assert!(plant.controller.budget() >= 131_072);
+    }
+}
