@@ -33,7 +33,7 @@ impl Load {
 
     fn run(&mut self, commands: u32) {
         for at in 0..commands {
-            let lane = self.order.pick().unwrap().lane;
+            let lane = self.order.pick().expect("lanes wait").lane;
             self.order.started(lane, BYTES);
             self.started[lane as usize] += 1;
             let started = self.now;

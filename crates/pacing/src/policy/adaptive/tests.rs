@@ -39,7 +39,7 @@ impl Plant {
     }
 
     fn in_flight(&self) -> f64 {
-        let budget = u32::try_from(self.controller.budget() / 131_072).unwrap();
+        let budget = u32::try_from(self.controller.budget() / 131_072).expect("a few commands");
         f64::from(budget.max(1)).min(self.offered)
     }
 
@@ -50,12 +50,12 @@ impl Plant {
             let n = self.in_flight();
             let rate = (self.rate)(n);
             let pause = self.controller.look(self.totals, self.now).max(100_000);
-            let elapsed = f64::from(u32::try_from(pause).unwrap());
+            let elapsed = f64::from(u32::try_from(pause).expect("at most a second"));
             self.commands += rate * elapsed / 1000.0;
-            self.totals.commands = self.commands as u64;
-            self.totals.bytes = (self.commands * IO) as u64;
-            self.totals.residence += (n * IO * elapsed / 1024.0) as u64;
-            self.totals.drain += ((self.draining)(n) * IO * elapsed / 1024.0) as u64;
+            self.totals.commands = whole(self.commands);
+            self.totals.bytes = whole(self.commands * IO);
+            self.totals.residence += whole(n * IO * elapsed / 1024.0);
+            self.totals.drain += whole((self.draining)(n) * IO * elapsed / 1024.0);
             self.now += pause;
             if look >= looks / 2 {
                 sum += n * elapsed;
@@ -65,6 +65,15 @@ impl Plant {
         }
         (sum / time, rates / time)
     }
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "positive, and far from the end of what a u64 holds"
+)]
+fn whole(value: f64) -> u64 {
+    value as u64
 }
 
 #[test]
