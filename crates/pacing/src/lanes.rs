@@ -73,15 +73,44 @@ pub struct FlowStats {
     pub held: u64,
 }
 
-impl FlowStats {
+/// What [`FlowStats`] are made of: no more than what each command must touch.
+#[derive(Debug, Clone, Copy, Default)]
+struct Tally {
+    bytes_in_flight: u64,
+    granted: u64,
+    granted_bytes: u64,
+    over: u64,
+    held: u64,
+}
+
+impl Tally {
     #[inline]
     fn start(&mut self, bytes: u32) {
         // Counts of 64 bits cannot overflow in the life of a machine: not checked for each command.
         let bytes = u64::from(bytes);
-        self.in_flight += 1;
         self.bytes_in_flight = self.bytes_in_flight.wrapping_add(bytes);
         self.granted = self.granted.wrapping_add(1);
         self.granted_bytes = self.granted_bytes.wrapping_add(bytes);
+    }
+
+    #[inline]
+    fn end(&mut self, bytes: u32, held: Nanos) {
+        self.bytes_in_flight -= u64::from(bytes);
+        self.over = self.over.wrapping_add(1);
+        self.held = self.held.saturating_add(held);
+    }
+
+    fn stats(&self, waiting: usize) -> FlowStats {
+        let Tally { bytes_in_flight, granted, granted_bytes, over, held } = *self;
+        FlowStats {
+            waiting: u32::try_from(waiting).unwrap_or(u32::MAX),
+            in_flight: u32::try_from(granted.wrapping_sub(over)).unwrap_or(u32::MAX),
+            bytes_in_flight,
+            granted,
+            granted_bytes,
+            over,
+            held,
+        }
     }
 }
 
@@ -105,7 +134,9 @@ pub(crate) struct Lanes {
     flow_depth: usize,
 }
 
+/// One cache line.
 #[derive(Debug, Clone, Copy)]
+#[repr(align(64))]
 struct Lane {
     list: List,
     /// The flow that has this lane, or had it last.
@@ -114,8 +145,10 @@ struct Lane {
     /// Kept out of the order since its device takes nothing more now.
     parked: bool,
     config: FlowConfig,
-    stats: FlowStats,
+    tally: Tally,
 }
+
+const _: () = assert!(size_of::<Lane>() == 64);
 
 impl Lanes {
     pub(crate) fn new(flow_depth: usize) -> Self {
@@ -140,14 +173,14 @@ impl Lanes {
             let lane = &mut self.lanes[slot as usize];
             lane.live = true;
             lane.config = config;
-            lane.stats = FlowStats::default();
+            lane.tally = Tally::default();
             lane.flow = lane.flow.successor();
             return lane.flow;
         }
         let slot = u32::try_from(self.lanes.len()).unwrap_or(u32::MAX);
         let flow = FlowId::first(slot);
-        let stats = FlowStats::default();
-        self.lanes.push(Lane { list: List::EMPTY, flow, live: true, parked: false, config, stats });
+        let tally = Tally::default();
+        self.lanes.push(Lane { list: List::EMPTY, flow, live: true, parked: false, config, tally });
         self.vacant.reserve(self.lanes.len() - self.vacant.len());
         flow
     }
@@ -197,7 +230,7 @@ impl Lanes {
     pub(crate) fn start(&mut self, slot: u32) -> (Waiting, bool) {
         let lane = &mut self.lanes[slot as usize];
         let waiting = lane.list.pop(&mut self.entries);
-        lane.stats.start(waiting.cost.bytes);
+        lane.tally.start(waiting.cost.bytes);
         (waiting, lane.list.head == NIL)
     }
 
@@ -334,12 +367,12 @@ impl Lanes {
         let lane = &self.lanes[flow.slot() as usize];
         let of_flow = |list: List| self.entries.iter(list).filter(|w| w.flow == flow).count();
         let waiting = of_flow(lane.list) + of_flow(self.express) + of_flow(self.small);
-        Some(FlowStats { waiting: u32::try_from(waiting).unwrap_or(u32::MAX), ..lane.stats })
+        Some(lane.tally.stats(waiting))
     }
 
     #[inline]
     pub(crate) fn count_start(&mut self, flow: FlowId, bytes: u32) {
-        self.lanes[flow.slot() as usize].stats.start(bytes);
+        self.lanes[flow.slot() as usize].tally.start(bytes);
     }
 
     /// Counts the end of a command; false if its flow was removed.
@@ -349,11 +382,7 @@ impl Lanes {
         if lane.flow != flow || !lane.live {
             return false;
         }
-        let stats = &mut lane.stats;
-        stats.in_flight -= 1;
-        stats.bytes_in_flight -= u64::from(bytes);
-        stats.over = stats.over.wrapping_add(1);
-        stats.held = stats.held.saturating_add(held);
+        lane.tally.end(bytes, held);
         true
     }
 

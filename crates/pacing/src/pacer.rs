@@ -243,7 +243,7 @@ impl Pacer {
     ///
     /// # Panics
     /// If the flow was removed.
-    #[inline]
+    #[inline(always)]
     pub fn enqueue(&mut self, flow: FlowId, cost: Cost, token: u64) -> Result<(), TooLarge> {
         let waiting = Waiting { token, cost, flow };
         if cost.bytes == 0 {
@@ -308,7 +308,7 @@ impl Pacer {
     }
 
     /// Gives a permit back: the command is over. What that makes possible, [`Pacer::next`] starts.
-    #[inline]
+    #[inline(always)]
     pub fn release(&mut self, permit: Permit, outcome: Outcome, now: Nanos) {
         #[cfg(debug_assertions)]
         assert_eq!(permit.pacer, self.id, "a permit goes back to the pacer it came from");
