@@ -39,6 +39,8 @@ use show::Shown;
 /// drawn over time.
 const INTERVAL: &str = "50ms";
 const FINE_INTERVAL: &str = "10ms";
+/// Times a point is tried.
+const ATTEMPTS: u32 = 3;
 /// The run that is drawn over time.
 const ACTIVITY_TIME: Duration = Duration::from_secs(3);
 
@@ -319,15 +321,27 @@ impl Bench<'_> {
         let mut points = Vec::new();
         for round in 0..self.plan.repeat {
             for step in plan::round(round, &self.args.devices, &self.plan.depths) {
-                let point = self
-                    .point(step, round + 1)
-                    .with_context(|| format!("cannot measure {step}"))?;
+                let point = self.try_point(step, round + 1)?;
                 output.keep(&point)?;
                 points.push(point);
             }
             eprintln!("round {} of {} done", round + 1, self.plan.repeat);
         }
         Ok(points)
+    }
+
+    /// The machine may stop for longer than a point lasts; hours of results are not lost for that.
+    fn try_point(&self, step: Step, repetition: u32) -> Result<Point> {
+        let mut attempt = 1;
+        loop {
+            match self.point(step, repetition) {
+                Err(error) if attempt < ATTEMPTS => {
+                    eprintln!("once more: {step}, round {repetition}: {error:#}");
+                    attempt += 1;
+                }
+                outcome => return outcome.with_context(|| format!("cannot measure {step}")),
+            }
+        }
     }
 
     fn point(&self, step: Step, repetition: u32) -> Result<Point> {
