@@ -1,13 +1,15 @@
-//! Everything a person types in this repository: `cargo xtask run`, `test`, `vm`, `sweep`, `bench`,
-//! `fuzz` and `ci`.
+//! Everything a person types in this repository: `cargo xtask run`, `test`, `vm`, `sweep`, `plots`,
+//! `bench`, `fuzz` and `ci`.
 //!
 //! The commands shell out to the tools a Debian or Ubuntu machine has (apt, dpkg, xz, QEMU), so that
-//! this crate itself builds quickly. Of ours it links only what `sweep` takes: pacing, sim and report.
+//! this crate itself builds quickly. Of ours it links only what `sweep` and `plots` take: pacing, sim and
+//! report.
 
 mod bench;
 mod checks;
 mod ci;
 mod fuzz;
+mod plots;
 mod run;
 mod setup;
 mod sweep;
@@ -41,6 +43,8 @@ enum Command {
     Vm(vm::Args),
     /// Run a plan's points, in the simulator for now, and report
     Sweep(sweep::Args),
+    /// Draw the plots and tables of the documentation, from the simulator and from real runs
+    Plots(plots::Args),
     /// Measure the target end to end
     Bench(bench::Args),
     /// Run the fuzz targets on what a peer may send
@@ -55,6 +59,7 @@ fn main() -> ExitCode {
         Command::Test(args) => test::run(&args),
         Command::Vm(args) => vm::run(&args),
         Command::Sweep(args) => sweep::run(&args),
+        Command::Plots(args) => plots::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Fuzz(args) => fuzz::run(&args),
         Command::Ci(args) => ci::run(&args),

@@ -25,7 +25,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use nvmeof_report::{Point, csv, sweep};
+use nvmeof_report::{Point, Varied, csv, sweep};
 
 use crate::workspace::Workspace;
 use place::sim::Simulator;
@@ -107,6 +107,26 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
     let sound = failures.is_empty() && broken.is_empty();
     Ok(if sound { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Runs points of a plan we ship in the simulator, those whose varied values are wanted.
+pub(crate) fn simulate(
+    workspace: &Workspace,
+    plan: &str,
+    platform: &str,
+    wanted: impl Fn(&[Varied]) -> bool,
+) -> Result<Vec<Point>> {
+    let mut plan = Plan::load(&workspace.root().join(format!("configs/sweeps/{plan}.toml")))?;
+    let (name, file) = self::platform(workspace, platform)?;
+    let simulator = Simulator::new(&name, &file)?;
+    plan.points.retain(|point| point.runs_on(&name, "sim") && wanted(&point.varied));
+    run::check(&plan, &simulator)?;
+    let runs = run::Runs::of(&plan, &name, "sim", 1);
+    let (points, failures) = runs.all(&simulator, &mut Results::default())?;
+    let broken = points.iter().flat_map(|point| &point.problems);
+    let problems: Vec<_> = failures.iter().chain(broken).map(String::as_str).collect();
+    anyhow::ensure!(problems.is_empty(), "{}: {}", plan.name, problems.join("; "));
+    Ok(points)
 }
 
 /// Everything that can be refused before anything runs.

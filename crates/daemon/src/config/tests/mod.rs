@@ -4,6 +4,7 @@ mod bad;
 mod example;
 mod good;
 mod pacing;
+mod pages;
 
 use super::{Config, ConfigError, Machine};
 

@@ -1,0 +1,112 @@
+//! `cargo xtask plots`: the plots and tables of docs/pacing.md and docs/design/adaptive.md.
+//!
+//! ```text
+//! plans --simulator--> simulated.jsonl \
+//! bench pacing --json --> measured.jsonl > figures (SVG) and blocks (tables inside the pages)
+//! suite --simulator--> suite.jsonl     /
+//! ```
+//!
+//! What is drawn and quoted follows from files that are committed beside it, so a test can tell that
+//! the pages say what was measured.
+//!
+//! | file | what |
+//! |---|---|
+//! | `gather` | runs plans and the suite, and takes in real runs |
+//! | `data` | the committed files, read back |
+//! | `figures` | from points to plots |
+//! | `measured` | the same for real runs, whatever they hold |
+//! | `blocks` | from points to the tables of the pages |
+
+mod blocks;
+mod data;
+mod figures;
+mod gather;
+mod measured;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+
+use crate::workspace::Workspace;
+use data::Data;
+
+/// Below the root: where figures and their data are, and the pages that have blocks.
+const FOLDER: &str = "docs/pacing";
+const PAGES: [&str; 2] = ["docs/pacing.md", "docs/design/adaptive.md"];
+
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Simulates what the pages show, runs the acceptance suite of adaptive, and writes everything below \
+    docs/pacing\nand the tables inside docs/pacing.md and docs/design/adaptive.md anew.\n\n\
+    Example: cargo xtask bench pacing --json pacing.jsonl && cargo xtask plots --real pacing.jsonl"
+)]
+pub(crate) struct Args {
+    /// Take real runs from this file of `cargo xtask bench pacing --json`, in place of those committed
+    #[arg(long, value_name = "FILE")]
+    real: Option<PathBuf>,
+    /// Simulate nothing: draw what is committed, and what --real brings
+    #[arg(long)]
+    draw_only: bool,
+    /// Leave the results of the acceptance suite as they are
+    #[arg(long, conflicts_with = "draw_only")]
+    no_suite: bool,
+}
+
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let workspace = Workspace::find()?;
+    let folder = workspace.root().join(FOLDER);
+    fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    // Not after minutes of simulating.
+    let real = args.real.as_deref().map(gather::real).transpose()?;
+    if let Some(points) = &real {
+        data::write_points(&folder.join(data::MEASURED), points)?;
+    }
+    if !args.draw_only {
+        data::write_points(&folder.join(data::SIMULATED), &gather::simulated(&workspace)?)?;
+        if !args.no_suite {
+            data::write_cases(&folder.join(data::SUITE), &gather::suite(&workspace)?)?;
+        }
+    }
+    let data = Data::load(workspace.root())?;
+    let drawn = draw(&folder, &data)?;
+    for page in PAGES {
+        let path = workspace.root().join(page);
+        let text =
+            fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        let filled = blocks::fill(&text, &data).with_context(|| page.to_owned())?;
+        if filled != text {
+            fs::write(&path, filled).with_context(|| format!("cannot write {}", path.display()))?;
+        }
+    }
+    println!("{drawn} plots in {FOLDER}, tables in {}", PAGES.join(" and "));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Writes every plot, and takes away those of earlier times that are none any more.
+fn draw(folder: &Path, data: &Data) -> Result<usize> {
+    let figures = figures::all(data);
+    let names: BTreeSet<_> = figures.iter().map(|figure| figure.file.clone()).collect();
+    for old in svg_files(folder)?.difference(&names) {
+        fs::remove_file(folder.join(old)).with_context(|| format!("cannot remove {old}"))?;
+    }
+    for figure in &figures {
+        let path = folder.join(&figure.file);
+        fs::write(&path, figure.plot.standalone_svg())
+            .with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    Ok(figures.len())
+}
+
+/// Names of the plots in a folder.
+fn svg_files(folder: &Path) -> Result<BTreeSet<String>> {
+    let entries =
+        fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?;
+    let names = entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
+    let names: Result<Vec<String>> = names.collect();
+    Ok(names?.into_iter().filter(|name| name.ends_with(".svg")).collect())
+}

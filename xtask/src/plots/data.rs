@@ -1,0 +1,179 @@
+//! The files that figures and tables follow from.
+
+use std::fs::{self, File};
+use std::io::{BufReader, ErrorKind};
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use nvmeof_report::{Point, json};
+use serde::{Deserialize, Serialize};
+
+/// Below [`super::FOLDER`].
+pub(super) const SIMULATED: &str = "simulated.jsonl";
+pub(super) const MEASURED: &str = "measured.jsonl";
+pub(super) const SUITE: &str = "suite.jsonl";
+pub(super) const TRIED: &str = "tried.csv";
+/// Rows that others measured.
+const OTHERS: &str = "crates/sim/data/pacing_prototype.csv";
+
+/// Everything there is to show.
+#[derive(Debug, Default)]
+pub(super) struct Data {
+    pub(super) simulated: Vec<Point>,
+    /// Empty if no real run was taken in yet.
+    pub(super) measured: Vec<Point>,
+    pub(super) others: Vec<Row>,
+    pub(super) suite: Vec<Judged>,
+    pub(super) tried: Vec<Tried>,
+}
+
+/// A row of what others measured, as far as it is shown.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Row {
+    pub(super) platform: String,
+    pub(super) test: String,
+    pub(super) initiator: String,
+    pub(super) qd: u32,
+    pub(super) gbps: f64,
+    pub(super) hit_pct: Option<f64>,
+}
+
+/// What the acceptance suite says of a case.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct Judged {
+    pub(super) family: String,
+    /// What the family asks.
+    pub(super) about: String,
+    pub(super) case: String,
+    pub(super) met: bool,
+    pub(super) gbps: f64,
+    /// Of the reference it is compared with, if there is one.
+    pub(super) percent: Option<f64>,
+    pub(super) checks: Vec<Held>,
+    /// What the machine's checkers found broken.
+    pub(super) violations: Vec<String>,
+}
+
+/// A bound and what is held against it; no value: never.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct Held {
+    pub(super) what: String,
+    pub(super) value: Option<f64>,
+    /// `>=` or `<=`.
+    pub(super) sign: String,
+    pub(super) bound: f64,
+    pub(super) holds: bool,
+}
+
+/// An experiment of the design note.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Tried {
+    pub(super) question: String,
+    /// Platform, load, what was changed, Gb/s.
+    pub(super) cells: Vec<String>,
+}
+
+impl Data {
+    /// What is committed below this root.
+    pub(super) fn load(root: &Path) -> Result<Self> {
+        let folder = root.join(super::FOLDER);
+        Ok(Self {
+            simulated: points(&folder.join(SIMULATED))?,
+            measured: points(&folder.join(MEASURED))?,
+            others: others(&text(&root.join(OTHERS))?)?,
+            suite: cases(&text(&folder.join(SUITE))?)?,
+            tried: tried(&text(&folder.join(TRIED))?),
+        })
+    }
+}
+
+pub(super) fn write_points(file: &Path, points: &[Point]) -> Result<()> {
+    let lines: serde_json::Result<String> = points.iter().map(json::line).collect();
+    fs::write(file, lines?).with_context(|| format!("cannot write {}", file.display()))
+}
+
+pub(super) fn write_cases(file: &Path, cases: &[Judged]) -> Result<()> {
+    let line = |case: &Judged| Ok(serde_json::to_string(case)? + "\n");
+    let lines: Result<String> = cases.iter().map(line).collect();
+    fs::write(file, lines?).with_context(|| format!("cannot write {}", file.display()))
+}
+
+/// None where there is no such file.
+fn points(file: &Path) -> Result<Vec<Point>> {
+    match File::open(file) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
+        Err(error) => Err(error).with_context(|| format!("cannot open {}", file.display())),
+        Ok(opened) => {
+            let (points, _) =
+                json::read(BufReader::new(opened)).with_context(|| file.display().to_string())?;
+            Ok(points)
+        }
+    }
+}
+
+/// Empty where there is no such file.
+fn text(file: &Path) -> Result<String> {
+    match fs::read_to_string(file) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(String::new()),
+        read => read.with_context(|| format!("cannot read {}", file.display())),
+    }
+}
+
+fn cases(text: &str) -> Result<Vec<Judged>> {
+    text.lines().map(|line| serde_json::from_str(line).context(SUITE)).collect()
+}
+
+/// Rows by the names of the columns; none of their fields has a comma in it.
+fn others(text: &str) -> Result<Vec<Row>> {
+    let mut lines = text.lines();
+    let names: Vec<&str> = lines.next().unwrap_or_default().split(',').collect();
+    let row = |line: &str| {
+        let cells: Vec<&str> = line.split(',').collect();
+        let cell = |name: &str| {
+            let at = names.iter().position(|column| *column == name);
+            at.and_then(|at| cells.get(at).copied()).with_context(|| format!("{OTHERS}: {name}"))
+        };
+        let hits = cell("l3_hit_pct")?;
+        Ok(Row {
+            platform: cell("platform")?.to_owned(),
+            test: cell("test")?.to_owned(),
+            initiator: cell("initiator")?.to_owned(),
+            qd: cell("qd")?.parse().context(OTHERS)?,
+            gbps: cell("bw_gbps")?.parse().context(OTHERS)?,
+            hit_pct: if hits.is_empty() { None } else { Some(hits.parse().context(OTHERS)?) },
+        })
+    };
+    lines.map(row).collect()
+}
+
+/// Lines of question, platform, load, variant and Gb/s; `#` begins a remark.
+fn tried(text: &str) -> Vec<Tried> {
+    let lines = text.lines().filter(|line| !line.starts_with('#')).skip(1);
+    lines
+        .map(|line| {
+            let mut cells = line.split(',').map(|cell| cell.trim().to_owned());
+            Tried { question: cells.next().unwrap_or_default(), cells: cells.collect() }
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{others, tried};
+
+    #[test]
+    fn rows_of_others_are_found_by_their_names() {
+        let text = "qd,platform,bw_gbps,test,l3_hit_pct,initiator\n32,A,184.8,3,,fio+SPDK\n";
+        let rows = others(text).unwrap();
+        assert_eq!((rows[0].qd, rows[0].gbps, rows[0].hit_pct), (32, 184.8, None));
+        assert!(others("qd,platform\n32,A\n").is_err(), "a column is missing");
+        assert!(others(&text.replace("184.8", "much")).is_err());
+    }
+
+    #[test]
+    fn experiments_have_a_head_and_remarks() {
+        let found = tried("# how\nquestion,platform\nlag,A,x\n");
+        assert_eq!((found.len(), found[0].question.as_str()), (1, "lag"));
+        assert_eq!(found[0].cells, ["A", "x"]);
+    }
+}

@@ -1,0 +1,187 @@
+//! Runs what the pages show, and keeps of it what they need.
+
+use std::fs::File;
+use std::io::BufReader;
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+use anyhow::{Context, Result, bail, ensure};
+use nvmeof_pacing::PolicyConfig;
+use nvmeof_report::{Point, Varied, Where, json};
+use nvmeof_sim::Platform;
+use nvmeof_sim::scenario::Pacing;
+use nvmeof_sim::suite::{Bound, Case, Check, Extent, Family, Lab, Verdict};
+
+use super::data::{Held, Judged};
+use crate::sweep;
+use crate::workspace::Workspace;
+
+pub(super) const PLATFORMS: [&str; 2] = ["A", "B"];
+/// Cases judged at once.
+const AT_ONCE: usize = 2;
+
+/// Points of a plan that are shown.
+struct Part {
+    plan: &'static str,
+    wanted: fn(&[Varied]) -> bool,
+    platforms: &'static [&'static str],
+    keep: Keep,
+}
+
+/// What is kept of a point beside its totals.
+#[derive(Clone, Copy)]
+struct Keep {
+    series: bool,
+    jobs: bool,
+}
+
+const TOTALS: Keep = Keep { series: false, jobs: false };
+
+const PARTS: &[Part] = &[
+    Part { plan: "test-03", wanted: is_doubled, platforms: &PLATFORMS, keep: TOTALS },
+    Part { plan: "test-05", wanted: is_doubled, platforms: &PLATFORMS, keep: TOTALS },
+    Part {
+        plan: "adaptive-03",
+        wanted: |varied| value(varied, "policy") != "none" && is_doubled(varied),
+        platforms: &PLATFORMS,
+        keep: TOTALS,
+    },
+    Part {
+        plan: "test-11",
+        wanted: |varied| value(varied, "queue-depth") == "341",
+        platforms: &PLATFORMS,
+        keep: Keep { series: false, jobs: true },
+    },
+    Part {
+        plan: "adaptive-11",
+        wanted: |varied| value(varied, "queue-depth") == "341",
+        platforms: &PLATFORMS,
+        keep: Keep { series: false, jobs: true },
+    },
+    Part { plan: "test-14", wanted: |_| true, platforms: &["B"], keep: TOTALS },
+    Part {
+        plan: "adaptive-stall",
+        wanted: |varied| value(varied, "what") == "link" && value(varied, "queue-depth") == "256",
+        platforms: &PLATFORMS,
+        keep: Keep { series: true, jobs: false },
+    },
+];
+
+/// Not a depth between two that double.
+fn is_doubled(varied: &[Varied]) -> bool {
+    !["36", "40", "44", "48"].contains(&value(varied, "queue-depth"))
+}
+
+/// What was taken for the key that ends so.
+fn value<'a>(varied: &'a [Varied], key: &str) -> &'a str {
+    let ends = |varied: &&Varied| varied.key.rsplit('.').next() == Some(key);
+    varied.iter().find(ends).map_or("", |varied| &varied.value)
+}
+
+/// Every simulated point that is shown.
+pub(super) fn simulated(workspace: &Workspace) -> Result<Vec<Point>> {
+    let mut all = Vec::new();
+    for part in PARTS {
+        for platform in part.platforms {
+            eprintln!("{} on platform {platform}", part.plan);
+            let points = sweep::simulate(workspace, part.plan, platform, part.wanted)?;
+            ensure!(!points.is_empty(), "{}: no point of it is shown", part.plan);
+            all.extend(points.into_iter().map(|point| slim(point, part.keep)));
+        }
+    }
+    Ok(all)
+}
+
+/// The point without what is not shown, or differs from build to build.
+fn slim(point: Point, keep: Keep) -> Point {
+    let Keep { series, jobs } = keep;
+    Point {
+        fingerprint: String::new(),
+        hosts: Vec::new(),
+        jobs: if jobs { point.jobs } else { Vec::new() },
+        sizes: Vec::new(),
+        flows: Vec::new(),
+        series: if series { point.series } else { Vec::new() },
+        ..point
+    }
+}
+
+/// Real runs out of a file; each that went wrong and each that is not real is refused.
+pub(super) fn real(file: &Path) -> Result<Vec<Point>> {
+    let shown = file.display();
+    let opened = File::open(file).with_context(|| format!("cannot open {shown}"))?;
+    let (points, _) = json::read(BufReader::new(opened)).with_context(|| shown.to_string())?;
+    ensure!(!points.is_empty(), "{shown}: no result in it");
+    for point in &points {
+        if point.place == Where::Simulated {
+            bail!("{shown}: {} of {} is simulated", point.label(), point.plan);
+        }
+        if let Some(problem) = point.problems.first() {
+            bail!("{shown}: {} of {}: {problem}", point.label(), point.plan);
+        }
+    }
+    // Flows tell slow namespaces from fast ones.
+    let slim = |point: Point| Point { flows: point.flows.clone(), ..slim(point, TOTALS) };
+    Ok(points.into_iter().map(slim).collect())
+}
+
+/// What the acceptance suite says of `adaptive`, in the cases that the tests hold it to.
+pub(super) fn suite(workspace: &Workspace) -> Result<Vec<Judged>> {
+    let load = |name: &str| -> Result<(String, Platform)> {
+        let file = workspace.root().join(format!("configs/platforms/{name}.toml"));
+        Ok((name.to_owned(), Platform::load(&file)?))
+    };
+    let platforms: Result<Vec<_>> = PLATFORMS.iter().map(|name| load(name)).collect();
+    let lab = Lab::new(platforms?, Pacing::Policy(PolicyConfig::Adaptive), Extent::Quick);
+    let cases: Vec<Case> = Family::ALL.iter().flat_map(|family| family.cases(&lab)).collect();
+    eprintln!("{} cases of the acceptance suite", cases.len());
+    let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let work = || -> Result<()> {
+        loop {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            let Some(case) = cases.get(at) else { return Ok(()) };
+            let verdict = case.judge(&lab)?;
+            let mut done = done.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            done.push((at, judged(case, &verdict)));
+        }
+    };
+    thread::scope(|scope| {
+        let workers: Vec<_> = (0..AT_ONCE).map(|_| scope.spawn(work)).collect();
+        workers.into_iter().try_for_each(|worker| match worker.join() {
+            Ok(result) => result,
+            Err(panic) => std::panic::resume_unwind(panic),
+        })
+    })?;
+    let mut done = done.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    done.sort_by_key(|(at, _)| *at);
+    Ok(done.into_iter().map(|(_, judged)| judged).collect())
+}
+
+fn judged(case: &Case, verdict: &Verdict) -> Judged {
+    Judged {
+        family: case.family.name().to_owned(),
+        about: case.family.about().to_owned(),
+        case: case.name.clone(),
+        met: verdict.passes(),
+        gbps: verdict.figures.gbps,
+        percent: Some(verdict.percent()).filter(|percent| percent.is_finite()),
+        checks: verdict.checks.iter().map(held).collect(),
+        violations: verdict.violations.clone(),
+    }
+}
+
+fn held(check: &Check) -> Held {
+    let (sign, bound) = match check.bound {
+        Bound::AtLeast(bound) => (">=", bound),
+        Bound::AtMost(bound) => ("<=", bound),
+    };
+    Held {
+        what: check.what.to_owned(),
+        value: check.value.is_finite().then_some(check.value),
+        sign: sign.to_owned(),
+        bound,
+        holds: check.holds(),
+    }
+}

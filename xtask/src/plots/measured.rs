@@ -1,0 +1,184 @@
+//! Plots and tables of real runs, whatever devices, policies and depths they have.
+
+use nvmeof_report::{Axis, Column, Plot, Point, Series, Table};
+
+use super::figures::{Figure, upwards};
+
+/// The varied keys of `cargo xtask bench pacing`.
+const DEVICE: &str = "device";
+const POLICY: &str = "policy";
+
+/// Points that belong in one plot: the machine and the devices.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Group<'a> {
+    platform: &'a str,
+    device: &'a str,
+}
+
+impl Group<'_> {
+    /// Its name without kernel and number of CPUs.
+    fn machine(&self) -> &str {
+        self.platform.split(',').next().unwrap_or_default()
+    }
+}
+
+fn group(point: &Point) -> Group<'_> {
+    let device = point.value(DEVICE).unwrap_or(&point.setting.devices);
+    Group { platform: &point.platform, device }
+}
+
+fn policy(point: &Point) -> &str {
+    point.value(POLICY).unwrap_or(&point.policy)
+}
+
+/// Each value once, in the order of the points.
+fn distinct<'a, T: PartialEq>(points: &'a [Point], of: impl Fn(&'a Point) -> T) -> Vec<T> {
+    let mut all: Vec<T> = Vec::new();
+    for value in points.iter().map(of) {
+        if !all.contains(&value) {
+            all.push(value);
+        }
+    }
+    all
+}
+
+/// What is drawn of each group.
+struct Drawn {
+    name: &'static str,
+    title: &'static str,
+    axis: (&'static str, &'static str),
+    of: fn(&Point) -> f64,
+}
+
+const DRAWN: [Drawn; 2] = [
+    Drawn {
+        name: "bandwidth",
+        title: "Bandwidth over queue depth",
+        axis: ("bandwidth", "Gb/s"),
+        of: |point| point.total.gbps,
+    },
+    Drawn {
+        name: "p99",
+        title: "99th percentile of latency",
+        axis: ("latency", "us"),
+        of: |point| point.total.latency_us.p99,
+    },
+];
+
+/// Two plots for each group.
+pub(super) fn figures(points: &[Point]) -> Vec<Figure> {
+    let mut figures = Vec::new();
+    for (at, group) in distinct(points, group).iter().enumerate() {
+        let of_group = || points.iter().filter(|point| self::group(point) == *group);
+        for drawn in &DRAWN {
+            let line = |name: &&str| {
+                let points = of_group().filter(|point| policy(point) == *name);
+                let points = points.map(|point| (depth(point), (drawn.of)(point)));
+                Series::new(name, points.collect())
+            };
+            let plot = Plot {
+                title: format!(
+                    "{}, {}, measured on {}",
+                    drawn.title,
+                    group.device,
+                    group.machine()
+                ),
+                note: format!("measured on {}", group.platform),
+                x: Axis::new("commands out, all together", "").log2(),
+                y: upwards(drawn.axis),
+                series: distinct(points, policy).iter().map(line).collect(),
+            };
+            figures.push(Figure { file: file(at, group, drawn.name), plot });
+        }
+    }
+    figures
+}
+
+fn depth(point: &Point) -> f64 {
+    f64::from(u32::try_from(point.setting.offered).unwrap_or(u32::MAX))
+}
+
+fn file(at: usize, group: &Group<'_>, drawn: &str) -> String {
+    let words = group.device.split(|c: char| !c.is_ascii_alphanumeric());
+    let words: Vec<_> = words.filter(|word| !word.is_empty()).collect();
+    format!("measured-{}-{}-{drawn}.svg", at + 1, words.join("-").to_lowercase())
+}
+
+/// The part of the page about real runs.
+pub(super) fn markdown(points: &[Point]) -> String {
+    if points.is_empty() {
+        return "**No measured run is shown yet.** Make one, and show it here, with\n\n\
+            ```\ncargo xtask bench pacing --json pacing.jsonl\n\
+            cargo xtask plots --draw-only --real pacing.jsonl\n```\n"
+            .to_owned();
+    }
+    let mut text = String::new();
+    for platform in distinct(points, |point| point.platform.as_str()) {
+        text += &format!("Measured on {platform}; medians of the repetitions.\n\n");
+    }
+    for figure in figures(points) {
+        text += &format!("![{}]({})\n", figure.plot.title, format_args!("pacing/{}", figure.file));
+    }
+    for group in distinct(points, group) {
+        text += &format!("\nMeasured, {}:\n\n{}", group.device, table(points, &group).markdown());
+    }
+    text
+}
+
+/// A line a policy and depth.
+fn table(points: &[Point], group: &Group<'_>) -> Table {
+    let mut table = Table::new(vec![
+        Column::words("policy"),
+        Column::numbers("commands out", ""),
+        Column::numbers("bandwidth", "Gb/s"),
+        Column::numbers("p99", "us"),
+        Column::numbers("p99.9", "us"),
+        Column::numbers("in flight, mean", "commands"),
+    ]);
+    for name in distinct(points, policy) {
+        for offered in distinct(points, |point| point.setting.offered) {
+            let runs: Vec<&Point> = points
+                .iter()
+                .filter(|p| self::group(p) == *group && policy(p) == name)
+                .filter(|p| p.setting.offered == offered)
+                .collect();
+            if runs.is_empty() {
+                continue;
+            }
+            let middle = |of: fn(&Point) -> Option<f64>| {
+                let mut values: Vec<f64> = runs.iter().filter_map(|point| of(point)).collect();
+                median(&mut values)
+            };
+            let cell = |value: Option<f64>, digits: usize| {
+                value.map_or_else(String::new, |value| format!("{value:.digits$}"))
+            };
+            table.push(vec![
+                name.to_owned(),
+                offered.to_string(),
+                cell(middle(|p| Some(p.total.gbps)), 1),
+                cell(middle(|p| Some(p.total.latency_us.p99)), 0),
+                cell(middle(|p| Some(p.total.latency_us.p99_9)), 0),
+                cell(middle(|p| p.buffers_mean), 0),
+            ]);
+        }
+    }
+    table
+}
+
+/// The value in the middle, the lower one of two.
+fn median(values: &mut [f64]) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len().checked_sub(1)? / 2).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::median;
+
+    #[test]
+    fn the_middle_of_several() {
+        assert_eq!(median(&mut []), None);
+        assert_eq!(median(&mut [3.0, 1.0, 2.0]), Some(2.0));
+        assert_eq!(median(&mut [4.0, 1.0]), Some(1.0));
+    }
+}
