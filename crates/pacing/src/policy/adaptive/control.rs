@@ -65,7 +65,7 @@ const COMMANDS: f64 = 600.0;
 /// Commands seen before anything is decided.
 const FIRST: u64 = 16;
 /// Commands a core may have in flight at the start.
-const START_COMMANDS: f64 = 2.0;
+const START_COMMANDS: f64 = 4.0;
 /// Growth of the budget at the start, until it brings less than [`START_GAIN`] of its share.
 const START: f64 = 2.0;
 const START_GAIN: f64 = 0.3;
@@ -89,7 +89,7 @@ const HARM: f64 = -0.3;
 const COLLAPSE: f64 = 0.9;
 const COLLAPSE_EXCESS: f64 = 1.15;
 /// What is left of the best rate from one measurement to the next.
-const FADE: f64 = 0.99;
+const FADE: f64 = 0.97;
 /// How fast a ceiling rises at first when it is in the way, and at most.
 const PUSH: f64 = 0.005;
 const MOST_PUSH: f64 = 0.5;
@@ -98,7 +98,7 @@ const IN_USE: f64 = 0.85;
 /// What is enough in flight: so many square roots of what is with the devices, and so many
 /// commands, beside it.
 const ROOTS: f64 = 2.0;
-const SPARE: f64 = 12.0;
+const SPARE: f64 = 14.0;
 /// The same, and the elasticity aimed at, while some commands are small beside the others: those
 /// wait in the network behind the large ones, and for them less should stand there.
 const SPARE_BESIDE_SMALL: f64 = 4.0;
