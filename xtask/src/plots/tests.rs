@@ -198,7 +198,10 @@ fn real_runs_are_drawn_as_measured() {
     assert_eq!(figures[0].plot.series.len(), 2, "none and adaptive");
     let text = measured::markdown(&points);
     assert!(text.contains("](pacing/measured-2-behind-1-ms-p99.svg)"), "{text}");
-    let row = text.lines().find(|line| line.contains("adaptive") && line.contains("64")).unwrap();
+    let cell =
+        |line: &str, at: usize| line.split('|').nth(at).unwrap_or_default().trim().to_owned();
+    let is_it = |line: &&str| cell(line, 1) == "adaptive" && cell(line, 2) == "64";
+    let row = text.lines().find(is_it).unwrap();
     assert!(row.contains("13.0") && !row.contains("19.0"), "the middle of three: {row}");
     assert!(measured::markdown(&[]).contains("No measured run is shown yet"));
 }
