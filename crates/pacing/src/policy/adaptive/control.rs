@@ -37,6 +37,8 @@ pub(super) struct Totals {
     pub(super) drain: u64,
     /// Commands started that were small beside the others.
     pub(super) small: u64,
+    /// Times a command was told to wait.
+    pub(super) refused: u64,
 }
 
 /// Why the budget last moved.
@@ -95,6 +97,9 @@ const PUSH: f64 = 0.005;
 const MOST_PUSH: f64 = 0.5;
 /// The part of the budget that must be in use for a measurement to say something about it.
 const IN_USE: f64 = 0.85;
+/// Commands told to wait, for each that goes through, from which a budget is in use though its mean
+/// is low: hosts that come in bursts meet it at their peaks.
+const HELD_BACK: f64 = 0.05;
 /// What is enough in flight: so many square roots of what is with the devices, and so many
 /// commands, beside it.
 const ROOTS: f64 = 2.0;
@@ -157,6 +162,8 @@ struct Measured {
     draining: f64,
     rate: f64,
     commands: f64,
+    /// Times a command was told to wait, for each that went through.
+    refused: f64,
 }
 
 /// Elasticities seen since the last move, and how much they scatter in general.
@@ -270,7 +277,7 @@ impl Controller {
                 self.phase = Phase::Settle;
                 // Part of a command cannot be used.
                 let usable = (measured.budget / self.command).floor().max(1.0) * self.command;
-                if measured.in_flight < IN_USE * usable {
+                if measured.in_flight < IN_USE * usable && measured.refused < HELD_BACK {
                     self.give_up_unused(&measured);
                 } else {
                     self.judge(measured);
@@ -301,6 +308,7 @@ impl Controller {
             draining: draining.min(in_flight),
             rate: bytes / elapsed,
             commands,
+            refused: since(|t| t.refused) / commands,
         }
     }
 

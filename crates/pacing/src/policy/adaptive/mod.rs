@@ -45,6 +45,8 @@ struct Sums {
     drain: AtomicU64,
     /// Commands that were small beside the others, and went first.
     small: AtomicU64,
+    /// Times a command was told to wait.
+    refused: AtomicU64,
 }
 
 impl SharedAdaptive {
@@ -129,6 +131,7 @@ impl SharedAdaptive {
             residence: sum(|s| &s.residence),
             drain: sum(|s| &s.drain),
             small: sum(|s| &s.small),
+            refused: sum(|s| &s.refused),
         }
     }
 }
@@ -159,6 +162,7 @@ struct Own {
     residence: u64,
     drain: u64,
     small: u64,
+    refused: u64,
 }
 
 impl Policy for Adaptive {
@@ -172,6 +176,10 @@ impl Policy for Adaptive {
         if ask.small && matches!(answer, Admission::Granted(_)) {
             self.own.small += 1;
             self.shared.cores[self.core].small.store(self.own.small, Ordering::Relaxed);
+        }
+        if answer == Admission::AfterRelease {
+            self.own.refused += 1;
+            self.shared.cores[self.core].refused.store(self.own.refused, Ordering::Relaxed);
         }
         answer
     }
