@@ -30,7 +30,11 @@ fn each_policy_takes_its_keys() {
         ),
         (
             "policy = \"token-bucket\"\nrate = \"180Gb/s\"",
-            bucket(Pace::Rate(22_500_000_000), None, None),
+            bucket(Pace::Rate(22_500_000_000), Some(45_000_000), None),
+        ),
+        (
+            "policy = \"token-bucket\"\nperiod = \"50us\"",
+            bucket(Pace::Period(50_000), Some(40), None),
         ),
         (
             "policy = \"token-bucket\"\nrate = \"17Mb/s\"\nburst = \"6MiB\"\nbudget = \"12MiB\"",

@@ -163,7 +163,8 @@ fn token_bucket(
         }
     };
     let burst = match (&raw.burst, pace) {
-        (None, _) | (_, None) => None,
+        (None, Some(pace)) => Some(usual_burst(pace, bounds)),
+        (_, None) => None,
         (burst, Some(Pace::Rate(_))) => {
             Some(size_within(report, "pacing.burst", burst, 0, bounds.burst_bytes.clone()))
         }
@@ -175,6 +176,20 @@ fn token_bucket(
         None => PolicyConfig::None,
     }
 }
+
+/// What comes in [`BURST_TIME`], within the bounds.
+fn usual_burst(pace: Pace, bounds: &PacingBounds) -> u64 {
+    let within = |range: &RangeInclusive<u64>, burst| (*range.start()).max(burst).min(*range.end());
+    match pace {
+        Pace::Rate(rate) => within(&bounds.burst_bytes, rate / (SECOND / BURST_TIME)),
+        Pace::Period(period) => within(&bounds.burst_commands, BURST_TIME / period.max(1)),
+    }
+}
+
+/// The time that a burst is worth where none is set, in ns: a reactor that is woken some time after
+/// it asked to be must find what came meanwhile, or the rate is not kept.
+const BURST_TIME: u64 = 2_000_000;
+const SECOND: u64 = 1_000_000_000;
 
 /// Behind a period, a burst is a number of commands.
 fn burst_of_commands(
