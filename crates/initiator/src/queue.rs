@@ -61,11 +61,13 @@ pub struct IoQueue {
     depth: u16,
     timeout: Nanos,
     next_check: Nanos,
+    /// A flush has failed: the next poll ends the connection.
+    cannot_send: bool,
 }
 
 impl IoQueue {
     pub(crate) fn new(pair: Box<dyn QueuePair>, qid: u16, depth: u16, timeout: Nanos) -> Self {
-        Self { pair, qid, depth, timeout, next_check: 0 }
+        Self { pair, qid, depth, timeout, next_check: 0, cannot_send: false }
     }
 
     /// Queue identifier.
@@ -103,7 +105,10 @@ impl IoQueue {
     /// Every outstanding command has been appended to `done` with the reason; the queue is of no more use.
     #[inline]
     pub fn poll(&mut self, now: Nanos, done: &mut Vec<Completed>) -> Result<(), Error> {
-        if let Err(error) = self.pair.receive(done) {
+        let received = self.pair.receive(done);
+        // A connection that could not send may still have had answers to give, but no more will come.
+        let unsent = || Error::Closed { peer: self.pair.peer().to_owned(), during: "" };
+        if let Some(error) = received.err().or_else(|| self.cannot_send.then(unsent)) {
             self.pair.close(now, done);
             return Err(error);
         }
@@ -126,7 +131,9 @@ impl IoQueue {
     /// If the connection has failed; the next [`IoQueue::poll`] then ends the outstanding commands.
     #[inline]
     pub fn flush(&mut self) -> Result<(), Error> {
-        self.pair.flush()
+        let flushed = self.pair.flush();
+        self.cannot_send |= flushed.is_err();
+        flushed
     }
 
     /// Waits until something arrives, at most this long; for users that do not poll all the time.
@@ -163,4 +170,68 @@ fn command(io: Io) -> Command {
         }
     };
     Command { token: io.token, sqe, transfer }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::CommandError;
+
+    /// A connection that takes commands, answers none and cannot send, but reads as if all were well.
+    #[derive(Debug, Default)]
+    struct HalfDead(Vec<u64>);
+
+    impl QueuePair for HalfDead {
+        fn submit(&mut self, command: Command, _deadline: Nanos) -> Result<(), Rejected> {
+            self.0.push(command.token);
+            Ok(())
+        }
+
+        fn receive(&mut self, _done: &mut Vec<Completed>) -> Result<(), Error> {
+            Ok(())
+        }
+
+        fn flush(&mut self) -> Result<(), Error> {
+            Err(Error::Closed { peer: String::new(), during: "" })
+        }
+
+        fn close(&mut self, _now: Nanos, done: &mut Vec<Completed>) {
+            let lost = |token| {
+                let result = Err(CommandError::ConnectionLost);
+                Completed { token, result, buffer: None }
+            };
+            done.extend(self.0.drain(..).map(lost));
+        }
+
+        fn wait(&self, _timeout: Duration) {}
+
+        fn is_overdue(&self, _now: Nanos) -> bool {
+            false
+        }
+
+        fn in_flight(&self) -> usize {
+            self.0.len()
+        }
+
+        fn peer(&self) -> &str {
+            ""
+        }
+    }
+
+    #[test]
+    fn a_flush_that_fails_ends_what_is_outstanding_with_the_next_poll() {
+        let mut queue = IoQueue::new(Box::new(HalfDead::default()), 1, 8, 1_000_000);
+        for token in 0..3 {
+            let io = Io { token, nsid: 1, slba: 0, blocks: 1, kind: IoKind::Flush };
+            queue.submit(io, 0).expect("there is room");
+        }
+        let mut done = Vec::new();
+        queue.poll(0, &mut done).expect("nothing is known to be wrong");
+        assert!(queue.flush().is_err());
+        assert!(queue.poll(0, &mut done).is_err());
+        assert_eq!(done.len(), 3);
+        assert_eq!(queue.in_flight(), 0);
+    }
 }
