@@ -10,9 +10,13 @@
 //! ```
 //!
 //! Behind it two questions are kept apart, each a small trait:
-//! * *whose command is next*: [`Order`], over the per-flow lanes ([`RoundRobin`]);
-//! * *may it start now*: [`Policy`], in a chain that grants all or nothing
-//!   ([`policy::None`], [`policy::BufferCredit`]).
+//! * *whose command is next*: [`Order`], over the per-flow lanes ([`RoundRobin`], and
+//!   [`order::Residence`] under `adaptive`);
+//! * *may it start now*: [`Policy`], in a chain that grants all or nothing ([`policy::None`],
+//!   [`policy::BufferCredit`], [`policy::TokenBucket`], [`policy::Adaptive`]).
+//!
+//! [`Shared`] makes both from a [`PolicyConfig`], and [`Pacer::replace`] puts others in force while
+//! serving.
 //!
 //! # Rules every policy keeps
 //! * Admission depends on no outside event: after any release, and on every turn, [`Pacer::next`]
@@ -24,7 +28,7 @@
 //! * A [`Permit`] is given back exactly once: it cannot be cloned, and [`Pacer::release`] takes it.
 //!
 //! Time is a number of nanoseconds handed in, so virtual time and replay work. Nothing here
-//! allocates after the flows were added.
+//! allocates after the flows were added, but for [`Pacer::replace`].
 
 #![forbid(unsafe_code)]
 

@@ -29,7 +29,7 @@ use crate::{FlowConfig, Nanos};
 /// `hold` is the mean time from the start of the lane's commands until their data landed, the
 /// *usual* hold the harmonic mean of that over all commands of all cores. So devices that are
 /// about equal share bandwidth by weight, and one many times slower does not fill the memory with
-/// what waits for it. The slow flows together keep a floor: one byte in [`clock::FLOOR`], as long as
+/// what waits for it. The slow flows together keep a floor: one byte in `FLOOR` (`clock.rs`), as long as
 /// they want it, by a *relief* of their price.
 ///
 /// The virtual time is one for all cores, so that a tag is comparable between them: it is the
@@ -38,7 +38,8 @@ use crate::{FlowConfig, Nanos};
 ///
 /// Flows that drain through the same port of the network share a *path*. One buffer too many behind
 /// one port is one too few behind another, and a fixed sum of buffers drifts to either side of its
-/// own accord. So a path that drains faster than the others goes a few commands ahead of its tags. The lead is bounded, so shares in the long run are those of the tags.
+/// own accord. So a path that drains faster than the others goes a few commands ahead of its tags.
+/// The lead is bounded, so shares in the long run are those of the tags.
 ///
 /// *Bound.* While a lane has something waiting it is passed over by another lane at most while that
 /// one's tag, its path's lag included, is below its own: for at most [`Residence::MOST_CHARGES`]
