@@ -1,0 +1,57 @@
+//! What can go wrong, and what a person can do about it.
+
+use std::io;
+
+/// Why something of RDMA cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum VerbsError {
+    /// The libraries are not installed.
+    #[error(
+        "RDMA needs {library}, which is not here ({why}): install rdma-core's libraries \
+         (Debian: apt-get install librdmacm1 ibverbs-providers)"
+    )]
+    NoLibrary {
+        /// The file looked for.
+        library: &'static str,
+        /// The loader's words.
+        why: String,
+    },
+    /// The libraries are there but no RDMA device is.
+    #[error(
+        "this machine has no RDMA device (`rdma link` lists them): load the driver of the network card, or \
+         `rdma link add rxe0 type rxe netdev INTERFACE` for RDMA in software"
+    )]
+    NoDevice,
+    /// No RDMA device has this address.
+    #[error("no RDMA device has the address {address} (`rdma link` and `ip address` show which have one)")]
+    NoDeviceAt {
+        /// The address.
+        address: std::net::SocketAddr,
+    },
+    /// The system may not lock the memory.
+    #[error(
+        "cannot register {bytes} bytes with {device}: the limit of locked memory is too small (`ulimit -l` \
+         shows it; raise it, LimitMEMLOCK=infinity for a service)"
+    )]
+    LockedMemory {
+        /// What was to be registered.
+        bytes: usize,
+        /// The device.
+        device: String,
+    },
+    /// A call failed.
+    #[error("{what}: {source}")]
+    Call {
+        /// What was being done, and to what.
+        what: String,
+        /// The system's answer.
+        source: io::Error,
+    },
+}
+
+impl VerbsError {
+    /// The last system call failed while doing `what`.
+    pub(crate) fn call(what: impl Into<String>, source: io::Error) -> Self {
+        Self::Call { what: what.into(), source }
+    }
+}

@@ -1,0 +1,20 @@
+//! RDMA: queue pairs, completion queues, registered memory, and the connections they belong to.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`work`] | what is posted and what comes back |
+//! | [`seam`] | what a provider does: [`Device`], [`Ticket`], [`Endpoint`], [`Completions`] |
+//!
+//! Both ends of NVMe/RDMA are written against the seam. A provider is rdma-core's libraries, found at run
+//! time, or memory, for tests.
+
+pub mod error;
+pub mod seam;
+pub mod work;
+
+pub use error::VerbsError;
+pub use seam::{
+    AcceptParams, Completions, ConnectParams, ConnectionEvent, Device, DeviceLimits, Endpoint,
+    EndpointSpec, PrivateData, Refused, Region, SharedReceives, Ticket,
+};
+pub use work::{Access, Completion, CompletionStatus, Operation, Piece, Pieces, Work, WorkId};
