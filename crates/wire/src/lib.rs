@@ -15,6 +15,7 @@
 //! | [`identify`], [`log`], [`features`], [`aer`], [`abort`] | admin commands and their data | Base 5, NVM 4 |
 //! | [`nvm`] | Read, Write, Compare, Write Zeroes, Verify, Dataset Management | NVM 3 |
 //! | [`tcp`] | NVMe/TCP PDUs, and whether one is acceptable | TCP 3 |
+//! | [`rdma`] | private data of the RDMA connection manager | RDMA 3 |
 //! | [`ascii`] | space-padded text fields | Base 1.4 |
 //!
 //! To read a structure, `T::ref_from_bytes` or `T::read_from_bytes` of [`zerocopy::FromBytes`]; to write one,
@@ -32,8 +33,8 @@
 //! assert!(io.range.is_within(0x2000));
 //! ```
 //!
-//! Section numbers are those of NVM Express Base 2.0 ("Base"), NVM Command Set 1.0 ("NVM") and
-//! NVMe/TCP Transport 1.0 ("TCP").
+//! Section numbers are those of NVM Express Base 2.0 ("Base"), NVM Command Set 1.0 ("NVM"),
+//! NVMe/TCP Transport 1.0 ("TCP") and NVMe/RDMA Transport 1.0 ("RDMA").
 #![forbid(unsafe_code)]
 
 #[cfg(test)]
@@ -52,6 +53,7 @@ pub mod nqn;
 pub mod nvm;
 pub mod opcode;
 pub mod properties;
+pub mod rdma;
 pub mod sgl;
 pub mod sqe;
 pub mod status;

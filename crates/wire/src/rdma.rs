@@ -1,0 +1,241 @@
+//! Private data of the RDMA connection manager (RDMA 3.2.6): what a host says when it asks for the queue pair
+//! of an NVMe queue, and how it is answered.
+//!
+//! The connection manager pads private data with zeroes, so its length says only what is surely missing.
+
+use zerocopy::little_endian::U16;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::open::open_enum;
+
+/// The one record format there is.
+pub const RECFMT: u16 = 0;
+
+/// RDMA_CM_REQUEST private data as on the wire (RDMA 3.2.6).
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    FromBytes,
+    IntoBytes,
+    Immutable,
+    KnownLayout,
+    Unaligned,
+)]
+#[repr(C)]
+pub struct RequestData {
+    /// RECFMT: record format.
+    pub recfmt: U16,
+    /// QID: queue the connection is for; 0 for the admin queue.
+    pub qid: U16,
+    /// HRQSIZE: receives the host has on this queue pair.
+    pub hrqsize: U16,
+    /// HSQSIZE: entries of the host's submission queue, 0's based.
+    pub hsqsize: U16,
+    /// CNTLID: controller of an I/O queue; 0 if the host does not say.
+    pub cntlid: U16,
+    /// Reserved.
+    pub reserved: [u8; 22],
+}
+const _: () = assert!(size_of::<RequestData>() == 32);
+
+/// RDMA_CM_ACCEPT private data as on the wire (RDMA 3.2.6).
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    FromBytes,
+    IntoBytes,
+    Immutable,
+    KnownLayout,
+    Unaligned,
+)]
+#[repr(C)]
+pub struct AcceptData {
+    /// RECFMT: record format.
+    pub recfmt: U16,
+    /// CRQSIZE: receives the controller has on this queue pair.
+    pub crqsize: U16,
+    /// Reserved.
+    pub reserved: [u8; 28],
+}
+const _: () = assert!(size_of::<AcceptData>() == 32);
+
+/// RDMA_CM_REJECT private data as on the wire (RDMA 3.2.6).
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    FromBytes,
+    IntoBytes,
+    Immutable,
+    KnownLayout,
+    Unaligned,
+)]
+#[repr(C)]
+pub struct RejectData {
+    /// RECFMT: record format.
+    pub recfmt: U16,
+    /// STS: why.
+    pub sts: U16,
+}
+const _: () = assert!(size_of::<RejectData>() == 4);
+
+open_enum! {
+    /// Why a connection is rejected (RDMA 3.2.6, STS).
+    pub struct RejectStatus(pub u16) {
+        INVALID_LENGTH = 0x01 => "invalid private data length",
+        INVALID_RECFMT = 0x02 => "invalid record format",
+        INVALID_QID = 0x03 => "invalid queue identifier",
+        /// HSQSIZE.
+        INVALID_HSQSIZE = 0x04 => "invalid host submission queue size",
+        /// HRQSIZE.
+        INVALID_HRQSIZE = 0x05 => "invalid host receive queue size",
+        NO_RESOURCES = 0x06 => "out of resources",
+        /// RDMA READs that the host can be read from at once.
+        INVALID_IRD = 0x07 => "invalid responder resources (IRD)",
+        /// RDMA READs that the host wants to have outstanding.
+        INVALID_ORD = 0x08 => "invalid initiator depth (ORD)",
+        INVALID_CNTLID = 0x09 => "invalid controller identifier",
+    }
+}
+
+/// What a host asks for, in counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// Queue; 0 for the admin queue.
+    pub qid: u16,
+    /// Receives the host has: responses that may be on their way to it.
+    pub host_receives: u16,
+    /// Entries of the host's submission queue: commands that may be on their way to us, 2 to 65536.
+    pub entries: u32,
+    /// Controller of an I/O queue, if the host says.
+    pub cntlid: Option<u16>,
+}
+
+impl Request {
+    /// Takes the private data of a connection request apart; what is behind it is padding.
+    ///
+    /// # Errors
+    /// What to reject the connection with.
+    pub fn parse(bytes: &[u8]) -> Result<Self, RejectStatus> {
+        let (data, _) =
+            RequestData::ref_from_prefix(bytes).map_err(|_| RejectStatus::INVALID_LENGTH)?;
+        if data.recfmt.get() != RECFMT {
+            return Err(RejectStatus::INVALID_RECFMT);
+        }
+        // A queue has two entries at least, and an answer to each command needs a receive.
+        let entries = u32::from(data.hsqsize.get()) + 1;
+        if entries < 2 {
+            return Err(RejectStatus::INVALID_HSQSIZE);
+        }
+        let host_receives = data.hrqsize.get();
+        if host_receives == 0 {
+            return Err(RejectStatus::INVALID_HRQSIZE);
+        }
+        let cntlid = Some(data.cntlid.get()).filter(|cntlid| *cntlid != 0);
+        Ok(Self { qid: data.qid.get(), host_receives, entries, cntlid })
+    }
+
+    /// The private data to ask with. More than 65536 entries are 65536.
+    #[must_use]
+    pub fn encode(&self) -> RequestData {
+        let last = self.entries.saturating_sub(1).min(u32::from(u16::MAX));
+        RequestData {
+            recfmt: U16::new(RECFMT),
+            qid: U16::new(self.qid),
+            hrqsize: U16::new(self.host_receives),
+            hsqsize: U16::new(u16::try_from(last).unwrap_or(u16::MAX)),
+            cntlid: U16::new(self.cntlid.unwrap_or(0)),
+            reserved: [0; 22],
+        }
+    }
+}
+
+impl AcceptData {
+    /// The private data to accept with: the controller has `receives` receives.
+    #[must_use]
+    pub fn new(receives: u16) -> Self {
+        Self { recfmt: U16::new(RECFMT), crqsize: U16::new(receives), reserved: [0; 28] }
+    }
+
+    /// Receives the controller has, from the private data it accepted with; `None` if there is none of a
+    /// format we know.
+    #[must_use]
+    pub fn parse(bytes: &[u8]) -> Option<u16> {
+        let (data, _) = Self::ref_from_prefix(bytes).ok()?;
+        (data.recfmt.get() == RECFMT).then(|| data.crqsize.get())
+    }
+}
+
+impl RejectData {
+    /// The private data to reject with.
+    #[must_use]
+    pub fn new(status: RejectStatus) -> Self {
+        Self { recfmt: U16::new(RECFMT), sts: U16::new(status.0) }
+    }
+
+    /// Why, from the private data of a rejection; `None` if there is none of a format we know.
+    #[must_use]
+    pub fn parse(bytes: &[u8]) -> Option<RejectStatus> {
+        let (data, _) = Self::ref_from_prefix(bytes).ok()?;
+        (data.recfmt.get() == RECFMT && data.sts.get() != 0).then(|| RejectStatus(data.sts.get()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::golden;
+
+    fn request(change: impl Fn(&mut [u8; 32])) -> Result<Request, RejectStatus> {
+        let mut bytes = golden::bytes(&[(2, &[3, 0, 0x80, 0, 0x7f, 0, 5, 0])]);
+        change(&mut bytes);
+        Request::parse(&bytes)
+    }
+
+    #[test]
+    fn request_bytes() {
+        let asked = Request { qid: 3, host_receives: 128, entries: 128, cntlid: Some(5) };
+        let bytes: [u8; 32] = golden::bytes(&[(2, &[3, 0, 0x80, 0, 0x7f, 0, 5, 0])]);
+        assert_eq!(asked.encode().as_bytes(), bytes);
+        let mut padded = bytes.to_vec();
+        padded.resize(56, 0);
+        assert_eq!(Request::parse(&padded), Ok(asked));
+        assert_eq!(request(|bytes| bytes[8] = 0).unwrap().cntlid, None);
+        let most = Request { qid: 0, host_receives: 1, entries: 65536, cntlid: None };
+        assert_eq!(Request::parse(most.encode().as_bytes()), Ok(most));
+    }
+
+    #[test]
+    fn what_is_wrong_has_its_status() {
+        assert_eq!(Request::parse(&[0; 31]), Err(RejectStatus::INVALID_LENGTH));
+        assert_eq!(request(|bytes| bytes[1] = 1), Err(RejectStatus::INVALID_RECFMT));
+        assert_eq!(request(|bytes| bytes[6] = 0), Err(RejectStatus::INVALID_HSQSIZE));
+        assert_eq!(request(|bytes| bytes[4] = 0), Err(RejectStatus::INVALID_HRQSIZE));
+    }
+
+    #[test]
+    fn answer_bytes() {
+        let bytes: [u8; 32] = golden::bytes(&[(2, &[0x02, 0x01])]);
+        assert_eq!(AcceptData::new(0x0102).as_bytes(), bytes);
+        assert_eq!(AcceptData::parse(&bytes), Some(0x0102));
+        assert_eq!(AcceptData::parse(&bytes[..31]), None);
+        assert_eq!(RejectData::new(RejectStatus::INVALID_QID).as_bytes(), [0, 0, 3, 0]);
+        let mut padded = [0; 148];
+        padded[2] = 9;
+        assert_eq!(RejectData::parse(&padded), Some(RejectStatus::INVALID_CNTLID));
+        assert_eq!(RejectData::parse(&[0; 148]), None);
+        assert_eq!(RejectData::parse(&[1, 0, 3, 0]), None);
+        assert_eq!(RejectStatus(77).to_string(), "0x4d");
+    }
+}
