@@ -35,6 +35,9 @@ pub enum Failure {
     /// In-capsule offset beyond the capsule.
     #[error("the SGL offset is outside the in-capsule data")]
     SglOffset,
+    /// More descriptors than MSDBD allows, or none.
+    #[error("the number of SGL descriptors is invalid")]
+    SglCount,
     /// The data did not arrive whole and unharmed (digest, transport failure).
     #[error("the data transfer failed")]
     DataTransfer,
@@ -145,6 +148,7 @@ impl Failure {
             Self::SglType => Status::SGL_TYPE_INVALID.with_dnr(),
             Self::SglLength => Status::DATA_SGL_LENGTH_INVALID.with_dnr(),
             Self::SglOffset => Status::SGL_OFFSET_INVALID.with_dnr(),
+            Self::SglCount => Status::INVALID_SGL_COUNT.with_dnr(),
             Self::DataTransfer => Status::DATA_TRANSFER_ERROR,
             Self::TransientTransport => Status::TRANSIENT_TRANSPORT_ERROR,
 

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use nvmeof_core::dma::{CorePool, Lender, LentRegion, Payload, PoolConfig, SharedPool};
 use nvmeof_transport::tcp::{TcpParams, accepted, listen};
-use nvmeof_transport::{Connected, Event, FabricOp, Progress};
+use nvmeof_transport::{Connected, Event, FabricOp, Home, Progress, Sources};
 use nvmeof_wire::opcode::IoOpcode;
 use nvmeof_wire::tcp::{
     CH_LEN, CapsuleCmd, CommonHeader, Framing, H2CData, ICReq, IcParams, PduType, R2T, SHORT_LEN,
@@ -136,7 +136,8 @@ fn cpu_time() -> f64 {
 fn serve(stream: TcpStream, len: u32, depth: u16, stop: &AtomicBool) -> Result<(u64, f64), Error> {
     let pool = CorePool::new(&SharedPool::new(PoolConfig::default())?);
     let lender = Lender::new(&LentRegion::zeroes()?);
-    let mut queue = accepted(stream, TcpParams::default()).unpark(&pool)?;
+    let mut queue = accepted(stream, TcpParams::default())
+        .unpark(&mut Home { pool: &pool, sources: &mut Sources::default() })?;
     queue.connected(Connected { admin: false, depth });
     let mut events = Vec::new();
     let mut served = 0;

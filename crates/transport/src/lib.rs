@@ -10,6 +10,6 @@ pub mod queue;
 pub mod tcp;
 
 pub use queue::{
-    CloseReason, Connected, Event, FabricError, FabricOp, HostQueue, Nanos, ParkedQueue, Progress,
-    RejectReason, Rejected, TransportError,
+    CloseReason, Connected, Event, FabricError, FabricOp, Home, HostQueue, Nanos, ParkedQueue,
+    Progress, RejectReason, Rejected, Source, SourceCounts, Sources, TransportError,
 };

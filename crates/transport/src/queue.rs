@@ -1,4 +1,5 @@
-//! The seam between a reactor and a fabric: one [`HostQueue`] per host connection.
+//! The seam between a reactor and a fabric: one [`HostQueue`] per host connection, and a [`Source`] for what
+//! the connections of a reactor share.
 //!
 //! Rules of the seam, kept by every fabric and checked by the shared tests:
 //!
@@ -9,6 +10,7 @@
 //!   back as an event and then [`Event::Closed`] is produced exactly once, as the very last event;
 //! * `receive` and `flush` never block, and do a bounded amount of work.
 
+use std::any::Any;
 use std::fmt::Debug;
 use std::os::fd::BorrowedFd;
 
@@ -64,16 +66,132 @@ pub trait HostQueue: Debug {
     /// Stops (or resumes) handing on new commands; what is in flight goes on. After resuming,
     /// `receive` must be called: what came meanwhile is not announced again.
     fn set_paused(&mut self, paused: bool);
+
+    /// Gives the queue the token that its [`Source`] tells of it by. Called once, before anything else.
+    fn set_token(&mut self, _token: u64) {}
+
+    /// Whether [`park`](Self::park) can ever work: not for a queue that is bound to what its reactor has.
+    fn is_movable(&self) -> bool {
+        true
+    }
+
+    /// Whether a response may carry [`Payload::Lent`]: not where a device must know the memory it sends from.
+    fn takes_lent(&self) -> bool {
+        true
+    }
 }
 
 /// A connection that belongs to no reactor: freshly accepted, or idle and on its way to another.
 pub trait ParkedQueue: Send + Debug {
-    /// Gives the connection to the reactor that owns `pool`, which then calls `receive`: bytes may
+    /// Gives the connection to the reactor whose `home` it is, which then calls `receive`: bytes may
     /// be there of which no edge will tell.
-    fn unpark(self: Box<Self>, pool: &CorePool) -> Result<Box<dyn HostQueue>, TransportError>;
+    fn unpark(self: Box<Self>, home: &mut Home<'_>) -> Result<Box<dyn HostQueue>, TransportError>;
 
     /// The host's address, for people.
     fn peer(&self) -> String;
+}
+
+/// What a reactor has for its connections.
+#[derive(Debug)]
+pub struct Home<'a> {
+    /// Its buffers.
+    pub pool: &'a CorePool,
+    /// What they share.
+    pub sources: &'a mut Sources,
+}
+
+/// Something that tells of several connections of a reactor at once: a completion queue of an RDMA device.
+///
+/// A reactor polls it in every turn, and then calls [`HostQueue::receive`] of the queues it named.
+pub trait Source: Debug {
+    /// Looks for what has happened, and appends the token of each queue that has something to
+    /// [`receive`](HostQueue::receive). Bounded; [`Progress::More`] asks for another call next turn.
+    fn poll(&mut self, now: Nanos, ready: &mut Vec<u64>) -> Progress;
+
+    /// Has [`fd`](Self::fd) become readable with what happens next. What happened until then is not announced:
+    /// it has to be polled for once more before the reactor sleeps.
+    fn arm(&mut self);
+
+    /// What to register, for input.
+    fn fd(&self) -> BorrowedFd<'_>;
+
+    /// Whether a queue still uses it.
+    fn is_used(&self) -> bool;
+
+    /// What it has counted.
+    fn counts(&self) -> SourceCounts;
+
+    /// For a fabric to find its own.
+    fn as_any(&mut self) -> &mut dyn Any;
+}
+
+/// What a [`Source`] has counted since it was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SourceCounts {
+    /// Looks at the completion queue.
+    pub polls: u64,
+    /// Looks that found something.
+    pub found: u64,
+    /// Completions.
+    pub completions: u64,
+    /// Commands among them.
+    pub requests: u64,
+}
+
+/// The sources of a reactor, with what each belongs to.
+#[derive(Debug, Default)]
+pub struct Sources {
+    list: Vec<Registered>,
+}
+
+/// A source, as its reactor keeps it.
+#[derive(Debug)]
+pub struct Registered {
+    /// What it is of, for people: the device's name.
+    pub name: String,
+    /// It is in the reactor's epoll set.
+    pub is_watched: bool,
+    /// It.
+    pub source: Box<dyn Source>,
+}
+
+impl Sources {
+    /// The source of type `T` that `is_it` knows, if there is one.
+    pub fn find<T: Source + 'static>(
+        &mut self,
+        mut is_it: impl FnMut(&T) -> bool,
+    ) -> Option<&mut T> {
+        self.list
+            .iter_mut()
+            .filter_map(|one| one.source.as_any().downcast_mut::<T>())
+            .find(|source| is_it(source))
+    }
+
+    /// Takes a source in.
+    pub fn add(&mut self, name: String, source: Box<dyn Source>) {
+        self.list.push(Registered { name, is_watched: false, source });
+    }
+
+    /// All of them.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Registered> {
+        self.list.iter_mut()
+    }
+
+    /// All of them, to look at.
+    pub fn iter(&self) -> impl Iterator<Item = &Registered> {
+        self.list.iter()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    /// Drops those that no queue uses any more.
+    pub fn drop_unused(&mut self) {
+        self.list.retain(|one| one.source.is_used());
+    }
 }
 
 /// What a call of [`HostQueue::receive`] or [`HostQueue::flush`] left behind.
@@ -201,6 +319,18 @@ pub enum FabricError {
     /// The connection ended before the data arrived.
     #[error("connection closed")]
     Closed,
+    /// A descriptor of a type that this fabric does not take, or not there.
+    #[error("an SGL descriptor has a type that is not allowed here")]
+    SglType,
+    /// Descriptors that do not go together, or with what came.
+    #[error("the length of an SGL is invalid")]
+    SglLength,
+    /// Descriptors or data outside the capsule.
+    #[error("an SGL offset is outside the capsule")]
+    SglOffset,
+    /// More descriptors than the controller takes (MSDBD), or none.
+    #[error("the number of SGL descriptors is invalid")]
+    SglCount,
 }
 
 /// Why a connection ended.

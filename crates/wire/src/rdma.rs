@@ -1,4 +1,4 @@
-//! Private data of the RDMA connection manager (RDMA 3.2.6): what a host says when it asks for the queue pair
+//! Private data of the RDMA connection manager (RDMA 3.1, Figures 5 to 7): what a host says when it asks for the queue pair
 //! of an NVMe queue, and how it is answered.
 //!
 //! The connection manager pads private data with zeroes, so its length says only what is surely missing.
@@ -11,7 +11,7 @@ use crate::open::open_enum;
 /// The one record format there is.
 pub const RECFMT: u16 = 0;
 
-/// RDMA_CM_REQUEST private data as on the wire (RDMA 3.2.6).
+/// RDMA_CM_REQUEST private data as on the wire (RDMA Figure 5).
 #[derive(
     Clone,
     Copy,
@@ -42,7 +42,7 @@ pub struct RequestData {
 }
 const _: () = assert!(size_of::<RequestData>() == 32);
 
-/// RDMA_CM_ACCEPT private data as on the wire (RDMA 3.2.6).
+/// RDMA_CM_ACCEPT private data as on the wire (RDMA Figure 6).
 #[derive(
     Clone,
     Copy,
@@ -67,7 +67,7 @@ pub struct AcceptData {
 }
 const _: () = assert!(size_of::<AcceptData>() == 32);
 
-/// RDMA_CM_REJECT private data as on the wire (RDMA 3.2.6).
+/// RDMA_CM_REJECT private data as on the wire (RDMA Figure 7).
 #[derive(
     Clone,
     Copy,
@@ -91,7 +91,7 @@ pub struct RejectData {
 const _: () = assert!(size_of::<RejectData>() == 4);
 
 open_enum! {
-    /// Why a connection is rejected (RDMA 3.2.6, STS).
+    /// Why a connection is rejected (STS, RDMA Figure 11).
     pub struct RejectStatus(pub u16) {
         INVALID_LENGTH = 0x01 => "invalid private data length",
         INVALID_RECFMT = 0x02 => "invalid record format",

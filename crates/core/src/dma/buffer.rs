@@ -5,6 +5,7 @@ use std::ptr::NonNull;
 use std::rc::Rc;
 
 use super::core_pool::Core;
+use super::registrar::ChunkId;
 use super::slots::{Class, PromiseId, SlotId};
 
 /// A lease of memory that nobody else has. It starts on a page, stays on its reactor's thread
@@ -51,6 +52,12 @@ impl Buffer {
     #[inline]
     pub fn capacity(&self) -> usize {
         self.class.size()
+    }
+
+    /// The chunk it is a part of, which devices know by its number.
+    #[inline]
+    pub fn chunk(&self) -> ChunkId {
+        self.core.chunk_of(self.slot)
     }
 
     /// Shortens the buffer to `len` bytes; does nothing if it is not longer.

@@ -4,6 +4,7 @@ use std::io;
 use std::ptr::NonNull;
 
 use super::mapping::Mapping;
+use super::registrar::ChunkId;
 
 /// Bytes of a chunk: one huge page. Also the largest lease there can be.
 pub const CHUNK: usize = 2 << 20;
@@ -13,20 +14,25 @@ pub const CHUNK: usize = 2 << 20;
 pub(super) struct Chunk {
     memory: Mapping,
     huge: bool,
+    id: ChunkId,
 }
 
 impl Chunk {
     /// A huge page if `try_huge` and there is one, else ordinary pages.
-    pub(super) fn map(try_huge: bool) -> io::Result<Self> {
+    pub(super) fn map(id: ChunkId, try_huge: bool) -> io::Result<Self> {
         if try_huge && let Ok(memory) = Mapping::huge(CHUNK) {
-            return Ok(Self { memory, huge: true });
+            return Ok(Self { memory, huge: true, id });
         }
         let memory = Mapping::ordinary(CHUNK, CHUNK)?;
-        Ok(Self { memory, huge: false })
+        Ok(Self { memory, huge: false, id })
     }
 
     pub(super) fn is_huge(&self) -> bool {
         self.huge
+    }
+
+    pub(super) fn id(&self) -> ChunkId {
+        self.id
     }
 
     pub(super) fn base(&self) -> NonNull<u8> {

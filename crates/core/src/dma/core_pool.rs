@@ -9,6 +9,7 @@ use thiserror::Error;
 
 use super::buffer::Buffer;
 use super::chunk::CHUNK;
+use super::registrar::ChunkId;
 use super::reserve::Reserve;
 use super::shared::{Arena, NoChunk, SharedPool};
 use super::slots::{Class, PromiseId, SlotId, Slots};
@@ -156,6 +157,12 @@ impl Core {
         if emptied && self.shared.is_starved() {
             self.release_empty(0);
         }
+    }
+
+    /// The chunk of a leased slot.
+    #[inline]
+    pub(super) fn chunk_of(&self, id: SlotId) -> ChunkId {
+        self.with(|slots| slots.chunk_of(id))
     }
 
     /// Leases a promised buffer.

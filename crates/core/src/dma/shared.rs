@@ -1,12 +1,14 @@
 //! The pool all cores share: chunks that no core holds, and how many there may be.
 
 use std::fmt;
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use thiserror::Error;
 
 use super::chunk::{CHUNK, Chunk};
+use super::registrar::{ChunkId, Registrar};
 
 /// Share of the machine's memory the default cap is, and its bounds.
 const DEFAULT_SHARE: usize = 8;
@@ -113,6 +115,9 @@ struct State {
     mapped: usize,
     huge: usize,
     try_huge: bool,
+    /// Address of every chunk that is mapped, by its number.
+    bases: Vec<Option<usize>>,
+    registrars: Vec<Arc<dyn Registrar>>,
 }
 
 impl SharedPool {
@@ -139,6 +144,8 @@ impl SharedPool {
             mapped: 0,
             huge: 0,
             try_huge: reserved_pages > 0,
+            bases: Vec::new(),
+            registrars: Vec::new(),
         };
         tracing::info!(
             cap_mib = (state.data_cap * CHUNK) >> 20,
@@ -185,6 +192,41 @@ impl SharedPool {
     /// or gave back, and must neither block nor use a pool.
     pub fn set_waker(&self, waker: Box<dyn Fn() + Send + Sync>) {
         *self.waker.lock().unwrap_or_else(PoisonError::into_inner) = Some(waker);
+    }
+
+    /// Most chunks there are at once: the numbers of chunks are lower.
+    pub fn chunks(&self) -> usize {
+        let state = self.state();
+        state.data_cap + state.reserve_cap
+    }
+
+    /// Tells `registrar` of every chunk there is, and of those that come and go from now on.
+    ///
+    /// # Errors
+    /// What the registrar said of one of them; it is told of none then.
+    pub fn add_registrar(&self, registrar: Arc<dyn Registrar>) -> std::io::Result<()> {
+        let mut state = self.state();
+        for id in state.mapped_ids() {
+            if let Err(error) = state.tell(registrar.as_ref(), id) {
+                state.mapped_ids().take_while(|told| *told < id).for_each(|told| {
+                    registrar.unmapping(told);
+                });
+                return Err(error);
+            }
+        }
+        state.registrars.push(registrar);
+        Ok(())
+    }
+
+    /// Tells `registrar` that every chunk goes, and nothing from then on. No buffer may be in use by what it
+    /// stands for.
+    pub fn remove_registrar(&self, registrar: &Arc<dyn Registrar>) {
+        let mut state = self.state();
+        let before = state.registrars.len();
+        state.registrars.retain(|known| !Arc::ptr_eq(known, registrar));
+        if state.registrars.len() < before {
+            state.mapped_ids().for_each(|id| registrar.unmapping(id));
+        }
     }
 
     /// Whether a core was refused a chunk and none came back since.
@@ -253,11 +295,12 @@ impl SharedPool {
             state.free.push(chunk);
             None
         } else {
-            state.mapped -= 1;
             Some(chunk)
         };
+        if let Some(chunk) = surplus {
+            state.unmap(chunk);
+        }
         drop(state);
-        drop(surplus);
         if self.starved.swap(false, Ordering::Relaxed) {
             self.wake();
         }
@@ -277,9 +320,16 @@ impl SharedPool {
 
 impl State {
     fn map(&mut self) -> std::io::Result<Chunk> {
-        let chunk = Chunk::map(self.try_huge).inspect_err(
+        let free = self.bases.iter().position(Option::is_none).unwrap_or(self.bases.len());
+        let id = ChunkId(u32::try_from(free).unwrap_or(u32::MAX));
+        let chunk = Chunk::map(id, self.try_huge).inspect_err(
             |error| tracing::warn!(%error, "no memory for another chunk of buffers"),
         )?;
+        if free == self.bases.len() {
+            self.bases.push(None);
+        }
+        self.bases[free] = Some(chunk.base().as_ptr().expose_provenance());
+        self.tell_all(id)?;
         if self.try_huge && !chunk.is_huge() {
             self.try_huge = false;
             tracing::info!(
@@ -290,6 +340,47 @@ impl State {
         self.mapped += 1;
         self.huge += usize::from(chunk.is_huge());
         Ok(chunk)
+    }
+}
+
+impl State {
+    /// Gives a chunk's memory back to the system.
+    fn unmap(&mut self, chunk: Chunk) {
+        for registrar in &self.registrars {
+            registrar.unmapping(chunk.id());
+        }
+        if let Some(base) = self.bases.get_mut(chunk.id().index()) {
+            *base = None;
+        }
+        self.mapped -= 1;
+        drop(chunk);
+    }
+
+    /// Tells every registrar of a new chunk, or none if one of them cannot take it.
+    fn tell_all(&mut self, id: ChunkId) -> std::io::Result<()> {
+        for (count, registrar) in self.registrars.iter().enumerate() {
+            if let Err(error) = self.tell(registrar.as_ref(), id) {
+                tracing::warn!(%error, "a device cannot reach another chunk of buffers");
+                self.registrars[..count].iter().for_each(|told| told.unmapping(id));
+                self.bases[id.index()] = None;
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    fn tell(&self, registrar: &dyn Registrar, id: ChunkId) -> std::io::Result<()> {
+        let base = self.bases.get(id.index()).copied().flatten();
+        match base.and_then(|base| NonNull::new(std::ptr::with_exposed_provenance_mut(base))) {
+            Some(base) => registrar.mapped(id, base, CHUNK),
+            None => Ok(()),
+        }
+    }
+
+    /// The chunks that are mapped.
+    fn mapped_ids(&self) -> impl Iterator<Item = ChunkId> {
+        let ids = self.bases.iter().zip(0..).filter(|(base, _)| base.is_some());
+        ids.map(|(_, id)| ChunkId(id))
     }
 }
 

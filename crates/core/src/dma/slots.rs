@@ -9,6 +9,7 @@
 use std::ptr::NonNull;
 
 use super::chunk::{CHUNK, Chunk};
+use super::registrar::ChunkId;
 use super::shared::Arena;
 
 /// The smallest class, in bytes: a page, so that every buffer suits direct I/O.
@@ -39,6 +40,7 @@ struct FreeSlot {
 #[derive(Debug)]
 struct Place {
     base: NonNull<u8>,
+    id: ChunkId,
     generation: u32,
     out: u32,
     class: Class,
@@ -181,20 +183,28 @@ impl Slots {
         emptied
     }
 
+    /// The chunk of a leased slot.
+    #[inline]
+    pub(super) fn chunk_of(&self, id: SlotId) -> ChunkId {
+        self.places[id.chunk as usize].id
+    }
+
     /// Carves a new chunk for `class`.
     pub(super) fn add(&mut self, chunk: Chunk, class: Class) {
         let arena = class.arena() as usize;
         self.held[arena] += 1;
         self.empty[arena] += 1;
-        let base = chunk.base();
+        let (base, id) = (chunk.base(), chunk.id());
         let at = match self.places.iter().position(|place| place.chunk.is_none()) {
             Some(at) => {
                 let place = &mut self.places[at];
-                (place.base, place.class, place.chunk) = (base, class, Some(chunk));
+                (place.base, place.id) = (base, id);
+                (place.class, place.chunk) = (class, Some(chunk));
                 at
             }
             None => {
-                self.places.push(Place { base, generation: 0, out: 0, class, chunk: Some(chunk) });
+                let (generation, out, chunk) = (0, 0, Some(chunk));
+                self.places.push(Place { base, id, generation, out, class, chunk });
                 self.places.len() - 1
             }
         };

@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use super::*;
 use crate::rng::Rng;
@@ -342,4 +342,70 @@ fn a_core_that_sleeps_keeps_a_few_chunks_and_the_system_gets_what_nobody_holds()
     core.clear();
     assert_eq!((core.held(), shared.stats().mapped), (0, 8 * CHUNK));
     assert_eq!(fill(&core, CHUNK).len(), 32);
+}
+
+/// A registrar that keeps what it was told and can refuse.
+#[derive(Debug, Default)]
+struct Told {
+    chunks: std::sync::Mutex<BTreeMap<usize, usize>>,
+    refuse: AtomicBool,
+}
+
+impl Registrar for Told {
+    fn mapped(
+        &self,
+        chunk: ChunkId,
+        base: std::ptr::NonNull<u8>,
+        len: usize,
+    ) -> std::io::Result<()> {
+        assert_eq!(len, CHUNK);
+        if self.refuse.load(Ordering::Relaxed) {
+            return Err(std::io::ErrorKind::OutOfMemory.into());
+        }
+        let before = self.chunks.lock().unwrap().insert(chunk.index(), base.as_ptr().addr());
+        assert_eq!(before, None, "told twice of {chunk:?}");
+        Ok(())
+    }
+
+    fn unmapping(&self, chunk: ChunkId) {
+        assert!(self.chunks.lock().unwrap().remove(&chunk.index()).is_some(), "{chunk:?}");
+    }
+}
+
+#[test]
+fn a_registrar_knows_every_chunk_there_is() {
+    let shared = pool(40, 4);
+    let core = CorePool::new(&shared);
+    let early = core.lease(4096).unwrap();
+    let told = Arc::new(Told::default());
+    let registrar: Arc<dyn Registrar> = told.clone();
+    shared.add_registrar(Arc::clone(&registrar)).unwrap();
+    let known = |buffer: &Buffer| {
+        assert!(buffer.chunk().index() < shared.chunks());
+        let base = told.chunks.lock().unwrap()[&buffer.chunk().index()];
+        (base..base + CHUNK).contains(&buffer.as_ptr().addr())
+    };
+    assert!(known(&early));
+    let many: Vec<_> = (0..20).map(|_| core.lease(CHUNK).unwrap()).collect();
+    assert!(many.iter().all(known));
+    let count = || told.chunks.lock().unwrap().len();
+    assert_eq!(count(), 21);
+    // Memory that goes back to the system is forgotten, and its numbers are used again.
+    drop((early, many));
+    core.clear();
+    assert!(count() < 21);
+    assert_eq!(count() * CHUNK, shared.stats().mapped);
+    let again: Vec<_> = (0..20).map(|_| core.lease(CHUNK).unwrap()).collect();
+    assert!(again.iter().all(known) && count() == 20);
+    // A chunk that a device cannot reach is not used, and no trace of it stays.
+    told.refuse.store(true, Ordering::Relaxed);
+    assert_eq!(core.lease(CHUNK).unwrap_err(), LeaseError::NoMemory);
+    let other = Arc::new(Told::default());
+    other.refuse.store(true, Ordering::Relaxed);
+    shared.add_registrar(other).unwrap_err();
+    told.refuse.store(false, Ordering::Relaxed);
+    assert!(known(&core.lease(CHUNK).unwrap()));
+    shared.remove_registrar(&registrar);
+    assert_eq!(count(), 0);
+    drop(again);
 }

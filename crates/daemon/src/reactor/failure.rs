@@ -30,5 +30,9 @@ pub(super) fn from_fabric(error: FabricError) -> Failure {
         FabricError::DataDigest => Failure::TransientTransport,
         FabricError::Transfer => Failure::DataTransfer,
         FabricError::Closed => Failure::QueueDeleted,
+        FabricError::SglType => Failure::SglType,
+        FabricError::SglLength => Failure::SglLength,
+        FabricError::SglOffset => Failure::SglOffset,
+        FabricError::SglCount => Failure::SglCount,
     }
 }

@@ -188,7 +188,7 @@ impl Reactor {
             }
             step = match step {
                 Step::Lease { len } => {
-                    if command.kind == IoKind::Read && self.lend(request, &command, now) {
+                    if command.kind == IoKind::Read && self.lend(request, key, &command, now) {
                         return;
                     }
                     let Some(Pending::Io(io)) = self.requests.get_mut(request) else { return };
@@ -237,9 +237,12 @@ impl Reactor {
         }
     }
 
-    /// Answers a read from what the device lends, if it lends.
+    /// Answers a read from what the device lends, if it lends and the fabric can send that.
     #[inline]
-    fn lend(&mut self, request: Key, command: &IoCommand, now: u64) -> bool {
+    fn lend(&mut self, request: Key, connection: Key, command: &IoCommand, now: u64) -> bool {
+        if !self.connections.get(connection).is_some_and(|c| c.fabric.takes_lent()) {
+            return false;
+        }
         let Ok(len) = u32::try_from(command.len) else { return false };
         let Some(lent) = self.devices.lend(command.device, command.offset, len) else {
             return false;

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use nvmeof_nvmf::Queue;
-use nvmeof_transport::{CloseReason, ParkedQueue};
+use nvmeof_transport::{CloseReason, Home, ParkedQueue};
 
 use super::Reactor;
 use super::connection::{Connection, Phase};
@@ -20,7 +20,8 @@ impl Reactor {
             self.refuse(*queue);
             return;
         }
-        let fabric = match parked.unpark(&self.pool) {
+        let fabric = match parked.unpark(&mut Home { pool: &self.pool, sources: &mut self.sources })
+        {
             Ok(fabric) => fabric,
             Err(error) => {
                 tracing::warn!(peer, %error, "connection refused");
@@ -34,9 +35,11 @@ impl Reactor {
         connection.fabric.set_paused(false);
         let key = self.connections.insert(connection);
         let registered = self.connections.get_mut(key).and_then(|connection| {
+            connection.fabric.set_token(key.token(kind::CONNECTION));
             let fd = connection.fabric.fd()?;
             Some(self.poller.add_socket(fd, key.token(kind::CONNECTION)))
         });
+        self.watch_sources();
         if let Some(Err(error)) = registered {
             tracing::warn!(peer, %error, "connection refused: it cannot be watched");
             self.begin_close(key, CloseReason::Lost(error.to_string()), now);
@@ -105,6 +108,7 @@ impl Reactor {
     pub(super) fn closed(&mut self, key: Key, reason: &CloseReason, now: u64) {
         self.begin_close(key, reason.clone(), now);
         let Some(connection) = self.connections.remove(key) else { return };
+        self.has_unused_sources = !self.sources.is_empty();
         self.load().connections.fetch_sub(1, Ordering::Relaxed);
         if connection.counts_as_io {
             self.load().io_queues.fetch_sub(1, Ordering::Relaxed);
@@ -151,7 +155,11 @@ impl Reactor {
         let found = self
             .connections
             .iter()
-            .find(|(_, connection)| connection.phase == Phase::Serving && connection.is_io())
+            .find(|(_, connection)| {
+                connection.phase == Phase::Serving
+                    && connection.is_io()
+                    && connection.fabric.is_movable()
+            })
             .map(|(key, _)| key);
         let Some(key) = found else { return };
         if let Some(connection) = self.connections.get_mut(key) {

@@ -8,6 +8,7 @@
 //! | `command` | a capsule's way into nvmf, and what becomes of admin commands |
 //! | `io` | an I/O command's way: permit, buffer, host data, device, response |
 //! | `lifecycle` | connections come, move and go |
+//! | `sources` | what tells of several connections at once: completion queues |
 //! | `control` | messages from the control plane and other reactors |
 //! | `devices`, `connection`, `slots` | what is kept |
 //! | `idle`, `poller`, `mailbox` | when to sleep and what wakes |
@@ -27,6 +28,7 @@ mod lifecycle;
 pub(crate) mod mailbox;
 mod poller;
 mod slots;
+mod sources;
 pub(crate) mod stats;
 #[cfg(test)]
 mod tests;
@@ -42,7 +44,7 @@ use nvmeof_core::block::Completed;
 use nvmeof_core::dma::{CorePool, Reserve, SharedPool};
 use nvmeof_nvmf::Target;
 use nvmeof_pacing::{Pacer, PacerConfig, Parts};
-use nvmeof_transport::Event;
+use nvmeof_transport::{Event, Sources};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use tokio::sync::oneshot;
 
@@ -147,6 +149,10 @@ pub(crate) struct Reactor {
     weights: Weights,
     devices: Devices,
     connections: Slots<Connection>,
+    /// What connections share: the completion queues of RDMA devices.
+    sources: Sources,
+    /// A connection went, and with it perhaps the last use of a source.
+    has_unused_sources: bool,
     requests: Slots<Pending>,
     /// Admitted commands for which the pool had no buffer, oldest first.
     starved: VecDeque<Key>,
@@ -176,6 +182,7 @@ pub(crate) struct Reactor {
     events: Vec<Event>,
     completed: Vec<Completed>,
     ready: Vec<Ready>,
+    named: Vec<u64>,
 }
 
 /// Kinds of tokens, in a token's top byte.
@@ -188,6 +195,8 @@ pub(super) mod kind {
     pub(in crate::reactor) const DEVICE: u8 = 3;
     /// The mailbox.
     pub(in crate::reactor) const MAILBOX: u8 = 4;
+    /// A source of connections.
+    pub(in crate::reactor) const SOURCE: u8 = 5;
 }
 
 impl Reactor {
@@ -221,6 +230,8 @@ impl Reactor {
             weights: Weights::default(),
             devices: Devices::default(),
             connections: Slots::with_capacity(16),
+            sources: Sources::default(),
+            has_unused_sources: false,
             requests: Slots::with_capacity(plan.requests),
             starved: VecDeque::new(),
             admin_waiting: VecDeque::new(),
@@ -239,6 +250,7 @@ impl Reactor {
             events: Vec::new(),
             completed: Vec::new(),
             ready: Vec::new(),
+            named: Vec::new(),
         })
     }
 

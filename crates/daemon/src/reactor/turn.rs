@@ -36,6 +36,7 @@ impl Reactor {
             busy = true;
         }
         self.find_ready();
+        busy |= self.poll_sources(now);
         busy |= self.receive_all(now);
         self.moment(Moment::Received);
         busy |= self.admit(now);
@@ -76,6 +77,9 @@ impl Reactor {
                 return;
             }
             self.poller.wake_at(at);
+        }
+        if !self.arm_sources(now) {
+            return;
         }
         self.pool.trim();
         // What may come a millisecond late.
@@ -296,6 +300,7 @@ impl Reactor {
             self.connection_timers(key, now);
         }
         self.devices.retire();
+        self.drop_sources();
         self.finish_drain();
     }
 }

@@ -5,9 +5,8 @@
 
 mod queue;
 
-use nvmeof_core::dma::CorePool;
 
-use crate::queue::{HostQueue, Nanos, ParkedQueue, TransportError};
+use crate::queue::{Home, HostQueue, Nanos, ParkedQueue, TransportError};
 
 /// Something that goes wrong at one event or operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,8 +56,8 @@ struct ParkedFaulty {
 }
 
 impl ParkedQueue for ParkedFaulty {
-    fn unpark(self: Box<Self>, pool: &CorePool) -> Result<Box<dyn HostQueue>, TransportError> {
-        Ok(Box::new(queue::Faulty::new(self.inner.unpark(pool)?, self.dice)))
+    fn unpark(self: Box<Self>, home: &mut Home<'_>) -> Result<Box<dyn HostQueue>, TransportError> {
+        Ok(Box::new(queue::Faulty::new(self.inner.unpark(home)?, self.dice)))
     }
 
     fn peer(&self) -> String {

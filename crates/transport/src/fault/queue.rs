@@ -206,4 +206,16 @@ impl HostQueue for Faulty {
     fn set_paused(&mut self, paused: bool) {
         self.inner.set_paused(paused);
     }
+
+    fn set_token(&mut self, token: u64) {
+        self.inner.set_token(token);
+    }
+
+    fn is_movable(&self) -> bool {
+        self.inner.is_movable()
+    }
+
+    fn takes_lent(&self) -> bool {
+        self.inner.takes_lent()
+    }
 }

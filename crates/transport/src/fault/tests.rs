@@ -3,7 +3,7 @@ use nvmeof_wire::{Cqe, Sgl, Sqe};
 
 use super::*;
 use crate::loopback::{LoopbackHost, LoopbackParams, connect};
-use crate::queue::{Connected, Event, FabricOp};
+use crate::queue::{Connected, Event, FabricOp, Home, Sources};
 
 struct World {
     pool: CorePool,
@@ -16,7 +16,9 @@ impl World {
         let config = PoolConfig { huge_pages: false, ..PoolConfig::default() };
         let pool = CorePool::new(&SharedPool::new(config).unwrap());
         let (parked, host) = connect(LoopbackParams::default());
-        let mut queue = inject_parked(parked, plan).unpark(&pool).unwrap();
+        let mut queue = inject_parked(parked, plan)
+            .unpark(&mut Home { pool: &pool, sources: &mut Sources::default() })
+            .unwrap();
         queue.connected(Connected { admin: false, depth: 1024 });
         Self { pool, queue, host }
     }

@@ -9,8 +9,8 @@ use nvmeof_wire::tcp::ADMIN_IN_CAPSULE;
 
 use super::{LoopbackParams, Wire};
 use crate::queue::{
-    CloseReason, Connected, Event, FabricError, FabricOp, HostQueue, Nanos, ParkedQueue, Progress,
-    RejectReason, Rejected, TransportError,
+    CloseReason, Connected, Event, FabricError, FabricOp, Home, HostQueue, Nanos, ParkedQueue,
+    Progress, RejectReason, Rejected, TransportError,
 };
 
 /// Commands taken in by one call of `receive`.
@@ -30,7 +30,8 @@ impl ParkedLoopback {
 }
 
 impl ParkedQueue for ParkedLoopback {
-    fn unpark(self: Box<Self>, pool: &CorePool) -> Result<Box<dyn HostQueue>, TransportError> {
+    fn unpark(self: Box<Self>, home: &mut Home<'_>) -> Result<Box<dyn HostQueue>, TransportError> {
+        let pool = home.pool;
         let mut queue = LoopbackQueue {
             reserve: reserve(pool, self.params, self.connected)?,
             depth: self.connected.map_or(self.params.depth, |info| info.depth),

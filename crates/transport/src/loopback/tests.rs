@@ -2,13 +2,14 @@ use nvmeof_core::dma::{CorePool, Payload, PoolConfig, SharedPool};
 use nvmeof_wire::{Cqe, Sgl, Sqe};
 
 use super::*;
-use crate::queue::{Connected, Event, FabricOp, HostQueue, RejectReason};
+use crate::queue::{Connected, Event, FabricOp, Home, HostQueue, RejectReason, Sources};
 
 fn open(params: LoopbackParams) -> (CorePool, Box<dyn HostQueue>, LoopbackHost) {
     let config = PoolConfig { huge_pages: false, ..PoolConfig::default() };
     let pool = CorePool::new(&SharedPool::new(config).unwrap());
     let (parked, host) = connect(params);
-    let mut queue = parked.unpark(&pool).unwrap();
+    let mut queue =
+        parked.unpark(&mut Home { pool: &pool, sources: &mut Sources::default() }).unwrap();
     queue.connected(Connected { admin: false, depth: 4 });
     (pool, queue, host)
 }
@@ -121,7 +122,11 @@ fn parks_and_pauses() {
     queue.set_paused(true);
     host.send(Sqe::new(1, 1, 1), &[]);
     assert!(turn(&mut queue, 0).is_empty());
-    let mut queue = queue.park().unwrap().unpark(&pool).unwrap();
+    let mut queue = queue
+        .park()
+        .unwrap()
+        .unpark(&mut Home { pool: &pool, sources: &mut Sources::default() })
+        .unwrap();
     assert_eq!(turn(&mut queue, 0).len(), 1);
     queue.park().unwrap_err();
 }

@@ -14,7 +14,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use nvmeof_core::dma::{CorePool, Payload};
+use nvmeof_core::dma::Payload;
 use nvmeof_wire::tcp::ICReq;
 use nvmeof_wire::zerocopy::IntoBytes;
 use rustix::net::sockopt;
@@ -28,8 +28,8 @@ use super::send::Outbound;
 use super::terminate::Fault;
 use super::transfer::Transfers;
 use crate::queue::{
-    CloseReason, Connected, Event, FabricError, FabricOp, HostQueue, Nanos, ParkedQueue, Progress,
-    RejectReason, Rejected, TransportError,
+    CloseReason, Connected, Event, FabricError, FabricOp, Home, HostQueue, Nanos, ParkedQueue,
+    Progress, RejectReason, Rejected, TransportError,
 };
 
 /// Where a connection is in its life: the diagram above.
@@ -93,7 +93,8 @@ impl ParkedTcp {
 }
 
 impl ParkedQueue for ParkedTcp {
-    fn unpark(self: Box<Self>, pool: &CorePool) -> Result<Box<dyn HostQueue>, TransportError> {
+    fn unpark(self: Box<Self>, home: &mut Home<'_>) -> Result<Box<dyn HostQueue>, TransportError> {
+        let pool = home.pool;
         let no_memory = |error: nvmeof_core::dma::LeaseError| {
             TransportError::NoMemory(format!("{}: {error}", describe(self.peer)))
         };

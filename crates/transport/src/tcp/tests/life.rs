@@ -7,7 +7,9 @@ use nvmeof_wire::{Cqe, Sgl};
 
 use super::world::{World, pattern, sqe};
 use crate::tcp::TcpParams;
-use crate::{CloseReason, Event, FabricOp, Nanos, ParkedQueue, Progress, RejectReason};
+use crate::{
+    CloseReason, Event, FabricOp, Home, Nanos, ParkedQueue, Progress, RejectReason, Sources,
+};
 
 const PARAMS: TcpParams = TcpParams {
     in_capsule: 8192,
@@ -312,17 +314,24 @@ fn reserves_are_given_back() {
 /// Parks the queue, moves it to another thread and back.
 fn moved(world: &mut World) {
     let placeholder: Box<dyn crate::HostQueue> =
-        crate::tcp::accepted(super::world::streams().0, PARAMS).unpark(&world.pool).unwrap();
+        crate::tcp::accepted(super::world::streams().0, PARAMS)
+            .unpark(&mut Home { pool: &world.pool, sources: &mut Sources::default() })
+            .unwrap();
     let queue = std::mem::replace(&mut world.queue, placeholder);
     let parked = queue.park().unwrap();
     let parked: Box<dyn ParkedQueue> = std::thread::spawn(move || {
         let pool: CorePool = super::world::pool();
         assert!(parked.peer().starts_with("127.0.0.1:"));
-        parked.unpark(&pool).unwrap().park().unwrap()
+        parked
+            .unpark(&mut Home { pool: &pool, sources: &mut Sources::default() })
+            .unwrap()
+            .park()
+            .unwrap()
     })
     .join()
     .unwrap();
-    world.queue = parked.unpark(&world.pool).unwrap();
+    world.queue =
+        parked.unpark(&mut Home { pool: &world.pool, sources: &mut Sources::default() }).unwrap();
 }
 
 #[test]

@@ -13,7 +13,7 @@ use nvmeof_wire::tcp::{
 use nvmeof_wire::zerocopy::{FromBytes, Immutable, IntoBytes};
 use nvmeof_wire::{Cqe, Sgl, Sqe};
 
-use crate::queue::{Connected, Event, FabricOp, HostQueue, Nanos};
+use crate::queue::{Connected, Event, FabricOp, Home, HostQueue, Nanos, Sources};
 use crate::tcp::{TcpParams, accepted, listen};
 
 pub(super) const ORACLE: crc::Crc<u32> = crc::Crc::<u32>::new(&crc::CRC_32_ISCSI);
@@ -111,7 +111,9 @@ impl World {
 
     pub(super) fn over(target: TcpStream, host: TcpStream, params: TcpParams) -> Self {
         let pool = pool();
-        let queue = accepted(target, params).unpark(&pool).unwrap();
+        let queue = accepted(target, params)
+            .unpark(&mut Home { pool: &pool, sources: &mut Sources::default() })
+            .unwrap();
         let host = Host {
             stream: Some(host),
             out: Framing::default(),

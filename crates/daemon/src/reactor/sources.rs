@@ -1,0 +1,59 @@
+//! What tells of several connections at once: the completion queues of RDMA devices.
+//!
+//! They are polled in every turn. A reactor that goes to sleep has them armed first and polls once more, since
+//! what came until then is not announced.
+
+use nvmeof_transport::Progress;
+
+use super::Reactor;
+use super::kind;
+use super::slots::Key;
+
+impl Reactor {
+    /// Lists the connections that sources tell of; true if there are any.
+    #[inline]
+    pub(super) fn poll_sources(&mut self, now: u64) -> bool {
+        if self.sources.is_empty() {
+            return false;
+        }
+        let mut named = std::mem::take(&mut self.named);
+        let mut busy = false;
+        for one in self.sources.iter_mut() {
+            busy |= one.source.poll(now, &mut named) == Progress::More;
+        }
+        busy |= !named.is_empty();
+        for token in named.drain(..) {
+            let (_, key) = Key::from_token(token);
+            self.list(key);
+        }
+        self.named = named;
+        busy
+    }
+
+    /// Has the sources wake this reactor; false if something has come meanwhile, so that it must not sleep.
+    pub(super) fn arm_sources(&mut self, now: u64) -> bool {
+        for one in self.sources.iter_mut() {
+            one.source.arm();
+        }
+        !self.poll_sources(now)
+    }
+
+    /// Puts new sources into the epoll set.
+    pub(super) fn watch_sources(&mut self) {
+        for one in self.sources.iter_mut().filter(|one| !one.is_watched) {
+            let watched = self.poller.add_source(one.source.fd(), u64::from(kind::SOURCE) << 56);
+            if let Err(error) = &watched {
+                // Still served, but a sleeping reactor sees its completions only with the next tick.
+                tracing::warn!(device = one.name, %error, "a completion queue cannot be watched");
+            }
+            one.is_watched = true;
+        }
+    }
+
+    /// Drops sources that no connection uses any more.
+    pub(super) fn drop_sources(&mut self) {
+        if std::mem::take(&mut self.has_unused_sources) {
+            self.sources.drop_unused();
+        }
+    }
+}
