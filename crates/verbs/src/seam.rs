@@ -256,7 +256,7 @@ pub struct Refused {
 
 /// A queue pair and the connection it belongs to. When dropped, first the device stops using the memory of
 /// everything posted, then the connection is gone.
-pub trait Endpoint: Debug {
+pub trait Endpoint: Debug + Send {
     /// The queue pair's number; [`Completion::queue_pair`].
     fn number(&self) -> u32;
 
@@ -307,7 +307,7 @@ pub trait Endpoint: Debug {
 }
 
 /// A completion queue of one thread.
-pub trait Completions: Debug {
+pub trait Completions: Debug + Send {
     /// Appends at most `most` completions, the oldest first.
     ///
     /// # Errors
