@@ -8,6 +8,9 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::open::open_enum;
 
+/// Most keyed descriptors of a command that its capsule may list (MSDBD, ours to choose).
+pub const DESCRIPTORS: u8 = 16;
+
 /// The one record format there is.
 pub const RECFMT: u16 = 0;
 

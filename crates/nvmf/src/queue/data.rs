@@ -1,7 +1,8 @@
 //! Data pointers: is the host's SGL one this transport can use, and long enough?
 //!
-//! One descriptor, in the command itself (MSDBD 1). It may be longer than the data (SGLS bit 18): hosts
-//! send whole pages for short lists of ranges.
+//! One descriptor, in the command itself; it may be longer than the data (SGLS bit 18): hosts send whole pages
+//! for short lists of ranges. Over RDMA a host may also send a list of keyed descriptors in the capsule: the
+//! transport resolves it, keeps it, and has one transport descriptor of the whole length stand for it here.
 
 use nvmeof_wire::{Sgl, Sqe};
 
@@ -44,8 +45,7 @@ pub(super) fn to_host(sqe: &Sqe, len: u32, transport: TransportKind) -> Result<S
 #[inline]
 fn check_host_buffer(sgl: Sgl, len: u32, transport: TransportKind) -> Result<(), Failure> {
     let length = match (sgl, transport) {
-        (Sgl::Transport { length }, TransportKind::Tcp | TransportKind::Loop)
-        | (Sgl::Keyed { length, .. }, TransportKind::Rdma) => length,
+        (Sgl::Transport { length }, _) | (Sgl::Keyed { length, .. }, TransportKind::Rdma) => length,
         _ => return Err(Failure::SglType),
     };
     if length < len { Err(Failure::SglLength) } else { Ok(()) }

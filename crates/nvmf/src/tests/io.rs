@@ -199,8 +199,12 @@ fn rdma_takes_keyed_descriptors() {
     admin.enable();
     let (mut io, _) = connect(&ConnectRequest::io(cntlid, 1));
     let read = block(IoOpcode::READ, 1, 0, 1);
-    io.run(read, &[]).fails(Status::SGL_TYPE_INVALID);
+    let segment = Sgl::LastSegment { address: 0, length: 32, offset: true };
+    io.run(read.with_sgl(segment), &[]).fails(Status::SGL_TYPE_INVALID);
     assert_eq!(io.io(read.with_sgl(keyed(512))).sgl, keyed(512));
+    // A list, which the transport has resolved.
+    assert_eq!(io.io(read.with_sgl(host(512))).sgl, host(512));
+    io.run(read.with_sgl(host(511)), &[]).fails(Status::DATA_SGL_LENGTH_INVALID);
     io.run(read.with_sgl(keyed(511)), &[]).fails(Status::DATA_SGL_LENGTH_INVALID);
 }
 

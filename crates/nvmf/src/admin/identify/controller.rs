@@ -4,7 +4,8 @@ use nvmeof_wire::identify::{
     Controller as Structure, ControllerType, NvmController, cmic, ctratt, frmw, ofcs, sgls, vwc,
 };
 use nvmeof_wire::properties::Version;
-use nvmeof_wire::{Cqe, Sqe, ascii};
+use nvmeof_wire::rdma::DESCRIPTORS;
+use nvmeof_wire::{Cqe, SglDescriptor, Sqe, ascii};
 
 use crate::admin::features::{CRITICAL_TEMPERATURE, WARNING_TEMPERATURE};
 use crate::controller::Controller;
@@ -98,11 +99,20 @@ fn nvm(controller: &Controller, id: &mut Structure) {
     id.ioccsz.set(capsule.saturating_add(limits.in_capsule) / CAPSULE_UNIT);
     id.iorcsz.set(u32::try_from(size_of::<Cqe>()).unwrap_or(u32::MAX) / CAPSULE_UNIT);
     // ICDOFF 0: data follows the command at once. FCATT 0: dynamic controllers.
-    id.msdbd = 1;
+    id.msdbd = descriptors(controller);
     id.ofcs.set(ofcs::DISCONNECT);
 }
 
-/// One data block, in the capsule or as the fabric has it, as long as the data or longer.
+/// Most data blocks of a command. Over RDMA they may be a list in the capsule, as far as it holds one.
+fn descriptors(controller: &Controller) -> u8 {
+    let in_capsule = controller.limits.in_capsule as usize / size_of::<SglDescriptor>();
+    match controller.transport {
+        TransportKind::Tcp | TransportKind::Loop => 1,
+        TransportKind::Rdma => u8::try_from(in_capsule).unwrap_or(u8::MAX).clamp(1, DESCRIPTORS),
+    }
+}
+
+/// Data blocks in the capsule or as the fabric has them, together as long as the data or longer.
 fn sgl_support(controller: &Controller) -> u32 {
     let kind = match controller.transport {
         TransportKind::Tcp | TransportKind::Loop => sgls::TRANSPORT,
