@@ -96,7 +96,7 @@ pub enum Fabric {
 }
 
 /// Where hosts connect.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listener {
     /// Its fabric.
     pub fabric: Fabric,
@@ -104,6 +104,38 @@ pub struct Listener {
     pub address: IpAddr,
     /// Port; 0 lets the system choose.
     pub port: u16,
+    /// What only RDMA has; the defaults for another fabric.
+    pub rdma: Rdma,
+}
+
+/// How an RDMA listener's connections are set up.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rdma {
+    /// The RDMA device the address has to be at; any if none is named.
+    pub device: Option<String>,
+    /// The index in the device's GID table that the address has to be at; any if none is named.
+    pub gid_index: Option<u8>,
+    /// Traffic class of what is sent; the system's if none is given.
+    pub traffic_class: Option<u8>,
+    /// Times to try again when a host had no receive posted; 7 is for ever.
+    pub rnr_retry_count: u8,
+    /// Whether the connections of a reactor share their receives, where the device can.
+    pub shared_receives: bool,
+    /// Entries of a reactor's completion queue.
+    pub completion_queue_depth: u32,
+}
+
+impl Default for Rdma {
+    fn default() -> Self {
+        Self {
+            device: None,
+            gid_index: None,
+            traffic_class: None,
+            rnr_retry_count: 7,
+            shared_receives: true,
+            completion_queue_depth: 16384,
+        }
+    }
 }
 
 /// A block device to open. Two devices are the same if everything about them is.

@@ -71,6 +71,12 @@ pub(super) struct RawListener {
     pub(super) kind: Key<String>,
     pub(super) address: Key<String>,
     pub(super) port: Key<i64>,
+    pub(super) rdma_device: Key<String>,
+    pub(super) gid_index: Key<i64>,
+    pub(super) traffic_class: Key<i64>,
+    pub(super) rnr_retry_count: Key<i64>,
+    pub(super) shared_receives: Key<bool>,
+    pub(super) completion_queue_depth: Key<i64>,
 }
 
 #[derive(Debug, Deserialize)]

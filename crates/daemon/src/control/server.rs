@@ -415,8 +415,8 @@ impl Server {
     /// a warning; a port that is taken is an error.
     fn bind_new(&mut self, config: &Config) -> anyhow::Result<Vec<Bound>> {
         let mut bound = Vec::new();
-        for (&wanted, taken) in config.listeners.iter().zip(&config.port_taken) {
-            if self.listeners.values().any(|serving| serving.wanted == wanted) {
+        for (wanted, taken) in config.listeners.iter().zip(&config.port_taken) {
+            if self.listeners.values().any(|serving| serving.wanted == *wanted) {
                 continue;
             }
             let address = SocketAddr::new(wanted.address, wanted.port);
@@ -428,6 +428,7 @@ impl Server {
                 Ok((socket, address)) => {
                     let port = PortId(self.next_port);
                     self.next_port = self.next_port.wrapping_add(1).max(1);
+                    let wanted = wanted.clone();
                     bound.push(Bound { port, wanted, socket, address });
                 }
                 Err(error) if is_taken(&error) => return Err(PortTaken(taken.clone()).into()),

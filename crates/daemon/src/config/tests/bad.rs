@@ -37,7 +37,7 @@ const BAD: &[Bad] = &[
     Bad {
         text: "[[listener]]\nprot = 1",
         place: "5:1: listener.prot",
-        parts: &["unknown key; allowed: type, address, port (did you mean `port`?)"],
+        parts: &["(did you mean `port`?)"],
     },
     Bad { text: "[[device]]\nsizes = 1", place: "5:1: device.sizes", parts: &["`size`"] },
     Bad { text: "[[subsystem]]\nname = 1", place: "5:1: subsystem.name", parts: &["unknown key"] },
@@ -181,6 +181,31 @@ const BAD: &[Bad] = &[
         text: "[[listener]]\ntype = \"fc\"\naddress = \"::1\"",
         place: "5:8: listener.type",
         parts: &["\"fc\" is not known; allowed: \"tcp\", \"rdma\""],
+    },
+    Bad {
+        text: "[[listener]]\ntype = \"tcp\"\naddress = \"::1\"\ntraffic-class = 106",
+        place: "7:17: listener.traffic-class",
+        parts: &["type \"tcp\" has no such key; remove it, or set type = \"rdma\""],
+    },
+    Bad {
+        text: "[[listener]]\ntype = \"rdma\"\naddress = \"::1\"\nrnr-retry-count = 8",
+        place: "7:19: listener.rnr-retry-count",
+        parts: &["8 is out of range; allowed: 0 to 7"],
+    },
+    Bad {
+        text: "[[listener]]\ntype = \"rdma\"\naddress = \"::1\"\nrdma-device = \"a/1\"",
+        place: "7:15: listener.rdma-device",
+        parts: &["no name of an RDMA device", "rdma link"],
+    },
+    Bad {
+        text: "[[listener]]\ntype = \"rdma\"\naddress = \"::1\"\ngid-index = 256",
+        place: "7:13: listener.gid-index",
+        parts: &["256 is out of range; allowed: 0 to 255"],
+    },
+    Bad {
+        text: "[[listener]]\ntype = \"rdma\"\naddress = \"::1\"\ncompletion-queue-depth = 0",
+        place: "7:26: listener.completion-queue-depth",
+        parts: &["0 is out of range; allowed: 256 to 4194304"],
     },
     Bad {
         text: "[[listener]]\ntype = \"tcp\"\naddress = \"localhost\"",

@@ -55,6 +55,9 @@ fn keys_of(table: &toml::Table, prefix: &str, keys: &mut BTreeSet<String>) {
 fn with_alternatives(wanted: impl Fn(&str) -> bool) -> String {
     let line = |line: &str| {
         let alternative = line.strip_prefix('#').filter(|rest| !rest.starts_with(' '));
+        if let Some(header) = alternative.filter(|rest| rest.starts_with('[') && wanted(rest)) {
+            return format!("{header}\n");
+        }
         match alternative.and_then(|rest| Some((rest, rest.split_once(" = ")?))) {
             Some((text, (key, _))) if wanted(key) => format!("{text}\n"),
             _ => format!("{line}\n"),
@@ -68,7 +71,7 @@ fn documented() -> BTreeMap<String, String> {
     let mut documented = BTreeMap::new();
     let (mut table, mut comment) = (String::new(), String::new());
     for line in EXAMPLE.lines().map(str::trim) {
-        if let Some(header) = line.strip_prefix('[') {
+        if let Some(header) = line.trim_start_matches('#').strip_prefix('[') {
             table = header.trim_matches(['[', ']']).to_owned() + ".";
         } else if let Some(text) = line.strip_prefix("# ") {
             comment = text.to_owned();
@@ -157,6 +160,9 @@ fn the_stated_defaults_are_the_codes() {
             "write-latency",
             "allow-any-host",
             "budget",
+            "rnr-retry-count",
+            "shared-receives",
+            "completion-queue-depth",
         ];
         if !elsewhere.contains(&name) {
             *tables.entry(table).or_default() += &format!("{name} = {default}\n");
@@ -194,6 +200,18 @@ fn the_stated_defaults_are_the_codes() {
     let plain = |config: Config| Config { warnings: Vec::new(), port_taken: Vec::new(), ..config };
     assert_eq!(plain(without), plain(with));
     assert_eq!(compared.len(), 22, "{compared:?}");
+}
+
+#[test]
+fn the_defaults_of_rdma_listeners_are_the_codes() {
+    let documented = documented();
+    let listener = format!("{LEAST}[[listener]]\ntype = \"rdma\"\naddress = \"::1\"\n");
+    let written = ["rnr-retry-count", "shared-receives", "completion-queue-depth"].map(|key| {
+        let text = &documented[&format!("listener.{key}")];
+        format!("{key} = {}\n", text.strip_prefix("default: ").unwrap())
+    });
+    let with = parse(&format!("{listener}{}", written.concat())).unwrap();
+    assert_eq!(parse(&listener).unwrap().listeners, with.listeners);
 }
 
 #[test]

@@ -196,8 +196,6 @@ fn what_is_doubtful_is_a_warning_with_its_line() {
         let warnings = parse(&format!("{LEAST}{text}")).unwrap().warnings;
         warnings.iter().map(|warning| format!("{warning}\n")).collect::<String>()
     };
-    let rdma = warning("[[listener]]\ntype = \"rdma\"\naddress = \"::1\"\n");
-    assert!(rdma.contains("t.toml:5:8: listener.type: RDMA is not built into"), "{rdma}");
     let unused = warning("[[device]]\nname = \"a\"\ntype = \"null\"\nsize = 512\n");
     assert!(unused.contains("t.toml:5:8: device.name: no namespace uses"), "{unused}");
     let base = "[[device]]\nname = \"a\"\ntype = \"null\"\nsize = 512\n";

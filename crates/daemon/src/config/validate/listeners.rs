@@ -1,20 +1,25 @@
 //! `[[listener]]` and `[[referral]]`.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use nvmeof_wire::Nqn;
 use toml::Spanned;
 
 use super::super::problem::{Report, Span};
 use super::super::raw::{Key, RawListener, RawReferral};
-use super::super::{Fabric, Listener, Problem, Referral};
+use super::super::{Fabric, Listener, Problem, Rdma, Referral};
 use super::values::{address, choice, integer, required};
 use super::{defaults, subsystems::parse_nqn};
 
 const FABRICS: [(&str, Fabric); 2] = [("tcp", Fabric::Tcp), ("rdma", Fabric::Rdma)];
 const FABRIC_FORM: &str = "allowed: \"tcp\", \"rdma\"";
 const PORT_FORM: &str = "stop it, or choose a free port, or 0 for any";
+/// Bounds of a completion queue: room for a few queues of the least depth, and what large devices have.
+const COMPLETIONS_MIN: u32 = 256;
+const COMPLETIONS_MAX: u32 = 4 << 20;
+/// Longest name of an RDMA device (IBV_SYSFS_NAME_MAX less its end).
+const DEVICE_NAME_MAX: usize = 63;
 const ADDRESS_FORM: &str = "allowed: an IPv4 or IPv6 address, as \"0.0.0.0\" or \"::1\"";
 
 /// The listeners, at least one, and what to say of each if its port turns out to be taken.
@@ -26,7 +31,7 @@ pub(super) fn listeners(
         let allowed = "add a [[listener]] with type and address";
         report.error_in_file("listener", "there is none, so no host could connect", allowed);
     }
-    let mut seen: BTreeMap<Listener, usize> = BTreeMap::new();
+    let mut seen: BTreeMap<(Fabric, IpAddr, u16), usize> = BTreeMap::new();
     let mut listeners = Vec::new();
     let mut taken = Vec::new();
     for entry in raw {
@@ -37,27 +42,82 @@ pub(super) fn listeners(
                 .and_then(|value| address(report, "listener.address", value));
         let port = integer(report, "listener.port", &raw.port, defaults::PORT, 0..=u16::MAX);
         let (Some(fabric), Some(address)) = (fabric, address) else { continue };
-        let listener = Listener { fabric, address, port };
-        if fabric == Fabric::Rdma
-            && let Some(kind) = &raw.kind
-        {
-            let what = "RDMA is not built into this version: nothing will listen there";
-            report.warning(&kind.span(), "listener.type", what, "\"tcp\" works");
-        }
+        let rdma = rdma(report, raw, fabric);
         // Port 0 is another port each time.
         if port != 0
-            && let Some(first) = seen.insert(listener, report.line(&entry.span()))
+            && let Some(first) = seen.insert((fabric, address, port), report.line(&entry.span()))
         {
             let what = format!("the listener of line {first} has the same type, address and port");
             let at = raw.address.as_ref().map_or(entry.span(), |value| value.span());
             report.error(&at, "listener.address", what, "remove one, or change the port");
         }
-        listeners.push(listener);
+        listeners.push(Listener { fabric, address, port, rdma });
         let at = raw.port.as_ref().map_or(entry.span(), |value| value.span());
         let what = format!("something else listens at {}", SocketAddr::new(address, port));
         taken.push(report.foresee(&at, "listener.port", &what, PORT_FORM));
     }
     (listeners, taken)
+}
+
+/// The keys that only an RDMA listener has.
+fn rdma(report: &mut Report<'_>, raw: &RawListener, fabric: Fabric) -> Rdma {
+    let keys = [
+        ("listener.rdma-device", raw.rdma_device.as_ref().map(Spanned::span)),
+        ("listener.gid-index", raw.gid_index.as_ref().map(Spanned::span)),
+        ("listener.traffic-class", raw.traffic_class.as_ref().map(Spanned::span)),
+        ("listener.rnr-retry-count", raw.rnr_retry_count.as_ref().map(Spanned::span)),
+        ("listener.shared-receives", raw.shared_receives.as_ref().map(Spanned::span)),
+        ("listener.completion-queue-depth", raw.completion_queue_depth.as_ref().map(Spanned::span)),
+    ];
+    let default = Rdma::default();
+    if fabric != Fabric::Rdma {
+        for (name, span) in keys {
+            if let Some(span) = span {
+                let what = format!("a listener of type \"{}\" has no such key", fabric.name());
+                report.error(&span, name, what, "remove it, or set type = \"rdma\"");
+            }
+        }
+        return default;
+    }
+    Rdma {
+        device: raw.rdma_device.as_ref().and_then(|value| rdma_device(report, value)),
+        gid_index: optional(report, "listener.gid-index", &raw.gid_index),
+        traffic_class: optional(report, "listener.traffic-class", &raw.traffic_class),
+        rnr_retry_count: integer(
+            report,
+            "listener.rnr-retry-count",
+            &raw.rnr_retry_count,
+            default.rnr_retry_count,
+            0..=7,
+        ),
+        shared_receives: raw
+            .shared_receives
+            .as_ref()
+            .map_or(default.shared_receives, |value| *value.get_ref()),
+        completion_queue_depth: integer(
+            report,
+            "listener.completion-queue-depth",
+            &raw.completion_queue_depth,
+            default.completion_queue_depth,
+            COMPLETIONS_MIN..=COMPLETIONS_MAX,
+        ),
+    }
+}
+
+/// A byte, if the key is there.
+fn optional(report: &mut Report<'_>, name: &str, key: &Key<i64>) -> Option<u8> {
+    key.as_ref().map(|_| integer(report, name, key, 0, 0..=u8::MAX))
+}
+
+fn rdma_device(report: &mut Report<'_>, value: &Spanned<String>) -> Option<String> {
+    let name = value.get_ref();
+    if name.is_empty() || name.len() > DEVICE_NAME_MAX || name.contains('/') {
+        let what = format!("\"{name}\" is no name of an RDMA device");
+        let allowed = "allowed: a name that `rdma link` lists, without the port, as \"mlx5_0\"";
+        report.error(&value.span(), "listener.rdma-device", what, allowed);
+        return None;
+    }
+    Some(name.clone())
 }
 
 /// Other discovery services.
