@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::workspace::run_checked;
 
-/// One program a command needs, the Debian package it comes in, and the reason said aloud.
+/// One program (or file, by its whole path) a command needs, the Debian package it comes in, and the reason said aloud.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Need {
     program: &'static str,
@@ -28,7 +28,15 @@ pub(crate) const BUILD: &[Need] = &[
 ];
 
 /// What the tests take beside the build.
-pub(crate) const TEST: &[Need] = &[need("git", "git", "the repository checks list tracked files")];
+pub(crate) const TEST: &[Need] = &[
+    need("git", "git", "the repository checks list tracked files"),
+    need(
+        "/usr/include/infiniband/verbs.h",
+        "libibverbs-dev",
+        "RDMA's bindings are compared with it",
+    ),
+    need("/usr/include/rdma/rdma_cma.h", "librdmacm-dev", "RDMA's bindings are compared with it"),
+];
 
 /// What the fuzz targets take beside the build.
 pub(crate) const FUZZ: &[Need] = &[need("c++", "build-essential", "libFuzzer is C++")];
@@ -147,6 +155,8 @@ mod tests {
     fn programs_are_found_or_not() {
         assert!(program("sh").is_some());
         assert!(program("a-program-nobody-has").is_none());
+        assert!(program("/etc/passwd").is_some(), "a whole path is a file");
+        assert!(program("/etc/a-file-nobody-has").is_none());
     }
 
     #[test]

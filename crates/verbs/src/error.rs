@@ -23,7 +23,9 @@ pub enum VerbsError {
     )]
     NoDevice,
     /// No RDMA device has this address.
-    #[error("no RDMA device has the address {address} (`rdma link` and `ip address` show which have one)")]
+    #[error(
+        "no RDMA device has the address {address} (`rdma link` and `ip address` show which have one)"
+    )]
     NoDeviceAt {
         /// The address.
         address: std::net::SocketAddr,

@@ -9,6 +9,7 @@
 //! time, or memory, for tests.
 
 pub mod error;
+pub mod ffi;
 pub mod seam;
 pub mod work;
 

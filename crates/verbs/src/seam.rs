@@ -92,7 +92,6 @@ pub trait Device: Debug + Send + Sync + Sized + 'static {
     ///
     /// # Errors
     /// The ticket, so that it can be [rejected](Ticket::reject), and what the system says.
-    #[expect(clippy::type_complexity, reason = "an error that hands the ticket back")]
     fn open(
         self: &Arc<Self>,
         ticket: Self::Ticket,
