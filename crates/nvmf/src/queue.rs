@@ -139,6 +139,12 @@ impl Queue {
         self.local_address = Some(address);
     }
 
+    /// The target's address the connection came to, where it is known.
+    #[must_use]
+    pub fn local_address(&self) -> Option<IpAddr> {
+        self.local_address
+    }
+
     /// A command came, with `inline_len` bytes of in-capsule data.
     #[inline]
     pub fn handle_command(&mut self, sqe: &Sqe, inline_len: u32, now: Nanos) -> Disposition {

@@ -33,6 +33,8 @@ pub(crate) struct Connection {
     pub(crate) info: Option<QueueInfo>,
     /// Where its listener's figures are kept.
     pub(crate) port: usize,
+    /// The port of the network its data leaves through, for the pacer.
+    pub(crate) path: u16,
     /// It counts among its reactor's I/O queues; its end may come after the queue has forgotten.
     pub(crate) counts_as_io: bool,
     flows: Vec<(DeviceId, FlowId)>,
@@ -78,6 +80,7 @@ impl Connection {
         fabric: Box<dyn HostQueue>,
         queue: Box<Queue>,
         port: usize,
+        path: u16,
         now: u64,
     ) -> Self {
         let info = queue.connected();
@@ -86,6 +89,7 @@ impl Connection {
             counts_as_io: info.as_ref().is_some_and(|info| !info.admin),
             info,
             port,
+            path,
             fabric,
             queue,
             in_flight: 0,
@@ -121,8 +125,8 @@ impl Connection {
         if let Some((_, flow)) = self.flows.iter().find(|(of, _)| *of == device) {
             return *flow;
         }
-        let flow =
-            pacer.add_flow(FlowConfig { weight: weights.of(device), device: device.0, path: 0 });
+        let (weight, path) = (weights.of(device), self.path);
+        let flow = pacer.add_flow(FlowConfig { weight, device: device.0, path });
         self.flows.push((device, flow));
         flow
     }

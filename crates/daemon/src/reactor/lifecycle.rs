@@ -30,7 +30,8 @@ impl Reactor {
             }
         };
         let port = self.stats.port(queue.port());
-        let mut connection = Connection::new(fabric, queue, port, now);
+        let path = self.path_of(&queue);
+        let mut connection = Connection::new(fabric, queue, port, path, now);
         // One that comes from another reactor was stopped there.
         connection.fabric.set_paused(false);
         let key = self.connections.insert(connection);
@@ -46,6 +47,18 @@ impl Reactor {
         }
         self.list(key);
         self.mark_dirty(key);
+    }
+
+    /// The port of the network that a connection's data leaves through. What tells them apart here is the
+    /// address the host connected to: each port has one.
+    fn path_of(&mut self, queue: &Queue) -> u16 {
+        let address = queue.local_address();
+        let known = self.paths.iter().position(|known| *known == address);
+        let at = known.unwrap_or_else(|| {
+            self.paths.push(address);
+            self.paths.len() - 1
+        });
+        u16::try_from(at).unwrap_or(u16::MAX)
     }
 
     /// Takes a connection that cannot be served off the load it was counted in when it was placed.
@@ -217,7 +230,8 @@ impl Reactor {
         now: u64,
     ) -> Key {
         let port = self.stats.port(queue.port());
-        let mut connection = Connection::new(fabric, queue, port, now);
+        let path = self.path_of(&queue);
+        let mut connection = Connection::new(fabric, queue, port, path, now);
         connection.phase = Phase::Leaving { to };
         let key = self.connections.insert(connection);
         let registered = self.connections.get_mut(key).and_then(|connection| {

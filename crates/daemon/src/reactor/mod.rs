@@ -35,6 +35,7 @@ mod tests;
 mod turn;
 
 use std::collections::VecDeque;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::thread::JoinHandle;
@@ -151,6 +152,8 @@ pub(crate) struct Reactor {
     connections: Slots<Connection>,
     /// What connections share: the completion queues of RDMA devices.
     sources: Sources,
+    /// Addresses that hosts connected to, by the number of their path.
+    paths: Vec<Option<IpAddr>>,
     /// A connection went, and with it perhaps the last use of a source.
     has_unused_sources: bool,
     requests: Slots<Pending>,
@@ -232,6 +235,7 @@ impl Reactor {
             connections: Slots::with_capacity(16),
             sources: Sources::default(),
             has_unused_sources: false,
+            paths: Vec::new(),
             requests: Slots::with_capacity(plan.requests),
             starved: VecDeque::new(),
             admin_waiting: VecDeque::new(),
