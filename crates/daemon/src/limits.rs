@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use nvmeof_core::dma::{CHUNK, MIN_CLASS, PoolConfig};
 
-use crate::config::{Device, DeviceKind, Listener, show_size};
+use crate::config::{Device, DeviceKind, Fabric, Listener, show_size};
 
 /// Most connections (`limits.connections`).
 pub const CONNECTIONS_MAX: u32 = 65_535;
@@ -52,6 +52,10 @@ const REQUESTS_AT_START: usize = 4096;
 const PROCESS_FILES: u64 = 64;
 /// Descriptors of a reactor: its thread's poller, mailbox and timers.
 const REACTOR_FILES: u64 = 4;
+/// Bytes of a queue pair's slot for a command, and of one for a response.
+const RDMA_SLOT: u64 = 64;
+/// Descriptors of an RDMA listener besides its own: the libraries', and its device's with its events.
+const RDMA_FILES: u64 = 8;
 /// Descriptors of one reactor's queue to a file: ring, file, event.
 const FILE_QUEUE_FILES: u64 = 3;
 /// Descriptors of one reactor's queue to memory: its event.
@@ -108,6 +112,8 @@ pub struct Needs {
     pub reactors: usize,
     /// Listeners.
     pub listeners: usize,
+    /// Those of them that are for RDMA.
+    pub rdma_listeners: usize,
     /// Devices that are files.
     pub file_devices: usize,
     /// Queues to files that a reactor opens: each file's own, and one for each device on top of it.
@@ -120,7 +126,9 @@ impl Needs {
     /// Counts what a config has.
     #[must_use]
     pub fn of(reactors: usize, listeners: &[Listener], devices: &[Device]) -> Self {
-        let mut needs = Self { reactors, listeners: listeners.len(), ..Self::default() };
+        let rdma_listeners = listeners.iter().filter(|one| one.fabric == Fabric::Rdma).count();
+        let listeners = listeners.len();
+        let mut needs = Self { reactors, listeners, rdma_listeners, ..Self::default() };
         for device in devices {
             match bottom(device, devices) {
                 DeviceKind::File(_) => needs.file_queues += 1,
@@ -190,7 +198,7 @@ impl Limits {
             settings,
             needs: *needs,
             mdts: mdts(settings.max_transfer),
-            reserve: reserve(&settings, reactors),
+            reserve: reserve(&settings, needs),
             requests_per_reactor: (settings.connections as usize)
                 .div_ceil(reactors)
                 .saturating_mul(settings.queue_depth.into())
@@ -383,13 +391,14 @@ impl fmt::Display for Limits {
         write!(
             f,
             "memory cost: buffers up to {} for data (buffer-memory) and up to {} in reserve \
-             ({} connections x {} entries x {} in-capsule, {} reactors x {} admin buffers), \
+             ({} connections x {} entries x {}{} in-capsule, {} reactors x {} admin buffers), \
              resident only as used; a command moves up to {} (MDTS {}); \
              {} file descriptors with every connection",
             show_size(settings.buffer_memory),
             show_size(self.reserve),
             settings.connections,
             settings.queue_depth,
+            if self.needs.rdma_listeners > 0 { "2 x " } else { "" },
             show_size(in_capsule_slot(settings)),
             self.needs.reactors,
             self.admin_buffers,
@@ -427,14 +436,23 @@ fn in_capsule_slot(settings: &Settings) -> u64 {
     u64::from(slot).max(MIN_CLASS as u64)
 }
 
-fn reserve(settings: &Settings, reactors: usize) -> u64 {
+fn reserve(settings: &Settings, needs: &Needs) -> u64 {
+    let reactors = needs.reactors.max(1);
     let connections = u64::from(settings.connections);
+    let depth = u64::from(settings.queue_depth);
     let early = EARLY_BUFFERS * u64::from(ADMIN_IN_CAPSULE);
-    let queue = u64::from(settings.queue_depth) * in_capsule_slot(settings);
-    let admin = (reactors * ADMIN_BUFFERS) as u64 * u64::from(settings.max_transfer);
+    let mut queue = depth * in_capsule_slot(settings) + early;
     // Each reactor rounds each of its sizes up to chunks: in-capsule (admin, I/O) and admin data.
-    let rounding = (reactors * 3 * CHUNK) as u64;
-    connections * (queue + early) + admin + rounding
+    let mut sizes = 3;
+    if needs.rdma_listeners > 0 {
+        // A queue pair has as many buffers posted as its host has commands out, and every command may hold
+        // one more; and there are pages of command and of response slots.
+        let slots = 2 * (depth * RDMA_SLOT).next_multiple_of(PAGE.into());
+        queue = queue.max(2 * depth * in_capsule_slot(settings) + slots);
+        sizes += 1;
+    }
+    let admin = (reactors * ADMIN_BUFFERS) as u64 * u64::from(settings.max_transfer);
+    connections * queue + admin + (reactors * sizes * CHUNK) as u64
 }
 
 fn open_files(settings: &Settings, needs: &Needs) -> u64 {
@@ -444,6 +462,7 @@ fn open_files(settings: &Settings, needs: &Needs) -> u64 {
     PROCESS_FILES
         + u64::from(settings.connections)
         + needs.listeners as u64
+        + needs.rdma_listeners as u64 * (RDMA_FILES + reactors)
         + needs.file_devices as u64
         + reactors * (REACTOR_FILES + queues)
 }
@@ -452,8 +471,14 @@ fn open_files(settings: &Settings, needs: &Needs) -> u64 {
 mod tests {
     use super::*;
 
-    const NEEDS: Needs =
-        Needs { reactors: 2, listeners: 1, file_devices: 1, file_queues: 1, ram_queues: 1 };
+    const NEEDS: Needs = Needs {
+        reactors: 2,
+        listeners: 1,
+        rdma_listeners: 0,
+        file_devices: 1,
+        file_queues: 1,
+        ram_queues: 1,
+    };
 
     fn problems(change: impl Fn(&mut Settings)) -> Vec<LimitProblem> {
         let mut settings = Settings::default();
@@ -477,6 +502,17 @@ mod tests {
         for part in ["256MiB for data", "280MiB in reserve", "MDTS 8", "338 file descriptors"] {
             assert!(text.contains(part), "{part}: {text}");
         }
+    }
+
+    /// Queue pairs take more than sockets: receives are posted anew while commands hold their buffers.
+    #[test]
+    fn rdma_costs_what_is_said() {
+        let needs = Needs { rdma_listeners: 1, ..NEEDS };
+        let (limits, problems) = Limits::derive(Settings::default(), &needs, 1024);
+        assert_eq!(problems, []);
+        // 256 connections x (2 x 128 x 8 KiB + 2 x 8 KiB), 2 reactors x (4 x 1 MiB + 4 x 2 MiB).
+        assert_eq!(limits.reserve, (256 * 2 + 4 + 2 * (4 + 8)) << 20);
+        assert_eq!(limits.open_files, 64 + 256 + 1 + 8 + 2 + 1 + 2 * (4 + 3 + 1));
     }
 
     #[test]

@@ -107,6 +107,15 @@ impl Target {
         TargetCounts { controllers, queues: self.queues.load(Ordering::Relaxed) }
     }
 
+    /// Whether any subsystem has a controller of this ID: what a transport can know of an I/O queue before its
+    /// Connect names the subsystem.
+    #[must_use]
+    pub fn has_controller(&self, cntlid: u16) -> bool {
+        let registry = self.registry();
+        let mut subsystems = registry.subsystems.values().chain([&registry.discovery]);
+        subsystems.any(|subsystem| subsystem.controller(cntlid).is_some())
+    }
+
     /// The state now; [`Self::apply`] waits until it is let go.
     pub(crate) fn registry(&self) -> RwLockReadGuard<'_, Registry> {
         self.registry.read().unwrap_or_else(PoisonError::into_inner)

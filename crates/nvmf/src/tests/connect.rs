@@ -44,6 +44,7 @@ fn admin_connect_makes_a_controller() {
     assert_eq!((info.qid, info.depth, info.cntlid), (0, 32, 1));
     assert_eq!((info.subnqn, info.hostnqn), (nqn(SUBSYSTEM), nqn(HOST)));
     assert_eq!(target.counts().controllers, 1);
+    assert!(target.has_controller(cntlid) && !target.has_controller(cntlid + 1));
     assert_eq!(target.counts().queues, 1);
 
     let (second, cntlid) = connect_admin(&target, &ConnectRequest::admin(SUBSYSTEM));
