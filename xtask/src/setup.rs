@@ -63,6 +63,15 @@ pub(crate) const VM: &[Need] = &[
     need("timeout", "coreutils", "bounds every part of a guest script"),
 ];
 
+/// What RDMA in the QEMU machine takes beside it.
+pub(crate) const VM_RDMA: &[Need] = &[
+    need("rdma", "iproute2", "makes the guest's soft-RoCE device"),
+    need("/etc/libibverbs.d/rxe.driver", "ibverbs-providers", "the verbs of soft-RoCE"),
+    need("ibv_devinfo", "ibverbs-utils", "shows the guest's RDMA device"),
+    need("rping", "rdmacm-utils", "a stranger at our RDMA listener; brings librdmacm"),
+    need("/etc/rdma/modules/infiniband.conf", "rdma-core", "the user's side of RDMA"),
+];
+
 /// Makes sure that every program of `needs` is there, and installs the packages of those that are
 /// not: it says what and why, and uses sudo where it has to.
 pub(crate) fn ensure(needs: &[&[Need]]) -> Result<()> {
@@ -161,7 +170,7 @@ mod tests {
 
     #[test]
     fn every_need_says_why() {
-        for need in [BUILD, TEST, FUZZ, COVERAGE, VM].concat() {
+        for need in [BUILD, TEST, FUZZ, COVERAGE, VM, VM_RDMA].concat() {
             assert!(!need.why.is_empty() && !need.package.is_empty(), "{need:?}");
         }
     }

@@ -81,6 +81,13 @@ const STAGES: &[Stage] = &[
         run: vm_tcp,
     },
     Stage {
+        name: "vm-rdma",
+        about: "the Linux host over NVMe/RDMA in QEMU",
+        slow: true,
+        needs: Some("release"),
+        run: vm_rdma,
+    },
+    Stage {
         name: "fuzz",
         about: "a short run of every fuzz target",
         slow: true,
@@ -114,7 +121,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let slow = STAGES.iter().any(|stage| stage.slow && chosen(stage));
     let mut needs = vec![setup::BUILD, setup::TEST];
     if slow {
-        needs.push(setup::VM);
+        needs.extend([setup::VM, setup::VM_RDMA]);
     }
     setup::ensure(&needs)?;
     let mut rows = vec![Row::new("set-up", "passed", started.elapsed())];
@@ -231,8 +238,16 @@ fn release(workspace: &Workspace) -> Result<()> {
 }
 
 fn vm_tcp(workspace: &Workspace) -> Result<()> {
-    if !vm::run_case(workspace, "tcp")? {
-        bail!("the case tcp did not pass");
+    vm_case(workspace, "tcp")
+}
+
+fn vm_rdma(workspace: &Workspace) -> Result<()> {
+    vm_case(workspace, "rdma")
+}
+
+fn vm_case(workspace: &Workspace, name: &str) -> Result<()> {
+    if !vm::run_case(workspace, name)? {
+        bail!("the case {name} did not pass");
     }
     Ok(())
 }

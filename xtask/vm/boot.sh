@@ -6,10 +6,12 @@
 target_start() { true; }
 target_ensure() { true; }
 target_log() { true; }
+target_sizes() { true; }
+target_at_rest() { true; }
 
 part_modules() {
     local module
-    for module in nvme_tcp nvme_fabrics nvme_core virtio_blk ext4; do
+    for module in nvme_fabrics nvme_core virtio_blk ext4; do
         [ -d "/sys/module/$module" ] || fail "module $module is not there"
     done
     note "$(uname -sr), $(nproc) processors, $(free -m | awk '/Mem:/ { print $2 }') MiB"

@@ -5,18 +5,18 @@
 # what it needs and disconnects it. The state that outlives a part is in /run.
 set -Eeuo pipefail
 
-. /share/settings # TARGET, PARTS
+. /share/settings # TARGET, FABRIC, GUEST, PARTS
 
 HOST_NQN=nqn.2014-08.org.nvmexpress:uuid:5fa3d7a1-9f0b-4c7e-8a51-6c2d3b1e0f44
 HOST_ID=5fa3d7a1-9f0b-4c7e-8a51-6c2d3b1e0f44
 DEMO=nqn.2026-11.io.nvmeof-tgt:demo
 DISCOVERY=nqn.2014-08.org.nvmexpress.discovery
-ADDRESS=127.0.0.1
 PORT=4420
 DISK_FS=/dev/vda
 DISK_RAW=/dev/vdb
 PART_LIMIT=100
 
+. "/share/fabric-$FABRIC.sh" # ADDRESS, ADDRESS6, fabric_up
 . "/share/target-$TARGET.sh"
 
 fail() {
@@ -59,7 +59,8 @@ no() {
 # Loads what a host needs and checks that the machine is what the scripts were written for.
 machine_up() {
     ip link set lo up
-    modprobe -a configfs nvme-tcp virtio_blk crc32c_generic ext4
+    modprobe -a configfs nvme-fabrics virtio_blk crc32c_generic ext4
+    fabric_up
     wait_for 5 test -b "$DISK_FS"
     wait_for 5 test -b "$DISK_RAW"
     mountpoint -q /sys/kernel/config || mount -t configfs none /sys/kernel/config
@@ -78,7 +79,7 @@ machine_up() {
 connect() {
     local nqn=$1
     shift
-    nvme connect -t tcp -a "$ADDRESS" -s "$PORT" -n "$nqn" -q "$HOST_NQN" -I "$HOST_ID" \
+    nvme connect -t "$FABRIC" -a "$ADDRESS" -s "$PORT" -n "$nqn" -q "$HOST_NQN" -I "$HOST_ID" \
         --keep-alive-tmo=30 "$@"
     wait_for 10 controller_live "$nqn"
 }
@@ -86,6 +87,11 @@ connect() {
 disconnect() {
     nvme disconnect -n "$1" >/dev/null
     wait_for 10 no controller_of "$1"
+}
+
+# Prints the discovery log: discover [nvme-cli options...]
+discover() {
+    nvme discover -t "$FABRIC" -a "$ADDRESS" -s "$PORT" -q "$HOST_NQN" -I "$HOST_ID" "$@"
 }
 
 # Reads a sysfs attribute into $value without starting a program; empty if it cannot be read.
@@ -178,6 +184,52 @@ verify_io() {
     }
 }
 
+# Writes and verifies a device over and over until load_stop: load_start DEVICE [fio options...]
+load_start() {
+    local dev=$1
+    shift
+    rm -f /run/load-stop
+    (
+        rounds=0
+        until [ -e /run/load-stop ]; do
+            verify_io "$dev" 4k 1m "$@"
+            rounds=$((rounds + 1))
+            echo "$rounds" >/run/load-rounds
+        done
+    ) &
+    LOAD_PID=$!
+    echo 0 >/run/load-rounds
+}
+
+# Ends the load, which must still run and must have verified something.
+load_stop() {
+    kill -0 "$LOAD_PID" || fail "the load ended too early"
+    : >/run/load-stop
+    wait "$LOAD_PID" || fail "the load failed"
+    [ "$(cat /run/load-rounds)" -ge 1 ] || fail "the load verified nothing"
+    note "meanwhile $(cat /run/load-rounds) rounds of 1 MiB written and verified"
+}
+
+# --- what the target holds ---------------------------------------------------------------------
+
+# Notes what the target holds while nobody is connected.
+baseline_save() {
+    target_sizes >/run/state/baseline
+    note "the target at rest: $(cat /run/state/baseline)"
+}
+
+# Waits until the target holds no more than that again; fails if it does not come to that.
+baseline_check() {
+    if [ -e /run/state/ended ]; then return; fi
+    local deadline=$((SECONDS + 20))
+    until target_at_rest; do
+        if [ "$SECONDS" -ge "$deadline" ]; then
+            fail "the target holds $(target_sizes); at rest: $(cat /run/state/baseline)"
+        fi
+        sleep 0.5
+    done
+}
+
 # --- running parts -----------------------------------------------------------------------------
 
 # Runs every part of the list in PARTS, or, given a name, that one in this shell.
@@ -185,11 +237,14 @@ run_parts() {
     if [ $# -gt 0 ]; then
         trap 'echo "FAIL: line $LINENO of ${BASH_SOURCE##*/}: $BASH_COMMAND" >&2' ERR
         "part_${1//-/_}"
+        baseline_check
         exit 0
     fi
     local name limit failed=0 since
     machine_up
     target_start
+    sleep 0.5
+    baseline_save
     if declare -F prepare >/dev/null; then prepare; fi
     for name in $PARTS; do
         limit=LIMIT_${name//-/_}

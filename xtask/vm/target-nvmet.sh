@@ -4,7 +4,7 @@
 NVMET=/sys/kernel/config/nvmet
 
 target_start() {
-    modprobe -a nvmet nvmet-tcp brd null_blk
+    modprobe -a nvmet "nvmet-$FABRIC" brd null_blk
     # 512-byte RAM, 4096-byte RAM, null, file, disk: as target-ours.sh has them.
     nullb nullb1 blocksize=512 size=128 memory_backed=1
     nullb nullb2 blocksize=4096 size=128 memory_backed=1
@@ -18,13 +18,32 @@ target_start() {
     nvmet_namespace "$DEMO" 4 /mnt/backing/file0.raw
     nvmet_namespace "$DEMO" 5 "$DISK_RAW"
     nvmet_subsystem "$DEMO-private" PRIV0001 0
-    nvmet_port 1 ipv4 127.0.0.1
-    nvmet_port 2 ipv6 ::1
+    nvmet_port 1 ipv4 "$ADDRESS"
+    [ -z "$ADDRESS6" ] || nvmet_port 2 ipv6 "$ADDRESS6"
+    target_restart
+}
+
+# Its ports serve what is linked there: without links it is as good as dead.
+target_kill() {
+    rm "$NVMET"/ports/*/subsystems/*
+}
+
+target_restart() {
     local port
-    for port in 1 2; do
-        ln -s "$NVMET/subsystems/$DEMO" "$NVMET/ports/$port/subsystems/"
-        ln -s "$NVMET/subsystems/$DEMO-private" "$NVMET/ports/$port/subsystems/"
+    for port in "$NVMET"/ports/*; do
+        ln -s "$NVMET/subsystems/$DEMO" "$port/subsystems/"
+        ln -s "$NVMET/subsystems/$DEMO-private" "$port/subsystems/"
     done
+}
+
+# What the kernel keeps of the fabric for its target: queue pairs and connections, not what it
+# keeps for the next connection.
+target_sizes() {
+    fabric_kernel_sizes
+}
+
+target_at_rest() {
+    [ "$(target_sizes)" = "$(cat /run/state/baseline)" ]
 }
 
 nullb() {
@@ -51,7 +70,7 @@ nvmet_namespace() {
 
 nvmet_port() {
     mkdir "$NVMET/ports/$1"
-    echo tcp >"$NVMET/ports/$1/addr_trtype"
+    echo "$FABRIC" >"$NVMET/ports/$1/addr_trtype"
     echo "$2" >"$NVMET/ports/$1/addr_adrfam"
     echo "$3" >"$NVMET/ports/$1/addr_traddr"
     echo "$PORT" >"$NVMET/ports/$1/addr_trsvcid"

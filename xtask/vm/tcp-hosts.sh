@@ -1,25 +1,7 @@
 #!/bin/bash
-# Hosts that die without a word, and hosts that come and go: nothing of them stays.
-# parts: come-and-go
+# A host that dies without a word: nothing of it stays.
 # parts ours: host-dies leaks
 . /share/lib.sh
-
-# Connections that end amid I/O, again and again.
-part_come_and_go() {
-    local round dev pid
-    for round in 1 2 3 4 5; do
-        connect "$DEMO" -i 2
-        dev=$(ns_wait "$DEMO" 1)
-        fio --name=cut --filename="$dev" --allow_file_create=0 --ioengine=libaio --direct=1 \
-            --rw=randrw --bs=32k --iodepth=32 --time_based --runtime=30 --minimal \
-            --output=/tmp/cut.txt >/dev/null 2>&1 &
-        pid=$!
-        sleep 2
-        disconnect "$DEMO"
-        if wait "$pid"; then fail "fio did not notice that its device went"; fi
-    done
-    note "$round connections cut amid I/O"
-}
 
 # A host whose network is gone says no goodbye: keep-alive has to end its controller. The daemon
 # listens on one end of a link; cutting the link silences the host.
@@ -36,16 +18,16 @@ part_host_dies() {
     wait_for 15 test -s /run/state/exit
     sed -i 's/address = "127.0.0.1"/address = "0.0.0.0"/' /run/target.d/00-head
     DAEMON_PREFIX="ip netns exec far" daemon_start
-    before=$(daemon_sizes)
+    before=$(target_sizes)
     ADDRESS=10.77.0.2 connect "$DEMO" --keep-alive-tmo=5 --reconnect-delay=1 --ctrl-loss-tmo=120
     [ "$(daemon_count connections)" -ge 2 ] || fail "the daemon counts no connections"
     ip link set near0 down
     local deadline=$((SECONDS + 30))
-    until [ "$(daemon_sizes)" = "$before" ]; do
-        [ "$SECONDS" -lt "$deadline" ] || fail "a dead host's state stays: $(daemon_sizes), not $before"
+    until [ "$(target_sizes)" = "$before" ]; do
+        [ "$SECONDS" -lt "$deadline" ] || fail "a dead host's state stays: $(target_sizes), not $before"
         sleep 0.5
     done
-    note "a dead host is gone from the daemon: $(daemon_sizes)"
+    note "a dead host is gone from the daemon: $(target_sizes)"
     # The host comes back when its network does.
     ip link set near0 up
     wait_for 30 controller_live "$DEMO"

@@ -4,19 +4,41 @@ use std::collections::BTreeSet;
 
 use anyhow::{Result, bail};
 
-/// A named case: one or more boots, each with its script.
+/// A named case: one or more boots, over one fabric.
 #[derive(Debug)]
 pub(crate) struct Case {
     pub(crate) name: &'static str,
     pub(crate) about: &'static str,
+    pub(crate) fabric: Fabric,
     pub(crate) boots: &'static [Boot],
 }
 
-/// One boot of a case.
+/// One boot of a case: one guest, or two that a network joins.
 #[derive(Debug)]
 pub(crate) struct Boot {
     pub(crate) name: &'static str,
+    pub(crate) guests: &'static [Guest],
+}
+
+/// What one guest of a boot runs.
+#[derive(Debug)]
+pub(crate) struct Guest {
+    /// Empty where it is the only one.
+    pub(crate) name: &'static str,
     pub(crate) script: &'static str,
+}
+
+/// Between the host and the target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fabric {
+    Tcp,
+    Rdma,
+}
+
+macro_rules! script {
+    ($file:literal) => {
+        &[Guest { name: "", script: include_str!(concat!("../../vm/", $file)) }]
+    };
 }
 
 /// Every case there is.
@@ -24,20 +46,32 @@ pub(crate) const CASES: &[Case] = &[
     Case {
         name: "boot",
         about: "only the machine: boots, finds its modules and disks",
-        boots: &[Boot { name: "boot", script: include_str!("../../vm/boot.sh") }],
+        fabric: Fabric::Tcp,
+        boots: &[Boot { name: "boot", guests: script!("boot.sh") }],
     },
     Case {
         name: "tcp",
         about: "the Linux host over NVMe/TCP: discovery, admin, filesystem, data, events, recovery",
+        fabric: Fabric::Tcp,
         boots: &[
-            Boot { name: "admin", script: include_str!("../../vm/tcp-admin.sh") },
-            Boot { name: "files", script: include_str!("../../vm/tcp-files.sh") },
-            Boot { name: "digests", script: include_str!("../../vm/tcp-digests.sh") },
-            Boot { name: "data", script: include_str!("../../vm/tcp-data.sh") },
-            Boot { name: "events", script: include_str!("../../vm/tcp-events.sh") },
-            Boot { name: "recovery", script: include_str!("../../vm/tcp-recovery.sh") },
-            Boot { name: "hosts", script: include_str!("../../vm/tcp-hosts.sh") },
-            Boot { name: "compare", script: include_str!("../../vm/tcp-compare.sh") },
+            Boot { name: "admin", guests: script!("admin.sh") },
+            Boot { name: "files", guests: script!("files.sh") },
+            Boot { name: "digests", guests: script!("digests.sh") },
+            Boot { name: "data", guests: script!("data.sh") },
+            Boot { name: "events", guests: script!("events.sh") },
+            Boot { name: "recovery", guests: script!("recovery.sh") },
+            Boot { name: "hosts", guests: script!("tcp-hosts.sh") },
+            Boot { name: "compare", guests: script!("compare.sh") },
+        ],
+    },
+    Case {
+        name: "rdma",
+        about: "the Linux host over NVMe/RDMA: the same, two guests at once, pools under pressure",
+        fabric: Fabric::Rdma,
+        boots: &[
+            Boot { name: "admin", guests: script!("admin.sh") },
+            Boot { name: "files", guests: script!("files.sh") },
+            Boot { name: "recovery", guests: script!("recovery.sh") },
         ],
     },
 ];
@@ -74,16 +108,34 @@ pub(crate) fn names() -> Vec<&'static str> {
     CASES.iter().map(|case| case.name).collect()
 }
 
-impl Boot {
-    /// The parts this boot must run against a target: what its script lists in lines
-    /// `# parts: a b c` and, for one target only, `# parts ours: d e`.
-    pub(crate) fn parts(&self, target: Target) -> Vec<&'static str> {
-        let own = format!("# parts {}:", target.name());
-        let lists = self
-            .script
-            .lines()
-            .filter_map(|line| line.strip_prefix("# parts:").or_else(|| line.strip_prefix(&own)));
-        lists.flat_map(str::split_whitespace).collect()
+impl Fabric {
+    /// The name scripts know it by.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::Rdma => "rdma",
+        }
+    }
+}
+
+impl Guest {
+    /// The parts this guest must run against a target over a fabric: what its script lists in lines
+    /// `# parts: a b c` and, for one target or fabric only, `# parts ours: d e`, `# parts rdma: f`
+    /// or `# parts rdma ours: g`.
+    pub(crate) fn parts(&self, target: Target, fabric: Fabric) -> Vec<&'static str> {
+        let mut parts = Vec::new();
+        for line in self.script.lines() {
+            let Some((only, list)) =
+                line.strip_prefix("# parts").and_then(|rest| rest.split_once(':'))
+            else {
+                continue;
+            };
+            let holds = |word: &str| word == target.name() || word == fabric.name();
+            if only.split_whitespace().all(holds) {
+                parts.extend(list.split_whitespace());
+            }
+        }
+        parts
     }
 }
 
@@ -101,10 +153,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_depend_on_the_target() {
-        let boot = Boot { name: "x", script: "# parts: a b\n# parts ours: c\necho\n# parts: d\n" };
-        assert_eq!(boot.parts(Target::Ours), ["a", "b", "c", "d"]);
-        assert_eq!(boot.parts(Target::Nvmet), ["a", "b", "d"]);
+    fn parts_depend_on_the_target_and_the_fabric() {
+        let script = "# parts: a b\n# parts ours: c\necho\n# parts: d\n# parts rdma ours: e\n";
+        let guest = Guest { name: "", script };
+        assert_eq!(guest.parts(Target::Ours, Fabric::Tcp), ["a", "b", "c", "d"]);
+        assert_eq!(guest.parts(Target::Nvmet, Fabric::Rdma), ["a", "b", "d"]);
+        assert_eq!(guest.parts(Target::Ours, Fabric::Rdma), ["a", "b", "c", "d", "e"]);
     }
 
     #[test]
@@ -114,15 +168,17 @@ mod tests {
     }
 
     #[test]
-    fn every_boot_lists_parts_and_defines_them() {
-        for boot in CASES.iter().flat_map(|case| case.boots) {
-            let parts = boot.parts(Target::Ours);
-            assert!(!parts.is_empty(), "{} lists no parts", boot.name);
-            let unique: BTreeSet<_> = parts.iter().collect();
-            assert_eq!(unique.len(), parts.len(), "{} lists a part twice", boot.name);
-            for part in parts {
-                let function = format!("\npart_{}() {{", part.replace('-', "_"));
-                assert!(boot.script.contains(&function), "{} lacks {part}", boot.name);
+    fn every_guest_lists_parts_and_defines_them() {
+        for case in CASES {
+            for guest in case.boots.iter().flat_map(|boot| boot.guests) {
+                let parts = guest.parts(Target::Ours, case.fabric);
+                assert!(!parts.is_empty(), "{} {} lists no parts", case.name, guest.name);
+                let unique: BTreeSet<_> = parts.iter().collect();
+                assert_eq!(unique.len(), parts.len(), "a part is listed twice: {parts:?}");
+                for part in parts {
+                    let function = format!("\npart_{}() {{", part.replace('-', "_"));
+                    assert!(guest.script.contains(&function), "{} lacks {part}", case.name);
+                }
             }
         }
     }

@@ -11,15 +11,17 @@ mod share;
 
 use std::env;
 use std::fs::{self, File};
+use std::net::{Ipv4Addr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use self::case::{Boot, Case, Target};
+use self::case::{Boot, Case, Guest, Target};
 use self::kernel::Kernel;
-use self::qemu::{Accel, End, Ending, Machine};
+use self::qemu::{Accel, End, Ending, Link, Machine};
 use self::share::Share;
 use crate::setup;
 use crate::workspace::{Workspace, run_checked};
@@ -69,7 +71,7 @@ fn after_help() -> String {
         text.push_str(&format!("  {:<8} {}\n", case.name, case.about));
     }
     text.push_str(
-        "\nExample: cargo xtask vm tcp\n         cargo xtask vm tcp --boot data --verbose",
+        "\nExample: cargo xtask vm tcp\n         cargo xtask vm rdma --boot data --verbose",
     );
     text
 }
@@ -82,7 +84,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
     let case = case::find(args.case.as_deref().unwrap_or_default())?;
     let workspace = Workspace::find()?;
-    setup::ensure(&[setup::BUILD, setup::VM])?;
+    setup::ensure(&[setup::BUILD, setup::VM, setup::VM_RDMA])?;
     if args.target == Target::Ours && case.name != "boot" && !args.no_build {
         let build = ["build", "--release", "--locked", "-p", "nvmeof-tgt", "-p", "nvmeof-perf"];
         run_checked(&mut workspace.cargo(build))?;
@@ -109,12 +111,12 @@ pub(crate) fn run_case(workspace: &Workspace, name: &str) -> Result<bool> {
 /// Runs the chosen boots of a case and says which failed; true if none did.
 fn run_boots(workspace: &Workspace, case: &Case, args: &Args) -> Result<bool> {
     let wanted = |boot: &&Boot| args.boot.as_ref().is_none_or(|name| boot.name == *name);
-    let chosen: Vec<(&Boot, Vec<&str>)> = case
+    let chosen: Vec<(&Boot, Vec<Vec<&str>>)> = case
         .boots
         .iter()
         .filter(wanted)
-        .map(|boot| (boot, choose(boot.parts(args.target), &args.part)))
-        .filter(|(_, parts)| !parts.is_empty())
+        .map(|boot| (boot, choose(case, boot, args)))
+        .filter(|(_, parts)| parts.iter().any(|list| !list.is_empty()))
         .collect();
     if chosen.is_empty() {
         bail!("the case {} has no such boot or part: see `cargo xtask vm --list`", case.name);
@@ -143,19 +145,21 @@ fn run_boots(workspace: &Workspace, case: &Case, args: &Args) -> Result<bool> {
     Ok(false)
 }
 
-/// The parts to run: all that the boot lists, or those of them that were asked for.
-fn choose(listed: Vec<&'static str>, asked: &[String]) -> Vec<&'static str> {
-    if asked.is_empty() {
-        return listed;
-    }
-    listed.into_iter().filter(|part| asked.iter().any(|name| name == part)).collect()
+/// The parts each guest is to run: all that it lists, or those of them that were asked for.
+fn choose(case: &Case, boot: &Boot, args: &Args) -> Vec<Vec<&'static str>> {
+    let asked = |part: &&str| args.part.is_empty() || args.part.iter().any(|name| name == part);
+    let listed = |guest: &Guest| guest.parts(args.target, case.fabric);
+    boot.guests.iter().map(|guest| listed(guest).into_iter().filter(asked).collect()).collect()
 }
 
 fn list(target: Target) {
     for case in case::CASES {
         println!("{}: {}", case.name, case.about);
         for boot in case.boots {
-            println!("  {:<9} {}", boot.name, boot.parts(target).join(" "));
+            for guest in boot.guests {
+                let name = format!("{} {}", boot.name, guest.name);
+                println!("  {name:<10} {}", guest.parts(target, case.fabric).join(" "));
+            }
         }
     }
 }
@@ -207,10 +211,12 @@ impl<'a> Bench<'a> {
         let trial = case::find("boot")?;
         self.accel = Accel::Kvm;
         for boot in trial.boots {
-            let parts = boot.parts(self.target);
-            let (ending, _) = self.boot(trial, boot, &parts, TRIAL_LIMIT)?;
-            if ending.end != End::Success {
-                println!("KVM: the trial boot ended with {:?}: emulating instead", ending.end);
+            let parts: Vec<_> =
+                boot.guests.iter().map(|guest| guest.parts(self.target, trial.fabric)).collect();
+            let runs = self.boot(trial, boot, &parts, TRIAL_LIMIT)?;
+            if let Some(run) = runs.iter().find(|run| run.ending.end != End::Success) {
+                let end = run.ending.end;
+                println!("KVM: the trial boot ended with {end:?}: emulating instead");
                 self.accel = Accel::Tcg;
                 return Ok(());
             }
@@ -219,8 +225,8 @@ impl<'a> Bench<'a> {
         Ok(())
     }
 
-    /// Runs one boot and says how it went; true if everything it lists ran and passed.
-    fn run_boot(&self, case: &Case, boot: &Boot, parts: &[&str]) -> Result<bool> {
+    /// Runs one boot and says how it went; true if everything its guests list ran and passed.
+    fn run_boot(&self, case: &Case, boot: &Boot, parts: &[Vec<&str>]) -> Result<bool> {
         println!(
             "vm {} {}: Linux {}, target {}, {:?}",
             case.name,
@@ -229,60 +235,109 @@ impl<'a> Bench<'a> {
             self.target.name(),
             self.accel
         );
-        let (ending, log_path) = self.boot(case, boot, parts, BOOT_LIMIT)?;
-        let log = String::from_utf8_lossy(&fs::read(&log_path)?).into_owned();
+        let mut passed = true;
+        for (run, parts) in self.boot(case, boot, parts, BOOT_LIMIT)?.iter().zip(parts) {
+            passed &= self.judge(run, parts)?;
+        }
+        Ok(passed)
+    }
+
+    /// Says how one guest's run went; true if every part ran and passed.
+    fn judge(&self, run: &Run, parts: &[&str]) -> Result<bool> {
+        let name = &run.name;
+        let log = String::from_utf8_lossy(&fs::read(&run.log)?).into_owned();
         let missing = case::missing(parts, &log);
         if !self.verbose {
             for line in log.lines().filter(|line| is_report(line)) {
                 println!("  {}", line.trim_start());
             }
         }
-        let took = ending.took.as_secs_f32();
-        if ending.end == End::Success && missing.is_empty() {
-            println!("vm {} {}: {} parts ok in {took:.1} s", case.name, boot.name, parts.len());
+        let took = run.ending.took.as_secs_f32();
+        if run.ending.end == End::Success && missing.is_empty() {
+            println!("vm {name}: {} parts ok in {took:.1} s", parts.len());
             return Ok(true);
         }
         if !self.verbose {
-            println!("--- the last {TAIL_LINES} lines of {}", log_path.display());
+            println!("--- the last {TAIL_LINES} lines of {}", run.log.display());
             let lines: Vec<&str> = log.lines().collect();
             for line in &lines[lines.len().saturating_sub(TAIL_LINES)..] {
                 println!("| {line}");
             }
         }
-        println!("vm {} {}: FAILED after {took:.1} s: {}", case.name, boot.name, why(ending.end));
+        println!("vm {name}: FAILED after {took:.1} s: {}", why(run.ending.end));
         if !missing.is_empty() {
             println!("  parts that did not run or did not pass: {}", missing.join(", "));
         }
         println!(
             "  serial log: {}; the daemon's own log is in the folder beside it",
-            log_path.display()
+            run.log.display()
         );
         Ok(false)
     }
 
+    /// Runs the guests of a boot at the same time, each with its own parts.
     fn boot(
         &self,
         case: &Case,
         boot: &Boot,
-        parts: &[&str],
+        parts: &[Vec<&str>],
         limit: Duration,
-    ) -> Result<(Ending, PathBuf)> {
-        let name = format!("{}-{}", case.name, boot.name);
+    ) -> Result<Vec<Run>> {
+        let links = match boot.guests.len() {
+            1 => vec![None],
+            2 => {
+                let meeting = self.folder.join(format!("{}-{}-meeting", case.name, boot.name));
+                Link::pair(share::fresh(meeting)?, free_ports()?).map(Some).to_vec()
+            }
+            more => bail!("{more} guests: only two can be joined"),
+        };
+        thread::scope(|scope| {
+            let guests = boot.guests.iter().zip(parts).zip(links);
+            let runs: Vec<_> = guests
+                .map(|((guest, parts), link)| {
+                    scope.spawn(move || self.run_guest(case, boot, guest, parts, link, limit))
+                })
+                .collect();
+            let end = |run: thread::ScopedJoinHandle<'_, _>| match run.join() {
+                Ok(result) => result,
+                Err(panic) => std::panic::resume_unwind(panic),
+            };
+            runs.into_iter().map(end).collect()
+        })
+    }
+
+    fn run_guest(
+        &self,
+        case: &Case,
+        boot: &Boot,
+        guest: &Guest,
+        parts: &[&str],
+        link: Option<Link>,
+        limit: Duration,
+    ) -> Result<Run> {
+        let name = [case.name, boot.name, guest.name].join("-");
+        let name = name.trim_end_matches('-');
         let parts = format!("\"{}\"", parts.join(" "));
-        let settings = [("TARGET", self.target.name()), ("PARTS", &parts)];
-        let share = Share::create(self.folder.join(&name), boot.script, &settings)?;
+        let settings = [
+            ("TARGET", self.target.name()),
+            ("FABRIC", case.fabric.name()),
+            ("GUEST", guest.name),
+            ("PARTS", &parts),
+        ];
+        let share = Share::create(self.folder.join(name), guest.script, &settings)?;
         let needs_ours = self.target == Target::Ours && case.name != "boot";
         if needs_ours {
             share.add_program(&self.workspace.release_binary("nvmeof-tgt"))?;
             share.add_program(&self.workspace.release_binary("nvmeof-perf"))?;
         }
-        let disks = self.disks(&name)?;
+        let disks = self.disks(name)?;
         let log = self.folder.join(format!("{name}.log"));
         let machine = Machine {
             vmlinux: &self.kernel.vmlinux(),
             initramfs: &self.initramfs,
             modules: &self.kernel.modules(),
             share: share.folder(),
+            link,
             disks: &disks,
             log: &log,
             accel: self.accel,
@@ -293,7 +348,8 @@ impl<'a> Bench<'a> {
         for disk in &disks {
             fs::remove_file(disk)?;
         }
-        Ok((ending, log))
+        let name = [case.name, boot.name, guest.name].join(" ").trim_end().to_owned();
+        Ok(Run { name, ending, log })
     }
 
     fn disks(&self, name: &str) -> Result<Vec<PathBuf>> {
@@ -305,6 +361,21 @@ impl<'a> Bench<'a> {
             })
             .collect()
     }
+}
+
+/// How one guest's run ended, and what it left.
+#[derive(Debug)]
+struct Run {
+    name: String,
+    ending: Ending,
+    log: PathBuf,
+}
+
+/// Two UDP ports nobody uses at this moment.
+fn free_ports() -> Result<[u16; 2]> {
+    let bind = || UdpSocket::bind((Ipv4Addr::LOCALHOST, 0));
+    let sockets = [bind()?, bind()?];
+    Ok([sockets[0].local_addr()?.port(), sockets[1].local_addr()?.port()])
 }
 
 /// Where unpacked kernels are kept between runs.

@@ -32,11 +32,23 @@ pub(crate) struct Machine<'a> {
     pub(crate) initramfs: &'a Path,
     pub(crate) modules: &'a Path,
     pub(crate) share: &'a Path,
+    /// To a second guest that runs at the same time.
+    pub(crate) link: Option<Link>,
     pub(crate) disks: &'a [PathBuf],
     pub(crate) log: &'a Path,
     pub(crate) accel: Accel,
     pub(crate) limit: Duration,
     pub(crate) echo: bool,
+}
+
+/// One end of what joins two guests: a network, whose frames go as datagrams between two UDP ports
+/// of this machine's loopback interface, and a folder of both, in which they see how far the other is.
+#[derive(Debug, Clone)]
+pub(crate) struct Link {
+    number: u8,
+    own_port: u16,
+    peer_port: u16,
+    meeting: PathBuf,
 }
 
 /// How a boot ended.
@@ -95,6 +107,9 @@ impl Machine<'_> {
         shared_folder(&mut qemu, "host", Path::new("/"), true);
         shared_folder(&mut qemu, "modules", self.modules, true);
         shared_folder(&mut qemu, "share", self.share, false);
+        if let Some(link) = &self.link {
+            link.plug(&mut qemu);
+        }
         for (index, disk) in self.disks.iter().enumerate() {
             let file = disk.display();
             qemu.arg("-drive");
@@ -114,6 +129,25 @@ impl Machine<'_> {
              nvmeof.limit={}",
             self.limit.as_secs()
         )
+    }
+}
+
+impl Link {
+    /// Both ends, by the folder and the ports they use.
+    pub(crate) fn pair(meeting: PathBuf, [one, other]: [u16; 2]) -> [Self; 2] {
+        let first = Self { number: 1, own_port: one, peer_port: other, meeting: meeting.clone() };
+        [first, Self { number: 2, own_port: other, peer_port: one, meeting }]
+    }
+
+    fn plug(&self, qemu: &mut Command) {
+        shared_folder(qemu, "meeting", &self.meeting, false);
+        let Self { number, own_port, peer_port, .. } = self;
+        qemu.arg("-netdev").arg(format!(
+            "dgram,id=cable,local.type=inet,local.host=127.0.0.1,local.port={own_port},\
+             remote.type=inet,remote.host=127.0.0.1,remote.port={peer_port}"
+        ));
+        let mac = format!("52:54:00:00:01:{number:02x}");
+        qemu.arg("-device").arg(format!("virtio-net-pci,netdev=cable,mac={mac},host_mtu=9000"));
     }
 }
 

@@ -11,10 +11,22 @@ const COMMON: &[(&str, &str)] = &[
     ("lib.sh", include_str!("../../vm/lib.sh")),
     ("target-ours.sh", include_str!("../../vm/target-ours.sh")),
     ("target-nvmet.sh", include_str!("../../vm/target-nvmet.sh")),
+    ("fabric-tcp.sh", include_str!("../../vm/fabric-tcp.sh")),
+    ("fabric-rdma.sh", include_str!("../../vm/fabric-rdma.sh")),
     ("on-uevent.sh", include_str!("../../vm/on-uevent.sh")),
 ];
 
-/// A fresh share for one boot.
+/// Empties or makes a folder.
+pub(crate) fn fresh(folder: PathBuf) -> Result<PathBuf> {
+    if folder.exists() {
+        fs::remove_dir_all(&folder)
+            .with_context(|| format!("cannot empty {}", folder.display()))?;
+    }
+    fs::create_dir_all(&folder)?;
+    Ok(folder)
+}
+
+/// A fresh share for one boot of one guest.
 #[derive(Debug)]
 pub(crate) struct Share {
     folder: PathBuf,
@@ -23,12 +35,7 @@ pub(crate) struct Share {
 impl Share {
     /// Empties or makes the folder and puts the scripts in.
     pub(crate) fn create(folder: PathBuf, script: &str, settings: &[(&str, &str)]) -> Result<Self> {
-        if folder.exists() {
-            fs::remove_dir_all(&folder)
-                .with_context(|| format!("cannot empty {}", folder.display()))?;
-        }
-        fs::create_dir_all(&folder)?;
-        let share = Self { folder };
+        let share = Self { folder: fresh(folder)? };
         for (name, text) in COMMON {
             share.add_script(name, text)?;
         }

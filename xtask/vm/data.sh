@@ -5,7 +5,7 @@
 # parts ours: compare verify leaks
 
 # Our target admits by credit here, with a budget that the larger jobs exceed.
-PACING='[pacing]
+MORE_CONFIG='[pacing]
 policy = "buffer-credit"
 budget = "8MiB"'
 

@@ -41,8 +41,7 @@ part_namespace_removed() {
 
 # A persistent discovery controller gets an event when a subsystem appears or goes.
 part_discovery_change() {
-    nvme discover -t tcp -a "$ADDRESS" -s "$PORT" -q "$HOST_NQN" -I "$HOST_ID" --persistent \
-        --keep-alive-tmo=5 >/tmp/before
+    discover --persistent --keep-alive-tmo=5 >/tmp/before
     local name
     name=$(discovery_controller) || fail "no persistent discovery controller: $(ls /sys/class/nvme)"
     assert_has "discovery before" "$(cat /tmp/before)" "subnqn: +$DEMO\$"
@@ -82,7 +81,7 @@ discovery_event() {
 }
 
 discover_again() {
-    nvme discover -t tcp -a "$ADDRESS" -s "$PORT" -q "$HOST_NQN" -I "$HOST_ID" --device="$1"
+    discover --device="$1"
 }
 
 # A bad new configuration changes nothing, and the daemon says why.

@@ -1,8 +1,26 @@
 #!/bin/bash
-# The target dies and comes back while a host writes.
-# parts: reconnect
-# parts ours: kill-restart kill-idle stop-drains leaks
+# Either end goes away and comes back while a host writes.
+# parts: come-and-go reconnect kill-restart kill-idle
+# parts rdma: port-down
+# parts ours: stop-drains leaks
 . /share/lib.sh
+
+# Connections that end amid I/O, again and again.
+part_come_and_go() {
+    local round dev pid
+    for round in 1 2 3 4 5; do
+        connect "$DEMO" -i 2
+        dev=$(ns_wait "$DEMO" 1)
+        fio --name=cut --filename="$dev" --allow_file_create=0 --ioengine=libaio --direct=1 \
+            --rw=randrw --bs=32k --iodepth=32 --time_based --runtime=30 --minimal \
+            --output=/tmp/cut.txt >/dev/null 2>&1 &
+        pid=$!
+        sleep 2
+        disconnect "$DEMO"
+        if wait "$pid"; then fail "fio did not notice that its device went"; fi
+    done
+    note "$round connections cut amid I/O"
+}
 
 # The host itself drops everything and comes back.
 part_reconnect() {
@@ -30,12 +48,11 @@ part_kill_restart() {
     verify_io "$dev" 16k 48m --rate_iops=200 &
     pid=$!
     sleep 5
-    kill -KILL "$(daemon_pid)"
-    wait_for 5 no daemon_alive
+    target_kill
     sleep 3
     kill -0 "$pid" || fail "fio ended while the target was dead"
     if controller_live "$DEMO"; then fail "the host did not notice that the target died"; fi
-    daemon_start
+    target_restart
     wait_for 20 controller_live "$DEMO"
     kill -0 "$pid" || fail "fio ended before the host was back"
     note "the host reconnected while fio ran: $(dmesg | grep -c 'Successfully reconnected') time(s)"
@@ -54,13 +71,34 @@ part_kill_idle() {
     before=$(cat "$(ns_sys "$DEMO" 4)/wwid")
     head -c 65536 /dev/urandom >/tmp/data
     dd if=/tmp/data of="$dev" bs=64k oflag=direct conv=fsync status=none
-    kill -KILL "$(daemon_pid)"
-    wait_for 5 no daemon_alive
-    wait_for 10 no controller_live "$DEMO"
-    daemon_start
+    target_kill
+    wait_for 20 no controller_live "$DEMO"
+    target_restart
     wait_for 20 controller_live "$DEMO"
     assert_eq "the namespace's identity" "$(cat "$(ns_sys "$DEMO" 4)/wwid")" "$before"
     cmp <(dd if="$dev" bs=64k count=1 iflag=direct status=none) /tmp/data
+    disconnect "$DEMO"
+}
+
+# The network goes away amid writes, for longer than it takes the host to notice, and comes back.
+part_port_down() {
+    connect "$DEMO" --reconnect-delay=1 --ctrl-loss-tmo=120 --keep-alive-tmo=5
+    local dev pid
+    dev=$(ns_wait "$DEMO" 1)
+    dmesg -C
+    verify_io "$dev" 16k 24m --rate_iops=150 &
+    pid=$!
+    sleep 3
+    ip link set "$RDMA_CARD" down
+    rdma_is DOWN || fail "the port is not down: $(rdma link)"
+    wait_for 40 no controller_live "$DEMO"
+    kill -0 "$pid" || fail "fio ended when the network went"
+    ip link set "$RDMA_CARD" up
+    wait_for 5 rdma_is ACTIVE
+    wait_for 40 controller_live "$DEMO"
+    wait "$pid"
+    assert_has "the kernel's log" "$(dmesg)" 'Successfully reconnected'
+    if dmesg | grep -E 'I/O error|Buffer I/O'; then fail "the kernel gave up on I/O"; fi
     disconnect "$DEMO"
 }
 

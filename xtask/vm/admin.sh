@@ -6,12 +6,12 @@
 
 part_discover() {
     local text
-    text=$(nvme discover -t tcp -a "$ADDRESS" -s "$PORT" -q "$HOST_NQN" -I "$HOST_ID")
+    text=$(discover)
     echo "$text"
-    assert_has "discovery" "$text" '^trtype: +tcp'
+    assert_has "discovery" "$text" "^trtype: +$FABRIC"
     assert_has "discovery" "$text" '^adrfam: +ipv4'
     assert_has "discovery" "$text" "^subnqn: +$DEMO\$"
-    assert_has "discovery" "$text" "^traddr: +127\.0\.0\.1\$"
+    assert_has "discovery" "$text" "^traddr: +${ADDRESS//./\\.}\$"
     assert_has "discovery" "$text" "^trsvcid: +$PORT"
     assert_has "discovery" "$text" '^subtype: +nvme subsystem'
     # A host that the private subsystem does not list must not be told of it.
@@ -23,7 +23,7 @@ part_connect() {
     connect "$DEMO"
     local name
     name=$(controller_of "$DEMO")
-    assert_eq transport "$(cat "/sys/class/nvme/$name/transport")" tcp
+    assert_eq transport "$(cat "/sys/class/nvme/$name/transport")" "$FABRIC"
     ns_wait "$DEMO" 5 >/dev/null
     assert_eq "number of namespaces" "$(ns_count "$DEMO")" 5
     assert_eq "bytes of namespace 1" "$(blockdev --getsize64 "$(ns_dev "$DEMO" 1)")" $((128 << 20))
@@ -57,8 +57,8 @@ part_queues() {
 
 part_ipv6() {
     assert_has "discovery over IPv6" \
-        "$(nvme discover -t tcp -a ::1 -s "$PORT" -q "$HOST_NQN" -I "$HOST_ID")" "subnqn: +$DEMO"
-    ADDRESS=::1 connect "$DEMO"
+        "$(ADDRESS=$ADDRESS6 discover)" "subnqn: +$DEMO"
+    ADDRESS=$ADDRESS6 connect "$DEMO"
     verify_io "$(ns_wait "$DEMO" 1)" 4k 2m
     disconnect "$DEMO"
 }
@@ -74,7 +74,7 @@ part_list() {
     assert_has "nvme list" "$text" '512 +B \+ +0 B'
     assert_has "nvme list" "$text" '4 KiB \+ +0 B'
     assert_has "nvme list-subsys" "$(nvme list-subsys)" "NQN=$DEMO"
-    assert_has "nvme list-subsys" "$(nvme list-subsys)" "tcp traddr=127\.0\.0\.1,trsvcid=$PORT.* live"
+    assert_has "nvme list-subsys" "$(nvme list-subsys)" "$FABRIC traddr=${ADDRESS//./\\.},trsvcid=$PORT.* live"
     disconnect "$DEMO"
 }
 
@@ -220,15 +220,15 @@ part_features() {
 
 # A subsystem this host may not use, one that is not there, and an opcode nobody has.
 part_forbidden() {
-    if nvme connect -t tcp -a "$ADDRESS" -s "$PORT" -n "$DEMO-private" -q "$HOST_NQN" -I "$HOST_ID"; then
+    if nvme connect -t "$FABRIC" -a "$ADDRESS" -s "$PORT" -n "$DEMO-private" -q "$HOST_NQN" -I "$HOST_ID"; then
         fail "connected to a subsystem that does not list this host"
     fi
-    if nvme connect -t tcp -a "$ADDRESS" -s "$PORT" -n "$DEMO-none" -q "$HOST_NQN" -I "$HOST_ID"; then
+    if nvme connect -t "$FABRIC" -a "$ADDRESS" -s "$PORT" -n "$DEMO-none" -q "$HOST_NQN" -I "$HOST_ID"; then
         fail "connected to a subsystem that does not exist"
     fi
     local other=00000000-0000-4000-8000-000000000001
     if [ "$TARGET" = ours ]; then
-        nvme connect -t tcp -a "$ADDRESS" -s "$PORT" -n "$DEMO-private" \
+        nvme connect -t "$FABRIC" -a "$ADDRESS" -s "$PORT" -n "$DEMO-private" \
             -q "nqn.2014-08.org.nvmexpress:uuid:$other" -I "$other"
         ns_wait "$DEMO-private" 1 >/dev/null
         disconnect "$DEMO-private"
