@@ -4,12 +4,16 @@
 //! |---|---|
 //! | [`work`] | what is posted and what comes back |
 //! | [`seam`] | what a provider does: [`Device`], [`Ticket`], [`Endpoint`], [`Completions`] |
+//! | [`loopback`] | a provider in memory, for tests |
+//! | [`conformance`] | what every provider has to do, as checks |
 //!
 //! Both ends of NVMe/RDMA are written against the seam. A provider is rdma-core's libraries, found at run
 //! time, or memory, for tests.
 
+pub mod conformance;
 pub mod error;
 pub mod ffi;
+pub mod loopback;
 pub mod seam;
 pub mod work;
 

@@ -1,0 +1,329 @@
+//! Two connected endpoints, each with memory of its own that outlives what is posted from it.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::fmt::{self, Debug};
+use std::io;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+
+use crate::error::VerbsError;
+use crate::seam::{
+    Completions, ConnectionEvent, Device, Endpoint, Refused, Region, SharedReceives,
+};
+use crate::work::{Access, Completion, Operation, Piece, Pieces, Work, WorkId};
+
+/// Registered bytes, all zero at first.
+#[derive(Debug)]
+pub struct Memory<D: Device> {
+    // Dropped before the bytes.
+    region: D::Region,
+    bytes: Bytes,
+}
+
+#[derive(Debug)]
+struct Bytes {
+    base: NonNull<u8>,
+    layout: Layout,
+}
+
+// SAFETY: the bytes are the owner's; they are touched through it or by the device.
+unsafe impl Send for Bytes {}
+
+impl Bytes {
+    fn new(len: usize) -> Self {
+        let layout = Layout::from_size_align(len.max(1), 4_096).expect("a size that can be");
+        // SAFETY: `layout` has at least one byte.
+        let base = unsafe { alloc_zeroed(layout) };
+        let Some(base) = NonNull::new(base) else { handle_alloc_error(layout) };
+        // Inline work requests name it by its number.
+        let _ = base.as_ptr().expose_provenance();
+        Self { base, layout }
+    }
+}
+
+impl Drop for Bytes {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `new` with this layout; its region is gone, and so nobody else knows it.
+        unsafe { dealloc(self.base.as_ptr(), self.layout) };
+    }
+}
+
+impl<D: Device> Memory<D> {
+    /// `len` bytes, at least 1.
+    ///
+    /// # Errors
+    /// As [`Device::register`].
+    pub fn new(device: &Arc<D>, len: usize, access: Access) -> Result<Self, VerbsError> {
+        let bytes = Bytes::new(len);
+        // SAFETY: the bytes are dropped after the region.
+        let region = unsafe { device.register(bytes.base.as_ptr(), len, access) }?;
+        Ok(Self { region, bytes })
+    }
+
+    /// Bytes.
+    #[must_use]
+    #[expect(clippy::len_without_is_empty, reason = "it never is")]
+    pub fn len(&self) -> usize {
+        self.bytes.layout.size()
+    }
+
+    /// Its key for the peer.
+    #[must_use]
+    pub fn rkey(&self) -> u32 {
+        self.region.rkey()
+    }
+
+    /// Its key for its owner.
+    #[must_use]
+    pub fn lkey(&self) -> u32 {
+        self.region.lkey()
+    }
+
+    /// The address of a byte.
+    #[must_use]
+    pub fn address(&self, offset: usize) -> u64 {
+        (self.bytes.base.as_ptr().addr() + offset) as u64
+    }
+
+    /// A piece of it, which may be outside.
+    #[must_use]
+    pub fn piece(&self, offset: usize, length: u32) -> Piece {
+        Piece { address: self.address(offset), length, lkey: self.lkey() }
+    }
+
+    /// Copies bytes in.
+    ///
+    /// # Panics
+    /// If they do not fit.
+    pub fn fill(&mut self, offset: usize, bytes: &[u8]) {
+        assert!(offset.checked_add(bytes.len()).is_some_and(|end| end <= self.len()));
+        // SAFETY: inside, by the line above. That the device is not at these bytes is the test's matter; a
+        // test that gets it wrong compares wrong bytes.
+        unsafe { ptr::copy(bytes.as_ptr(), self.bytes.base.as_ptr().add(offset), bytes.len()) };
+    }
+
+    /// Copies bytes out.
+    ///
+    /// # Panics
+    /// If there are not so many.
+    #[must_use]
+    pub fn bytes(&self, offset: usize, length: usize) -> Vec<u8> {
+        assert!(offset.checked_add(length).is_some_and(|end| end <= self.len()));
+        let mut bytes = vec![0; length];
+        // SAFETY: as in `fill`.
+        unsafe { ptr::copy(self.bytes.base.as_ptr().add(offset), bytes.as_mut_ptr(), length) };
+        bytes
+    }
+
+    fn holds(&self, piece: &Piece) -> bool {
+        let start = self.address(0);
+        let end = piece.address.checked_add(u64::from(piece.length));
+        piece.address >= start && end.is_some_and(|end| end <= start + self.len() as u64)
+    }
+}
+
+/// One end: an endpoint, what it needs, and what came of it. Work names [its memory](Self::memory), or
+/// addresses and keys that are wrong.
+#[derive(Debug)]
+pub struct End<D: Device> {
+    // In the order they have to be dropped.
+    endpoint: Option<D::Endpoint>,
+    shared: Option<D::SharedReceives>,
+    completions: D::Completions,
+    memory: Memory<D>,
+    device: Arc<D>,
+    came: Vec<Completion>,
+    events: Vec<ConnectionEvent>,
+}
+
+impl<D: Device> End<D> {
+    /// An end of an endpoint that was opened with these queues.
+    #[must_use]
+    pub fn new(
+        device: Arc<D>,
+        memory: Memory<D>,
+        completions: D::Completions,
+        shared: Option<D::SharedReceives>,
+        endpoint: D::Endpoint,
+    ) -> Self {
+        let endpoint = Some(endpoint);
+        Self { endpoint, shared, completions, memory, device, came: vec![], events: vec![] }
+    }
+
+    /// The device.
+    #[must_use]
+    pub fn device(&self) -> &Arc<D> {
+        &self.device
+    }
+
+    /// The bytes.
+    #[must_use]
+    pub fn memory(&self) -> &Memory<D> {
+        &self.memory
+    }
+
+    /// The bytes, to change them.
+    pub fn memory_mut(&mut self) -> &mut Memory<D> {
+        &mut self.memory
+    }
+
+    /// The completion queue.
+    pub fn completions(&mut self) -> &mut D::Completions {
+        &mut self.completions
+    }
+
+    /// The endpoint.
+    ///
+    /// # Panics
+    /// If it was dropped.
+    pub fn endpoint(&mut self) -> &mut D::Endpoint {
+        self.endpoint.as_mut().expect("the endpoint was dropped")
+    }
+
+    /// Whether its receives are in a shared queue.
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        self.shared.is_some()
+    }
+
+    /// Drops the endpoint.
+    pub fn drop_endpoint(&mut self) {
+        self.endpoint = None;
+    }
+
+    /// Posts a receive into a part of the memory, to the shared queue if there is one.
+    ///
+    /// # Errors
+    /// As [`Endpoint::post_receive`].
+    pub fn receive(&mut self, id: u32, offset: usize, length: u32) -> io::Result<()> {
+        let piece = self.memory.piece(offset, length);
+        self.receive_into(id, &[piece])
+    }
+
+    /// Posts a receive into any pieces.
+    ///
+    /// # Errors
+    /// As [`Endpoint::post_receive`].
+    pub fn receive_into(&mut self, id: u32, pieces: &[Piece]) -> io::Result<()> {
+        let id = WorkId::new(b'r', 0, id);
+        // SAFETY: the memory is registered, and dropped after the endpoint and the queue; tests read what
+        // came when it completed. Pieces of other keys name other tests' memory, of which the same holds,
+        // or nothing, which the device refuses.
+        unsafe {
+            match &mut self.shared {
+                Some(shared) => shared.post_receive(id, pieces),
+                None => self.endpoint().post_receive(id, pieces),
+            }
+        }
+    }
+
+    /// Posts a chain.
+    ///
+    /// # Errors
+    /// As [`Endpoint::post_send`].
+    ///
+    /// # Panics
+    /// If an inline piece is not in the memory.
+    pub fn post(&mut self, chain: &[Work]) -> Result<(), Refused> {
+        for work in chain.iter().filter(|work| work.inline) {
+            assert!(work.pieces.as_slice().iter().all(|piece| self.memory.holds(piece)));
+        }
+        // SAFETY: as in `receive_into`; inline pieces are in the memory, by the line above.
+        unsafe { self.endpoint().post_send(chain) }
+    }
+
+    /// A signaled work request about a part of the memory.
+    #[must_use]
+    pub fn work(&self, id: u32, operation: Operation, offset: usize, length: u32) -> Work {
+        Work {
+            id: WorkId::new(b's', 0, id),
+            operation,
+            pieces: Pieces::one(self.memory.piece(offset, length)),
+            signaled: true,
+            inline: false,
+            fence: false,
+        }
+    }
+
+    /// Polls, and keeps what comes.
+    ///
+    /// # Errors
+    /// As [`Completions::poll`].
+    pub fn poll(&mut self) -> io::Result<()> {
+        while let Some(event) = self.endpoint.as_mut().and_then(Endpoint::next_event) {
+            self.events.push(event);
+        }
+        self.completions.poll(64, &mut self.came)
+    }
+
+    /// The completions that came and were not taken.
+    pub fn take(&mut self) -> Vec<Completion> {
+        std::mem::take(&mut self.came)
+    }
+
+    /// The same of events.
+    pub fn take_events(&mut self) -> Vec<ConnectionEvent> {
+        std::mem::take(&mut self.events)
+    }
+}
+
+/// Two ends of one connection that stands, both `Established` events taken.
+pub struct Pair<D: Device> {
+    /// The one that asked.
+    pub asking: End<D>,
+    /// The other.
+    pub answering: End<D>,
+    pass: Box<dyn FnMut()>,
+}
+
+impl<D: Device> Debug for Pair<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut pair = f.debug_struct("Pair");
+        for (name, end) in [("asking", &self.asking), ("answering", &self.answering)] {
+            pair.field(name, &end.endpoint).field("came", &end.came).field("events", &end.events);
+        }
+        pair.finish_non_exhaustive()
+    }
+}
+
+impl<D: Device> Pair<D> {
+    /// `pass` lets some time pass, enough for what is posted to end if nothing holds it up, or a
+    /// millisecond.
+    #[must_use]
+    pub fn new(asking: End<D>, answering: End<D>, pass: Box<dyn FnMut()>) -> Self {
+        Self { asking, answering, pass }
+    }
+
+    /// Lets time pass and polls both ends. An end whose completion queue is broken gives nothing.
+    pub fn pass(&mut self) {
+        (self.pass)();
+        let _ = self.asking.poll();
+        let _ = self.answering.poll();
+    }
+
+    /// The same until `done`.
+    ///
+    /// # Panics
+    /// If it does not come to that.
+    pub fn until(&mut self, what: &str, mut done: impl FnMut(&mut Self) -> bool) {
+        for _ in 0..5_000 {
+            if done(self) {
+                return;
+            }
+            self.pass();
+        }
+        panic!("it did not come to {what}: {self:?}");
+    }
+
+    /// Waits for `asked` completions of the asking end and `answered` of the other, and takes them.
+    pub fn completions(
+        &mut self,
+        asked: usize,
+        answered: usize,
+    ) -> (Vec<Completion>, Vec<Completion>) {
+        self.until("the completions", |pair| {
+            pair.asking.came.len() >= asked && pair.answering.came.len() >= answered
+        });
+        (self.asking.take(), self.answering.take())
+    }
+}

@@ -1,0 +1,277 @@
+//! Completion queues and shared receive queues.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+
+use rustix::io::Errno;
+
+use super::device::{LoopbackDevice, invalid};
+use super::queue_pair::Receive;
+use super::signal::Signal;
+use super::state::State;
+use crate::error::VerbsError;
+use crate::seam::ConnectionEvent;
+use crate::work::{Completion, CompletionStatus, Piece, Pieces, WorkId};
+
+/// A completion queue of a [`LoopbackDevice`].
+#[derive(Debug)]
+pub struct LoopbackCompletions {
+    pub(super) device: Arc<LoopbackDevice>,
+    pub(super) number: u32,
+    pub(super) signal: Arc<Signal>,
+}
+
+/// A shared receive queue of a [`LoopbackDevice`].
+#[derive(Debug)]
+pub struct LoopbackSharedReceives {
+    pub(super) device: Arc<LoopbackDevice>,
+    pub(super) number: u32,
+}
+
+#[derive(Debug)]
+pub(super) struct CompletionQueue {
+    pub(super) device: u32,
+    depth: usize,
+    entries: VecDeque<(Completion, Frees)>,
+    armed: bool,
+    pub(super) broken: bool,
+    signal: Arc<Signal>,
+}
+
+#[derive(Debug)]
+pub(super) struct SharedQueue {
+    depth: usize,
+    pieces: usize,
+    pub(super) receives: VecDeque<Receive>,
+    /// Places taken: posted and not polled.
+    held: usize,
+}
+
+/// Places in a queue that are free once a completion has been polled.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Frees {
+    /// Those of the send queue before this sequence number.
+    Sends(u64),
+    /// One of the queue pair's own receive queue.
+    Receive,
+    /// One of a shared queue.
+    Shared(u32),
+}
+
+impl LoopbackCompletions {
+    pub(super) fn new(device: &Arc<LoopbackDevice>, depth: u32) -> Result<Self, VerbsError> {
+        let what = "making a completion queue";
+        let mut state = device.fabric.lock();
+        state.check_device(device.number, what)?;
+        if depth == 0 || depth > device.options.limits.completions {
+            return Err(invalid(what));
+        }
+        let signal = Arc::new(Signal::new()?);
+        let number = state.name();
+        let queue = CompletionQueue {
+            device: device.number,
+            depth: usize::try_from(depth).unwrap_or(usize::MAX),
+            entries: VecDeque::new(),
+            armed: false,
+            broken: false,
+            signal: Arc::clone(&signal),
+        };
+        state.completion_queues.insert(number, queue);
+        Ok(Self { device: Arc::clone(device), number, signal })
+    }
+
+    /// What faults know it by.
+    #[must_use]
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    pub(super) fn take(&self, most: usize, into: &mut Vec<Completion>) -> io::Result<()> {
+        let mut state = self.device.fabric.lock();
+        let state = &mut *state;
+        let Some(queue) = state.completion_queues.get_mut(&self.number) else {
+            return Err(Errno::IO.into());
+        };
+        if queue.broken {
+            return Err(Errno::IO.into());
+        }
+        let count = most.min(queue.entries.len());
+        let taken: Vec<_> = queue.entries.drain(..count).collect();
+        state.counters.polled += taken.len() as u64;
+        for (completion, frees) in taken {
+            state.free(completion.queue_pair, frees);
+            into.push(completion);
+        }
+        Ok(())
+    }
+
+    pub(super) fn set_armed(&self) -> io::Result<()> {
+        let mut state = self.device.fabric.lock();
+        match state.completion_queues.get_mut(&self.number) {
+            Some(queue) if !queue.broken => {
+                self.signal.lower();
+                queue.armed = true;
+                Ok(())
+            }
+            _ => Err(Errno::IO.into()),
+        }
+    }
+}
+
+impl Drop for LoopbackCompletions {
+    fn drop(&mut self) {
+        let mut state = self.device.fabric.lock();
+        state.completion_queues.remove(&self.number);
+        if state.queue_pairs.values().any(|queue_pair| queue_pair.completions == self.number) {
+            state.counters.misuses += 1;
+        }
+    }
+}
+
+impl LoopbackSharedReceives {
+    pub(super) fn new(
+        device: &Arc<LoopbackDevice>,
+        depth: u32,
+        pieces: u32,
+    ) -> Result<Option<Self>, VerbsError> {
+        let what = "making a shared receive queue";
+        let limits = device.options.limits;
+        let mut state = device.fabric.lock();
+        state.check_device(device.number, what)?;
+        if limits.shared_receives == 0 {
+            return Ok(None);
+        }
+        if depth == 0 || depth > limits.shared_receives || pieces == 0 || pieces > limits.pieces {
+            return Err(invalid(what));
+        }
+        let number = state.name();
+        let queue = SharedQueue {
+            depth: usize::try_from(depth).unwrap_or(usize::MAX),
+            pieces: usize::try_from(pieces).unwrap_or(usize::MAX),
+            receives: VecDeque::new(),
+            held: 0,
+        };
+        state.shared_queues.insert(number, queue);
+        Ok(Some(Self { device: Arc::clone(device), number }))
+    }
+
+    pub(super) fn post(&self, id: WorkId, pieces: &[Piece]) -> io::Result<()> {
+        let mut state = self.device.fabric.lock();
+        if state.check_device(self.device.number, "").is_err() {
+            return Err(Errno::IO.into());
+        }
+        let Some(queue) = state.shared_queues.get_mut(&self.number) else {
+            return Err(Errno::INVAL.into());
+        };
+        let Some(list) = pieces_of(pieces, queue.pieces) else { return Err(Errno::INVAL.into()) };
+        if queue.held == queue.depth {
+            return Err(Errno::NOMEM.into());
+        }
+        queue.held += 1;
+        queue.receives.push_back(Receive { id, pieces: list });
+        state.counters.receives_posted += 1;
+        let number = self.number;
+        state.wake_senders(|queue_pair| queue_pair.shared == Some(number));
+        Ok(())
+    }
+}
+
+impl Drop for LoopbackSharedReceives {
+    fn drop(&mut self) {
+        let mut state = self.device.fabric.lock();
+        state.shared_queues.remove(&self.number);
+        if state.queue_pairs.values().any(|queue_pair| queue_pair.shared == Some(self.number)) {
+            state.counters.misuses += 1;
+        }
+    }
+}
+
+/// The pieces of a receive, unless there are more than `most`.
+pub(super) fn pieces_of(pieces: &[Piece], most: usize) -> Option<Pieces> {
+    if pieces.len() > most {
+        return None;
+    }
+    let mut list = Pieces::EMPTY;
+    pieces.iter().all(|piece| list.push(*piece)).then_some(list)
+}
+
+impl State {
+    /// Puts a completion into the queue pair's completion queue.
+    pub(super) fn complete(&mut self, completion: Completion, frees: Frees) {
+        let is_send = matches!(frees, Frees::Sends(_));
+        let number = completion.queue_pair;
+        let Some(queue_pair) = self.queue_pairs.get(&number) else { return };
+        let to = queue_pair.completions;
+        if completion.status != CompletionStatus::Success {
+            self.counters.failed += 1;
+        }
+        if self.faults.lose_completion(number, is_send) {
+            self.counters.lost += 1;
+            return;
+        }
+        let Some(queue) = self.completion_queues.get_mut(&to) else { return };
+        if queue.broken {
+            return;
+        }
+        if queue.entries.len() == queue.depth {
+            self.break_completions(to);
+            return;
+        }
+        queue.entries.push_back((completion, frees));
+        if std::mem::take(&mut queue.armed) {
+            queue.signal.raise();
+        }
+        self.counters.completed += 1;
+    }
+
+    /// Breaks a completion queue: it gives nothing any more, and its queue pairs fail.
+    pub(super) fn break_completions(&mut self, number: u32) {
+        let Some(queue) = self.completion_queues.get_mut(&number) else { return };
+        if std::mem::replace(&mut queue.broken, true) {
+            return;
+        }
+        // So that who sleeps on it finds out.
+        queue.signal.raise();
+        let users = self.queue_pairs.values().filter(|user| user.completions == number);
+        for user in users.map(|user| user.number).collect::<Vec<_>>() {
+            self.fail(user, Some(ConnectionEvent::QueuePairError));
+        }
+    }
+
+    /// Forgets the completions of a queue pair that are not polled.
+    pub(super) fn forget_completions(&mut self, completions: u32, queue_pair: u32) {
+        let Some(queue) = self.completion_queues.get_mut(&completions) else { return };
+        let mut shared = Vec::new();
+        queue.entries.retain(|(completion, frees)| {
+            let keep = completion.queue_pair != queue_pair;
+            if let (false, Frees::Shared(number)) = (keep, frees) {
+                shared.push(*number);
+            }
+            keep
+        });
+        for number in shared {
+            self.free(queue_pair, Frees::Shared(number));
+        }
+    }
+
+    fn free(&mut self, queue_pair: u32, frees: Frees) {
+        match frees {
+            Frees::Shared(number) => {
+                if let Some(queue) = self.shared_queues.get_mut(&number) {
+                    queue.held = queue.held.saturating_sub(1);
+                }
+            }
+            Frees::Sends(upto) => {
+                if let Some(queue_pair) = self.queue_pairs.get_mut(&queue_pair) {
+                    queue_pair.sends_freed = queue_pair.sends_freed.max(upto);
+                }
+            }
+            Frees::Receive => {
+                if let Some(queue_pair) = self.queue_pairs.get_mut(&queue_pair) {
+                    queue_pair.receives_freed += 1;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,582 @@
+//! The connection manager: who asks, who answers, who leaves.
+//!
+//! ```text
+//!   asking side                                            listening side
+//!   Idle --connect--> Asking ------- request --------> ticket --open--> Asked
+//!                       |<------ reply ------------------------accept-----'--> Accepting
+//!                    Answered --event taken-- ready ------------------------------> Standing
+//!                       `--> Standing
+//!   any --disconnect--> Leaving --> Over <--- the peer's disconnect
+//! ```
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use rustix::io::Errno;
+
+use super::device::{LoopbackDevice, invalid};
+use super::queue_pair::{Phase, QueuePair};
+use super::signal::Signal;
+use super::state::{Event, State};
+use crate::error::VerbsError;
+use crate::seam::{AcceptParams, ConnectParams, ConnectionEvent, PrivateData};
+
+/// Private data that fits a connection request over addresses, a reply and a rejection. Shorter data
+/// arrives with zeroes behind it.
+pub const REQUEST_DATA: usize = 56;
+/// See [`REQUEST_DATA`].
+pub const REPLY_DATA: usize = 196;
+/// See [`REQUEST_DATA`].
+pub const REJECT_DATA: usize = 148;
+
+/// [`ConnectionEvent::Rejected`]: nobody listens there.
+pub const NOBODY_LISTENS: i32 = 8;
+/// [`ConnectionEvent::Rejected`]: whoever listens refused.
+pub const REFUSED: i32 = 28;
+/// [`ConnectionEvent::Failed`]: no answer (`-ETIMEDOUT`).
+pub const NO_ANSWER: i32 = -110;
+
+/// Where an endpoint is in the life of its connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Link {
+    /// A route; nothing was asked.
+    Idle,
+    Asking,
+    /// The reply is there, its event not taken.
+    Answered,
+    /// A request that was opened, not accepted.
+    Asked,
+    Accepting,
+    Standing,
+    /// We ended it; [`ConnectionEvent::Disconnected`] is to come.
+    Leaving,
+    Over,
+}
+
+/// From the request until both ends have forgotten it.
+#[derive(Debug)]
+pub(super) struct Connection {
+    asker: u32,
+    answerer: Option<u32>,
+    /// The asking side gave up: whoever has the ticket does not know.
+    over: bool,
+    private_data: PrivateData,
+    reads_out: u8,
+    reads_in: u8,
+    from: SocketAddr,
+    to: SocketAddr,
+    last: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct ListenerState {
+    device: u32,
+    pub(super) waiting: VecDeque<u32>,
+    signal: Arc<Signal>,
+}
+
+/// What travels between connection managers, and their timers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Message {
+    Request {
+        connection: u32,
+    },
+    Reply {
+        connection: u32,
+        private_data: PrivateData,
+        reads_out: u8,
+        reads_in: u8,
+    },
+    Ready {
+        connection: u32,
+    },
+    Reject {
+        to: u32,
+        status: i32,
+        private_data: PrivateData,
+    },
+    Disconnect {
+        to: u32,
+    },
+    /// The answer to one's own [`Self::Disconnect`].
+    Left {
+        to: u32,
+    },
+    /// No answer came to what `to` sent.
+    Timeout {
+        to: u32,
+    },
+}
+
+/// Where connection requests arrive.
+#[derive(Debug)]
+pub struct LoopbackListener {
+    device: Arc<LoopbackDevice>,
+    address: SocketAddr,
+    signal: Arc<Signal>,
+}
+
+/// See [`Ticket`](crate::Ticket).
+#[derive(Debug)]
+pub struct LoopbackTicket {
+    pub(super) device: Arc<LoopbackDevice>,
+    pub(super) role: Role,
+    pub(super) private_data: PrivateData,
+    pub(super) reads: (u8, u8),
+    pub(super) peer: SocketAddr,
+    pub(super) local: SocketAddr,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    /// A connection somebody asks for.
+    Asked(u32),
+    Route,
+    /// Opened or rejected.
+    Used,
+}
+
+impl LoopbackListener {
+    pub(super) fn new(
+        device: &Arc<LoopbackDevice>,
+        address: SocketAddr,
+    ) -> Result<Self, VerbsError> {
+        let what = format!("listening on {address}");
+        let mut state = device.fabric.lock();
+        state.check_device(device.number, &what)?;
+        if state.listeners.contains_key(&address) {
+            return Err(VerbsError::call(what, Errno::ADDRINUSE.into()));
+        }
+        let signal = Arc::new(Signal::new()?);
+        let listener = ListenerState {
+            device: device.number,
+            waiting: VecDeque::new(),
+            signal: Arc::clone(&signal),
+        };
+        state.listeners.insert(address, listener);
+        Ok(Self { device: Arc::clone(device), address, signal })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The oldest request that waits.
+    pub fn next_ticket(&mut self) -> Option<LoopbackTicket> {
+        let mut state = self.device.fabric.lock();
+        let listener = state.listeners.get_mut(&self.address)?;
+        let connection = listener.waiting.pop_front()?;
+        if listener.waiting.is_empty() {
+            self.signal.lower();
+        }
+        let request = state.connections.get(&connection)?;
+        let ticket = LoopbackTicket {
+            device: Arc::clone(&self.device),
+            role: Role::Asked(connection),
+            private_data: request.private_data,
+            reads: (request.reads_out, request.reads_in),
+            peer: request.from,
+            local: request.to,
+        };
+        state.counters.tickets += 1;
+        Some(ticket)
+    }
+
+    /// Readable when a request waits.
+    #[must_use]
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.signal.fd()
+    }
+}
+
+impl Drop for LoopbackListener {
+    fn drop(&mut self) {
+        let mut state = self.device.fabric.lock();
+        let Some(listener) = state.listeners.remove(&self.address) else { return };
+        for connection in listener.waiting {
+            state.reject_request(connection, &[]);
+        }
+    }
+}
+
+impl LoopbackTicket {
+    pub(super) fn route(device: &Arc<LoopbackDevice>, address: SocketAddr) -> Self {
+        let mut state = device.fabric.lock();
+        state.counters.tickets += 1;
+        let port = 0x8000 | u16::try_from(state.name() & 0x7fff).unwrap_or_default();
+        Self {
+            device: Arc::clone(device),
+            role: Role::Route,
+            private_data: PrivateData::EMPTY,
+            reads: (0, 0),
+            peer: address,
+            local: SocketAddr::new(device.address(), port),
+        }
+    }
+
+    /// Answers with a rejection, if there is somebody to answer and nobody did.
+    pub(super) fn refuse(&mut self, private_data: &[u8]) {
+        let role = std::mem::replace(&mut self.role, Role::Used);
+        let mut state = self.device.fabric.lock();
+        if role != Role::Used {
+            state.counters.tickets -= 1;
+        }
+        if let Role::Asked(connection) = role {
+            state.reject_request(connection, private_data);
+        }
+    }
+}
+
+impl Drop for LoopbackTicket {
+    fn drop(&mut self) {
+        self.refuse(&[]);
+    }
+}
+
+/// `data` with zeroes behind it up to `size`; what is too long is cut.
+fn padded(data: &[u8], size: usize) -> PrivateData {
+    let mut bytes = [0; PrivateData::MAX];
+    for (to, from) in bytes[..size].iter_mut().zip(data) {
+        *to = *from;
+    }
+    PrivateData::new(&bytes[..size])
+}
+
+impl State {
+    /// Sends a message of a connection; they arrive in order.
+    fn tell_peer(&mut self, connection: Option<u32>, message: Message) {
+        let delay = self.costs.message + self.random.up_to(self.costs.jitter);
+        let mut time = self.now + delay;
+        if let Some(connection) = connection.and_then(|number| self.connections.get_mut(&number)) {
+            time = time.max(connection.last + 1);
+            connection.last = time;
+        }
+        self.at(time, Event::Message(Box::new(message)));
+    }
+
+    fn reject_request(&mut self, number: u32, private_data: &[u8]) {
+        let Some(connection) = self.connections.get(&number) else { return };
+        let to = connection.asker;
+        let private_data = padded(private_data, REJECT_DATA);
+        self.tell_peer(Some(number), Message::Reject { to, status: REFUSED, private_data });
+        self.forget_connection(number);
+    }
+
+    fn forget_connection(&mut self, number: u32) {
+        let Some(connection) = self.connections.get(&number) else { return };
+        let ends = [Some(connection.asker), connection.answerer];
+        let alive = ends.iter().flatten().any(|end| self.queue_pairs.contains_key(end));
+        let asking = connection.answerer.is_none() && !connection.over;
+        if !alive || !asking && connection.answerer.is_none() {
+            self.connections.remove(&number);
+        }
+    }
+
+    pub(super) fn connect(
+        &mut self,
+        number: u32,
+        local: SocketAddr,
+        peer: SocketAddr,
+        params: &ConnectParams<'_>,
+    ) -> Result<(), VerbsError> {
+        let what = "asking for a connection";
+        let connection = self.name();
+        let Some(queue_pair) = self.queue_pairs.get_mut(&number) else { return Err(invalid(what)) };
+        let limits = self.devices.get(&queue_pair.device).map(|device| device.options.limits);
+        let fits = limits.is_some_and(|limits| {
+            params.reads_out <= limits.reads_out && params.reads_in <= limits.reads_in
+        });
+        let sane = params.private_data.len() <= REQUEST_DATA
+            && params.retries <= 7
+            && params.rnr_retries <= 7;
+        if queue_pair.link != Link::Idle || queue_pair.phase != Phase::Init || !fits || !sane {
+            return Err(invalid(what));
+        }
+        queue_pair.link = Link::Asking;
+        queue_pair.connection = Some(connection);
+        queue_pair.reads_out = params.reads_out;
+        queue_pair.reads_in = params.reads_in;
+        queue_pair.retries = params.retries;
+        queue_pair.rnr_retries = params.rnr_retries;
+        let request = Connection {
+            asker: number,
+            answerer: None,
+            over: false,
+            private_data: padded(params.private_data, REQUEST_DATA),
+            reads_out: params.reads_out,
+            reads_in: params.reads_in,
+            from: local,
+            to: peer,
+            last: 0,
+        };
+        self.connections.insert(connection, request);
+        self.tell_peer(Some(connection), Message::Request { connection });
+        let patience = self.now + self.costs.patience;
+        self.at(patience, Event::Message(Box::new(Message::Timeout { to: number })));
+        Ok(())
+    }
+
+    /// The endpoint `number` was made from the request `connection`.
+    pub(super) fn opened(&mut self, number: u32, connection: u32) {
+        if let Some(connection) = self.connections.get_mut(&connection) {
+            connection.answerer = Some(number);
+        }
+    }
+
+    pub(super) fn accept(
+        &mut self,
+        number: u32,
+        params: &AcceptParams<'_>,
+    ) -> Result<(), VerbsError> {
+        let what = "accepting a connection";
+        let Some(queue_pair) = self.queue_pairs.get_mut(&number) else { return Err(invalid(what)) };
+        let limits = self.devices.get(&queue_pair.device).map(|device| device.options.limits);
+        let fits = limits.is_some_and(|limits| {
+            params.reads_out <= limits.reads_out && params.reads_in <= limits.reads_in
+        });
+        let sane = params.private_data.len() <= REPLY_DATA && params.rnr_retries <= 7;
+        let connection = queue_pair.connection;
+        if queue_pair.link != Link::Asked || queue_pair.phase != Phase::Init || !fits || !sane {
+            return Err(invalid(what));
+        }
+        queue_pair.link = Link::Accepting;
+        queue_pair.phase = Phase::Receiving;
+        queue_pair.reads_out = params.reads_out;
+        queue_pair.reads_in = params.reads_in;
+        queue_pair.retries = 7;
+        queue_pair.rnr_retries = params.rnr_retries;
+        queue_pair.peer = connection
+            .and_then(|connection| self.connections.get(&connection))
+            .map(|connection| connection.asker);
+        let private_data = padded(params.private_data, REPLY_DATA);
+        if let Some(connection) = connection {
+            let (reads_out, reads_in) = (params.reads_out, params.reads_in);
+            let reply = Message::Reply { connection, private_data, reads_out, reads_in };
+            self.tell_peer(Some(connection), reply);
+        }
+        let patience = self.now + self.costs.patience;
+        self.at(patience, Event::Message(Box::new(Message::Timeout { to: number })));
+        Ok(())
+    }
+
+    /// Takes an endpoint's next event. The asking side's connection stands once it has taken the reply.
+    pub(super) fn next_event(&mut self, number: u32) -> Option<ConnectionEvent> {
+        let queue_pair = self.queue_pairs.get_mut(&number)?;
+        let event = queue_pair.events.pop_front()?;
+        if queue_pair.events.is_empty() {
+            queue_pair.signal.lower();
+        }
+        if queue_pair.link == Link::Answered && matches!(event, ConnectionEvent::Established { .. })
+        {
+            queue_pair.link = Link::Standing;
+            queue_pair.phase = match queue_pair.phase {
+                Phase::Error => Phase::Error,
+                _ => Phase::Ready,
+            };
+            if let Some(connection) = queue_pair.connection {
+                self.tell_peer(Some(connection), Message::Ready { connection });
+            }
+        }
+        Some(event)
+    }
+
+    /// Ends an endpoint's connection and its work.
+    pub(super) fn disconnect(&mut self, number: u32) {
+        self.leave(number, true);
+        self.fail(number, None);
+    }
+
+    /// Tells the peer that `number` is done with the connection; itself too if it `stays`.
+    pub(super) fn leave(&mut self, number: u32, stays: bool) {
+        let Some(queue_pair) = self.queue_pairs.get_mut(&number) else { return };
+        let (link, connection) = (queue_pair.link, queue_pair.connection);
+        queue_pair.link = if matches!(link, Link::Standing | Link::Leaving | Link::Accepting) {
+            Link::Leaving
+        } else {
+            Link::Over
+        };
+        let peer = self.peer_of(number);
+        match link {
+            Link::Idle | Link::Leaving | Link::Over => {}
+            Link::Asking => {
+                if let Some(connection) =
+                    connection.and_then(|connection| self.connections.get_mut(&connection))
+                {
+                    connection.over = true;
+                }
+            }
+            Link::Answered => {
+                if let Some(queue_pair) = self.queue_pairs.get_mut(&number) {
+                    queue_pair.events.clear();
+                    queue_pair.signal.lower();
+                }
+                if let Some(to) = peer {
+                    let private_data = padded(&[], REJECT_DATA);
+                    let message = Message::Reject { to, status: REFUSED, private_data };
+                    self.tell_peer(connection, message);
+                }
+            }
+            Link::Asked => {
+                if let Some(connection) = connection {
+                    self.reject_request(connection, &[]);
+                }
+            }
+            Link::Accepting | Link::Standing => {
+                if let Some(to) = peer {
+                    self.tell_peer(connection, Message::Disconnect { to });
+                }
+                if stays {
+                    let back = self.costs.message + self.random.up_to(self.costs.jitter);
+                    let time = self.now + 2 * self.costs.message + back;
+                    self.at(time, Event::Message(Box::new(Message::Left { to: number })));
+                }
+            }
+        }
+    }
+
+    /// The other end of the connection, from the request on.
+    fn peer_of(&self, number: u32) -> Option<u32> {
+        let connection = self.queue_pairs.get(&number)?.connection?;
+        let connection = self.connections.get(&connection)?;
+        if connection.asker == number { connection.answerer } else { Some(connection.asker) }
+    }
+
+    /// Takes away what an endpoint that is dropped leaves behind.
+    pub(super) fn remove_endpoint(&mut self, number: u32) {
+        let silent = self.queue_pairs.get(&number).is_some_and(|queue_pair| {
+            self.devices.get(&queue_pair.device).is_none_or(|device| device.removed)
+        });
+        if !silent {
+            self.leave(number, false);
+        }
+        let Some(queue_pair) = self.queue_pairs.remove(&number) else { return };
+        self.counters.ended += (queue_pair.sends.len() + queue_pair.receives.len()) as u64;
+        if self.random.coin() {
+            self.forget_completions(queue_pair.completions, number);
+        }
+        self.faults.forget(number);
+        self.wake_senders(|peer| peer.number == number);
+        if let Some(connection) = queue_pair.connection {
+            if let Some(connection) = self.connections.get_mut(&connection)
+                && connection.asker == number
+            {
+                connection.over = true;
+            }
+            self.forget_connection(connection);
+        }
+    }
+
+    pub(super) fn deliver(&mut self, message: &Message) {
+        match *message {
+            Message::Request { connection } => self.deliver_request(connection),
+            Message::Reply { connection, private_data, reads_out, reads_in } => {
+                self.deliver_reply(connection, private_data, reads_out, reads_in);
+            }
+            Message::Ready { connection } => {
+                let answerer =
+                    self.connections.get(&connection).and_then(|connection| connection.answerer);
+                let Some(queue_pair) = answerer.and_then(|end| self.queue_pairs.get_mut(&end))
+                else {
+                    return;
+                };
+                if queue_pair.link == Link::Accepting {
+                    queue_pair.link = Link::Standing;
+                    if queue_pair.phase == Phase::Receiving {
+                        queue_pair.phase = Phase::Ready;
+                    }
+                    // It says nothing of its own: everything was in the request.
+                    let private_data = PrivateData::EMPTY;
+                    queue_pair.tell(ConnectionEvent::Established { private_data, reads_out: 0 });
+                }
+            }
+            Message::Reject { to, status, private_data } => {
+                let event = ConnectionEvent::Rejected { status, private_data };
+                self.end_link(to, &[Link::Asking, Link::Accepting], event);
+            }
+            Message::Disconnect { to } => {
+                let links = [Link::Standing, Link::Answered, Link::Leaving, Link::Accepting];
+                self.end_link(to, &links, ConnectionEvent::Disconnected);
+            }
+            Message::Left { to } => {
+                self.end_link(to, &[Link::Leaving], ConnectionEvent::Disconnected);
+            }
+            Message::Timeout { to } => {
+                if self.end_link(
+                    to,
+                    &[Link::Asking, Link::Accepting],
+                    ConnectionEvent::Failed { status: NO_ANSWER },
+                ) && let Some(connection) =
+                    self.queue_pairs.get(&to).and_then(|end| end.connection)
+                    && let Some(connection) = self.connections.get_mut(&connection)
+                    && connection.asker == to
+                {
+                    connection.over = true;
+                }
+            }
+        }
+    }
+
+    /// Ends the connection for one side if it is at one of `links`.
+    fn end_link(&mut self, to: u32, links: &[Link], event: ConnectionEvent) -> bool {
+        let Some(queue_pair) = self.queue_pairs.get_mut(&to) else { return false };
+        if !links.contains(&queue_pair.link) {
+            return false;
+        }
+        // The event of a reply that is not taken comes before it, and has its effect.
+        if queue_pair.link != Link::Answered {
+            queue_pair.link = Link::Over;
+        }
+        queue_pair.tell(event);
+        true
+    }
+
+    fn deliver_request(&mut self, number: u32) {
+        let Some(connection) = self.connections.get(&number) else { return };
+        if connection.over {
+            self.forget_connection(number);
+            return;
+        }
+        let to = connection.asker;
+        let listener = self.listeners.get_mut(&connection.to);
+        let listener = listener.filter(|listener| {
+            self.devices.get(&listener.device).is_some_and(|device| !device.removed)
+        });
+        let Some(listener) = listener else {
+            let private_data = padded(&[], REJECT_DATA);
+            let message = Message::Reject { to, status: NOBODY_LISTENS, private_data };
+            self.tell_peer(Some(number), message);
+            return;
+        };
+        listener.waiting.push_back(number);
+        listener.signal.raise();
+    }
+
+    fn deliver_reply(
+        &mut self,
+        number: u32,
+        private_data: PrivateData,
+        reads_out: u8,
+        reads_in: u8,
+    ) {
+        let Some(connection) = self.connections.get(&number) else { return };
+        let (asker, answerer) = (connection.asker, connection.answerer);
+        let waits = |asker: &&mut QueuePair| asker.link == Link::Asking;
+        let Some(asker) = self.queue_pairs.get_mut(&asker).filter(waits) else {
+            if let Some(to) = answerer {
+                let private_data = padded(&[], REJECT_DATA);
+                let message = Message::Reject { to, status: REFUSED, private_data };
+                self.tell_peer(Some(number), message);
+            }
+            return;
+        };
+        asker.link = Link::Answered;
+        asker.peer = answerer;
+        asker.reads_out = asker.reads_out.min(reads_in);
+        asker.reads_in = asker.reads_in.min(reads_out);
+        asker.tell(ConnectionEvent::Established { private_data, reads_out: reads_in });
+    }
+}

@@ -1,0 +1,198 @@
+//! Devices and the memory registered with them.
+
+use std::io;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use rustix::io::Errno;
+
+use super::fabric::{Fabric, address_of};
+use super::memory::Span;
+use super::state::State;
+use crate::error::VerbsError;
+use crate::seam::DeviceLimits;
+use crate::work::Access;
+
+/// What a device is like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceOptions {
+    /// What it can do.
+    pub limits: DeviceLimits,
+    /// Most bytes it sends inline.
+    pub inline: u32,
+    /// Bytes it lets be registered.
+    pub locked_memory: u64,
+    /// Whether a peer may invalidate a region's remote key. Hardware takes this for memory windows and fast
+    /// registrations only.
+    pub invalidation: bool,
+}
+
+impl Default for DeviceOptions {
+    fn default() -> Self {
+        Self {
+            limits: DeviceLimits {
+                queue_depth: 4_096,
+                completions: 65_536,
+                pieces: 4,
+                message: 1 << 30,
+                reads_out: 16,
+                reads_in: 16,
+                shared_receives: 8_192,
+            },
+            inline: 128,
+            locked_memory: u64::MAX,
+            invalidation: true,
+        }
+    }
+}
+
+/// A device of a [`Fabric`].
+#[derive(Debug)]
+pub struct LoopbackDevice {
+    pub(super) fabric: Fabric,
+    pub(super) number: u32,
+    pub(super) name: String,
+    pub(super) options: DeviceOptions,
+}
+
+#[derive(Debug)]
+pub(super) struct DeviceState {
+    pub(super) options: DeviceOptions,
+    pub(super) removed: bool,
+}
+
+/// A region, as the fabric knows it.
+#[derive(Debug)]
+pub(super) struct RegionState {
+    pub(super) device: u32,
+    pub(super) span: Span,
+    pub(super) access: Access,
+    /// The peer has invalidated it.
+    pub(super) dead: bool,
+}
+
+/// Registered memory of a [`LoopbackDevice`].
+#[derive(Debug)]
+pub struct LoopbackRegion {
+    device: Arc<LoopbackDevice>,
+    pub(super) lkey: u32,
+    pub(super) rkey: u32,
+}
+
+impl LoopbackDevice {
+    pub(super) fn new(fabric: &Fabric, name: &str, options: DeviceOptions) -> Arc<Self> {
+        let mut state = fabric.lock();
+        let number = state.name();
+        state.devices.insert(number, DeviceState { options, removed: false });
+        drop(state);
+        Arc::new(Self { fabric: fabric.clone(), number, name: name.to_owned(), options })
+    }
+
+    /// The fabric it is in.
+    #[must_use]
+    pub fn fabric(&self) -> &Fabric {
+        &self.fabric
+    }
+
+    /// Its address.
+    #[must_use]
+    pub fn address(&self) -> IpAddr {
+        address_of(self.number)
+    }
+
+    pub(super) fn register_span(
+        self: &Arc<Self>,
+        span: Span,
+        access: Access,
+    ) -> Result<LoopbackRegion, VerbsError> {
+        let bytes = span.len();
+        let mut state = self.fabric.lock();
+        state.check_device(self.number, "registering memory")?;
+        if bytes == 0 || (access.remote_write && !access.local_write) {
+            return Err(invalid("registering memory"));
+        }
+        let locked: u64 = state.registered_with(self.number);
+        let too_much = locked.saturating_add(bytes as u64) > self.options.locked_memory;
+        if state.faults.refuse_register(self.number) || too_much {
+            return Err(VerbsError::LockedMemory { bytes, device: self.name.clone() });
+        }
+        let (lkey, rkey) = (state.key(), state.key());
+        let region = RegionState { device: self.number, span, access, dead: false };
+        state.regions.insert(lkey, region);
+        state.remote_keys.insert(rkey, lkey);
+        Ok(LoopbackRegion { device: Arc::clone(self), lkey, rkey })
+    }
+}
+
+impl Drop for LoopbackDevice {
+    fn drop(&mut self) {
+        self.fabric.lock().devices.remove(&self.number);
+    }
+}
+
+impl Drop for LoopbackRegion {
+    fn drop(&mut self) {
+        let mut state = self.device.fabric.lock();
+        if state.is_posted(self.lkey) {
+            state.counters.misuses += 1;
+        }
+        state.regions.remove(&self.lkey);
+        state.remote_keys.remove(&self.rkey);
+    }
+}
+
+impl State {
+    /// An error if the device has been removed.
+    pub(super) fn check_device(&self, device: u32, what: &str) -> Result<(), VerbsError> {
+        match self.devices.get(&device) {
+            Some(state) if !state.removed => Ok(()),
+            _ => Err(VerbsError::call(what, Errno::NODEV.into())),
+        }
+    }
+
+    fn registered_with(&self, device: u32) -> u64 {
+        let own = self.regions.values().filter(|region| region.device == device);
+        own.map(|region| region.span.len() as u64).sum()
+    }
+
+    /// Whether work that the device may still carry out names `lkey`.
+    fn is_posted(&self, lkey: u32) -> bool {
+        let shared = self.shared_queues.values().flat_map(|queue| &queue.receives);
+        let own = self.queue_pairs.values().flat_map(|queue_pair| &queue_pair.receives);
+        let sends = self.queue_pairs.values().flat_map(|queue_pair| &queue_pair.sends);
+        let sends = sends.filter(|send| !send.work.inline).map(|send| send.work.pieces);
+        own.chain(shared)
+            .map(|receive| receive.pieces)
+            .chain(sends)
+            .any(|pieces| pieces.as_slice().iter().any(|piece| piece.lkey == lkey))
+    }
+
+    /// The live region with this local key, if it is of `device`.
+    pub(super) fn local_region(&self, device: u32, lkey: u32) -> Option<&RegionState> {
+        self.regions.get(&lkey).filter(|region| region.device == device && !region.dead)
+    }
+
+    /// The live region with this remote key, if it is of `device`.
+    pub(super) fn remote_region(&self, device: u32, rkey: u32) -> Option<&RegionState> {
+        self.local_region(device, *self.remote_keys.get(&rkey)?)
+    }
+
+    /// Makes a remote key unusable; false if the device has no such key, or does not let it be.
+    pub(super) fn invalidate(&mut self, device: u32, rkey: u32) -> bool {
+        let allowed = self.devices.get(&device).is_some_and(|state| state.options.invalidation);
+        let Some(lkey) = self.remote_keys.get(&rkey) else { return false };
+        let Some(region) = self.regions.get_mut(lkey) else { return false };
+        let remote = region.access.remote_read || region.access.remote_write;
+        if !allowed || region.device != device || region.dead || !remote {
+            return false;
+        }
+        region.dead = true;
+        self.counters.invalidated += 1;
+        true
+    }
+}
+
+/// The system's answer to arguments that make no sense.
+pub(super) fn invalid(what: &str) -> VerbsError {
+    VerbsError::call(what, io::Error::from(Errno::INVAL))
+}

@@ -1,0 +1,75 @@
+//! A provider in memory, for tests of both ends: as strict as good hardware is, its time handed in, its
+//! chance from a seed, and everything that can go wrong on demand.
+//!
+//! Nothing happens unless time passes ([`Fabric::advance`], [`Fabric::step`], [`Fabric::settle`]). What two
+//! queue pairs do at once comes in an order that differs by seed; a queue pair's own work keeps the order
+//! that RDMA promises and no more. Memory is read and written as late or as early as hardware may, so who
+//! reuses it too soon finds wrong bytes.
+//!
+//! ```
+//! use nvmeof_verbs::loopback::Fabric;
+//! use nvmeof_verbs::{
+//!     AcceptParams, ConnectParams, ConnectionEvent, Device, Endpoint, EndpointSpec, Ticket,
+//! };
+//!
+//! let fabric = Fabric::new(1);
+//! let (target, host) = (fabric.device("target"), fabric.device("host"));
+//! let address = "192.0.2.1:4420".parse().unwrap();
+//! let mut listener = fabric.listen(&target, address).unwrap();
+//! let (target_queue, host_queue) = (target.completions(64).unwrap(), host.completions(64).unwrap());
+//! let spec = EndpointSpec {
+//!     sends: 16,
+//!     receives: 16,
+//!     send_pieces: 2,
+//!     receive_pieces: 2,
+//!     inline: 0,
+//!     traffic_class: None,
+//! };
+//!
+//! let route = fabric.route(&host, address);
+//! let mut asking = host.open(route, &host_queue, None, &spec).unwrap();
+//! let ask = ConnectParams { private_data: b"hello", reads_out: 4, reads_in: 4, retries: 7, rnr_retries: 7 };
+//! asking.connect(&ask).unwrap();
+//! fabric.settle();
+//!
+//! let ticket = listener.next_ticket().unwrap();
+//! assert_eq!(&ticket.private_data().as_slice()[..6], b"hello\0");
+//! let mut answering = target.open(ticket, &target_queue, None, &spec).unwrap();
+//! let answer = AcceptParams { private_data: b"yes", reads_out: 4, reads_in: 4, rnr_retries: 7 };
+//! answering.accept(&answer).unwrap();
+//! fabric.settle();
+//!
+//! // The asking side's connection stands when it has taken its event, the other's after that.
+//! assert!(matches!(asking.next_event(), Some(ConnectionEvent::Established { .. })));
+//! fabric.settle();
+//! assert!(matches!(answering.next_event(), Some(ConnectionEvent::Established { .. })));
+//! assert_eq!(fabric.counters().endpoints, 2);
+//! ```
+
+mod completions;
+mod connection;
+mod counters;
+mod device;
+mod endpoint;
+mod engine;
+mod fabric;
+mod faults;
+mod memory;
+mod provider;
+mod queue_pair;
+mod random;
+mod signal;
+mod state;
+#[cfg(test)]
+mod tests;
+
+pub use completions::{LoopbackCompletions, LoopbackSharedReceives};
+pub use connection::{
+    LoopbackListener, LoopbackTicket, NO_ANSWER, NOBODY_LISTENS, REFUSED, REJECT_DATA, REPLY_DATA,
+    REQUEST_DATA,
+};
+pub use counters::{Counters, EndpointCounters};
+pub use device::{DeviceOptions, LoopbackDevice, LoopbackRegion};
+pub use endpoint::LoopbackEndpoint;
+pub use fabric::{Costs, Fabric};
+pub use faults::{Faults, Side};

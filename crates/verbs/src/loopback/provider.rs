@@ -1,0 +1,172 @@
+//! The seam's traits. What is posted is kept with its keys; [`memory`](super::memory) touches it.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use super::completions::{LoopbackCompletions, LoopbackSharedReceives};
+use super::connection::LoopbackTicket;
+use super::device::{LoopbackDevice, LoopbackRegion};
+use super::endpoint::LoopbackEndpoint;
+use super::memory::{Span, copy_inline};
+use crate::error::VerbsError;
+use crate::seam::{
+    AcceptParams, Completions, ConnectParams, ConnectionEvent, Device, DeviceLimits, Endpoint,
+    EndpointSpec, PrivateData, Refused, Region, SharedReceives, Ticket,
+};
+use crate::work::{Access, Completion, Piece, Work, WorkId};
+
+impl Device for LoopbackDevice {
+    type Completions = LoopbackCompletions;
+    type Endpoint = LoopbackEndpoint;
+    type Ticket = LoopbackTicket;
+    type SharedReceives = LoopbackSharedReceives;
+    type Region = LoopbackRegion;
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn limits(&self) -> DeviceLimits {
+        self.options.limits
+    }
+
+    unsafe fn register(
+        self: &Arc<Self>,
+        base: *mut u8,
+        len: usize,
+        access: Access,
+    ) -> Result<LoopbackRegion, VerbsError> {
+        // SAFETY: the caller promises that the memory stays mapped until the region is dropped, which takes
+        // the span out of the fabric.
+        let span = unsafe { Span::new(base, len) };
+        self.register_span(span, access)
+    }
+
+    fn completions(self: &Arc<Self>, depth: u32) -> Result<LoopbackCompletions, VerbsError> {
+        LoopbackCompletions::new(self, depth)
+    }
+
+    fn shared_receives(
+        self: &Arc<Self>,
+        depth: u32,
+        pieces: u32,
+    ) -> Result<Option<LoopbackSharedReceives>, VerbsError> {
+        LoopbackSharedReceives::new(self, depth, pieces)
+    }
+
+    fn open(
+        self: &Arc<Self>,
+        ticket: LoopbackTicket,
+        completions: &LoopbackCompletions,
+        shared: Option<&LoopbackSharedReceives>,
+        spec: &EndpointSpec,
+    ) -> Result<LoopbackEndpoint, (VerbsError, LoopbackTicket)> {
+        LoopbackEndpoint::open(self, ticket, completions, shared, spec)
+    }
+}
+
+impl Ticket for LoopbackTicket {
+    type Device = LoopbackDevice;
+
+    fn device(&self) -> &Arc<LoopbackDevice> {
+        &self.device
+    }
+
+    fn private_data(&self) -> &PrivateData {
+        &self.private_data
+    }
+
+    fn reads(&self) -> (u8, u8) {
+        self.reads
+    }
+
+    fn peer(&self) -> SocketAddr {
+        self.peer
+    }
+
+    fn local(&self) -> SocketAddr {
+        self.local
+    }
+
+    fn reject(mut self, private_data: &[u8]) {
+        self.refuse(private_data);
+    }
+}
+
+impl Endpoint for LoopbackEndpoint {
+    fn number(&self) -> u32 {
+        self.number
+    }
+
+    fn inline(&self) -> u32 {
+        self.inline
+    }
+
+    unsafe fn post_receive(&mut self, id: WorkId, pieces: &[Piece]) -> io::Result<()> {
+        self.add_receive(id, pieces)
+    }
+
+    unsafe fn post_send(&mut self, chain: &[Work]) -> Result<(), Refused> {
+        let mut inline = VecDeque::new();
+        for (place, work) in chain.iter().enumerate().filter(|(_, work)| work.inline) {
+            if work.pieces.bytes() <= u64::from(self.inline) {
+                // SAFETY: the caller promises that inline pieces may be read until this call returns.
+                inline.push_back((place, unsafe { copy_inline(&work.pieces) }));
+            }
+        }
+        self.add_sends(chain, inline)
+    }
+
+    fn accept(&mut self, params: &AcceptParams<'_>) -> Result<(), VerbsError> {
+        self.device.fabric.lock().accept(self.number, params)
+    }
+
+    fn connect(&mut self, params: &ConnectParams<'_>) -> Result<(), VerbsError> {
+        self.device.fabric.lock().connect(self.number, self.local, self.peer, params)
+    }
+
+    fn next_event(&mut self) -> Option<ConnectionEvent> {
+        self.device.fabric.lock().next_event(self.number)
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.signal.fd())
+    }
+
+    fn disconnect(&mut self) {
+        self.device.fabric.lock().disconnect(self.number);
+    }
+}
+
+impl Completions for LoopbackCompletions {
+    fn poll(&mut self, most: usize, into: &mut Vec<Completion>) -> io::Result<()> {
+        self.take(most, into)
+    }
+
+    fn arm(&mut self) -> io::Result<()> {
+        self.set_armed()
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.signal.fd()
+    }
+}
+
+impl SharedReceives for LoopbackSharedReceives {
+    unsafe fn post_receive(&mut self, id: WorkId, pieces: &[Piece]) -> io::Result<()> {
+        self.post(id, pieces)
+    }
+}
+
+impl Region for LoopbackRegion {
+    fn lkey(&self) -> u32 {
+        self.lkey
+    }
+
+    fn rkey(&self) -> u32 {
+        self.rkey
+    }
+}

@@ -1,0 +1,231 @@
+//! A queue pair: what is posted to it and how far that has come.
+//!
+//! ```text
+//!         accept            peer is ready
+//!   Init ---------> Receiving ----------> Ready
+//!     |  connect, answered     |            |
+//!     `------------------------|----------->|
+//!     |                        |            |
+//!     `--- any failure, disconnect, device removed ---> Error: everything posted is flushed
+//! ```
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::completions::Frees;
+use super::connection::Link;
+use super::counters::EndpointCounters;
+use super::faults::WorkFault;
+use super::signal::Signal;
+use super::state::{Event, State};
+use crate::seam::{ConnectionEvent, EndpointSpec};
+use crate::work::{Completion, CompletionStatus, Operation, Pieces, Work, WorkId};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// Receives may be posted.
+    Init,
+    /// What the peer sends is taken.
+    Receiving,
+    /// Everything works.
+    Ready,
+    /// Nothing does.
+    Error,
+}
+
+/// A receive that nothing has come into.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Receive {
+    pub(super) id: WorkId,
+    pub(super) pieces: Pieces,
+}
+
+/// A work request of the send queue that has not ended.
+#[derive(Debug)]
+pub(super) struct Send {
+    pub(super) work: Work,
+    pub(super) stage: Stage,
+    /// Inline bytes, bytes gathered early, or what an RDMA READ brings.
+    pub(super) bytes: Option<Vec<u8>>,
+    pub(super) fault: Option<WorkFault>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// Not started.
+    Waiting,
+    /// On its way.
+    Flying,
+    /// The peer, or nobody, has done it; the answer is on its way.
+    Executed,
+}
+
+/// A SEND that waits for a receive of the peer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct NotReady {
+    pub(super) sequence: u64,
+    pub(super) since: u64,
+    /// Rounds a fault has it wait whatever the peer posts.
+    pub(super) forced: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct QueuePair {
+    pub(super) number: u32,
+    pub(super) device: u32,
+    pub(super) completions: u32,
+    pub(super) shared: Option<u32>,
+    pub(super) spec: EndpointSpec,
+    pub(super) phase: Phase,
+    pub(super) link: Link,
+    pub(super) connection: Option<u32>,
+    pub(super) peer: Option<u32>,
+    pub(super) events: VecDeque<ConnectionEvent>,
+    pub(super) signal: Arc<Signal>,
+    pub(super) sends: VecDeque<Send>,
+    /// Sequence number of the next to be posted; that of the first of `sends` is this less their number.
+    pub(super) sends_posted: u64,
+    /// Places before this sequence number are free.
+    pub(super) sends_freed: u64,
+    pub(super) receives: VecDeque<Receive>,
+    pub(super) receives_posted: u64,
+    pub(super) receives_freed: u64,
+    /// Sequence number of the next to start.
+    pub(super) next: u64,
+    /// One has failed: nothing after it starts.
+    pub(super) halted: bool,
+    /// Of what flies; what carries an older one has been called back.
+    pub(super) epoch: u32,
+    pub(super) line_free: u64,
+    pub(super) last_arrival: u64,
+    pub(super) last_finish: u64,
+    /// RDMA READs that may be outstanding, and those that the peer may have.
+    pub(super) reads_out: u8,
+    pub(super) reads_in: u8,
+    pub(super) reads: u32,
+    /// Those of them that the peer has taken and not answered.
+    pub(super) reads_at_peer: u32,
+    pub(super) retries: u8,
+    pub(super) rnr_retries: u8,
+    pub(super) not_ready: Option<NotReady>,
+    pub(super) stalled: Option<u64>,
+    pub(super) flushing: bool,
+    pub(super) most_reads: u32,
+    pub(super) read_stalls: u64,
+    pub(super) not_ready_rounds: u64,
+}
+
+impl QueuePair {
+    /// Sequence number of the first work request that has not ended.
+    pub(super) fn first(&self) -> u64 {
+        self.sends_posted - self.sends.len() as u64
+    }
+
+    pub(super) fn send(&mut self, sequence: u64) -> Option<&mut Send> {
+        let index = sequence.checked_sub(self.first())?;
+        self.sends.get_mut(usize::try_from(index).ok()?)
+    }
+
+    pub(super) fn counters(&self) -> EndpointCounters {
+        EndpointCounters {
+            sends_posted: self.sends_posted,
+            sends_held: self.sends_posted - self.sends_freed,
+            sends_waiting: self.sends.len(),
+            receives_posted: self.receives_posted,
+            receives_held: self.receives_posted - self.receives_freed,
+            receives_waiting: self.receives.len(),
+            reads: self.reads,
+            most_reads: self.most_reads,
+            read_stalls: self.read_stalls,
+            not_ready_rounds: self.not_ready_rounds,
+        }
+    }
+
+    /// Tells the endpoint's owner.
+    pub(super) fn tell(&mut self, event: ConnectionEvent) {
+        self.events.push_back(event);
+        self.signal.raise();
+    }
+
+    /// Calls back everything that flies from `sequence` on.
+    pub(super) fn call_back(&mut self, sequence: u64) {
+        self.epoch = self.epoch.wrapping_add(1);
+        let first = self.first();
+        let mut reads = 0;
+        for (send, number) in self.sends.iter_mut().zip(first..) {
+            let is_read = matches!(send.work.operation, Operation::Read { .. });
+            if number >= sequence && send.stage == Stage::Flying {
+                send.stage = Stage::Waiting;
+                reads += u32::from(is_read);
+            }
+        }
+        self.reads -= reads;
+        self.next = self.next.min(sequence);
+        self.line_free = 0;
+        self.last_arrival = 0;
+    }
+}
+
+impl State {
+    /// Has a queue pair fail; what is posted will be flushed.
+    pub(super) fn fail(&mut self, number: u32, tell: Option<ConnectionEvent>) {
+        let Some(queue_pair) = self.queue_pairs.get_mut(&number) else { return };
+        if queue_pair.phase == Phase::Error {
+            return;
+        }
+        queue_pair.phase = Phase::Error;
+        if let Some(event) = tell {
+            queue_pair.tell(event);
+        }
+        self.flush_soon(number);
+        // Who waits for a receive of it finds nobody there at the next try.
+        self.wake_senders(|sender| sender.number == number);
+    }
+
+    /// Has the device hand back what is posted to a failed queue pair.
+    pub(super) fn flush_soon(&mut self, number: u32) {
+        let Some(queue_pair) = self.queue_pairs.get_mut(&number) else { return };
+        let removed = self.devices.get(&queue_pair.device).is_none_or(|device| device.removed);
+        if removed || std::mem::replace(&mut queue_pair.flushing, true) {
+            return;
+        }
+        let delay = self.random.up_to(self.costs.flush);
+        self.at(self.now + delay, Event::Flush { queue_pair: number });
+    }
+
+    /// Hands back everything posted; from here on the device touches none of its memory.
+    pub(super) fn flush(&mut self, number: u32) {
+        let Some(queue_pair) = self.queue_pairs.get_mut(&number) else { return };
+        queue_pair.flushing = false;
+        queue_pair.epoch = queue_pair.epoch.wrapping_add(1);
+        queue_pair.not_ready = None;
+        queue_pair.reads = 0;
+        queue_pair.reads_at_peer = 0;
+        let first = queue_pair.first();
+        queue_pair.next = queue_pair.sends_posted;
+        let sends = std::mem::take(&mut queue_pair.sends);
+        let receives = std::mem::take(&mut queue_pair.receives);
+        self.counters.ended += (sends.len() + receives.len()) as u64;
+        let flushed = |id| Completion {
+            id,
+            status: CompletionStatus::Flushed,
+            queue_pair: number,
+            bytes: 0,
+            invalidated: None,
+        };
+        // The two queues know no order between them.
+        let receives_first = self.random.coin();
+        let sends = || sends.iter().zip(first + 1..).map(|(send, upto)| (send.work.id, upto));
+        for turn in [receives_first, !receives_first] {
+            if turn {
+                for receive in &receives {
+                    self.complete(flushed(receive.id), Frees::Receive);
+                }
+            } else {
+                for (id, upto) in sends() {
+                    self.complete(flushed(id), Frees::Sends(upto));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,32 @@
+//! A descriptor that is readable or not.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::error::VerbsError;
+
+#[derive(Debug)]
+pub(super) struct Signal(OwnedFd);
+
+impl Signal {
+    pub(super) fn new() -> Result<Self, VerbsError> {
+        let fd = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)
+            .map_err(|error| VerbsError::call("making an eventfd", error.into()))?;
+        Ok(Self(fd))
+    }
+
+    /// Makes it readable. It cannot fail: the count would have to be full.
+    pub(super) fn raise(&self) {
+        let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
+    }
+
+    /// Makes it unreadable.
+    pub(super) fn lower(&self) {
+        let _ = rustix::io::read(&self.0, &mut [0; 8]);
+    }
+
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}

@@ -1,0 +1,161 @@
+//! Everything of a fabric, behind its one lock, and the agenda of what happens when.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::net::SocketAddr;
+
+use super::completions::{CompletionQueue, SharedQueue};
+use super::connection::{Connection, ListenerState, Message};
+use super::counters::Counters;
+use super::device::{DeviceState, RegionState};
+use super::fabric::Costs;
+use super::faults::FaultTable;
+use super::queue_pair::QueuePair;
+use super::random::Random;
+use crate::work::CompletionStatus;
+
+/// The whole fabric.
+#[derive(Debug)]
+pub(super) struct State {
+    pub(super) now: u64,
+    pub(super) costs: Costs,
+    pub(super) random: Random,
+    pub(super) faults: FaultTable,
+    pub(super) counters: Counters,
+    pub(super) devices: BTreeMap<u32, DeviceState>,
+    /// By local key.
+    pub(super) regions: BTreeMap<u32, RegionState>,
+    /// Remote to local key.
+    pub(super) remote_keys: BTreeMap<u32, u32>,
+    pub(super) queue_pairs: BTreeMap<u32, QueuePair>,
+    pub(super) completion_queues: BTreeMap<u32, CompletionQueue>,
+    pub(super) shared_queues: BTreeMap<u32, SharedQueue>,
+    pub(super) connections: BTreeMap<u32, Connection>,
+    pub(super) listeners: BTreeMap<SocketAddr, ListenerState>,
+    agenda: BinaryHeap<Reverse<Entry>>,
+    entries: u64,
+    names: u32,
+}
+
+/// Something that will happen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Event {
+    /// A work request reaches the peer.
+    Arrive { queue_pair: u32, sequence: u64, epoch: u32 },
+    /// What became of a work request is known where it was posted.
+    Finish { queue_pair: u32, sequence: u64, status: CompletionStatus },
+    /// A SEND that found no receive tries again.
+    Retry { queue_pair: u32, sequence: u64, epoch: u32 },
+    /// A SEND has tried often enough.
+    GiveUp { queue_pair: u32, sequence: u64, epoch: u32 },
+    /// The device hands back what is posted to a failed queue pair.
+    Flush { queue_pair: u32 },
+    /// The connection manager.
+    Message(Box<Message>),
+}
+
+/// Ordered by time; at the same time, by chance.
+#[derive(Debug)]
+struct Entry {
+    key: (u64, u64, u64),
+    event: Event,
+}
+
+impl PartialEq for Entry {
+    fn eq(&self, other: &Self) -> bool {
+        self.key == other.key
+    }
+}
+
+impl Eq for Entry {}
+
+impl PartialOrd for Entry {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Entry {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.key.cmp(&other.key)
+    }
+}
+
+impl State {
+    pub(super) fn new(seed: u64) -> Self {
+        Self {
+            now: 0,
+            costs: Costs::default(),
+            random: Random::new(seed),
+            faults: FaultTable::default(),
+            counters: Counters::default(),
+            devices: BTreeMap::new(),
+            regions: BTreeMap::new(),
+            remote_keys: BTreeMap::new(),
+            queue_pairs: BTreeMap::new(),
+            completion_queues: BTreeMap::new(),
+            shared_queues: BTreeMap::new(),
+            connections: BTreeMap::new(),
+            listeners: BTreeMap::new(),
+            agenda: BinaryHeap::new(),
+            entries: 0,
+            names: 0x10,
+        }
+    }
+
+    /// A number nothing else has or had: of a device, a queue, a connection.
+    pub(super) fn name(&mut self) -> u32 {
+        self.names += 1;
+        self.names
+    }
+
+    /// A key nothing else has or had.
+    pub(super) fn key(&mut self) -> u32 {
+        let [low, ..] = self.random.next().to_le_bytes();
+        self.name() << 8 | u32::from(low)
+    }
+
+    /// Has `event` happen at `time`. Events of one queue pair or connection that keep an order are given
+    /// different times.
+    pub(super) fn at(&mut self, time: u64, event: Event) {
+        self.entries += 1;
+        let key = (time.max(self.now), self.random.next(), self.entries);
+        self.agenda.push(Reverse(Entry { key, event }));
+    }
+
+    /// When the next event is.
+    pub(super) fn next_time(&self) -> Option<u64> {
+        self.agenda.peek().map(|Reverse(entry)| entry.key.0)
+    }
+
+    /// Lets everything up to `time` happen.
+    pub(super) fn run_until(&mut self, time: u64) {
+        while self.next_time().is_some_and(|next| next <= time) {
+            self.step();
+        }
+        self.now = self.now.max(time);
+    }
+
+    /// Lets the next event happen; false if there is none.
+    pub(super) fn step(&mut self) -> bool {
+        let Some(Reverse(entry)) = self.agenda.pop() else { return false };
+        self.now = self.now.max(entry.key.0);
+        match entry.event {
+            Event::Arrive { queue_pair, sequence, epoch } => {
+                self.arrive(queue_pair, sequence, epoch);
+            }
+            Event::Finish { queue_pair, sequence, status } => {
+                self.finish(queue_pair, sequence, status);
+            }
+            Event::Retry { queue_pair, sequence, epoch } => {
+                self.retry(queue_pair, sequence, epoch);
+            }
+            Event::GiveUp { queue_pair, sequence, epoch } => {
+                self.give_up(queue_pair, sequence, epoch);
+            }
+            Event::Flush { queue_pair } => self.flush(queue_pair),
+            Event::Message(message) => self.deliver(&message),
+        }
+        true
+    }
+}

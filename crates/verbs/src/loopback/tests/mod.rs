@@ -1,0 +1,4 @@
+//! Tests of the provider itself.
+
+mod conform;
+mod fixture;
