@@ -30,6 +30,43 @@ pub enum VerbsError {
         /// The address.
         address: std::net::SocketAddr,
     },
+    /// A device was asked for by name, and is not there.
+    #[error("there is no RDMA device {wanted:?}: this machine has {have}")]
+    UnknownDevice {
+        /// The name.
+        wanted: String,
+        /// Those there are.
+        have: String,
+    },
+    /// An address belongs to another device than the one asked for.
+    #[error(
+        "the address {address} belongs to the RDMA device {device}, not to {wanted} as asked for"
+    )]
+    OtherDevice {
+        /// The address.
+        address: std::net::SocketAddr,
+        /// The device it belongs to.
+        device: Box<str>,
+        /// The one asked for.
+        wanted: Box<str>,
+    },
+    /// An address is at another index of its port's GID table than the one asked for.
+    #[error(
+        "GID index {index} of {device} port {port} is {found}, not {address}: see \
+         /sys/class/infiniband/{device}/ports/{port}/gids"
+    )]
+    OtherGid {
+        /// The address.
+        address: std::net::IpAddr,
+        /// Its device.
+        device: Box<str>,
+        /// The device's port, counted from 1.
+        port: u8,
+        /// The index asked for.
+        index: u32,
+        /// What is there.
+        found: Box<str>,
+    },
     /// The system may not lock the memory.
     #[error(
         "cannot register {bytes} bytes with {device}: the limit of locked memory is too small (`ulimit -l` \

@@ -15,6 +15,7 @@ pub mod error;
 pub mod ffi;
 pub mod loopback;
 pub mod seam;
+pub mod system;
 pub mod work;
 
 pub use error::VerbsError;

@@ -1,0 +1,311 @@
+//! The connection manager's identifiers, channels and events, owned.
+
+use std::ffi::{c_int, c_uint, c_void};
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
+use std::ptr::{self, NonNull};
+
+use rustix::fs::OFlags;
+
+use super::address;
+use super::library::Library;
+use crate::error::VerbsError;
+use crate::ffi::cma::{
+    RDMA_CM_EVENT_CONNECT_REQUEST, RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, RDMA_OPTION_ID_TOS,
+    RDMA_PS_TCP, rdma_cm_id, rdma_event_channel,
+};
+use crate::ffi::verbs::{ibv_context, ibv_device};
+use crate::seam::PrivateData;
+
+/// Most bytes of private data in a refusal (InfiniBand specification, REJ message).
+const MOST_IN_REFUSAL: usize = 148;
+
+/// Where events of identifiers come out. Never blocks.
+#[derive(Debug)]
+pub(super) struct EventChannel {
+    library: &'static Library,
+    channel: NonNull<rdma_event_channel>,
+}
+
+// SAFETY: the channel is memory of librdmacm's with a descriptor in it; nothing ties it to a thread.
+unsafe impl Send for EventChannel {}
+// SAFETY: all that `&self` allows are calls that the library locks, and reading the descriptor.
+unsafe impl Sync for EventChannel {}
+
+/// An event, copied out and acknowledged already: an event that nobody acknowledges would have
+/// `rdma_destroy_id` and `rdma_migrate_id` wait for ever.
+#[derive(Debug)]
+pub(super) struct CmEvent {
+    pub(super) kind: c_uint,
+    pub(super) status: c_int,
+    pub(super) private_data: PrivateData,
+    pub(super) responder_resources: u8,
+    pub(super) initiator_depth: u8,
+    /// Of a connection request, the identifier made for it.
+    request: Option<NonNull<rdma_cm_id>>,
+}
+
+impl EventChannel {
+    pub(super) fn new(library: &'static Library) -> Result<Self, VerbsError> {
+        // SAFETY: takes nothing.
+        let channel = unsafe { (library.cm.rdma_create_event_channel)() };
+        let error = io::Error::last_os_error();
+        let Some(channel) = NonNull::new(channel) else {
+            return Err(VerbsError::call(
+                "opening RDMA's connection manager (kernel module rdma_ucm, /dev/infiniband/rdma_cm)",
+                error,
+            ));
+        };
+        let this = Self { library, channel };
+        set_nonblocking(this.fd())
+            .map_err(|error| VerbsError::call("setting up RDMA's event channel", error))?;
+        Ok(this)
+    }
+
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the channel lives as long as `self`, and its descriptor as long as the channel.
+        unsafe { BorrowedFd::borrow_raw((*self.channel.as_ptr()).fd) }
+    }
+
+    /// The next event, if there is one.
+    pub(super) fn next(&self) -> io::Result<Option<CmEvent>> {
+        let mut event = ptr::null_mut();
+        loop {
+            // SAFETY: a living channel, and a place for the pointer.
+            let answer =
+                unsafe { (self.library.cm.rdma_get_cm_event)(self.channel.as_ptr(), &mut event) };
+            if answer == 0 {
+                break;
+            }
+            let error = io::Error::last_os_error();
+            match error.kind() {
+                io::ErrorKind::WouldBlock => return Ok(None),
+                io::ErrorKind::Interrupted => {}
+                _ => return Err(error),
+            }
+        }
+        // SAFETY: the library gave the event; it is ours until acknowledged below. Identifiers of
+        // ours are of the stream kind (RDMA_PS_TCP), whose events carry `conn`; events without
+        // parameters have zeroes there. Private data is a part of the event, of the length it says.
+        let copy = unsafe {
+            let event = &*event;
+            let conn = event.param.conn;
+            let private_data = if conn.private_data.is_null() {
+                PrivateData::EMPTY
+            } else {
+                let len = usize::from(conn.private_data_len);
+                PrivateData::new(std::slice::from_raw_parts(conn.private_data.cast(), len))
+            };
+            let is_request = event.event == RDMA_CM_EVENT_CONNECT_REQUEST;
+            CmEvent {
+                kind: event.event,
+                status: event.status,
+                private_data,
+                responder_resources: conn.responder_resources,
+                initiator_depth: conn.initiator_depth,
+                request: if is_request { NonNull::new(event.id) } else { None },
+            }
+        };
+        // SAFETY: the event is the one just given, acknowledged once, and not looked at any more.
+        unsafe { (self.library.cm.rdma_ack_cm_event)(event) };
+        Ok(Some(copy))
+    }
+}
+
+impl Drop for EventChannel {
+    fn drop(&mut self) {
+        // SAFETY: made by the library, destroyed once; identifiers own their channel and are
+        // destroyed before it (see `ConnectionId`).
+        unsafe { (self.library.cm.rdma_destroy_event_channel)(self.channel.as_ptr()) };
+    }
+}
+
+/// An identifier (listener or connection) and its own event channel.
+#[derive(Debug)]
+pub(super) struct ConnectionId {
+    id: NonNull<rdma_cm_id>,
+    /// A request that nobody accepted or refused yet.
+    owes_answer: bool,
+    /// Dropped after the identifier.
+    channel: EventChannel,
+}
+
+// SAFETY: the identifier is memory of librdmacm's, which nothing ties to a thread; it is owned here and
+// used by one thread at a time through `&mut`, or by calls that only hand its number to the kernel.
+unsafe impl Send for ConnectionId {}
+// SAFETY: `&self` only reads addresses, numbers and pointers that do not change once the address is bound,
+// and makes calls that hand the identifier's number to the kernel.
+unsafe impl Sync for ConnectionId {}
+
+impl ConnectionId {
+    /// An identifier of a stream-like connection, not bound to anything.
+    pub(super) fn new(library: &'static Library) -> Result<Self, VerbsError> {
+        let channel = EventChannel::new(library)?;
+        let mut id = ptr::null_mut();
+        // SAFETY: a living channel, a place for the pointer, no context.
+        let answer = unsafe {
+            (library.cm.rdma_create_id)(
+                channel.channel.as_ptr(),
+                &mut id,
+                ptr::null_mut(),
+                RDMA_PS_TCP,
+            )
+        };
+        let error = io::Error::last_os_error();
+        match NonNull::new(id) {
+            Some(id) if answer == 0 => Ok(Self { id, owes_answer: false, channel }),
+            _ => Err(VerbsError::call("making an RDMA connection identifier", error)),
+        }
+    }
+
+    /// Takes over the identifier that a listener's connection request brought, and gives it a channel of
+    /// its own.
+    ///
+    /// Has to be done before the listener's channel is asked again: then the kernel moves what has come
+    /// for the identifier meanwhile to its own channel, and the listener never sees an event of it.
+    pub(super) fn of_request(
+        library: &'static Library,
+        event: &CmEvent,
+    ) -> Option<Result<Self, VerbsError>> {
+        let id = event.request?;
+        let channel = match EventChannel::new(library) {
+            Ok(channel) => channel,
+            Err(error) => {
+                // SAFETY: the identifier came with the event, which is acknowledged; nobody else has it.
+                unsafe {
+                    (library.cm.rdma_reject)(id.as_ptr(), ptr::null(), 0);
+                    (library.cm.rdma_destroy_id)(id.as_ptr());
+                }
+                return Some(Err(error));
+            }
+        };
+        // SAFETY: a living identifier without unacknowledged events, and a living channel.
+        let answer = unsafe { (library.cm.rdma_migrate_id)(id.as_ptr(), channel.channel.as_ptr()) };
+        let error = io::Error::last_os_error();
+        // Where it did not move, dropping refuses and destroys it by way of the listener's channel.
+        let this = Self { id, owes_answer: true, channel };
+        Some(match answer {
+            0 => Ok(this),
+            _ => Err(VerbsError::call("giving a connection its own event channel", error)),
+        })
+    }
+
+    pub(super) fn library(&self) -> &'static Library {
+        self.channel.library
+    }
+
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.channel.fd()
+    }
+
+    pub(super) fn next_event(&self) -> io::Result<Option<CmEvent>> {
+        self.channel.next()
+    }
+
+    /// For calls of the library; valid as long as `self`.
+    pub(super) fn as_ptr(&self) -> *mut rdma_cm_id {
+        self.id.as_ptr()
+    }
+
+    /// The library's own context of the device the identifier is bound to; `None` before that, and for
+    /// addresses of every device.
+    pub(super) fn context(&self) -> Option<NonNull<ibv_context>> {
+        // SAFETY: a living identifier.
+        NonNull::new(unsafe { (*self.id.as_ptr()).verbs })
+    }
+
+    /// The device.
+    pub(super) fn device(&self) -> Option<NonNull<ibv_device>> {
+        // SAFETY: an identifier keeps its context open as long as it lives.
+        self.context().and_then(|context| NonNull::new(unsafe { (*context.as_ptr()).device }))
+    }
+
+    /// The device's port, counted from 1; 0 before an address is bound.
+    pub(super) fn port(&self) -> u8 {
+        // SAFETY: a living identifier.
+        unsafe { (*self.id.as_ptr()).port_num }
+    }
+
+    pub(super) fn local(&self) -> SocketAddr {
+        // SAFETY: a living identifier, whose address is always initialized.
+        address::from_c(unsafe { &(*self.id.as_ptr()).route.addr.src_storage })
+    }
+
+    pub(super) fn peer(&self) -> SocketAddr {
+        // SAFETY: as above.
+        address::from_c(unsafe { &(*self.id.as_ptr()).route.addr.dst_storage })
+    }
+
+    /// Traffic class of what will be sent, taken when a route is resolved.
+    pub(super) fn set_traffic_class(&self, class: u8) -> io::Result<()> {
+        self.set_option(RDMA_OPTION_ID_TOS, class)
+    }
+
+    /// Has a listener at an IPv6 address leave IPv4 alone.
+    pub(super) fn set_one_family(&self) -> io::Result<()> {
+        self.set_option(RDMA_OPTION_ID_AFONLY, 1 as c_int)
+    }
+
+    fn set_option<T>(&self, option: c_int, mut value: T) -> io::Result<()> {
+        // SAFETY: a living identifier, and a value of the length that is told; the kernel reads it.
+        let answer = unsafe {
+            (self.library().cm.rdma_set_option)(
+                self.as_ptr(),
+                RDMA_OPTION_ID,
+                option,
+                (&raw mut value).cast::<c_void>(),
+                size_of::<T>(),
+            )
+        };
+        cm_result(answer)
+    }
+
+    /// Refuses a request that is not answered yet.
+    pub(super) fn reject(&mut self, private_data: &[u8]) {
+        if !std::mem::take(&mut self.owes_answer) {
+            return;
+        }
+        let data = &private_data[..private_data.len().min(MOST_IN_REFUSAL)];
+        let len = u8::try_from(data.len()).unwrap_or_default();
+        // SAFETY: a living identifier, and `len` bytes that the library copies.
+        let answer = unsafe {
+            (self.library().cm.rdma_reject)(self.as_ptr(), data.as_ptr().cast::<c_void>(), len)
+        };
+        if let Err(error) = cm_result(answer) {
+            tracing::debug!(%error, peer = %self.peer(), "a refusal could not be sent");
+        }
+    }
+
+    /// The request was accepted: dropping does not refuse it any more.
+    pub(super) fn answered(&mut self) {
+        self.owes_answer = false;
+    }
+}
+
+impl Drop for ConnectionId {
+    fn drop(&mut self) {
+        self.reject(&[]);
+        // SAFETY: owned here and destroyed once; every event of it is acknowledged (`EventChannel::next`
+        // leaves none), no queue pair is attached to it, and its channel is dropped afterwards.
+        let answer = unsafe { (self.library().cm.rdma_destroy_id)(self.as_ptr()) };
+        if let Err(error) = cm_result(answer) {
+            tracing::error!(%error, "an RDMA connection identifier could not be destroyed");
+        }
+    }
+}
+
+/// What a function of librdmacm means that gives 0, or -1 and errno.
+pub(super) fn cm_result(answer: c_int) -> io::Result<()> {
+    if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// An event's status is a negative error number where it is one at all.
+pub(super) fn status_error(status: c_int) -> io::Error {
+    io::Error::from_raw_os_error(status.saturating_abs())
+}
+
+pub(super) fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
+    let flags = rustix::fs::fcntl_getfl(fd)?;
+    Ok(rustix::fs::fcntl_setfl(fd, flags | OFlags::NONBLOCK)?)
+}

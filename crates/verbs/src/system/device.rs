@@ -1,0 +1,461 @@
+//! A device: its context, its protection domain, its limits. One value for all who use the device.
+
+use std::ffi::{CStr, c_int};
+use std::io;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use super::address::gid_of;
+use super::completions::SystemCompletions;
+use super::connection::ConnectionId;
+use super::endpoint::SystemEndpoint;
+use super::library::Library;
+use super::memory::{SystemRegion, SystemWindow};
+use super::receives::SystemShared;
+use super::ticket::SystemTicket;
+use super::watch::Watch;
+use crate::error::VerbsError;
+use crate::ffi::verbs::{
+    IBV_DEVICE_MEM_WINDOW_TYPE_2A, IBV_DEVICE_MEM_WINDOW_TYPE_2B, ibv_context, ibv_device,
+    ibv_device_attr, ibv_gid, ibv_pd, ibv_port_attr,
+};
+use crate::seam::{Device, DeviceLimits, EndpointSpec};
+use crate::work::Access;
+
+/// Most RDMA READs that are ever asked for: the next number means "as many as possible" to librdmacm.
+const MOST_READS: u8 = 254;
+
+/// What soft RoCE says its vendor is.
+const VENDOR_SOFT_ROCE: u32 = 0xff_ffff;
+
+/// An RDMA device of this machine.
+#[derive(Debug)]
+pub struct SystemDevice {
+    library: &'static Library,
+    name: String,
+    guid: u64,
+    limits: DeviceLimits,
+    windows: bool,
+    kernel_flags: bool,
+    next_vector: AtomicUsize,
+    gone: AtomicBool,
+    watch: Watch,
+    // Dropped in this order, after the watch: what is made of the domain keeps the device alive.
+    domain: Domain,
+    context: Arc<Context>,
+}
+
+/// Every device that is open.
+static OPEN: Mutex<Vec<Weak<SystemDevice>>> = Mutex::new(Vec::new());
+
+impl SystemDevice {
+    /// Names of all devices.
+    ///
+    /// # Errors
+    /// [`VerbsError::NoLibrary`], [`VerbsError::NoDevice`].
+    pub fn list() -> Result<Vec<String>, VerbsError> {
+        let library = Library::load()?;
+        Ok(DeviceList::get(library)?.devices().map(|device| name_of(library, device)).collect())
+    }
+
+    /// The device of this name.
+    ///
+    /// # Errors
+    /// [`VerbsError::NoLibrary`], [`VerbsError::NoDevice`], [`VerbsError::UnknownDevice`], or what the
+    /// system says when it is opened.
+    pub fn by_name(name: &str) -> Result<Arc<Self>, VerbsError> {
+        let library = Library::load()?;
+        let list = DeviceList::get(library)?;
+        let found = list.devices().find(|device| name_of(library, *device) == name);
+        match found {
+            Some(device) => Self::of(library, device),
+            None => {
+                let have: Vec<String> =
+                    list.devices().map(|device| name_of(library, device)).collect();
+                Err(VerbsError::UnknownDevice { wanted: name.to_owned(), have: have.join(", ") })
+            }
+        }
+    }
+
+    /// The device that an identifier is bound to.
+    pub(super) fn of_id(id: &ConnectionId) -> Result<Arc<Self>, VerbsError> {
+        match id.device() {
+            Some(device) => Self::of(id.library(), device),
+            None => Err(VerbsError::NoDeviceAt { address: id.local() }),
+        }
+    }
+
+    /// The device, opened if it is not yet. The pointer is valid for the call.
+    fn of(library: &'static Library, device: NonNull<ibv_device>) -> Result<Arc<Self>, VerbsError> {
+        let name = name_of(library, device);
+        // SAFETY: the caller's list or identifier keeps the device's entry.
+        let guid = unsafe { (library.verbs.ibv_get_device_guid)(device.as_ptr()) };
+        let mut open = lock(&OPEN);
+        open.retain(|device| device.strong_count() > 0);
+        let known = open.iter().filter_map(Weak::upgrade);
+        for device in known {
+            if device.name == name && device.guid == guid && device.is_there() {
+                return Ok(device);
+            }
+        }
+        let device = Arc::new(Self::open_new(library, device, name, guid)?);
+        open.push(Arc::downgrade(&device));
+        Ok(device)
+    }
+
+    fn open_new(
+        library: &'static Library,
+        device: NonNull<ibv_device>,
+        name: String,
+        guid: u64,
+    ) -> Result<Self, VerbsError> {
+        let context = Arc::new(Context::open(library, device, &name)?);
+        let attr = context.attributes(&name)?;
+        let port = context.port(1).map_err(|error| {
+            VerbsError::call(format!("asking {name} for the state of its port"), error)
+        })?;
+        let domain = Domain::new(&context, &name)?;
+        let watch = Watch::start(&context, &name)?;
+        let type_2 = IBV_DEVICE_MEM_WINDOW_TYPE_2A | IBV_DEVICE_MEM_WINDOW_TYPE_2B;
+        Ok(Self {
+            library,
+            limits: limits(&attr, &port),
+            windows: attr.device_cap_flags & type_2 != 0,
+            kernel_flags: attr.vendor_id == VENDOR_SOFT_ROCE,
+            next_vector: AtomicUsize::new(0),
+            gone: AtomicBool::new(false),
+            name,
+            guid,
+            watch,
+            domain,
+            context,
+        })
+    }
+
+    /// Registers memory that [windows](Self::window) may be bound to as well; else as
+    /// [`Device::register`].
+    ///
+    /// # Errors
+    /// As for [`Device::register`].
+    ///
+    /// # Safety
+    /// As for [`Device::register`].
+    pub unsafe fn register_bindable(
+        self: &Arc<Self>,
+        base: *mut u8,
+        len: usize,
+        access: Access,
+    ) -> Result<SystemRegion, VerbsError> {
+        // SAFETY: the caller's promise is the same.
+        unsafe { SystemRegion::register(self, base, len, access, true) }
+    }
+
+    /// A memory window: a key for a part of a region, which the peer can make invalid
+    /// ([`Operation::SendInvalidate`](crate::Operation::SendInvalidate)); `None` if the device has none.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn window(self: &Arc<Self>) -> Result<Option<SystemWindow>, VerbsError> {
+        if self.windows { SystemWindow::new(self).map(Some) } else { Ok(None) }
+    }
+
+    /// Has the device opened anew by who asks for it next: it was removed, and one of the same name
+    /// is another.
+    pub(super) fn set_gone(&self) {
+        self.gone.store(true, Ordering::Relaxed);
+    }
+
+    fn is_there(&self) -> bool {
+        !self.gone.load(Ordering::Relaxed) && self.context.port(1).is_ok()
+    }
+
+    /// Refuses an address that is not what `index` of the port's GID table holds.
+    pub(super) fn check_gid(
+        &self,
+        address: IpAddr,
+        port: u8,
+        index: u32,
+    ) -> Result<(), VerbsError> {
+        let found = match self.context.gid(port, index) {
+            Ok(gid) if gid == gid_of(address) => return Ok(()),
+            Ok(gid) if gid == [0; 16] => "empty".to_owned(),
+            Ok(gid) => {
+                let ip = Ipv6Addr::from(gid);
+                ip.to_ipv4_mapped().map_or_else(|| ip.to_string(), |v4| v4.to_string())
+            }
+            Err(error) => format!("not to be had ({error})"),
+        };
+        let (device, found) = (self.name.as_str().into(), found.into());
+        Err(VerbsError::OtherGid { address, device, port, index, found })
+    }
+
+    pub(super) fn library(&self) -> &'static Library {
+        self.library
+    }
+
+    /// For calls of the library; valid as long as `self`.
+    pub(super) fn context(&self) -> *mut ibv_context {
+        self.context.as_ptr()
+    }
+
+    /// For calls of the library; valid as long as `self`.
+    pub(super) fn domain(&self) -> *mut ibv_pd {
+        self.domain.domain.as_ptr()
+    }
+
+    pub(super) fn watch(&self) -> &Watch {
+        &self.watch
+    }
+
+    /// Whether the device numbers the flags of completions as the kernel does, not as libibverbs.
+    pub(super) fn has_kernel_flags(&self) -> bool {
+        self.kernel_flags
+    }
+
+    /// The interrupt of the next completion queue: one after the other.
+    pub(super) fn next_vector(&self) -> c_int {
+        // SAFETY: the context is open as long as `self`.
+        let vectors = unsafe { (*self.context()).num_comp_vectors }.max(1);
+        let turn = self.next_vector.fetch_add(1, Ordering::Relaxed);
+        let vectors = usize::try_from(vectors).unwrap_or(1);
+        c_int::try_from(turn % vectors).unwrap_or_default()
+    }
+}
+
+impl Device for SystemDevice {
+    type Completions = SystemCompletions;
+    type Endpoint = SystemEndpoint;
+    type Ticket = SystemTicket;
+    type SharedReceives = SystemShared;
+    type Region = SystemRegion;
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn limits(&self) -> DeviceLimits {
+        self.limits
+    }
+
+    unsafe fn register(
+        self: &Arc<Self>,
+        base: *mut u8,
+        len: usize,
+        access: Access,
+    ) -> Result<SystemRegion, VerbsError> {
+        // SAFETY: the caller's promise is the same.
+        unsafe { SystemRegion::register(self, base, len, access, false) }
+    }
+
+    fn completions(self: &Arc<Self>, depth: u32) -> Result<SystemCompletions, VerbsError> {
+        SystemCompletions::new(self, depth)
+    }
+
+    fn shared_receives(
+        self: &Arc<Self>,
+        depth: u32,
+        pieces: u32,
+    ) -> Result<Option<SystemShared>, VerbsError> {
+        if self.limits.shared_receives == 0 {
+            return Ok(None);
+        }
+        SystemShared::new(self, depth, pieces).map(Some)
+    }
+
+    fn open(
+        self: &Arc<Self>,
+        ticket: SystemTicket,
+        completions: &SystemCompletions,
+        shared: Option<&SystemShared>,
+        spec: &EndpointSpec,
+    ) -> Result<SystemEndpoint, (VerbsError, SystemTicket)> {
+        SystemEndpoint::open(self, ticket, completions, shared, spec)
+    }
+}
+
+/// A device's numbers in our terms.
+fn limits(attr: &ibv_device_attr, port: &ibv_port_attr) -> DeviceLimits {
+    let at_least_1 = |number: c_int| u32::try_from(number).unwrap_or(0).max(1);
+    let reads = |number: c_int| u8::try_from(number.clamp(1, MOST_READS.into())).unwrap_or(1);
+    // Some devices take fewer pieces for a READ; 0 where they do not say.
+    let of_read = if attr.max_sge_rd > 0 { attr.max_sge_rd } else { attr.max_sge };
+    let shared = if attr.max_srq > 0 { u32::try_from(attr.max_srq_wr).unwrap_or(0) } else { 0 };
+    DeviceLimits {
+        queue_depth: at_least_1(attr.max_qp_wr),
+        completions: at_least_1(attr.max_cqe),
+        pieces: at_least_1(attr.max_sge.min(of_read)),
+        message: if port.max_msg_sz == 0 { 1 << 30 } else { port.max_msg_sz },
+        reads_out: reads(attr.max_qp_init_rd_atom),
+        reads_in: reads(attr.max_qp_rd_atom),
+        shared_receives: shared,
+    }
+}
+
+/// An open device.
+#[derive(Debug)]
+pub(super) struct Context {
+    library: &'static Library,
+    context: NonNull<ibv_context>,
+}
+
+// SAFETY: libibverbs locks what a context shares; nothing ties it to a thread.
+unsafe impl Send for Context {}
+// SAFETY: as above.
+unsafe impl Sync for Context {}
+
+impl Context {
+    fn open(
+        library: &'static Library,
+        device: NonNull<ibv_device>,
+        name: &str,
+    ) -> Result<Self, VerbsError> {
+        // SAFETY: the caller's list or identifier keeps the device's entry.
+        let context = unsafe { (library.verbs.ibv_open_device)(device.as_ptr()) };
+        let error = io::Error::last_os_error();
+        match NonNull::new(context) {
+            Some(context) => Ok(Self { library, context }),
+            None => Err(VerbsError::call(format!("opening the RDMA device {name}"), error)),
+        }
+    }
+
+    pub(super) fn library(&self) -> &'static Library {
+        self.library
+    }
+
+    /// For calls of the library; valid as long as `self`.
+    pub(super) fn as_ptr(&self) -> *mut ibv_context {
+        self.context.as_ptr()
+    }
+
+    fn attributes(&self, name: &str) -> Result<ibv_device_attr, VerbsError> {
+        // SAFETY: the structure is plain numbers, for which zeroes are valid; the context is open.
+        let (attr, answer) = unsafe {
+            let mut attr: ibv_device_attr = std::mem::zeroed();
+            let answer = (self.library.verbs.ibv_query_device)(self.as_ptr(), &mut attr);
+            (attr, answer)
+        };
+        crate::ffi::inline::result(answer)
+            .map_err(|error| VerbsError::call(format!("asking {name} for its limits"), error))?;
+        Ok(attr)
+    }
+
+    fn port(&self, port: u8) -> io::Result<ibv_port_attr> {
+        // SAFETY: as above. The library's function fills the structure up to `flags`.
+        let (attr, answer) = unsafe {
+            let mut attr: ibv_port_attr = std::mem::zeroed();
+            let answer = (self.library.verbs.ibv_query_port)(self.as_ptr(), port, &mut attr);
+            (attr, answer)
+        };
+        crate::ffi::inline::result(answer)?;
+        Ok(attr)
+    }
+
+    fn gid(&self, port: u8, index: u32) -> io::Result<[u8; 16]> {
+        let index = c_int::try_from(index).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let mut gid = ibv_gid { raw: [0; 16], _align: [] };
+        // SAFETY: the context is open, and there is room for the GID.
+        let answer =
+            unsafe { (self.library.verbs.ibv_query_gid)(self.as_ptr(), port, index, &mut gid) };
+        if answer == 0 { Ok(gid.raw) } else { Err(io::Error::last_os_error()) }
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        // SAFETY: opened here, closed once; everything made of it held the device, and so this.
+        unsafe { (self.library.verbs.ibv_close_device)(self.context.as_ptr()) };
+    }
+}
+
+/// A protection domain: what queue pairs and registered memory have to share.
+#[derive(Debug)]
+struct Domain {
+    library: &'static Library,
+    domain: NonNull<ibv_pd>,
+}
+
+// SAFETY: as for `Context`.
+unsafe impl Send for Domain {}
+// SAFETY: as for `Context`.
+unsafe impl Sync for Domain {}
+
+impl Domain {
+    fn new(context: &Context, name: &str) -> Result<Self, VerbsError> {
+        let library = context.library;
+        // SAFETY: the context is open.
+        let domain = unsafe { (library.verbs.ibv_alloc_pd)(context.as_ptr()) };
+        let error = io::Error::last_os_error();
+        match NonNull::new(domain) {
+            Some(domain) => Ok(Self { library, domain }),
+            None => Err(VerbsError::call(format!("making a protection domain of {name}"), error)),
+        }
+    }
+}
+
+impl Drop for Domain {
+    fn drop(&mut self) {
+        // SAFETY: made here, destroyed once, before its context (`SystemDevice`'s order of fields);
+        // everything made of it held the device, and so this.
+        let answer = unsafe { (self.library.verbs.ibv_dealloc_pd)(self.domain.as_ptr()) };
+        if answer != 0 {
+            tracing::error!(answer, "an RDMA protection domain could not be destroyed");
+        }
+    }
+}
+
+/// The devices there are now.
+struct DeviceList {
+    library: &'static Library,
+    list: NonNull<*mut ibv_device>,
+    count: usize,
+}
+
+impl DeviceList {
+    fn get(library: &'static Library) -> Result<Self, VerbsError> {
+        let mut count: c_int = 0;
+        // SAFETY: a place for the count.
+        let list = unsafe { (library.verbs.ibv_get_device_list)(&mut count) };
+        let list = NonNull::new(list).ok_or(VerbsError::NoDevice)?;
+        let this = Self { library, list, count: usize::try_from(count).unwrap_or(0) };
+        if this.count == 0 { Err(VerbsError::NoDevice) } else { Ok(this) }
+    }
+
+    fn devices(&self) -> impl Iterator<Item = NonNull<ibv_device>> {
+        (0..self.count).filter_map(|index| {
+            // SAFETY: the list has `count` entries, and lives as long as `self`.
+            NonNull::new(unsafe { *self.list.as_ptr().add(index) })
+        })
+    }
+}
+
+impl Drop for DeviceList {
+    fn drop(&mut self) {
+        // SAFETY: the library gave the list, freed once.
+        unsafe { (self.library.verbs.ibv_free_device_list)(self.list.as_ptr()) };
+    }
+}
+
+/// What an error of finding a device for `address` means, when the system says `error`.
+pub(super) fn no_device(library: &'static Library, address: SocketAddr) -> VerbsError {
+    match DeviceList::get(library) {
+        Ok(_) => VerbsError::NoDeviceAt { address },
+        Err(error) => error,
+    }
+}
+
+fn name_of(library: &'static Library, device: NonNull<ibv_device>) -> String {
+    // SAFETY: the caller's list or identifier keeps the device's entry, which holds the name.
+    unsafe {
+        let name = (library.verbs.ibv_get_device_name)(device.as_ptr());
+        if ptr::eq(name, ptr::null()) {
+            return String::new();
+        }
+        CStr::from_ptr(name).to_string_lossy().into_owned()
+    }
+}
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

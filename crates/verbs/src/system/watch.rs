@@ -1,0 +1,219 @@
+//! What a device says out of turn: queue pairs and completion queues that failed, ports that went down.
+//!
+//! A thread of the device waits for it. Most of it shows elsewhere too (posted work comes back flushed), but
+//! a queue pair whose receives are shared has no receives of its own that could come back.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+
+use super::connection::set_nonblocking;
+use super::device::{Context, lock};
+use crate::error::VerbsError;
+use crate::ffi::verbs::{
+    IBV_EVENT_CQ_ERR, IBV_EVENT_DEVICE_FATAL, IBV_EVENT_QP_ACCESS_ERR, IBV_EVENT_QP_FATAL,
+    IBV_EVENT_QP_LAST_WQE_REACHED, IBV_EVENT_QP_REQ_ERR, IBV_EVENT_SRQ_ERR, ibv_async_event,
+};
+
+/// Told when a queue pair fails.
+#[derive(Debug)]
+pub(super) struct Alarm {
+    raised: AtomicBool,
+    wake: Option<OwnedFd>,
+}
+
+impl Alarm {
+    fn raise(&self) {
+        self.raised.store(true, Ordering::Release);
+        if let Some(fd) = &self.wake
+            && let Err(error) = rustix::io::write(fd, &1_u64.to_ne_bytes())
+        {
+            tracing::debug!(%error, "an eventfd could not be written");
+        }
+    }
+
+    /// Whether it was raised since the last call.
+    pub(super) fn take(&self) -> bool {
+        if !self.raised.swap(false, Ordering::Acquire) {
+            return false;
+        }
+        if let Some(fd) = &self.wake {
+            // Nothing to read means that it was read already.
+            let _ = rustix::io::read(fd, &mut [0_u8; 8]);
+        }
+        true
+    }
+
+    /// Readable when it is raised.
+    pub(super) fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.wake.as_ref().map(AsFd::as_fd)
+    }
+}
+
+/// Who wants to hear.
+#[derive(Debug, Default)]
+struct Listeners {
+    /// By queue pair number.
+    pairs: HashMap<u32, Arc<Alarm>>,
+    /// By the kernel's handle of the completion queue.
+    queues: HashMap<u32, Arc<AtomicBool>>,
+}
+
+impl Listeners {
+    fn all_failed(&self) {
+        self.queues.values().for_each(|broken| broken.store(true, Ordering::Relaxed));
+        self.pairs.values().for_each(|alarm| alarm.raise());
+    }
+}
+
+/// The thread, which ends when this is dropped.
+#[derive(Debug)]
+pub(super) struct Watch {
+    listeners: Arc<Mutex<Listeners>>,
+    stop: Arc<OwnedFd>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Watch {
+    pub(super) fn start(context: &Arc<Context>, name: &str) -> Result<Self, VerbsError> {
+        let start = || -> io::Result<Self> {
+            set_nonblocking(async_fd(context))?;
+            let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+            let listeners = Arc::new(Mutex::new(Listeners::default()));
+            let thread = {
+                let (context, listeners) = (Arc::clone(context), Arc::clone(&listeners));
+                let (stop, name) = (Arc::clone(&stop), name.to_owned());
+                thread::Builder::new()
+                    .name(format!("rdma-{name}").chars().take(15).collect())
+                    .spawn(move || run(&context, &listeners, &stop, &name))?
+            };
+            Ok(Self { listeners, stop, thread: Some(thread) })
+        };
+        start().map_err(|error| VerbsError::call(format!("watching the RDMA device {name}"), error))
+    }
+
+    /// An alarm for a queue pair; with a descriptor to wait on if `wakes`.
+    pub(super) fn add_pair(&self, number: u32, wakes: bool) -> io::Result<Arc<Alarm>> {
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let wake = if wakes { Some(eventfd(0, flags)?) } else { None };
+        let alarm = Arc::new(Alarm { raised: AtomicBool::new(false), wake });
+        lock(&self.listeners).pairs.insert(number, Arc::clone(&alarm));
+        Ok(alarm)
+    }
+
+    pub(super) fn remove_pair(&self, number: u32) {
+        lock(&self.listeners).pairs.remove(&number);
+    }
+
+    /// Becomes true when the completion queue has failed.
+    pub(super) fn add_queue(&self, handle: u32) -> Arc<AtomicBool> {
+        let broken = Arc::new(AtomicBool::new(false));
+        lock(&self.listeners).queues.insert(handle, Arc::clone(&broken));
+        broken
+    }
+
+    pub(super) fn remove_queue(&self, handle: u32) {
+        lock(&self.listeners).queues.remove(&handle);
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        if let Err(error) = rustix::io::write(&*self.stop, &1_u64.to_ne_bytes()) {
+            tracing::error!(%error, "the thread that watches an RDMA device cannot be stopped");
+            return;
+        }
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the thread that watched an RDMA device panicked");
+        }
+    }
+}
+
+fn async_fd(context: &Context) -> BorrowedFd<'_> {
+    // SAFETY: the context is open as long as it is borrowed, and its descriptor with it.
+    unsafe { BorrowedFd::borrow_raw((*context.as_ptr()).async_fd) }
+}
+
+fn run(context: &Context, listeners: &Mutex<Listeners>, stop: &OwnedFd, name: &str) {
+    loop {
+        let mut fds = [
+            PollFd::from_borrowed_fd(async_fd(context), PollFlags::IN),
+            PollFd::new(stop, PollFlags::IN),
+        ];
+        match poll(&mut fds, None) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => {
+                tracing::error!(%error, device = name, "waiting for an RDMA device's events failed");
+                return;
+            }
+        }
+        if !fds[1].revents().is_empty() {
+            return;
+        }
+        if let Err(error) = hear(context, listeners, name) {
+            // The device was taken away: nothing will be said any more.
+            tracing::info!(%error, device = name, "an RDMA device has no more events");
+            lock(listeners).all_failed();
+            return;
+        }
+    }
+}
+
+/// Takes everything that was said.
+fn hear(context: &Context, listeners: &Mutex<Listeners>, name: &str) -> io::Result<()> {
+    let verbs = &context.library().verbs;
+    loop {
+        // SAFETY: the structure is a pointer and a number, for which zeroes are valid.
+        let mut event: ibv_async_event = unsafe { std::mem::zeroed() };
+        // SAFETY: an open context, whose events never block, and a place for one.
+        if unsafe { (verbs.ibv_get_async_event)(context.as_ptr(), &mut event) } != 0 {
+            let error = io::Error::last_os_error();
+            match error.kind() {
+                io::ErrorKind::WouldBlock => return Ok(()),
+                io::ErrorKind::Interrupted => continue,
+                _ => return Err(error),
+            }
+        }
+        tell(&event, listeners, name);
+        // SAFETY: the event just given, acknowledged once.
+        unsafe { (verbs.ibv_ack_async_event)(&mut event) };
+    }
+}
+
+fn tell(event: &ibv_async_event, listeners: &Mutex<Listeners>, name: &str) {
+    let kind = event.event_type;
+    match kind {
+        IBV_EVENT_QP_FATAL
+        | IBV_EVENT_QP_REQ_ERR
+        | IBV_EVENT_QP_ACCESS_ERR
+        | IBV_EVENT_QP_LAST_WQE_REACHED => {
+            // SAFETY: these events are about a queue pair, which is not destroyed before the event is
+            // acknowledged: its destruction waits for that.
+            let number = unsafe { (*event.element.qp).qp_num };
+            tracing::debug!(device = name, number, kind, "a queue pair failed");
+            if let Some(alarm) = lock(listeners).pairs.get(&number) {
+                alarm.raise();
+            }
+        }
+        IBV_EVENT_CQ_ERR => {
+            // SAFETY: as above, with a completion queue.
+            let handle = unsafe { (*event.element.cq).handle };
+            tracing::error!(device = name, handle, "a completion queue failed");
+            if let Some(broken) = lock(listeners).queues.get(&handle) {
+                broken.store(true, Ordering::Relaxed);
+            }
+        }
+        IBV_EVENT_DEVICE_FATAL | IBV_EVENT_SRQ_ERR => {
+            tracing::error!(device = name, kind, "an RDMA device failed");
+            lock(listeners).all_failed();
+        }
+        _ => tracing::debug!(device = name, kind, "an RDMA device says something"),
+    }
+}
