@@ -1,6 +1,7 @@
 //! Checks of the repository itself: nothing left out of the build, nothing that only holds on one
-//! machine, `unsafe` where it belongs.
+//! machine, `unsafe` where it belongs, no dependency that goes untold.
 
+mod dependencies;
 mod source;
 
 use std::collections::BTreeSet;
@@ -19,6 +20,7 @@ const UNSAFE_FENCE: &[&str] = &[
     "crates/core/src/block/file/ring.rs",
     "crates/core/src/block/ram/memory.rs",
     "crates/transport/src/payload.rs",
+    "crates/transport/src/rdma/post.rs",
     "crates/transport/src/tcp/sys.rs",
     "crates/transport/examples/socket_engine.rs",
     "crates/verbs/src/seam.rs",
@@ -45,6 +47,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Vec<String>> {
             findings.extend(ignored_tests(file, &text));
         }
     }
+    findings.extend(dependencies::findings(workspace.root(), &files)?);
     let roots = target_roots(workspace)?;
     for member in COMPLETE_MEMBERS {
         let reached = reach(workspace.root(), member, &roots)?;

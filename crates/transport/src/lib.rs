@@ -7,6 +7,7 @@ pub mod fault;
 pub mod loopback;
 mod payload;
 pub mod queue;
+pub mod rdma;
 pub mod tcp;
 
 pub use queue::{

@@ -1,0 +1,242 @@
+//! A command capsule: the command, and where its data is (RDMA 3.2, Base 4.1.2).
+//!
+//! Behind the command come either data or descriptors. A command names one keyed descriptor, or in-capsule
+//! data, or a segment of the capsule with up to [`MAX_DESCRIPTORS`] keyed descriptors, which may go on in
+//! another segment. Nothing of it is believed before it was seen to be inside the capsule.
+
+use std::rc::Rc;
+
+use nvmeof_wire::sqe::{Psdt, SQE_SIZE};
+use nvmeof_wire::zerocopy::FromBytes;
+use nvmeof_wire::{Sgl, SglDescriptor, Sqe};
+
+use super::MAX_DESCRIPTORS;
+use crate::queue::FabricError;
+
+/// Bytes of a descriptor.
+const DESCRIPTOR: usize = size_of::<SglDescriptor>();
+
+/// A run of the host's memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Remote {
+    /// Its first byte. Address plus length does not overflow.
+    pub address: u64,
+    /// Bytes.
+    pub length: u32,
+    /// The host's key for it.
+    pub key: u32,
+}
+
+/// What a command's data pointer comes to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DataPointer {
+    /// The descriptors of a list; `None` where the command's own descriptor says it all.
+    pub list: Option<Rc<[Remote]>>,
+    /// Bytes of the list.
+    pub length: u32,
+    /// The key that the response is to invalidate: that of the last descriptor, if it asks for it. A response
+    /// can invalidate one key; of several, the others stay the host's to invalidate.
+    pub invalidate: Option<u32>,
+}
+
+/// Takes a capsule apart: the command, and its data pointer if that makes sense. `None` if the capsule is
+/// shorter than a command.
+#[must_use]
+pub fn parse(bytes: &[u8]) -> Option<(Sqe, Result<DataPointer, FabricError>)> {
+    let (sqe, behind) = Sqe::read_from_prefix(bytes).ok()?;
+    debug_assert_eq!(bytes.len() - behind.len(), SQE_SIZE);
+    Some((sqe, data_pointer(&sqe, behind)))
+}
+
+/// The data pointer of `sqe`, with the bytes that came behind it in the capsule.
+///
+/// # Errors
+/// What is wrong with it. A data pointer that is only of no use to the command is not looked at here.
+pub fn data_pointer(sqe: &Sqe, behind: &[u8]) -> Result<DataPointer, FabricError> {
+    if sqe.psdt() != Psdt::Sgl {
+        return Ok(DataPointer::default());
+    }
+    match sqe.dptr.parse() {
+        Sgl::Keyed { address, length, key, invalidate } => {
+            remote(address, length, key)?;
+            Ok(DataPointer { invalidate: invalidate.then_some(key), ..DataPointer::default() })
+        }
+        // Ours: it stands for a list.
+        Sgl::Transport { .. } => Err(FabricError::SglType),
+        Sgl::Segment { .. } | Sgl::LastSegment { .. } => list(sqe.dptr.parse(), behind),
+        Sgl::DataBlock { .. }
+        | Sgl::InCapsule { .. }
+        | Sgl::BitBucket { .. }
+        | Sgl::Unknown { .. } => Ok(DataPointer::default()),
+    }
+}
+
+fn remote(address: u64, length: u32, key: u32) -> Result<Remote, FabricError> {
+    match address.checked_add(u64::from(length)) {
+        Some(_) => Ok(Remote { address, length, key }),
+        None => Err(FabricError::SglLength),
+    }
+}
+
+/// The keyed descriptors of a segment and of those it leads to.
+fn list(first: Sgl, capsule: &[u8]) -> Result<DataPointer, FabricError> {
+    let mut found = [Remote::default(); MAX_DESCRIPTORS];
+    let mut count = 0;
+    let (mut total, mut invalidate) = (0u32, None);
+    let mut segment = Some(first);
+    // Each segment but the last holds a descriptor of memory or leads nowhere: so this ends.
+    for _ in 0..=MAX_DESCRIPTORS {
+        let Some(at) = segment.take() else { break };
+        let is_last = matches!(at, Sgl::LastSegment { .. });
+        let descriptors = bytes_of(at, capsule)?;
+        let last = descriptors.len() / DESCRIPTOR - 1;
+        for (index, bytes) in descriptors.chunks_exact(DESCRIPTOR).enumerate() {
+            let descriptor = SglDescriptor::read_from_bytes(bytes).unwrap_or_default();
+            match descriptor.parse() {
+                Sgl::Keyed { address, length, key, invalidate: asked } => {
+                    let place = found.get_mut(count).ok_or(FabricError::SglCount)?;
+                    *place = remote(address, length, key)?;
+                    count += 1;
+                    total = total.checked_add(length).ok_or(FabricError::SglLength)?;
+                    invalidate = asked.then_some(key);
+                }
+                next @ (Sgl::Segment { .. } | Sgl::LastSegment { .. })
+                    if !is_last && index == last =>
+                {
+                    segment = Some(next);
+                }
+                _ => return Err(FabricError::SglType),
+            }
+        }
+        if !is_last && segment.is_none() {
+            // A segment that is not the last ends in the next one.
+            return Err(FabricError::SglType);
+        }
+    }
+    if segment.is_some() || count == 0 {
+        return Err(FabricError::SglCount);
+    }
+    Ok(DataPointer { list: Some(Rc::from(&found[..count])), length: total, invalidate })
+}
+
+/// The descriptors of a segment, at least one.
+fn bytes_of(segment: Sgl, capsule: &[u8]) -> Result<&[u8], FabricError> {
+    let (Sgl::Segment { address, length, offset } | Sgl::LastSegment { address, length, offset }) =
+        segment
+    else {
+        return Err(FabricError::SglType);
+    };
+    if !offset {
+        // Segments in host memory are not for this fabric (RDMA 3.2.2).
+        return Err(FabricError::SglType);
+    }
+    let start = usize::try_from(address).map_err(|_| FabricError::SglOffset)?;
+    let length = usize::try_from(length).map_err(|_| FabricError::SglLength)?;
+    if length == 0 || length % DESCRIPTOR != 0 {
+        return Err(FabricError::SglCount);
+    }
+    let end = start.checked_add(length).ok_or(FabricError::SglOffset)?;
+    capsule.get(start..end).ok_or(FabricError::SglOffset)
+}
+
+#[cfg(test)]
+mod tests {
+    use nvmeof_wire::zerocopy::IntoBytes;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn keyed(address: u64, length: u32, key: u32, invalidate: bool) -> Sgl {
+        Sgl::Keyed { address, length, key, invalidate }
+    }
+
+    fn capsule(first: Sgl, behind: &[Sgl]) -> Vec<u8> {
+        let mut bytes = Sqe::new(1, 7, 1).with_sgl(first).as_bytes().to_vec();
+        behind.iter().for_each(|sgl| bytes.extend(sgl.encode().as_bytes()));
+        bytes
+    }
+
+    fn pointer(first: Sgl, behind: &[Sgl]) -> Result<DataPointer, FabricError> {
+        parse(&capsule(first, behind)).unwrap().1
+    }
+
+    fn last(address: u64, length: u32) -> Sgl {
+        Sgl::LastSegment { address, length, offset: true }
+    }
+
+    #[test]
+    fn one_descriptor_stays_in_the_command() {
+        let plain = DataPointer::default();
+        assert_eq!(pointer(keyed(5, 6, 7, false), &[]), Ok(plain.clone()));
+        let asked = DataPointer { invalidate: Some(7), ..plain.clone() };
+        assert_eq!(pointer(keyed(5, 6, 7, true), &[]), Ok(asked));
+        assert_eq!(pointer(Sgl::InCapsule { offset: 9, length: 5 }, &[]), Ok(plain));
+        assert_eq!(parse(&[0; 63]), None);
+    }
+
+    #[test]
+    fn a_list_is_found_by_its_offset() {
+        let behind = [keyed(1, 2, 3, true), keyed(4, 5, 6, false), keyed(7, 8, 9, true)];
+        let list = pointer(last(16, 32), &behind).unwrap();
+        let expected =
+            [Remote { address: 4, length: 5, key: 6 }, Remote { address: 7, length: 8, key: 9 }];
+        assert_eq!(list.list.as_deref(), Some(&expected[..]));
+        assert_eq!((list.length, list.invalidate), (13, Some(9)));
+        // Only the last one counts for invalidation.
+        assert_eq!(pointer(last(0, 32), &behind).unwrap().invalidate, None);
+    }
+
+    #[test]
+    fn segments_lead_on() {
+        let first = Sgl::Segment { address: 0, length: 32, offset: true };
+        let behind = [keyed(1, 2, 3, false), last(32, 16), keyed(4, 5, 6, false)];
+        let list = pointer(first, &behind).unwrap();
+        assert_eq!((list.list.unwrap().len(), list.length), (2, 7));
+        // In a circle, and to nowhere.
+        let circle = [keyed(1, 0, 3, false), first];
+        assert_eq!(pointer(first, &circle), Err(FabricError::SglCount));
+        let only = Sgl::Segment { address: 0, length: 16, offset: true };
+        assert_eq!(pointer(only, &[only]), Err(FabricError::SglCount));
+        assert_eq!(pointer(only, &[keyed(1, 2, 3, false)]), Err(FabricError::SglType));
+    }
+
+    #[test]
+    fn what_does_not_fit_is_named() {
+        let one = [keyed(1, 2, 3, false)];
+        let many: Vec<_> = (0..17).map(|key| keyed(1, 2, key, false)).collect();
+        let huge: Vec<_> = (0..16).map(|_| keyed(0, 0xff_ffff, 1, false)).collect();
+        let cases = [
+            (pointer(last(0, 17 * 16), &many), FabricError::SglCount),
+            (pointer(last(1, 16), &one), FabricError::SglOffset),
+            (pointer(last(u64::MAX, 16), &one), FabricError::SglOffset),
+            (pointer(last(0, 32), &one), FabricError::SglOffset),
+            (pointer(last(0, 0), &one), FabricError::SglCount),
+            (pointer(last(0, 8), &one), FabricError::SglCount),
+            (pointer(last(0, 16), &[last(0, 16)]), FabricError::SglType),
+            (pointer(last(0, 16), &[Sgl::BitBucket { length: 4 }]), FabricError::SglType),
+            (pointer(Sgl::Transport { length: 512 }, &[]), FabricError::SglType),
+            (
+                pointer(Sgl::LastSegment { address: 0, length: 16, offset: false }, &one),
+                FabricError::SglType,
+            ),
+            (pointer(keyed(u64::MAX, 2, 3, false), &[]), FabricError::SglLength),
+            (pointer(last(0, 16), &[keyed(u64::MAX - 1, 2, 3, false)]), FabricError::SglLength),
+        ];
+        for (at, (got, expected)) in cases.into_iter().enumerate() {
+            assert_eq!(got, Err(expected), "case {at}");
+        }
+        assert_eq!(pointer(last(0, 256), &huge).unwrap().length, 16 * 0xff_ffff);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_taken_apart(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
+            if let Some((_, Ok(pointer))) = parse(&bytes) {
+                let list = pointer.list.as_deref().unwrap_or_default();
+                prop_assert!(list.len() <= MAX_DESCRIPTORS);
+                let sum: u64 = list.iter().map(|one| u64::from(one.length)).sum();
+                prop_assert_eq!(sum, u64::from(pointer.length));
+            }
+        }
+    }
+}

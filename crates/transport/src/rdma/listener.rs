@@ -1,0 +1,236 @@
+//! Is a connection request taken? What a host says is checked here, before anything is made for it.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use nvmeof_verbs::{Device, DeviceLimits, Ticket};
+use nvmeof_wire::rdma::{RejectData, RejectStatus, Request};
+use nvmeof_wire::zerocopy::IntoBytes;
+
+use super::registration::Registration;
+use super::{RdmaParams, queue};
+use crate::queue::{Home, HostQueue, ParkedQueue, TransportError};
+
+/// What bounds a host's requests besides [`RdmaParams`].
+#[derive(Clone, Copy)]
+pub struct Limits<'a> {
+    /// The highest queue identifier.
+    pub max_qid: u16,
+    /// Whether a controller exists; asked only for one that the host named.
+    pub has_controller: &'a dyn Fn(u16) -> bool,
+}
+
+impl std::fmt::Debug for Limits<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Limits").field("max_qid", &self.max_qid).finish_non_exhaustive()
+    }
+}
+
+/// What was settled with a host about its queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Terms {
+    /// What it asked for.
+    pub(super) request: Request,
+    /// Receives of ours: commands that may be on their way.
+    pub(super) receives: u16,
+    /// RDMA READs of ours that may be outstanding.
+    pub(super) reads_out: u8,
+    /// The same of the host's.
+    pub(super) reads_in: u8,
+}
+
+/// A connection request that is not taken; dropped, it is rejected without a reason.
+#[derive(Debug)]
+pub struct Reject<D: Device> {
+    /// What the host is told.
+    pub status: RejectStatus,
+    ticket: D::Ticket,
+}
+
+impl<D: Device> Reject<D> {
+    /// Tells the host why.
+    pub fn tell(self) {
+        reject(self.ticket, self.status);
+    }
+
+    /// The host's address.
+    pub fn peer(&self) -> SocketAddr {
+        self.ticket.peer()
+    }
+}
+
+pub(super) fn reject(ticket: impl Ticket, status: RejectStatus) {
+    ticket.reject(RejectData::new(status).as_bytes());
+}
+
+/// Decides about a connection request (RDMA 3.1): does no I/O. The registration is that of the ticket's
+/// device.
+///
+/// # Errors
+/// The request, with the status to [tell](Reject::tell) the host.
+pub fn admit<D: Device>(
+    ticket: D::Ticket,
+    registration: &Arc<Registration<D>>,
+    params: RdmaParams,
+    limits: &Limits<'_>,
+) -> Result<ParkedRdma<D>, Reject<D>> {
+    let device = registration.device().limits();
+    match check(ticket.private_data().as_slice(), ticket.reads(), device, params, limits) {
+        Ok(terms) => {
+            Ok(ParkedRdma { ticket, terms, registration: Arc::clone(registration), params })
+        }
+        Err(status) => Err(Reject { status, ticket }),
+    }
+}
+
+/// What the host's words lead to. `reads` is as in [`Ticket::reads`].
+fn check(
+    private_data: &[u8],
+    reads: (u8, u8),
+    device: DeviceLimits,
+    params: RdmaParams,
+    limits: &Limits<'_>,
+) -> Result<Terms, RejectStatus> {
+    let request = Request::parse(private_data)?;
+    if request.qid > limits.max_qid {
+        return Err(RejectStatus::INVALID_QID);
+    }
+    let deepest = if request.qid == 0 { params.admin_depth } else { params.queue_depth };
+    let receives = match u16::try_from(request.entries) {
+        Ok(entries) if entries <= deepest && u32::from(entries) <= device.queue_depth => entries,
+        _ => return Err(RejectStatus::INVALID_HSQSIZE),
+    };
+    // Every command the host may have out is answered: a ring of N entries holds N - 1 commands. More than
+    // twice as many receives as any queue has entries answer nothing.
+    let enough = u32::from(request.host_receives) + 1 >= request.entries;
+    if !enough || u32::from(request.host_receives) > 2 * u32::from(deepest) {
+        return Err(RejectStatus::INVALID_HRQSIZE);
+    }
+    if request.cntlid.is_some_and(|cntlid| request.qid == 0 || !(limits.has_controller)(cntlid)) {
+        return Err(RejectStatus::INVALID_CNTLID);
+    }
+    let (theirs, taken_by_them) = reads;
+    // A host that cannot be read from cannot even send a Connect command's data.
+    let reads_out = device.reads_out.min(taken_by_them);
+    if reads_out == 0 {
+        return Err(RejectStatus::INVALID_IRD);
+    }
+    Ok(Terms { request, receives, reads_out, reads_in: device.reads_in.min(theirs) })
+}
+
+/// A connection request that is taken, ready for whichever reactor unparks it: that one accepts.
+#[derive(Debug)]
+pub struct ParkedRdma<D: Device> {
+    pub(super) ticket: D::Ticket,
+    pub(super) terms: Terms,
+    pub(super) registration: Arc<Registration<D>>,
+    pub(super) params: RdmaParams,
+}
+
+impl<D: Device> ParkedRdma<D> {
+    /// The queue it is for; 0 for an admin queue.
+    pub fn qid(&self) -> u16 {
+        self.terms.request.qid
+    }
+
+    /// The controller of an I/O queue, if the host named it.
+    pub fn cntlid(&self) -> Option<u16> {
+        self.terms.request.cntlid
+    }
+
+    /// The host's address.
+    pub fn host(&self) -> SocketAddr {
+        self.ticket.peer()
+    }
+
+    /// The address it came to.
+    pub fn local(&self) -> SocketAddr {
+        self.ticket.local()
+    }
+
+    /// Refuses it after all.
+    pub fn reject(self, status: RejectStatus) {
+        reject(self.ticket, status);
+    }
+}
+
+impl<D: Device> ParkedQueue for ParkedRdma<D> {
+    fn unpark(self: Box<Self>, home: &mut Home<'_>) -> Result<Box<dyn HostQueue>, TransportError> {
+        queue::open(*self, home)
+    }
+
+    fn peer(&self) -> String {
+        self.ticket.peer().to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DEVICE: DeviceLimits = DeviceLimits {
+        queue_depth: 100,
+        completions: 1000,
+        pieces: 4,
+        message: 1 << 20,
+        reads_out: 16,
+        reads_in: 8,
+        shared_receives: 0,
+    };
+
+    fn ask(change: impl FnOnce(&mut Request)) -> Result<Terms, RejectStatus> {
+        ask_with((0, 4), change)
+    }
+
+    fn ask_with(reads: (u8, u8), change: impl FnOnce(&mut Request)) -> Result<Terms, RejectStatus> {
+        let mut request = Request { qid: 1, host_receives: 64, entries: 64, cntlid: None };
+        change(&mut request);
+        let known = |cntlid| cntlid == 5;
+        let limits = Limits { max_qid: 8, has_controller: &known };
+        check(request.encode().as_bytes(), reads, DEVICE, RdmaParams::default(), &limits)
+    }
+
+    #[test]
+    fn a_sound_request_is_taken() {
+        let terms = ask(|_| ()).unwrap();
+        assert_eq!((terms.receives, terms.reads_out, terms.reads_in), (64, 4, 0));
+        assert_eq!(ask(|request| request.cntlid = Some(5)).unwrap().request.cntlid, Some(5));
+        let terms = ask_with((200, 200), |_| ()).unwrap();
+        assert_eq!((terms.reads_out, terms.reads_in), (16, 8));
+        // A host may count on having one command less out than the ring has entries.
+        assert!(ask(|request| request.host_receives = 63).is_ok());
+    }
+
+    #[test]
+    fn each_fault_has_its_status() {
+        type Change = fn(&mut Request);
+        let cases: [(Change, RejectStatus); 9] = [
+            (|request| request.qid = 9, RejectStatus::INVALID_QID),
+            (|request| request.entries = 1, RejectStatus::INVALID_HSQSIZE),
+            (|request| request.entries = 65536, RejectStatus::INVALID_HSQSIZE),
+            // More than the device's queue pairs take.
+            (|request| request.entries = 101, RejectStatus::INVALID_HSQSIZE),
+            (
+                |request| {
+                    request.qid = 0;
+                    request.entries = 33;
+                },
+                RejectStatus::INVALID_HSQSIZE,
+            ),
+            (|request| request.host_receives = 0, RejectStatus::INVALID_HRQSIZE),
+            (|request| request.host_receives = 62, RejectStatus::INVALID_HRQSIZE),
+            (|request| request.host_receives = 257, RejectStatus::INVALID_HRQSIZE),
+            (|request| request.cntlid = Some(6), RejectStatus::INVALID_CNTLID),
+        ];
+        for (at, (change, status)) in cases.into_iter().enumerate() {
+            assert_eq!(ask(change), Err(status), "case {at}");
+        }
+        assert_eq!(ask_with((1, 0), |_| ()), Err(RejectStatus::INVALID_IRD));
+        let known = |_| false;
+        let limits = Limits { max_qid: 8, has_controller: &known };
+        let short = check(&[0; 31], (1, 1), DEVICE, RdmaParams::default(), &limits);
+        assert_eq!(short, Err(RejectStatus::INVALID_LENGTH));
+        let recfmt = check(&[1; 32], (1, 1), DEVICE, RdmaParams::default(), &limits);
+        assert_eq!(recfmt, Err(RejectStatus::INVALID_RECFMT));
+    }
+}

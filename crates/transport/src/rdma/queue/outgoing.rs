@@ -1,0 +1,330 @@
+//! Work that waits for room in the send queue, and the chain of a turn.
+//!
+//! READs wait in a line of their own: at most as many as were negotiated are posted at once, since one more
+//! would hold up every response behind it. Responses go in the order they were given, each behind its WRITEs.
+//! What does not fit stays in its line, a transfer at the part where it was cut off.
+
+use std::collections::VecDeque;
+use std::io;
+
+use nvmeof_core::dma::{Buffer, CorePool, LeaseError, Payload};
+use nvmeof_verbs::{CompletionStatus, Device, Endpoint, Operation, Piece, Pieces, Work, WorkId};
+use nvmeof_wire::Cqe;
+use nvmeof_wire::cqe::CQE_SIZE;
+use nvmeof_wire::zerocopy::IntoBytes;
+
+use super::ring::{Posted, Ring};
+use super::transfers::{Cursor, Leaving, Pull, Table, Targets};
+use crate::queue::{Event, FabricError};
+use crate::rdma::pair::{Draining, Pair, Sends};
+use crate::rdma::registration::Registration;
+use crate::rdma::slab::Slab;
+
+/// What bounds a queue's sends.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Bounds {
+    /// Places in the send queue.
+    pub(super) places: u32,
+    /// READs posted at once.
+    pub(super) reads: u8,
+    /// Bytes of a work request.
+    pub(super) message: u32,
+    /// Bytes that can be sent inline.
+    pub(super) inline: u32,
+    /// Commands the host may have out.
+    pub(super) depth: u16,
+}
+
+/// A response that waits.
+#[derive(Debug)]
+struct Response {
+    cqe: Cqe,
+    invalidate: Option<u32>,
+    /// Its data, by its place in the table, until all of it has been posted.
+    data: Option<u32>,
+}
+
+/// The sending half of a queue.
+#[derive(Debug)]
+pub(super) struct Outgoing {
+    ring: Ring,
+    /// Responses, in slots by place in the ring.
+    slots: Slab,
+    chain: Vec<Work>,
+    pulls: Table<Pull>,
+    leaving: Table<Leaving>,
+    /// Pulls with parts to post, in order.
+    reads: VecDeque<u32>,
+    responses: VecDeque<Response>,
+    /// Payloads without a byte: there is nothing to wait for.
+    hollow: Vec<(u64, Payload)>,
+    reading: u32,
+    most_reads: u32,
+    message: u32,
+    is_inline: bool,
+}
+
+impl Outgoing {
+    pub(super) fn new<D: Device>(
+        pool: &CorePool,
+        registration: &Registration<D>,
+        bounds: &Bounds,
+        generation: u32,
+    ) -> Result<Self, LeaseError> {
+        let ring = Ring::new(bounds.places, generation);
+        let places = ring.capacity() + 1;
+        let depth = usize::from(bounds.depth);
+        Ok(Self {
+            ring,
+            slots: Slab::new(pool, registration, places, CQE_SIZE)?,
+            chain: Vec::with_capacity(places),
+            pulls: Table::new(depth),
+            leaving: Table::new(depth),
+            reads: VecDeque::with_capacity(depth),
+            responses: VecDeque::with_capacity(depth),
+            hollow: Vec::new(),
+            reading: 0,
+            most_reads: u32::from(bounds.reads.max(1)),
+            message: bounds.message.max(1),
+            is_inline: usize::try_from(bounds.inline).is_ok_and(|inline| inline >= CQE_SIZE),
+        })
+    }
+
+    /// Room for the operations of `depth` commands.
+    pub(super) fn set_depth(&mut self, depth: usize) {
+        self.pulls.reserve(depth);
+        self.leaving.reserve(depth);
+        self.reads.reserve(depth.saturating_sub(self.reads.len()));
+        self.responses.reserve(depth.saturating_sub(self.responses.len()));
+    }
+
+    /// Pulls that are under way.
+    pub(super) fn pulling(&self) -> usize {
+        self.pulls.live()
+    }
+
+    /// Whether something waits to be posted.
+    pub(super) fn is_waiting(&self) -> bool {
+        !self.reads.is_empty() || !self.responses.is_empty() || !self.hollow.is_empty()
+    }
+
+    /// Whether the send queue holds nothing.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.ring.is_empty()
+    }
+
+    /// Whether a completion is to be expected.
+    pub(super) fn awaits(&self) -> bool {
+        self.reading > 0 || self.leaving.live() > 0
+    }
+
+    /// Queues a pull of `buf`, which is not empty and fits `targets`.
+    pub(super) fn pull(&mut self, token: u64, buf: Buffer, lkey: u32, targets: Targets) {
+        let pull = Pull {
+            token,
+            buf,
+            lkey,
+            targets,
+            cursor: Cursor::default(),
+            reading: 0,
+            is_cut: false,
+            failed: false,
+        };
+        let at = self.pulls.insert(pull);
+        self.reads.push_back(at);
+    }
+
+    /// Queues a response without data.
+    pub(super) fn respond(&mut self, cqe: Cqe, invalidate: Option<u32>) {
+        self.responses.push_back(Response { cqe, invalidate, data: None });
+    }
+
+    /// Queues a response with data in a buffer, which fits `targets`.
+    pub(super) fn respond_with(
+        &mut self,
+        cqe: Cqe,
+        invalidate: Option<u32>,
+        (token, mut buf, lkey): (u64, Buffer, u32),
+        targets: Targets,
+    ) {
+        let length = u32::try_from(buf.len()).unwrap_or(0);
+        let address = u64::try_from(buf.as_mut_ptr().expose_provenance()).unwrap_or(0);
+        let payload = Payload::Buffer(buf);
+        if length == 0 {
+            self.hollow.push((token, payload));
+            return self.respond(cqe, invalidate);
+        }
+        let cursor = Cursor::default();
+        let leaving = Leaving { token, payload, address, lkey, length, targets, cursor };
+        let data = Some(self.leaving.insert(leaving));
+        self.responses.push_back(Response { cqe, invalidate, data });
+    }
+
+    /// Posts what waits, as far as there is room, with one doorbell.
+    ///
+    /// # Errors
+    /// The device did not take all of it; what it did not take is forgotten, and its operations are given back
+    /// with all others at the queue's end.
+    pub(super) fn post<E: Endpoint>(
+        &mut self,
+        mut sends: Sends<'_, E>,
+        events: &mut Vec<Event>,
+    ) -> io::Result<()> {
+        let hollow = self.hollow.drain(..);
+        events.extend(hollow.map(|(token, data)| Event::Sent { token, data: Some(data) }));
+        self.chain.clear();
+        while self.ring.room() > 0 && (self.read() || self.write_or_send()) {}
+        if self.chain.is_empty() {
+            return Ok(());
+        }
+        sends.post(&self.chain).map_err(|refused| {
+            for _ in refused.taken..self.chain.len() {
+                if let Some(Posted::Read { pull }) = self.ring.pop() {
+                    self.reading -= 1;
+                    if let Some(pull) = self.pulls.get_mut(pull) {
+                        pull.reading -= 1;
+                        pull.failed = true;
+                    }
+                }
+            }
+            refused.source
+        })
+    }
+
+    /// Adds the next READ to the chain; false if there is none, or as many as can be are under way.
+    fn read(&mut self) -> bool {
+        if self.reading >= self.most_reads {
+            return false;
+        }
+        let Some(&at) = self.reads.front() else { return false };
+        let Some(pull) = self.pulls.get_mut(at) else {
+            debug_assert!(false, "a pull in line that is not there");
+            self.reads.pop_front();
+            return !self.reads.is_empty();
+        };
+        let total = u32::try_from(pull.buf.len()).unwrap_or(0);
+        let Some(part) = pull.cursor.next(&pull.targets, total, self.message) else {
+            debug_assert!(false, "a pull without parts");
+            pull.failed = true;
+            self.reads.pop_front();
+            return !self.reads.is_empty();
+        };
+        let base = u64::try_from(pull.buf.as_mut_ptr().expose_provenance()).unwrap_or(0);
+        let address = base + u64::from(part.offset);
+        let piece = Piece { address, length: part.length, lkey: pull.lkey };
+        pull.reading += 1;
+        pull.is_cut = part.is_last;
+        self.reading += 1;
+        if part.is_last {
+            self.reads.pop_front();
+        }
+        let (id, signaled) = self.ring.push(Posted::Read { pull: at }, true);
+        let operation = Operation::Read { address: part.address, key: part.key };
+        self.chain.push(work(id, operation, piece, signaled));
+        true
+    }
+
+    /// Adds the next WRITE of the oldest response to the chain, or its SEND.
+    fn write_or_send(&mut self) -> bool {
+        let Some(response) = self.responses.front_mut() else { return false };
+        let leaving = response.data.and_then(|at| Some((at, self.leaving.get_mut(at)?)));
+        if let Some((at, leaving)) = leaving
+            && let Some(part) = leaving.cursor.next(&leaving.targets, leaving.length, self.message)
+        {
+            let address = leaving.address + u64::from(part.offset);
+            let piece = Piece { address, length: part.length, lkey: leaving.lkey };
+            let payload = part.is_last.then_some(at);
+            if part.is_last {
+                response.data = None;
+            }
+            // The last one says that the data has left.
+            let (id, signaled) = self.ring.push(Posted::Write { payload }, part.is_last);
+            let operation = Operation::Write { address: part.address, key: part.key };
+            self.chain.push(work(id, operation, piece, signaled));
+            return true;
+        }
+        let slot = self.ring.next_slot();
+        self.slots.write(slot, response.cqe.as_bytes());
+        let operation = match response.invalidate {
+            Some(key) => Operation::SendInvalidate { key },
+            None => Operation::Send,
+        };
+        let (id, signaled) = self.ring.push(Posted::Send, false);
+        let mut send = work(id, operation, self.slots.piece(slot), signaled);
+        send.inline = self.is_inline;
+        self.chain.push(send);
+        self.responses.pop_front();
+        true
+    }
+
+    /// Something completed; false if it is nothing of this queue's.
+    pub(super) fn complete(
+        &mut self,
+        id: WorkId,
+        status: CompletionStatus,
+        events: &mut Vec<Event>,
+    ) -> bool {
+        let Self { ring, pulls, leaving, reading, .. } = self;
+        let is_good = status == CompletionStatus::Success;
+        ring.complete(id, |what, is_it| match what {
+            Posted::Read { pull: at } => {
+                *reading -= 1;
+                let Some(pull) = pulls.get_mut(at) else { return };
+                pull.reading -= 1;
+                // What ended before something good was good. Before something bad, nobody knows.
+                pull.failed |= !is_good;
+                if pull.is_cut
+                    && pull.reading == 0
+                    && !pull.failed
+                    && let Some(Pull { token, buf, .. }) = pulls.remove(at)
+                {
+                    events.push(Event::Pulled { token, buf, result: Ok(()) });
+                }
+            }
+            Posted::Write { payload: Some(at) } => {
+                if let Some(Leaving { token, payload, .. }) = leaving.remove(at) {
+                    events.push(Event::Sent { token, data: Some(payload) });
+                }
+            }
+            Posted::Write { payload: None } | Posted::Send => {}
+            Posted::Marker => debug_assert!(is_it, "something was posted behind the marker"),
+        })
+    }
+
+    /// Makes sure that everything posted comes back, now that the queue pair is at its end. False if it does
+    /// not: then only taking the queue pair away tells.
+    pub(super) fn mark_end<E: Endpoint>(&mut self, pair: &mut Pair<Draining, E>) -> bool {
+        if !self.ring.ends_silent() || self.ring.is_empty() {
+            return true;
+        }
+        let (id, _) = self.ring.push(Posted::Marker, true);
+        // Of no bytes, to nowhere: it is flushed, not carried out.
+        let operation = Operation::Write { address: 0, key: 0 };
+        let mut marker = work(id, operation, Piece::default(), true);
+        marker.pieces = Pieces::EMPTY;
+        if pair.post_marker(&marker).is_err() {
+            self.ring.pop();
+            return false;
+        }
+        true
+    }
+
+    /// Gives back every operation. The device uses none of their memory any more.
+    pub(super) fn give_back(&mut self, events: &mut Vec<Event>) {
+        events.extend(self.pulls.drain().map(|Pull { token, buf, failed, .. }| {
+            let error = if failed { FabricError::Transfer } else { FabricError::Closed };
+            Event::Pulled { token, buf, result: Err(error) }
+        }));
+        let leaving = self.leaving.drain().map(|leaving| (leaving.token, leaving.payload));
+        let hollow = self.hollow.drain(..);
+        let sent = leaving.chain(hollow);
+        events.extend(sent.map(|(token, data)| Event::Sent { token, data: Some(data) }));
+        self.reads.clear();
+        self.responses.clear();
+        self.reading = 0;
+    }
+}
+
+fn work(id: WorkId, operation: Operation, piece: Piece, signaled: bool) -> Work {
+    Work { id, operation, pieces: Pieces::one(piece), signaled, inline: false, fence: false }
+}

@@ -1,0 +1,209 @@
+//! Capsules on their way in, and the memory they go to.
+//!
+//! A receive is 64 bytes for the command, and a buffer for what comes behind it. When a capsule has come, the
+//! command is copied out and the buffer, if anything is in it, leaves with the command and another one takes
+//! its place: the receive is posted again at once, however long the command takes.
+
+use std::io;
+
+use nvmeof_core::dma::{Buffer, CorePool, LeaseError, Reserve};
+use nvmeof_verbs::{Completion, Device, Piece, WorkId};
+use nvmeof_wire::Sqe;
+use nvmeof_wire::sqe::SQE_SIZE;
+
+use crate::queue::FabricError;
+use crate::rdma::capsule::{DataPointer, data_pointer};
+use crate::rdma::post::PostReceive;
+use crate::rdma::registration::Registration;
+use crate::rdma::slab::Slab;
+
+/// A capsule that came.
+#[derive(Debug)]
+pub(in crate::rdma) struct Arrived {
+    /// The command.
+    pub(in crate::rdma) sqe: Sqe,
+    /// Where its data is.
+    pub(in crate::rdma) pointer: Result<DataPointer, FabricError>,
+    /// What came behind it, if it is data.
+    pub(in crate::rdma) data: Option<Buffer>,
+}
+
+/// A capsule that is shorter than a command, or longer than there was room for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::rdma) struct BadLength(pub(in crate::rdma) u32);
+
+#[derive(Debug)]
+struct Slot {
+    generation: u32,
+    is_posted: bool,
+    /// Where what comes behind the command goes, and its key.
+    behind: Option<(Buffer, u32)>,
+}
+
+/// The receives of a queue pair, or those of a shared receive queue.
+#[derive(Debug)]
+pub(in crate::rdma) struct Receives {
+    kind: u8,
+    slots: Vec<Slot>,
+    commands: Slab,
+    /// Bytes that may come behind a command, and the promise of buffers for them.
+    behind: u32,
+    reserve: Option<Reserve>,
+    pool: CorePool,
+    posted: usize,
+    /// Slots that could not be posted for want of a buffer.
+    starved: Vec<u32>,
+}
+
+impl Receives {
+    /// `count` receives of a command and `behind` bytes; work identifiers are of `kind`, and of generations
+    /// from `generation` on. Nothing is posted yet.
+    pub(in crate::rdma) fn new<D: Device>(
+        pool: &CorePool,
+        registration: &Registration<D>,
+        kind: u8,
+        (count, behind): (usize, u32),
+        generation: u32,
+    ) -> Result<Self, LeaseError> {
+        let commands = Slab::new(pool, registration, count, SQE_SIZE)?;
+        let reserve = match behind {
+            0 => None,
+            // One under each receive, one with each command that is being worked on.
+            len => Some(pool.reserve(2 * count, len as usize)?),
+        };
+        let slot = || Slot { generation, is_posted: false, behind: None };
+        Ok(Self {
+            kind,
+            slots: std::iter::repeat_with(slot).take(count).collect(),
+            commands,
+            behind,
+            reserve,
+            pool: pool.clone(),
+            posted: 0,
+            starved: Vec::with_capacity(count),
+        })
+    }
+
+    /// Receives there are, posted or not.
+    pub(in crate::rdma) fn count(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Receives that have not come back.
+    pub(in crate::rdma) fn posted(&self) -> usize {
+        self.posted
+    }
+
+    /// Receives that wait for a buffer.
+    pub(in crate::rdma) fn has_starved(&self) -> bool {
+        !self.starved.is_empty()
+    }
+
+    /// Posts every receive that is not posted.
+    pub(in crate::rdma) fn post_all<D: Device>(
+        &mut self,
+        to: &mut impl PostReceive,
+        registration: &Registration<D>,
+    ) -> io::Result<()> {
+        self.starved.clear();
+        for at in 0..self.slots.len() {
+            if !self.slots[at].is_posted {
+                self.post(u32::try_from(at).unwrap_or(u32::MAX), to, registration)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Posts those that had no buffer.
+    pub(in crate::rdma) fn post_starved<D: Device>(
+        &mut self,
+        to: &mut impl PostReceive,
+        registration: &Registration<D>,
+    ) -> io::Result<()> {
+        for _ in 0..self.starved.len() {
+            let Some(slot) = self.starved.pop() else { break };
+            let before = self.starved.len();
+            self.post(slot, to, registration)?;
+            if self.starved.len() > before {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Posts a receive; without a buffer to be had, it is left for [`post_starved`](Self::post_starved).
+    pub(in crate::rdma) fn post<D: Device>(
+        &mut self,
+        slot: u32,
+        to: &mut impl PostReceive,
+        registration: &Registration<D>,
+    ) -> io::Result<()> {
+        let at = usize::try_from(slot).unwrap_or(usize::MAX);
+        let command = self.commands.piece(at);
+        let Some(entry) = self.slots.get_mut(at).filter(|entry| !entry.is_posted) else {
+            debug_assert!(false, "receive {slot} is posted or is none");
+            return Ok(());
+        };
+        let mut pieces = [command, Piece::default()];
+        let mut used = 1;
+        if let Some(reserve) = &self.reserve {
+            if entry.behind.is_none() {
+                let len = usize::try_from(self.behind).unwrap_or(usize::MAX);
+                let Some(buffer) = reserve.lease().or_else(|| self.pool.lease(len).ok()) else {
+                    self.starved.push(slot);
+                    return Ok(());
+                };
+                let key = registration.key_of(&buffer);
+                entry.behind = Some((buffer, key));
+            }
+            if let Some((buffer, lkey)) = &mut entry.behind {
+                let address = buffer.as_mut_ptr().expose_provenance();
+                let address = u64::try_from(address).unwrap_or(0);
+                pieces[1] = Piece { address, length: self.behind, lkey: *lkey };
+                used = 2;
+            }
+        }
+        entry.generation = entry.generation.wrapping_add(1) % WorkId::GENERATIONS;
+        to.post_receive(WorkId::new(self.kind, entry.generation, slot), &pieces[..used])?;
+        entry.is_posted = true;
+        self.posted += 1;
+        Ok(())
+    }
+
+    /// A receive has come back, well or not; its slot, or `None` if the completion is none of ours.
+    pub(in crate::rdma) fn came_back(&mut self, id: WorkId) -> Option<u32> {
+        let entry = self.slots.get_mut(usize::try_from(id.slot()).ok()?)?;
+        if id.kind() != self.kind || id.generation() != entry.generation || !entry.is_posted {
+            return None;
+        }
+        entry.is_posted = false;
+        self.posted -= 1;
+        Some(id.slot())
+    }
+
+    /// The capsule in a receive that has come back well, of the length the completion says.
+    pub(in crate::rdma) fn take(
+        &mut self,
+        slot: u32,
+        completion: &Completion,
+    ) -> Result<Arrived, BadLength> {
+        let bad = BadLength(completion.bytes);
+        let at = usize::try_from(slot).map_err(|_| bad)?;
+        let command = u32::try_from(SQE_SIZE).unwrap_or(0);
+        let behind = completion.bytes.checked_sub(command).filter(|len| *len <= self.behind);
+        let behind = behind.and_then(|len| usize::try_from(len).ok()).ok_or(bad)?;
+        let sqe = self.commands.command(at).ok_or(bad)?;
+        let entry = self.slots.get_mut(at).ok_or(bad)?;
+        let bytes = entry.behind.as_ref().map_or(&[][..], |(buffer, _)| buffer.as_slice());
+        let pointer = data_pointer(&sqe, bytes.get(..behind).ok_or(bad)?);
+        let is_list = pointer.as_ref().is_ok_and(|pointer| pointer.list.is_some());
+        let mut data = None;
+        if behind > 0 && !is_list {
+            data = entry.behind.take().map(|(mut buffer, _)| {
+                buffer.truncate(behind);
+                buffer
+            });
+        }
+        Ok(Arrived { sqe, pointer, data })
+    }
+}

@@ -1,0 +1,193 @@
+//! What the send queue holds, by position.
+//!
+//! Work requests take places in order and are carried out in order; of most, nothing is heard. A completion,
+//! of success or not, says that everything posted before has ended, too, and those places are free. So that
+//! one always comes, half a queue never passes without.
+
+use std::collections::VecDeque;
+
+use nvmeof_verbs::WorkId;
+
+use super::kind;
+
+/// A work request in the send queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Posted {
+    /// Part of a pull, by its place in the table.
+    Read { pull: u32 },
+    /// Part of a response's data, and its payload if it is the last part.
+    Write { payload: Option<u32> },
+    /// A response.
+    Send,
+    /// Nothing, at the very end.
+    Marker,
+}
+
+impl Posted {
+    fn kind(self) -> u8 {
+        match self {
+            Self::Read { .. } => kind::READ,
+            Self::Write { .. } => kind::WRITE,
+            Self::Send => kind::SEND,
+            Self::Marker => kind::MARKER,
+        }
+    }
+}
+
+/// The send queue's places.
+#[derive(Debug)]
+pub(super) struct Ring {
+    held: VecDeque<Posted>,
+    /// Number of the first of them, counted from the queue's start.
+    head: u64,
+    /// Places, and one more for a marker.
+    places: u64,
+    /// Work requests posted last that nothing will be heard of.
+    silent: u64,
+}
+
+impl Ring {
+    /// A queue of `places`; numbers begin with generation `generation`.
+    pub(super) fn new(places: u32, generation: u32) -> Self {
+        let places = u64::from(places.max(1)) + 1;
+        let capacity = usize::try_from(places).unwrap_or(0);
+        Self {
+            held: VecDeque::with_capacity(capacity),
+            head: places * u64::from(generation),
+            places,
+            silent: 0,
+        }
+    }
+
+    /// Places that are free.
+    pub(super) fn room(&self) -> usize {
+        (self.capacity()).saturating_sub(self.held.len())
+    }
+
+    /// Places there are.
+    pub(super) fn capacity(&self) -> usize {
+        usize::try_from(self.places).unwrap_or(usize::MAX) - 1
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.held.is_empty()
+    }
+
+    /// Whether nothing will be heard of what was posted last.
+    pub(super) fn ends_silent(&self) -> bool {
+        self.silent > 0
+    }
+
+    /// The slot that the next work request takes, below `capacity() + 1`.
+    pub(super) fn next_slot(&self) -> usize {
+        usize::try_from(self.tail() % self.places).unwrap_or(0)
+    }
+
+    /// Takes a place; its identifier, and whether a completion has to be asked for. `wanted` if one is wanted
+    /// anyway.
+    pub(super) fn push(&mut self, what: Posted, wanted: bool) -> (WorkId, bool) {
+        let id = self.id_of(self.tail(), what);
+        self.held.push_back(what);
+        let signaled = wanted || 2 * (self.silent + 1) >= self.places - 1;
+        self.silent = if signaled { 0 } else { self.silent + 1 };
+        (id, signaled)
+    }
+
+    /// Takes back the newest place: it was not posted after all. No more are taken after this.
+    pub(super) fn pop(&mut self) -> Option<Posted> {
+        // How many before are silent is not known any more; a marker will tell.
+        self.silent = 1;
+        self.held.pop_back()
+    }
+
+    /// Something completed: hands all that has ended by that to `ended`, in order; of the last, it is true that
+    /// it is the one. False if the identifier is of nothing that is held.
+    pub(super) fn complete(&mut self, id: WorkId, mut ended: impl FnMut(Posted, bool)) -> bool {
+        let head = self.head % self.places;
+        let offset = (u64::from(id.slot()) + self.places - head) % self.places;
+        let Ok(index) = usize::try_from(offset) else { return false };
+        let is_it = |what: &Posted| self.id_of(self.head + offset, *what) == id;
+        if u64::from(id.slot()) >= self.places || !self.held.get(index).is_some_and(is_it) {
+            return false;
+        }
+        for at in 0..=index {
+            if let Some(what) = self.held.pop_front() {
+                self.head += 1;
+                ended(what, at == index);
+            }
+        }
+        self.silent = self.silent.min(u64::try_from(self.held.len()).unwrap_or(u64::MAX));
+        true
+    }
+
+    fn tail(&self) -> u64 {
+        self.head + u64::try_from(self.held.len()).unwrap_or(0)
+    }
+
+    fn id_of(&self, number: u64, what: Posted) -> WorkId {
+        let slot = u32::try_from(number % self.places).unwrap_or(0);
+        let generation = number / self.places % u64::from(WorkId::GENERATIONS);
+        WorkId::new(what.kind(), u32::try_from(generation).unwrap_or(0), slot)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn complete(ring: &mut Ring, id: WorkId) -> Option<Vec<(Posted, bool)>> {
+        let mut ended = Vec::new();
+        ring.complete(id, |what, last| ended.push((what, last))).then_some(ended)
+    }
+
+    #[test]
+    fn a_completion_frees_what_came_before() {
+        let mut ring = Ring::new(8, 3);
+        let write = Posted::Write { payload: Some(1) };
+        let (first, _) = ring.push(write, true);
+        ring.push(Posted::Send, false);
+        let (third, _) = ring.push(Posted::Read { pull: 0 }, true);
+        assert_eq!(ring.room(), 5);
+        assert_eq!(complete(&mut ring, first), Some(vec![(write, true)]));
+        assert_eq!(complete(&mut ring, first), None, "the same one twice");
+        let ended = vec![(Posted::Send, false), (Posted::Read { pull: 0 }, true)];
+        assert_eq!(complete(&mut ring, third), Some(ended));
+        assert!(ring.is_empty());
+    }
+
+    #[test]
+    fn what_is_stale_frees_nothing() {
+        let mut ring = Ring::new(4, 0);
+        let (old, _) = ring.push(Posted::Send, true);
+        complete(&mut ring, old).unwrap();
+        for _ in 0..9 {
+            let (id, _) = ring.push(Posted::Send, true);
+            assert_eq!(complete(&mut ring, old), None);
+            let other = WorkId::new(kind::WRITE, id.generation(), id.slot());
+            assert_eq!(complete(&mut ring, other), None);
+            complete(&mut ring, id).unwrap();
+        }
+        assert_eq!(complete(&mut ring, WorkId::new(kind::SEND, 0, 99)), None);
+    }
+
+    #[test]
+    fn silence_never_lasts_for_half_the_queue() {
+        for places in 1..20 {
+            let mut ring = Ring::new(places, 0);
+            let mut heard = Vec::new();
+            for _ in 0..1000 {
+                if ring.room() == 0 {
+                    let id = heard.pop().expect("a full queue of which nothing will be heard");
+                    complete(&mut ring, id).unwrap();
+                    heard.clear();
+                    continue;
+                }
+                let (id, signaled) = ring.push(Posted::Send, false);
+                if signaled {
+                    heard.push(id);
+                }
+                assert_eq!(ring.ends_silent(), !signaled);
+            }
+        }
+    }
+}

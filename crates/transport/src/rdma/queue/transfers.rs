@@ -1,0 +1,212 @@
+//! Data on its way: which part of it is next.
+
+use std::rc::Rc;
+
+use nvmeof_core::dma::{Buffer, Payload};
+use nvmeof_wire::Sgl;
+
+use crate::rdma::capsule::Remote;
+
+/// Where a command's data is on the host.
+#[derive(Debug, Clone)]
+pub(super) enum Targets {
+    /// In one run.
+    One(Remote),
+    /// In the runs of the command's list.
+    List(Rc<[Remote]>),
+}
+
+impl Targets {
+    /// What an operation's SGL means; `list` is that of its command. `None` if this fabric cannot move data
+    /// there.
+    pub(super) fn new(sgl: Sgl, list: Option<&Rc<[Remote]>>) -> Option<Self> {
+        match (sgl, list) {
+            (Sgl::Keyed { address, length, key, .. }, _) => {
+                Some(Self::One(Remote { address, length, key }))
+            }
+            (Sgl::Transport { .. }, Some(list)) => Some(Self::List(Rc::clone(list))),
+            _ => None,
+        }
+    }
+
+    fn runs(&self) -> &[Remote] {
+        match self {
+            Self::One(run) => std::slice::from_ref(run),
+            Self::List(list) => list,
+        }
+    }
+
+    /// Whether `len` bytes fit.
+    pub(super) fn hold(&self, len: usize) -> bool {
+        let all: u64 = self.runs().iter().map(|run| u64::from(run.length)).sum();
+        u64::try_from(len).is_ok_and(|len| len <= all)
+    }
+}
+
+/// How far a transfer has been cut into work requests.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Cursor {
+    run: usize,
+    /// Bytes of that run, and of all.
+    within: u32,
+    done: u32,
+}
+
+/// One work request's worth.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Part {
+    /// Where in the local buffer, and how much.
+    pub(super) offset: u32,
+    pub(super) length: u32,
+    /// Where at the host.
+    pub(super) address: u64,
+    pub(super) key: u32,
+    /// Nothing is left after it.
+    pub(super) is_last: bool,
+}
+
+impl Cursor {
+    /// The next part of `total` bytes, of at most `most`; `None` when all have been cut.
+    pub(super) fn next(&mut self, targets: &Targets, total: u32, most: u32) -> Option<Part> {
+        let left = total.checked_sub(self.done).filter(|left| *left > 0)?;
+        loop {
+            let run = targets.runs().get(self.run)?;
+            let here = run.length.saturating_sub(self.within);
+            if here == 0 {
+                (self.run, self.within) = (self.run + 1, 0);
+                continue;
+            }
+            let length = here.min(left).min(most.max(1));
+            let part = Part {
+                offset: self.done,
+                length,
+                // Does not overflow: seen to when the capsule came.
+                address: run.address.wrapping_add(u64::from(self.within)),
+                key: run.key,
+                is_last: length == left,
+            };
+            self.within += length;
+            self.done += length;
+            return Some(part);
+        }
+    }
+}
+
+/// A pull.
+#[derive(Debug)]
+pub(super) struct Pull {
+    pub(super) token: u64,
+    pub(super) buf: Buffer,
+    pub(super) lkey: u32,
+    pub(super) targets: Targets,
+    pub(super) cursor: Cursor,
+    /// Parts posted and not complete, and whether more are to come.
+    pub(super) reading: u32,
+    pub(super) is_cut: bool,
+    pub(super) failed: bool,
+}
+
+/// Data of a response.
+#[derive(Debug)]
+pub(super) struct Leaving {
+    pub(super) token: u64,
+    pub(super) payload: Payload,
+    /// Where it is: one run of registered memory.
+    pub(super) address: u64,
+    pub(super) lkey: u32,
+    pub(super) length: u32,
+    pub(super) targets: Targets,
+    pub(super) cursor: Cursor,
+}
+
+/// Things by a small number.
+#[derive(Debug)]
+pub(super) struct Table<T> {
+    places: Vec<Option<T>>,
+    free: Vec<u32>,
+    live: usize,
+}
+
+impl<T> Table<T> {
+    pub(super) fn new(room: usize) -> Self {
+        Self { places: Vec::with_capacity(room), free: Vec::with_capacity(room), live: 0 }
+    }
+
+    pub(super) fn reserve(&mut self, room: usize) {
+        self.places.reserve(room.saturating_sub(self.places.len()));
+        self.free.reserve(room.saturating_sub(self.free.len()));
+    }
+
+    pub(super) fn live(&self) -> usize {
+        self.live
+    }
+
+    pub(super) fn insert(&mut self, thing: T) -> u32 {
+        self.live += 1;
+        if let Some(at) = self.free.pop() {
+            if let Some(place) = self.places.get_mut(at as usize) {
+                *place = Some(thing);
+            }
+            return at;
+        }
+        self.places.push(Some(thing));
+        u32::try_from(self.places.len() - 1).unwrap_or(u32::MAX)
+    }
+
+    pub(super) fn get_mut(&mut self, at: u32) -> Option<&mut T> {
+        self.places.get_mut(usize::try_from(at).ok()?)?.as_mut()
+    }
+
+    pub(super) fn remove(&mut self, at: u32) -> Option<T> {
+        let thing = self.places.get_mut(usize::try_from(at).ok()?)?.take()?;
+        self.free.push(at);
+        self.live -= 1;
+        Some(thing)
+    }
+
+    /// Takes everything out.
+    pub(super) fn drain(&mut self) -> impl Iterator<Item = T> + '_ {
+        self.live = 0;
+        self.free.clear();
+        self.places.drain(..).flatten()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parts(targets: &Targets, total: u32, most: u32) -> Vec<(u32, u32, u64, u32, bool)> {
+        let mut cursor = Cursor::default();
+        std::iter::from_fn(|| cursor.next(targets, total, most))
+            .map(|part| (part.offset, part.length, part.address, part.key, part.is_last))
+            .collect()
+    }
+
+    #[test]
+    fn a_transfer_is_cut_at_runs_and_at_the_longest_message() {
+        let run = |address, length, key| Remote { address, length, key };
+        let list = [run(100, 0, 1), run(200, 3, 2), run(300, 0, 3), run(400, 9, 4)];
+        let list = Targets::List(Rc::from(list));
+        let expected = vec![(0, 3, 200, 2, false), (3, 4, 400, 4, false), (7, 2, 404, 4, true)];
+        assert_eq!(parts(&list, 9, 4), expected);
+        assert_eq!(parts(&list, 12, 100), [(0, 3, 200, 2, false), (3, 9, 400, 4, true)]);
+        assert!(list.hold(12) && !list.hold(13));
+        assert_eq!(parts(&list, 0, 4), []);
+        let one = Targets::One(run(u64::MAX - 4, 4, 9));
+        let expected = [(0, 3, u64::MAX - 4, 9, false), (3, 1, u64::MAX - 1, 9, true)];
+        assert_eq!(parts(&one, 4, 3), expected);
+    }
+
+    #[test]
+    fn a_table_uses_its_places_again() {
+        let mut table = Table::new(2);
+        let (a, b) = (table.insert('a'), table.insert('b'));
+        assert_eq!((table.remove(a), table.remove(a)), (Some('a'), None));
+        assert_eq!(table.insert('c'), a);
+        assert_eq!(table.get_mut(b), Some(&mut 'b'));
+        let mut all: Vec<_> = table.drain().collect();
+        all.sort_unstable();
+        assert_eq!((all, table.live()), (vec!['b', 'c'], 0));
+    }
+}

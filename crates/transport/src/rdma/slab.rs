@@ -1,0 +1,72 @@
+//! Registered memory in small slots of one size: commands that arrive, responses that leave.
+
+use nvmeof_core::dma::{Buffer, CorePool, LeaseError, Reserve};
+use nvmeof_verbs::{Device, Piece};
+use nvmeof_wire::Sqe;
+
+use super::post;
+use super::registration::Registration;
+
+/// Bytes of a page of slots.
+const PAGE: usize = 4096;
+
+/// Slots of `size` bytes on pages of the pool's reserve.
+#[derive(Debug)]
+pub(super) struct Slab {
+    pages: Vec<(Buffer, u32)>,
+    size: usize,
+    _reserve: Reserve,
+}
+
+impl Slab {
+    /// `count` slots of `size` bytes, a power of two up to a page.
+    pub(super) fn new<D: Device>(
+        pool: &CorePool,
+        registration: &Registration<D>,
+        count: usize,
+        size: usize,
+    ) -> Result<Self, LeaseError> {
+        debug_assert!(size.is_power_of_two() && size <= PAGE);
+        let pages = count.div_ceil(PAGE / size);
+        let reserve = pool.reserve(pages, PAGE)?;
+        let lease = || reserve.lease().ok_or(LeaseError::Exhausted);
+        let keyed = |buffer| {
+            let key = registration.key_of(&buffer);
+            (buffer, key)
+        };
+        let pages = (0..pages).map(|_| lease().map(keyed)).collect::<Result<_, _>>()?;
+        Ok(Self { pages, size, _reserve: reserve })
+    }
+
+    /// A slot, to name in a work request.
+    pub(super) fn piece(&self, slot: usize) -> Piece {
+        let (page, offset) = self.place(slot);
+        let Some((buffer, lkey)) = self.pages.get(page) else { return Piece::default() };
+        let start = u64::try_from(buffer.as_ptr().expose_provenance()).unwrap_or(0);
+        let at = u64::try_from(offset).unwrap_or(0);
+        let length = u32::try_from(self.size).unwrap_or(0);
+        Piece { address: start + at, length, lkey: *lkey }
+    }
+
+    /// The command in a slot of 64 bytes.
+    pub(super) fn command(&self, slot: usize) -> Option<Sqe> {
+        let (page, offset) = self.place(slot);
+        post::read_command(&self.pages.get(page)?.0, offset)
+    }
+
+    /// Fills a slot from its start.
+    pub(super) fn write(&mut self, slot: usize, bytes: &[u8]) {
+        let (page, offset) = self.place(slot);
+        let fits = bytes.len() <= self.size
+            && self
+                .pages
+                .get_mut(page)
+                .is_some_and(|(page, _)| post::write_slot(page, offset, bytes));
+        debug_assert!(fits, "slot {slot} does not take {} bytes", bytes.len());
+    }
+
+    fn place(&self, slot: usize) -> (usize, usize) {
+        let per_page = PAGE / self.size;
+        (slot / per_page, slot % per_page * self.size)
+    }
+}
