@@ -117,6 +117,23 @@ fn a_listener_that_cannot_work_is_a_warning_beside_one_that_does() {
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
 }
 
+/// Where there is no RDMA, its listener says what is missing, and the others work.
+#[test]
+fn an_rdma_listener_that_cannot_work_is_a_warning_beside_one_that_does() {
+    let rdma = listener_at("192.0.2.1", 4420).replace("\"tcp\"", "\"rdma\"");
+    let mut daemon = Daemon::start(&[&small(), rdma.as_str()].concat());
+    assert_eq!(daemon.addresses().len(), 1, "{}", daemon.ready_line());
+    let said = daemon.wait_for_line("the listener is left out");
+    assert!(said.contains("cannot listen at 192.0.2.1:4420 for RDMA: "), "{said}");
+    Worker::start(&daemon.endpoint(NQN), &options(1)).stop();
+    assert_eq!(daemon.stop().code(), Some(0));
+    let alone = small().replace("127.0.0.1", "192.0.2.1").replace("\"tcp\"", "\"rdma\"");
+    let (output, _) = run(&alone, &[]);
+    let said = stderr(&output);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("for RDMA: "), "{said}");
+}
+
 #[test]
 fn the_ready_line_has_every_listener_with_its_real_port() {
     let config = [listener("::1"), small(), listener("127.0.0.2")].concat();

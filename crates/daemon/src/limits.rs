@@ -56,6 +56,8 @@ const REACTOR_FILES: u64 = 4;
 const RDMA_SLOT: u64 = 64;
 /// Descriptors of an RDMA listener besides its own: the libraries', and its device's with its events.
 const RDMA_FILES: u64 = 8;
+/// Receives that the connections of a reactor share on an RDMA device.
+const SHARED_RECEIVES: u32 = 1024;
 /// Descriptors of one reactor's queue to a file: ring, file, event.
 const FILE_QUEUE_FILES: u64 = 3;
 /// Descriptors of one reactor's queue to memory: its event.
@@ -276,6 +278,14 @@ impl Limits {
         }
     }
 
+    /// Receives that the connections of a reactor share on an RDMA device, where they do: what a few queues
+    /// take, and no more than all connections could have of their own.
+    #[must_use]
+    pub fn shared_receives(&self) -> u32 {
+        let depth = u32::from(self.settings.queue_depth);
+        SHARED_RECEIVES.max(depth).min(depth.saturating_mul(self.settings.connections))
+    }
+
     /// Commands one flow (a queue's use of a device) can have waiting.
     #[must_use]
     pub fn flow_depth(&self) -> usize {
@@ -407,6 +417,11 @@ impl fmt::Display for Limits {
             self.open_files,
         )
     }
+}
+
+/// A duration as reactors and fabrics count time.
+pub(crate) fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// Raises this process's soft limit on file descriptors to what the limits take.

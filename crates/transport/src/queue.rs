@@ -138,6 +138,16 @@ pub struct SourceCounts {
     pub requests: u64,
 }
 
+impl SourceCounts {
+    /// Both together.
+    pub fn add(&mut self, other: &Self) {
+        self.polls += other.polls;
+        self.found += other.found;
+        self.completions += other.completions;
+        self.requests += other.requests;
+    }
+}
+
 /// The sources of a reactor, with what each belongs to.
 #[derive(Debug, Default)]
 pub struct Sources {
@@ -188,9 +198,15 @@ impl Sources {
         self.list.is_empty()
     }
 
-    /// Drops those that no queue uses any more.
-    pub fn drop_unused(&mut self) {
-        self.list.retain(|one| one.source.is_used());
+    /// Drops those that no queue uses any more, each after a call of `each`.
+    pub fn drop_unused(&mut self, mut each: impl FnMut(&Registered)) {
+        self.list.retain(|one| {
+            let is_used = one.source.is_used();
+            if !is_used {
+                each(one);
+            }
+            is_used
+        });
     }
 }
 

@@ -10,11 +10,9 @@ use anyhow::Context as _;
 use nvmeof_core::dma::SharedPool;
 use nvmeof_nvmf::{PortId, Target};
 use nvmeof_pacing::{Parts, PolicyConfig, Shared, Waker};
-use nvmeof_transport::TransportError;
-use nvmeof_transport::tcp::{self, TcpParams};
 use tokio::sync::oneshot;
 
-use super::accept::{Listening, Reactors, listen, url};
+use super::accept::{self, BindError, Listening, Rdma, Reactors, Service, url};
 use super::apply::target_spec;
 use super::devices::{Devices, close};
 use super::place::{node_of, rebalance};
@@ -45,6 +43,7 @@ pub(super) struct Server {
     threads: Vec<Handle>,
     devices: Devices,
     listeners: BTreeMap<PortId, Serving>,
+    rdma: Arc<Rdma>,
     next_port: u16,
     /// What to call devices and listeners in statistics.
     labels: Labels,
@@ -71,7 +70,7 @@ struct Serving {
 struct Bound {
     port: PortId,
     wanted: Listener,
-    socket: std::net::TcpListener,
+    socket: accept::Bound,
     address: SocketAddr,
 }
 
@@ -101,6 +100,7 @@ impl Server {
             limits: config.limits,
             pacing,
             target,
+            rdma: Rdma::new(&pool),
             pool,
             reactors: Arc::new(reactors),
             threads,
@@ -420,19 +420,18 @@ impl Server {
                 continue;
             }
             let address = SocketAddr::new(wanted.address, wanted.port);
-            if wanted.fabric == Fabric::Rdma {
-                tracing::warn!(%address, "no RDMA in this build: the listener is left out");
-                continue;
-            }
-            match tcp::listen(address).and_then(|socket| local(socket, address)) {
-                Ok((socket, address)) => {
+            match accept::bind(wanted, &self.rdma) {
+                Ok(socket) => {
+                    let address = socket
+                        .address()
+                        .with_context(|| format!("cannot find out the port of {address}"))?;
                     let port = PortId(self.next_port);
                     self.next_port = self.next_port.wrapping_add(1).max(1);
                     let wanted = wanted.clone();
                     bound.push(Bound { port, wanted, socket, address });
                 }
-                Err(error) if is_taken(&error) => return Err(PortTaken(taken.clone()).into()),
-                Err(error) => tracing::warn!(%error, "the listener is left out"),
+                Err(BindError::Taken(_)) => return Err(PortTaken(taken.clone()).into()),
+                Err(error) => tracing::warn!("the listener is left out: {error}"),
             }
         }
         Ok(bound)
@@ -463,10 +462,15 @@ impl Server {
         self.listeners.retain(|_, serving| config.listeners.contains(&serving.wanted));
         let ended = before - self.listeners.len();
         let started = bound.len();
-        let params = tcp_params(&config.limits);
         for Bound { port, wanted, socket, address } in bound {
-            let (target, reactors) = (Arc::clone(&self.target), Arc::clone(&self.reactors));
-            let listening = listen(socket, port, params, target, reactors)
+            let service = Service {
+                port,
+                target: Arc::clone(&self.target),
+                reactors: Arc::clone(&self.reactors),
+                limits: self.limits,
+            };
+            let listening = socket
+                .listen(service)
                 .with_context(|| format!("cannot accept connections at {address}"))?;
             self.listeners.insert(port, Serving { wanted, listening });
         }
@@ -542,31 +546,4 @@ fn wake_one(sender: &Sender) -> Waker {
 fn wake_all(senders: &[Sender]) -> impl Fn() + Send + Sync + Clone + 'static {
     let senders: Arc<[Sender]> = senders.into();
     move || senders.iter().for_each(Sender::wake)
-}
-
-fn tcp_params(limits: &Limits) -> TcpParams {
-    let nanos = |duration: Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
-    TcpParams {
-        in_capsule: limits.settings.in_capsule,
-        max_transfer: limits.settings.max_transfer,
-        handshake_timeout: nanos(limits.settings.connect_timeout),
-        pdu_timeout: nanos(limits.settings.pdu_timeout),
-        ..TcpParams::default()
-    }
-}
-
-fn local(
-    socket: std::net::TcpListener,
-    wanted: SocketAddr,
-) -> Result<(std::net::TcpListener, SocketAddr), TransportError> {
-    let address = socket.local_addr().map_err(|source| TransportError::Io {
-        what: format!("cannot find out the port of {wanted}"),
-        source,
-    })?;
-    Ok((socket, address))
-}
-
-fn is_taken(error: &TransportError) -> bool {
-    matches!(error, TransportError::Io { source, .. }
-        if source.kind() == std::io::ErrorKind::AddrInUse)
 }

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use nvmeof_nvmf::{DeviceId, PortId};
 use nvmeof_pacing::{FlowStats, Snapshot};
 
-use crate::reactor::stats::{Device, Flow, Port, Report, Stages};
+use crate::reactor::stats::{Device, Flow, Port, Report, Stages, add_source};
 
 pub(super) use record::{Recorder, Wanted};
 pub(super) use table::table;
@@ -106,6 +106,7 @@ fn total(reports: &[Report]) -> Report {
         into.pacer_calls += from.pacer_calls;
         from.ports.iter().for_each(|port| add_port(&mut into.ports, port));
         from.devices.iter().for_each(|device| add_device(&mut into.devices, device));
+        from.sources.iter().for_each(|one| add_source(&mut into.sources, &one.name, &one.counts));
         add_counts(&mut sum.pacer, &report.pacer);
         for (into, from) in sum.stages.iter_mut().zip(&report.stages) {
             add_stages(into, from);

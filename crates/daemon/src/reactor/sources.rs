@@ -53,7 +53,8 @@ impl Reactor {
     /// Drops sources that no connection uses any more.
     pub(super) fn drop_sources(&mut self) {
         if std::mem::take(&mut self.has_unused_sources) {
-            self.sources.drop_unused();
+            let stats = &mut self.stats;
+            self.sources.drop_unused(|one| stats.source_ended(&one.name, &one.source.counts()));
         }
     }
 }

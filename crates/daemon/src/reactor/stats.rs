@@ -7,6 +7,7 @@
 use nvmeof_nvmf::request::Stage;
 use nvmeof_nvmf::{DeviceId, PortId, QueueInfo};
 use nvmeof_pacing::FlowStats;
+use nvmeof_transport::SourceCounts;
 use tokio::sync::oneshot;
 
 use super::Reactor;
@@ -26,6 +27,15 @@ pub(crate) struct Counters {
     pub(crate) ports: Vec<Port>,
     /// What each device did that has read anything here.
     pub(crate) devices: Vec<Device>,
+    /// What the completion queues of each RDMA device brought.
+    pub(crate) sources: Vec<FabricDevice>,
+}
+
+/// What the completion queues of an RDMA device brought.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct FabricDevice {
+    pub(crate) name: String,
+    pub(crate) counts: SourceCounts,
 }
 
 /// What came and went through a listener.
@@ -194,6 +204,11 @@ impl Stats {
         &mut devices[at]
     }
 
+    /// A completion queue is closed: its figures stay.
+    pub(super) fn source_ended(&mut self, name: &str, counts: &SourceCounts) {
+        add_source(&mut self.counters.sources, name, counts);
+    }
+
     /// A device is closed: its figures are of no use any more.
     pub(super) fn forget(&mut self, device: DeviceId) {
         self.counters.devices.retain(|known| known.id != device);
@@ -207,6 +222,14 @@ impl Stats {
     #[inline]
     pub(super) fn is_asked(&self) -> bool {
         !self.asked.is_empty()
+    }
+}
+
+/// Adds to the figures of a device, by its name.
+pub(crate) fn add_source(sources: &mut Vec<FabricDevice>, name: &str, counts: &SourceCounts) {
+    match sources.iter_mut().find(|known| known.name == name) {
+        Some(known) => known.counts.add(counts),
+        None => sources.push(FabricDevice { name: name.to_owned(), counts: *counts }),
     }
 }
 
@@ -249,9 +272,13 @@ impl Reactor {
             for (_, connection) in self.connections.iter() {
                 self.flows_of(connection, false, &mut flows);
             }
+            let mut counters = self.stats.counters.clone();
+            for one in self.sources.iter() {
+                add_source(&mut counters.sources, &one.name, &one.source.counts());
+            }
             let report = Report {
                 at: now,
-                counters: self.stats.counters.clone(),
+                counters,
                 pacer: self.pacer.counts(),
                 stages: self.stats.stages,
                 flows,

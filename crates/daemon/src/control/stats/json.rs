@@ -7,7 +7,7 @@ use nvmeof_pacing::{FlowStats, Snapshot};
 use serde_json::{Value, json};
 
 use super::{FlowName, Interval, Labels, Sample, mean, total};
-use crate::reactor::stats::{Flow, Report, Stages};
+use crate::reactor::stats::{FabricDevice, Flow, Report, Stages};
 
 /// Version of the lines' form.
 pub(super) const SCHEMA: u32 = 1;
@@ -96,6 +96,7 @@ fn figures(interval: Interval<'_>, labels: &Labels) -> Value {
         },
         "listeners": listeners(interval, labels),
         "devices": devices(interval, labels),
+        "fabric_devices": fabric_devices(&counters.sources),
     })
 }
 
@@ -142,6 +143,21 @@ fn devices(interval: Interval<'_>, labels: &Labels) -> Value {
         })
     };
     interval.now.counters.devices.iter().map(one).collect()
+}
+
+fn fabric_devices(sources: &[FabricDevice]) -> Value {
+    let one = |device: &FabricDevice| {
+        let counts = &device.counts;
+        json!({
+            "device": device.name,
+            "polls": counts.polls,
+            "found": counts.found,
+            "completions": counts.completions,
+            "requests": counts.requests,
+            "completions_per_1000_polls": mean(counts.completions.saturating_mul(1000), counts.polls),
+        })
+    };
+    sources.iter().map(one).collect()
 }
 
 fn flow_line(flow: &Flow, labels: &Labels) -> Value {

@@ -19,6 +19,7 @@ pub(crate) fn table(now: &Sample, before: Option<&Sample>, labels: &Labels) -> S
     let all = Interval { now: &sum, before: before_sum.as_ref() };
     let _ = states(&mut text, &sum);
     let _ = listeners(&mut text, all, labels);
+    let _ = fabric_devices(&mut text, &sum);
     let _ = devices(&mut text, all, labels);
     let _ = flows(&mut text, now, labels);
     text
@@ -110,6 +111,24 @@ fn listeners(text: &mut String, all: Interval<'_>, labels: &Labels) -> std::fmt:
             shown(mean(latency, ios)),
             shown(mean(port.latency, port.ios)),
             port.latency_max,
+        )?;
+    }
+    Ok(())
+}
+
+fn fabric_devices(text: &mut String, sum: &Report) -> std::fmt::Result {
+    for device in &sum.counters.sources {
+        let counts = &device.counts;
+        writeln!(
+            text,
+            "stats RDMA device {}: polls {} ({} found something), completions {} ({} per 1000 polls), \
+             requests {}",
+            device.name,
+            counts.polls,
+            counts.found,
+            counts.completions,
+            shown(mean(counts.completions.saturating_mul(1000), counts.polls)),
+            counts.requests,
         )?;
     }
     Ok(())

@@ -1,0 +1,157 @@
+//! Listeners: each accepts on the control plane and hands its connections to reactors.
+
+mod rdma;
+mod tcp;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use nvmeof_nvmf::{PortId, Queue, Target};
+use nvmeof_transport::ParkedQueue;
+use tokio::task::JoinHandle;
+
+use super::place::place;
+use crate::clock;
+use crate::config::{Fabric, Listener};
+use crate::limits::Limits;
+use crate::reactor::Load;
+use crate::reactor::mailbox::{Message, Sender};
+
+pub(crate) use rdma::Rdma;
+
+/// The reactors as a listener sees them.
+#[derive(Debug)]
+pub(crate) struct Reactors {
+    /// Their mailboxes.
+    pub(crate) senders: Vec<Sender>,
+    /// What each serves.
+    pub(crate) loads: Arc<[Load]>,
+    /// NUMA node of each, where known.
+    pub(crate) nodes: Vec<Option<usize>>,
+    /// Connections allowed in all.
+    pub(crate) max_connections: usize,
+}
+
+impl Reactors {
+    /// Connections served now.
+    pub(crate) fn connections(&self) -> usize {
+        self.loads.iter().map(|load| load.connections.load(Ordering::Relaxed)).sum()
+    }
+
+    /// Whether there may be another connection.
+    fn has_room(&self) -> anyhow::Result<()> {
+        let (now_serving, max) = (self.connections(), self.max_connections);
+        anyhow::ensure!(
+            now_serving < max,
+            "{now_serving} connections are open, and limits.connections allows no more"
+        );
+        Ok(())
+    }
+
+    /// Gives a connection to one of them; `node` is where its packets arrive, if that is known.
+    fn hand_over(&self, parked: Box<dyn ParkedQueue>, queue: Box<Queue>, node: Option<usize>) {
+        let index = place(&self.loads, &self.nodes, node);
+        self.loads[index].connections.fetch_add(1, Ordering::Relaxed);
+        self.senders[index].send(Message::Attach { parked, queue });
+    }
+}
+
+/// What a listener accepts for.
+#[derive(Debug, Clone)]
+pub(crate) struct Service {
+    /// The port that hosts connect to.
+    pub(crate) port: PortId,
+    /// What they connect to there.
+    pub(crate) target: Arc<Target>,
+    /// Who serves them.
+    pub(crate) reactors: Arc<Reactors>,
+    /// Bounds of their connections.
+    pub(crate) limits: Limits,
+}
+
+impl Service {
+    /// The queue of a new connection.
+    fn queue(&self, peer: SocketAddr, local: SocketAddr) -> Box<Queue> {
+        let mut queue =
+            Box::new(Queue::new(&self.target, self.port, &peer.to_string(), clock::now()));
+        queue.set_local_address(local.ip());
+        queue
+    }
+}
+
+/// A listener that has its address but does not accept yet.
+#[derive(Debug)]
+pub(crate) enum Bound {
+    Tcp(std::net::TcpListener),
+    Rdma(rdma::Bound),
+}
+
+impl Bound {
+    /// Where it will listen, with the real port.
+    pub(crate) fn address(&self) -> std::io::Result<SocketAddr> {
+        match self {
+            Self::Tcp(listener) => listener.local_addr(),
+            Self::Rdma(bound) => Ok(bound.address()),
+        }
+    }
+
+    /// Starts accepting.
+    pub(crate) fn listen(self, service: Service) -> std::io::Result<Listening> {
+        let address = self.address()?;
+        let task = match self {
+            Self::Tcp(listener) => tcp::accept(listener, service)?,
+            Self::Rdma(bound) => bound.accept(service)?,
+        };
+        Ok(Listening { address, task })
+    }
+}
+
+/// Why a listener could not be bound.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum BindError {
+    /// Somebody else listens there.
+    #[error("{0:#}")]
+    Taken(anyhow::Error),
+    /// It cannot work here.
+    #[error("{0:#}")]
+    Impossible(anyhow::Error),
+}
+
+impl BindError {
+    /// By what the system said.
+    fn of(error: anyhow::Error, kind: Option<std::io::ErrorKind>) -> Self {
+        match kind {
+            Some(std::io::ErrorKind::AddrInUse) => Self::Taken(error),
+            _ => Self::Impossible(error),
+        }
+    }
+}
+
+/// Takes the address of a listener of the config.
+pub(crate) fn bind(wanted: &Listener, rdma: &Arc<Rdma>) -> Result<Bound, BindError> {
+    let address = SocketAddr::new(wanted.address, wanted.port);
+    match wanted.fabric {
+        Fabric::Tcp => tcp::bind(address).map(Bound::Tcp),
+        Fabric::Rdma => rdma::bind(rdma, address, &wanted.rdma).map(Bound::Rdma),
+    }
+}
+
+/// A listener that accepts until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Listening {
+    /// Where it listens, with the real port.
+    pub(crate) address: SocketAddr,
+    task: JoinHandle<()>,
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// `tcp://address:port`, with IPv6 addresses in brackets.
+pub(crate) fn url(transport: &str, address: SocketAddr) -> String {
+    format!("{transport}://{address}")
+}

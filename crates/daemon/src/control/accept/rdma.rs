@@ -1,0 +1,265 @@
+//! RDMA: connection requests from the connection manager, and the devices they come to.
+
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, RawFd};
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use nvmeof_core::dma::{Registrar, SharedPool};
+use nvmeof_transport::rdma::{Limits as HostLimits, RdmaParams, Registration, admit};
+use nvmeof_verbs::system::{Listener, ListenerEvent, ListenerOptions, SystemDevice, SystemTicket};
+use nvmeof_verbs::{Device as _, Ticket as _, VerbsError};
+use nvmeof_wire::rdma::{RejectData, RejectStatus};
+use nvmeof_wire::zerocopy::IntoBytes as _;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::task::JoinHandle;
+
+use super::{BindError, Service};
+use crate::config;
+use crate::limits::{Limits, nanos};
+
+/// Requests the connection manager keeps ahead of us.
+const BACKLOG: u32 = 1024;
+/// Pause between looks whether the last queue of a device that was removed has gone.
+const REMOVAL_PAUSE: Duration = Duration::from_millis(100);
+/// Pause between tries to listen again at an address that has left its device.
+const RETURN_PAUSE: Duration = Duration::from_secs(1);
+
+/// What all RDMA listeners share: the buffer memory, known to each device once.
+#[derive(Debug)]
+pub(crate) struct Rdma {
+    pool: Arc<SharedPool>,
+    devices: Mutex<Vec<Arc<Registration<SystemDevice>>>>,
+}
+
+impl Rdma {
+    /// For the memory of `pool`; no device is looked for yet.
+    pub(crate) fn new(pool: &Arc<SharedPool>) -> Arc<Self> {
+        Arc::new(Self { pool: Arc::clone(pool), devices: Mutex::default() })
+    }
+
+    /// The buffer memory as `device` knows it; it is told of it the first time.
+    fn registration(
+        &self,
+        device: &Arc<SystemDevice>,
+    ) -> anyhow::Result<Arc<Registration<SystemDevice>>> {
+        let mut devices = self.devices.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = devices.iter().find(|known| Arc::ptr_eq(known.device(), device)) {
+            return Ok(Arc::clone(known));
+        }
+        let registration = Registration::new(device, &self.pool)
+            .with_context(|| format!("{}: cannot register the buffer memory", device.name()))?;
+        tracing::info!(device = device.name(), limits = ?device.limits(), "RDMA device in use");
+        devices.push(Arc::clone(&registration));
+        Ok(registration)
+    }
+
+    /// Forgets a device that is being removed, when its last queue has gone: what is registered goes back.
+    async fn forget(&self, device: &Arc<SystemDevice>) {
+        let registration = {
+            let mut devices = self.devices.lock().unwrap_or_else(PoisonError::into_inner);
+            let Some(at) = devices.iter().position(|one| Arc::ptr_eq(one.device(), device)) else {
+                return;
+            };
+            devices.swap_remove(at)
+        };
+        // The pool and this function know it, and every queue that has not ended yet.
+        while Arc::strong_count(&registration) > 2 {
+            tokio::time::sleep(REMOVAL_PAUSE).await;
+        }
+        let registrar: Arc<dyn Registrar> = registration;
+        self.pool.remove_registrar(&registrar);
+    }
+}
+
+/// A listener that has its address.
+#[derive(Debug)]
+pub(crate) struct Bound {
+    rdma: Arc<Rdma>,
+    listener: Listener,
+    address: SocketAddr,
+    settings: config::Rdma,
+}
+
+/// Takes an address.
+pub(super) fn bind(
+    rdma: &Arc<Rdma>,
+    address: SocketAddr,
+    settings: &config::Rdma,
+) -> Result<Bound, BindError> {
+    let options = ListenerOptions {
+        device: settings.device.clone(),
+        gid_index: settings.gid_index.map(u32::from),
+        traffic_class: settings.traffic_class,
+    };
+    let listener = Listener::bind(address, BACKLOG, &options).map_err(|error| {
+        let kind = match &error {
+            VerbsError::Call { source, .. } => Some(source.kind()),
+            _ => None,
+        };
+        let error = anyhow::Error::from(error);
+        BindError::of(error.context(format!("cannot listen at {address} for RDMA")), kind)
+    })?;
+    if let Some(device) = listener.device() {
+        // Told now, not to the first host: the limit of locked memory may be too small.
+        rdma.registration(device).map_err(BindError::Impossible)?;
+    }
+    let settings = settings.clone();
+    Ok(Bound { rdma: Arc::clone(rdma), address: listener.local_addr(), listener, settings })
+}
+
+impl Bound {
+    /// Where it listens, with the real port.
+    pub(super) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Accepts until the task is ended.
+    pub(super) fn accept(self, service: Service) -> std::io::Result<JoinHandle<()>> {
+        let Self { rdma, mut listener, address, settings } = self;
+        let params = params(&service.limits, &settings);
+        Ok(tokio::spawn(async move {
+            loop {
+                let removed = listener.device().cloned();
+                match serve(listener, &rdma, params, &service).await {
+                    Lost::Device => {
+                        tracing::warn!(%address, "the RDMA device of a listener is removed");
+                        if let Some(device) = removed {
+                            let rdma = Arc::clone(&rdma);
+                            tokio::spawn(async move { rdma.forget(&device).await });
+                        }
+                    }
+                    Lost::Address => {
+                        tracing::warn!(%address, "the address of a listener has left its RDMA device");
+                    }
+                    Lost::Listener(error) => {
+                        tracing::warn!(%address, %error, "an RDMA listener has failed");
+                    }
+                }
+                listener = bind_again(&rdma, address, &settings).await;
+                tracing::info!(%address, "the RDMA listener is back");
+            }
+        }))
+    }
+}
+
+/// Why a listener is of no more use.
+enum Lost {
+    Device,
+    Address,
+    Listener(std::io::Error),
+}
+
+/// Accepts until the listener is of no more use, and drops it.
+async fn serve(listener: Listener, rdma: &Rdma, params: RdmaParams, service: &Service) -> Lost {
+    #[expect(
+        deprecated,
+        reason = "its successor is unsafe for want of a promise that `Watched` keeps: one descriptor, open as \
+                  long as the listener lives"
+    )]
+    let watched = AsyncFd::with_interest(Watched(listener), Interest::READABLE);
+    let mut watched = match watched {
+        Ok(watched) => watched,
+        Err(error) => return Lost::Listener(error),
+    };
+    loop {
+        match watched.readable_mut().await {
+            Ok(mut ready) => ready.clear_ready(),
+            Err(error) => return Lost::Listener(error),
+        }
+        while let Some(event) = watched.get_mut().0.next() {
+            match event {
+                Ok(ListenerEvent::Request(ticket)) => {
+                    let peer = ticket.peer();
+                    if let Err(error) = hand_over(ticket, rdma, params, service) {
+                        tracing::warn!(%peer, "connection refused: {error:#}");
+                    }
+                }
+                Ok(ListenerEvent::DeviceRemoved) => return Lost::Device,
+                Ok(ListenerEvent::AddressChanged) => return Lost::Address,
+                Err(error) => tracing::warn!(%error, "connection refused"),
+            }
+        }
+    }
+}
+
+/// Listens again as soon as that is possible.
+async fn bind_again(rdma: &Arc<Rdma>, address: SocketAddr, settings: &config::Rdma) -> Listener {
+    loop {
+        tokio::time::sleep(RETURN_PAUSE).await;
+        match bind(rdma, address, settings) {
+            Ok(bound) => return bound.listener,
+            Err(error) => tracing::debug!(%address, %error, "not yet"),
+        }
+    }
+}
+
+fn hand_over(
+    ticket: SystemTicket,
+    rdma: &Rdma,
+    params: RdmaParams,
+    service: &Service,
+) -> anyhow::Result<()> {
+    let registration = match service.reactors.has_room() {
+        Ok(()) => rdma.registration(ticket.device()),
+        Err(error) => Err(error),
+    };
+    let registration = match registration {
+        Ok(registration) => registration,
+        Err(error) => {
+            ticket.reject(RejectData::new(RejectStatus::NO_RESOURCES).as_bytes());
+            return Err(error);
+        }
+    };
+    let has_controller = |cntlid| service.target.has_controller(cntlid);
+    let max_qid = service.limits.settings.io_queues;
+    let limits = HostLimits { max_qid, has_controller: &has_controller };
+    match admit(ticket, &registration, params, &limits) {
+        Ok(parked) => {
+            let queue = service.queue(parked.host(), parked.local());
+            let node = node_of(registration.device().name());
+            service.reactors.hand_over(Box::new(parked), queue, node);
+            Ok(())
+        }
+        Err(reject) => {
+            let status = reject.status;
+            reject.tell();
+            anyhow::bail!("{status}")
+        }
+    }
+}
+
+fn params(limits: &Limits, settings: &config::Rdma) -> RdmaParams {
+    RdmaParams {
+        in_capsule: limits.settings.in_capsule,
+        max_transfer: limits.settings.max_transfer,
+        queue_depth: limits.nvmf().io_queue_depth(),
+        admin_depth: limits.nvmf().admin_queue_depth(),
+        handshake_timeout: nanos(limits.settings.connect_timeout),
+        shared_receives: if settings.shared_receives { limits.shared_receives() } else { 0 },
+        cq_depth: settings.completion_queue_depth,
+        rnr_retries: settings.rnr_retry_count,
+        traffic_class: settings.traffic_class,
+        ..RdmaParams::default()
+    }
+}
+
+/// The NUMA node of an RDMA device, if the machine says.
+fn node_of(device: &str) -> Option<usize> {
+    let file = Path::new("/sys/class/infiniband").join(device).join("device/numa_node");
+    // -1 where there are no nodes, which is no number of one.
+    std::fs::read_to_string(file).ok()?.trim().parse().ok()
+}
+
+/// A listener, as tokio watches it.
+#[derive(Debug)]
+struct Watched(Listener);
+
+impl AsRawFd for Watched {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.fd().as_raw_fd()
+    }
+}
