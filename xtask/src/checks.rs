@@ -19,6 +19,7 @@ const UNSAFE_FENCE: &[&str] = &[
     "crates/core/src/dma/",
     "crates/core/src/block/file/ring.rs",
     "crates/core/src/block/ram/memory.rs",
+    "crates/initiator/src/rdma/post.rs",
     "crates/transport/src/payload.rs",
     "crates/transport/src/rdma/post.rs",
     "crates/transport/src/tcp/sys.rs",

@@ -1,11 +1,11 @@
-//! Where a target is: `tcp://ADDR:PORT/SUBNQN`.
+//! Where a target is: `tcp://ADDR:PORT/SUBNQN` or `rdma://ADDR:PORT/SUBNQN`.
 
 use std::fmt;
 use std::str::FromStr;
 
 use nvmeof_wire::nqn::{Nqn, NqnError};
 
-/// Default port of NVMe/TCP I/O controllers (IANA).
+/// Default port of NVMe/TCP and NVMe/RDMA I/O controllers (IANA).
 const DEFAULT_PORT: u16 = 4420;
 
 /// A fabric.
@@ -13,6 +13,21 @@ const DEFAULT_PORT: u16 = 4420;
 pub enum Fabric {
     /// NVMe/TCP.
     Tcp,
+    /// NVMe/RDMA.
+    Rdma,
+}
+
+impl Fabric {
+    const ALL: [Self; 2] = [Self::Tcp, Self::Rdma];
+
+    /// What an address begins with.
+    #[must_use]
+    pub const fn scheme(self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::Rdma => "rdma",
+        }
+    }
 }
 
 /// Fabric, host and port of a target.
@@ -38,11 +53,17 @@ pub struct Endpoint {
 /// Why a text is no address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
-    /// No `tcp://`.
-    #[error("`{0}` does not begin with tcp:// (the form is tcp://ADDR:PORT/SUBNQN)")]
+    /// Neither `tcp://` nor `rdma://`.
+    #[error(
+        "`{0}` begins with neither tcp:// nor rdma:// (the form is tcp://ADDR:PORT/SUBNQN or \
+         rdma://ADDR:PORT/SUBNQN)"
+    )]
     Scheme(String),
     /// No host.
-    #[error("`{0}` has no host (the form is tcp://ADDR:PORT/SUBNQN, an IPv6 address in brackets)")]
+    #[error(
+        "`{0}` has no host (the form is tcp://ADDR:PORT/SUBNQN or rdma://ADDR:PORT/SUBNQN, an IPv6 address in \
+         brackets)"
+    )]
     Host(String),
     /// Not a port.
     #[error("`{0}` is not a port from 1 to 65535")]
@@ -63,6 +84,18 @@ pub enum AddressError {
     /// Something where nothing may be.
     #[error("`{0}`: nothing may follow the port of a discovery address but /")]
     Trailing(String),
+}
+
+impl Address {
+    /// Host and port, an IPv6 address in brackets.
+    #[must_use]
+    pub fn authority(&self) -> String {
+        if self.host.contains(':') {
+            format!("[{}]:{}", self.host, self.port)
+        } else {
+            format!("{}:{}", self.host, self.port)
+        }
+    }
 }
 
 impl FromStr for Address {
@@ -93,12 +126,7 @@ impl FromStr for Endpoint {
 
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Fabric::Tcp = self.fabric;
-        if self.host.contains(':') {
-            write!(f, "tcp://[{}]:{}", self.host, self.port)
-        } else {
-            write!(f, "tcp://{}:{}", self.host, self.port)
-        }
+        write!(f, "{}://{}", self.fabric.scheme(), self.authority())
     }
 }
 
@@ -108,9 +136,16 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// Takes `tcp://HOST[:PORT][/REST]` apart.
+/// Takes `SCHEME://HOST[:PORT][/REST]` apart.
 fn split(text: &str) -> Result<(Address, Option<&str>), AddressError> {
-    let rest = text.strip_prefix("tcp://").ok_or_else(|| AddressError::Scheme(text.into()))?;
+    let of_fabric = |fabric: Fabric| {
+        let rest = text.strip_prefix(fabric.scheme())?.strip_prefix("://")?;
+        Some((fabric, rest))
+    };
+    let (fabric, rest) = Fabric::ALL
+        .into_iter()
+        .find_map(of_fabric)
+        .ok_or_else(|| AddressError::Scheme(text.into()))?;
     let no_host = || AddressError::Host(text.into());
     let (authority, path) = match rest.split_once('/') {
         Some((authority, path)) => (authority, Some(path)),
@@ -140,7 +175,7 @@ fn split(text: &str) -> Result<(Address, Option<&str>), AddressError> {
             _ => return Err(AddressError::Port(port.into())),
         },
     };
-    Ok((Address { fabric: Fabric::Tcp, host: host.into(), port }, path))
+    Ok((Address { fabric, host: host.into(), port }, path))
 }
 
 #[cfg(test)]
@@ -159,12 +194,18 @@ mod tests {
         assert_eq!(six.to_string(), "tcp://[::1]:1234/x");
         let short: Address = "tcp://host/".parse().unwrap();
         assert_eq!(short.port, 4420);
+        let rdma: Endpoint = "rdma://[fe80::1]:4421/nqn.x".parse().unwrap();
+        assert_eq!(rdma.address.fabric, Fabric::Rdma);
+        assert_eq!(rdma.to_string(), "rdma://[fe80::1]:4421/nqn.x");
     }
 
     #[test]
     fn what_is_no_address() {
         let bad = |text: &str| text.parse::<Endpoint>().unwrap_err();
         assert!(matches!(bad("127.0.0.1:4420/x"), AddressError::Scheme(_)));
+        assert!(matches!(bad("rdmatcp://h/x"), AddressError::Scheme(_)));
+        assert!(matches!(bad("fc://h/x"), AddressError::Scheme(_)));
+        assert!(matches!(bad("rdma://:4420/x"), AddressError::Host(_)));
         assert!(matches!(bad("tcp://:4420/x"), AddressError::Host(_)));
         assert!(matches!(bad("tcp://::1:4420/x"), AddressError::Host(_)));
         assert!(matches!(bad("tcp://[::1/x"), AddressError::Host(_)));

@@ -1,5 +1,7 @@
 //! Memory that a command's data is moved from or into.
 
+use std::any::Any;
+
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
 
 /// Alignment of a [`Buffer`] in bytes.
@@ -10,8 +12,17 @@ const PAGE: usize = 4096;
 struct Page([u8; PAGE]);
 
 /// Page-aligned memory of a fixed length. It moves into a command and comes back with its completion.
+///
+/// A fabric that has to make memory known to a device does so when the buffer is used for the first time, and
+/// the buffer keeps what came of it: no later command pays for that again, and no device knows memory that is
+/// no buffer any more.
 pub struct Buffer {
-    pages: Box<[Page]>,
+    /// What a fabric keeps about the pages. Above them, because fields are dropped in order: a device forgets
+    /// the memory before the system gets it back.
+    registration: Option<Box<dyn Any + Send + Sync>>,
+    /// Never exchanged for others while the buffer lives. A `Vec` and not a `Box`, of which Rust assumes
+    /// that nobody else touches its contents.
+    pages: Vec<Page>,
     len: usize,
 }
 
@@ -22,9 +33,26 @@ impl Buffer {
     /// If the machine cannot give that much memory.
     #[must_use]
     pub fn zeroed(len: usize) -> Self {
-        let pages = <[Page]>::new_box_zeroed_with_elems(len.div_ceil(PAGE))
-            .expect("memory for a data buffer");
-        Self { pages, len }
+        let pages = Page::new_vec_zeroed(len.div_ceil(PAGE)).expect("memory for a data buffer");
+        Self { registration: None, pages, len }
+    }
+
+    /// What a fabric keeps about the memory, if it is of this type.
+    #[inline]
+    pub(crate) fn registration<T: Any>(&self) -> Option<&T> {
+        self.registration.as_deref()?.downcast_ref()
+    }
+
+    /// Has the buffer keep something until its memory goes, or until something else is to be kept. `None`
+    /// lets go of what is kept.
+    pub(crate) fn keep(&mut self, registration: Option<Box<dyn Any + Send + Sync>>) {
+        self.registration = registration;
+    }
+
+    /// Its first byte. Does not look at the bytes.
+    #[inline]
+    pub(crate) fn base(&mut self) -> *mut u8 {
+        self.pages.as_mut_ptr().cast()
     }
 
     /// Length in bytes.
@@ -83,5 +111,20 @@ mod tests {
             assert!(buffer.as_slice().as_ptr().addr().is_multiple_of(PAGE));
         }
         assert_eq!(Buffer::from(&b"abc"[..]).as_slice(), b"abc");
+    }
+
+    #[test]
+    fn what_is_kept_about_the_memory_goes_with_it() {
+        let kept = std::sync::Arc::new(());
+        let mut buffer = Buffer::zeroed(1);
+        buffer.keep(Some(Box::new(kept.clone())));
+        assert!(buffer.registration::<std::sync::Arc<()>>().is_some());
+        assert!(buffer.registration::<u8>().is_none());
+        buffer.keep(Some(Box::new(7_u8)));
+        assert_eq!(std::sync::Arc::strong_count(&kept), 1);
+        assert_eq!(buffer.registration::<u8>(), Some(&7));
+        buffer.keep(Some(Box::new(kept.clone())));
+        drop(buffer);
+        assert_eq!(std::sync::Arc::strong_count(&kept), 1);
     }
 }

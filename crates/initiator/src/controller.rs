@@ -1,8 +1,8 @@
 //! The host's sequence for one controller, from Connect to shutdown.
 //!
 //! ```text
-//! ICReq -> Connect (admin) -> CAP -> CC.EN -> CSTS.RDY -> Identify Controller -> Number of Queues
-//!   -> namespaces -> [open_queue: ICReq -> Connect]* ... Keep Alive ... -> CC.SHN -> CSTS.SHST
+//! connection -> Connect (admin) -> CAP -> CC.EN -> CSTS.RDY -> Identify Controller -> Number of Queues
+//!   -> namespaces -> [open_queue: connection -> Connect]* ... Keep Alive ... -> CC.SHN -> CSTS.SHST
 //! ```
 
 use std::time::Duration;
@@ -17,16 +17,16 @@ use nvmeof_wire::properties::{
     CAP_CSS_IO_SETS, CAP_CSS_NVM, CC_CSS_ADMIN_ONLY, CC_CSS_ALL, CC_CSS_NVM, CC_SHN_NORMAL,
     CSTS_SHST_COMPLETE, Cap, Cc, Csts, offset,
 };
-use nvmeof_wire::tcp::ADMIN_IN_CAPSULE;
 use nvmeof_wire::zerocopy::{FromBytes, IntoBytes};
 use nvmeof_wire::{Nqn, Sqe, Status, ascii};
 
 use crate::admin::{Admin, Failure};
-use crate::fabric::QueuePair;
-use crate::tcp::{TcpOptions, TcpQueuePair};
+use crate::fabric::{Connector, QueueSpec};
+use crate::rdma::{RdmaConnector, Routes};
+use crate::tcp::TcpConnector;
 use crate::{
-    Address, Buffer, Clock, CommandError, Endpoint, Error, IoQueue, MAX_QUEUE_DEPTH, Options,
-    Transfer, nanos,
+    Address, Buffer, Clock, CommandError, Endpoint, Error, Fabric, IoQueue, MAX_QUEUE_DEPTH,
+    Options, Transfer, nanos,
 };
 
 /// Entries of the admin queue.
@@ -37,6 +37,8 @@ const SHUTDOWN: Duration = Duration::from_secs(5);
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
 /// Most namespaces taken from a controller's list; what the peer sends is bounded before it is stored.
 const MAX_NAMESPACES: usize = 1 << 16;
+/// Unit of ICDOFF in bytes.
+const CAPSULE_UNIT: u32 = 16;
 /// Flow control of the submission queue is always turned off; SUCCESS flags need that.
 const NO_FLOW_CONTROL: bool = true;
 
@@ -55,6 +57,8 @@ pub struct ControllerInfo {
     pub max_transfer: Option<u64>,
     /// Most bytes of in-capsule data of an I/O command.
     pub in_capsule: u32,
+    /// Bytes between an I/O command and its in-capsule data (ICDOFF).
+    pub in_capsule_offset: u32,
     /// Entries an I/O queue can have, one of which stays empty.
     pub max_entries: u32,
     /// I/O queues granted.
@@ -88,6 +92,7 @@ impl NamespaceInfo {
 #[derive(Debug)]
 pub struct Controller {
     admin: Admin,
+    connector: Box<dyn Connector>,
     endpoint: Endpoint,
     options: Options,
     clock: Clock,
@@ -109,10 +114,42 @@ impl Controller {
         Ok(controller)
     }
 
+    /// As [`Controller::connect`], by RDMA over the device that `routes` leads to, whatever the endpoint's
+    /// fabric; for providers other than the system's.
+    ///
+    /// # Errors
+    /// As [`Controller::connect`].
+    pub fn connect_by<R: Routes>(
+        endpoint: &Endpoint,
+        options: &Options,
+        routes: R,
+    ) -> Result<Self, Error> {
+        let connector = Box::new(RdmaConnector::new(&endpoint.address, options, routes)?);
+        let mut controller = Self::connect_admin_by(connector, endpoint, options)?;
+        controller.negotiate_queues()?;
+        controller.list_namespaces()?;
+        Ok(controller)
+    }
+
     /// Connects the admin queue, enables the controller and identifies it.
     pub(crate) fn connect_admin(endpoint: &Endpoint, options: &Options) -> Result<Self, Error> {
+        Self::connect_admin_by(connector(&endpoint.address, options)?, endpoint, options)
+    }
+
+    fn connect_admin_by(
+        connector: Box<dyn Connector>,
+        endpoint: &Endpoint,
+        options: &Options,
+    ) -> Result<Self, Error> {
         let clock = Clock::start();
-        let pair = connect_pair(&endpoint.address, options, ADMIN_ENTRIES - 1, ADMIN_IN_CAPSULE)?;
+        let pair = connector.connect(&QueueSpec {
+            qid: 0,
+            cntlid: None,
+            depth: ADMIN_ENTRIES - 1,
+            in_capsule: 0,
+            in_capsule_offset: 0,
+            timeout: options.connect_timeout,
+        })?;
         let mut admin = Admin::new(pair, clock, options.connect_timeout);
         let kato_ms = u32::try_from(options.keep_alive.as_millis()).unwrap_or(u32::MAX);
         let connect = Connect {
@@ -127,6 +164,7 @@ impl Controller {
         admin.start_keep_alive(options.keep_alive);
         let mut controller = Self {
             admin,
+            connector,
             endpoint: endpoint.clone(),
             options: options.clone(),
             clock,
@@ -137,6 +175,7 @@ impl Controller {
                 firmware: String::new(),
                 max_transfer: None,
                 in_capsule: 0,
+                in_capsule_offset: 0,
                 max_entries: 2,
                 queues: 0,
                 volatile_cache: false,
@@ -204,8 +243,14 @@ impl Controller {
             return Err(self.unusable(what));
         }
         let depth = depth.clamp(1, self.queue_depth());
-        let address = &self.endpoint.address;
-        let pair = connect_pair(address, &self.options, depth, self.info.in_capsule)?;
+        let pair = self.connector.connect(&QueueSpec {
+            qid,
+            cntlid: Some(self.info.cntlid),
+            depth,
+            in_capsule: self.info.in_capsule,
+            in_capsule_offset: self.info.in_capsule_offset,
+            timeout: self.options.connect_timeout,
+        })?;
         let mut queue = Admin::new(pair, self.clock, self.options.connect_timeout);
         let connect = Connect {
             qid,
@@ -298,7 +343,14 @@ impl Controller {
             0 => None,
             mdts => 1_u64.checked_shl(u32::from(mdts) + page_shift),
         };
-        let in_capsule = u32::try_from(data.in_capsule_data()).unwrap_or(u32::MAX);
+        // What no command can describe is no transfer, whatever the controller would take.
+        let describable = self.connector.max_transfer();
+        let max_transfer = match max_transfer {
+            None if describable >= u64::from(u32::MAX) => None,
+            limit => Some(limit.unwrap_or(u64::MAX).min(describable)),
+        };
+        let room = u32::try_from(data.in_capsule_data()).unwrap_or(u32::MAX);
+        let in_capsule_offset = u32::from(data.icdoff.get()) * CAPSULE_UNIT;
         let max_entries =
             (u32::from(cap.mqes()) + 1).min(u32::try_from(MAX_QUEUE_DEPTH).unwrap_or(2));
         self.info = ControllerInfo {
@@ -306,8 +358,8 @@ impl Controller {
             model: text(&data.mn),
             firmware: text(&data.fr),
             max_transfer,
-            // An offset of in-capsule data is not for NVMe/TCP: then data goes the other way.
-            in_capsule: if data.icdoff.get() == 0 { in_capsule } else { 0 },
+            in_capsule: self.connector.in_capsule(room, in_capsule_offset),
+            in_capsule_offset,
             max_entries,
             volatile_cache: data.vwc & 1 == 1,
             ..self.info.clone()
@@ -438,22 +490,12 @@ fn low_half(value: u64) -> u32 {
     value as u32
 }
 
-/// Connects the transport of one queue.
-fn connect_pair(
-    address: &Address,
-    options: &Options,
-    depth: u16,
-    in_capsule: u32,
-) -> Result<Box<dyn QueuePair>, Error> {
-    let crate::Fabric::Tcp = address.fabric;
-    let options = TcpOptions {
-        depth,
-        in_capsule,
-        hdgst: options.hdgst,
-        ddgst: options.ddgst,
-        timeout: options.connect_timeout,
-    };
-    Ok(Box::new(TcpQueuePair::connect(address, options)?))
+/// What connects queues over the address's fabric.
+fn connector(address: &Address, options: &Options) -> Result<Box<dyn Connector>, Error> {
+    Ok(match address.fabric {
+        Fabric::Tcp => Box::new(TcpConnector::new(address, options)),
+        Fabric::Rdma => crate::rdma::system(address, options)?,
+    })
 }
 
 /// The Connect command (Base 6.3).

@@ -7,7 +7,7 @@ use nvmeof_wire::log::{
 use nvmeof_wire::zerocopy::FromBytes;
 use nvmeof_wire::{Nqn, Sqe};
 
-use crate::{Address, Controller, Endpoint, Error, Options};
+use crate::{Address, Controller, Endpoint, Error, Fabric, Options};
 
 /// Entries read with one command.
 const ENTRIES_AT_ONCE: usize = 64;
@@ -76,13 +76,18 @@ impl DiscoveryEntry {
     /// What to pass to `--connect` to do I/O there, if that is possible.
     #[must_use]
     pub fn endpoint(&self) -> Option<String> {
-        let is_tcp = self.transport == TransportType::TCP.to_string();
-        (is_tcp && self.is_nvm).then(|| {
-            if self.address.contains(':') {
-                format!("tcp://[{}]:{}/{}", self.address, self.service, self.subnqn)
-            } else {
-                format!("tcp://{}:{}/{}", self.address, self.service, self.subnqn)
-            }
+        let is_of = |kind: TransportType| self.transport == kind.to_string();
+        let fabric = match () {
+            () if !self.is_nvm => return None,
+            () if is_of(TransportType::TCP) => Fabric::Tcp,
+            () if is_of(TransportType::RDMA) => Fabric::Rdma,
+            () => return None,
+        };
+        let (scheme, service, subnqn) = (fabric.scheme(), &self.service, &self.subnqn);
+        Some(if self.address.contains(':') {
+            format!("{scheme}://[{}]:{service}/{subnqn}", self.address)
+        } else {
+            format!("{scheme}://{}:{service}/{subnqn}", self.address)
         })
     }
 }

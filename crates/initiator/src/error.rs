@@ -3,6 +3,7 @@
 use std::io;
 use std::time::Duration;
 
+use nvmeof_verbs::VerbsError;
 use nvmeof_wire::status::Status;
 use nvmeof_wire::tcp::TcpError;
 
@@ -57,7 +58,7 @@ pub enum Error {
         /// What the resolver says.
         cause: io::Error,
     },
-    /// No TCP connection.
+    /// No connection.
     #[error("cannot connect to {peer}: {cause}; is a target listening there?")]
     Connect {
         /// Address and port.
@@ -65,7 +66,7 @@ pub enum Error {
         /// What the kernel says.
         cause: io::Error,
     },
-    /// The socket failed.
+    /// The socket or the queue pair failed.
     #[error("connection to {peer}: {cause}")]
     Io {
         /// Address and port.
@@ -98,6 +99,40 @@ pub enum Error {
         peer: String,
         /// What it says we did.
         error: TcpError,
+    },
+    /// RDMA cannot be had, or what the queue needs of it.
+    #[error("connection to {peer}: {cause}")]
+    Verbs {
+        /// Address and port.
+        peer: String,
+        /// What is missing, and what to do.
+        cause: VerbsError,
+    },
+    /// The peer does not want the RDMA connection.
+    #[error("{peer} rejected the RDMA connection of queue {qid}: {reason}")]
+    Rejected {
+        /// Address and port.
+        peer: String,
+        /// The queue.
+        qid: u16,
+        /// Why, and what to do about it.
+        reason: String,
+    },
+    /// The RDMA connection does not work any more.
+    #[error("the RDMA connection to {peer} failed: {what}")]
+    Link {
+        /// Address and port.
+        peer: String,
+        /// What happened.
+        what: String,
+    },
+    /// The peer broke the protocol, over RDMA.
+    #[error("{peer} broke the protocol: {what}")]
+    Misbehaved {
+        /// Address and port.
+        peer: String,
+        /// What it did.
+        what: String,
     },
     /// A digest was asked for and is not granted.
     #[error(

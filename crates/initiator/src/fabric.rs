@@ -58,8 +58,38 @@ pub enum RejectReason {
     #[error("the queue's connection has ended")]
     Closed,
     /// More data than a command can carry.
-    #[error("more than 4 GiB of data in one command")]
+    #[error("more data than one command can carry")]
     TooLarge,
+}
+
+/// What the connection of a queue is to be like.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct QueueSpec {
+    /// Queue identifier; 0 for the admin queue.
+    pub(crate) qid: u16,
+    /// The controller, unless it is not known yet.
+    pub(crate) cntlid: Option<u16>,
+    /// Most commands outstanding.
+    pub(crate) depth: u16,
+    /// Most bytes of in-capsule data of an I/O command; without meaning for an admin queue.
+    pub(crate) in_capsule: u32,
+    /// Bytes between a command and its in-capsule data.
+    pub(crate) in_capsule_offset: u32,
+    /// How long connecting may take.
+    pub(crate) timeout: Duration,
+}
+
+/// Connects the queues of one controller.
+pub(crate) trait Connector: std::fmt::Debug + Send {
+    /// A fresh connection, on which nothing has been sent.
+    fn connect(&self, queue: &QueueSpec) -> Result<Box<dyn QueuePair>, Error>;
+
+    /// Bytes of in-capsule data it can put behind an I/O command, where the controller takes `room` bytes
+    /// there and the data begin `offset` bytes into them.
+    fn in_capsule(&self, room: u32, offset: u32) -> u32;
+
+    /// Most bytes of data of a command, whatever the controller takes.
+    fn max_transfer(&self) -> u64;
 }
 
 /// One connection that carries one NVMe queue.
@@ -78,7 +108,7 @@ pub(crate) trait QueuePair: std::fmt::Debug + Send {
     fn close(&mut self, now: Nanos, done: &mut Vec<Completed>);
 
     /// Waits until bytes may be received (or sent, if some are waiting for that), at most this long.
-    fn wait(&self, timeout: Duration);
+    fn wait(&mut self, timeout: Duration);
 
     /// Is a command past its deadline?
     fn is_overdue(&self, now: Nanos) -> bool;

@@ -1,8 +1,8 @@
 //! A small NVMe/TCP target for tests, which can be told to misbehave: one thread a connection, blocking
 //! sockets, data in memory. It shares nothing with the target daemon but the wire types.
 
-mod admin;
 mod connection;
+mod session;
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -14,6 +14,8 @@ use nvmeof_wire::opcode::IoOpcode;
 use nvmeof_wire::{Nqn, Status};
 
 use self::connection::Connection;
+#[cfg(test)]
+pub(crate) use self::session::{Answer, Session};
 use crate::{Address, Endpoint, Fabric};
 
 /// What the target does with an I/O command.
@@ -57,6 +59,8 @@ pub struct Traits {
     pub ddgst: bool,
     /// Bytes of in-capsule data of an I/O command.
     pub in_capsule: u32,
+    /// Bytes between an I/O command and its in-capsule data, in units of 16.
+    pub icdoff: u16,
     /// MAXH2CDATA.
     pub max_h2c: u32,
     /// CPDA.
@@ -91,6 +95,7 @@ impl Default for Traits {
             hdgst: true,
             ddgst: true,
             in_capsule: 8192,
+            icdoff: 0,
             max_h2c: 16_384,
             cpda: 0,
             entries: 128,
@@ -117,8 +122,8 @@ pub fn name(text: &str) -> Nqn {
 }
 
 /// Everything the connections share.
-struct Target {
-    traits: Traits,
+pub(crate) struct Target {
+    pub(crate) traits: Traits,
     script: Script,
     disks: Mutex<BTreeMap<u32, Vec<u8>>>,
     ios: AtomicU64,
@@ -128,6 +133,32 @@ struct Target {
 }
 
 impl Target {
+    pub(crate) fn new(traits: Traits, script: Script) -> Arc<Self> {
+        let disk = |(&nsid, &(blocks, shift)): (&u32, &(u64, u8))| {
+            let bytes = usize::try_from(blocks << shift).expect("a disk that fits memory");
+            (nsid, vec![0; bytes])
+        };
+        Arc::new(Self {
+            disks: Mutex::new(traits.namespaces.iter().map(disk).collect()),
+            traits,
+            script,
+            ios: AtomicU64::new(0),
+            keep_alives: AtomicU64::new(0),
+            shutdowns: AtomicU64::new(0),
+            stop: AtomicBool::new(false),
+        })
+    }
+
+    #[cfg(test)]
+    pub(crate) fn shutdowns(&self) -> u64 {
+        self.shutdowns.load(Ordering::SeqCst)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn keep_alives(&self) -> u64 {
+        self.keep_alives.load(Ordering::SeqCst)
+    }
+
     fn disks(&self) -> MutexGuard<'_, BTreeMap<u32, Vec<u8>>> {
         self.disks.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -161,19 +192,7 @@ impl FakeTarget {
     pub fn scripted(traits: Traits, script: Script) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port to listen on");
         let address = listener.local_addr().expect("an address");
-        let disk = |(&nsid, &(blocks, shift)): (&u32, &(u64, u8))| {
-            let bytes = usize::try_from(blocks << shift).expect("a disk that fits memory");
-            (nsid, vec![0; bytes])
-        };
-        let target = Arc::new(Target {
-            disks: Mutex::new(traits.namespaces.iter().map(disk).collect()),
-            traits,
-            script,
-            ios: AtomicU64::new(0),
-            keep_alives: AtomicU64::new(0),
-            shutdowns: AtomicU64::new(0),
-            stop: AtomicBool::new(false),
-        });
+        let target = Target::new(traits, script);
         let shared = Arc::clone(&target);
         let thread = thread::spawn(move || {
             for stream in listener.incoming() {

@@ -20,11 +20,11 @@
 //! |---|---|
 //! | [`controller`](Controller) | the host's sequence: Connect, enable, Identify, queues, keep alive, shutdown |
 //! | [`queue`](IoQueue) | one I/O queue, polled by its one user |
-//! | `fabric` | what a fabric must do for a queue; `tcp` does it |
+//! | `fabric` | what a fabric must do for a queue; `tcp` and [`rdma`] do it |
 //!
-//! The protocol is state machines without I/O; sockets are in `tcp::socket` alone. What a peer sends can
-//! end a connection, never the process.
-#![forbid(unsafe_code)]
+//! The protocol is state machines without I/O; sockets are in `tcp::socket` alone, and memory is handed to RDMA
+//! devices in `rdma::post` alone. What a peer sends can end a connection, never the process.
+#![deny(unsafe_code)]
 
 mod address;
 mod admin;
@@ -38,6 +38,8 @@ mod fabric;
 pub mod fake;
 mod options;
 mod queue;
+pub mod rdma;
+mod slots;
 mod tcp;
 #[cfg(test)]
 mod tests;
@@ -56,4 +58,4 @@ pub use queue::{Io, IoKind, IoQueue};
 pub use tcp::fuzzing;
 
 /// Most commands one I/O queue can have outstanding, whatever the controller allows.
-pub const MAX_QUEUE_DEPTH: usize = tcp::MAX_SLOTS;
+pub const MAX_QUEUE_DEPTH: usize = slots::MAX_SLOTS;

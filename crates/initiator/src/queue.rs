@@ -137,7 +137,7 @@ impl IoQueue {
     }
 
     /// Waits until something arrives, at most this long; for users that do not poll all the time.
-    pub fn wait(&self, timeout: std::time::Duration) {
+    pub fn wait(&mut self, timeout: std::time::Duration) {
         self.pair.wait(timeout);
     }
 }
@@ -205,7 +205,7 @@ mod tests {
             done.extend(self.0.drain(..).map(lost));
         }
 
-        fn wait(&self, _timeout: Duration) {}
+        fn wait(&mut self, _timeout: Duration) {}
 
         fn is_overdue(&self, _now: Nanos) -> bool {
             false

@@ -4,9 +4,7 @@ use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
-use nvmeof_wire::nvm::BlockIo;
 use nvmeof_wire::opcode::IoOpcode;
 use nvmeof_wire::sgl::Sgl;
 use nvmeof_wire::tcp::{
@@ -16,6 +14,7 @@ use nvmeof_wire::tcp::{
 use nvmeof_wire::zerocopy::{FromBytes, IntoBytes};
 use nvmeof_wire::{Cqe, Sqe, Status};
 
+use super::session::{Answer, Session};
 use super::{Act, Target};
 
 /// Most in-capsule bytes of fabrics and admin commands.
@@ -23,14 +22,11 @@ const ADMIN_IN_CAPSULE: u32 = 8192;
 
 pub(super) struct Connection {
     stream: TcpStream,
-    pub(super) target: Arc<Target>,
+    session: Session,
     rules: RxRules,
     framing: Framing,
     /// Commands that came while the data of another was awaited.
     later: VecDeque<Pdu>,
-    pub(super) qid: u16,
-    pub(super) cc: u32,
-    pub(super) is_discovery: bool,
 }
 
 /// A PDU as received: its head, its header, its data.
@@ -43,9 +39,8 @@ fn broken(what: impl std::fmt::Display) -> io::Error {
 impl Connection {
     pub(super) fn new(stream: TcpStream, target: Arc<Target>) -> Self {
         let rules = RxRules::initial(End::Controller);
-        let framing = Framing::default();
-        let later = VecDeque::new();
-        Self { stream, target, rules, framing, later, qid: 0, cc: 0, is_discovery: false }
+        let (framing, later) = (Framing::default(), VecDeque::new());
+        Self { stream, session: Session::new(target, 0), rules, framing, later }
     }
 
     /// Until the host closes or the script ends it.
@@ -59,7 +54,7 @@ impl Connection {
         self.stream.set_nodelay(true)?;
         let (_, header, _) = self.receive()?;
         let asked = ICReq::read_from_bytes(&header).map_err(broken)?.params().map_err(broken)?;
-        let traits = &self.target.traits;
+        let traits = &self.session.target.traits;
         let granted = IcParams {
             pda: traits.cpda,
             hdgst: asked.hdgst && traits.hdgst,
@@ -86,16 +81,16 @@ impl Connection {
             return Err(broken(head.pdu_type));
         }
         let sqe = CapsuleCmd::read_from_bytes(&header).map_err(broken)?.sqe;
-        if self.qid == 0 || sqe.is_fabrics() {
-            self.admin(&sqe, &data)
+        if self.session.is_admin(&sqe) {
+            let answer = self.session.admin(&sqe, &data);
+            self.answer(&sqe, &answer, false, false)
         } else {
             self.io(&sqe, data)
         }
     }
 
     fn io(&mut self, sqe: &Sqe, mut data: Vec<u8>) -> io::Result<()> {
-        let number = self.target.ios.fetch_add(1, Ordering::SeqCst);
-        let act = (self.target.script)(number, sqe.io_opcode());
+        let act = self.session.act(sqe);
         match act {
             Act::Silence => return Ok(()),
             Act::HangUp => return Err(broken("hang up")),
@@ -109,54 +104,29 @@ impl Connection {
             Act::Fail(status) => return self.respond(sqe, status, 0),
             _ => {}
         }
-        let nsid = sqe.nsid.get();
-        let Some(&(blocks, shift)) = self.target.traits.namespaces.get(&nsid) else {
-            return self.respond(sqe, Status::INVALID_NAMESPACE_OR_FORMAT, 0);
-        };
-        let range = BlockIo::parse(sqe).range;
-        let len = u64::from(range.blocks) << shift;
-        let moves_data = matches!(sqe.io_opcode(), IoOpcode::READ | IoOpcode::WRITE);
-        if moves_data && !range.is_within(blocks) {
-            return self.respond(sqe, Status::LBA_OUT_OF_RANGE, 0);
+        if let Err(status) = self.session.check(sqe) {
+            return self.respond(sqe, status, 0);
         }
-        if moves_data && u64::from(sqe.dptr.parse().length()) != len {
-            return self.respond(sqe, Status::DATA_SGL_LENGTH_INVALID, 0);
+        let is_out = matches!(sqe.io_opcode(), IoOpcode::WRITE | IoOpcode::COMPARE);
+        if is_out && let Sgl::Transport { length } = sqe.dptr.parse() {
+            data = self.pull(sqe, length)?;
         }
-        let at = usize::try_from(range.slba << shift).map_err(broken)?;
-        let len = usize::try_from(len).map_err(broken)?;
-        match sqe.io_opcode() {
-            IoOpcode::FLUSH => self.respond(sqe, Status::SUCCESS, 0),
-            IoOpcode::READ => {
-                let shifted = match act {
-                    Act::Shift(by) => at + (usize::try_from(by).map_err(broken)? << shift),
-                    _ => at,
-                };
-                let mut data = {
-                    let disks = self.target.disks();
-                    let disk = disks.get(&nsid).ok_or_else(|| broken("no disk"))?;
-                    let end = disk.len();
-                    (shifted..shifted + len).map(|at| disk[at % end]).collect::<Vec<u8>>()
-                };
-                if act == Act::FlipBit {
-                    data[len / 2] ^= 4;
-                }
-                self.send_data(sqe, &data, self.target.traits.success_flag, act == Act::BadDigest)
-            }
-            IoOpcode::WRITE => {
-                if let Sgl::Transport { length } = sqe.dptr.parse() {
-                    data = self.pull(sqe, length)?;
-                }
-                let stored = match act {
-                    Act::Drop => 0,
-                    Act::Tear => len / 2,
-                    _ => len,
-                };
-                if let Some(disk) = self.target.disks().get_mut(&nsid) {
-                    disk[at..at + stored].copy_from_slice(&data[..stored]);
-                }
-                self.respond(sqe, Status::SUCCESS, 0)
-            }
-            _ => self.respond(sqe, Status::INVALID_OPCODE, 0),
+        let answer = self.session.io(sqe, act, &data);
+        let success_flag = self.session.target.traits.success_flag;
+        self.answer(sqe, &answer, success_flag, act == Act::BadDigest)
+    }
+
+    fn answer(
+        &mut self,
+        sqe: &Sqe,
+        answer: &Answer,
+        success_flag: bool,
+        bad_digest: bool,
+    ) -> io::Result<()> {
+        if answer.data.is_empty() {
+            self.respond(sqe, answer.status, answer.result)
+        } else {
+            self.send_data(sqe, &answer.data, success_flag, bad_digest)
         }
     }
 
@@ -165,7 +135,7 @@ impl Connection {
         let mut data = Vec::new();
         let mut asked = 0;
         while asked < length {
-            let piece = (length - asked).min(self.target.traits.r2t_piece);
+            let piece = (length - asked).min(self.session.target.traits.r2t_piece);
             let ttag = 0x1234;
             let r2t = R2T::new(self.framing, sqe.cid.get(), ttag, asked, piece);
             self.send(r2t.as_bytes(), &[], false)?;
@@ -189,14 +159,14 @@ impl Connection {
     }
 
     /// Data to the host, and the end of the command.
-    pub(super) fn send_data(
+    fn send_data(
         &mut self,
         sqe: &Sqe,
         data: &[u8],
         success_flag: bool,
         bad_digest: bool,
     ) -> io::Result<()> {
-        let piece = self.target.traits.c2h_piece as usize;
+        let piece = self.session.target.traits.c2h_piece as usize;
         let mut offset = 0;
         for part in data.chunks(piece) {
             let last = offset + part.len() == data.len();
@@ -214,7 +184,7 @@ impl Connection {
         }
     }
 
-    pub(super) fn respond(&mut self, sqe: &Sqe, status: Status, result: u64) -> io::Result<()> {
+    fn respond(&mut self, sqe: &Sqe, status: Status, result: u64) -> io::Result<()> {
         let cqe = Cqe::new(sqe.cid.get(), status).with_result(result);
         self.send(CapsuleResp::new(self.framing, cqe).as_bytes(), &[], false)
     }

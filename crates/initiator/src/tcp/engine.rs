@@ -12,7 +12,7 @@ use nvmeof_wire::zerocopy::IntoBytes;
 
 use super::receive::{Fatal, Receiver, Request, Step};
 use super::send::Sender;
-use super::slots::Slots;
+use crate::slots::Slots;
 use crate::{Command, Completed, Nanos, RejectReason, Rejected, Transfer};
 
 /// A command's data is 32 bits of length on the wire.

@@ -3,7 +3,7 @@
 //! | module | what |
 //! |---|---|
 //! | [`engine`] | commands in, PDUs out and back; no I/O |
-//! | [`slots`], [`send`], [`receive`] | its parts |
+//! | [`send`], [`receive`] | its parts |
 //! | [`socket`] | the non-blocking socket |
 
 mod engine;
@@ -11,7 +11,6 @@ mod engine;
 pub mod fuzzing;
 mod receive;
 mod send;
-mod slots;
 mod socket;
 #[cfg(test)]
 mod tests;
@@ -20,8 +19,8 @@ use std::io::IoSlice;
 use std::time::{Duration, Instant};
 
 use nvmeof_wire::tcp::{
-    CommonHeader, IC_LEN, ICReq, ICResp, IcParams, PduType, Receiver as End, RxRules, TERM_LEN,
-    TcpError, TermReq,
+    ADMIN_IN_CAPSULE, CommonHeader, IC_LEN, ICReq, ICResp, IcParams, PduType, Receiver as End,
+    RxRules, TERM_LEN, TcpError, TermReq,
 };
 use nvmeof_wire::zerocopy::{FromBytes, IntoBytes};
 
@@ -29,10 +28,8 @@ use self::engine::Engine;
 use self::receive::Fatal;
 use self::send::MAX_PIECES;
 use self::socket::Socket;
-use crate::fabric::QueuePair;
-use crate::{Address, Command, Completed, Error, Nanos, RejectReason, Rejected};
-
-pub(crate) use self::slots::MAX_SLOTS;
+use crate::fabric::{Connector, QueuePair, QueueSpec};
+use crate::{Address, Command, Completed, Error, Nanos, Options, RejectReason, Rejected};
 
 /// Alignment of data sent to us, 0's based in dwords: none asked for.
 const HPDA: u8 = 0;
@@ -44,24 +41,60 @@ const READS_A_TURN: usize = 16;
 /// No handshake is waited for longer than this.
 const LONGEST_WAIT: Duration = Duration::from_secs(24 * 3600);
 
+/// Connects the queues of one controller over TCP.
+#[derive(Debug)]
+pub(crate) struct TcpConnector {
+    address: Address,
+    hdgst: bool,
+    ddgst: bool,
+}
+
+impl TcpConnector {
+    pub(crate) fn new(address: &Address, options: &Options) -> Self {
+        Self { address: address.clone(), hdgst: options.hdgst, ddgst: options.ddgst }
+    }
+}
+
+impl Connector for TcpConnector {
+    fn connect(&self, queue: &QueueSpec) -> Result<Box<dyn QueuePair>, Error> {
+        let options = TcpOptions {
+            depth: queue.depth,
+            in_capsule: if queue.qid == 0 { ADMIN_IN_CAPSULE } else { queue.in_capsule },
+            hdgst: self.hdgst,
+            ddgst: self.ddgst,
+            timeout: queue.timeout,
+        };
+        Ok(Box::new(TcpQueuePair::connect(&self.address, options)?))
+    }
+
+    fn in_capsule(&self, room: u32, offset: u32) -> u32 {
+        // An offset of in-capsule data is not for NVMe/TCP: then data goes the other way.
+        if offset == 0 { room } else { 0 }
+    }
+
+    fn max_transfer(&self) -> u64 {
+        u32::MAX.into()
+    }
+}
+
 /// What a connection is to be like.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct TcpOptions {
+struct TcpOptions {
     /// Most commands outstanding.
-    pub(crate) depth: u16,
+    depth: u16,
     /// Most bytes of in-capsule data in commands other than fabrics ones.
-    pub(crate) in_capsule: u32,
+    in_capsule: u32,
     /// Header digest.
-    pub(crate) hdgst: bool,
+    hdgst: bool,
     /// Data digest.
-    pub(crate) ddgst: bool,
+    ddgst: bool,
     /// For TCP and for ICResp, each.
-    pub(crate) timeout: Duration,
+    timeout: Duration,
 }
 
 /// An NVMe/TCP connection after ICResp.
 #[derive(Debug)]
-pub(crate) struct TcpQueuePair {
+struct TcpQueuePair {
     engine: Engine,
     socket: Socket,
     /// What completed while sending, handed out with the next [`QueuePair::receive`].
@@ -71,7 +104,7 @@ pub(crate) struct TcpQueuePair {
 
 impl TcpQueuePair {
     /// Connects and exchanges ICReq and ICResp.
-    pub(crate) fn connect(address: &Address, options: TcpOptions) -> Result<Self, Error> {
+    fn connect(address: &Address, options: TcpOptions) -> Result<Self, Error> {
         let socket = Socket::connect(address, options.timeout)?;
         let granted = initialize(&socket, options)?;
         let engine = Engine::new(options.depth, granted, options.in_capsule);
@@ -138,7 +171,7 @@ impl QueuePair for TcpQueuePair {
         self.engine.fail_all(now, done);
     }
 
-    fn wait(&self, timeout: Duration) {
+    fn wait(&mut self, timeout: Duration) {
         if self.early.is_empty() && !self.is_closed {
             self.socket.wait(self.engine.has_output(), timeout);
         }

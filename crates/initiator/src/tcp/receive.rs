@@ -16,7 +16,7 @@ use nvmeof_wire::tcp::{
 };
 use nvmeof_wire::zerocopy::FromBytes;
 
-use super::slots::Slots;
+use crate::slots::Slots;
 use crate::{CommandError, Completed, Transfer};
 
 /// Bytes read at once where data is small.

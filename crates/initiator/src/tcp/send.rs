@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::io::IoSlice;
 
-use super::slots::Slots;
+use crate::slots::Slots;
 
 /// Pieces handed to one `writev`.
 pub(super) const MAX_PIECES: usize = 64;

@@ -17,11 +17,7 @@ pub(super) struct Socket {
 impl Socket {
     /// Connects to the first address of the host that answers within `timeout`.
     pub(super) fn connect(address: &Address, timeout: Duration) -> Result<Self, Error> {
-        let host = if address.host.contains(':') {
-            format!("[{}]:{}", address.host, address.port)
-        } else {
-            format!("{}:{}", address.host, address.port)
-        };
+        let host = address.authority();
         let resolve = |cause| Error::Resolve { host: host.clone(), cause };
         let mut last = io::Error::new(io::ErrorKind::NotFound, "no address found for this name");
         for candidate in (address.host.as_str(), address.port).to_socket_addrs().map_err(resolve)? {

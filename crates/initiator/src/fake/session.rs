@@ -1,6 +1,6 @@
-//! Fabrics and admin commands of the target for tests.
+//! What the target for tests makes of commands, whatever fabric they come by.
 
-use std::io;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use nvmeof_wire::fabrics::{
@@ -13,33 +13,129 @@ use nvmeof_wire::log::{
     AddressFamily, DISCOVERY_RECORD_SIZE, DiscoveryEntry, DiscoveryHeader, DiscoverySubtype,
     GetLogPage, TransportType,
 };
-use nvmeof_wire::opcode::{AdminOpcode, FabricsType};
+use nvmeof_wire::nvm::BlockIo;
+use nvmeof_wire::opcode::{AdminOpcode, FabricsType, IoOpcode};
 use nvmeof_wire::properties::{CAP_CSS_NVM, CSTS_SHST_COMPLETE, Cap, Cc, Csts, offset};
 use nvmeof_wire::zerocopy::{FromBytes, FromZeros, IntoBytes};
 use nvmeof_wire::{Sqe, Status, U16, U32, U64, ascii};
 
-use super::connection::Connection;
+use super::{Act, Target};
 
 const CNTLID: u16 = 7;
 
-impl Connection {
-    pub(super) fn admin(&mut self, sqe: &Sqe, data: &[u8]) -> io::Result<()> {
+/// The end of a command, and what a read returns.
+pub(crate) struct Answer {
+    pub(crate) status: Status,
+    pub(crate) result: u64,
+    pub(crate) data: Vec<u8>,
+}
+
+impl Answer {
+    fn new(status: Status, result: u64) -> Self {
+        Self { status, result, data: Vec::new() }
+    }
+}
+
+/// One connection's queue.
+pub(crate) struct Session {
+    pub(crate) target: Arc<Target>,
+    pub(crate) qid: u16,
+    cc: u32,
+    is_discovery: bool,
+}
+
+impl Session {
+    pub(crate) fn new(target: Arc<Target>, qid: u16) -> Self {
+        Self { target, qid, cc: 0, is_discovery: false }
+    }
+
+    /// Is it for [`Session::admin`]?
+    pub(crate) fn is_admin(&self, sqe: &Sqe) -> bool {
+        self.qid == 0 || sqe.is_fabrics()
+    }
+
+    /// Counts an I/O command, and what is to happen to it.
+    pub(crate) fn act(&self, sqe: &Sqe) -> Act {
+        let number = self.target.ios.fetch_add(1, Ordering::SeqCst);
+        (self.target.script)(number, sqe.io_opcode())
+    }
+
+    /// Is an I/O command's range there, and its data as long?
+    pub(crate) fn check(&self, sqe: &Sqe) -> Result<(), Status> {
+        let Some(&(blocks, shift)) = self.target.traits.namespaces.get(&sqe.nsid.get()) else {
+            return Err(Status::INVALID_NAMESPACE_OR_FORMAT);
+        };
+        if !matches!(sqe.io_opcode(), IoOpcode::READ | IoOpcode::WRITE | IoOpcode::COMPARE) {
+            return Ok(());
+        }
+        let range = BlockIo::parse(sqe).range;
+        if !range.is_within(blocks) {
+            return Err(Status::LBA_OUT_OF_RANGE);
+        }
+        if u64::from(sqe.dptr.parse().length()) != u64::from(range.blocks) << shift {
+            return Err(Status::DATA_SGL_LENGTH_INVALID);
+        }
+        Ok(())
+    }
+
+    /// Does an I/O command that was checked, with the data the host sent, as `act` says.
+    pub(crate) fn io(&self, sqe: &Sqe, act: Act, data: &[u8]) -> Answer {
+        let nsid = sqe.nsid.get();
+        let shift = self.target.traits.namespaces.get(&nsid).map_or(0, |&(_, shift)| shift);
+        let range = BlockIo::parse(sqe).range;
+        let size = |blocks: u64| usize::try_from(blocks << shift).unwrap_or(0);
+        let (at, len) = (size(range.slba), size(range.blocks.into()));
+        let mut disks = self.target.disks();
+        let Some(disk) = disks.get_mut(&nsid) else {
+            return Answer::new(Status::INTERNAL_ERROR, 0);
+        };
+        match sqe.io_opcode() {
+            IoOpcode::FLUSH => Answer::new(Status::SUCCESS, 0),
+            IoOpcode::READ => {
+                let shifted = match act {
+                    Act::Shift(by) => at + size(by),
+                    _ => at,
+                };
+                let end = disk.len();
+                let mut data: Vec<u8> = (shifted..shifted + len).map(|at| disk[at % end]).collect();
+                if act == Act::FlipBit {
+                    data[len / 2] ^= 4;
+                }
+                Answer { data, ..Answer::new(Status::SUCCESS, 0) }
+            }
+            IoOpcode::WRITE => {
+                let stored = match act {
+                    Act::Drop => 0,
+                    Act::Tear => len / 2,
+                    _ => len,
+                };
+                disk[at..at + stored].copy_from_slice(&data[..stored]);
+                Answer::new(Status::SUCCESS, 0)
+            }
+            IoOpcode::COMPARE if disk[at..at + len] == *data => Answer::new(Status::SUCCESS, 0),
+            IoOpcode::COMPARE => Answer::new(Status::COMPARE_FAILURE, 0),
+            _ => Answer::new(Status::INVALID_OPCODE, 0),
+        }
+    }
+
+    /// Does a fabrics or admin command, with the data the host sent.
+    pub(crate) fn admin(&mut self, sqe: &Sqe, data: &[u8]) -> Answer {
         if sqe.is_fabrics() {
             return self.fabrics(sqe, data);
         }
         match sqe.admin_opcode() {
             AdminOpcode::IDENTIFY => match self.identify(sqe) {
-                Some(data) => self.send_admin(sqe, data),
-                None => self.respond(sqe, Status::INVALID_FIELD, 0),
+                Some(data) => self.with_data(data),
+                None => Answer::new(Status::INVALID_FIELD, 0),
             },
             AdminOpcode::SET_FEATURES => {
                 let granted = u64::from(self.target.traits.queues - 1);
                 let result = self.result(granted | granted << 16);
-                self.respond(sqe, Status::SUCCESS, result)
+                Answer::new(Status::SUCCESS, result)
             }
             AdminOpcode::KEEP_ALIVE => {
                 self.target.keep_alives.fetch_add(1, Ordering::SeqCst);
-                self.respond(sqe, Status::SUCCESS, 0)
+                Answer::new(Status::SUCCESS, 0)
             }
             AdminOpcode::GET_LOG_PAGE if self.is_discovery => {
                 let asked = GetLogPage::parse(sqe);
@@ -48,24 +144,24 @@ impl Connection {
                 let len = usize::try_from(asked.length).unwrap_or(0);
                 let mut data = page[at..page.len().min(at + len)].to_vec();
                 data.resize(len, 0);
-                self.send_admin(sqe, data)
+                self.with_data(data)
             }
-            _ => self.respond(sqe, Status::INVALID_OPCODE, 0),
+            _ => Answer::new(Status::INVALID_OPCODE, 0),
         }
     }
 
-    fn send_admin(&mut self, sqe: &Sqe, mut data: Vec<u8>) -> io::Result<()> {
+    fn with_data(&self, mut data: Vec<u8>) -> Answer {
         if let Some(byte) = self.target.traits.junk_data {
             data.fill(byte);
         }
-        self.send_data(sqe, &data, false, false)
+        Answer { data, ..Answer::new(Status::SUCCESS, 0) }
     }
 
     fn result(&self, value: u64) -> u64 {
         self.target.traits.junk_results.map_or(value, |byte| u64::from_ne_bytes([byte; 8]))
     }
 
-    fn fabrics(&mut self, sqe: &Sqe, data: &[u8]) -> io::Result<()> {
+    fn fabrics(&mut self, sqe: &Sqe, data: &[u8]) -> Answer {
         match sqe.fctype() {
             FabricsType::CONNECT => self.connect(sqe, data),
             FabricsType::PROPERTY_GET => {
@@ -86,7 +182,7 @@ impl Connection {
                     _ => 0,
                 };
                 let value = self.result(value);
-                self.respond(sqe, Status::SUCCESS, value)
+                Answer::new(Status::SUCCESS, value)
             }
             FabricsType::PROPERTY_SET => {
                 let set = PropertySet::parse(sqe);
@@ -96,32 +192,32 @@ impl Connection {
                         self.target.shutdowns.fetch_add(1, Ordering::SeqCst);
                     }
                 }
-                self.respond(sqe, Status::SUCCESS, 0)
+                Answer::new(Status::SUCCESS, 0)
             }
-            _ => self.respond(sqe, Status::INVALID_OPCODE, 0),
+            _ => Answer::new(Status::INVALID_OPCODE, 0),
         }
     }
 
-    fn connect(&mut self, sqe: &Sqe, data: &[u8]) -> io::Result<()> {
+    fn connect(&mut self, sqe: &Sqe, data: &[u8]) -> Answer {
         let wrong = |ipo| InvalidParameter { ipo, in_data: true }.encode();
         let invalid = Status::CONNECT_INVALID_PARAMETERS.with_dnr();
         let (Ok(connect), Ok(data)) = (Connect::parse(sqe), ConnectData::ref_from_bytes(data))
         else {
-            return self.respond(sqe, invalid, 0);
+            return Answer::new(invalid, 0);
         };
         let (Ok(subnqn), Ok(hostnqn)) = (data.subnqn(), data.hostnqn()) else {
-            return self.respond(sqe, invalid, wrong(ConnectData::HOSTNQN_OFFSET));
+            return Answer::new(invalid, wrong(ConnectData::HOSTNQN_OFFSET));
         };
         let traits = &self.target.traits;
         if subnqn != traits.subnqn && !subnqn.is_discovery() {
-            return self.respond(sqe, invalid, wrong(ConnectData::SUBNQN_OFFSET));
+            return Answer::new(invalid, wrong(ConnectData::SUBNQN_OFFSET));
         }
         if !traits.hosts.is_empty() && !traits.hosts.contains(&hostnqn) {
-            return self.respond(sqe, Status::CONNECT_INVALID_HOST.with_dnr(), 0);
+            return Answer::new(Status::CONNECT_INVALID_HOST.with_dnr(), 0);
         }
         let wants_other = connect.qid > 0 && data.cntlid.get() != CNTLID;
         if wants_other || !connect.disable_sq_flow_control || connect.qid > traits.queues {
-            return self.respond(sqe, invalid, 0);
+            return Answer::new(invalid, 0);
         }
         self.qid = connect.qid;
         self.is_discovery = subnqn.is_discovery();
@@ -130,7 +226,7 @@ impl Connection {
             authentication: false,
             authentication_over_secure_channel: false,
         };
-        self.respond(sqe, Status::SUCCESS, result.encode())
+        Answer::new(Status::SUCCESS, result.encode())
     }
 
     fn identify(&self, sqe: &Sqe) -> Option<Vec<u8>> {
@@ -144,7 +240,8 @@ impl Connection {
                 ascii::fill(&mut data.fr, "1");
                 data.mdts = traits.mdts;
                 data.cntlid = U16::new(CNTLID);
-                data.ioccsz = U32::new((traits.in_capsule + 64) / 16);
+                data.icdoff = U16::new(traits.icdoff);
+                data.ioccsz = U32::new((traits.in_capsule + 64) / 16 + u32::from(traits.icdoff));
                 data.as_bytes().to_vec()
             }
             Cns::ACTIVE_NAMESPACES => {

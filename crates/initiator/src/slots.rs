@@ -1,4 +1,4 @@
-//! Outstanding commands and their identifiers.
+//! Outstanding commands and their identifiers, of a queue of any fabric.
 
 use crate::{Buffer, Command, CommandError, Completed, Nanos, Transfer};
 
@@ -12,26 +12,26 @@ pub(crate) const MAX_SLOTS: usize = 1 << SLOT_BITS;
 
 /// A command on its way.
 #[derive(Debug)]
-pub(super) struct Busy {
+pub(crate) struct Busy {
     token: u64,
     deadline: Nanos,
-    pub(super) transfer: Transfer,
+    pub(crate) transfer: Transfer,
     /// Bytes of data received (In), or put in line to be sent (Out).
-    pub(super) moved: u32,
+    pub(crate) moved: u32,
     /// Pieces of this command's data that wait to be sent: the buffer cannot be given back before.
-    pub(super) unsent: u32,
+    pub(crate) unsent: u32,
     /// Something was wrong with the data; counts more than the controller's success.
-    pub(super) fault: Option<CommandError>,
+    pub(crate) fault: Option<CommandError>,
     /// The end of the command, held until `unsent` is 0.
     result: Option<Result<u64, CommandError>>,
 }
 
 impl Busy {
     /// Bytes of data the command has.
-    pub(super) fn len(&self) -> u32 {
+    pub(crate) fn len(&self) -> u32 {
         match &self.transfer {
             Transfer::None => 0,
-            // `Engine::submit` refuses longer ones.
+            // No fabric takes longer ones.
             Transfer::In(buffer) | Transfer::Out(buffer) => {
                 u32::try_from(buffer.len()).unwrap_or(u32::MAX)
             }
@@ -69,29 +69,35 @@ struct Slot {
 
 /// The commands outstanding, by command identifier.
 #[derive(Debug)]
-pub(super) struct Slots {
+pub(crate) struct Slots {
     slots: Box<[Slot]>,
     free: Vec<u16>,
 }
 
 impl Slots {
     /// Room for `depth` commands, at most [`MAX_SLOTS`].
-    pub(super) fn new(depth: u16) -> Self {
+    pub(crate) fn new(depth: u16) -> Self {
         let depth = depth.clamp(1, SLOT_MASK + 1);
         let slots = (0..depth).map(|_| Slot::default()).collect();
         Self { slots, free: (0..depth).rev().collect() }
     }
 
-    pub(super) fn in_flight(&self) -> usize {
+    /// Which of the slots `cid` names, whatever its use.
+    #[inline]
+    pub(crate) fn index(cid: u16) -> u16 {
+        cid & SLOT_MASK
+    }
+
+    pub(crate) fn in_flight(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
-    pub(super) fn is_full(&self) -> bool {
+    pub(crate) fn is_full(&self) -> bool {
         self.free.is_empty()
     }
 
     /// Takes a command in and gives it an identifier; `None` leaves no trace and means there is no slot.
-    pub(super) fn insert(&mut self, command: Command, deadline: Nanos) -> Option<(u16, &mut Busy)> {
+    pub(crate) fn insert(&mut self, command: Command, deadline: Nanos) -> Option<(u16, &mut Busy)> {
         let index = self.free.pop()?;
         let slot = &mut self.slots[usize::from(index)];
         let cid = index | slot.generation << SLOT_BITS;
@@ -109,7 +115,7 @@ impl Slots {
 
     /// The command `cid`, unless there is none or the controller has ended it already.
     #[inline]
-    pub(super) fn get_mut(&mut self, cid: u16) -> Option<&mut Busy> {
+    pub(crate) fn get_mut(&mut self, cid: u16) -> Option<&mut Busy> {
         let slot = self.slots.get_mut(usize::from(cid & SLOT_MASK))?;
         if slot.generation != cid >> SLOT_BITS {
             return None;
@@ -119,7 +125,7 @@ impl Slots {
 
     /// The data of a command that is being sent.
     #[inline]
-    pub(super) fn data(&self, cid: u16) -> &[u8] {
+    pub(crate) fn data(&self, cid: u16) -> &[u8] {
         match self.slots.get(usize::from(cid & SLOT_MASK)).and_then(|slot| slot.busy.as_ref()) {
             Some(Busy { transfer: Transfer::Out(buffer), .. }) => buffer.as_slice(),
             _ => &[],
@@ -128,7 +134,7 @@ impl Slots {
 
     /// Where the data of command `cid` goes.
     #[inline]
-    pub(super) fn data_mut(&mut self, cid: u16) -> &mut [u8] {
+    pub(crate) fn data_mut(&mut self, cid: u16) -> &mut [u8] {
         match self.get_mut(cid) {
             Some(Busy { transfer: Transfer::In(buffer), .. }) => buffer.as_mut_slice(),
             _ => &mut [],
@@ -137,7 +143,7 @@ impl Slots {
 
     /// The controller ends command `cid`. False if there is no such command.
     #[inline]
-    pub(super) fn complete(
+    pub(crate) fn complete(
         &mut self,
         cid: u16,
         result: Result<u64, CommandError>,
@@ -154,7 +160,7 @@ impl Slots {
     }
 
     /// A piece of command `cid`'s data has left.
-    pub(super) fn piece_sent(&mut self, cid: u16, done: &mut Vec<Completed>) {
+    pub(crate) fn piece_sent(&mut self, cid: u16, done: &mut Vec<Completed>) {
         let slot = self.slots.get_mut(usize::from(cid & SLOT_MASK));
         let Some(busy) = slot.and_then(|slot| slot.busy.as_mut()) else { return };
         busy.unsent = busy.unsent.saturating_sub(1);
@@ -166,7 +172,7 @@ impl Slots {
     }
 
     /// Every command ends: those past their deadline as timed out, the rest as lost with the connection.
-    pub(super) fn fail_all(&mut self, now: Nanos, done: &mut Vec<Completed>) {
+    pub(crate) fn fail_all(&mut self, now: Nanos, done: &mut Vec<Completed>) {
         for index in 0..self.slots.len() {
             let Some(busy) = &self.slots[index].busy else { continue };
             let error = if busy.deadline <= now {
@@ -180,7 +186,7 @@ impl Slots {
     }
 
     /// Is a command past its deadline?
-    pub(super) fn is_overdue(&self, now: Nanos) -> bool {
+    pub(crate) fn is_overdue(&self, now: Nanos) -> bool {
         self.slots.iter().any(|slot| slot.busy.as_ref().is_some_and(|busy| busy.deadline <= now))
     }
 

@@ -1,0 +1,329 @@
+//! What is outstanding on a queue pair.
+//!
+//! ```text
+//!            submit              flush                response, and send completed if it holds memory
+//!   (free) ----------> Waiting ---------> Posted -----------------------------------------> (free)
+//!                         `--response--> the peer answers what it was never asked: the connection ends
+//! ```
+//!
+//! A slot of [`Slots`] owns the command's buffer until the end of this; when the connection ends before, the pair
+//! is dropped first.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use nvmeof_verbs::{
+    Access, Completion, CompletionStatus, Device, Operation, Piece, VerbsError, WorkId,
+};
+use nvmeof_wire::cqe::CQE_SIZE;
+use nvmeof_wire::sgl::Sgl;
+use nvmeof_wire::sqe::SQE_SIZE;
+use nvmeof_wire::zerocopy::{FromBytes, IntoBytes};
+use nvmeof_wire::{Cqe, U16};
+
+use super::MAX_TRANSFER;
+use super::post::{Keys, Outgoing, Pair, register};
+use super::sends::{SEND, Sends};
+use crate::slots::Slots;
+use crate::{Command, CommandError, Completed, Nanos, RejectReason, Rejected, Transfer};
+
+/// Kind of a receive's [`WorkId`].
+const RECEIVE: u8 = 2;
+/// Work requests posted with one doorbell at most.
+const CHAIN: usize = 64;
+
+/// Why a connection cannot go on.
+#[derive(Debug)]
+pub(super) enum Trouble {
+    /// The peer did what it must not.
+    Peer(String),
+    /// The connection or the device failed.
+    Link(String),
+    /// Everything posted comes back: the connection's event says why.
+    Flushed,
+    /// Something of RDMA cannot be had.
+    Verbs(VerbsError),
+}
+
+/// Where a slot's capsule is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Free,
+    Waiting { data: Option<Piece> },
+    Posted,
+}
+
+/// What the two ends and the device allow.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Rules {
+    /// Most commands outstanding.
+    pub(super) depth: u16,
+    /// Most commands posted and not answered.
+    pub(super) window: u16,
+    /// Places of the send queue.
+    pub(super) sends: u16,
+    /// Receives.
+    pub(super) receives: u16,
+    /// Most bytes of in-capsule data.
+    pub(super) in_capsule: u32,
+    /// Bytes between a command and its in-capsule data.
+    pub(super) offset: usize,
+    /// Commands without in-capsule data are sent inline.
+    pub(super) inline: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Commands {
+    rules: Rules,
+    slots: Slots,
+    phases: Box<[Phase]>,
+    /// Those waiting, in order.
+    waiting: VecDeque<u16>,
+    sends: Sends,
+    /// Posted and not answered.
+    unanswered: u16,
+    /// Of each receive, the use of its slot.
+    uses: Box<[u32]>,
+    chain: Vec<Outgoing>,
+}
+
+impl Commands {
+    pub(super) fn new(rules: Rules) -> Self {
+        Self {
+            rules,
+            slots: Slots::new(rules.depth),
+            phases: (0..rules.depth.max(1)).map(|_| Phase::Free).collect(),
+            waiting: VecDeque::with_capacity(rules.depth.into()),
+            sends: Sends::new(rules.sends.into()),
+            unanswered: 0,
+            uses: (0..rules.receives).map(|_| 0).collect(),
+            chain: Vec::with_capacity(CHAIN),
+        }
+    }
+
+    pub(super) fn slots(&self) -> &Slots {
+        &self.slots
+    }
+
+    /// The controller has `receives` receives: no more commands are sent to it than it can take in.
+    pub(super) fn bound_window(&mut self, receives: u16) {
+        self.rules.window = self.rules.window.min(receives).max(1);
+    }
+
+    /// Posts every receive.
+    pub(super) fn post_receives<D: Device>(&mut self, pair: &mut Pair<D>) -> Result<(), Trouble> {
+        (0..self.rules.receives).try_for_each(|slot| self.post_receive(pair, slot))
+    }
+
+    /// Puts a command in line to be sent. An error of the device is beside the command that it hit.
+    pub(super) fn submit<D: Device>(
+        &mut self,
+        pair: &mut Pair<D>,
+        device: &Arc<D>,
+        mut command: Command,
+        deadline: Nanos,
+    ) -> Result<(), (Rejected, Option<Trouble>)> {
+        let reject = |command, why, trouble| Err((Rejected { command, why }, trouble));
+        let (buffer, remote) = match &mut command.transfer {
+            Transfer::None => (None, Access::default()),
+            Transfer::In(buffer) => {
+                let to_us = Access { local_write: true, remote_write: true, remote_read: false };
+                (Some(buffer), to_us)
+            }
+            Transfer::Out(buffer) => {
+                (Some(buffer), Access { remote_read: true, ..Access::default() })
+            }
+        };
+        let is_out = remote.remote_read;
+        let buffer = buffer.filter(|buffer| !buffer.is_empty());
+        let length = match buffer.as_ref().map_or(Ok(0), |buffer| u32::try_from(buffer.len())) {
+            Ok(length) if u64::from(length) <= MAX_TRANSFER => length,
+            _ => return reject(command, RejectReason::TooLarge, None),
+        };
+        if self.slots.is_full() {
+            return reject(command, RejectReason::Full, None);
+        }
+        let in_capsule = is_out && length > 0 && length <= self.rules.in_capsule;
+        let needed = if in_capsule { Access::default() } else { remote };
+        let keys =
+            match buffer.map_or(Ok(Keys::default()), |buffer| register(device, buffer, needed)) {
+                Ok(keys) => keys,
+                Err(error) => {
+                    return reject(command, RejectReason::Closed, Some(Trouble::Verbs(error)));
+                }
+            };
+        let Keys { address, lkey, rkey: key } = keys;
+        let (sgl, data) = if in_capsule {
+            (Sgl::InCapsule { offset: 0, length }, Some(Piece { address, length, lkey }))
+        } else {
+            (Sgl::Keyed { address, length, key, invalidate: false }, None)
+        };
+        let mut sqe = command.sqe.with_sgl(sgl);
+        let Some((cid, busy)) = self.slots.insert(command, deadline) else { return Ok(()) };
+        busy.moved = length;
+        // The capsule: until it is posted, or has left if the device reads it from here.
+        busy.unsent = 1;
+        sqe.cid = U16::new(cid);
+        let slot = Slots::index(cid);
+        if let Some((head, _)) = pair.outbox.bytes(slot).split_at_mut_checked(SQE_SIZE) {
+            head.copy_from_slice(sqe.as_bytes());
+        }
+        self.phases[usize::from(slot)] = Phase::Waiting { data };
+        self.waiting.push_back(cid);
+        Ok(())
+    }
+
+    /// Posts what waits, as far as there is room here and at the controller.
+    pub(super) fn flush<D: Device>(&mut self, pair: &mut Pair<D>) -> Result<(), Trouble> {
+        while !self.waiting.is_empty() {
+            let window = self.rules.window.saturating_sub(self.unanswered);
+            let most = self.sends.room().min(window.into()).min(CHAIN).min(self.waiting.len());
+            if most == 0 {
+                return Ok(());
+            }
+            self.chain.clear();
+            for cid in self.waiting.drain(..most) {
+                let slot = Slots::index(cid);
+                let Phase::Waiting { data } = self.phases[usize::from(slot)] else { continue };
+                let inline = self.rules.inline && data.is_none();
+                let (id, signaled) = self.sends.push(cid, !inline);
+                let len = if data.is_some() { SQE_SIZE + self.rules.offset } else { SQE_SIZE };
+                let operation = Operation::Send;
+                self.chain.push(Outgoing { id, operation, slot, len, data, signaled, inline });
+            }
+            let posted = pair.post_send(&self.chain);
+            let taken = posted.as_ref().map_or_else(|refused| refused.taken, |()| self.chain.len());
+            self.posted(taken);
+            posted.map_err(|refused| Trouble::Link(refused.to_string()))?;
+        }
+        Ok(())
+    }
+
+    /// The first `taken` of the chain are posted.
+    fn posted(&mut self, taken: usize) {
+        for out in self.chain.iter().take(taken) {
+            self.phases[usize::from(out.slot)] = Phase::Posted;
+            self.unanswered += 1;
+            if out.inline {
+                // Its cid is the send's slot. Nothing can be done already: it was not answered.
+                let cid = u16::try_from(out.id.slot()).unwrap_or(u16::MAX);
+                self.slots.piece_sent(cid, &mut Vec::new());
+            }
+        }
+        self.sends.pop(self.chain.len().saturating_sub(taken));
+    }
+
+    /// Takes in a completion. A receive is posted anew if the connection `goes_on`.
+    pub(super) fn completed<D: Device>(
+        &mut self,
+        pair: &mut Pair<D>,
+        completion: &Completion,
+        goes_on: bool,
+        done: &mut Vec<Completed>,
+    ) -> Result<(), Trouble> {
+        let (id, status) = (completion.id, completion.status);
+        if status != CompletionStatus::Success {
+            return Err(failure(id, status));
+        }
+        if id.kind() == SEND {
+            let slots = &mut self.slots;
+            let is_known = self.sends.complete(id, |sent| {
+                if sent.holds_memory {
+                    pair.outbox.take_back(Slots::index(sent.cid));
+                    slots.piece_sent(sent.cid, done);
+                }
+            });
+            return if is_known { Ok(()) } else { Err(stray(id)) };
+        }
+        let cqe = self.received(pair, completion)?;
+        if goes_on {
+            // Before the response is acted on: slow work never keeps a receive.
+            self.post_receive(pair, u16::try_from(id.slot()).unwrap_or(u16::MAX))?;
+        }
+        self.answered(&cqe, done)
+    }
+
+    /// Copies a response out of its receive.
+    fn received<D: Device>(
+        &mut self,
+        pair: &mut Pair<D>,
+        completion: &Completion,
+    ) -> Result<Cqe, Trouble> {
+        let id = completion.id;
+        let slot = u16::try_from(id.slot()).map_err(|_| stray(id))?;
+        let uses = self.uses.get_mut(usize::from(slot)).ok_or_else(|| stray(id))?;
+        if id != WorkId::new(RECEIVE, *uses, slot.into()) {
+            return Err(stray(id));
+        }
+        *uses = uses.wrapping_add(1);
+        pair.inbox.take_back(slot);
+        if completion.bytes as usize != CQE_SIZE {
+            let bytes = completion.bytes;
+            return Err(Trouble::Peer(format!("a response of {bytes} bytes, not {CQE_SIZE}")));
+        }
+        if let Some(key) = completion.invalidated {
+            let what =
+                format!("a response that invalidates key {key:#x}, which no command asks for");
+            return Err(Trouble::Peer(what));
+        }
+        let (cqe, _) = Cqe::read_from_prefix(pair.inbox.bytes(slot)).map_err(|_| stray(id))?;
+        Ok(cqe)
+    }
+
+    /// The controller ends a command.
+    fn answered(&mut self, cqe: &Cqe, done: &mut Vec<Completed>) -> Result<(), Trouble> {
+        let cid = cqe.cid.get();
+        let slot = usize::from(Slots::index(cid));
+        let status = cqe.status();
+        let result = if status.is_success() {
+            Ok(cqe.result.get())
+        } else {
+            Err(CommandError::Status { status, dw0: cqe.dw0() })
+        };
+        let was_sent = self.phases.get(slot) == Some(&Phase::Posted);
+        if !was_sent || !self.slots.complete(cid, result, done) {
+            let what = format!("a response to command {cid:#06x}, which is not outstanding");
+            return Err(Trouble::Peer(what));
+        }
+        self.phases[slot] = Phase::Free;
+        self.unanswered = self.unanswered.saturating_sub(1);
+        Ok(())
+    }
+
+    /// Ends every command. The pair is gone: nobody works on their buffers.
+    pub(super) fn fail_all(&mut self, now: Nanos, done: &mut Vec<Completed>) {
+        self.waiting.clear();
+        self.slots.fail_all(now, done);
+    }
+
+    fn post_receive<D: Device>(&self, pair: &mut Pair<D>, slot: u16) -> Result<(), Trouble> {
+        let uses = self.uses.get(usize::from(slot)).copied().unwrap_or(0);
+        let id = WorkId::new(RECEIVE, uses, slot.into());
+        let posted = pair.post_receive(id, slot);
+        posted.map_err(|error| Trouble::Link(format!("a receive cannot be posted: {error}")))
+    }
+}
+
+fn stray(id: WorkId) -> Trouble {
+    Trouble::Link(format!("the device reports the end of work it was not given ({id:?})"))
+}
+
+/// What a work request that failed says about the connection.
+fn failure(id: WorkId, status: CompletionStatus) -> Trouble {
+    let what = if id.kind() == SEND { "a command" } else { "a receive" };
+    match status {
+        CompletionStatus::Success | CompletionStatus::Flushed => Trouble::Flushed,
+        CompletionStatus::RemoteAccess => {
+            Trouble::Link(format!("{what} was refused by the target's device"))
+        }
+        CompletionStatus::ReceiverNotReady => {
+            Trouble::Link("the target had no receive for a command for too long".into())
+        }
+        CompletionStatus::Unreachable => Trouble::Link(
+            "the target does not answer any more; check the network and the target".into(),
+        ),
+        CompletionStatus::Other(status) => {
+            Trouble::Link(format!("{what} ended with work completion status {status}"))
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! Asking for the connection, and what comes back (RDMA 3.1).
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::time::{Duration, Instant};
+
+use nvmeof_verbs::{ConnectParams, ConnectionEvent, DeviceLimits, Endpoint as _};
+use nvmeof_wire::rdma::{AcceptData, RejectData, RejectStatus, Request};
+use nvmeof_wire::zerocopy::IntoBytes;
+
+use super::Routes;
+use super::post::Pair;
+use crate::Error;
+
+/// Times a packet is sent again; the most there is.
+const RETRIES: u8 = 7;
+/// Times a send is tried again that finds no receive: for ever. A command has a timeout of its own.
+const RNR_RETRIES: u8 = 7;
+/// Longest wait at once where the connection has no descriptor.
+const LOOK_AGAIN: Duration = Duration::from_millis(2);
+/// The connection manager's reason for a connection that nobody listens for.
+const NO_LISTENER: i32 = 8;
+
+/// Asks for the connection and waits for the answer; the receives the controller has, if it says.
+pub(super) fn connect<R: Routes>(
+    routes: &R,
+    pair: &mut Pair<R::Device>,
+    limits: &DeviceLimits,
+    asked: &Request,
+    peer: &str,
+    timeout: Duration,
+) -> Result<Option<u16>, Error> {
+    let private_data = asked.encode();
+    let params = ConnectParams {
+        private_data: private_data.as_bytes(),
+        reads_out: 0,
+        reads_in: limits.reads_in,
+        retries: RETRIES,
+        rnr_retries: RNR_RETRIES,
+    };
+    let verbs = |cause| Error::Verbs { peer: peer.to_owned(), cause };
+    pair.endpoint().connect(&params).map_err(verbs)?;
+    let start = Instant::now();
+    loop {
+        match pair.endpoint().next_event() {
+            Some(ConnectionEvent::Established { private_data, .. }) => {
+                return Ok(AcceptData::parse(private_data.as_slice()).filter(|&count| count > 0));
+            }
+            Some(ConnectionEvent::Rejected { status, private_data }) => {
+                let reason = reason(status, RejectData::parse(private_data.as_slice()));
+                return Err(Error::Rejected { peer: peer.to_owned(), qid: asked.qid, reason });
+            }
+            Some(ConnectionEvent::Failed { status }) => {
+                return Err(Error::Connect { peer: peer.to_owned(), cause: cause(status) });
+            }
+            Some(event) => {
+                let what = format!("it ended while connecting ({event:?})");
+                return Err(Error::Link { peer: peer.to_owned(), what });
+            }
+            None => {}
+        }
+        let left = timeout.saturating_sub(start.elapsed());
+        if left.is_zero() {
+            let what = "the RDMA connection request".to_owned();
+            return Err(Error::Timeout { peer: peer.to_owned(), what, after: timeout });
+        }
+        wait_for_event::<R>(routes, pair, left);
+    }
+}
+
+fn wait_for_event<R: Routes>(routes: &R, pair: &Pair<R::Device>, left: Duration) {
+    match pair.descriptors() {
+        (_, Some(connection)) => routes.wait(&[connection], left),
+        (_, None) => routes.wait(&[] as &[BorrowedFd<'_>], left.min(LOOK_AGAIN)),
+    }
+}
+
+/// The connection manager's status is an error of the system, negative, or a number of its own.
+fn cause(status: i32) -> io::Error {
+    match status.checked_neg() {
+        Some(error @ 1..) => io::Error::from_raw_os_error(error),
+        _ => io::Error::other(format!("the connection manager gave up (status {status})")),
+    }
+}
+
+/// Why the connection was rejected, and what to do about it.
+fn reason(status: i32, said: Option<RejectStatus>) -> String {
+    let Some(said) = said else {
+        return if status == NO_LISTENER {
+            "nothing listens for RDMA at this port; check the port, and that the target has a listener \
+             of type rdma there"
+                .into()
+        } else {
+            format!("it does not say why (connection manager status {status}); is it NVMe/RDMA?")
+        };
+    };
+    let hint = match said {
+        RejectStatus::INVALID_LENGTH | RejectStatus::INVALID_RECFMT => {
+            "it does not understand this host; check that it is NVMe/RDMA"
+        }
+        RejectStatus::INVALID_QID => {
+            "it does not have so many queues; run fewer jobs (--jobs), or raise the target's limit"
+        }
+        RejectStatus::INVALID_HSQSIZE | RejectStatus::INVALID_HRQSIZE => {
+            "it does not have queues of this size; lower --qd, or raise the target's limit"
+        }
+        RejectStatus::NO_RESOURCES => {
+            "it has no room for another queue now; try again, run fewer jobs, or raise its limits"
+        }
+        RejectStatus::INVALID_IRD | RejectStatus::INVALID_ORD => {
+            "the two RDMA devices do not agree on how many RDMA READs may be outstanding; check their limits"
+        }
+        RejectStatus::INVALID_CNTLID => {
+            "its controller is gone, so the admin queue's connection was lost; connect anew"
+        }
+        _ => "it is of a newer version than this host",
+    };
+    format!("{said}: {hint}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_reject_code_says_what_to_do() {
+        for code in 1..=9 {
+            let text = reason(28, Some(RejectStatus(code)));
+            assert!(text.starts_with(&RejectStatus(code).to_string()), "{text}");
+            assert!(text.len() > RejectStatus(code).to_string().len() + 20, "{text}");
+            assert!(!text.contains("newer"), "{text}");
+        }
+        assert!(reason(28, Some(RejectStatus(77))).contains("0x4d"));
+        assert!(reason(NO_LISTENER, None).contains("listener"));
+        assert!(reason(28, None).contains("28"));
+        assert_eq!(cause(-110).kind(), io::ErrorKind::TimedOut);
+        assert!(cause(i32::MIN).to_string().contains("gave up"));
+        assert!(cause(0).to_string().contains("gave up"));
+    }
+}

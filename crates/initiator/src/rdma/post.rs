@@ -1,0 +1,291 @@
+//! The one place where memory is handed to a device. Everything around it is safe code.
+//!
+//! What a device may touch is of three kinds, and each has its keeper:
+//!
+//! | memory | kept by |
+//! |---|---|
+//! | slots of a pair's [`Slab`]s | the slab knows which are with the device, and shows nobody those; [`Pair`] drops its endpoint before them |
+//! | buffers of commands, by piece | the user's slot holds the buffer until its send has completed, or the pair is gone |
+//! | buffers of commands, by remote key | the user's slot holds the buffer until the peer has answered, or the pair is gone |
+//!
+//! A buffer stays registered when its command is over (see [`Buffer`]), so a peer that breaks the protocol can
+//! still write to it while the connection lasts. Keys that are good for one command would take a
+//! registration or a memory window for each.
+#![expect(unsafe_code, reason = "the fence around memory that devices work on")]
+
+use std::io;
+use std::sync::Arc;
+
+use nvmeof_verbs::{
+    Access, Completion, Completions as _, Device, Endpoint as _, EndpointSpec, Operation, Piece,
+    Pieces, Refused, Region as _, VerbsError, Work, WorkId,
+};
+
+use crate::Buffer;
+
+/// What a buffer keeps about being registered. The region goes before the device it belongs to.
+#[derive(Debug)]
+struct Registration<D: Device> {
+    region: D::Region,
+    access: Access,
+    device: Arc<D>,
+}
+
+/// Where registered memory is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Keys {
+    /// Its first byte.
+    pub(super) address: u64,
+    /// Key for us.
+    pub(super) lkey: u32,
+    /// Key for the peer.
+    pub(super) rkey: u32,
+}
+
+/// Makes a buffer known to `device`, for `needed` at least; a system call only where it is not known for that
+/// already.
+pub(super) fn register<D: Device>(
+    device: &Arc<D>,
+    buffer: &mut Buffer,
+    needed: Access,
+) -> Result<Keys, VerbsError> {
+    let address = buffer.base().expose_provenance() as u64;
+    let mut access = needed;
+    if let Some(held) = buffer.registration::<Registration<D>>()
+        && Arc::ptr_eq(&held.device, device)
+    {
+        let union = Access {
+            local_write: held.access.local_write || needed.local_write,
+            remote_read: held.access.remote_read || needed.remote_read,
+            remote_write: held.access.remote_write || needed.remote_write,
+        };
+        if union == held.access {
+            return Ok(Keys { address, lkey: held.region.lkey(), rkey: held.region.rkey() });
+        }
+        access = union;
+    }
+    buffer.keep(None);
+    let (base, len) = (buffer.base(), buffer.len());
+    // SAFETY: the buffer itself keeps the region and drops it before its pages, which it never exchanges
+    // (kept by `Buffer`).
+    let region = unsafe { device.register(base, len, access) }?;
+    let keys = Keys { address, lkey: region.lkey(), rkey: region.rkey() };
+    buffer.keep(Some(Box::new(Registration { region, access, device: Arc::clone(device) })));
+    Ok(keys)
+}
+
+/// Registered memory in slots of one size, some of which are with the device.
+#[derive(Debug)]
+pub(super) struct Slab {
+    memory: Buffer,
+    keys: Keys,
+    stride: usize,
+    lent: Box<[bool]>,
+}
+
+impl Slab {
+    fn new<D: Device>(
+        device: &Arc<D>,
+        slots: u16,
+        stride: usize,
+        access: Access,
+    ) -> Result<Self, VerbsError> {
+        let mut memory = Buffer::zeroed(usize::from(slots) * stride);
+        let keys = register(device, &mut memory, access)?;
+        let lent = (0..slots).map(|_| false).collect();
+        Ok(Self { memory, keys, stride, lent })
+    }
+
+    /// The bytes of a slot; none while it is with the device, or if there is no such slot.
+    pub(super) fn bytes(&mut self, slot: u16) -> &mut [u8] {
+        let at = usize::from(slot);
+        if self.lent.get(at).is_none_or(|&lent| lent) {
+            return &mut [];
+        }
+        let base = self.memory.base();
+        // SAFETY: the slot exists, so it is within the memory, which is initialised; the device has it not,
+        // and no other reference to it is there: this one borrows the slab. Other slots are not touched.
+        unsafe { std::slice::from_raw_parts_mut(base.add(at * self.stride), self.stride) }
+    }
+
+    /// The device has let go of a slot.
+    pub(super) fn take_back(&mut self, slot: u16) {
+        if let Some(lent) = self.lent.get_mut(usize::from(slot)) {
+            *lent = false;
+        }
+    }
+
+    /// The first `len` bytes of a slot, for the device; `None` if it is with the device or there is none.
+    fn piece(&self, slot: u16, len: usize) -> Option<Piece> {
+        let at = usize::from(slot);
+        if self.lent.get(at).is_none_or(|&lent| lent) || len > self.stride {
+            return None;
+        }
+        let address = self.keys.address + (at * self.stride) as u64;
+        Some(Piece { address, length: u32::try_from(len).ok()?, lkey: self.keys.lkey })
+    }
+
+    fn lend(&mut self, slot: u16) {
+        if let Some(lent) = self.lent.get_mut(usize::from(slot)) {
+            *lent = true;
+        }
+    }
+}
+
+/// Something for the send queue: the first bytes of an outbox slot, and more behind them.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Outgoing {
+    /// Comes back in the completion.
+    pub(super) id: WorkId,
+    /// What to do with the bytes.
+    pub(super) operation: Operation,
+    /// Slot of the outbox.
+    pub(super) slot: u16,
+    /// Bytes of the slot.
+    pub(super) len: usize,
+    /// Bytes of a buffer that [`register`] gave keys for and whose keeper holds it until this has completed.
+    pub(super) data: Option<Piece>,
+    /// Completes even if it succeeds.
+    pub(super) signaled: bool,
+    /// The slot's bytes are copied at once and it is never with the device.
+    pub(super) inline: bool,
+}
+
+/// How big a pair is.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Sizes {
+    /// Receives posted at once, and slots of the inbox.
+    pub(super) receives: u16,
+    /// Bytes of a receive.
+    pub(super) receive_len: usize,
+    /// Slots of the outbox.
+    pub(super) outbox: u16,
+    /// Bytes of each.
+    pub(super) outbox_len: usize,
+    /// Work requests of the send queue at once.
+    pub(super) sends: u32,
+    /// Pieces of a send.
+    pub(super) send_pieces: u32,
+    /// Bytes wanted inline.
+    pub(super) inline: u32,
+}
+
+/// A queue pair with its completion queue and the memory posted to it. Fields are dropped in order: the
+/// endpoint, after which the device touches nothing of the rest.
+#[derive(Debug)]
+pub(super) struct Pair<D: Device> {
+    endpoint: D::Endpoint,
+    completions: D::Completions,
+    /// Receives.
+    pub(super) inbox: Slab,
+    /// What is sent.
+    pub(super) outbox: Slab,
+    works: Vec<Work>,
+}
+
+impl<D: Device> Pair<D> {
+    /// Opens `ticket`; nothing is posted yet.
+    pub(super) fn open(
+        device: &Arc<D>,
+        ticket: D::Ticket,
+        sizes: Sizes,
+    ) -> Result<Self, VerbsError> {
+        let depth = sizes.sends + u32::from(sizes.receives);
+        let completions = device.completions(depth)?;
+        let local = Access { local_write: true, ..Access::default() };
+        let inbox = Slab::new(device, sizes.receives, sizes.receive_len, local)?;
+        let outbox = Slab::new(device, sizes.outbox, sizes.outbox_len, local)?;
+        let spec = EndpointSpec {
+            sends: sizes.sends,
+            receives: sizes.receives.into(),
+            send_pieces: sizes.send_pieces,
+            receive_pieces: 1,
+            inline: sizes.inline,
+            traffic_class: None,
+        };
+        let opened = device.open(ticket, &completions, None, &spec);
+        let endpoint = opened.map_err(|(error, _)| error)?;
+        Ok(Self { endpoint, completions, inbox, outbox, works: Vec::new() })
+    }
+
+    /// The endpoint, for all but posting.
+    pub(super) fn endpoint(&mut self) -> &mut D::Endpoint {
+        &mut self.endpoint
+    }
+
+    /// The completion queue.
+    pub(super) fn completions(&mut self) -> &mut D::Completions {
+        &mut self.completions
+    }
+
+    /// What can be waited on: the completion queue, and the connection.
+    pub(super) fn descriptors(
+        &self,
+    ) -> (std::os::fd::BorrowedFd<'_>, Option<std::os::fd::BorrowedFd<'_>>) {
+        (self.completions.fd(), self.endpoint.fd())
+    }
+
+    /// Appends what has completed, at most `most`.
+    pub(super) fn poll(&mut self, most: usize, into: &mut Vec<Completion>) -> io::Result<()> {
+        self.completions.poll(most, into)
+    }
+
+    /// Posts a receive into a slot of the inbox.
+    pub(super) fn post_receive(&mut self, id: WorkId, slot: u16) -> io::Result<()> {
+        let stride = self.inbox.stride;
+        let piece = self.inbox.piece(slot, stride).ok_or(io::ErrorKind::InvalidInput)?;
+        self.inbox.lend(slot);
+        // SAFETY: the slot is the inbox's, which is registered for local writing and shows it to nobody
+        // until it is taken back, which the pair's user does when the receive has completed; the endpoint is
+        // dropped before the inbox (kept by `Pair`).
+        let posted = unsafe { self.endpoint.post_receive(id, &[piece]) };
+        if posted.is_err() {
+            self.inbox.take_back(slot);
+        }
+        posted
+    }
+
+    /// Posts a chain with one doorbell.
+    pub(super) fn post_send(&mut self, chain: &[Outgoing]) -> Result<(), Refused> {
+        self.works.clear();
+        for out in chain {
+            let Some(piece) = self.outbox.piece(out.slot, out.len) else {
+                self.unlend(chain, 0);
+                return Err(Refused { taken: 0, source: io::ErrorKind::InvalidInput.into() });
+            };
+            let mut pieces = Pieces::one(piece);
+            if let Some(data) = out.data {
+                pieces.push(data);
+            }
+            if !out.inline {
+                self.outbox.lend(out.slot);
+            }
+            self.works.push(Work {
+                id: out.id,
+                operation: out.operation,
+                pieces,
+                signaled: out.signaled,
+                inline: out.inline,
+                fence: false,
+            });
+        }
+        // SAFETY: slots are the outbox's: what is not inline is lent, so shown to nobody until it is taken
+        // back, which the pair's user does when the work has completed, and the endpoint is dropped before
+        // the outbox (kept by `Pair`); inline bytes are there during the call. Pieces of buffers are from
+        // `register`, and the buffers stay where they are until the work has completed or the pair is
+        // dropped (kept by the user's slots, see the table above).
+        let posted = unsafe { self.endpoint.post_send(&self.works) };
+        if let Err(refused) = &posted {
+            self.unlend(chain, refused.taken);
+        }
+        posted
+    }
+
+    /// Takes the slots of what was not posted back: all but the first `taken`.
+    fn unlend(&mut self, chain: &[Outgoing], taken: usize) {
+        let lent = self.works.len();
+        for out in chain.iter().take(lent).skip(taken).filter(|out| !out.inline) {
+            self.outbox.take_back(out.slot);
+        }
+    }
+}

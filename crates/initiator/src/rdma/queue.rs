@@ -1,0 +1,301 @@
+//! An RDMA connection as an NVMe queue.
+//!
+//! ```text
+//!   connect --Established--> Ready --error--> Broken --close--> Ended
+//!                              `------------------close-----------^
+//! ```
+//!
+//! `Broken` has disconnected, but the device may still work on memory. Only when the pair is dropped does it not,
+//! and only then do the commands end.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nvmeof_verbs::{
+    Completion, Completions as _, ConnectionEvent, Device, Endpoint as _, Ticket as _,
+};
+use nvmeof_wire::cqe::CQE_SIZE;
+use nvmeof_wire::rdma::Request;
+use nvmeof_wire::sqe::SQE_SIZE;
+
+use super::commands::{Commands, Rules, Trouble};
+use super::post::{Pair, Sizes};
+use super::{Routes, handshake};
+use crate::fabric::{QueuePair, QueueSpec};
+use crate::{Command, Completed, Error, Nanos, RejectReason, Rejected};
+
+/// Completions taken at once.
+const BATCH: usize = 32;
+/// Batches one [`QueuePair::receive`] takes at most, so that a fast peer does not keep us from sending.
+const BATCHES_A_TURN: usize = 4;
+/// Turns without a completion between looks at the connection's events, which may take a system call.
+const EVENTS_EVERY: u32 = 64;
+/// Bytes of a capsule without data.
+const CAPSULE: u32 = 64;
+const _: () = assert!(CAPSULE as usize == SQE_SIZE);
+/// Bytes of a receive: more than a response has, so that one too long is told from a broken device.
+const RECEIVE_LEN: usize = 4 * CQE_SIZE;
+
+#[derive(Debug)]
+enum Link<D: Device> {
+    Ready(Pair<D>),
+    Broken(Pair<D>),
+    Ended,
+}
+
+/// An NVMe/RDMA connection. Fields are dropped in order: the link before the buffers of commands.
+#[derive(Debug)]
+pub(super) struct RdmaQueuePair<R: Routes> {
+    link: Link<R::Device>,
+    commands: Commands,
+    device: Arc<R::Device>,
+    routes: Arc<R>,
+    peer: String,
+    /// Taken from the completion queue, and not looked at yet.
+    polled: Vec<Completion>,
+    /// What [`QueuePair::submit`] met, for the next [`QueuePair::receive`].
+    trouble: Option<Trouble>,
+    /// Turns until the next look at the connection's events.
+    look_in: u32,
+}
+
+impl<R: Routes> RdmaQueuePair<R> {
+    /// Connects to `to`; receives for every response are posted before.
+    pub(super) fn connect(routes: Arc<R>, to: SocketAddr, spec: &QueueSpec) -> Result<Self, Error> {
+        let peer = to.to_string();
+        let verbs = |cause| Error::Verbs { peer: peer.clone(), cause };
+        let ticket = routes.resolve(to, spec.timeout).map_err(verbs)?;
+        let device = Arc::clone(ticket.device());
+        let (sizes, mut rules) = measure(&device, spec);
+        let mut pair = Pair::open(&device, ticket, sizes).map_err(verbs)?;
+        rules.inline = pair.endpoint().inline() >= CAPSULE;
+        let mut commands = Commands::new(rules);
+        let error = |trouble| error_of(trouble, &peer);
+        commands.post_receives(&mut pair).map_err(error)?;
+        let asked = Request {
+            qid: spec.qid,
+            host_receives: rules.receives,
+            entries: u32::from(spec.depth) + 1,
+            cntlid: spec.cntlid,
+        };
+        let limits = device.limits();
+        let timeout = spec.timeout;
+        let receives = handshake::connect(&*routes, &mut pair, &limits, &asked, &peer, timeout)?;
+        if let Some(receives) = receives {
+            commands.bound_window(receives);
+        }
+        Ok(Self {
+            link: Link::Ready(pair),
+            commands,
+            device,
+            routes,
+            peer,
+            polled: Vec::with_capacity(BATCH),
+            trouble: None,
+            look_in: EVENTS_EVERY,
+        })
+    }
+
+    /// Takes in what completed and what happened to the connection.
+    fn turn(&mut self, done: &mut Vec<Completed>) -> Result<(), Trouble> {
+        if let Some(trouble) = self.trouble.take() {
+            return Err(trouble);
+        }
+        for _ in 0..BATCHES_A_TURN {
+            let count = self.batch(done)?;
+            if count > 0 {
+                self.look_in = EVENTS_EVERY;
+            }
+            if count < BATCH {
+                break;
+            }
+        }
+        self.look_in = self.look_in.saturating_sub(1);
+        if self.look_in > 0 {
+            return Ok(());
+        }
+        self.look_in = EVENTS_EVERY;
+        let Some(trouble) = self.next_event() else { return Ok(()) };
+        // What came before the end is there by now; what is flushed after it says no more than the event.
+        while matches!(self.batch(done), Ok(1..)) {}
+        Err(trouble)
+    }
+
+    /// Takes in a batch of completions; how many there were.
+    fn batch(&mut self, done: &mut Vec<Completed>) -> Result<usize, Trouble> {
+        let Link::Ready(pair) = &mut self.link else { return Ok(0) };
+        if self.polled.is_empty() {
+            let polled = pair.poll(BATCH, &mut self.polled);
+            polled
+                .map_err(|error| Trouble::Link(format!("its completion queue broke: {error}")))?;
+        }
+        for completion in &self.polled {
+            self.commands.completed(pair, completion, true, done)?;
+        }
+        let count = self.polled.len();
+        self.polled.clear();
+        Ok(count)
+    }
+
+    /// What the connection's next event means; `None` if all is well.
+    fn next_event(&mut self) -> Option<Trouble> {
+        let Link::Ready(pair) = &mut self.link else { return None };
+        let what = match pair.endpoint().next_event()? {
+            ConnectionEvent::Established { .. } => return None,
+            ConnectionEvent::Disconnected => return Some(Trouble::Flushed),
+            ConnectionEvent::DeviceRemoved => "the RDMA device was removed",
+            ConnectionEvent::AddressChanged => {
+                "its address has moved to another device, or is gone"
+            }
+            ConnectionEvent::QueuePairError => "the queue pair is in the error state",
+            ConnectionEvent::Rejected { .. } | ConnectionEvent::Failed { .. } => {
+                "the connection manager took it back"
+            }
+        };
+        Some(Trouble::Link(what.into()))
+    }
+
+    /// Ends the connection and says why; commands end with [`QueuePair::close`].
+    #[cold]
+    fn break_off(&mut self, trouble: Trouble) -> Error {
+        // What is flushed has a reason, which the connection knows.
+        let trouble = match trouble {
+            Trouble::Flushed => self.next_event().unwrap_or(Trouble::Flushed),
+            other => other,
+        };
+        self.polled.clear();
+        self.link = match std::mem::replace(&mut self.link, Link::Ended) {
+            Link::Ready(mut pair) => {
+                pair.endpoint().disconnect();
+                Link::Broken(pair)
+            }
+            other => other,
+        };
+        error_of(trouble, &self.peer)
+    }
+
+    fn closed(&self) -> Error {
+        Error::Closed { peer: self.peer.clone(), during: "" }
+    }
+}
+
+impl<R: Routes> QueuePair for RdmaQueuePair<R> {
+    #[inline]
+    fn submit(&mut self, command: Command, deadline: Nanos) -> Result<(), Rejected> {
+        let Link::Ready(pair) = &mut self.link else {
+            return Err(Rejected { command, why: RejectReason::Closed });
+        };
+        if self.trouble.is_some() {
+            return Err(Rejected { command, why: RejectReason::Closed });
+        }
+        let submitted = self.commands.submit(pair, &self.device, command, deadline);
+        submitted.map_err(|(rejected, trouble)| {
+            self.trouble = trouble;
+            rejected
+        })
+    }
+
+    fn receive(&mut self, done: &mut Vec<Completed>) -> Result<(), Error> {
+        if !matches!(self.link, Link::Ready(_)) {
+            return Err(self.closed());
+        }
+        self.turn(done).map_err(|trouble| self.break_off(trouble))
+    }
+
+    fn flush(&mut self) -> Result<(), Error> {
+        let Link::Ready(pair) = &mut self.link else { return Ok(()) };
+        self.commands.flush(pair).map_err(|trouble| self.break_off(trouble))
+    }
+
+    fn close(&mut self, now: Nanos, done: &mut Vec<Completed>) {
+        match std::mem::replace(&mut self.link, Link::Ended) {
+            Link::Ready(mut pair) => {
+                pair.endpoint().disconnect();
+                // What was answered in time is no loss; what fails or is flushed comes to its end below.
+                while pair.poll(BATCH, &mut self.polled).is_ok() && !self.polled.is_empty() {
+                    for completion in self.polled.drain(..) {
+                        let _ = self.commands.completed(&mut pair, &completion, false, done);
+                    }
+                }
+            }
+            Link::Broken(_) | Link::Ended => {}
+        }
+        // The pair was dropped: the device is done with everything.
+        self.polled.clear();
+        self.commands.fail_all(now, done);
+    }
+
+    fn wait(&mut self, timeout: Duration) {
+        let Link::Ready(pair) = &mut self.link else { return };
+        if !self.polled.is_empty() || self.trouble.is_some() {
+            return;
+        }
+        // Whatever fails here, the next `receive` meets it too. What came before arming is not announced.
+        if pair.completions().arm().is_err()
+            || pair.poll(BATCH, &mut self.polled).is_err()
+            || !self.polled.is_empty()
+        {
+            return;
+        }
+        match pair.descriptors() {
+            (completions, Some(connection)) => {
+                self.routes.wait(&[completions, connection], timeout);
+            }
+            (completions, None) => self.routes.wait(&[completions], timeout),
+        }
+        self.look_in = 0;
+    }
+
+    fn is_overdue(&self, now: Nanos) -> bool {
+        self.commands.slots().is_overdue(now)
+    }
+
+    fn in_flight(&self) -> usize {
+        self.commands.slots().in_flight()
+    }
+
+    fn peer(&self) -> &str {
+        &self.peer
+    }
+}
+
+/// Sizes of the pair and rules of the queue, from what is wanted and what the device has.
+fn measure<D: Device>(device: &Arc<D>, spec: &QueueSpec) -> (Sizes, Rules) {
+    let limits = device.limits();
+    let most = limits.queue_depth.min(limits.completions / 2);
+    let most = u16::try_from(most).unwrap_or(u16::MAX).max(1);
+    // One more than commands, as queues have entries: then a place is free while one completes.
+    let places = spec.depth.saturating_add(1).min(most);
+    let takes_data = spec.qid > 0 && spec.in_capsule > 0 && limits.pieces >= 2;
+    let offset = if takes_data { spec.in_capsule_offset as usize } else { 0 };
+    let sizes = Sizes {
+        receives: places,
+        receive_len: RECEIVE_LEN,
+        outbox: spec.depth.max(1),
+        outbox_len: SQE_SIZE + offset,
+        sends: places.into(),
+        send_pieces: if takes_data { 2 } else { 1 },
+        inline: CAPSULE,
+    };
+    let rules = Rules {
+        depth: spec.depth,
+        window: spec.depth.min(places),
+        sends: places,
+        receives: places,
+        in_capsule: if takes_data { spec.in_capsule } else { 0 },
+        offset,
+        inline: false,
+    };
+    (sizes, rules)
+}
+
+fn error_of(trouble: Trouble, peer: &str) -> Error {
+    let peer = peer.to_owned();
+    match trouble {
+        Trouble::Peer(what) => Error::Misbehaved { peer, what },
+        Trouble::Link(what) => Error::Link { peer, what },
+        Trouble::Flushed => Error::Closed { peer, during: "" },
+        Trouble::Verbs(cause) => Error::Verbs { peer, cause },
+    }
+}

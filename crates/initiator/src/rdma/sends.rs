@@ -1,0 +1,110 @@
+//! What is posted to the send queue, and which of it is to be signaled.
+
+use std::collections::VecDeque;
+
+use nvmeof_verbs::WorkId;
+
+/// Kind of a send's [`WorkId`].
+pub(super) const SEND: u8 = 1;
+
+/// A command capsule that was posted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Posted {
+    pub(super) id: WorkId,
+    /// Its command.
+    pub(super) cid: u16,
+    /// The device works on the command's memory until it completes.
+    pub(super) holds_memory: bool,
+}
+
+/// The places of a send queue. A place is free only when its send, or a later one, has completed, and only
+/// signaled ones do.
+#[derive(Debug)]
+pub(super) struct Sends {
+    posted: VecDeque<Posted>,
+    places: usize,
+    /// One of so many in a row is signaled.
+    interval: usize,
+    unsignaled: usize,
+    generation: u32,
+}
+
+impl Sends {
+    /// With `places` places, at least one.
+    pub(super) fn new(places: usize) -> Self {
+        let places = places.max(1);
+        let interval = (places / 2).max(1);
+        let posted = VecDeque::with_capacity(places);
+        Self { posted, places, interval, unsignaled: 0, generation: 0 }
+    }
+
+    /// Free places.
+    pub(super) fn room(&self) -> usize {
+        self.places - self.posted.len()
+    }
+
+    /// Takes a place, which there must be; whether the send is to be signaled. Signaled is what holds
+    /// memory, which is waited for, and one in every so many of the rest, so that places become free.
+    pub(super) fn push(&mut self, cid: u16, holds_memory: bool) -> (WorkId, bool) {
+        let id = WorkId::new(SEND, self.generation, u32::from(cid));
+        self.generation = self.generation.wrapping_add(1);
+        self.posted.push_back(Posted { id, cid, holds_memory });
+        let signaled = holds_memory || self.unsignaled + 1 >= self.interval;
+        self.unsignaled = if signaled { 0 } else { self.unsignaled + 1 };
+        (id, signaled)
+    }
+
+    /// The last `count` were not posted after all.
+    pub(super) fn pop(&mut self, count: usize) {
+        self.posted.truncate(self.posted.len().saturating_sub(count));
+    }
+
+    /// `id` has completed, and with it all before; calls `sent` with each. False if there is no such send.
+    pub(super) fn complete(&mut self, id: WorkId, mut sent: impl FnMut(Posted)) -> bool {
+        let Some(last) = self.posted.iter().position(|posted| posted.id == id) else {
+            return false;
+        };
+        self.posted.drain(..=last).for_each(&mut sent);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_queue_always_has_a_signaled_send_in_it() {
+        for places in 1..=9 {
+            let mut sends = Sends::new(places);
+            let mut signaled = VecDeque::new();
+            for round in 0..100_u16 {
+                while sends.room() > 0 {
+                    let (id, is_signaled) = sends.push(round, false);
+                    if is_signaled {
+                        signaled.push_back(id);
+                    }
+                }
+                let id = signaled.pop_front().expect("one that completes");
+                let mut count = 0;
+                assert!(sends.complete(id, |_| count += 1));
+                assert_eq!(sends.room(), count, "{places} places");
+                assert!(!sends.complete(id, |_| ()), "twice");
+            }
+        }
+    }
+
+    #[test]
+    fn what_holds_memory_is_signaled_and_told_of_in_order() {
+        let mut sends = Sends::new(8);
+        let (_, first) = sends.push(1, false);
+        let (second, is_signaled) = sends.push(2, true);
+        sends.push(3, true);
+        assert_eq!((first, is_signaled), (false, true));
+        let mut told = Vec::new();
+        assert!(sends.complete(second, |posted| told.push((posted.cid, posted.holds_memory))));
+        assert_eq!(told, [(1, false), (2, true)]);
+        sends.pop(1);
+        assert_eq!(sends.room(), 8);
+    }
+}
