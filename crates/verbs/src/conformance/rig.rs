@@ -10,7 +10,7 @@ use crate::error::VerbsError;
 use crate::seam::{
     Completions, ConnectionEvent, Device, Endpoint, Refused, Region, SharedReceives,
 };
-use crate::work::{Access, Completion, Operation, Piece, Pieces, Work, WorkId};
+use crate::work::{Access, Completion, CompletionStatus, Operation, Piece, Pieces, Work, WorkId};
 
 /// Registered bytes, all zero at first.
 #[derive(Debug)]
@@ -83,6 +83,18 @@ impl<D: Device> Memory<D> {
     #[must_use]
     pub fn address(&self, offset: usize) -> u64 {
         (self.bytes.base.as_ptr().addr() + offset) as u64
+    }
+
+    /// An RDMA WRITE to it from the peer.
+    #[must_use]
+    pub fn write_at(&self, offset: usize) -> Operation {
+        Operation::Write { address: self.address(offset), key: self.rkey() }
+    }
+
+    /// An RDMA READ of it by the peer.
+    #[must_use]
+    pub fn read_at(&self, offset: usize) -> Operation {
+        Operation::Read { address: self.address(offset), key: self.rkey() }
     }
 
     /// A piece of it, which may be outside.
@@ -256,6 +268,18 @@ impl<D: Device> End<D> {
         self.completions.poll(64, &mut self.came)
     }
 
+    /// The completions that came and were not taken, left where they are.
+    #[must_use]
+    pub fn came(&self) -> &[Completion] {
+        &self.came
+    }
+
+    /// Whether one of them did not end well.
+    #[must_use]
+    pub fn has_failures(&self) -> bool {
+        self.came.iter().any(|completion| completion.status != CompletionStatus::Success)
+    }
+
     /// The completions that came and were not taken.
     pub fn take(&mut self) -> Vec<Completion> {
         std::mem::take(&mut self.came)
@@ -315,7 +339,7 @@ impl<D: Device> Pair<D> {
         panic!("it did not come to {what}: {self:?}");
     }
 
-    /// Waits for `asked` completions of the asking end and `answered` of the other, and takes them.
+    /// Waits for `asked` completions of the asking end and `answered` of the other, and takes so many.
     pub fn completions(
         &mut self,
         asked: usize,
@@ -324,6 +348,7 @@ impl<D: Device> Pair<D> {
         self.until("the completions", |pair| {
             pair.asking.came.len() >= asked && pair.answering.came.len() >= answered
         });
-        (self.asking.take(), self.answering.take())
+        let (asking, answering) = (&mut self.asking.came, &mut self.answering.came);
+        (asking.drain(..asked).collect(), answering.drain(..answered).collect())
     }
 }

@@ -60,11 +60,12 @@ pub(super) enum Link {
 pub(super) struct Connection {
     asker: u32,
     answerer: Option<u32>,
-    /// The asking side gave up: whoever has the ticket does not know.
-    over: bool,
+    /// Nobody has opened or refused the request: it is on its way, waits at the listener or is a ticket.
+    open: bool,
     private_data: PrivateData,
     reads_out: u8,
     reads_in: u8,
+    retries: u8,
     from: SocketAddr,
     to: SocketAddr,
     last: u64,
@@ -198,7 +199,7 @@ impl Drop for LoopbackListener {
         let mut state = self.device.fabric.lock();
         let Some(listener) = state.listeners.remove(&self.address) else { return };
         for connection in listener.waiting {
-            state.reject_request(connection, &[]);
+            state.refuse_request(connection, REFUSED, &[]);
         }
     }
 }
@@ -226,7 +227,7 @@ impl LoopbackTicket {
             state.counters.tickets -= 1;
         }
         if let Role::Asked(connection) = role {
-            state.reject_request(connection, private_data);
+            state.refuse_request(connection, REFUSED, private_data);
         }
     }
 }
@@ -258,11 +259,12 @@ impl State {
         self.at(time, Event::Message(Box::new(message)));
     }
 
-    fn reject_request(&mut self, number: u32, private_data: &[u8]) {
-        let Some(connection) = self.connections.get(&number) else { return };
+    fn refuse_request(&mut self, number: u32, status: i32, private_data: &[u8]) {
+        let Some(connection) = self.connections.get_mut(&number) else { return };
+        connection.open = false;
         let to = connection.asker;
         let private_data = padded(private_data, REJECT_DATA);
-        self.tell_peer(Some(number), Message::Reject { to, status: REFUSED, private_data });
+        self.tell_peer(Some(number), Message::Reject { to, status, private_data });
         self.forget_connection(number);
     }
 
@@ -270,8 +272,7 @@ impl State {
         let Some(connection) = self.connections.get(&number) else { return };
         let ends = [Some(connection.asker), connection.answerer];
         let alive = ends.iter().flatten().any(|end| self.queue_pairs.contains_key(end));
-        let asking = connection.answerer.is_none() && !connection.over;
-        if !alive || !asking && connection.answerer.is_none() {
+        if !alive && !connection.open {
             self.connections.remove(&number);
         }
     }
@@ -305,10 +306,11 @@ impl State {
         let request = Connection {
             asker: number,
             answerer: None,
-            over: false,
+            open: true,
             private_data: padded(params.private_data, REQUEST_DATA),
             reads_out: params.reads_out,
             reads_in: params.reads_in,
+            retries: params.retries,
             from: local,
             to: peer,
             last: 0,
@@ -324,6 +326,7 @@ impl State {
     pub(super) fn opened(&mut self, number: u32, connection: u32) {
         if let Some(connection) = self.connections.get_mut(&connection) {
             connection.answerer = Some(number);
+            connection.open = false;
         }
     }
 
@@ -347,11 +350,12 @@ impl State {
         queue_pair.phase = Phase::Receiving;
         queue_pair.reads_out = params.reads_out;
         queue_pair.reads_in = params.reads_in;
-        queue_pair.retries = 7;
         queue_pair.rnr_retries = params.rnr_retries;
-        queue_pair.peer = connection
-            .and_then(|connection| self.connections.get(&connection))
-            .map(|connection| connection.asker);
+        // The peer has said how often to try.
+        if let Some(request) = connection.and_then(|number| self.connections.get(&number)) {
+            queue_pair.peer = Some(request.asker);
+            queue_pair.retries = request.retries;
+        }
         let private_data = padded(params.private_data, REPLY_DATA);
         if let Some(connection) = connection {
             let (reads_out, reads_in) = (params.reads_out, params.reads_in);
@@ -372,11 +376,11 @@ impl State {
         }
         if queue_pair.link == Link::Answered && matches!(event, ConnectionEvent::Established { .. })
         {
-            queue_pair.link = Link::Standing;
-            queue_pair.phase = match queue_pair.phase {
-                Phase::Error => Phase::Error,
-                _ => Phase::Ready,
-            };
+            let over = queue_pair.events.contains(&ConnectionEvent::Disconnected);
+            queue_pair.link = if over { Link::Over } else { Link::Standing };
+            if queue_pair.phase != Phase::Error {
+                queue_pair.phase = Phase::Ready;
+            }
             if let Some(connection) = queue_pair.connection {
                 self.tell_peer(Some(connection), Message::Ready { connection });
             }
@@ -401,14 +405,8 @@ impl State {
         };
         let peer = self.peer_of(number);
         match link {
-            Link::Idle | Link::Leaving | Link::Over => {}
-            Link::Asking => {
-                if let Some(connection) =
-                    connection.and_then(|connection| self.connections.get_mut(&connection))
-                {
-                    connection.over = true;
-                }
-            }
+            // Who asks says nothing: the answer finds that it is gone.
+            Link::Idle | Link::Asking | Link::Leaving | Link::Over => {}
             Link::Answered => {
                 if let Some(queue_pair) = self.queue_pairs.get_mut(&number) {
                     queue_pair.events.clear();
@@ -422,7 +420,7 @@ impl State {
             }
             Link::Asked => {
                 if let Some(connection) = connection {
-                    self.reject_request(connection, &[]);
+                    self.refuse_request(connection, REFUSED, &[]);
                 }
             }
             Link::Accepting | Link::Standing => {
@@ -461,11 +459,6 @@ impl State {
         self.faults.forget(number);
         self.wake_senders(|peer| peer.number == number);
         if let Some(connection) = queue_pair.connection {
-            if let Some(connection) = self.connections.get_mut(&connection)
-                && connection.asker == number
-            {
-                connection.over = true;
-            }
             self.forget_connection(connection);
         }
     }
@@ -505,51 +498,33 @@ impl State {
                 self.end_link(to, &[Link::Leaving], ConnectionEvent::Disconnected);
             }
             Message::Timeout { to } => {
-                if self.end_link(
-                    to,
-                    &[Link::Asking, Link::Accepting],
-                    ConnectionEvent::Failed { status: NO_ANSWER },
-                ) && let Some(connection) =
-                    self.queue_pairs.get(&to).and_then(|end| end.connection)
-                    && let Some(connection) = self.connections.get_mut(&connection)
-                    && connection.asker == to
-                {
-                    connection.over = true;
-                }
+                let event = ConnectionEvent::Failed { status: NO_ANSWER };
+                self.end_link(to, &[Link::Asking, Link::Accepting], event);
             }
         }
     }
 
     /// Ends the connection for one side if it is at one of `links`.
-    fn end_link(&mut self, to: u32, links: &[Link], event: ConnectionEvent) -> bool {
-        let Some(queue_pair) = self.queue_pairs.get_mut(&to) else { return false };
+    fn end_link(&mut self, to: u32, links: &[Link], event: ConnectionEvent) {
+        let Some(queue_pair) = self.queue_pairs.get_mut(&to) else { return };
         if !links.contains(&queue_pair.link) {
-            return false;
+            return;
         }
         // The event of a reply that is not taken comes before it, and has its effect.
         if queue_pair.link != Link::Answered {
             queue_pair.link = Link::Over;
         }
         queue_pair.tell(event);
-        true
     }
 
     fn deliver_request(&mut self, number: u32) {
         let Some(connection) = self.connections.get(&number) else { return };
-        if connection.over {
-            self.forget_connection(number);
-            return;
-        }
-        let to = connection.asker;
         let listener = self.listeners.get_mut(&connection.to);
         let listener = listener.filter(|listener| {
             self.devices.get(&listener.device).is_some_and(|device| !device.removed)
         });
         let Some(listener) = listener else {
-            let private_data = padded(&[], REJECT_DATA);
-            let message = Message::Reject { to, status: NOBODY_LISTENS, private_data };
-            self.tell_peer(Some(number), message);
-            return;
+            return self.refuse_request(number, NOBODY_LISTENS, &[]);
         };
         listener.waiting.push_back(number);
         listener.signal.raise();

@@ -213,7 +213,7 @@ impl State {
         let is_read = matches!(work.operation, Operation::Read { .. });
         let takes = matches!(queue_pair.phase, Phase::Ready | Phase::Error);
         let sane = length <= u64::from(most)
-            && (work.inline || pieces <= queue_pair.spec.send_pieces)
+            && pieces <= queue_pair.spec.send_pieces
             && (!work.inline || !is_read && length <= u64::from(inline));
         if !takes || !sane {
             return Err(Errno::INVAL.into());

@@ -216,5 +216,6 @@ impl State {
         for queue in queues.map(|(queue, _)| *queue).collect::<Vec<_>>() {
             self.break_completions(queue);
         }
+        self.wake_senders(|peer| peer.device == number);
     }
 }
