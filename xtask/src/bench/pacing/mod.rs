@@ -1,5 +1,5 @@
 //! `cargo xtask bench pacing`: the daemon under each pacing policy, on NVMe/TCP over the loopback
-//! interface.
+//! interface or on another listener.
 //!
 //! | file | what |
 //! |---|---|
@@ -28,7 +28,7 @@ use nvmeof_report::{Plot, Point, json};
 use serde_json::Value;
 
 use super::load::{self, Endpoint};
-use super::server::{self, Server};
+use super::server::{self, Listen, Server};
 use super::{go_first, machine, pinned, require_programs};
 use crate::workspace::{Workspace, output_of, run_checked};
 use activity::Moment;
@@ -79,6 +79,9 @@ pub(super) struct Args {
     /// One round of 200 ms a point at depths 32, 256 and 2048: to see that everything works
     #[arg(long, conflicts_with_all = ["depths", "time", "ramp", "repeat"])]
     quick: bool,
+    /// Where the daemon listens
+    #[arg(long, value_name = "tcp://ADDR|rdma://ADDR", default_value_t)]
+    listen: Listen,
     /// CPU of the daemon
     #[arg(long, value_name = "CPU", default_value_t = 0)]
     target_cpu: usize,
@@ -189,9 +192,10 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
 
     let note = format!("measured locally on {}, {} round(s)", bench.machine, plan.repeat);
     let about = format!(
-        "{}; {} job(s); {} round(s) of {:?} after {:?} a point; {}; {stolen:.1} % of both CPUs' time \
-         taken by other machines",
+        "{}; over {}; {} job(s); {} round(s) of {:?} after {:?} a point; {}; {stolen:.1} % of both \
+         CPUs' time taken by other machines",
         bench.machine,
+        args.listen,
         args.jobs,
         plan.repeat,
         plan.time,
@@ -348,7 +352,8 @@ impl Bench<'_> {
         let Plan { ramp, time, .. } = *self.plan;
         let ran = self.step(step, INTERVAL, self.args.realtime, ramp, time)?;
         let mut hasher = DefaultHasher::new();
-        (self.build, step.config(self.args.target_cpu, self.args.jobs)).hash(&mut hasher);
+        (self.build, step.config(self.args.target_cpu, &self.args.listen, self.args.jobs))
+            .hash(&mut hasher);
         (self.args.jobs, self.plan.ramp, self.plan.time, self.args.realtime).hash(&mut hasher);
         let run = result::Run {
             step,
@@ -393,7 +398,7 @@ impl Bench<'_> {
         time: Duration,
     ) -> Result<Ran> {
         let config = self.folder.join("target.toml");
-        let text = step.config(self.args.target_cpu, self.args.jobs);
+        let text = step.config(self.args.target_cpu, &self.args.listen, self.args.jobs);
         fs::write(&config, text).with_context(|| format!("cannot write {}", config.display()))?;
         let stats = self.folder.join("stats.jsonl");
         let mut command = pinned(self.workspace, realtime, self.args.target_cpu, "nvmeof-tgt");

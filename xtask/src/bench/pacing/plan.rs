@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::bench::server::NQN;
+use crate::bench::server::{Listen, NQN};
 
 /// Bytes of an I/O.
 pub(super) const BLOCK: u64 = 128 << 10;
@@ -170,7 +170,8 @@ impl Step {
     }
 
     /// The daemon's config: one reactor, and bounds that leave it to the policy what is in flight.
-    pub(super) fn config(&self, cpu: usize, jobs: u32) -> String {
+    pub(super) fn config(&self, cpu: usize, listen: &Listen, jobs: u32) -> String {
+        let listener = listen.config();
         let a_queue = self.depth.div_ceil(jobs) + 1;
         let queue_depth = a_queue.next_power_of_two().clamp(128, 4096);
         let memory = (2 * u64::from(self.depth) * BLOCK).max(BUFFER_MEMORY_LEAST);
@@ -182,7 +183,7 @@ impl Step {
              [limits]\nconnections = {connections}\nqueue-depth = {queue_depth}\n\
              max-transfer = {MAX_TRANSFER}\nbuffer-memory = {memory}\n\
              [pacing]\n{}\
-             [[listener]]\ntype = \"tcp\"\naddress = \"127.0.0.1\"\nport = 0\n\
+             {listener}\
              {}\
              [[subsystem]]\nnqn = \"{NQN}\"\nallow-any-host = true\n",
             self.policy.config(),
@@ -271,7 +272,8 @@ mod tests {
     #[test]
     fn a_config_has_room_for_what_is_asked_of_it() {
         for step in round(0, DEVICES, DEPTHS) {
-            let config: toml::Value = toml::from_str(&step.config(0, 4)).expect("TOML");
+            let config: toml::Value =
+                toml::from_str(&step.config(0, &Listen::default(), 4)).expect("TOML");
             let limit = |key: &str| config["limits"][key].as_integer().expect("a number");
             assert!(limit("queue-depth") > i64::from(step.depth / 4), "{step}");
             assert!(limit("buffer-memory") >= 2 * i64::from(step.depth) * (128 << 10), "{step}");
