@@ -22,8 +22,8 @@ const STEP: Nanos = 100;
 
 /// Policies with room for all that the benches have in flight.
 fn policies() -> [(&'static str, PolicyConfig); 4] {
-    // Faster than the commands come: the bucket never runs dry.
-    let pace = Pace::Rate(1_000_000_000_000_000);
+    // Faster than the commands come (4 KiB in 100 ns): the bucket never runs dry.
+    let pace = Pace::Rate(100_000_000_000);
     [
         ("none", PolicyConfig::None),
         ("buffer-credit", PolicyConfig::BufferCredit { budget: 256 << 20 }),

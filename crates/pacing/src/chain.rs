@@ -5,7 +5,8 @@ use crate::permit::Outcome;
 use crate::policy::{Admission, Ask, Done, Grants, Known, MAX_POLICIES, Policy};
 
 /// Nearly every chain is one policy long, so the first is kept apart, and is no call
-/// through a table where it is known.
+/// through a table where it is known. What is asked and done is passed by value: so it stays in
+/// registers on the way to a policy that is known.
 #[derive(Debug)]
 pub(crate) struct Chain {
     first: Known,
@@ -31,7 +32,7 @@ impl Chain {
 
     /// Grants of every policy, or of none and why not.
     #[inline(always)]
-    pub(crate) fn admit(&mut self, ask: &Ask, now: Nanos) -> Result<Grants, Refusal> {
+    pub(crate) fn admit(&mut self, ask: Ask, now: Nanos) -> Result<Grants, Refusal> {
         match self.first.admit(ask, now) {
             Admission::Granted(grant) => {
                 let mut grants = Grants::default();
@@ -39,12 +40,12 @@ impl Chain {
                 if self.others.is_empty() {
                     Ok(grants)
                 } else {
-                    self.admit_others(grants, ask, now)
+                    self.admit_others(grants, &ask.apart(), now)
                 }
             }
             refused => {
-                for policy in &mut self.others {
-                    policy.rest();
+                if !self.others.is_empty() {
+                    self.rest_others();
                 }
                 Err(Refusal::of(refused))
             }
@@ -52,6 +53,7 @@ impl Chain {
     }
 
     /// The first granted: now the others.
+    #[inline(never)]
     fn admit_others(
         &mut self,
         mut grants: Grants,
@@ -70,9 +72,16 @@ impl Chain {
         Ok(grants)
     }
 
-    #[inline]
-    pub(crate) fn release(&mut self, done: &Done, grants: Grants, now: Nanos) {
+    #[inline(always)]
+    pub(crate) fn release(&mut self, done: Done, grants: Grants, now: Nanos) {
         self.first.release(done, grants.get(0), now);
+        if !self.others.is_empty() {
+            self.release_others(&done.apart(), grants, now);
+        }
+    }
+
+    #[inline(never)]
+    fn release_others(&mut self, done: &Done, grants: Grants, now: Nanos) {
         for (at, policy) in self.others.iter_mut().enumerate() {
             policy.release(done, grants.get(at + 1), now);
         }
@@ -82,6 +91,10 @@ impl Chain {
     #[inline]
     pub(crate) fn rest(&mut self) {
         self.first.rest();
+        self.rest_others();
+    }
+
+    fn rest_others(&mut self) {
         for policy in &mut self.others {
             policy.rest();
         }
@@ -98,7 +111,7 @@ impl Chain {
             started: now,
             landed: None,
         };
-        self.first.release(&withdrawn, grants.get(0), now);
+        self.first.release(withdrawn, grants.get(0), now);
         self.first.rest();
         for (at, policy) in self.others.iter_mut().enumerate() {
             if at < refused {

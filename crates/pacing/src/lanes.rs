@@ -139,7 +139,7 @@ pub(crate) struct Lanes {
 #[repr(align(64))]
 struct Lane {
     list: List,
-    /// The flow that has this lane, or had it last.
+    /// The flow that has this lane, or is the next to get it.
     flow: FlowId,
     live: bool,
     /// Kept out of the order since its device takes nothing more now.
@@ -174,7 +174,6 @@ impl Lanes {
             lane.live = true;
             lane.config = config;
             lane.tally = Tally::default();
-            lane.flow = lane.flow.successor();
             return lane.flow;
         }
         let slot = u32::try_from(self.lanes.len()).unwrap_or(u32::MAX);
@@ -190,13 +189,14 @@ impl Lanes {
         let lane = self.lane(flow);
         debug_assert!(lane.list.head == NIL);
         lane.live = false;
+        lane.flow = flow.successor();
         self.vacant.push(flow.slot());
         self.flows -= 1;
     }
 
     #[inline]
     pub(crate) fn is_live(&self, flow: FlowId) -> bool {
-        self.lanes.get(flow.slot() as usize).is_some_and(|lane| lane.live && lane.flow == flow)
+        self.lanes.get(flow.slot() as usize).is_some_and(|lane| lane.flow == flow)
     }
 
     pub(crate) fn flows(&self) -> usize {
@@ -208,7 +208,7 @@ impl Lanes {
     pub(crate) fn push(&mut self, waiting: Waiting) -> bool {
         let lane = &mut self.lanes[waiting.flow.slot() as usize];
         assert!(
-            lane.live && lane.flow == waiting.flow,
+            lane.flow == waiting.flow,
             "{:?} was removed: nothing may be enqueued on it",
             waiting.flow
         );
@@ -217,21 +217,12 @@ impl Lanes {
         was_empty
     }
 
-    /// The first command of a lane, which must not be empty, and its device.
-    #[inline]
-    pub(crate) fn first(&self, slot: u32) -> (Waiting, u32) {
-        let lane = &self.lanes[slot as usize];
-        (self.entries.entries[lane.list.head as usize].waiting, lane.config.device)
-    }
-
-    /// Takes and counts the first command of a lane, which must not be empty; true if it was the
-    /// last.
-    #[inline]
-    pub(crate) fn start(&mut self, slot: u32) -> (Waiting, bool) {
+    /// The first command of a lane, which must not be empty.
+    #[inline(always)]
+    pub(crate) fn first(&mut self, slot: u32) -> First<'_> {
         let lane = &mut self.lanes[slot as usize];
-        let waiting = lane.list.pop(&mut self.entries);
-        lane.tally.start(waiting.cost.bytes);
-        (waiting, lane.list.head == NIL)
+        let entry = &mut self.entries.entries[lane.list.head as usize];
+        First { lane, entry, free: &mut self.entries.free }
     }
 
     /// Puts a command that never waits where it is taken first.
@@ -379,7 +370,7 @@ impl Lanes {
     #[inline]
     pub(crate) fn count_end(&mut self, flow: FlowId, bytes: u32, held: Nanos) -> bool {
         let Some(lane) = self.lanes.get_mut(flow.slot() as usize) else { return false };
-        if lane.flow != flow || !lane.live {
+        if lane.flow != flow {
             return false;
         }
         lane.tally.end(bytes, held);
@@ -388,6 +379,39 @@ impl Lanes {
 
     fn lane(&mut self, flow: FlowId) -> &mut Lane {
         &mut self.lanes[flow.slot() as usize]
+    }
+}
+
+/// The first command of a lane, found once: to look at, and then to take or to leave.
+#[derive(Debug)]
+pub(crate) struct First<'a> {
+    lane: &'a mut Lane,
+    entry: &'a mut Entry,
+    free: &'a mut u32,
+}
+
+impl First<'_> {
+    #[inline(always)]
+    pub(crate) fn cost(&self) -> Cost {
+        self.entry.waiting.cost
+    }
+
+    #[inline(always)]
+    pub(crate) fn device(&self) -> u32 {
+        self.lane.config.device
+    }
+
+    /// Takes and counts it; true if it was the last.
+    #[inline(always)]
+    pub(crate) fn start(self) -> (Waiting, bool) {
+        let at = self.lane.list.head;
+        self.lane.list.head = self.entry.next;
+        self.entry.next = *self.free;
+        *self.free = at;
+        // Field by field: see `Slab::take`.
+        let Waiting { token, cost, flow } = self.entry.waiting;
+        self.lane.tally.start(cost.bytes);
+        (Waiting { token, cost, flow }, self.lane.list.head == NIL)
     }
 }
 

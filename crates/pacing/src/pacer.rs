@@ -40,6 +40,14 @@ struct Retired {
     outstanding: u64,
 }
 
+/// A command that starts.
+#[derive(Debug, Clone, Copy)]
+struct Chosen {
+    waiting: Waiting,
+    device: u32,
+    grants: Grants,
+}
+
 /// What decides on one core: policies, and the order among the flows.
 #[derive(Debug)]
 pub struct Parts {
@@ -279,30 +287,52 @@ impl Pacer {
     // than it was written in, and the reader waits for each to reach the cache.
     #[inline(always)]
     pub fn next(&mut self, now: Nanos) -> Option<(u64, Permit)> {
-        if self.lanes.has_out_of_order() {
-            return self.next_out_of_order(now);
-        }
-        let pick = self.order.pick();
-        self.next_in_order(pick, now)
+        let chosen = if self.lanes.has_out_of_order() {
+            self.out_of_order(now)?
+        } else if let Some(pick) = self.order.pick() {
+            match self.admit_first(pick, now) {
+                Ok(chosen) => chosen,
+                Err(refusal) => self.refused(pick.lane, refusal, now)?,
+            }
+        } else {
+            self.nothing_starts();
+            return None;
+        };
+        // Here alone, with all that leads here in registers: see above.
+        Some(self.start(chosen, now))
     }
 
-    /// The same when there is a command that may go before all lanes.
+    /// What starts next when there is a command that may go before all lanes.
     #[inline(never)]
-    fn next_out_of_order(&mut self, now: Nanos) -> Option<(u64, Permit)> {
+    fn out_of_order(&mut self, now: Nanos) -> Option<Chosen> {
         if let Some(waiting) = self.lanes.pop_express() {
             self.counts.started_without_data += 1;
-            return Some(self.start(waiting, 0, Grants::default(), now));
+            return Some(Chosen { waiting, device: 0, grants: Grants::default() });
         }
         loop {
             let pick = self.order.pick();
-            let small = match self.lanes.first_small() {
-                Some(small) if pick.is_none() || self.small.may_pass() => small,
-                _ => return self.next_in_order(pick, now),
+            let small = match (self.lanes.first_small(), pick) {
+                (Some(small), pick) if pick.is_none() || self.small.may_pass() => small,
+                (_, Some(pick)) => {
+                    return match self.admit_first(pick, now) {
+                        Ok(chosen) => Some(chosen),
+                        Err(refusal) => self.refused(pick.lane, refusal, now),
+                    };
+                }
+                (_, None) => {
+                    self.nothing_starts();
+                    return None;
+                }
             };
-            match self.chain.admit(&self.ask(small, 0, true), now) {
-                Ok(grants) => return Some(self.start_small(grants, now)),
+            let device = self.lanes.config(small.flow.slot()).device;
+            let ask = Ask { cost: small.cost, device, urgency: 0, small: true };
+            match self.chain.admit(ask, now) {
+                Ok(grants) => return Some(self.take_small(device, grants)),
                 Err(Refusal::ThisDevice) => self.small_to_its_lane(),
-                Err(Refusal::Until(when)) => return self.hold_back(when),
+                Err(Refusal::Until(when)) => {
+                    self.hold_back(when);
+                    return None;
+                }
             }
         }
     }
@@ -315,7 +345,8 @@ impl Pacer {
         let Permit { grants, started, landed, flow, cost, device, era, .. } = permit;
         std::mem::forget(permit);
         self.counts.released = self.counts.released.wrapping_add(1);
-        self.counts.bytes_in_flight -= u64::from(cost.bytes);
+        self.counts.bytes_in_flight =
+            self.counts.bytes_in_flight.wrapping_sub(u64::from(cost.bytes));
         if cost.bytes == 0 {
             self.counts.released_without_data += 1;
             return;
@@ -325,13 +356,15 @@ impl Pacer {
         let held = now.saturating_sub(started);
         let live = self.lanes.count_end(flow, cost.bytes, held);
         if live && outcome == Outcome::Completed {
-            self.order.returned(flow.slot(), &done, now);
+            self.order.returned(flow.slot(), done, now);
         }
         if era == self.era {
-            self.chain.release(&done, grants, now);
-            self.unpark();
+            self.chain.release(done, grants, now);
+            if !self.parked.is_empty() {
+                self.unpark();
+            }
         } else {
-            self.release_retired(&done, grants, era, now);
+            self.release_retired(&done.apart(), grants, era, now);
         }
     }
 
@@ -378,40 +411,41 @@ impl Pacer {
         self.largest
     }
 
-    /// The first command of the lane that is next, or of one behind it where only the device is
-    /// not served.
+    /// The first command of the lane that is next, if it is granted.
     #[inline(always)]
-    fn next_in_order(&mut self, pick: Option<Pick>, now: Nanos) -> Option<(u64, Permit)> {
-        let Some(Pick { lane, urgency }) = pick else { return self.nothing_starts() };
-        let (waiting, device) = self.lanes.first(lane);
-        let ask = Ask { cost: waiting.cost, device, urgency, small: false };
-        match self.chain.admit(&ask, now) {
-            Ok(grants) => Some(self.start_first(lane, device, grants, now)),
-            Err(refusal) => self.refused(lane, refusal, now),
+    fn admit_first(&mut self, pick: Pick, now: Nanos) -> Result<Chosen, Refusal> {
+        let Pick { lane, urgency } = pick;
+        let first = self.lanes.first(lane);
+        let device = first.device();
+        let ask = Ask { cost: first.cost(), device, urgency, small: false };
+        let grants = self.chain.admit(ask, now)?;
+        let (waiting, emptied) = first.start();
+        self.order.started(lane, waiting.cost.bytes);
+        if emptied {
+            self.order.leave(lane);
         }
+        self.small.large_started(waiting.cost.bytes);
+        Ok(Chosen { waiting, device, grants })
     }
 
     /// The first command of this lane may not start: if that is for its device, the next may.
     #[inline(never)]
-    fn refused(
-        &mut self,
-        mut lane: u32,
-        mut refusal: Refusal,
-        now: Nanos,
-    ) -> Option<(u64, Permit)> {
+    fn refused(&mut self, mut lane: u32, mut refusal: Refusal, now: Nanos) -> Option<Chosen> {
         loop {
             if let Refusal::Until(when) = refusal {
-                return self.hold_back(when);
+                self.hold_back(when);
+                return None;
             }
             self.order.leave(lane);
             self.lanes.park(lane);
             self.parked.push(lane);
             self.counts.held_back += 1;
-            let Some(next) = self.order.pick() else { return self.nothing_starts() };
-            let (waiting, device) = self.lanes.first(next.lane);
-            let ask = Ask { cost: waiting.cost, device, urgency: next.urgency, small: false };
-            match self.chain.admit(&ask, now) {
-                Ok(grants) => return Some(self.start_first(next.lane, device, grants, now)),
+            let Some(next) = self.order.pick() else {
+                self.nothing_starts();
+                return None;
+            };
+            match self.admit_first(next, now) {
+                Ok(chosen) => return Some(chosen),
                 Err(again) => (lane, refusal) = (next.lane, again),
             }
         }
@@ -419,34 +453,15 @@ impl Pacer {
 
     /// Nothing waits that could start.
     #[inline(never)]
-    fn nothing_starts(&mut self) -> Option<(u64, Permit)> {
+    fn nothing_starts(&mut self) {
         self.wakeup = None;
         self.chain.rest();
-        None
     }
 
     #[inline]
-    fn hold_back(&mut self, until: Option<Nanos>) -> Option<(u64, Permit)> {
+    fn hold_back(&mut self, until: Option<Nanos>) {
         self.counts.held_back += 1;
         self.wakeup = until;
-        None
-    }
-
-    #[inline]
-    fn ask(&self, waiting: Waiting, urgency: u64, small: bool) -> Ask {
-        let device = self.lanes.config(waiting.flow.slot()).device;
-        Ask { cost: waiting.cost, device, urgency, small }
-    }
-
-    #[inline(always)]
-    fn start_first(&mut self, lane: u32, device: u32, grants: Grants, now: Nanos) -> (u64, Permit) {
-        let (waiting, emptied) = self.lanes.start(lane);
-        self.order.started(lane, waiting.cost.bytes);
-        if emptied {
-            self.order.leave(lane);
-        }
-        self.small.large_started(waiting.cost.bytes);
-        self.start(waiting, device, grants, now)
     }
 
     /// The device of the first small command is busy: it waits in the lane of its flow, where it
@@ -461,24 +476,18 @@ impl Pacer {
     }
 
     #[inline]
-    fn start_small(&mut self, grants: Grants, now: Nanos) -> (u64, Permit) {
+    fn take_small(&mut self, device: u32, grants: Grants) -> Chosen {
         let waiting = self.lanes.pop_small();
         self.order.started(waiting.flow.slot(), waiting.cost.bytes);
         self.small.small_started(waiting.cost.bytes);
         self.counts.started_small += 1;
         self.lanes.count_start(waiting.flow, waiting.cost.bytes);
-        let device = self.lanes.config(waiting.flow.slot()).device;
-        self.start(waiting, device, grants, now)
+        Chosen { waiting, device, grants }
     }
 
-    #[inline]
-    fn start(
-        &mut self,
-        waiting: Waiting,
-        device: u32,
-        grants: Grants,
-        now: Nanos,
-    ) -> (u64, Permit) {
+    #[inline(always)]
+    fn start(&mut self, chosen: Chosen, now: Nanos) -> (u64, Permit) {
+        let Chosen { waiting, device, grants } = chosen;
         let counts = &mut self.counts;
         counts.started = counts.started.wrapping_add(1);
         counts.bytes_in_flight = counts.bytes_in_flight.wrapping_add(waiting.cost.bytes.into());
@@ -486,7 +495,7 @@ impl Pacer {
     }
 
     /// A device may be served again: its lanes are in the order again.
-    #[inline]
+    #[inline(never)]
     fn unpark(&mut self) {
         while let Some(lane) = self.parked.pop() {
             if self.lanes.unpark(lane) {
@@ -499,7 +508,7 @@ impl Pacer {
     fn release_retired(&mut self, done: &Done, grants: Grants, era: u32, now: Nanos) {
         let Some(at) = self.retired.iter().position(|retired| retired.era == era) else { return };
         let retired = &mut self.retired[at];
-        retired.chain.release(done, grants, now);
+        retired.chain.release(*done, grants, now);
         retired.chain.rest();
         retired.outstanding -= 1;
         if retired.outstanding == 0 {

@@ -79,11 +79,11 @@ impl Known {
     }
 
     #[inline(always)]
-    pub(crate) fn returned(&mut self, lane: u32, done: &Done, now: Nanos) {
+    pub(crate) fn returned(&mut self, lane: u32, done: Done, now: Nanos) {
         match self {
-            Known::RoundRobin(order) => order.returned(lane, done, now),
-            Known::Residence(order) => order.returned(lane, done, now),
-            Known::Other(order) => order.returned(lane, done, now),
+            Known::RoundRobin(_) => {}
+            Known::Residence(order) => order.returned(lane, &done, now),
+            Known::Other(order) => order.returned(lane, &done.apart(), now),
         }
     }
 }

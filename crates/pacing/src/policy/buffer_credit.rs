@@ -131,6 +131,16 @@ impl BufferCredit {
         self.shared.settle(self.core);
     }
 
+    /// What was granted beside the lease comes back.
+    #[cold]
+    fn release_unleased(&mut self, bytes: u32, grant: Grant) {
+        if grant == FLOOR {
+            self.floor_out = false;
+        } else {
+            self.overdraft -= u64::from(bytes);
+        }
+    }
+
     #[cold]
     fn stop_waiting(&mut self) {
         if let Some(granted) = self.shared.stop_waiting(self.core) {
@@ -145,11 +155,13 @@ impl Policy for BufferCredit {
         self.shared.largest()
     }
 
-    #[inline]
+    #[inline(always)]
     fn admit(&mut self, ask: &Ask, _now: Nanos) -> Admission {
         let bytes = u64::from(ask.cost.bytes);
-        if self.surplus() >= bytes {
-            self.grant(bytes)
+        let in_flight = self.in_flight.wrapping_add(bytes);
+        if in_flight <= self.leased {
+            self.in_flight = in_flight;
+            Admission::Granted(LEASED)
         } else if ask.small && self.overdraft + bytes <= self.shared.share() / OVERDRAFT_PART {
             self.overdraft += bytes;
             Admission::Granted(OVERDRAFT)
@@ -158,19 +170,12 @@ impl Policy for BufferCredit {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn release(&mut self, done: &Done, grant: Grant, _now: Nanos) {
-        match grant {
-            FLOOR => {
-                self.floor_out = false;
-                return;
-            }
-            OVERDRAFT => {
-                self.overdraft -= u64::from(done.cost.bytes);
-                return;
-            }
-            _ => self.in_flight -= u64::from(done.cost.bytes),
+        if grant != LEASED {
+            return self.release_unleased(done.cost.bytes, grant);
         }
+        self.in_flight = self.in_flight.wrapping_sub(u64::from(done.cost.bytes));
         if self.shared.others_wait(self.core) {
             self.give_surplus();
         }

@@ -35,24 +35,24 @@ impl Known {
     }
 
     #[inline(always)]
-    pub(crate) fn admit(&mut self, ask: &Ask, now: Nanos) -> Admission {
+    pub(crate) fn admit(&mut self, ask: Ask, now: Nanos) -> Admission {
         match self {
             Known::None => Admission::Granted(Grant::default()),
-            Known::BufferCredit(policy) => policy.admit(ask, now),
-            Known::TokenBucket(policy) => policy.admit(ask, now),
-            Known::Adaptive(policy) => policy.admit(ask, now),
-            Known::Other(policy) => policy.admit(ask, now),
+            Known::BufferCredit(policy) => policy.admit(&ask, now),
+            Known::TokenBucket(policy) => policy.admit(&ask, now),
+            Known::Adaptive(policy) => policy.admit(&ask, now),
+            Known::Other(policy) => policy.admit(&ask.apart(), now),
         }
     }
 
     #[inline(always)]
-    pub(crate) fn release(&mut self, done: &Done, grant: Grant, now: Nanos) {
+    pub(crate) fn release(&mut self, done: Done, grant: Grant, now: Nanos) {
         match self {
             Known::None => {}
-            Known::BufferCredit(policy) => policy.release(done, grant, now),
-            Known::TokenBucket(policy) => policy.release(done, grant, now),
-            Known::Adaptive(policy) => policy.release(done, grant, now),
-            Known::Other(policy) => policy.release(done, grant, now),
+            Known::BufferCredit(policy) => policy.release(&done, grant, now),
+            Known::TokenBucket(policy) => policy.release(&done, grant, now),
+            Known::Adaptive(policy) => policy.release(&done, grant, now),
+            Known::Other(policy) => policy.release(&done.apart(), grant, now),
         }
     }
 

@@ -80,6 +80,25 @@ pub struct Done {
     pub landed: Option<Nanos>,
 }
 
+impl Ask {
+    /// A copy, field by field: what is lent through a table has an address, and where the compiler
+    /// takes that of the original, all of it goes through memory on every other way, too.
+    #[inline(always)]
+    pub(crate) fn apart(&self) -> Self {
+        let Self { cost, device, urgency, small } = *self;
+        Self { cost, device, urgency, small }
+    }
+}
+
+impl Done {
+    /// As [`Ask::apart`].
+    #[inline(always)]
+    pub(crate) fn apart(&self) -> Self {
+        let Self { cost, device, outcome, started, landed } = *self;
+        Self { cost, device, outcome, started, landed }
+    }
+}
+
 /// The answer of a policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Admission {

@@ -15,6 +15,10 @@
 //! (An I/O that costs more than the burst starts when the bucket is full, and leaves a debt.) Until
 //! then the core touches no shared memory. If it does not start the I/O after all, it takes the time
 //! back off the level.
+//!
+//! While the bucket has plenty, a core that starts one I/O after another adds the time of several in
+//! one step, up to the cost of one largest I/O: a *lease*, out of which it starts the next ones without
+//! touching shared memory. It is of tokens that are there already, so nobody's turn depends on it.
 
 use std::sync::Arc;
 
@@ -47,6 +51,8 @@ pub struct SharedTokens {
     /// The furthest that a level can be ahead of now while the clock goes forward.
     furthest: Nanos,
     largest: u32,
+    /// The most that a lease is worth: the cost of one largest I/O.
+    most_lease: Nanos,
 }
 
 /// On a cache line of its own.
@@ -65,7 +71,7 @@ struct Tariff {
 impl Tariff {
     fn price(self, bytes: u32) -> Price {
         let total = self.per_io + self.per_byte * u64::from(bytes);
-        Price { bytes, whole: total / self.fraction, part: total % self.fraction }
+        Price { bytes, whole: total / self.fraction, part: total % self.fraction, lease: 0 }
     }
 }
 
@@ -75,6 +81,8 @@ struct Price {
     bytes: u32,
     whole: Nanos,
     part: u64,
+    /// What a lease for such I/Os is worth: whole ones, for at most one largest.
+    lease: Nanos,
 }
 
 impl SharedTokens {
@@ -88,7 +96,8 @@ impl SharedTokens {
     ) -> Result<Arc<Self>, ConfigError> {
         let tariff = tariff(config.pace)?;
         let cores = u64::try_from(machine.cores.max(1)).unwrap_or(u64::MAX);
-        let longest = tariff.price(machine.largest).whole.saturating_add(1);
+        let largest = tariff.price(machine.largest).whole;
+        let longest = largest.saturating_add(1);
         let burst = match config.burst {
             Some(burst) => burst_time(config.pace, burst)?,
             None => {
@@ -104,6 +113,7 @@ impl SharedTokens {
             burst,
             furthest: burst.saturating_add(line).saturating_add(STALE),
             largest: machine.largest,
+            most_lease: largest,
         }))
     }
 
@@ -111,9 +121,11 @@ impl SharedTokens {
     #[must_use]
     pub fn core(self: &Arc<Self>) -> TokenBucket {
         TokenBucket {
-            priced: self.tariff.price(self.largest),
+            priced: self.price(self.largest),
             shared: Arc::clone(self),
             carried: 0,
+            leased: 0,
+            in_a_row: false,
             place: None,
         }
     }
@@ -123,22 +135,35 @@ impl SharedTokens {
         (self.tariff.per_byte == 0).then_some(self.tariff.per_io)
     }
 
-    /// Adds a cost to the level; the time of the I/O's turn.
+    fn price(&self, bytes: u32) -> Price {
+        let price = self.tariff.price(bytes);
+        let each = price.whole.saturating_add(u64::from(price.part > 0)).max(1);
+        Price { lease: self.most_lease / each * each, ..price }
+    }
+
+    /// Adds a cost to the level, and a lease if the bucket has that much now; takes off it what the
+    /// core gives back. Yields the time of the I/O's turn, and what is leased.
     #[inline]
-    fn line_up(&self, cost: Nanos, now: Nanos) -> Nanos {
+    fn line_up(&self, cost: Nanos, back: Nanos, lease: Nanos, now: Nanos) -> (Nanos, Nanos) {
         let level = &self.level.0;
         let mut before = level.load(Ordering::Relaxed);
         loop {
+            let known = before.saturating_sub(back);
             // A level in the past is a full bucket. One too far ahead is of a clock that went
             // back: then the bucket is empty.
-            let from = match before.saturating_sub(now) {
+            let from = match known.saturating_sub(now) {
                 0 => now,
                 ahead if ahead > self.furthest => now.saturating_add(self.burst),
-                _ => before,
+                _ => known,
             };
-            let after = from.saturating_add(cost);
+            let mut after = from.saturating_add(cost);
+            let mut leased = 0;
+            if lease > 0 && (after - now).saturating_add(lease) <= self.burst {
+                leased = lease;
+                after = after.saturating_add(lease);
+            }
             match level.compare_exchange_weak(before, after, Ordering::AcqRel, Ordering::Relaxed) {
-                Ok(_) => return from.saturating_sub(self.burst - cost.min(self.burst)),
+                Ok(_) => return (from.saturating_sub(self.burst - cost.min(self.burst)), leased),
                 Err(other) => before = other,
             }
         }
@@ -170,6 +195,10 @@ pub struct TokenBucket {
     shared: Arc<SharedTokens>,
     /// The fraction of a nanosecond that was charged and is not in the level yet.
     carried: u64,
+    /// What is left of the lease; none while an I/O is in line.
+    leased: Nanos,
+    /// It started one since it last rested: only then is a lease worth while.
+    in_a_row: bool,
     /// The price of the size last asked for: sizes repeat, and a price takes a division.
     priced: Price,
     /// The I/O this core has in line.
@@ -189,7 +218,7 @@ impl TokenBucket {
     #[inline]
     fn price(&mut self, bytes: u32) -> Price {
         if self.priced.bytes != bytes {
-            self.priced = self.shared.tariff.price(bytes);
+            self.priced = self.shared.price(bytes);
         }
         self.priced
     }
@@ -217,10 +246,33 @@ impl TokenBucket {
         whole + 1
     }
 
-    #[inline]
-    fn line_up(&mut self, bytes: u32, now: Nanos) -> Place {
-        let cost = self.charge(bytes);
-        Place { start: self.shared.line_up(cost, now), bytes, cost }
+    /// The lease does not cover this cost: the I/O gets a place in line.
+    #[inline(never)]
+    fn line_up(&mut self, bytes: u32, cost: Nanos, now: Nanos) -> Admission {
+        let lease = if self.in_a_row { self.priced.lease } else { 0 };
+        let back = std::mem::take(&mut self.leased);
+        let (start, leased) = self.shared.line_up(cost, back, lease, now);
+        self.leased = leased;
+        self.stand(Place { start, bytes, cost }, now)
+    }
+
+    /// It has this place in line: is it its turn?
+    fn stand(&mut self, place: Place, now: Nanos) -> Admission {
+        let wait = place.start.saturating_sub(now);
+        if wait == 0 || wait > self.shared.furthest {
+            self.in_a_row = true;
+            return Admission::Granted(Grant::default());
+        }
+        self.place = Some(place);
+        Admission::At(place.start)
+    }
+
+    /// It was in line already.
+    #[inline(never)]
+    fn stand_again(&mut self, place: Place, bytes: u32, now: Nanos) -> Admission {
+        self.place = None;
+        let place = if place.bytes == bytes { place } else { self.exchange(place, bytes) };
+        self.stand(place, now)
     }
 
     /// Another I/O is first: it takes over the place in line.
@@ -235,8 +287,18 @@ impl TokenBucket {
     }
 
     #[cold]
-    fn leave_line(&mut self, place: Place) {
-        let back = self.refund(place.bytes);
+    fn withdraw(&mut self, bytes: u32) {
+        let back = self.refund(bytes);
+        self.shared.adjust(0, back);
+    }
+
+    /// Gives back a place in line, or the lease.
+    #[cold]
+    fn leave_line(&mut self) {
+        let mut back = std::mem::take(&mut self.leased);
+        if let Some(place) = self.place.take() {
+            back += self.refund(place.bytes);
+        }
         self.shared.adjust(0, back);
     }
 }
@@ -246,34 +308,32 @@ impl Policy for TokenBucket {
         self.shared.largest
     }
 
-    #[inline]
+    #[inline(always)]
     fn admit(&mut self, ask: &Ask, now: Nanos) -> Admission {
         let bytes = ask.cost.bytes;
-        let place = match self.place.take() {
-            None => self.line_up(bytes, now),
-            Some(place) if place.bytes == bytes => place,
-            Some(place) => self.exchange(place, bytes),
-        };
-        let wait = place.start.saturating_sub(now);
-        if wait == 0 || wait > self.shared.furthest {
+        if let Some(place) = self.place {
+            return self.stand_again(place, bytes, now);
+        }
+        let cost = self.charge(bytes);
+        if cost <= self.leased {
+            self.leased -= cost;
             return Admission::Granted(Grant::default());
         }
-        self.place = Some(place);
-        Admission::At(place.start)
+        self.line_up(bytes, cost, now)
     }
 
-    #[inline]
+    #[inline(always)]
     fn release(&mut self, done: &Done, _grant: Grant, _now: Nanos) {
         if done.outcome == Outcome::Withdrawn {
-            let back = self.refund(done.cost.bytes);
-            self.shared.adjust(0, back);
+            self.withdraw(done.cost.bytes);
         }
     }
 
     #[inline]
     fn rest(&mut self) {
-        if let Some(place) = self.place.take() {
-            self.leave_line(place);
+        self.in_a_row = false;
+        if self.place.is_some() || self.leased > 0 {
+            self.leave_line();
         }
     }
 }

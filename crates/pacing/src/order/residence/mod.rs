@@ -1,8 +1,8 @@
 //! Shares what is in flight by residence: who holds memory longer starts less.
 
 mod clock;
-mod heap;
 mod paths;
+mod queue;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
@@ -71,9 +71,20 @@ struct Lane {
     weight: u16,
     /// Returned since the price was set.
     returned: u8,
-    /// Position in the heap of its path.
-    at: u32,
     path: u8,
+    place: Place,
+}
+
+/// Where a lane is in the queue of its path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Place {
+    /// Nowhere: nothing of it waits.
+    #[default]
+    Out,
+    /// This number in the ring.
+    Ring(u32),
+    /// This position in the heap.
+    Heap(u32),
 }
 
 /// Differences of hold times up to this factor are not told apart.
@@ -124,6 +135,8 @@ impl Residence {
         let found = &self.shared.by_core[self.core];
         found.returned.store(self.returned, Ordering::Relaxed);
         found.speed.store(self.speed, Ordering::Relaxed);
+        found.bytes.store(self.bytes, Ordering::Relaxed);
+        found.slow_bytes.store(self.slow_bytes, Ordering::Relaxed);
         let usual = self.shared.usual_hold.load(Ordering::Relaxed);
         if usual > 0 {
             entry.price = price(entry.hold, usual, self.shared.relief.load(Ordering::Relaxed));
@@ -157,8 +170,7 @@ impl Order for Residence {
         self.paths.reserve(path, self.lanes.len());
         let tag = self.shared.now.load(Ordering::Relaxed);
         let (weight, price) = (config.weight, UNKNOWN);
-        self.lanes[lane as usize] =
-            Lane { tag, weight, price, at: u32::MAX, path, ..Lane::default() };
+        self.lanes[lane as usize] = Lane { tag, weight, price, path, ..Lane::default() };
     }
 
     fn set_weight(&mut self, lane: u32, weight: u16) {
@@ -170,12 +182,12 @@ impl Order for Residence {
         let now = self.shared.now.load(Ordering::Relaxed);
         let entry = &mut self.lanes[lane as usize];
         entry.tag = entry.tag.max(now);
-        self.paths.heap(entry.path).push(lane, &mut self.lanes);
+        self.paths.queue(entry.path).push(lane, &mut self.lanes);
     }
 
     fn leave(&mut self, lane: u32) {
         let path = self.lanes[lane as usize].path;
-        self.paths.heap(path).remove(lane, &mut self.lanes);
+        self.paths.queue(path).remove(lane, &mut self.lanes);
     }
 
     #[inline(always)]
@@ -184,7 +196,7 @@ impl Order for Residence {
         Some(Pick { lane, urgency })
     }
 
-    #[inline]
+    #[inline(always)]
     fn started(&mut self, lane: u32, bytes: u32) {
         let entry = &mut self.lanes[lane as usize];
         let tag = entry.tag;
@@ -192,24 +204,21 @@ impl Order for Residence {
         let charge = (bytes * u64::from(entry.price)) >> 8;
         // Most weights are 1, and a division takes as long as all the rest.
         let charge = if entry.weight == 1 { charge } else { charge / u64::from(entry.weight) };
-        entry.tag += charge;
-        let found = &self.shared.by_core[self.core];
-        self.bytes += bytes;
-        found.bytes.store(self.bytes, Ordering::Relaxed);
-        if entry.price > BASE_PRICE {
-            self.slow_bytes += bytes;
-            found.slow_bytes.store(self.slow_bytes, Ordering::Relaxed);
-        } else {
+        entry.tag = tag.wrapping_add(charge);
+        self.bytes = self.bytes.wrapping_add(bytes);
+        let is_usual = entry.price <= BASE_PRICE;
+        if is_usual {
             self.charge = self.charge - (self.charge >> MEMORY) + (charge >> MEMORY);
+        } else {
+            self.slow_bytes = self.slow_bytes.wrapping_add(bytes);
         }
-        let heap = self.paths.heap(entry.path);
-        if heap.contains(lane, &self.lanes) {
-            heap.later(lane, &mut self.lanes);
+        if entry.place != Place::Out {
+            self.paths.queue(entry.path).later(lane, is_usual, &mut self.lanes);
             self.shared.advance(tag);
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn returned(&mut self, lane: u32, done: &Done, now: Nanos) {
         let entry = &mut self.lanes[lane as usize];
         // What it waits for the network is the same for all, and says nothing about the flow.

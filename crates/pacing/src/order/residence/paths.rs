@@ -1,6 +1,6 @@
 //! Ports of the network that data drains to, and which of them are in want of it.
 
-use super::heap::Heap;
+use super::queue::Queue;
 use crate::Nanos;
 
 /// Paths told apart; numbers beyond share them.
@@ -22,7 +22,7 @@ pub(super) struct Paths {
 /// Flows whose data leaves through the same port.
 #[derive(Debug, Default)]
 struct Path {
-    heap: Heap,
+    queue: Queue,
     /// Mean time its last commands took to drain, in ns; 0: none told.
     drain: Nanos,
     /// How far its tags are moved on.
@@ -38,21 +38,25 @@ impl Paths {
 
     /// The lanes of a path that are in.
     #[inline]
-    pub(super) fn heap(&mut self, path: u8) -> &mut Heap {
-        &mut self.paths[usize::from(path)].heap
+    pub(super) fn queue(&mut self, path: u8) -> &mut Queue {
+        &mut self.paths[usize::from(path)].queue
     }
 
     /// Makes room on a path, for so many lanes in all.
     pub(super) fn reserve(&mut self, path: u8, lanes: usize) {
-        self.heap(path).reserve(lanes);
+        self.queue(path).reserve(lanes);
         self.used = self.used.max(usize::from(path) + 1);
     }
 
     /// The lane with the lowest tag, its path's lag counted, and that figure.
     #[inline(always)]
     pub(super) fn first(&self) -> Option<(u32, u64)> {
+        if self.used == 1 {
+            // Nobody to lag behind.
+            return self.paths[0].queue.top();
+        }
         let tops = self.paths.iter().take(self.used).filter_map(|path| {
-            let (lane, tag) = path.heap.top()?;
+            let (lane, tag) = path.queue.top()?;
             Some((lane, tag + path.lag))
         });
         tops.min_by_key(|(_, urgency)| *urgency)
@@ -69,6 +73,9 @@ impl Paths {
     /// in commands of `charge` ([`AHEAD`] of them, for all of its flows together). Where data takes long to land (`landing`, in ns) what starts now
     /// helps a path only after so long, and the lag is less for it, or it would overshoot.
     pub(super) fn settle(&mut self, path: u8, charge: u64, landing: Nanos) {
+        if self.used == 1 {
+            return;
+        }
         let known = self.paths.iter().map(|path| path.drain).filter(|drain| *drain > 0);
         let (sum, count) = known.fold((0, 0), |(sum, count), drain| (sum + drain, count + 1));
         let path = &mut self.paths[usize::from(path)];
@@ -78,6 +85,6 @@ impl Paths {
         }
         let mean = sum / count;
         let most = charge.saturating_mul(path.drain.min(2 * mean)) / (mean + landing);
-        path.lag = most / path.heap.shared_by(AHEAD);
+        path.lag = most / path.queue.shared_by(AHEAD);
     }
 }

@@ -71,7 +71,7 @@ impl SharedAdaptive {
     #[must_use]
     pub fn core(self: &Arc<Self>, core: usize, waker: Waker) -> Adaptive {
         let credit = self.credit.core(core, waker);
-        Adaptive { credit, core, shared: Arc::clone(self), own: Own::default() }
+        Adaptive { credit, core, shared: Arc::clone(self) }
     }
 
     /// The virtual time that the order among the flows goes by.
@@ -151,18 +151,31 @@ pub struct Adaptive {
     credit: BufferCredit,
     core: usize,
     shared: Arc<SharedAdaptive>,
-    own: Own,
 }
 
-/// This core's sums; the shared ones are copies of them.
-#[derive(Debug, Default)]
-struct Own {
-    commands: u64,
-    bytes: u64,
-    residence: u64,
-    drain: u64,
-    small: u64,
-    refused: u64,
+/// Adds to a sum that this core alone writes.
+#[inline(always)]
+fn add(sum: &AtomicU64, more: u64) -> u64 {
+    let sum_now = sum.load(Ordering::Relaxed).wrapping_add(more);
+    sum.store(sum_now, Ordering::Relaxed);
+    sum_now
+}
+
+impl Adaptive {
+    #[inline(always)]
+    fn sums(&self) -> &Sums {
+        &self.shared.cores[self.core]
+    }
+
+    #[inline(never)]
+    fn note_small(&self) {
+        add(&self.sums().small, 1);
+    }
+
+    #[inline(never)]
+    fn note_refused(&self) {
+        add(&self.sums().refused, 1);
+    }
 }
 
 impl Policy for Adaptive {
@@ -170,21 +183,19 @@ impl Policy for Adaptive {
         self.credit.largest()
     }
 
-    #[inline]
+    #[inline(always)]
     fn admit(&mut self, ask: &Ask, now: Nanos) -> Admission {
         let answer = self.credit.admit(ask, now);
         if ask.small && matches!(answer, Admission::Granted(_)) {
-            self.own.small += 1;
-            self.shared.cores[self.core].small.store(self.own.small, Ordering::Relaxed);
+            self.note_small();
         }
         if answer == Admission::AfterRelease {
-            self.own.refused += 1;
-            self.shared.cores[self.core].refused.store(self.own.refused, Ordering::Relaxed);
+            self.note_refused();
         }
         answer
     }
 
-    #[inline]
+    #[inline(always)]
     fn release(&mut self, done: &Done, grant: Grant, now: Nanos) {
         self.credit.release(done, grant, now);
         if done.outcome != Outcome::Completed {
@@ -193,17 +204,12 @@ impl Policy for Adaptive {
         let bytes = u64::from(done.cost.bytes);
         let held = now.saturating_sub(done.started);
         let drain = done.landed.map_or(0, |landed| now.saturating_sub(landed));
-        let own = &mut self.own;
-        own.commands += 1;
-        own.bytes += bytes;
-        own.residence = own.residence.wrapping_add(bytes.wrapping_mul(held) >> 10);
-        own.drain = own.drain.wrapping_add(bytes.wrapping_mul(drain) >> 10);
-        let sums = &self.shared.cores[self.core];
-        sums.commands.store(own.commands, Ordering::Relaxed);
-        sums.bytes.store(own.bytes, Ordering::Relaxed);
-        sums.residence.store(own.residence, Ordering::Relaxed);
-        sums.drain.store(own.drain, Ordering::Relaxed);
-        if own.commands.is_multiple_of(LOOK_EVERY) && self.shared.is_due(now) {
+        let sums = self.sums();
+        let commands = add(&sums.commands, 1);
+        add(&sums.bytes, bytes);
+        add(&sums.residence, bytes.wrapping_mul(held) >> 10);
+        add(&sums.drain, bytes.wrapping_mul(drain) >> 10);
+        if commands.is_multiple_of(LOOK_EVERY) && self.shared.is_due(now) {
             self.shared.look(now, self.core);
         }
     }

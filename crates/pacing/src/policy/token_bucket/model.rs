@@ -71,6 +71,30 @@ fn loom_a_place_given_up_goes_back_once() {
     });
 }
 
+/// A core leases, and gives back what it has not used, while another asks: each I/O that starts is
+/// paid for once.
+#[test]
+fn loom_a_lease_given_back_is_neither_lost_nor_there_twice() {
+    loom::model(|| {
+        let shared = bucket(4, 2);
+        let (mut one, mut two) = (shared.core(), shared.core());
+        let leasing = thread::spawn(move || {
+            // The second leases for a third, where that is there.
+            let both = [start(&mut one, 100), start(&mut one, 100)];
+            one.rest();
+            (both, one)
+        });
+        let second = start(&mut two, 100);
+        let (both, one) = leasing.join().unwrap();
+        assert_eq!((both, second), ([100; 2], 100), "there are four");
+        assert_eq!(level(&shared), 100 + 3 * PERIOD);
+        assert_eq!(start(&mut two, 100), 100);
+        two.rest();
+        assert_eq!(level(&shared), 100 + 4 * PERIOD);
+        drop((one, two));
+    });
+}
+
 /// A grant is withdrawn while another core asks.
 #[test]
 fn loom_a_grant_withdrawn_goes_back_once() {

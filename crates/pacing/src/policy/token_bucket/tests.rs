@@ -207,6 +207,37 @@ fn the_burst_starts_at_once_and_not_one_more() {
     assert!(starts(&mut bucket[0], 4096, 6000));
 }
 
+/// A core that starts one I/O after another leases what is there, up to one largest I/O, and gives
+/// back what it has not used when it rests.
+#[test]
+fn a_lease_is_of_what_is_there_and_goes_back() {
+    const IO: u32 = LARGEST / 8;
+    // A ns a byte.
+    let mut bucket = bucket(Pace::Rate(SECOND), Some(4 * u64::from(LARGEST)), 2);
+    let [one, two] = &mut bucket[..] else { unreachable!() };
+    let taken = |core: &TokenBucket| {
+        let level = core.shared.level.0.load(Ordering::Relaxed);
+        (level - HOUR) / u64::from(IO)
+    };
+    assert!(starts(one, IO, HOUR));
+    assert_eq!(taken(one), 1, "the first is paid for alone");
+    for _ in 0..6 {
+        assert!(starts(one, IO, HOUR));
+        assert_eq!(taken(one), 2 + 8, "the second leases for the next");
+    }
+    one.rest();
+    assert_eq!(taken(one), 7);
+    // With another size the rest of a lease is not lost.
+    assert!(starts(one, IO, HOUR) && starts(one, IO, HOUR) && starts(one, 3 * IO, HOUR));
+    one.rest();
+    assert_eq!(taken(one), 12);
+    // What is not there is not leased: 32 in all, and not one more.
+    let started = (0..40).filter(|_| starts(two, IO, HOUR)).count();
+    assert_eq!(started, 20);
+    two.rest();
+    assert_eq!(taken(one), 32);
+}
+
 /// An I/O larger than the burst waits for a full bucket, starts, and leaves a debt.
 #[test]
 fn an_io_larger_than_the_burst_starts_and_is_paid_for() {
