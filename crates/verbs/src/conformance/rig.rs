@@ -31,7 +31,7 @@ unsafe impl Send for Bytes {}
 
 impl Bytes {
     fn new(len: usize) -> Self {
-        let layout = Layout::from_size_align(len.max(1), 4_096).expect("a size that can be");
+        let layout = Layout::from_size_align(len.max(1), 16).expect("a size that can be");
         // SAFETY: `layout` has at least one byte.
         let base = unsafe { alloc_zeroed(layout) };
         let Some(base) = NonNull::new(base) else { handle_alloc_error(layout) };

@@ -1,9 +1,11 @@
 //! The handle of a fabric: time, costs, and what hangs on it.
 
 use std::fmt;
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::clock::RealTime;
 use super::connection::{LoopbackListener, LoopbackTicket};
 use super::counters::{Counters, EndpointCounters};
 use super::device::{DeviceOptions, LoopbackDevice};
@@ -146,6 +148,15 @@ impl Fabric {
         while state.next_time().is_some_and(|next| next <= state.now + Self::SETTLED) {
             state.step();
         }
+    }
+
+    /// Has time follow the clock until the value is dropped, for tests whose threads sleep. The same seed
+    /// does not give the same then.
+    ///
+    /// # Errors
+    /// The system's, if it has no thread left.
+    pub fn follow_clock(&self) -> io::Result<RealTime> {
+        RealTime::start(self.clone())
     }
 
     /// What things cost from now on.

@@ -3,7 +3,8 @@
 //!
 //! Nothing happens unless time passes ([`Fabric::advance`], [`Fabric::step`], [`Fabric::settle`]). What two
 //! queue pairs do at once comes in an order that differs by seed; a queue pair's own work keeps the order
-//! that RDMA promises and no more. Memory is read and written as late or as early as hardware may, so who
+//! that RDMA promises and no more. Tests whose threads sleep on descriptors let it follow the clock
+//! ([`Fabric::follow_clock`]). Memory is read and written as late or as early as hardware may, so who
 //! reuses it too soon finds wrong bytes.
 //!
 //! ```
@@ -46,6 +47,7 @@
 //! assert_eq!(fabric.counters().endpoints, 2);
 //! ```
 
+mod clock;
 mod completions;
 mod connection;
 mod counters;
@@ -63,6 +65,7 @@ mod state;
 #[cfg(test)]
 mod tests;
 
+pub use clock::RealTime;
 pub use completions::{LoopbackCompletions, LoopbackSharedReceives};
 pub use connection::{
     LoopbackListener, LoopbackTicket, NO_ANSWER, NOBODY_LISTENS, REFUSED, REJECT_DATA, REPLY_DATA,

@@ -3,9 +3,12 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use super::super::{Fabric, LoopbackDevice, LoopbackEndpoint, LoopbackListener};
+use super::super::{
+    Counters, DeviceOptions, Fabric, LoopbackCompletions, LoopbackDevice, LoopbackEndpoint,
+    LoopbackListener, LoopbackTicket,
+};
 use crate::conformance::{ACCESS, COMPLETIONS, End, MEMORY, Memory, Pair, READS, SPEC};
-use crate::seam::{AcceptParams, ConnectParams, ConnectionEvent, Device, Endpoint};
+use crate::seam::{AcceptParams, ConnectParams, ConnectionEvent, Device, Endpoint, EndpointSpec};
 
 pub(super) const ASK: ConnectParams<'_> = ConnectParams {
     private_data: b"ask",
@@ -18,6 +21,50 @@ pub(super) const ASK: ConnectParams<'_> = ConnectParams {
 pub(super) const ANSWER: AcceptParams<'_> =
     AcceptParams { private_data: b"answer", reads_out: READS, reads_in: READS, rnr_retries: 7 };
 
+pub(super) fn address() -> SocketAddr {
+    "192.0.2.1:4420".parse().unwrap()
+}
+
+/// How many of each there are.
+pub(super) fn living(fabric: &Fabric) -> [usize; 7] {
+    let Counters {
+        devices,
+        endpoints,
+        completion_queues,
+        shared_queues,
+        regions,
+        tickets,
+        listeners,
+        ..
+    } = fabric.counters();
+    [devices, endpoints, completion_queues, shared_queues, regions, tickets, listeners]
+}
+
+/// An endpoint with a completion queue of its own.
+pub(super) fn opened(
+    device: &Arc<LoopbackDevice>,
+    ticket: LoopbackTicket,
+) -> (LoopbackEndpoint, LoopbackCompletions) {
+    let queue = device.completions(COMPLETIONS).unwrap();
+    (device.open(ticket, &queue, None, &SPEC).unwrap(), queue)
+}
+
+/// How a pair differs from what the checks want.
+#[derive(Clone, Copy)]
+pub(super) struct Setup<'a> {
+    pub(super) ask: ConnectParams<'a>,
+    pub(super) answer: AcceptParams<'a>,
+    pub(super) spec: EndpointSpec,
+    pub(super) completions: u32,
+    pub(super) shared: bool,
+}
+
+impl Default for Setup<'_> {
+    fn default() -> Self {
+        Self { ask: ASK, answer: ANSWER, spec: SPEC, completions: COMPLETIONS, shared: false }
+    }
+}
+
 pub(super) struct Lab {
     pub(super) fabric: Fabric,
     pub(super) host: Arc<LoopbackDevice>,
@@ -25,52 +72,68 @@ pub(super) struct Lab {
     pub(super) listener: LoopbackListener,
 }
 
-pub(super) fn address() -> SocketAddr {
-    "192.0.2.1:4420".parse().unwrap()
-}
-
 impl Lab {
     pub(super) fn new(seed: u64) -> Self {
+        Self::with(seed, DeviceOptions::default())
+    }
+
+    pub(super) fn with(seed: u64, options: DeviceOptions) -> Self {
         let fabric = Fabric::new(seed);
-        let (host, target) = (fabric.device("host"), fabric.device("target"));
+        let host = fabric.device_with("host", options);
+        let target = fabric.device_with("target", options);
         let listener = fabric.listen(&target, address()).unwrap();
         Self { fabric, host, target, listener }
     }
 
-    pub(super) fn pair(&mut self) -> Pair<LoopbackDevice> {
-        self.pair_with(&ASK, &ANSWER, false)
-    }
-
-    pub(super) fn pair_with(
+    /// An endpoint that asks the target for a connection; the request is on its way.
+    pub(super) fn asks_only(
         &mut self,
         ask: &ConnectParams<'_>,
-        answer: &AcceptParams<'_>,
-        shared: bool,
-    ) -> Pair<LoopbackDevice> {
+    ) -> (LoopbackEndpoint, LoopbackCompletions) {
+        let (mut asking, queue) = opened(&self.host, self.fabric.route(&self.host, address()));
+        asking.connect(ask).unwrap();
+        (asking, queue)
+    }
+
+    /// The same, and the request is there.
+    pub(super) fn asks(
+        &mut self,
+        ask: &ConnectParams<'_>,
+    ) -> (LoopbackEndpoint, LoopbackCompletions) {
+        let asking = self.asks_only(ask);
+        self.fabric.settle();
+        asking
+    }
+
+    pub(super) fn pair(&mut self) -> Pair<LoopbackDevice> {
+        self.pair_with(&Setup::default())
+    }
+
+    pub(super) fn pair_with(&mut self, setup: &Setup<'_>) -> Pair<LoopbackDevice> {
         let made = |device: &Arc<LoopbackDevice>| {
             let memory = Memory::new(device, MEMORY, ACCESS).unwrap();
-            let shared = shared.then(|| device.shared_receives(32, 2).unwrap().unwrap());
-            (memory, device.completions(COMPLETIONS).unwrap(), shared)
+            let shared = setup.shared.then(|| device.shared_receives(32, 2).unwrap().unwrap());
+            (memory, device.completions(setup.completions).unwrap(), shared)
         };
-        let (memory, completions, queue) = made(&self.host);
+        let near = made(&self.host);
         let route = self.fabric.route(&self.host, address());
-        let mut asking = self.host.open(route, &completions, queue.as_ref(), &SPEC).unwrap();
-        asking.connect(ask).unwrap();
+        let mut asking = self.host.open(route, &near.1, near.2.as_ref(), &setup.spec).unwrap();
+        asking.connect(&setup.ask).unwrap();
         self.fabric.settle();
-        let near = (memory, completions, queue);
 
         let ticket = self.listener.next_ticket().unwrap();
-        let (memory, completions, queue) = made(&self.target);
-        let mut answering = self.target.open(ticket, &completions, queue.as_ref(), &SPEC).unwrap();
-        answering.accept(answer).unwrap();
+        let far = made(&self.target);
+        let mut answering = self.target.open(ticket, &far.1, far.2.as_ref(), &setup.spec).unwrap();
+        answering.accept(&setup.answer).unwrap();
         self.fabric.settle();
         established(&mut asking);
         self.fabric.settle();
         established(&mut answering);
 
-        let far = End::new(Arc::clone(&self.target), memory, completions, queue, answering);
-        let (memory, completions, queue) = near;
-        let near = End::new(Arc::clone(&self.host), memory, completions, queue, asking);
+        let end = |device: &Arc<LoopbackDevice>, (memory, completions, shared), endpoint| {
+            End::new(Arc::clone(device), memory, completions, shared, endpoint)
+        };
+        let (near, far) = (end(&self.host, near, asking), end(&self.target, far, answering));
         let fabric = self.fabric.clone();
         Pair::new(near, far, Box::new(move || fabric.settle()))
     }

@@ -1,4 +1,8 @@
 //! Tests of the provider itself.
 
 mod conform;
+mod connect;
+mod fault;
 mod fixture;
+mod limits;
+mod order;

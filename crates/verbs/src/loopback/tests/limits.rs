@@ -1,0 +1,288 @@
+//! Queues that are full, depths that are reached, keys that are dead.
+
+use std::io;
+
+use super::super::{DeviceOptions, Fabric};
+use super::fixture::{ANSWER, ASK, Lab, Setup, address, living};
+use crate::conformance::{ACCESS, COMPLETIONS, Memory, SPEC, slots, statuses};
+use crate::error::VerbsError;
+use crate::seam::{
+    AcceptParams, ConnectParams, ConnectionEvent, Device, DeviceLimits, Endpoint, EndpointSpec,
+};
+use crate::work::CompletionStatus::{Flushed, Other, RemoteAccess, Success};
+use crate::work::{Access, Operation, Pieces};
+
+#[test]
+fn a_send_queue_is_full_until_a_completion_is_polled() {
+    let mut lab = Lab::new(1);
+    let mut pair = lab.pair();
+    let write = pair.answering.memory().write_at(0);
+    let mut chain: Vec<_> = (0..33).map(|id| pair.asking.work(id, write, 0, 8)).collect();
+    for work in &mut chain {
+        work.signaled = false;
+    }
+    let refused = pair.asking.post(&chain).unwrap_err();
+    assert_eq!((refused.taken, refused.source.kind()), (32, io::ErrorKind::OutOfMemory));
+    // All are done, and nothing says so: the queue stays full.
+    pair.pass();
+    let number = pair.asking.endpoint().number();
+    let counters = lab.fabric.endpoint(number).unwrap();
+    assert_eq!((counters.sends_held, counters.sends_waiting), (32, 0));
+    assert_eq!(pair.asking.post(&chain[..1]).unwrap_err().taken, 0);
+
+    let mut pair = lab.pair();
+    let write = pair.answering.memory().write_at(0);
+    let mut chain: Vec<_> = (0..32).map(|id| pair.asking.work(id, write, 0, 8)).collect();
+    for work in &mut chain {
+        work.signaled = work.id.slot() == 20;
+    }
+    pair.asking.post(&chain).unwrap();
+    lab.fabric.settle();
+    assert!(pair.asking.post(&chain[..1]).is_err(), "it completed and was not polled");
+    pair.completions(1, 0);
+    chain[20].signaled = false;
+    let refused = pair.asking.post(&chain).unwrap_err();
+    assert_eq!(refused.taken, 21);
+}
+
+#[test]
+fn a_receive_queue_is_full_until_a_completion_is_polled() {
+    for shared in [false, true] {
+        let mut lab = Lab::new(2);
+        let mut pair = lab.pair_with(&Setup { shared, ..Setup::default() });
+        for id in 0..32 {
+            pair.answering.receive(id, 0, 8).unwrap();
+        }
+        let full = pair.answering.receive(32, 0, 8).unwrap_err();
+        assert_eq!(full.kind(), io::ErrorKind::OutOfMemory);
+        let work = pair.asking.work(0, Operation::Send, 0, 8);
+        pair.asking.post(&[work]).unwrap();
+        lab.fabric.settle();
+        assert!(pair.answering.receive(32, 0, 8).is_err(), "it completed and was not polled");
+        pair.completions(1, 1);
+        pair.answering.receive(32, 0, 8).unwrap();
+        assert!(pair.answering.receive(33, 0, 8).is_err());
+    }
+}
+
+#[test]
+fn an_overflowing_completion_queue_breaks() {
+    let mut lab = Lab::new(3);
+    let mut pair = lab.pair_with(&Setup { completions: 4, ..Setup::default() });
+    let write = pair.answering.memory().write_at(0);
+    let chain: Vec<_> = (0..5).map(|id| pair.asking.work(id, write, 0, 8)).collect();
+    pair.asking.post(&chain[..4]).unwrap();
+    let (ended, _) = pair.completions(4, 0);
+    assert_eq!(slots(&ended, b's', Success), [0, 1, 2, 3]);
+    pair.asking.post(&chain).unwrap();
+    pair.pass();
+    assert!(pair.asking.poll().is_err());
+    assert_eq!(pair.asking.take_events(), [ConnectionEvent::QueuePairError]);
+}
+
+#[test]
+fn reads_stall_at_the_depth_and_are_counted() {
+    let mut lab = Lab::new(4);
+    let answer = AcceptParams { reads_in: 2, ..ANSWER };
+    let mut pair = lab.pair_with(&Setup { answer, ..Setup::default() });
+    let number = pair.asking.endpoint().number();
+    let read = pair.answering.memory().read_at(0);
+    let chain: Vec<_> = (0..6).map(|id| pair.asking.work(id, read, 0, 8)).collect();
+    pair.asking.post(&chain[..2]).unwrap();
+    pair.completions(2, 0);
+    assert_eq!(lab.fabric.endpoint(number).unwrap().read_stalls, 0);
+    pair.asking.post(&chain).unwrap();
+    pair.completions(6, 0);
+    let counters = lab.fabric.endpoint(number).unwrap();
+    assert_eq!((counters.most_reads, counters.reads), (2, 0));
+    assert_eq!((counters.read_stalls, lab.fabric.counters().read_stalls), (4, 4));
+}
+
+#[test]
+fn more_reads_than_the_peer_takes_fail_both() {
+    // The target accepts with more READs of its own than the host said it takes.
+    let mut lab = Lab::new(5);
+    let ask = ConnectParams { reads_in: 1, ..ASK };
+    let mut pair = lab.pair_with(&Setup { ask, ..Setup::default() });
+    let read = pair.asking.memory().read_at(0);
+    let chain: Vec<_> = (0..4).map(|id| pair.answering.work(id, read, 0, 100_000)).collect();
+    pair.answering.post(&chain).unwrap();
+    let (_, ended) = pair.completions(0, 4);
+    assert_eq!(statuses(&ended, b's'), [Success, Other(9), Flushed, Flushed]);
+    assert_eq!(pair.asking.take_events(), [ConnectionEvent::QueuePairError]);
+
+    let ask = ConnectParams { reads_out: 0, ..ASK };
+    let mut pair = lab.pair_with(&Setup { ask, ..Setup::default() });
+    let read = pair.answering.memory().read_at(0);
+    let work = pair.asking.work(0, read, 0, 8);
+    pair.asking.post(&[work]).unwrap();
+    let (ended, _) = pair.completions(1, 0);
+    assert_eq!(statuses(&ended, b's'), [Other(2)]);
+}
+
+#[test]
+fn an_invalidated_key_is_dead_and_the_receive_says_so() {
+    let mut lab = Lab::new(6);
+    let mut pair = lab.pair();
+    let mut memory = Memory::new(&lab.target, 4_096, ACCESS).unwrap();
+    memory.fill(0, &[1; 8]);
+    pair.answering.receive(0, 0, 8).unwrap();
+    let invalidate = Operation::SendInvalidate { key: memory.rkey() };
+    let chain =
+        [pair.asking.work(0, memory.read_at(0), 0, 8), pair.asking.work(1, invalidate, 0, 8)];
+    pair.asking.post(&chain).unwrap();
+    let (ended, received) = pair.completions(2, 1);
+    assert_eq!(slots(&ended, b's', Success), [0, 1]);
+    assert_eq!((received[0].bytes, received[0].invalidated), (8, Some(memory.rkey())));
+    assert_eq!(lab.fabric.counters().invalidated, 1);
+    let work = pair.asking.work(2, memory.read_at(0), 0, 8);
+    pair.asking.post(&[work]).unwrap();
+    let (ended, _) = pair.completions(1, 0);
+    assert_eq!(statuses(&ended, b's'), [RemoteAccess]);
+}
+
+#[test]
+fn a_key_that_cannot_be_invalidated_fails_both() {
+    for case in 0..4 {
+        let options = DeviceOptions { invalidation: case != 3, ..DeviceOptions::default() };
+        let mut lab = Lab::with(7, options);
+        let mut pair = lab.pair();
+        let local = Access { local_write: true, ..Access::default() };
+        let memory = Memory::new(&lab.target, 64, local).unwrap();
+        let key = match case {
+            0 => 0x5a5a_5a5a,
+            // The other end's.
+            1 => pair.asking.memory().rkey(),
+            2 => memory.rkey(),
+            _ => pair.answering.memory().rkey(),
+        };
+        pair.answering.receive(0, 0, 8).unwrap();
+        pair.answering.receive(1, 0, 8).unwrap();
+        let work = pair.asking.work(0, Operation::SendInvalidate { key }, 0, 8);
+        pair.asking.post(&[work]).unwrap();
+        let (ended, received) = pair.completions(1, 2);
+        assert_eq!(statuses(&ended, b's'), [RemoteAccess], "case {case}");
+        assert_eq!(statuses(&received, b'r'), [Other(9), Flushed], "case {case}");
+        assert_eq!(lab.fabric.counters().invalidated, 0);
+    }
+}
+
+#[test]
+fn keys_are_not_mixed_up() {
+    // A remote key is none for local work, and the other way round; nor is another device's.
+    for case in 0..3 {
+        let mut lab = Lab::new(8);
+        let mut pair = lab.pair();
+        let mut work = pair.asking.work(0, pair.answering.memory().write_at(0), 0, 8);
+        let mut piece = pair.asking.memory().piece(0, 8);
+        let expected = match case {
+            0 => {
+                piece.lkey = pair.asking.memory().rkey();
+                Other(4)
+            }
+            1 => {
+                piece = pair.answering.memory().piece(0, 8);
+                Other(4)
+            }
+            _ => {
+                let memory = pair.answering.memory();
+                work.operation =
+                    Operation::Write { address: memory.address(0), key: memory.lkey() };
+                RemoteAccess
+            }
+        };
+        work.pieces = Pieces::one(piece);
+        pair.asking.post(&[work]).unwrap();
+        let (ended, _) = pair.completions(1, 0);
+        assert_eq!(statuses(&ended, b's'), [expected], "case {case}");
+    }
+}
+
+#[test]
+fn reading_into_memory_that_may_not_be_written_fails() {
+    let mut lab = Lab::new(9);
+    let mut pair = lab.pair();
+    let memory = Memory::new(&lab.host, 64, Access { remote_read: true, ..Access::default() });
+    let memory = memory.unwrap();
+    let mut work = pair.asking.work(0, pair.answering.memory().read_at(0), 0, 8);
+    work.pieces = Pieces::one(memory.piece(0, 8));
+    pair.asking.post(&[work]).unwrap();
+    let (ended, _) = pair.completions(1, 0);
+    assert_eq!(statuses(&ended, b's'), [Other(4)]);
+}
+
+#[test]
+fn what_a_queue_pair_was_not_made_for_is_refused() {
+    let mut lab = Lab::new(10);
+    let mut pair = lab.pair();
+    let piece = pair.asking.memory().piece(0, 8);
+    assert!(pair.asking.receive_into(0, &[piece; 3]).is_err());
+    let mut three = pair.asking.work(0, Operation::Send, 0, 8);
+    assert!(three.pieces.push(piece) && three.pieces.push(piece));
+    let mut inline = pair.asking.work(0, Operation::Send, 0, 65);
+    inline.inline = true;
+    let mut read = pair.asking.work(0, pair.answering.memory().read_at(0), 0, 8);
+    read.inline = true;
+    for work in [three, inline, read] {
+        let refused = pair.asking.post(&[work]).unwrap_err();
+        assert_eq!(refused.source.raw_os_error(), Some(libc::EINVAL), "{work:?}");
+    }
+    assert_eq!(lab.fabric.counters().sends_posted, 0);
+
+    let queue = lab.host.completions(COMPLETIONS).unwrap();
+    for spec in [
+        EndpointSpec { sends: 0, ..SPEC },
+        EndpointSpec { sends: 4_097, ..SPEC },
+        EndpointSpec { receives: 4_097, ..SPEC },
+        EndpointSpec { send_pieces: 5, ..SPEC },
+        EndpointSpec { receive_pieces: 5, ..SPEC },
+    ] {
+        let route = lab.fabric.route(&lab.host, address());
+        assert!(lab.host.open(route, &queue, None, &spec).is_err(), "{spec:?}");
+    }
+    assert!(lab.host.completions(0).is_err());
+    assert!(lab.host.completions(65_537).is_err());
+    assert!(Memory::new(&lab.host, 64, Access { local_write: false, ..ACCESS }).is_err());
+}
+
+#[test]
+fn sends_wait_for_the_connection() {
+    let mut lab = Lab::new(11);
+    let memory = Memory::new(&lab.host, 64, ACCESS).unwrap();
+    let (asking, queue) = lab.asks(&ASK);
+    let device = std::sync::Arc::clone(&lab.host);
+    let mut end = crate::conformance::End::new(device, memory, queue, None, asking);
+    end.receive(0, 0, 8).unwrap();
+    let work = end.work(0, Operation::Send, 0, 8);
+    let refused = end.post(&[work]).unwrap_err();
+    assert_eq!(refused.source.raw_os_error(), Some(libc::EINVAL));
+}
+
+#[test]
+fn a_device_without_shared_queues_or_memory_says_so() {
+    let fabric = Fabric::new(12);
+    let options = DeviceOptions::default();
+    let limits = DeviceLimits { shared_receives: 0, ..options.limits };
+    let options = DeviceOptions { limits, locked_memory: 8_192, ..options };
+    let device = fabric.device_with("small", options);
+    assert!(device.shared_receives(16, 1).unwrap().is_none());
+    let one = Memory::new(&device, 4_096, ACCESS).unwrap();
+    let two = Memory::new(&device, 4_096, ACCESS).unwrap();
+    let error = Memory::new(&device, 1, ACCESS).unwrap_err();
+    assert!(matches!(error, VerbsError::LockedMemory { bytes: 1, .. }));
+    assert_eq!((fabric.counters().regions, fabric.counters().registered), (2, 8_192));
+    drop(one);
+    Memory::new(&device, 4_096, ACCESS).unwrap();
+    drop((two, device));
+    assert_eq!(living(&fabric), [0; 7]);
+}
+
+#[test]
+fn memory_deregistered_under_work_is_a_misuse() {
+    let mut lab = Lab::new(13);
+    let mut pair = lab.pair();
+    let memory = Memory::new(&lab.target, 64, ACCESS).unwrap();
+    pair.answering.receive_into(0, &[memory.piece(0, 8)]).unwrap();
+    drop(memory);
+    assert_eq!(lab.fabric.counters().misuses, 1);
+}
