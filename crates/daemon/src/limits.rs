@@ -8,6 +8,7 @@ use std::time::Duration;
 use nvmeof_core::dma::{CHUNK, MIN_CLASS, PoolConfig};
 
 use crate::config::{Device, DeviceKind, Fabric, Listener, show_size};
+use crate::reactor::OWN_BUFFER;
 
 /// Most connections (`limits.connections`).
 pub const CONNECTIONS_MAX: u32 = 65_535;
@@ -457,15 +458,15 @@ fn reserve(settings: &Settings, needs: &Needs) -> u64 {
     let depth = u64::from(settings.queue_depth);
     let early = EARLY_BUFFERS * u64::from(ADMIN_IN_CAPSULE);
     let mut queue = depth * in_capsule_slot(settings) + early;
-    // Each reactor rounds each of its sizes up to chunks: in-capsule (admin, I/O) and admin data.
-    let mut sizes = 3;
     if needs.rdma_listeners > 0 {
         // A queue pair has as many buffers posted as its host has commands out, and every command may hold
         // one more; and there are pages of command and of response slots.
         let slots = 2 * (depth * RDMA_SLOT).next_multiple_of(PAGE.into());
         queue = queue.max(2 * depth * in_capsule_slot(settings) + slots);
-        sizes += 1;
     }
+    queue += OWN_BUFFER as u64;
+    // Each reactor rounds each of its sizes up to chunks: in-capsule (admin, I/O), admin data, and pages.
+    let sizes = 4;
     let admin = (reactors * ADMIN_BUFFERS) as u64 * u64::from(settings.max_transfer);
     connections * queue + admin + (reactors * sizes * CHUNK) as u64
 }
@@ -508,13 +509,13 @@ mod tests {
         assert_eq!(limits.mdts, 8);
         assert_eq!(limits.nvmf().mdts(), limits.mdts);
         assert_eq!(limits.nvmf().max_transfer(), limits.settings.max_transfer);
-        // 256 connections x (128 entries + 2) x 8 KiB, 2 reactors x (4 x 1 MiB + 3 x 2 MiB).
-        assert_eq!(limits.reserve, (256 + 4 + 2 * (4 + 6)) << 20);
-        assert_eq!(limits.memory_cap(), (256 + 280) << 20);
+        // 256 connections x ((128 entries + 2) x 8 KiB + 4 KiB), 2 reactors x (4 x 1 MiB + 4 x 2 MiB).
+        assert_eq!(limits.reserve, (256 + 4 + 1 + 2 * (4 + 8)) << 20);
+        assert_eq!(limits.memory_cap(), (256 + 285) << 20);
         assert_eq!(limits.open_files, 64 + 256 + 1 + 1 + 2 * (4 + 3 + 1));
         assert_eq!(limits.requests_per_reactor, REQUESTS_AT_START);
         let text = limits.to_string();
-        for part in ["256MiB for data", "280MiB in reserve", "MDTS 8", "338 file descriptors"] {
+        for part in ["256MiB for data", "285MiB in reserve", "MDTS 8", "338 file descriptors"] {
             assert!(text.contains(part), "{part}: {text}");
         }
     }
@@ -525,8 +526,8 @@ mod tests {
         let needs = Needs { rdma_listeners: 1, ..NEEDS };
         let (limits, problems) = Limits::derive(Settings::default(), &needs, 1024);
         assert_eq!(problems, []);
-        // 256 connections x (2 x 128 x 8 KiB + 2 x 8 KiB), 2 reactors x (4 x 1 MiB + 4 x 2 MiB).
-        assert_eq!(limits.reserve, (256 * 2 + 4 + 2 * (4 + 8)) << 20);
+        // 256 connections x (2 x 128 x 8 KiB + 2 x 8 KiB + 4 KiB), 2 reactors x (4 x 1 MiB + 4 x 2 MiB).
+        assert_eq!(limits.reserve, (256 * 2 + 4 + 1 + 2 * (4 + 8)) << 20);
         assert_eq!(limits.open_files, 64 + 256 + 1 + 8 + 2 + 1 + 2 * (4 + 3 + 1));
     }
 

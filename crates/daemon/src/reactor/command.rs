@@ -156,12 +156,13 @@ impl Reactor {
             self.finish_empty_admin(request, now);
             return;
         }
-        let Some(mut buf) = self.admin_reserve.lease() else {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        let Some(mut buf) = connection.own_buffer(len).or_else(|| self.admin_reserve.lease())
+        else {
             self.admin_waiting.push_back(request);
             return;
         };
         buf.truncate(len);
-        let Some(connection) = self.connections.get_mut(key) else { return };
         let token = request.token(kind::REQUEST);
         let op = match std::mem::replace(&mut admin.stage, AdminStage::Sending) {
             AdminStage::Reply { data, sgl, response } => {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use nvmeof_core::dma::{Buffer, Reserve};
 use nvmeof_nvmf::{DeviceId, Queue, QueueInfo};
 use nvmeof_pacing::{FlowConfig, FlowId, Pacer};
 use nvmeof_transport::HostQueue;
@@ -38,7 +39,12 @@ pub(crate) struct Connection {
     /// It counts among its reactor's I/O queues; its end may come after the queue has forgotten.
     pub(crate) counts_as_io: bool,
     flows: Vec<(DeviceId, FlowId)>,
+    /// A buffer for small admin data: what a Connect brings never waits for other hosts' commands.
+    pub(super) own: Reserve,
 }
+
+/// Bytes of a connection's own buffer: the data of a Connect, an Identify, a list of ranges.
+pub(crate) const OWN_BUFFER: usize = 4096;
 
 /// Shares of devices against each other; a device that is not among them has 1.
 #[derive(Debug, Clone, Default)]
@@ -81,6 +87,7 @@ impl Connection {
         queue: Box<Queue>,
         port: usize,
         path: u16,
+        own: Reserve,
         now: u64,
     ) -> Self {
         let info = queue.connected();
@@ -100,6 +107,7 @@ impl Connection {
             dirty: false,
             departing: false,
             flows: Vec::new(),
+            own,
         }
     }
 
@@ -129,6 +137,11 @@ impl Connection {
         let flow = pacer.add_flow(FlowConfig { weight, device: device.0, path });
         self.flows.push((device, flow));
         flow
+    }
+
+    /// The connection's own buffer, if `len` bytes fit and it is not in use.
+    pub(crate) fn own_buffer(&self, len: usize) -> Option<Buffer> {
+        if len > OWN_BUFFER { None } else { self.own.lease() }
     }
 
     /// The lanes, with the devices they are for.

@@ -2,11 +2,12 @@
 
 use std::sync::atomic::Ordering;
 
+use nvmeof_core::dma::Reserve;
 use nvmeof_nvmf::Queue;
 use nvmeof_transport::{CloseReason, Home, ParkedQueue};
 
 use super::Reactor;
-use super::connection::{Connection, Phase};
+use super::connection::{Connection, OWN_BUFFER, Phase};
 use super::io::{Admin, AdminStage, Pending};
 use super::kind;
 use super::mailbox::Message;
@@ -20,6 +21,14 @@ impl Reactor {
             self.refuse(*queue);
             return;
         }
+        let own = match self.pool.reserve(1, OWN_BUFFER) {
+            Ok(own) => own,
+            Err(error) => {
+                tracing::warn!(peer, %error, "connection refused: no memory for its own buffer");
+                self.refuse(*queue);
+                return;
+            }
+        };
         let fabric = match parked.unpark(&mut Home { pool: &self.pool, sources: &mut self.sources })
         {
             Ok(fabric) => fabric,
@@ -31,7 +40,7 @@ impl Reactor {
         };
         let port = self.stats.port(queue.port());
         let path = self.path_of(&queue);
-        let mut connection = Connection::new(fabric, queue, port, path, now);
+        let mut connection = Connection::new(fabric, queue, port, path, own, now);
         // One that comes from another reactor was stopped there.
         connection.fabric.set_paused(false);
         let key = self.connections.insert(connection);
@@ -203,7 +212,7 @@ impl Reactor {
         let connection = self.connections.get_mut(key)?;
         let waiting = connection.end_flows(&mut self.pacer);
         debug_assert!(waiting.is_empty(), "commands wait on a connection without any in flight");
-        let Connection { fabric, queue, .. } = self.connections.remove(key)?;
+        let Connection { fabric, queue, own, .. } = self.connections.remove(key)?;
         if let Some(fd) = fabric.fd() {
             self.poller.remove(fd);
         }
@@ -217,7 +226,7 @@ impl Reactor {
                 self.peers[to].send(Message::Attach { parked, queue });
                 None
             }
-            Err(fabric) => Some(self.take_back(fabric, queue, to, now)),
+            Err(fabric) => Some(self.take_back(fabric, queue, own, to, now)),
         }
     }
 
@@ -226,12 +235,13 @@ impl Reactor {
         &mut self,
         fabric: Box<dyn nvmeof_transport::HostQueue>,
         queue: Box<Queue>,
+        own: Reserve,
         to: usize,
         now: u64,
     ) -> Key {
         let port = self.stats.port(queue.port());
         let path = self.path_of(&queue);
-        let mut connection = Connection::new(fabric, queue, port, path, now);
+        let mut connection = Connection::new(fabric, queue, port, path, own, now);
         connection.phase = Phase::Leaving { to };
         let key = self.connections.insert(connection);
         let registered = self.connections.get_mut(key).and_then(|connection| {

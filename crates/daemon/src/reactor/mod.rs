@@ -51,7 +51,7 @@ use tokio::sync::oneshot;
 
 use crate::clock;
 use connection::Connection;
-pub(crate) use connection::Weights;
+pub(crate) use connection::{OWN_BUFFER, Weights};
 use devices::Devices;
 use idle::{Idle, Verdict};
 use io::Pending;

@@ -55,6 +55,23 @@ fn compare_tells_equal_from_different_data() {
     rig.finish([host]);
 }
 
+/// The data of a Connect has a buffer of the connection's own: hosts that never send theirs keep nobody out.
+#[test]
+fn hosts_that_keep_their_connect_data_back_keep_nobody_out() {
+    let mut rig = Rig::new(None);
+    let mut slow: Vec<_> = (0..20).map(|_| rig.connect_unoffered()).collect();
+    let (quick, data) = rig.connect_unoffered();
+    quick.offer(1, data);
+    rig.turns(4);
+    assert_eq!(quick.statuses(), [(1, Status::SUCCESS)]);
+    for (host, data) in &mut slow {
+        host.offer(1, std::mem::take(data));
+    }
+    rig.settle();
+    assert!(slow.iter().all(|(host, _)| host.statuses() == [(1, Status::SUCCESS)]));
+    rig.finish(slow.into_iter().map(|(host, _)| host).chain([quick]));
+}
+
 #[test]
 fn a_device_error_reaches_the_host_and_nothing_else() {
     let mut rig = Rig::new(None);

@@ -258,18 +258,21 @@ impl Rig {
         Host { fabric, outstanding: RefCell::default(), admin: None }
     }
 
+    /// A host that asks for a controller, and the data of its Connect, which it keeps back until
+    /// [`Host::offer`].
+    pub(super) fn connect_unoffered(&mut self) -> (Host, Vec<u8>) {
+        let host = self.attach();
+        let sgl = Sgl::Transport { length: 1024 };
+        host.send(connect_command(0).with_sgl(sgl), &[]);
+        self.turns(4);
+        let data = ConnectData::new(HOST_ID, CNTLID_DYNAMIC, &nqn(SUBSYSTEM), &nqn(HOST));
+        (host, data.as_bytes().to_vec())
+    }
+
     fn connect(&mut self, host: &Host, qid: u16, cntlid: u16) -> u16 {
-        let connect = Connect {
-            qid,
-            entries: 32,
-            priority: 0,
-            disable_sq_flow_control: true,
-            queue_deletion: false,
-            kato_ms: 0,
-        };
         let data = ConnectData::new(HOST_ID, cntlid, &nqn(SUBSYSTEM), &nqn(HOST));
         let sgl = Sgl::InCapsule { offset: 0, length: 1024 };
-        host.send(connect.encode(1).with_sgl(sgl), data.as_bytes());
+        host.send(connect_command(qid).with_sgl(sgl), data.as_bytes());
         self.turns(4);
         let answer = host.take().pop().expect("an answer to Connect");
         assert_eq!(answer.cqe.status(), Status::SUCCESS);
@@ -285,6 +288,18 @@ impl Rig {
         assert_eq!(self.counts(), Counts::default());
         assert_eq!(self.target.counts().controllers, 0);
     }
+}
+
+fn connect_command(qid: u16) -> Sqe {
+    let connect = Connect {
+        qid,
+        entries: 32,
+        priority: 0,
+        disable_sq_flow_control: true,
+        queue_deletion: false,
+        kato_ms: 0,
+    };
+    connect.encode(1)
 }
 
 fn parts(policy: &PolicyConfig, largest: u32) -> Parts {
@@ -381,6 +396,11 @@ impl Host {
 
     pub(super) fn closed(&self) -> bool {
         self.fabric.closed().is_some()
+    }
+
+    /// Has the data of a command ready.
+    pub(super) fn offer(&self, cid: u16, data: Vec<u8>) {
+        self.fabric.offer(cid, data);
     }
 
     pub(super) fn fail_next(&self, error: FabricError) {
