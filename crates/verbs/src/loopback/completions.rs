@@ -7,11 +7,10 @@ use std::sync::Arc;
 use rustix::io::Errno;
 
 use super::device::{LoopbackDevice, invalid};
-use super::queue_pair::Receive;
+use super::queue_pair::{Failure, Receive};
 use super::signal::Signal;
 use super::state::State;
 use crate::error::VerbsError;
-use crate::seam::ConnectionEvent;
 use crate::work::{Completion, CompletionStatus, Piece, Pieces, WorkId};
 
 /// A completion queue of a [`LoopbackDevice`].
@@ -32,6 +31,8 @@ pub struct LoopbackSharedReceives {
 #[derive(Debug)]
 pub(super) struct CompletionQueue {
     pub(super) device: u32,
+    /// Its owner has it; else it lives as long as its queue pairs.
+    owned: bool,
     depth: usize,
     entries: VecDeque<(Completion, Frees)>,
     armed: bool,
@@ -41,6 +42,8 @@ pub(super) struct CompletionQueue {
 
 #[derive(Debug)]
 pub(super) struct SharedQueue {
+    /// As of a completion queue.
+    owned: bool,
     depth: usize,
     pieces: usize,
     pub(super) receives: VecDeque<Receive>,
@@ -71,6 +74,7 @@ impl LoopbackCompletions {
         let number = state.name();
         let queue = CompletionQueue {
             device: device.number,
+            owned: true,
             depth: usize::try_from(depth).unwrap_or(usize::MAX),
             entries: VecDeque::new(),
             armed: false,
@@ -122,10 +126,10 @@ impl LoopbackCompletions {
 impl Drop for LoopbackCompletions {
     fn drop(&mut self) {
         let mut state = self.device.fabric.lock();
-        state.completion_queues.remove(&self.number);
-        if state.queue_pairs.values().any(|queue_pair| queue_pair.completions == self.number) {
-            state.counters.misuses += 1;
+        if let Some(queue) = state.completion_queues.get_mut(&self.number) {
+            queue.owned = false;
         }
+        state.drop_queues();
     }
 }
 
@@ -147,6 +151,7 @@ impl LoopbackSharedReceives {
         }
         let number = state.name();
         let queue = SharedQueue {
+            owned: true,
             depth: usize::try_from(depth).unwrap_or(usize::MAX),
             pieces: usize::try_from(pieces).unwrap_or(usize::MAX),
             receives: VecDeque::new(),
@@ -180,10 +185,10 @@ impl LoopbackSharedReceives {
 impl Drop for LoopbackSharedReceives {
     fn drop(&mut self) {
         let mut state = self.device.fabric.lock();
-        state.shared_queues.remove(&self.number);
-        if state.queue_pairs.values().any(|queue_pair| queue_pair.shared == Some(self.number)) {
-            state.counters.misuses += 1;
+        if let Some(queue) = state.shared_queues.get_mut(&self.number) {
+            queue.owned = false;
         }
+        state.drop_queues();
     }
 }
 
@@ -197,6 +202,17 @@ pub(super) fn pieces_of(pieces: &[Piece], most: usize) -> Option<Pieces> {
 }
 
 impl State {
+    /// Takes away queues that neither an owner nor a queue pair has.
+    pub(super) fn drop_queues(&mut self) {
+        let pairs = &self.queue_pairs;
+        self.completion_queues.retain(|number, queue| {
+            queue.owned || pairs.values().any(|pair| pair.completions == *number)
+        });
+        self.shared_queues.retain(|number, queue| {
+            queue.owned || pairs.values().any(|pair| pair.shared == Some(*number))
+        });
+    }
+
     /// Puts a completion into the queue pair's completion queue.
     pub(super) fn complete(&mut self, completion: Completion, frees: Frees) {
         let is_send = matches!(frees, Frees::Sends(_));
@@ -235,7 +251,7 @@ impl State {
         queue.signal.raise();
         let users = self.queue_pairs.values().filter(|user| user.completions == number);
         for user in users.map(|user| user.number).collect::<Vec<_>>() {
-            self.fail(user, Some(ConnectionEvent::QueuePairError));
+            self.fail(user, Failure::Told);
         }
     }
 

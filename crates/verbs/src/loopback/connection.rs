@@ -17,7 +17,7 @@ use std::sync::Arc;
 use rustix::io::Errno;
 
 use super::device::{LoopbackDevice, invalid};
-use super::queue_pair::{Phase, QueuePair};
+use super::queue_pair::{Failure, Phase, QueuePair};
 use super::signal::Signal;
 use super::state::{Event, State};
 use crate::error::VerbsError;
@@ -391,7 +391,7 @@ impl State {
     /// Ends an endpoint's connection and its work.
     pub(super) fn disconnect(&mut self, number: u32) {
         self.leave(number, true);
-        self.fail(number, None);
+        self.fail(number, Failure::Left);
     }
 
     /// Tells the peer that `number` is done with the connection; itself too if it `stays`.
@@ -456,6 +456,7 @@ impl State {
         if self.random.coin() {
             self.forget_completions(queue_pair.completions, number);
         }
+        self.drop_queues();
         self.faults.forget(number);
         self.wake_senders(|peer| peer.number == number);
         if let Some(connection) = queue_pair.connection {

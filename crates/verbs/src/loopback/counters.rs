@@ -45,8 +45,7 @@ pub struct Counters {
     pub read_stalls: u64,
     /// SENDs that found no receive.
     pub not_ready: u64,
-    /// Things done that hardware answers with silence or damage: a completion queue or shared queue dropped
-    /// while endpoints use it, memory deregistered under posted work.
+    /// Regions dropped while posted work named them.
     pub misuses: u64,
 }
 

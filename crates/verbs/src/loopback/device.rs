@@ -25,6 +25,10 @@ pub struct DeviceOptions {
     /// Whether a peer may invalidate a region's remote key. Hardware takes this for memory windows and fast
     /// registrations only.
     pub invalidation: bool,
+    /// Whether an endpoint is told ([`ConnectionEvent::QueuePairError`](crate::ConnectionEvent)) when its
+    /// peer's wrong access has failed its queue pair. Not every device does; with receives of its own it
+    /// finds out by those being flushed. With shared receives every failure is told.
+    pub tells_failures: bool,
 }
 
 impl Default for DeviceOptions {
@@ -42,6 +46,7 @@ impl Default for DeviceOptions {
             inline: 128,
             locked_memory: u64::MAX,
             invalidation: true,
+            tells_failures: true,
         }
     }
 }

@@ -8,9 +8,8 @@
 
 use super::completions::Frees;
 use super::faults::WorkFault;
-use super::queue_pair::{NotReady, Phase, QueuePair, Stage};
+use super::queue_pair::{Failure, NotReady, Phase, QueuePair, Stage};
 use super::state::{Event, State};
-use crate::seam::ConnectionEvent;
 use crate::work::{Completion, CompletionStatus, Operation, Pieces, Work};
 
 /// Numbers of `enum ibv_wc_status`.
@@ -318,7 +317,7 @@ impl State {
             }
             Operation::Read { address, key } => {
                 if reads_at_peer >= u32::from(reads_in) {
-                    self.fail(peer, Some(ConnectionEvent::QueuePairError));
+                    self.fail(peer, Failure::Silent);
                     return Verdict::Refused(REMOTE_INVALID);
                 }
                 let length = usize::try_from(work.pieces.bytes()).unwrap_or(usize::MAX);
@@ -344,7 +343,7 @@ impl State {
     /// The peer refuses an access, and fails itself.
     fn refuse_access(&mut self, number: u32) -> Verdict {
         if let Some(peer) = self.queue_pairs.get(&number).and_then(|queue_pair| queue_pair.peer) {
-            self.fail(peer, Some(ConnectionEvent::QueuePairError));
+            self.fail(peer, Failure::Silent);
         }
         Verdict::Refused(CompletionStatus::RemoteAccess)
     }
@@ -381,7 +380,7 @@ impl State {
         if let Some((here, there)) = refused {
             completion.status = here;
             self.complete(completion, frees);
-            self.fail(peer, None);
+            self.fail(peer, Failure::Completed);
             return Verdict::Refused(there);
         }
         completion.bytes = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
@@ -414,7 +413,7 @@ impl State {
             return;
         }
         if breaks && status == CompletionStatus::Success {
-            return self.fail(number, Some(ConnectionEvent::QueuePairError));
+            return self.fail(number, Failure::Told);
         }
         self.end_first(number, &work, status, sequence);
         if is_read && let Some(queue_pair) = self.queue_pairs.get_mut(&number) {
@@ -436,7 +435,7 @@ impl State {
             self.complete(completion, Frees::Sends(sequence + 1));
         }
         if status != CompletionStatus::Success {
-            self.fail(number, None);
+            self.fail(number, Failure::Completed);
         }
     }
 }

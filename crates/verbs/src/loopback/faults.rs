@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::completions::LoopbackCompletions;
 use super::device::LoopbackDevice;
 use super::fabric::Fabric;
-use super::queue_pair::Phase;
+use super::queue_pair::{Failure, Phase};
 use super::state::State;
 use crate::seam::ConnectionEvent;
 use crate::work::{Operation, Work};
@@ -119,7 +119,7 @@ impl Faults {
 
     /// The queue pair fails now.
     pub fn queue_pair_error(&self, endpoint: u32) {
-        self.fabric.lock().fail(endpoint, Some(ConnectionEvent::QueuePairError));
+        self.fabric.lock().fail(endpoint, Failure::Told);
     }
 
     /// The endpoint is told that its address is elsewhere. Its work goes on.

@@ -33,6 +33,19 @@ pub(super) enum Phase {
     Error,
 }
 
+/// Why a queue pair fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Failure {
+    /// Its owner ended the connection.
+    Left,
+    /// A completion of it says so.
+    Completed,
+    /// Nothing of its own says so: it was the peer's work.
+    Silent,
+    /// For no reason that could be seen.
+    Told,
+}
+
 /// A receive that nothing has come into.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Receive {
@@ -168,14 +181,23 @@ impl QueuePair {
 
 impl State {
     /// Has a queue pair fail; what is posted will be flushed.
-    pub(super) fn fail(&mut self, number: u32, tell: Option<ConnectionEvent>) {
+    pub(super) fn fail(&mut self, number: u32, failure: Failure) {
         let Some(queue_pair) = self.queue_pairs.get_mut(&number) else { return };
         if queue_pair.phase == Phase::Error {
             return;
         }
         queue_pair.phase = Phase::Error;
-        if let Some(event) = tell {
-            queue_pair.tell(event);
+        let options = self.devices.get(&queue_pair.device).map(|device| device.options);
+        let shared = queue_pair.shared.is_some();
+        let tells = match failure {
+            Failure::Left => false,
+            // Receives of its own come back, shared ones do not: it is told that it gets no more of them.
+            Failure::Completed => shared,
+            Failure::Silent => shared || options.is_some_and(|options| options.tells_failures),
+            Failure::Told => true,
+        };
+        if tells {
+            queue_pair.tell(ConnectionEvent::QueuePairError);
         }
         self.flush_soon(number);
         // Who waits for a receive of it finds nobody there at the next try.

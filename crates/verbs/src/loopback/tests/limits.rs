@@ -278,6 +278,53 @@ fn a_device_without_shared_queues_or_memory_says_so() {
 }
 
 #[test]
+fn queues_live_as_long_as_their_queue_pairs() {
+    let lab = Lab::new(14);
+    let queue = lab.host.completions(16).unwrap();
+    let shared = lab.host.shared_receives(16, 1).unwrap().unwrap();
+    let memory = Memory::new(&lab.host, 64, ACCESS).unwrap();
+    let route = lab.fabric.route(&lab.host, address());
+    let first = lab.host.open(route, &queue, Some(&shared), &SPEC).unwrap();
+    let route = lab.fabric.route(&lab.host, address());
+    let second = lab.host.open(route, &queue, Some(&shared), &SPEC).unwrap();
+    let device = std::sync::Arc::clone(&lab.host);
+    let mut end = crate::conformance::End::new(device, memory, queue, Some(shared), second);
+    end.receive(0, 0, 64).unwrap();
+    // What was posted to the shared queue may be used until the last endpoint is gone.
+    drop(end);
+    assert_eq!(living(&lab.fabric), [2, 1, 1, 1, 0, 0, 1]);
+    assert_eq!(lab.fabric.counters().misuses, 1);
+    drop(first);
+    assert_eq!(living(&lab.fabric), [2, 0, 0, 0, 0, 0, 1]);
+}
+
+#[test]
+fn a_failure_is_told_where_nothing_else_shows_it() {
+    // (shared receives, a device that tells, whether it is told)
+    for (shared, tells, told) in
+        [(false, true, true), (false, false, false), (true, true, true), (true, false, true)]
+    {
+        let options = DeviceOptions { tells_failures: tells, ..DeviceOptions::default() };
+        let mut lab = Lab::with(15, options);
+        let mut pair = lab.pair_with(&Setup { shared, ..Setup::default() });
+        pair.answering.receive(0, 0, 64).unwrap();
+        let operation = Operation::Read { address: 0, key: 1 };
+        let work = pair.asking.work(0, operation, 0, 8);
+        pair.asking.post(&[work]).unwrap();
+        pair.completions(1, 0);
+        pair.pass();
+        let events = pair.answering.take_events();
+        let expected: &[_] = if told { &[ConnectionEvent::QueuePairError] } else { &[] };
+        assert_eq!(events, expected, "{:?}", (shared, tells));
+        let flushed: &[_] = if shared { &[] } else { &[Flushed] };
+        assert_eq!(statuses(pair.answering.came(), b'r'), flushed);
+        // Its own failed work shows the other end, but for its shared receives.
+        let expected: &[_] = if shared { &[ConnectionEvent::QueuePairError] } else { &[] };
+        assert_eq!(pair.asking.take_events(), expected, "{:?}", (shared, tells));
+    }
+}
+
+#[test]
 fn memory_deregistered_under_work_is_a_misuse() {
     let mut lab = Lab::new(13);
     let mut pair = lab.pair();
