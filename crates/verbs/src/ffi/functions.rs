@@ -73,9 +73,14 @@ macro_rules! table {
         }
     ) => {
         $(#[$meta])*
-        #[derive(Debug)]
         pub struct $table {
             $( pub $name: unsafe extern "C" fn( $( $arg ),* ) $( -> $out )?, )*
+        }
+
+        impl std::fmt::Debug for $table {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(concat!("functions of ", $file))
+            }
         }
 
         impl $table {
@@ -146,6 +151,7 @@ table! {
         fn ibv_destroy_srq(*mut ibv_srq) -> c_int;
         fn ibv_create_qp(*mut ibv_pd, *mut ibv_qp_init_attr) -> *mut ibv_qp;
         fn ibv_modify_qp(*mut ibv_qp, *mut ibv_qp_attr, c_int) -> c_int;
+        fn ibv_query_qp(*mut ibv_qp, *mut ibv_qp_attr, c_int, *mut ibv_qp_init_attr) -> c_int;
         fn ibv_destroy_qp(*mut ibv_qp) -> c_int;
     }
 }

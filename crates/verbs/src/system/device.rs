@@ -1,6 +1,7 @@
 //! A device: its context, its protection domain, its limits. One value for all who use the device.
 
 use std::ffi::{CStr, c_int};
+use std::fmt::{self, Debug};
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::ptr::{self, NonNull};
@@ -31,7 +32,6 @@ const MOST_READS: u8 = 254;
 const VENDOR_SOFT_ROCE: u32 = 0xff_ffff;
 
 /// An RDMA device of this machine.
-#[derive(Debug)]
 pub struct SystemDevice {
     library: &'static Library,
     name: String,
@@ -45,6 +45,12 @@ pub struct SystemDevice {
     // Dropped in this order, after the watch: what is made of the domain keeps the device alive.
     domain: Domain,
     context: Arc<Context>,
+}
+
+impl Debug for SystemDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SystemDevice").field("name", &self.name).finish_non_exhaustive()
+    }
 }
 
 /// Every device that is open.
@@ -117,13 +123,14 @@ impl SystemDevice {
             VerbsError::call(format!("asking {name} for the state of its port"), error)
         })?;
         let domain = Domain::new(&context, &name)?;
-        let watch = Watch::start(&context, &name)?;
+        let soft = attr.vendor_id == VENDOR_SOFT_ROCE;
+        let watch = Watch::start(&context, &name, soft)?;
         let type_2 = IBV_DEVICE_MEM_WINDOW_TYPE_2A | IBV_DEVICE_MEM_WINDOW_TYPE_2B;
         Ok(Self {
             library,
             limits: limits(&attr, &port),
             windows: attr.device_cap_flags & type_2 != 0,
-            kernel_flags: attr.vendor_id == VENDOR_SOFT_ROCE,
+            kernel_flags: soft,
             next_vector: AtomicUsize::new(0),
             gone: AtomicBool::new(false),
             name,

@@ -58,6 +58,7 @@ pub struct SystemEndpoint {
     asked: Option<Depths>,
     /// A failed queue pair was reported, or is no news because we ended it.
     ended: bool,
+    goodbye_said: bool,
     alarm: Arc<Alarm>,
     /// Where both the connection's events and the alarm wake.
     both: Option<OwnedFd>,
@@ -82,7 +83,7 @@ impl SystemEndpoint {
         let made = QueuePair::new(device, &ticket, completions, shared, spec).and_then(|made| {
             let (pair, inline) = made;
             pair.init(&ticket.id)?;
-            let alarm = device.watch().add_pair(pair.number, shared.is_some())?;
+            let alarm = pair.watched(shared.is_some())?;
             let both = alarm.fd().map(|fd| merge(ticket.id.fd(), fd)).transpose()?;
             Ok((pair, inline, alarm, both))
         });
@@ -95,6 +96,7 @@ impl SystemEndpoint {
                 traffic_class: spec.traffic_class,
                 asked: None,
                 ended: false,
+                goodbye_said: false,
                 alarm,
                 both,
             }),
@@ -156,7 +158,11 @@ impl SystemEndpoint {
             RDMA_CM_EVENT_CONNECT_ERROR | RDMA_CM_EVENT_UNREACHABLE => {
                 ConnectionEvent::Failed { status }
             }
-            RDMA_CM_EVENT_DISCONNECTED => ConnectionEvent::Disconnected,
+            RDMA_CM_EVENT_DISCONNECTED => {
+                // The peer hears of the end only when it has this answer.
+                self.say_goodbye();
+                ConnectionEvent::Disconnected
+            }
             RDMA_CM_EVENT_DEVICE_REMOVAL => {
                 self.pair.device.set_gone();
                 ConnectionEvent::DeviceRemoved
@@ -246,6 +252,19 @@ impl SystemEndpoint {
         }
     }
 
+    /// Asks for the end of the connection, or answers that.
+    fn say_goodbye(&mut self) {
+        if std::mem::replace(&mut self.goodbye_said, true) {
+            return;
+        }
+        // SAFETY: a living identifier.
+        let answer = unsafe { (self.id.library().cm.rdma_disconnect)(self.id.as_ptr()) };
+        // A connection that never stood cannot be ended: dropping the identifier tells the peer.
+        if let Err(error) = cm_result(answer) {
+            tracing::trace!(%error, peer = %self.id.peer(), "nothing to disconnect");
+        }
+    }
+
     fn failed(&self, what: &str, error: io::Error) -> VerbsError {
         VerbsError::call(format!("{what} {}", self.id.peer()), error)
     }
@@ -329,12 +348,7 @@ impl Endpoint for SystemEndpoint {
         }
         self.pair.fail();
         self.ended = true;
-        // SAFETY: a living identifier.
-        let answer = unsafe { (self.id.library().cm.rdma_disconnect)(self.id.as_ptr()) };
-        // A connection that never stood cannot be ended: dropping the identifier tells the peer.
-        if let Err(error) = cm_result(answer) {
-            tracing::trace!(%error, peer = %self.id.peer(), "nothing to disconnect");
-        }
+        self.say_goodbye();
     }
 }
 
@@ -403,6 +417,12 @@ impl QueuePair {
     /// For calls of the library; valid as long as `self`.
     fn as_ptr(&self) -> *mut ibv_qp {
         self.pair.as_ptr()
+    }
+
+    /// Hears of the queue pair's failure; with a descriptor to wait on if `wakes`.
+    fn watched(&self, wakes: bool) -> io::Result<Arc<Alarm>> {
+        // SAFETY: a living queue pair, which is taken off the watch before it is destroyed (`drop`).
+        unsafe { self.device.watch().add_pair(self.pair, wakes) }
     }
 
     /// Lets receives be posted.

@@ -1,35 +1,46 @@
 //! What a device says out of turn: queue pairs and completion queues that failed, ports that went down.
 //!
-//! A thread of the device waits for it. Most of it shows elsewhere too (posted work comes back flushed), but
+//! A thread of the device waits for it (and looks itself where a device says nothing). Most of it shows elsewhere too (posted work comes back flushed), but
 //! a queue pair whose receives are shared has no receives of its own that could come back.
 
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 use super::connection::set_nonblocking;
 use super::device::{Context, lock};
 use crate::error::VerbsError;
 use crate::ffi::verbs::{
     IBV_EVENT_CQ_ERR, IBV_EVENT_DEVICE_FATAL, IBV_EVENT_QP_ACCESS_ERR, IBV_EVENT_QP_FATAL,
-    IBV_EVENT_QP_LAST_WQE_REACHED, IBV_EVENT_QP_REQ_ERR, IBV_EVENT_SRQ_ERR, ibv_async_event,
+    IBV_EVENT_QP_LAST_WQE_REACHED, IBV_EVENT_QP_REQ_ERR, IBV_EVENT_SRQ_ERR, IBV_QP_STATE,
+    IBV_QPS_ERR, ibv_async_event, ibv_qp, ibv_qp_attr, ibv_qp_init_attr,
 };
+
+/// How often a device is looked at that says nothing of queue pairs that failed.
+const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 250_000_000 };
 
 /// Told when a queue pair fails.
 #[derive(Debug)]
 pub(super) struct Alarm {
+    /// For good.
     raised: AtomicBool,
+    /// Raised and not taken.
+    pending: AtomicBool,
     wake: Option<OwnedFd>,
 }
 
 impl Alarm {
     fn raise(&self) {
-        self.raised.store(true, Ordering::Release);
+        if self.raised.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        self.pending.store(true, Ordering::Release);
         if let Some(fd) = &self.wake
             && let Err(error) = rustix::io::write(fd, &1_u64.to_ne_bytes())
         {
@@ -37,9 +48,9 @@ impl Alarm {
         }
     }
 
-    /// Whether it was raised since the last call.
+    /// Whether it was raised; true once.
     pub(super) fn take(&self) -> bool {
-        if !self.raised.swap(false, Ordering::Acquire) {
+        if !self.pending.swap(false, Ordering::Acquire) {
             return false;
         }
         if let Some(fd) = &self.wake {
@@ -58,16 +69,48 @@ impl Alarm {
 /// Who wants to hear.
 #[derive(Debug, Default)]
 struct Listeners {
-    /// By queue pair number.
-    pairs: HashMap<u32, Arc<Alarm>>,
+    /// By number.
+    pairs: HashMap<u32, Watched>,
     /// By the kernel's handle of the completion queue.
     queues: HashMap<u32, Arc<AtomicBool>>,
 }
 
+/// A queue pair.
+#[derive(Debug)]
+struct Watched {
+    pair: NonNull<ibv_qp>,
+    alarm: Arc<Alarm>,
+}
+
+// SAFETY: the pointer is used under the lock of the list it is in, which it leaves before the queue pair
+// is destroyed (`Watch::add_pair`); libibverbs locks queue pairs.
+unsafe impl Send for Watched {}
+
 impl Listeners {
     fn all_failed(&self) {
         self.queues.values().for_each(|broken| broken.store(true, Ordering::Relaxed));
-        self.pairs.values().for_each(|alarm| alarm.raise());
+        self.pairs.values().for_each(|watched| watched.alarm.raise());
+    }
+
+    /// Asks for the state of those who would not hear otherwise: whose failure flushes nothing.
+    fn look(&self, context: &Context) {
+        for watched in self.pairs.values() {
+            let Watched { pair, alarm } = watched;
+            if alarm.fd().is_none() || alarm.raised.load(Ordering::Relaxed) {
+                continue;
+            }
+            // SAFETY: the structures are plain numbers and pointers, for which zeroes are valid; the
+            // queue pair lives while it is in the list.
+            let (answer, state) = unsafe {
+                let mut attr: ibv_qp_attr = std::mem::zeroed();
+                let mut init: ibv_qp_init_attr = std::mem::zeroed();
+                let query = context.library().verbs.ibv_query_qp;
+                (query(pair.as_ptr(), &mut attr, IBV_QP_STATE, &mut init), attr.qp_state)
+            };
+            if answer == 0 && state == IBV_QPS_ERR {
+                alarm.raise();
+            }
+        }
     }
 }
 
@@ -80,7 +123,12 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    pub(super) fn start(context: &Arc<Context>, name: &str) -> Result<Self, VerbsError> {
+    /// `looks` if the device does not say which queue pairs failed.
+    pub(super) fn start(
+        context: &Arc<Context>,
+        name: &str,
+        looks: bool,
+    ) -> Result<Self, VerbsError> {
         let start = || -> io::Result<Self> {
             set_nonblocking(async_fd(context))?;
             let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
@@ -90,7 +138,7 @@ impl Watch {
                 let (stop, name) = (Arc::clone(&stop), name.to_owned());
                 thread::Builder::new()
                     .name(format!("rdma-{name}").chars().take(15).collect())
-                    .spawn(move || run(&context, &listeners, &stop, &name))?
+                    .spawn(move || run(&context, &listeners, &stop, &name, looks))?
             };
             Ok(Self { listeners, stop, thread: Some(thread) })
         };
@@ -98,11 +146,25 @@ impl Watch {
     }
 
     /// An alarm for a queue pair; with a descriptor to wait on if `wakes`.
-    pub(super) fn add_pair(&self, number: u32, wakes: bool) -> io::Result<Arc<Alarm>> {
+    ///
+    /// # Safety
+    /// The queue pair is living, and [taken off](Self::remove_pair) before it is destroyed.
+    pub(super) unsafe fn add_pair(
+        &self,
+        pair: NonNull<ibv_qp>,
+        wakes: bool,
+    ) -> io::Result<Arc<Alarm>> {
+        // SAFETY: the caller's promise.
+        let number = unsafe { (*pair.as_ptr()).qp_num };
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let wake = if wakes { Some(eventfd(0, flags)?) } else { None };
-        let alarm = Arc::new(Alarm { raised: AtomicBool::new(false), wake });
-        lock(&self.listeners).pairs.insert(number, Arc::clone(&alarm));
+        let alarm = Arc::new(Alarm {
+            raised: AtomicBool::new(false),
+            pending: AtomicBool::new(false),
+            wake,
+        });
+        let watched = Watched { pair, alarm: Arc::clone(&alarm) };
+        lock(&self.listeners).pairs.insert(number, watched);
         Ok(alarm)
     }
 
@@ -141,13 +203,14 @@ fn async_fd(context: &Context) -> BorrowedFd<'_> {
     unsafe { BorrowedFd::borrow_raw((*context.as_ptr()).async_fd) }
 }
 
-fn run(context: &Context, listeners: &Mutex<Listeners>, stop: &OwnedFd, name: &str) {
+fn run(context: &Context, listeners: &Mutex<Listeners>, stop: &OwnedFd, name: &str, looks: bool) {
     loop {
         let mut fds = [
             PollFd::from_borrowed_fd(async_fd(context), PollFlags::IN),
             PollFd::new(stop, PollFlags::IN),
         ];
-        match poll(&mut fds, None) {
+        match poll(&mut fds, looks.then_some(&LOOK)) {
+            Ok(0) => lock(listeners).look(context),
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => {
                 tracing::error!(%error, device = name, "waiting for an RDMA device's events failed");
@@ -198,8 +261,8 @@ fn tell(event: &ibv_async_event, listeners: &Mutex<Listeners>, name: &str) {
             // acknowledged: its destruction waits for that.
             let number = unsafe { (*event.element.qp).qp_num };
             tracing::debug!(device = name, number, kind, "a queue pair failed");
-            if let Some(alarm) = lock(listeners).pairs.get(&number) {
-                alarm.raise();
+            if let Some(watched) = lock(listeners).pairs.get(&number) {
+                watched.alarm.raise();
             }
         }
         IBV_EVENT_CQ_ERR => {

@@ -1,0 +1,165 @@
+//! Two connected ends over the system's libraries.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use nvmeof_verbs::conformance::{ACCESS, COMPLETIONS, End, MEMORY, Memory, Pair, READS, SPEC};
+use nvmeof_verbs::system::{
+    Listener, ListenerEvent, ListenerOptions, SystemDevice, SystemEndpoint, SystemTicket, resolve,
+};
+use nvmeof_verbs::{
+    AcceptParams, ConnectParams, ConnectionEvent, Device, Endpoint, PrivateData, Ticket,
+};
+
+/// Longest wait for anything that has to come. A slow machine is no failure; silence is.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Where the receives of the ends are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shape {
+    /// Each queue pair has its own.
+    Own,
+    /// In a shared queue.
+    Shared,
+}
+
+impl fmt::Display for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Own => "own receives",
+            Self::Shared => "shared receives",
+        })
+    }
+}
+
+/// A listener, and a connection to it from the same process.
+#[derive(Debug)]
+pub(crate) struct Ends {
+    pub(crate) pair: Pair<SystemDevice>,
+    /// What the listener saw of the request: private data, depths.
+    pub(crate) request: (PrivateData, (u8, u8)),
+    /// What the side that asked saw of the acceptance: private data, depth.
+    pub(crate) acceptance: (PrivateData, u8),
+}
+
+impl Ends {
+    pub(crate) fn new(address: IpAddr, shape: Shape) -> Result<Self> {
+        Self::with_tries(address, shape, 7)
+    }
+
+    /// With so many tries where the peer has no receive, 7 for ever.
+    pub(crate) fn with_tries(address: IpAddr, shape: Shape, rnr_retries: u8) -> Result<Self> {
+        let mut listener = listen(address)?;
+        let mut asking = end(route(&listener)?, shape)?;
+        ask(asking.endpoint(), b"ask", rnr_retries)?;
+        let ticket = request(&mut listener)?;
+        let seen = (*ticket.private_data(), ticket.reads());
+        let mut answering = end(ticket, shape)?;
+        answering.endpoint().accept(&AcceptParams {
+            private_data: b"answer",
+            reads_out: READS,
+            reads_in: READS,
+            rnr_retries,
+        })?;
+        let acceptance = match event(asking.endpoint())? {
+            ConnectionEvent::Established { private_data, reads_out } => (private_data, reads_out),
+            other => bail!("the side that asked got {other:?}"),
+        };
+        match event(answering.endpoint())? {
+            ConnectionEvent::Established { .. } => {}
+            other => bail!("the side that answered got {other:?}"),
+        }
+        let pair = Pair::new(asking, answering, Box::new(|| thread::sleep(PAUSE)));
+        Ok(Self { pair, request: seen, acceptance })
+    }
+}
+
+/// How long the ends wait between looks.
+const PAUSE: Duration = Duration::from_millis(1);
+
+pub(crate) fn listen(address: IpAddr) -> Result<Listener> {
+    Ok(Listener::bind(SocketAddr::new(address, 0), 8, &ListenerOptions::default())?)
+}
+
+pub(crate) fn route(listener: &Listener) -> Result<SystemTicket> {
+    Ok(resolve(listener.local_addr(), None, Duration::from_secs(5))?)
+}
+
+/// An end of a ticket, with all it needs.
+pub(crate) fn end(ticket: SystemTicket, shape: Shape) -> Result<End<SystemDevice>> {
+    let device = Arc::clone(ticket.device());
+    let memory = Memory::new(&device, MEMORY, ACCESS)?;
+    let completions = device.completions(COMPLETIONS)?;
+    let shared = match shape {
+        Shape::Own => None,
+        Shape::Shared => {
+            let made = device.shared_receives(SPEC.receives, SPEC.receive_pieces)?;
+            Some(made.context("the device has no shared receives")?)
+        }
+    };
+    let endpoint = device
+        .open(ticket, &completions, shared.as_ref(), &SPEC)
+        .map_err(|(error, _ticket)| error)?;
+    Ok(End::new(device, memory, completions, shared, endpoint))
+}
+
+pub(crate) fn ask(
+    endpoint: &mut SystemEndpoint,
+    private_data: &[u8],
+    rnr_retries: u8,
+) -> Result<()> {
+    Ok(endpoint.connect(&ConnectParams {
+        private_data,
+        reads_out: READS,
+        reads_in: READS,
+        // A peer that is gone is given up soon.
+        retries: 1,
+        rnr_retries,
+    })?)
+}
+
+/// The next request that comes to a listener.
+pub(crate) fn request(listener: &mut Listener) -> Result<SystemTicket> {
+    until("a connection request", || match listener.next() {
+        Some(Ok(ListenerEvent::Request(ticket))) => Ok(Some(ticket)),
+        Some(Ok(other)) => bail!("the listener got {other:?}"),
+        Some(Err(error)) => Err(error.into()),
+        None => Ok(None),
+    })
+}
+
+/// The next event of an endpoint.
+pub(crate) fn event(endpoint: &mut SystemEndpoint) -> Result<ConnectionEvent> {
+    until("an event", || Ok(endpoint.next_event()))
+}
+
+/// Repeats `look` until it finds something.
+pub(crate) fn until<T>(what: &str, mut look: impl FnMut() -> Result<Option<T>>) -> Result<T> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(found) = look()? {
+            return Ok(found);
+        }
+        if Instant::now() > deadline {
+            bail!("waited in vain for {what}");
+        }
+        thread::sleep(PAUSE);
+    }
+}
+
+/// Whether a descriptor is readable, at once or within `wait`.
+pub(crate) fn is_readable(fd: BorrowedFd<'_>, wait: Duration) -> Result<bool> {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
+    Ok(poll(&mut fds, Some(&Timespec::try_from(wait)?))? > 0)
+}
+
+/// Whether a descriptor becomes readable.
+pub(crate) fn wakes(fd: BorrowedFd<'_>) -> Result<bool> {
+    is_readable(fd, PATIENCE)
+}
