@@ -5,7 +5,6 @@
 
 mod queue;
 
-
 use crate::queue::{Home, HostQueue, Nanos, ParkedQueue, TransportError};
 
 /// Something that goes wrong at one event or operation.

@@ -42,6 +42,9 @@ mod shared;
 mod slab;
 mod source;
 
+#[cfg(test)]
+mod tests;
+
 pub use listener::{Limits, ParkedRdma, Reject, admit};
 pub use pair::{Draining, Init, Pair, Ready};
 pub use registration::Registration;

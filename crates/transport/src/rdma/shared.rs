@@ -80,6 +80,12 @@ impl<D: Device> Shared<D> {
         u32::try_from(self.receives.count()).unwrap_or(u32::MAX)
     }
 
+    /// Receives that are posted.
+    #[cfg(test)]
+    pub(super) fn posted(&self) -> usize {
+        self.receives.posted()
+    }
+
     /// The capsule of a receive that has come back well, and whose receive is posted again; `Some(Err)` if it
     /// is no capsule, `None` if the completion belongs to nothing.
     pub(super) fn take(&mut self, completion: &Completion) -> Option<Result<Arrived, BadLength>> {

@@ -150,6 +150,26 @@ impl<D: Device> DeviceSource<D> {
         self.hub.stale.get()
     }
 
+    /// Numbers of the queue pairs it serves.
+    #[cfg(test)]
+    pub(super) fn numbers(&self) -> Vec<u32> {
+        let mut numbers: Vec<_> = self.hub.routes.borrow().keys().copied().collect();
+        numbers.sort_unstable();
+        numbers
+    }
+
+    /// Shared receives that are posted.
+    #[cfg(test)]
+    pub(super) fn shared_posted(&self) -> Option<usize> {
+        self.hub.shared.as_ref().map(|shared| shared.borrow().posted())
+    }
+
+    /// The completion queue, for faults.
+    #[cfg(test)]
+    pub(super) fn completions(&self) -> std::cell::Ref<'_, D::Completions> {
+        self.hub.completions.borrow()
+    }
+
     /// Whether connections share receives here.
     pub(super) fn has_shared(&self) -> bool {
         self.hub.shared.is_some()
