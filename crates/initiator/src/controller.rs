@@ -22,7 +22,7 @@ use nvmeof_wire::{Nqn, Sqe, Status, ascii};
 
 use crate::admin::{Admin, Failure};
 use crate::fabric::{Connector, QueueSpec};
-use crate::rdma::{RdmaConnector, Routes};
+use crate::rdma::{RdmaConnector, Routes, SystemRoutes};
 use crate::tcp::TcpConnector;
 use crate::{
     Address, Buffer, Clock, CommandError, Endpoint, Error, Fabric, IoQueue, MAX_QUEUE_DEPTH,
@@ -136,7 +136,7 @@ impl Controller {
         Self::connect_admin_by(connector(&endpoint.address, options)?, endpoint, options)
     }
 
-    fn connect_admin_by(
+    pub(crate) fn connect_admin_by(
         connector: Box<dyn Connector>,
         endpoint: &Endpoint,
         options: &Options,
@@ -494,7 +494,7 @@ fn low_half(value: u64) -> u32 {
 fn connector(address: &Address, options: &Options) -> Result<Box<dyn Connector>, Error> {
     Ok(match address.fabric {
         Fabric::Tcp => Box::new(TcpConnector::new(address, options)),
-        Fabric::Rdma => crate::rdma::system(address, options)?,
+        Fabric::Rdma => Box::new(RdmaConnector::new(address, options, SystemRoutes)?),
     })
 }
 

@@ -98,7 +98,21 @@ impl DiscoveryEntry {
 /// What failed, where, and what to do about it.
 pub fn discover(address: &Address, options: &Options) -> Result<DiscoveryLog, Error> {
     let endpoint = Endpoint { address: address.clone(), subnqn: Nqn::discovery() };
-    let mut controller = Controller::connect_admin(&endpoint, options)?;
+    list(Controller::connect_admin(&endpoint, options)?)
+}
+
+/// As [`discover`], by RDMA over `routes`.
+#[cfg(test)]
+pub(crate) fn discover_by<R: crate::rdma::Routes>(
+    endpoint: &Endpoint,
+    options: &Options,
+    routes: R,
+) -> Result<DiscoveryLog, Error> {
+    let connector = crate::rdma::RdmaConnector::new(&endpoint.address, options, routes)?;
+    list(Controller::connect_admin_by(Box::new(connector), endpoint, options)?)
+}
+
+fn list(mut controller: Controller) -> Result<DiscoveryLog, Error> {
     let mut result = None;
     for _ in 0..ATTEMPTS {
         let (log, is_whole) = read_page(&mut controller)?;
@@ -107,8 +121,9 @@ pub fn discover(address: &Address, options: &Options) -> Result<DiscoveryLog, Er
             break;
         }
     }
+    let peer = controller.peer();
     controller.disconnect()?;
-    result.ok_or_else(|| Error::Unusable { peer: address.to_string(), what: "no attempt".into() })
+    result.ok_or_else(|| Error::Unusable { peer, what: "no attempt".into() })
 }
 
 /// Reads the page once; true if it did not change meanwhile.

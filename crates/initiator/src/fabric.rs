@@ -95,6 +95,7 @@ pub(crate) trait Connector: std::fmt::Debug + Send {
 /// One connection that carries one NVMe queue.
 pub(crate) trait QueuePair: std::fmt::Debug + Send {
     /// Takes a command in; bytes move in [`QueuePair::flush`]. `deadline` is when it has to be complete.
+    #[expect(clippy::result_large_err, reason = "a submission that fails hands the command back")]
     fn submit(&mut self, command: Command, deadline: Nanos) -> Result<(), Rejected>;
 
     /// Takes in what has arrived and appends what has completed. Does not wait.

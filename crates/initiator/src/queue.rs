@@ -92,6 +92,7 @@ impl IoQueue {
     ///
     /// # Errors
     /// [`Rejected`] has the command's buffer and the reason: the queue is full or its connection has ended.
+    #[expect(clippy::result_large_err, reason = "a submission that fails hands the command back")]
     #[inline]
     pub fn submit(&mut self, io: Io, now: Nanos) -> Result<(), Rejected> {
         let command = command(io);

@@ -13,12 +13,14 @@ const RUN_EXAMPLE: &str = "\
 Example:
   nvmeof-perf run --connect tcp://127.0.0.1:4420/nqn.2026-11.io.nvmeof-tgt:demo \\
       --rw randrw:70 --bs 4k --qd 32 --jobs 2 --time 10s --ramp 2s --json result.json
+  nvmeof-perf run --connect rdma://10.0.1.1:4420/nqn.2026-11.io.nvmeof-tgt:demo --rw randread --bs 128k
 
 Exit code: 0 success, 1 an I/O or verification error or no connection, 2 wrong usage.";
 
 const DISCOVER_EXAMPLE: &str = "\
 Example:
-  nvmeof-perf discover --connect tcp://127.0.0.1:4420";
+  nvmeof-perf discover --connect tcp://127.0.0.1:4420
+  nvmeof-perf discover --connect rdma://10.0.1.1:4420";
 
 /// Load generator and verifier for NVMe-oF targets.
 #[derive(Debug, Parser)]
@@ -45,10 +47,10 @@ pub(crate) struct HostArgs {
     /// Host identifier, a UUID [default: /etc/nvme/hostid if there is one, else that of the host NQN].
     #[arg(long, value_name = "UUID", value_parser = uuid)]
     pub(crate) hostid: Option<[u8; 16]>,
-    /// Protect PDU headers with a digest.
+    /// Protect PDU headers with a digest; TCP only.
     #[arg(long)]
     pub(crate) hdgst: bool,
-    /// Protect data with a digest.
+    /// Protect data with a digest; TCP only.
     #[arg(long)]
     pub(crate) ddgst: bool,
     /// Keep Alive Timeout; 0 turns it off.
@@ -60,8 +62,9 @@ pub(crate) struct HostArgs {
 #[derive(Debug, Args)]
 #[command(after_help = RUN_EXAMPLE, args_override_self = true)]
 pub(crate) struct RunArgs {
-    /// Subsystem to load; may be given several times. An IPv6 address goes in brackets.
-    #[arg(long, required = true, value_name = "tcp://ADDR:PORT/SUBNQN")]
+    /// Subsystem to load, by TCP (tcp://) or RDMA (rdma://); may be given several times. An IPv6 address goes
+    /// in brackets.
+    #[arg(long, required = true, value_name = "tcp|rdma://ADDR:PORT/SUBNQN")]
     pub(crate) connect: Vec<Endpoint>,
     /// Namespace [default: all namespaces of each subsystem].
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
@@ -117,7 +120,7 @@ pub(crate) struct RunArgs {
 #[command(after_help = DISCOVER_EXAMPLE)]
 pub(crate) struct DiscoverArgs {
     /// Discovery service to ask.
-    #[arg(long, value_name = "tcp://ADDR:PORT")]
+    #[arg(long, value_name = "tcp|rdma://ADDR:PORT")]
     pub(crate) connect: Address,
     /// Write the entries to this file as JSON; - is standard output.
     #[arg(long, value_name = "FILE")]
@@ -169,7 +172,7 @@ mod tests {
     #[test]
     fn every_option_of_a_run() {
         let cli = parse(
-            "run --connect tcp://[::1]:4420/a --connect tcp://h:1/b --nsid 2 --rw randrw:70 --bs 128k \
+            "run --connect tcp://[::1]:4420/a --connect rdma://h:1/b --nsid 2 --rw randrw:70 --bs 128k \
              --qd 8 --jobs 2 --time 3s --ramp 1s --size 1g --offset 1m --rate 10k --seed 9 --ios 7 --hostnqn nqn.x \
              --hostid 00000000-0000-0000-0000-0000000000ff --hdgst --ddgst --verify --cpus 0-1 --json -",
         )
@@ -181,6 +184,7 @@ mod tests {
         assert_eq!((run.size, run.offset, run.seed), (Some(1 << 30), 1 << 20, 9));
         assert_eq!(run.host.hostid.unwrap()[15], 255);
         assert_eq!(run.ios, Some(7));
+        assert_eq!(run.connect[1].address.fabric, nvmeof_initiator::Fabric::Rdma);
         assert!(run.host.hdgst && run.host.ddgst && run.verify);
     }
 
@@ -189,7 +193,8 @@ mod tests {
         for (args, says) in [
             ("run --rw read", "--connect"),
             ("run --connect tcp://h:1/x", "--rw"),
-            ("run --connect h:1/x --rw read", "tcp://ADDR:PORT/SUBNQN"),
+            ("run --connect h:1/x --rw read", "rdma://ADDR:PORT/SUBNQN"),
+            ("run --connect rdma://h:1 --rw read", "names no subsystem"),
             ("run --connect tcp://h:1 --rw read", "names no subsystem"),
             ("run --connect tcp://h:1/x --rw readwrite", "randrw:PCT"),
             ("run --connect tcp://h:1/x --rw read --bs 4q", "k, m, g or t"),

@@ -11,7 +11,7 @@ use crate::table::Table;
 
 /// Prints what the discovery service at the address lists.
 pub(crate) fn discover(args: &DiscoverArgs) -> Result<()> {
-    let options = host::options(&args.host)?;
+    let options = host::options(&args.host, [&args.connect])?;
     let log = nvmeof_initiator::discover(&args.connect, &options)
         .with_context(|| format!("discovery at {}", args.connect))?;
     if args.json.as_deref() != Some("-".as_ref()) {

@@ -3,18 +3,30 @@
 use std::fs;
 
 use anyhow::{Context, Result};
-use nvmeof_initiator::Options;
+use nvmeof_initiator::{Address, Fabric, Options};
 use nvmeof_wire::Nqn;
 
 use crate::args::{HostArgs, uuid};
+use crate::plan::misfit;
 
 const HOSTNQN_FILE: &str = "/etc/nvme/hostnqn";
 const HOSTID_FILE: &str = "/etc/nvme/hostid";
 const RANDOM_UUID: &str = "/proc/sys/kernel/random/uuid";
 const UUID_MARK: &str = "uuid:";
 
-/// Options from the command line, the host's files, or chance, in this order.
-pub(crate) fn options(args: &HostArgs) -> Result<Options> {
+/// Options for these targets from the command line, the host's files, or chance, in this order.
+pub(crate) fn options<'a>(
+    args: &HostArgs,
+    targets: impl IntoIterator<Item = &'a Address>,
+) -> Result<Options> {
+    let rdma = targets.into_iter().find(|target| target.fabric == Fabric::Rdma);
+    if let Some(rdma) = rdma.filter(|_| args.hdgst || args.ddgst) {
+        misfit!(
+            true,
+            "--hdgst and --ddgst are for tcp://, and {rdma} is not: RDMA protects its packets by itself, so \
+             leave them out"
+        );
+    }
     let random = || -> Result<[u8; 16]> {
         let text = fs::read_to_string(RANDOM_UUID)
             .with_context(|| format!("cannot read {RANDOM_UUID}; pass --hostnqn and --hostid"))?;
@@ -67,8 +79,25 @@ mod tests {
             ddgst: false,
             keep_alive: Duration::ZERO,
         };
-        let options = options(&args).unwrap();
+        let options = options(&args, []).unwrap();
         assert_eq!(options.hostid, id);
         assert!(options.hdgst && !options.ddgst);
+    }
+
+    #[test]
+    fn digests_are_for_tcp() {
+        let args = HostArgs {
+            hostnqn: Some(Nqn::from_uuid(&[1; 16])),
+            hostid: None,
+            hdgst: false,
+            ddgst: true,
+            keep_alive: Duration::ZERO,
+        };
+        let (tcp, rdma) = ("tcp://h:1".parse().unwrap(), "rdma://h:1".parse().unwrap());
+        assert!(options(&args, [&tcp]).is_ok());
+        let error = options(&args, [&tcp, &rdma]).unwrap_err();
+        assert!(error.is::<crate::plan::Misfit>(), "{error}");
+        assert!(error.to_string().contains("rdma://h:1"), "{error}");
+        assert!(options(&HostArgs { ddgst: false, ..args }, [&rdma]).is_ok());
     }
 }

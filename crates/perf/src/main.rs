@@ -31,6 +31,6 @@ fn main() -> ExitCode {
     };
     result.unwrap_or_else(|error| {
         eprintln!("error: {error:#}");
-        ExitCode::FAILURE
+        if error.is::<plan::Misfit>() { ExitCode::from(run::USAGE) } else { ExitCode::FAILURE }
     })
 }

@@ -32,7 +32,7 @@ const ASK_QUEUES: u16 = 1024;
 /// Time between two looks at keep alives and progress.
 const TICK: Duration = Duration::from_millis(50);
 /// Exit code for arguments that do not fit the target.
-const USAGE: u8 = 2;
+pub(crate) const USAGE: u8 = 2;
 
 /// The whole run. The exit code says whether I/Os or verification failed.
 pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
@@ -68,7 +68,7 @@ fn execute_run(args: &RunArgs, stop: &Arc<AtomicBool>) -> Result<Report> {
     let options = Options {
         queues: ASK_QUEUES,
         depth: u16::try_from(MAX_QUEUE_DEPTH).unwrap_or(u16::MAX),
-        ..host::options(&args.host)?
+        ..host::options(&args.host, args.connect.iter().map(|endpoint| &endpoint.address))?
     };
     let mut controllers = Vec::new();
     for endpoint in &args.connect {

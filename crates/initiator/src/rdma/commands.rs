@@ -39,6 +39,8 @@ pub(super) enum Trouble {
     Peer(String),
     /// The connection or the device failed.
     Link(String),
+    /// The device or the address is not there any more, which explains whatever else fails.
+    Gone(&'static str),
     /// Everything posted comes back: the connection's event says why.
     Flushed,
     /// Something of RDMA cannot be had.
@@ -85,6 +87,7 @@ pub(super) struct Commands {
     /// Of each receive, the use of its slot.
     uses: Box<[u32]>,
     chain: Vec<Outgoing>,
+    trouble: Option<Trouble>,
 }
 
 impl Commands {
@@ -98,7 +101,17 @@ impl Commands {
             unanswered: 0,
             uses: (0..rules.receives).map(|_| 0).collect(),
             chain: Vec::with_capacity(CHAIN),
+            trouble: None,
         }
+    }
+
+    /// What a submission met that ends the connection.
+    pub(super) fn take_trouble(&mut self) -> Option<Trouble> {
+        self.trouble.take()
+    }
+
+    pub(super) fn has_trouble(&self) -> bool {
+        self.trouble.is_some()
     }
 
     pub(super) fn slots(&self) -> &Slots {
@@ -115,15 +128,15 @@ impl Commands {
         (0..self.rules.receives).try_for_each(|slot| self.post_receive(pair, slot))
     }
 
-    /// Puts a command in line to be sent. An error of the device is beside the command that it hit.
+    /// Puts a command in line to be sent. What the device has against it is kept as [`Self::take_trouble`].
+    #[expect(clippy::result_large_err, reason = "a submission that fails hands the command back")]
     pub(super) fn submit<D: Device>(
         &mut self,
         pair: &mut Pair<D>,
         device: &Arc<D>,
         mut command: Command,
         deadline: Nanos,
-    ) -> Result<(), (Rejected, Option<Trouble>)> {
-        let reject = |command, why, trouble| Err((Rejected { command, why }, trouble));
+    ) -> Result<(), Rejected> {
         let (buffer, remote) = match &mut command.transfer {
             Transfer::None => (None, Access::default()),
             Transfer::In(buffer) => {
@@ -138,10 +151,13 @@ impl Commands {
         let buffer = buffer.filter(|buffer| !buffer.is_empty());
         let length = match buffer.as_ref().map_or(Ok(0), |buffer| u32::try_from(buffer.len())) {
             Ok(length) if u64::from(length) <= MAX_TRANSFER => length,
-            _ => return reject(command, RejectReason::TooLarge, None),
+            _ => return Err(Rejected { command, why: RejectReason::TooLarge }),
         };
+        if self.trouble.is_some() {
+            return Err(Rejected { command, why: RejectReason::Closed });
+        }
         if self.slots.is_full() {
-            return reject(command, RejectReason::Full, None);
+            return Err(Rejected { command, why: RejectReason::Full });
         }
         let in_capsule = is_out && length > 0 && length <= self.rules.in_capsule;
         let needed = if in_capsule { Access::default() } else { remote };
@@ -149,7 +165,8 @@ impl Commands {
             match buffer.map_or(Ok(Keys::default()), |buffer| register(device, buffer, needed)) {
                 Ok(keys) => keys,
                 Err(error) => {
-                    return reject(command, RejectReason::Closed, Some(Trouble::Verbs(error)));
+                    self.trouble = Some(Trouble::Verbs(error));
+                    return Err(Rejected { command, why: RejectReason::Closed });
                 }
             };
         let Keys { address, lkey, rkey: key } = keys;

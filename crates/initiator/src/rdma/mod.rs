@@ -7,6 +7,7 @@
 //! | [`handshake`] | the connection manager's part: private data both ways |
 //! | [`sends`] | places of the send queue, and which sends are signaled |
 //! | [`post`] | the fence: memory that is with the device |
+//! | [`system`] | the machine's own devices |
 //!
 //! A command is 64 bytes, sent inline where the device can. Data of a write that fits the capsule goes with it; all
 //! other data the controller fetches and stores by the key of the command's [`Buffer`](crate::Buffer), without a
@@ -17,6 +18,9 @@ mod handshake;
 mod post;
 mod queue;
 mod sends;
+mod system;
+#[cfg(test)]
+mod tests;
 
 use std::fmt::Debug;
 use std::io;
@@ -29,6 +33,7 @@ use nvmeof_verbs::{Device, VerbsError};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use self::queue::RdmaQueuePair;
+pub use self::system::SystemRoutes;
 use crate::fabric::{Connector, QueuePair, QueueSpec};
 use crate::{Address, Error, Options};
 
@@ -60,12 +65,6 @@ pub trait Routes: Debug + Send + Sync + 'static {
         // A failure or an interruption is a wait that was too short: the caller looks at the clock.
         let _ = poll(&mut fds, timeout.as_ref());
     }
-}
-
-/// What connects queues over the system's devices.
-pub(crate) fn system(address: &Address, options: &Options) -> Result<Box<dyn Connector>, Error> {
-    let _ = options;
-    Err(Error::Verbs { peer: address.to_string(), cause: VerbsError::NoDevice })
 }
 
 /// Connects the queues of one controller by RDMA.

@@ -54,8 +54,6 @@ pub(super) struct RdmaQueuePair<R: Routes> {
     peer: String,
     /// Taken from the completion queue, and not looked at yet.
     polled: Vec<Completion>,
-    /// What [`QueuePair::submit`] met, for the next [`QueuePair::receive`].
-    trouble: Option<Trouble>,
     /// Turns until the next look at the connection's events.
     look_in: u32,
 }
@@ -92,14 +90,22 @@ impl<R: Routes> RdmaQueuePair<R> {
             routes,
             peer,
             polled: Vec::with_capacity(BATCH),
-            trouble: None,
             look_in: EVENTS_EVERY,
         })
     }
 
+    /// Number of the queue pair.
+    #[cfg(test)]
+    pub(super) fn number(&mut self) -> u32 {
+        match &mut self.link {
+            Link::Ready(pair) | Link::Broken(pair) => pair.endpoint().number(),
+            Link::Ended => 0,
+        }
+    }
+
     /// Takes in what completed and what happened to the connection.
     fn turn(&mut self, done: &mut Vec<Completed>) -> Result<(), Trouble> {
-        if let Some(trouble) = self.trouble.take() {
+        if let Some(trouble) = self.commands.take_trouble() {
             return Err(trouble);
         }
         for _ in 0..BATCHES_A_TURN {
@@ -141,28 +147,32 @@ impl<R: Routes> RdmaQueuePair<R> {
     /// What the connection's next event means; `None` if all is well.
     fn next_event(&mut self) -> Option<Trouble> {
         let Link::Ready(pair) = &mut self.link else { return None };
-        let what = match pair.endpoint().next_event()? {
+        Some(match pair.endpoint().next_event()? {
             ConnectionEvent::Established { .. } => return None,
-            ConnectionEvent::Disconnected => return Some(Trouble::Flushed),
-            ConnectionEvent::DeviceRemoved => "the RDMA device was removed",
+            ConnectionEvent::Disconnected => Trouble::Flushed,
+            ConnectionEvent::DeviceRemoved => Trouble::Gone("the RDMA device was removed"),
             ConnectionEvent::AddressChanged => {
-                "its address has moved to another device, or is gone"
+                Trouble::Gone("its address has moved to another device, or is gone")
             }
-            ConnectionEvent::QueuePairError => "the queue pair is in the error state",
+            ConnectionEvent::QueuePairError => {
+                Trouble::Link("the queue pair is in the error state".into())
+            }
             ConnectionEvent::Rejected { .. } | ConnectionEvent::Failed { .. } => {
-                "the connection manager took it back"
+                Trouble::Link("the connection manager took it back".into())
             }
-        };
-        Some(Trouble::Link(what.into()))
+        })
     }
 
     /// Ends the connection and says why; commands end with [`QueuePair::close`].
     #[cold]
     fn break_off(&mut self, trouble: Trouble) -> Error {
-        // What is flushed has a reason, which the connection knows.
-        let trouble = match trouble {
-            Trouble::Flushed => self.next_event().unwrap_or(Trouble::Flushed),
-            other => other,
+        let trouble = match (trouble, self.next_event()) {
+            (trouble @ Trouble::Peer(_), _) => trouble,
+            // What is flushed has a reason, which the connection knows; and what fails after its end
+            // has none else.
+            (Trouble::Flushed, Some(why))
+            | (_, Some(why @ (Trouble::Gone(_) | Trouble::Flushed))) => why,
+            (trouble, _) => trouble,
         };
         self.polled.clear();
         self.link = match std::mem::replace(&mut self.link, Link::Ended) {
@@ -186,14 +196,7 @@ impl<R: Routes> QueuePair for RdmaQueuePair<R> {
         let Link::Ready(pair) = &mut self.link else {
             return Err(Rejected { command, why: RejectReason::Closed });
         };
-        if self.trouble.is_some() {
-            return Err(Rejected { command, why: RejectReason::Closed });
-        }
-        let submitted = self.commands.submit(pair, &self.device, command, deadline);
-        submitted.map_err(|(rejected, trouble)| {
-            self.trouble = trouble;
-            rejected
-        })
+        self.commands.submit(pair, &self.device, command, deadline)
     }
 
     fn receive(&mut self, done: &mut Vec<Completed>) -> Result<(), Error> {
@@ -228,7 +231,7 @@ impl<R: Routes> QueuePair for RdmaQueuePair<R> {
 
     fn wait(&mut self, timeout: Duration) {
         let Link::Ready(pair) = &mut self.link else { return };
-        if !self.polled.is_empty() || self.trouble.is_some() {
+        if !self.polled.is_empty() || self.commands.has_trouble() {
             return;
         }
         // Whatever fails here, the next `receive` meets it too. What came before arming is not announced.
@@ -295,6 +298,7 @@ fn error_of(trouble: Trouble, peer: &str) -> Error {
     match trouble {
         Trouble::Peer(what) => Error::Misbehaved { peer, what },
         Trouble::Link(what) => Error::Link { peer, what },
+        Trouble::Gone(what) => Error::Link { peer, what: what.into() },
         Trouble::Flushed => Error::Closed { peer, during: "" },
         Trouble::Verbs(cause) => Error::Verbs { peer, cause },
     }

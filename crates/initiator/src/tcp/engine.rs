@@ -55,6 +55,7 @@ impl Engine {
     }
 
     /// Puts a command in line to be sent.
+    #[expect(clippy::result_large_err, reason = "a submission that fails hands the command back")]
     #[inline]
     pub(super) fn submit(&mut self, command: Command, deadline: Nanos) -> Result<(), Rejected> {
         let len = match &command.transfer {

@@ -1,0 +1,196 @@
+//! What goes wrong without anybody's ill will.
+
+use nvmeof_verbs::loopback::{DeviceOptions, Side};
+
+use super::world::{TIMEOUT, World, data, read, write};
+use crate::fake::{Act, Traits};
+use crate::{CommandError, Completed, Error, IoQueue, RejectReason};
+
+/// Later than every deadline and every look at one.
+const LATE: u64 = 2 * TIMEOUT;
+
+/// Time is up: everything comes back, and only when no device works on it.
+fn time_out(world: &World, queue: &mut IoQueue, number: u32) -> Vec<Completed> {
+    let mut done = Vec::new();
+    assert!(world.fabric().endpoint(number).is_some());
+    let error = queue.poll(LATE, &mut done).unwrap_err();
+    assert!(matches!(error, Error::Timeout { .. }), "{error}");
+    assert!(world.fabric().endpoint(number).is_none(), "the queue pair is gone first");
+    assert_eq!(queue.in_flight(), 0);
+    assert_eq!(queue.submit(read(9, 0, 512), LATE).unwrap_err().why, RejectReason::Closed);
+    done
+}
+
+fn turn(world: &World, queue: &mut IoQueue) -> Vec<Completed> {
+    let mut done = Vec::new();
+    for _ in 0..20 {
+        queue.flush().unwrap();
+        world.turn();
+        queue.poll(0, &mut done).unwrap();
+    }
+    done
+}
+
+#[test]
+fn a_response_that_is_lost_ends_in_a_timeout() {
+    let world = World::new(1);
+    let (mut queue, number) = world.queue(4).unwrap();
+    world.fabric().faults().lose_completion(number, Side::Receive, 1);
+    for token in 0..3 {
+        queue.submit(read(token, 0, 4096), 0).unwrap();
+    }
+    let answered = turn(&world, &mut queue);
+    assert_eq!(answered.len(), 2);
+    let done = time_out(&world, &mut queue, number);
+    assert_eq!(done.len(), 1);
+    assert_eq!(done[0].result, Err(CommandError::TimedOut));
+    assert!(done[0].buffer.is_some());
+    drop((queue, done, answered));
+    world.is_clean();
+}
+
+#[test]
+fn a_command_is_not_over_before_its_capsule_has_left() {
+    for (inline, len) in [(128, 4096), (0, 65_536)] {
+        let host = DeviceOptions { inline, ..DeviceOptions::default() };
+        let world = World::with(1, host, Traits::default(), Box::new(|_, _| Act::Serve));
+        let (mut queue, number) = world.queue(4).unwrap();
+        world.fabric().faults().lose_completion(number, Side::Send, 0);
+        queue.submit(write(1, 0, &data(len, 0)), 0).unwrap();
+        assert!(turn(&world, &mut queue).is_empty());
+        assert!(world.peer().connections[0].outstanding.is_empty(), "it was answered");
+        assert_eq!(queue.in_flight(), 1);
+        let done = time_out(&world, &mut queue, number);
+        assert!(done[0].buffer.is_some());
+        drop((queue, done));
+        world.is_clean();
+    }
+}
+
+#[test]
+fn the_completion_of_a_later_send_ends_the_earlier_too() {
+    let world = World::new(1);
+    let (mut queue, number) = world.queue(4).unwrap();
+    world.fabric().faults().lose_completion(number, Side::Send, 0);
+    queue.submit(write(1, 0, &data(4096, 0)), 0).unwrap();
+    assert!(turn(&world, &mut queue).is_empty());
+    queue.submit(write(2, 0, &data(4096, 0)), 0).unwrap();
+    assert_eq!(turn(&world, &mut queue).len(), 2);
+}
+
+#[test]
+fn a_controller_without_receives_is_waited_for_until_the_timeout() {
+    let world = World::new(1);
+    world.peer().manners.receives = Some(0);
+    let (mut queue, number) = world.queue(4).unwrap();
+    queue.submit(read(1, 0, 4096), 0).unwrap();
+    queue.submit(write(2, 0, &data(4096, 0)), 0).unwrap();
+    assert!(turn(&world, &mut queue).is_empty());
+    let done = time_out(&world, &mut queue, number);
+    assert_eq!(done.len(), 2);
+    assert!(done.iter().all(|completed| completed.buffer.is_some()));
+    drop((queue, done));
+    world.is_clean();
+}
+
+/// Three reads, of which the third meets `act`.
+fn third_read(act: Act) -> Result<Vec<Completed>, (Error, Vec<Completed>)> {
+    let script = move |number: u64, _| if number == 2 { act } else { Act::Serve };
+    let world = World::with(5, DeviceOptions::default(), Traits::default(), Box::new(script));
+    let (mut queue, _) = world.queue(4).unwrap();
+    for token in 0..3 {
+        queue.submit(read(token, 0, 4096), 0).unwrap();
+    }
+    let result = world.complete(&mut queue, 3);
+    drop(queue);
+    result
+}
+
+#[test]
+fn a_failed_command_is_alone_and_a_lost_connection_gives_all_back() {
+    let status = nvmeof_wire::Status::UNRECOVERED_READ_ERROR;
+    let done = third_read(Act::Fail(status)).unwrap();
+    assert_eq!(done[2].result, Err(CommandError::Status { status, dw0: 0 }));
+    let (error, done) = third_read(Act::HangUp).unwrap_err();
+    assert!(matches!(error, Error::Closed { .. }), "{error}");
+    assert_eq!(done.len(), 3);
+    assert!(done.iter().all(|completed| completed.buffer.is_some()));
+    assert_eq!(done[2].result, Err(CommandError::ConnectionLost));
+}
+
+/// Something happens to a queue with commands on it; what it says, when all were given back.
+fn struck(what: impl Fn(&World, u32)) -> Error {
+    let script = |_, _| Act::Silence;
+    let world = World::with(6, DeviceOptions::default(), Traits::default(), Box::new(script));
+    let (mut queue, number) = world.queue(8).unwrap();
+    queue.submit(read(0, 0, 4096), 0).unwrap();
+    queue.submit(write(1, 0, &data(4096, 0)), 0).unwrap();
+    assert!(turn(&world, &mut queue).is_empty());
+    what(&world, number);
+    // Refused where the memory cannot be registered any more.
+    let taken = 2 + u64::from(queue.submit(write(2, 0, &data(65_536, 0)), 0).is_ok());
+    let (error, done) = world.complete(&mut queue, 3).unwrap_err();
+    let mut tokens: Vec<_> = done.iter().map(|completed| completed.token).collect();
+    tokens.sort_unstable();
+    assert_eq!(tokens, (0..taken).collect::<Vec<_>>(), "{error}");
+    assert!(done.iter().all(|completed| completed.buffer.is_some()));
+    assert!(world.fabric().endpoint(number).is_none());
+    assert_eq!(queue.in_flight(), 0);
+    drop((queue, done));
+    world.fabric().advance(10_000_000_000);
+    world.is_clean();
+    error
+}
+
+#[test]
+fn what_happens_to_the_connection_is_said() {
+    for (what, says) in [
+        (Box::new(|w: &World, _| w.fabric().faults().remove_device(w.host())) as Strike, "removed"),
+        (Box::new(|w, n| w.fabric().faults().address_changed(n)), "address"),
+        (Box::new(|w, n| w.fabric().faults().queue_pair_error(n)), "error state"),
+        (Box::new(|w, n| w.fabric().faults().break_at(n, 0)), "error state"),
+        (Box::new(|w, n| w.fabric().faults().unreachable(n, 0)), "does not answer"),
+        (Box::new(|w, n| w.fabric().faults().refuse_send(n, 0, 0)), "0 work requests"),
+        (Box::new(|w, _| w.peer().connections[0].hang_up()), "closed the connection"),
+    ] {
+        let error = struck(what);
+        assert!(error.to_string().contains(says), "{says}: {error}");
+    }
+}
+
+type Strike = Box<dyn Fn(&World, u32)>;
+
+#[test]
+fn memory_that_cannot_be_registered_is_said_and_nothing_is_lost() {
+    let world = World::new(7);
+    let (mut queue, number) = world.queue(8).unwrap();
+    queue.submit(read(0, 0, 4096), 0).unwrap();
+    world.fabric().faults().refuse_register(world.host(), 0);
+    let rejected = queue.submit(read(1, 0, 4096), 0).unwrap_err();
+    assert_eq!(rejected.why, RejectReason::Closed);
+    let mut done = Vec::new();
+    let error = queue.poll(0, &mut done).unwrap_err();
+    assert!(error.to_string().contains("ulimit -l"), "{error}");
+    assert_eq!(done.len(), 1);
+    assert!(world.fabric().endpoint(number).is_none());
+    drop((queue, done, rejected));
+    world.is_clean();
+}
+
+#[test]
+fn a_queue_that_cannot_be_made_leaves_nothing() {
+    type Fault = fn(&World);
+    let faults: [Fault; 4] = [
+        |world| world.fabric().faults().refuse_open(world.host(), 0),
+        |world| world.fabric().faults().refuse_register(world.host(), 0),
+        |world| world.fabric().faults().refuse_register(world.host(), 1),
+        |world| world.fabric().faults().remove_device(world.host()),
+    ];
+    for fault in faults {
+        let world = World::new(8);
+        fault(&world);
+        let error = world.queue(4).unwrap_err();
+        assert!(matches!(error, Error::Verbs { .. }), "{error}");
+        world.is_clean();
+    }
+}

@@ -1,0 +1,196 @@
+//! A controller that answers what it was not asked, or not as it must.
+
+use nvmeof_verbs::loopback::DeviceOptions;
+use nvmeof_wire::zerocopy::IntoBytes;
+use nvmeof_wire::{Cqe, Status};
+
+use super::world::{Seed, World, data, read, write};
+use crate::fake::{Act, Traits};
+use crate::{Completed, Error, IoQueue};
+
+/// A small generator, so that a seed gives the same again.
+struct Chance(u64);
+
+impl Chance {
+    fn next(&mut self) -> u64 {
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 >> 33
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+}
+
+/// A queue with two commands that nobody serves.
+fn waiting() -> (World, IoQueue) {
+    let script = |_, _| Act::Silence;
+    let world = World::with(1, DeviceOptions::default(), Traits::default(), Box::new(script));
+    let (mut queue, _) = world.queue(8).unwrap();
+    queue.submit(read(0, 0, 4096), 0).unwrap();
+    queue.submit(write(1, 0, &data(65_536, 0)), 0).unwrap();
+    let mut done = Vec::new();
+    for _ in 0..4 {
+        queue.flush().unwrap();
+        world.turn();
+        queue.poll(0, &mut done).unwrap();
+    }
+    assert!(done.is_empty());
+    (world, queue)
+}
+
+/// What the host says to these responses, one after the other; all commands come back.
+fn answered(answers: &[(Vec<u8>, Option<u32>)]) -> Error {
+    let (world, mut queue) = waiting();
+    for (bytes, invalidate) in answers {
+        world.peer().connections[0].send_raw(bytes, *invalidate);
+    }
+    let (error, done) = world.complete(&mut queue, 3).unwrap_err();
+    assert_eq!(done.len(), 2, "{error}");
+    assert!(done.iter().all(|completed| completed.buffer.is_some()), "{error}");
+    drop((queue, done));
+    world.is_clean();
+    error
+}
+
+fn cqe(cid: u16) -> (Vec<u8>, Option<u32>) {
+    (Cqe::new(cid, Status::SUCCESS).as_bytes().to_vec(), None)
+}
+
+#[test]
+fn every_broken_rule_is_named() {
+    let cid = |at: usize| {
+        let (world, _queue) = waiting();
+        let peer = world.peer();
+        peer.connections[0].outstanding[at].cid.get()
+    };
+    let (first, _) = (cid(0), cid(1));
+    for (answers, says) in [
+        (vec![(vec![0; 15], None)], "15 bytes"),
+        (vec![(vec![], None)], "0 bytes"),
+        (vec![(vec![0; 17], None)], "17 bytes"),
+        (vec![(vec![0; 64], None)], "64 bytes"),
+        (vec![cqe(0x0fff)], "not outstanding"),
+        (vec![cqe(first ^ 0x1000)], "not outstanding"),
+        (vec![cqe(first), cqe(first)], "not outstanding"),
+    ] {
+        let error = answered(&answers);
+        assert!(matches!(error, Error::Misbehaved { .. }), "{error}");
+        assert!(error.to_string().contains(says), "{says}: {error}");
+    }
+    // Longer than the receive: the devices end it.
+    let error = answered(&[(vec![0; 65], None)]);
+    assert!(matches!(error, Error::Link { .. } | Error::Closed { .. }), "{error}");
+}
+
+#[test]
+fn an_answer_to_what_was_not_sent_yet_ends_the_connection() {
+    let (world, mut queue) = waiting();
+    queue.submit(read(2, 0, 4096), 0).unwrap();
+    // Slots are used in order, so its identifier is known.
+    world.peer().connections[0].send_raw(&cqe(2).0, None);
+    world.turn();
+    let mut done = Vec::new();
+    let error = queue.poll(0, &mut done).unwrap_err();
+    assert!(error.to_string().contains("not outstanding"), "{error}");
+    assert_eq!(done.len(), 3);
+}
+
+#[test]
+fn a_key_that_is_invalidated_unasked_ends_the_connection() {
+    use nvmeof_wire::sgl::Sgl;
+    let (world, mut queue) = waiting();
+    let sqe = world.peer().connections[0].outstanding[0];
+    let Sgl::Keyed { key, .. } = sqe.dptr.parse() else { panic!("{sqe:?}") };
+    world.peer().connections[0].send_raw(&cqe(sqe.cid.get()).0, Some(key));
+    let (error, done) = world.complete(&mut queue, 3).unwrap_err();
+    assert!(matches!(error, Error::Misbehaved { .. }), "{error}");
+    assert_eq!(done.len(), 2);
+    drop((queue, done));
+    world.is_clean();
+}
+
+#[test]
+fn whatever_a_controller_does_every_command_comes_back_once() {
+    for seed in 0..300 {
+        let _seed = Seed(seed);
+        let mut chance = Chance(seed);
+        let host =
+            DeviceOptions { inline: 64 * u32::from(seed % 3 > 0), ..DeviceOptions::default() };
+        let salt = chance.next();
+        let script = move |number: u64, _| match (number ^ salt) % 5 {
+            0 => Act::Silence,
+            1 => Act::Fail(Status::INTERNAL_ERROR),
+            _ => Act::Serve,
+        };
+        let world = World::with(seed, host, Traits::default(), Box::new(script));
+        let (mut queue, number) = world.queue(8).unwrap();
+        let (mut submitted, mut done) = (0, Vec::new());
+        let mut failed = false;
+        for _ in 0..40 {
+            for _ in 0..chance.below(4) {
+                let len = 512 << chance.below(8);
+                let io = if chance.below(2) == 0 {
+                    read(submitted, 0, len)
+                } else {
+                    write(submitted, 0, &data(len, 1))
+                };
+                submitted += u64::from(queue.submit(io, 0).is_ok());
+            }
+            failed |= queue.flush().is_err();
+            if chance.below(2) == 0 {
+                world.turn();
+            }
+            misbehave(&world, &mut chance);
+            failed |= queue.poll(0, &mut done).is_err();
+            if failed {
+                break;
+            }
+            if chance.below(3) == 0 {
+                queue.wait(std::time::Duration::ZERO);
+            }
+        }
+        if !failed || queue.in_flight() > 0 {
+            // Time is up for what nobody answered.
+            let _ = queue.poll(u64::MAX, &mut done);
+        }
+        all_back(&done, submitted);
+        assert_eq!(queue.in_flight(), 0);
+        assert!(world.fabric().endpoint(number).is_none() || submitted == done.len() as u64);
+        drop((queue, done));
+        world.is_clean();
+    }
+}
+
+fn misbehave(world: &World, chance: &mut Chance) {
+    let mut peer = world.peer();
+    let Some(connection) = peer.connections.first_mut() else { return };
+    let outstanding = connection.outstanding.len() as u64;
+    match chance.below(24) {
+        0 => {
+            let len = usize::try_from(chance.below(80)).unwrap();
+            let bytes: Vec<u8> = (0..len).map(|_| chance.next().to_le_bytes()[0]).collect();
+            connection.send_raw(&bytes, None);
+        }
+        1 => connection.send_raw(&cqe(chance.next().to_le_bytes()[0].into()).0, None),
+        2..=4 if outstanding > 0 => {
+            let at = usize::try_from(chance.below(outstanding)).unwrap();
+            let cid = connection.outstanding[at].cid.get();
+            connection.send_raw(&cqe(cid).0, None);
+        }
+        5 => {
+            let key = u32::from(chance.next().to_le_bytes()[0]);
+            connection.send_raw(&[0; 16], Some(key));
+        }
+        6 => connection.hang_up(),
+        _ => {}
+    }
+}
+
+fn all_back(done: &[Completed], submitted: u64) {
+    let mut tokens: Vec<_> = done.iter().map(|completed| completed.token).collect();
+    tokens.sort_unstable();
+    assert_eq!(tokens, (0..submitted).collect::<Vec<_>>());
+    assert!(done.iter().all(|completed| completed.buffer.is_some()));
+}

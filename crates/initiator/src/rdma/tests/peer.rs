@@ -1,0 +1,300 @@
+//! A controller over RDMA for tests: it serves what the target for tests serves, and misbehaves when told to.
+
+use std::sync::Arc;
+
+use nvmeof_verbs::loopback::{Fabric, LoopbackDevice, LoopbackListener, LoopbackTicket};
+use nvmeof_verbs::{
+    AcceptParams, Completion, CompletionStatus, ConnectionEvent, Endpoint as _, Operation,
+    Ticket as _, WorkId,
+};
+use nvmeof_wire::rdma::{AcceptData, RejectData, RejectStatus, Request};
+use nvmeof_wire::sgl::Sgl;
+use nvmeof_wire::sqe::SQE_SIZE;
+use nvmeof_wire::zerocopy::{FromBytes, IntoBytes};
+use nvmeof_wire::{Cqe, Sqe};
+
+use crate::fake::{Act, Answer, Session, Target};
+use crate::rdma::post::{Outgoing, Pair, Sizes};
+
+const RECEIVE: u8 = 11;
+const READ: u8 = 12;
+const RESPONSE: u8 = 13;
+const RAW: u8 = 14;
+/// Most commands of a connection.
+const JOBS: u16 = 64;
+/// Most data of a command.
+const DATA: usize = 128 << 10;
+
+/// How it treats connections.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Manners {
+    /// Rejects them so.
+    pub(super) reject: Option<RejectStatus>,
+    /// Does not answer requests.
+    pub(super) silent: bool,
+    /// Claims to have so many receives.
+    pub(super) claims: Option<u16>,
+    /// Has so many receives.
+    pub(super) receives: Option<u16>,
+}
+
+pub(super) struct Peer {
+    pub(super) manners: Manners,
+    pub(super) target: Arc<Target>,
+    pub(super) connections: Vec<Connection>,
+    device: Arc<LoopbackDevice>,
+    listener: LoopbackListener,
+    unanswered: Vec<LoopbackTicket>,
+}
+
+impl Peer {
+    pub(super) fn new(fabric: &Fabric, target: Arc<Target>, at: std::net::SocketAddr) -> Self {
+        let device = fabric.device("target");
+        let listener = fabric.listen(&device, at).unwrap();
+        let (connections, unanswered) = (Vec::new(), Vec::new());
+        Self { manners: Manners::default(), target, connections, device, listener, unanswered }
+    }
+
+    /// Does what there is to do.
+    pub(super) fn step(&mut self) {
+        while let Some(ticket) = self.listener.next_ticket() {
+            if self.manners.silent {
+                self.unanswered.push(ticket);
+            } else if let Some(status) = self.manners.reject {
+                ticket.reject(RejectData::new(status).as_bytes());
+            } else {
+                self.accept(ticket);
+            }
+        }
+        for connection in &mut self.connections {
+            connection.step();
+        }
+        self.connections.retain(|connection| !connection.is_over);
+    }
+
+    fn accept(&mut self, ticket: LoopbackTicket) {
+        let asked = Request::parse(ticket.private_data().as_slice()).unwrap();
+        let traits = &self.target.traits;
+        let entries = u16::try_from(asked.entries).unwrap();
+        let receives = self.manners.receives.unwrap_or(entries);
+        let capsule = SQE_SIZE + usize::from(traits.icdoff) * 16 + traits.in_capsule as usize;
+        let sizes = Sizes {
+            receives: receives.max(1),
+            receive_len: if asked.qid == 0 { SQE_SIZE } else { capsule },
+            outbox: 2 * JOBS + 1,
+            outbox_len: DATA,
+            sends: 4 * u32::from(JOBS),
+            send_pieces: 1,
+            inline: 128,
+        };
+        let reads_out = ticket.reads().1.min(4);
+        let mut pair = Pair::open(&self.device, ticket, sizes).unwrap();
+        for slot in 0..receives {
+            pair.post_receive(WorkId::new(RECEIVE, 0, slot.into()), slot).unwrap();
+        }
+        let answer = AcceptData::new(self.manners.claims.unwrap_or(entries));
+        let params = AcceptParams {
+            private_data: answer.as_bytes(),
+            reads_out,
+            reads_in: 0,
+            rnr_retries: 7,
+        };
+        pair.endpoint().accept(&params).unwrap();
+        self.connections.push(Connection {
+            pair,
+            session: Session::new(Arc::clone(&self.target), asked.qid),
+            offset: SQE_SIZE + usize::from(traits.icdoff) * 16,
+            asked,
+            jobs: (0..JOBS).map(|_| None).collect(),
+            is_up: false,
+            is_over: false,
+            raws: 0,
+            outstanding: Vec::new(),
+        });
+    }
+}
+
+/// A command under way.
+struct Job {
+    sqe: Sqe,
+    act: Act,
+}
+
+pub(super) struct Connection {
+    pub(super) asked: Request,
+    /// Commands that were taken in and are not answered.
+    pub(super) outstanding: Vec<Sqe>,
+    pair: Pair<LoopbackDevice>,
+    session: Session,
+    /// Where a capsule's data begins.
+    offset: usize,
+    jobs: Vec<Option<Job>>,
+    is_up: bool,
+    is_over: bool,
+    raws: u32,
+}
+
+impl Connection {
+    /// Sends these bytes as a response; with a key, it invalidates that.
+    pub(super) fn send_raw(&mut self, bytes: &[u8], invalidate: Option<u32>) {
+        let slot = 2 * JOBS;
+        self.pair.outbox.bytes(slot)[..bytes.len()].copy_from_slice(bytes);
+        let operation = invalidate.map_or(Operation::Send, |key| Operation::SendInvalidate { key });
+        let id = WorkId::new(RAW, self.raws, 0);
+        self.raws += 1;
+        let len = bytes.len();
+        // Refused once the connection is over.
+        let _ = self.pair.post_send(&[Outgoing {
+            id,
+            operation,
+            slot,
+            len,
+            data: None,
+            signaled: true,
+            inline: true,
+        }]);
+    }
+
+    /// Hangs up.
+    pub(super) fn hang_up(&mut self) {
+        self.pair.endpoint().disconnect();
+        self.is_over = true;
+    }
+
+    fn step(&mut self) {
+        match self.pair.endpoint().next_event() {
+            Some(ConnectionEvent::Established { .. }) => self.is_up = true,
+            Some(_) => return self.hang_up(),
+            None => {}
+        }
+        let mut completions = Vec::new();
+        while self.is_up && !self.is_over {
+            completions.clear();
+            self.pair.poll(16, &mut completions).unwrap();
+            if completions.is_empty() {
+                return;
+            }
+            for completion in &completions {
+                if self.is_over || completion.status != CompletionStatus::Success {
+                    return self.hang_up();
+                }
+                self.completed(completion);
+            }
+        }
+    }
+
+    fn completed(&mut self, completion: &Completion) {
+        let slot = u16::try_from(completion.id.slot()).unwrap();
+        match completion.id.kind() {
+            RECEIVE => {
+                self.pair.inbox.take_back(slot);
+                let len = completion.bytes as usize;
+                let capsule = self.pair.inbox.bytes(slot)[..len].to_vec();
+                self.pair.post_receive(completion.id, slot).unwrap();
+                self.start(&capsule);
+            }
+            READ => {
+                self.pair.outbox.take_back(2 * slot);
+                let job = self.jobs[usize::from(slot)].take().unwrap();
+                let len = job.sqe.dptr.parse().length() as usize;
+                let data = self.pair.outbox.bytes(2 * slot)[..len].to_vec();
+                self.perform(slot, job, &data);
+            }
+            RESPONSE => {
+                self.pair.outbox.take_back(2 * slot);
+                self.pair.outbox.take_back(2 * slot + 1);
+                self.jobs[usize::from(slot)] = None;
+            }
+            _ => {}
+        }
+    }
+
+    fn start(&mut self, capsule: &[u8]) {
+        let (sqe, _) = Sqe::read_from_prefix(capsule).unwrap();
+        self.outstanding.push(sqe);
+        let act = if self.session.is_admin(&sqe) { Act::Serve } else { self.session.act(&sqe) };
+        match act {
+            Act::Silence => return,
+            Act::HangUp => return self.hang_up(),
+            _ => {}
+        }
+        let job = Job { sqe, act };
+        let slot = self.jobs.iter().position(Option::is_none).unwrap();
+        let number = u16::try_from(slot).unwrap();
+        match sqe.dptr.parse() {
+            Sgl::InCapsule { offset, length } => {
+                let at = self.offset + usize::try_from(offset).unwrap();
+                self.perform(number, job, &capsule[at..at + length as usize]);
+            }
+            Sgl::Keyed { address, length, key, invalidate } => {
+                assert!(!invalidate, "no key is good for one command only");
+                if length == 0 || !is_from_host(&sqe) {
+                    return self.perform(number, job, &[]);
+                }
+                let operation = Operation::Read { address, key };
+                let id = WorkId::new(READ, 0, number.into());
+                let len = length as usize;
+                let slot = 2 * number;
+                self.post(&[Outgoing {
+                    id,
+                    operation,
+                    slot,
+                    len,
+                    data: None,
+                    signaled: true,
+                    inline: false,
+                }]);
+                self.jobs[usize::from(number)] = Some(job);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn perform(&mut self, number: u16, job: Job, data: &[u8]) {
+        let (sqe, act) = (job.sqe, job.act);
+        let bare = |status| Answer { status, result: 0, data: Vec::new() };
+        let answer = if self.session.is_admin(&sqe) {
+            self.session.admin(&sqe, data)
+        } else if let Act::Fail(status) = act {
+            bare(status)
+        } else {
+            self.session.check(&sqe).map_or_else(bare, |()| self.session.io(&sqe, act, data))
+        };
+        self.outstanding.retain(|other| other.cid != sqe.cid);
+        self.jobs[usize::from(number)] = Some(job);
+        let (slot, id) = (2 * number, WorkId::new(RESPONSE, 0, number.into()));
+        let out = Outgoing {
+            id,
+            operation: Operation::Send,
+            slot,
+            len: answer.data.len(),
+            data: None,
+            signaled: false,
+            inline: false,
+        };
+        let mut chain = Vec::new();
+        if let Sgl::Keyed { address, key, .. } = sqe.dptr.parse()
+            && !answer.data.is_empty()
+        {
+            self.pair.outbox.bytes(slot)[..answer.data.len()].copy_from_slice(&answer.data);
+            chain.push(Outgoing { operation: Operation::Write { address, key }, ..out });
+        }
+        let cqe = Cqe::new(sqe.cid.get(), answer.status).with_result(answer.result);
+        let bytes = cqe.as_bytes();
+        self.pair.outbox.bytes(slot + 1)[..bytes.len()].copy_from_slice(bytes);
+        chain.push(Outgoing { slot: slot + 1, len: bytes.len(), signaled: true, ..out });
+        self.post(&chain);
+    }
+
+    fn post(&mut self, chain: &[Outgoing]) {
+        if self.pair.post_send(chain).is_err() {
+            self.hang_up();
+        }
+    }
+}
+
+/// The direction of a command's data is in the low bits of its opcode (Base 3.3.3.1).
+fn is_from_host(sqe: &Sqe) -> bool {
+    let code = if sqe.is_fabrics() { sqe.fctype().0 } else { sqe.opcode };
+    code & 3 == 1
+}

@@ -1,0 +1,181 @@
+//! A host and a controller in memory and virtual time.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use nvmeof_verbs::VerbsError;
+use nvmeof_verbs::loopback::{DeviceOptions, Fabric, LoopbackDevice, LoopbackTicket};
+
+use super::peer::Peer;
+use crate::fabric::QueueSpec;
+use crate::fake::{Act, Script, Target, Traits};
+use crate::rdma::Routes;
+use crate::rdma::queue::RdmaQueuePair;
+use crate::{Buffer, Completed, Endpoint, Error, Io, IoKind, IoQueue, Nanos};
+
+/// When commands time out.
+pub(super) const TIMEOUT: Nanos = 1_000_000_000;
+const AT: &str = "192.0.2.1:4420";
+
+/// Prints the seed of a test that fails.
+pub(super) struct Seed(pub(super) u64);
+
+impl Drop for Seed {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("seed {}", self.0);
+        }
+    }
+}
+
+#[derive(Clone)]
+pub(super) struct World(Arc<Inner>);
+
+struct Inner {
+    fabric: Fabric,
+    host: Arc<LoopbackDevice>,
+    peer: Mutex<Peer>,
+}
+
+impl std::fmt::Debug for World {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("World").field(&self.0.host).finish()
+    }
+}
+
+impl Routes for World {
+    type Device = LoopbackDevice;
+
+    fn resolve(&self, to: SocketAddr, _: Duration) -> Result<LoopbackTicket, VerbsError> {
+        Ok(self.0.fabric.route(&self.0.host, to))
+    }
+
+    fn wait(&self, _: &[std::os::fd::BorrowedFd<'_>], _: Duration) {
+        self.turn();
+    }
+}
+
+impl World {
+    pub(super) fn new(seed: u64) -> Self {
+        Self::with(seed, DeviceOptions::default(), Traits::default(), Box::new(|_, _| Act::Serve))
+    }
+
+    pub(super) fn with(seed: u64, host: DeviceOptions, traits: Traits, script: Script) -> Self {
+        let fabric = Fabric::new(seed);
+        let target = Target::new(traits, script);
+        let peer = Mutex::new(Peer::new(&fabric, target, AT.parse().unwrap()));
+        let host = fabric.device_with("host", host);
+        Self(Arc::new(Inner { fabric, host, peer }))
+    }
+
+    pub(super) fn fabric(&self) -> &Fabric {
+        &self.0.fabric
+    }
+
+    pub(super) fn host(&self) -> &Arc<LoopbackDevice> {
+        &self.0.host
+    }
+
+    pub(super) fn peer(&self) -> MutexGuard<'_, Peer> {
+        self.0.peer.lock().unwrap()
+    }
+
+    pub(super) fn endpoint(&self) -> Endpoint {
+        format!("rdma://{AT}/{}", self.peer().target.traits.subnqn).parse().unwrap()
+    }
+
+    /// Lets everything happen that is about to.
+    pub(super) fn turn(&self) {
+        self.0.fabric.settle();
+        self.peer().step();
+        self.0.fabric.settle();
+    }
+
+    /// A queue for `depth` commands, and the number of its queue pair, without a controller.
+    pub(super) fn queue(&self, depth: u16) -> Result<(IoQueue, u32), Error> {
+        let (in_capsule, offset) = {
+            let peer = self.peer();
+            (peer.target.traits.in_capsule, u32::from(peer.target.traits.icdoff) * 16)
+        };
+        let spec = QueueSpec {
+            qid: 1,
+            cntlid: Some(7),
+            depth,
+            in_capsule,
+            in_capsule_offset: offset,
+            timeout: Duration::from_secs(20),
+        };
+        let routes = Arc::new(self.clone());
+        let mut pair = RdmaQueuePair::connect(routes, AT.parse().unwrap(), &spec)?;
+        let number = pair.number();
+        self.turn();
+        Ok((IoQueue::new(Box::new(pair), 1, depth, TIMEOUT), number))
+    }
+
+    /// Polls until `count` commands have completed, all at time 0.
+    pub(super) fn complete(
+        &self,
+        queue: &mut IoQueue,
+        count: usize,
+    ) -> Result<Vec<Completed>, (Error, Vec<Completed>)> {
+        let mut done = Vec::new();
+        for _ in 0..1000 {
+            if let Err(error) = queue.flush().and_then(|()| queue.poll(0, &mut done)) {
+                // What is left ends with the next poll, if it was the flush.
+                let _ = queue.poll(0, &mut done);
+                return Err((error, done));
+            }
+            if done.len() >= count {
+                return Ok(done);
+            }
+            queue.wait(Duration::ZERO);
+        }
+        panic!("{} of {count} commands complete", done.len());
+    }
+
+    pub(super) fn one(&self, queue: &mut IoQueue, io: Io) -> Completed {
+        queue.submit(io, 0).unwrap();
+        self.complete(queue, 1).unwrap().pop().unwrap()
+    }
+
+    /// Nothing is left of what was connected, once everything was dropped.
+    pub(super) fn is_clean(&self) {
+        for _ in 0..4 {
+            self.turn();
+        }
+        let counters = self.0.fabric.counters();
+        let left = (
+            counters.endpoints,
+            counters.completion_queues,
+            counters.regions,
+            counters.tickets,
+            counters.misuses,
+        );
+        assert_eq!(left, (0, 0, 0, 0, 0), "endpoints, queues, regions, tickets, misuses");
+    }
+}
+
+pub(super) fn io(token: u64, slba: u64, blocks: u32, kind: IoKind) -> Io {
+    Io { token, nsid: 1, slba, blocks, kind }
+}
+
+/// Some bytes that are not all alike.
+pub(super) fn data(len: usize, salt: u64) -> Vec<u8> {
+    (0..len as u64).map(|at| (at * 13 + at / 256 + salt).to_le_bytes()[0]).collect()
+}
+
+pub(super) fn write(token: u64, slba: u64, bytes: &[u8]) -> Io {
+    let blocks = u32::try_from(bytes.len() / 512).unwrap();
+    io(token, slba, blocks, IoKind::Write { data: Buffer::from(bytes), fua: false })
+}
+
+pub(super) fn compare(token: u64, slba: u64, bytes: &[u8]) -> Io {
+    let blocks = u32::try_from(bytes.len() / 512).unwrap();
+    io(token, slba, blocks, IoKind::Compare(Buffer::from(bytes)))
+}
+
+pub(super) fn read(token: u64, slba: u64, len: usize) -> Io {
+    let blocks = u32::try_from(len / 512).unwrap();
+    io(token, slba, blocks, IoKind::Read(Buffer::zeroed(len)))
+}
