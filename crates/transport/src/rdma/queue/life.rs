@@ -12,9 +12,11 @@ use crate::rdma::pair::{Link, Stage, Step};
 
 /// Completions taken in one call of `receive`.
 const BUDGET: usize = 256;
-/// While completions keep coming, events of the connection are asked for every so many calls, and after so many
-/// nanoseconds: asking is a system call, and what is urgent shows in the completions.
+/// Asking for events of the connection is a system call, and what is urgent shows in the completions. So it is
+/// done only every so many calls while completions keep coming, and not twice within so many nanoseconds by a
+/// reactor that spins. It is never put off for longer than the last of them.
 const CALLS_BETWEEN_LOOKS: u32 = 64;
+const SOONEST_LOOK: Nanos = 10_000;
 const LATEST_LOOK: Nanos = 100_000_000;
 
 /// Times and reasons.
@@ -101,11 +103,13 @@ impl<D: Device> RdmaQueue<D> {
         progress
     }
 
-    /// Asks for events of the connection, unless there are completions to go on with.
+    /// Asks for events of the connection, if it is time to.
     fn look(&mut self, now: Nanos) {
-        let is_due = self.port.is_empty()
+        let since = now.saturating_sub(self.life.asked);
+        let is_due = self.link.stage() != Stage::Open
             || self.life.unasked >= CALLS_BETWEEN_LOOKS
-            || now >= self.life.asked.saturating_add(LATEST_LOOK);
+            || since >= LATEST_LOOK
+            || (self.port.is_empty() && since >= SOONEST_LOOK);
         if !is_due {
             self.life.unasked += 1;
             return;

@@ -97,7 +97,10 @@ impl Sizes {
             inline: 16,
             traffic_class: params.traffic_class,
         };
-        Self { behind, places, spec, entries: places + 1 + receives }
+        // Shared receives have their entries already.
+        let shares = params.shared_receives > 0 && limits.shared_receives > 0;
+        let entries = places + 1 + if shares { 0 } else { receives };
+        Self { behind, places, spec, entries }
     }
 }
 
@@ -195,34 +198,31 @@ impl<D: Device> RdmaQueue<D> {
         }
     }
 
-    /// What keeps an operation from being taken, if anything does.
-    fn refuses(&self, op: &FabricOp) -> Option<RejectReason> {
+    /// Where the data of an operation goes or comes from, if it has any; or why it is not taken.
+    fn targets(&self, op: &FabricOp) -> Result<Option<Targets>, RejectReason> {
         if !matches!(self.link.stage(), Stage::Accepting | Stage::Open) {
-            return Some(RejectReason::Closing);
+            return Err(RejectReason::Closing);
         }
-        let fits = |cid, sgl, len| {
-            Targets::new(sgl, self.commands.list(cid)).is_some_and(|targets| targets.hold(len))
+        let (cid, sgl, buf) = match op {
+            FabricOp::Pull { buf, .. } if buf.is_empty() => return Err(RejectReason::Invalid),
+            FabricOp::Pull { .. } if self.outgoing.pulling() >= self.commands.depth() => {
+                return Err(RejectReason::QueueFull);
+            }
+            FabricOp::Pull { cid, sgl, buf, .. } => (*cid, *sgl, buf),
+            FabricOp::Respond { cqe, sgl, data: Some(Payload::Buffer(buf)), .. }
+                if !buf.is_empty() =>
+            {
+                (cqe.cid.get(), *sgl, buf)
+            }
+            // Not registered with the device.
+            FabricOp::Respond { data: Some(Payload::Lent(_)), .. } => {
+                return Err(RejectReason::Invalid);
+            }
+            FabricOp::Respond { .. } => return Ok(None),
         };
-        match op {
-            FabricOp::Pull { cid, sgl, buf, .. } => {
-                if buf.is_empty() || !self.commands.contains(*cid) || !fits(*cid, *sgl, buf.len()) {
-                    return Some(RejectReason::Invalid);
-                }
-                let is_full = self.outgoing.pulling() >= self.commands.depth();
-                is_full.then_some(RejectReason::QueueFull)
-            }
-            FabricOp::Respond { cqe, sgl, data, .. } => {
-                let cid = cqe.cid.get();
-                let is_possible = self.commands.contains(cid)
-                    && match data {
-                        None => true,
-                        Some(Payload::Buffer(buf)) => buf.is_empty() || fits(cid, *sgl, buf.len()),
-                        // Not registered with the device.
-                        Some(Payload::Lent(_)) => false,
-                    };
-                (!is_possible).then_some(RejectReason::Invalid)
-            }
-        }
+        let list = self.commands.list(cid).ok_or(RejectReason::Invalid)?;
+        let targets = Targets::new(sgl, list).filter(|targets| targets.hold(buf.len()));
+        targets.map(Some).ok_or(RejectReason::Invalid)
     }
 }
 
@@ -232,33 +232,31 @@ impl<D: Device> HostQueue for RdmaQueue<D> {
     }
 
     fn submit(&mut self, op: FabricOp) -> Result<(), Rejected> {
-        if let Some(why) = self.refuses(&op) {
-            return Err(Rejected { op, why });
-        }
-        match op {
-            FabricOp::Pull { token, cid, sgl, buf } => {
-                match Targets::new(sgl, self.commands.list(cid)) {
-                    Some(targets) => {
-                        let lkey = self.registration.key_of(&buf);
-                        self.outgoing.pull(token, buf, lkey, targets);
-                    }
-                    None => {
-                        let op = FabricOp::Pull { token, cid, sgl, buf };
-                        return Err(Rejected { op, why: RejectReason::Invalid });
-                    }
-                }
+        let targets = match self.targets(&op) {
+            Ok(targets) => targets,
+            Err(why) => return Err(Rejected { op, why }),
+        };
+        match (op, targets) {
+            (FabricOp::Pull { token, buf, .. }, Some(targets)) => {
+                let lkey = self.registration.key_of(&buf);
+                self.outgoing.pull(token, buf, lkey, targets);
             }
-            FabricOp::Respond { token, cqe, sgl, data, elidable: _ } => {
-                let cid = cqe.cid.get();
-                let targets = Targets::new(sgl, self.commands.list(cid));
-                let invalidate = self.commands.answered(cid).flatten();
-                match (data, targets) {
-                    (Some(Payload::Buffer(buf)), Some(targets)) => {
+            (FabricOp::Respond { token, cqe, sgl, data, elidable }, targets) => {
+                let Some(invalidate) = self.commands.answered(cqe.cid.get()) else {
+                    let op = FabricOp::Respond { token, cqe, sgl, data, elidable };
+                    return Err(Rejected { op, why: RejectReason::Invalid });
+                };
+                match data {
+                    Some(Payload::Buffer(buf)) => {
                         let lkey = self.registration.key_of(&buf);
-                        self.outgoing.respond_with(cqe, invalidate, (token, buf, lkey), targets);
+                        let data = (token, buf, lkey);
+                        self.outgoing.respond_with(cqe, invalidate, data, targets);
                     }
                     _ => self.outgoing.respond(cqe, invalidate),
                 }
+            }
+            (op @ FabricOp::Pull { .. }, None) => {
+                return Err(Rejected { op, why: RejectReason::Invalid });
             }
         }
         Ok(())

@@ -139,21 +139,21 @@ impl Outgoing {
         self.responses.push_back(Response { cqe, invalidate, data: None });
     }
 
-    /// Queues a response with data in a buffer, which fits `targets`.
+    /// Queues a response with data in a buffer, which fits `targets` unless it is empty.
     pub(super) fn respond_with(
         &mut self,
         cqe: Cqe,
         invalidate: Option<u32>,
         (token, mut buf, lkey): (u64, Buffer, u32),
-        targets: Targets,
+        targets: Option<Targets>,
     ) {
         let length = u32::try_from(buf.len()).unwrap_or(0);
         let address = u64::try_from(buf.as_mut_ptr().expose_provenance()).unwrap_or(0);
         let payload = Payload::Buffer(buf);
-        if length == 0 {
+        let Some(targets) = targets else {
             self.hollow.push((token, payload));
             return self.respond(cqe, invalidate);
-        }
+        };
         let cursor = Cursor::default();
         let leaving = Leaving { token, payload, address, lkey, length, targets, cursor };
         let data = Some(self.leaving.insert(leaving));

@@ -157,6 +157,8 @@ impl World {
     fn settle(&mut self, hosts: &mut [&mut Host]) {
         for _ in 0..20 {
             self.fabric.settle();
+            // Events of connections are asked for only now and then.
+            self.fabric.advance(20_000);
             self.turn();
             hosts.iter_mut().for_each(|host| host.turn());
         }
