@@ -4,22 +4,26 @@
 //! ```text
 //! cargo run -p nvmeof-verbs --example ping -- 10.0.1.1
 //! ```
+//!
+//! With `removal` after the address it waits for the device to be removed, gives everything back, waits for
+//! the device to come again and uses it; somebody has to do the one and the other (`rdma link`).
 
 mod ping {
     pub(crate) mod checks;
     pub(crate) mod ends;
     pub(crate) mod refusals;
+    pub(crate) mod removal;
 }
 
 use std::net::IpAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use nvmeof_verbs::conformance;
 use nvmeof_verbs::system::SystemDevice;
 use ping::ends::{Ends, Shape};
-use ping::{checks, refusals};
+use ping::{checks, refusals, removal};
 
 fn main() -> Result<ExitCode> {
     let address = std::env::args().nth(1).context("the address of an RDMA device is missing")?;
@@ -27,6 +31,17 @@ fn main() -> Result<ExitCode> {
     println!("devices: {}", SystemDevice::list()?.join(", "));
 
     let mut score = Score::default();
+    match std::env::args().nth(2).as_deref() {
+        None => every_check(&mut score, address),
+        Some("removal") => {
+            score.check("a device goes and comes back", || removal::there_and_back(address));
+        }
+        Some(other) => bail!("{other} is not known: only `removal` is"),
+    }
+    score.end()
+}
+
+fn every_check(score: &mut Score, address: IpAddr) {
     score.check("private data goes both ways, and depths", || checks::private_data(address));
     score.check("a refusal carries its reason", || checks::refusal(address));
     score.check("a dropped request is refused", || checks::dropped_request(address));
@@ -54,7 +69,6 @@ fn main() -> Result<ExitCode> {
     score.check("a route to nowhere says why", || refusals::route(address));
     // The last one: it takes rights away that do not come back.
     score.check("too little lockable memory says so", || refusals::locked_memory(address));
-    score.end()
 }
 
 /// What passed and what did not.

@@ -4,6 +4,8 @@
 //! |---|---|
 //! | [`work`] | what is posted and what comes back |
 //! | [`seam`] | what a provider does: [`Device`], [`Ticket`], [`Endpoint`], [`Completions`] |
+//! | [`ffi`] | rdma-core's binary interface |
+//! | [`system`] | the provider that is rdma-core, found at run time |
 //! | [`loopback`] | a provider in memory, for tests |
 //! | [`conformance`] | what every provider has to do, as checks |
 //!

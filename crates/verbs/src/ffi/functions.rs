@@ -159,6 +159,8 @@ table! {
 table! {
     /// librdmacm.
     Cm from "librdmacm.so.1" / b"librdmacm.so.1\0" {
+        fn rdma_get_devices(*mut c_int) -> *mut *mut ibv_context;
+        fn rdma_free_devices(*mut *mut ibv_context);
         fn rdma_create_event_channel() -> *mut rdma_event_channel;
         fn rdma_destroy_event_channel(*mut rdma_event_channel);
         fn rdma_create_id(*mut rdma_event_channel, *mut *mut rdma_cm_id, *mut c_void, c_uint) -> c_int;

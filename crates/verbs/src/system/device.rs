@@ -172,6 +172,7 @@ impl SystemDevice {
     /// is another.
     pub(super) fn set_gone(&self) {
         self.gone.store(true, Ordering::Relaxed);
+        self.library.set_stale();
     }
 
     fn is_there(&self) -> bool {
@@ -228,6 +229,14 @@ impl SystemDevice {
         let turn = self.next_vector.fetch_add(1, Ordering::Relaxed);
         let vectors = usize::try_from(vectors).unwrap_or(1);
         c_int::try_from(turn % vectors).unwrap_or_default()
+    }
+}
+
+impl Drop for SystemDevice {
+    fn drop(&mut self) {
+        if *self.gone.get_mut() {
+            self.library.refresh();
+        }
     }
 }
 

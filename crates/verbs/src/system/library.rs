@@ -1,10 +1,15 @@
 //! The libraries, loaded once and for good.
 
 use std::fmt::{self, Debug};
+use std::ptr;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::error::VerbsError;
 use crate::ffi::functions::{Cm, Verbs};
+
+/// librdmacm may believe in a device that is gone.
+static STALE: AtomicBool = AtomicBool::new(false);
 
 /// Both of rdma-core's libraries.
 pub struct Library {
@@ -31,6 +36,30 @@ impl Library {
         let library = Self { verbs: Verbs::load()?, cm: Cm::load()? };
         Ok(LOADED.get_or_init(|| library))
     }
+
+    /// Has librdmacm compare the devices it knows with those there are, if one has gone: it does not by
+    /// itself. It closes its own context of a device that is gone (which some drivers wait for before a
+    /// device is really removed), and finds one that came back under the same name.
+    ///
+    /// It does neither while there is no device at all.
+    pub(super) fn refresh(&self) {
+        if !STALE.load(Ordering::Acquire) {
+            return;
+        }
+        // SAFETY: no place for the count is fine; the list is given back at once.
+        unsafe {
+            let list = (self.cm.rdma_get_devices)(ptr::null_mut());
+            if !list.is_null() {
+                (self.cm.rdma_free_devices)(list);
+                STALE.store(false, Ordering::Release);
+            }
+        }
+    }
+
+    /// A device has gone.
+    pub(super) fn set_stale(&self) {
+        STALE.store(true, Ordering::Release);
+    }
 }
 
 #[cfg(test)]
@@ -40,7 +69,7 @@ mod tests {
     #[test]
     fn a_library_is_loaded_once_or_its_lack_is_named() {
         match (Library::load(), Library::load()) {
-            (Ok(one), Ok(other)) => assert!(std::ptr::eq(one, other)),
+            (Ok(one), Ok(other)) => assert!(ptr::eq(one, other)),
             (Err(error), _) => {
                 let text = error.to_string();
                 assert!(text.contains(".so.1") && text.contains("apt-get install"), "{text}");

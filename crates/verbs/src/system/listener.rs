@@ -62,6 +62,7 @@ impl Listener {
         let library = Library::load()?;
         // Without a device the connection manager says less.
         SystemDevice::list()?;
+        library.refresh();
         let id = ConnectionId::new(library)?;
         let failed = |error| VerbsError::call(format!("listening at {address} by RDMA"), error);
         if address.is_ipv6() {

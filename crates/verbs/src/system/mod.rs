@@ -24,6 +24,11 @@
 //!   region, window -------------------------------'
 //! ```
 //!
+//! A device that is removed: identifiers get an event, and when all that is made of it is dropped its context
+//! is closed. librdmacm has a context of its own, which it closes when it is asked about devices the next time,
+//! but not while there is no device at all; a driver that waits for contexts to be closed (soft RoCE does)
+//! then finishes the removal when the process ends.
+//!
 //! Threads: both libraries lock what they share, so a device may be used from all threads; queues and
 //! endpoints may move between threads and are used by one at a time (`&mut`).
 
@@ -49,3 +54,21 @@ pub use listener::{Listener, ListenerEvent, ListenerOptions};
 pub use memory::{SystemRegion, SystemWindow};
 pub use receives::SystemShared;
 pub use ticket::{SystemTicket, resolve, resolve_with};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_moves_between_threads_may() {
+        fn moves<T: Send>() {}
+        fn is_shared<T: Send + Sync>() {}
+        is_shared::<SystemDevice>();
+        is_shared::<SystemRegion>();
+        moves::<SystemTicket>();
+        moves::<SystemEndpoint>();
+        moves::<SystemCompletions>();
+        moves::<SystemShared>();
+        moves::<Listener>();
+    }
+}

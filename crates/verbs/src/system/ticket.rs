@@ -90,6 +90,7 @@ pub fn resolve_with(
 ) -> Result<SystemTicket, VerbsError> {
     let library = Library::load()?;
     SystemDevice::list()?;
+    library.refresh();
     let id = ConnectionId::new(library)?;
     let failed = |error| VerbsError::call(format!("finding a way to {address}"), error);
     if let Some(class) = traffic_class {
