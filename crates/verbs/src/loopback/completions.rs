@@ -208,8 +208,13 @@ impl State {
         self.completion_queues.retain(|number, queue| {
             queue.owned || pairs.values().any(|pair| pair.completions == *number)
         });
+        let ended = &mut self.counters.ended;
         self.shared_queues.retain(|number, queue| {
-            queue.owned || pairs.values().any(|pair| pair.shared == Some(*number))
+            let keep = queue.owned || pairs.values().any(|pair| pair.shared == Some(*number));
+            if !keep {
+                *ended += queue.receives.len() as u64;
+            }
+            keep
         });
     }
 

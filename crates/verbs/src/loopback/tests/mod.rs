@@ -6,3 +6,4 @@ mod fault;
 mod fixture;
 mod limits;
 mod order;
+mod random;
