@@ -1,6 +1,6 @@
 #!/bin/bash
 # Data integrity by fio over block sizes and devices, and the NVM commands that carry no data.
-# parts: sizes file disk mixed
+# parts tcp: sizes file disk mixed
 # parts: write-zeroes discard flush
 # parts ours: compare verify leaks
 

@@ -84,6 +84,19 @@ connect() {
     wait_for 10 controller_live "$nqn"
 }
 
+# What nvme-cli does, without starting a program: connect_quick NQN QUEUES [OPTIONS]. Prints the
+# controller's name.
+connect_quick() {
+    local answer
+    exec 9<>/dev/nvme-fabrics
+    printf 'nqn=%s,transport=%s,traddr=%s,trsvcid=%s,hostnqn=%s,hostid=%s,nr_io_queues=%s%s' \
+        "$1" "$FABRIC" "$ADDRESS" "$PORT" "$HOST_NQN" "$HOST_ID" "$2" "${3:+,$3}" >&9
+    read -r answer <&9
+    exec 9>&-
+    [[ $answer =~ instance=([0-9]+) ]] || fail "the kernel answers '$answer' to a connect"
+    echo "nvme${BASH_REMATCH[1]}"
+}
+
 disconnect() {
     nvme disconnect -n "$1" >/dev/null
     wait_for 10 no controller_of "$1"
@@ -92,6 +105,10 @@ disconnect() {
 # Prints the discovery log: discover [nvme-cli options...]
 discover() {
     nvme discover -t "$FABRIC" -a "$ADDRESS" -s "$PORT" -q "$HOST_NQN" -I "$HOST_ID" "$@"
+}
+
+subsystem_told() {
+    discover | grep -q "^subnqn: *$1\$"
 }
 
 # Reads a sysfs attribute into $value without starting a program; empty if it cannot be read.
@@ -235,6 +252,7 @@ baseline_check() {
 # Runs every part of the list in PARTS, or, given a name, that one in this shell.
 run_parts() {
     if [ $# -gt 0 ]; then
+        trap end_jobs EXIT
         trap 'echo "FAIL: line $LINENO of ${BASH_SOURCE##*/}: $BASH_COMMAND" >&2' ERR
         "part_${1//-/_}"
         baseline_check
@@ -243,9 +261,9 @@ run_parts() {
     local name limit failed=0 since
     machine_up
     target_start
+    if declare -F prepare >/dev/null; then prepare; fi
     sleep 0.5
     baseline_save
-    if declare -F prepare >/dev/null; then prepare; fi
     for name in $PARTS; do
         limit=LIMIT_${name//-/_}
         since=$EPOCHREALTIME
@@ -260,6 +278,21 @@ run_parts() {
         fi
     done
     exit $failed
+}
+
+# What a part that fails leaves running would keep its output open, and so the part from ending. I/O
+# that waits for a target ends when its controller does.
+end_jobs() {
+    local code=$? pid
+    trap - EXIT ERR
+    if [ "$code" != 0 ]; then
+        for pid in $(jobs -p); do
+            pkill -P "$pid" || true
+            kill "$pid" 2>/dev/null || true
+        done
+        timeout -k 1 15 nvme disconnect-all || true
+    fi
+    exit "$code"
 }
 
 since() {

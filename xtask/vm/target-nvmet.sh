@@ -99,6 +99,12 @@ target_add_subsystem() {
     ln -s "$NVMET/subsystems/$1" "$NVMET/ports/1/subsystems/"
 }
 
+# Adds a subsystem without namespaces.
+target_add_empty() {
+    nvmet_subsystem "$1" EMPTY001 1
+    ln -s "$NVMET/subsystems/$1" "$NVMET/ports/1/subsystems/"
+}
+
 target_remove_subsystem() {
     rm "$NVMET/ports/1/subsystems/$1"
     rmdir "$NVMET/subsystems/$1/namespaces/1" "$NVMET/subsystems/$1"

@@ -159,6 +159,35 @@ target_add_subsystem() {
     daemon_reload
 }
 
+# Adds a subsystem whose namespace takes so long for each command, or changes that: target_slow NQN TIME
+target_slow() {
+    cat >/run/target.d/81-slow <<EOF
+[[device]]
+name = "slow-base"
+type = "ram"
+size = "64MiB"
+[[device]]
+name = "slow"
+type = "delay"
+base = "slow-base"
+read-latency = "$2"
+write-latency = "$2"
+[[subsystem]]
+nqn = "$1"
+allow-any-host = true
+[[subsystem.namespace]]
+nsid = 1
+device = "slow"
+EOF
+    daemon_reload
+}
+
+# Adds a subsystem without namespaces.
+target_add_empty() {
+    printf '[[subsystem]]\nnqn = "%s"\nallow-any-host = true\n' "$1" >/run/target.d/82-empty
+    daemon_reload
+}
+
 target_remove_subsystem() {
     rm /run/target.d/80-extra
     daemon_reload

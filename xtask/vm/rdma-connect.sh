@@ -1,0 +1,88 @@
+#!/bin/bash
+# Connections over RDMA: depths, flow control, strangers, and many of them while another works.
+# parts: depths flow-control strangers churn
+# parts ours: leaks
+. /share/lib.sh
+
+# Queues as deep as asked for, one and several of them, full to the brim.
+part_depths() {
+    local queues depth name found
+    for queues in 1 2; do
+        if [ "$queues" = 1 ]; then depth=16; else depth=128; fi
+        connect "$DEMO" -i "$queues" -Q "$depth"
+        name=$(controller_of "$DEMO")
+        assert_eq "queues" "$(cat "/sys/class/nvme/$name/queue_count")" $((queues + 1))
+        assert_eq "queue size" "$(cat "/sys/class/nvme/$name/sqsize")" $((depth - 1))
+        verify_io "$(ns_wait "$DEMO" 1)" 4k 2m --iodepth="$depth" --numjobs=2 --offset_increment=8m
+        disconnect "$DEMO"
+    done
+    # Deeper than any target here goes: what is granted is what works.
+    connect "$DEMO" -i 1 -Q 1024
+    name=$(controller_of "$DEMO")
+    found=$(cat "/sys/class/nvme/$name/sqsize")
+    [ "$found" -ge 31 ] || fail "a queue of 1024 was cut to $found"
+    note "of 1024 entries asked for $((found + 1)) were granted"
+    verify_io "$(ns_wait "$DEMO" 1)" 4k 4m --iodepth=256
+    disconnect "$DEMO"
+}
+
+# With and without submission queue flow control; enough commands to go round the queue many times.
+part_flow_control() {
+    assert_has "the discovery log" "$(discover)" '^treq: .*sq flow control disable supported'
+    local option dev
+    for option in "" --disable-sqflow; do
+        # shellcheck disable=SC2086
+        connect "$DEMO" -i 2 -Q 32 $option
+        dev=$(ns_wait "$DEMO" 1)
+        verify_io "$dev" 4k 2m --iodepth=64
+        verify_io "$dev" 64k 4m --iodepth=64
+        disconnect "$DEMO"
+    done
+}
+
+# Who is no NVMe host is turned away and harms nobody: rping brings no private data. (Linux's target
+# takes the zeroes in its place for an admin queue, and ends it when the first message is no command.)
+part_strangers() {
+    connect "$DEMO"
+    local round
+    load_start "$(ns_wait "$DEMO" 1)" --rate_iops=100
+    for round in 1 2 3; do
+        timeout 20 rping -c -a "$ADDRESS" -p "$PORT" -C 1 >/tmp/rping.txt 2>&1 || true
+        [ -s /tmp/rping.txt ] || fail "a stranger waits for ever"
+        if [ "$TARGET" = ours ]; then
+            assert_has "what rping says" "$(cat /tmp/rping.txt)" 'REJECTED'
+        fi
+    done
+    load_stop
+    note "$round strangers were turned away: $(head -1 /tmp/rping.txt)"
+    disconnect "$DEMO"
+}
+
+# Fifty hosts come and go, each with its queues, while another one's writes are verified.
+part_churn() {
+    target_add_subsystem "$DEMO-extra"
+    connect "$DEMO" -i 1
+    local round name since=$EPOCHREALTIME
+    load_start "$(ns_wait "$DEMO" 1)"
+    wait_for 10 subsystem_told "$DEMO-extra"
+    for round in $(seq 50); do
+        name=$(connect_quick "$DEMO-extra" $((round % 2 + 1)))
+        assert_eq "queues in round $round" "$(cat "/sys/class/nvme/$name/queue_count")" \
+            $((round % 2 + 2))
+        # Some stay until their namespace is there, others go in the middle of it.
+        if [ $((round % 5)) = 0 ]; then ns_wait "$DEMO-extra" 1 >/dev/null; fi
+        echo 1 >"/sys/class/nvme/$name/delete_controller"
+        [ ! -e "/sys/class/nvme/$name" ] || wait_for 10 test ! -e "/sys/class/nvme/$name"
+    done
+    note "$round connects and disconnects in $(since "$since") s"
+    load_stop
+    disconnect "$DEMO"
+    target_remove_subsystem "$DEMO-extra"
+}
+LIMIT_churn=150
+
+part_leaks() {
+    leaks_and_exit
+}
+
+run_parts "$@"

@@ -1,0 +1,27 @@
+#!/bin/bash
+# Every pacing policy on the daemon over soft RDMA, by the same bench that runs on loopback TCP. Emulation
+# makes the speeds worthless by themselves; that every run moves its data, and how policies compare, is what
+# is printed.
+# parts ours: pacing
+. /share/lib.sh
+LIMIT_pacing=210
+
+DEPTHS=128
+DEVICES=ram,delay,mix
+
+part_pacing() {
+    local workspace=/run/bench build=/run/bench/target points
+    mkdir -p "$workspace/xtask" "$build/release"
+    touch "$workspace/xtask/Cargo.toml"
+    cp /share/nvmeof-tgt /share/nvmeof-perf "$build/release/"
+    # The daemon under test stays, idle: the bench starts one of its own for each point, at any port.
+    (cd "$workspace" && CARGO_TARGET_DIR=$build /share/xtask bench pacing --no-build \
+        --listen "rdma://$ADDRESS" --depths "$DEPTHS" --devices "$DEVICES" \
+        --repeat 1 --time 300ms --ramp 200ms --json /tmp/pacing.jsonl >/tmp/pacing.md)
+    points=$(grep -c '"policy":' /tmp/pacing.jsonl)
+    # Five policies on three devices at least.
+    [ "$points" -ge 15 ] || fail "only $points points were measured"
+    grep '^|' /tmp/pacing.md | sed 's/^/table /'
+}
+
+run_parts "$@"
