@@ -72,6 +72,7 @@ pub(crate) const CASES: &[Case] = &[
             Boot { name: "admin", guests: script!("admin.sh") },
             Boot { name: "files", guests: script!("files.sh") },
             Boot { name: "recovery", guests: script!("recovery.sh") },
+            Boot { name: "pacing", guests: script!("rdma-pacing.sh") },
         ],
     },
 ];

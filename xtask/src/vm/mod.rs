@@ -329,6 +329,7 @@ impl<'a> Bench<'a> {
         if needs_ours {
             share.add_program(&self.workspace.release_binary("nvmeof-tgt"))?;
             share.add_program(&self.workspace.release_binary("nvmeof-perf"))?;
+            share.add_program(&env::current_exe().context("where is this program?")?)?;
         }
         let disks = self.disks(name)?;
         let log = self.folder.join(format!("{name}.log"));
