@@ -4,11 +4,12 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use nvmeof_verbs::conformance::{READS, pattern};
+use nvmeof_verbs::system::SystemTicket;
 use nvmeof_verbs::{
-    Access, CompletionStatus, Completions, ConnectionEvent, Endpoint, Operation, Piece, Region,
-    Ticket, WorkId,
+    AcceptParams, Access, CompletionStatus, Completions, ConnectionEvent, Endpoint, Operation,
+    Piece, Region, Ticket, WorkId,
 };
 
 use super::ends::{
@@ -50,6 +51,61 @@ pub(crate) fn dropped_request(address: IpAddr) -> Result<()> {
         ConnectionEvent::Rejected { .. } => Ok(()),
         other => bail!("{other:?}"),
     }
+}
+
+pub(crate) fn traffic_class(address: IpAddr) -> Result<()> {
+    const CLASS: u8 = 26 << 2;
+    let mut pair = Ends::of_class(address, CLASS)?.pair;
+    for end in [&mut pair.asking, &mut pair.answering] {
+        let class = end.endpoint().traffic_class()?;
+        ensure!(class == CLASS, "{class:#x} is set, not {CLASS:#x}");
+    }
+    Ok(())
+}
+
+/// Connections that come and go, each answered on a thread of its own, while one stays.
+pub(crate) fn leaks(address: IpAddr) -> Result<()> {
+    let _stays = Ends::new(address, Shape::Shared)?;
+    let before = descriptors()?;
+    for round in 0..25_u32 {
+        let mut listener = listen(address)?;
+        let mut asking = end(route(&listener)?, Shape::Own)?;
+        ask(asking.endpoint(), b"ask", 7)?;
+        let ticket = request(&mut listener)?;
+        match round % 4 {
+            // Opened and dropped, refused, forgotten.
+            0 => drop(end(ticket, Shape::Own)?),
+            1 => ticket.reject(&[]),
+            2 => drop(ticket),
+            // Accepted elsewhere, and dropped there.
+            _ => std::thread::spawn(move || accepted_and_dropped(ticket))
+                .join()
+                .map_err(|_| anyhow!("the thread panicked"))??,
+        }
+        if round % 2 == 0 {
+            event(asking.endpoint())?;
+        }
+    }
+    let after = descriptors()?;
+    ensure!(before == after, "{before} descriptors before, {after} after");
+    Ok(())
+}
+
+fn accepted_and_dropped(ticket: SystemTicket) -> Result<()> {
+    let mut answering = end(ticket, Shape::Shared)?;
+    answering.receive(0, 0, 64)?;
+    answering.endpoint().accept(&AcceptParams {
+        private_data: &[],
+        reads_out: READS,
+        reads_in: READS,
+        rnr_retries: 7,
+    })?;
+    Ok(())
+}
+
+/// Descriptors of this process: one for each connection, each completion queue, each device.
+fn descriptors() -> Result<usize> {
+    Ok(std::fs::read_dir("/proc/self/fd")?.count())
 }
 
 pub(crate) fn chain(address: IpAddr) -> Result<()> {

@@ -13,7 +13,8 @@ use nvmeof_verbs::system::{
     Listener, ListenerEvent, ListenerOptions, SystemDevice, SystemEndpoint, SystemTicket, resolve,
 };
 use nvmeof_verbs::{
-    AcceptParams, ConnectParams, ConnectionEvent, Device, Endpoint, PrivateData, Ticket,
+    AcceptParams, ConnectParams, ConnectionEvent, Device, Endpoint, EndpointSpec, PrivateData,
+    Ticket,
 };
 
 /// Longest wait for anything that has to come. A slow machine is no failure; silence is.
@@ -52,14 +53,29 @@ impl Ends {
         Self::with_tries(address, shape, 7)
     }
 
+    /// With a traffic class.
+    pub(crate) fn of_class(address: IpAddr, class: u8) -> Result<Self> {
+        let spec = EndpointSpec { traffic_class: Some(class), ..SPEC };
+        Self::connected(address, Shape::Own, 7, &spec)
+    }
+
     /// With so many tries where the peer has no receive, 7 for ever.
     pub(crate) fn with_tries(address: IpAddr, shape: Shape, rnr_retries: u8) -> Result<Self> {
+        Self::connected(address, shape, rnr_retries, &SPEC)
+    }
+
+    fn connected(
+        address: IpAddr,
+        shape: Shape,
+        rnr_retries: u8,
+        spec: &EndpointSpec,
+    ) -> Result<Self> {
         let mut listener = listen(address)?;
-        let mut asking = end(route(&listener)?, shape)?;
+        let mut asking = end_of(route(&listener)?, shape, spec)?;
         ask(asking.endpoint(), b"ask", rnr_retries)?;
         let ticket = request(&mut listener)?;
         let seen = (*ticket.private_data(), ticket.reads());
-        let mut answering = end(ticket, shape)?;
+        let mut answering = end_of(ticket, shape, spec)?;
         answering.endpoint().accept(&AcceptParams {
             private_data: b"answer",
             reads_out: READS,
@@ -92,6 +108,10 @@ pub(crate) fn route(listener: &Listener) -> Result<SystemTicket> {
 
 /// An end of a ticket, with all it needs.
 pub(crate) fn end(ticket: SystemTicket, shape: Shape) -> Result<End<SystemDevice>> {
+    end_of(ticket, shape, &SPEC)
+}
+
+fn end_of(ticket: SystemTicket, shape: Shape, spec: &EndpointSpec) -> Result<End<SystemDevice>> {
     let device = Arc::clone(ticket.device());
     let memory = Memory::new(&device, MEMORY, ACCESS)?;
     let completions = device.completions(COMPLETIONS)?;
@@ -103,7 +123,7 @@ pub(crate) fn end(ticket: SystemTicket, shape: Shape) -> Result<End<SystemDevice
         }
     };
     let endpoint = device
-        .open(ticket, &completions, shared.as_ref(), &SPEC)
+        .open(ticket, &completions, shared.as_ref(), spec)
         .map_err(|(error, _ticket)| error)?;
     Ok(End::new(device, memory, completions, shared, endpoint))
 }

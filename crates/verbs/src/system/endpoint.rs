@@ -108,6 +108,23 @@ impl SystemEndpoint {
         }
     }
 
+    /// Traffic class of what is sent, as the device has it.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn traffic_class(&self) -> io::Result<u8> {
+        // SAFETY: the structures are plain numbers and pointers, for which zeroes are valid; a living
+        // queue pair.
+        let (answer, attr) = unsafe {
+            let mut attr: ibv_qp_attr = std::mem::zeroed();
+            let mut init: ibv_qp_init_attr = std::mem::zeroed();
+            let query = self.pair.device.library().verbs.ibv_query_qp;
+            (query(self.pair.as_ptr(), &mut attr, IBV_QP_AV, &mut init), attr)
+        };
+        inline::result(answer)?;
+        Ok(attr.ah_attr.grh.traffic_class)
+    }
+
     /// Posts the binding of a window to a part of a region, which was registered
     /// [bindable](SystemDevice::register_bindable). The key it gives is valid for the peer when the
     /// binding has completed, until the peer invalidates it or the window is bound anew. Completes as
