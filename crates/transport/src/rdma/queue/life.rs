@@ -187,7 +187,8 @@ impl<D: Device> RdmaQueue<D> {
         self.arrived(arrived, events);
     }
 
-    fn repost_starved(&mut self) {
+    /// Posts receives that had no buffer.
+    pub(super) fn repost_starved(&mut self) {
         let Some(receives) = self.receives.as_mut().filter(|receives| receives.has_starved())
         else {
             return;

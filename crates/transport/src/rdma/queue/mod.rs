@@ -86,8 +86,11 @@ impl Sizes {
             _ if limits.pieces < 2 => 0,
             _ => params.in_capsule,
         };
-        // A WRITE and a SEND for each command, and the READs; more waits its turn.
-        let wanted = 2 * receives + u32::from(terms.reads_out);
+        // The WRITEs and the SEND of each command, and the READs; more waits its turn.
+        let writes = params.max_transfer.div_ceil(limits.message.max(1)).max(1);
+        let wanted = receives
+            .saturating_mul(writes.saturating_add(1))
+            .saturating_add(terms.reads_out.into());
         let places = wanted.min(limits.queue_depth.saturating_sub(1)).max(1);
         let spec = EndpointSpec {
             sends: places + 1,
@@ -263,6 +266,7 @@ impl<D: Device> HostQueue for RdmaQueue<D> {
     }
 
     fn flush(&mut self, now: Nanos, events: &mut Vec<Event>) -> Progress {
+        self.repost_starved();
         self.post(events);
         self.life.posted(self.outgoing.awaits(), now);
         self.settle(now, events);

@@ -205,3 +205,84 @@ fn queues_that_do_not_fit_in_a_completion_queue_get_another() {
     }
     world.check_empty(hosts);
 }
+
+#[test]
+fn an_empty_payload_is_given_back_with_its_response() {
+    let mut world = world();
+    let (at, mut host) = world.connect(4);
+    host.send(Sqe::new(2, 5, 1), &[]);
+    world.settle(&mut [&mut host]);
+    let (sqe, _) = world.queues[at].commands.pop().unwrap();
+    let empty = world.pool.lease(0).unwrap();
+    let token = world.queues[at].answer(&sqe, Some(empty));
+    world.settle(&mut [&mut host]);
+    assert_eq!((host.responses(), &world.queues[at].sent), (vec![(5, None)], &vec![token]));
+    world.check_empty(vec![host]);
+}
+
+#[test]
+fn a_send_queue_of_few_places_takes_everything_in_order() {
+    let limits = DeviceLimits { queue_depth: 16, ..DeviceOptions::default().limits };
+    let mut world = Setup { limits, ..Setup::default() }.world();
+    let (at, mut host) = world.connect(16);
+    let memory = Memory::new(&host.device, 16 * 512);
+    for round in 0..5u16 {
+        for cid in 0..16u16 {
+            let sgl = memory.sgl(u32::from(cid) * 512, 512, false);
+            host.send(Sqe::new(2, cid, 1).with_sgl(sgl), &[]);
+        }
+        world.settle(&mut [&mut host]);
+        // 32 work requests at once.
+        for (sqe, _) in std::mem::take(&mut world.queues[at].commands) {
+            let cid = sqe.cid.get();
+            let data = world.buffer(&pattern(u32::from(round * 16 + cid), 512));
+            world.queues[at].answer(&sqe, Some(data));
+        }
+        world.settle(&mut [&mut host]);
+        let cids: Vec<_> = host.responses().into_iter().map(|(cid, _)| cid).collect();
+        assert_eq!(cids, (0..16).collect::<Vec<_>>());
+        for cid in 0..16u16 {
+            let expected = pattern(u32::from(round * 16 + cid), 512);
+            assert_eq!(memory.read(usize::from(cid) * 512, 512), expected);
+        }
+    }
+    drop(memory);
+    world.check_empty(vec![host]);
+}
+
+#[test]
+fn no_more_reads_are_out_than_the_two_agreed_on_and_responses_pass_them() {
+    let limits = DeviceLimits { reads_out: 2, ..DeviceOptions::default().limits };
+    let mut world = Setup { limits, ..Setup::default() }.world();
+    let (at, mut host) = world.connect(16);
+    let memory = Memory::new(&host.device, 15 * 4096);
+    for cid in 0..15u16 {
+        let sgl = memory.sgl(u32::from(cid) * 4096, 4096, false);
+        host.send(Sqe::new(1, cid, 1).with_sgl(sgl), &[]);
+    }
+    host.send(Sqe::new(0, 99, 1), &[]);
+    world.settle(&mut [&mut host]);
+    for (sqe, _) in std::mem::take(&mut world.queues[at].commands) {
+        if sqe.opcode == 1 {
+            let buffer = world.pool.lease(4096).unwrap();
+            world.queues[at].pull(&sqe, buffer);
+        } else {
+            world.queues[at].answer(&sqe, None);
+        }
+    }
+    world.turn();
+    while host.came.is_empty() {
+        assert!(world.fabric.step());
+        host.turn();
+    }
+    // The response is there while most of the data is not even asked for.
+    assert_eq!(host.responses(), [(99, None)]);
+    assert!(world.queues[at].pulled.is_empty());
+    world.settle(&mut [&mut host]);
+    assert_eq!(world.queues[at].pulled.len(), 15);
+    let number = world.number();
+    let counters = world.fabric.endpoint(number).unwrap();
+    assert_eq!((counters.most_reads, counters.read_stalls), (2, 0));
+    drop(memory);
+    world.check_empty(vec![host]);
+}

@@ -327,3 +327,38 @@ fn a_reactor_that_goes_with_work_under_way_takes_the_queue_pair_first() {
     drop(memories);
     world.check_empty(vec![host]);
 }
+
+#[test]
+fn an_end_is_noticed_while_completions_keep_coming() {
+    let mut world = small();
+    let (at, mut host) = world.connect(8);
+    let number = world.number();
+    let mut told = false;
+    for cid in 0..200u16 {
+        host.send(Sqe::new(0, cid, 1), &[]);
+        world.fabric.settle();
+        if cid == 20 {
+            // Nothing of this shows in the completions.
+            world.fabric.faults().address_changed(number);
+        }
+        world.turn();
+        if world.queues[at].closed.is_some() || world.queues[at].queue.is_none() {
+            told = true;
+            break;
+        }
+        for (sqe, _) in std::mem::take(&mut world.queues[at].commands) {
+            let cqe = Cqe::success(sqe.cid.get(), 0);
+            let sgl = Sgl::Transport { length: 0 };
+            let op = FabricOp::Respond { token: 0, cqe, sgl, data: None, elidable: true };
+            if world.queues[at].submit(op).is_err() {
+                break;
+            }
+        }
+        world.fabric.settle();
+        host.turn();
+    }
+    run(&mut world, &mut host);
+    assert!(told, "nothing was noticed in 180 rounds");
+    assert!(matches!(world.queues[at].closed, Some(CloseReason::Lost(_))));
+    world.check_empty(vec![host]);
+}
