@@ -19,6 +19,8 @@ pub struct Counters {
     pub tickets: usize,
     /// Listeners.
     pub listeners: usize,
+    /// Connections that an endpoint or a ticket knows of.
+    pub connections: usize,
     /// Work requests posted to send queues.
     pub sends_posted: u64,
     /// Receives posted, own and shared.

@@ -205,6 +205,7 @@ impl State {
             registered: self.regions.values().map(|region| region.span.len() as u64).sum(),
             tickets: self.counters.tickets + waiting,
             listeners: self.listeners.len(),
+            connections: self.connections.len(),
             ..self.counters
         }
     }

@@ -7,6 +7,23 @@
 //! ([`Fabric::follow_clock`]). Memory is read and written as late or as early as hardware may, so who
 //! reuses it too soon finds wrong bytes.
 //!
+//! | what is done | where it was posted | the peer |
+//! |---|---|---|
+//! | SEND, no receive posted | waits `rnr_retries` rounds, then `ReceiverNotReady`, error | nothing |
+//! | SEND, receive too short or with a wrong key | `Other(9)` or `Other(11)`, error | the receive: `Other(1)` or `Other(4)`, error |
+//! | SEND with a key to invalidate that is none | `RemoteAccess`, error | the receive: `Other(9)`, error |
+//! | RDMA READ or WRITE, wrong key, range or rights | `RemoteAccess`, error | error |
+//! | more RDMA READs than the peer takes | `Other(9)`, error | error |
+//! | wrong local key | `Other(4)`, error | nothing |
+//! | a peer that failed or is gone | `Unreachable` after all retries, error | |
+//! | a queue is full | the post is refused, `ENOMEM` | |
+//! | a completion queue is full | it breaks, its queue pairs fail | |
+//!
+//! "Error" is the state in which everything posted comes back as flushed, a little later; until it has, what
+//! was under way may still touch memory. `Other` has the number of `enum ibv_wc_status`. A place in a queue is
+//! free when a completion of it, or of a later work request of that queue, was polled. [`Faults`] has any of
+//! this happen without its cause; [`Counters`] show what lives and what was done.
+//!
 //! ```
 //! use nvmeof_verbs::loopback::Fabric;
 //! use nvmeof_verbs::{

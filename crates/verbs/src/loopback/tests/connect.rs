@@ -56,10 +56,13 @@ fn private_data_and_depths_go_both_ways() {
 #[test]
 fn a_rejection_brings_its_data() {
     let mut lab = Lab::new(2);
-    let (mut asking, _held) = lab.asks(&ASK);
+    let before = living(&lab.fabric);
+    let (mut asking, held) = lab.asks(&ASK);
     lab.listener.next_ticket().unwrap().reject(&[6, 0]);
     lab.fabric.settle();
     assert_eq!(rejected(&mut asking), (REFUSED, padded(&[6, 0], REJECT_DATA)));
+    drop((asking, held));
+    assert_eq!(living(&lab.fabric), before);
     let (mut asking, _held) = lab.asks(&ASK);
     drop(lab.listener.next_ticket().unwrap());
     lab.fabric.settle();
@@ -86,7 +89,8 @@ fn without_a_listener_nobody_is_there() {
     fabric.settle();
     assert_eq!(rejected(&mut waiting).0, REFUSED);
     assert_eq!(rejected(&mut late).0, NOBODY_LISTENS);
-    assert_eq!(fabric.counters().tickets, 0);
+    drop((waiting, late));
+    assert_eq!((fabric.counters().tickets, fabric.counters().connections), (0, 0));
 }
 
 #[test]

@@ -220,7 +220,7 @@ fn registrations_and_queue_pairs_are_refused() {
     let endpoint = lab.host.open(route, &queue, None, &SPEC).unwrap();
     assert_eq!(lab.fabric.counters().tickets, 0);
     drop((endpoint, queue));
-    assert_eq!(living(&lab.fabric), [2, 0, 0, 0, 0, 0, 1]);
+    assert_eq!(living(&lab.fabric), [2, 0, 0, 0, 0, 0, 1, 0]);
 }
 
 #[test]

@@ -26,7 +26,7 @@ pub(super) fn address() -> SocketAddr {
 }
 
 /// How many of each there are.
-pub(super) fn living(fabric: &Fabric) -> [usize; 7] {
+pub(super) fn living(fabric: &Fabric) -> [usize; 8] {
     let Counters {
         devices,
         endpoints,
@@ -35,9 +35,10 @@ pub(super) fn living(fabric: &Fabric) -> [usize; 7] {
         regions,
         tickets,
         listeners,
+        connections,
         ..
     } = fabric.counters();
-    [devices, endpoints, completion_queues, shared_queues, regions, tickets, listeners]
+    [devices, endpoints, completion_queues, shared_queues, regions, tickets, listeners, connections]
 }
 
 /// An endpoint with a completion queue of its own.
