@@ -59,6 +59,8 @@ pub struct SystemEndpoint {
     /// A failed queue pair was reported, or is no news because we ended it.
     ended: bool,
     goodbye_said: bool,
+    /// The connection's events cannot be had any more.
+    deaf: bool,
     alarm: Arc<Alarm>,
     /// Where both the connection's events and the alarm wake.
     both: Option<OwnedFd>,
@@ -97,6 +99,7 @@ impl SystemEndpoint {
                 asked: None,
                 ended: false,
                 goodbye_said: false,
+                deaf: false,
                 alarm,
                 both,
             }),
@@ -334,7 +337,7 @@ impl Endpoint for SystemEndpoint {
     }
 
     fn next_event(&mut self) -> Option<ConnectionEvent> {
-        loop {
+        while !self.deaf {
             match self.id.next_event() {
                 Ok(Some(event)) => {
                     if let Some(event) = self.event(&event) {
@@ -344,7 +347,9 @@ impl Endpoint for SystemEndpoint {
                 Ok(None) => break,
                 Err(error) => {
                     tracing::warn!(%error, peer = %self.id.peer(), "a connection's events failed");
-                    break;
+                    self.deaf = true;
+                    let status = -error.raw_os_error().unwrap_or(libc::EIO);
+                    return Some(ConnectionEvent::Failed { status });
                 }
             }
         }

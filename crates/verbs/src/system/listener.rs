@@ -44,6 +44,8 @@ pub enum ListenerEvent {
 pub struct Listener {
     id: ConnectionId,
     device: Option<Arc<SystemDevice>>,
+    /// Asking for events failed the last time.
+    paused: bool,
 }
 
 impl Listener {
@@ -84,7 +86,7 @@ impl Listener {
         // SAFETY: a living identifier.
         let answer = unsafe { (library.cm.rdma_listen)(id.as_ptr(), backlog) };
         cm_result(answer).map_err(failed)?;
-        Ok(Self { id, device })
+        Ok(Self { id, device, paused: false })
     }
 
     /// Readable when [`Self::next`] has something.
@@ -105,13 +107,21 @@ impl Listener {
         self.device.as_ref()
     }
 
-    /// What has come, if anything has; never waits. An error is about one request, which is refused.
+    /// What has come, if anything has; never waits. After an error there may be more: it is about one
+    /// request, which is refused, or nothing could be asked for, and then there is nothing at the next call.
     #[expect(clippy::should_implement_trait, reason = "it does not end where there is nothing yet")]
     pub fn next(&mut self) -> Option<Result<ListenerEvent, VerbsError>> {
+        if std::mem::take(&mut self.paused) {
+            // Who calls until there is nothing shall not do so for ever.
+            return None;
+        }
         loop {
             let event = match self.id.next_event() {
                 Ok(event) => event?,
-                Err(error) => return Some(Err(self.failed(error))),
+                Err(error) => {
+                    self.paused = true;
+                    return Some(Err(self.failed(error)));
+                }
             };
             match event.kind {
                 RDMA_CM_EVENT_CONNECT_REQUEST => {
