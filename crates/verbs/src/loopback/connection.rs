@@ -470,23 +470,7 @@ impl State {
             Message::Reply { connection, private_data, reads_out, reads_in } => {
                 self.deliver_reply(connection, private_data, reads_out, reads_in);
             }
-            Message::Ready { connection } => {
-                let answerer =
-                    self.connections.get(&connection).and_then(|connection| connection.answerer);
-                let Some(queue_pair) = answerer.and_then(|end| self.queue_pairs.get_mut(&end))
-                else {
-                    return;
-                };
-                if queue_pair.link == Link::Accepting {
-                    queue_pair.link = Link::Standing;
-                    if queue_pair.phase == Phase::Receiving {
-                        queue_pair.phase = Phase::Ready;
-                    }
-                    // It says nothing of its own: everything was in the request.
-                    let private_data = PrivateData::EMPTY;
-                    queue_pair.tell(ConnectionEvent::Established { private_data, reads_out: 0 });
-                }
-            }
+            Message::Ready { connection } => self.deliver_ready(connection),
             Message::Reject { to, status, private_data } => {
                 let event = ConnectionEvent::Rejected { status, private_data };
                 self.end_link(to, &[Link::Asking, Link::Accepting], event);
@@ -503,6 +487,25 @@ impl State {
                 self.end_link(to, &[Link::Asking, Link::Accepting], event);
             }
         }
+    }
+
+    fn deliver_ready(&mut self, number: u32) {
+        let Some(connection) = self.connections.get(&number) else { return };
+        let (asker, answerer) = (connection.asker, connection.answerer);
+        let waits = |end: &&mut QueuePair| end.link == Link::Accepting;
+        let Some(answerer) =
+            answerer.and_then(|answerer| self.queue_pairs.get_mut(&answerer)).filter(waits)
+        else {
+            // It has given the connection up, and may have said nothing.
+            return self.tell_peer(Some(number), Message::Disconnect { to: asker });
+        };
+        answerer.link = Link::Standing;
+        if answerer.phase == Phase::Receiving {
+            answerer.phase = Phase::Ready;
+        }
+        // The peer says nothing of its own: everything was in the request.
+        let private_data = PrivateData::EMPTY;
+        answerer.tell(ConnectionEvent::Established { private_data, reads_out: 0 });
     }
 
     /// Ends the connection for one side if it is at one of `links`.

@@ -112,7 +112,7 @@ fn patience_ends() {
 #[test]
 fn who_does_not_take_the_reply_is_given_up() {
     let mut lab = Lab::new(5);
-    let (_asking, _held) = lab.asks(&ASK);
+    let (mut asking, _held) = lab.asks(&ASK);
     let ticket = lab.listener.next_ticket().unwrap();
     let (mut answering, _queue) = opened(&lab.target, ticket);
     answering.accept(&ANSWER).unwrap();
@@ -120,6 +120,12 @@ fn who_does_not_take_the_reply_is_given_up() {
     assert_eq!(answering.next_event(), None);
     lab.fabric.advance(lab.fabric.costs().patience);
     assert_eq!(answering.next_event(), Some(ConnectionEvent::Failed { status: NO_ANSWER }));
+    drop(answering);
+    // Who takes it after all hears that nobody is there.
+    assert!(matches!(asking.next_event(), Some(ConnectionEvent::Established { .. })));
+    lab.fabric.settle();
+    assert_eq!(asking.next_event(), Some(ConnectionEvent::Disconnected));
+    assert_eq!(asking.next_event(), None);
 }
 
 #[test]
