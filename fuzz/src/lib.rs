@@ -8,4 +8,6 @@
 pub mod initiator;
 pub mod input;
 pub mod pdu_stream;
+pub mod rdma_capsule;
+pub mod rdma_connect;
 pub mod sqe;

@@ -7,7 +7,8 @@ use std::rc::Rc;
 use nvmeof_core::dma::{CorePool, Lender, Payload};
 use nvmeof_transport::tcp::{TcpParams, accepted};
 use nvmeof_transport::{
-    CloseReason, Connected, Event, FabricError, FabricOp, HostQueue, Nanos, Progress, RejectReason,
+    CloseReason, Connected, Event, FabricError, FabricOp, Home, HostQueue, Nanos, ParkedQueue,
+    Progress, RejectReason, Sources,
 };
 use nvmeof_wire::tcp::{
     ADMIN_IN_CAPSULE, CapsuleCmd, Framing, H2CData, ICReq, IcParams, MIN_MAXH2CDATA, Receiver,
@@ -96,7 +97,7 @@ impl World {
         if small_buffers {
             sockopt::set_socket_send_buffer_size(&target, 4096).expect("a smaller buffer");
         }
-        let queue = accepted(TcpStream::from(target), params).unpark(pool).expect("a queue");
+        let queue = unpark(accepted(TcpStream::from(target), params), pool);
         Self {
             pool: pool.clone(),
             lender: Rc::clone(lender),
@@ -474,7 +475,7 @@ impl World {
             Ok(parked) => {
                 assert!(self.waiting.is_empty() && self.pulls.is_empty());
                 assert!(self.sending.is_empty());
-                self.queue = Some(parked.unpark(&self.pool).expect("a queue"));
+                self.queue = Some(unpark(parked, &self.pool));
                 self.call_again = true;
             }
             Err(queue) => self.queue = Some(queue),
@@ -656,4 +657,9 @@ impl World {
         self.turn_of_target();
         assert!(self.queue().deadline().is_none());
     }
+}
+
+/// Gives a connection a home; what connections share is nothing, over TCP.
+fn unpark(parked: Box<dyn ParkedQueue>, pool: &CorePool) -> Box<dyn HostQueue> {
+    parked.unpark(&mut Home { pool, sources: &mut Sources::default() }).expect("a queue")
 }

@@ -1,0 +1,4 @@
+//! A host's command capsules over RDMA, taken apart.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| nvmeof_fuzz::rdma_capsule::run(bytes));
