@@ -233,8 +233,10 @@ fn loom(workspace: &Workspace) -> Result<()> {
 }
 
 fn release(workspace: &Workspace) -> Result<()> {
-    let build = ["build", "--release", "--locked", "-p", "nvmeof-tgt", "-p", "nvmeof-perf"];
-    step(workspace.cargo(build))
+    for build in vm::RELEASE {
+        step(workspace.cargo(build.iter().copied()))?;
+    }
+    Ok(())
 }
 
 fn vm_tcp(workspace: &Workspace) -> Result<()> {

@@ -1,13 +1,8 @@
 #!/bin/bash
 # Only the machine: the modules a host needs load, both disks are there, loopback answers.
 # parts: modules disks network programs
+SERVES=nothing
 . /share/lib.sh
-
-target_start() { true; }
-target_ensure() { true; }
-target_log() { true; }
-target_sizes() { true; }
-target_at_rest() { true; }
 
 part_modules() {
     local module

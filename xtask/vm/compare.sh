@@ -7,54 +7,80 @@
 LIMIT_ratios=200
 
 ROUNDS=3
-SECONDS_A_JOB=2
-JOBS="rand4k-qd32 rand4k-qd1 rand128k-qd8 write4k-qd32"
+# A job is how, at which block size, at which depth. RDMA has to hold its own in all of them.
+case $FABRIC in
+tcp) JOBS="randread-4k-32 randread-4k-1 randread-128k-8 randwrite-4k-32" RUN=2 RAMP=1 ;;
+rdma)
+    JOBS="randread-4k-1 randread-4k-16 randread-4k-64 randwrite-4k-1 randwrite-4k-16 randwrite-4k-64
+        randread-128k-1 randread-128k-16 randread-128k-64
+        randwrite-128k-1 randwrite-128k-16 randwrite-128k-64"
+    RUN=1500ms RAMP=300ms
+    ;;
+esac
+KERNEL=$DEMO-kernel
+
+# The kernel's target stands beside ours, on a port of its own, with devices of the same size.
+prepare() {
+    [ "$TARGET" = ours ] || return 0
+    (
+        . /share/target-nvmet.sh
+        modprobe -a nvmet "nvmet-$FABRIC" null_blk
+        nullb nullb1 blocksize=512 size=128 memory_backed=1
+        nullb nullb3 blocksize=512 size=1024 memory_backed=0
+        nvmet_subsystem "$KERNEL" KERN0001 1
+        nvmet_namespace "$KERNEL" 1 /dev/nullb1
+        nvmet_namespace "$KERNEL" 3 /dev/nullb3
+        PORT=4421 nvmet_port 1 ipv4 "$ADDRESS"
+        ln -s "$NVMET/subsystems/$KERNEL" "$NVMET/ports/1/subsystems/"
+    )
+}
 
 part_ratios() {
-    local nqn=$DEMO other=$DEMO-kernel job
-    if [ "$TARGET" = ours ]; then kernel_target; fi
-    connect "$nqn"
-    ns_wait "$nqn" 3 >/dev/null
+    local other=$KERNEL job
+    connect "$DEMO"
+    ns_wait "$DEMO" 3 >/dev/null
     if [ "$TARGET" = ours ]; then
         PORT=4421 connect "$other"
     else
-        other=$nqn # against itself: how far apart equal targets look
+        other=$DEMO # against itself: how far apart equal targets look
     fi
-    measure "$(ns_wait "$nqn" 3)" "$(ns_wait "$other" 3)"
-    disconnect "$nqn"
+    measure "$(ns_wait "$DEMO" 3)" "$(ns_wait "$other" 3)"
+    disconnect "$DEMO"
     if [ "$TARGET" = ours ]; then disconnect "$other"; fi
-    printf 'table %-14s %12s %12s %7s\n' job "$TARGET" nvmet ratio
+    printf 'table %-17s %9s %9s %6s %10s %10s %6s\n' job "$TARGET" nvmet ratio "$TARGET" nvmet ratio
     for job in $JOBS; do
-        awk -v job="$job" -v first="$(median "$job-first")" -v second="$(median "$job-second")" \
-            'BEGIN { printf "table %-14s %10d/s %10d/s %7.2f\n", job, first, second, first / second }'
+        awk -v job="$job" \
+            -v a="$(median "$job-first" rate)" -v b="$(median "$job-second" rate)" \
+            -v c="$(median "$job-first" mean)" -v d="$(median "$job-second" mean)" \
+            -v rates="$(median_ratio "$job" rate)" -v means="$(median_ratio "$job" mean)" 'BEGIN {
+                printf "table %-17s %7d/s %7d/s %6.2f %7d us %7d us %6.2f\n",
+                    job, a, b, rates, c, d, means }'
     done
 }
 
 # Our own load generator against our target, and against one we did not write.
 part_perf_ours() {
-    local options
-    for options in "" "--hdgst --ddgst"; do
-        # shellcheck disable=SC2086
-        perf 4420 "$DEMO" 1 4k $options
-        # shellcheck disable=SC2086
-        perf 4420 "$DEMO" 2 128k $options
-    done
-    perf 4420 "$DEMO" 4 16k
+    perf "$PORT" "$DEMO" 1 4k
+    perf "$PORT" "$DEMO" 2 128k
+    perf "$PORT" "$DEMO" 4 16k
+    if [ "$FABRIC" = tcp ]; then
+        perf "$PORT" "$DEMO" 1 4k --hdgst --ddgst
+        perf "$PORT" "$DEMO" 2 128k --hdgst --ddgst
+    fi
 }
 
 part_perf_kernel() {
-    local options
-    for options in "" "--hdgst --ddgst"; do
-        # shellcheck disable=SC2086
-        perf 4421 "$DEMO-kernel" 1 4k $options
-        # shellcheck disable=SC2086
-        perf 4421 "$DEMO-kernel" 1 128k $options
-    done
+    perf 4421 "$KERNEL" 1 4k
+    perf 4421 "$KERNEL" 1 128k
+    if [ "$FABRIC" = tcp ]; then
+        perf 4421 "$KERNEL" 1 4k --hdgst --ddgst
+        perf 4421 "$KERNEL" 1 128k --hdgst --ddgst
+    fi
 }
 
 # A short verified run that must move data: perf PORT NQN NSID BLOCK-SIZE [options...]
 perf() {
-    local address=tcp://127.0.0.1:$1/$2 nsid=$3 bs=$4 iops
+    local address=$FABRIC://$ADDRESS:$1/$2 nsid=$3 bs=$4 iops
     shift 4
     /run/bin/nvmeof-perf run --connect "$address" --nsid "$nsid" --rw randrw:50 --bs "$bs" --qd 8 \
         --size 16MiB --time 2s --verify --json /tmp/perf.json "$@"
@@ -63,49 +89,49 @@ perf() {
     note "nvmeof-perf on $address namespace $nsid, $bs, verified${*:+, }$*: $iops/s"
 }
 
-# The kernel's target beside ours, on a port of its own, with a null device of the same size.
-kernel_target() {
-    . /share/target-nvmet.sh
-    modprobe -a nvmet nvmet-tcp null_blk
-    nullb nullb1 blocksize=512 size=128 memory_backed=1
-    nullb nullb3 blocksize=512 size=1024 memory_backed=0
-    nvmet_subsystem "$DEMO-kernel" KERN0001 1
-    nvmet_namespace "$DEMO-kernel" 1 /dev/nullb1
-    nvmet_namespace "$DEMO-kernel" 3 /dev/nullb3
-    PORT=4421 nvmet_port 1 ipv4 127.0.0.1
-    ln -s "$NVMET/subsystems/$DEMO-kernel" "$NVMET/ports/1/subsystems/"
-}
-
-# Runs every job on both devices in turns, several rounds, in one fio: measure FIRST SECOND.
+# Runs every job on both devices in turns, several rounds, in one fio: measure FIRST SECOND. Who goes
+# first changes with the round.
 measure() {
-    local round job which dev arguments=()
+    local round job which dev order arguments=() count=0
     for round in $(seq "$ROUNDS"); do
+        if [ $((round % 2)) = 1 ]; then order="first second"; else order="second first"; fi
         for job in $JOBS; do
-            for which in first second; do
+            for which in $order; do
                 if [ "$which" = first ]; then dev=$1; else dev=$2; fi
-                arguments+=(--name="$job-$which" --stonewall --filename="$dev" $(options "$job"))
-                arguments+=(--time_based --runtime="$SECONDS_A_JOB" --ramp_time=1)
+                # shellcheck disable=SC2086
+                set -- "$1" "$2" ${job//-/ }
+                arguments+=(--name="$job-$which" --stonewall --filename="$dev")
+                arguments+=(--rw="$3" --bs="$4" --iodepth="$5")
+                arguments+=(--time_based --runtime="$RUN" --ramp_time="$RAMP")
+                count=$((count + 1))
             done
         done
     done
     fio --ioengine=libaio --direct=1 --allow_file_create=0 --thread --minimal --output=/tmp/fio.out \
         "${arguments[@]}"
-    assert_eq "jobs measured" "$(grep -c '^3;fio' /tmp/fio.out)" $((ROUNDS * 8))
+    assert_eq "jobs measured" "$(grep -c '^3;fio' /tmp/fio.out)" "$count"
 }
 
-options() {
-    case $1 in
-    rand4k-qd32) echo --rw=randread --bs=4k --iodepth=32 ;;
-    rand4k-qd1) echo --rw=randread --bs=4k --iodepth=1 ;;
-    rand128k-qd8) echo --rw=randread --bs=128k --iodepth=8 ;;
-    write4k-qd32) echo --rw=randwrite --bs=4k --iodepth=32 ;;
+# Prints the values of a job's rounds: I/Os a second, or microseconds each. In fio's terse lines reads
+# are fields 8 and 40, writes 49 and 81; what a job did not do is 0.
+values() {
+    case $2 in
+    rate) awk -F';' -v job="$1" '$3 == job { print $8 + $49 }' /tmp/fio.out ;;
+    mean) awk -F';' -v job="$1" '$3 == job { print $40 + $81 }' /tmp/fio.out ;;
     esac
 }
 
-# The median IOPS of a job: fields 8 and 49 of fio's terse lines, reads and writes.
+middle() {
+    sort -g | awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] }'
+}
+
 median() {
-    awk -F';' -v job="$1" '$3 == job { print $8 + $49 }' /tmp/fio.out | sort -n |
-        awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] }'
+    values "$1" "$2" | middle
+}
+
+# The median over the rounds of what the first had against the second.
+median_ratio() {
+    paste <(values "$1-first" "$2") <(values "$1-second" "$2") | awk '{ print $1 / $2 }' | middle
 }
 
 part_leaks() {

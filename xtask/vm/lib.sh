@@ -9,6 +9,10 @@ set -Eeuo pipefail
 
 HOST_NQN=nqn.2014-08.org.nvmexpress:uuid:5fa3d7a1-9f0b-4c7e-8a51-6c2d3b1e0f44
 HOST_ID=5fa3d7a1-9f0b-4c7e-8a51-6c2d3b1e0f44
+if [ "$GUEST" = b ]; then # another host
+    HOST_NQN=${HOST_NQN%44}55
+    HOST_ID=${HOST_ID%44}55
+fi
 DEMO=nqn.2026-11.io.nvmeof-tgt:demo
 DISCOVERY=nqn.2014-08.org.nvmexpress.discovery
 PORT=4420
@@ -17,7 +21,7 @@ DISK_RAW=/dev/vdb
 PART_LIMIT=100
 
 . "/share/fabric-$FABRIC.sh" # ADDRESS, ADDRESS6, fabric_up
-. "/share/target-$TARGET.sh"
+. "/share/target-${SERVES:-$TARGET}.sh"
 
 fail() {
     echo "FAIL: $*" >&2
@@ -60,7 +64,7 @@ no() {
 machine_up() {
     ip link set lo up
     modprobe -a configfs nvme-fabrics virtio_blk crc32c_generic ext4
-    fabric_up
+    if [ "${FABRIC_UP:-now}" = now ]; then fabric_up; fi
     wait_for 5 test -b "$DISK_FS"
     wait_for 5 test -b "$DISK_RAW"
     mountpoint -q /sys/kernel/config || mount -t configfs none /sys/kernel/config
@@ -184,6 +188,47 @@ ns_count() {
     # shellcheck disable=SC2086
     set -- $dirs
     echo $#
+}
+
+# --- two guests --------------------------------------------------------------------------------
+
+# Tells the other guest that we are so far: tell WHAT [TEXT]
+tell() {
+    mountpoint -q /run/meeting || {
+        mkdir -p /run/meeting
+        mount -t 9p -o trans=virtio,version=9p2000.L meeting /run/meeting
+    }
+    echo "${2:-yes}" >"/run/meeting/$GUEST-$1.new"
+    mv "/run/meeting/$GUEST-$1.new" "/run/meeting/$GUEST-$1"
+}
+
+# Waits until the other is so far, and prints what it told: await WHAT [SECONDS]
+await() {
+    local other=a
+    if [ "$GUEST" = a ]; then other=b; fi
+    wait_for "${2:-80}" test -e "/run/meeting/$other-$1"
+    cat "/run/meeting/$other-$1"
+}
+
+# Waits for each other: meet WHERE [SECONDS]
+meet() {
+    tell "$1"
+    await "$1" "${2:-80}" >/dev/null
+}
+
+# Both hosts write one namespace at the same time, each its own half, and read what the other wrote:
+# same_namespace OUR-OFFSET THEIR-OFFSET (MiB)
+same_namespace() {
+    local dev sum
+    dev=$(ns_wait "$DEMO" 1)
+    meet same
+    verify_io "$dev" 16k 8m --offset="$1m"
+    dd if=/dev/urandom of=/tmp/data bs=1M count=2 status=none
+    dd if=/tmp/data of="$dev" bs=256k seek=$(($1 * 4)) oflag=direct conv=fsync status=none
+    tell same-sum "$(sha256sum </tmp/data)"
+    sum=$(await same-sum)
+    assert_eq "what the other host wrote" \
+        "$(dd if="$dev" bs=256k skip=$(($2 * 4)) count=8 iflag=direct status=none | sha256sum)" "$sum"
 }
 
 # --- data --------------------------------------------------------------------------------------

@@ -41,6 +41,12 @@ macro_rules! script {
     };
 }
 
+/// The target with a host beside it, and a second host.
+const RDMA_HOSTS: &[Guest] = &[
+    Guest { name: "a", script: include_str!("../../vm/rdma-hosts-a.sh") },
+    Guest { name: "b", script: include_str!("../../vm/rdma-hosts-b.sh") },
+];
+
 /// Every case there is.
 pub(crate) const CASES: &[Case] = &[
     Case {
@@ -69,9 +75,16 @@ pub(crate) const CASES: &[Case] = &[
         about: "the Linux host over NVMe/RDMA: the same, two guests at once, pools under pressure",
         fabric: Fabric::Rdma,
         boots: &[
+            Boot { name: "verbs", guests: script!("rdma-verbs.sh") },
             Boot { name: "admin", guests: script!("admin.sh") },
+            Boot { name: "connect", guests: script!("rdma-connect.sh") },
             Boot { name: "files", guests: script!("files.sh") },
+            Boot { name: "data", guests: script!("rdma-data.sh") },
+            Boot { name: "commands", guests: script!("data.sh") },
+            Boot { name: "pressure", guests: script!("rdma-pressure.sh") },
             Boot { name: "recovery", guests: script!("recovery.sh") },
+            Boot { name: "hosts", guests: RDMA_HOSTS },
+            Boot { name: "compare", guests: script!("compare.sh") },
             Boot { name: "pacing", guests: script!("rdma-pacing.sh") },
         ],
     },

@@ -26,6 +26,12 @@ use self::share::Share;
 use crate::setup;
 use crate::workspace::{Workspace, run_checked};
 
+/// The builds whose programs the guest runs.
+pub(crate) const RELEASE: &[&[&str]] = &[
+    &["build", "--release", "--locked", "-p", "nvmeof-tgt", "-p", "nvmeof-perf"],
+    &["build", "--release", "--locked", "-p", "nvmeof-verbs", "--example", "ping"],
+];
+
 /// What one boot may take; the guest ends itself then, with its state in the log.
 const BOOT_LIMIT: Duration = Duration::from_secs(230);
 /// What the trial boot under hardware virtualisation may take.
@@ -86,8 +92,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let workspace = Workspace::find()?;
     setup::ensure(&[setup::BUILD, setup::VM, setup::VM_RDMA])?;
     if args.target == Target::Ours && case.name != "boot" && !args.no_build {
-        let build = ["build", "--release", "--locked", "-p", "nvmeof-tgt", "-p", "nvmeof-perf"];
-        run_checked(&mut workspace.cargo(build))?;
+        for build in RELEASE {
+            run_checked(&mut workspace.cargo(build.iter().copied()))?;
+        }
     }
     let passed = run_boots(&workspace, case, args)?;
     Ok(if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -329,6 +336,7 @@ impl<'a> Bench<'a> {
         if needs_ours {
             share.add_program(&self.workspace.release_binary("nvmeof-tgt"))?;
             share.add_program(&self.workspace.release_binary("nvmeof-perf"))?;
+            share.add_program(&self.workspace.release_binary("examples/ping"))?;
             share.add_program(&env::current_exe().context("where is this program?")?)?;
         }
         let disks = self.disks(name)?;

@@ -11,6 +11,7 @@ const COMMON: &[(&str, &str)] = &[
     ("lib.sh", include_str!("../../vm/lib.sh")),
     ("target-ours.sh", include_str!("../../vm/target-ours.sh")),
     ("target-nvmet.sh", include_str!("../../vm/target-nvmet.sh")),
+    ("target-nothing.sh", include_str!("../../vm/target-nothing.sh")),
     ("fabric-tcp.sh", include_str!("../../vm/fabric-tcp.sh")),
     ("fabric-rdma.sh", include_str!("../../vm/fabric-rdma.sh")),
     ("on-uevent.sh", include_str!("../../vm/on-uevent.sh")),
