@@ -44,6 +44,9 @@ fn main() -> Result<ExitCode> {
 fn every_check(score: &mut Score, address: IpAddr) {
     score.check("private data goes both ways, and depths", || checks::private_data(address));
     score.check("a refusal carries its reason", || checks::refusal(address));
+    score.check("a refused connection gives its receives back", || {
+        checks::refused_receives(address)
+    });
     score.check("a dropped request is refused", || checks::dropped_request(address));
     score.check("what is sent has its traffic class", || checks::traffic_class(address));
     score.check("connections leave nothing behind", || checks::leaks(address));

@@ -8,8 +8,8 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use nvmeof_verbs::conformance::{READS, pattern};
 use nvmeof_verbs::system::SystemTicket;
 use nvmeof_verbs::{
-    AcceptParams, Access, CompletionStatus, Completions, ConnectionEvent, Endpoint, Operation,
-    Piece, Region, Ticket, WorkId,
+    AcceptParams, Access, Completion, CompletionStatus, Completions, ConnectionEvent, Endpoint,
+    Operation, Piece, Region, Ticket, WorkId,
 };
 
 use super::ends::{
@@ -40,6 +40,28 @@ pub(crate) fn refusal(address: IpAddr) -> Result<()> {
         }
         other => bail!("{other:?}"),
     }
+}
+
+/// What was posted before comes back when the queue pair is stopped, though it was never ready.
+pub(crate) fn refused_receives(address: IpAddr) -> Result<()> {
+    let mut listener = listen(address)?;
+    let mut asking = end(route(&listener)?, Shape::Own)?;
+    for id in 0..4 {
+        asking.receive(id, 0, 64)?;
+    }
+    ask(asking.endpoint(), b"ask", 7)?;
+    request(&mut listener)?.reject(&[]);
+    event(asking.endpoint())?;
+    asking.endpoint().disconnect();
+    let mut flushed = vec![];
+    until("the receives", || {
+        asking.poll()?;
+        flushed.extend(asking.take());
+        Ok((flushed.len() >= 4).then_some(()))
+    })?;
+    let good = |one: &Completion| one.status == CompletionStatus::Flushed;
+    ensure!(flushed.len() == 4 && flushed.iter().all(good), "{flushed:?}");
+    Ok(())
 }
 
 pub(crate) fn dropped_request(address: IpAddr) -> Result<()> {
