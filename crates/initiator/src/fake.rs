@@ -14,8 +14,7 @@ use nvmeof_wire::opcode::IoOpcode;
 use nvmeof_wire::{Nqn, Status};
 
 use self::connection::Connection;
-#[cfg(test)]
-pub(crate) use self::session::{Answer, Session};
+pub use self::session::{Answer, Session};
 use crate::{Address, Endpoint, Fabric};
 
 /// What the target does with an I/O command.

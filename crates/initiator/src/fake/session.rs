@@ -19,15 +19,19 @@ use nvmeof_wire::properties::{CAP_CSS_NVM, CSTS_SHST_COMPLETE, Cap, Cc, Csts, of
 use nvmeof_wire::zerocopy::{FromBytes, FromZeros, IntoBytes};
 use nvmeof_wire::{Sqe, Status, U16, U32, U64, ascii};
 
-use super::{Act, Target};
+use super::{Act, Target, Traits};
 
 const CNTLID: u16 = 7;
 
 /// The end of a command, and what a read returns.
-pub(crate) struct Answer {
-    pub(crate) status: Status,
-    pub(crate) result: u64,
-    pub(crate) data: Vec<u8>,
+#[derive(Debug)]
+pub struct Answer {
+    /// How it ended.
+    pub status: Status,
+    /// Dwords 0 and 1 of the completion.
+    pub result: u64,
+    /// Data for the host.
+    pub data: Vec<u8>,
 }
 
 impl Answer {
@@ -36,21 +40,40 @@ impl Answer {
     }
 }
 
-/// One connection's queue.
-pub(crate) struct Session {
+/// One connection's queue, for targets over any fabric.
+pub struct Session {
     pub(crate) target: Arc<Target>,
-    pub(crate) qid: u16,
+    qid: u16,
     cc: u32,
     is_discovery: bool,
 }
 
+impl std::fmt::Debug for Session {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Session").field("qid", &self.qid).finish_non_exhaustive()
+    }
+}
+
 impl Session {
+    /// An admin queue of a target that behaves and is all its own.
+    #[must_use]
+    pub fn start(traits: Traits) -> Self {
+        Self::new(Target::new(traits, Box::new(|_, _| Act::Serve)), 0)
+    }
+
+    /// Queue `qid` of the same target.
+    #[must_use]
+    pub fn another(&self, qid: u16) -> Self {
+        Self::new(Arc::clone(&self.target), qid)
+    }
+
     pub(crate) fn new(target: Arc<Target>, qid: u16) -> Self {
         Self { target, qid, cc: 0, is_discovery: false }
     }
 
     /// Is it for [`Session::admin`]?
-    pub(crate) fn is_admin(&self, sqe: &Sqe) -> bool {
+    #[must_use]
+    pub fn is_admin(&self, sqe: &Sqe) -> bool {
         self.qid == 0 || sqe.is_fabrics()
     }
 
@@ -61,7 +84,10 @@ impl Session {
     }
 
     /// Is an I/O command's range there, and its data as long?
-    pub(crate) fn check(&self, sqe: &Sqe) -> Result<(), Status> {
+    ///
+    /// # Errors
+    /// The status to end it with.
+    pub fn check(&self, sqe: &Sqe) -> Result<(), Status> {
         let Some(&(blocks, shift)) = self.target.traits.namespaces.get(&sqe.nsid.get()) else {
             return Err(Status::INVALID_NAMESPACE_OR_FORMAT);
         };
@@ -79,7 +105,8 @@ impl Session {
     }
 
     /// Does an I/O command that was checked, with the data the host sent, as `act` says.
-    pub(crate) fn io(&self, sqe: &Sqe, act: Act, data: &[u8]) -> Answer {
+    #[must_use]
+    pub fn io(&self, sqe: &Sqe, act: Act, data: &[u8]) -> Answer {
         let nsid = sqe.nsid.get();
         let shift = self.target.traits.namespaces.get(&nsid).map_or(0, |&(_, shift)| shift);
         let range = BlockIo::parse(sqe).range;
@@ -119,7 +146,8 @@ impl Session {
     }
 
     /// Does a fabrics or admin command, with the data the host sent.
-    pub(crate) fn admin(&mut self, sqe: &Sqe, data: &[u8]) -> Answer {
+    #[must_use]
+    pub fn admin(&mut self, sqe: &Sqe, data: &[u8]) -> Answer {
         if sqe.is_fabrics() {
             return self.fabrics(sqe, data);
         }
