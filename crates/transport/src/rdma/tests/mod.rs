@@ -1,8 +1,10 @@
 //! Both ends in memory: a scripted host, and a reactor in miniature that counts what it gives and gets back.
 
 mod basic;
+mod cost;
 mod faults;
 mod host;
+mod instant;
 mod lists;
 mod memory;
 mod random;

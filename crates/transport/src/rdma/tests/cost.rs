@@ -1,0 +1,123 @@
+//! What a command costs the target's own code: no allocation.
+
+use nvmeof_verbs::PrivateData;
+use nvmeof_wire::zerocopy::IntoBytes;
+
+use super::instant::{Asking, Instant, allocations};
+use super::*;
+
+const DEPTH: u16 = 32;
+
+struct Bench {
+    device: Arc<Instant>,
+    queue: Box<dyn HostQueue>,
+    sources: Sources,
+    pool: CorePool,
+    events: Vec<Event>,
+    ready: Vec<u64>,
+    now: u64,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let device = Instant::new();
+        let config =
+            PoolConfig { cap: 16 << 20, reserve: 16 << 20, huge_pages: false, max_lease: 1 << 20 };
+        let shared = SharedPool::new(config).unwrap();
+        let pool = CorePool::new(&shared);
+        let registration = Registration::new(&device, &shared).unwrap();
+        let entries = u32::from(DEPTH);
+        let request = Request { qid: 1, host_receives: DEPTH, entries, cntlid: None };
+        let private_data = PrivateData::new(request.encode().as_bytes());
+        let ticket = Asking { device: Arc::clone(&device), private_data };
+        let limits = Limits { max_qid: 8, has_controller: &|_| true };
+        let parked = admit(ticket, &registration, RdmaParams::default(), &limits).unwrap();
+        let mut sources = Sources::default();
+        let mut home = Home { pool: &pool, sources: &mut sources };
+        let mut queue = Box::new(parked).unpark(&mut home).unwrap();
+        queue.set_token(5);
+        queue.connected(Connected { admin: false, depth: DEPTH });
+        let (events, ready) = (Vec::with_capacity(256), Vec::with_capacity(256));
+        let mut bench = Self { device, queue, sources, pool, events, ready, now: 0 };
+        bench.turn();
+        bench
+    }
+
+    /// Polls, then receives, acts, and sends, as a reactor does.
+    fn turn(&mut self) {
+        self.now += 20_000;
+        for one in self.sources.iter_mut() {
+            one.source.poll(self.now, &mut self.ready);
+        }
+        self.ready.clear();
+        let mut events = std::mem::take(&mut self.events);
+        self.queue.receive(self.now, &mut events);
+        for event in events.drain(..) {
+            let op = match event {
+                Event::Command { sqe, data } => self.begin(&sqe, data.as_ref()),
+                Event::Pulled { token, result, .. } => {
+                    result.unwrap();
+                    answer(u16::try_from(token).unwrap(), Sgl::Transport { length: 0 }, None)
+                }
+                Event::Sent { .. } => continue,
+                other => panic!("{other:?}"),
+            };
+            self.queue.submit(op).unwrap();
+        }
+        self.queue.flush(self.now, &mut events);
+        assert!(events.is_empty());
+        self.events = events;
+    }
+
+    fn begin(&self, sqe: &Sqe, data: Option<&Buffer>) -> FabricOp {
+        let (cid, sgl) = (sqe.cid.get(), sqe.dptr.parse());
+        match sqe.opcode {
+            1 if data.is_none() => {
+                let buf = self.pool.lease(4096).unwrap();
+                FabricOp::Pull { token: cid.into(), cid, sgl, buf }
+            }
+            2 => answer(cid, sgl, Some(Payload::Buffer(self.pool.lease(4096).unwrap()))),
+            _ => answer(cid, Sgl::Transport { length: 0 }, None),
+        }
+    }
+
+    /// Rounds of commands of every kind, as many at once as the host may have out.
+    fn run(&mut self, rounds: u16) {
+        for round in 0..rounds {
+            for at in 0..DEPTH {
+                let cid = round.wrapping_mul(DEPTH).wrapping_add(at);
+                let keyed = Sgl::Keyed { address: 4096, length: 4096, key: 1, invalidate: true };
+                let (opcode, sgl, behind) = match at % 4 {
+                    0 => (0, keyed, 0),
+                    1 => (1, keyed, 0),
+                    2 => (2, keyed, 0),
+                    _ => (1, Sgl::InCapsule { offset: 0, length: 512 }, 512),
+                };
+                let sqe = Sqe::new(opcode, cid, 1).with_sgl(sgl);
+                self.device.arrive(sqe.as_bytes().try_into().unwrap(), behind);
+            }
+            let mut answered = 0;
+            while answered < u64::from(DEPTH) {
+                self.turn();
+                answered += self.device.responses();
+            }
+        }
+    }
+}
+
+fn answer(cid: u16, sgl: Sgl, data: Option<Payload>) -> FabricOp {
+    let cqe = Cqe::success(cid, 0);
+    FabricOp::Respond { token: cid.into(), cqe, sgl, data, elidable: true }
+}
+
+#[test]
+fn a_command_allocates_nothing() {
+    let mut bench = Bench::new();
+    // Until every queue has its size.
+    bench.run(200);
+    let before = allocations();
+    assert!(before > 0, "nothing is counted");
+    bench.run(1000);
+    assert_eq!(allocations() - before, 0, "in 32000 commands");
+    bench.queue.close(CloseReason::Shutdown);
+}
