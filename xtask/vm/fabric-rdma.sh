@@ -40,17 +40,18 @@ rdma_is() {
     [[ $(rdma link show rxe0/1) == *" state $1 "* ]]
 }
 
-# What the kernel keeps for a process: queue pairs, completion queues, protection domains,
-# connections, shared receive queues, contexts, memory regions.
+# What the kernel keeps for programs, which is the daemon once nobody is connected: queue pairs,
+# completion queues, protection domains, connections, shared receive queues, contexts, memory regions.
+# (It books them on threads; what is its own, for hosts and its target, has no number of a process.)
 fabric_sizes() {
-    local kind
-    for kind in qp cq pd cm_id srq ctx mr; do
-        echo "kind $kind"
-        rdma resource show "$kind"
-    done | awk -v process=" pid $1 " '
-        $1 == "kind" { kind = $2; kinds[++many] = kind; count[kind] = 0; next }
-        index($0 " ", process) { count[kind]++ }
-        END { for (i = 1; i <= many; i++) printf " %s=%d", kinds[i], count[kinds[i]] }'
+    printf 'resource show %s\n' qp cq pd cm_id srq ctx mr | rdma -b /proc/self/fd/0 | awk '
+        { all[$3]++ }
+        / pid [0-9]/ { own[$3]++ }
+        END {
+            if (!all["lqpn"]) exit 1 # the kernel has one itself: nothing was told
+            printf " qp=%d cq=%d pd=%d cm_id=%d srq=%d ctx=%d mr=%d", own["lqpn"], own["cqn"],
+                own["pdn"], own["cm-idn"], own["srqn"], own["ctxn"], own["mrn"]
+        }' || fail "the kernel does not tell what it holds of RDMA"
 }
 
 # The cable to the other guest.

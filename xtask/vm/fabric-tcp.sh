@@ -7,7 +7,7 @@ fabric_up() {
     modprobe nvme-tcp
 }
 
-# What the kernel keeps of the fabric for a process, beside what its descriptors tell.
+# What the kernel keeps of the fabric for programs, beside what their descriptors tell.
 fabric_sizes() {
     true
 }

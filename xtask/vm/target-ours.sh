@@ -205,12 +205,13 @@ target_restart() {
 
 # What the daemon holds: open files, sockets, its own counts, and what the kernel keeps for it.
 target_sizes() {
-    local pid fds sockets counts
+    local pid files counts fabric
     pid=$(daemon_pid)
-    fds=$(find "/proc/$pid/fd" -mindepth 1 -maxdepth 1 | wc -l)
-    sockets=$(find "/proc/$pid/fd" -mindepth 1 -maxdepth 1 -lname 'socket:*' | wc -l)
+    files=$(find "/proc/$pid/fd" -mindepth 1 -printf '%l\n' |
+        awk '/^socket:/ { sockets++ } END { printf "fds=%d sockets=%d", NR, sockets }')
     counts=$(daemon_counts) || return 1
-    echo "fds=$fds sockets=$sockets $counts$(fabric_sizes "$pid")"
+    fabric=$(fabric_sizes) || return 1
+    echo "$files $counts$fabric"
 }
 
 # Memory regions may stay: the pool keeps some chunks for the next who needs them, each of them
@@ -219,7 +220,7 @@ POOL_KEEPS=8
 
 target_at_rest() {
     local now base
-    now=$(target_sizes)
+    now=$(target_sizes) || return 1
     base=$(cat /run/state/baseline)
     [ "${now% mr=*}" = "${base% mr=*}" ] &&
         [ "$(regions "$now")" -le $(($(regions "$base") + POOL_KEEPS)) ]
@@ -261,12 +262,13 @@ leaks_and_exit() {
         'buffers=0 permits=0 connections=0 requests=0( |$)'
     baseline_check
     note "after everything: $(target_sizes)"
-    local pid
+    local pid fabric
     pid=$(daemon_pid)
     kill -TERM "$pid"
     wait_for 15 no daemon_alive
     wait_for 5 test -s /run/state/exit
     assert_eq "exit code after SIGTERM" "$(cat /run/state/exit)" 0
-    assert_has "left in the kernel" "$(fabric_sizes "$pid") " '^( [a-z_]+=0)* $'
+    fabric=$(fabric_sizes)
+    assert_has "left in the kernel" "$fabric " '^( [a-z_]+=0)* $'
     : >/run/state/ended
 }
