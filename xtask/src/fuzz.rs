@@ -25,6 +25,16 @@ struct Target {
 
 const TARGETS: &[Target] = &[
     Target { name: "pdu_stream", about: "a host's bytes into a TCP queue of ours", max_len: 512 },
+    Target {
+        name: "rdma_connect",
+        about: "a host's connection requests over RDMA into the target's side",
+        max_len: 256,
+    },
+    Target {
+        name: "rdma_capsule",
+        about: "a host's command capsules over RDMA, taken apart",
+        max_len: 320,
+    },
     Target { name: "initiator", about: "a target's bytes into our host's side", max_len: 256 },
     Target {
         name: "sqe",
@@ -76,7 +86,7 @@ pub(crate) struct Args {
 fn after_help() -> String {
     let mut text = String::from("Targets:\n");
     for target in TARGETS {
-        text.push_str(&format!("  {:<11} {}\n", target.name, target.about));
+        text.push_str(&format!("  {:<13} {}\n", target.name, target.about));
     }
     text.push_str(
         "\nExample: cargo xtask fuzz --runs 10000000 --target sqe\n         \
