@@ -197,6 +197,8 @@ impl RejectData {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
     use crate::golden;
 
@@ -240,5 +242,78 @@ mod tests {
         assert_eq!(RejectData::parse(&[0; 148]), None);
         assert_eq!(RejectData::parse(&[1, 0, 3, 0]), None);
         assert_eq!(RejectStatus(77).to_string(), "0x4d");
+    }
+
+    /// RDMA Figure 5: each field's place and byte order, and nothing but padding behind it.
+    #[test]
+    fn request_fields_are_where_the_figure_has_them() {
+        let asked =
+            Request { qid: 0x0302, host_receives: 0x0504, entries: 0x0707, cntlid: Some(0x0908) };
+        let mut bytes: [u8; 32] = golden::bytes(&[(2, &[2, 3, 4, 5, 6, 7, 8, 9])]);
+        assert_eq!(asked.encode().as_bytes(), bytes);
+        // What is reserved, and the connection manager's padding, mean nothing.
+        bytes[10..].fill(0xff);
+        assert_eq!(Request::parse(&bytes), Ok(asked));
+        assert_eq!(Request::parse(&[&bytes[..], &[0xff; 192]].concat()), Ok(asked));
+    }
+
+    /// RDMA Figure 11.
+    #[test]
+    fn each_reject_status_has_its_number() {
+        let statuses = [
+            RejectStatus::INVALID_LENGTH,
+            RejectStatus::INVALID_RECFMT,
+            RejectStatus::INVALID_QID,
+            RejectStatus::INVALID_HSQSIZE,
+            RejectStatus::INVALID_HRQSIZE,
+            RejectStatus::NO_RESOURCES,
+            RejectStatus::INVALID_IRD,
+            RejectStatus::INVALID_ORD,
+            RejectStatus::INVALID_CNTLID,
+        ];
+        for (number, status) in (1..).zip(statuses) {
+            let data = RejectData::new(status);
+            assert_eq!(data.as_bytes(), [0, 0, number, 0]);
+            assert_eq!(RejectData::parse(data.as_bytes()), Some(status));
+            assert!(status.name().is_some());
+        }
+        let strange = RejectStatus(0x0201);
+        assert_eq!(RejectData::new(strange).as_bytes(), [0, 0, 1, 2]);
+        assert_eq!(RejectData::parse(&[0, 0, 1, 2]), Some(strange));
+        assert_eq!(RejectData::parse(&[0, 0, 1]), None);
+    }
+
+    #[test]
+    fn the_reserved_bytes_of_an_acceptance_mean_nothing() {
+        let mut bytes = [0xff; 196];
+        bytes[..4].copy_from_slice(&[0, 0, 4, 3]);
+        assert_eq!(AcceptData::parse(&bytes), Some(0x0304));
+        bytes[1] = 1;
+        assert_eq!(AcceptData::parse(&bytes), None);
+    }
+
+    proptest! {
+        #[test]
+        fn any_request_comes_back(
+            qid: u16, host_receives in 1u16.., entries in 2u32..=65_536, cntlid in 0u16..
+        ) {
+            let cntlid = Some(cntlid).filter(|cntlid| *cntlid != 0);
+            let asked = Request { qid, host_receives, entries, cntlid };
+            prop_assert_eq!(Request::parse(asked.encode().as_bytes()), Ok(asked));
+        }
+
+        #[test]
+        fn any_bytes_are_taken_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..224)) {
+            match Request::parse(&bytes) {
+                Ok(request) => {
+                    prop_assert!(bytes.len() >= 32);
+                    let again = request.encode();
+                    prop_assert_eq!(&again.as_bytes()[..10], &bytes[..10]);
+                }
+                Err(status) => {
+                    prop_assert_eq!(bytes.len() < 32, status == RejectStatus::INVALID_LENGTH);
+                }
+            }
+        }
     }
 }
