@@ -56,6 +56,11 @@ pub trait Device: Debug + Send + Sync + Sized + 'static {
     /// What it can do.
     fn limits(&self) -> DeviceLimits;
 
+    /// False once it was removed, or does not answer any more.
+    fn is_there(&self) -> bool {
+        true
+    }
+
     /// Registers `len` bytes at `base` until the region is dropped.
     ///
     /// # Errors

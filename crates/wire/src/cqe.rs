@@ -60,6 +60,14 @@ impl Cqe {
         self
     }
 
+    /// With this status, and result 0.
+    #[inline]
+    #[must_use]
+    pub fn with_status(mut self, status: Status) -> Self {
+        self.status = U16::new(status.to_field(false));
+        self.with_result(0)
+    }
+
     /// With this SQ head pointer.
     #[inline]
     #[must_use]

@@ -200,6 +200,11 @@ impl SharedPool {
         state.data_cap + state.reserve_cap
     }
 
+    /// Bytes that buffers may grow to.
+    pub fn most(&self) -> usize {
+        self.chunks() * CHUNK
+    }
+
     /// Tells `registrar` of every chunk there is, and of those that come and go from now on.
     ///
     /// # Errors
@@ -291,7 +296,9 @@ impl SharedPool {
             }
             Arena::Reserve => state.reserve_held -= 1,
         }
-        let surplus = if state.free.len() < WARM || chunk.is_huge() {
+        // What devices know is kept: telling them takes long, and the lock is held meanwhile.
+        let stays = chunk.is_huge() || !state.registrars.is_empty();
+        let surplus = if state.free.len() < WARM || stays {
             state.free.push(chunk);
             None
         } else {
@@ -344,11 +351,8 @@ impl State {
 }
 
 impl State {
-    /// Gives a chunk's memory back to the system.
+    /// Gives a chunk's memory back to the system; no registrar knows it.
     fn unmap(&mut self, chunk: Chunk) {
-        for registrar in &self.registrars {
-            registrar.unmapping(chunk.id());
-        }
         if let Some(base) = self.bases.get_mut(chunk.id().index()) {
             *base = None;
         }

@@ -32,7 +32,7 @@ impl Reactor {
         self.dispose(key, sqe, disposition, data, now);
     }
 
-    /// A capsule has come whose data is bad: it ends as a failed transfer, whatever it was.
+    /// A capsule has come whose data, or data pointer, is bad: a command that moves data ends with that.
     pub(super) fn command_failed(&mut self, key: Key, sqe: &Sqe, error: FabricError, now: u64) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         if !connection.is_live() {
@@ -44,10 +44,19 @@ impl Reactor {
             _ => 0,
         };
         let inline_len = u32::try_from(inline_len).unwrap_or(u32::MAX);
+        let failure = from_fabric(error);
         match connection.queue.handle_command(sqe, inline_len, now) {
+            Disposition::Io(io) if io.data_len() == 0 => {
+                self.dispose(key, sqe, Disposition::Io(io), None, now);
+            }
             Disposition::Receive { .. } | Disposition::Io(_) => {
-                let response = connection.queue.complete(sqe.cid.get(), Err(from_fabric(error)));
+                let response = connection.queue.complete(sqe.cid.get(), Err(failure));
                 self.respond(key, response);
+            }
+            // Done already, but there is nowhere to send what it gave.
+            Disposition::Send { response: Response { cqe, .. }, .. } => {
+                let cqe = cqe.with_status(failure.status());
+                self.respond(key, Response { cqe, elidable: false });
             }
             // It was refused, or needed no data: its own answer stands.
             disposition => self.dispose(key, sqe, disposition, None, now),

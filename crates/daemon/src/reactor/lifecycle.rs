@@ -34,6 +34,7 @@ impl Reactor {
             Ok(fabric) => fabric,
             Err(error) => {
                 tracing::warn!(peer, %error, "connection refused");
+                self.has_unused_sources = !self.sources.is_empty();
                 self.refuse(*queue);
                 return;
             }

@@ -84,7 +84,7 @@ impl Reactor {
         self.pool.trim();
         // What may come a millisecond late.
         let mut due = None;
-        if self.connections.len() > 0 || self.devices.any_retiring() {
+        if self.connections.len() > 0 || self.devices.any_retiring() || self.has_unused_sources {
             due = Some(self.next_tick);
         }
         if !self.starved.is_empty() || !self.admin_waiting.is_empty() {

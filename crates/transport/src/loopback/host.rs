@@ -30,7 +30,13 @@ impl LoopbackHost {
 
     /// Sends a command with its in-capsule data.
     pub fn send(&self, sqe: Sqe, in_capsule: &[u8]) {
-        self.wire.lock().capsules.push_back((sqe, in_capsule.to_vec()));
+        self.wire.lock().capsules.push_back((sqe, in_capsule.to_vec(), None));
+        self.wire.wake();
+    }
+
+    /// Sends a command whose data or data pointer is bad.
+    pub fn send_bad(&self, sqe: Sqe, error: FabricError) {
+        self.wire.lock().capsules.push_back((sqe, Vec::new(), Some(error)));
         self.wire.wake();
     }
 

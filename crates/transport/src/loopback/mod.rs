@@ -59,7 +59,8 @@ struct Wire {
 
 #[derive(Debug, Default)]
 struct Shared {
-    capsules: VecDeque<(Sqe, Vec<u8>)>,
+    /// Commands, their in-capsule data, and what is wrong with them.
+    capsules: VecDeque<(Sqe, Vec<u8>, Option<FabricError>)>,
     deliveries: Vec<Delivery>,
     /// Host memory by key.
     regions: HashMap<u32, Vec<u8>>,

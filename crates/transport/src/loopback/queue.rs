@@ -182,7 +182,7 @@ impl LoopbackQueue {
             if self.paused {
                 return Progress::Idle;
             }
-            let Some((sqe, bytes)) = self.wire.lock().capsules.pop_front() else {
+            let Some((sqe, bytes, error)) = self.wire.lock().capsules.pop_front() else {
                 return Progress::Idle;
             };
             let limit = match self.connected {
@@ -202,6 +202,10 @@ impl LoopbackQueue {
                 return self.protocol_error(what);
             }
             self.out += 1;
+            if let Some(error) = error {
+                events.push(Event::CommandFailed { sqe, error });
+                continue;
+            }
             let data = buf.map(|mut buf| {
                 buf.truncate(bytes.len());
                 buf.as_mut_slice().copy_from_slice(&bytes);

@@ -66,7 +66,15 @@ impl<D: Device> Registrar for Registration<D> {
         let Some(key) = self.keys.get(chunk.index()) else {
             return Err(io::Error::other("the pool has grown beyond the table of keys"));
         };
-        let region = post::register_chunk(&self.device, base, len).map_err(io::Error::other)?;
+        let region = match post::register_chunk(&self.device, base, len) {
+            Ok(region) => region,
+            // Its queues have ended or are about to; others want the memory, too.
+            Err(error) if !self.device.is_there() => {
+                tracing::debug!(device = self.device.name(), %error, "a device that is gone");
+                return Ok(());
+            }
+            Err(error) => return Err(io::Error::other(error)),
+        };
         key.store(region.lkey(), Ordering::Relaxed);
         let mut regions = self.lock();
         if regions.len() <= chunk.index() {

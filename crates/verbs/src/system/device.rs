@@ -102,7 +102,7 @@ impl SystemDevice {
         open.retain(|device| device.strong_count() > 0);
         let known = open.iter().filter_map(Weak::upgrade);
         for device in known {
-            if device.name == name && device.guid == guid && device.is_there() {
+            if device.name == name && device.guid == guid && device.answers() {
                 return Ok(device);
             }
         }
@@ -175,7 +175,7 @@ impl SystemDevice {
         self.library.set_stale();
     }
 
-    fn is_there(&self) -> bool {
+    fn answers(&self) -> bool {
         !self.gone.load(Ordering::Relaxed) && self.context.port(1).is_ok()
     }
 
@@ -249,6 +249,10 @@ impl Device for SystemDevice {
 
     fn name(&self) -> &str {
         &self.name
+    }
+
+    fn is_there(&self) -> bool {
+        self.answers()
     }
 
     fn limits(&self) -> DeviceLimits {

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, RawFd};
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -23,8 +23,8 @@ use crate::limits::{Limits, nanos};
 
 /// Requests the connection manager keeps ahead of us.
 const BACKLOG: u32 = 1024;
-/// Pause between looks whether the last queue of a device that was removed has gone.
-const REMOVAL_PAUSE: Duration = Duration::from_millis(100);
+/// Pause between looks whether every device is still there.
+const LOOK_PAUSE: Duration = Duration::from_secs(1);
 /// Pause between tries to listen again at an address that has left its device.
 const RETURN_PAUSE: Duration = Duration::from_secs(1);
 
@@ -32,7 +32,16 @@ const RETURN_PAUSE: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct Rdma {
     pool: Arc<SharedPool>,
-    devices: Mutex<Vec<Arc<Registration<SystemDevice>>>>,
+    devices: Mutex<Known>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    /// Devices that hosts can be served by.
+    serving: Vec<Arc<Registration<SystemDevice>>>,
+    /// Those that were removed and still have a queue.
+    leaving: Vec<Arc<Registration<SystemDevice>>>,
+    is_watched: bool,
 }
 
 impl Rdma {
@@ -43,35 +52,52 @@ impl Rdma {
 
     /// The buffer memory as `device` knows it; it is told of it the first time.
     fn registration(
-        &self,
+        self: &Arc<Self>,
         device: &Arc<SystemDevice>,
     ) -> anyhow::Result<Arc<Registration<SystemDevice>>> {
-        let mut devices = self.devices.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = devices.iter().find(|known| Arc::ptr_eq(known.device(), device)) {
-            return Ok(Arc::clone(known));
+        let mut known = self.known();
+        let is_it = |one: &&Arc<Registration<_>>| Arc::ptr_eq(one.device(), device);
+        if let Some(registration) = known.serving.iter().find(is_it) {
+            return Ok(Arc::clone(registration));
         }
         let registration = Registration::new(device, &self.pool)
             .with_context(|| format!("{}: cannot register the buffer memory", device.name()))?;
         tracing::info!(device = device.name(), limits = ?device.limits(), "RDMA device in use");
-        devices.push(Arc::clone(&registration));
+        known.serving.push(Arc::clone(&registration));
+        if !std::mem::replace(&mut known.is_watched, true) {
+            tokio::spawn(watch(Arc::downgrade(self)));
+        }
         Ok(registration)
     }
 
-    /// Forgets a device that is being removed, when its last queue has gone: what is registered goes back.
-    async fn forget(&self, device: &Arc<SystemDevice>) {
-        let registration = {
-            let mut devices = self.devices.lock().unwrap_or_else(PoisonError::into_inner);
-            let Some(at) = devices.iter().position(|one| Arc::ptr_eq(one.device(), device)) else {
-                return;
-            };
-            devices.swap_remove(at)
-        };
-        // The pool and this function know it, and every queue that has not ended yet.
-        while Arc::strong_count(&registration) > 2 {
-            tokio::time::sleep(REMOVAL_PAUSE).await;
+    /// Forgets devices that are gone, each when its last queue is: what is registered goes back.
+    fn look(&self) {
+        let mut known = self.known();
+        let Known { serving, leaving, .. } = &mut *known;
+        for gone in serving.extract_if(.., |one| !one.device().is_there()) {
+            tracing::warn!(device = gone.device().name(), "an RDMA device is gone");
+            leaving.push(gone);
         }
-        let registrar: Arc<dyn Registrar> = registration;
-        self.pool.remove_registrar(&registrar);
+        // The pool and this list know it, and every queue that has not ended yet.
+        for done in leaving.extract_if(.., |one| Arc::strong_count(one) <= 2) {
+            let registrar: Arc<dyn Registrar> = done;
+            self.pool.remove_registrar(&registrar);
+        }
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.devices.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Looks after the devices for as long as there are listeners.
+async fn watch(rdma: Weak<Rdma>) {
+    loop {
+        tokio::time::sleep(LOOK_PAUSE).await;
+        match rdma.upgrade() {
+            Some(rdma) => rdma.look(),
+            None => return,
+        }
     }
 }
 
@@ -103,9 +129,18 @@ pub(super) fn bind(
         let error = anyhow::Error::from(error);
         BindError::of(error.context(format!("cannot listen at {address} for RDMA")), kind)
     })?;
+    // Both told now, not to the first host or under load.
     if let Some(device) = listener.device() {
-        // Told now, not to the first host: the limit of locked memory may be too small.
         rdma.registration(device).map_err(BindError::Impossible)?;
+    }
+    if let Some(limit) = locked_memory().filter(|limit| *limit < rdma.pool.most()) {
+        tracing::warn!(
+            limit_mib = limit >> 20,
+            buffers_mib = rdma.pool.most() >> 20,
+            "buffers that RDMA reaches are locked in memory, and may grow beyond this process's limit: \
+             commands fail then; raise it (ulimit -l, LimitMEMLOCK=infinity), or lower limits.buffer-memory \
+             and limits.connections"
+        );
     }
     let settings = settings.clone();
     Ok(Bound { rdma: Arc::clone(rdma), address: listener.local_addr(), listener, settings })
@@ -123,14 +158,9 @@ impl Bound {
         let params = params(&service.limits, &settings);
         Ok(tokio::spawn(async move {
             loop {
-                let removed = listener.device().cloned();
                 match serve(listener, &rdma, params, &service).await {
                     Lost::Device => {
                         tracing::warn!(%address, "the RDMA device of a listener is removed");
-                        if let Some(device) = removed {
-                            let rdma = Arc::clone(&rdma);
-                            tokio::spawn(async move { rdma.forget(&device).await });
-                        }
                     }
                     Lost::Address => {
                         tracing::warn!(%address, "the address of a listener has left its RDMA device");
@@ -154,7 +184,12 @@ enum Lost {
 }
 
 /// Accepts until the listener is of no more use, and drops it.
-async fn serve(listener: Listener, rdma: &Rdma, params: RdmaParams, service: &Service) -> Lost {
+async fn serve(
+    listener: Listener,
+    rdma: &Arc<Rdma>,
+    params: RdmaParams,
+    service: &Service,
+) -> Lost {
     #[expect(
         deprecated,
         reason = "its successor is unsafe for want of a promise that `Watched` keeps: one descriptor, open as \
@@ -199,7 +234,7 @@ async fn bind_again(rdma: &Arc<Rdma>, address: SocketAddr, settings: &config::Rd
 
 fn hand_over(
     ticket: SystemTicket,
-    rdma: &Rdma,
+    rdma: &Arc<Rdma>,
     params: RdmaParams,
     service: &Service,
 ) -> anyhow::Result<()> {
@@ -245,6 +280,14 @@ fn params(limits: &Limits, settings: &config::Rdma) -> RdmaParams {
         traffic_class: settings.traffic_class,
         ..RdmaParams::default()
     }
+}
+
+/// Bytes of memory this process may lock, if that is limited.
+fn locked_memory() -> Option<usize> {
+    let may_all = rustix::thread::capabilities(None)
+        .is_ok_and(|sets| sets.effective.contains(rustix::thread::CapabilitySet::IPC_LOCK));
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;
+    limit.filter(|_| !may_all).and_then(|bytes| usize::try_from(bytes).ok())
 }
 
 /// The NUMA node of an RDMA device, if the machine says.

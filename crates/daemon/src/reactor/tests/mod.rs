@@ -11,7 +11,7 @@ use nvmeof_nvmf::Failure;
 use nvmeof_transport::FabricError;
 use nvmeof_wire::abort::{Abort, NOT_ABORTED};
 use nvmeof_wire::opcode::IoOpcode;
-use nvmeof_wire::{Sgl, Status};
+use nvmeof_wire::{Sgl, Sqe, Status};
 
 use rig::{BLOCK, Host, Rig, pattern};
 
@@ -70,6 +70,30 @@ fn hosts_that_keep_their_connect_data_back_keep_nobody_out() {
     rig.settle();
     assert!(slow.iter().all(|(host, _)| host.statuses() == [(1, Status::SUCCESS)]));
     rig.finish(slow.into_iter().map(|(host, _)| host).chain([quick]));
+}
+
+/// What is wrong with a data pointer is told of a command that moves data; others do not look at theirs.
+#[test]
+fn a_bad_data_pointer_fails_what_moves_data() {
+    let mut rig = Rig::new(None);
+    let (admin, io) = rig.connect_both();
+    let error = FabricError::SglCount;
+    let io_commands = [IoOpcode::READ, IoOpcode::WRITE, IoOpcode::FLUSH, IoOpcode::WRITE_ZEROES];
+    for (cid, opcode) in (1..).zip(io_commands) {
+        io.send_bad(Sqe::io(opcode, cid, 1), error);
+    }
+    let identify = nvmeof_wire::opcode::AdminOpcode::IDENTIFY;
+    admin.send_bad(Sqe::admin(identify, 9, 0).with_cdw10([1]), error);
+    rig.settle();
+    let bad = Failure::SglCount.status();
+    let mut statuses = io.statuses();
+    statuses.sort_by_key(|(cid, _)| *cid);
+    let good = Status::SUCCESS;
+    assert_eq!(statuses, [(1, bad), (2, bad), (3, good), (4, good)]);
+    let answers = admin.take();
+    assert_eq!((answers.len(), answers[0].cqe.status()), (1, bad));
+    assert_eq!((answers[0].cqe.result.get(), answers[0].data.len()), (0, 0));
+    rig.finish([admin, io]);
 }
 
 #[test]

@@ -398,6 +398,12 @@ impl Host {
         self.fabric.closed().is_some()
     }
 
+    /// Sends a command whose data pointer is bad.
+    pub(super) fn send_bad(&self, sqe: Sqe, error: FabricError) {
+        self.outstanding.borrow_mut().insert(sqe.cid.get());
+        self.fabric.send_bad(sqe.with_sgl(Sgl::Transport { length: u32::MAX }), error);
+    }
+
     /// Has the data of a command ready.
     pub(super) fn offer(&self, cid: u16, data: Vec<u8>) {
         self.fabric.offer(cid, data);

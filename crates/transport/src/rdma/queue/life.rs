@@ -225,7 +225,11 @@ impl<D: Device> RdmaQueue<D> {
             return self.end(CloseReason::Protocol(what));
         }
         let event = match (error, length) {
-            (Some(error), _) => Event::CommandFailed { sqe, error },
+            // A pointer that no check refuses for another reason: what is wrong with it is `error`.
+            (Some(error), _) => {
+                let sqe = sqe.with_sgl(Sgl::Transport { length: u32::MAX });
+                Event::CommandFailed { sqe, error }
+            }
             // The list stays here; the command says how long it is.
             (None, Some(length)) => {
                 Event::Command { sqe: sqe.with_sgl(Sgl::Transport { length }), data: None }
