@@ -286,3 +286,41 @@ fn no_more_reads_are_out_than_the_two_agreed_on_and_responses_pass_them() {
     drop(memory);
     world.check_empty(vec![host]);
 }
+
+/// Whether a descriptor is readable now.
+fn is_readable(fd: std::os::fd::BorrowedFd<'_>) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
+    poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() > 0
+}
+
+#[test]
+fn a_reactor_that_sleeps_is_woken() {
+    let mut world = world();
+    let (at, mut host) = world.connect(4);
+    let before = world.source().counts();
+    world.source().arm();
+    world.turn();
+    assert!(!is_readable(world.source().fd()));
+    host.send(Sqe::new(0, 1, 1), &[]);
+    world.fabric.settle();
+    assert!(is_readable(world.source().fd()), "by a capsule");
+    let mut ready = Vec::new();
+    world.source().poll(0, &mut ready);
+    assert_eq!(ready, [at as u64]);
+    // Told once, until it was asked.
+    host.send(Sqe::new(0, 2, 1), &[]);
+    world.fabric.settle();
+    world.source().poll(0, &mut ready);
+    assert_eq!(ready, [at as u64]);
+    world.turn();
+    assert_eq!(world.queues[at].commands.len(), 2);
+    let counts = world.source().counts();
+    assert_eq!(counts.requests - before.requests, 2);
+    assert!(counts.found > before.found && counts.polls > counts.found);
+    assert!(!is_readable(world.queues[at].queue.as_ref().unwrap().fd().unwrap()));
+    nvmeof_verbs::Endpoint::disconnect(&mut host.endpoint);
+    world.fabric.settle();
+    assert!(is_readable(world.queues[at].queue.as_ref().unwrap().fd().unwrap()), "by the end");
+    world.check_empty(vec![host]);
+}

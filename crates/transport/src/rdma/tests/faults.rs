@@ -186,6 +186,31 @@ fn a_lost_flush_is_made_up_for_by_taking_the_queue_pair_away() {
 }
 
 #[test]
+fn nothing_is_given_back_before_the_device_has() {
+    // Without flushed sends everything waits; without flushed receives what the sends did not give back.
+    for (side, kept) in [(Side::Send, 8), (Side::Receive, 4)] {
+        let mut world = small();
+        let (at, mut host) = world.connect(8);
+        let number = world.number();
+        let memories = load(&mut world, at, &mut host);
+        world.turn();
+        (0..100).for_each(|nth| world.fabric.faults().lose_completion(number, side, nth));
+        world.queues[at].queue.as_mut().unwrap().close(CloseReason::Shutdown);
+        for _ in 0..3 {
+            world.settle(&mut [&mut host]);
+        }
+        assert_eq!((world.queues[at].closed.clone(), world.queues[at].held.len()), (None, kept));
+        assert_eq!(world.fabric.counters().endpoints, 2);
+        // Then the queue pair goes first.
+        world.fabric.advance(50 * MILLISECOND);
+        world.turn();
+        assert_eq!(world.queues[at].closed, Some(CloseReason::Shutdown));
+        drop(memories);
+        world.check_empty(vec![host]);
+    }
+}
+
+#[test]
 fn a_host_without_receives_is_waited_for() {
     let closed = under_load("not ready", |faults, number| faults.not_ready(number, 1, 5));
     assert_eq!(closed, None);

@@ -25,7 +25,7 @@ use self::host::Host;
 use super::*;
 use crate::queue::{
     CloseReason, Connected, Event, FabricError, FabricOp, Home, HostQueue, ParkedQueue, Rejected,
-    Sources, TransportError,
+    Source, Sources, TransportError,
 };
 
 /// A target of one reactor, and what it has been told.

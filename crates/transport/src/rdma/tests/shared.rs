@@ -35,14 +35,20 @@ fn connections_share_receives() {
 fn a_connection_that_goes_takes_no_receive_with_it() {
     let mut world = sharing(4);
     let (other, mut bystander) = world.connect(4);
-    for _ in 0..10 {
-        let (_, mut host) = world.connect(4);
+    for round in 0..10 {
+        let (at, mut host) = world.connect(4);
         // Capsules come, and with them the end.
         (0..3).for_each(|cid| assert!(host.send(Sqe::new(0, cid, 1), &[])));
         for _ in 0..6 {
             world.fabric.step();
         }
-        world.queues.last_mut().unwrap().queue.as_mut().unwrap().close(CloseReason::Shutdown);
+        if round % 2 == 0 {
+            // They are there, and nobody has looked for them when the queue pair goes.
+            world.fabric.settle();
+        }
+        world.queues[at].queue.as_mut().unwrap().close(CloseReason::Shutdown);
+        let now = world.fabric.now();
+        world.queues[at].turn(now);
         world.settle(&mut [&mut host, &mut bystander]);
         assert!(world.queues.last().unwrap().closed.is_some());
     }
