@@ -89,6 +89,9 @@ pub trait ParkedQueue: Send + Debug {
 
     /// The host's address, for people.
     fn peer(&self) -> String;
+
+    /// Ends a connection for which there is no room; a fabric that can tells the host so.
+    fn refuse(self: Box<Self>) {}
 }
 
 /// What a reactor has for its connections.

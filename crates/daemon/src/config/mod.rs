@@ -132,7 +132,7 @@ impl Default for Rdma {
             gid_index: None,
             traffic_class: None,
             rnr_retry_count: 7,
-            shared_receives: true,
+            shared_receives: false,
             completion_queue_depth: 16384,
         }
     }

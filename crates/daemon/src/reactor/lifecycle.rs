@@ -18,6 +18,7 @@ impl Reactor {
     pub(super) fn attach(&mut self, parked: Box<dyn ParkedQueue>, queue: Box<Queue>, now: u64) {
         let peer = parked.peer();
         if self.draining.is_some() || self.stopping {
+            parked.refuse();
             self.refuse(*queue);
             return;
         }
@@ -25,6 +26,7 @@ impl Reactor {
             Ok(own) => own,
             Err(error) => {
                 tracing::warn!(peer, %error, "connection refused: no memory for its own buffer");
+                parked.refuse();
                 self.refuse(*queue);
                 return;
             }

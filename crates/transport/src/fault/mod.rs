@@ -62,6 +62,10 @@ impl ParkedQueue for ParkedFaulty {
     fn peer(&self) -> String {
         self.inner.peer()
     }
+
+    fn refuse(self: Box<Self>) {
+        self.inner.refuse();
+    }
 }
 
 #[cfg(test)]

@@ -106,7 +106,9 @@ fn check(
     if !enough || u32::from(request.host_receives) > 2 * u32::from(deepest) {
         return Err(RejectStatus::INVALID_HRQSIZE);
     }
-    if request.cntlid.is_some_and(|cntlid| request.qid == 0 || !(limits.has_controller)(cntlid)) {
+    // An admin queue makes its controller. Hosts that name the one they had before mean nothing by it.
+    let named = request.cntlid.filter(|_| request.qid != 0);
+    if named.is_some_and(|cntlid| !(limits.has_controller)(cntlid)) {
         return Err(RejectStatus::INVALID_CNTLID);
     }
     let (theirs, taken_by_them) = reads;
@@ -162,6 +164,10 @@ impl<D: Device> ParkedQueue for ParkedRdma<D> {
     fn peer(&self) -> String {
         self.ticket.peer().to_string()
     }
+
+    fn refuse(self: Box<Self>) {
+        self.reject(RejectStatus::NO_RESOURCES);
+    }
 }
 
 #[cfg(test)]
@@ -199,6 +205,14 @@ mod tests {
         assert_eq!((terms.reads_out, terms.reads_in), (16, 8));
         // A host may count on having one command less out than the ring has entries.
         assert!(ask(|request| request.host_receives = 63).is_ok());
+    }
+
+    #[test]
+    fn an_admin_queue_belongs_to_no_controller_yet() {
+        let admin = |request: &mut Request| {
+            (request.qid, request.entries, request.cntlid) = (0, 32, Some(6));
+        };
+        assert!(ask(admin).is_ok());
     }
 
     #[test]

@@ -75,18 +75,24 @@ impl<D: Device> DeviceSource<D> {
         entries: u32,
     ) -> Result<&'a mut Self, TransportError> {
         let device = registration.device();
+        let shared = params.shared_receives.min(device.limits().shared_receives);
         let suits = |source: &Self| {
             let hub = &source.hub;
             let room = hub.depth.saturating_sub(hub.promised.get());
-            Arc::ptr_eq(&hub.device, device) && !hub.broken.get() && room >= entries
+            // What a queue takes of the completion queue depends on whose receives it uses.
+            let is_alike = hub.shared.is_some() == (shared > 0);
+            Arc::ptr_eq(&hub.device, device) && is_alike && !hub.broken.get() && room >= entries
         };
         let pool = home.pool;
         let found = home.sources.find::<Self>(suits).is_some();
         if !found {
-            let depth = params.cq_depth.max(entries).min(device.limits().completions);
-            if depth < entries {
+            // Shared receives complete there, too.
+            let needed = entries.saturating_add(shared);
+            let depth = params.cq_depth.max(needed).min(device.limits().completions);
+            if depth < needed {
                 let what = format!(
-                    "{}: a queue needs {entries} completions, a completion queue has {depth}",
+                    "{}: a queue needs {needed} completions ({shared} for shared receives), a completion \
+                     queue has {depth}",
                     device.name()
                 );
                 return Err(TransportError::NoMemory(what));
@@ -119,15 +125,7 @@ impl<D: Device> DeviceSource<D> {
             0 => None,
             _ => Shared::new(registration, params, pool)?,
         };
-        // Shared receives complete here, too.
         let promised = shared.as_ref().map_or(0, Shared::count);
-        if promised >= depth {
-            let what = format!(
-                "{}: {promised} shared receives need a completion queue of more than {depth} entries",
-                device.name()
-            );
-            return Err(TransportError::NoMemory(what));
-        }
         let hub = Hub {
             device: Arc::clone(device),
             routes: RefCell::default(),
@@ -175,6 +173,11 @@ impl<D: Device> DeviceSource<D> {
         self.hub.shared.is_some()
     }
 
+    /// Queues made so far.
+    pub(super) fn made(&self) -> u32 {
+        self.hub.made.get()
+    }
+
     /// Makes the queue pair of a ticket.
     pub(super) fn open(
         &mut self,
@@ -193,9 +196,8 @@ impl<D: Device> DeviceSource<D> {
         let inbox = Rc::new(Inbox::default());
         self.hub.routes.borrow_mut().insert(number, Rc::clone(&inbox));
         self.hub.promised.set(self.hub.promised.get() + entries);
-        let made = self.hub.made.get();
-        self.hub.made.set(made.wrapping_add(1));
-        Port { hub: Rc::clone(&self.hub), inbox, number, entries, made }
+        self.hub.made.set(self.hub.made.get().wrapping_add(1));
+        Port { hub: Rc::clone(&self.hub), inbox, number, entries }
     }
 }
 
@@ -300,7 +302,6 @@ pub(super) struct Port<D: Device> {
     inbox: Rc<Inbox>,
     number: u32,
     entries: u32,
-    made: u32,
 }
 
 impl<D: Device> Port<D> {
@@ -324,11 +325,6 @@ impl<D: Device> Port<D> {
     /// The completion queue gives nothing any more.
     pub(super) fn is_broken(&self) -> bool {
         self.hub.broken.get()
-    }
-
-    /// A number that no other queue of this source had lately.
-    pub(super) fn made(&self) -> u32 {
-        self.made
     }
 
     /// Takes in what the device has now, for the queue pair is about to go, and what is there of it would go,

@@ -124,6 +124,26 @@ pub(super) fn open<D: Device>(
             return Err(error);
         }
     };
+    let generation = source.made().wrapping_mul(0x9e37_79b9) >> 8;
+    let bounds = Bounds {
+        places: sizes.places,
+        reads: terms.reads_out,
+        message: limits.message,
+        depth: terms.receives,
+    };
+    let size = (usize::from(terms.receives), sizes.behind);
+    let memory = || -> Result<_, LeaseError> {
+        let own = || Receives::new(&pool, &registration, kind::RECEIVE, size, generation);
+        let receives = if source.has_shared() { None } else { Some(own()?) };
+        Ok((receives, Outgoing::new(&pool, &registration, &bounds, generation)?))
+    };
+    let (receives, mut outgoing) = match memory() {
+        Ok(memory) => memory,
+        Err(error) => {
+            reject(ticket, RejectStatus::NO_RESOURCES);
+            return Err(TransportError::NoMemory(format!("{peer}: {error}")));
+        }
+    };
     let endpoint = match source.open(ticket, &sizes.spec) {
         Ok(endpoint) => endpoint,
         Err((error, ticket)) => {
@@ -131,24 +151,8 @@ pub(super) fn open<D: Device>(
             return Err(failed(peer, error));
         }
     };
+    outgoing.set_inline(endpoint.inline());
     let port = source.port(endpoint.number(), sizes.entries);
-    let generation = port.made().wrapping_mul(0x9e37_79b9) >> 8;
-    let no_memory = |error: LeaseError| TransportError::NoMemory(format!("{peer}: {error}"));
-    let receives = if source.has_shared() {
-        None
-    } else {
-        let size = (usize::from(terms.receives), sizes.behind);
-        let own = Receives::new(&pool, &registration, kind::RECEIVE, size, generation);
-        Some(own.map_err(no_memory)?)
-    };
-    let bounds = Bounds {
-        places: sizes.places,
-        reads: terms.reads_out,
-        message: limits.message,
-        inline: endpoint.inline(),
-        depth: terms.receives,
-    };
-    let outgoing = Outgoing::new(&pool, &registration, &bounds, generation).map_err(no_memory)?;
     let mut queue = RdmaQueue {
         link: Link::Accepting(Pair::new(endpoint)),
         receives,

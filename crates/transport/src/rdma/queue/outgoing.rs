@@ -29,8 +29,6 @@ pub(super) struct Bounds {
     pub(super) reads: u8,
     /// Bytes of a work request.
     pub(super) message: u32,
-    /// Bytes that can be sent inline.
-    pub(super) inline: u32,
     /// Commands the host may have out.
     pub(super) depth: u16,
 }
@@ -86,8 +84,13 @@ impl Outgoing {
             reading: 0,
             most_reads: u32::from(bounds.reads.max(1)),
             message: bounds.message.max(1),
-            is_inline: usize::try_from(bounds.inline).is_ok_and(|inline| inline >= CQE_SIZE),
+            is_inline: false,
         })
+    }
+
+    /// So many bytes can be sent inline.
+    pub(super) fn set_inline(&mut self, most: u32) {
+        self.is_inline = usize::try_from(most).is_ok_and(|most| most >= CQE_SIZE);
     }
 
     /// Room for the operations of `depth` commands.
