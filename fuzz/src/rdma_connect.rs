@@ -249,10 +249,7 @@ impl<'a> World<'a> {
                 receives == 0 || receives < last || receives > 2 * u32::from(ours),
                 RejectStatus::INVALID_HRQSIZE,
             ),
-            (
-                cntlid != 0 && (qid == 0 || cntlid != u32::from(CNTLID)),
-                RejectStatus::INVALID_CNTLID,
-            ),
+            (qid != 0 && cntlid != 0 && cntlid != u32::from(CNTLID), RejectStatus::INVALID_CNTLID),
             (taken == 0, RejectStatus::INVALID_IRD),
         ];
         faults.into_iter().filter(|(is_so, _)| *is_so).map(|(_, status)| status).collect()
