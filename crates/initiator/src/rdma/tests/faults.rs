@@ -93,6 +93,22 @@ fn a_controller_without_receives_is_waited_for_until_the_timeout() {
     world.is_clean();
 }
 
+#[test]
+fn a_queue_that_is_dropped_amid_everything_takes_its_memory_from_the_device_first() {
+    for inline in [0, 128] {
+        let host = DeviceOptions { inline, ..DeviceOptions::default() };
+        let world = World::with(9, host, Traits::default(), Box::new(|_, _| Act::Serve));
+        let (mut queue, _) = world.queue(8).unwrap();
+        for token in 0..4 {
+            queue.submit(write(token, 0, &data(4096 << (token % 3), 0)), 0).unwrap();
+            queue.submit(read(token + 4, 0, 4096), 0).unwrap();
+        }
+        queue.flush().unwrap();
+        drop(queue);
+        world.is_clean();
+    }
+}
+
 /// Three reads, of which the third meets `act`.
 fn third_read(act: Act) -> Result<Vec<Completed>, (Error, Vec<Completed>)> {
     let script = move |number: u64, _| if number == 2 { act } else { Act::Serve };
