@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::Point;
+use crate::{Point, Where};
 
 /// The columns, in order.
 pub const HEADER: &str = "platform,test,devices,initiator,hosts,jobs,cores,period_ns,buf_cache,\
@@ -47,9 +47,17 @@ pub fn row(point: &Point) -> String {
         number(point.buffers_mean, 2),
         number(point.period_us, 4),
         quoted(&point.policy),
-        point.place.to_string(),
+        place(point.place).to_owned(),
     ]
     .join(",")
+}
+
+/// As `--where` of a sweep has it.
+fn place(place: Where) -> &'static str {
+    match place {
+        Where::Simulated => "sim",
+        Where::Local | Where::Remote => place.name(),
+    }
 }
 
 fn or_empty<T: ToString>(value: Option<T>) -> String {
@@ -90,13 +98,13 @@ mod tests {
     }
 
     #[test]
-    fn a_row_has_a_cell_for_every_column_and_says_simulated() {
+    fn a_row_has_a_cell_for_every_column_and_says_where_it_ran() {
         let text = document(&[point(64, "none")]);
         let rows: Vec<_> = text.lines().collect();
         assert_eq!(rows[0], HEADER);
         assert_eq!(
             rows[1],
-            "A,3,nvme16,fio+SPDK,2,1,4,,,,,,1,64,128,184.8,196.3297,362.5,0.1,99.1,59,,none,simulated"
+            "A,3,nvme16,fio+SPDK,2,1,4,,,,,,1,64,128,184.8,196.3297,362.5,0.1,99.1,59,,none,sim"
         );
         assert_eq!(rows[1].split(',').count(), HEADER.split(',').count());
         assert_eq!(rows.len(), 2);
@@ -114,7 +122,7 @@ mod tests {
         let row = row(&point);
         assert_eq!(
             row,
-            "A,3,nvme16,fio+SPDK,2,1,4,5600,6,1024,96,16,1,64,128,184.8,196.3297,362.5,0.1,99.1,59,5.6,prototype,simulated"
+            "A,3,nvme16,fio+SPDK,2,1,4,5600,6,1024,96,16,1,64,128,184.8,196.3297,362.5,0.1,99.1,59,5.6,prototype,sim"
         );
     }
 

@@ -264,7 +264,7 @@ fn a_small_plan_goes_through_the_simulator_to_every_output() {
     assert!(points.iter().all(|point| kept.contains(point)));
     let text = csv::document(&points);
     assert_eq!(text.lines().count(), 5);
-    assert!(text.lines().skip(1).all(|row| row.ends_with(",simulated")), "{text}");
+    assert!(text.lines().skip(1).all(|row| row.ends_with(",sim")), "{text}");
     let page = sweep::page(&points, "").unwrap();
     assert!(page.contains("simulated on platform A"));
 }
