@@ -34,6 +34,7 @@
 
 mod chain;
 mod config;
+pub mod keys;
 mod lanes;
 pub mod order;
 mod pacer;

@@ -1,5 +1,6 @@
 //! `[target.pacing]`: each policy takes its own parameters and no other's.
 
+use nvmeof_pacing::keys::{Key, PolicyName, TunerName};
 use toml::Spanned;
 
 use super::check::Check;
@@ -15,66 +16,52 @@ const TIB: u64 = 1 << 40;
 const TUNER_INTERVAL: u64 = SECOND / 1000;
 const TUNER_STEP: u64 = 100;
 
-/// Policies, and what each takes.
-const POLICIES: &[(&str, &[&str])] = &[
-    ("none", &[]),
-    ("endless-cache", &[]),
-    ("adaptive", &[]),
-    ("buffer-credit", &["budget"]),
-    ("token-bucket", &["rate", "period", "burst", "budget"]),
-    (
-        "prototype",
-        &[
-            "buffers",
-            "cache",
-            "period",
-            "credit",
-            "bypass-below",
-            "drive-limit",
-            "tuner",
-            "tuner-threshold",
-            "tuner-interval",
-            "tuner-step",
-        ],
-    ),
-];
+/// A policy of the simulator alone: nothing is paced, and the cache never runs out.
+const ENDLESS_CACHE: &str = "endless-cache";
 
 /// The policy, for I/Os of at most `block` bytes; `adaptive` where none is named.
 pub(super) fn pacing(check: &mut Check<'_, '_>, raw: &RawPacing, block: u32) -> Option<Pacing> {
-    let name = raw.policy.as_ref().map_or("adaptive", |policy| policy.get_ref());
+    let name = raw.policy.as_ref().map_or(PolicyName::ALL[0].name(), |policy| policy.get_ref());
     let span = raw.policy.as_ref().map_or(0..0, Spanned::span);
-    let Some((_, takes)) = POLICIES.iter().find(|(known, _)| *known == name) else {
-        let known: Vec<_> = POLICIES.iter().map(|(name, _)| *name).collect();
+    let policy = PolicyName::named(name);
+    if policy.is_none() && name != ENDLESS_CACHE {
+        let known: Vec<_> =
+            PolicyName::ALL.map(PolicyName::name).into_iter().chain([ENDLESS_CACHE]).collect();
         let meant = closest(name, &known);
         let meant = meant.map_or_else(String::new, |name| format!(" (did you mean `{name}`?)"));
         let allowed = format!("{}{meant}", known.join(", "));
         check.error(&span, "target.pacing.policy", &format!("`{name}` is no policy"), &allowed);
         return None;
-    };
+    }
+    let takes = policy.map_or(&[][..], PolicyName::keys);
     let mut foreign = false;
-    for (key, span) in given(raw) {
-        if !takes.contains(&key) {
-            let what = format!("is no parameter of the policy `{name}`");
-            let allowed = if takes.is_empty() { "none".to_owned() } else { takes.join(", ") };
-            check.error(&span, &format!("target.pacing.{key}"), &what, &allowed);
-            foreign = true;
-        }
+    for (key, span) in given(raw).filter(|(key, _)| !takes.contains(key)) {
+        let what = format!("is no parameter of the policy `{name}`");
+        let takes: Vec<_> = takes.iter().map(|key| key.name()).collect();
+        let allowed = if takes.is_empty() { "none".to_owned() } else { takes.join(", ") };
+        check.error(&span, &path(key), &what, &allowed);
+        foreign = true;
     }
     if foreign {
         return None;
     }
-    match name {
-        "none" => Some(Pacing::None),
-        "endless-cache" => Some(Pacing::EndlessCache),
-        "adaptive" => Some(Pacing::Adaptive),
-        "buffer-credit" => {
-            let budget = check.size("target.pacing.budget", &raw.budget, block.into()..=TIB);
-            missing(check, raw.budget.is_none(), &span, "budget", "a size");
+    match policy {
+        None => Some(Pacing::EndlessCache),
+        Some(PolicyName::None) => Some(Pacing::None),
+        Some(PolicyName::Adaptive) => Some(Pacing::Adaptive),
+        Some(PolicyName::BufferCredit) => {
+            let budget = check.size(&path(Key::Budget), &raw.budget, block.into()..=TIB);
+            missing(check, raw.budget.is_none(), &span, Key::Budget, "a size");
             Some(Pacing::BufferCredit { budget: budget? })
         }
-        "token-bucket" => token_bucket(check, raw, block, &span),
-        _ => prototype(check, raw, block, &span),
+        Some(PolicyName::TokenBucket) => token_bucket(check, raw, block, &span),
+        Some(PolicyName::Prototype) => prototype(check, raw, block, &span),
     }
+}
+
+/// A key as messages name it.
+fn path(key: Key) -> String {
+    format!("target.pacing.{}", key.name())
 }
 
 fn token_bucket(
@@ -83,8 +70,8 @@ fn token_bucket(
     block: u32,
     span: &Span,
 ) -> Option<Pacing> {
-    let rate = check.size("target.pacing.rate", &raw.rate, 1..=TIB);
-    let period = check.time("target.pacing.period", &raw.period, 1..=LONGEST_PERIOD);
+    let rate = check.size(&path(Key::Rate), &raw.rate, 1..=TIB);
+    let period = check.time(&path(Key::Period), &raw.period, 1..=LONGEST_PERIOD);
     let pace = match (rate, period) {
         (Some(rate), None) => Pace::Rate(rate),
         (None, Some(period)) => Pace::Period(period),
@@ -108,8 +95,8 @@ fn token_bucket(
     let least = if matches!(pace, Pace::Rate(_)) { block.into() } else { 1 };
     Some(Pacing::TokenBucket {
         pace,
-        burst: check.size("target.pacing.burst", &raw.burst, least..=TIB),
-        budget: check.size("target.pacing.budget", &raw.budget, block.into()..=TIB),
+        burst: check.size(&path(Key::Burst), &raw.burst, least..=TIB),
+        budget: check.size(&path(Key::Budget), &raw.budget, block.into()..=TIB),
     })
 }
 
@@ -119,20 +106,16 @@ fn prototype(
     block: u32,
     span: &Span,
 ) -> Option<Pacing> {
-    let at = |key: &str| format!("target.pacing.{key}");
-    let buffers = check.whole(&at("buffers"), &raw.buffers, 1..=1 << 24);
+    let buffers = check.whole(&path(Key::Buffers), &raw.buffers, 1..=1 << 24);
     let most = buffers.map_or(1 << 24, i64::from);
-    let cache = check.whole(&at("cache"), &raw.cache, 0..=most);
-    if let (None, Some(cache)) = (&raw.buffers, &raw.cache) {
-        check.error(&cache.span(), &at("cache"), "is of a pool, and there is none", "with buffers");
-    }
+    let cache = check.whole(&path(Key::Cache), &raw.cache, 0..=most);
     let pool = buffers.map(|buffers| Pool { buffers, cache });
-    let period = check.time(&at("period"), &raw.period, 0..=LONGEST_PERIOD);
+    let period = check.time(&path(Key::Period), &raw.period, 0..=LONGEST_PERIOD);
     let small = |size: Option<u64>| size.and_then(|size| u32::try_from(size).ok());
     // A tick that grants less than the largest I/O would never start it.
-    let credit = check.size(&at("credit"), &raw.credit, block.into()..=1 << 30);
-    let bypass = check.size(&at("bypass-below"), &raw.bypass_below, 0..=1 << 30);
-    let drive_limit = check.whole(&at("drive-limit"), &raw.drive_limit, 1..=1 << 20);
+    let credit = check.size(&path(Key::Credit), &raw.credit, block.into()..=1 << 30);
+    let bypass = check.size(&path(Key::BypassBelow), &raw.bypass_below, 0..=1 << 30);
+    let drive_limit = check.whole(&path(Key::DriveLimit), &raw.drive_limit, 1..=1 << 20);
     let tuner = tuner(check, raw, span)?;
     let pacer = period.map(|period| Pacer {
         period,
@@ -141,10 +124,10 @@ fn prototype(
         drive_limit,
         tuner,
     });
-    let of_pacer = ["credit", "bypass-below", "drive-limit", "tuner"];
     for (key, span) in given(raw) {
-        if pacer.is_none() && raw.period.is_none() && of_pacer.contains(&key) {
-            check.error(&span, &at(key), "is of a pacer, and there is none", "with period");
+        if let Some(needs) = key.needs().filter(|needs| span_of(raw, *needs).is_none()) {
+            let with = format!("with {}", needs.name());
+            check.error(&span, &path(key), "means nothing alone", &with);
         }
     }
     if raw.buffers.is_none() && raw.period.is_none() {
@@ -156,52 +139,58 @@ fn prototype(
 
 /// The tuner, if there is one; nothing if what is there is wrong.
 fn tuner(check: &mut Check<'_, '_>, raw: &RawPacing, span: &Span) -> Option<Option<Tuner>> {
-    let at = |key: &str| format!("target.pacing.{key}");
-    let threshold = check.size(&at("tuner-threshold"), &raw.tuner_threshold, 1..=TIB);
-    let interval = check.time(&at("tuner-interval"), &raw.tuner_interval, 1..=SECOND);
-    let step = check.time(&at("tuner-step"), &raw.tuner_step, 1..=LONGEST_PERIOD);
-    let word = raw.tuner.as_ref().map(|word| word.get_ref().as_str());
-    match word {
-        None => Some(None),
-        Some("bytes-in-flight") => {
-            missing(check, raw.tuner_threshold.is_none(), span, "tuner-threshold", "a size");
+    let threshold = check.size(&path(Key::TunerThreshold), &raw.tuner_threshold, 1..=TIB);
+    let interval = check.time(&path(Key::TunerInterval), &raw.tuner_interval, 1..=SECOND);
+    let step = check.time(&path(Key::TunerStep), &raw.tuner_step, 1..=LONGEST_PERIOD);
+    let Some(word) = &raw.tuner else { return Some(None) };
+    match TunerName::named(word.get_ref()) {
+        Some(TunerName::BytesInFlight) => {
+            let is_missing = raw.tuner_threshold.is_none();
+            missing(check, is_missing, span, Key::TunerThreshold, "a size");
             Some(Some(Tuner::BytesInFlight { threshold: threshold? }))
         }
-        Some("bandwidth") => Some(Some(Tuner::Bandwidth {
+        Some(TunerName::Bandwidth) => Some(Some(Tuner::Bandwidth {
             interval: interval.unwrap_or(TUNER_INTERVAL),
             step: step.unwrap_or(TUNER_STEP),
         })),
-        Some(word) => {
-            let span = raw.tuner.as_ref().map_or(0..0, Spanned::span);
-            let what = format!("`{word}` is no tuner");
-            check.error(&span, &at("tuner"), &what, "bytes-in-flight, bandwidth");
+        None => {
+            let what = format!("`{}` is no tuner", word.get_ref());
+            let names = TunerName::NAMES.map(|(name, _)| name).join(", ");
+            check.error(&word.span(), &path(Key::Tuner), &what, &names);
             None
         }
     }
 }
 
-fn missing(check: &mut Check<'_, '_>, is: bool, span: &Span, key: &str, allowed: &str) {
+fn missing(check: &mut Check<'_, '_>, is: bool, span: &Span, key: Key, allowed: &str) {
     if is {
-        check.error(span, &format!("target.pacing.{key}"), "is missing", allowed);
+        check.error(span, &path(key), "is missing", allowed);
     }
 }
 
 /// The parameters that are there.
-fn given(raw: &RawPacing) -> Vec<(&'static str, Span)> {
-    let spans = [
-        ("budget", raw.budget.as_ref().map(Spanned::span)),
-        ("burst", raw.burst.as_ref().map(Spanned::span)),
-        ("rate", raw.rate.as_ref().map(Spanned::span)),
-        ("period", raw.period.as_ref().map(Spanned::span)),
-        ("buffers", raw.buffers.as_ref().map(Spanned::span)),
-        ("cache", raw.cache.as_ref().map(Spanned::span)),
-        ("credit", raw.credit.as_ref().map(Spanned::span)),
-        ("bypass-below", raw.bypass_below.as_ref().map(Spanned::span)),
-        ("drive-limit", raw.drive_limit.as_ref().map(Spanned::span)),
-        ("tuner", raw.tuner.as_ref().map(Spanned::span)),
-        ("tuner-threshold", raw.tuner_threshold.as_ref().map(Spanned::span)),
-        ("tuner-interval", raw.tuner_interval.as_ref().map(Spanned::span)),
-        ("tuner-step", raw.tuner_step.as_ref().map(Spanned::span)),
-    ];
-    spans.into_iter().filter_map(|(key, span)| Some((key, span?))).collect()
+fn given(raw: &RawPacing) -> impl Iterator<Item = (Key, Span)> + '_ {
+    Key::ALL.into_iter().filter_map(|key| Some((key, span_of(raw, key)?)))
+}
+
+/// Where a parameter stands, if it is there.
+fn span_of(raw: &RawPacing, key: Key) -> Option<Span> {
+    let of_size = |value: &Option<Spanned<_>>| value.as_ref().map(Spanned::span);
+    let of_number = |value: &Option<Spanned<i64>>| value.as_ref().map(Spanned::span);
+    let of_word = |value: &Option<Spanned<String>>| value.as_ref().map(Spanned::span);
+    match key {
+        Key::Budget => of_size(&raw.budget),
+        Key::Burst => of_size(&raw.burst),
+        Key::Rate => of_size(&raw.rate),
+        Key::Credit => of_size(&raw.credit),
+        Key::BypassBelow => of_size(&raw.bypass_below),
+        Key::TunerThreshold => of_size(&raw.tuner_threshold),
+        Key::Buffers => of_number(&raw.buffers),
+        Key::Cache => of_number(&raw.cache),
+        Key::DriveLimit => of_number(&raw.drive_limit),
+        Key::Period => of_word(&raw.period),
+        Key::Tuner => of_word(&raw.tuner),
+        Key::TunerInterval => of_word(&raw.tuner_interval),
+        Key::TunerStep => of_word(&raw.tuner_step),
+    }
 }

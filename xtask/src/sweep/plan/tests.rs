@@ -331,7 +331,7 @@ fn each_policy_takes_its_own_parameters() {
     for (pacing, what) in [
         (
             "policy = \"adaptiv\"",
-            "policy: `adaptiv` is no policy; allowed: none, endless-cache, adaptive, buffer-credit, token-bucket, prototype (did you mean `adaptive`?)",
+            "policy: `adaptiv` is no policy; allowed: adaptive, none, buffer-credit, token-bucket, prototype, endless-cache (did you mean `adaptive`?)",
         ),
         (
             "policy = \"adaptive\", budget = \"1MiB\"",
@@ -376,11 +376,11 @@ fn each_policy_takes_its_own_parameters() {
         ),
         (
             "policy = \"prototype\", period = \"5us\", cache = 6",
-            "cache: is of a pool, and there is none; allowed: with buffers",
+            "cache: means nothing alone; allowed: with buffers",
         ),
         (
             "policy = \"prototype\", buffers = 96, credit = \"128KiB\"",
-            "credit: is of a pacer, and there is none; allowed: with period",
+            "credit: means nothing alone; allowed: with period",
         ),
         (
             "policy = \"prototype\", period = \"5us\", credit = \"64KiB\"",

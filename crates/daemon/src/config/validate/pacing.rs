@@ -2,6 +2,7 @@
 
 use std::ops::RangeInclusive;
 
+use nvmeof_pacing::keys::{Key as Name, PolicyName, TunerName};
 use nvmeof_pacing::{
     Pace, PolicyConfig, PrototypeConfig, PrototypePacer, PrototypePool, PrototypeTuner,
     TokenBucketConfig,
@@ -17,42 +18,6 @@ use super::super::units::show_size;
 use super::values::{choice, integer, one_of, size_within};
 use crate::limits::PacingBounds;
 
-/// Every policy, with the keys it has besides `policy`.
-const POLICIES: [(&str, &[&str]); 5] = [
-    ("adaptive", &[]),
-    ("none", &[]),
-    ("buffer-credit", &["budget"]),
-    ("token-bucket", &["rate", "period", "burst", "budget"]),
-    (
-        "prototype",
-        &[
-            "buffers",
-            "cache",
-            "period",
-            "credit",
-            "bypass-below",
-            "drive-limit",
-            "tuner",
-            "tuner-threshold",
-            "tuner-interval",
-            "tuner-step",
-        ],
-    ),
-];
-
-/// The policy where none is named: the first of [`POLICIES`].
-const DEFAULT: &str = POLICIES[0].0;
-
-/// How the prototype's tuner may be set.
-#[derive(Debug, Clone, Copy)]
-enum Tuner {
-    BytesInFlight,
-    Bandwidth,
-}
-
-const TUNERS: [(&str, Tuner); 2] =
-    [("bytes-in-flight", Tuner::BytesInFlight), ("bandwidth", Tuner::Bandwidth)];
-
 /// The policy and its parameters; where something is wrong with them, it is reported and what
 /// comes back does not count.
 pub(super) fn pacing(
@@ -60,68 +25,75 @@ pub(super) fn pacing(
     raw: &RawPacing,
     bounds: &PacingBounds,
 ) -> PolicyConfig {
-    let name = raw.policy.as_ref().map_or(DEFAULT, |policy| policy.get_ref().as_str());
-    let names = POLICIES.map(|(name, _)| name);
-    let Some((_, keys)) = POLICIES.iter().find(|(policy, _)| *policy == name) else {
-        if let Some(policy) = &raw.policy {
-            let what = format!("there is no policy \"{name}\"");
-            report.error(&policy.span(), "pacing.policy", what, one_of(&names, name));
-        }
-        return PolicyConfig::None;
-    };
-    refuse_foreign_keys(report, raw, name, keys);
+    let Some(policy) = named(report, raw) else { return PolicyConfig::None };
+    refuse_foreign_keys(report, raw, policy);
     let at = raw.policy.as_ref().map_or(0..0, Spanned::span);
-    match name {
-        "none" => PolicyConfig::None,
-        "buffer-credit" => {
+    match policy {
+        PolicyName::Adaptive => PolicyConfig::Adaptive,
+        PolicyName::None => PolicyConfig::None,
+        PolicyName::BufferCredit => {
             let budget = budget(report, raw, bounds).unwrap_or(bounds.default_budget);
             PolicyConfig::BufferCredit { budget }
         }
-        "token-bucket" => token_bucket(report, raw, &at, bounds),
-        "prototype" => PolicyConfig::Prototype(prototype(report, raw, &at, bounds)),
-        _ => PolicyConfig::Adaptive,
+        PolicyName::TokenBucket => token_bucket(report, raw, &at, bounds),
+        PolicyName::Prototype => PolicyConfig::Prototype(prototype(report, raw, &at, bounds)),
     }
 }
 
+/// The policy that is named, or the default; nothing if there is no such policy.
+fn named(report: &mut Report<'_>, raw: &RawPacing) -> Option<PolicyName> {
+    let Some(written) = &raw.policy else { return Some(PolicyName::ALL[0]) };
+    let name = written.get_ref();
+    let policy = PolicyName::named(name);
+    if policy.is_none() {
+        let names = PolicyName::ALL.map(PolicyName::name);
+        let what = format!("there is no policy \"{name}\"");
+        report.error(&written.span(), "pacing.policy", what, one_of(&names, name));
+    }
+    policy
+}
+
 /// A key that the policy does not have is not what was meant.
-fn refuse_foreign_keys(report: &mut Report<'_>, raw: &RawPacing, policy: &str, keys: &[&str]) {
+fn refuse_foreign_keys(report: &mut Report<'_>, raw: &RawPacing, policy: PolicyName) {
     for (key, span) in written(raw) {
-        if keys.contains(&key) {
+        if policy.keys().contains(&key) {
             continue;
         }
-        let others: Vec<String> = POLICIES
-            .iter()
-            .filter(|(_, keys)| keys.contains(&key))
-            .map(|(name, _)| format!("\"{name}\""))
-            .collect();
+        let (policy, key_name) = (policy.name(), key.name());
+        let others = PolicyName::ALL.into_iter().filter(|other| other.keys().contains(&key));
+        let others: Vec<String> = others.map(|other| format!("\"{}\"", other.name())).collect();
         let default = if raw.policy.is_none() { " (the default)" } else { "" };
-        let what = format!("policy \"{policy}\"{default} has no {key}");
+        let what = format!("policy \"{policy}\"{default} has no {key_name}");
         let allowed = format!("leave it out, or set policy = {}", others.join(" or "));
-        report.error(&span, &format!("pacing.{key}"), what, allowed);
+        report.error(&span, &format!("pacing.{key_name}"), what, allowed);
     }
 }
 
 /// The keys that are there besides `policy`.
-fn written(raw: &RawPacing) -> Vec<(&'static str, Span)> {
+fn written(raw: &RawPacing) -> impl Iterator<Item = (Name, Span)> + '_ {
+    Name::ALL.into_iter().filter_map(|key| Some((key, span_of(raw, key)?)))
+}
+
+/// Where a key stands, if it is there.
+fn span_of(raw: &RawPacing, key: Name) -> Option<Span> {
     fn at<T>(key: &Key<T>) -> Option<Span> {
         key.as_ref().map(Spanned::span)
     }
-    let all = [
-        ("budget", at(&raw.budget)),
-        ("rate", at(&raw.rate)),
-        ("period", at(&raw.period)),
-        ("burst", at(&raw.burst)),
-        ("buffers", at(&raw.buffers)),
-        ("cache", at(&raw.cache)),
-        ("credit", at(&raw.credit)),
-        ("bypass-below", at(&raw.bypass_below)),
-        ("drive-limit", at(&raw.drive_limit)),
-        ("tuner", at(&raw.tuner)),
-        ("tuner-threshold", at(&raw.tuner_threshold)),
-        ("tuner-interval", at(&raw.tuner_interval)),
-        ("tuner-step", at(&raw.tuner_step)),
-    ];
-    all.into_iter().filter_map(|(key, span)| Some((key, span?))).collect()
+    match key {
+        Name::Budget => at(&raw.budget),
+        Name::Rate => at(&raw.rate),
+        Name::Period => at(&raw.period),
+        Name::Burst => at(&raw.burst),
+        Name::Buffers => at(&raw.buffers),
+        Name::Cache => at(&raw.cache),
+        Name::Credit => at(&raw.credit),
+        Name::BypassBelow => at(&raw.bypass_below),
+        Name::DriveLimit => at(&raw.drive_limit),
+        Name::Tuner => at(&raw.tuner),
+        Name::TunerThreshold => at(&raw.tuner_threshold),
+        Name::TunerInterval => at(&raw.tuner_interval),
+        Name::TunerStep => at(&raw.tuner_step),
+    }
 }
 
 fn budget(report: &mut Report<'_>, raw: &RawPacing, bounds: &PacingBounds) -> Option<u64> {
@@ -258,19 +230,12 @@ fn prototype(
         report.error(at, "pacing.policy", what, "add buffers = 96, period = \"5700ns\", or both");
     }
     for (key, span) in written(raw) {
-        let needs = match key {
-            "cache" if raw.buffers.is_none() => "buffers",
-            "credit" | "bypass-below" | "drive-limit" | "tuner" if raw.period.is_none() => "period",
-            "tuner-threshold" | "tuner-interval" | "tuner-step" if raw.tuner.is_none() => "tuner",
-            _ => continue,
+        let Some(needs) = key.needs().filter(|needs| span_of(raw, *needs).is_none()) else {
+            continue;
         };
-        let what = format!("it means nothing without {needs}");
-        report.error(
-            &span,
-            &format!("pacing.{key}"),
-            what,
-            format!("add {needs}, or leave it out"),
-        );
+        let what = format!("it means nothing without {}", needs.name());
+        let allowed = format!("add {}, or leave it out", needs.name());
+        report.error(&span, &format!("pacing.{}", key.name()), what, allowed);
     }
     PrototypeConfig { pool: pool(report, raw, bounds), pacer: pacer(report, raw, bounds) }
 }
@@ -321,20 +286,11 @@ fn tuner(
     value: &Spanned<String>,
     bounds: &PacingBounds,
 ) -> Option<PrototypeTuner> {
-    let kind = choice(report, "pacing.tuner", value, &TUNERS)?;
-    let of_other = match kind {
-        Tuner::BytesInFlight => [
-            ("tuner-interval", raw.tuner_interval.as_ref().map(Spanned::span)),
-            ("tuner-step", raw.tuner_step.as_ref().map(Spanned::span)),
-        ],
-        Tuner::Bandwidth => {
-            [("tuner-threshold", raw.tuner_threshold.as_ref().map(Spanned::span)), ("", None)]
-        }
-    };
-    for (key, span) in of_other {
-        if let Some(span) = span {
+    let kind = choice(report, "pacing.tuner", value, &TunerName::NAMES)?;
+    for (key, span) in written(raw) {
+        if key.needs() == Some(Name::Tuner) && !kind.keys().contains(&key) {
             let what = format!("the tuner \"{}\" has none", value.get_ref());
-            report.error(&span, &format!("pacing.{key}"), what, "leave it out");
+            report.error(&span, &format!("pacing.{}", key.name()), what, "leave it out");
         }
     }
     let mut time = |name: &str, key: &Key<String>| match key {
@@ -346,12 +302,12 @@ fn tuner(
         }
     };
     match kind {
-        Tuner::Bandwidth => {
+        TunerName::Bandwidth => {
             let interval = time("pacing.tuner-interval", &raw.tuner_interval);
             let step = time("pacing.tuner-step", &raw.tuner_step);
             Some(PrototypeTuner::Bandwidth { interval: interval?, step: step? })
         }
-        Tuner::BytesInFlight => {
+        TunerName::BytesInFlight => {
             if raw.tuner_threshold.is_none() {
                 let what = "the tuner \"bytes-in-flight\" needs it";
                 let allowed = "add bytes in flight above which the period grows, as \"12MiB\"";
