@@ -67,10 +67,14 @@ impl VirtualTime {
     /// Lowers the price of slow flows while together they get less than the floor.
     fn keep_floor(&self, started: u64, started_slow: u64, slow: u64) {
         let relief = self.relief.load(Ordering::Relaxed);
-        let relief = if slow > 0 && started_slow * FLOOR < started {
-            (relief - relief / 4).max(FULL / 16)
+        // In proportion to what is missing or too much: what is changed shows only when slow commands
+        // are back, and full steps would have them come in crowds that leave little for the others.
+        let wanted = (started / FLOOR).max(1);
+        let part = |of: u64, by: u64| of * by.min(wanted) / wanted;
+        let relief = if slow > 0 && started_slow < wanted {
+            (relief - part(relief / 4, wanted - started_slow)).max(FULL / 16)
         } else {
-            (relief + relief / 8 + 1).min(FULL)
+            (relief + part(relief / 8, started_slow.saturating_sub(wanted)) + 1).min(FULL)
         };
         self.relief.store(relief, Ordering::Relaxed);
     }
@@ -97,7 +101,8 @@ struct Seen {
 
 /// Unit of a speed: one in 2^40 ns.
 pub(super) const SPEED_SHIFT: u32 = 40;
-/// Slow flows together get one byte in so many, if they want it.
-pub(super) const FLOOR: u64 = 17;
+/// Slow flows together get one byte in so many, if they want it: a little more than a twentieth, so
+/// that what the control is off by does not take them below that.
+pub(super) const FLOOR: u64 = 19;
 /// A relief of 1.
 pub(super) const FULL: u64 = 1 << 16;
