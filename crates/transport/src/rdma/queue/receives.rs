@@ -207,3 +207,52 @@ impl Receives {
         Ok(Arrived { sqe, pointer, data })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use nvmeof_core::dma::{PoolConfig, Registrar, SharedPool};
+    use nvmeof_verbs::Piece;
+    use nvmeof_verbs::loopback::Fabric;
+
+    use super::*;
+
+    /// Takes receives, and does nothing with them.
+    #[derive(Default)]
+    struct Recorder(Vec<WorkId>);
+
+    impl PostReceive for Recorder {
+        fn post_receive(&mut self, id: WorkId, pieces: &[Piece]) -> io::Result<()> {
+            assert_eq!(pieces.len(), 2);
+            self.0.push(id);
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_late_completion_finds_nothing() {
+        let config = PoolConfig { huge_pages: false, ..PoolConfig::default() };
+        let shared = SharedPool::new(config).unwrap();
+        let pool = CorePool::new(&shared);
+        let device = Fabric::new(1).device("target");
+        let registration = Registration::new(&device, &shared).unwrap();
+        let mut receives = Receives::new(&pool, &registration, 1, (2, 4096), 9).unwrap();
+        let mut posted = Recorder::default();
+        receives.post_all(&mut posted, &registration).unwrap();
+        let [first, second] = posted.0[..] else { panic!("{:?}", posted.0) };
+        assert_eq!(receives.came_back(first), Some(first.slot()));
+        assert_eq!(receives.came_back(first), None, "twice");
+        receives.post(first.slot(), &mut posted, &registration).unwrap();
+        assert_eq!(receives.came_back(first), None, "of an earlier use of the slot");
+        let other = WorkId::new(2, second.generation(), second.slot());
+        assert_eq!(receives.came_back(other), None, "of another kind");
+        assert_eq!(receives.came_back(WorkId::new(1, second.generation(), 2)), None, "of no slot");
+        assert_eq!(receives.posted(), 2);
+        assert_eq!(receives.came_back(second), Some(second.slot()));
+        drop(receives);
+        assert_eq!(pool.leased(), 0);
+        let registrar: Arc<dyn Registrar> = registration;
+        shared.remove_registrar(&registrar);
+    }
+}
