@@ -261,7 +261,8 @@ pub enum Event {
     },
     /// A capsule arrived but its data is bad. Answer with the status the error maps to.
     CommandFailed {
-        /// The submission queue entry, as it came.
+        /// The submission queue entry, as it came; or with a data pointer that fits whatever it wants, where
+        /// the pointer itself is what is bad.
         sqe: Sqe,
         /// What is wrong with the data.
         error: FabricError,

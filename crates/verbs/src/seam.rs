@@ -122,6 +122,9 @@ pub struct EndpointSpec {
     pub inline: u32,
     /// Traffic class (RoCE: DSCP and ECN) of what is sent; `None` for the system's.
     pub traffic_class: Option<u8>,
+    /// Times to try again when the peer does not answer, 0 to 7; `None` for what the side that asks for the
+    /// connection says.
+    pub retries: Option<u8>,
 }
 
 /// A connection before its queue pair: one that a host asks for, or a route that was resolved. Dropping it

@@ -117,6 +117,8 @@ pub struct Rdma {
     pub gid_index: Option<u8>,
     /// Traffic class of what is sent; the system's if none is given.
     pub traffic_class: Option<u8>,
+    /// Times to try again when a host does not answer; what the host says if none is given.
+    pub retry_count: Option<u8>,
     /// Times to try again when a host had no receive posted; 7 is for ever.
     pub rnr_retry_count: u8,
     /// Whether the connections of a reactor share their receives, where the device can.
@@ -131,6 +133,7 @@ impl Default for Rdma {
             device: None,
             gid_index: None,
             traffic_class: None,
+            retry_count: None,
             rnr_retry_count: 7,
             shared_receives: false,
             completion_queue_depth: 16384,

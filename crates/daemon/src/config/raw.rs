@@ -74,6 +74,7 @@ pub(super) struct RawListener {
     pub(super) rdma_device: Key<String>,
     pub(super) gid_index: Key<i64>,
     pub(super) traffic_class: Key<i64>,
+    pub(super) retry_count: Key<i64>,
     pub(super) rnr_retry_count: Key<i64>,
     pub(super) shared_receives: Key<bool>,
     pub(super) completion_queue_depth: Key<i64>,

@@ -202,6 +202,7 @@ impl<D: Device> Pair<D> {
             receive_pieces: 1,
             inline: sizes.inline,
             traffic_class: None,
+            retries: None,
         };
         let opened = device.open(ticket, &completions, None, &spec);
         let endpoint = opened.map_err(|(error, _)| error)?;

@@ -80,6 +80,8 @@ pub struct RdmaParams {
     pub cq_depth: u32,
     /// Times to try again when a host had no receive posted; 7 is for ever.
     pub rnr_retries: u8,
+    /// Times to try again when a host does not answer, 0 to 7; `None` for what the host says.
+    pub retries: Option<u8>,
     /// Traffic class (RoCE: DSCP and ECN); `None` for the system's.
     pub traffic_class: Option<u8>,
 }
@@ -100,6 +102,7 @@ impl Default for RdmaParams {
             cq_depth: 16384,
             rnr_retries: 7,
             traffic_class: None,
+            retries: None,
         }
     }
 }

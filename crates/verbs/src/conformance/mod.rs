@@ -22,6 +22,7 @@ pub const SPEC: EndpointSpec = EndpointSpec {
     receive_pieces: 2,
     inline: 64,
     traffic_class: None,
+    retries: None,
 };
 
 /// Entries of each completion queue.

@@ -477,6 +477,7 @@ pub const IBV_QPS_ERR: c_uint = 6;
 
 pub const IBV_QP_STATE: c_int = 1;
 pub const IBV_QP_AV: c_int = 1 << 7;
+pub const IBV_QP_RETRY_CNT: c_int = 1 << 10;
 pub const IBV_QP_RNR_RETRY: c_int = 1 << 11;
 pub const IBV_QP_MAX_QP_RD_ATOMIC: c_int = 1 << 13;
 pub const IBV_QP_MIN_RNR_TIMER: c_int = 1 << 15;

@@ -42,6 +42,7 @@
 //!     receive_pieces: 2,
 //!     inline: 0,
 //!     traffic_class: None,
+//!     retries: None,
 //! };
 //!
 //! let route = fabric.route(&host, address);

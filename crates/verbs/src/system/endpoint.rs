@@ -31,9 +31,9 @@ use crate::ffi::cma::{
 use crate::ffi::inline;
 use crate::ffi::verbs::{
     IBV_QP_AV, IBV_QP_MAX_DEST_RD_ATOMIC, IBV_QP_MAX_QP_RD_ATOMIC, IBV_QP_MIN_RNR_TIMER,
-    IBV_QP_RNR_RETRY, IBV_QP_STATE, IBV_QPS_ERR, IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS,
-    IBV_QPT_RC, IBV_SEND_SIGNALED, IBV_WR_BIND_MW, ibv_mw_bind_info, ibv_qp, ibv_qp_attr,
-    ibv_qp_cap, ibv_qp_init_attr, ibv_send_wr_bind_mw,
+    IBV_QP_RETRY_CNT, IBV_QP_RNR_RETRY, IBV_QP_STATE, IBV_QPS_ERR, IBV_QPS_INIT, IBV_QPS_RTR,
+    IBV_QPS_RTS, IBV_QPT_RC, IBV_SEND_SIGNALED, IBV_WR_BIND_MW, ibv_mw_bind_info, ibv_qp,
+    ibv_qp_attr, ibv_qp_cap, ibv_qp_init_attr, ibv_send_wr_bind_mw,
 };
 use crate::seam::{
     AcceptParams, ConnectParams, ConnectionEvent, Device, DeviceLimits, Endpoint, EndpointSpec,
@@ -54,6 +54,7 @@ pub struct SystemEndpoint {
     chain: Chain,
     inline: u32,
     traffic_class: Option<u8>,
+    retries: Option<u8>,
     /// READs out and in, and tries again where the peer has no receive, as asked for with `connect`.
     asked: Option<Depths>,
     /// A failed queue pair was reported, or is no news because we ended it.
@@ -96,6 +97,7 @@ impl SystemEndpoint {
                 chain: Chain::default(),
                 inline,
                 traffic_class: spec.traffic_class,
+                retries: spec.retries,
                 asked: None,
                 ended: false,
                 goodbye_said: false,
@@ -235,6 +237,12 @@ impl SystemEndpoint {
             }
         })?;
         self.pair.lead(&self.id, IBV_QPS_RTS, |attr, mask| {
+            if let Some(retries) = self.retries
+                && mask & IBV_QP_RETRY_CNT != 0
+            {
+                // Three bits.
+                attr.retry_cnt = retries.min(7);
+            }
             let Some(Depths { reads_out, rnr_retries, .. }) = depths else { return };
             if mask & IBV_QP_MAX_QP_RD_ATOMIC != 0 {
                 attr.max_rd_atomic = depth(attr.max_rd_atomic, reads_out);

@@ -188,6 +188,11 @@ const BAD: &[Bad] = &[
         parts: &["type \"tcp\" has no such key; remove it, or set type = \"rdma\""],
     },
     Bad {
+        text: "[[listener]]\ntype = \"rdma\"\naddress = \"::1\"\nretry-count = -1",
+        place: "7:15: listener.retry-count",
+        parts: &["-1 is out of range; allowed: 0 to 7"],
+    },
+    Bad {
         text: "[[listener]]\ntype = \"rdma\"\naddress = \"::1\"\nrnr-retry-count = 8",
         place: "7:19: listener.rnr-retry-count",
         parts: &["8 is out of range; allowed: 0 to 7"],

@@ -65,6 +65,7 @@ fn rdma(report: &mut Report<'_>, raw: &RawListener, fabric: Fabric) -> Rdma {
         ("listener.rdma-device", raw.rdma_device.as_ref().map(Spanned::span)),
         ("listener.gid-index", raw.gid_index.as_ref().map(Spanned::span)),
         ("listener.traffic-class", raw.traffic_class.as_ref().map(Spanned::span)),
+        ("listener.retry-count", raw.retry_count.as_ref().map(Spanned::span)),
         ("listener.rnr-retry-count", raw.rnr_retry_count.as_ref().map(Spanned::span)),
         ("listener.shared-receives", raw.shared_receives.as_ref().map(Spanned::span)),
         ("listener.completion-queue-depth", raw.completion_queue_depth.as_ref().map(Spanned::span)),
@@ -83,6 +84,10 @@ fn rdma(report: &mut Report<'_>, raw: &RawListener, fabric: Fabric) -> Rdma {
         device: raw.rdma_device.as_ref().and_then(|value| rdma_device(report, value)),
         gid_index: optional(report, "listener.gid-index", &raw.gid_index),
         traffic_class: optional(report, "listener.traffic-class", &raw.traffic_class),
+        retry_count: raw
+            .retry_count
+            .as_ref()
+            .map(|_| integer(report, "listener.retry-count", &raw.retry_count, 0, 0..=7)),
         rnr_retry_count: integer(
             report,
             "listener.rnr-retry-count",

@@ -276,6 +276,7 @@ fn params(limits: &Limits, settings: &config::Rdma) -> RdmaParams {
         handshake_timeout: nanos(limits.settings.connect_timeout),
         shared_receives: if settings.shared_receives { limits.shared_receives() } else { 0 },
         cq_depth: settings.completion_queue_depth,
+        retries: settings.retry_count,
         rnr_retries: settings.rnr_retry_count,
         traffic_class: settings.traffic_class,
         ..RdmaParams::default()

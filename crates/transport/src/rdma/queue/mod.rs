@@ -99,6 +99,7 @@ impl Sizes {
             receive_pieces: if behind == 0 { 1 } else { 2 },
             inline: 16,
             traffic_class: params.traffic_class,
+            retries: params.retries,
         };
         // Shared receives have their entries already.
         let shares = params.shared_receives > 0 && limits.shared_receives > 0;

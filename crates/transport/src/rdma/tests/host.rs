@@ -49,6 +49,7 @@ impl Host {
             receive_pieces: 1,
             inline: 0,
             traffic_class: None,
+            retries: None,
         };
         let ticket = world.fabric.route(&device, world.address);
         let endpoint = device.open(ticket, &completions, None, &spec).unwrap();
