@@ -206,7 +206,8 @@ tell() {
 await() {
     local other=a
     if [ "$GUEST" = a ]; then other=b; fi
-    wait_for "${2:-80}" test -e "/run/meeting/$other-$1"
+    wait_for "${2:-80}" test -e "/run/meeting/$other-$1" -o -e "/run/meeting/$other-failed"
+    [ ! -e "/run/meeting/$other-failed" ] || fail "the other guest has failed"
     cat "/run/meeting/$other-$1"
 }
 
@@ -331,6 +332,7 @@ end_jobs() {
     local code=$? pid
     trap - EXIT ERR
     if [ "$code" != 0 ]; then
+        [ -z "$GUEST" ] || tell failed
         for pid in $(jobs -p); do
             pkill -P "$pid" || true
             kill "$pid" 2>/dev/null || true

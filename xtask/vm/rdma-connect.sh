@@ -1,6 +1,6 @@
 #!/bin/bash
-# Connections over RDMA: depths, flow control, strangers, and many of them while another works.
-# parts: depths flow-control strangers churn
+# Connections over RDMA: depths, flow control, strangers.
+# parts: depths flow-control strangers
 # parts ours: leaks
 . /share/lib.sh
 
@@ -57,29 +57,6 @@ part_strangers() {
     note "$round strangers were turned away: $(head -1 /tmp/rping.txt)"
     disconnect "$DEMO"
 }
-
-# Fifty hosts come and go, each with its queues, while another one's writes are verified.
-part_churn() {
-    target_add_subsystem "$DEMO-extra"
-    connect "$DEMO" -i 1
-    local round name since=$EPOCHREALTIME
-    load_start "$(ns_wait "$DEMO" 1)"
-    wait_for 10 subsystem_told "$DEMO-extra"
-    for round in $(seq 50); do
-        name=$(connect_quick "$DEMO-extra" $((round % 2 + 1)))
-        assert_eq "queues in round $round" "$(cat "/sys/class/nvme/$name/queue_count")" \
-            $((round % 2 + 2))
-        # Some stay until their namespace is there, others go in the middle of it.
-        if [ $((round % 5)) = 0 ]; then ns_wait "$DEMO-extra" 1 >/dev/null; fi
-        echo 1 >"/sys/class/nvme/$name/delete_controller"
-        [ ! -e "/sys/class/nvme/$name" ] || wait_for 10 test ! -e "/sys/class/nvme/$name"
-    done
-    note "$round connects and disconnects in $(since "$since") s"
-    load_stop
-    disconnect "$DEMO"
-    target_remove_subsystem "$DEMO-extra"
-}
-LIMIT_churn=150
 
 part_leaks() {
     leaks_and_exit

@@ -5,6 +5,7 @@
 . /share/lib.sh
 
 part_same_namespace() {
+    meet start 120
     connect "$DEMO" -i 2
     same_namespace 0 16
     disconnect "$DEMO"

@@ -5,6 +5,7 @@ SERVES=nothing
 . /share/lib.sh
 
 part_same_namespace() {
+    meet start 120
     connect "$DEMO" -i 2
     same_namespace 16 0
     disconnect "$DEMO"

@@ -78,6 +78,7 @@ pub(crate) const CASES: &[Case] = &[
             Boot { name: "verbs", guests: script!("rdma-verbs.sh") },
             Boot { name: "admin", guests: script!("admin.sh") },
             Boot { name: "connect", guests: script!("rdma-connect.sh") },
+            Boot { name: "churn", guests: script!("rdma-churn.sh") },
             Boot { name: "files", guests: script!("files.sh") },
             Boot { name: "data", guests: script!("rdma-data.sh") },
             Boot { name: "commands", guests: script!("data.sh") },

@@ -11,7 +11,6 @@ mod share;
 
 use std::env;
 use std::fs::{self, File};
-use std::net::{Ipv4Addr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::thread;
@@ -290,11 +289,12 @@ impl<'a> Bench<'a> {
         parts: &[Vec<&str>],
         limit: Duration,
     ) -> Result<Vec<Run>> {
+        let sockets = Sockets::new()?;
         let links = match boot.guests.len() {
             1 => vec![None],
             2 => {
                 let meeting = self.folder.join(format!("{}-{}-meeting", case.name, boot.name));
-                Link::pair(share::fresh(meeting)?, free_ports()?).map(Some).to_vec()
+                Link::pair(share::fresh(meeting)?, sockets.paths()).map(Some).to_vec()
             }
             more => bail!("{more} guests: only two can be joined"),
         };
@@ -380,11 +380,27 @@ struct Run {
     log: PathBuf,
 }
 
-/// Two UDP ports nobody uses at this moment.
-fn free_ports() -> Result<[u16; 2]> {
-    let bind = || UdpSocket::bind((Ipv4Addr::LOCALHOST, 0));
-    let sockets = [bind()?, bind()?];
-    Ok([sockets[0].local_addr()?.port(), sockets[1].local_addr()?.port()])
+/// A folder for the sockets that join two guests, gone with this value. Not in the build's folder, whose
+/// path may be longer than a socket's may.
+#[derive(Debug)]
+struct Sockets(PathBuf);
+
+impl Sockets {
+    fn new() -> Result<Self> {
+        let folder = env::temp_dir().join(format!("nvmeof-vm-{}", std::process::id()));
+        Ok(Self(share::fresh(folder)?))
+    }
+
+    fn paths(&self) -> [PathBuf; 2] {
+        [self.0.join("1"), self.0.join("2")]
+    }
+}
+
+impl Drop for Sockets {
+    fn drop(&mut self) {
+        // A few bytes in a temporary folder are no reason to fail.
+        let _ = fs::remove_dir_all(&self.0);
+    }
 }
 
 /// Where unpacked kernels are kept between runs.

@@ -41,13 +41,13 @@ pub(crate) struct Machine<'a> {
     pub(crate) echo: bool,
 }
 
-/// One end of what joins two guests: a network, whose frames go as datagrams between two UDP ports
-/// of this machine's loopback interface, and a folder of both, in which they see how far the other is.
+/// One end of what joins two guests: a network, whose frames go as datagrams between two sockets, and a
+/// folder of both, in which they see how far the other is.
 #[derive(Debug, Clone)]
 pub(crate) struct Link {
     number: u8,
-    own_port: u16,
-    peer_port: u16,
+    own_socket: PathBuf,
+    peer_socket: PathBuf,
     meeting: PathBuf,
 }
 
@@ -133,21 +133,29 @@ impl Machine<'_> {
 }
 
 impl Link {
-    /// Both ends, by the folder and the ports they use.
-    pub(crate) fn pair(meeting: PathBuf, [one, other]: [u16; 2]) -> [Self; 2] {
-        let first = Self { number: 1, own_port: one, peer_port: other, meeting: meeting.clone() };
-        [first, Self { number: 2, own_port: other, peer_port: one, meeting }]
+    /// Both ends, by the folder and the paths of their sockets.
+    pub(crate) fn pair(meeting: PathBuf, [one, other]: [PathBuf; 2]) -> [Self; 2] {
+        let first = Self {
+            number: 1,
+            own_socket: one.clone(),
+            peer_socket: other.clone(),
+            meeting: meeting.clone(),
+        };
+        [first, Self { number: 2, own_socket: other, peer_socket: one, meeting }]
     }
 
+    /// Sockets with a path, not UDP's: where the reader is slow the writer waits. UDP would drop frames,
+    /// and soft-RoCE hardly gets over a burst of losses.
     fn plug(&self, qemu: &mut Command) {
         shared_folder(qemu, "meeting", &self.meeting, false);
-        let Self { number, own_port, peer_port, .. } = self;
+        let (own, peer) = (self.own_socket.display(), self.peer_socket.display());
         qemu.arg("-netdev").arg(format!(
-            "dgram,id=cable,local.type=inet,local.host=127.0.0.1,local.port={own_port},\
-             remote.type=inet,remote.host=127.0.0.1,remote.port={peer_port}"
+            "dgram,id=cable,local.type=unix,local.path={own},remote.type=unix,remote.path={peer}"
         ));
-        let mac = format!("52:54:00:00:01:{number:02x}");
-        qemu.arg("-device").arg(format!("virtio-net-pci,netdev=cable,mac={mac},host_mtu=9000"));
+        let mac = format!("52:54:00:00:01:{:02x}", self.number);
+        // No boot ROM: the firmware would look for a system on the other guest first.
+        qemu.arg("-device")
+            .arg(format!("virtio-net-pci,netdev=cable,mac={mac},host_mtu=9000,romfile="));
     }
 }
 
