@@ -3,104 +3,18 @@
 //! The group `reference` is a plain loop of known length: on a machine that is busy, or clocked
 //! down, the ratio to it says more than nanoseconds.
 
-use std::collections::VecDeque;
+mod load;
+
 use std::hint::black_box;
 use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
+use load::{IO, Load, STEP, policies, shared};
 use nvmeof_pacing::{
-    Cost, FlowConfig, FlowId, Machine, Nanos, Outcome, Pace, Pacer, PacerConfig, Permit,
-    PolicyConfig, Shared, TokenBucketConfig,
+    Cost, FlowConfig, Nanos, Outcome, Pace, Pacer, PacerConfig, PolicyConfig, TokenBucketConfig,
 };
-
-const LARGEST: u32 = 1 << 20;
-const IO: Cost = Cost::data(4096);
-/// Time from one command to the next, for policies that look at it.
-const STEP: Nanos = 100;
-
-/// Policies with room for all that the benches have in flight.
-fn policies() -> [(&'static str, PolicyConfig); 4] {
-    // Faster than the commands come (4 KiB in 100 ns): the bucket never runs dry.
-    let pace = Pace::Rate(100_000_000_000);
-    [
-        ("none", PolicyConfig::None),
-        ("buffer-credit", PolicyConfig::BufferCredit { budget: 256 << 20 }),
-        (
-            "token-bucket",
-            PolicyConfig::TokenBucket(TokenBucketConfig { pace, burst: None, budget: None }),
-        ),
-        ("adaptive", PolicyConfig::Adaptive),
-    ]
-}
-
-/// A core with flows that always have something waiting.
-struct Load {
-    pacer: Pacer,
-    running: VecDeque<(FlowId, Permit)>,
-    cost: Cost,
-    now: Nanos,
-}
-
-impl Load {
-    fn new(shared: &Shared, core: usize, flows: usize, in_flight: usize, cost: Cost) -> Self {
-        let each = in_flight + 2;
-        let mut pacer =
-            shared.pacer(core, Arc::new(|| ()), PacerConfig { flow_depth: each + in_flight });
-        for _ in 0..flows {
-            let flow = pacer.add_flow(FlowConfig::weight(1));
-            for _ in 0..each {
-                pacer.enqueue(flow, cost, 7).expect("it fits");
-            }
-        }
-        let mut load = Self { pacer, running: VecDeque::with_capacity(2 * each), cost, now: 1 };
-        while load.running.len() < in_flight && load.start() {}
-        load
-    }
-
-    #[inline]
-    fn start(&mut self) -> bool {
-        let Some((_, permit)) = self.pacer.next(self.now) else { return false };
-        self.running.push_back((permit.flow(), permit));
-        true
-    }
-
-    /// One command ends, its host sends another.
-    #[inline]
-    fn end(&mut self) {
-        if let Some((flow, permit)) = self.running.pop_front() {
-            self.pacer.release(permit, Outcome::Completed, self.now);
-            self.pacer.enqueue(flow, black_box(self.cost), 7).expect("it fits");
-        }
-    }
-
-    /// One command ends and the next in line starts.
-    #[inline]
-    fn turn_over(&mut self) {
-        self.now += STEP;
-        self.end();
-        self.start();
-    }
-
-    /// The same, as a reactor does it: it asks until nothing more starts.
-    #[inline]
-    fn turn(&mut self) {
-        self.now += STEP;
-        self.end();
-        while self.start() {}
-    }
-
-    fn finish(mut self) {
-        for (_, permit) in self.running.drain(..) {
-            self.pacer.release(permit, Outcome::Completed, self.now);
-        }
-    }
-}
-
-fn shared(policy: &PolicyConfig, cores: usize) -> Shared {
-    Shared::new(policy, Machine { cores, largest: LARGEST }).expect("these can work")
-}
 
 /// A loop of 100 multiplications that wait for each other: about 400 cycles.
 fn reference(c: &mut Criterion) {
@@ -176,11 +90,20 @@ fn bound(c: &mut Criterion) {
     for (name, policy) in policies {
         group.bench_function(name, |bench| {
             let mut load = Load::new(&shared(&policy, 4), 0, 64, 96, Cost::data(128 << 10));
-            bench.iter(|| load.turn());
+            bench.iter(|| turn(&mut load));
             load.finish();
         });
     }
     group.finish();
+}
+
+/// One command ends and the next in line starts, as a reactor does it: it asks until nothing more
+/// starts.
+#[inline]
+fn turn(load: &mut Load) {
+    load.now += STEP;
+    load.end();
+    while load.start() {}
 }
 
 /// Several cores under one policy at the same time, each with a clock it reads once a turn. The

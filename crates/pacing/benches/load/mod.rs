@@ -1,0 +1,100 @@
+//! A core with flows that always have something waiting: what is measured.
+
+use std::collections::VecDeque;
+use std::hint::black_box;
+use std::sync::Arc;
+
+use nvmeof_pacing::{
+    Cost, FlowConfig, FlowId, Machine, Nanos, Outcome, Pace, Pacer, PacerConfig, Permit,
+    PolicyConfig, Shared, TokenBucketConfig,
+};
+
+const LARGEST: u32 = 1 << 20;
+/// A small read.
+pub(crate) const IO: Cost = Cost::data(4096);
+/// Time from one command to the next, for policies that look at it.
+pub(crate) const STEP: Nanos = 100;
+
+/// Policies with room for all that the benches have in flight.
+pub(crate) fn policies() -> [(&'static str, PolicyConfig); 4] {
+    // Faster than the commands come (4 KiB in 100 ns): the bucket never runs dry.
+    let pace = Pace::Rate(100_000_000_000);
+    [
+        ("none", PolicyConfig::None),
+        ("buffer-credit", PolicyConfig::BufferCredit { budget: 256 << 20 }),
+        (
+            "token-bucket",
+            PolicyConfig::TokenBucket(TokenBucketConfig { pace, burst: None, budget: None }),
+        ),
+        ("adaptive", PolicyConfig::Adaptive),
+    ]
+}
+
+/// A core with flows that always have something waiting.
+#[derive(Debug)]
+pub(crate) struct Load {
+    pacer: Pacer,
+    running: VecDeque<(FlowId, Permit)>,
+    cost: Cost,
+    pub(crate) now: Nanos,
+}
+
+impl Load {
+    /// With so many flows and commands in flight.
+    pub(crate) fn new(
+        shared: &Shared,
+        core: usize,
+        flows: usize,
+        in_flight: usize,
+        cost: Cost,
+    ) -> Self {
+        let each = in_flight + 2;
+        let mut pacer =
+            shared.pacer(core, Arc::new(|| ()), PacerConfig { flow_depth: each + in_flight });
+        for _ in 0..flows {
+            let flow = pacer.add_flow(FlowConfig::weight(1));
+            for _ in 0..each {
+                pacer.enqueue(flow, cost, 7).expect("it fits");
+            }
+        }
+        let mut load = Self { pacer, running: VecDeque::with_capacity(2 * each), cost, now: 1 };
+        while load.running.len() < in_flight && load.start() {}
+        load
+    }
+
+    #[inline]
+    pub(crate) fn start(&mut self) -> bool {
+        let Some((_, permit)) = self.pacer.next(self.now) else { return false };
+        self.running.push_back((permit.flow(), permit));
+        true
+    }
+
+    /// One command ends, its host sends another.
+    #[inline]
+    pub(crate) fn end(&mut self) {
+        if let Some((flow, permit)) = self.running.pop_front() {
+            self.pacer.release(permit, Outcome::Completed, self.now);
+            self.pacer.enqueue(flow, black_box(self.cost), 7).expect("it fits");
+        }
+    }
+
+    /// One command ends and the next in line starts.
+    #[inline]
+    pub(crate) fn turn_over(&mut self) {
+        self.now += STEP;
+        self.end();
+        self.start();
+    }
+
+    /// All that is in flight ends.
+    pub(crate) fn finish(mut self) {
+        for (_, permit) in self.running.drain(..) {
+            self.pacer.release(permit, Outcome::Completed, self.now);
+        }
+    }
+}
+
+/// What the cores share.
+pub(crate) fn shared(policy: &PolicyConfig, cores: usize) -> Shared {
+    Shared::new(policy, Machine { cores, largest: LARGEST }).expect("these can work")
+}
