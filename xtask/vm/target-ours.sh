@@ -203,32 +203,28 @@ target_restart() {
     daemon_start
 }
 
-# What the daemon holds: open files, sockets, its own counts, and what the kernel keeps for it.
+# What the daemon holds: open files, sockets, its own counts, and what the kernel keeps for it. The
+# pool's chunks come and go, and each is one memory region: only regions beside them are told.
+CHUNK=$((2 << 20))
+
 target_sizes() {
-    local pid files counts fabric
+    local pid files counts fabric memory
     pid=$(daemon_pid)
     files=$(find "/proc/$pid/fd" -mindepth 1 -printf '%l\n' |
         awk '/^socket:/ { sockets++ } END { printf "fds=%d sockets=%d", NR, sockets }')
     counts=$(daemon_counts) || return 1
     fabric=$(fabric_sizes) || return 1
+    memory=$(grep '^counts ' "$DAEMON_LOG" | tail -1)
+    [[ $memory =~ buffer_memory=([0-9]+) ]] || fail "no buffer_memory= in '$memory'"
+    memory=${BASH_REMATCH[1]}
+    case $fabric in
+    *mr=*) fabric="${fabric% mr=*} mr=$((${fabric##*mr=} - memory / CHUNK))+pool" ;;
+    esac
     echo "$files $counts$fabric"
 }
 
-# Memory regions may stay: the pool keeps some chunks for the next who needs them, each of them
-# one region of its device. Everything else must be as it was.
-POOL_KEEPS=8
-
 target_at_rest() {
-    local now base
-    now=$(target_sizes) || return 1
-    base=$(cat /run/state/baseline)
-    [ "${now% mr=*}" = "${base% mr=*}" ] &&
-        [ "$(regions "$now")" -le $(($(regions "$base") + POOL_KEEPS)) ]
-}
-
-# The memory regions of a line of sizes; 0 if it tells none.
-regions() {
-    case $1 in *mr=*) echo "${1##*mr=}" ;; *) echo 0 ;; esac
+    [ "$(target_sizes)" = "$(cat /run/state/baseline)" ]
 }
 
 # Asks the daemon for its counts and prints the four of the contract.
