@@ -1,19 +1,13 @@
 //! When a reactor with nothing to do spins and when it sleeps.
 //!
-//! A wake-up costs several microseconds, in a virtual machine a hundred times that, which at depth 1 is most of
-//! a command's latency; spinning costs a core. So the time to spin follows what spinning has brought lately: it
-//! is kept as long as the next command tends to come within a few wake-ups' time, and shrinks to nothing when
-//! it does not. Who spins for long lets others have the CPU in between.
+//! A wake-up costs several microseconds, which at depth 1 is most of a command's latency; spinning
+//! costs a core. So the time to spin follows what spinning has brought lately: it is kept as long
+//! as the next command tends to come within [`LONGEST`], and shrinks to nothing when it does not.
 
 use std::time::Duration;
 
-/// Gaps longer than so many wake-ups are slept through.
-const WAKE_UPS: u64 = 10;
-/// Bounds of that, in nanoseconds.
-const LONGEST_MIN: u64 = 100_000;
-const LONGEST_MAX: u64 = 2_000_000;
-/// Nanoseconds for which a spin has the CPU to itself.
-const GREEDY: u64 = 50_000;
+/// Nanoseconds; longer gaps are slept through.
+const LONGEST: u64 = 100_000;
 /// Nanoseconds; the first spin after a quiet time.
 const SHORTEST: u64 = 5_000;
 
@@ -21,8 +15,6 @@ const SHORTEST: u64 = 5_000;
 #[derive(Debug)]
 pub(crate) struct Idle {
     always_spin: bool,
-    /// Nanoseconds; longer gaps are slept through.
-    longest: u64,
     window: u64,
     idle_since: Option<u64>,
     slept_at: Option<u64>,
@@ -33,17 +25,13 @@ pub(crate) struct Idle {
 pub(crate) enum Verdict {
     /// Look again at once.
     Spin,
-    /// Look again when others that want this CPU had it.
-    Yield,
     /// Wait for an event.
     Sleep,
 }
 
 impl Idle {
-    /// `wake_up` is what one costs, in nanoseconds.
-    pub(crate) fn new(always_spin: bool, wake_up: u64) -> Self {
-        let longest = wake_up.saturating_mul(WAKE_UPS).clamp(LONGEST_MIN, LONGEST_MAX);
-        Self { always_spin, longest, window: longest, idle_since: None, slept_at: None }
+    pub(crate) fn new(always_spin: bool) -> Self {
+        Self { always_spin, window: LONGEST, idle_since: None, slept_at: None }
     }
 
     /// A turn found work.
@@ -52,8 +40,8 @@ impl Idle {
         if let Some(slept_at) = self.slept_at.take() {
             // Work came after `gap` of idleness: had we spun that long, there were no wake-up.
             let gap = now.saturating_sub(slept_at);
-            self.window = if gap <= self.longest {
-                (self.window * 2).clamp(SHORTEST, self.longest)
+            self.window = if gap <= LONGEST {
+                (self.window * 2).clamp(SHORTEST, LONGEST)
             } else {
                 self.window / 2
             };
@@ -68,9 +56,8 @@ impl Idle {
             return Verdict::Spin;
         }
         let since = *self.idle_since.get_or_insert(now);
-        let idle_for = now.saturating_sub(since);
-        if idle_for < self.window {
-            return if idle_for < GREEDY { Verdict::Spin } else { Verdict::Yield };
+        if now.saturating_sub(since) < self.window {
+            return Verdict::Spin;
         }
         self.slept_at.get_or_insert(since);
         Verdict::Sleep
@@ -88,12 +75,12 @@ mod tests {
 
     #[test]
     fn spins_while_commands_come_soon_and_sleeps_when_they_do_not() {
-        let mut idle = Idle::new(false, 4_000);
+        let mut idle = Idle::new(false);
         let mut now = 0;
         // Commands one second apart: the window shrinks until it sleeps at once.
         for _ in 0..40 {
             idle.busy(now);
-            while idle.idle(now) != Verdict::Sleep {
+            while idle.idle(now) == Verdict::Spin {
                 now += 1_000;
             }
             now += 1_000_000_000;
@@ -103,7 +90,7 @@ mod tests {
         // Commands 20 us apart: it learns to spin through the gaps.
         for _ in 0..10 {
             let next = now + 20_000;
-            while now < next && idle.idle(now) != Verdict::Sleep {
+            while now < next && idle.idle(now) == Verdict::Spin {
                 now += 1_000;
             }
             now = next;
@@ -116,20 +103,8 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_spin_follows_what_a_wake_up_costs() {
-        for (wake_up, longest) in [(0, 100_000), (30_000, 300_000), (u64::MAX, 2_000_000)] {
-            let mut idle = Idle::new(false, wake_up);
-            idle.busy(0);
-            assert_eq!(idle.idle(0), Verdict::Spin);
-            assert_eq!(idle.idle(GREEDY), Verdict::Yield);
-            assert_eq!(idle.idle(longest - 1), Verdict::Yield);
-            assert_eq!(idle.idle(longest), Verdict::Sleep);
-        }
-    }
-
-    #[test]
     fn busy_poll_never_sleeps() {
-        let mut idle = Idle::new(true, 0);
+        let mut idle = Idle::new(true);
         assert_eq!(idle.idle(0), Verdict::Spin);
         assert_eq!(idle.idle(u64::MAX), Verdict::Spin);
     }

@@ -210,7 +210,7 @@ impl Reactor {
             set.set(cpu);
             sched_setaffinity(None, &set).with_context(|| format!("cannot run on CPU {cpu}"))?;
         }
-        let mut poller = Poller::new().context("cannot make an epoll descriptor")?;
+        let poller = Poller::new().context("cannot make an epoll descriptor")?;
         poller
             .add_source(&plan.mailbox, u64::from(kind::MAILBOX) << 56)
             .context("cannot watch the mailbox")?;
@@ -225,8 +225,8 @@ impl Reactor {
             target: plan.target,
             peers: plan.peers,
             mailbox: plan.mailbox,
-            idle: Idle::new(plan.busy_poll, poller.wake_up_cost()),
             poller,
+            idle: Idle::new(plan.busy_poll),
             pool,
             admin_reserve,
             pacer: Pacer::with_parts(plan.pacing, PacerConfig { flow_depth: plan.flow_depth }),
@@ -267,7 +267,6 @@ impl Reactor {
             }
             match self.idle.idle(now) {
                 Verdict::Spin => std::hint::spin_loop(),
-                Verdict::Yield => std::thread::yield_now(),
                 Verdict::Sleep => self.sleep(now),
             }
         }

@@ -17,14 +17,8 @@ use rustix::time::{
     timerfd_settime,
 };
 
-use crate::clock;
-
 /// Events taken per look; more are found by the next one.
 const BATCH: usize = 64;
-/// Times a wake-up is tried, nanoseconds of sleep before each, and the longest one is waited for.
-const TRIES: u32 = 4;
-const TRY: u64 = 50_000;
-const TRY_LIMIT: Duration = Duration::from_millis(20);
 /// The timer's token, which nothing else has.
 const TIMER: u64 = u64::MAX;
 
@@ -93,19 +87,6 @@ impl Poller {
         debug_assert!(set.is_ok(), "{set:?}");
     }
 
-    /// What it costs to be woken, in nanoseconds: how late a wait ends whose time has come. The least of a few
-    /// tries, since whatever else runs only makes it more.
-    pub(crate) fn wake_up_cost(&mut self) -> u64 {
-        let mut least = u64::MAX;
-        for _ in 0..TRIES {
-            let at = clock::now() + TRY;
-            self.wake_at(at);
-            self.wait(Some(TRY_LIMIT), &mut Vec::new());
-            least = least.min(clock::now().saturating_sub(at));
-        }
-        least
-    }
-
     /// Collects what is ready, waiting for at most `timeout`, rounded up to milliseconds (`None`:
     /// until something is or [`Self::wake_at`] has come).
     pub(crate) fn wait(&mut self, timeout: Option<Duration>, ready: &mut Vec<Ready>) {
@@ -145,6 +126,7 @@ fn timespec(duration: Duration) -> Timespec {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock;
 
     /// Far longer than anything waited for here.
     const GUARD: Duration = Duration::from_secs(60);
