@@ -14,7 +14,7 @@ rdma)
     JOBS="randread-4k-1 randread-4k-16 randread-4k-64 randwrite-4k-1 randwrite-4k-16 randwrite-4k-64
         randread-128k-1 randread-128k-16 randread-128k-64
         randwrite-128k-1 randwrite-128k-16 randwrite-128k-64"
-    RUN=1500ms RAMP=300ms
+    RUN=1 RAMP=200ms
     ;;
 esac
 KERNEL=$DEMO-kernel
