@@ -186,6 +186,7 @@ impl<'a> World<'a> {
             receive_pieces: 1,
             inline: 0,
             traffic_class: None,
+            retries: None,
         };
         let route = self.fabric.route(&self.host_device, self.address);
         let address = route.local();
