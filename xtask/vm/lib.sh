@@ -111,8 +111,11 @@ discover() {
     nvme discover -t "$FABRIC" -a "$ADDRESS" -s "$PORT" -q "$HOST_NQN" -I "$HOST_ID" "$@"
 }
 
+# Whether the discovery log names a subsystem. (In a pipe, nvme-cli would die of a grep that has seen
+# enough.)
 subsystem_told() {
-    discover | grep -q "^subnqn: *$1\$"
+    local log
+    log=$(discover) && grep -q "^subnqn: *$1\$" <<<"$log"
 }
 
 # Reads a sysfs attribute into $value without starting a program; empty if it cannot be read.
