@@ -88,7 +88,7 @@ path_counts() {
 }
 
 many_in_flight() {
-    [ "$(in_flight)" -ge 200 ]
+    [ "$(in_flight)" -ge 100 ]
 }
 
 nothing_in_flight() {
