@@ -7,7 +7,7 @@
 LIMIT_pacing=210
 
 DEPTHS=128
-DEVICES=ram,delay,mix
+DEVICES=ram,delay
 
 part_pacing() {
     local workspace=/run/bench build=/run/bench/target points
@@ -19,8 +19,8 @@ part_pacing() {
         --listen "rdma://$ADDRESS" --depths "$DEPTHS" --devices "$DEVICES" \
         --repeat 1 --time 300ms --ramp 200ms --json /tmp/pacing.jsonl >/tmp/pacing.md)
     points=$(grep -c '"policy":' /tmp/pacing.jsonl)
-    # Five policies on three devices at least.
-    [ "$points" -ge 15 ] || fail "only $points points were measured"
+    # Five policies on two devices.
+    [ "$points" -ge 10 ] || fail "only $points points were measured"
     grep '^|' /tmp/pacing.md | sed 's/^/table /'
 }
 
