@@ -1,0 +1,1 @@
+//! PCI functions as the system knows them: where they hang, what drives them, who uses them.

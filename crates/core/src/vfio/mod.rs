@@ -1,0 +1,1 @@
+//! PCI functions handed to this process by VFIO.
