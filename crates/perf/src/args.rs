@@ -7,7 +7,7 @@ use clap::{Args, Parser, Subcommand};
 use nvmeof_initiator::{Address, Endpoint};
 use nvmeof_wire::Nqn;
 
-use crate::units::{self, CpuList, Mix, Rate};
+use crate::units::{self, CpuList, Mix, NamespaceList, Rate};
 
 const RUN_EXAMPLE: &str = "\
 Example:
@@ -66,9 +66,9 @@ pub(crate) struct RunArgs {
     /// in brackets.
     #[arg(long, required = true, value_name = "tcp|rdma://ADDR:PORT/SUBNQN")]
     pub(crate) connect: Vec<Endpoint>,
-    /// Namespace [default: all namespaces of each subsystem].
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
-    pub(crate) nsid: Option<u32>,
+    /// Namespaces, as numbers and ranges (1-3,8) [default: all of each subsystem].
+    #[arg(long, value_name = "LIST", value_parser = units::namespaces)]
+    pub(crate) nsid: Option<NamespaceList>,
     /// Workload: read, write, randread, randwrite, rw:PCT or randrw:PCT; PCT is the share of reads.
     #[arg(long, value_name = "WORKLOAD", value_parser = units::mix)]
     pub(crate) rw: Mix,
@@ -78,6 +78,9 @@ pub(crate) struct RunArgs {
     /// I/Os kept outstanding, per namespace and job.
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=65536))]
     pub(crate) qd: u32,
+    /// I/Os kept outstanding per job over all namespaces, which take turns: what fio calls iodepth.
+    #[arg(long, value_name = "N", conflicts_with = "qd", value_parser = clap::value_parser!(u32).range(1..=65536))]
+    pub(crate) shared_qd: Option<u32>,
     /// Threads, each with connections of its own.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) jobs: u16,
@@ -179,7 +182,8 @@ mod tests {
         .unwrap();
         let Command::Run(run) = cli.command else { panic!("not a run") };
         assert_eq!(run.connect.len(), 2);
-        assert_eq!((run.bs, run.qd, run.jobs, run.nsid), (131_072, 8, 2, Some(2)));
+        assert_eq!((run.bs, run.qd, run.jobs), (131_072, 8, 2));
+        assert_eq!(run.nsid, Some(NamespaceList(vec![2])));
         assert_eq!((run.time, run.ramp), (Duration::from_secs(3), Duration::from_secs(1)));
         assert_eq!((run.size, run.offset, run.seed), (Some(1 << 30), 1 << 20, 9));
         assert_eq!(run.host.hostid.unwrap()[15], 255);
@@ -201,7 +205,8 @@ mod tests {
             ("run --connect tcp://h:1/x --rw read --bs 0", "more than 0"),
             ("run --connect tcp://h:1/x --rw read --qd 0", "0 is not in 1..=65536"),
             ("run --connect tcp://h:1/x --rw read --time 5x", "500ms"),
-            ("run --connect tcp://h:1/x --rw read --nsid 0", "0 is not in 1.."),
+            ("run --connect tcp://h:1/x --rw read --nsid 0", "from 1 on"),
+            ("run --connect tcp://h:1/x --rw read --qd 2 --shared-qd 3", "--shared-qd"),
             ("run --connect tcp://h:1/x --rw read --hostid 12", "UUID"),
             ("run --connect tcp://h:1/x --rw read --sise 1", "--size"),
             ("discover --connect tcp://h:1/nqn", "discovery address"),

@@ -12,7 +12,7 @@ use nvmeof_initiator::{Clock, Completed, IoQueue, Nanos, nanos};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::lane::{Lane, token_lane};
+use crate::lane::{Buffers, Lane, token_lane};
 use crate::stats::Series;
 
 /// Turns without a completion between looks at the clock.
@@ -82,6 +82,9 @@ pub(crate) struct JobResult {
 pub(crate) struct Job {
     pub(crate) index: usize,
     pub(crate) lanes: Vec<Lane>,
+    pub(crate) buffers: Buffers,
+    /// I/Os under way at most, over all lanes, if they share them.
+    pub(crate) in_flight_at_most: Option<u32>,
     pub(crate) queues: Vec<JobQueue>,
     pub(crate) timing: Timing,
     /// What came of pinning its thread.
@@ -108,6 +111,9 @@ struct Running {
     limiter: Option<Limiter>,
     /// A lane has room for an I/O and could not start one.
     is_starved: bool,
+    /// Lane that is next when they share the I/Os.
+    turn: usize,
+    in_flight: u32,
     cpu_at_start: Option<Nanos>,
     ios: u64,
     bytes: u64,
@@ -146,6 +152,8 @@ impl Job {
             window: (from, to),
             limiter,
             is_starved: true,
+            turn: 0,
+            in_flight: 0,
             cpu_at_start: None,
             ios: 0,
             bytes: 0,
@@ -202,7 +210,9 @@ impl Running {
         let (mut ios, mut bytes) = (0, 0);
         for completed in done.drain(..) {
             let at = token_lane(completed.token);
-            let outcome = self.job.lanes[at].complete(completed, now, record);
+            self.in_flight -= 1;
+            let Job { lanes, buffers, .. } = &mut self.job;
+            let outcome = lanes[at].complete(completed, now, record, buffers);
             if outcome.bytes > 0 {
                 ios += 1;
                 bytes += outcome.bytes;
@@ -211,7 +221,8 @@ impl Running {
                 self.report(problem);
             }
             let goes_on = matches!(self.phase, Phase::Load | Phase::ReadBack);
-            if goes_on && self.limiter.is_none() && !self.issue(at, queue, now) {
+            let alone = self.limiter.is_none() && self.job.in_flight_at_most.is_none();
+            if goes_on && !(alone && self.issue(at, queue, now)) {
                 self.is_starved = true;
             }
         }
@@ -231,10 +242,14 @@ impl Running {
         if queue.queue.in_flight() >= usize::from(queue.queue.depth()) {
             return false;
         }
-        let Some(io) = self.job.lanes[at].next(now) else { return false };
+        if self.job.in_flight_at_most.is_some_and(|most| self.in_flight >= most) {
+            return false;
+        }
+        let Job { lanes, buffers, .. } = &mut self.job;
+        let Some(io) = lanes[at].next(now, buffers) else { return false };
         if let Err(rejected) = queue.queue.submit(io, now) {
             // The queue has failed; `poll` says why.
-            let lane = &mut self.job.lanes[at];
+            let Job { lanes, buffers, .. } = &mut self.job;
             let error = nvmeof_initiator::CommandError::ConnectionLost;
             let buffer = match rejected.command.transfer {
                 nvmeof_initiator::Transfer::In(buffer)
@@ -242,9 +257,11 @@ impl Running {
                 nvmeof_initiator::Transfer::None => None,
             };
             let token = rejected.command.token;
-            lane.complete(Completed { token, result: Err(error), buffer }, now, false);
+            let lost = Completed { token, result: Err(error), buffer };
+            lanes[at].complete(lost, now, false, buffers);
             return false;
         }
+        self.in_flight += 1;
         true
     }
 
@@ -256,8 +273,15 @@ impl Running {
         self.is_starved = false;
         let mut has_moved = true;
         while has_moved {
+            if self.job.in_flight_at_most.is_some_and(|most| self.in_flight >= most) {
+                // The next completion makes room, and says so.
+                self.is_starved = false;
+                return;
+            }
             has_moved = false;
-            for at in 0..self.job.lanes.len() {
+            for step in 0..self.job.lanes.len() {
+                // Of lanes that share I/Os, the one after the last one served is first.
+                let at = (self.turn + step) % self.job.lanes.len();
                 if !self.job.lanes[at].has_credit() {
                     continue;
                 }
@@ -276,6 +300,10 @@ impl Running {
                     has_moved = true;
                     if let Some(limiter) = &mut self.limiter {
                         limiter.issued += 1;
+                    }
+                    if self.job.in_flight_at_most.is_some() {
+                        self.turn = at + 1;
+                        break;
                     }
                 } else {
                     self.is_starved = true;

@@ -27,7 +27,6 @@ pub(crate) struct Lane {
     rng: Rng,
     slots: Vec<Slot>,
     free: Vec<u32>,
-    buffers: Vec<Buffer>,
     verifier: Option<Verifier>,
     /// Where reading back what was written has come to.
     read_back: Option<usize>,
@@ -80,8 +79,7 @@ impl Lane {
         if load.verify.is_some() {
             pattern = pattern.exclusive();
         }
-        let mut rng = Rng::new(load.seed, stream | 1);
-        let buffers = (0..load.qd).map(|_| buffer(load, &mut rng)).collect();
+        let rng = Rng::new(load.seed, stream | 1);
         let verifier = load.verify.map(|run| Verifier {
             ledger: Ledger::new(first, count),
             counter: 0,
@@ -105,7 +103,6 @@ impl Lane {
             rng,
             slots: vec![Slot::default(); load.qd as usize],
             free: (0..load.qd).rev().collect(),
-            buffers,
             verifier,
             read_back: None,
         }
@@ -127,9 +124,9 @@ impl Lane {
         self.read_back = Some(0);
     }
 
-    /// The next I/O, started `now`; `None` if there is none at the moment (or at all, when reading back).
+    /// The next I/O, started `now`, with one of `buffers`; `None` if there is none at the moment (or at all, when reading back).
     #[inline]
-    pub(crate) fn next(&mut self, now: Nanos) -> Option<Io> {
+    pub(crate) fn next(&mut self, now: Nanos, buffers: &mut Buffers) -> Option<Io> {
         let number = *self.free.last()?;
         let (unit, is_read) = match &mut self.read_back {
             None => (self.pattern.next()?, self.is_read_next()),
@@ -139,7 +136,7 @@ impl Lane {
                 (unit, true)
             }
         };
-        let mut data = self.buffers.pop()?;
+        let mut data = buffers.take();
         self.free.pop();
         let mut slot = Slot { started: now, unit, generation: 0, is_read };
         let blocks = self.bs / self.block_size;
@@ -160,7 +157,13 @@ impl Lane {
 
     /// Takes back an I/O that [`Lane::next`] gave out, at `now`; `record` says whether it counts.
     #[inline]
-    pub(crate) fn complete(&mut self, completed: Completed, now: Nanos, record: bool) -> Outcome {
+    pub(crate) fn complete(
+        &mut self,
+        completed: Completed,
+        now: Nanos,
+        record: bool,
+        buffers: &mut Buffers,
+    ) -> Outcome {
         let number = token_slot(completed.token);
         let slot = self.slots[number as usize];
         let mut outcome = Outcome::default();
@@ -183,7 +186,7 @@ impl Lane {
         if self.read_back.is_none() {
             self.pattern.release(slot.unit);
         }
-        self.buffers.extend(completed.buffer);
+        buffers.idle.extend(completed.buffer);
         self.free.push(number);
         outcome
     }
@@ -260,13 +263,36 @@ fn token_slot(token: u64) -> u32 {
     token as u32
 }
 
-/// A buffer, with random contents if that is what will be written.
-fn buffer(load: &Load, rng: &mut Rng) -> Buffer {
-    let mut buffer = Buffer::zeroed(load.bs as usize);
-    if load.verify.is_none() && load.mix.read_percent < 100 {
-        for word in buffer.as_mut_slice().as_chunks_mut::<8>().0 {
-            *word = rng.next().to_le_bytes();
-        }
+/// The buffers of a job, for all its lanes. The one used last goes first: its lines are warm.
+#[derive(Debug)]
+pub(crate) struct Buffers {
+    idle: Vec<Buffer>,
+    bs: usize,
+    /// What will be written without verification is random.
+    contents: Option<Rng>,
+}
+
+impl Buffers {
+    /// None yet: they are made as they are needed, at most as many as I/Os are under way at once.
+    pub(crate) fn new(load: &Load, job: u64) -> Self {
+        let random = load.verify.is_none() && load.mix.read_percent < 100;
+        let contents = random.then(|| Rng::new(load.seed, u64::MAX - job));
+        Self { idle: Vec::new(), bs: load.bs as usize, contents }
     }
-    buffer
+
+    #[inline]
+    fn take(&mut self) -> Buffer {
+        self.idle.pop().unwrap_or_else(|| self.make())
+    }
+
+    #[cold]
+    fn make(&mut self) -> Buffer {
+        let mut buffer = Buffer::zeroed(self.bs);
+        if let Some(rng) = &mut self.contents {
+            for word in buffer.as_mut_slice().as_chunks_mut::<8>().0 {
+                *word = rng.next().to_le_bytes();
+            }
+        }
+        buffer
+    }
 }

@@ -48,8 +48,10 @@ pub(crate) struct Load {
     pub(crate) mix: Mix,
     /// Bytes of an I/O.
     pub(crate) bs: u32,
-    /// I/Os outstanding per flow and job.
+    /// I/Os outstanding per job, and per flow unless they are shared.
     pub(crate) qd: u32,
+    /// The flows of a job share its I/Os.
+    pub(crate) shared: bool,
     pub(crate) jobs: u16,
     pub(crate) seed: u64,
     /// Marks blocks of this run, if they are verified.
@@ -69,10 +71,14 @@ pub(crate) fn flows(args: &RunArgs, controllers: &[Controller]) -> Result<Vec<Fl
         let all = controller.namespaces();
         let chosen: Vec<_> = all
             .iter()
-            .filter(|namespace| args.nsid.is_none_or(|nsid| nsid == namespace.nsid))
+            .filter(|namespace| {
+                args.nsid.as_ref().is_none_or(|list| list.0.contains(&namespace.nsid))
+            })
             .collect();
         misfit!(all.is_empty(), "{subnqn} has no namespaces for this host");
-        if let (Some(nsid), true) = (args.nsid, chosen.is_empty()) {
+        let absent = args.nsid.iter().flat_map(|list| &list.0);
+        let absent = absent.copied().find(|nsid| all.iter().all(|known| known.nsid != *nsid));
+        if let Some(nsid) = absent {
             let have: Vec<_> = all.iter().map(|namespace| namespace.nsid.to_string()).collect();
             let have = have.join(", ");
             misfit!(true, "{subnqn} has no namespace {nsid} for this host; it has {have}");

@@ -50,12 +50,17 @@ struct Tool {
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Parameters {
     pub(crate) connect: Vec<String>,
+    /// The namespace, if exactly one was asked for.
     pub(crate) nsid: Option<u32>,
+    /// The namespaces that were asked for, if not all.
+    pub(crate) nsids: Option<Vec<u32>>,
     pub(crate) rw: String,
     pub(crate) read_percent: u8,
     pub(crate) random: bool,
     pub(crate) bs: u64,
     pub(crate) qd: u32,
+    /// `qd` is per job over all namespaces, not per job and namespace.
+    pub(crate) shared_qd: bool,
     pub(crate) jobs: u16,
     pub(crate) cpus: Option<Vec<usize>>,
     pub(crate) time_s: f64,
@@ -377,11 +382,13 @@ mod tests {
         Parameters {
             connect: vec!["tcp://h:1/n".into()],
             nsid: None,
+            nsids: None,
             rw: "randread".into(),
             read_percent: 100,
             random: true,
             bs: 4096,
             qd: 1,
+            shared_qd: false,
             jobs: 1,
             cpus: None,
             time_s: 0.2,

@@ -21,7 +21,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use crate::args::RunArgs;
 use crate::host;
 use crate::job::{Counter, Job, JobQueue, JobResult, Shared, Timing, pin};
-use crate::lane::Lane;
+use crate::lane::{Buffers, Lane};
 use crate::plan::{self, Flow, Load, Misfit, misfit};
 use crate::progress::Progress;
 use crate::report::{FlowTotals, Parameters, Report, TargetReport, Totals};
@@ -117,7 +117,15 @@ fn load(args: &RunArgs) -> Result<Load> {
         let time = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         crate::rng::mix(time ^ u64::from(std::process::id()))
     });
-    Ok(Load { mix: args.rw, bs, qd: args.qd, jobs: args.jobs, seed: args.seed, verify: run })
+    Ok(Load {
+        mix: args.rw,
+        bs,
+        qd: args.shared_qd.unwrap_or(args.qd),
+        shared: args.shared_qd.is_some(),
+        jobs: args.jobs,
+        seed: args.seed,
+        verify: run,
+    })
 }
 
 /// Connects every job's queues to every controller: as many as its I/Os need.
@@ -130,7 +138,7 @@ fn connect_queues(
     let mut jobs: Vec<Vec<JobQueue>> = (0..load.jobs).map(|_| Vec::new()).collect();
     for (index, controller) in controllers.iter_mut().enumerate() {
         let lanes = flows.iter().filter(|flow| flow.controller == index).count();
-        let wanted = lanes * load.qd as usize;
+        let wanted = if load.shared { 1 } else { lanes } * load.qd as usize;
         // A queue of N entries holds N - 1 commands. Where that is all that is missing, one I/O waits here
         // rather than a second queue being connected.
         let most = usize::from(controller.queue_depth());
@@ -196,7 +204,19 @@ fn execute(
                 .zip(&flows)
                 .map(|(number, flow)| Lane::new(number as usize, flow, &load, job, number))
                 .collect();
-            let job = Job { index, lanes, queues, timing, pinned, shared, start };
+            let buffers = Buffers::new(&load, index as u64);
+            let in_flight_at_most = load.shared.then_some(load.qd);
+            let job = Job {
+                index,
+                lanes,
+                buffers,
+                in_flight_at_most,
+                queues,
+                timing,
+                pinned,
+                shared,
+                start,
+            };
             // The receiver is there until every job has sent.
             let _ = sender.send(job.run());
         });
@@ -274,7 +294,12 @@ fn parameters(args: &RunArgs, options: &Options, load: &Load) -> Parameters {
     let kind = if load.mix.random { "rand" } else { "" };
     Parameters {
         connect: args.connect.iter().map(ToString::to_string).collect(),
-        nsid: args.nsid,
+        nsid: args
+            .nsid
+            .as_ref()
+            .and_then(|list| <[u32; 1]>::try_from(&*list.0).ok())
+            .map(|[nsid]| nsid),
+        nsids: args.nsid.as_ref().map(|list| list.0.clone()),
         rw: match load.mix.read_percent {
             100 => format!("{kind}read"),
             0 => format!("{kind}write"),
@@ -283,7 +308,8 @@ fn parameters(args: &RunArgs, options: &Options, load: &Load) -> Parameters {
         read_percent: load.mix.read_percent,
         random: load.mix.random,
         bs: args.bs,
-        qd: args.qd,
+        qd: load.qd,
+        shared_qd: load.shared,
         jobs: args.jobs,
         cpus: args.cpus.as_ref().map(|cpus| cpus.0.clone()),
         time_s: args.time.as_secs_f64(),

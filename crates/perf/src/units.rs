@@ -127,6 +127,34 @@ pub(crate) fn cpus(text: &str) -> Result<CpuList, String> {
     })
 }
 
+/// Namespace identifiers as `1-3,8`, each once, in order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct NamespaceList(pub(crate) Vec<u32>);
+
+/// Most namespaces of a list; more are meant by leaving it out.
+const MAX_NAMESPACES: u32 = 4096;
+
+/// Parses a list of namespaces: `1`, `1-3`, `1,4-6`.
+pub(crate) fn namespaces(text: &str) -> Result<NamespaceList, String> {
+    let parse = || -> Option<Vec<u32>> {
+        let mut list = Vec::new();
+        for part in text.split(',') {
+            let (first, last) = part.split_once('-').unwrap_or((part, part));
+            let (first, last): (u32, u32) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
+            if first == 0 || first > last || last - first >= MAX_NAMESPACES {
+                return None;
+            }
+            list.extend(first..=last);
+        }
+        list.sort_unstable();
+        list.dedup();
+        Some(list)
+    };
+    parse().map(NamespaceList).ok_or_else(|| {
+        format!("`{text}` is not a list of namespaces: write numbers and ranges from 1 on (1-3,8)")
+    })
+}
+
 /// Shows a size with the largest binary unit that divides it (`4 KiB`, `513 B`).
 pub(crate) fn show_size(bytes: u64) -> String {
     const UNITS: [(u64, &str); 4] =
@@ -240,6 +268,15 @@ mod tests {
         assert_eq!(cpus("0-2,5").unwrap().0, [0, 1, 2, 5]);
         for bad in ["", "a", "3-1", "0-99999999"] {
             assert!(cpus(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn namespace_lists() {
+        assert_eq!(namespaces("3").unwrap().0, [3]);
+        assert_eq!(namespaces("5,1-3,2").unwrap().0, [1, 2, 3, 5]);
+        for bad in ["", "0", "a", "3-1", "1-99999999", "1,"] {
+            assert!(namespaces(bad).is_err(), "{bad}");
         }
     }
 

@@ -64,6 +64,29 @@ fn a_run_reports_what_it_did() {
 }
 
 #[test]
+fn namespaces_that_share_a_queue_depth_take_turns() {
+    let target = FakeTarget::start(Traits {
+        namespaces: (1..=5).map(|nsid| (nsid, (64, 12))).collect(),
+        ..Traits::default()
+    });
+    let report = run(&target, "--rw randrw:50 --shared-qd 3 --nsid 2-4 --ios 300 --verify");
+    let flows = report["flows"].as_array().unwrap();
+    let nsids: Vec<_> = flows.iter().map(|flow| number(&flow["nsid"])).collect();
+    assert_eq!(nsids, [2, 3, 4]);
+    let ios: Vec<_> = flows.iter().map(|flow| number(&flow["ios"])).collect();
+    let (least, most) = (ios.iter().min().unwrap(), ios.iter().max().unwrap());
+    assert!(most - least <= 3 && *least >= 99, "{ios:?}");
+    assert_eq!((number(&report["errors"]), number(&report["verify_errors"])), (0, 0));
+    // All of a job's I/Os fit the one queue it asked for.
+    assert_eq!(
+        (&report["targets"][0]["queues"], &report["targets"][0]["queue_depth"]),
+        (&1.into(), &3.into())
+    );
+    let error = try_run(&target, "--rw read --nsid 4-6").unwrap_err().to_string();
+    assert!(error.contains("no namespace 6") && error.contains("1, 2, 3, 4, 5"), "{error}");
+}
+
+#[test]
 fn verified_runs_pass_on_an_honest_target() {
     let target = FakeTarget::start(small());
     for arguments in [
