@@ -34,6 +34,9 @@ pub(crate) struct Report {
     verify: Option<VerifyReport>,
     /// CPU seconds of the job threads while measured.
     cpu_seconds: f64,
+    /// Nanoseconds and I/Os that took as long, to three digits: with those of other runs, it gives the
+    /// percentiles of all.
+    latency_histogram_ns: Vec<(u64, u64)>,
     series: Vec<Point>,
     flows: Vec<FlowReport>,
     /// First problems, in words.
@@ -198,6 +201,7 @@ impl Report {
             targets,
             elapsed_s: seconds,
             interrupted: totals.interrupted,
+            latency_histogram_ns: both(&read, &write).latency.counts().collect(),
             total: Rates::new(&both(&read, &write), seconds),
             read: Rates::new(&read, seconds),
             write: Rates::new(&write, seconds),
@@ -428,6 +432,9 @@ mod tests {
         assert_eq!(json["series"].as_array().unwrap().len(), 2);
         assert_eq!(json["series"][1]["t"], 0.1);
         assert_eq!(json["series"][1]["iops"], 4000.0);
+        let counts = json["latency_histogram_ns"].as_array().unwrap();
+        assert!(counts.is_sorted_by_key(|count| count[0].as_u64()) && counts.len() > 500);
+        assert_eq!(counts.iter().map(|count| count[1].as_u64().unwrap()).sum::<u64>(), 1000);
         assert_eq!(json["flows"][0]["nsid"], 3);
         assert_eq!(json["parameters"]["bs"], 4096);
         assert_eq!(json["cpu_seconds"], 0.1);

@@ -63,6 +63,12 @@ impl Latency {
         (self.count() > 0).then(mean)
     }
 
+    /// Every latency seen, in nanoseconds and with three digits, and how often; in order.
+    pub(crate) fn counts(&self) -> impl Iterator<Item = (u64, u64)> {
+        let recorded = self.histogram.iter_recorded();
+        recorded.map(|value| (value.value_iterated_to(), u64::from(value.count_at_value())))
+    }
+
     /// The latency that a share of `quantile` (0 to 1) does not exceed.
     pub(crate) fn quantile(&self, quantile: f64) -> Option<u64> {
         let value = self.histogram.value_at_quantile(quantile);
