@@ -6,18 +6,23 @@ use std::rc::Rc;
 
 use super::core_pool::Core;
 use super::registrar::ChunkId;
+use super::shares::ShareId;
 use super::slots::{Class, PromiseId, SlotId};
 
 /// A lease of memory that nobody else has. It starts on a page, stays on its reactor's thread
 /// and goes back to the pool when dropped.
+///
+/// A part of a [`Cut`](super::Cut) buffer is one as well, but starts where it was cut.
 pub struct Buffer {
     base: NonNull<u8>,
     core: Rc<Core>,
     /// At most a chunk, which `u32` holds.
     len: u32,
+    capacity: u32,
     promise: PromiseId,
     slot: SlotId,
-    class: Class,
+    /// Whose part it is; 0 if it is whole.
+    share: ShareId,
 }
 
 impl Buffer {
@@ -32,8 +37,8 @@ impl Buffer {
         promise: PromiseId,
     ) -> Self {
         #[expect(clippy::cast_possible_truncation, reason = "a class is at most a chunk of 2 MiB")]
-        let len = len.min(class.size()) as u32;
-        Self { base, core: Rc::clone(core), len, promise, slot, class }
+        let (len, capacity) = (len.min(class.size()) as u32, class.size() as u32);
+        Self { base, core: Rc::clone(core), len, capacity, promise, slot, share: 0 }
     }
 
     /// Bytes asked for, or what [`truncate`](Self::truncate) left of them.
@@ -48,10 +53,10 @@ impl Buffer {
         self.len == 0
     }
 
-    /// Bytes there are: the size of the buffer's class.
+    /// Bytes there are: the size of the buffer's class, or of the part.
     #[inline]
     pub fn capacity(&self) -> usize {
-        self.class.size()
+        self.capacity as usize
     }
 
     /// The chunk it is a part of, which devices know by its number.
@@ -68,19 +73,20 @@ impl Buffer {
     /// The bytes.
     #[inline]
     pub fn as_slice(&self) -> &[u8] {
-        // SAFETY: `base` is the start of a slot of `capacity >= len` bytes of mapped, initialised
-        // memory that the pool leases to this value alone (see `slots`), for as long as it lives.
+        // SAFETY: `base` is the start of `capacity >= len` bytes of mapped, initialised memory that
+        // are this value's alone for as long as it lives: a slot that the pool leases to it (see
+        // `slots`), or a part of one that is given out once (see `cut`).
         unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.len()) }
     }
 
     /// The bytes, to write.
     #[inline]
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
-        // SAFETY: as in `as_slice`, and `&mut self` is the only way to the slot.
+        // SAFETY: as in `as_slice`, and `&mut self` is the only way to these bytes.
         unsafe { std::slice::from_raw_parts_mut(self.base.as_ptr(), self.len()) }
     }
 
-    /// Address of the first byte: page-aligned, stable until the buffer is dropped.
+    /// Address of the first byte: page-aligned unless it is a part, stable until the buffer is dropped.
     #[inline]
     pub fn as_ptr(&self) -> *const u8 {
         self.base.as_ptr()
@@ -93,6 +99,38 @@ impl Buffer {
     }
 }
 
+/// What only [`Cut`](super::Cut) does.
+impl Buffer {
+    pub(super) fn core(&self) -> &Rc<Core> {
+        &self.core
+    }
+
+    pub(super) fn share(&self) -> ShareId {
+        self.share
+    }
+
+    /// From now on it counts in `share`, which holds what it counted in before.
+    pub(super) fn set_share(&mut self, share: ShareId) {
+        self.share = share;
+    }
+
+    /// `len` bytes from `at` on, as a buffer of their own that counts in `share`.
+    ///
+    /// # Panics
+    /// If they are not inside.
+    ///
+    /// # Safety
+    /// As long as the part lives, nobody uses these bytes through `self` or another part; `share` has
+    /// counted the part, and `self` is not dropped but as another holder of it.
+    pub(super) unsafe fn part(&self, at: u32, len: u32, share: ShareId) -> Self {
+        assert!(at.checked_add(len).is_some_and(|end| end <= self.capacity));
+        // SAFETY: `at` lies in the buffer (asserted).
+        let base = unsafe { self.base.add(at as usize) };
+        let core = Rc::clone(&self.core);
+        Self { base, core, len, capacity: len, promise: self.promise, slot: self.slot, share }
+    }
+}
+
 impl AsRef<[u8]> for Buffer {
     fn as_ref(&self) -> &[u8] {
         self.as_slice()
@@ -102,6 +140,9 @@ impl AsRef<[u8]> for Buffer {
 impl Drop for Buffer {
     #[inline]
     fn drop(&mut self) {
+        if self.share != 0 && !self.core.part_ended(self.share) {
+            return; // Others have the rest of the slot.
+        }
         self.core.give_back(self.slot, self.promise);
     }
 }

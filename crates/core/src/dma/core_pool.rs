@@ -12,6 +12,7 @@ use super::chunk::CHUNK;
 use super::registrar::ChunkId;
 use super::reserve::Reserve;
 use super::shared::{Arena, NoChunk, SharedPool};
+use super::shares::{ShareId, Shares};
 use super::slots::{Class, PromiseId, SlotId, Slots};
 
 /// Chunks without a lease that a core keeps when it [trims](CorePool::trim): what it had in use
@@ -47,6 +48,7 @@ pub struct CorePool {
 pub(super) struct Core {
     shared: Arc<SharedPool>,
     slots: UnsafeCell<Slots>,
+    shares: UnsafeCell<Shares>,
 }
 
 impl CorePool {
@@ -54,7 +56,8 @@ impl CorePool {
     pub fn new(shared: &Arc<SharedPool>) -> Self {
         shared.register_core();
         let slots = UnsafeCell::new(Slots::new());
-        Self { core: Rc::new(Core { shared: Arc::clone(shared), slots }) }
+        let shares = UnsafeCell::new(Shares::default());
+        Self { core: Rc::new(Core { shared: Arc::clone(shared), slots, shares }) }
     }
 
     /// A buffer of `len` bytes. Its contents are whatever was there.
@@ -148,6 +151,38 @@ impl Core {
         // closure that calls one method of `Slots`, which calls neither back nor out: no other
         // reference to the bookkeeping exists while this one does.
         f(unsafe { &mut *self.slots.get() })
+    }
+
+    /// The counts of cut buffers, for the time of `f`; as [`with`](Self::with).
+    #[inline]
+    fn with_shares<T>(&self, f: impl FnOnce(&mut Shares) -> T) -> T {
+        // SAFETY: as in `with`: one thread, and closures that call one method of `Shares`, which
+        // calls neither back nor out.
+        f(unsafe { &mut *self.shares.get() })
+    }
+
+    /// A count for a buffer that is cut, which is itself a part of `parent` or whole (0).
+    #[inline]
+    pub(super) fn cut(&self, parent: ShareId) -> ShareId {
+        self.with_shares(|shares| shares.open(parent))
+    }
+
+    /// One part more.
+    #[inline]
+    pub(super) fn part_begun(&self, share: ShareId) {
+        self.with_shares(|shares| shares.add(share));
+    }
+
+    /// One part less; true if none is left of the whole slot.
+    #[inline]
+    pub(super) fn part_ended(&self, share: ShareId) -> bool {
+        self.with_shares(|shares| shares.end(share))
+    }
+
+    /// Ends the count if no part is left: true then.
+    #[inline]
+    pub(super) fn rejoin(&self, share: ShareId) -> bool {
+        self.with_shares(|shares| shares.close(share))
     }
 
     /// Takes back the slot of a buffer that is no more.

@@ -1,5 +1,5 @@
 //! Buffers: one bounded [`SharedPool`] of 2 MiB chunks a process, one [`CorePool`] a reactor,
-//! [`Buffer`]s leased from it, [`Reserve`]s for what must never wait, and [`Lent`] bytes that
+//! [`Buffer`]s leased from it ([`Cut`] into parts if need be), [`Reserve`]s for what must never wait, and [`Lent`] bytes that
 //! a device owns and only shows.
 //!
 //! ```text
@@ -13,12 +13,14 @@
 mod buffer;
 mod chunk;
 mod core_pool;
+mod cut;
 mod lent;
 mod mapping;
 mod payload;
 mod registrar;
 mod reserve;
 mod shared;
+mod shares;
 mod slots;
 #[cfg(test)]
 mod tests;
@@ -26,6 +28,7 @@ mod tests;
 pub use buffer::Buffer;
 pub use chunk::CHUNK;
 pub use core_pool::{CorePool, LeaseError};
+pub use cut::Cut;
 pub use lent::{Lender, Lent, LentRegion, MAX_LEND};
 pub use payload::Payload;
 pub use registrar::{ChunkId, Registrar};
