@@ -51,6 +51,16 @@ impl AsyncEvent {
     /// Spare below threshold: log page 02h.
     pub const SPARE: Self = Self { event_type: EventType::SMART, info: 0x02, log: Lid::SMART };
 
+    /// A write to a doorbell of no queue: log page 01h.
+    pub const INVALID_DOORBELL: Self =
+        Self { event_type: EventType::ERROR, info: 0x00, log: Lid::ERROR_INFORMATION };
+    /// A doorbell value that makes no sense: log page 01h.
+    pub const INVALID_DOORBELL_VALUE: Self =
+        Self { event_type: EventType::ERROR, info: 0x01, log: Lid::ERROR_INFORMATION };
+    /// Sanitize Operation Completed: log page 81h.
+    pub const SANITIZE_COMPLETED: Self =
+        Self { event_type: EventType::COMMAND_SET, info: 0x01, log: Lid::SANITIZE_STATUS };
+
     /// Dword 0 of the completion.
     #[must_use]
     pub const fn encode(self) -> u32 {
@@ -80,6 +90,9 @@ mod tests {
         assert_eq!(AsyncEvent::RELIABILITY.encode(), 0x0002_0001);
         assert_eq!(AsyncEvent::TEMPERATURE.encode(), 0x0002_0101);
         assert_eq!(AsyncEvent::SPARE.encode(), 0x0002_0201);
+        assert_eq!(AsyncEvent::INVALID_DOORBELL.encode(), 0x0001_0000);
+        assert_eq!(AsyncEvent::INVALID_DOORBELL_VALUE.encode(), 0x0001_0100);
+        assert_eq!(AsyncEvent::SANITIZE_COMPLETED.encode(), 0x0081_0106);
         assert_eq!(AsyncEvent::parse(0x0070_f002), AsyncEvent::DISCOVERY_CHANGED);
         // Reserved bits do not matter.
         assert_eq!(AsyncEvent::parse(0xff04_00fa), AsyncEvent::NAMESPACE_CHANGED);

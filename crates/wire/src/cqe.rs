@@ -76,6 +76,22 @@ impl Cqe {
         self
     }
 
+    /// With this SQ identifier (PCIe).
+    #[inline]
+    #[must_use]
+    pub fn with_sqid(mut self, sqid: u16) -> Self {
+        self.sqid = U16::new(sqid);
+        self
+    }
+
+    /// With this phase tag (PCIe).
+    #[inline]
+    #[must_use]
+    pub fn with_phase(mut self, phase: bool) -> Self {
+        self.status = U16::new(self.status.get() & !1 | u16::from(phase));
+        self
+    }
+
     /// The status, without the phase tag.
     #[inline]
     #[must_use]
@@ -127,6 +143,16 @@ mod tests {
         built.sqid.set(0x0c0b);
         built.status.set(built.status.get() | 1);
         assert_eq!(built.as_bytes(), bytes);
+    }
+
+    #[test]
+    fn phase_and_queue_of_a_pcie_completion() {
+        let status = Status::new(1, 0x02).with_dnr();
+        let cqe = Cqe::new(0x0e0d, status).with_sqid(0x0c0b).with_sqhd(0x0a09).with_phase(true);
+        let bytes = [0, 0, 0, 0, 0, 0, 0, 0, 9, 10, 11, 12, 13, 14, 0x05, 0x82];
+        assert_eq!(cqe.as_bytes(), bytes);
+        assert!(!cqe.with_phase(false).phase());
+        assert_eq!(cqe.with_phase(false).status(), status);
     }
 
     #[test]

@@ -234,6 +234,61 @@ pub struct NumberOfQueues {
     pub completion: u16,
 }
 
+impl NumberOfQueues {
+    /// As counts, each cut to 1 to 65535 (65536 is not allowed).
+    #[must_use]
+    pub const fn from_counts(submission: u16, completion: u16) -> Self {
+        Self::new()
+            .with_submission(submission.saturating_sub(1))
+            .with_completion(completion.saturating_sub(1))
+    }
+
+    /// Submission and completion queues as counts, 1 to 65536.
+    #[must_use]
+    pub const fn counts(self) -> (u32, u32) {
+        (self.submission() as u32 + 1, self.completion() as u32 + 1)
+    }
+}
+
+/// Interrupt Coalescing, 08h (Base 5.27.1.6).
+#[bitfield(u32)]
+#[derive(PartialEq, Eq)]
+pub struct InterruptCoalescing {
+    /// Aggregation Threshold in completions, 0's based.
+    pub threshold: u8,
+    /// Aggregation Time in 100 us; 0 is none.
+    pub time: u8,
+    __: u16,
+}
+
+/// Interrupt Vector Configuration, 09h (Base 5.27.1.7).
+#[bitfield(u32)]
+#[derive(PartialEq, Eq)]
+pub struct InterruptVector {
+    /// Interrupt Vector.
+    pub vector: u16,
+    /// Coalescing Disable.
+    pub coalescing_disabled: bool,
+    #[bits(15)]
+    __: u16,
+}
+
+/// Timestamp, 0Eh (Base 5.27.1.11): the feature's 8 bytes of data.
+#[bitfield(u64)]
+#[derive(PartialEq, Eq)]
+pub struct Timestamp {
+    /// Milliseconds since 1 January 1970, UTC, or since the last reset.
+    #[bits(48)]
+    pub milliseconds: u64,
+    /// The controller may have stopped counting at times (Get only).
+    pub stopped: bool,
+    /// Timestamp Origin (Get only): 0 since a reset, 1 set by a host.
+    #[bits(3)]
+    pub origin: u8,
+    #[bits(12)]
+    __: u16,
+}
+
 /// Write Atomicity Normal, 0Ah (NVM 4.1).
 #[bitfield(u32)]
 #[derive(PartialEq, Eq)]
@@ -311,6 +366,21 @@ mod tests {
         };
         assert_eq!(get.encode(1).as_bytes(), bytes);
         assert_eq!(GetFeatures::parse(&Sqe::read_from_bytes(&bytes).unwrap()), get);
+    }
+
+    #[test]
+    fn queues_interrupts_and_timestamp() {
+        let queues = NumberOfQueues::from_counts(4, 8);
+        assert_eq!((queues.into_bits(), queues.counts()), (0x0007_0003, (4, 8)));
+        assert_eq!(NumberOfQueues::from_bits(u32::MAX).counts(), (1 << 16, 1 << 16));
+        let coalescing = InterruptCoalescing::new().with_threshold(3).with_time(2);
+        assert_eq!(coalescing.into_bits(), 0x0203);
+        let vector = InterruptVector::new().with_vector(0xabcd).with_coalescing_disabled(true);
+        assert_eq!(vector.into_bits(), 0x0001_abcd);
+        let timestamp = Timestamp::new().with_milliseconds((1 << 48) - 1).with_origin(1);
+        let bytes = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0b0010, 0];
+        assert_eq!(timestamp.into_bits().to_le_bytes(), bytes);
+        assert_eq!(Timestamp::new().with_stopped(true).into_bits(), 1 << 48);
     }
 
     #[test]

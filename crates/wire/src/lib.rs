@@ -11,6 +11,8 @@
 //! | module | what | |
 //! |---|---|---|
 //! | [`sqe`], [`cqe`], [`status`], [`opcode`], [`sgl`] | the command, its completion, the data pointer | Base 3.3.3, 4.1.2 |
+//! | [`prp`], [`pcie`], [`queues`] | what only PCIe controllers have: PRPs, doorbells, queues in host memory | Base 4.1.1, 5.4 to 5.8, PCIe 3.1 |
+//! | [`format`](mod@format), [`sanitize`] | the commands that destroy data | Base 5.14, 5.24 |
 //! | [`fabrics`], [`nqn`], [`properties`] | Connect, Property Get and Set, Disconnect; names; CAP, CC, CSTS | Base 6, 4.5, 3.1.3 |
 //! | [`identify`], [`log`], [`features`], [`aer`], [`abort`] | admin commands and their data | Base 5, NVM 4 |
 //! | [`nvm`] | Read, Write, Compare, Write Zeroes, Verify, Dataset Management | NVM 3 |
@@ -34,7 +36,7 @@
 //! ```
 //!
 //! Section numbers are those of NVM Express Base 2.0 ("Base"), NVM Command Set 1.0 ("NVM"),
-//! NVMe/TCP Transport 1.0 ("TCP") and NVMe/RDMA Transport 1.0 ("RDMA").
+//! NVMe/TCP Transport 1.0 ("TCP"), NVMe/RDMA Transport 1.0 ("RDMA") and NVMe over PCIe Transport 1.0 ("PCIe").
 #![forbid(unsafe_code)]
 
 #[cfg(test)]
@@ -47,13 +49,18 @@ pub mod ascii;
 pub mod cqe;
 pub mod fabrics;
 pub mod features;
+pub mod format;
 pub mod identify;
 pub mod log;
 pub mod nqn;
 pub mod nvm;
 pub mod opcode;
+pub mod pcie;
 pub mod properties;
+pub mod prp;
+pub mod queues;
 pub mod rdma;
+pub mod sanitize;
 pub mod sgl;
 pub mod sqe;
 pub mod status;

@@ -35,6 +35,14 @@ pub const CC_CSS_ALL: u8 = 0b110;
 /// CC.CSS 111b: admin command set only.
 pub const CC_CSS_ADMIN_ONLY: u8 = 0b111;
 
+/// CAP.CRMS bit 0: controller ready with media (Base 3.1.3.1).
+pub const CAP_CRMS_WITH_MEDIA: u8 = 1 << 0;
+/// CAP.CRMS bit 1: controller ready independent of media.
+pub const CAP_CRMS_INDEPENDENT: u8 = 1 << 1;
+
+/// CC.AMS 000b: round robin (Base 3.1.3.5).
+pub const CC_AMS_ROUND_ROBIN: u8 = 0b000;
+
 /// CC.SHN 01b: normal shutdown.
 pub const CC_SHN_NORMAL: u8 = 0b01;
 /// CC.SHN 10b: abrupt shutdown.
@@ -93,6 +101,46 @@ pub struct Cap {
     __: u8,
 }
 
+impl Cap {
+    /// Most entries of an I/O queue, 1 to 65536.
+    #[inline]
+    #[must_use]
+    pub const fn queue_entries(self) -> u32 {
+        self.mqes() as u32 + 1
+    }
+
+    /// How long CSTS.RDY may take to follow CC.EN, in milliseconds.
+    #[inline]
+    #[must_use]
+    pub const fn timeout_ms(self) -> u32 {
+        self.to() as u32 * TIMEOUT_UNIT_MS
+    }
+
+    /// Bytes from one doorbell to the next.
+    #[inline]
+    #[must_use]
+    pub const fn doorbell_stride(self) -> u32 {
+        4 << self.dstrd()
+    }
+
+    /// Smallest memory page in bytes: the unit of MDTS.
+    #[inline]
+    #[must_use]
+    pub const fn page_size_min(self) -> u32 {
+        1 << (12 + self.mpsmin())
+    }
+
+    /// Largest memory page in bytes.
+    #[inline]
+    #[must_use]
+    pub const fn page_size_max(self) -> u32 {
+        1 << (12 + self.mpsmax())
+    }
+}
+
+/// The unit of CAP.TO and CRTO in milliseconds.
+const TIMEOUT_UNIT_MS: u32 = 500;
+
 /// Version (Base 3.1.3.2).
 #[bitfield(u32)]
 #[derive(PartialEq, Eq)]
@@ -142,6 +190,15 @@ pub struct Cc {
     __: u8,
 }
 
+impl Cc {
+    /// The memory page in use, in bytes.
+    #[inline]
+    #[must_use]
+    pub const fn page_size(self) -> u32 {
+        1 << (12 + self.mps())
+    }
+}
+
 /// Controller Status (Base 3.1.3.6).
 #[bitfield(u32)]
 #[derive(PartialEq, Eq)]
@@ -171,6 +228,20 @@ pub struct Crto {
     pub crwmt: u16,
     /// Controller Ready Independent of Media Timeout.
     pub crimt: u16,
+}
+
+impl Crto {
+    /// Controller Ready With Media Timeout in milliseconds.
+    #[must_use]
+    pub const fn with_media_ms(self) -> u32 {
+        self.crwmt() as u32 * TIMEOUT_UNIT_MS
+    }
+
+    /// Controller Ready Independent of Media Timeout in milliseconds.
+    #[must_use]
+    pub const fn independent_ms(self) -> u32 {
+        self.crimt() as u32 * TIMEOUT_UNIT_MS
+    }
 }
 
 /// Size in bytes of the property at `offset`, or `None` if this crate knows no property there.
@@ -235,6 +306,18 @@ mod tests {
         let version = Version::V2_0;
         assert_eq!((version.mjr(), version.mnr(), version.ter()), (2, 0, 0));
         assert_eq!(NSSR_RESET.to_be_bytes(), *b"NVMe");
+    }
+
+    #[test]
+    fn numbers_of_cap_cc_and_crto() {
+        let cap = Cap::new().with_mqes(0xffff).with_to(255).with_dstrd(15).with_mpsmax(15);
+        assert_eq!((cap.queue_entries(), Cap::new().queue_entries()), (1 << 16, 1));
+        assert_eq!(cap.timeout_ms(), 127_500);
+        assert_eq!((cap.doorbell_stride(), Cap::new().doorbell_stride()), (128 << 10, 4));
+        assert_eq!((cap.page_size_min(), cap.page_size_max()), (4096, 128 << 20));
+        assert_eq!(Cc::new().with_mps(1).page_size(), 8192);
+        let crto = Crto::new().with_crwmt(20).with_crimt(3);
+        assert_eq!((crto.with_media_ms(), crto.independent_ms()), (10_000, 1500));
     }
 
     #[test]

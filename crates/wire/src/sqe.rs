@@ -88,6 +88,8 @@ pub enum Fuse {
 /// `flags` of a command whose data pointer is an SGL (PSDT 01b).
 pub const FLAGS_SGL: u8 = 0x40;
 
+const PSDT_MASK: u8 = 0xc0;
+
 impl Sqe {
     /// A command with an SGL data pointer, all else zero.
     #[inline]
@@ -129,6 +131,22 @@ impl Sqe {
     pub fn with_sgl(mut self, sgl: impl Into<SglDescriptor>) -> Self {
         self.dptr = sgl.into();
         self
+    }
+
+    /// With these PRP entries as data pointer (PSDT 00b), as PCIe controllers take them.
+    #[inline]
+    #[must_use]
+    pub fn with_prp(mut self, prp1: u64, prp2: u64) -> Self {
+        self.flags &= !PSDT_MASK;
+        self.dptr = SglDescriptor { address: U64::new(prp1), rest: U64::new(prp2) };
+        self
+    }
+
+    /// Without a data pointer, and PSDT 00b: what a PCIe controller expects of a command that moves no data.
+    #[inline]
+    #[must_use]
+    pub fn without_data(self) -> Self {
+        self.with_prp(0, 0)
     }
 
     /// The first `N` of command dwords 10 to 15, the rest left as they are. `N` is at most 6.
@@ -188,6 +206,13 @@ impl Sqe {
             2 => Psdt::SglMetadataSgl,
             _ => Psdt::Reserved,
         }
+    }
+
+    /// PRP1 and PRP2, of meaning where PSDT is 00b.
+    #[inline]
+    #[must_use]
+    pub const fn prp(&self) -> (u64, u64) {
+        (self.dptr.address.get(), self.dptr.rest.get())
     }
 
     /// Part of a fused operation?

@@ -236,6 +236,24 @@ impl Controller {
         Nqn::from_field(&self.subnqn)
     }
 
+    /// Most bytes a command may move, where the smallest memory page has `page_size_min` bytes (CAP.MPSMIN);
+    /// `None` is no limit, which a value beyond 2^63 is too.
+    #[must_use]
+    pub fn max_transfer(&self, page_size_min: u32) -> Option<u64> {
+        if self.mdts == 0 {
+            return None;
+        }
+        let shift = u32::from(self.mdts).checked_add(page_size_min.max(1).ilog2())?;
+        1u64.checked_shl(shift)
+    }
+
+    /// Required sizes of submission and completion queue entries as powers of two (the low halves of SQES and
+    /// CQES): 6 and 4.
+    #[must_use]
+    pub const fn entry_sizes(&self) -> (u8, u8) {
+        (self.sqes & 0xf, self.cqes & 0xf)
+    }
+
     /// Bytes of in-capsule data an I/O queue takes: IOCCSZ less the 64 bytes of the SQE.
     #[must_use]
     pub fn in_capsule_data(&self) -> u64 {
@@ -344,8 +362,16 @@ pub mod oacs {
     pub const SELF_TEST: u16 = 1 << 4;
     /// Directives.
     pub const DIRECTIVES: u16 = 1 << 5;
+    /// NVMe-MI Send and Receive.
+    pub const NVME_MI: u16 = 1 << 6;
+    /// Virtualization Management.
+    pub const VIRTUALIZATION: u16 = 1 << 7;
+    /// Doorbell Buffer Config.
+    pub const DOORBELL_BUFFER: u16 = 1 << 8;
     /// Get LBA Status.
     pub const GET_LBA_STATUS: u16 = 1 << 9;
+    /// Command and Feature Lockdown.
+    pub const LOCKDOWN: u16 = 1 << 10;
 }
 
 /// Fields of FRMW.
@@ -396,6 +422,24 @@ pub mod oncs {
     pub const COPY: u16 = 1 << 8;
 }
 
+/// Bits of FUSES.
+pub mod fuses {
+    /// Compare and Write.
+    pub const COMPARE_AND_WRITE: u16 = 1 << 0;
+}
+
+/// Bits of FNA.
+pub mod fna {
+    /// A format applies to all namespaces.
+    pub const FORMAT_ALL: u8 = 1 << 0;
+    /// A secure erase that is part of a format applies to all namespaces.
+    pub const ERASE_ALL: u8 = 1 << 1;
+    /// Cryptographic erase is supported.
+    pub const CRYPTO_ERASE: u8 = 1 << 2;
+    /// Format NVM with NSID FFFFFFFFh is not supported.
+    pub const NO_BROADCAST: u8 = 1 << 3;
+}
+
 /// Fields of VWC.
 pub mod vwc {
     /// A volatile write cache is present.
@@ -414,8 +458,12 @@ pub mod sgls {
     pub const SUPPORTED_DWORD: u32 = 0b10;
     /// Keyed SGL Data Block descriptor.
     pub const KEYED: u32 = 1 << 2;
+    /// Whether and how SGLs are supported (bits 1:0).
+    pub const SUPPORT_MASK: u32 = 0b11;
     /// SGL Bit Bucket descriptor.
     pub const BIT_BUCKET: u32 = 1 << 16;
+    /// A byte aligned contiguous metadata buffer.
+    pub const METADATA: u32 = 1 << 17;
     /// An SGL may describe more bytes than the transfer.
     pub const LARGER_THAN_TRANSFER: u32 = 1 << 18;
     /// The address field may be an offset (in-capsule data).

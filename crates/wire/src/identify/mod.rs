@@ -8,13 +8,13 @@ mod namespace;
 
 pub use command_set::{CommandSetCombinations, NvmController, NvmNamespace};
 pub use controller::{
-    Controller, ControllerType, PowerState, cmic, ctratt, frmw, lpa, oacs, oaes, ofcs, oncs, sgls,
-    vwc,
+    Controller, ControllerType, PowerState, cmic, ctratt, fna, frmw, fuses, lpa, oacs, oaes, ofcs,
+    oncs, sgls, vwc,
 };
 pub use descriptors::{DESCRIPTORS_SIZE, IdentifierType, NamespaceId, NamespaceIds};
 pub use lists::{NSIDS_PER_LIST, NsidList};
 pub use namespace::{
-    IndependentNamespace, LbaFormat, Namespace, dlfeat, nmic, nsattr, nsfeat, nstat,
+    IndependentNamespace, LbaFormat, Namespace, dlfeat, flbas, fpi, nmic, nsattr, nsfeat, nstat,
 };
 
 use crate::opcode::AdminOpcode;

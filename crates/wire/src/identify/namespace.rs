@@ -117,10 +117,46 @@ impl Namespace {
     /// Bytes of a logical block, if its format has a size of 512 bytes to 2 GiB.
     #[must_use]
     pub fn block_size(&self) -> Option<u32> {
-        match self.format().lbads {
-            lbads @ 9..=31 => Some(1 << lbads),
-            _ => None,
-        }
+        self.format().block_size()
+    }
+
+    /// The LBA formats there are, by index: NLBAF, which is 0's based, of at most 64.
+    #[must_use]
+    pub fn formats(&self) -> &[LbaFormat] {
+        let count = usize::from(self.nlbaf) + 1;
+        &self.lbaf[..count.min(self.lbaf.len())]
+    }
+
+    /// Whether metadata, where the format has any, is the last part of the data and not apart (FLBAS bit 4).
+    #[must_use]
+    pub const fn metadata_inline(&self) -> bool {
+        self.flbas & flbas::METADATA_INLINE != 0
+    }
+
+    /// Type of the protection information in use, 0 none (DPS bits 2:0).
+    #[must_use]
+    pub const fn protection(&self) -> u8 {
+        self.dps & 7
+    }
+
+    /// Logical blocks from one boundary to the next that reads and writes had better not cross (NOIOB), if reported.
+    #[must_use]
+    pub fn io_boundary(&self) -> Option<u16> {
+        (self.noiob.get() != 0).then_some(self.noiob.get())
+    }
+
+    /// Logical blocks that are written all or not at all unless they cross an atomic boundary (NAWUN), if this
+    /// namespace reports a value of its own.
+    #[must_use]
+    pub fn atomic_write_blocks(&self) -> Option<u32> {
+        let reported = self.nsfeat & nsfeat::ATOMIC_UNITS != 0;
+        reported.then_some(u32::from(self.nawun.get()) + 1)
+    }
+
+    /// What of a format is still to come, in percent (FPI bits 6:0), if progress is reported (bit 7).
+    #[must_use]
+    pub fn format_remaining(&self) -> Option<u8> {
+        (self.fpi & fpi::SUPPORTED != 0).then_some(self.fpi & fpi::REMAINING)
     }
 }
 
@@ -148,6 +184,23 @@ pub struct LbaFormat {
     pub rp: u8,
 }
 const _: () = assert!(size_of::<LbaFormat>() == 4);
+
+impl LbaFormat {
+    /// Blocks of 2 to the `lbads` bytes, no metadata.
+    #[must_use]
+    pub const fn new(lbads: u8) -> Self {
+        Self { ms: U16::ZERO, lbads, rp: 0 }
+    }
+
+    /// Bytes of a logical block, if that is 512 bytes to 2 GiB.
+    #[must_use]
+    pub const fn block_size(self) -> Option<u32> {
+        match self.lbads {
+            lbads @ 9..=31 => Some(1 << lbads),
+            _ => None,
+        }
+    }
+}
 
 /// I/O Command Set Independent Identify Namespace, CNS 08h: 4096 bytes.
 #[derive(
@@ -179,6 +232,20 @@ pub struct IndependentNamespace {
     pub reserved15: [u8; 4081],
 }
 const _: () = assert!(size_of::<IndependentNamespace>() == 4096);
+
+/// Bits of FLBAS.
+pub mod flbas {
+    /// Metadata is the last part of the data of a block.
+    pub const METADATA_INLINE: u8 = 1 << 4;
+}
+
+/// Fields of FPI.
+pub mod fpi {
+    /// Format progress is reported.
+    pub const SUPPORTED: u8 = 1 << 7;
+    /// Percent of a format that is still to come.
+    pub const REMAINING: u8 = 0x7f;
+}
 
 /// Bits of NSFEAT.
 pub mod nsfeat {

@@ -477,3 +477,42 @@ proptest! {
         prop_assert!(n.block_size().is_none_or(|size| size >= 512 && size.is_power_of_two()));
     }
 }
+
+#[test]
+fn numbers_of_a_controller() {
+    let mut controller = Controller::default();
+    assert_eq!(controller.max_transfer(4096), None);
+    controller.mdts = 5;
+    assert_eq!(controller.max_transfer(4096), Some(128 << 10));
+    assert_eq!(controller.max_transfer(8192), Some(256 << 10));
+    controller.mdts = 255;
+    assert_eq!(controller.max_transfer(1 << 27), None);
+    controller.sqes = 0x66;
+    controller.cqes = 0x54;
+    assert_eq!(controller.entry_sizes(), (6, 4));
+    // Base 5.17.2.1: OACS bit 8, FUSES bit 0, FNA bits 0 to 3.
+    assert_eq!((oacs::DOORBELL_BUFFER, fuses::COMPARE_AND_WRITE), (0x100, 1));
+    assert_eq!(fna::FORMAT_ALL | fna::ERASE_ALL | fna::CRYPTO_ERASE | fna::NO_BROADCAST, 0xf);
+}
+
+#[test]
+fn numbers_of_a_namespace() {
+    let mut namespace = Namespace::default();
+    assert_eq!((namespace.formats().len(), namespace.block_size()), (1, None));
+    assert_eq!((namespace.io_boundary(), namespace.atomic_write_blocks()), (None, None));
+    assert_eq!(namespace.format_remaining(), None);
+    namespace.nlbaf = 255;
+    assert_eq!(namespace.formats().len(), 64);
+    namespace.lbaf[2] = LbaFormat::new(12);
+    namespace.flbas = 0x12;
+    assert_eq!((namespace.block_size(), namespace.metadata_inline()), (Some(4096), true));
+    assert_eq!(LbaFormat::new(32).block_size(), None);
+    namespace.dps = 0x0b;
+    assert_eq!(namespace.protection(), 3);
+    namespace.noiob = U16::new(256);
+    namespace.nawun = U16::new(7);
+    namespace.nsfeat = nsfeat::ATOMIC_UNITS;
+    namespace.fpi = 0x80 | 42;
+    assert_eq!((namespace.io_boundary(), namespace.atomic_write_blocks()), (Some(256), Some(8)));
+    assert_eq!(namespace.format_remaining(), Some(42));
+}

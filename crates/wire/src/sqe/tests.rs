@@ -91,3 +91,20 @@ fn fewer_dwords_leave_the_rest_alone() {
     assert_eq!(sqe.cdw11.get(), 2);
     assert_eq!(sqe.cdw15.get(), 6);
 }
+
+#[test]
+fn prps_take_the_place_of_the_sgl() {
+    let bytes: [u8; 64] = golden::bytes(&[
+        (0, &[0x02, 0x01, 0x34, 0x12, 1]), // PSDT 00b, FUSE kept
+        (24, &[0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11]),
+        (32, &[0x00, 0x10, 0, 0, 0, 0, 0, 0xa2]),
+    ]);
+    let mut sqe = Sqe::io(IoOpcode::READ, 0x1234, 1).with_sgl(Sgl::Transport { length: 4096 });
+    sqe.flags |= 1;
+    let sqe = sqe.with_prp(0x1122_3344_5566_7788, 0xa200_0000_0000_1000);
+    assert_eq!(sqe.as_bytes(), bytes);
+    assert_eq!(sqe.psdt(), Psdt::Prp);
+    assert_eq!(sqe.prp(), (0x1122_3344_5566_7788, 0xa200_0000_0000_1000));
+    let flush = Sqe::io(IoOpcode::FLUSH, 1, 1).without_data();
+    assert_eq!((flush.flags, flush.prp()), (0, (0, 0)));
+}
