@@ -30,6 +30,17 @@ pub enum VerbsError {
         /// The address.
         address: std::net::SocketAddr,
     },
+    /// The device's packets are not what NVMe/RDMA is served over here.
+    #[error(
+        "the RDMA device {device} is {what}, and hosts are served over InfiniBand and RoCE only: listen at an \
+         address of such a device, or serve this one's address with type = \"tcp\""
+    )]
+    Unserved {
+        /// The device.
+        device: String,
+        /// What it is.
+        what: &'static str,
+    },
     /// A device was asked for by name, and is not there.
     #[error("there is no RDMA device {wanted:?}: this machine has {have}")]
     UnknownDevice {

@@ -22,7 +22,7 @@ pub mod work;
 
 pub use error::VerbsError;
 pub use seam::{
-    AcceptParams, Completions, ConnectParams, ConnectionEvent, Device, DeviceLimits, Endpoint,
-    EndpointSpec, PrivateData, Refused, Region, SharedReceives, Ticket,
+    AcceptParams, Completions, ConnectParams, ConnectionEvent, Device, DeviceKind, DeviceLimits,
+    Endpoint, EndpointSpec, PrivateData, Refused, Region, SharedReceives, Ticket,
 };
 pub use work::{Access, Completion, CompletionStatus, Operation, Piece, Pieces, Work, WorkId};

@@ -37,6 +37,19 @@ pub struct DeviceLimits {
     pub shared_receives: u32,
 }
 
+/// What a device's packets are: what a protocol may ask of it depends on that.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DeviceKind {
+    /// InfiniBand's transport, over InfiniBand or Ethernet (RoCE).
+    #[default]
+    InfiniBand,
+    /// RDMA over TCP. What an RDMA READ brings is written by the peer, as it were: the memory it goes to has
+    /// to be open for remote writing; and the peer speaks first on a connection.
+    Iwarp,
+    /// None of these.
+    Other,
+}
+
 /// An RDMA device: what queue pairs, completion queues and registrations belong to.
 pub trait Device: Debug + Send + Sync + Sized + 'static {
     /// See [`Completions`].
@@ -55,6 +68,11 @@ pub trait Device: Debug + Send + Sync + Sized + 'static {
 
     /// What it can do.
     fn limits(&self) -> DeviceLimits;
+
+    /// What its packets are.
+    fn kind(&self) -> DeviceKind {
+        DeviceKind::InfiniBand
+    }
 
     /// False once it was removed, or does not answer any more.
     fn is_there(&self) -> bool {
@@ -290,7 +308,8 @@ pub trait Endpoint: Debug + Send {
     /// completed (what is written from memory may be read meanwhile); inline pieces until the call returns.
     unsafe fn post_send(&mut self, chain: &[Work]) -> Result<(), Refused>;
 
-    /// Accepts. Receives should have been posted before.
+    /// Accepts. Receives should have been posted before. May wait in the kernel until the peer's hardware
+    /// address is known, for a second or so.
     ///
     /// # Errors
     /// What the system says.
@@ -302,6 +321,10 @@ pub trait Endpoint: Debug + Send {
     /// What the system says.
     fn connect(&mut self, params: &ConnectParams<'_>) -> Result<(), VerbsError>;
 
+    /// Something of the peer has come into a receive, before [`ConnectionEvent::Established`] has: the peer's
+    /// word that the connection stands is late, or lost. It stands from now on. Does not wait.
+    fn heard(&mut self) {}
+
     /// The next event, if one has come.
     fn next_event(&mut self) -> Option<ConnectionEvent>;
 
@@ -311,6 +334,18 @@ pub trait Endpoint: Debug + Send {
     /// Ends the connection: the queue pair goes to the error state, and what is posted completes as flushed.
     /// Has to be called for a connection that the peer ended, too. Calling it again changes nothing.
     fn disconnect(&mut self);
+
+    /// Takes the queue pair away, as dropping does. May wait in the kernel.
+    ///
+    /// # Errors
+    /// What the system says, and the endpoint, whose queue pair there still is: the device may go on using the
+    /// memory of what is posted. It can be tried again.
+    fn destroy(self) -> Result<(), (VerbsError, Self)>
+    where
+        Self: Sized,
+    {
+        Ok(())
+    }
 }
 
 /// A completion queue of one thread.

@@ -62,6 +62,7 @@ fn facts() -> Vec<Fact> {
 
 fn verbs_structures(list: &mut Vec<Fact>) {
     structures! { list;
+        start ibv_device { _ops, node_type, transport_type }
         whole ibv_context { device, ops, cmd_fd, async_fd, num_comp_vectors, mutex, abi_compat }
         whole ibv_context_ops {
             alloc_mw, bind_mw, dealloc_mw, poll_cq, req_notify_cq, post_srq_recv, post_send, post_recv,
@@ -142,6 +143,7 @@ fn cm_structures(list: &mut Vec<Fact>) {
 
 fn numbers(list: &mut Vec<Fact>) {
     numbers! { list;
+        IBV_TRANSPORT_IB, IBV_TRANSPORT_IWARP,
         IBV_DEVICE_MEM_WINDOW_TYPE_2A, IBV_DEVICE_MEM_WINDOW_TYPE_2B, IBV_PORT_ACTIVE,
         IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_WRITE, IBV_ACCESS_REMOTE_READ, IBV_ACCESS_MW_BIND,
         IBV_MW_TYPE_2, IBV_WC_SUCCESS, IBV_WC_WR_FLUSH_ERR, IBV_WC_REM_INV_REQ_ERR,

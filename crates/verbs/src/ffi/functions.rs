@@ -174,6 +174,7 @@ table! {
         fn rdma_establish(*mut rdma_cm_id) -> c_int;
         fn rdma_reject(*mut rdma_cm_id, *const c_void, u8) -> c_int;
         fn rdma_disconnect(*mut rdma_cm_id) -> c_int;
+        fn rdma_notify(*mut rdma_cm_id, c_uint) -> c_int;
         fn rdma_init_qp_attr(*mut rdma_cm_id, *mut ibv_qp_attr, *mut c_int) -> c_int;
         fn rdma_migrate_id(*mut rdma_cm_id, *mut rdma_event_channel) -> c_int;
         fn rdma_set_option(*mut rdma_cm_id, c_int, c_int, *mut c_void, usize) -> c_int;

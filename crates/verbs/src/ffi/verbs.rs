@@ -5,11 +5,16 @@
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
-/// The kernel's device; only its name is asked for, by function.
+/// The kernel's device, as far as it is looked at; its name is asked for by function.
 #[repr(C)]
 pub struct ibv_device {
-    _opaque: [u8; 0],
+    pub _ops: [unused_op; 2],
+    pub node_type: c_int,
+    pub transport_type: c_int,
 }
+
+pub const IBV_TRANSPORT_IB: c_int = 0;
+pub const IBV_TRANSPORT_IWARP: c_int = 1;
 
 /// A slot of [`ibv_context_ops`] that is not ours to call.
 pub type unused_op = Option<unsafe extern "C" fn()>;

@@ -381,7 +381,8 @@ impl State {
             if queue_pair.phase != Phase::Error {
                 queue_pair.phase = Phase::Ready;
             }
-            if let Some(connection) = queue_pair.connection {
+            let connection = queue_pair.connection;
+            if let Some(connection) = connection.filter(|_| !self.faults.lose_ready(number)) {
                 self.tell_peer(Some(connection), Message::Ready { connection });
             }
         }
@@ -492,13 +493,27 @@ impl State {
     fn deliver_ready(&mut self, number: u32) {
         let Some(connection) = self.connections.get(&number) else { return };
         let (asker, answerer) = (connection.asker, connection.answerer);
-        let waits = |end: &&mut QueuePair| end.link == Link::Accepting;
+        let stands = |end: &&mut QueuePair| matches!(end.link, Link::Accepting | Link::Standing);
         let Some(answerer) =
-            answerer.and_then(|answerer| self.queue_pairs.get_mut(&answerer)).filter(waits)
+            answerer.and_then(|answerer| self.queue_pairs.get_mut(&answerer)).filter(stands)
         else {
             // It has given the connection up, and may have said nothing.
             return self.tell_peer(Some(number), Message::Disconnect { to: asker });
         };
+        Self::stand(answerer);
+    }
+
+    /// Something of the peer has come: the connection stands, whatever became of the peer's word.
+    pub(super) fn heard(&mut self, number: u32) {
+        if let Some(queue_pair) = self.queue_pairs.get_mut(&number) {
+            Self::stand(queue_pair);
+        }
+    }
+
+    fn stand(answerer: &mut QueuePair) {
+        if answerer.link != Link::Accepting {
+            return;
+        }
         answerer.link = Link::Standing;
         if answerer.phase == Phase::Receiving {
             answerer.phase = Phase::Ready;

@@ -10,12 +10,14 @@ use super::fabric::{Fabric, address_of};
 use super::memory::Span;
 use super::state::State;
 use crate::error::VerbsError;
-use crate::seam::DeviceLimits;
+use crate::seam::{DeviceKind, DeviceLimits};
 use crate::work::Access;
 
 /// What a device is like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceOptions {
+    /// What its packets are. Changes nothing of how it works.
+    pub kind: DeviceKind,
     /// What it can do.
     pub limits: DeviceLimits,
     /// Most bytes it sends inline.
@@ -34,6 +36,7 @@ pub struct DeviceOptions {
 impl Default for DeviceOptions {
     fn default() -> Self {
         Self {
+            kind: DeviceKind::InfiniBand,
             limits: DeviceLimits {
                 queue_depth: 4_096,
                 completions: 65_536,

@@ -45,6 +45,8 @@ enum Point {
     PostReceive,
     Register,
     Open,
+    Ready,
+    Destroy,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -112,6 +114,17 @@ impl Faults {
         self.plan(device.number, Point::Open, nth, None, 0);
     }
 
+    /// The word of this endpoint, which asked for its connection, that the connection stands (RTU) is lost for
+    /// good, as is what its connection manager would say again.
+    pub fn lose_ready(&self, endpoint: u32) {
+        self.plan(endpoint, Point::Ready, 0, None, 0);
+    }
+
+    /// The queue pair cannot be [taken away](crate::Endpoint::destroy) for so many tries. Dropping it works.
+    pub fn refuse_destroy(&self, endpoint: u32, tries: usize) {
+        (0..tries).for_each(|_| self.plan(endpoint, Point::Destroy, 0, None, 0));
+    }
+
     /// The completion queue breaks now, and every queue pair of it.
     pub fn break_completions(&self, completions: &LoopbackCompletions) {
         self.fabric.lock().break_completions(completions.number);
@@ -174,6 +187,14 @@ impl FaultTable {
 
     pub(super) fn refuse_open(&mut self, device: u32) -> bool {
         self.count(device, Point::Open, |_| true).is_some()
+    }
+
+    pub(super) fn lose_ready(&mut self, endpoint: u32) -> bool {
+        self.count(endpoint, Point::Ready, |_| true).is_some()
+    }
+
+    pub(super) fn refuse_destroy(&mut self, endpoint: u32) -> bool {
+        self.count(endpoint, Point::Destroy, |_| true).is_some()
     }
 
     /// Forgets what was planned for an endpoint.

@@ -6,6 +6,8 @@ use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
+use rustix::io::Errno;
+
 use super::completions::{LoopbackCompletions, LoopbackSharedReceives};
 use super::connection::LoopbackTicket;
 use super::device::{LoopbackDevice, LoopbackRegion};
@@ -13,8 +15,8 @@ use super::endpoint::LoopbackEndpoint;
 use super::memory::{Span, copy_inline};
 use crate::error::VerbsError;
 use crate::seam::{
-    AcceptParams, Completions, ConnectParams, ConnectionEvent, Device, DeviceLimits, Endpoint,
-    EndpointSpec, PrivateData, Refused, Region, SharedReceives, Ticket,
+    AcceptParams, Completions, ConnectParams, ConnectionEvent, Device, DeviceKind, DeviceLimits,
+    Endpoint, EndpointSpec, PrivateData, Refused, Region, SharedReceives, Ticket,
 };
 use crate::work::{Access, Completion, Piece, Work, WorkId};
 
@@ -27,6 +29,10 @@ impl Device for LoopbackDevice {
 
     fn name(&self) -> &str {
         &self.name
+    }
+
+    fn kind(&self) -> DeviceKind {
+        self.options.kind
     }
 
     fn limits(&self) -> DeviceLimits {
@@ -128,6 +134,10 @@ impl Endpoint for LoopbackEndpoint {
         self.device.fabric.lock().connect(self.number, self.local, self.peer, params)
     }
 
+    fn heard(&mut self) {
+        self.device.fabric.lock().heard(self.number);
+    }
+
     fn next_event(&mut self) -> Option<ConnectionEvent> {
         self.device.fabric.lock().next_event(self.number)
     }
@@ -138,6 +148,14 @@ impl Endpoint for LoopbackEndpoint {
 
     fn disconnect(&mut self) {
         self.device.fabric.lock().disconnect(self.number);
+    }
+
+    fn destroy(self) -> Result<(), (VerbsError, Self)> {
+        if self.device.fabric.lock().faults.refuse_destroy(self.number) {
+            let busy = Errno::BUSY.into();
+            return Err((VerbsError::call("taking away a queue pair", busy), self));
+        }
+        Ok(())
     }
 }
 

@@ -3,10 +3,10 @@
 use std::ffi::{c_int, c_uint, c_void};
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::{self, NonNull};
 
-use rustix::fs::OFlags;
+use rustix::fs::{Mode, OFlags};
 
 use super::address;
 use super::library::Library;
@@ -219,6 +219,37 @@ impl ConnectionId {
     pub(super) fn device(&self) -> Option<NonNull<ibv_device>> {
         // SAFETY: an identifier keeps its context open as long as it lives.
         self.context().and_then(|context| NonNull::new(unsafe { (*context.as_ptr()).device }))
+    }
+
+    /// The device is being removed: has librdmacm let go of it. For some drivers (soft RoCE) a device is only
+    /// really gone when nobody has it open; librdmacm keeps its own context of a device open until it looks
+    /// for devices again and finds others, which it never does when this was the only one.
+    ///
+    /// The context stays, and is closed by librdmacm when it comes to that, but its descriptors are of nothing
+    /// from now on. Nothing else uses them: what we make of a device is made in a context of our own.
+    pub(super) fn let_go(&self) {
+        let Some(context) = self.context() else { return };
+        let null = match rustix::fs::open(
+            "/dev/null",
+            OFlags::RDWR | OFlags::CLOEXEC,
+            Mode::empty(),
+        ) {
+            Ok(null) => null,
+            Err(error) => {
+                tracing::warn!(%error, "a removed RDMA device stays open: /dev/null cannot be opened");
+                return;
+            }
+        };
+        // SAFETY: an identifier keeps its context open as long as it lives.
+        let fds = unsafe { [(*context.as_ptr()).cmd_fd, (*context.as_ptr()).async_fd] };
+        for fd in fds.into_iter().filter(|fd| *fd >= 0) {
+            // SAFETY: the descriptor is the context's, which is open, so that nobody else can have its number;
+            // it goes on being one, which its owner closes once.
+            if unsafe { libc::dup3(null.as_raw_fd(), fd, libc::O_CLOEXEC) } < 0 {
+                let error = io::Error::last_os_error();
+                tracing::warn!(%error, "a removed RDMA device stays open");
+            }
+        }
     }
 
     /// The device's port, counted from 1; 0 before an address is bound.

@@ -19,10 +19,10 @@ use super::ticket::SystemTicket;
 use super::watch::Watch;
 use crate::error::VerbsError;
 use crate::ffi::verbs::{
-    IBV_DEVICE_MEM_WINDOW_TYPE_2A, IBV_DEVICE_MEM_WINDOW_TYPE_2B, ibv_context, ibv_device,
-    ibv_device_attr, ibv_gid, ibv_pd, ibv_port_attr,
+    IBV_DEVICE_MEM_WINDOW_TYPE_2A, IBV_DEVICE_MEM_WINDOW_TYPE_2B, IBV_TRANSPORT_IB,
+    IBV_TRANSPORT_IWARP, ibv_context, ibv_device, ibv_device_attr, ibv_gid, ibv_pd, ibv_port_attr,
 };
-use crate::seam::{Device, DeviceLimits, EndpointSpec};
+use crate::seam::{Device, DeviceKind, DeviceLimits, EndpointSpec};
 use crate::work::Access;
 
 /// Most RDMA READs that are ever asked for: the next number means "as many as possible" to librdmacm.
@@ -36,6 +36,7 @@ pub struct SystemDevice {
     library: &'static Library,
     name: String,
     guid: u64,
+    kind: DeviceKind,
     limits: DeviceLimits,
     windows: bool,
     kernel_flags: bool,
@@ -126,8 +127,15 @@ impl SystemDevice {
         let soft = attr.vendor_id == VENDOR_SOFT_ROCE;
         let watch = Watch::start(&context, &name, soft)?;
         let type_2 = IBV_DEVICE_MEM_WINDOW_TYPE_2A | IBV_DEVICE_MEM_WINDOW_TYPE_2B;
+        // SAFETY: the caller's list or identifier keeps the device's entry.
+        let kind = match unsafe { (*device.as_ptr()).transport_type } {
+            IBV_TRANSPORT_IB => DeviceKind::InfiniBand,
+            IBV_TRANSPORT_IWARP => DeviceKind::Iwarp,
+            _ => DeviceKind::Other,
+        };
         Ok(Self {
             library,
+            kind,
             limits: limits(&attr, &port),
             windows: attr.device_cap_flags & type_2 != 0,
             kernel_flags: soft,
@@ -168,11 +176,14 @@ impl SystemDevice {
         if self.windows { SystemWindow::new(self).map(Some) } else { Ok(None) }
     }
 
-    /// Has the device opened anew by who asks for it next: it was removed, and one of the same name
-    /// is another.
-    pub(super) fn set_gone(&self) {
-        self.gone.store(true, Ordering::Relaxed);
+    /// The device was removed, as one of its identifiers was told. Who asks for it next opens it anew: one of
+    /// the same name is another.
+    pub(super) fn set_gone(&self, id: &ConnectionId) {
+        if self.gone.swap(true, Ordering::Relaxed) {
+            return;
+        }
         self.library.set_stale();
+        id.let_go();
     }
 
     fn answers(&self) -> bool {
@@ -249,6 +260,10 @@ impl Device for SystemDevice {
 
     fn name(&self) -> &str {
         &self.name
+    }
+
+    fn kind(&self) -> DeviceKind {
+        self.kind
     }
 
     fn is_there(&self) -> bool {

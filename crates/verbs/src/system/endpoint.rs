@@ -30,10 +30,10 @@ use crate::ffi::cma::{
 };
 use crate::ffi::inline;
 use crate::ffi::verbs::{
-    IBV_QP_AV, IBV_QP_MAX_DEST_RD_ATOMIC, IBV_QP_MAX_QP_RD_ATOMIC, IBV_QP_MIN_RNR_TIMER,
-    IBV_QP_RETRY_CNT, IBV_QP_RNR_RETRY, IBV_QP_STATE, IBV_QPS_ERR, IBV_QPS_INIT, IBV_QPS_RTR,
-    IBV_QPS_RTS, IBV_QPT_RC, IBV_SEND_SIGNALED, IBV_WR_BIND_MW, ibv_mw_bind_info, ibv_qp,
-    ibv_qp_attr, ibv_qp_cap, ibv_qp_init_attr, ibv_send_wr_bind_mw,
+    IBV_EVENT_COMM_EST, IBV_QP_AV, IBV_QP_MAX_DEST_RD_ATOMIC, IBV_QP_MAX_QP_RD_ATOMIC,
+    IBV_QP_MIN_RNR_TIMER, IBV_QP_RETRY_CNT, IBV_QP_RNR_RETRY, IBV_QP_STATE, IBV_QPS_ERR,
+    IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPT_RC, IBV_SEND_SIGNALED, IBV_WR_BIND_MW,
+    ibv_mw_bind_info, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_init_attr, ibv_send_wr_bind_mw,
 };
 use crate::seam::{
     AcceptParams, ConnectParams, ConnectionEvent, Device, DeviceLimits, Endpoint, EndpointSpec,
@@ -186,7 +186,7 @@ impl SystemEndpoint {
                 ConnectionEvent::Disconnected
             }
             RDMA_CM_EVENT_DEVICE_REMOVAL => {
-                self.pair.device.set_gone();
+                self.pair.device.set_gone(&self.id);
                 ConnectionEvent::DeviceRemoved
             }
             RDMA_CM_EVENT_ADDR_CHANGE => ConnectionEvent::AddressChanged,
@@ -344,6 +344,16 @@ impl Endpoint for SystemEndpoint {
         Ok(())
     }
 
+    fn heard(&mut self) {
+        // SAFETY: a living identifier.
+        let answer =
+            unsafe { (self.id.library().cm.rdma_notify)(self.id.as_ptr(), IBV_EVENT_COMM_EST) };
+        // The peer's word has come meanwhile, or the connection is at its end: an event says so.
+        if let Err(error) = cm_result(answer) {
+            tracing::debug!(%error, peer = %self.id.peer(), "not told that a connection stands");
+        }
+    }
+
     fn next_event(&mut self) -> Option<ConnectionEvent> {
         while !self.deaf {
             match self.id.next_event() {
@@ -380,6 +390,13 @@ impl Endpoint for SystemEndpoint {
         self.ended = true;
         self.say_goodbye();
     }
+
+    fn destroy(mut self) -> Result<(), (VerbsError, Self)> {
+        match self.pair.destroy() {
+            Ok(()) => Ok(()),
+            Err(error) => Err((self.failed("taking away the queue pair for", error), self)),
+        }
+    }
 }
 
 /// The queue pair itself.
@@ -388,6 +405,8 @@ struct QueuePair {
     pair: NonNull<ibv_qp>,
     number: u32,
     failed: bool,
+    /// It is gone; `pair` points to nothing.
+    destroyed: bool,
     // Kept until the queue pair is destroyed.
     device: Arc<SystemDevice>,
     _completions: Arc<CompletionQueue>,
@@ -437,6 +456,7 @@ impl QueuePair {
             pair,
             number,
             failed: false,
+            destroyed: false,
             device: Arc::clone(device),
             _completions: Arc::clone(queue),
             shared: shared.map(|shared| Arc::clone(shared.queue())),
@@ -504,13 +524,26 @@ impl QueuePair {
     }
 }
 
+impl QueuePair {
+    /// Takes it away; nothing else is called of it afterwards, but this again if it fails.
+    fn destroy(&mut self) -> io::Result<()> {
+        if self.destroyed {
+            return Ok(());
+        }
+        self.device.watch().remove_pair(self.number);
+        // SAFETY: made here, destroyed once, as `destroyed` says, before the queues it uses (they are fields
+        // of `self`). When it is gone the device uses no memory of what was posted.
+        let answer = unsafe { (self.device.library().verbs.ibv_destroy_qp)(self.as_ptr()) };
+        inline::result(answer)?;
+        self.destroyed = true;
+        Ok(())
+    }
+}
+
 impl Drop for QueuePair {
     fn drop(&mut self) {
-        self.device.watch().remove_pair(self.number);
-        // SAFETY: made here, destroyed once, before the queues it uses (they are fields of `self`). When
-        // it is gone the device uses no memory of what was posted.
-        let answer = unsafe { (self.device.library().verbs.ibv_destroy_qp)(self.as_ptr()) };
-        if let Err(error) = inline::result(answer) {
+        // Who keeps memory that it may be using has called `Endpoint::destroy` and seen that it failed.
+        if let Err(error) = self.destroy() {
             let (device, number) = (self.device.name(), self.number);
             tracing::error!(%error, device, number, "a queue pair could not be destroyed");
         }

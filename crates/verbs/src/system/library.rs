@@ -38,10 +38,10 @@ impl Library {
     }
 
     /// Has librdmacm compare the devices it knows with those there are, if one has gone: it does not by
-    /// itself. It closes its own context of a device that is gone (which some drivers wait for before a
-    /// device is really removed), and finds one that came back under the same name.
+    /// itself. It closes its own context of a device that is gone, and finds one that came back under the same
+    /// name.
     ///
-    /// It does neither while there is no device at all.
+    /// It does neither while there is no device at all: see `ConnectionId::let_go`.
     pub(super) fn refresh(&self) {
         if !STALE.load(Ordering::Acquire) {
             return;

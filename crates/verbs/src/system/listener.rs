@@ -131,7 +131,7 @@ impl Listener {
                 }
                 RDMA_CM_EVENT_DEVICE_REMOVAL => {
                     if let Some(device) = &self.device {
-                        device.set_gone();
+                        device.set_gone(&self.id);
                     }
                     return Some(Ok(ListenerEvent::DeviceRemoved));
                 }
