@@ -1,0 +1,240 @@
+//! A controller's registers, mapped.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::ptr::{self, NonNull};
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicBool, Ordering, fence};
+
+use rustix::mm::{MapFlags, MremapFlags, ProtFlags};
+
+use crate::nvme_driver::seam::Registers;
+
+const PAGE: usize = 4096;
+
+/// BAR0 of a function, mapped into this process until [`revoke`](Self::revoke).
+///
+/// The mapping holds the device open, and the kernel cannot take a drive away whose device is open. So who owns the
+/// device revokes the mapping before it closes it; whoever still has the registers then reads all ones and writes
+/// nothing, as with a function that is gone.
+///
+/// Order: on x86-64 reads and writes of a BAR happen in program order, and after the writes of memory before them;
+/// the fences here keep the compiler to that.
+#[derive(Debug)]
+pub(super) struct Bar {
+    base: NonNull<u8>,
+    /// Bytes that are registers; as many are mapped, in whole pages.
+    len: usize,
+    revoked: AtomicBool,
+    /// Held while the mapping is replaced.
+    revoking: Mutex<()>,
+}
+
+// SAFETY: a mapping belongs to the process; every access through `base` is a volatile one of memory that others
+// (the device) change at any time anyway.
+unsafe impl Send for Bar {}
+// SAFETY: as for `Send`; two threads that write one register at the same time disturb each other as two writers of a
+// device do, which is no race of memory.
+unsafe impl Sync for Bar {}
+
+impl Bar {
+    /// Maps `len` bytes, whole pages, at an offset of a device's file.
+    pub(super) fn map(device: &impl AsFd, offset: u64, len: usize) -> io::Result<Self> {
+        if len == 0 || !len.is_multiple_of(PAGE) || u32::try_from(len - 1).is_err() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "registers of an odd size"));
+        }
+        let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
+        // SAFETY: a new mapping at an address the kernel chooses disturbs no other memory.
+        let base = unsafe { rustix::mm::mmap(ptr::null_mut(), len, prot, flags, device, offset) }?;
+        let base = NonNull::new(base.cast())
+            .ok_or_else(|| io::Error::other("the kernel mapped registers at address zero"))?;
+        Ok(Self { base, len, revoked: AtomicBool::new(false), revoking: Mutex::new(()) })
+    }
+
+    /// Bytes of the registers.
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Lets go of the device: from here on everything reads as all ones. Accesses on other threads at this very
+    /// moment reach the device or what is there after it, and never anything else.
+    pub(super) fn revoke(&self) -> io::Result<()> {
+        let _only = self.revoking.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.revoked.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+        // SAFETY: a new mapping at an address the kernel chooses, of as many bytes as are written here.
+        let ones = unsafe {
+            let ones = rustix::mm::mmap_anonymous(ptr::null_mut(), self.len, prot, flags)?;
+            ptr::write_bytes(ones.cast::<u8>(), 0xff, self.len);
+            ones
+        };
+        // What is written from here on is not read any more, though it lands in the pages of ones.
+        self.revoked.store(true, Ordering::Release);
+        let base = self.base.as_ptr().cast();
+        // SAFETY: moves the pages of ones, which only this function knows, over the device's, which `self` owns, in one
+        // step: at no time is there nothing at `base`, and it stays this value's until drop.
+        let moved = unsafe {
+            rustix::mm::mremap_fixed(ones, self.len, self.len, MremapFlags::MAYMOVE, base)
+        };
+        if let Err(error) = moved {
+            // SAFETY: it did not move, and nobody else knows it.
+            let _ = unsafe { rustix::mm::munmap(ones, self.len) };
+            return Err(error.into());
+        }
+        Ok(())
+    }
+
+    /// The address of `width` bytes at an offset: inside of the registers, and a multiple of the width.
+    #[inline]
+    fn at(&self, offset: u32, width: usize) -> Option<*mut u8> {
+        let offset = offset as usize;
+        let inside = offset.checked_add(width).is_some_and(|end| end <= self.len);
+        // SAFETY: the offset is inside of the mapping, which has `len` bytes.
+        (inside && offset.is_multiple_of(width)).then(|| unsafe { self.base.as_ptr().add(offset) })
+    }
+}
+
+impl Registers for Bar {
+    #[inline]
+    fn read32(&self, offset: u32) -> u32 {
+        let Some(at) = self.at(offset, 4) else { return u32::MAX };
+        // SAFETY: `at` found it inside of the mapping, which is there until drop, and aligned: the base is a page's.
+        let value = unsafe { at.cast::<u32>().read_volatile() };
+        fence(Ordering::Acquire);
+        if self.revoked.load(Ordering::Acquire) { u32::MAX } else { u32::from_le(value) }
+    }
+
+    #[inline]
+    fn write32(&self, offset: u32, value: u32) {
+        let Some(at) = self.at(offset, 4) else { return };
+        fence(Ordering::Release);
+        // SAFETY: as for `read32`.
+        unsafe { at.cast::<u32>().write_volatile(value.to_le()) };
+    }
+
+    #[inline]
+    fn read64(&self, offset: u32) -> u64 {
+        let Some(at) = self.at(offset, 8) else { return u64::MAX };
+        // SAFETY: as for `read32`.
+        let value = unsafe { at.cast::<u64>().read_volatile() };
+        fence(Ordering::Acquire);
+        if self.revoked.load(Ordering::Acquire) { u64::MAX } else { u64::from_le(value) }
+    }
+
+    #[inline]
+    fn write64(&self, offset: u32, value: u64) {
+        let Some(at) = self.at(offset, 8) else { return };
+        fence(Ordering::Release);
+        // SAFETY: as for `read32`.
+        unsafe { at.cast::<u64>().write_volatile(value.to_le()) };
+    }
+}
+
+impl Drop for Bar {
+    fn drop(&mut self) {
+        // SAFETY: `base` and `len` are this value's mapping, of the device or of ones, and addresses into it live no
+        // longer than a method of it.
+        let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
+        debug_assert!(unmapped.is_ok(), "munmap of registers: {unmapped:?}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::FileExt;
+    use std::sync::Arc;
+    use std::thread;
+
+    use super::*;
+
+    /// A file of two pages in a device's place.
+    fn mapped() -> (std::fs::File, Bar) {
+        let file = tempfile::tempfile().expect("a file");
+        file.set_len(4 * PAGE as u64).expect("its size");
+        let bar = Bar::map(&file, PAGE as u64, 2 * PAGE).expect("a mapping");
+        (file, bar)
+    }
+
+    fn at(file: &std::fs::File, offset: u64) -> u64 {
+        let mut bytes = [0; 8];
+        file.read_exact_at(&mut bytes, PAGE as u64 + offset).expect("eight bytes");
+        u64::from_le_bytes(bytes)
+    }
+
+    #[test]
+    fn accesses_reach_the_file_in_little_endian() {
+        let (file, bar) = mapped();
+        file.write_all_at(&[1, 2, 3, 4, 5, 6, 7, 8], PAGE as u64 + 8).expect("write");
+        assert_eq!(bar.read32(8), 0x0403_0201);
+        assert_eq!(bar.read32(12), 0x0807_0605);
+        assert_eq!(bar.read64(8), 0x0807_0605_0403_0201);
+        bar.write32(0x1000, 0x1122_3344);
+        bar.write64(0x1ff8, 0x0102_0304_0506_0708);
+        assert_eq!(at(&file, 0x1000), 0x1122_3344);
+        assert_eq!(at(&file, 0x1ff8), 0x0102_0304_0506_0708);
+    }
+
+    #[test]
+    fn what_is_outside_or_askew_is_all_ones() {
+        let (file, bar) = mapped();
+        for offset in [0x2000, 0x1ffd, 2, u32::MAX, u32::MAX - 3] {
+            assert_eq!(bar.read32(offset), u32::MAX, "{offset:#x}");
+            bar.write32(offset, 0);
+        }
+        for offset in [0x2000, 0x1ffc, 4, u32::MAX - 7] {
+            assert_eq!(bar.read64(offset), u64::MAX, "{offset:#x}");
+            bar.write64(offset, 5);
+        }
+        for offset in (0..0x2000).step_by(8) {
+            assert_eq!(at(&file, offset), 0, "{offset:#x} was written");
+        }
+    }
+
+    #[test]
+    fn odd_sizes_are_refused() {
+        let (file, _bar) = mapped();
+        for len in [0, 1, PAGE + 1] {
+            assert!(Bar::map(&file, 0, len).is_err(), "{len}");
+        }
+    }
+
+    #[test]
+    fn revoked_registers_read_as_ones_and_reach_nothing() {
+        let (file, bar) = mapped();
+        bar.write32(0, 7);
+        bar.revoke().expect("revoked");
+        bar.revoke().expect("twice is once");
+        bar.write32(0, 9);
+        bar.write64(8, 9);
+        assert_eq!(bar.read32(0), u32::MAX);
+        assert_eq!(bar.read64(8), u64::MAX);
+        assert_eq!(at(&file, 0), 7);
+        assert_eq!(at(&file, 8), 0);
+    }
+
+    #[test]
+    fn revoking_disturbs_no_reader() {
+        for _ in 0..50 {
+            let (_file, bar) = mapped();
+            let bar = Arc::new(bar);
+            bar.write64(16, 0x1234);
+            let reader = {
+                let bar = Arc::clone(&bar);
+                thread::spawn(move || {
+                    loop {
+                        match bar.read64(16) {
+                            0x1234 => {}
+                            u64::MAX => break,
+                            other => panic!("{other:#x} is neither the register's nor ones"),
+                        }
+                    }
+                })
+            };
+            bar.revoke().expect("revoked");
+            reader.join().expect("the reader");
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! A function that was taken: what the driver works with.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustix::event::{EventfdFlags, eventfd};
+use vfio_bindings::bindings::vfio::{
+    VFIO_DEVICE_FLAGS_PCI, VFIO_DEVICE_FLAGS_RESET, VFIO_PCI_BAR0_REGION_INDEX,
+    VFIO_PCI_CONFIG_REGION_INDEX, VFIO_PCI_MSIX_IRQ_INDEX, VFIO_PCI_REQ_IRQ_INDEX,
+};
+
+use super::bar::Bar;
+use super::config::{CAP_MSIX, ConfigSpace, gone};
+use super::error::{VfioError, failed};
+use super::group::{Group, Taken};
+use super::host::Host;
+use super::info::RegionInfo;
+use super::sys;
+use crate::nvme_driver::seam::{DmaSpace, Function, Registers};
+
+/// Up to the first doorbell: no controller has less (NVMe over PCIe Transport 1.0, section 3.1.2).
+const LEAST_REGISTERS: u64 = 0x1000;
+/// As much of BAR0 as is mapped at most; the doorbells of 65536 queues with a stride of 16 bytes need 2 MiB.
+const MOST_REGISTERS: u64 = 64 << 20;
+const PAGE: u64 = 4096;
+/// Controller Configuration and its enable bit; Controller Status (Base 2.0, sections 3.1.3.5 and 3.1.3.6).
+const CC: u32 = 0x14;
+const CC_EN: u32 = 1;
+const CSTS: u32 = 0x1c;
+
+/// An NVMe controller that VFIO has handed over.
+///
+/// Dropping it stops its memory accesses, revokes the registers, closes the device, and leaves its group, in this
+/// order. The kernel resets a device that is closed.
+#[derive(Debug)]
+pub(super) struct Device {
+    bar: Arc<Bar>,
+    config: ConfigSpace,
+    can_reset: bool,
+    vectors: u16,
+    /// Signalled when the system wants the function back.
+    removal: Option<OwnedFd>,
+    /// Held while vectors are replaced.
+    arming: Mutex<()>,
+    taken: Taken,
+}
+
+impl Device {
+    /// Takes the controller at an address.
+    pub(super) fn open(host: &Host, address: &str) -> Result<Self, VfioError> {
+        let place = host.place(address)?;
+        let group = Group::join(host, &place)?;
+        let taken = group.take(address)?;
+        let unusable = |why| VfioError::Unusable { address: address.to_owned(), why };
+        let file = taken.file().map_err(failed(address, "opening its device"))?;
+        let info = sys::device_info(file).map_err(failed(address, "asking what it is"))?;
+        if info.flags & VFIO_DEVICE_FLAGS_PCI == 0
+            || info.regions <= VFIO_PCI_CONFIG_REGION_INDEX
+            || info.irqs <= VFIO_PCI_MSIX_IRQ_INDEX
+        {
+            return Err(unusable("VFIO does not hand it over as a PCI function"));
+        }
+        let region = |index| {
+            let answer = sys::region_info(file, index);
+            answer
+                .map(|answer| RegionInfo::parse(&answer))
+                .map_err(failed(address, "asking for its regions"))
+        };
+        let config_region = region(VFIO_PCI_CONFIG_REGION_INDEX)?;
+        let clone = file.try_clone().map_err(failed(address, "opening its config space"))?;
+        let config = ConfigSpace::new(clone, config_region.offset);
+        if !config.is_there() {
+            return Err(unusable("it does not answer: its vendor reads as all ones"));
+        }
+        let registers = region(VFIO_PCI_BAR0_REGION_INDEX)?;
+        let len = registers.mappable.min(MOST_REGISTERS) / PAGE * PAGE;
+        if !registers.accessible || len < LEAST_REGISTERS + PAGE {
+            return Err(unusable("its registers (BAR0) cannot be mapped, or are too few"));
+        }
+        let len = usize::try_from(len).map_err(|_| unusable("its registers are too many"))?;
+        let bar = Bar::map(file, registers.offset, len)
+            .map_err(failed(address, "mapping its registers"))?;
+        let vectors = vectors(file, &config).map_err(failed(address, "asking for interrupts"))?;
+        let removal = arm_removal(file, info.irqs)
+            .map_err(failed(address, "asking to be told of its removal"))?;
+        let can_reset = info.flags & VFIO_DEVICE_FLAGS_RESET != 0;
+        tracing::debug!(
+            address,
+            group = place.group,
+            registers = len,
+            vectors,
+            can_reset,
+            function_level_reset = config.has_function_level_reset().unwrap_or(false),
+            "took a function"
+        );
+        let bar = Arc::new(bar);
+        Ok(Self { bar, config, can_reset, vectors, removal, arming: Mutex::new(()), taken })
+    }
+}
+
+impl Function for Device {
+    fn address(&self) -> &str {
+        self.taken.address()
+    }
+
+    fn registers(&self) -> Arc<dyn Registers> {
+        Arc::clone(&self.bar) as Arc<dyn Registers>
+    }
+
+    fn registers_len(&self) -> u64 {
+        self.bar.len() as u64
+    }
+
+    fn dma(&self) -> Arc<dyn DmaSpace> {
+        Arc::clone(self.taken.group().container()) as Arc<dyn DmaSpace>
+    }
+
+    /// A function without MSI-X has no vectors: its queues are polled.
+    fn interrupts(&self, vectors: u16) -> io::Result<Vec<OwnedFd>> {
+        let _only = self.arming.lock().unwrap_or_else(PoisonError::into_inner);
+        let file = self.taken.file()?;
+        if self.vectors > 0 {
+            // The kernel refuses to add vectors to those that are armed.
+            sys::set_irqs(file, VFIO_PCI_MSIX_IRQ_INDEX, &[])?;
+        }
+        let count = vectors.min(self.vectors);
+        let signals = (0..count).map(|_| signal()).collect::<io::Result<Vec<OwnedFd>>>()?;
+        if count > 0 {
+            let borrowed: Vec<BorrowedFd<'_>> = signals.iter().map(AsFd::as_fd).collect();
+            sys::set_irqs(file, VFIO_PCI_MSIX_IRQ_INDEX, &borrowed)?;
+        }
+        Ok(signals)
+    }
+
+    fn set_bus_master(&self, on: bool) -> io::Result<()> {
+        self.config.set_bus_master(on)
+    }
+
+    /// The bus master bit is off afterwards.
+    fn reset(&self) -> io::Result<()> {
+        // What it still moves ends here, whatever becomes of the reset.
+        self.config.set_bus_master(false)?;
+        if !self.can_reset {
+            let text = "the system knows no way to reset the function";
+            return Err(io::Error::new(io::ErrorKind::Unsupported, text));
+        }
+        sys::reset(self.taken.file()?)?;
+        // The kernel gives the config space back as it was: the registers tell whether something was reset.
+        if !self.config.is_there() || self.bar.read32(CSTS) == u32::MAX {
+            return Err(gone());
+        }
+        if self.bar.read32(CC) & CC_EN != 0 {
+            return Err(io::Error::other("the controller is still enabled after a reset"));
+        }
+        self.config.set_bus_master(false)
+    }
+
+    fn removal(&self) -> Option<BorrowedFd<'_>> {
+        self.removal.as_ref().map(AsFd::as_fd)
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        // A function that is gone moves nothing any more.
+        let _ = self.config.set_bus_master(false);
+        if let Err(error) = self.bar.revoke() {
+            // The device stays open as long as somebody has the registers.
+            tracing::warn!(address = self.address(), %error, "cannot let go of the registers");
+        }
+        // The fields go in their order: config space, then the device and its group with `taken`.
+    }
+}
+
+/// How many MSI-X vectors a function has.
+fn vectors(file: &impl AsFd, config: &ConfigSpace) -> io::Result<u16> {
+    if config.capability(CAP_MSIX)?.is_none() {
+        return Ok(0);
+    }
+    let count = sys::irq_count(file, VFIO_PCI_MSIX_IRQ_INDEX)?;
+    Ok(u16::try_from(count).unwrap_or(u16::MAX))
+}
+
+/// Has the kernel signal when it wants the function back, where it can.
+fn arm_removal(file: &impl AsFd, irqs: u32) -> io::Result<Option<OwnedFd>> {
+    if irqs <= VFIO_PCI_REQ_IRQ_INDEX || sys::irq_count(file, VFIO_PCI_REQ_IRQ_INDEX)? == 0 {
+        return Ok(None);
+    }
+    let signal = signal()?;
+    sys::set_irqs(file, VFIO_PCI_REQ_IRQ_INDEX, &[signal.as_fd()])?;
+    Ok(Some(signal))
+}
+
+fn signal() -> io::Result<OwnedFd> {
+    Ok(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?)
+}

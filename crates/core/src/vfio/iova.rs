@@ -1,0 +1,163 @@
+//! Which addresses a container's devices see memory at.
+
+use std::collections::BTreeMap;
+
+/// Below this nothing is handed out: an address of zero, or a small number, in a command is a mistake, and the
+/// IOMMU stops it.
+const FLOOR: u64 = 2 << 20;
+/// Writes to these addresses are interrupts on x86, whatever the IOMMU maps.
+const INTERRUPTS: Range = Range { start: 0xfee0_0000, end: 0xfef0_0000 };
+const PAGE: u64 = 4096;
+const HUGE_PAGE: u64 = 2 << 20;
+
+/// Addresses from `start` up to, not including, `end`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Range {
+    start: u64,
+    end: u64,
+}
+
+/// Hands out addresses of the ranges that the kernel reports, lowest first.
+#[derive(Debug, Default)]
+pub(super) struct Addresses {
+    usable: Vec<Range>,
+    /// What is out, by its start.
+    used: BTreeMap<u64, u64>,
+}
+
+impl Addresses {
+    /// Takes what the kernel reports now, as first and last address of each range; what is out stays out.
+    pub(super) fn report(&mut self, ranges: &[(u64, u64)]) {
+        self.usable = ranges.iter().flat_map(|&(first, last)| usable(first, last)).collect();
+        self.usable.sort_by_key(|range| range.start);
+    }
+
+    /// Takes `len` bytes, a multiple of 4096; of 2 MiB and more at a multiple of 2 MiB, for the IOMMU's large
+    /// pages. `None` if no range has so much left.
+    pub(super) fn take(&mut self, len: u64) -> Option<u64> {
+        let align = if len >= HUGE_PAGE { HUGE_PAGE } else { PAGE };
+        let start = self.usable.iter().find_map(|range| self.room(*range, len, align))?;
+        self.used.insert(start, start.checked_add(len)?);
+        Some(start)
+    }
+
+    /// Gives back what [`take`](Self::take) handed out.
+    pub(super) fn give_back(&mut self, start: u64) {
+        let was = self.used.remove(&start);
+        debug_assert!(was.is_some(), "{start:#x} was not taken");
+    }
+
+    /// The first place for `len` bytes in a range.
+    fn room(&self, range: Range, len: u64, align: u64) -> Option<u64> {
+        let mut at = range.start.checked_next_multiple_of(align)?;
+        // What begins before the range may reach into it.
+        let before = self.used.range(..range.start).next_back();
+        let inside = self.used.range(range.start..range.end);
+        for (&start, &end) in before.into_iter().chain(inside) {
+            if at.checked_add(len)? <= start {
+                break;
+            }
+            at = at.max(end).checked_next_multiple_of(align)?;
+        }
+        (at.checked_add(len)? <= range.end).then_some(at)
+    }
+}
+
+/// The parts of a reported range, from its first to its last address, that may be handed out.
+fn usable(first: u64, last: u64) -> impl Iterator<Item = Range> {
+    // In whole pages; the last page there could be is left out, so that an end is always a number.
+    let start = first.max(FLOOR).checked_next_multiple_of(PAGE).unwrap_or(u64::MAX);
+    let end = last.saturating_add(1) / PAGE * PAGE;
+    let below = Range { start, end: end.min(INTERRUPTS.start) };
+    let above = Range { start: start.max(INTERRUPTS.end), end };
+    [below, above].into_iter().filter(|range| range.start < range.end)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rng::Rng;
+
+    /// What an Intel IOMMU of 39 bits reports.
+    const VTD: &[(u64, u64)] = &[(0, 0xfedf_ffff), (0xfef0_0000, 0x7f_ffff_ffff)];
+
+    fn addresses(ranges: &[(u64, u64)]) -> Addresses {
+        let mut addresses = Addresses::default();
+        addresses.report(ranges);
+        addresses
+    }
+
+    #[test]
+    fn the_first_is_neither_zero_nor_small() {
+        assert_eq!(addresses(VTD).take(PAGE), Some(FLOOR));
+    }
+
+    #[test]
+    fn interrupts_are_left_out_even_if_they_are_reported() {
+        let mut one = addresses(&[(0xfedf_f000, 0xfef0_0fff)]);
+        assert_eq!(one.take(2 * PAGE), None);
+        assert_eq!(one.take(PAGE), Some(0xfedf_f000));
+        assert_eq!(one.take(PAGE), Some(0xfef0_0000));
+        assert_eq!(one.take(PAGE), None);
+    }
+
+    #[test]
+    fn ends_of_the_address_space_overflow_nothing() {
+        let mut all = addresses(&[(0, u64::MAX)]);
+        assert!(all.take(PAGE).is_some());
+        assert_eq!(all.take(u64::MAX - 4095), None);
+        let mut top = addresses(&[(u64::MAX - 0x1fff, u64::MAX)]);
+        assert_eq!(top.take(PAGE), Some(u64::MAX - 0x1fff));
+        assert_eq!(top.take(PAGE), None);
+        assert_eq!(addresses(&[(5, 3), (1, 1)]).take(PAGE), None);
+        assert_eq!(addresses(&[]).take(PAGE), None);
+    }
+
+    #[test]
+    fn ranges_that_shrink_keep_what_is_out() {
+        let mut addresses = addresses(VTD);
+        let low = addresses.take(4 * PAGE).expect("room");
+        addresses.report(&[(low + PAGE, low + 8 * PAGE - 1)]);
+        assert_eq!(addresses.take(4 * PAGE), Some(low + 4 * PAGE));
+        assert_eq!(addresses.take(PAGE), None);
+        addresses.give_back(low);
+        assert_eq!(addresses.take(3 * PAGE), Some(low + PAGE));
+    }
+
+    /// Whatever comes and goes: nothing overlaps, all lies in the ranges, and everything comes back.
+    #[test]
+    fn nothing_overlaps() {
+        for seed in 0..64 {
+            let mut rng = Rng::new(seed);
+            let small = [(0, 0x43_ffff), (0x60_0000, 0xff_ffff), (0xfec0_0000, 0xff1f_ffff)];
+            let mut addresses = addresses(&small);
+            let mut out: Vec<(u64, u64)> = Vec::new();
+            for _ in 0..400 {
+                if rng.below(3) < 2 {
+                    let len =
+                        if rng.below(8) == 0 { HUGE_PAGE } else { PAGE * (1 + rng.below(64)) };
+                    let Some(start) = addresses.take(len) else { continue };
+                    let align = if len >= HUGE_PAGE { HUGE_PAGE } else { PAGE };
+                    assert_eq!(start % align, 0, "seed {seed}");
+                    let end = start + len;
+                    let inside = small.iter().any(|&(a, b)| a.max(FLOOR) <= start && end - 1 <= b);
+                    assert!(inside, "seed {seed}: {start:#x} of {len:#x}");
+                    let interrupts = start < INTERRUPTS.end && INTERRUPTS.start < end;
+                    assert!(!interrupts, "seed {seed}: {start:#x} of {len:#x}");
+                    assert!(
+                        out.iter().all(|&(a, b)| end <= a || b <= start),
+                        "seed {seed}: {start:#x} of {len:#x} overlaps"
+                    );
+                    out.push((start, end));
+                } else if !out.is_empty() {
+                    let (start, _) = out.swap_remove(rng.index(out.len()));
+                    addresses.give_back(start);
+                }
+            }
+            for (start, _) in out {
+                addresses.give_back(start);
+            }
+            assert_eq!(addresses.take(HUGE_PAGE), Some(FLOOR), "seed {seed}: something stayed out");
+        }
+    }
+}
