@@ -8,6 +8,7 @@
 mod bench;
 mod checks;
 mod ci;
+mod daemon_stats;
 mod fuzz;
 mod plots;
 mod run;

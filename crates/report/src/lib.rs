@@ -21,5 +21,7 @@ mod table;
 
 pub use html::Page;
 pub use plot::{Axis, Plot, Series};
-pub use point::{Figures, Flow, Latency, Part, Point, Sample, Setting, Varied, Where, jain};
+pub use point::{
+    Figures, Flow, Latency, Network, Part, Point, Sample, Setting, Varied, Where, jain,
+};
 pub use table::{Align, Column, Table};

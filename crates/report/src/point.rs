@@ -61,10 +61,30 @@ pub struct Point {
     /// Queues that had commands and never got to run one, if that is known.
     #[serde(default)]
     pub starved_queues: Option<u32>,
+    /// CPUs the target used, mean.
+    #[serde(default)]
+    pub target_cpus: Option<f64>,
+    /// CPUs the load generators used, mean, all hosts together.
+    #[serde(default)]
+    pub host_cpus: Option<f64>,
+    /// What went wrong on the target's network.
+    #[serde(default)]
+    pub network: Option<Network>,
     /// Time series, a sample every 100 ms unless the plan asks for finer ones.
     pub series: Vec<Sample>,
     /// What went wrong in the run; its figures are not to be trusted then.
     pub problems: Vec<String>,
+}
+
+/// What the target's side of the network counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Network {
+    /// Packets dropped, both ways.
+    pub dropped: u64,
+    /// TCP segments sent again by the target's machine.
+    pub retransmitted: u64,
+    /// RDMA requests that found no receive, if the device counts them.
+    pub rnr: Option<u64>,
 }
 
 /// One varied key and its value.
@@ -322,6 +342,9 @@ pub(crate) mod tests {
             budget_bytes: Some(12_582_912.0),
             period_us: None,
             starved_queues: Some(0),
+            target_cpus: None,
+            host_cpus: None,
+            network: None,
             series: vec![
                 Sample { t: 0.1, gbps: 184.7, hit_pct: Some(99.0), ..Sample::default() },
                 Sample { t: 0.2, gbps: 184.9, hit_pct: Some(99.2), ..Sample::default() },

@@ -1,17 +1,19 @@
 //! `cargo xtask sweep`: runs every point of a plan, and reports.
 //!
 //! ```text
-//! plan (TOML) -> points -> place (sim; later local, remote) -> results -> JSON lines, CSV, HTML, table
+//! plan (TOML) -> points -> place (sim, local, remote) -> results -> JSON lines, CSV, HTML, table
 //! ```
 //!
 //! | file | what |
 //! |---|---|
+//! | `options` | what a person says about the machines |
 //! | `plan` | from TOML to checked points |
 //! | `setup` | what a point runs, wherever it runs |
 //! | `place` | where it runs: one file a place |
 //! | `run` | the points, some at once, those of an earlier run left out |
 //! | `results` | the file of results that outlives an interruption |
 
+mod options;
 mod place;
 mod plan;
 mod results;
@@ -25,19 +27,26 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use nvmeof_report::{Point, Varied, csv, sweep};
+use nvmeof_report::{Point, Varied, Where, csv, sweep};
 
 use crate::workspace::Workspace;
+use place::Place;
+use place::real::{self, Real};
 use place::sim::Simulator;
 use plan::Plan;
 use results::Results;
 
 /// What clap says for arguments that cannot be.
 const USAGE: u8 = 2;
+/// What a shell says of a program that Ctrl-C ended.
+const INTERRUPTED: u8 = 130;
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Example: cargo xtask sweep --plan configs/sweeps/test-03.toml --where sim --html report.html"
+    after_help = "Examples:\n  cargo xtask sweep --plan configs/sweeps/test-03.toml --where sim --html report.html\n  \
+        cargo xtask sweep --plan configs/sweeps/test-03.toml --where local --json local.jsonl --html local.html\n  \
+        cargo xtask sweep --plan configs/sweeps/test-03.toml --where remote --listen rdma://192.0.2.1 \\\n      \
+        --host root@host1 --host root@host2 --json remote.jsonl"
 )]
 pub(crate) struct Args {
     /// What to run
@@ -67,43 +76,83 @@ pub(crate) struct Args {
     /// Leave out what the file of --json has already
     #[arg(long, requires = "json")]
     resume: bool,
+    #[command(flatten)]
+    machines: options::MachineArgs,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum PlaceName {
     /// In the simulator
     Sim,
-    /// On this machine (not built yet)
+    /// Target and nvmeof-perf on this machine, each on CPUs of its own
     Local,
-    /// On hosts over ssh (not built yet)
+    /// Hosts over ssh, and the target here or over ssh
     Remote,
 }
 
-pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let prepared = match prepare(args) {
-        Ok(prepared) => prepared,
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            return Ok(ExitCode::from(USAGE));
+impl PlaceName {
+    /// As plans and results write it.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Sim => "sim",
+            Self::Local => "local",
+            Self::Remote => "remote",
         }
+    }
+}
+
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let mut plan = match prepare(args) {
+        Ok(plan) => plan,
+        Err(error) => return Ok(refused(&error)),
     };
-    let (plan, platform, simulator) = prepared;
     // Not after hours of measuring.
     args.csv.iter().chain(&args.html).try_for_each(|file| writable(file))?;
+    let place: Box<dyn Place> = match args.place {
+        PlaceName::Sim => {
+            let simulator = simulator(args, &plan);
+            match simulator {
+                Ok(simulator) => Box::new(simulator),
+                Err(error) => return Ok(refused(&error)),
+            }
+        }
+        PlaceName::Local | PlaceName::Remote => {
+            let (place, left_out) = machines(args, &mut plan)?;
+            left_out.iter().for_each(|point| eprintln!("left out: {point}"));
+            Box::new(place)
+        }
+    };
+    sweep(args, &plan, place.as_ref())
+}
+
+fn refused(error: &anyhow::Error) -> ExitCode {
+    eprintln!("error: {error:#}");
+    ExitCode::from(USAGE)
+}
+
+fn sweep(args: &Args, plan: &Plan, place: &dyn Place) -> Result<ExitCode> {
     let mut results = match &args.json {
         Some(file) => Results::open(file, args.resume)?,
         None => Results::default(),
     };
-    let runs = run::Runs::of(&plan, &platform, "sim", args.seed);
-    let (points, failures) = runs.all(&simulator, &mut results)?;
+    let runs = run::Runs::of(plan, &place.platform(), args.seed);
+    let (points, failures) = runs.all(place, &mut results)?;
     for failure in &failures {
         eprintln!("error: {failure}");
     }
     print!("{}", sweep::markdown(&points));
-    write(args, &plan, &points)?;
+    write(args, plan, &points)?;
     let broken: Vec<_> = points.iter().filter(|point| !point.problems.is_empty()).collect();
     for point in &broken {
         eprintln!("error: {}, {}: {}", plan.name, point.label(), point.problems.join("; "));
+    }
+    if place.is_interrupted() {
+        let (file, more) = match &args.json {
+            Some(file) => (file.display().to_string(), "; --resume goes on there"),
+            None => ("nowhere, for want of --json".to_owned(), ""),
+        };
+        eprintln!("interrupted after {} points; they are kept in {file}{more}", points.len());
+        return Ok(ExitCode::from(INTERRUPTED));
     }
     let sound = failures.is_empty() && broken.is_empty();
     Ok(if sound { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -121,7 +170,7 @@ pub(crate) fn simulate(
     let simulator = Simulator::new(&name, &file)?;
     plan.points.retain(|point| point.runs_on(&name, "sim") && wanted(&point.varied));
     run::check(&plan, &simulator)?;
-    let runs = run::Runs::of(&plan, &name, "sim", 1);
+    let runs = run::Runs::of(&plan, &name, 1);
     let (points, failures) = runs.all(&simulator, &mut Results::default())?;
     let broken = points.iter().flat_map(|point| &point.problems);
     let problems: Vec<_> = failures.iter().chain(broken).map(String::as_str).collect();
@@ -129,27 +178,42 @@ pub(crate) fn simulate(
     Ok(points)
 }
 
-/// Everything that can be refused before anything runs.
-fn prepare(args: &Args) -> Result<(Plan, String, Simulator)> {
-    let place = match args.place {
-        PlaceName::Sim => "sim",
-        PlaceName::Local => anyhow::bail!("--where local is not built yet; --where sim is"),
-        PlaceName::Remote => anyhow::bail!("--where remote is not built yet; --where sim is"),
-    };
+/// The plan, with the points that are for this place.
+fn prepare(args: &Args) -> Result<Plan> {
+    let place = args.place.name();
     let mut plan = Plan::load(&args.plan)?;
     if args.short {
         plan.shorten();
     }
-    let (name, file) = platform(&Workspace::find()?, &args.platform)?;
-    let simulator = Simulator::new(&name, &file)?;
+    // What is for one platform alone says how that machine behaves: real ones take the first.
+    let (name, _) = platform(&Workspace::find()?, &args.platform)?;
     plan.points.retain(|point| point.runs_on(&name, place));
     anyhow::ensure!(
         !plan.points.is_empty(),
         "{}: no point is for --platform {name} --where {place}",
         args.plan.display()
     );
-    run::check(&plan, &simulator)?;
-    Ok((plan, name, simulator))
+    if args.place == PlaceName::Sim {
+        args.machines.refuse_all()?;
+    }
+    Ok(plan)
+}
+
+fn simulator(args: &Args, plan: &Plan) -> Result<Simulator> {
+    let (name, file) = platform(&Workspace::find()?, &args.platform)?;
+    let simulator = Simulator::new(&name, &file)?;
+    run::check(plan, &simulator)?;
+    Ok(simulator)
+}
+
+/// The machines, looked at, and the points that they cannot run, which leave the plan.
+fn machines(args: &Args, plan: &mut Plan) -> Result<(Real, Vec<String>)> {
+    let place = if args.place == PlaceName::Local { Where::Local } else { Where::Remote };
+    let machines = args.machines.machines(place, plan)?;
+    real::handle_signals()?;
+    let place = Real::new(machines, &plan.points)?;
+    let left_out = run::leave_out(plan, &place)?;
+    Ok((place, left_out))
 }
 
 /// Name and file of a platform that is called by its name or by its file.

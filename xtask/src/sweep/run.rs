@@ -18,7 +18,7 @@ use super::results::Results;
 const SHOWN: usize = 10;
 
 /// Refuses a plan with a point that cannot run at this place, before the first one runs.
-pub(super) fn check(plan: &Plan, place: &impl Place) -> Result<()> {
+pub(super) fn check(plan: &Plan, place: &dyn Place) -> Result<()> {
     let mut complaints: Vec<String> = Vec::new();
     for point in &plan.points {
         if let Err(error) = place.check(point) {
@@ -37,6 +37,24 @@ pub(super) fn check(plan: &Plan, place: &impl Place) -> Result<()> {
     bail!("{}", complaints.join("\n"))
 }
 
+/// Takes the points that cannot run at this place out of the plan, and tells which and why. It is an error if
+/// none is left.
+pub(super) fn leave_out(plan: &mut Plan, place: &dyn Place) -> Result<Vec<String>> {
+    let mut left_out = Vec::new();
+    let name = plan.name.clone();
+    plan.points.retain(|point| match place.check(point) {
+        Ok(()) => true,
+        Err(error) => {
+            left_out.push(format!("{}: {error:#}", label(&name, &point.varied, 1)));
+            false
+        }
+    });
+    if plan.points.is_empty() {
+        bail!("no point can run here\n{}", left_out.join("\n"));
+    }
+    Ok(left_out)
+}
+
 /// Every run of a sweep, in order.
 #[derive(Debug)]
 pub(super) struct Runs<'a> {
@@ -45,10 +63,9 @@ pub(super) struct Runs<'a> {
 }
 
 impl<'a> Runs<'a> {
-    /// Each point of the plan that is for this platform and place, as often as it says.
-    pub(super) fn of(plan: &'a Plan, platform: &str, place: &str, seed: u64) -> Self {
-        let points = plan.points.iter().filter(|point| point.runs_on(platform, place));
-        let runs = points.flat_map(|point| {
+    /// Each point of the plan, as often as it says.
+    pub(super) fn of(plan: &'a Plan, platform: &str, seed: u64) -> Self {
+        let runs = plan.points.iter().flat_map(|point| {
             (1..=point.setup.repeat).map(move |repetition| {
                 let seed = seed_of(seed, repetition);
                 Run { plan, point, repetition, seed }
@@ -60,7 +77,7 @@ impl<'a> Runs<'a> {
     /// Runs what `results` does not have yet. Hands back all results in order, and what failed.
     pub(super) fn all(
         &self,
-        place: &impl Place,
+        place: &dyn Place,
         results: &mut Results,
     ) -> Result<(Vec<Point>, Vec<String>)> {
         let earlier: Vec<Option<Point>> =
@@ -72,7 +89,7 @@ impl<'a> Runs<'a> {
         let (next, stopped) = (AtomicUsize::new(0), AtomicBool::new(false));
         let worker = || {
             while let Some(at) = wanted.get(next.fetch_add(1, Ordering::Relaxed)) {
-                if stopped.load(Ordering::Relaxed) {
+                if stopped.load(Ordering::Relaxed) || place.is_interrupted() {
                     break;
                 }
                 let outcome = attempt(place, &self.runs[*at]);
@@ -96,7 +113,7 @@ impl<'a> Runs<'a> {
         }
     }
 
-    fn earlier(&self, place: &impl Place, run: &Run<'_>, results: &Results) -> Option<Point> {
+    fn earlier(&self, place: &dyn Place, run: &Run<'_>, results: &Results) -> Option<Point> {
         let fingerprint = place.fingerprint(&run.point.setup, run.seed);
         let found = results.earlier(|point| {
             point.plan == run.plan.name
@@ -138,7 +155,7 @@ impl Shared<'_> {
 }
 
 /// Runs a point; what goes wrong in it does not take the sweep along.
-fn attempt(place: &impl Place, run: &Run<'_>) -> Result<Point> {
+fn attempt(place: &dyn Place, run: &Run<'_>) -> Result<Point> {
     catch_unwind(AssertUnwindSafe(|| place.run(run))).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);
         let text =

@@ -1,6 +1,7 @@
 //! What one point runs, wherever it runs. Times are in nanoseconds, sizes in bytes.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 /// One point of a plan, checked.
 #[derive(Debug, Clone, PartialEq)]
@@ -15,6 +16,12 @@ pub(crate) struct Setup {
     pub(crate) jobs: Vec<Job>,
     /// One entry a host.
     pub(crate) hosts: Vec<Initiator>,
+    /// How ssh reaches each of them, if the plan says so; not for the simulator.
+    pub(crate) ssh: Vec<Option<String>>,
+    /// The daemon's config to start from; not for the simulator.
+    pub(crate) config: Option<PathBuf>,
+    /// Laid over the daemon's config; not for the simulator.
+    pub(crate) set: toml::Table,
     /// Time measured, after the ramp.
     pub(crate) time: u64,
     /// Time before anything is measured.

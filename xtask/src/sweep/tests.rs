@@ -51,6 +51,10 @@ struct Counter {
 }
 
 impl Place for Counter {
+    fn platform(&self) -> String {
+        "A".to_owned()
+    }
+
     fn check(&self, _: &Planned) -> Result<()> {
         Ok(())
     }
@@ -245,7 +249,7 @@ fn a_small_plan_goes_through_the_simulator_to_every_output() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("results.jsonl");
     let mut results = Results::open(&file, false).unwrap();
-    let runs = Runs::of(&plan, "A", "sim", 7);
+    let runs = Runs::of(&plan, "A", 7);
     let (points, failures) = runs.all(&simulator, &mut results).unwrap();
     assert!(failures.is_empty(), "{failures:?}");
     assert_eq!(points.len(), 4);
@@ -274,7 +278,7 @@ fn the_same_seed_gives_the_same_figures() {
     let plan = tiny();
     let simulator = simulator("A");
     let all = |seed| {
-        let runs = Runs::of(&plan, "A", "sim", seed);
+        let runs = Runs::of(&plan, "A", seed);
         runs.all(&simulator, &mut Results::default()).unwrap().0
     };
     assert!(all(1) == all(1));
@@ -290,7 +294,7 @@ fn resuming_leaves_out_what_is_there_and_runs_what_was_cut_off() {
     let sweep = |resume, seed| {
         let place = counter();
         let mut results = Results::open(&file, resume).unwrap();
-        let runs = Runs::of(&plan, "A", "sim", seed);
+        let runs = Runs::of(&plan, "A", seed);
         let (points, failures) = runs.all(&place, &mut results).unwrap();
         assert!(failures.is_empty());
         (place.runs.into_inner(), points)
@@ -319,7 +323,7 @@ fn resuming_leaves_out_what_is_there_and_runs_what_was_cut_off() {
 fn a_run_that_fails_or_panics_is_named_and_the_others_are_kept() {
     let plan = tiny();
     let place = Counter { fails: Some(0), panics: Some(2), ..counter() };
-    let runs = Runs::of(&plan, "A", "sim", 1);
+    let runs = Runs::of(&plan, "A", 1);
     let (points, failures) = runs.all(&place, &mut Results::default()).unwrap();
     assert_eq!(points.len(), 2);
     assert_eq!(
@@ -360,7 +364,7 @@ fn a_full_disk_stops_the_sweep_and_names_the_file() {
     let full = Path::new("/dev/full");
     let Ok(file) = fs::File::options().write(true).read(true).open(full) else { return };
     let mut results = Results::over(file, full);
-    let error = Runs::of(&plan, "A", "sim", 1).all(&place, &mut results).unwrap_err();
+    let error = Runs::of(&plan, "A", 1).all(&place, &mut results).unwrap_err();
     assert!(format!("{error:#}").starts_with("cannot write /dev/full: "), "{error:#}");
     assert_eq!(place.runs.into_inner(), 1, "there is no use in going on");
 }

@@ -4,12 +4,16 @@ use std::collections::BTreeSet;
 
 use anyhow::{Result, bail};
 
+use super::drives::Drive;
+
 /// A named case: one or more boots, over one fabric.
 #[derive(Debug)]
 pub(crate) struct Case {
     pub(crate) name: &'static str,
     pub(crate) about: &'static str,
     pub(crate) fabric: Fabric,
+    /// Emulated drives behind an emulated IOMMU that each boot has.
+    pub(crate) drives: &'static [Drive],
     pub(crate) boots: &'static [Boot],
 }
 
@@ -47,18 +51,28 @@ const RDMA_HOSTS: &[Guest] = &[
     Guest { name: "b", script: include_str!("../../vm/rdma-hosts-b.sh") },
 ];
 
+/// What the scripts of the case `vfio` find: three of 512-byte blocks, one of 4096.
+const DRIVES: &[Drive] = &[
+    Drive { serial: "DRIVE0", block: 512, size: 128 << 20 },
+    Drive { serial: "DRIVE1", block: 512, size: 128 << 20 },
+    Drive { serial: "DRIVE2", block: 512, size: 128 << 20 },
+    Drive { serial: "DRIVE3", block: 4096, size: 128 << 20 },
+];
+
 /// Every case there is.
 pub(crate) const CASES: &[Case] = &[
     Case {
         name: "boot",
         about: "only the machine: boots, finds its modules and disks",
         fabric: Fabric::Tcp,
+        drives: &[],
         boots: &[Boot { name: "boot", guests: script!("boot.sh") }],
     },
     Case {
         name: "tcp",
         about: "the Linux host over NVMe/TCP: discovery, admin, filesystem, data, events, recovery",
         fabric: Fabric::Tcp,
+        drives: &[],
         boots: &[
             Boot { name: "admin", guests: script!("admin.sh") },
             Boot { name: "files", guests: script!("files.sh") },
@@ -74,6 +88,7 @@ pub(crate) const CASES: &[Case] = &[
         name: "rdma",
         about: "the Linux host over NVMe/RDMA: the same, two guests at once, pools under pressure",
         fabric: Fabric::Rdma,
+        drives: &[],
         boots: &[
             Boot { name: "verbs", guests: script!("rdma-verbs.sh") },
             Boot { name: "admin", guests: script!("admin.sh") },
@@ -88,6 +103,13 @@ pub(crate) const CASES: &[Case] = &[
             Boot { name: "compare", guests: script!("compare.sh") },
             Boot { name: "pacing", guests: script!("rdma-pacing.sh") },
         ],
+    },
+    Case {
+        name: "vfio",
+        about: "real drives: emulated ones behind an emulated IOMMU, by our own driver",
+        fabric: Fabric::Rdma,
+        drives: DRIVES,
+        boots: &[Boot { name: "provider", guests: script!("vfio-provider.sh") }],
     },
 ];
 

@@ -4,9 +4,11 @@
 //! each boot runs a script from `xtask/vm/` and must report every part the script lists.
 
 mod case;
+mod drives;
 mod initramfs;
 mod kernel;
 mod qemu;
+mod qmp;
 mod share;
 
 use std::env;
@@ -19,6 +21,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 
 use self::case::{Boot, Case, Guest, Target};
+use self::drives::Bay;
 use self::kernel::Kernel;
 use self::qemu::{Accel, End, Ending, Link, Machine};
 use self::share::Share;
@@ -29,6 +32,7 @@ use crate::workspace::{Workspace, run_checked};
 pub(crate) const RELEASE: &[&[&str]] = &[
     &["build", "--release", "--locked", "-p", "nvmeof-tgt", "-p", "nvmeof-perf"],
     &["build", "--release", "--locked", "-p", "nvmeof-verbs", "--example", "ping"],
+    &["build", "--release", "--locked", "-p", "nvmeof-core", "--example", "vfio_probe"],
 ];
 
 /// What one boot may take; the guest ends itself then, with its state in the log.
@@ -62,6 +66,11 @@ pub(crate) struct Args {
     /// Use KVM if a short trial boot works with it; else say so and emulate
     #[arg(long)]
     kvm: bool,
+    /// Count instructions instead of time: each takes 2^SHIFT ns of the guest's time, its CPUs take turns, and
+    /// speeds are the same on a busy machine
+    #[arg(long, value_name = "SHIFT", num_args = 0..=1, default_missing_value = "2", conflicts_with = "kvm")]
+    #[arg(value_parser = clap::value_parser!(u8).range(0..=10))]
+    icount: Option<u8>,
     /// Use the release binaries there are, without building
     #[arg(long)]
     no_build: bool,
@@ -108,6 +117,7 @@ pub(crate) fn run_case(workspace: &Workspace, name: &str) -> Result<bool> {
         part: Vec::new(),
         target: Target::Ours,
         kvm: false,
+        icount: None,
         no_build: true,
         verbose: false,
     };
@@ -201,7 +211,7 @@ impl<'a> Bench<'a> {
             folder,
             kernel,
             initramfs,
-            accel: Accel::Tcg,
+            accel: args.icount.map_or(Accel::Tcg, |shift| Accel::Counted { shift }),
             target: args.target,
             verbose: args.verbose,
             _lock: lock,
@@ -302,7 +312,10 @@ impl<'a> Bench<'a> {
             let guests = boot.guests.iter().zip(parts).zip(links);
             let runs: Vec<_> = guests
                 .map(|((guest, parts), link)| {
-                    scope.spawn(move || self.run_guest(case, boot, guest, parts, link, limit))
+                    let monitor = sockets.monitor(guest);
+                    scope.spawn(move || {
+                        self.run_guest(case, boot, guest, parts, Wires { link, monitor }, limit)
+                    })
                 })
                 .collect();
             let end = |run: thread::ScopedJoinHandle<'_, _>| match run.join() {
@@ -319,7 +332,7 @@ impl<'a> Bench<'a> {
         boot: &Boot,
         guest: &Guest,
         parts: &[&str],
-        link: Option<Link>,
+        wires: Wires,
         limit: Duration,
     ) -> Result<Run> {
         let name = [case.name, boot.name, guest.name].join("-");
@@ -337,17 +350,20 @@ impl<'a> Bench<'a> {
             share.add_program(&self.workspace.release_binary("nvmeof-tgt"))?;
             share.add_program(&self.workspace.release_binary("nvmeof-perf"))?;
             share.add_program(&self.workspace.release_binary("examples/ping"))?;
+            share.add_program(&self.workspace.release_binary("examples/vfio_probe"))?;
             share.add_program(&env::current_exe().context("where is this program?")?)?;
         }
         let disks = self.disks(name)?;
+        let bay = Bay::new(case.drives, &self.folder, name, wires.monitor)?;
         let log = self.folder.join(format!("{name}.log"));
         let machine = Machine {
             vmlinux: &self.kernel.vmlinux(),
             initramfs: &self.initramfs,
             modules: &self.kernel.modules(),
             share: share.folder(),
-            link,
+            link: wires.link,
             disks: &disks,
+            bay: &bay,
             log: &log,
             accel: self.accel,
             limit,
@@ -380,7 +396,16 @@ struct Run {
     log: PathBuf,
 }
 
-/// A folder for the sockets that join two guests, gone with this value. Not in the build's folder, whose
+/// What connects one guest with what is outside of it.
+#[derive(Debug)]
+struct Wires {
+    /// To a second guest.
+    link: Option<Link>,
+    /// Where QEMU is asked to pull and plug drives.
+    monitor: PathBuf,
+}
+
+/// A folder for the sockets that join two guests, and of QEMU's monitors, gone with this value. Not in the build's folder, whose
 /// path may be longer than a socket's may.
 #[derive(Debug)]
 struct Sockets(PathBuf);
@@ -393,6 +418,10 @@ impl Sockets {
 
     fn paths(&self) -> [PathBuf; 2] {
         [self.0.join("1"), self.0.join("2")]
+    }
+
+    fn monitor(&self, guest: &Guest) -> PathBuf {
+        self.0.join(format!("monitor{}", guest.name))
     }
 }
 

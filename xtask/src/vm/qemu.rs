@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
+use super::drives::Bay;
+
 /// QEMU's exit code when the guest wrote 0 to the debug port: the only success there is. 0 means
 /// the guest panicked or switched itself off.
 const SUCCESS: i32 = 1;
@@ -23,6 +25,22 @@ pub(crate) enum Accel {
     Tcg,
     /// Hardware virtualisation, where it is real.
     Kvm,
+    /// Emulation of both CPUs in turns, where an instruction takes `1 << shift` nanoseconds of the guest's time:
+    /// what it measures is instructions, and does not depend on what else this machine does.
+    Counted {
+        /// 0 to 10.
+        shift: u8,
+    },
+}
+
+impl Accel {
+    /// How much longer than guest time a guest may live.
+    fn patience(self) -> u32 {
+        match self {
+            Self::Tcg | Self::Kvm => 1,
+            Self::Counted { .. } => 8,
+        }
+    }
 }
 
 /// Everything one boot needs.
@@ -35,6 +53,8 @@ pub(crate) struct Machine<'a> {
     /// To a second guest that runs at the same time.
     pub(crate) link: Option<Link>,
     pub(crate) disks: &'a [PathBuf],
+    /// Drives behind an IOMMU.
+    pub(crate) bay: &'a Bay,
     pub(crate) log: &'a Path,
     pub(crate) accel: Accel,
     pub(crate) limit: Duration,
@@ -84,7 +104,9 @@ impl Machine<'_> {
             .with_context(|| format!("cannot write {}", self.log.display()))?;
         let echo = self.echo;
         let reader = thread::spawn(move || record(stdout, log, echo));
-        let status = wait_until(&mut child, started + self.limit + GRACE)?;
+        let done = AtomicBool::new(false);
+        let limit = self.limit * self.accel.patience();
+        let status = wait_until(&mut child, started + limit + GRACE)?;
         let _ = reader.join();
         let end = status.map_or(End::Limit, End::of);
         Ok(Ending { took: started.elapsed(), end })
@@ -98,6 +120,9 @@ impl Machine<'_> {
         match self.accel {
             Accel::Tcg => qemu.args(["-accel", "tcg,thread=multi", "-cpu", "max"]),
             Accel::Kvm => qemu.args(["-accel", "kvm", "-cpu", "host"]),
+            Accel::Counted { shift } => qemu
+                .args(["-accel", "tcg,thread=single", "-cpu", "max"])
+                .args(["-icount", &format!("shift={shift},sleep=off")]),
         };
         qemu.args(["-m", "1G", "-smp", "2"]);
         qemu.args(["-device", "isa-debug-exit,iobase=0x501,iosize=1"]);
@@ -110,6 +135,7 @@ impl Machine<'_> {
         if let Some(link) = &self.link {
             link.plug(&mut qemu);
         }
+        self.bay.plug(&mut qemu);
         for (index, disk) in self.disks.iter().enumerate() {
             let file = disk.display();
             qemu.arg("-drive");

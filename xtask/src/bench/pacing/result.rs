@@ -83,6 +83,9 @@ pub(super) fn point(run: &Run<'_>, result: &Value, moments: &[Moment]) -> Result
         budget_bytes: mean(|moment| moment.budget_mib.map(|mib| mib * 1_048_576.0)),
         period_us: None,
         starved_queues: None,
+        target_cpus: None,
+        host_cpus: None,
+        network: None,
         series,
         problems: Vec::new(),
     })

@@ -1,5 +1,6 @@
 //! Where a sweep runs: one file a place, behind [`Place`].
 
+pub(super) mod real;
 pub(super) mod sim;
 
 use anyhow::Result;
@@ -10,6 +11,9 @@ use super::setup::Setup;
 
 /// Somewhere to run points.
 pub(super) trait Place: Sync {
+    /// The machine's name, as results carry it.
+    fn platform(&self) -> String;
+
     /// Whether a point can run here at all; asked of all points before the first one runs.
     fn check(&self, point: &Planned) -> Result<()>;
 
@@ -21,6 +25,11 @@ pub(super) trait Place: Sync {
 
     /// Points that may run at once.
     fn at_once(&self) -> usize;
+
+    /// Whether somebody wants the sweep to end here.
+    fn is_interrupted(&self) -> bool {
+        false
+    }
 }
 
 /// One run of one point.

@@ -69,7 +69,15 @@ impl Simulator {
 }
 
 impl Place for Simulator {
+    fn platform(&self) -> String {
+        self.name.clone()
+    }
+
     fn check(&self, point: &Planned) -> Result<()> {
+        ensure!(
+            point.setup.set.is_empty(),
+            "target.set: the simulator has no such keys; use only-where = [\"local\", \"remote\"]"
+        );
         self.platform(&point.setup)?;
         let scenario = scenario(&point.setup, 1)?;
         scenario.check().map_err(Error::msg)?;
@@ -240,6 +248,9 @@ fn point(run: &Run<'_>, platform: &str, fingerprint: String, outcome: Outcome) -
         budget_bytes: mean(budgets),
         period_us: mean(periods),
         starved_queues: Some(outcome.starved_queues),
+        target_cpus: None,
+        host_cpus: None,
+        network: None,
         series,
         problems: outcome.violations,
     }

@@ -51,7 +51,7 @@ impl Check<'_, '_> {
         let (time, ramp) = (time.unwrap_or(TIME), ramp.unwrap_or(RAMP));
         let sample = self.time("load.sample", &raw.load.sample, MILLISECOND / 10..=60 * MINUTE);
         let devices = self.devices(&raw.target.devices)?;
-        let hosts = self.hosts(raw)?;
+        let (hosts, ssh) = self.hosts(raw)?;
         let jobs = self.jobs(raw, &devices, hosts.len(), ramp + time)?;
         let block = jobs.iter().flat_map(|job| &job.blocks).map(|(size, _)| *size).max()?;
         let cores = self.whole("target.cores", &raw.target.cores, 1..=1024).unwrap_or(4);
@@ -73,6 +73,9 @@ impl Check<'_, '_> {
             pacing,
             jobs,
             hosts,
+            ssh,
+            config: raw.target.config.as_ref().map(|file| file.get_ref().into()),
+            set: raw.target.set.clone().unwrap_or_default(),
             time,
             ramp,
             sample: sample.unwrap_or(0),
@@ -126,8 +129,9 @@ impl Check<'_, '_> {
         Some(devices)
     }
 
-    fn hosts(&mut self, raw: &RawPlan) -> Option<Vec<Initiator>> {
-        let mut hosts = Vec::new();
+    /// The program of each host, and how ssh reaches it.
+    fn hosts(&mut self, raw: &RawPlan) -> Option<(Vec<Initiator>, Vec<Option<String>>)> {
+        let (mut hosts, mut names) = (Vec::new(), Vec::new());
         for host in &raw.host {
             let word = host.get_ref().initiator.as_ref();
             let initiator = match word.map(|word| word.get_ref().as_str()) {
@@ -144,14 +148,21 @@ impl Check<'_, '_> {
                 }
             };
             let count = self.whole("host.count", &host.get_ref().count, 1..=64).unwrap_or(1);
+            let ssh = host.get_ref().ssh.as_ref();
+            if let (Some(ssh), 2..) = (ssh, count) {
+                let what = format!("{count} hosts cannot be one machine");
+                self.error(&ssh.span(), "host.ssh", &what, "a [[host]] for each machine");
+            }
+            let name = ssh.map(|name| name.get_ref().clone());
             hosts.extend((0..count).map(|_| initiator));
+            names.extend((0..count).map(|_| name.clone()));
         }
         if hosts.is_empty() {
             let allowed = "at least one [[host]] with an initiator";
             self.error_in_file("host", "there is no host", allowed);
             return None;
         }
-        Some(hosts)
+        Some((hosts, names))
     }
 
     fn jobs(

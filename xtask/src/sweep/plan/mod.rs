@@ -80,7 +80,12 @@ impl Plan {
         let text = std::fs::read_to_string(file).map_err(|error| PlanError {
             problems: vec![format!("{name}: cannot read it: {error}")],
         })?;
-        Self::parse(&name, &text)
+        let mut plan = Self::parse(&name, &text)?;
+        let folder = file.parent().unwrap_or(Path::new(""));
+        for Planned { setup, .. } in &mut plan.points {
+            setup.config = setup.config.take().map(|config| folder.join(config));
+        }
+        Ok(plan)
     }
 
     /// Makes every point short and runs it once; points in which something happens at a set time keep

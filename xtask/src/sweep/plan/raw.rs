@@ -36,6 +36,9 @@ pub(super) struct RawTarget {
     pub(super) devices: RawDevices,
     #[serde(default)]
     pub(super) pacing: RawPacing,
+    pub(super) config: Key<String>,
+    /// Checked by the daemon.
+    pub(super) set: Option<toml::Table>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -114,6 +117,7 @@ pub(super) enum RawSelection {
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(super) struct RawHost {
     pub(super) initiator: Key<String>,
+    pub(super) ssh: Key<String>,
     pub(super) count: Key<i64>,
 }
 

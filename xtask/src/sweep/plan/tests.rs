@@ -153,7 +153,7 @@ fn parts_are_selected_third_by_third() {
 fn unknown_keys_are_refused_with_their_line_and_what_is_meant() {
     assert_eq!(
         told_with("cores = 4", "core = 4"),
-        "p.toml:5:1: target.core: unknown key; allowed: cores, devices, pacing (did you mean `cores`?)"
+        "p.toml:5:1: target.core: unknown key; allowed: cores, devices, pacing, config, set (did you mean `cores`?)"
     );
     let text = told_with("queue-depth = 32", "qd = 32");
     assert!(

@@ -1,0 +1,177 @@
+//! The machines of a sweep, as a person names them.
+
+use std::thread::available_parallelism;
+
+use anyhow::{Result, bail, ensure};
+use nvmeof_report::Where;
+
+use super::place::real::{self, Listen, Machines};
+use super::plan::Plan;
+use crate::workspace::{Workspace, run_checked};
+
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Machines (--where local and remote)")]
+pub(super) struct MachineArgs {
+    /// Where the target listens, and hosts connect to; port 0 or none: any [default for local: tcp://127.0.0.1]
+    #[arg(long, value_name = "tcp|rdma://ADDR[:PORT]")]
+    listen: Option<Listen>,
+    /// The target's machine, as ssh knows it [default: this one]
+    #[arg(long, value_name = "USER@HOST")]
+    target: Option<String>,
+    /// A host's machine, as ssh knows it; the plan's hosts take them in turn [default: host.ssh of the plan]
+    #[arg(long = "host", value_name = "USER@HOST")]
+    hosts: Vec<String>,
+    /// An argument for ssh, as -p2222
+    #[arg(long = "ssh-option", value_name = "ARG", allow_hyphen_values = true)]
+    ssh_options: Vec<String>,
+    /// CPUs of the target's reactors [default for local: the first half; for remote: as many as the plan wants]
+    #[arg(long, value_name = "LIST")]
+    target_cpus: Option<String>,
+    /// CPUs of each host's load generator [default for local: the second half; for remote: all]
+    #[arg(long, value_name = "LIST")]
+    host_cpus: Option<String>,
+    /// Files, block devices or PCI addresses of the target that are the plan's drives; jobs that write to them
+    /// destroy what is there [default: null devices of which each read takes 87 us longer stand for them]
+    #[arg(long, value_name = "PATH|PCI,...", value_delimiter = ',')]
+    drives: Vec<String>,
+    /// nvmeof-tgt on the target [default: the release build here, nvmeof-tgt elsewhere]
+    #[arg(long, value_name = "PATH")]
+    tgt: Option<String>,
+    /// nvmeof-perf on the hosts [default: the release build here, nvmeof-perf elsewhere]
+    #[arg(long, value_name = "PATH")]
+    perf: Option<String>,
+    /// fio on the hosts
+    #[arg(long, value_name = "PATH", default_value = "fio")]
+    fio: String,
+    /// SPDK's plugin for fio on the hosts
+    #[arg(long, value_name = "PATH")]
+    spdk_plugin: Option<String>,
+    /// Take the release builds as they are
+    #[arg(long)]
+    no_build: bool,
+}
+
+impl MachineArgs {
+    /// The simulator has no machines.
+    pub(super) fn refuse_all(&self) -> Result<()> {
+        let given = [
+            ("--listen", self.listen.is_some()),
+            ("--target", self.target.is_some()),
+            ("--host", !self.hosts.is_empty()),
+            ("--target-cpus", self.target_cpus.is_some()),
+            ("--host-cpus", self.host_cpus.is_some()),
+            ("--drives", !self.drives.is_empty()),
+        ];
+        match given.iter().find(|(_, given)| *given) {
+            Some((name, _)) => bail!("{name} is for --where local and remote"),
+            None => Ok(()),
+        }
+    }
+
+    /// The machines of a place; builds what runs on this one.
+    pub(super) fn machines(&self, place: Where, plan: &Plan) -> Result<Machines> {
+        let is_local = place == Where::Local;
+        let hosts = self.hosts(is_local, plan)?;
+        let listen = match (self.listen, is_local) {
+            (Some(listen), _) => listen,
+            (None, true) => "tcp://127.0.0.1".parse().map_err(anyhow::Error::msg)?,
+            (None, false) => bail!(
+                "--where remote: say where the target listens for the hosts with --listen rdma://ADDR or \
+                 tcp://ADDR"
+            ),
+        };
+        ensure!(
+            !listen.address.is_unspecified(),
+            "--listen {listen}: hosts need an address to connect to, as one of the target's interfaces has"
+        );
+        let all = available_parallelism().map_or(1, usize::from);
+        let half = (all / 2).max(1);
+        let wanted = plan.points.iter().map(|point| point.setup.cores as usize).max().unwrap_or(1);
+        let target_cpus = match &self.target_cpus {
+            Some(list) => cpus(list)?,
+            None if is_local => (0..half).collect(),
+            None => (0..wanted).collect(),
+        };
+        let host_cpus = match &self.host_cpus {
+            Some(list) => Some(list.clone()),
+            None if is_local && all > 1 => Some(format!("{half}-{}", all - 1)),
+            None => None,
+        };
+        let workspace = Workspace::find()?;
+        let here = |name: &str| real::built(name, &workspace.target()).display().to_string();
+        let program = |given: &Option<String>, name: &str, is_here: bool| {
+            given.clone().unwrap_or_else(|| if is_here { here(name) } else { name.to_owned() })
+        };
+        let (target_here, hosts_here) = (self.target.is_none(), hosts.is_empty());
+        if (target_here && self.tgt.is_none() || hosts_here && self.perf.is_none())
+            && !self.no_build
+        {
+            let build = ["build", "--release", "--locked", "-p", "nvmeof-tgt", "-p", "nvmeof-perf"];
+            run_checked(&mut workspace.cargo(build))?;
+        }
+        Ok(Machines {
+            place,
+            listen,
+            target: self.target.clone(),
+            hosts,
+            ssh_options: self.ssh_options.clone(),
+            target_cpus,
+            host_cpus,
+            drives: self.drives.clone(),
+            tgt: program(&self.tgt, "nvmeof-tgt", target_here),
+            perf: program(&self.perf, "nvmeof-perf", hosts_here),
+            fio: self.fio.clone(),
+            spdk_plugin: self.spdk_plugin.clone(),
+        })
+    }
+
+    fn hosts(&self, is_local: bool, plan: &Plan) -> Result<Vec<String>> {
+        if is_local {
+            ensure!(
+                self.hosts.is_empty() && self.target.is_none(),
+                "--host and --target are for --where remote; local is this machine alone"
+            );
+            return Ok(Vec::new());
+        }
+        if !self.hosts.is_empty() {
+            return Ok(self.hosts.clone());
+        }
+        let planned = plan.points.first().map(|point| &point.setup.ssh);
+        let named: Option<Vec<String>> = planned.and_then(|ssh| ssh.iter().cloned().collect());
+        match named {
+            Some(named) if !named.is_empty() => Ok(named),
+            _ => bail!(
+                "--where remote: name the hosts with --host USER@HOST, or by host.ssh in the plan"
+            ),
+        }
+    }
+}
+
+/// Numbers and ranges, as `0-3,8`.
+fn cpus(text: &str) -> Result<Vec<usize>> {
+    let mut list = Vec::new();
+    for part in text.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let range = first.trim().parse::<usize>().ok().zip(last.trim().parse::<usize>().ok());
+        match range.filter(|(first, last)| first <= last && *last < 4096) {
+            Some((first, last)) => list.extend(first..=last),
+            None => {
+                bail!("--target-cpus {text}: not a list of CPUs; write numbers and ranges (0-3,8)")
+            }
+        }
+    }
+    Ok(list)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_cpus() {
+        assert_eq!(cpus("0-2,5").unwrap(), [0, 1, 2, 5]);
+        for bad in ["", "a", "3-1", "0-99999999"] {
+            assert!(cpus(bad).is_err(), "{bad}");
+        }
+    }
+}

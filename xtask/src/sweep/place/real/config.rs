@@ -1,0 +1,310 @@
+//! The daemon's config for a point: made from the plan's devices or read from the file that the plan names, with
+//! what the plan sets laid over it.
+
+use anyhow::{Context, Result, bail, ensure};
+use nvmeof_pacing::keys::{Key, TunerName};
+use toml::{Table, Value};
+
+use super::super::super::setup::{DeviceKind, Pace, Pacing, Setup, Tuner};
+use super::Listen;
+
+/// Name of the subsystem where the plan's config does not say.
+pub(super) const NQN: &str = "nqn.2026-11.io.nvmeof-tgt:sweep";
+/// Of a namespace that stands for a drive or a null device.
+const SIZE: &str = "1TiB";
+const BLOCK_SIZE: i64 = 4096;
+/// Added to reads of a null device that stands for a drive: what a drive of platform A takes alone.
+pub(super) const STAND_IN_LATENCY: u64 = 87_000;
+/// Memory for data in flight, at least and at most.
+const MEMORY: (u64, u64) = (256 << 20, 8 << 30);
+/// Connections beside those of jobs: admin queues, and one that is slow to go.
+const MORE_CONNECTIONS: u64 = 64;
+
+/// What a site decides about the daemon.
+#[derive(Debug, Clone)]
+pub(super) struct Site {
+    pub(super) listen: Listen,
+    /// CPUs of the reactors, as the daemon's config writes them.
+    pub(super) cpus: String,
+    pub(super) reactors: u32,
+    /// Files, block devices or PCI addresses of real drives; none: null devices stand for them.
+    pub(super) drives: Vec<String>,
+}
+
+/// The config, and what hosts connect to.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Served {
+    pub(super) text: String,
+    pub(super) nqn: String,
+    /// By position in the plan.
+    pub(super) nsids: Vec<u32>,
+}
+
+/// What the daemon is to serve for this point.
+pub(super) fn served(setup: &Setup, site: &Site) -> Result<Served> {
+    let mut config = match &setup.config {
+        Some(file) => {
+            let text = std::fs::read_to_string(file)
+                .with_context(|| format!("target.config: cannot read {}", file.display()))?;
+            text.parse::<Table>()
+                .with_context(|| format!("target.config: {} is no TOML", file.display()))?
+        }
+        None => devices(setup, site)?,
+    };
+    config.insert("reactors".into(), site.cpus.clone().into());
+    config.entry("log").or_insert_with(|| "warn".into());
+    config.insert("listener".into(), Value::Array(vec![Value::Table(listener(&site.listen))]));
+    config.insert("pacing".into(), Value::Table(pacing(&setup.pacing)?));
+    let mut limits = limits(setup, site);
+    if let Some(Value::Table(own)) = config.remove("limits") {
+        lay_over(&mut limits, &own);
+    }
+    config.insert("limits".into(), Value::Table(limits));
+    lay_over(&mut config, &setup.set);
+    let (nqn, nsids) = namespaces(&config)?;
+    let wanted = setup.devices.namespaces() as usize;
+    ensure!(
+        nsids.len() == wanted,
+        "target.devices: the plan speaks of {wanted} devices, and {nqn} has {} namespaces",
+        nsids.len()
+    );
+    Ok(Served { text: toml::to_string(&config)?, nqn, nsids })
+}
+
+/// Devices, subsystem and namespaces of a plan that names no config.
+fn devices(setup: &Setup, site: &Site) -> Result<Table> {
+    let devices = setup.devices;
+    let slow = |at: u32| devices.delay.filter(|(_, slow)| at < *slow).map_or(0, |(delay, _)| delay);
+    let mut list = Vec::new();
+    let mut names = Vec::new();
+    if !matches!(devices.kind, DeviceKind::Null) && !site.drives.is_empty() {
+        let have = site.drives.len();
+        ensure!(
+            have >= devices.count as usize,
+            "the plan has {} drives, and --drives names {have}; vary target.devices.count, or name more",
+            devices.count
+        );
+        for (at, drive) in site.drives.iter().take(devices.count as usize).enumerate() {
+            list.push(real_drive(&format!("drive{at}"), drive));
+        }
+    }
+    for at in 0..devices.namespaces() {
+        let name = format!("device{at}");
+        let (number, part) = (at % devices.count, at / devices.count);
+        let (mut below, mut latency) = (format!("base{at}"), slow(at));
+        match devices.kind {
+            DeviceKind::Null => list.push(null(&below)),
+            DeviceKind::Drive if !site.drives.is_empty() => below = format!("drive{number}"),
+            DeviceKind::Part(parts) if !site.drives.is_empty() => {
+                list.push(split(&below, &format!("drive{number}"), part, parts));
+            }
+            DeviceKind::Drive | DeviceKind::Part(_) => {
+                list.push(null(&below));
+                latency += STAND_IN_LATENCY;
+            }
+        }
+        if latency > 0 {
+            list.push(table([
+                ("name", name.clone().into()),
+                ("type", "delay".into()),
+                ("base", below.into()),
+                ("read-latency", format!("{}us", latency.div_ceil(1000)).into()),
+            ]));
+            names.push(name);
+        } else {
+            names.push(below);
+        }
+    }
+    let mut spaces = Vec::new();
+    for (at, name) in (0..).zip(names) {
+        let nsid = i64::from(at + 1);
+        let weight = weight(setup, at)?;
+        spaces.push(table([
+            ("nsid", nsid.into()),
+            ("device", name.into()),
+            ("weight", i64::from(weight).into()),
+        ]));
+    }
+    let subsystem = table([
+        ("nqn", NQN.into()),
+        ("allow-any-host", true.into()),
+        ("namespace", Value::Array(spaces.into_iter().map(Value::Table).collect())),
+    ]);
+    Ok(table([
+        ("device", Value::Array(list.into_iter().map(Value::Table).collect())),
+        ("subsystem", Value::Array(vec![Value::Table(subsystem)])),
+    ]))
+}
+
+/// A namespace has one weight: that of the jobs that use it.
+fn weight(setup: &Setup, device: u32) -> Result<u16> {
+    let mut jobs = setup.jobs.iter().filter(|job| job.devices.contains(&device));
+    let weight = jobs.next().map_or(1, |job| job.weight);
+    if let Some(other) = jobs.find(|job| job.weight != weight) {
+        bail!(
+            "job.weight: device {device} is used with weights {weight} and {} (job {}); outside the \
+             simulator a weight belongs to a device",
+            other.weight,
+            other.name
+        );
+    }
+    Ok(weight)
+}
+
+fn null(name: &str) -> Table {
+    table([
+        ("name", name.into()),
+        ("type", "null".into()),
+        ("size", SIZE.into()),
+        ("block-size", BLOCK_SIZE.into()),
+    ])
+}
+
+/// A file, a block device, or the PCI address of a drive.
+fn real_drive(name: &str, drive: &str) -> Table {
+    let pci = !drive.starts_with('/');
+    let (kind, key) = if pci { ("nvme", "pci") } else { ("file", "path") };
+    table([("name", name.into()), ("type", kind.into()), (key, drive.into())])
+}
+
+fn split(name: &str, base: &str, part: u32, parts: u32) -> Table {
+    table([
+        ("name", name.into()),
+        ("type", "split".into()),
+        ("base", base.into()),
+        ("part", i64::from(part + 1).into()),
+        ("parts", i64::from(parts).into()),
+    ])
+}
+
+fn listener(listen: &Listen) -> Table {
+    table([
+        ("type", listen.fabric.name().into()),
+        ("address", listen.address.to_string().into()),
+        ("port", i64::from(listen.port).into()),
+    ])
+}
+
+/// Bounds that leave it to the policy what is in flight.
+fn limits(setup: &Setup, site: &Site) -> Table {
+    let block = setup.jobs.iter().flat_map(|job| &job.blocks).map(|(size, _)| *size).max();
+    let block = u64::from(block.unwrap_or(4096));
+    let jobs = setup.jobs.iter().map(|job| {
+        let hosts = job.hosts_of(setup.hosts.len()) as u64;
+        (hosts, u64::from(job.threads), u64::from(job.queue_depth))
+    });
+    let (mut offered, mut connections, mut depth) = (0, MORE_CONNECTIONS, 1);
+    for (hosts, threads, queue_depth) in jobs {
+        offered += hosts * threads * queue_depth;
+        connections += 2 * hosts * threads;
+        depth = depth.max(queue_depth);
+    }
+    let static_pool = setup.pacing.buffers(u32::try_from(block).unwrap_or(u32::MAX)).unwrap_or(0);
+    let buffers = offered.max(static_pool);
+    let least = MEMORY.0.max(u64::from(site.reactors) * (8 << 20));
+    let memory = (2 * buffers * block).clamp(least, MEMORY.1.max(least));
+    let max_transfer = block.next_power_of_two().clamp(8 << 10, 2 << 20);
+    let depth = (depth + 1).next_power_of_two().clamp(128, 4096);
+    let queues = setup.jobs.iter().map(|job| u64::from(job.threads)).max().unwrap_or(1).max(32);
+    let number = |value: u64| Value::Integer(i64::try_from(value).unwrap_or(i64::MAX));
+    table([
+        ("connections", number(connections.min(65_535))),
+        ("io-queues", number(queues.min(1024))),
+        ("queue-depth", number(depth)),
+        ("max-transfer", number(max_transfer)),
+        ("buffer-memory", number(memory)),
+    ])
+}
+
+fn pacing(pacing: &Pacing) -> Result<Table> {
+    let mut table = table([("policy", pacing.name().into())]);
+    let mut set = |key: Key, value: Value| {
+        table.insert(key.name().to_owned(), value);
+    };
+    let number = |value: u64| Value::Integer(i64::try_from(value).unwrap_or(i64::MAX));
+    let nanos = |value: u64| Value::String(format!("{value}ns"));
+    match *pacing {
+        Pacing::EndlessCache => bail!(
+            "target.pacing.policy: endless-cache is a machine that only the simulator has; \
+             leave it out with only-where = [\"sim\"]"
+        ),
+        Pacing::None | Pacing::Adaptive => {}
+        Pacing::BufferCredit { budget } => set(Key::Budget, number(budget)),
+        Pacing::TokenBucket { pace, burst, budget } => {
+            match pace {
+                // Bytes a second, exactly.
+                Pace::Rate(rate) => {
+                    set(Key::Rate, format!("{}.{:03}kB/s", rate / 1000, rate % 1000).into());
+                }
+                Pace::Period(period) => set(Key::Period, nanos(period)),
+            }
+            burst.into_iter().for_each(|burst| set(Key::Burst, number(burst)));
+            budget.into_iter().for_each(|budget| set(Key::Budget, number(budget)));
+        }
+        Pacing::Prototype { pool, pacer } => {
+            if let Some(pool) = pool {
+                set(Key::Buffers, number(pool.buffers.into()));
+                pool.cache.into_iter().for_each(|cache| set(Key::Cache, number(cache.into())));
+            }
+            if let Some(pacer) = pacer {
+                set(Key::Period, nanos(pacer.period));
+                set(Key::Credit, number(pacer.credit.into()));
+                set(Key::BypassBelow, number(pacer.bypass_below.into()));
+                let limit = pacer.drive_limit.map(|limit| number(limit.into()));
+                limit.into_iter().for_each(|limit| set(Key::DriveLimit, limit));
+                if let Some(tuner) = pacer.tuner {
+                    set(Key::Tuner, tuner_name(tuner).into());
+                    match tuner {
+                        Tuner::BytesInFlight { threshold } => {
+                            set(Key::TunerThreshold, number(threshold));
+                        }
+                        Tuner::Bandwidth { interval, step } => {
+                            set(Key::TunerInterval, nanos(interval));
+                            set(Key::TunerStep, nanos(step));
+                        }
+                    }
+                }
+            }
+        }
+    }
+    Ok(table)
+}
+
+fn tuner_name(tuner: Tuner) -> &'static str {
+    let wanted = match tuner {
+        Tuner::BytesInFlight { .. } => TunerName::BytesInFlight,
+        Tuner::Bandwidth { .. } => TunerName::Bandwidth,
+    };
+    let named = TunerName::NAMES.iter().find(|(_, tuner)| *tuner == wanted);
+    named.map_or("", |(name, _)| name)
+}
+
+/// The first subsystem's name and namespaces.
+fn namespaces(config: &Table) -> Result<(String, Vec<u32>)> {
+    let subsystem = config.get("subsystem").and_then(Value::as_array).and_then(|all| all.first());
+    let subsystem = subsystem.and_then(Value::as_table);
+    let subsystem = subsystem.context("target.config: there is no [[subsystem]] to connect to")?;
+    let nqn = subsystem.get("nqn").and_then(Value::as_str);
+    let nqn = nqn.context("target.config: the first [[subsystem]] has no nqn")?.to_owned();
+    let spaces = subsystem.get("namespace").and_then(Value::as_array);
+    let nsid = |space: &Value| space.get("nsid")?.as_integer()?.try_into().ok();
+    let mut nsids: Vec<u32> = spaces.into_iter().flatten().filter_map(nsid).collect();
+    nsids.sort_unstable();
+    Ok((nqn, nsids))
+}
+
+/// Puts the values of `over` into `table`, tables into tables.
+fn lay_over(table: &mut Table, over: &Table) {
+    for (key, value) in over {
+        match (table.get_mut(key), value) {
+            (Some(Value::Table(below)), Value::Table(over)) => lay_over(below, over),
+            _ => {
+                table.insert(key.clone(), value.clone());
+            }
+        }
+    }
+}
+
+fn table<const N: usize>(entries: [(&str, Value); N]) -> Table {
+    entries.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
+}

@@ -1,0 +1,204 @@
+//! A machine that programs run on: this one, or another over ssh. The ssh that is installed is used, with its
+//! config, keys and agent; one connection a machine carries everything.
+
+use std::fmt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::process::Running;
+
+/// For a command that only asks something.
+const ASK: Duration = Duration::from_secs(20);
+
+/// Runs a program, tells its process number, and ends it when standard input does: whatever becomes of us,
+/// nothing stays behind. The program gets ten seconds to end in good order.
+const GUARD: &str = "exec 3<&0
+\"$@\" </dev/null 3<&- &
+p=$!
+echo \"pid $p\" >&2
+{ cat; kill -TERM $p; sleep 10; kill -KILL $p; } <&3 >/dev/null 2>&1 &
+w=$!
+wait $p
+r=$?
+kill $w 2>/dev/null
+exit $r";
+
+/// Where programs run.
+#[derive(Debug, Clone)]
+pub(super) enum Machine {
+    /// This one.
+    Here,
+    /// Another one.
+    Ssh(Ssh),
+}
+
+/// A machine that ssh knows how to reach.
+#[derive(Debug, Clone)]
+pub(super) struct Ssh {
+    /// As for ssh's command line: a name of its config, or user@host.
+    destination: String,
+    /// More arguments for ssh.
+    options: Vec<String>,
+    /// Socket of the shared connection.
+    control: PathBuf,
+}
+
+impl Machine {
+    /// Another machine; `folder` is for the socket of the connection, whose path must be short.
+    pub(super) fn over_ssh(destination: &str, options: &[String], folder: &Path) -> Result<Self> {
+        // ssh would take it for an option.
+        ensure!(
+            !destination.starts_with('-') && !destination.is_empty(),
+            "host.ssh: `{destination}` is no destination; write user@host or a name of ssh's config"
+        );
+        let control = folder.join("%C");
+        let (destination, options) = (destination.to_owned(), options.to_vec());
+        Ok(Self::Ssh(Ssh { destination, options, control }))
+    }
+
+    /// Starts a program there, guarded.
+    pub(super) fn start(&self, program: &str, args: &[String]) -> Result<Running> {
+        let words = ["sh", "-c", GUARD, "guard", program].into_iter().map(str::to_owned);
+        let words: Vec<String> = words.chain(args.iter().cloned()).collect();
+        let mut command = self.command(&words);
+        // Ctrl-C at the terminal is for us: we end what we started.
+        command.process_group(0);
+        Running::start(command, &format!("{program} on {self}"))
+    }
+
+    /// Runs a script there and hands back what it writes.
+    pub(super) fn ask(&self, script: &str) -> Result<String> {
+        let words = ["sh", "-c", script].map(str::to_owned);
+        let mut command = self.command(&words);
+        command.process_group(0);
+        let mut running = Running::start(command, &self.to_string())?;
+        let finished = running.finish(Instant::now() + ASK)?;
+        ensure!(
+            finished.status.success(),
+            "{self}: {} ({})",
+            finished.complaint(),
+            finished.status
+        );
+        Ok(finished.stdout)
+    }
+
+    /// Writes a file there.
+    pub(super) fn write(&self, path: &str, text: &str) -> Result<()> {
+        let Self::Ssh(_) = self else {
+            return std::fs::write(path, text).with_context(|| format!("cannot write {path}"));
+        };
+        let words = ["sh", "-c", "cat > \"$0\"", path].map(str::to_owned);
+        let mut command = self.command(&words);
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = command.spawn().context("cannot start ssh")?;
+        if let Some(mut stdin) = child.stdin.take() {
+            use std::io::Write as _;
+            // If it does not take it, its end says why.
+            let _ = stdin.write_all(text.as_bytes());
+        }
+        let output = child.wait_with_output()?;
+        if !output.status.success() {
+            let complaint = String::from_utf8_lossy(&output.stderr);
+            bail!("{self}: cannot write {path}: {}", complaint.trim());
+        }
+        Ok(())
+    }
+
+    /// Ends the shared connection, if there is one.
+    pub(super) fn leave(&self) {
+        if let Self::Ssh(ssh) = self {
+            let mut command = ssh.command();
+            command.args(["-O", "exit", &ssh.destination]);
+            // No connection is as good.
+            let _ =
+                command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
+        }
+    }
+
+    fn command(&self, words: &[String]) -> Command {
+        match self {
+            Self::Here => {
+                let mut command = Command::new(&words[0]);
+                command.args(&words[1..]);
+                command
+            }
+            Self::Ssh(ssh) => {
+                let mut command = ssh.command();
+                let line: Vec<_> = words.iter().map(|word| quoted(word)).collect();
+                command.arg(&ssh.destination).arg("--").arg(line.join(" "));
+                command
+            }
+        }
+    }
+}
+
+impl Ssh {
+    fn command(&self) -> Command {
+        let mut command = Command::new("ssh");
+        // Nobody is there to be asked for a password; a host that is gone is noticed.
+        command.args(["-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10"]);
+        command.args(["-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3"]);
+        command.args(["-o", "ControlMaster=auto", "-o", "ControlPersist=60"]);
+        command.arg("-o").arg(format!("ControlPath={}", self.control.display()));
+        command.args(&self.options);
+        command
+    }
+}
+
+impl fmt::Display for Machine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Here => "this machine",
+            Self::Ssh(ssh) => &ssh.destination,
+        })
+    }
+}
+
+/// A word as a POSIX shell takes it for itself.
+pub(super) fn quoted(word: &str) -> String {
+    format!("'{}'", word.replace('\'', "'\\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_reach_a_shell_as_they_are() {
+        for word in ["", "a b", "it's", "$HOME `id` \"x\" \\", "line\nline", "-n"] {
+            let line = format!("printf %s {}", quoted(word));
+            assert_eq!(Machine::Here.ask(&line).unwrap(), word);
+        }
+    }
+
+    #[test]
+    fn a_destination_is_never_an_option() {
+        for bad in ["-oProxyCommand=x", ""] {
+            assert!(Machine::over_ssh(bad, &[], Path::new("/")).is_err());
+        }
+    }
+
+    #[test]
+    fn what_a_machine_complains_of_is_told() {
+        let error = Machine::Here.ask("echo no such thing >&2; exit 3").unwrap_err().to_string();
+        assert!(error.contains("this machine") && error.contains("no such thing"), "{error}");
+    }
+
+    #[test]
+    fn a_program_ends_with_whoever_started_it() {
+        let running = Machine::Here.start("sleep", &["600".into()]).unwrap();
+        let pid = running.pid(Instant::now() + ASK).unwrap();
+        assert!(Path::new(&format!("/proc/{pid}")).exists());
+        drop(running);
+        let gone = || !Path::new(&format!("/proc/{pid}/exe")).exists();
+        let limit = Instant::now() + ASK;
+        while !gone() && Instant::now() < limit {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert!(gone(), "process {pid} outlived us");
+    }
+}

@@ -1,0 +1,483 @@
+//! Real machines as a place: the daemon on one, load generators on the same or on others.
+//!
+//! ```text
+//! Setup --config--> daemon's TOML -> Target (machine) <--load-- Generator a host and job (machine)
+//!                                        |                             |
+//!                                        '--counters, statistics--> gather --> Point
+//! ```
+//!
+//! | file | what |
+//! |---|---|
+//! | `machine`, `process` | a program here or over ssh, ended whatever becomes of us |
+//! | `config` | the daemon's config for a point |
+//! | `target`, `counters` | the daemon under way, and what the kernel counts meanwhile |
+//! | `load` | one file a load generator |
+//! | `gather` | one point from all of it |
+
+mod config;
+mod counters;
+mod gather;
+mod load;
+mod machine;
+mod process;
+mod target;
+
+use std::fmt;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use nvmeof_report::{Point, Where};
+
+use super::super::plan::Planned;
+use super::super::setup::{DeviceKind, Initiator, Setup};
+use super::{Place, Run, digest};
+use config::Site;
+use counters::Wire;
+use gather::Gathered;
+use load::{Generator, Measured, Programs, Task};
+use machine::Machine;
+use target::Target;
+
+/// For load generators to connect, and to end, beside the time they measure.
+const SLACK: Duration = Duration::from_secs(60);
+/// Between two looks at what goes on.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Set by Ctrl-C: the point under way is given up, everything is stopped and disconnected.
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+/// Where the target listens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Listen {
+    pub(crate) fabric: Fabric,
+    pub(crate) address: IpAddr,
+    /// 0: any.
+    pub(crate) port: u16,
+}
+
+/// Between target and hosts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fabric {
+    Tcp,
+    Rdma,
+}
+
+/// What a person says about the machines.
+#[derive(Debug, Clone)]
+pub(crate) struct Machines {
+    pub(crate) place: Where,
+    pub(crate) listen: Listen,
+    /// Of the target; this machine if none.
+    pub(crate) target: Option<String>,
+    /// One a host of the plan, in turn; this machine if none.
+    pub(crate) hosts: Vec<String>,
+    pub(crate) ssh_options: Vec<String>,
+    /// CPUs of the target's reactors, and of each host's load generator.
+    pub(crate) target_cpus: Vec<usize>,
+    pub(crate) host_cpus: Option<String>,
+    pub(crate) drives: Vec<String>,
+    /// Programs on the target and on the hosts.
+    pub(crate) tgt: String,
+    pub(crate) perf: String,
+    pub(crate) fio: String,
+    pub(crate) spdk_plugin: Option<String>,
+}
+
+/// The machines, looked at and ready.
+#[derive(Debug)]
+pub(crate) struct Real {
+    machines: Machines,
+    target: Machine,
+    hosts: Vec<Machine>,
+    programs: Programs,
+    /// For ssh's sockets, which go with it.
+    _sockets: tempfile::TempDir,
+    remote_folder: String,
+    wire: Wire,
+    /// What ran: machines, versions.
+    about: String,
+}
+
+impl Real {
+    /// Looks at every machine: whether it answers and has what the plan needs.
+    pub(crate) fn new(machines: Machines, points: &[Planned]) -> Result<Self> {
+        let folder = tempfile::Builder::new().prefix("sweep").tempdir()?;
+        let reach = |name: &String| Machine::over_ssh(name, &machines.ssh_options, folder.path());
+        let target = machines.target.as_ref().map_or(Ok(Machine::Here), reach)?;
+        let hosts: Vec<_> = machines.hosts.iter().map(reach).collect::<Result<_>>()?;
+        let hosts = if hosts.is_empty() { vec![Machine::Here] } else { hosts };
+        let programs = Programs {
+            perf: machines.perf.clone(),
+            fio: machines.fio.clone(),
+            spdk_plugin: machines.spdk_plugin.clone(),
+        };
+        let remote_folder = format!("/tmp/nvmeof-sweep-{}", std::process::id());
+        for machine in std::iter::once(&target).chain(&hosts) {
+            machine.ask(&format!("mkdir -p {remote_folder}")).with_context(|| {
+                format!("{machine} does not answer: try `ssh {machine} true`, which must not ask anything")
+            })?;
+        }
+        let wire = Wire::of(&target, machines.listen.address)?;
+        let mut this = Self {
+            machines,
+            target,
+            hosts,
+            programs,
+            _sockets: folder,
+            remote_folder,
+            wire,
+            about: String::new(),
+        };
+        this.about = this.look(points)?;
+        Ok(this)
+    }
+
+    /// What each machine runs; what one lacks ends the sweep before it begins.
+    fn look(&self, points: &[Planned]) -> Result<String> {
+        let version = format!("{} --version", machine::quoted(&self.machines.tgt));
+        let version = self.target.ask(&version).with_context(|| {
+            format!("no nvmeof-tgt on {}: say where it is with --tgt PATH", self.target)
+        })?;
+        let mut about = vec![format!("{} on {}", version.trim(), describe(&self.target)?)];
+        let mut seen: Vec<(usize, Initiator)> = Vec::new();
+        for point in points {
+            for (at, host) in point.setup.hosts.iter().enumerate() {
+                let (at, initiator) = (at % self.hosts.len(), self.initiator(*host));
+                if !seen.contains(&(at, initiator)) {
+                    seen.push((at, initiator));
+                }
+            }
+        }
+        for (at, initiator) in seen {
+            let machine = &self.hosts[at];
+            let programs = load::generator(initiator, &self.programs).look(machine)?;
+            about.push(format!("{programs} on {}", describe(machine)?));
+            let behind = clock_apart(machine)?;
+            ensure!(
+                behind < 5.0,
+                "the clock of {machine} is {behind:.0} s apart from this machine's: set it, or results cannot \
+                 be told apart by time"
+            );
+        }
+        let stands_in = |point: &Planned| {
+            let drives = !matches!(point.setup.devices.kind, DeviceKind::Null);
+            drives && point.setup.config.is_none()
+        };
+        if self.machines.drives.is_empty() && points.iter().any(stands_in) {
+            let us = config::STAND_IN_LATENCY / 1000;
+            about.push(format!("null devices that take {us} us longer stand for the drives"));
+        }
+        Ok(about.join("; "))
+    }
+
+    /// On this machine alone the kernel's and SPDK's initiators give way to our own.
+    fn initiator(&self, planned: Initiator) -> Initiator {
+        if self.machines.place == Where::Local { Initiator::Perf } else { planned }
+    }
+
+    fn site(&self, setup: &Setup) -> Site {
+        let cpus = &self.machines.target_cpus;
+        let wanted = (setup.cores as usize).min(cpus.len());
+        let list: Vec<_> = cpus[..wanted].iter().map(ToString::to_string).collect();
+        Site {
+            listen: self.machines.listen,
+            cpus: list.join(","),
+            reactors: u32::try_from(wanted).unwrap_or(u32::MAX),
+            drives: self.machines.drives.clone(),
+        }
+    }
+
+    fn measure(&self, run: &Run<'_>) -> Result<Point> {
+        let setup = &run.point.setup;
+        let site = self.site(setup);
+        let served = config::served(setup, &site)?;
+        let mut target =
+            Target::start(&self.target, &self.machines.tgt, &self.remote_folder, &served)?;
+        let address = self.reachable(&target.address);
+        let mut tasks = Vec::new();
+        for (number, job) in setup.jobs.iter().enumerate() {
+            for host in 0..setup.hosts.len() {
+                if !job.hosts.is_empty() && !job.hosts.iter().any(|own| *own as usize == host) {
+                    continue;
+                }
+                let folder = format!("{}/{host}-{number}", self.remote_folder);
+                let nsids = job.devices.iter().map(|at| served.nsids[*at as usize]).collect();
+                let task = Task {
+                    job,
+                    host,
+                    address: address.clone(),
+                    nqn: served.nqn.clone(),
+                    nsids,
+                    ramp: setup.ramp,
+                    time: setup.time,
+                    seed: run.seed.wrapping_add(tasks.len() as u64),
+                    cpus: self.machines.host_cpus.clone(),
+                    folder,
+                };
+                self.machine_of(host).ask(&format!("mkdir -p {}", task.folder))?;
+                tasks.push((number, task));
+            }
+        }
+        let (measured, change) = self.load(setup, &tasks, &mut target)?;
+        let moments = target.stop()?;
+        let gathered = Gathered {
+            run,
+            place: self.machines.place,
+            platform: &self.about,
+            fingerprint: self.fingerprint(setup, run.seed),
+            reactors: site.reactors,
+            initiators: setup.hosts.iter().map(|host| self.initiator(*host)).collect(),
+            interface: &self.wire.interface,
+            tasks: &tasks,
+            measured: &measured,
+            change,
+            moments: &moments,
+        };
+        Ok(gather::point(&gathered))
+    }
+
+    /// Connects, starts everything together, waits.
+    fn load(
+        &self,
+        setup: &Setup,
+        tasks: &[(usize, Task<'_>)],
+        target: &mut Target<'_>,
+    ) -> Result<(Vec<Measured>, counters::Change)> {
+        let generators: Vec<Box<dyn Generator>> = setup
+            .hosts
+            .iter()
+            .map(|host| load::generator(self.initiator(*host), &self.programs))
+            .collect();
+        let mut connections = Vec::new();
+        for host in 0..setup.hosts.len() {
+            // One connection a host carries all its jobs.
+            let mut own = tasks.iter().filter(|(_, task)| task.host == host);
+            let Some((_, first)) = own.next() else { continue };
+            let mut task = first.clone();
+            task.nsids.extend(own.flat_map(|(_, task)| &task.nsids));
+            task.nsids.sort_unstable();
+            task.nsids.dedup();
+            let connected = generators[host].connect(self.machine_of(host), &task);
+            connections.extend(connected.with_context(|| self.name_of(host))?);
+        }
+        let mut running = Vec::new();
+        for (_, task) in tasks {
+            let started = generators[task.host].start(self.machine_of(task.host), task);
+            running.push(started.with_context(|| self.name_of(task.host))?);
+        }
+        let started = Instant::now();
+        let begin = started + Duration::from_nanos(setup.ramp);
+        let end = begin + Duration::from_nanos(setup.time);
+        let limit = end + SLACK;
+        let (mut before, mut after) = (None, None);
+        loop {
+            let now = Instant::now();
+            if INTERRUPTED.load(Ordering::Relaxed) {
+                bail!("interrupted");
+            }
+            target.check()?;
+            if before.is_none() && now >= begin {
+                before = Some(target.counters(&self.wire)?);
+            }
+            if before.is_some() && after.is_none() && now >= end {
+                after = Some(target.counters(&self.wire)?);
+            }
+            let over = running.iter_mut().all(process::Running::has_ended);
+            if (over && after.is_some()) || now >= limit {
+                break;
+            }
+            if let Some(at) = running.iter_mut().position(|one| one.has_ended() && now < end)
+                && let Ok(finished) = running[at].finish(limit)
+                && !finished.status.success()
+            {
+                let host = tasks[at].1.host;
+                bail!("{}: {} ({})", self.name_of(host), finished.complaint(), finished.status);
+            }
+            thread::sleep(LOOK);
+        }
+        let mut measured = Vec::new();
+        for ((_, task), running) in tasks.iter().zip(&mut running) {
+            let machine = self.machine_of(task.host);
+            let read = running
+                .finish(limit)
+                .and_then(|finished| generators[task.host].read(machine, task, &finished));
+            measured.push(
+                read.with_context(|| {
+                    format!("{}, job {}", self.name_of(task.host), task.job.name)
+                })?,
+            );
+        }
+        for mut connection in connections {
+            connection.stop().context("a host does not disconnect")?;
+        }
+        let (Some(before), Some(after)) = (before, after) else { bail!("the run was too short") };
+        Ok((measured, after.since(&before)))
+    }
+
+    fn machine_of(&self, host: usize) -> &Machine {
+        &self.hosts[host % self.hosts.len()]
+    }
+
+    fn name_of(&self, host: usize) -> String {
+        format!("host {} ({})", host + 1, self.machine_of(host))
+    }
+
+    /// What hosts connect to: the daemon's port at the address they know it by.
+    fn reachable(&self, ready: &str) -> String {
+        let port = ready.rsplit(':').next().unwrap_or_default();
+        let Listen { fabric, address, .. } = self.machines.listen;
+        let host = match address {
+            IpAddr::V4(address) => address.to_string(),
+            IpAddr::V6(address) => format!("[{address}]"),
+        };
+        format!("{}://{host}:{port}", fabric.name())
+    }
+}
+
+impl Place for Real {
+    fn platform(&self) -> String {
+        self.about.clone()
+    }
+
+    fn check(&self, point: &Planned) -> Result<()> {
+        let setup = &point.setup;
+        ensure!(
+            setup.disturbances.is_empty(),
+            "disturb: only the simulator can; leave it out with only-where = [\"sim\"]"
+        );
+        ensure!(
+            setup.platform.is_empty(),
+            "platform: only the simulator's machine has numbers to change; use only-where = [\"sim\"]"
+        );
+        for job in &setup.jobs {
+            ensure!(
+                job.from == 0 && job.until.is_none(),
+                "job {}: `from` and `until` are for the simulator",
+                job.name
+            );
+        }
+        for host in &setup.hosts {
+            let generator = load::generator(self.initiator(*host), &self.programs);
+            setup.jobs.iter().try_for_each(|job| generator.check(job))?;
+        }
+        let (have, wanted) = (self.machines.target_cpus.len(), setup.cores as usize);
+        let varied = point.varied.iter().any(|varied| varied.key == "target.cores");
+        ensure!(
+            have >= wanted || !varied,
+            "target.cores: {wanted} are wanted and the target has {have} (--target-cpus)"
+        );
+        config::served(setup, &self.site(setup)).map(|_| ())
+    }
+
+    fn fingerprint(&self, setup: &Setup, seed: u64) -> String {
+        let repeat_is_not_in_it = Setup { repeat: 1, ..setup.clone() };
+        let machines = (&self.machines.listen, &self.machines.target_cpus, &self.machines.drives);
+        digest(format!("{repeat_is_not_in_it:?} {seed} {machines:?} {}", self.about).as_bytes())
+    }
+
+    fn run(&self, run: &Run<'_>) -> Result<Point> {
+        self.measure(run)
+    }
+
+    fn at_once(&self) -> usize {
+        1
+    }
+
+    fn is_interrupted(&self) -> bool {
+        INTERRUPTED.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Real {
+    fn drop(&mut self) {
+        for machine in std::iter::once(&self.target).chain(&self.hosts) {
+            // Small files; a machine that is gone keeps them.
+            let _ = machine.ask(&format!("rm -rf {}", self.remote_folder));
+            machine.leave();
+        }
+    }
+}
+
+/// From now on Ctrl-C ends the point under way in good order; a second one ends us.
+pub(crate) fn handle_signals() -> Result<()> {
+    let flag = std::sync::Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        signal_hook::flag::register_conditional_shutdown(signal, 130, std::sync::Arc::clone(&flag))
+            .and_then(|_| signal_hook::flag::register(signal, std::sync::Arc::clone(&flag)))
+            .context("cannot handle signals")?;
+    }
+    thread::spawn(move || {
+        loop {
+            if flag.load(Ordering::Relaxed) {
+                INTERRUPTED.store(true, Ordering::Relaxed);
+            }
+            thread::sleep(LOOK);
+        }
+    });
+    Ok(())
+}
+
+/// Processor, CPUs and kernel.
+fn describe(machine: &Machine) -> Result<String> {
+    let text = machine.ask("grep -m 1 'model name' /proc/cpuinfo; nproc; uname -r")?;
+    let lines: Vec<_> = text.lines().collect();
+    let [model, cpus, kernel] = lines[..] else { bail!("{machine}: not understood: {text}") };
+    let model = model.split(':').nth(1).unwrap_or("").trim();
+    Ok(format!("{model}, {cpus} CPUs, Linux {kernel}"))
+}
+
+/// Seconds between a machine's clock and ours.
+fn clock_apart(machine: &Machine) -> Result<f64> {
+    let text = machine.ask("date +%s.%N")?;
+    let there: f64 = text.trim().parse().with_context(|| format!("{machine}: no time: {text}"))?;
+    let here = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_secs_f64();
+    Ok((here - there).abs())
+}
+
+impl Fabric {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::Rdma => "rdma",
+        }
+    }
+}
+
+impl FromStr for Listen {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let form = || {
+            format!(
+                "`{text}` is not tcp://ADDR[:PORT] or rdma://ADDR[:PORT], an IPv6 address in brackets"
+            )
+        };
+        let (scheme, rest) = text.split_once("://").ok_or_else(form)?;
+        let fabric = match scheme {
+            "tcp" => Fabric::Tcp,
+            "rdma" => Fabric::Rdma,
+            _ => return Err(form()),
+        };
+        if let Ok(socket) = rest.parse::<std::net::SocketAddr>() {
+            return Ok(Self { fabric, address: socket.ip(), port: socket.port() });
+        }
+        let bare = rest.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(rest);
+        Ok(Self { fabric, address: bare.parse().map_err(|_| form())?, port: 0 })
+    }
+}
+
+impl fmt::Display for Listen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}://{}", self.fabric.name(), std::net::SocketAddr::new(self.address, self.port))
+    }
+}
+
+/// Where a release build leaves its programs.
+pub(crate) fn built(program: &str, target: &std::path::Path) -> PathBuf {
+    target.join("release").join(program)
+}

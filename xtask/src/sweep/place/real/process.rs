@@ -1,0 +1,248 @@
+//! A program under way: what it writes is kept while it runs, and it is ended when nobody wants it any more.
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail};
+
+/// Between two looks at whether a program has ended.
+const LOOK: Duration = Duration::from_millis(5);
+/// For a program to end once it was told to, before its guard is killed, too.
+const GRACE: Duration = Duration::from_secs(15);
+/// Bytes kept of each output; nothing that is wanted writes more.
+const KEPT: usize = 64 << 20;
+/// Lines of complaint that are told.
+const TOLD: usize = 6;
+
+/// A program under way. Dropping it ends it.
+#[derive(Debug)]
+pub(super) struct Running {
+    name: String,
+    child: Child,
+    /// Its end ends the program.
+    stdin: Option<ChildStdin>,
+    stdout: Arc<Output>,
+    stderr: Arc<Output>,
+    ended: Option<ExitStatus>,
+}
+
+/// What came of a program.
+#[derive(Debug)]
+pub(super) struct Finished {
+    pub(super) status: ExitStatus,
+    pub(super) stdout: String,
+    pub(super) stderr: String,
+}
+
+#[derive(Debug, Default)]
+struct Output {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    text: Vec<u8>,
+    is_over: bool,
+}
+
+impl Running {
+    /// Starts it; `name` is what messages call it.
+    pub(super) fn start(mut command: Command, name: &str) -> Result<Self> {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().with_context(|| format!("cannot start {name}"))?;
+        let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+        let stdout = Output::of(stdout.context("no pipe for standard output")?);
+        let stderr = Output::of(stderr.context("no pipe for standard error")?);
+        let stdin = child.stdin.take();
+        Ok(Self { name: name.to_owned(), child, stdin, stdout, stderr, ended: None })
+    }
+
+    /// The rest of the first line of standard output that begins with `start`.
+    pub(super) fn line(&mut self, start: &str, until: Instant) -> Result<String> {
+        match self.stdout.line(start, until) {
+            Some(line) => Ok(line),
+            // It says no more: its end is near.
+            None if self.stdout.state().is_over => {
+                let finished = self.finish(until)?;
+                bail!("{} ended with {}: {}", self.name, finished.status, finished.complaint())
+            }
+            None => bail!("{} did not say `{}` in time", self.name, start.trim()),
+        }
+    }
+
+    /// Its process number there, which its guard tells.
+    pub(super) fn pid(&self, until: Instant) -> Result<u32> {
+        let line = self.stderr.line("pid ", until);
+        let line = line.with_context(|| format!("{} did not start", self.name))?;
+        line.trim().parse().with_context(|| format!("{}: not understood: pid {line}", self.name))
+    }
+
+    /// Waits for its end; after `until` it is ended, and that is an error.
+    pub(super) fn finish(&mut self, until: Instant) -> Result<Finished> {
+        while !self.has_ended() {
+            if Instant::now() >= until {
+                self.end();
+                bail!("{} did not end in time and was ended: {}", self.name, self.complaint());
+            }
+            thread::sleep(LOOK);
+        }
+        let status = self.ended.ok_or_else(|| anyhow!("{} is lost", self.name))?;
+        let (stdout, stderr) = (self.stdout.whole(until), self.stderr.whole(until));
+        Ok(Finished { status, stdout, stderr })
+    }
+
+    /// Tells it to end and waits for that.
+    pub(super) fn stop(&mut self) -> Result<Finished> {
+        self.stdin = None;
+        self.finish(Instant::now() + GRACE)
+    }
+
+    pub(super) fn has_ended(&mut self) -> bool {
+        if self.ended.is_none() {
+            self.ended = self.child.try_wait().ok().flatten();
+        }
+        self.ended.is_some()
+    }
+
+    /// The last it wrote to standard error.
+    pub(super) fn complaint(&self) -> String {
+        complaint(&self.stderr.text())
+    }
+
+    fn end(&mut self) {
+        self.stdin = None;
+        let limit = Instant::now() + GRACE;
+        while !self.has_ended() && Instant::now() < limit {
+            thread::sleep(LOOK);
+        }
+        if !self.has_ended() {
+            // It may have ended in between.
+            let _ = self.child.kill();
+            self.ended = self.child.wait().ok();
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+impl Finished {
+    /// The last lines of standard error.
+    pub(super) fn complaint(&self) -> String {
+        complaint(&self.stderr)
+    }
+}
+
+impl Output {
+    fn of(from: impl Read + Send + 'static) -> Arc<Self> {
+        let output = Arc::new(Self::default());
+        let to = Arc::clone(&output);
+        thread::spawn(move || {
+            let mut reader = BufReader::new(from);
+            let mut line = Vec::new();
+            while reader.read_until(b'\n', &mut line).is_ok_and(|read| read > 0) {
+                let mut state = to.state();
+                if state.text.len() + line.len() <= KEPT {
+                    state.text.extend_from_slice(&line);
+                }
+                to.changed.notify_all();
+                line.clear();
+            }
+            to.state().is_over = true;
+            to.changed.notify_all();
+        });
+        output
+    }
+
+    /// The rest of the first line that begins with `start`; `None` if there is none until then, or ever.
+    fn line(&self, start: &str, until: Instant) -> Option<String> {
+        let mut state = self.state();
+        loop {
+            let text = String::from_utf8_lossy(&state.text);
+            let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
+            if let Some(rest) = whole.lines().find_map(|line| line.strip_prefix(start)) {
+                return Some(rest.to_owned());
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if state.is_over || left.is_zero() {
+                return None;
+            }
+            let waited = self.changed.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Everything, once it is complete: a program may have left its output to others.
+    fn whole(&self, until: Instant) -> String {
+        let mut state = self.state();
+        while !state.is_over {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            let waited = self.changed.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        String::from_utf8_lossy(&state.text).into_owned()
+    }
+
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&self.state().text).into_owned()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The last lines, but for the guard's own.
+fn complaint(stderr: &str) -> String {
+    let lines: Vec<_> = stderr.lines().filter(|line| !line.starts_with("pid ")).collect();
+    let last = &lines[lines.len().saturating_sub(TOLD)..];
+    if last.is_empty() { "it said nothing".to_owned() } else { last.join("; ") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str) -> Running {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        Running::start(command, "a test").unwrap()
+    }
+
+    fn soon() -> Instant {
+        Instant::now() + Duration::from_secs(60)
+    }
+
+    #[test]
+    fn lines_are_found_while_it_runs() {
+        let mut running = shell("echo begin; echo ready here; cat >/dev/null");
+        assert_eq!(running.line("ready ", soon()).unwrap(), "here");
+        let finished = running.stop().unwrap();
+        assert!(finished.status.success() && finished.stdout.starts_with("begin\n"));
+    }
+
+    #[test]
+    fn an_end_before_the_line_is_told_with_its_reason() {
+        let error = shell("echo broken >&2; exit 4").line("ready ", soon()).unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains("a test") && text.contains("broken") && text.contains('4'), "{text}");
+    }
+
+    #[test]
+    fn what_does_not_end_is_ended() {
+        let mut running = shell("cat >/dev/null; echo told >&2");
+        let error = running.finish(Instant::now()).unwrap_err().to_string();
+        assert!(error.contains("did not end in time"), "{error}");
+        assert!(running.has_ended());
+    }
+}

@@ -1,0 +1,75 @@
+//! The daemon under test: started, asked what it has used, stopped.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::config::Served;
+use super::counters::{Counters, Wire};
+use super::machine::{Machine, quoted};
+use super::process::Running;
+use crate::daemon_stats::{self, Moment};
+
+/// For the daemon to be ready; it may have to open drives.
+const READY: Duration = Duration::from_secs(30);
+/// From one line of its statistics to the next.
+const INTERVAL: &str = "50ms";
+
+/// A running daemon. Dropping it ends it.
+#[derive(Debug)]
+pub(super) struct Target<'a> {
+    machine: &'a Machine,
+    running: Running,
+    pid: u32,
+    /// `tcp://ADDR:PORT`.
+    pub(super) address: String,
+    folder: String,
+}
+
+impl<'a> Target<'a> {
+    /// Starts it with this config, whose files go into `folder` on its machine.
+    pub(super) fn start(
+        machine: &'a Machine,
+        program: &str,
+        folder: &str,
+        served: &Served,
+    ) -> Result<Self> {
+        let config = format!("{folder}/target.toml");
+        machine.write(&config, &served.text)?;
+        let stats = format!("{folder}/stats.jsonl");
+        let args = ["--config", &config, "--stats", &stats, "--stats-interval", INTERVAL];
+        let mut running = machine.start(program, &args.map(str::to_owned))?;
+        let until = Instant::now() + READY;
+        let addresses = running.line("ready ", until)?;
+        let address = addresses.split_whitespace().next().context("the daemon listens nowhere")?;
+        let (address, pid) = (address.to_owned(), running.pid(until)?);
+        Ok(Self { machine, running, pid, address, folder: folder.to_owned() })
+    }
+
+    /// What it and its network have done so far.
+    pub(super) fn counters(&self, wire: &Wire) -> Result<Counters> {
+        Counters::read(self.machine, self.pid, wire)
+    }
+
+    /// Whether it is still there; why not, if not.
+    pub(super) fn check(&mut self) -> Result<()> {
+        if self.running.has_ended() {
+            bail!("the target ended while it was measured: {}", self.running.complaint());
+        }
+        Ok(())
+    }
+
+    /// Stops it, and hands back what its pacer did over time.
+    pub(super) fn stop(mut self) -> Result<Vec<Moment>> {
+        let finished = self.running.stop().context("the target does not stop")?;
+        ensure!(
+            finished.status.success(),
+            "the target ended badly ({}): {}",
+            finished.status,
+            finished.complaint()
+        );
+        let file = format!("{}/stats.jsonl", self.folder);
+        let text = self.machine.ask(&format!("cat {}", quoted(&file)))?;
+        daemon_stats::parse(&text).with_context(|| file)
+    }
+}

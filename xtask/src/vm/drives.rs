@@ -1,0 +1,229 @@
+//! Emulated NVMe drives behind an emulated IOMMU, and the hands that pull them out and plug them in.
+//!
+//! ```text
+//!   guest: ask-N  "remove 1"  --> | the share | --> hands: device_del over QMP, until it is out
+//!   guest: answer-N  "ok"     <-- |           | <--
+//! ```
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use serde_json::{Value, json};
+
+use super::qmp::Monitor;
+
+/// How often the hands look whether they are asked for something.
+const LOOK: Duration = Duration::from_millis(50);
+/// How long a guest may take to let go of a drive.
+const LET_GO: Duration = Duration::from_secs(60);
+
+/// What one drive of a case looks like.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Drive {
+    pub(crate) serial: &'static str,
+    /// Bytes of a logical block.
+    pub(crate) block: u32,
+    /// Bytes; a sparse file.
+    pub(crate) size: u64,
+}
+
+/// The drives of one boot, gone with this value.
+#[derive(Debug)]
+pub(crate) struct Bay {
+    drives: Vec<(Drive, PathBuf)>,
+    monitor: PathBuf,
+}
+
+impl Bay {
+    /// Makes the drives' files in `folder`, with names that begin with `name`; QEMU is asked at the socket `monitor`.
+    pub(crate) fn new(
+        drives: &[Drive],
+        folder: &Path,
+        name: &str,
+        monitor: PathBuf,
+    ) -> Result<Self> {
+        let mut bay = Self { drives: Vec::new(), monitor };
+        for drive in drives {
+            let path = folder.join(format!("{name}-{}.raw", drive.serial));
+            File::create(&path)
+                .and_then(|file| file.set_len(drive.size))
+                .with_context(|| format!("cannot make {}", path.display()))?;
+            bay.drives.push((*drive, path));
+        }
+        Ok(bay)
+    }
+
+    /// Whether there is anything in it.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.drives.is_empty()
+    }
+
+    /// Adds the IOMMU and the drives to a machine, each behind a root port of its own: `pcie.0` takes no hot plug, and
+    /// a port of its own is an IOMMU group of its own.
+    pub(crate) fn plug(&self, qemu: &mut Command) {
+        if self.is_empty() {
+            return;
+        }
+        qemu.args(["-device", "intel-iommu,intremap=on"]);
+        qemu.arg("-qmp").arg(format!("unix:{},server=on,wait=off", self.monitor.display()));
+        for (index, (drive, path)) in self.drives.iter().enumerate() {
+            let slot = index + 1;
+            qemu.arg("-device").arg(format!("pcie-root-port,id=port{index},chassis={slot},slot={slot}"));
+            // Not `-drive`: that would go with its device.
+            qemu.arg("-blockdev").arg(format!(
+                "driver=raw,node-name=disk{index},cache.no-flush=on,file.driver=file,file.filename={}",
+                path.display()
+            ));
+            let options: Vec<String> = device(index, *drive)
+                .into_iter()
+                .map(|(key, value)| match value {
+                    Value::String(text) => format!("{key}={text}"),
+                    other => format!("{key}={other}"),
+                })
+                .collect();
+            qemu.arg("-device").arg(format!("nvme,{}", options.join(",")));
+        }
+    }
+
+    /// Answers what a guest asks for in its share, until `done`.
+    pub(crate) fn serve(&self, share: &Path, done: &AtomicBool) -> Result<()> {
+        let mut monitor = None;
+        while !done.load(Ordering::Acquire) {
+            for ask in asks(share)? {
+                let text = fs::read_to_string(&ask)?;
+                fs::remove_file(&ask)?;
+                let answer = match self.obey(&mut monitor, text.trim()) {
+                    Ok(()) => "ok".to_owned(),
+                    Err(error) => format!("{error:#}"),
+                };
+                give_answer(&ask, &answer)?;
+            }
+            thread::sleep(LOOK);
+        }
+        Ok(())
+    }
+
+    /// Does what was asked for: `remove NUMBER` or `add NUMBER`.
+    fn obey(&self, monitor: &mut Option<Monitor>, text: &str) -> Result<()> {
+        let Some((verb, number)) = text.split_once(' ') else { bail!("what is `{text}`?") };
+        let index: usize = number.parse().with_context(|| format!("`{number}` is no number"))?;
+        let Some((drive, _)) = self.drives.get(index) else { bail!("there is no drive {index}") };
+        let monitor = match monitor {
+            Some(monitor) => monitor,
+            None => monitor.insert(Monitor::connect(&self.monitor)?),
+        };
+        let id = format!("nvme{index}");
+        match verb {
+            "remove" => {
+                monitor.execute("device_del", json!({ "id": id }))?;
+                monitor.wait_for("DEVICE_DELETED", &id, Instant::now() + LET_GO)
+            }
+            "add" => {
+                let mut arguments = json!({ "driver": "nvme" });
+                for (key, value) in device(index, *drive) {
+                    arguments[key] = value;
+                }
+                monitor.execute("device_add", arguments)
+            }
+            _ => bail!("nobody knows how to {verb}"),
+        }
+    }
+}
+
+impl Drop for Bay {
+    fn drop(&mut self) {
+        for (_, path) in &self.drives {
+            // What stays is a sparse file in the build's folder, written anew by the next run.
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+/// The options of a drive's device.
+fn device(index: usize, drive: Drive) -> Vec<(&'static str, Value)> {
+    vec![
+        ("id", json!(format!("nvme{index}"))),
+        ("bus", json!(format!("port{index}"))),
+        ("drive", json!(format!("disk{index}"))),
+        ("serial", json!(drive.serial)),
+        ("logical_block_size", json!(drive.block)),
+        ("physical_block_size", json!(drive.block)),
+    ]
+}
+
+/// The requests that lie in a share, oldest first: their names end with a number that grows.
+fn asks(share: &Path) -> Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(share)? {
+        let name = entry?.file_name();
+        let number = name.to_str().and_then(|name| name.strip_prefix("ask-")?.parse::<u64>().ok());
+        found.extend(number.map(|number| (number, share.join(&name))));
+    }
+    found.sort();
+    Ok(found.into_iter().map(|(_, path)| path).collect())
+}
+
+/// Puts an answer beside a request, in one step.
+fn give_answer(ask: &Path, text: &str) -> Result<()> {
+    let name = ask.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let answer = ask.with_file_name(name.replacen("ask-", "answer-", 1));
+    let draft = answer.with_extension("new");
+    fs::write(&draft, text)?;
+    fs::rename(&draft, &answer)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ONE: Drive = Drive { serial: "ONE", block: 512, size: 1 << 20 };
+
+    fn bay(folder: &Path) -> Bay {
+        Bay::new(&[ONE], folder, "case", folder.join("monitor")).expect("a bay")
+    }
+
+    #[test]
+    fn a_bay_leaves_no_file() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let bay = bay(folder.path());
+        let file = folder.path().join("case-ONE.raw");
+        assert_eq!(fs::metadata(&file).expect("its file").len(), 1 << 20);
+        drop(bay);
+        assert!(!file.exists());
+    }
+
+    #[test]
+    fn requests_are_answered_in_their_order() {
+        let folder = tempfile::tempdir().expect("a folder");
+        for name in ["ask-10", "ask-9", "ask-new", "answer-1", "ask-7.new"] {
+            fs::write(folder.path().join(name), "remove 0").expect("a file");
+        }
+        let asks = asks(folder.path()).expect("requests");
+        let names: Vec<_> = asks.iter().filter_map(|path| path.file_name()).collect();
+        assert_eq!(names, ["ask-9", "ask-10"]);
+        give_answer(&asks[0], "ok").expect("an answer");
+        let answer = fs::read_to_string(folder.path().join("answer-9")).expect("the answer");
+        assert_eq!(answer, "ok");
+    }
+
+    #[test]
+    fn nonsense_is_answered_and_not_obeyed() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let bay = bay(folder.path());
+        for (text, part) in [
+            ("remove", "what is"),
+            ("remove x", "no number"),
+            ("add 1", "no drive 1"),
+            ("remove 0", "monitor"),
+        ] {
+            let error = bay.obey(&mut None, text).expect_err(text);
+            assert!(format!("{error:#}").contains(part), "{text}: {error:#}");
+        }
+    }
+}
