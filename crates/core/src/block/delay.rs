@@ -6,14 +6,17 @@
 //!
 //! The latency is added after the base has finished, failed operations included: the data is in
 //! its buffer all that time, as it is with a slow drive behind a fast cache. Each direction has one
-//! latency, so what finishes first is due first, and a lane is a queue without any sorting.
+//! latency, so what finishes first is due first, and a lane is a queue without any sorting. With
+//! *jitter*, each operation has a random latency more, and is handed out when that is over, whatever
+//! came before: a lane has a heap for those.
 //!
 //! Nothing here sleeps: [`BlockQueue::next_due`] tells the reactor when to poll.
 
 #[cfg(test)]
 mod tests;
 
-use std::collections::VecDeque;
+use std::cmp::{self, Reverse};
+use std::collections::{BinaryHeap, VecDeque};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,6 +26,7 @@ use super::{
     BlockDevice, BlockError, BlockOp, BlockOpKind, BlockQueue, Completed, DeviceInfo, Rejected,
 };
 use crate::dma::{CorePool, Lent};
+use crate::rng::Rng;
 
 /// Operations a queue makes room for at start. One that has had more keeps the room it took.
 const ROOM: usize = 128;
@@ -34,6 +38,10 @@ pub struct Latency {
     pub read: Duration,
     /// Added to writes and to everything else that is no read.
     pub write: Duration,
+    /// Most that is added to a read besides: between nothing and this, all equally likely.
+    pub read_jitter: Duration,
+    /// The same for everything else.
+    pub write_jitter: Duration,
 }
 
 /// Where a queue takes the time from: nanoseconds that do not go back.
@@ -46,6 +54,7 @@ pub struct DelayDevice {
     base: Arc<dyn BlockDevice>,
     latency: Arc<Shared>,
     clock: Clock,
+    seed: u64,
 }
 
 /// The latencies in nanoseconds, as all queues read them.
@@ -53,6 +62,9 @@ pub struct DelayDevice {
 struct Shared {
     read: AtomicU64,
     write: AtomicU64,
+    read_jitter: AtomicU64,
+    write_jitter: AtomicU64,
+    queues: AtomicU64,
 }
 
 impl DelayDevice {
@@ -60,16 +72,30 @@ impl DelayDevice {
     /// finished something, and while something waits.
     pub fn new(name: &str, base: Arc<dyn BlockDevice>, latency: Latency, clock: Clock) -> Self {
         let info = DeviceInfo { name: name.to_owned(), ..base.info().clone() };
-        let device = Self { info, base, latency: Arc::default(), clock };
+        let device = Self { info, base, latency: Arc::default(), clock, seed: 0 };
         device.set_latency(latency);
         device
     }
 
+    /// The same with another seed of its jitter; each queue draws its own sequence from it, in order of
+    /// opening.
+    #[must_use]
+    pub fn seeded(self, seed: u64) -> Self {
+        Self { seed, ..self }
+    }
+
     /// Changes the latency, for what the base finishes from now on. What finished before keeps
-    /// its time, and nothing of its direction overtakes it.
+    /// its time, and nothing of its direction overtakes it unless one of them has jitter.
     pub fn set_latency(&self, latency: Latency) {
-        self.latency.read.store(nanos(latency.read), Ordering::Relaxed);
-        self.latency.write.store(nanos(latency.write), Ordering::Relaxed);
+        let shared = &self.latency;
+        for (place, value) in [
+            (&shared.read, latency.read),
+            (&shared.write, latency.write),
+            (&shared.read_jitter, latency.read_jitter),
+            (&shared.write_jitter, latency.write_jitter),
+        ] {
+            place.store(nanos(value), Ordering::Relaxed);
+        }
     }
 }
 
@@ -81,6 +107,10 @@ impl BlockDevice for DelayDevice {
     fn open_queue(&self, pool: &CorePool) -> Result<Box<dyn BlockQueue>, BlockError> {
         Ok(Box::new(DelayQueue::new(self, self.base.open_queue(pool)?)))
     }
+
+    fn is_gone(&self) -> bool {
+        self.base.is_gone()
+    }
 }
 
 #[derive(Debug)]
@@ -88,6 +118,7 @@ struct DelayQueue {
     base: Box<dyn BlockQueue>,
     latency: Arc<Shared>,
     clock: Clock,
+    rng: Rng,
     running: Running,
     /// Scratch space, kept for its capacity.
     finished: Vec<Completed>,
@@ -97,10 +128,12 @@ struct DelayQueue {
 
 impl DelayQueue {
     fn new(device: &DelayDevice, base: Box<dyn BlockQueue>) -> Self {
+        let number = device.latency.queues.fetch_add(1, Ordering::Relaxed);
         Self {
             base,
             latency: Arc::clone(&device.latency),
             clock: device.clock,
+            rng: Rng::new(device.seed.wrapping_add(number.wrapping_mul(0x9e37_79b9_7f4a_7c15))),
             running: Running::default(),
             finished: Vec::with_capacity(ROOM),
             reads: Lane::default(),
@@ -127,25 +160,32 @@ impl BlockQueue for DelayQueue {
         }
         // Asked after the base was polled: what it finished in that call was not done before.
         let now = (self.clock)();
+        let load = |value: &AtomicU64| value.load(Ordering::Relaxed);
         let latency = &self.latency;
-        let (read, write) =
-            (latency.read.load(Ordering::Relaxed), latency.write.load(Ordering::Relaxed));
+        let read = (load(&latency.read), load(&latency.read_jitter));
+        let write = (load(&latency.write), load(&latency.write_jitter));
         for mut completed in self.finished.drain(..) {
             let Some(caller) = self.running.end(completed.token) else {
                 debug_assert!(false, "the base finished what it was not asked for");
                 continue;
             };
             completed.token = caller.token;
-            let (lane, latency) =
+            let (lane, (latency, jitter)) =
                 if caller.read { (&mut self.reads, read) } else { (&mut self.others, write) };
-            lane.push(completed, now.saturating_add(latency));
+            let due = now.saturating_add(latency);
+            if jitter == 0 {
+                lane.push(completed, due);
+            } else {
+                let more = self.rng.below(jitter.saturating_add(1));
+                lane.push_any_order(completed, due.saturating_add(more));
+            }
         }
         self.reads.hand_out(now, done);
         self.others.hand_out(now, done);
     }
 
     fn in_flight(&self) -> usize {
-        self.base.in_flight() + self.reads.0.len() + self.others.0.len()
+        self.base.in_flight() + self.reads.len() + self.others.len()
     }
 
     fn event_fd(&self) -> Option<BorrowedFd<'_>> {
@@ -158,41 +198,99 @@ impl BlockQueue for DelayQueue {
 
     /// Bytes that are lent are there at once, so only a read that is not slowed is lent.
     fn lend(&mut self, offset: u64, len: u32) -> Option<Lent> {
-        if self.latency.read.load(Ordering::Relaxed) > 0 {
+        let latency = &self.latency;
+        if latency.read.load(Ordering::Relaxed) > 0
+            || latency.read_jitter.load(Ordering::Relaxed) > 0
+        {
             return None;
         }
         self.base.lend(offset, len)
     }
 }
 
-/// Completions in the order in which they came, each with the time when it is due. None passes the
-/// one before it: a latency that was just shortened turns no order around.
+/// Completions of one direction, each with the time when it is due.
 #[derive(Debug)]
-struct Lane(VecDeque<(u64, Completed)>);
+struct Lane {
+    /// In the order in which they came. None passes the one before it: a latency that was just
+    /// shortened turns no order around.
+    in_order: VecDeque<(u64, Completed)>,
+    /// The earliest on top. What is due at the same time comes in the order in which it came.
+    any_order: BinaryHeap<Reverse<Late>>,
+    /// Completions that have come to the heap.
+    came: u64,
+}
+
+/// A completion in a heap.
+#[derive(Debug)]
+struct Late {
+    due: u64,
+    came: u64,
+    completed: Completed,
+}
 
 impl Default for Lane {
     fn default() -> Self {
-        Self(VecDeque::with_capacity(ROOM))
+        let (in_order, any_order) = (VecDeque::with_capacity(ROOM), BinaryHeap::new());
+        Self { in_order, any_order, came: 0 }
     }
 }
 
 impl Lane {
     fn push(&mut self, completed: Completed, due: u64) {
-        self.0.push_back((due, completed));
+        self.in_order.push_back((due, completed));
+    }
+
+    fn push_any_order(&mut self, completed: Completed, due: u64) {
+        self.came += 1;
+        self.any_order.push(Reverse(Late { due, came: self.came, completed }));
     }
 
     fn hand_out(&mut self, now: u64, done: &mut Vec<Completed>) {
-        while let Some((_, completed)) = self.0.pop_front_if(|(due, _)| *due <= now) {
+        while let Some((_, completed)) = self.in_order.pop_front_if(|(due, _)| *due <= now) {
             done.push(completed);
+        }
+        while self.any_order.peek().is_some_and(|Reverse(late)| late.due <= now) {
+            done.extend(self.any_order.pop().map(|Reverse(late)| late.completed));
         }
     }
 
     fn due(&self) -> Option<u64> {
-        self.0.front().map(|(due, _)| *due)
+        let in_order = self.in_order.front().map(|(due, _)| *due);
+        in_order.into_iter().chain(self.any_order.peek().map(|Reverse(late)| late.due)).min()
+    }
+
+    fn len(&self) -> usize {
+        self.in_order.len() + self.any_order.len()
     }
 
     fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.len() == 0
+    }
+}
+
+impl Late {
+    fn key(&self) -> (u64, u64) {
+        (self.due, self.came)
+    }
+}
+
+impl PartialEq for Late {
+    fn eq(&self, other: &Self) -> bool {
+        self.key() == other.key()
+    }
+}
+
+impl Eq for Late {}
+
+impl PartialOrd for Late {
+    fn partial_cmp(&self, other: &Self) -> Option<cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Late {
+    fn cmp(&self, other: &Self) -> cmp::Ordering {
+        self.key().cmp(&other.key())
     }
 }
 

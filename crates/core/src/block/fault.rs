@@ -1,5 +1,9 @@
-//! `fault`: a device around another one that fails, holds, reorders or rejects operations, on
-//! demand and by a seeded plan. For tests of everything above a device.
+//! `fault`: a device around another one that fails, stalls, holds, reorders or rejects operations, or
+//! is gone, on demand and by a seeded plan. For tests of everything above a device.
+//!
+//! A device that is [gone](FaultControl::remove) fails whatever is asked of it and whatever it has, and
+//! opens no queue. It [comes back](FaultControl::restore) as a drive does that was only unplugged: what
+//! was written stays.
 
 use std::fmt::Debug;
 use std::io;
@@ -7,13 +11,12 @@ use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
-use rustix::event::epoll;
-
-use super::signal::Signal;
+use super::signal::{Signal, any_of};
 use super::{
-    BlockDevice, BlockError, BlockOp, BlockOpKind, BlockQueue, Completed, DeviceInfo, Rejected,
-    RejectedWhy,
+    BlockDevice, BlockError, BlockOp, BlockOpKind, BlockQueue, Clock, Completed, DeviceInfo,
+    Rejected, RejectedWhy,
 };
 use crate::dma::{CorePool, Lent};
 use crate::rng::Rng;
@@ -31,15 +34,21 @@ pub struct FaultPlan {
     pub rejects: u32,
     /// Whether completions come in random order, some polls late.
     pub reorder: bool,
+    /// Share that is kept for `stall` before the device sees it.
+    pub stalls: u32,
+    /// How long such an operation is kept.
+    pub stall: Duration,
     /// Bytes of the device that cannot be read or written.
-    pub bad: Option<Range<u64>>,
+    pub bad: Vec<Range<u64>>,
 }
 
 /// The device.
 #[derive(Debug)]
 pub struct FaultDevice {
+    info: DeviceInfo,
     base: Arc<dyn BlockDevice>,
     control: Arc<FaultControl>,
+    clock: Clock,
 }
 
 /// What a test does to a [`FaultDevice`], from any thread.
@@ -48,12 +57,16 @@ pub struct FaultControl {
     state: Mutex<State>,
     /// Nothing is planned or ordered: operations go straight through.
     quiet: AtomicBool,
+    gone: AtomicBool,
+    /// Counts what queues have to be woken for.
+    calls: AtomicU64,
     queues: AtomicU64,
 }
 
 #[derive(Debug, Default)]
 struct State {
     plan: FaultPlan,
+    gone: bool,
     fail_next: Vec<BlockError>,
     reject_next: u32,
     hold: bool,
@@ -64,20 +77,36 @@ struct State {
 }
 
 impl FaultDevice {
-    /// `base` with the faults of `plan`, and the handle to order more.
+    /// `base` with the faults of `plan`, and the handle to order more. What stalls does so for ever:
+    /// it knows no time.
     pub fn new(base: Arc<dyn BlockDevice>, plan: FaultPlan) -> (Self, Arc<FaultControl>) {
+        let name = base.info().name.clone();
+        Self::with_clock(&name, base, plan, || 0)
+    }
+
+    /// As [`new`](Self::new), under another name, and with the clock that stalls go by.
+    pub fn with_clock(
+        name: &str,
+        base: Arc<dyn BlockDevice>,
+        plan: FaultPlan,
+        clock: Clock,
+    ) -> (Self, Arc<FaultControl>) {
         let control = Arc::new(FaultControl::default());
         control.set_plan(plan);
-        (Self { base, control: Arc::clone(&control) }, control)
+        let info = DeviceInfo { name: name.to_owned(), ..base.info().clone() };
+        (Self { info, base, control: Arc::clone(&control), clock }, control)
     }
 }
 
 impl BlockDevice for FaultDevice {
     fn info(&self) -> &DeviceInfo {
-        self.base.info()
+        &self.info
     }
 
     fn open_queue(&self, pool: &CorePool) -> Result<Box<dyn BlockQueue>, BlockError> {
+        if self.control.is_gone() {
+            return Err(BlockError::Gone);
+        }
         let base = self.base.open_queue(pool)?;
         let errno = |e: io::Error| BlockError::from_errno(e.raw_os_error().unwrap_or(libc::EIO));
         let wakers = Wakers::new(base.as_ref()).map_err(errno)?;
@@ -90,6 +119,7 @@ impl BlockDevice for FaultDevice {
         Ok(Box::new(FaultQueue {
             base,
             control: Arc::clone(&self.control),
+            clock: self.clock,
             rng: Rng::new(seed),
             held: Vec::new(),
             late: Vec::new(),
@@ -97,6 +127,10 @@ impl BlockDevice for FaultDevice {
             corrupt: Vec::new(),
             wakers,
         }))
+    }
+
+    fn is_gone(&self) -> bool {
+        self.control.is_gone() || self.base.is_gone()
     }
 }
 
@@ -130,14 +164,30 @@ impl FaultControl {
         self.wake();
     }
 
-    /// Operations held now.
+    /// Operations held or stalled now.
     pub fn held(&self) -> usize {
         self.state().held
+    }
+
+    /// The device is gone: what it has, and what comes, fails with [`BlockError::Gone`].
+    pub fn remove(&self) {
+        self.change(|state| state.gone = true);
+        self.wake();
+    }
+
+    /// The device is there again, for the queues that are open as for new ones.
+    pub fn restore(&self) {
+        self.change(|state| state.gone = false);
+    }
+
+    fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Acquire)
     }
 
     fn change(&self, change: impl FnOnce(&mut State)) {
         let mut state = self.state();
         change(&mut state);
+        self.gone.store(state.gone, Ordering::Release);
         self.quiet.store(state.is_quiet(), Ordering::Release);
     }
 
@@ -145,6 +195,8 @@ impl FaultControl {
         for waker in self.state().wakers.iter().filter_map(Weak::upgrade) {
             waker.raise();
         }
+        // After that: a queue that counts the call finds what it has to clear.
+        self.calls.fetch_add(1, Ordering::Release);
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -152,8 +204,11 @@ impl FaultControl {
     }
 
     /// What is to happen to an operation.
-    fn verdict(&self, op: &BlockOp, rng: &mut Rng) -> Verdict {
+    fn verdict(&self, op: &BlockOp, rng: &mut Rng, clock: Clock) -> Verdict {
         let mut state = self.state();
+        if state.gone {
+            return Verdict::Fail(BlockError::Gone);
+        }
         if state.reject_next > 0 {
             state.reject_next -= 1;
             self.quiet.store(state.is_quiet(), Ordering::Release);
@@ -166,14 +221,20 @@ impl FaultControl {
         if rng.hits(state.plan.rejects) {
             return Verdict::Reject;
         }
-        let touches = |bad: &Range<u64>| op.offset < bad.end && bad.start < op.offset + op.len;
-        let bad = op.kind != BlockOpKind::Flush && state.plan.bad.as_ref().is_some_and(touches);
+        let end = op.offset.saturating_add(op.len);
+        let touches = |bad: &Range<u64>| op.offset < bad.end && bad.start < end;
+        let bad = op.kind != BlockOpKind::Flush && state.plan.bad.iter().any(touches);
         if bad || rng.hits(state.plan.errors) {
             return Verdict::Fail(BlockError::Media { errno: libc::EIO });
         }
         if state.hold {
             state.held += 1;
-            return Verdict::Hold { released: state.released };
+            return Verdict::Hold(Until::Released { after: state.released });
+        }
+        if rng.hits(state.plan.stalls) {
+            state.held += 1;
+            let stall = u64::try_from(state.plan.stall.as_nanos()).unwrap_or(u64::MAX);
+            return Verdict::Hold(Until::Time(clock().saturating_add(stall)));
         }
         let corrupt = op.kind == BlockOpKind::Read && rng.hits(state.plan.corruptions);
         if corrupt { Verdict::Corrupt } else { Verdict::Pass }
@@ -183,7 +244,8 @@ impl FaultControl {
 impl State {
     fn is_quiet(&self) -> bool {
         let none = FaultPlan { seed: self.plan.seed, ..FaultPlan::default() };
-        self.plan == none && self.fail_next.is_empty() && self.reject_next == 0 && !self.hold
+        let ordered = self.gone || self.hold || self.reject_next > 0 || !self.fail_next.is_empty();
+        self.plan == none && !ordered
     }
 }
 
@@ -192,16 +254,25 @@ enum Verdict {
     Corrupt,
     Fail(BlockError),
     Reject,
-    Hold { released: u64 },
+    Hold(Until),
+}
+
+/// How long an operation is held.
+#[derive(Debug, Clone, Copy)]
+enum Until {
+    /// Until there were more releases than these.
+    Released { after: u64 },
+    /// Until this time.
+    Time(u64),
 }
 
 #[derive(Debug)]
 struct FaultQueue {
     base: Box<dyn BlockQueue>,
     control: Arc<FaultControl>,
+    clock: Clock,
     rng: Rng,
-    /// Held operations, and the count of releases when they came.
-    held: Vec<(BlockOp, u64)>,
+    held: Vec<(BlockOp, Until)>,
     /// Done, to be handed out some polls later.
     late: Vec<Completed>,
     failed: Vec<Completed>,
@@ -212,27 +283,40 @@ struct FaultQueue {
 
 impl FaultQueue {
     fn let_go(&mut self) {
-        let released = self.control.state().released;
+        let (gone, released) = {
+            let state = self.control.state();
+            (state.gone, state.released)
+        };
+        let now = (self.clock)();
         let mut at = 0;
         while at < self.held.len() {
-            if self.held[at].1 == released {
+            let over = match self.held[at].1 {
+                Until::Released { after } => after != released,
+                Until::Time(due) => due <= now,
+            };
+            if !over && !gone {
                 at += 1;
                 continue;
             }
-            let (op, since) = self.held.remove(at);
-            match self.base.submit(op) {
-                Ok(()) => self.control.state().held -= 1,
-                Err(rejected) => {
-                    // Full: it goes with a later poll.
-                    self.held.insert(at, (rejected.op, since));
-                    self.wakers.own.raise();
-                    return;
-                }
+            let (op, until) = self.held.remove(at);
+            if gone {
+                self.failed.push(op.complete(Err(BlockError::Gone)));
+            } else if let Err(rejected) = self.base.submit(op) {
+                // Full: it goes with a later poll.
+                self.held.insert(at, (rejected.op, until));
+                self.wakers.raise();
+                return;
             }
+            self.control.state().held -= 1;
         }
     }
 
     fn hand_out(&mut self, mut ready: Vec<Completed>, done: &mut Vec<Completed>) {
+        if self.control.is_gone() {
+            for completed in ready.iter_mut().chain(&mut self.late) {
+                completed.result = Err(BlockError::Gone);
+            }
+        }
         for completed in &mut ready {
             let Some(at) = self.corrupt.iter().position(|token| *token == completed.token) else {
                 continue;
@@ -259,8 +343,16 @@ impl FaultQueue {
             }
         }
         if !self.late.is_empty() {
-            self.wakers.own.raise();
+            self.wakers.raise();
         }
+    }
+}
+
+impl FaultQueue {
+    /// Whether it has nothing of its own to do.
+    fn is_idle(&self) -> bool {
+        let kept = self.held.len() + self.late.len() + self.failed.len() + self.corrupt.len();
+        kept == 0
     }
 }
 
@@ -269,7 +361,7 @@ impl BlockQueue for FaultQueue {
         if self.control.quiet.load(Ordering::Acquire) {
             return self.base.submit(op);
         }
-        match self.control.verdict(&op, &mut self.rng) {
+        match self.control.verdict(&op, &mut self.rng, self.clock) {
             Verdict::Pass => self.base.submit(op),
             Verdict::Corrupt => {
                 let token = op.token;
@@ -279,19 +371,27 @@ impl BlockQueue for FaultQueue {
             }
             Verdict::Fail(error) => {
                 self.failed.push(op.complete(Err(error)));
-                self.wakers.own.raise();
+                self.wakers.raise();
                 Ok(())
             }
-            Verdict::Reject => Err(Rejected { op, why: RejectedWhy::QueueFull }),
-            Verdict::Hold { released } => {
-                self.held.push((op, released));
+            Verdict::Reject => {
+                // There may be nothing in flight whose end would tell that there is room.
+                self.wakers.raise();
+                Err(Rejected { op, why: RejectedWhy::QueueFull })
+            }
+            Verdict::Hold(until) => {
+                self.held.push((op, until));
                 Ok(())
             }
         }
     }
 
     fn poll(&mut self, done: &mut Vec<Completed>) {
-        self.wakers.own.clear();
+        self.wakers.clear(self.control.calls.load(Ordering::Acquire));
+        if self.is_idle() && self.control.quiet.load(Ordering::Acquire) {
+            self.base.poll(done);
+            return;
+        }
         if !self.held.is_empty() {
             self.let_go();
         }
@@ -309,7 +409,11 @@ impl BlockQueue for FaultQueue {
     }
 
     fn next_due(&self) -> Option<u64> {
-        self.base.next_due()
+        let stalled = self.held.iter().filter_map(|(_, until)| match until {
+            Until::Time(due) => Some(*due),
+            Until::Released { .. } => None,
+        });
+        stalled.chain(self.base.next_due()).min()
     }
 
     fn lend(&mut self, offset: u64, len: u32) -> Option<Lent> {
@@ -328,16 +432,32 @@ impl Drop for FaultQueue {
 struct Wakers {
     own: Arc<Signal>,
     both: Option<OwnedFd>,
+    /// Raised here, and not cleared.
+    raised: bool,
+    /// Calls of the control that were heard.
+    calls: u64,
 }
 
 impl Wakers {
     fn new(base: &dyn BlockQueue) -> io::Result<Self> {
         let own = Arc::new(Signal::new()?);
-        let Some(fd) = base.event_fd() else { return Ok(Self { own, both: None }) };
-        let both = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let readable = epoll::EventFlags::IN;
-        epoll::add(&both, fd, epoll::EventData::new_u64(0), readable)?;
-        epoll::add(&both, own.as_fd(), epoll::EventData::new_u64(1), readable)?;
-        Ok(Self { own, both: Some(both) })
+        let both = match base.event_fd() {
+            Some(fd) => any_of([fd, own.as_fd()])?,
+            None => None,
+        };
+        Ok(Self { own, both, raised: false, calls: 0 })
+    }
+
+    fn raise(&mut self) {
+        if !std::mem::replace(&mut self.raised, true) {
+            self.own.raise();
+        }
+    }
+
+    fn clear(&mut self, calls: u64) {
+        if std::mem::take(&mut self.raised) || calls != self.calls {
+            self.own.clear();
+        }
+        self.calls = calls;
     }
 }

@@ -11,6 +11,8 @@ mod null;
 mod op;
 mod ram;
 mod signal;
+mod split;
+mod stripe;
 #[cfg(test)]
 mod tests;
 
@@ -22,6 +24,8 @@ pub use file::{DEFAULT_DEPTH, Direct, FileConfig, FileDevice, OpenError, OpenErr
 pub use null::NullDevice;
 pub use op::{BlockError, BlockOp, BlockOpKind, Completed, Rejected, RejectedWhy};
 pub use ram::RamDevice;
+pub use split::{SplitDevice, SplitError};
+pub use stripe::{StripeDevice, StripeError};
 
 use crate::dma::{CorePool, Lent};
 
@@ -56,6 +60,12 @@ pub trait BlockDevice: Send + Sync + Debug {
     /// # Errors
     /// What the queue needs (memory, descriptors) is not to be had.
     fn open_queue(&self, pool: &CorePool) -> Result<Box<dyn BlockQueue>, BlockError>;
+
+    /// Whether it is no longer there: every operation fails with [`BlockError::Gone`] until the device
+    /// is opened anew. So is what stands on it.
+    fn is_gone(&self) -> bool {
+        false
+    }
 }
 
 /// One reactor's way to a device. Every operation taken by [`submit`](Self::submit) comes out of

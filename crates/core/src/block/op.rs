@@ -8,7 +8,7 @@ use crate::dma::Buffer;
 /// An operation on a range of a device.
 #[derive(Debug)]
 pub struct BlockOp {
-    /// The caller's, handed back with the completion.
+    /// The caller's, handed back with the completion; several operations may have the same.
     pub token: u64,
     /// What to do.
     pub kind: BlockOpKind,

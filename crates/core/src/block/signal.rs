@@ -3,7 +3,22 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::event::EventfdFlags;
+use rustix::event::{EventfdFlags, epoll};
+
+/// A descriptor that is readable while any of these is; `None` of none.
+pub(super) fn any_of<'f>(
+    fds: impl IntoIterator<Item = BorrowedFd<'f>>,
+) -> io::Result<Option<OwnedFd>> {
+    let mut watch = None;
+    for (number, fd) in (0_u64..).zip(fds) {
+        let watch = match &mut watch {
+            Some(watch) => watch,
+            none => none.insert(epoll::create(epoll::CreateFlags::CLOEXEC)?),
+        };
+        epoll::add(watch, fd, epoll::EventData::new_u64(number), epoll::EventFlags::IN)?;
+    }
+    Ok(watch)
+}
 
 /// An eventfd as a flag. Raising and clearing are for whoever sleeps on it, not for every turn.
 #[derive(Debug)]

@@ -2,6 +2,9 @@
 
 #![expect(clippy::cast_possible_truncation, reason = "offsets and tokens in tests are small")]
 
+mod faults;
+mod stacked;
+
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
@@ -211,8 +214,12 @@ fn faults_come_on_demand_once_and_in_order() {
 #[test]
 fn a_plan_fails_the_share_and_the_range_it_names_and_repeats_itself() {
     let results = |seed| {
-        let plan =
-            FaultPlan { seed, errors: 300_000, bad: Some(4096..8192), ..FaultPlan::default() };
+        let plan = FaultPlan {
+            seed,
+            errors: 300_000,
+            bad: std::iter::once(4096..8192).collect(),
+            ..FaultPlan::default()
+        };
         let (mut queue, _control, pool) = faulty(plan);
         for (offset, fails) in [(3584, None), (4096, Some(EIO)), (7680, Some(EIO)), (8192, None)] {
             let done = run(&mut *queue, BlockOp::read(0, offset, pool.lease(512).unwrap()));

@@ -13,7 +13,12 @@ const MIB: u64 = 1 << 20;
 const US: u64 = 1000;
 const MS: u64 = 1000 * US;
 /// Of a read, of all else.
-const SLOW: Latency = Latency { read: Duration::from_millis(1), write: Duration::from_micros(300) };
+const SLOW: Latency = Latency {
+    read: Duration::from_millis(1),
+    write: Duration::from_micros(300),
+    read_jitter: Duration::ZERO,
+    write_jitter: Duration::ZERO,
+};
 
 thread_local! {
     static NOW: Cell<u64> = const { Cell::new(5 * MS) };
@@ -226,7 +231,10 @@ fn no_operation_is_lost_early_or_unannounced_under_faults() {
         };
         let (base, _faults) =
             FaultDevice::new(Arc::new(RamDevice::new("ram0", MIB, 512).unwrap()), plan);
-        let device = DelayDevice::new("slow0", Arc::new(base), SLOW, now);
+        // Of odd seeds with jitter: reads then come in any order.
+        let read_jitter = Duration::from_micros(if seed % 2 == 0 { 0 } else { 700 });
+        let latency = Latency { read_jitter, ..SLOW };
+        let device = DelayDevice::new("slow0", Arc::new(base), latency, now).seeded(seed);
         let pool = pool();
         let mut queue = DelayQueue::new(&device, device.base.open_queue(&pool).unwrap());
         let mut rng = Rng::new(seed);
@@ -266,10 +274,50 @@ fn no_operation_is_lost_early_or_unannounced_under_faults() {
     }
 }
 
-fn capacities(queue: &DelayQueue) -> [usize; 5] {
+/// Reads come between their latency and the most their jitter adds, in another order than they went, and
+/// the same for the same seed; writes without jitter keep their order.
+#[test]
+fn jitter_is_within_bounds_changes_the_order_and_repeats_itself() {
+    let latency = Latency { read_jitter: Duration::from_micros(500), ..SLOW };
+    let story = |seed| {
+        NOW.set(5 * MS);
+        let base = Arc::new(RamDevice::new("ram0", MIB, 512).unwrap());
+        let device = DelayDevice::new("slow0", base, latency, now).seeded(seed);
+        let pool = pool();
+        let mut queue = device.open_queue(&pool).unwrap();
+        assert!(queue.lend(0, 512).is_none());
+        for token in 0..50 {
+            queue.submit(BlockOp::read(token, 0, filled(&pool, 0))).unwrap();
+            queue.submit(BlockOp::write(100 + token, 0, filled(&pool, 0), false)).unwrap();
+        }
+        let begin = now();
+        let mut came = Vec::new();
+        assert!(poll(&mut *queue).is_empty());
+        while let Some(due) = queue.next_due() {
+            assert!(due >= now());
+            NOW.set(due);
+            came.extend(tokens(&mut *queue).into_iter().map(|token| (token, due - begin)));
+        }
+        assert_eq!((queue.in_flight(), pool.leased()), (0, 0));
+        came
+    };
+    let came = story(7);
+    let (writes, reads): (Vec<_>, Vec<_>) = came.iter().partition(|(token, _)| *token >= 100);
+    assert!(writes.iter().map(|(token, _)| *token).eq(100..150));
+    assert!(writes.iter().all(|(_, at)| *at == 300 * US));
+    assert!(reads.iter().all(|(_, at)| (MS..=MS + 500 * US).contains(at)), "{reads:?}");
+    assert!(!reads.is_sorted() && reads.iter().map(|(_, at)| *at).is_sorted());
+    assert_eq!(reads.len(), 50);
+    assert_eq!(came, story(7));
+    assert_ne!(came, story(8));
+}
+
+fn capacities(queue: &DelayQueue) -> [usize; 7] {
     [
-        queue.reads.0.capacity(),
-        queue.others.0.capacity(),
+        queue.reads.in_order.capacity(),
+        queue.others.in_order.capacity(),
+        queue.reads.any_order.capacity(),
+        queue.others.any_order.capacity(),
         queue.finished.capacity(),
         queue.running.slots.capacity(),
         queue.running.free.capacity(),

@@ -338,11 +338,14 @@ fn takes_direct(
     }
 }
 
-/// Bytes that offset and length of direct I/O are multiples of; `None` if the system tells not.
+/// Bytes that offset, length and memory of direct I/O are multiples of (a part of a buffer starts on a
+/// block); `None` if the system tells not.
 fn direct_alignment(file: &OwnedFd) -> Option<u32> {
     let flags = StatxFlags::DIOALIGN;
     let stat = rustix::fs::statx(file.as_fd(), "", AtFlags::EMPTY_PATH, flags).ok()?;
-    (stat.stx_mask & flags.bits() != 0).then_some(stat.stx_dio_offset_align)
+    let align = stat.stx_dio_offset_align;
+    let told = stat.stx_mask & flags.bits() != 0;
+    told.then_some(if align == 0 { 0 } else { align.max(stat.stx_dio_mem_align) })
 }
 
 /// Tries a direct read of one block, where the system does not tell what it takes.

@@ -166,7 +166,10 @@ fn delays_stand_behind_their_bases_and_have_their_blocks() {
     assert!(config.devices.iter().all(|device| device.block_size == 4096));
     let kind = |base: &str, read, write| {
         let (read, write) = (Duration::from_micros(read), Duration::from_micros(write));
-        DeviceKind::Delay { base: base.into(), latency: Latency { read, write } }
+        DeviceKind::Delay {
+            base: base.into(),
+            latency: Latency { read, write, ..Latency::default() },
+        }
     };
     assert_eq!(config.device("top").unwrap().kind, kind("slow", 1000, 0));
     assert_eq!(config.device("slow").unwrap().kind, kind("ram", 85, 2_000_000));

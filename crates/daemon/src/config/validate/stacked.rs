@@ -49,7 +49,7 @@ pub(super) fn delay(
         report.error(&value.span(), "device.base", what, allowed);
         return None;
     }
-    let latency = Latency { read: read?, write: write? };
+    let latency = Latency { read: read?, write: write?, ..Latency::default() };
     Some(DeviceKind::Delay { base: base.to_owned(), latency })
 }
 

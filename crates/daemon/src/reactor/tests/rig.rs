@@ -171,7 +171,7 @@ impl Rig {
 
     /// Makes the device slower by so much for reads and for all else.
     pub(super) fn slow(&self, read: Duration, write: Duration) {
-        self.delay.set_latency(Latency { read, write });
+        self.delay.set_latency(Latency { read, write, ..Latency::default() });
     }
 
     /// Operations with the device.

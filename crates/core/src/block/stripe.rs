@@ -1,0 +1,354 @@
+//! `stripe`: several devices as one, their chunks dealt out in turn (RAID-0).
+//!
+//! ```text
+//!  submit --in one chunk----------> member, as it is ------------------> handed out by poll
+//!         --more: a parent and its children, each with a part of the buffer
+//!                    |--> member --done--> one child less --the last--> parent handed out
+//!                    '--> waiting, if its member is full
+//! ```
+//!
+//! A queue has a queue of each member's and nothing that another queue shares: no lock, no second
+//! hand-over. An operation in one chunk costs a shift and a division and keeps its token, and its
+//! completion goes from the member straight to the caller. Only what is spread over several members is
+//! remembered; its data is moved by the members from and to parts of the one buffer
+//! ([`Cut`](crate::dma::Cut)), never copied. Ranges without data are one run of each member, however
+//! many chunks they are.
+
+mod layout;
+mod parents;
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use thiserror::Error;
+
+use self::layout::{Layout, Place};
+use self::parents::{Parents, is_child};
+use super::signal::any_of;
+use super::{
+    BlockDevice, BlockError, BlockOp, BlockOpKind, BlockQueue, Completed, DeviceInfo, Rejected,
+    RejectedWhy,
+};
+use crate::dma::{CorePool, Cut, Lent};
+
+/// Completions and waiting children a queue makes room for at start.
+const ROOM: usize = 64;
+
+/// The stripe.
+#[derive(Debug)]
+pub struct StripeDevice {
+    info: DeviceInfo,
+    members: Vec<Arc<dyn BlockDevice>>,
+    layout: Layout,
+}
+
+/// Why devices do not make a stripe.
+#[derive(Debug, Error, Clone, PartialEq, Eq)]
+pub enum StripeError {
+    /// There are none.
+    #[error("a stripe needs members")]
+    Empty,
+    /// Members have different blocks.
+    #[error(
+        "its members have different blocks: {first:?} of {first_size} bytes, {other:?} of {other_size}"
+    )]
+    BlockSize {
+        /// The first member's name.
+        first: String,
+        /// Bytes of its blocks.
+        first_size: u32,
+        /// Another member's.
+        other: String,
+        /// Bytes of its blocks.
+        other_size: u32,
+    },
+    /// A chunk is not whole blocks.
+    #[error("chunks of {chunk} bytes are not whole blocks of {block_size} bytes")]
+    Chunk {
+        /// Bytes of a chunk.
+        chunk: u64,
+        /// Bytes of a block.
+        block_size: u32,
+    },
+    /// A member does not hold one chunk.
+    #[error("{member:?} has {size} bytes, less than a chunk of {chunk}")]
+    Small {
+        /// The member's name.
+        member: String,
+        /// Its bytes.
+        size: u64,
+        /// Bytes of a chunk.
+        chunk: u64,
+    },
+}
+
+impl StripeDevice {
+    /// A stripe over `members`, in this order, in chunks of so many bytes. Each gives as many whole
+    /// chunks as the smallest has; the log tells what is not used of the others.
+    ///
+    /// # Errors
+    /// They do not go together.
+    pub fn new(
+        name: &str,
+        members: Vec<Arc<dyn BlockDevice>>,
+        chunk: u64,
+    ) -> Result<Self, StripeError> {
+        let first = members.first().ok_or(StripeError::Empty)?.info();
+        let block_size = first.block_size;
+        if let Some(other) = members.iter().map(|m| m.info()).find(|o| o.block_size != block_size) {
+            return Err(StripeError::BlockSize {
+                first: first.name.clone(),
+                first_size: block_size,
+                other: other.name.clone(),
+                other_size: other.block_size,
+            });
+        }
+        if chunk == 0 || !chunk.is_multiple_of(block_size.into()) {
+            return Err(StripeError::Chunk { chunk, block_size });
+        }
+        let smallest = members.iter().map(|m| m.info()).min_by_key(|info| info.size);
+        let smallest = smallest.unwrap_or(first);
+        let each = smallest.size - smallest.size % chunk;
+        if each == 0 {
+            let (member, size) = (smallest.name.clone(), smallest.size);
+            return Err(StripeError::Small { member, size, chunk });
+        }
+        for info in members.iter().map(|m| m.info()).filter(|info| info.size > each) {
+            let unused = info.size - each;
+            tracing::info!(
+                stripe = name,
+                member = info.name,
+                unused,
+                "bytes at its end are unused"
+            );
+        }
+        let info = combined(name, &members, each);
+        let layout = Layout::new(chunk, members.len());
+        Ok(Self { info, members, layout })
+    }
+}
+
+/// What all of the members can do, and what any of them has to be minded for.
+fn combined(name: &str, members: &[Arc<dyn BlockDevice>], each: u64) -> DeviceInfo {
+    let any = |what: fn(&DeviceInfo) -> bool| members.iter().any(|member| what(member.info()));
+    DeviceInfo {
+        name: name.to_owned(),
+        size: each.saturating_mul(members.len() as u64),
+        block_size: members.first().map_or(512, |member| member.info().block_size),
+        read_only: any(|info| info.read_only),
+        volatile_cache: any(|info| info.volatile_cache),
+        deallocate: !any(|info| !info.deallocate),
+        deallocate_reads_zero: !any(|info| !info.deallocate_reads_zero),
+        write_zeroes: !any(|info| !info.write_zeroes),
+    }
+}
+
+impl BlockDevice for StripeDevice {
+    fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    fn open_queue(&self, pool: &CorePool) -> Result<Box<dyn BlockQueue>, BlockError> {
+        Ok(Box::new(StripeQueue::new(self, pool)?))
+    }
+
+    fn is_gone(&self) -> bool {
+        self.members.iter().any(|member| member.is_gone())
+    }
+}
+
+#[derive(Debug)]
+struct StripeQueue {
+    members: Vec<Box<dyn BlockQueue>>,
+    info: DeviceInfo,
+    layout: Layout,
+    /// Operations taken and not handed out.
+    in_flight: usize,
+    parents: Parents,
+    /// Children that their members had no room for. While there are any, nothing new is taken.
+    waiting: VecDeque<(usize, BlockOp)>,
+    /// Done without a member.
+    ended: Vec<Completed>,
+    /// Readable when a member's is.
+    watch: Option<OwnedFd>,
+}
+
+impl StripeQueue {
+    fn new(device: &StripeDevice, pool: &CorePool) -> Result<Self, BlockError> {
+        let members = device.members.iter().map(|member| member.open_queue(pool));
+        let members = members.collect::<Result<Vec<_>, _>>()?;
+        let watch = any_of(members.iter().filter_map(|member| member.event_fd()))
+            .map_err(|error| BlockError::from_errno(error.raw_os_error().unwrap_or(libc::EIO)))?;
+        Ok(Self {
+            members,
+            info: device.info.clone(),
+            layout: device.layout,
+            in_flight: 0,
+            parents: Parents::with_room(ROOM),
+            waiting: VecDeque::with_capacity(ROOM),
+            ended: Vec::with_capacity(ROOM),
+            watch,
+        })
+    }
+
+    /// An operation of one member, as it is but for its place.
+    #[inline]
+    fn pass(&mut self, mut op: BlockOp, place: Place) -> Result<(), Rejected> {
+        let offset = op.offset;
+        op.offset = place.offset;
+        self.members[place.member].submit(op).map_err(|mut rejected| {
+            rejected.op.offset = offset;
+            rejected
+        })
+    }
+
+    /// An operation of several members.
+    fn spread(&mut self, op: BlockOp) {
+        let BlockOp { token, kind, offset, len, buf } = op;
+        // The parent counts as a child of its own until all are given out: none ends it before.
+        let (parent, child) = self.parents.begin(token);
+        match buf {
+            Some(buf) if matches!(kind, BlockOpKind::Read | BlockOpKind::Write { .. }) => {
+                let mut cut = Cut::new(buf);
+                let (mut at, end) = (offset, offset + len);
+                while at < end {
+                    let Place { member, offset, left } = self.layout.place(at);
+                    let len = left.min(end - at);
+                    at += len;
+                    // The buffer holds the operation: that was checked.
+                    let buf = usize::try_from(len).ok().and_then(|len| cut.part(len));
+                    self.give(parent, member, BlockOp { token: child, kind, offset, len, buf });
+                }
+                self.parents.keep(parent, cut);
+            }
+            _ => {
+                for member in 0..self.members.len() {
+                    let run = if kind == BlockOpKind::Flush {
+                        Some((0, 0))
+                    } else {
+                        self.layout.run(offset, len, member)
+                    };
+                    let Some((offset, len)) = run else { continue };
+                    let op = BlockOp { token: child, kind, offset, len, buf: None };
+                    self.give(parent, member, op);
+                }
+            }
+        }
+        self.ended.extend(self.parents.child_done(parent, Ok(())));
+    }
+
+    /// A child more for `parent`, to its member or behind those that wait for theirs.
+    fn give(&mut self, parent: usize, member: usize, op: BlockOp) {
+        self.parents.child_begun(parent);
+        if !self.waiting.is_empty() {
+            self.waiting.push_back((member, op));
+            return;
+        }
+        if let Some(op) = self.submit_child(member, op) {
+            self.waiting.push_back((member, op));
+        }
+    }
+
+    /// Hands a child back if its member has no room.
+    fn submit_child(&mut self, member: usize, op: BlockOp) -> Option<BlockOp> {
+        match self.members[member].submit(op) {
+            Ok(()) => None,
+            Err(Rejected { op, why: RejectedWhy::QueueFull }) => Some(op),
+            Err(Rejected { op, why: RejectedWhy::Invalid(error) }) => {
+                let child = op.complete(Err(error));
+                self.ended.extend(self.parents.completed(child));
+                None
+            }
+        }
+    }
+
+    /// Gives out children that waited; true if a member took one, so that it has to be polled.
+    fn give_out(&mut self) -> bool {
+        let mut any = false;
+        while let Some((member, op)) = self.waiting.pop_front() {
+            if let Some(op) = self.submit_child(member, op) {
+                self.waiting.push_front((member, op));
+                break;
+            }
+            any = true;
+        }
+        any
+    }
+
+    /// Polls the members, and puts parents in the place of their children.
+    #[inline]
+    fn poll_members(&mut self, done: &mut Vec<Completed>) {
+        let before = done.len();
+        for member in &mut self.members {
+            member.poll(done);
+        }
+        if self.parents.any() && done.len() > before {
+            for child in done.extract_if(before.., |completed| is_child(completed.token)) {
+                self.ended.extend(self.parents.completed(child));
+            }
+        }
+    }
+}
+
+impl BlockQueue for StripeQueue {
+    #[inline]
+    fn submit(&mut self, op: BlockOp) -> Result<(), Rejected> {
+        if !self.waiting.is_empty() {
+            return Err(Rejected { op, why: RejectedWhy::QueueFull });
+        }
+        if let Err(error) = op.check(&self.info) {
+            self.ended.push(op.complete(Err(error)));
+        } else {
+            let place = self.layout.place(op.offset);
+            if op.len <= place.left && op.kind != BlockOpKind::Flush && !is_child(op.token) {
+                self.pass(op, place)?;
+            } else {
+                self.spread(op);
+            }
+        }
+        self.in_flight += 1;
+        Ok(())
+    }
+
+    fn poll(&mut self, done: &mut Vec<Completed>) {
+        let before = done.len();
+        self.poll_members(done);
+        while !self.waiting.is_empty() && self.give_out() {
+            // What was just taken may be batched: it has to start before the reactor sleeps.
+            self.poll_members(done);
+        }
+        if !self.ended.is_empty() {
+            done.append(&mut self.ended);
+        }
+        self.in_flight -= done.len() - before;
+    }
+
+    fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    fn event_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.watch.as_ref().map(AsFd::as_fd)
+    }
+
+    fn next_due(&self) -> Option<u64> {
+        // Nothing tells of room in a member that has nothing to complete.
+        let stuck = self.waiting.front().filter(|(at, _)| self.members[*at].in_flight() == 0);
+        let members = self.members.iter().filter_map(|member| member.next_due());
+        members.chain(stuck.map(|_| 0)).min()
+    }
+
+    /// Lends what lies in one member, if that lends it.
+    #[inline]
+    fn lend(&mut self, offset: u64, len: u32) -> Option<Lent> {
+        let end = offset.checked_add(u64::from(len))?;
+        let place = self.layout.place(offset);
+        if end > self.info.size || u64::from(len) > place.left {
+            return None;
+        }
+        self.members.get_mut(place.member)?.lend(place.offset, len)
+    }
+}

@@ -1,0 +1,109 @@
+//! Where the bytes of a stripe are.
+//!
+//! ```text
+//!  stripe   | chunk 0 | chunk 1 | chunk 2 | chunk 3 | chunk 4 | ...
+//!  member 0 | chunk 0 | chunk 3 | ...
+//!  member 1 | chunk 1 | chunk 4 | ...
+//!  member 2 | chunk 2 | ...
+//! ```
+
+/// Chunks dealt out to members in turn.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Layout {
+    /// Bytes of a chunk, more than 0.
+    chunk: u64,
+    /// Members, more than 0.
+    members: u64,
+    /// Of which power of two the chunk is, if it is one: a division less for each operation.
+    shift: Option<u32>,
+}
+
+/// Where a byte is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Place {
+    /// Which member has it.
+    pub(super) member: usize,
+    /// Where in the member.
+    pub(super) offset: u64,
+    /// Bytes to the end of its chunk.
+    pub(super) left: u64,
+}
+
+impl Layout {
+    pub(super) fn new(chunk: u64, members: usize) -> Self {
+        let (chunk, members) = (chunk.max(1), (members as u64).max(1));
+        let shift = chunk.is_power_of_two().then(|| chunk.ilog2());
+        Self { chunk, members, shift }
+    }
+
+    /// Where the byte at `offset` is.
+    #[inline]
+    pub(super) fn place(&self, offset: u64) -> Place {
+        let (number, within) = self.chunk_of(offset);
+        let (row, member) = (number / self.members, number % self.members);
+        let member = usize::try_from(member).unwrap_or(usize::MAX);
+        Place { member, offset: row * self.chunk + within, left: self.chunk - within }
+    }
+
+    /// Which run of a member's bytes is in the `len` bytes from `offset` on: they are one run, since
+    /// what lies between two of its chunks is others'. `None` if it has none of them.
+    pub(super) fn run(&self, offset: u64, len: u64, member: usize) -> Option<(u64, u64)> {
+        let (first, skip) = self.chunk_of(offset);
+        let (last, end) = self.chunk_of(offset + len.checked_sub(1)?);
+        let member = member as u64;
+        // Rows whose chunk of this member is between the first and the last.
+        let from = first.saturating_sub(member).div_ceil(self.members);
+        let to = last.checked_sub(member)? / self.members;
+        if from > to {
+            return None;
+        }
+        let skip = if from * self.members + member == first { skip } else { 0 };
+        let end = if to * self.members + member == last { end + 1 } else { self.chunk };
+        let start = from * self.chunk + skip;
+        Some((start, to * self.chunk + end - start))
+    }
+
+    #[inline]
+    fn chunk_of(&self, offset: u64) -> (u64, u64) {
+        match self.shift {
+            Some(shift) => (offset >> shift, offset & (self.chunk - 1)),
+            None => (offset / self.chunk, offset % self.chunk),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Byte by byte, against what the picture says.
+    #[test]
+    fn places_and_runs_are_what_dealing_out_gives() {
+        for (chunk, members) in [(1, 1), (3, 1), (4, 3), (5, 2), (1, 4), (8, 5)] {
+            let layout = Layout::new(chunk, members);
+            let size = chunk * members as u64 * 4;
+            let place = |at: u64| {
+                let number = at / chunk;
+                let member = usize::try_from(number).unwrap() % members;
+                (member, number / members as u64 * chunk + at % chunk)
+            };
+            for at in 0..size {
+                let Place { member, offset, left } = layout.place(at);
+                assert_eq!((member, offset), place(at));
+                assert_eq!(left, chunk - at % chunk);
+            }
+            for (offset, len) in
+                (0..size).flat_map(|offset| (0..=size - offset).map(move |len| (offset, len)))
+            {
+                for member in 0..members {
+                    let bytes = (offset..offset + len).map(place).filter(|(of, _)| *of == member);
+                    let bytes: Vec<u64> = bytes.map(|(_, at)| at).collect();
+                    let run = layout.run(offset, len, member);
+                    let found: Vec<u64> =
+                        run.map_or(Vec::new(), |(start, len)| (start..start + len).collect());
+                    assert_eq!(found, bytes, "{chunk} x {members}: {offset}+{len} of {member}");
+                }
+            }
+        }
+    }
+}
