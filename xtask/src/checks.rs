@@ -16,9 +16,14 @@ use crate::workspace::{Workspace, output_of};
 /// Where `unsafe` may be: memory shared with devices, rings shared with the kernel, raw system
 /// calls. Everything else is safe code.
 const UNSAFE_FENCE: &[&str] = &[
+    "crates/core/examples/vfio_probe.rs",
     "crates/core/src/dma/",
     "crates/core/src/block/file/ring.rs",
     "crates/core/src/block/ram/memory.rs",
+    "crates/core/src/nvme_driver/fake/memory.rs",
+    "crates/core/src/nvme_driver/buffers.rs",
+    "crates/core/src/nvme_driver/loan.rs",
+    "crates/core/src/nvme_driver/memory.rs",
     "crates/core/src/vfio/bar.rs",
     "crates/core/src/vfio/container.rs",
     "crates/core/src/vfio/sys.rs",

@@ -1,0 +1,105 @@
+//! Contents of a namespace, with a volatile write cache in front of them.
+
+use std::collections::BTreeMap;
+
+use nvmeof_wire::identify::Namespace;
+use nvmeof_wire::nvm::BlockRange;
+
+/// A namespace beyond this has no contents: reads fail.
+const BYTES_MAX: u64 = 1 << 30;
+
+/// A namespace and what is in it.
+#[derive(Debug)]
+pub(super) struct Media {
+    pub(super) nsid: u32,
+    pub(super) identify: Box<Namespace>,
+    pub(super) attached: bool,
+    bytes: Vec<u8>,
+    /// By block, what was there before writes that only the cache has.
+    before: BTreeMap<u64, Vec<u8>>,
+}
+
+impl Media {
+    pub(super) fn new(nsid: u32, identify: Box<Namespace>) -> Self {
+        let mut this =
+            Self { nsid, identify, attached: true, bytes: Vec::new(), before: BTreeMap::new() };
+        this.erase();
+        this
+    }
+
+    /// Bytes of a block; 0 if the format makes no sense.
+    pub(super) fn block(&self) -> u64 {
+        self.identify.block_size().map_or(0, u64::from)
+    }
+
+    pub(super) fn blocks(&self) -> u64 {
+        self.identify.nsze.get()
+    }
+
+    /// All zeroes, in the format there is now.
+    pub(super) fn erase(&mut self) {
+        self.before.clear();
+        let len = self.blocks().saturating_mul(self.block());
+        let len = if len > BYTES_MAX { 0 } else { len };
+        self.bytes = vec![0; usize::try_from(len).unwrap_or(0)];
+    }
+
+    /// Another LBA format, of the same capacity; nothing is left of the contents.
+    pub(super) fn format(&mut self, index: u8) {
+        let capacity = self.blocks().saturating_mul(self.block());
+        self.identify.flbas = index & 0xf | (index >> 4 & 3) << 5;
+        if let Some(blocks) = capacity.checked_div(self.block()) {
+            for size in [&mut self.identify.nsze, &mut self.identify.ncap, &mut self.identify.nuse]
+            {
+                size.set(blocks);
+            }
+        }
+        self.erase();
+    }
+
+    /// The bytes of `range`, if they are there.
+    pub(super) fn get(&self, range: BlockRange) -> Option<&[u8]> {
+        let (start, end) = self.span(range)?;
+        self.bytes.get(start..end)
+    }
+
+    /// Writes `data` to `range`; only to the cache if `cached`.
+    pub(super) fn put(&mut self, range: BlockRange, data: &[u8], cached: bool) -> Option<()> {
+        let (start, end) = self.span(range)?;
+        let block = usize::try_from(self.block()).ok()?;
+        let to = self.bytes.get_mut(start..end)?;
+        for (lba, old) in (range.slba..).zip(to.chunks(block)) {
+            if cached {
+                self.before.entry(lba).or_insert_with(|| old.to_vec());
+            } else {
+                self.before.remove(&lba);
+            }
+        }
+        to.copy_from_slice(data);
+        Some(())
+    }
+
+    /// What the cache has is on the medium.
+    pub(super) fn flush(&mut self) {
+        self.before.clear();
+    }
+
+    /// What only the cache had is lost.
+    pub(super) fn lose_power(&mut self) {
+        for (lba, old) in std::mem::take(&mut self.before) {
+            let Some((start, end)) = self.span(BlockRange { slba: lba, blocks: 1 }) else {
+                continue;
+            };
+            if let Some(to) = self.bytes.get_mut(start..end) {
+                to.copy_from_slice(&old);
+            }
+        }
+    }
+
+    fn span(&self, range: BlockRange) -> Option<(usize, usize)> {
+        let block = self.block();
+        let start = range.slba.checked_mul(block)?;
+        let end = range.end()?.checked_mul(block)?;
+        Some((usize::try_from(start).ok()?, usize::try_from(end).ok()?))
+    }
+}

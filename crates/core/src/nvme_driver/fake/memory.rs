@@ -1,0 +1,258 @@
+//! The fake's way to the host's memory: a table of mappings, as an IOMMU keeps one.
+//!
+//! The only `unsafe` of the fake. Who maps memory promises that it stays valid until `unmap` has returned
+//! ([`DmaSpace::map`]); every access here happens while the table is held shared, and `unmap` holds it alone, so an
+//! access has ended when `unmap` returns.
+
+use std::io;
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError, RwLock};
+
+use crate::nvme_driver::seam::{DmaSpace, Iova};
+
+const PAGE: u64 = 4096;
+
+/// Addresses left free behind every mapping, so that what runs over its end is a fault.
+const GUARD: u64 = 16 * PAGE;
+
+/// An access of the device that its mappings do not allow, refused and noted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct IommuFault {
+    /// First byte.
+    pub iova: u64,
+    /// Bytes.
+    pub len: u64,
+    /// The device would have written.
+    pub write: bool,
+    /// The function was not allowed to access memory at all (bus master bit).
+    pub bus_master_off: bool,
+}
+
+/// The fake's [`DmaSpace`]. Addresses are never used twice.
+#[derive(Debug)]
+pub(super) struct Space {
+    table: RwLock<Table>,
+    faults: Mutex<Vec<IommuFault>>,
+    bus_master: AtomicBool,
+    fail_map: AtomicBool,
+    fail_unmap: AtomicBool,
+}
+
+#[derive(Debug)]
+struct Table {
+    /// Ascending, apart from each other.
+    mappings: Vec<Mapping>,
+    next: u64,
+}
+
+#[derive(Debug)]
+struct Mapping {
+    iova: u64,
+    len: u64,
+    base: NonNull<u8>,
+}
+
+// SAFETY: the address is only used to reach memory that whoever mapped it keeps valid, and treats as shared with a
+// device, until it is unmapped; that holds on any thread.
+unsafe impl Send for Mapping {}
+// SAFETY: as above. Nothing is changed through a shared `Mapping` but that memory.
+unsafe impl Sync for Mapping {}
+
+impl Space {
+    pub(super) fn new(first: u64) -> Self {
+        Self {
+            table: RwLock::new(Table { mappings: Vec::new(), next: first }),
+            faults: Mutex::default(),
+            bus_master: AtomicBool::new(false),
+            fail_map: AtomicBool::new(false),
+            fail_unmap: AtomicBool::new(false),
+        }
+    }
+
+    pub(super) fn set_bus_master(&self, on: bool) {
+        self.bus_master.store(on, Ordering::SeqCst);
+    }
+
+    pub(super) fn bus_master(&self) -> bool {
+        self.bus_master.load(Ordering::SeqCst)
+    }
+
+    pub(super) fn fail_next_map(&self) {
+        self.fail_map.store(true, Ordering::SeqCst);
+    }
+
+    pub(super) fn fail_next_unmap(&self) {
+        self.fail_unmap.store(true, Ordering::SeqCst);
+    }
+
+    pub(super) fn mappings(&self) -> Vec<(Iova, u64)> {
+        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
+        table.mappings.iter().map(|mapping| (Iova(mapping.iova), mapping.len)).collect()
+    }
+
+    pub(super) fn take_faults(&self) -> Vec<IommuFault> {
+        std::mem::take(&mut *self.faults.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(super) fn faults(&self) -> Vec<IommuFault> {
+        self.faults.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Copies host memory at `iova` to `to`.
+    pub(super) fn read(&self, iova: u64, to: &mut [u8]) -> Result<(), IommuFault> {
+        self.access(iova, to.len() as u64, false, |from| {
+            // SAFETY: `access` hands out the start of `to.len()` mapped bytes, valid while it runs; `to` is memory of
+            // our own, which is not mapped. The host does not change what it has given to the device to read.
+            unsafe { ptr::copy_nonoverlapping(from.as_ptr(), to.as_mut_ptr(), to.len()) }
+        })
+    }
+
+    /// Copies `from` to host memory at `iova`.
+    pub(super) fn write(&self, iova: u64, from: &[u8]) -> Result<(), IommuFault> {
+        self.access(iova, from.len() as u64, true, |to| {
+            // SAFETY: as in `read`; the host does not touch what it has given to the device to write.
+            unsafe { ptr::copy_nonoverlapping(from.as_ptr(), to.as_ptr(), from.len()) }
+        })
+    }
+
+    /// Whether the device may reach `len` bytes at `iova`; a fault if not.
+    pub(super) fn check(&self, iova: u64, len: u64, write: bool) -> Result<(), IommuFault> {
+        self.access(iova, len, write, |_| ())
+    }
+
+    /// Reads a dword that the host may be changing.
+    pub(super) fn load(&self, iova: u64) -> Result<u32, IommuFault> {
+        self.word(iova, false, |word| word.load(Ordering::Acquire)).map(u32::from_le)
+    }
+
+    /// Writes a dword that the host may be reading; what was written before is visible to who reads it.
+    pub(super) fn store(&self, iova: u64, value: u32) -> Result<(), IommuFault> {
+        self.word(iova, true, |word| word.store(value.to_le(), Ordering::Release))
+    }
+
+    fn word<T>(
+        &self,
+        iova: u64,
+        write: bool,
+        act: impl FnOnce(&AtomicU32) -> T,
+    ) -> Result<T, IommuFault> {
+        assert!(iova.is_multiple_of(4), "dwords the fake shares with its host are aligned");
+        self.access(iova, 4, write, |at| {
+            // SAFETY: four mapped bytes, valid while `access` runs, aligned because mappings start at page boundaries
+            // of both address spaces and `iova` is a multiple of 4. The host uses them atomically or volatile.
+            act(unsafe { AtomicU32::from_ptr(at.as_ptr().cast()) })
+        })
+    }
+
+    /// Calls `act` with the address of `len` bytes at `iova`, all in one mapping, which stays while it runs.
+    fn access<T>(
+        &self,
+        iova: u64,
+        len: u64,
+        write: bool,
+        act: impl FnOnce(NonNull<u8>) -> T,
+    ) -> Result<T, IommuFault> {
+        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
+        let bus_master = self.bus_master();
+        if bus_master && let Some(at) = table.find(iova, len) {
+            return Ok(act(at));
+        }
+        drop(table);
+        let fault = IommuFault { iova, len, write, bus_master_off: !bus_master };
+        self.faults.lock().unwrap_or_else(PoisonError::into_inner).push(fault);
+        Err(fault)
+    }
+}
+
+impl Table {
+    fn find(&self, iova: u64, len: u64) -> Option<NonNull<u8>> {
+        let behind = self.mappings.partition_point(|mapping| mapping.iova <= iova);
+        let mapping = self.mappings.get(behind.checked_sub(1)?)?;
+        let offset = iova - mapping.iova;
+        if offset.checked_add(len)? > mapping.len {
+            return None;
+        }
+        // SAFETY: `offset` is at most the mapping's length, and it maps one piece of memory of that length.
+        Some(unsafe { mapping.base.add(usize::try_from(offset).ok()?) })
+    }
+}
+
+impl DmaSpace for Space {
+    unsafe fn map(&self, base: NonNull<u8>, len: usize) -> io::Result<Iova> {
+        let invalid = || io::Error::from(io::ErrorKind::InvalidInput);
+        if self.fail_map.swap(false, Ordering::SeqCst) {
+            return Err(io::ErrorKind::OutOfMemory.into());
+        }
+        let len = u64::try_from(len).map_err(|_| invalid())?;
+        if len == 0 || !len.is_multiple_of(PAGE) || !(base.addr().get() as u64).is_multiple_of(PAGE)
+        {
+            return Err(invalid());
+        }
+        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+        let iova = table.next;
+        table.next = iova.checked_add(len + GUARD).ok_or(io::ErrorKind::OutOfMemory)?;
+        table.mappings.push(Mapping { iova, len, base });
+        Ok(Iova(iova))
+    }
+
+    fn unmap(&self, iova: Iova, len: usize) -> io::Result<()> {
+        if self.fail_unmap.swap(false, Ordering::SeqCst) {
+            return Err(io::ErrorKind::Other.into());
+        }
+        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+        let found = table
+            .mappings
+            .iter()
+            .position(|mapping| mapping.iova == iova.0 && mapping.len == len as u64);
+        let index = found.ok_or(io::ErrorKind::InvalidInput)?;
+        table.mappings.remove(index);
+        Ok(())
+    }
+}
+
+/// Pages of a host in a test, mapped until they are dropped.
+#[cfg(test)]
+#[derive(Debug)]
+pub(super) struct Pages {
+    memory: crate::dma::Mapping,
+    space: std::sync::Arc<Space>,
+    iova: Iova,
+}
+
+#[cfg(test)]
+impl Pages {
+    pub(super) fn new(space: &std::sync::Arc<Space>, len: usize) -> Self {
+        let memory = crate::dma::Mapping::ordinary(len.next_multiple_of(4096), 4096).unwrap();
+        // SAFETY: the memory lives as long as `self`, whose drop unmaps it first. It is only touched by address, below.
+        let iova = unsafe { space.map(memory.base(), memory.len()) }.unwrap();
+        Self { memory, space: std::sync::Arc::clone(space), iova }
+    }
+
+    /// Where the device finds byte `at`.
+    pub(super) fn at(&self, at: usize) -> u64 {
+        self.iova.0 + at as u64
+    }
+
+    pub(super) fn get(&self, at: usize, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        assert!(at + len <= self.memory.len());
+        // SAFETY: inside of the mapping (asserted); the fake works in the test's own thread, not meanwhile.
+        unsafe { ptr::copy_nonoverlapping(self.memory.as_ptr().add(at), bytes.as_mut_ptr(), len) };
+        bytes
+    }
+
+    pub(super) fn put(&self, at: usize, bytes: &[u8]) {
+        assert!(at + bytes.len() <= self.memory.len());
+        let to = self.memory.as_ptr();
+        // SAFETY: as in `get`.
+        unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), to.add(at), bytes.len()) };
+    }
+}
+
+#[cfg(test)]
+impl Drop for Pages {
+    fn drop(&mut self) {
+        self.space.unmap(self.iova, self.memory.len()).unwrap();
+    }
+}

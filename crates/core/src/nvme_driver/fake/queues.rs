@@ -1,0 +1,145 @@
+//! Submission and completion queues as the controller keeps them.
+
+use std::collections::VecDeque;
+
+use nvmeof_wire::{Cqe, Sqe};
+
+use super::memory::{IommuFault, Space};
+
+const SQE_SIZE: u64 = nvmeof_wire::sqe::SQE_SIZE as u64;
+const CQE_SIZE: u64 = nvmeof_wire::cqe::CQE_SIZE as u64;
+
+/// A submission queue.
+#[derive(Debug)]
+pub(super) struct Sq {
+    pub(super) base: u64,
+    pub(super) entries: u32,
+    pub(super) cqid: u16,
+    /// Next entry to take.
+    pub(super) head: u32,
+    /// Where the host said that its entries end.
+    pub(super) tail: u32,
+    /// The head that was last told to the host.
+    pub(super) told: u32,
+    /// Identifiers of commands taken and not completed.
+    pub(super) open: Vec<u16>,
+}
+
+/// A completion queue.
+#[derive(Debug)]
+pub(super) struct Cq {
+    pub(super) base: u64,
+    pub(super) entries: u32,
+    pub(super) vector: Option<u16>,
+    /// Next entry to write.
+    pub(super) tail: u32,
+    /// Where the host said that it has read up to.
+    pub(super) head: u32,
+    pub(super) phase: bool,
+    /// Completions there is no room for, and whether their phase is wrong.
+    pub(super) waiting: VecDeque<(Cqe, bool)>,
+    /// Something was written since the last interrupt.
+    pub(super) rang: bool,
+}
+
+impl Sq {
+    pub(super) fn new(base: u64, entries: u32, cqid: u16) -> Self {
+        Self { base, entries, cqid, head: 0, tail: 0, told: 0, open: Vec::new() }
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        u64::from(self.entries) * SQE_SIZE
+    }
+
+    /// Takes the tail the host wrote; says what is wrong with it.
+    pub(super) fn set_tail(&mut self, tail: u32, from_shadow: bool) -> Result<(), &'static str> {
+        if tail >= self.entries {
+            return Err("a tail beyond the end of the queue");
+        }
+        let new = distance(self.tail, tail, self.entries);
+        let old = distance(self.told, self.tail, self.entries);
+        if new == 0 && !from_shadow {
+            return Err("a tail that was there already");
+        }
+        if old + new >= self.entries {
+            return Err("a tail beyond the head: entries not taken yet are overwritten");
+        }
+        self.tail = tail;
+        Ok(())
+    }
+
+    /// Takes the next entry, if there is one.
+    pub(super) fn take(&mut self, space: &Space) -> Result<Option<Sqe>, IommuFault> {
+        if self.head == self.tail {
+            return Ok(None);
+        }
+        let mut sqe = Sqe::default();
+        let at = self.base + u64::from(self.head) * SQE_SIZE;
+        space.read(at, zerocopy::IntoBytes::as_mut_bytes(&mut sqe))?;
+        self.head = (self.head + 1) % self.entries;
+        Ok(Some(sqe))
+    }
+}
+
+impl Cq {
+    pub(super) fn new(base: u64, entries: u32, vector: Option<u16>) -> Self {
+        Self {
+            base,
+            entries,
+            vector,
+            tail: 0,
+            head: 0,
+            phase: true,
+            waiting: VecDeque::new(),
+            rang: false,
+        }
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        u64::from(self.entries) * CQE_SIZE
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        (self.tail + 1) % self.entries == self.head
+    }
+
+    /// Takes the head the host wrote; says what is wrong with it.
+    pub(super) fn set_head(&mut self, head: u32, from_shadow: bool) -> Result<(), &'static str> {
+        if head >= self.entries {
+            return Err("a head beyond the end of the queue");
+        }
+        let read = distance(self.head, head, self.entries);
+        if read == 0 && !from_shadow {
+            return Err("a head that was there already");
+        }
+        if read > distance(self.head, self.tail, self.entries) {
+            return Err("a head beyond the tail: entries not written yet were read");
+        }
+        self.head = head;
+        Ok(())
+    }
+
+    /// Writes what waits, as far as there is room.
+    pub(super) fn flush(&mut self, space: &Space) -> Result<(), IommuFault> {
+        while !self.is_full() {
+            let Some((cqe, wrong_phase)) = self.waiting.pop_front() else { break };
+            let cqe = cqe.with_phase(self.phase != wrong_phase);
+            let at = self.base + u64::from(self.tail) * CQE_SIZE;
+            let bytes: [u8; 16] = zerocopy::transmute!(cqe);
+            let words: [[u8; 4]; 4] = zerocopy::transmute!(bytes);
+            for (offset, word) in (0u64..).step_by(4).zip(words) {
+                // The last one has the phase: it makes the others visible.
+                space.store(at + offset, u32::from_le_bytes(word))?;
+            }
+            self.tail = (self.tail + 1) % self.entries;
+            self.phase ^= self.tail == 0;
+            self.rang = true;
+        }
+        Ok(())
+    }
+}
+
+/// Steps from `from` to `to` around a ring.
+fn distance(from: u32, to: u32, entries: u32) -> u32 {
+    (to + entries - from) % entries
+}

@@ -1,0 +1,5 @@
+//! The fake by itself, driven by hand.
+
+mod rig;
+
+mod commands;
