@@ -42,7 +42,7 @@ enum Command {
     Test(test::Args),
     /// Boot a QEMU machine in which Debian's kernel is the NVMe-oF host of our target
     Vm(vm::Args),
-    /// Run a plan's points, in the simulator for now, and report
+    /// Run a plan's points in the simulator, on this machine or on hosts over ssh, and report
     Sweep(sweep::Args),
     /// Draw the plots and tables of the documentation, from the simulator and from real runs
     Plots(plots::Args),

@@ -72,6 +72,13 @@ pub(crate) const VM_RDMA: &[Need] = &[
     need("/etc/rdma/modules/infiniband.conf", "rdma-core", "the user's side of RDMA"),
 ];
 
+/// What a sweep over ssh takes, and its test.
+pub(crate) const SSH: &[Need] = &[
+    need("ssh", "openssh-client", "reaches the hosts of a sweep"),
+    need("/usr/sbin/sshd", "openssh-server", "is reached, in namespaces of the test"),
+    need("ip", "iproute2", "makes those namespaces"),
+];
+
 /// Makes sure that every program of `needs` is there, and installs the packages of those that are
 /// not: it says what and why, and uses sudo where it has to.
 pub(crate) fn ensure(needs: &[&[Need]]) -> Result<()> {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 
 use crate::workspace::{Workspace, run_checked, show};
-use crate::{checks, fuzz, setup, vm};
+use crate::{checks, fuzz, setup, sweep, vm};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = after_help())]
@@ -74,6 +74,13 @@ const STAGES: &[Stage] = &[
         run: release,
     },
     Stage {
+        name: "sweep-ssh",
+        about: "a sweep over ssh: two hosts, one that dies, Ctrl-C",
+        slow: true,
+        needs: Some("release"),
+        run: sweep::trial::run,
+    },
+    Stage {
         name: "vm-tcp",
         about: "the Linux host over NVMe/TCP in QEMU",
         slow: true,
@@ -121,7 +128,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let slow = STAGES.iter().any(|stage| stage.slow && chosen(stage));
     let mut needs = vec![setup::BUILD, setup::TEST];
     if slow {
-        needs.extend([setup::VM, setup::VM_RDMA]);
+        needs.extend([setup::VM, setup::VM_RDMA, setup::SSH]);
     }
     setup::ensure(&needs)?;
     let mut rows = vec![Row::new("set-up", "passed", started.elapsed())];

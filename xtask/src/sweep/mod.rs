@@ -21,6 +21,7 @@ mod run;
 mod setup;
 #[cfg(test)]
 mod tests;
+pub(crate) mod trial;
 
 use std::fs;
 use std::path::{Path, PathBuf};

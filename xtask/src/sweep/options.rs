@@ -5,7 +5,7 @@ use std::thread::available_parallelism;
 use anyhow::{Result, bail, ensure};
 use nvmeof_report::Where;
 
-use super::place::real::{self, Listen, Machines};
+use super::place::real::{Listen, Machines};
 use super::plan::Plan;
 use crate::workspace::{Workspace, run_checked};
 
@@ -98,7 +98,7 @@ impl MachineArgs {
             None => None,
         };
         let workspace = Workspace::find()?;
-        let here = |name: &str| real::built(name, &workspace.target()).display().to_string();
+        let here = |name: &str| workspace.release_binary(name).display().to_string();
         let program = |given: &Option<String>, name: &str, is_here: bool| {
             given.clone().unwrap_or_else(|| if is_here { here(name) } else { name.to_owned() })
         };

@@ -11,7 +11,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use nvmeof_report::{Point, Varied};
 
 use super::place::{Place, Run};
-use super::plan::Plan;
+use super::plan::{Plan, Planned};
 use super::results::Results;
 
 /// Complaints that are shown before the rest is only counted.
@@ -37,18 +37,24 @@ pub(super) fn check(plan: &Plan, place: &dyn Place) -> Result<()> {
     bail!("{}", complaints.join("\n"))
 }
 
-/// Takes the points that cannot run at this place out of the plan, and tells which and why. It is an error if
-/// none is left.
+/// Makes the plan's points what this place can run, and takes those out that cannot run at this place, or would run as an earlier one, and tells
+/// which and why. It is an error if none is left.
 pub(super) fn leave_out(plan: &mut Plan, place: &dyn Place) -> Result<Vec<String>> {
     let mut left_out = Vec::new();
     let name = plan.name.clone();
-    plan.points.retain(|point| match place.check(point) {
-        Ok(()) => true,
-        Err(error) => {
-            left_out.push(format!("{}: {error:#}", label(&name, &point.varied, 1)));
-            false
+    let mut kept: Vec<(Planned, String)> = Vec::new();
+    for point in &plan.points {
+        let label = label(&name, &point.varied, 1);
+        let adapted = place.adapted(point);
+        if let Err(error) = place.check(&adapted) {
+            left_out.push(format!("{label}: {error:#}"));
+        } else if let Some((_, same)) = kept.iter().find(|(own, _)| own.setup == adapted.setup) {
+            left_out.push(format!("{label}: with what this place has, the same as {same}"));
+        } else {
+            kept.push((adapted, label));
         }
-    });
+    }
+    plan.points = kept.into_iter().map(|(point, _)| point).collect();
     if plan.points.is_empty() {
         bail!("no point can run here\n{}", left_out.join("\n"));
     }

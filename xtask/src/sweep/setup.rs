@@ -189,6 +189,17 @@ pub(crate) enum Initiator {
     Perf,
 }
 
+impl Initiator {
+    /// As plans write it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::FioKernel => "fio-kernel",
+            Self::FioSpdk => "fio-spdk",
+            Self::Perf => "nvmeof-perf",
+        }
+    }
+}
+
 /// One load.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Job {

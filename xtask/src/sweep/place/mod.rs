@@ -17,6 +17,11 @@ pub(super) trait Place: Sync {
     /// Whether a point can run here at all; asked of all points before the first one runs.
     fn check(&self, point: &Planned) -> Result<()>;
 
+    /// The point as it runs here: a place may have less than a plan wants.
+    fn adapted(&self, point: &Planned) -> Planned {
+        point.clone()
+    }
+
     /// A text that changes whenever the figures of this point here may change.
     fn fingerprint(&self, setup: &Setup, seed: u64) -> String;
 

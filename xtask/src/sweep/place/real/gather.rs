@@ -1,6 +1,6 @@
 //! One point from what the hosts, the daemon and the kernel counted.
 
-use nvmeof_report::{Flow, Network, Part, Point, Sample, Setting, Where, jain};
+use nvmeof_report::{Flow, Network, Part, Point, Sample, Where, jain};
 
 use super::super::Run;
 use super::super::sim::setting;
@@ -8,7 +8,6 @@ use super::counters::Change;
 use super::load::measured::real;
 use super::load::{Measured, Task};
 use crate::daemon_stats::{self, Moment};
-use crate::sweep::setup::Initiator;
 
 const MIB: f64 = 1_048_576.0;
 
@@ -19,9 +18,6 @@ pub(super) struct Gathered<'a> {
     pub(super) place: Where,
     pub(super) platform: &'a str,
     pub(super) fingerprint: String,
-    pub(super) reactors: u32,
-    /// By host.
-    pub(super) initiators: Vec<Initiator>,
     pub(super) interface: &'a str,
     /// With the number of their job.
     pub(super) tasks: &'a [(usize, Task<'a>)],
@@ -70,11 +66,7 @@ pub(super) fn point(of: &Gathered<'_>) -> Point {
         fingerprint: of.fingerprint.clone(),
         seed: of.run.seed,
         measured_s: together.seconds,
-        setting: Setting {
-            cores: Some(of.reactors),
-            initiator: initiators(&of.initiators),
-            ..setting(setup)
-        },
+        setting: setting(setup),
         total: together.figures(),
         hosts: hosts.collect(),
         jobs: jobs.collect(),
@@ -153,17 +145,6 @@ fn deviation(measured: &[Measured]) -> Option<f64> {
     let whole: Vec<f64> = whole.copied().collect();
     let middle = mean(whole.iter().copied())?;
     mean(whole.iter().map(|gbps| (gbps - middle).powi(2))).map(f64::sqrt)
-}
-
-fn initiators(all: &[Initiator]) -> String {
-    let name = |initiator: &Initiator| match initiator {
-        Initiator::FioKernel => "fio+kernel",
-        Initiator::FioSpdk => "fio+SPDK",
-        Initiator::Perf => "nvmeof-perf",
-    };
-    let mut names: Vec<_> = all.iter().map(name).collect();
-    names.dedup();
-    names.join("+")
 }
 
 fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {

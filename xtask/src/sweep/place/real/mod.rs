@@ -24,7 +24,6 @@ mod target;
 
 use std::fmt;
 use std::net::IpAddr;
-use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -182,7 +181,7 @@ impl Real {
 
     fn site(&self, setup: &Setup) -> Site {
         let cpus = &self.machines.target_cpus;
-        let wanted = (setup.cores as usize).min(cpus.len());
+        let wanted = setup.cores as usize;
         let list: Vec<_> = cpus[..wanted].iter().map(ToString::to_string).collect();
         Site {
             listen: self.machines.listen,
@@ -230,8 +229,6 @@ impl Real {
             place: self.machines.place,
             platform: &self.about,
             fingerprint: self.fingerprint(setup, run.seed),
-            reactors: site.reactors,
-            initiators: setup.hosts.iter().map(|host| self.initiator(*host)).collect(),
             interface: &self.wire.interface,
             tasks: &tasks,
             measured: &measured,
@@ -248,13 +245,10 @@ impl Real {
         tasks: &[(usize, Task<'_>)],
         target: &mut Target<'_>,
     ) -> Result<(Vec<Measured>, counters::Change)> {
-        let generators: Vec<Box<dyn Generator>> = setup
-            .hosts
-            .iter()
-            .map(|host| load::generator(self.initiator(*host), &self.programs))
-            .collect();
+        let generators: Vec<Box<dyn Generator>> =
+            setup.hosts.iter().map(|host| load::generator(*host, &self.programs)).collect();
         let mut connections = Vec::new();
-        for host in 0..setup.hosts.len() {
+        for (host, generator) in generators.iter().enumerate() {
             // One connection a host carries all its jobs.
             let mut own = tasks.iter().filter(|(_, task)| task.host == host);
             let Some((_, first)) = own.next() else { continue };
@@ -262,7 +256,7 @@ impl Real {
             task.nsids.extend(own.flat_map(|(_, task)| &task.nsids));
             task.nsids.sort_unstable();
             task.nsids.dedup();
-            let connected = generators[host].connect(self.machine_of(host), &task);
+            let connected = generator.connect(self.machine_of(host), &task);
             connections.extend(connected.with_context(|| self.name_of(host))?);
         }
         let mut running = Vec::new();
@@ -362,16 +356,28 @@ impl Place for Real {
             );
         }
         for host in &setup.hosts {
-            let generator = load::generator(self.initiator(*host), &self.programs);
+            let generator = load::generator(*host, &self.programs);
             setup.jobs.iter().try_for_each(|job| generator.check(job))?;
         }
-        let (have, wanted) = (self.machines.target_cpus.len(), setup.cores as usize);
-        let varied = point.varied.iter().any(|varied| varied.key == "target.cores");
-        ensure!(
-            have >= wanted || !varied,
-            "target.cores: {wanted} are wanted and the target has {have} (--target-cpus)"
-        );
         config::served(setup, &self.site(setup)).map(|_| ())
+    }
+
+    /// With the CPUs that the target has, and the initiators that there are.
+    fn adapted(&self, point: &Planned) -> Planned {
+        let mut point = point.clone();
+        let have = u32::try_from(self.machines.target_cpus.len()).unwrap_or(u32::MAX);
+        point.setup.cores = point.setup.cores.min(have);
+        for host in &mut point.setup.hosts {
+            *host = self.initiator(*host);
+        }
+        for varied in &mut point.varied {
+            match varied.key.as_str() {
+                "target.cores" => varied.value = point.setup.cores.to_string(),
+                "host.initiator" => varied.value = point.setup.hosts[0].name().to_owned(),
+                _ => {}
+            }
+        }
+        point
     }
 
     fn fingerprint(&self, setup: &Setup, seed: u64) -> String {
@@ -475,9 +481,4 @@ impl fmt::Display for Listen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}://{}", self.fabric.name(), std::net::SocketAddr::new(self.address, self.port))
     }
-}
-
-/// Where a release build leaves its programs.
-pub(crate) fn built(program: &str, target: &std::path::Path) -> PathBuf {
-    target.join("release").join(program)
 }
