@@ -119,6 +119,12 @@ pub enum BlockError {
     /// No memory for it.
     #[error("out of memory")]
     NoMemory,
+    /// A drive grants no more queues: use fewer reactors, or fewer of its namespaces.
+    #[error("all {granted} I/O queues that the drive grants are in use")]
+    NoQueue {
+        /// How many it grants.
+        granted: usize,
+    },
     /// The operation was cancelled before it was done.
     #[error("cancelled")]
     Cancelled,

@@ -1,0 +1,126 @@
+//! `nvme`: a namespace of a drive, through our own driver.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use super::{
+    BlockDevice, BlockError, BlockOp, BlockOpKind, BlockQueue, Completed, DeviceInfo, Rejected,
+    RejectedWhy,
+};
+use crate::dma::CorePool;
+use crate::nvme_driver::{
+    BufferMaps, Controller, Io, IoKind, IoQueue, NamespaceInfo, OpenError, OpenErrorWhy,
+};
+
+/// A namespace as a block device. Several may share a controller.
+#[derive(Debug)]
+pub struct NvmeDevice {
+    info: DeviceInfo,
+    controller: Arc<Controller>,
+    maps: Arc<BufferMaps>,
+    namespace: NamespaceInfo,
+}
+
+impl NvmeDevice {
+    /// Namespace `nsid` of `controller`, for buffers of the pool that `maps` is for.
+    ///
+    /// # Errors
+    /// There is no such namespace, or it cannot be served, or the buffers cannot be mapped for the drive.
+    pub fn new(
+        name: &str,
+        controller: Arc<Controller>,
+        nsid: u32,
+        maps: Arc<BufferMaps>,
+    ) -> Result<Self, OpenError> {
+        let namespace = controller.namespace(nsid)?;
+        // Mapped at once: a limit on locked memory shows now, and not with the first I/O.
+        controller.attach(&maps).map_err(|error| OpenError {
+            address: controller.address().to_owned(),
+            why: OpenErrorWhy::System { what: "mapping buffers for the drive", error },
+        })?;
+        let abilities = controller.abilities();
+        let info = DeviceInfo {
+            name: name.to_owned(),
+            size: namespace.size(),
+            block_size: namespace.block_size,
+            read_only: namespace.read_only,
+            volatile_cache: abilities.volatile_cache,
+            deallocate: abilities.deallocate,
+            deallocate_reads_zero: namespace.deallocate_reads_zero,
+            write_zeroes: abilities.write_zeroes,
+        };
+        Ok(Self { info, controller, maps, namespace })
+    }
+
+    /// The controller behind it.
+    pub fn controller(&self) -> &Arc<Controller> {
+        &self.controller
+    }
+
+    /// The namespace as the drive describes it.
+    pub fn namespace(&self) -> &NamespaceInfo {
+        &self.namespace
+    }
+
+    /// A queue of the driver's own, which also compares and verifies.
+    ///
+    /// # Errors
+    /// As [`BlockDevice::open_queue`].
+    pub fn open_driver_queue(&self, pool: &CorePool) -> Result<IoQueue, BlockError> {
+        let errno = |e: io::Error| BlockError::from_errno(e.raw_os_error().unwrap_or(libc::EIO));
+        let map = self.controller.attach(&self.maps).map_err(errno)?;
+        if !map.has(pool) {
+            return Err(BlockError::NoMemory);
+        }
+        self.controller.open_queue(map, self.namespace.clone())
+    }
+}
+
+impl BlockDevice for NvmeDevice {
+    fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    fn open_queue(&self, pool: &CorePool) -> Result<Box<dyn BlockQueue>, BlockError> {
+        Ok(Box::new(NvmeQueue(self.open_driver_queue(pool)?)))
+    }
+}
+
+#[derive(Debug)]
+struct NvmeQueue(IoQueue);
+
+impl BlockQueue for NvmeQueue {
+    #[inline]
+    fn submit(&mut self, op: BlockOp) -> Result<(), Rejected> {
+        let BlockOp { token, kind, offset, len, buf } = op;
+        let io = Io { token, kind: driver_kind(kind), offset, len, buf };
+        self.0.submit(io).map_err(|io| {
+            let Io { token, offset, len, buf, .. } = io;
+            Rejected { op: BlockOp { token, kind, offset, len, buf }, why: RejectedWhy::QueueFull }
+        })
+    }
+
+    #[inline]
+    fn poll(&mut self, done: &mut Vec<Completed>) {
+        self.0.poll(done);
+    }
+
+    fn in_flight(&self) -> usize {
+        self.0.in_flight()
+    }
+
+    fn event_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.0.event_fd()
+    }
+}
+
+fn driver_kind(kind: BlockOpKind) -> IoKind {
+    match kind {
+        BlockOpKind::Read => IoKind::Read,
+        BlockOpKind::Write { fua } => IoKind::Write { fua },
+        BlockOpKind::Flush => IoKind::Flush,
+        BlockOpKind::WriteZeroes { fua, deallocate } => IoKind::WriteZeroes { fua, deallocate },
+        BlockOpKind::Deallocate => IoKind::Deallocate,
+    }
+}

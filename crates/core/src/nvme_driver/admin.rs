@@ -1,0 +1,281 @@
+//! The admin queue: commands one by one with a page of data each, and whose answer is whose.
+//!
+//! It belongs to the warden. A command's slot is taken until its completion has come, or the controller was
+//! stopped; the page of data belongs to the slot.
+
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+use nvmeof_wire::Sqe;
+use nvmeof_wire::aer::AsyncEvent;
+use nvmeof_wire::status::Status;
+
+use super::bar::{AdminRings, Bar, Seen};
+use super::error::AdminError;
+use super::gate::{Event, Violation};
+use super::memory::DmaMemory;
+use super::ring::{RingPair, Shadows};
+use super::seam::{DmaSpace, Registers};
+use super::wait::Wait;
+
+/// Entries of the admin queues.
+const ENTRIES: u16 = 32;
+/// Commands at a time.
+const SLOTS: usize = ENTRIES as usize - 1;
+/// Bits of a command identifier that are the slot; above them is the slot's generation.
+const SLOT_BITS: u32 = 5;
+const PAGE: usize = crate::dma::PAGE;
+/// Between two looks while a command is waited for.
+const LOOK: u64 = 1_000_000;
+
+/// Data of a command: a page.
+pub(super) type Page = Box<[u8; PAGE]>;
+
+/// Who asked for a command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Owner {
+    /// A caller of the controller's, by number.
+    Caller(u64),
+    /// Who waits for it in [`AdminQueue::run`].
+    Runner,
+    /// The warden: an event that may come some day.
+    Event,
+    /// The warden: the log page that an event is about.
+    EventLog(AsyncEvent),
+    /// The warden: the abort of a command on an I/O queue.
+    Abort {
+        /// Which queue.
+        queue: usize,
+        /// Which command.
+        cid: u16,
+    },
+}
+
+/// What came of a command.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) owner: Owner,
+    pub(super) result: Result<Reply, AdminError>,
+}
+
+/// A successful answer.
+#[derive(Debug)]
+pub(super) struct Reply {
+    /// Dword 0 of the completion.
+    pub(super) dw0: u32,
+    /// What the controller wrote, if it was asked for data.
+    pub(super) data: Option<Page>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Slot {
+    /// Counts the commands the slot has had.
+    generation: u16,
+    out: Option<Out>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Out {
+    owner: Owner,
+    wants_data: bool,
+    /// Time by which the answer has to be there.
+    deadline: Option<u64>,
+}
+
+pub(super) struct AdminQueue {
+    ring: RingPair,
+    pages: DmaMemory,
+    slots: [Slot; SLOTS],
+    regs: Arc<dyn Registers>,
+    event: Option<Event>,
+    /// Answers that came while another was waited for.
+    early: Vec<Answer>,
+}
+
+impl AdminQueue {
+    /// For the controller behind `bar`, which is not enabled yet. `event` is vector 0's.
+    pub(super) fn new(
+        bar: &Bar,
+        space: &Arc<dyn DmaSpace>,
+        event: Option<Event>,
+    ) -> std::io::Result<Self> {
+        let memory = DmaMemory::new(space, RingPair::size(ENTRIES))?;
+        let pages = DmaMemory::new(space, SLOTS * PAGE)?;
+        let doorbells = bar.doorbells(0).unwrap_or_default();
+        let slots = [Slot { generation: 0, out: None }; SLOTS];
+        let ring = RingPair::new(memory, 0, ENTRIES, doorbells);
+        Ok(Self { ring, pages, slots, regs: Arc::clone(bar.regs()), event, early: Vec::new() })
+    }
+
+    pub(super) fn rings(&self) -> AdminRings {
+        let (submission, completion) = self.ring.addresses();
+        AdminRings { submission, completion, entries: ENTRIES }
+    }
+
+    pub(super) fn event(&self) -> Option<BorrowedFd<'_>> {
+        self.event.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Uses shadow doorbells from now on, or none.
+    pub(super) fn set_shadows(&mut self, shadows: Option<Arc<Shadows>>, dstrd: u8) {
+        self.ring.set_shadows(shadows, dstrd);
+    }
+
+    /// Begins anew: the controller is disabled. Hands out the answers that will not come any more.
+    pub(super) fn begin(&mut self, generation: u64) -> Vec<Answer> {
+        self.ring.set_shadows(None, 0);
+        self.ring.begin(generation);
+        self.fail_all(&AdminError::Reset)
+    }
+
+    /// The controller is stopped: what was out is answered with `error`.
+    pub(super) fn fail_all(&mut self, error: &AdminError) -> Vec<Answer> {
+        let mut answers = std::mem::take(&mut self.early);
+        for slot in &mut self.slots {
+            if let Some(out) = slot.out.take() {
+                answers.push(Answer { owner: out.owner, result: Err(error.clone()) });
+            }
+        }
+        answers
+    }
+
+    /// Submits `sqe`, whose identifier and, if `wants_data`, data pointer are set here: a page for the controller
+    /// to write to.
+    pub(super) fn submit(
+        &mut self,
+        mut sqe: Sqe,
+        wants_data: bool,
+        owner: Owner,
+        deadline: Option<u64>,
+    ) -> Result<(), AdminError> {
+        let free = self.slots.iter_mut().enumerate().find(|(_, slot)| slot.out.is_none());
+        let Some((index, slot)) = free else { return Err(AdminError::Busy) };
+        slot.generation = slot.generation.wrapping_add(1);
+        slot.out = Some(Out { owner, wants_data, deadline });
+        sqe.cid.set(cid_of(index, slot.generation));
+        if wants_data {
+            self.pages.clear(index * PAGE, PAGE);
+            sqe = sqe.with_prp(self.pages.address(index * PAGE), 0);
+        }
+        self.ring.push(&sqe);
+        self.ring.ring(self.regs.as_ref());
+        Ok(())
+    }
+
+    /// Takes the answers that are there.
+    pub(super) fn poll(&mut self, answers: &mut Vec<Answer>) -> Result<(), Violation> {
+        answers.append(&mut self.early);
+        if let Some(event) = &self.event {
+            event.clear();
+        }
+        let mut verdict = Ok(());
+        for _ in 0..ENTRIES {
+            let Some(cqe) = self.ring.pop() else { break };
+            if cqe.sqid.get() != 0 {
+                verdict = Err(Violation::OtherQueue);
+                break;
+            }
+            let cid = cqe.cid.get();
+            let index = usize::from(cid & ((1 << SLOT_BITS) - 1));
+            let slot = self.slots.get_mut(index);
+            let slot = slot.filter(|slot| cid_of(index, slot.generation) == cid);
+            let Some(out) = slot.and_then(|slot| slot.out.take()) else {
+                verdict = Err(Violation::UnknownCommand);
+                break;
+            };
+            let status = cqe.status();
+            let result = if status.is_success() {
+                Ok(Reply { dw0: cqe.dw0(), data: out.wants_data.then(|| self.page(index)) })
+            } else {
+                Err(AdminError::Status(status))
+            };
+            answers.push(Answer { owner: out.owner, result });
+        }
+        self.ring.ring(self.regs.as_ref());
+        verdict
+    }
+
+    /// Submits a command and waits for its answer; other answers are kept.
+    pub(super) fn run(
+        &mut self,
+        bar: &Bar,
+        wait: &dyn Wait,
+        timeout: u64,
+        sqe: Sqe,
+        wants_data: bool,
+    ) -> Result<Reply, AdminError> {
+        let end = wait.now().saturating_add(timeout);
+        self.submit(sqe, wants_data, Owner::Runner, Some(end))?;
+        let mut answers = Vec::new();
+        loop {
+            let verdict = self.poll(&mut answers);
+            let own = answers.iter().position(|answer| answer.owner == Owner::Runner);
+            if let Some(index) = own {
+                let answer = answers.swap_remove(index);
+                self.early = answers;
+                return answer.result;
+            }
+            if let Err(violation) = verdict {
+                self.early = answers;
+                let what = format!("it answered what was not asked ({violation:?})");
+                return Err(AdminError::Failed(what));
+            }
+            match bar.look() {
+                Seen::Absent => return Err(AdminError::Failed("it is gone".to_owned())),
+                Seen::There(csts) if csts.cfs() => {
+                    return Err(AdminError::Failed("it reports a fatal status".to_owned()));
+                }
+                Seen::There(_) if wait.now() >= end => return Err(AdminError::Timeout),
+                Seen::There(_) => wait.wait(self.event().as_slice(), LOOK),
+            }
+        }
+    }
+
+    /// Whether a command has not been answered in time.
+    pub(super) fn is_overdue(&self, now: u64) -> bool {
+        let outs = self.slots.iter().filter_map(|slot| slot.out.as_ref());
+        outs.filter_map(|out| out.deadline).any(|deadline| deadline <= now)
+    }
+
+    /// Aborts that are out.
+    pub(super) fn aborts(&self) -> usize {
+        let outs = self.slots.iter().filter_map(|slot| slot.out.as_ref());
+        outs.filter(|out| matches!(out.owner, Owner::Abort { .. })).count()
+    }
+
+    /// Whether the abort of this command is out.
+    pub(super) fn is_aborting(&self, queue: usize, cid: u16) -> bool {
+        let mut outs = self.slots.iter().filter_map(|slot| slot.out.as_ref());
+        outs.any(|out| out.owner == Owner::Abort { queue, cid })
+    }
+
+    fn page(&self, index: usize) -> Page {
+        let mut page = Box::new([0; PAGE]);
+        self.pages.read(index * PAGE, &mut page[..]);
+        page
+    }
+}
+
+impl Reply {
+    /// The data, or an error if there is none.
+    pub(super) fn into_data(self) -> Result<Page, AdminError> {
+        self.data.ok_or(AdminError::Status(Status::INTERNAL_ERROR))
+    }
+}
+
+impl fmt::Debug for AdminQueue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let out = self.slots.iter().filter(|slot| slot.out.is_some()).count();
+        f.debug_struct("AdminQueue")
+            .field("ring", &self.ring)
+            .field("out", &out)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The slot, and above it the generation. The slot is below 31, so no identifier is FFFFh (Base 3.3.3.1).
+fn cid_of(index: usize, generation: u16) -> u16 {
+    let slot = u16::try_from(index).unwrap_or(0);
+    generation << SLOT_BITS | slot
+}

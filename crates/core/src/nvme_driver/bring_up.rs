@@ -1,0 +1,158 @@
+//! From an enabled controller to one that does I/O: what is asked of it by admin commands, in order.
+
+use std::sync::Arc;
+
+use nvmeof_wire::Sqe;
+use nvmeof_wire::aer::AsyncEvent;
+use nvmeof_wire::features::{AsyncEventConfig, Fid, NumberOfQueues, SetFeatures};
+use nvmeof_wire::identify::{Cns, Controller as Answer, Identify, NvmController, oaes};
+use nvmeof_wire::opcode::AdminOpcode;
+use nvmeof_wire::queues::{CreateIoCq, CreateIoSq, DoorbellBufferConfig, QueuePriority};
+use nvmeof_wire::zerocopy::FromBytes;
+
+use super::admin::{AdminQueue, Owner, Page, Reply};
+use super::bar::Bar;
+use super::error::{AdminError, OpenErrorWhy};
+use super::identify::{Abilities, Identity, controller};
+use super::ring::Shadows;
+use super::wait::Wait;
+
+/// Asynchronous Event Requests that are kept out.
+const EVENTS: usize = 4;
+
+/// An I/O queue pair as the controller is to create it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct QueuePlan {
+    pub(super) qid: u16,
+    pub(super) entries: u16,
+    pub(super) submission: u64,
+    pub(super) completion: u64,
+    pub(super) vector: Option<u16>,
+}
+
+/// A conversation with an enabled controller.
+#[derive(Debug)]
+pub(super) struct Session<'a> {
+    pub(super) bar: &'a Bar,
+    pub(super) admin: &'a mut AdminQueue,
+    pub(super) wait: &'a dyn Wait,
+    /// Nanoseconds a command may take.
+    pub(super) timeout: u64,
+}
+
+impl Session<'_> {
+    fn run(&mut self, sqe: Sqe, wants_data: bool) -> Result<Reply, AdminError> {
+        self.admin.run(self.bar, self.wait, self.timeout, sqe, wants_data)
+    }
+
+    fn identify_page(&mut self, cns: Cns) -> Result<Page, AdminError> {
+        self.run(Identify::new(cns, 0).encode(0), true)?.into_data()
+    }
+
+    /// Which drive it is and what it can do.
+    pub(super) fn identify(&mut self) -> Result<(Identity, Abilities), OpenErrorWhy> {
+        let cap = self.bar.cap();
+        let page = self
+            .identify_page(Cns::CONTROLLER)
+            .map_err(OpenErrorWhy::command("Identify Controller"))?;
+        let (identity, abilities) = match Answer::ref_from_bytes(&page[..]) {
+            Ok(answer) => controller(answer, cap)?,
+            Err(_) => return Err(OpenErrorWhy::Identify("it is short".to_owned())),
+        };
+        // Controllers before 2.0 do not know it.
+        let Ok(page) = self.identify_page(Cns::CSI_CONTROLLER) else {
+            return Ok((identity, abilities));
+        };
+        let abilities = match NvmController::ref_from_bytes(&page[..]) {
+            Ok(answer) => abilities.with_nvm(answer, cap),
+            Err(_) => abilities,
+        };
+        Ok((identity, abilities))
+    }
+
+    /// Asks for `count` I/O queue pairs; how many there may be, which may be fewer or more.
+    pub(super) fn grant_queues(&mut self, count: u16) -> Result<u16, OpenErrorWhy> {
+        let asked = NumberOfQueues::from_counts(count, count);
+        let reply = self
+            .set_feature(Fid::NUMBER_OF_QUEUES, asked.into_bits())
+            .map_err(OpenErrorWhy::command("Set Features (Number of Queues)"))?;
+        let (submission, completion) = NumberOfQueues::from_bits(reply.dw0).counts();
+        Ok(u16::try_from(submission.min(completion)).unwrap_or(u16::MAX))
+    }
+
+    /// Tells the controller of the shadow doorbells. No I/O queue exists yet.
+    pub(super) fn configure_shadows(&mut self, shadows: &Arc<Shadows>) -> Result<(), AdminError> {
+        shadows.clear();
+        let (shadow, event_idx) = shadows.addresses();
+        self.run(DoorbellBufferConfig { shadow, event_idx }.encode(0), false)?;
+        self.admin.set_shadows(Some(Arc::clone(shadows)), self.bar.cap().dstrd());
+        Ok(())
+    }
+
+    /// Creates a completion queue and the submission queue that completes to it.
+    pub(super) fn create_queue(&mut self, plan: &QueuePlan) -> Result<(), OpenErrorWhy> {
+        let entries = u32::from(plan.entries);
+        let completion = CreateIoCq {
+            qid: plan.qid,
+            entries,
+            prp1: plan.completion,
+            contiguous: true,
+            vector: plan.vector,
+        };
+        self.run(completion.encode(0), false)
+            .map_err(OpenErrorWhy::command("Create I/O Completion Queue"))?;
+        let submission = CreateIoSq {
+            qid: plan.qid,
+            entries,
+            prp1: plan.submission,
+            contiguous: true,
+            priority: QueuePriority::URGENT,
+            cqid: plan.qid,
+            nvm_set: 0,
+        };
+        self.run(submission.encode(0), false)
+            .map_err(OpenErrorWhy::command("Create I/O Submission Queue"))?;
+        Ok(())
+    }
+
+    /// Asks to be told of events, from now on. A controller that tells of none is used all the same.
+    pub(super) fn ask_for_events(&mut self, abilities: &Abilities) {
+        let kinds = abilities.event_kinds;
+        let config = AsyncEventConfig::new()
+            .with_smart(0xff)
+            .with_namespace_attribute(kinds & oaes::NAMESPACE_ATTRIBUTE != 0)
+            .with_firmware_activation(kinds & oaes::FIRMWARE_ACTIVATION != 0);
+        if let Err(error) = self.set_feature(Fid::ASYNC_EVENTS, config.into_bits()) {
+            tracing::debug!(%error, "Set Features (Asynchronous Event Configuration)");
+        }
+        for _ in 0..abilities.events.min(EVENTS) {
+            if let Err(error) = ask_for_event(self.admin) {
+                tracing::debug!(%error, "Asynchronous Event Request");
+            }
+        }
+    }
+
+    fn set_feature(&mut self, fid: Fid, cdw11: u32) -> Result<Reply, AdminError> {
+        let set = SetFeatures { fid, save: false, nsid: 0, cdw11, cdw12: 0, uuid_index: 0 };
+        self.run(set.encode(0).without_data(), false)
+    }
+}
+
+/// One more request that is answered when something happens.
+pub(super) fn ask_for_event(admin: &mut AdminQueue) -> Result<(), AdminError> {
+    let sqe = Sqe::admin(AdminOpcode::ASYNC_EVENT_REQUEST, 0, 0).without_data();
+    admin.submit(sqe, false, Owner::Event, None)
+}
+
+/// Whether reading the event's log page is safe and of use: pages of a vendor's own are left alone.
+pub(super) fn has_log(event: AsyncEvent) -> bool {
+    use nvmeof_wire::log::Lid;
+    matches!(
+        event.log,
+        Lid::ERROR_INFORMATION
+            | Lid::SMART
+            | Lid::FIRMWARE_SLOT
+            | Lid::CHANGED_NAMESPACES
+            | Lid::SANITIZE_STATUS
+    )
+}

@@ -1,0 +1,162 @@
+//! The pool's memory as devices see it: mapped once a DMA space, chunk by chunk as it comes and goes. On the I/O
+//! path an address is one load from a table.
+
+use std::io;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use super::seam::{DmaSpace, Iova};
+use crate::dma::{Buffer, CHUNK, ChunkId, CorePool, Registrar, SharedPool};
+
+/// Chunks that a pool may grow by after it was asked how many it has at most: one for each reactor.
+const SLACK: usize = 1024;
+
+/// A chunk that is mapped has this bit beside its address, which is a multiple of a page.
+const MAPPED: u64 = 1;
+
+/// The maps of one pool, one a DMA space. A process has one of these for its pool.
+#[derive(Debug)]
+pub struct BufferMaps {
+    pool: Arc<SharedPool>,
+    maps: Mutex<Vec<Weak<BufferMap>>>,
+}
+
+impl BufferMaps {
+    /// For buffers of `pool`; nothing is mapped yet.
+    pub fn new(pool: &Arc<SharedPool>) -> Self {
+        Self { pool: Arc::clone(pool), maps: Mutex::default() }
+    }
+
+    /// The map of `space`: the one there is, or a new one.
+    ///
+    /// # Errors
+    /// The space cannot map the pool's memory.
+    pub(super) fn of(&self, space: &Arc<dyn DmaSpace>) -> io::Result<Arc<BufferMap>> {
+        let mut maps = lock(&self.maps);
+        maps.retain(|map| map.strong_count() > 0);
+        let known = maps.iter().filter_map(Weak::upgrade).find(|map| map.is_of(space));
+        if let Some(map) = known {
+            return Ok(map);
+        }
+        let map = Arc::new(BufferMap::new(&self.pool, space)?);
+        maps.push(Arc::downgrade(&map));
+        Ok(map)
+    }
+}
+
+/// Where a DMA space has the buffers of a pool. What is mapped is unmapped when this is dropped.
+#[derive(Debug)]
+pub(crate) struct BufferMap {
+    pool: Arc<SharedPool>,
+    table: Arc<Table>,
+    registrar: Arc<dyn Registrar>,
+    /// Controllers that use it; `None` once it is withdrawn.
+    users: Mutex<Option<usize>>,
+}
+
+impl BufferMap {
+    fn new(pool: &Arc<SharedPool>, space: &Arc<dyn DmaSpace>) -> io::Result<Self> {
+        let places = pool.chunks() + SLACK;
+        let table = Arc::new(Table {
+            space: Arc::clone(space),
+            addresses: (0..places).map(|_| AtomicU64::new(0)).collect(),
+            stuck: AtomicBool::new(false),
+        });
+        let registrar: Arc<dyn Registrar> = table.clone();
+        pool.add_registrar(Arc::clone(&registrar))?;
+        let users = Mutex::new(Some(0));
+        Ok(Self { pool: Arc::clone(pool), table, registrar, users })
+    }
+
+    /// Where the device finds the first byte of `buffer`, which is of the pool; `None` if it cannot reach it.
+    #[inline]
+    pub(super) fn address_of(&self, buffer: &Buffer) -> Option<u64> {
+        // Stored before the buffer could be leased, and handed over by the lock under which the chunk was.
+        let entry = self.table.addresses.get(buffer.chunk().index())?.load(Ordering::Relaxed);
+        // Chunks start at multiples of their size.
+        let inside = buffer.as_ptr().addr() % CHUNK;
+        (entry & MAPPED != 0).then(|| (entry & !MAPPED) + inside as u64)
+    }
+
+    /// Whether buffers of `pool` are in it.
+    pub(crate) fn has(&self, pool: &CorePool) -> bool {
+        Arc::ptr_eq(&self.pool, pool.shared())
+    }
+
+    /// One more controller uses it; false if it is withdrawn.
+    pub(super) fn join(&self) -> bool {
+        let mut users = lock(&self.users);
+        *users = users.map(|count| count + 1);
+        users.is_some()
+    }
+
+    /// A controller that [joined](Self::join) uses it no more.
+    pub(super) fn leave(&self) {
+        let mut users = lock(&self.users);
+        *users = users.map(|count| count.saturating_sub(1));
+    }
+
+    /// Takes all buffers away from the space if but one controller uses them; true if no device of the space can
+    /// reach any of them any more.
+    pub(super) fn withdraw(&self) -> bool {
+        let mut users = lock(&self.users);
+        if users.is_some_and(|count| count > 1) {
+            return false;
+        }
+        if users.take().is_some() {
+            self.pool.remove_registrar(&self.registrar);
+        }
+        !self.table.stuck.load(Ordering::Acquire)
+    }
+
+    fn is_of(&self, space: &Arc<dyn DmaSpace>) -> bool {
+        std::ptr::addr_eq(Arc::as_ptr(&self.table.space), Arc::as_ptr(space))
+            && lock(&self.users).is_some()
+    }
+}
+
+impl Drop for BufferMap {
+    fn drop(&mut self) {
+        self.pool.remove_registrar(&self.registrar);
+    }
+}
+
+/// What the pool tells of.
+#[derive(Debug)]
+struct Table {
+    space: Arc<dyn DmaSpace>,
+    /// By chunk number.
+    addresses: Box<[AtomicU64]>,
+    /// Something could not be unmapped.
+    stuck: AtomicBool,
+}
+
+impl Registrar for Table {
+    fn mapped(&self, chunk: ChunkId, base: NonNull<u8>, len: usize) -> io::Result<()> {
+        let Some(entry) = self.addresses.get(chunk.index()) else {
+            return Err(io::Error::other("the pool has grown beyond the table of addresses"));
+        };
+        // SAFETY: the pool keeps the chunk mapped until `unmapping` has returned, which unmaps it here. Its buffers
+        // are given to a device by owning them: nobody else uses their bytes while the device may (see `queue`).
+        let iova = unsafe { self.space.map(base, len) }?;
+        entry.store(iova.0 | MAPPED, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn unmapping(&self, chunk: ChunkId) {
+        let Some(entry) = self.addresses.get(chunk.index()) else { return };
+        let known = entry.swap(0, Ordering::Relaxed);
+        if known & MAPPED == 0 {
+            return;
+        }
+        if let Err(error) = self.space.unmap(Iova(known & !MAPPED), CHUNK) {
+            self.stuck.store(true, Ordering::Release);
+            tracing::error!(%error, "a chunk of buffers cannot be taken from a device");
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,630 @@
+//! A drive's controller, opened: bring-up, namespaces, I/O queues, and the thread that watches over it.
+
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread::{self, JoinHandle};
+
+use nvmeof_wire::Sqe;
+use nvmeof_wire::identify::{Cns, Identify, Namespace, NsidList};
+use nvmeof_wire::zerocopy::FromBytes;
+
+use super::admin::{AdminQueue, Reply};
+use super::bar::{Bar, Enabled, Unsure};
+use super::bring_up::{QueuePlan, Session};
+use super::buffers::{BufferMap, BufferMaps};
+use super::error::{AdminError, OpenError, OpenErrorWhy};
+use super::gate::{Event, QueueShared, Shared};
+use super::identify::{Abilities, Identity, NamespaceInfo, namespace};
+use super::loan::Shelf;
+use super::memory::DmaMemory;
+use super::options::{ControllerOptions, nanos};
+use super::queue::IoQueue;
+use super::ring::{RingPair, Shadows};
+use super::seam::{DmaSpace, Function, Registers};
+use super::transfer::Lists;
+use super::wait::{SystemWait, Wait};
+use super::warden::{Beginning, DriveEvent, Hardware, Warden};
+use crate::block::BlockError;
+
+/// Entries of an I/O queue at most.
+const ENTRIES_MAX: u16 = 4096;
+/// The longest pause of a caller that waits for an admin command.
+const PAUSE_MAX: u64 = 20_000_000;
+const PAUSE_MIN: u64 = 50_000;
+/// The generation that bring-up begins.
+const FIRST_GENERATION: u64 = 1;
+
+/// An I/O queue pair in memory, with the lists of its commands.
+#[derive(Debug)]
+pub(super) struct Lane {
+    /// Its place among the queues; the QID is one more.
+    pub(super) index: usize,
+    pub(super) ring: RingPair,
+    pub(super) lists: Lists,
+    /// Whether long transfers are described by an SGL.
+    pub(super) sgl: bool,
+}
+
+/// A controller that is in use by this process alone.
+pub struct Controller {
+    address: String,
+    options: ControllerOptions,
+    wait: Arc<dyn Wait>,
+    shared: Arc<Shared>,
+    identity: Identity,
+    abilities: Abilities,
+    lanes: Arc<Shelf<Lane>>,
+    /// What keeps the registers mapped, until the controller has failed.
+    regs: Mutex<Weak<dyn Registers>>,
+    warden: Mutex<Warden>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+    is_ending: Arc<AtomicBool>,
+}
+
+/// What happened to a controller since it was opened.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ControllerStats {
+    /// Commands that took too long.
+    pub timeouts: u64,
+    /// Commands aborted for it.
+    pub aborts: u64,
+    /// Resets of the controller.
+    pub resets: u64,
+    /// Events it told of.
+    pub events: u64,
+    /// Answers to nothing.
+    pub violations: u64,
+    /// Commands submitted once more after a reset.
+    pub resubmitted: u64,
+    /// Buffers given up because the drive might still write to them.
+    pub leaked_buffers: u64,
+    /// Bytes of those.
+    pub leaked_bytes: u64,
+}
+
+/// How a controller is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ControllerState {
+    /// It takes commands.
+    Live,
+    /// It is being reset, or away for a moment. Operations wait.
+    Resetting,
+    /// For good, for this reason: operations end with an error.
+    Failed(String),
+}
+
+impl Controller {
+    /// Brings the controller of `function` up, and starts the thread that watches over it.
+    ///
+    /// # Errors
+    /// It is no NVMe controller, does not answer in time, or cannot be used; which, and why.
+    pub fn open(
+        function: Arc<dyn Function>,
+        options: ControllerOptions,
+    ) -> Result<Arc<Self>, OpenError> {
+        let address = function.address().to_owned();
+        let controller = Self::open_stepped(function, options, Arc::new(SystemWait))?;
+        let thread = watch(&controller).map_err(OpenErrorWhy::system("a thread for the drive"));
+        *lock(&controller.thread) = Some(thread.map_err(|why| why.at(&address))?);
+        Ok(controller)
+    }
+
+    /// As [`open`](Self::open), but with a time of the caller's, and without a thread: the caller runs
+    /// [`turn`](Self::turn) now and then. For tests.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_stepped(
+        function: Arc<dyn Function>,
+        options: ControllerOptions,
+        wait: Arc<dyn Wait>,
+    ) -> Result<Arc<Self>, OpenError> {
+        let address = function.address().to_owned();
+        Opening { function, options, wait }.open().map_err(|why| why.at(&address))
+    }
+
+    /// Where it is: its PCI address.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// Which drive it is.
+    pub fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// How it is.
+    pub fn state(&self) -> ControllerState {
+        let warden = self.warden();
+        match warden.failure() {
+            Some(why) => ControllerState::Failed(why.to_owned()),
+            None if warden.is_live() => ControllerState::Live,
+            None => ControllerState::Resetting,
+        }
+    }
+
+    /// What happened to it.
+    pub fn stats(&self) -> ControllerStats {
+        let counters = &self.shared.counters;
+        let get = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+        ControllerStats {
+            timeouts: get(&counters.timeouts),
+            aborts: get(&counters.aborts),
+            resets: get(&counters.resets),
+            events: get(&counters.events),
+            violations: get(&counters.violations),
+            resubmitted: get(&counters.resubmitted),
+            leaked_buffers: get(&counters.leaked_buffers),
+            leaked_bytes: get(&counters.leaked_bytes),
+        }
+    }
+
+    /// The last events it told of, oldest first; 64 at most.
+    pub fn events(&self) -> Vec<DriveEvent> {
+        self.warden().events()
+    }
+
+    /// I/O queue pairs there are.
+    pub fn queues(&self) -> usize {
+        self.shared.queues.len()
+    }
+
+    /// I/O queue pairs that are open.
+    pub fn open_queues(&self) -> usize {
+        self.shared.claimed()
+    }
+
+    /// The active namespaces' identifiers, ascending; the first 1024.
+    ///
+    /// # Errors
+    /// What the controller answered.
+    pub fn namespaces(&self) -> Result<Vec<u32>, AdminError> {
+        let page = self.query(Identify::new(Cns::ACTIVE_NAMESPACES, 0).encode(0))?;
+        let list = NsidList::ref_from_bytes(&page[..]);
+        Ok(list.map(|list| list.iter().collect()).unwrap_or_default())
+    }
+
+    /// A namespace, as the drive describes it now.
+    ///
+    /// # Errors
+    /// There is none, or it cannot be served: metadata, blocks of more than 4 KiB.
+    pub fn namespace(&self, nsid: u32) -> Result<NamespaceInfo, OpenError> {
+        self.identify_namespace(nsid).map_err(|why| why.at(&self.address))
+    }
+
+    fn identify_namespace(&self, nsid: u32) -> Result<NamespaceInfo, OpenErrorWhy> {
+        let most = self.abilities.namespaces;
+        if nsid == 0 || nsid > most {
+            let why = format!("the drive's namespaces are numbered 1 to {most}");
+            return Err(OpenErrorWhy::Namespace { nsid, why });
+        }
+        let page = self
+            .query(Identify::new(Cns::NAMESPACE, nsid).encode(0))
+            .map_err(OpenErrorWhy::command("Identify Namespace"))?;
+        match Namespace::ref_from_bytes(&page[..]) {
+            Ok(answer) => namespace(nsid, answer),
+            Err(_) => Err(OpenErrorWhy::Identify("it is short".to_owned())),
+        }
+    }
+
+    /// A queue pair for one thread and one namespace, for buffers of the pool behind `maps`.
+    ///
+    /// # Errors
+    /// All queue pairs are in use, the buffers cannot be mapped, or the controller has failed.
+    pub(crate) fn open_queue(
+        self: &Arc<Self>,
+        buffers: Arc<BufferMap>,
+        namespace: NamespaceInfo,
+    ) -> Result<IoQueue, BlockError> {
+        if let ControllerState::Failed(_) = self.state() {
+            return Err(BlockError::Gone);
+        }
+        let Some(lane) = self.lanes.lend() else {
+            return Err(BlockError::NoQueue { granted: self.queues() });
+        };
+        if let Some(queue) = self.shared.queues.get(lane.index) {
+            queue.set_claimed(true);
+        }
+        Ok(IoQueue::new(Arc::clone(self), lane, buffers, namespace))
+    }
+
+    /// Makes the buffers of the pool behind `maps` reachable for the drive.
+    ///
+    /// # Errors
+    /// They cannot be mapped, or the controller has failed.
+    pub(crate) fn attach(&self, maps: &BufferMaps) -> io::Result<Arc<BufferMap>> {
+        let mut warden = self.warden();
+        let gone = || io::Error::from_raw_os_error(libc::ENODEV);
+        let space = warden.function().ok_or_else(gone)?.dma();
+        let map = maps.of(&space)?;
+        if warden.attach(&map) { Ok(map) } else { Err(gone()) }
+    }
+
+    /// Does what is due for the controller; nanoseconds until there is more. The thread's work, and a test's.
+    pub fn turn(&self) -> u64 {
+        self.warden().turn()
+    }
+
+    /// Resets the controller, as after a command that was not answered. Operations wait meanwhile.
+    pub fn reset(&self) {
+        self.warden().reset("it was asked for");
+    }
+
+    /// Runs an admin command to its end. `timeout` in nanoseconds; `None` has no end.
+    pub(super) fn command(
+        &self,
+        sqe: Sqe,
+        wants_data: bool,
+        timeout: Option<u64>,
+    ) -> Result<Reply, AdminError> {
+        let begin = self.wait.now();
+        let mut pause = PAUSE_MIN;
+        let patience = nanos(self.options.admin_timeout);
+        let caller = loop {
+            let submitted = self.warden().submit(sqe, wants_data, timeout);
+            match submitted {
+                // A reset is under way, or many others ask.
+                Err(AdminError::Busy) if self.wait.now().saturating_sub(begin) < patience => {
+                    self.pause(&mut pause);
+                }
+                other => break other?,
+            }
+        };
+        pause = PAUSE_MIN;
+        loop {
+            let reply = {
+                let mut warden = self.warden();
+                warden.turn();
+                warden.take_reply(caller)
+            };
+            match reply {
+                Some(result) => return result,
+                None => self.pause(&mut pause),
+            }
+        }
+    }
+
+    /// Runs an admin command that answers with a page of data.
+    pub(super) fn query(&self, sqe: Sqe) -> Result<super::admin::Page, AdminError> {
+        let timeout = nanos(self.options.admin_timeout);
+        self.command(sqe, true, Some(timeout))?.into_data()
+    }
+
+    fn pause(&self, pause: &mut u64) {
+        self.turn();
+        self.wait.wait(&[], *pause);
+        *pause = (*pause * 2).min(PAUSE_MAX);
+    }
+
+    /// For a queue that ends and waits for its commands: lets time pass, and the warden do its part.
+    pub(super) fn pass_time(&self, fd: Option<BorrowedFd<'_>>) {
+        self.turn();
+        self.wait.wait(fd.as_slice(), 1_000_000);
+    }
+
+    pub(super) fn wait(&self) -> &dyn Wait {
+        self.wait.as_ref()
+    }
+
+    pub(super) fn options(&self) -> &ControllerOptions {
+        &self.options
+    }
+
+    pub(super) fn shared(&self) -> &Shared {
+        &self.shared
+    }
+
+    pub(crate) fn abilities(&self) -> &Abilities {
+        &self.abilities
+    }
+
+    pub(super) fn registers(&self) -> Option<Arc<dyn Registers>> {
+        lock(&self.regs).upgrade()
+    }
+
+    pub(super) fn warden(&self) -> MutexGuard<'_, Warden> {
+        lock(&self.warden)
+    }
+}
+
+impl Drop for Controller {
+    fn drop(&mut self) {
+        self.is_ending.store(true, Ordering::Release);
+        self.shared.warden.raise();
+        let thread = lock(&self.thread).take();
+        // The thread itself may hold the last reference, for the time of a turn.
+        if let Some(thread) = thread.filter(|thread| thread.thread().id() != thread::current().id())
+        {
+            let _ = thread.join();
+        }
+        self.warden().end();
+    }
+}
+
+impl fmt::Debug for Controller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Controller")
+            .field("address", &self.address)
+            .field("identity", &self.identity)
+            .field("queues", &self.queues())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A function on its way to a controller.
+struct Opening {
+    function: Arc<dyn Function>,
+    options: ControllerOptions,
+    wait: Arc<dyn Wait>,
+}
+
+/// The memory of the I/O queues, and what the controller is told of them.
+struct Queues {
+    lanes: Vec<Lane>,
+    shared: Box<[QueueShared]>,
+    plans: Vec<QueuePlan>,
+}
+
+impl Opening {
+    fn open(self) -> Result<Arc<Controller>, OpenErrorWhy> {
+        let (regs, len) = (self.function.registers(), self.function.registers_len());
+        let bar = Arc::new(Bar::probe(Arc::clone(&regs), len, Arc::clone(&self.wait))?);
+        let (disabled, events) = self.take_over(&bar)?;
+        let mut events = events.into_iter();
+        let space = self.function.dma();
+        let mut admin = AdminQueue::new(&bar, &space, events.next())
+            .map_err(OpenErrorWhy::system("memory for the admin queue"))?;
+        admin.begin(FIRST_GENERATION);
+        let enabled = disabled.enable(admin.rings()).map_err(|(unsure, why)| {
+            give_up(unsure);
+            why
+        })?;
+        let result = self.bring_up(&bar, &mut admin, &space, events.collect());
+        let (identity, abilities, queues, shadows) = match result {
+            Ok(result) => result,
+            Err(why) => {
+                give_up(enabled.into_unsure());
+                return Err(why);
+            }
+        };
+        let regs = Arc::downgrade(&regs);
+        let hardware = Hardware { function: self.function.clone(), admin, shadows };
+        self.finish(regs, hardware, enabled, identity, abilities, queues)
+    }
+
+    /// Disables the controller, whatever it did before, and takes its interrupts.
+    fn take_over(
+        &self,
+        bar: &Arc<Bar>,
+    ) -> Result<(super::bar::Disabled, Vec<Event>), OpenErrorWhy> {
+        let mut disabled = Unsure(Arc::clone(bar)).disable();
+        if let Err((unsure, why)) = disabled {
+            tracing::warn!(drive = self.function.address(), %why, "resetting the function");
+            self.function.reset().map_err(OpenErrorWhy::system("a reset of the function"))?;
+            disabled = unsure.disable();
+        }
+        let disabled = disabled.map_err(|(_, why)| why)?;
+        let wanted = if self.options.interrupts { self.options.io_queues.max(1) } else { 0 };
+        let events = self
+            .function
+            .interrupts(wanted.saturating_add(1))
+            .map_err(OpenErrorWhy::system("interrupts"))?;
+        self.function.set_bus_master(true).map_err(OpenErrorWhy::system("bus master"))?;
+        Ok((disabled, events.into_iter().map(Event::from).collect()))
+    }
+
+    #[expect(clippy::type_complexity, reason = "taken apart at once by the only caller")]
+    fn bring_up(
+        &self,
+        bar: &Bar,
+        admin: &mut AdminQueue,
+        space: &Arc<dyn DmaSpace>,
+        events: Vec<Event>,
+    ) -> Result<(Identity, Abilities, Queues, Option<Arc<Shadows>>), OpenErrorWhy> {
+        let timeout = nanos(self.options.admin_timeout);
+        let mut session = Session { bar, admin, wait: self.wait.as_ref(), timeout };
+        let (identity, abilities) = session.identify()?;
+        let count = self.queue_count(&mut session, events.len())?;
+        let mut shadows = None;
+        if abilities.shadow_doorbells && self.options.shadow_doorbells {
+            shadows = self.shadows(&mut session, space)?;
+        }
+        let sgl = abilities.sgl && self.options.sgl;
+        let lists = Lists::size_for(abilities.max_transfer);
+        let layout = Layout { count, sgl, lists, entries: self.entries(bar) };
+        let queues = layout
+            .queues(bar, space, shadows.as_ref(), events)
+            .map_err(OpenErrorWhy::system("memory for I/O queues"))?;
+        for plan in &queues.plans {
+            session.create_queue(plan)?;
+        }
+        session.ask_for_events(&abilities);
+        Ok((identity, abilities, queues, shadows))
+    }
+
+    /// I/O queue pairs to create: what was asked for, or the drive has.
+    fn queue_count(&self, session: &mut Session<'_>, vectors: usize) -> Result<u16, OpenErrorWhy> {
+        let asked = self.options.io_queues.max(1);
+        let granted = session.grant_queues(asked)?;
+        let mut count = asked.min(granted).min(session.bar.queues_with_doorbells());
+        if self.options.interrupts {
+            count = count.min(u16::try_from(vectors).unwrap_or(u16::MAX));
+        }
+        if count == 0 {
+            return Err(OpenErrorWhy::Unsuitable(format!(
+                "there is no I/O queue: the drive grants {granted}, with {vectors} interrupt vectors for them"
+            )));
+        }
+        if count < asked {
+            tracing::warn!(
+                drive = self.function.address(),
+                asked,
+                granted,
+                vectors,
+                queues = count,
+                "the drive has fewer I/O queues than were asked for"
+            );
+        }
+        Ok(count)
+    }
+
+    fn shadows(
+        &self,
+        session: &mut Session<'_>,
+        space: &Arc<dyn DmaSpace>,
+    ) -> Result<Option<Arc<Shadows>>, OpenErrorWhy> {
+        let memory = DmaMemory::new(space, Shadows::SIZE)
+            .map_err(OpenErrorWhy::system("memory for shadow doorbells"))?;
+        let shadows = Arc::new(Shadows::new(memory));
+        match session.configure_shadows(&shadows) {
+            Ok(()) => Ok(Some(shadows)),
+            Err(AdminError::Status(status)) => {
+                let drive = self.function.address();
+                tracing::warn!(drive, %status, "no shadow doorbells, though the drive offers them");
+                Ok(None)
+            }
+            Err(error) => Err(OpenErrorWhy::Command { command: "Doorbell Buffer Config", error }),
+        }
+    }
+
+    fn entries(&self, bar: &Bar) -> u16 {
+        let most = u16::try_from(bar.cap().queue_entries()).unwrap_or(u16::MAX).min(ENTRIES_MAX);
+        let asked = self.options.queue_depth.clamp(2, ENTRIES_MAX).next_power_of_two();
+        // A power of two, since identifiers are cut into slot and generation.
+        asked.min(1 << most.ilog2())
+    }
+
+    fn finish(
+        self,
+        regs: Weak<dyn Registers>,
+        hardware: Hardware,
+        enabled: Enabled,
+        identity: Identity,
+        abilities: Abilities,
+        queues: Queues,
+    ) -> Result<Arc<Controller>, OpenErrorWhy> {
+        let address = self.function.address().to_owned();
+        let shared = match Shared::new(queues.shared) {
+            Ok(shared) => Arc::new(shared),
+            Err(error) => {
+                give_up(enabled.into_unsure());
+                return Err(OpenErrorWhy::System { what: "a descriptor", error });
+            }
+        };
+        tracing::info!(
+            drive = address,
+            model = identity.model,
+            serial = identity.serial,
+            firmware = identity.firmware,
+            queues = queues.lanes.len(),
+            shadow_doorbells = hardware.shadows.is_some(),
+            max_transfer = abilities.max_transfer,
+            "the drive is up"
+        );
+        let warden = Warden::new(Beginning {
+            options: self.options.clone(),
+            wait: Arc::clone(&self.wait),
+            shared: Arc::clone(&shared),
+            identity: identity.clone(),
+            abilities,
+            hardware,
+            plans: queues.plans,
+            enabled,
+            generation: FIRST_GENERATION,
+        });
+        Ok(Arc::new(Controller {
+            address,
+            options: self.options,
+            wait: self.wait,
+            shared,
+            identity,
+            abilities,
+            lanes: Shelf::new(queues.lanes),
+            regs: Mutex::new(regs),
+            warden: Mutex::new(warden),
+            thread: Mutex::default(),
+            is_ending: Arc::default(),
+        }))
+    }
+}
+
+/// How the I/O queues are to be.
+struct Layout {
+    count: u16,
+    entries: u16,
+    sgl: bool,
+    /// Bytes of a list.
+    lists: usize,
+}
+
+impl Layout {
+    fn queues(
+        &self,
+        bar: &Bar,
+        space: &Arc<dyn DmaSpace>,
+        shadows: Option<&Arc<Shadows>>,
+        events: Vec<Event>,
+    ) -> io::Result<Queues> {
+        let mut events = events.into_iter();
+        let mut queues = Queues { lanes: Vec::new(), shared: Box::default(), plans: Vec::new() };
+        let mut shared = Vec::new();
+        let slots = usize::from(self.entries) - 1;
+        for qid in 1..=self.count {
+            let Some(doorbells) = bar.doorbells(qid) else { break };
+            let memory = DmaMemory::new(space, RingPair::size(self.entries))?;
+            let mut ring = RingPair::new(memory, qid, self.entries, doorbells);
+            ring.set_shadows(shadows.cloned(), bar.cap().dstrd());
+            let (submission, completion) = ring.addresses();
+            let event = events.next();
+            let vector = event.as_ref().map(|_| qid);
+            let entries = self.entries;
+            queues.plans.push(QueuePlan { qid, entries, submission, completion, vector });
+            shared.push(QueueShared::new(slots, event));
+            let lists = Lists::new(DmaMemory::new(space, slots * self.lists)?, self.lists);
+            let index = usize::from(qid) - 1;
+            queues.lanes.push(Lane { index, ring, lists, sgl: self.sgl });
+        }
+        // The first queue is lent first.
+        queues.lanes.reverse();
+        queues.shared = shared.into();
+        Ok(queues)
+    }
+}
+
+/// Leaves a controller that cannot be used as quiet as it can be.
+fn give_up(unsure: Unsure) {
+    if let Err((_, why)) = unsure.disable() {
+        tracing::warn!(%why, "a controller that cannot be used cannot be disabled either");
+    }
+}
+
+/// Starts the thread that runs the controller's turns, as long as it lives.
+fn watch(controller: &Arc<Controller>) -> io::Result<JoinHandle<()>> {
+    let weak = Arc::downgrade(controller);
+    let is_ending = Arc::clone(&controller.is_ending);
+    let wait = Arc::clone(&controller.wait);
+    // Descriptors of its own: it keeps nothing of the controller while it sleeps.
+    let own = |fd: &BorrowedFd<'_>| fd.try_clone_to_owned();
+    let fds: Vec<OwnedFd> = controller.warden().fds().iter().map(own).collect::<io::Result<_>>()?;
+    thread::Builder::new().name("nvme-warden".to_owned()).spawn(move || {
+        while !is_ending.load(Ordering::Acquire) {
+            let Some(controller) = weak.upgrade() else { return };
+            let nanos = controller.turn();
+            let has_failed = nanos == u64::MAX;
+            drop(controller);
+            if has_failed {
+                // The function is to be the system's again: nothing of it is kept.
+                return;
+            }
+            let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+            wait.wait(&fds, nanos);
+        }
+    })
+}
+
+fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

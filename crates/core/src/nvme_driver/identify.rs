@@ -1,0 +1,264 @@
+//! What controllers and namespaces say of themselves, checked.
+
+use nvmeof_wire::ascii;
+use nvmeof_wire::identify::{
+    Controller as Answer, ControllerType, Namespace, NvmController, dlfeat, nsattr, oacs, oncs,
+    sgls, vwc,
+};
+use nvmeof_wire::properties::Cap;
+use nvmeof_wire::zerocopy::IntoBytes;
+
+use super::error::OpenErrorWhy;
+use crate::dma::CHUNK;
+
+/// The largest block that is served, in bytes.
+const BLOCK_MAX: u32 = 4096;
+
+/// Which drive it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Identity {
+    /// Model number.
+    pub model: String,
+    /// Serial number.
+    pub serial: String,
+    /// Firmware revision.
+    pub firmware: String,
+    /// PCI vendor.
+    pub vendor: u16,
+    /// Controller ID in its subsystem.
+    pub controller_id: u16,
+}
+
+/// What a controller can do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Abilities {
+    /// Most bytes of a command's data; at most what a buffer has.
+    pub(crate) max_transfer: u64,
+    pub(super) sgl: bool,
+    pub(super) compare: bool,
+    pub(crate) write_zeroes: bool,
+    pub(crate) deallocate: bool,
+    pub(super) verify: bool,
+    pub(crate) volatile_cache: bool,
+    pub(super) shadow_doorbells: bool,
+    pub(super) format: bool,
+    /// FNA.
+    pub(super) format_attributes: u8,
+    /// SANICAP.
+    pub(super) sanitize: u32,
+    /// Aborts at a time.
+    pub(super) aborts: usize,
+    /// Asynchronous Event Requests at a time.
+    pub(super) events: usize,
+    /// OAES.
+    pub(super) event_kinds: u32,
+    /// Entries of the error log.
+    pub(super) error_entries: usize,
+    /// RTD3 Entry Latency in microseconds; 0: not reported.
+    pub(super) shutdown_micros: u32,
+    /// Highest NSID.
+    pub(super) namespaces: u32,
+    /// Most bytes of Verify and Write Zeroes; `None`: as many as the command can say.
+    pub(super) verify_bytes: Option<u64>,
+    pub(super) zeroes_bytes: Option<u64>,
+    /// Most blocks of a range to deallocate.
+    pub(super) range_blocks: u32,
+}
+
+/// Takes an Identify Controller apart.
+pub(super) fn controller(answer: &Answer, cap: Cap) -> Result<(Identity, Abilities), OpenErrorWhy> {
+    let bytes = answer.as_bytes();
+    for (byte, name) in [(0x00, "zeroes"), (0xff, "ones")] {
+        if bytes.iter().all(|other| *other == byte) {
+            return Err(OpenErrorWhy::Identify(format!("it is full of {name}")));
+        }
+    }
+    if answer.entry_sizes() != (6, 4) {
+        let sizes = answer.entry_sizes();
+        return Err(OpenErrorWhy::Identify(format!(
+            "queue entries of 2^{} and 2^{} bytes are needed (SQES, CQES), where 64 and 16 are used",
+            sizes.0, sizes.1
+        )));
+    }
+    let kind = ControllerType(answer.cntrltype);
+    if !matches!(kind, ControllerType::NOT_REPORTED | ControllerType::IO) {
+        return Err(OpenErrorWhy::Unsuitable(format!(
+            "this is no I/O controller but one of type {kind}"
+        )));
+    }
+    if answer.nn.get() == 0 {
+        return Err(OpenErrorWhy::Identify("there can be no namespaces (NN is 0)".to_owned()));
+    }
+    Ok((identity(answer), abilities(answer, cap)))
+}
+
+fn identity(answer: &Answer) -> Identity {
+    // A drive whose name is no text is served all the same.
+    let text = |field: &[u8]| ascii::text(field).unwrap_or("?").trim().to_owned();
+    Identity {
+        model: text(&answer.mn),
+        serial: text(&answer.sn),
+        firmware: text(&answer.fr),
+        vendor: answer.vid.get(),
+        controller_id: answer.cntlid.get(),
+    }
+}
+
+fn abilities(answer: &Answer, cap: Cap) -> Abilities {
+    let oncs = answer.oncs.get();
+    let oacs = answer.oacs.get();
+    let most = CHUNK as u64;
+    Abilities {
+        max_transfer: answer.max_transfer(cap.page_size_min()).unwrap_or(most).min(most),
+        sgl: matches!(
+            answer.sgls.get() & sgls::SUPPORT_MASK,
+            sgls::SUPPORTED | sgls::SUPPORTED_DWORD
+        ),
+        compare: oncs & oncs::COMPARE != 0,
+        write_zeroes: oncs & oncs::WRITE_ZEROES != 0,
+        deallocate: oncs & oncs::DATASET_MANAGEMENT != 0,
+        verify: oncs & oncs::VERIFY != 0,
+        volatile_cache: answer.vwc & vwc::PRESENT != 0,
+        shadow_doorbells: oacs & oacs::DOORBELL_BUFFER != 0,
+        format: oacs & oacs::FORMAT != 0,
+        format_attributes: answer.fna,
+        sanitize: answer.sanicap.get(),
+        aborts: usize::from(answer.acl) + 1,
+        events: usize::from(answer.aerl) + 1,
+        event_kinds: answer.oaes.get(),
+        error_entries: usize::from(answer.elpe) + 1,
+        shutdown_micros: answer.rtd3e.get(),
+        namespaces: answer.nn.get(),
+        verify_bytes: None,
+        zeroes_bytes: None,
+        range_blocks: u32::MAX,
+    }
+}
+
+impl Abilities {
+    /// With the limits of the NVM command set's own Identify Controller (NVM 4.1.5.2).
+    pub(super) fn with_nvm(mut self, answer: &NvmController, cap: Cap) -> Self {
+        let limit = |exponent: u8| {
+            let shift = u32::from(exponent).checked_add(cap.page_size_min().ilog2())?;
+            if exponent == 0 { None } else { 1_u64.checked_shl(shift) }
+        };
+        self.verify_bytes = limit(answer.vsl);
+        self.zeroes_bytes = limit(answer.wzsl);
+        let most = [u64::from(answer.dmrsl.get()), answer.dmsl.get()];
+        let most = most.into_iter().filter(|blocks| *blocks > 0).min();
+        self.range_blocks = most.and_then(|most| u32::try_from(most).ok()).unwrap_or(u32::MAX);
+        self
+    }
+}
+
+/// A namespace that can be served.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NamespaceInfo {
+    /// Its identifier.
+    pub nsid: u32,
+    /// Logical blocks.
+    pub blocks: u64,
+    /// Bytes of a logical block: 512 to 4096.
+    pub block_size: u32,
+    /// Blocks from one boundary to the next that reads and writes do not cross (NOIOB).
+    pub boundary: Option<u16>,
+    /// Whether it is write protected.
+    pub read_only: bool,
+    /// Whether deallocated blocks read as zeroes.
+    pub deallocate_reads_zero: bool,
+    /// Whether Write Zeroes may deallocate.
+    pub zeroes_deallocate: bool,
+    /// NGUID, most significant byte first; zeroes: none.
+    pub nguid: [u8; 16],
+    /// EUI64, most significant byte first; zeroes: none.
+    pub eui64: [u8; 8],
+    /// Index of the LBA format in use.
+    pub format: u8,
+}
+
+/// Takes an Identify Namespace apart; refuses what is not served.
+pub(super) fn namespace(nsid: u32, answer: &Namespace) -> Result<NamespaceInfo, OpenErrorWhy> {
+    let refuse = |why: String| Err(OpenErrorWhy::Namespace { nsid, why });
+    if answer.as_bytes().iter().all(|byte| *byte == 0) || answer.nsze.get() == 0 {
+        return refuse("there is no active namespace of that number".to_owned());
+    }
+    if answer.as_bytes().iter().all(|byte| *byte == 0xff) {
+        return refuse("Identify Namespace is full of ones".to_owned());
+    }
+    let format = answer.format_index();
+    if usize::from(format) >= answer.formats().len() {
+        return refuse(format!("it uses LBA format {format}, which does not exist"));
+    }
+    let lba = answer.format();
+    if lba.ms.get() > 0 || answer.protection() > 0 {
+        return refuse(format!(
+            "its blocks have {} bytes of metadata (LBA format {format}), which is not supported: format it without",
+            lba.ms.get()
+        ));
+    }
+    let Some(block_size) = lba.block_size() else {
+        let lbads = lba.lbads;
+        return refuse(format!("LBA format {format} has blocks of 2^{lbads} bytes"));
+    };
+    if block_size > BLOCK_MAX {
+        return refuse(format!(
+            "its blocks have {block_size} bytes (LBA format {format}), and {BLOCK_MAX} are the most: format it anew"
+        ));
+    }
+    let blocks = answer.nsze.get();
+    if blocks.checked_mul(u64::from(block_size)).is_none() {
+        return refuse(format!("{blocks} blocks of {block_size} bytes are no size"));
+    }
+    Ok(NamespaceInfo {
+        nsid,
+        blocks,
+        block_size,
+        boundary: answer.io_boundary(),
+        read_only: answer.nsattr & nsattr::WRITE_PROTECTED != 0,
+        deallocate_reads_zero: answer.dlfeat & 0b111 == dlfeat::READ_ZEROES,
+        zeroes_deallocate: answer.dlfeat & dlfeat::WRITE_ZEROES_DEALLOCATES != 0,
+        nguid: answer.nguid,
+        eui64: answer.eui64,
+        format,
+    })
+}
+
+impl NamespaceInfo {
+    /// Bytes.
+    pub fn size(&self) -> u64 {
+        // Checked when it was made.
+        self.blocks.saturating_mul(u64::from(self.block_size))
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests_support {
+    use super::*;
+
+    /// A controller that can do everything, with this longest transfer in bytes.
+    pub(in crate::nvme_driver) fn abilities(max_transfer: u64) -> Abilities {
+        let answer = Answer { sqes: 0x66, cqes: 0x44, ..Answer::default() };
+        let all = abilities_of(&answer);
+        Abilities { max_transfer, compare: true, verify: true, ..all }
+    }
+
+    fn abilities_of(answer: &Answer) -> Abilities {
+        super::abilities(answer, Cap::new())
+    }
+
+    /// A namespace of this many blocks.
+    pub(in crate::nvme_driver) fn namespace_info(blocks: u64, block_size: u32) -> NamespaceInfo {
+        NamespaceInfo {
+            nsid: 1,
+            blocks,
+            block_size,
+            boundary: None,
+            read_only: false,
+            deallocate_reads_zero: true,
+            zeroes_deallocate: true,
+            nguid: [0; 16],
+            eui64: [0; 8],
+            format: 0,
+        }
+    }
+}

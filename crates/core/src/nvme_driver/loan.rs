@@ -1,0 +1,62 @@
+//! Values that are lent and come back by themselves.
+
+use std::fmt;
+use std::mem::ManuallyDrop;
+use std::ops::{Deref, DerefMut};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Where values are that nobody has.
+#[derive(Debug)]
+pub(super) struct Shelf<T>(Mutex<Vec<T>>);
+
+impl<T> Shelf<T> {
+    pub(super) fn new(values: Vec<T>) -> Arc<Self> {
+        Arc::new(Self(Mutex::new(values)))
+    }
+
+    /// A value, if one is there, lent until the loan is dropped.
+    pub(super) fn lend(self: &Arc<Self>) -> Option<Loan<T>> {
+        let value = ManuallyDrop::new(self.values().pop()?);
+        Some(Loan { value, shelf: Arc::clone(self) })
+    }
+
+    fn values(&self) -> MutexGuard<'_, Vec<T>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A value on loan: it is used as if it were owned.
+pub(super) struct Loan<T> {
+    value: ManuallyDrop<T>,
+    shelf: Arc<Shelf<T>>,
+}
+
+impl<T> Deref for Loan<T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        &self.value
+    }
+}
+
+impl<T> DerefMut for Loan<T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.value
+    }
+}
+
+impl<T> Drop for Loan<T> {
+    fn drop(&mut self) {
+        // SAFETY: taken once, here, and nothing uses `self` afterwards.
+        let value = unsafe { ManuallyDrop::take(&mut self.value) };
+        self.shelf.values().push(value);
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for Loan<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Loan").field(&*self.value).finish()
+    }
+}

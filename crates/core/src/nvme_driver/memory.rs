@@ -1,0 +1,125 @@
+//! Memory that the driver and the drive both use: rings, lists, data of admin commands.
+//!
+//! The drive may read and write it at any time, so there is never a Rust reference to its bytes: every access is
+//! an atomic one of 4 or 8 aligned bytes, inside the memory (asserted).
+
+use std::io;
+use std::mem::ManuallyDrop;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use super::seam::{DmaSpace, Iova};
+use crate::dma::{Mapping, PAGE};
+
+/// Zeroed pages of our own that a device reaches. Unmapped for the device before they go back to the system; pages
+/// that the device might still reach are given up instead.
+#[derive(Debug)]
+pub(super) struct DmaMemory {
+    mapping: ManuallyDrop<Mapping>,
+    iova: Iova,
+    space: Arc<dyn DmaSpace>,
+    is_mapped: bool,
+}
+
+impl DmaMemory {
+    /// At least `len` bytes, in whole pages.
+    pub(super) fn new(space: &Arc<dyn DmaSpace>, len: usize) -> io::Result<Self> {
+        let mapping = Mapping::ordinary(len.max(1).next_multiple_of(PAGE), PAGE)?;
+        // SAFETY: `mapping` lives until `drop` has seen `unmap` succeed, and for good if it did not. All accesses
+        // are those of this file: atomic, so that another party may change the bytes at any time.
+        let iova = unsafe { space.map(mapping.base(), mapping.len()) }?;
+        let mapping = ManuallyDrop::new(mapping);
+        Ok(Self { mapping, iova, space: Arc::clone(space), is_mapped: true })
+    }
+
+    /// Where the device finds byte `at`.
+    pub(super) fn address(&self, at: usize) -> u64 {
+        self.iova.0 + at as u64
+    }
+
+    /// The 8 bytes at `at`, and nothing that follows is read before.
+    #[inline]
+    pub(super) fn load64(&self, at: usize) -> u64 {
+        u64::from_le(self.word(at).load(Ordering::Acquire))
+    }
+
+    /// Writes the 8 bytes at `at`.
+    #[inline]
+    pub(super) fn store64(&self, at: usize, value: u64) {
+        self.word(at).store(value.to_le(), Ordering::Relaxed);
+    }
+
+    /// The 4 bytes at `at`, and nothing that follows is read before.
+    #[inline]
+    pub(super) fn load32(&self, at: usize) -> u32 {
+        u32::from_le(self.half_word(at).load(Ordering::Acquire))
+    }
+
+    /// Writes the 4 bytes at `at` after everything that was written before.
+    #[inline]
+    pub(super) fn store32(&self, at: usize, value: u32) {
+        self.half_word(at).store(value.to_le(), Ordering::Release);
+    }
+
+    /// Writes `bytes`, whole groups of 8, from `at` on.
+    #[inline]
+    pub(super) fn write(&self, at: usize, bytes: &[u8]) {
+        let (words, rest) = bytes.as_chunks::<8>();
+        debug_assert!(rest.is_empty());
+        for (index, word) in words.iter().enumerate() {
+            self.store64(at + index * 8, u64::from_le_bytes(*word));
+        }
+    }
+
+    /// Reads whole groups of 8 bytes from `at` on into `bytes`.
+    pub(super) fn read(&self, at: usize, bytes: &mut [u8]) {
+        let (words, rest) = bytes.as_chunks_mut::<8>();
+        debug_assert!(rest.is_empty());
+        for (index, word) in words.iter_mut().enumerate() {
+            *word = self.load64(at + index * 8).to_le_bytes();
+        }
+    }
+
+    /// Zeroes `len` bytes, whole groups of 8, from `at` on.
+    pub(super) fn clear(&self, at: usize, len: usize) {
+        for index in 0..len / 8 {
+            self.store64(at + index * 8, 0);
+        }
+    }
+
+    /// Takes the memory away from the device, if it has not been yet; true if the device cannot reach it.
+    pub(super) fn unmap(&mut self) -> bool {
+        if self.is_mapped {
+            match self.space.unmap(self.iova, self.mapping.len()) {
+                Ok(()) => self.is_mapped = false,
+                Err(error) => tracing::error!(%error, "memory cannot be taken from a device"),
+            }
+        }
+        !self.is_mapped
+    }
+
+    #[inline]
+    fn word(&self, at: usize) -> &AtomicU64 {
+        assert!(at.is_multiple_of(8) && at + 8 <= self.mapping.len(), "inside the memory");
+        // SAFETY: inside the mapping and aligned (asserted; the mapping starts on a page), which lives as long as
+        // `self`. We access it by atomics alone; the device is no thread of this program.
+        unsafe { AtomicU64::from_ptr(self.mapping.as_ptr().add(at).cast()) }
+    }
+
+    #[inline]
+    fn half_word(&self, at: usize) -> &AtomicU32 {
+        assert!(at.is_multiple_of(4) && at + 4 <= self.mapping.len(), "inside the memory");
+        // SAFETY: as in `word`. What is accessed as half words (shadow doorbells) is never accessed as words but
+        // before the device is told of it.
+        unsafe { AtomicU32::from_ptr(self.mapping.as_ptr().add(at).cast()) }
+    }
+}
+
+impl Drop for DmaMemory {
+    fn drop(&mut self) {
+        if self.unmap() {
+            // SAFETY: taken once, here, and nothing uses `self` afterwards.
+            drop(unsafe { ManuallyDrop::take(&mut self.mapping) });
+        }
+    }
+}

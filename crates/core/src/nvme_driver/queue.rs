@@ -1,0 +1,579 @@
+//! One reactor's queue pair for one namespace: operations in, commands out, answers back.
+//!
+//! ```text
+//!  submit -> Parent --cut--> commands in slots -> ring --> device
+//!               |   ^              |   controller stopped: the slots' commands wait in `again`, once
+//!               |   '--all answered, or failed--'
+//!               '--> done
+//! ```
+//!
+//! Nothing is allocated once it is made, nothing is locked and nobody is called: the [gate](super::gate) is one
+//! load a poll. Commands are written as they come; the doorbell is rung once a poll.
+//!
+//! **Interrupts** stay on while the queue is polled, since VFIO cannot mask a vector of MSI-X: the vector's eventfd
+//! counts on its own and costs this thread nothing. It is read back to zero when a queue has been found empty
+//! some times in a row (see [`QUIET`]), so that a reactor can sleep on it. With
+//! [`ControllerOptions::interrupts`](super::ControllerOptions) off there are none, for reactors that never sleep.
+//!
+//! **After a reset** commands that were not answered are submitted once more, all of them: what a queue sends may
+//! be done twice with the result of once. A command that meets a second reset ends with an error.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use nvmeof_wire::Sqe;
+use nvmeof_wire::nvm::{BlockIo, DatasetManagement, DsmRange};
+use nvmeof_wire::opcode::IoOpcode;
+use nvmeof_wire::status::Status;
+use nvmeof_wire::zerocopy::IntoBytes;
+
+use super::buffers::BufferMap;
+use super::controller::{Controller, Lane};
+use super::gate::{Counters, Mode, QueueShared, Violation, Word};
+use super::identify::NamespaceInfo;
+use super::loan::Loan;
+use super::seam::Registers;
+use super::split::{IoKind, Limits};
+use super::status::{timed_out, to_result};
+use crate::block::{BlockError, Completed};
+use crate::dma::Buffer;
+
+/// Commands an operation may start before the next operation's turn comes.
+const TURN: usize = 8;
+
+/// Empty polls after which the eventfd is cleared for the first time, and then again each so many: an interrupt
+/// may come later than what it tells of was seen.
+const QUIET: u32 = 8;
+const QUIET_AGAIN: u32 = 64;
+
+/// An operation on a namespace.
+#[derive(Debug)]
+pub struct Io {
+    /// The caller's, handed back with the completion.
+    pub token: u64,
+    /// What to do.
+    pub kind: IoKind,
+    /// First byte; whole blocks.
+    pub offset: u64,
+    /// Bytes; whole blocks.
+    pub len: u64,
+    /// Memory of at least `len` bytes, where data is moved.
+    pub buf: Option<Buffer>,
+}
+
+/// A queue pair of a controller, used by one thread for one namespace.
+#[derive(Debug)]
+pub struct IoQueue {
+    controller: Arc<Controller>,
+    /// Goes back to the controller in the end.
+    lane: Loan<Lane>,
+    regs: Option<Arc<dyn Registers>>,
+    buffers: Arc<BufferMap>,
+    namespace: NamespaceInfo,
+    limits: Limits,
+    abilities: super::identify::Abilities,
+    /// What the gate said when it was last acted on.
+    seen: Word,
+    parents: Box<[Option<Parent>]>,
+    free_parents: Vec<u16>,
+    commands: Box<[Command]>,
+    free_commands: Vec<u16>,
+    slot_bits: u32,
+    /// Operations with bytes that no command was sent for yet.
+    pending: VecDeque<u16>,
+    /// Commands that a reset took back.
+    again: Vec<Piece>,
+    done: Vec<Completed>,
+    /// Polls in a row that found nothing.
+    quiet: u32,
+}
+
+/// An operation between submit and done.
+#[derive(Debug)]
+struct Parent {
+    io: Io,
+    /// Where the device finds the buffer.
+    address: u64,
+    /// Bytes that commands were sent for.
+    sent: u64,
+    /// Commands not answered yet.
+    out: u32,
+    result: Result<(), BlockError>,
+}
+
+/// A part of an operation that is one command.
+#[derive(Debug, Clone, Copy, Default)]
+struct Piece {
+    parent: u16,
+    /// Bytes from the start of the operation.
+    at: u64,
+    len: u64,
+    /// It was sent before a reset.
+    is_again: bool,
+}
+
+/// A command slot.
+#[derive(Debug, Clone, Copy, Default)]
+struct Command {
+    piece: Piece,
+    cid: u16,
+    is_out: bool,
+}
+
+impl IoQueue {
+    /// A queue on `lane`, which the controller handed out.
+    pub(super) fn new(
+        controller: Arc<Controller>,
+        lane: Loan<Lane>,
+        buffers: Arc<BufferMap>,
+        namespace: NamespaceInfo,
+    ) -> Self {
+        let slots = lane.ring.entries() - 1;
+        let abilities = *controller.abilities();
+        Self {
+            regs: controller.registers(),
+            limits: Limits::new(&abilities, &namespace),
+            abilities,
+            seen: Word::NONE,
+            parents: (0..slots).map(|_| None).collect(),
+            free_parents: (0..slots).rev().collect(),
+            commands: (0..slots).map(|_| Command::default()).collect(),
+            free_commands: (0..slots).rev().collect(),
+            slot_bits: u32::from(lane.ring.entries()).ilog2(),
+            pending: VecDeque::with_capacity(slots.into()),
+            again: Vec::with_capacity(slots.into()),
+            done: Vec::with_capacity(slots.into()),
+            quiet: 0,
+            controller,
+            lane,
+            buffers,
+            namespace,
+        }
+    }
+
+    /// The namespace it is for.
+    pub fn namespace(&self) -> &NamespaceInfo {
+        &self.namespace
+    }
+
+    /// Takes an operation; one that can never succeed is taken too and ends with its error.
+    ///
+    /// # Errors
+    /// Hands it back: as many are in flight as there may be.
+    #[inline]
+    pub fn submit(&mut self, io: Io) -> Result<(), Io> {
+        let address = match self.check(&io) {
+            Ok(Some(address)) => address,
+            Ok(None) => {
+                self.done.push(Completed { token: io.token, buf: io.buf, result: Ok(()) });
+                return Ok(());
+            }
+            Err(error) => {
+                self.done.push(Completed { token: io.token, buf: io.buf, result: Err(error) });
+                return Ok(());
+            }
+        };
+        let Some(index) = self.free_parents.pop() else { return Err(io) };
+        let parent = Parent { io, address, sent: 0, out: 0, result: Ok(()) };
+        self.parents[usize::from(index)] = Some(parent);
+        let is_next = self.pending.is_empty() && self.again.is_empty();
+        if !is_next || self.seen.mode() != Mode::Running || self.send_some(index) {
+            self.pending.push_back(index);
+        }
+        Ok(())
+    }
+
+    /// Tells the device of what was submitted, and appends what is done to `done`.
+    #[inline]
+    pub fn poll(&mut self, done: &mut Vec<Completed>) {
+        let word = self.shared().word();
+        if word != self.seen {
+            self.gate_changed(word);
+        }
+        if self.seen.mode() == Mode::Running {
+            self.reap();
+            self.send_pending();
+            if let Some(regs) = &self.regs {
+                self.lane.ring.ring(regs.as_ref());
+            }
+        }
+        if self.done.is_empty() {
+            self.found_nothing();
+        } else {
+            self.quiet = 0;
+        }
+        done.append(&mut self.done);
+    }
+
+    /// Operations taken and not yet handed out.
+    #[inline]
+    pub fn in_flight(&self) -> usize {
+        self.parents.len() - self.free_parents.len() + self.done.len()
+    }
+
+    /// Readable when there may be something to poll for; `None` without interrupts.
+    pub fn event_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.queue_shared().event().map(AsFd::as_fd)
+    }
+
+    fn shared(&self) -> &super::gate::Shared {
+        self.controller.shared()
+    }
+
+    fn queue_shared(&self) -> &QueueShared {
+        &self.controller.shared().queues[self.lane.index]
+    }
+
+    /// The buffer's address (0 without one), or `None` if there is nothing to do.
+    #[inline]
+    fn check(&self, io: &Io) -> Result<Option<u64>, BlockError> {
+        let (offset, len) = (io.offset, io.len);
+        match io.kind {
+            IoKind::Flush => return Ok(self.abilities.volatile_cache.then_some(0)),
+            // Advice, which not every drive takes.
+            IoKind::Deallocate if !self.abilities.deallocate => return Ok(None),
+            IoKind::WriteZeroes { .. } if !self.abilities.write_zeroes => {
+                return Err(BlockError::Unsupported);
+            }
+            IoKind::Compare if !self.abilities.compare => return Err(BlockError::Unsupported),
+            IoKind::Verify if !self.abilities.verify => return Err(BlockError::Unsupported),
+            _ => {}
+        }
+        if self.namespace.read_only && io.kind.is_write() {
+            return Err(BlockError::ReadOnly);
+        }
+        if offset.checked_add(len).is_none_or(|end| end > self.namespace.size()) {
+            return Err(BlockError::OutOfRange { offset, len });
+        }
+        let inside = u64::from(self.namespace.block_size) - 1;
+        if (offset | len) & inside != 0 {
+            return Err(BlockError::Misaligned { offset, len });
+        }
+        if len == 0 {
+            return Ok(None);
+        }
+        if !io.kind.moves_data() {
+            return Ok(Some(0));
+        }
+        let fitting = io.buf.as_ref().filter(|buf| buf.len() as u64 >= len);
+        let Some(buf) = fitting else { return Err(BlockError::Misaligned { offset, len }) };
+        match self.buffers.address_of(buf) {
+            // PRPs and SGLs are whole dwords (Base 4.1.1).
+            Some(address) if address % 4 == 0 => Ok(Some(address)),
+            Some(_) => Err(BlockError::Misaligned { offset, len }),
+            None => Err(self.unreachable()),
+        }
+    }
+
+    /// Why a buffer has no address: the memory was taken from the device when it failed, or was never given.
+    #[cold]
+    fn unreachable(&self) -> BlockError {
+        match self.shared().word().mode() {
+            Mode::Failed | Mode::Abandoned => BlockError::Gone,
+            _ => BlockError::NoMemory,
+        }
+    }
+
+    #[inline]
+    fn send_pending(&mut self) {
+        while !self.again.is_empty() && !self.free_commands.is_empty() {
+            if let Some(piece) = self.again.pop() {
+                self.send(piece);
+            }
+        }
+        while !self.free_commands.is_empty() {
+            let Some(index) = self.pending.pop_front() else { return };
+            if self.send_some(index) {
+                self.pending.push_back(index);
+            }
+        }
+    }
+
+    /// Sends commands of one operation, a few at most; true if there are more to send.
+    #[inline]
+    fn send_some(&mut self, index: u16) -> bool {
+        for _ in 0..TURN {
+            let Some(parent) = &mut self.parents[usize::from(index)] else { return false };
+            let left = parent.io.len - parent.sent;
+            let is_over = left == 0 && (parent.io.kind != IoKind::Flush || parent.out > 0);
+            if is_over || parent.result.is_err() {
+                self.finish_if_over(index);
+                return false;
+            }
+            if self.free_commands.is_empty() {
+                return true;
+            }
+            let at = parent.sent;
+            let len = self.limits.piece(parent.io.kind, parent.io.offset + at, left);
+            parent.sent += len;
+            parent.out += 1;
+            self.send(Piece { parent: index, at, len, is_again: false });
+        }
+        self.parents[usize::from(index)].as_ref().is_some_and(|parent| parent.sent < parent.io.len)
+    }
+
+    /// Writes the command of a piece, which its parent counts as out.
+    #[inline]
+    fn send(&mut self, piece: Piece) {
+        let Some(parent) = &self.parents[usize::from(piece.parent)] else { return };
+        let Some(index) = self.free_commands.pop() else {
+            self.again.push(piece);
+            return;
+        };
+        let slot = usize::from(index);
+        let command = &mut self.commands[slot];
+        // Slot below, generation above: a late answer finds its slot taken by another.
+        let cid = (command.cid & !(self.lane.ring.entries() - 1)).wrapping_add(1 << self.slot_bits)
+            | index;
+        *command = Command { piece, cid, is_out: true };
+        let sqe = self.entry(parent, slot, piece, cid);
+        let shared = self.controller.shared();
+        shared.queues[self.lane.index].begin(slot, cid, shared.tick());
+        self.lane.ring.push(&sqe);
+    }
+
+    /// The submission queue entry of a piece.
+    #[inline]
+    fn entry(&self, parent: &Parent, slot: usize, piece: Piece, cid: u16) -> Sqe {
+        let (nsid, io) = (self.namespace.nsid, &parent.io);
+        let slba = (io.offset + piece.at) >> self.limits.block_shift;
+        let blocks = u32::try_from(piece.len >> self.limits.block_shift).unwrap_or(u32::MAX);
+        let mut command = BlockIo::new(slba, blocks);
+        let (opcode, has_data) = match io.kind {
+            IoKind::Read => (IoOpcode::READ, true),
+            IoKind::Write { fua } => {
+                command.fua = fua;
+                (IoOpcode::WRITE, true)
+            }
+            IoKind::Compare => (IoOpcode::COMPARE, true),
+            IoKind::Verify => (IoOpcode::VERIFY, false),
+            IoKind::WriteZeroes { fua, deallocate } => {
+                command.fua = fua;
+                command.deallocate = deallocate && self.namespace.zeroes_deallocate;
+                (IoOpcode::WRITE_ZEROES, false)
+            }
+            IoKind::Deallocate => {
+                let range = DsmRange::new(slba, blocks);
+                let command = DatasetManagement {
+                    ranges: 1,
+                    deallocate: true,
+                    integral_write: false,
+                    integral_read: false,
+                };
+                return self.lane.lists.carry(command.encode(cid, nsid), slot, range.as_bytes());
+            }
+            IoKind::Flush => return Sqe::io(IoOpcode::FLUSH, cid, nsid).without_data(),
+        };
+        let sqe = command.encode(opcode, cid, nsid);
+        if !has_data {
+            return sqe.without_data();
+        }
+        self.lane.lists.point(sqe, slot, parent.address + piece.at, piece.len, self.lane.sgl)
+    }
+
+    /// Takes the answers that are there.
+    #[inline]
+    fn reap(&mut self) {
+        // More than the queue holds at once are answers to nothing.
+        for _ in 0..self.lane.ring.entries() {
+            let Some(cqe) = self.lane.ring.pop() else { return };
+            let cid = cqe.cid.get();
+            let slot = usize::from(cid & (self.lane.ring.entries() - 1));
+            let command = self.commands.get_mut(slot);
+            let Some(command) = command.filter(|command| command.is_out && command.cid == cid)
+            else {
+                return self.broken(Violation::UnknownCommand);
+            };
+            if cqe.sqid.get() != self.lane.ring.qid() {
+                return self.broken(Violation::OtherQueue);
+            }
+            command.is_out = false;
+            let piece = command.piece;
+            self.queue_shared().end(slot);
+            self.free_commands.push(cid & (self.lane.ring.entries() - 1));
+            self.answered(piece, cqe.status());
+        }
+    }
+
+    #[inline]
+    fn answered(&mut self, piece: Piece, status: Status) {
+        let Some(parent) = &mut self.parents[usize::from(piece.parent)] else { return };
+        parent.out -= 1;
+        if !status.is_success() && parent.result.is_ok() {
+            parent.result = to_result(status, parent.io.offset + piece.at, piece.len);
+        }
+        self.finish_if_over(piece.parent);
+    }
+
+    /// Hands an operation out whose commands are all answered, and that has none to send.
+    #[inline]
+    fn finish_if_over(&mut self, index: u16) {
+        let place = &mut self.parents[usize::from(index)];
+        let is_over = |parent: &Parent| {
+            parent.out == 0 && (parent.sent == parent.io.len || parent.result.is_err())
+        };
+        // One that failed before all of it was sent is in `pending`, too: it ends from there.
+        if place.as_ref().is_some_and(is_over)
+            && !(place.as_ref().is_some_and(|parent| parent.sent < parent.io.len)
+                && self.pending.contains(&index))
+            && let Some(parent) = place.take()
+        {
+            self.free_parents.push(index);
+            let mut result = parent.result;
+            if parent.io.kind == IoKind::Flush
+                && result.is_ok()
+                && self.shared().cache_lost.load(Ordering::Acquire)
+            {
+                result = Err(BlockError::FlushLost);
+            }
+            self.done.push(Completed { token: parent.io.token, buf: parent.io.buf, result });
+        }
+    }
+
+    /// The device broke the rules: the warden resets it.
+    #[cold]
+    fn broken(&self, violation: Violation) {
+        self.queue_shared().set_violation(violation);
+        self.shared().warden.raise();
+    }
+
+    #[cold]
+    fn found_nothing(&mut self) {
+        self.quiet = self.quiet.wrapping_add(1);
+        if (self.quiet == QUIET || self.quiet.is_multiple_of(QUIET_AGAIN))
+            && let Some(event) = self.queue_shared().event()
+        {
+            event.clear();
+            if self.seen.mode() == Mode::Running {
+                // What came before it was cleared is announced no more.
+                self.reap();
+            }
+        }
+    }
+
+    /// Acts on what the warden said, then says so.
+    #[cold]
+    fn gate_changed(&mut self, word: Word) {
+        match word.mode() {
+            Mode::Running => self.lane.ring.begin(word.generation()),
+            Mode::Halted => {}
+            Mode::Stopped => self.take_back(),
+            Mode::Failed | Mode::Abandoned => {
+                self.end_all(word.mode() == Mode::Abandoned);
+                // The function is given back to the system when nobody has its registers any more.
+                self.regs = None;
+            }
+        }
+        self.seen = word;
+        self.queue_shared().ack(word);
+        self.shared().warden.raise();
+    }
+
+    /// The device cannot write: what it has not answered is sent again, or fails if that was tried before.
+    fn take_back(&mut self) {
+        for slot in 0..self.commands.len() {
+            let command = &mut self.commands[slot];
+            if !std::mem::take(&mut command.is_out) {
+                continue;
+            }
+            let mut piece = command.piece;
+            self.queue_shared().end(slot);
+            self.free_commands.push(u16::try_from(slot).unwrap_or(0));
+            let Some(parent) = &mut self.parents[usize::from(piece.parent)] else { continue };
+            if !piece.is_again && parent.result.is_ok() {
+                piece.is_again = true;
+                self.again.push(piece);
+                Counters::add(&self.controller.shared().counters.resubmitted, 1);
+                continue;
+            }
+            parent.out -= 1;
+            if parent.result.is_ok() {
+                parent.result = Err(timed_out());
+            }
+            self.finish_if_over(piece.parent);
+        }
+        self.drop_failed();
+    }
+
+    /// Sends nothing any more for operations that have failed.
+    fn drop_failed(&mut self) {
+        let mut again = std::mem::take(&mut self.again);
+        again.retain(|piece| {
+            let Some(parent) = &mut self.parents[usize::from(piece.parent)] else { return false };
+            if parent.result.is_ok() {
+                return true;
+            }
+            parent.out -= 1;
+            self.finish_if_over(piece.parent);
+            false
+        });
+        self.again = again;
+        for _ in 0..self.pending.len() {
+            let Some(index) = self.pending.pop_front() else { break };
+            let is_ok = self.parents[usize::from(index)].as_ref().is_some_and(|p| p.result.is_ok());
+            if is_ok {
+                self.pending.push_back(index);
+            } else {
+                self.finish_if_over(index);
+            }
+        }
+    }
+
+    /// The controller has failed: everything ends. If the device may still write to buffers (`abandoned`), those of
+    /// commands that were not answered are never used again.
+    fn end_all(&mut self, abandoned: bool) {
+        let mut lost = vec![false; self.parents.len()];
+        for slot in 0..self.commands.len() {
+            let command = &mut self.commands[slot];
+            if std::mem::take(&mut command.is_out) {
+                lost[usize::from(command.piece.parent)] = abandoned;
+                self.free_commands.push(u16::try_from(slot).unwrap_or(0));
+                self.queue_shared().end(slot);
+            }
+        }
+        self.pending.clear();
+        self.again.clear();
+        for (index, place) in self.parents.iter_mut().enumerate() {
+            let Some(mut parent) = place.take() else { continue };
+            self.free_parents.push(u16::try_from(index).unwrap_or(0));
+            if lost[index]
+                && let Some(buf) = parent.io.buf.take()
+            {
+                let counters = &self.controller.shared().counters;
+                Counters::add(&counters.leaked_buffers, 1);
+                Counters::add(&counters.leaked_bytes, buf.capacity() as u64);
+                tracing::error!(
+                    drive = self.controller.address(),
+                    bytes = buf.capacity(),
+                    "a buffer is given up: nothing proves that the drive cannot write to it any more"
+                );
+                // On purpose: dropped, it would be leased to somebody else.
+                std::mem::forget(buf);
+            }
+            let result = Err(BlockError::Gone);
+            self.done.push(Completed { token: parent.io.token, buf: parent.io.buf, result });
+        }
+    }
+}
+
+impl Drop for IoQueue {
+    fn drop(&mut self) {
+        for parent in self.parents.iter_mut().flatten() {
+            parent.result = Err(BlockError::Cancelled);
+        }
+        self.drop_failed();
+        let mut done = Vec::new();
+        // It ends: the warden sees to it that every command is answered, or the controller stopped.
+        while self.in_flight() > 0 {
+            self.poll(&mut done);
+            done.clear();
+            if self.in_flight() > 0 {
+                self.controller.pass_time(self.event_fd());
+            }
+        }
+        self.queue_shared().set_claimed(false);
+        self.shared().warden.raise();
+    }
+}

@@ -1,0 +1,164 @@
+//! How an operation is cut into commands.
+
+use super::identify::{Abilities, NamespaceInfo};
+
+/// Blocks of a command at most: NLB is 16 bits, 0's based (NVM 3.2).
+const BLOCKS_MAX: u64 = 1 << 16;
+
+/// What an operation does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum IoKind {
+    /// Fills the buffer.
+    Read,
+    /// Writes the buffer.
+    Write {
+        /// Done only when the data is on the medium.
+        fua: bool,
+    },
+    /// Compares the buffer with the blocks. Different ones end it with
+    /// [`BlockError::Media`](crate::block::BlockError::Media) and `EILSEQ`.
+    Compare,
+    /// Reads the blocks and checks them, without moving data.
+    Verify,
+    /// The range reads as zeroes.
+    WriteZeroes {
+        /// Done only when that is on the medium.
+        fua: bool,
+        /// The device may free the range.
+        deallocate: bool,
+    },
+    /// The range's contents are no longer wanted.
+    Deallocate,
+    /// Every write completed before is on the medium.
+    Flush,
+}
+
+impl IoKind {
+    /// Whether it has a buffer.
+    #[inline]
+    pub fn moves_data(self) -> bool {
+        matches!(self, Self::Read | Self::Write { .. } | Self::Compare)
+    }
+
+    /// Whether it changes what is on the device.
+    #[inline]
+    pub fn is_write(self) -> bool {
+        matches!(self, Self::Write { .. } | Self::WriteZeroes { .. } | Self::Deallocate)
+    }
+}
+
+/// The largest commands a namespace takes. All in bytes, whole blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Limits {
+    /// Bytes of a block are 2 to this.
+    pub(super) block_shift: u32,
+    transfer: u64,
+    verify: u64,
+    zeroes: u64,
+    deallocate: u64,
+    boundary: Boundary,
+}
+
+/// What commands that touch data do not cross.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Boundary {
+    None,
+    /// Multiples of a power of two, of which this is one less.
+    Mask(u64),
+    Multiple(u64),
+}
+
+impl Limits {
+    pub(super) fn new(abilities: &Abilities, namespace: &NamespaceInfo) -> Self {
+        let block = u64::from(namespace.block_size);
+        let most = BLOCKS_MAX * block;
+        let whole = |bytes: u64| (bytes - bytes % block).clamp(block, most);
+        let transfer = whole(abilities.max_transfer);
+        let boundary = match namespace.boundary.map(|blocks| u64::from(blocks) * block) {
+            None => Boundary::None,
+            Some(bytes) if bytes.is_power_of_two() => Boundary::Mask(bytes - 1),
+            Some(bytes) => Boundary::Multiple(bytes),
+        };
+        Self {
+            block_shift: block.ilog2(),
+            transfer,
+            verify: abilities.verify_bytes.map_or(most, whole),
+            zeroes: abilities.zeroes_bytes.map_or(most, whole),
+            deallocate: u64::from(abilities.range_blocks) * block,
+            boundary,
+        }
+    }
+
+    /// Bytes of the first command for `left` bytes at `offset`.
+    #[inline]
+    pub(super) fn piece(&self, kind: IoKind, offset: u64, left: u64) -> u64 {
+        let most = match kind {
+            IoKind::Read | IoKind::Write { .. } | IoKind::Compare => self.transfer,
+            IoKind::Verify => self.verify,
+            IoKind::WriteZeroes { .. } => return left.min(self.zeroes),
+            IoKind::Deallocate => return left.min(self.deallocate),
+            IoKind::Flush => return left,
+        };
+        let to_boundary = match self.boundary {
+            Boundary::None => u64::MAX,
+            Boundary::Mask(mask) => mask + 1 - (offset & mask),
+            Boundary::Multiple(bytes) => bytes - offset % bytes,
+        };
+        left.min(most).min(to_boundary)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nvme_driver::identify::tests_support::{abilities, namespace_info};
+    use crate::rng::Rng;
+
+    /// The pieces of `len` bytes at `offset`.
+    fn pieces(limits: &Limits, kind: IoKind, offset: u64, len: u64) -> Vec<(u64, u64)> {
+        let (mut at, end) = (offset, offset + len);
+        std::iter::from_fn(|| {
+            let piece = limits.piece(kind, at, end - at);
+            let this = (at, piece);
+            at += piece;
+            (piece > 0).then_some(this)
+        })
+        .collect()
+    }
+
+    #[test]
+    fn pieces_keep_to_transfer_size_and_boundary_and_leave_nothing_out() {
+        for seed in 0..200 {
+            let mut rng = Rng::new(seed);
+            let block = 512 << rng.below(4);
+            let boundary = [None, Some(8), Some(100), Some(256), Some(1)][rng.index(5)];
+            let info = NamespaceInfo { boundary, ..namespace_info(1 << 20, block) };
+            let transfer = 4096 << rng.below(8);
+            let limits = Limits::new(&abilities(transfer), &info);
+            let block = u64::from(block);
+            let (offset, len) = (rng.below(1000) * block, (1 + rng.below(700)) * block);
+            let mut at = offset;
+            for (start, piece) in pieces(&limits, IoKind::Read, offset, len) {
+                assert_eq!(start, at, "seed {seed}");
+                assert!(piece > 0 && piece <= transfer && piece % block == 0, "seed {seed}");
+                if let Some(boundary) = boundary {
+                    let bytes = u64::from(boundary) * block;
+                    assert_eq!(start / bytes, (start + piece - 1) / bytes, "seed {seed}");
+                }
+                at += piece;
+            }
+            assert_eq!(at, offset + len, "seed {seed}");
+        }
+    }
+
+    #[test]
+    fn zeroes_go_as_far_as_16_bits_of_blocks_say() {
+        let info = namespace_info(1 << 30, 512);
+        let limits = Limits::new(&abilities(4096), &info);
+        let kind = IoKind::WriteZeroes { fua: false, deallocate: true };
+        assert_eq!(limits.piece(kind, 512, 1 << 38), 65536 * 512);
+        let small = Abilities { zeroes_bytes: Some(8192), ..abilities(4096) };
+        assert_eq!(Limits::new(&small, &info).piece(kind, 512, 1 << 38), 8192);
+        assert_eq!(limits.piece(IoKind::Deallocate, 0, 1 << 50), u64::from(u32::MAX) * 512);
+    }
+}

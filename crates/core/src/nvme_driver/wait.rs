@@ -1,0 +1,39 @@
+//! Time, and waiting for it: the system's, or a test's own.
+
+use std::fmt::Debug;
+use std::os::fd::BorrowedFd;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::time::{ClockId, clock_gettime};
+
+const SECOND: u64 = 1_000_000_000;
+
+/// What the driver knows of time. Only bring-up, resets and admin commands ask, never an I/O.
+pub trait Wait: Debug + Send + Sync {
+    /// Nanoseconds that do not go back.
+    fn now(&self) -> u64;
+
+    /// Returns when one of `fds` is readable, after about `nanos` nanoseconds at the latest, or earlier for no
+    /// reason.
+    fn wait(&self, fds: &[BorrowedFd<'_>], nanos: u64);
+}
+
+/// The system's monotonic clock, and `poll`.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct SystemWait;
+
+impl Wait for SystemWait {
+    fn now(&self) -> u64 {
+        let time = clock_gettime(ClockId::Monotonic);
+        let part = |value: i64| u64::try_from(value).unwrap_or(0);
+        part(time.tv_sec).saturating_mul(SECOND).saturating_add(part(time.tv_nsec))
+    }
+
+    fn wait(&self, fds: &[BorrowedFd<'_>], nanos: u64) {
+        let part = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
+        let most = Timespec { tv_sec: part(nanos / SECOND), tv_nsec: part(nanos % SECOND) };
+        let mut fds: Vec<_> = fds.iter().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
+        // Interrupted by a signal: earlier for no reason.
+        let _ = poll(&mut fds, Some(&most));
+    }
+}

@@ -1,0 +1,681 @@
+//! Who watches over a controller: its admin queue, what takes too long, what goes wrong, and the way back.
+//!
+//! ```text
+//!  Live --a command is late: kick, abort; late again, CFS, RDY = 0, a broken rule--> stopping --proven--> Stopped
+//!   ^ |                                                                                 |                   |
+//!   | '--registers read as all ones--> Absent --they do not any more--------------------'                   |
+//!   |                                    | not in time                not proven, or disabled for good      |
+//!   |                                    '----------------------------> Failing <-- it does not start ------|
+//!   |                                                                      | queues have let go             |
+//!   |                                                                      v                                |
+//!   |                                                                   Failed                              |
+//!   '--------------------- queues have taken their buffers back, controller enabled anew -------------------'
+//! ```
+//!
+//! **Stopping** is to prove that the device does not write to memory any more, by the first of these that works:
+//! CSTS.RDY = 0 after CC.EN = 0; a reset of the function; the bus master bit; taking the buffers out of the
+//! IOMMU. Only the first two can lead back to `Live`. Without any, buffers in flight are given up.
+//!
+//! A warden is a state machine behind a lock that only control-plane work takes: its [`turn`](Warden::turn) is run
+//! by a thread, and by whoever waits for an admin command.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use nvmeof_wire::Sqe;
+use nvmeof_wire::abort::{Abort, NOT_ABORTED};
+use nvmeof_wire::aer::AsyncEvent;
+use nvmeof_wire::log::GetLogPage;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::admin::{AdminQueue, Answer, Owner, Reply};
+use super::bar::{Bar, Disabled, Enabled, Seen, Unsure};
+use super::bring_up::{QueuePlan, Session, ask_for_event, has_log};
+use super::buffers::BufferMap;
+use super::error::{AdminError, OpenErrorWhy};
+use super::gate::{Counters, Mode, Shared, Word};
+use super::identify::{Abilities, Identity};
+use super::options::{ControllerOptions, nanos};
+use super::ring::Shadows;
+use super::seam::Function;
+use super::wait::Wait;
+
+const MILLISECOND: u64 = 1_000_000;
+/// Ticks that an I/O command may take.
+pub(super) const TICKS: u32 = 8;
+/// Longest time between two turns.
+const LONGEST: u64 = 250 * MILLISECOND;
+/// Between two turns while a device is away, or queues have not answered.
+const SOON: u64 = 10 * MILLISECOND;
+/// Attempts to start a controller that was stopped.
+const STARTS: u32 = 3;
+/// Resets are counted over this time.
+const RESETS_OVER: u64 = 600_000 * MILLISECOND;
+/// Events that are remembered.
+const EVENTS_KEPT: usize = 64;
+
+/// What of the controller's function the driver holds; given back to the system when the controller has failed.
+#[derive(Debug)]
+pub(super) struct Hardware {
+    pub(super) function: Arc<dyn Function>,
+    pub(super) admin: AdminQueue,
+    pub(super) shadows: Option<Arc<Shadows>>,
+}
+
+#[derive(Debug)]
+enum Phase {
+    Live(Enabled),
+    /// The controller is disabled; waits for queues to acknowledge it.
+    Stopped {
+        disabled: Disabled,
+        starts: u32,
+        since: u64,
+    },
+    /// The registers read as all ones; may end until then.
+    Absent {
+        unsure: Unsure,
+        until: u64,
+    },
+    /// For good; waits for queues to let go of the registers.
+    Failing,
+    Failed,
+}
+
+/// What came of stopping the device.
+enum Quiet {
+    Disabled(Disabled),
+    /// It cannot write, and cannot be used: how that is known.
+    ForGood(&'static str),
+    Unproven,
+}
+
+/// An event the controller told of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DriveEvent {
+    /// What it told.
+    pub event: AsyncEvent,
+    /// When, in nanoseconds of the controller's clock.
+    pub at: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Warden {
+    address: String,
+    options: ControllerOptions,
+    wait: Arc<dyn Wait>,
+    pub(super) shared: Arc<Shared>,
+    identity: Identity,
+    abilities: Abilities,
+    hardware: Option<Hardware>,
+    plans: Vec<QueuePlan>,
+    phase: Phase,
+    generation: u64,
+    failure: String,
+    /// Answers of callers' commands: `None` until it is there.
+    replies: BTreeMap<u64, Option<Result<Reply, AdminError>>>,
+    next_caller: u64,
+    /// Times of the last resets.
+    resets: VecDeque<u64>,
+    /// Commands that an abort was sent for: queue, identifier, tick.
+    aborted: Vec<(usize, u16, u32)>,
+    last_scan: u32,
+    events: VecDeque<DriveEvent>,
+    maps: Vec<Arc<BufferMap>>,
+}
+
+/// What a warden begins with.
+#[derive(Debug)]
+pub(super) struct Beginning {
+    pub(super) options: ControllerOptions,
+    pub(super) wait: Arc<dyn Wait>,
+    pub(super) shared: Arc<Shared>,
+    pub(super) identity: Identity,
+    pub(super) abilities: Abilities,
+    pub(super) hardware: Hardware,
+    pub(super) plans: Vec<QueuePlan>,
+    pub(super) enabled: Enabled,
+    pub(super) generation: u64,
+}
+
+impl Warden {
+    /// The controller runs: the gate is opened.
+    pub(super) fn new(from: Beginning) -> Self {
+        let Beginning { options, wait, shared, identity, abilities, .. } = from;
+        let warden = Self {
+            address: from.hardware.function.address().to_owned(),
+            options,
+            wait,
+            shared,
+            identity,
+            abilities,
+            hardware: Some(from.hardware),
+            plans: from.plans,
+            phase: Phase::Live(from.enabled),
+            generation: from.generation,
+            failure: String::new(),
+            replies: BTreeMap::new(),
+            next_caller: 0,
+            resets: VecDeque::new(),
+            aborted: Vec::new(),
+            last_scan: 0,
+            events: VecDeque::new(),
+            maps: Vec::new(),
+        };
+        warden.publish_tick();
+        warden.shared.set(Word::new(warden.generation, Mode::Running));
+        warden
+    }
+
+    /// What the warden has to be woken by.
+    pub(super) fn fds(&self) -> Vec<BorrowedFd<'_>> {
+        use std::os::fd::AsFd;
+        let mut fds = vec![self.shared.warden.as_fd()];
+        if let Some(hardware) = &self.hardware {
+            fds.extend(hardware.admin.event());
+            fds.extend(hardware.function.removal());
+        }
+        fds
+    }
+
+    /// Does what is due; nanoseconds until the next turn is.
+    pub(super) fn turn(&mut self) -> u64 {
+        self.shared.warden.clear();
+        let now = self.publish_tick();
+        match std::mem::replace(&mut self.phase, Phase::Failed) {
+            Phase::Live(enabled) => self.live(enabled, now),
+            Phase::Stopped { disabled, starts, since } => {
+                if self.shared.all_acked(self.shared.word()) {
+                    self.start(disabled, starts, since, now);
+                } else {
+                    self.phase = Phase::Stopped { disabled, starts, since };
+                }
+            }
+            Phase::Absent { unsure, until } => self.absent(unsure, until, now),
+            Phase::Failing => {
+                if self.shared.all_acked(self.shared.word()) {
+                    self.let_go();
+                } else {
+                    self.phase = Phase::Failing;
+                }
+            }
+            Phase::Failed => {}
+        }
+        match self.phase {
+            Phase::Live(_) => LONGEST.min(self.tick_nanos()),
+            Phase::Failed => u64::MAX,
+            _ => SOON,
+        }
+    }
+
+    /// Why the controller has failed, if it has.
+    pub(super) fn failure(&self) -> Option<&str> {
+        matches!(self.phase, Phase::Failing | Phase::Failed).then_some(self.failure.as_str())
+    }
+
+    pub(super) fn is_live(&self) -> bool {
+        matches!(self.phase, Phase::Live(_))
+    }
+
+    /// The last events, oldest first.
+    pub(super) fn events(&self) -> Vec<DriveEvent> {
+        self.events.iter().copied().collect()
+    }
+
+    /// Uses `map` from now on, until the controller fails or ends.
+    pub(super) fn attach(&mut self, map: &Arc<BufferMap>) -> bool {
+        if self.maps.iter().any(|known| Arc::ptr_eq(known, map)) {
+            return true;
+        }
+        let joined = map.join();
+        if joined {
+            self.maps.push(Arc::clone(map));
+        }
+        joined
+    }
+
+    /// The function, if it has not been given back.
+    pub(super) fn function(&self) -> Option<&Arc<dyn Function>> {
+        self.hardware.as_ref().map(|hardware| &hardware.function)
+    }
+
+    /// Submits a caller's command; the number by which its answer is [taken](Self::take_reply).
+    pub(super) fn submit(
+        &mut self,
+        sqe: Sqe,
+        wants_data: bool,
+        timeout: Option<u64>,
+    ) -> Result<u64, AdminError> {
+        if let Some(why) = self.failure() {
+            return Err(AdminError::Failed(why.to_owned()));
+        }
+        let (true, Some(hardware)) = (self.is_live(), &mut self.hardware) else {
+            return Err(AdminError::Busy);
+        };
+        let caller = self.next_caller;
+        let deadline = timeout.map(|timeout| self.wait.now().saturating_add(timeout));
+        hardware.admin.submit(sqe, wants_data, Owner::Caller(caller), deadline)?;
+        self.next_caller += 1;
+        self.replies.insert(caller, None);
+        Ok(caller)
+    }
+
+    /// The answer to a caller's command, if it is there.
+    pub(super) fn take_reply(&mut self, caller: u64) -> Option<Result<Reply, AdminError>> {
+        self.replies.get(&caller)?.as_ref()?;
+        self.replies.remove(&caller).flatten()
+    }
+
+    /// Stops the controller on purpose, as if it had done wrong.
+    pub(super) fn reset(&mut self, why: &str) {
+        let now = self.wait.now();
+        match std::mem::replace(&mut self.phase, Phase::Failed) {
+            Phase::Live(enabled) => self.stop(enabled.into_unsure(), why, now),
+            other => self.phase = other,
+        }
+    }
+
+    /// Ends the use of the controller: a normal shutdown where it works.
+    pub(super) fn end(&mut self) {
+        let unsure = match std::mem::replace(&mut self.phase, Phase::Failed) {
+            Phase::Live(enabled) => {
+                let millis = u64::from(self.abilities.shutdown_micros) / 1000;
+                if !enabled.shut_down(millis.clamp(5_000, 30_000)) {
+                    tracing::warn!(
+                        drive = self.address,
+                        "the controller did not shut down in time"
+                    );
+                }
+                enabled.into_unsure()
+            }
+            Phase::Absent { unsure, .. } => unsure,
+            Phase::Stopped { .. } | Phase::Failing | Phase::Failed => return self.let_go(),
+        };
+        if let Quiet::Unproven = self.quieten(unsure) {
+            tracing::error!(drive = self.address, "the controller cannot be stopped");
+        }
+        self.let_go();
+    }
+
+    fn tick_nanos(&self) -> u64 {
+        (nanos(self.options.io_timeout) / u64::from(TICKS)).max(1)
+    }
+
+    fn publish_tick(&self) -> u64 {
+        let now = self.wait.now();
+        // The low half: ages are differences.
+        let tick = (now / self.tick_nanos()) & u64::from(u32::MAX);
+        self.shared.set_tick(u32::try_from(tick).unwrap_or(0));
+        now
+    }
+
+    fn live(&mut self, enabled: Enabled, now: u64) {
+        let is_removed = self.function().and_then(|f| f.removal()).is_some_and(is_readable);
+        if is_removed {
+            return self.fail(enabled.into_unsure(), "the system takes it away");
+        }
+        match enabled.bar().look() {
+            Seen::Absent => {
+                tracing::warn!(drive = self.address, "no device answers any more");
+                self.shared.set(Word::new(self.generation, Mode::Halted));
+                let until = now.saturating_add(nanos(self.options.absence));
+                self.phase = Phase::Absent { unsure: enabled.into_unsure(), until };
+                return;
+            }
+            Seen::There(csts) if csts.cfs() => {
+                return self.stop(enabled.into_unsure(), "it reports a fatal status", now);
+            }
+            Seen::There(csts) if !csts.rdy() => {
+                return self.stop(enabled.into_unsure(), "it was reset by somebody else", now);
+            }
+            Seen::There(_) => {}
+        }
+        let complaint =
+            self.answers(now).or_else(|| self.broken_rules()).or_else(|| self.late(now));
+        match complaint {
+            Some(why) => self.stop(enabled.into_unsure(), &why, now),
+            None => self.phase = Phase::Live(enabled),
+        }
+    }
+
+    /// Takes the admin queue's answers; what is wrong with them, if anything.
+    fn answers(&mut self, now: u64) -> Option<String> {
+        let hardware = self.hardware.as_mut()?;
+        let mut answers = Vec::new();
+        let verdict = hardware.admin.poll(&mut answers);
+        for answer in answers {
+            self.deliver(answer, now);
+        }
+        if let Err(violation) = verdict {
+            Counters::add(&self.shared.counters.violations, 1);
+            return Some(format!("its admin queue answers what was not asked ({violation:?})"));
+        }
+        let is_overdue = self.hardware.as_ref().is_some_and(|h| h.admin.is_overdue(now));
+        is_overdue.then(|| "an admin command is not answered".to_owned())
+    }
+
+    fn deliver(&mut self, answer: Answer, now: u64) {
+        match answer.owner {
+            Owner::Caller(caller) => {
+                if let Some(reply) = self.replies.get_mut(&caller) {
+                    *reply = Some(answer.result);
+                }
+            }
+            Owner::Runner => {}
+            Owner::Event => {
+                if let Ok(reply) = answer.result {
+                    self.happened(AsyncEvent::parse(reply.dw0), now);
+                }
+            }
+            Owner::EventLog(event) => {
+                if let Err(error) = answer.result {
+                    tracing::debug!(drive = self.address, ?event, %error, "the event's log page");
+                }
+            }
+            Owner::Abort { queue, cid } => match answer.result {
+                Ok(reply) if u64::from(reply.dw0) & NOT_ABORTED == 0 => {
+                    Counters::add(&self.shared.counters.aborts, 1);
+                }
+                result => {
+                    tracing::debug!(drive = self.address, queue, cid, ?result, "not aborted");
+                }
+            },
+        }
+    }
+
+    /// The controller told of an event: notes it, reads its log page so that it can tell of the next one.
+    fn happened(&mut self, event: AsyncEvent, now: u64) {
+        Counters::add(&self.shared.counters.events, 1);
+        tracing::warn!(
+            drive = self.address,
+            kind = %event.event_type,
+            info = event.info,
+            log = %event.log,
+            "the drive tells of an event"
+        );
+        if self.events.len() == EVENTS_KEPT {
+            self.events.pop_front();
+        }
+        self.events.push_back(DriveEvent { event, at: now });
+        let Some(hardware) = &mut self.hardware else { return };
+        if has_log(event) {
+            let mut page = GetLogPage::new(event.log, 512);
+            page.retain_event = false;
+            page.nsid = nvmeof_wire::sqe::NSID_ALL;
+            let deadline = now.saturating_add(nanos(self.options.admin_timeout));
+            let owner = Owner::EventLog(event);
+            if let Err(error) = hardware.admin.submit(page.encode(0), true, owner, Some(deadline)) {
+                tracing::debug!(drive = self.address, %error, "the event's log page");
+            }
+        }
+        if let Err(error) = ask_for_event(&mut hardware.admin) {
+            tracing::debug!(drive = self.address, %error, "Asynchronous Event Request");
+        }
+    }
+
+    fn broken_rules(&mut self) -> Option<String> {
+        let (index, violation) = self
+            .shared
+            .queues
+            .iter()
+            .enumerate()
+            .find_map(|(index, queue)| Some((index, queue.take_violation()?)))?;
+        Counters::add(&self.shared.counters.violations, 1);
+        Some(format!("I/O queue {} answers what was not asked ({violation:?})", index + 1))
+    }
+
+    /// Looks for I/O commands that take too long: wakes the reactor, in case an interrupt was lost; aborts the
+    /// command; then there is nothing left but to stop the controller, for the reason returned.
+    fn late(&mut self, now: u64) -> Option<String> {
+        let tick = self.shared.tick();
+        if tick == self.last_scan {
+            return None;
+        }
+        self.last_scan = tick;
+        let shared = Arc::clone(&self.shared);
+        for (index, queue) in shared.queues.iter().enumerate().filter(|(_, q)| q.is_claimed()) {
+            for command in queue.in_flight() {
+                let age = tick.wrapping_sub(command.tick);
+                if age > 2 * TICKS && age < u32::MAX / 2 {
+                    let qid = index + 1;
+                    let cid = command.cid;
+                    return Some(format!("command {cid:#x} of I/O queue {qid} is not answered"));
+                }
+                if age > TICKS && age < u32::MAX / 2 {
+                    self.abort(index, command.cid, command.tick, now);
+                } else if age > TICKS / 2 {
+                    queue.wake();
+                }
+            }
+        }
+        self.aborted.retain(|(_, _, since)| tick.wrapping_sub(*since) <= 3 * TICKS);
+        None
+    }
+
+    fn abort(&mut self, queue: usize, cid: u16, since: u32, now: u64) {
+        let Some(hardware) = &mut self.hardware else { return };
+        let this = (queue, cid, since);
+        if self.aborted.contains(&this)
+            || hardware.admin.is_aborting(queue, cid)
+            || hardware.admin.aborts() >= self.abilities.aborts
+        {
+            return;
+        }
+        let sqid = u16::try_from(queue + 1).unwrap_or(0);
+        let sqe = Abort { sqid, cid }.encode(0).without_data();
+        let deadline = now.saturating_add(nanos(self.options.admin_timeout));
+        if hardware.admin.submit(sqe, false, Owner::Abort { queue, cid }, Some(deadline)).is_ok() {
+            Counters::add(&self.shared.counters.timeouts, 1);
+            self.aborted.push(this);
+            tracing::warn!(
+                drive = self.address,
+                sqid,
+                cid,
+                "a command takes too long: aborting it"
+            );
+        }
+    }
+
+    fn absent(&mut self, unsure: Unsure, until: u64, now: u64) {
+        match unsure.0.look() {
+            Seen::There(_) if unsure.0.same_again() => {
+                // It may have lost power, and with it what its cache held.
+                if self.abilities.volatile_cache {
+                    self.shared.cache_lost.store(true, Ordering::Release);
+                }
+                self.stop(unsure, "it was away", now);
+            }
+            Seen::There(_) => self.fail(unsure, "another device answers in its place"),
+            Seen::Absent if now >= until => self.fail(unsure, "it is gone"),
+            Seen::Absent => self.phase = Phase::Absent { unsure, until },
+        }
+    }
+
+    /// Something is wrong: stops the controller, to start it anew when the queues have taken their buffers back.
+    fn stop(&mut self, unsure: Unsure, why: &str, now: u64) {
+        Counters::add(&self.shared.counters.resets, 1);
+        self.resets.retain(|at| now.saturating_sub(*at) < RESETS_OVER);
+        self.resets.push_back(now);
+        let most = usize::try_from(self.options.resets).unwrap_or(usize::MAX);
+        if self.resets.len() > most {
+            let why = format!("{why}, and it was reset {most} times before");
+            return self.fail(unsure, &why);
+        }
+        tracing::warn!(drive = self.address, why, "resetting the controller");
+        self.shared.set(Word::new(self.generation, Mode::Halted));
+        match self.quieten(unsure) {
+            Quiet::Disabled(disabled) => {
+                self.answer_all(&AdminError::Reset, now);
+                self.shared.set(Word::new(self.generation, Mode::Stopped));
+                self.phase = Phase::Stopped { disabled, starts: 0, since: now };
+            }
+            Quiet::ForGood(how) => self.failed(Some(how), why),
+            Quiet::Unproven => self.failed(None, why),
+        }
+    }
+
+    /// Stops the controller for good.
+    fn fail(&mut self, unsure: Unsure, why: &str) {
+        self.shared.set(Word::new(self.generation, Mode::Halted));
+        match self.quieten(unsure) {
+            Quiet::Disabled(_) => self.failed(Some("it is disabled"), why),
+            Quiet::ForGood(how) => self.failed(Some(how), why),
+            Quiet::Unproven => self.failed(None, why),
+        }
+    }
+
+    fn failed(&mut self, proof: Option<&'static str>, why: &str) {
+        tracing::error!(
+            drive = self.address,
+            why,
+            proof = proof.unwrap_or("none: buffers in flight are given up"),
+            "the controller has failed; everything in flight ends with an error"
+        );
+        why.clone_into(&mut self.failure);
+        let mode = if proof.is_some() { Mode::Failed } else { Mode::Abandoned };
+        self.answer_all(&AdminError::Failed(why.to_owned()), self.wait.now());
+        self.shared.set(Word::new(self.generation, mode));
+        self.phase = Phase::Failing;
+    }
+
+    /// Sees to it that the device writes to no buffer any more.
+    fn quieten(&mut self, unsure: Unsure) -> Quiet {
+        let Some(function) = self.function().cloned() else {
+            return Quiet::ForGood("it was let go");
+        };
+        let (unsure, why) = match unsure.disable() {
+            Ok(disabled) => return Quiet::Disabled(disabled),
+            Err(failed) => failed,
+        };
+        tracing::warn!(drive = self.address, %why, "the controller cannot be disabled");
+        match function.reset() {
+            Ok(()) => {
+                return match unsure.disable() {
+                    Ok(disabled) => Quiet::Disabled(disabled),
+                    Err(_) => Quiet::ForGood("its function was reset"),
+                };
+            }
+            Err(error) => tracing::warn!(drive = self.address, %error, "no reset of the function"),
+        }
+        match function.set_bus_master(false) {
+            Ok(()) => return Quiet::ForGood("it may not access memory"),
+            Err(error) => tracing::warn!(drive = self.address, %error, "it stays bus master"),
+        }
+        // All of them, also after one that stays.
+        let are_out = self.maps.iter().filter(|map| !map.withdraw()).count() == 0;
+        if are_out { Quiet::ForGood("the buffers are unmapped") } else { Quiet::Unproven }
+    }
+
+    /// Starts the controller again; the queues wait.
+    fn start(&mut self, disabled: Disabled, starts: u32, since: u64, now: u64) {
+        let (unsure, why) = match self.try_start(disabled) {
+            Ok(enabled) => {
+                let took = (self.wait.now().saturating_sub(since)) / MILLISECOND;
+                tracing::info!(drive = self.address, millis = took, "the controller runs again");
+                self.aborted.clear();
+                self.publish_tick();
+                self.shared.set(Word::new(self.generation, Mode::Running));
+                self.phase = Phase::Live(enabled);
+                return;
+            }
+            Err(failed) => failed,
+        };
+        tracing::warn!(drive = self.address, %why, "the controller did not start");
+        let until = since.saturating_add(nanos(self.options.absence));
+        if matches!(why, OpenErrorWhy::Gone) && now < until {
+            self.phase = Phase::Absent { unsure, until };
+            return;
+        }
+        if starts + 1 < STARTS {
+            if let Some(function) = self.function()
+                && let Err(error) = function.reset()
+            {
+                tracing::warn!(drive = self.address, %error, "no reset of the function");
+            }
+            if let Quiet::Disabled(disabled) = self.quieten(unsure) {
+                self.phase = Phase::Stopped { disabled, starts: starts + 1, since };
+                return;
+            }
+        } else {
+            self.quieten(unsure);
+        }
+        // The queues have nothing with the device since it was stopped.
+        self.failed(Some("nothing was in flight"), &format!("it does not start: {why}"));
+    }
+
+    fn try_start(&mut self, disabled: Disabled) -> Result<Enabled, (Unsure, OpenErrorWhy)> {
+        self.generation += 1;
+        let now = self.wait.now();
+        let Some(hardware) = &mut self.hardware else {
+            return Err((disabled.into_unsure(), OpenErrorWhy::Gone));
+        };
+        if let Err(error) = hardware.function.set_bus_master(true) {
+            let why = OpenErrorWhy::System { what: "bus master", error };
+            return Err((disabled.into_unsure(), why));
+        }
+        let answers = hardware.admin.begin(self.generation);
+        let enabled = disabled.enable(hardware.admin.rings());
+        for answer in answers {
+            self.deliver(answer, now);
+        }
+        let enabled = enabled?;
+        match self.bring_up(enabled.bar()) {
+            Ok(()) => Ok(enabled),
+            Err(why) => Err((enabled.into_unsure(), why)),
+        }
+    }
+
+    fn bring_up(&mut self, bar: &Bar) -> Result<(), OpenErrorWhy> {
+        let Some(hardware) = &mut self.hardware else { return Err(OpenErrorWhy::Gone) };
+        let timeout = nanos(self.options.admin_timeout);
+        let admin = &mut hardware.admin;
+        let mut session = Session { bar, admin, wait: self.wait.as_ref(), timeout };
+        let (identity, _) = session.identify()?;
+        if (&identity.serial, &identity.model) != (&self.identity.serial, &self.identity.model) {
+            let (model, serial) = (identity.model, identity.serial);
+            return Err(OpenErrorWhy::Unsuitable(format!(
+                "another drive, {model} {serial}, came back"
+            )));
+        }
+        let count = u16::try_from(self.plans.len()).unwrap_or(u16::MAX);
+        let granted = session.grant_queues(count)?;
+        if granted < count {
+            return Err(OpenErrorWhy::Unsuitable(format!(
+                "it grants {granted} I/O queues, and {count} before"
+            )));
+        }
+        if let Some(shadows) = &hardware.shadows {
+            session
+                .configure_shadows(shadows)
+                .map_err(OpenErrorWhy::command("Doorbell Buffer Config"))?;
+        }
+        for plan in &self.plans {
+            session.create_queue(plan)?;
+        }
+        session.ask_for_events(&self.abilities);
+        Ok(())
+    }
+
+    /// Answers every admin command that is out with `error`.
+    fn answer_all(&mut self, error: &AdminError, now: u64) {
+        let answers = self.hardware.as_mut().map(|hardware| hardware.admin.fail_all(error));
+        for answer in answers.into_iter().flatten() {
+            self.deliver(answer, now);
+        }
+    }
+
+    /// Gives the function back to the system.
+    fn let_go(&mut self) {
+        self.phase = Phase::Failed;
+        for map in self.maps.drain(..) {
+            map.leave();
+        }
+        self.hardware = None;
+    }
+}
+
+fn is_readable(fd: BorrowedFd<'_>) -> bool {
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&now)).is_ok_and(|count| count > 0)
+}
