@@ -99,7 +99,19 @@ impl Buffer {
     }
 }
 
-/// What only [`Cut`](super::Cut) does.
+/// What only [`Reserve::pass`](super::Reserve::pass) does.
+impl Buffer {
+    pub(super) fn promise(&self) -> PromiseId {
+        self.promise
+    }
+
+    /// From now on it counts in `promise`, which has counted it.
+    pub(super) fn set_promise(&mut self, promise: PromiseId) {
+        self.promise = promise;
+    }
+}
+
+/// What only [`Cut`](super::Cut) does, and who looks whether it was done.
 impl Buffer {
     pub(super) fn core(&self) -> &Rc<Core> {
         &self.core

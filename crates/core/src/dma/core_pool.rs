@@ -211,6 +211,16 @@ impl Core {
         Some(Buffer::new(self, base, len, class, id, promise))
     }
 
+    /// See [`Slots::pass`].
+    pub(super) fn pass(&self, from: PromiseId, to: PromiseId) -> bool {
+        self.with(|slots| slots.pass(from, to))
+    }
+
+    /// See [`Slots::pass_free`].
+    pub(super) fn pass_free(&self, from: PromiseId, to: PromiseId, most: usize) -> usize {
+        self.with(|slots| slots.pass_free(from, to, most))
+    }
+
     pub(super) fn promised(&self, promise: PromiseId) -> (usize, usize) {
         self.with(|slots| slots.promised(promise))
     }

@@ -26,6 +26,29 @@ impl Reserve {
         self.core.lease_promised(self.promise, self.len)
     }
 
+    /// Has `buffer`, one of this reserve's, count in `to`, which grows by it as this reserve shrinks: when it
+    /// is dropped, `to` has one more to lease. False, and nothing happens, if it is not whole, not this
+    /// reserve's, or the two are of different sizes or cores.
+    pub fn pass(&self, buffer: &mut Buffer, to: &Self) -> bool {
+        let is_ours = Rc::ptr_eq(&self.core, buffer.core()) && buffer.promise() == self.promise;
+        let passes = is_ours
+            && buffer.share() == 0
+            && Rc::ptr_eq(&self.core, &to.core)
+            && self.core.pass(self.promise, to.promise);
+        if passes {
+            buffer.set_promise(to.promise);
+        }
+        passes
+    }
+
+    /// Has at most `most` of the buffers that are not out count in `to`; how many did.
+    pub fn pass_free(&self, most: usize, to: &Self) -> usize {
+        if !Rc::ptr_eq(&self.core, &to.core) {
+            return 0;
+        }
+        self.core.pass_free(self.promise, to.promise, most)
+    }
+
     /// Buffers of this reserve that are out.
     pub fn leased(&self) -> usize {
         self.core.promised(self.promise).0

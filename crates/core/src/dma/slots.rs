@@ -288,6 +288,32 @@ impl Slots {
         leased.map(|(slot, base)| (slot, base, class))
     }
 
+    /// A leased slot of `from` counts in `to` from now on, and `from` is one smaller; false if their classes
+    /// differ.
+    pub(super) fn pass(&mut self, from: PromiseId, to: PromiseId) -> bool {
+        if from == to || !self.are_alike(from, to) {
+            return false;
+        }
+        for (id, gained) in [(from, false), (to, true)] {
+            let promise = self.promise(id);
+            let changed = |number: usize| if gained { number + 1 } else { number - 1 };
+            (promise.count, promise.out) = (changed(promise.count), changed(promise.out));
+        }
+        true
+    }
+
+    /// Makes `to` larger by at most `most` slots of `from` that are not out; by how many.
+    pub(super) fn pass_free(&mut self, from: PromiseId, to: PromiseId, most: usize) -> usize {
+        if from == to || !self.are_alike(from, to) {
+            return 0;
+        }
+        let given = self.promise(from);
+        let free = (given.count - given.out).min(most);
+        given.count -= free;
+        self.promise(to).count += free;
+        free
+    }
+
     /// Slots of a promise: those that are out, and all.
     pub(super) fn promised(&self, id: PromiseId) -> (usize, usize) {
         let promise = &self.promises[id as usize - 1];
@@ -313,6 +339,11 @@ impl Slots {
     /// Chunks with no slot leased.
     pub(super) fn empty(&self) -> usize {
         self.empty[0] + self.empty[1]
+    }
+
+    fn are_alike(&self, one: PromiseId, other: PromiseId) -> bool {
+        let class = |id: PromiseId| self.promises[id as usize - 1].class;
+        class(one) == class(other)
     }
 
     #[inline]

@@ -415,3 +415,32 @@ fn a_registrar_knows_every_chunk_there_is() {
     assert_eq!(numbers.len(), 30);
     assert!(numbers.iter().all(|chunk| chunk.index() < shared.chunks()));
 }
+
+#[test]
+fn reserves_pass_buffers_on_and_promise_as_much_as_before() {
+    let shared = pool(1, 2);
+    let core = CorePool::new(&shared);
+    let (one, other) = (core.reserve(3, 8192).unwrap(), core.reserve(0, 8192).unwrap());
+    let small = core.reserve(1, 4096).unwrap();
+    let counts = || [&one, &other].map(|reserve| (reserve.leased(), reserve.count()));
+    let mut buffer = one.lease().unwrap();
+    assert!(!one.pass(&mut buffer, &small), "of another size");
+    assert!(!other.pass(&mut buffer, &one), "it has none");
+    assert!(one.pass(&mut buffer, &other));
+    assert_eq!(counts(), [(0, 2), (1, 1)]);
+    assert!(!one.pass(&mut buffer, &other), "it is not its own any more");
+    assert_eq!(other.pass_free(9, &one), 0, "it is out");
+    drop(buffer);
+    assert_eq!(counts(), [(0, 2), (0, 1)]);
+    assert_eq!(other.pass_free(9, &one), 1);
+    assert_eq!(one.pass_free(2, &other), 2);
+    assert_eq!(counts(), [(0, 1), (0, 2)]);
+    // What was passed on outlives both.
+    let mut buffer = one.lease().unwrap();
+    assert!(one.pass(&mut buffer, &other));
+    drop((one, other, small));
+    assert_eq!((core.leased(), shared.stats().reserve_held), (1, CHUNK));
+    drop(buffer);
+    core.clear();
+    assert_eq!(shared.stats().reserve_held, 0);
+}
