@@ -23,6 +23,6 @@ pub mod work;
 pub use error::VerbsError;
 pub use seam::{
     AcceptParams, Completions, ConnectParams, ConnectionEvent, Device, DeviceKind, DeviceLimits,
-    Endpoint, EndpointSpec, PrivateData, Refused, Region, SharedReceives, Ticket,
+    Endpoint, EndpointSpec, LastReceive, PrivateData, Refused, Region, SharedReceives, Ticket,
 };
 pub use work::{Access, Completion, CompletionStatus, Operation, Piece, Pieces, Work, WorkId};

@@ -269,6 +269,18 @@ pub enum ConnectionEvent {
     QueuePairError,
 }
 
+/// What is known of the receives that a failed queue pair took of a shared queue. Unlike receives of its own
+/// they do not all come back: those that nothing came into stay in the queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LastReceive {
+    /// It takes no more: every one that it took has completed (InfiniBand specification, Last WQE Reached).
+    Reached,
+    /// It may take or complete some yet.
+    Awaited,
+    /// The device does not say. When the endpoint was dropped, none is taken any more.
+    Untold,
+}
+
 /// A chain of work requests that was not taken whole.
 #[derive(Debug, thiserror::Error)]
 #[error("{taken} work requests of a chain were posted: {source}")]
@@ -328,7 +340,13 @@ pub trait Endpoint: Debug + Send {
     /// The next event, if one has come.
     fn next_event(&mut self) -> Option<ConnectionEvent>;
 
-    /// Readable when there is an event.
+    /// Where a queue pair that failed or was ended stands with its shared receives; without meaning where it has
+    /// receives of its own.
+    fn last_receive(&mut self) -> LastReceive {
+        LastReceive::Untold
+    }
+
+    /// Readable when there is an event, or the [last receive](Self::last_receive) was reached.
     fn fd(&self) -> Option<BorrowedFd<'_>>;
 
     /// Ends the connection: the queue pair goes to the error state, and what is posted completes as flushed.

@@ -51,6 +51,15 @@ pub(super) struct SharedQueue {
     held: usize,
 }
 
+impl SharedQueue {
+    /// A receive goes, and nothing is heard of it; false if there is none.
+    pub(super) fn lose(&mut self) -> bool {
+        let lost = self.receives.pop_front().is_some();
+        self.held -= usize::from(lost);
+        lost
+    }
+}
+
 /// Places in a queue that are free once a completion has been polled.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Frees {

@@ -453,6 +453,7 @@ impl State {
             self.leave(number, false);
         }
         let Some(queue_pair) = self.queue_pairs.remove(&number) else { return };
+        self.lose_fetched(&queue_pair);
         self.counters.ended += (queue_pair.sends.len() + queue_pair.receives.len()) as u64;
         if self.random.coin() {
             self.forget_completions(queue_pair.completions, number);

@@ -35,6 +35,8 @@ pub struct Counters {
     pub polled: u64,
     /// Completions lost by a fault.
     pub lost: u64,
+    /// Shared receives that went with a queue pair that was dropped before it had given back what it took.
+    pub receives_lost: u64,
     /// Bytes that SENDs carried.
     pub sent: u64,
     /// Bytes that RDMA READs moved.

@@ -31,6 +31,11 @@ pub struct DeviceOptions {
     /// peer's wrong access has failed its queue pair. Not every device does; with receives of its own it
     /// finds out by those being flushed. With shared receives every failure is told.
     pub tells_failures: bool,
+    /// Whether it says when a queue pair that failed takes no more shared receives. Soft-RoCE did not for long.
+    pub tells_last_receive: bool,
+    /// Whether a queue pair fetches a shared receive ahead of what comes into it, as hardware does: when it
+    /// fails, that one comes back flushed, and if it is dropped before, it is lost.
+    pub fetches_ahead: bool,
 }
 
 impl Default for DeviceOptions {
@@ -50,6 +55,8 @@ impl Default for DeviceOptions {
             locked_memory: u64::MAX,
             invalidation: true,
             tells_failures: true,
+            tells_last_receive: true,
+            fetches_ahead: false,
         }
     }
 }

@@ -10,11 +10,11 @@ use rustix::io::Errno;
 use super::completions::{LoopbackCompletions, LoopbackSharedReceives, pieces_of};
 use super::connection::{Link, LoopbackTicket, Role};
 use super::device::{LoopbackDevice, invalid};
-use super::queue_pair::{Phase, QueuePair, Receive, Send, Stage};
+use super::queue_pair::{LastStage, Phase, QueuePair, Receive, Send, Stage};
 use super::signal::Signal;
 use super::state::State;
 use crate::error::VerbsError;
-use crate::seam::{EndpointSpec, Refused};
+use crate::seam::{EndpointSpec, LastReceive, Refused};
 use crate::work::{Operation, Piece, Work, WorkId};
 
 /// A queue pair of a [`LoopbackDevice`] and its connection.
@@ -68,6 +68,17 @@ impl LoopbackEndpoint {
         drop(state);
         let (peer, local) = (ticket.peer, ticket.local);
         Ok(Self { device: Arc::clone(device), number, inline: spec.inline, signal, peer, local })
+    }
+
+    /// See [`Endpoint::last_receive`](crate::Endpoint::last_receive).
+    pub(super) fn last_shared(&self) -> LastReceive {
+        let state = self.device.fabric.lock();
+        let stage = state.queue_pairs.get(&self.number).map(|pair| pair.last_receive);
+        match stage {
+            _ if !self.device.options.tells_last_receive => LastReceive::Untold,
+            Some(LastStage::Said) => LastReceive::Reached,
+            _ => LastReceive::Awaited,
+        }
     }
 
     pub(super) fn add_receive(&self, id: WorkId, pieces: &[Piece]) -> io::Result<()> {
@@ -143,6 +154,8 @@ impl QueuePair {
             not_ready: None,
             stalled: None,
             flushing: false,
+            last_receive: LastStage::Taking,
+            hurried: false,
             most_reads: 0,
             read_stalls: 0,
             not_ready_rounds: 0,

@@ -43,6 +43,9 @@ enum Point {
     Work,
     PostSend,
     PostReceive,
+    /// `left` is nanoseconds.
+    LastReceive,
+    EarlyLastReceive,
     Register,
     Open,
     Ready,
@@ -102,6 +105,21 @@ impl Faults {
     /// The nth receive that is posted to the endpoint's own queue is refused.
     pub fn refuse_receive(&self, endpoint: u32, nth: u64) {
         self.plan(endpoint, Point::PostReceive, nth, None, 0);
+    }
+
+    /// It is never said that the endpoint, which has shared receives, takes no more of them.
+    pub fn lose_last_receive(&self, endpoint: u32) {
+        self.delay_last_receive(endpoint, u64::MAX);
+    }
+
+    /// That is said `late` nanoseconds after it is so.
+    pub fn delay_last_receive(&self, endpoint: u32, late: u64) {
+        self.plan(endpoint, Point::LastReceive, late, None, 0);
+    }
+
+    /// That is said as soon as the queue pair fails, before what it took has come back.
+    pub fn hurry_last_receive(&self, endpoint: u32) {
+        self.plan(endpoint, Point::EarlyLastReceive, 0, None, 0);
     }
 
     /// The nth registration fails for lack of locked memory.
@@ -179,6 +197,16 @@ impl FaultTable {
 
     pub(super) fn refuse_receive(&mut self, endpoint: u32) -> bool {
         self.count(endpoint, Point::PostReceive, |_| true).is_some()
+    }
+
+    /// How late it is said that no more shared receives are taken, if it is.
+    pub(super) fn hold_last_receive(&mut self, endpoint: u32) -> Option<u64> {
+        let plans = self.plans.remove(&(endpoint, Point::LastReceive))?;
+        plans.first().map(|plan| plan.left)
+    }
+
+    pub(super) fn hurry_last_receive(&mut self, endpoint: u32) -> bool {
+        self.count(endpoint, Point::EarlyLastReceive, |_| true).is_some()
     }
 
     pub(super) fn refuse_register(&mut self, device: u32) -> bool {

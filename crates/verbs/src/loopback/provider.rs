@@ -16,7 +16,7 @@ use super::memory::{Span, copy_inline};
 use crate::error::VerbsError;
 use crate::seam::{
     AcceptParams, Completions, ConnectParams, ConnectionEvent, Device, DeviceKind, DeviceLimits,
-    Endpoint, EndpointSpec, PrivateData, Refused, Region, SharedReceives, Ticket,
+    Endpoint, EndpointSpec, LastReceive, PrivateData, Refused, Region, SharedReceives, Ticket,
 };
 use crate::work::{Access, Completion, Piece, Work, WorkId};
 
@@ -140,6 +140,10 @@ impl Endpoint for LoopbackEndpoint {
 
     fn next_event(&mut self) -> Option<ConnectionEvent> {
         self.device.fabric.lock().next_event(self.number)
+    }
+
+    fn last_receive(&mut self) -> LastReceive {
+        self.last_shared()
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {

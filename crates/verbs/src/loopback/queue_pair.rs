@@ -12,7 +12,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::completions::Frees;
+use super::completions::{Frees, SharedQueue};
 use super::connection::Link;
 use super::counters::EndpointCounters;
 use super::faults::WorkFault;
@@ -44,6 +44,19 @@ pub(super) enum Failure {
     Silent,
     /// For no reason that could be seen.
     Told,
+}
+
+/// How far a queue pair with shared receives is with giving back those it took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LastStage {
+    /// It works, or has not begun.
+    Taking,
+    /// It holds some that nothing came into, as hardware fetches them ahead.
+    Holding,
+    /// All are back; it is not said yet, or never.
+    Returned,
+    /// That is said.
+    Said,
 }
 
 /// A receive that nothing has come into.
@@ -123,6 +136,9 @@ pub(super) struct QueuePair {
     pub(super) not_ready: Option<NotReady>,
     pub(super) stalled: Option<u64>,
     pub(super) flushing: bool,
+    pub(super) last_receive: LastStage,
+    /// It was said before all were back.
+    pub(super) hurried: bool,
     pub(super) most_reads: u32,
     pub(super) read_stalls: u64,
     pub(super) not_ready_rounds: u64,
@@ -199,6 +215,12 @@ impl State {
         if tells {
             queue_pair.tell(ConnectionEvent::QueuePairError);
         }
+        if shared && let Some(queue_pair) = self.queue_pairs.get_mut(&number) {
+            queue_pair.last_receive = LastStage::Holding;
+            if self.faults.hurry_last_receive(number) {
+                self.say_last_receive(number);
+            }
+        }
         self.flush_soon(number);
         // Who waits for a receive of it finds nobody there at the next try.
         self.wake_senders(|sender| sender.number == number);
@@ -235,6 +257,9 @@ impl State {
             bytes: 0,
             invalidated: None,
         };
+        if queue_pair.last_receive != LastStage::Taking {
+            self.give_back_shared(number);
+        }
         // The two queues know no order between them.
         let receives_first = self.random.coin();
         let sends = || sends.iter().zip(first + 1..).map(|(send, upto)| (send.work.id, upto));
@@ -248,6 +273,60 @@ impl State {
                     self.complete(flushed(id), Frees::Sends(upto));
                 }
             }
+        }
+    }
+
+    /// Hands back the shared receive that a failed queue pair had fetched, if it had, and says that it was the
+    /// last.
+    fn give_back_shared(&mut self, number: u32) {
+        let Some(queue_pair) = self.queue_pairs.get_mut(&number) else { return };
+        let options = self.devices.get(&queue_pair.device).map(|device| device.options);
+        let fetched = options.is_some_and(|options| options.fetches_ahead) && self.random.coin();
+        if queue_pair.last_receive == LastStage::Holding {
+            queue_pair.last_receive = LastStage::Returned;
+        } else if !std::mem::take(&mut queue_pair.hurried) {
+            return;
+        }
+        let Some(shared) = queue_pair.shared else { return };
+        let queue = self.shared_queues.get_mut(&shared);
+        if let Some(receive) =
+            queue.filter(|_| fetched).and_then(|queue| queue.receives.pop_front())
+        {
+            self.counters.ended += 1;
+            let completion = Completion {
+                id: receive.id,
+                status: CompletionStatus::Flushed,
+                queue_pair: number,
+                bytes: 0,
+                invalidated: None,
+            };
+            self.complete(completion, Frees::Shared(shared));
+        }
+        match self.faults.hold_last_receive(number) {
+            Some(u64::MAX) => {}
+            Some(late) => self.at(self.now + late, Event::LastReceive { queue_pair: number }),
+            None => self.say_last_receive(number),
+        }
+    }
+
+    /// The owner is told that the queue pair takes no more shared receives.
+    pub(super) fn say_last_receive(&mut self, number: u32) {
+        let Some(queue_pair) = self.queue_pairs.get_mut(&number) else { return };
+        queue_pair.hurried = queue_pair.last_receive == LastStage::Holding;
+        queue_pair.last_receive = LastStage::Said;
+        queue_pair.signal.raise();
+    }
+
+    /// What a queue pair had fetched of its shared receives goes with it, if it is taken away too early.
+    pub(super) fn lose_fetched(&mut self, queue_pair: &QueuePair) {
+        let options = self.devices.get(&queue_pair.device).map(|device| device.options);
+        let holds = options.is_some_and(|options| options.fetches_ahead)
+            && (queue_pair.last_receive == LastStage::Holding || queue_pair.hurried);
+        let queue = queue_pair.shared.filter(|_| holds);
+        let queue = queue.and_then(|shared| self.shared_queues.get_mut(&shared));
+        if queue.is_some_and(SharedQueue::lose) {
+            self.counters.receives_lost += 1;
+            self.counters.ended += 1;
         }
     }
 }

@@ -50,6 +50,8 @@ pub(super) enum Event {
     GiveUp { queue_pair: u32, sequence: u64, epoch: u32 },
     /// The device hands back what is posted to a failed queue pair.
     Flush { queue_pair: u32 },
+    /// It is said late that a failed queue pair takes no more shared receives.
+    LastReceive { queue_pair: u32 },
     /// The connection manager.
     Message(Box<Message>),
 }
@@ -154,6 +156,7 @@ impl State {
                 self.give_up(queue_pair, sequence, epoch);
             }
             Event::Flush { queue_pair } => self.flush(queue_pair),
+            Event::LastReceive { queue_pair } => self.say_last_receive(queue_pair),
             Event::Message(message) => self.deliver(&message),
         }
         true

@@ -37,7 +37,7 @@ use crate::ffi::verbs::{
 };
 use crate::seam::{
     AcceptParams, ConnectParams, ConnectionEvent, Device, DeviceLimits, Endpoint, EndpointSpec,
-    Refused, Ticket,
+    LastReceive, Refused, Ticket,
 };
 use crate::work::{Access, Piece, Work, WorkId};
 
@@ -376,6 +376,14 @@ impl Endpoint for SystemEndpoint {
             return Some(ConnectionEvent::QueuePairError);
         }
         None
+    }
+
+    fn last_receive(&mut self) -> LastReceive {
+        if self.alarm.has_reached_last() {
+            return LastReceive::Reached;
+        }
+        // Soft-RoCE says it since Linux 6.5, and not when asked whether it does.
+        if self.pair.device.has_kernel_flags() { LastReceive::Untold } else { LastReceive::Awaited }
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {

@@ -1,7 +1,8 @@
 //! What a device says out of turn: queue pairs and completion queues that failed, ports that went down.
 //!
-//! A thread of the device waits for it (and looks itself where a device says nothing). Most of it shows elsewhere too (posted work comes back flushed), but
-//! a queue pair whose receives are shared has no receives of its own that could come back.
+//! A thread of the device waits for it (and looks itself where a device says nothing). Most of it shows elsewhere
+//! too (posted work comes back flushed), but a queue pair whose receives are shared has no receives of its own
+//! that could come back: only here it is said that it takes no more of them.
 
 use std::collections::HashMap;
 use std::io;
@@ -32,6 +33,8 @@ pub(super) struct Alarm {
     raised: AtomicBool,
     /// Raised and not taken.
     pending: AtomicBool,
+    /// The queue pair takes no more shared receives.
+    last: AtomicBool,
     wake: Option<OwnedFd>,
 }
 
@@ -41,10 +44,37 @@ impl Alarm {
             return;
         }
         self.pending.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    /// What the queue pair took of its shared receives has completed.
+    fn reach_last(&self) {
+        self.last.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    fn wake(&self) {
         if let Some(fd) = &self.wake
             && let Err(error) = rustix::io::write(fd, &1_u64.to_ne_bytes())
         {
             tracing::debug!(%error, "an eventfd could not be written");
+        }
+    }
+
+    /// Whether the queue pair is known to take no more shared receives.
+    pub(super) fn has_reached_last(&self) -> bool {
+        let reached = self.last.load(Ordering::Acquire);
+        if reached {
+            self.calm();
+        }
+        reached
+    }
+
+    /// Nothing wakes until the next call of [`wake`](Self::wake).
+    fn calm(&self) {
+        if let Some(fd) = &self.wake {
+            // Nothing to read means that it was read already.
+            let _ = rustix::io::read(fd, &mut [0_u8; 8]);
         }
     }
 
@@ -53,10 +83,7 @@ impl Alarm {
         if !self.pending.swap(false, Ordering::Acquire) {
             return false;
         }
-        if let Some(fd) = &self.wake {
-            // Nothing to read means that it was read already.
-            let _ = rustix::io::read(fd, &mut [0_u8; 8]);
-        }
+        self.calm();
         true
     }
 
@@ -161,6 +188,7 @@ impl Watch {
         let alarm = Arc::new(Alarm {
             raised: AtomicBool::new(false),
             pending: AtomicBool::new(false),
+            last: AtomicBool::new(false),
             wake,
         });
         let watched = Watched { pair, alarm: Arc::clone(&alarm) };
@@ -263,6 +291,9 @@ fn tell(event: &ibv_async_event, listeners: &Mutex<Listeners>, name: &str) {
             tracing::debug!(device = name, number, kind, "a queue pair failed");
             if let Some(watched) = lock(listeners).pairs.get(&number) {
                 watched.alarm.raise();
+                if kind == IBV_EVENT_QP_LAST_WQE_REACHED {
+                    watched.alarm.reach_last();
+                }
             }
         }
         IBV_EVENT_CQ_ERR => {

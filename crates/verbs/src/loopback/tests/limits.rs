@@ -8,6 +8,7 @@ use crate::conformance::{ACCESS, COMPLETIONS, Memory, SPEC, slots, statuses};
 use crate::error::VerbsError;
 use crate::seam::{
     AcceptParams, ConnectParams, ConnectionEvent, Device, DeviceLimits, Endpoint, EndpointSpec,
+    LastReceive,
 };
 use crate::work::CompletionStatus::{Flushed, Other, RemoteAccess, Success};
 use crate::work::{Access, Operation, Pieces};
@@ -321,6 +322,44 @@ fn a_failure_is_told_where_nothing_else_shows_it() {
         // Its own failed work shows the other end, but for its shared receives.
         let expected: &[_] = if shared { &[ConnectionEvent::QueuePairError] } else { &[] };
         assert_eq!(pair.asking.take_events(), expected, "{:?}", (shared, tells));
+    }
+}
+
+#[test]
+fn a_failed_queue_pair_says_when_it_takes_no_more_shared_receives() {
+    for seed in 0..20 {
+        let options = DeviceOptions { fetches_ahead: true, ..DeviceOptions::default() };
+        let mut lab = Lab::with(seed, options);
+        let mut pair = lab.pair_with(&Setup { shared: true, ..Setup::default() });
+        let number = pair.answering.endpoint().number();
+        (0..4).for_each(|id| pair.answering.receive(id, 0, 64).unwrap());
+        assert_eq!(pair.answering.endpoint().last_receive(), LastReceive::Awaited);
+        match seed % 4 {
+            1 => lab.fabric.faults().lose_last_receive(number),
+            2 => lab.fabric.faults().delay_last_receive(number, 1_000_000_000),
+            3 => lab.fabric.faults().hurry_last_receive(number),
+            _ => {}
+        }
+        pair.answering.endpoint().disconnect();
+        let early = pair.answering.endpoint().last_receive();
+        assert_eq!(early == LastReceive::Reached, seed % 4 == 3, "seed {seed}");
+        lab.fabric.advance(900_000_000);
+        let later = pair.answering.endpoint().last_receive();
+        assert_eq!(later == LastReceive::Reached, matches!(seed % 4, 0 | 3), "seed {seed}");
+        lab.fabric.advance(200_000_000);
+        let last = pair.answering.endpoint().last_receive();
+        assert_eq!(last == LastReceive::Reached, seed % 4 != 1, "seed {seed}");
+        // At most the one that was fetched has come back.
+        pair.answering.poll().unwrap();
+        let came = statuses(pair.answering.came(), b'r');
+        assert!(came.is_empty() || came == [Flushed], "seed {seed}: {came:?}");
+        pair.answering.drop_endpoint();
+        assert_eq!(lab.fabric.counters().receives_lost, 0, "seed {seed}");
+        // Who takes a queue pair away without waiting loses what it has fetched.
+        pair.asking.receive(9, 0, 64).unwrap();
+        pair.asking.endpoint().disconnect();
+        pair.asking.drop_endpoint();
+        assert_eq!(lab.fabric.counters().receives_lost, 1, "seed {seed}");
     }
 }
 
