@@ -3,6 +3,7 @@
 //! ```text
 //! Point (one run) --json--> JSON lines, one a point, versioned
 //!                 --csv---> one row a point
+//!                 --compare-> differences of two sets, with intervals
 //!                 --sweep-> Table (terminal, Markdown, HTML), Plot (SVG), a page that opens from disk
 //! ```
 //!
@@ -11,6 +12,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod compare;
 pub mod csv;
 pub mod html;
 pub mod json;

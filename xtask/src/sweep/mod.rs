@@ -7,12 +7,14 @@
 //! | file | what |
 //! |---|---|
 //! | `options` | what a person says about the machines |
+//! | `compare` | two files of results |
 //! | `plan` | from TOML to checked points |
 //! | `setup` | what a point runs, wherever it runs |
 //! | `place` | where it runs: one file a place |
 //! | `run` | the points, some at once, those of an earlier run left out |
 //! | `results` | the file of results that outlives an interruption |
 
+mod compare;
 mod options;
 mod place;
 mod plan;
@@ -47,15 +49,19 @@ const INTERRUPTED: u8 = 130;
     after_help = "Examples:\n  cargo xtask sweep --plan configs/sweeps/test-03.toml --where sim --html report.html\n  \
         cargo xtask sweep --plan configs/sweeps/test-03.toml --where local --json local.jsonl --html local.html\n  \
         cargo xtask sweep --plan configs/sweeps/test-03.toml --where remote --listen rdma://192.0.2.1 \\\n      \
-        --host root@host1 --host root@host2 --json remote.jsonl"
+        --host root@host1 --host root@host2 --json remote.jsonl\n  \
+        cargo xtask sweep --compare before.jsonl after.jsonl"
 )]
 pub(crate) struct Args {
     /// What to run
-    #[arg(long, value_name = "FILE")]
-    plan: PathBuf,
+    #[arg(long, value_name = "FILE", required_unless_present = "compare")]
+    plan: Option<PathBuf>,
     /// Where to run it
-    #[arg(long = "where", value_enum)]
-    place: PlaceName,
+    #[arg(long = "where", value_enum, required_unless_present = "compare")]
+    place: Option<PlaceName>,
+    /// Run nothing: compare two files of --json point by point, with confidence intervals
+    #[arg(long, num_args = 2, value_names = ["A", "B"], conflicts_with_all = ["plan", "place", "json", "csv"])]
+    compare: Vec<PathBuf>,
     /// A platform of configs/platforms, or a file like them
     #[arg(long, value_name = "A|B|FILE", default_value = "A")]
     platform: String,
@@ -103,13 +109,14 @@ impl PlaceName {
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let mut plan = match prepare(args) {
+    let (Some(file), Some(place)) = (&args.plan, args.place) else { return compare::run(args) };
+    let mut plan = match prepare(args, file, place) {
         Ok(plan) => plan,
         Err(error) => return Ok(refused(&error)),
     };
     // Not after hours of measuring.
     args.csv.iter().chain(&args.html).try_for_each(|file| writable(file))?;
-    let place: Box<dyn Place> = match args.place {
+    let place: Box<dyn Place> = match place {
         PlaceName::Sim => {
             let simulator = simulator(args, &plan);
             match simulator {
@@ -118,7 +125,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             }
         }
         PlaceName::Local | PlaceName::Remote => {
-            let (place, left_out) = machines(args, &mut plan)?;
+            let (place, left_out) = machines(args, place, &mut plan)?;
             left_out.iter().for_each(|point| eprintln!("left out: {point}"));
             Box::new(place)
         }
@@ -180,21 +187,21 @@ pub(crate) fn simulate(
 }
 
 /// The plan, with the points that are for this place.
-fn prepare(args: &Args) -> Result<Plan> {
-    let place = args.place.name();
-    let mut plan = Plan::load(&args.plan)?;
+fn prepare(args: &Args, file: &Path, place: PlaceName) -> Result<Plan> {
+    let mut plan = Plan::load(file)?;
     if args.short {
         plan.shorten();
     }
     // What is for one platform alone says how that machine behaves: real ones take the first.
     let (name, _) = platform(&Workspace::find()?, &args.platform)?;
-    plan.points.retain(|point| point.runs_on(&name, place));
+    plan.points.retain(|point| point.runs_on(&name, place.name()));
     anyhow::ensure!(
         !plan.points.is_empty(),
-        "{}: no point is for --platform {name} --where {place}",
-        args.plan.display()
+        "{}: no point is for --platform {name} --where {}",
+        file.display(),
+        place.name()
     );
-    if args.place == PlaceName::Sim {
+    if place == PlaceName::Sim {
         args.machines.refuse_all()?;
     }
     Ok(plan)
@@ -208,8 +215,8 @@ fn simulator(args: &Args, plan: &Plan) -> Result<Simulator> {
 }
 
 /// The machines, looked at, and the points that they cannot run, which leave the plan.
-fn machines(args: &Args, plan: &mut Plan) -> Result<(Real, Vec<String>)> {
-    let place = if args.place == PlaceName::Local { Where::Local } else { Where::Remote };
+fn machines(args: &Args, place: PlaceName, plan: &mut Plan) -> Result<(Real, Vec<String>)> {
+    let place = if place == PlaceName::Local { Where::Local } else { Where::Remote };
     let machines = args.machines.machines(place, plan)?;
     real::handle_signals()?;
     let place = Real::new(machines, &plan.points)?;

@@ -44,19 +44,27 @@ const FIGURES: &[Figure] = &[
     figure("p50", "us", 1, false, |point| Some(point.total.latency_us.p50)),
     figure("p99", "us", 1, true, |point| Some(point.total.latency_us.p99)),
     figure("p99.9", "us", 1, false, |point| Some(point.total.latency_us.p99_9)),
+    figure("largest", "us", 1, false, |point| Some(point.total.latency_us.max)),
     figure("stddev", "Gb/s", 2, true, |point| point.stddev_gbps),
     figure("LLC hit", "%", 1, true, |point| point.hit_pct),
     figure("buffers", "", 1, true, |point| point.buffers_mean),
-    // More than 2^32 commands do not fit a machine.
-    figure("most buffers", "", 0, false, |point| {
-        point.buffers_max.and_then(|most| u32::try_from(most).ok()).map(f64::from)
-    }),
+    figure("most buffers", "", 0, false, |point| point.buffers_max.and_then(count)),
     figure("in flight", "MiB", 1, true, |point| point.in_flight_mib),
     figure("budget", "MiB", 1, false, |point| point.budget_bytes.map(|bytes| bytes / MIB)),
     figure("period", "us", 3, true, |point| point.period_us),
     figure("Jain", "", 3, true, |point| point.fairness),
+    figure("target", "CPUs", 2, false, |point| point.target_cpus),
+    figure("hosts", "CPUs", 2, false, |point| point.host_cpus),
+    figure("RNR", "", 0, false, |point| count(point.network?.rnr?)),
+    figure("retransmits", "", 0, false, |point| count(point.network?.retransmitted)),
+    figure("drops", "", 0, false, |point| count(point.network?.dropped)),
     figure("starved", "", 0, false, |point| point.starved_queues.map(f64::from)),
 ];
+
+/// More than 2^32 of anything counted here do not fit a run.
+fn count(value: u64) -> Option<f64> {
+    u32::try_from(value).ok().map(f64::from)
+}
 
 /// One row a point: what varied, then everything that was measured.
 #[must_use]

@@ -1,0 +1,70 @@
+//! `cargo xtask sweep --compare A B`.
+
+use std::fs::{self, File};
+use std::io::BufReader;
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail, ensure};
+use nvmeof_report::compare::{Comparison, Verdict, compare};
+use nvmeof_report::{Page, Point, json, sweep};
+
+use super::Args;
+
+pub(super) fn run(args: &Args) -> Result<ExitCode> {
+    let [before, after] = &args.compare[..] else { bail!("--compare takes two files") };
+    let (first, second) = (read(before)?, read(after)?);
+    let comparison = compare(&first, &second);
+    ensure!(
+        !comparison.differences.is_empty(),
+        "{} and {} have no point in common: they are of other plans, or varied other keys",
+        before.display(),
+        after.display()
+    );
+    let table = comparison.table([&name(before), &name(after)]);
+    let heading = format!("{} against {}", sweep::heading(&second), sweep::heading(&first));
+    let summary = summary(&comparison);
+    print!("{heading}\n\n{}\n{summary}\n", table.markdown());
+    if let Some(file) = &args.html {
+        let mut page = Page::new("Comparison", "");
+        page.paragraph(&heading);
+        page.paragraph(&summary);
+        page.table(&table);
+        fs::write(file, page.document())
+            .with_context(|| format!("cannot write {}", file.display()))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn read(file: &Path) -> Result<Vec<Point>> {
+    let shown = file.display();
+    let opened = File::open(file).with_context(|| format!("cannot read {shown}"))?;
+    let (points, _) = json::read(BufReader::new(opened)).with_context(|| shown.to_string())?;
+    ensure!(!points.is_empty(), "{shown}: there are no results in it");
+    Ok(points)
+}
+
+/// What a column is called.
+fn name(file: &Path) -> String {
+    file.with_extension("").display().to_string()
+}
+
+fn summary(comparison: &Comparison) -> String {
+    let mut text = format!(
+        "{} better, {} worse, {} without a difference (95 %), {} with one run only.",
+        comparison.count(Verdict::Better),
+        comparison.count(Verdict::Worse),
+        comparison.count(Verdict::Same),
+        comparison.count(Verdict::Unknown),
+    );
+    if comparison.count(Verdict::Unknown) > 0 {
+        text += " Repeat points with load.repeat to tell a difference from chance.";
+    }
+    for (which, points) in [("first", &comparison.only_before), ("second", &comparison.only_after)]
+    {
+        if !points.is_empty() {
+            text += &format!(" Only the {which} has: {}.", points.join("; "));
+        }
+    }
+    text
+}
