@@ -95,6 +95,13 @@ const STAGES: &[Stage] = &[
         run: vm_rdma,
     },
     Stage {
+        name: "vm-vfio",
+        about: "drives by our own driver in QEMU, behind an emulated IOMMU",
+        slow: true,
+        needs: Some("release"),
+        run: vm_vfio,
+    },
+    Stage {
         name: "fuzz",
         about: "a short run of every fuzz target",
         slow: true,
@@ -252,6 +259,10 @@ fn vm_tcp(workspace: &Workspace) -> Result<()> {
 
 fn vm_rdma(workspace: &Workspace) -> Result<()> {
     vm_case(workspace, "rdma")
+}
+
+fn vm_vfio(workspace: &Workspace) -> Result<()> {
+    vm_case(workspace, "vfio")
 }
 
 fn vm_case(workspace: &Workspace, name: &str) -> Result<()> {

@@ -51,12 +51,14 @@ const RDMA_HOSTS: &[Guest] = &[
     Guest { name: "b", script: include_str!("../../vm/rdma-hosts-b.sh") },
 ];
 
-/// What the scripts of the case `vfio` find: three of 512-byte blocks, one of 4096.
+/// What the scripts of the case `vfio` find: four in slots of their own, one of them with blocks of 4096 bytes, and one
+/// that shares its slot, and so its IOMMU group, with the one before.
 const DRIVES: &[Drive] = &[
-    Drive { serial: "DRIVE0", block: 512, size: 128 << 20 },
-    Drive { serial: "DRIVE1", block: 512, size: 128 << 20 },
-    Drive { serial: "DRIVE2", block: 512, size: 128 << 20 },
-    Drive { serial: "DRIVE3", block: 4096, size: 128 << 20 },
+    Drive { serial: "DRIVE0", block: 512, size: 128 << 20, place: (0, 0) },
+    Drive { serial: "DRIVE1", block: 512, size: 128 << 20, place: (1, 0) },
+    Drive { serial: "DRIVE2", block: 4096, size: 128 << 20, place: (2, 0) },
+    Drive { serial: "DRIVE3", block: 512, size: 128 << 20, place: (3, 0) },
+    Drive { serial: "DRIVE4", block: 512, size: 128 << 20, place: (3, 1) },
 ];
 
 /// Every case there is.

@@ -30,6 +30,8 @@ pub(crate) struct Drive {
     pub(crate) block: u32,
     /// Bytes; a sparse file.
     pub(crate) size: u64,
+    /// Root port, and function of the slot behind it. Functions of one slot are one IOMMU group.
+    pub(crate) place: (u8, u8),
 }
 
 /// The drives of one boot, gone with this value.
@@ -72,22 +74,43 @@ impl Bay {
         qemu.args(["-device", "intel-iommu,intremap=on"]);
         qemu.arg("-qmp").arg(format!("unix:{},server=on,wait=off", self.monitor.display()));
         for (index, (drive, path)) in self.drives.iter().enumerate() {
-            let slot = index + 1;
-            qemu.arg("-device").arg(format!("pcie-root-port,id=port{index},chassis={slot},slot={slot}"));
+            if let (port, 0) = drive.place {
+                qemu.arg("-device");
+                qemu.arg(format!("pcie-root-port,id=port{port},chassis={0},slot={0}", port + 1));
+            }
             // Not `-drive`: that would go with its device.
             qemu.arg("-blockdev").arg(format!(
                 "driver=raw,node-name=disk{index},cache.no-flush=on,file.driver=file,file.filename={}",
                 path.display()
             ));
-            let options: Vec<String> = device(index, *drive)
-                .into_iter()
-                .map(|(key, value)| match value {
-                    Value::String(text) => format!("{key}={text}"),
-                    other => format!("{key}={other}"),
-                })
-                .collect();
-            qemu.arg("-device").arg(format!("nvme,{}", options.join(",")));
+            let mut options = String::from("nvme");
+            for (key, value) in self.device(index, *drive) {
+                match value {
+                    Value::String(text) => options.push_str(&format!(",{key}={text}")),
+                    Value::Bool(on) => {
+                        options.push_str(&format!(",{key}={}", if on { "on" } else { "off" }));
+                    }
+                    other => options.push_str(&format!(",{key}={other}")),
+                }
+            }
+            qemu.arg("-device").arg(options);
         }
+    }
+
+    /// The options of a drive's device.
+    fn device(&self, index: usize, drive: Drive) -> Vec<(&'static str, Value)> {
+        let (port, function) = drive.place;
+        let beside = |(other, _): &(Drive, PathBuf)| other.place.0 == port && other.place.1 > 0;
+        vec![
+            ("id", json!(format!("nvme{index}"))),
+            ("bus", json!(format!("port{port}"))),
+            ("addr", json!(format!("00.{function}"))),
+            ("multifunction", json!(self.drives.iter().any(beside))),
+            ("drive", json!(format!("disk{index}"))),
+            ("serial", json!(drive.serial)),
+            ("logical_block_size", json!(drive.block)),
+            ("physical_block_size", json!(drive.block)),
+        ]
     }
 
     /// Answers what a guest asks for in its share, until `done`.
@@ -125,7 +148,7 @@ impl Bay {
             }
             "add" => {
                 let mut arguments = json!({ "driver": "nvme" });
-                for (key, value) in device(index, *drive) {
+                for (key, value) in self.device(index, *drive) {
                     arguments[key] = value;
                 }
                 monitor.execute("device_add", arguments)
@@ -142,18 +165,6 @@ impl Drop for Bay {
             let _ = fs::remove_file(path);
         }
     }
-}
-
-/// The options of a drive's device.
-fn device(index: usize, drive: Drive) -> Vec<(&'static str, Value)> {
-    vec![
-        ("id", json!(format!("nvme{index}"))),
-        ("bus", json!(format!("port{index}"))),
-        ("drive", json!(format!("disk{index}"))),
-        ("serial", json!(drive.serial)),
-        ("logical_block_size", json!(drive.block)),
-        ("physical_block_size", json!(drive.block)),
-    ]
 }
 
 /// The requests that lie in a share, oldest first: their names end with a number that grows.
@@ -182,7 +193,7 @@ fn give_answer(ask: &Path, text: &str) -> Result<()> {
 mod tests {
     use super::*;
 
-    const ONE: Drive = Drive { serial: "ONE", block: 512, size: 1 << 20 };
+    const ONE: Drive = Drive { serial: "ONE", block: 512, size: 1 << 20, place: (0, 0) };
 
     fn bay(folder: &Path) -> Bay {
         Bay::new(&[ONE], folder, "case", folder.join("monitor")).expect("a bay")

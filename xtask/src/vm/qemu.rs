@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -104,9 +105,21 @@ impl Machine<'_> {
             .with_context(|| format!("cannot write {}", self.log.display()))?;
         let echo = self.echo;
         let reader = thread::spawn(move || record(stdout, log, echo));
-        let done = AtomicBool::new(false);
         let limit = self.limit * self.accel.patience();
-        let status = wait_until(&mut child, started + limit + GRACE)?;
+        let done = AtomicBool::new(false);
+        let status = thread::scope(|scope| {
+            if !self.bay.is_empty() {
+                scope.spawn(|| {
+                    if let Err(error) = self.bay.serve(self.share, &done) {
+                        // A guest that asked waits in vain then, and fails with what it waited for.
+                        println!("the drives are served no longer: {error:#}");
+                    }
+                });
+            }
+            let status = wait_until(&mut child, started + limit + GRACE);
+            done.store(true, Ordering::Release);
+            status
+        })?;
         let _ = reader.join();
         let end = status.map_or(End::Limit, End::of);
         Ok(Ending { took: started.elapsed(), end })
@@ -116,7 +129,11 @@ impl Machine<'_> {
         let mut qemu = Command::new("qemu-system-x86_64");
         qemu.stdin(Stdio::null()).stdout(Stdio::piped());
         qemu.args(["-nographic", "-no-reboot", "-nodefaults", "-serial", "stdio"]);
-        qemu.args(["-machine", "q35,hpet=off,vmport=off,smm=off,sata=off,usb=off"]);
+        // The emulated IOMMU remaps interrupts only where KVM leaves the I/O APIC to QEMU.
+        let split = self.accel == Accel::Kvm && !self.bay.is_empty();
+        let irqchip = if split { ",kernel-irqchip=split" } else { "" };
+        qemu.arg("-machine");
+        qemu.arg(format!("q35,hpet=off,vmport=off,smm=off,sata=off,usb=off{irqchip}"));
         match self.accel {
             Accel::Tcg => qemu.args(["-accel", "tcg,thread=multi", "-cpu", "max"]),
             Accel::Kvm => qemu.args(["-accel", "kvm", "-cpu", "host"]),
@@ -152,7 +169,8 @@ impl Machine<'_> {
         format!(
             "console=ttyS0 quiet panic=-1 oops=panic mitigations=off tsc=reliable no_timer_check \
              random.trust_cpu=on i8042.noaux i8042.nokbd 8250.nr_uarts=1 hardened_usercopy=off \
-             nvmeof.limit={}",
+             {}nvmeof.limit={}",
+            if self.bay.is_empty() { "" } else { "intel_iommu=on " },
             self.limit.as_secs()
         )
     }

@@ -27,11 +27,8 @@ impl Monitor {
         let stream = UnixStream::connect(socket)
             .with_context(|| format!("no monitor at {}", socket.display()))?;
         stream.set_read_timeout(Some(Duration::from_millis(100)))?;
-        let mut monitor = Self {
-            reader: BufReader::new(stream),
-            partial: Vec::new(),
-            events: VecDeque::new(),
-        };
+        let mut monitor =
+            Self { reader: BufReader::new(stream), partial: Vec::new(), events: VecDeque::new() };
         let greeting = monitor.next_line(Instant::now() + ANSWER)?;
         if greeting.get("QMP").is_none() {
             bail!("no QEMU at {}: {greeting}", socket.display());
@@ -87,7 +84,9 @@ impl Monitor {
                 }
                 // The rest of the line follows, or the end.
                 Ok(_) => {}
-                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+                Err(error)
+                    if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) =>
+                {
                     if Instant::now() >= deadline {
                         bail!("QEMU does not answer");
                     }
@@ -106,7 +105,9 @@ mod tests {
     use super::*;
 
     /// A monitor that says these lines, one after each line it is told, the first unasked.
-    fn says(lines: &'static [&'static str]) -> (tempfile::TempDir, thread::JoinHandle<Vec<String>>) {
+    fn says(
+        lines: &'static [&'static str],
+    ) -> (tempfile::TempDir, thread::JoinHandle<Vec<String>>) {
         let folder = tempfile::tempdir().expect("a folder");
         let listener = UnixListener::bind(folder.path().join("socket")).expect("a socket");
         let served = thread::spawn(move || {

@@ -14,6 +14,7 @@ const COMMON: &[(&str, &str)] = &[
     ("target-nothing.sh", include_str!("../../vm/target-nothing.sh")),
     ("fabric-tcp.sh", include_str!("../../vm/fabric-tcp.sh")),
     ("fabric-rdma.sh", include_str!("../../vm/fabric-rdma.sh")),
+    ("vfio-drives.sh", include_str!("../../vm/vfio-drives.sh")),
     ("on-uevent.sh", include_str!("../../vm/on-uevent.sh")),
 ];
 

@@ -41,8 +41,8 @@ pub(super) struct Device {
     vectors: u16,
     /// Signalled when the system wants the function back.
     removal: Option<OwnedFd>,
-    /// Held while vectors are replaced.
-    arming: Mutex<()>,
+    /// How many vectors are armed; held while they are replaced.
+    armed: Mutex<u16>,
     taken: Taken,
 }
 
@@ -95,7 +95,7 @@ impl Device {
             "took a function"
         );
         let bar = Arc::new(bar);
-        Ok(Self { bar, config, can_reset, vectors, removal, arming: Mutex::new(()), taken })
+        Ok(Self { bar, config, can_reset, vectors, removal, armed: Mutex::new(0), taken })
     }
 }
 
@@ -118,17 +118,19 @@ impl Function for Device {
 
     /// A function without MSI-X has no vectors: its queues are polled.
     fn interrupts(&self, vectors: u16) -> io::Result<Vec<OwnedFd>> {
-        let _only = self.arming.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut armed = self.armed.lock().unwrap_or_else(PoisonError::into_inner);
         let file = self.taken.file()?;
-        if self.vectors > 0 {
-            // The kernel refuses to add vectors to those that are armed.
+        if *armed > 0 {
+            // The kernel does not add vectors to those that are armed, and takes none away where none is.
             sys::set_irqs(file, VFIO_PCI_MSIX_IRQ_INDEX, &[])?;
+            *armed = 0;
         }
         let count = vectors.min(self.vectors);
         let signals = (0..count).map(|_| signal()).collect::<io::Result<Vec<OwnedFd>>>()?;
         if count > 0 {
             let borrowed: Vec<BorrowedFd<'_>> = signals.iter().map(AsFd::as_fd).collect();
             sys::set_irqs(file, VFIO_PCI_MSIX_IRQ_INDEX, &borrowed)?;
+            *armed = count;
         }
         Ok(signals)
     }
