@@ -3,3 +3,7 @@
 mod rig;
 
 mod commands;
+mod maintenance;
+mod rules;
+mod shadow;
+mod trouble;
