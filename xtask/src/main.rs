@@ -6,6 +6,7 @@
 //! report.
 
 mod bench;
+mod browser;
 mod checks;
 mod ci;
 mod daemon_stats;

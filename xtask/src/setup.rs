@@ -79,6 +79,10 @@ pub(crate) const SSH: &[Need] = &[
     need("ip", "iproute2", "makes those namespaces"),
 ];
 
+/// What looking at reports takes.
+pub(crate) const BROWSER: &[Need] =
+    &[need("chromium", "chromium", "opens reports as a reader does")];
+
 /// Makes sure that every program of `needs` is there, and installs the packages of those that are
 /// not: it says what and why, and uses sudo where it has to.
 pub(crate) fn ensure(needs: &[&[Need]]) -> Result<()> {

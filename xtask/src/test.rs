@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 
 use crate::workspace::{Workspace, run_checked, show};
-use crate::{checks, fuzz, setup, sweep, vm};
+use crate::{browser, checks, fuzz, setup, sweep, vm};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = after_help())]
@@ -74,6 +74,20 @@ const STAGES: &[Stage] = &[
         run: release,
     },
     Stage {
+        name: "sweep-sim",
+        about: "every point of every plan in the simulator, shortly",
+        slow: true,
+        needs: None,
+        run: sweep_sim,
+    },
+    Stage {
+        name: "browser",
+        about: "reports in a real browser: console, series, points, light and dark",
+        slow: true,
+        needs: None,
+        run: browser::run,
+    },
+    Stage {
         name: "sweep-ssh",
         about: "a sweep over ssh: two hosts, one that dies, Ctrl-C",
         slow: true,
@@ -135,7 +149,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let slow = STAGES.iter().any(|stage| stage.slow && chosen(stage));
     let mut needs = vec![setup::BUILD, setup::TEST];
     if slow {
-        needs.extend([setup::VM, setup::VM_RDMA, setup::SSH]);
+        needs.extend([setup::VM, setup::VM_RDMA, setup::SSH, setup::BROWSER]);
     }
     setup::ensure(&needs)?;
     let mut rows = vec![Row::new("set-up", "passed", started.elapsed())];
@@ -250,6 +264,29 @@ fn release(workspace: &Workspace) -> Result<()> {
     for build in vm::RELEASE {
         step(workspace.cargo(build.iter().copied()))?;
     }
+    Ok(())
+}
+
+/// On both platforms, each plan as a person would type it.
+fn sweep_sim(workspace: &Workspace) -> Result<()> {
+    let folder = workspace.root().join("configs/sweeps");
+    let mut plans: Vec<_> = std::fs::read_dir(folder)?
+        .map(|entry| Ok(entry?.path()))
+        .collect::<std::io::Result<Vec<_>>>()?;
+    plans.retain(|plan| plan.extension().is_some_and(|kind| kind == "toml"));
+    plans.sort();
+    let csv = workspace.target().join("sweep-sim.csv");
+    let mut rows = 0;
+    for plan in &plans {
+        for platform in ["A", "B"] {
+            let mut command = Command::new(std::env::current_exe()?);
+            command.args(["sweep", "--where", "sim", "--short", "--platform", platform, "--plan"]);
+            command.arg(plan).arg("--csv").arg(&csv).stdout(std::process::Stdio::null());
+            run_checked(&mut command)?;
+            rows += std::fs::read_to_string(&csv)?.lines().count() - 1;
+        }
+    }
+    println!("{} plans on two platforms: {rows} points", plans.len());
     Ok(())
 }
 

@@ -22,6 +22,9 @@ pub struct Point {
     pub platform: String,
     /// The pacing policy's name.
     pub policy: String,
+    /// What ran on which machines, and what stood for what, if that is more than the platform's name.
+    #[serde(default)]
+    pub machines: Option<String>,
     /// Changes with anything that the figures depend on; two runs with the same one are the same run.
     pub fingerprint: String,
     /// Everything random follows from it.
@@ -306,6 +309,7 @@ pub(crate) mod tests {
             place: Where::Simulated,
             platform: "A".into(),
             policy: policy.into(),
+            machines: None,
             fingerprint: "00".into(),
             seed: 1,
             measured_s: 1.0,

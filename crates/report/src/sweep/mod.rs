@@ -91,6 +91,11 @@ pub fn page(points: &[Point], about: &str) -> serde_json::Result<String> {
         page.paragraph(about);
     }
     page.paragraph(&format!("{} points, {}.", points.len(), provenance(points)));
+    for machines in distinct(points, |point| point.machines.clone().unwrap_or_default()) {
+        if !machines.is_empty() {
+            page.paragraph(&format!("Machines: {machines}."));
+        }
+    }
     let broken: Vec<_> = points.iter().filter(|point| !point.problems.is_empty()).collect();
     if !broken.is_empty() {
         page.heading("Runs that went wrong");

@@ -53,6 +53,7 @@ pub(super) fn point(run: &Run<'_>, result: &Value, moments: &[Moment]) -> Result
         place: Where::Local,
         platform: run.machine.to_owned(),
         policy: policy.to_string(),
+        machines: None,
         fingerprint: run.fingerprint.to_owned(),
         seed: result.pointer("/parameters/seed").and_then(Value::as_u64).unwrap_or_default(),
         measured_s: elapsed,

@@ -229,6 +229,7 @@ fn point(run: &Run<'_>, platform: &str, fingerprint: String, outcome: Outcome) -
         place: Where::Simulated,
         platform: platform.to_owned(),
         policy: setup.pacing.name().to_owned(),
+        machines: None,
         fingerprint,
         seed: run.seed,
         measured_s: seconds,

@@ -17,6 +17,7 @@ pub(super) struct Gathered<'a> {
     pub(super) run: &'a Run<'a>,
     pub(super) place: Where,
     pub(super) platform: &'a str,
+    pub(super) machines: &'a str,
     pub(super) fingerprint: String,
     pub(super) interface: &'a str,
     /// With the number of their job.
@@ -63,6 +64,7 @@ pub(super) fn point(of: &Gathered<'_>) -> Point {
         place: of.place,
         platform: of.platform.to_owned(),
         policy: setup.pacing.name().to_owned(),
+        machines: Some(of.machines.to_owned()),
         fingerprint: of.fingerprint.clone(),
         seed: of.run.seed,
         measured_s: together.seconds,

@@ -98,7 +98,9 @@ pub(crate) struct Real {
     _sockets: tempfile::TempDir,
     remote_folder: String,
     wire: Wire,
-    /// What ran: machines, versions.
+    /// The target's machine.
+    platform: String,
+    /// What ran where.
     about: String,
 }
 
@@ -130,8 +132,10 @@ impl Real {
             _sockets: folder,
             remote_folder,
             wire,
+            platform: String::new(),
             about: String::new(),
         };
+        this.platform = describe(&this.target)?;
         this.about = this.look(points)?;
         Ok(this)
     }
@@ -227,7 +231,8 @@ impl Real {
         let gathered = Gathered {
             run,
             place: self.machines.place,
-            platform: &self.about,
+            platform: &self.platform,
+            machines: &self.about,
             fingerprint: self.fingerprint(setup, run.seed),
             interface: &self.wire.interface,
             tasks: &tasks,
@@ -335,7 +340,7 @@ impl Real {
 
 impl Place for Real {
     fn platform(&self) -> String {
-        self.about.clone()
+        self.platform.clone()
     }
 
     fn check(&self, point: &Planned) -> Result<()> {

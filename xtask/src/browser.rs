@@ -1,0 +1,140 @@
+//! Reports in a real browser: Chromium without a window opens the pages as a reader would, in light and in dark,
+//! says nothing on its console, and shows as many series and points as the results have. Screenshots are kept.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail, ensure};
+use nvmeof_report::{Point, json, sweep};
+
+use crate::workspace::{Workspace, show};
+
+/// Below the target folder.
+const SHOTS: &str = "screenshots";
+/// A plan with many points, one with several jobs, one with a time series of its own.
+const PLANS: [&str; 3] = ["test-03", "test-12", "adaptive-stall"];
+/// How Chromium numbers what a reader prefers.
+const SCHEMES: [(&str, u8); 2] = [("light", 1), ("dark", 0)];
+
+/// Opens pages of simulated sweeps, and one that is broken on purpose.
+pub(crate) fn run(workspace: &Workspace) -> Result<()> {
+    let shots = workspace.target().join(SHOTS);
+    fs::create_dir_all(&shots).with_context(|| format!("cannot make {}", shots.display()))?;
+    let profile = tempfile::Builder::new().prefix("browser").tempdir()?;
+    let browser = Browser { profile: profile.path() };
+    broken_pages_are_seen(&browser, profile.path())?;
+    for plan in PLANS {
+        let (page, results) = simulate(workspace, plan, profile.path())?;
+        let dom = browser.dom(&page)?;
+        let shown = matches_results(&dom, &results).with_context(|| plan.to_owned())?;
+        let mut pictures = Vec::new();
+        for (scheme, number) in SCHEMES {
+            let file = shots.join(format!("{plan}-{scheme}.png"));
+            browser.picture(&page, &file, number)?;
+            pictures.push(fs::read(&file)?);
+        }
+        ensure!(pictures[0] != pictures[1], "{plan}: light and dark look the same");
+        println!("{plan}: {shown}; screenshots in {}", shots.display());
+    }
+    Ok(())
+}
+
+/// Runs a plan, shortly, and hands back its page and its results.
+fn simulate(workspace: &Workspace, plan: &str, folder: &Path) -> Result<(PathBuf, Vec<Point>)> {
+    let page = folder.join(format!("{plan}.html"));
+    let results = folder.join(format!("{plan}.jsonl"));
+    let file = workspace.root().join(format!("configs/sweeps/{plan}.toml"));
+    let mut command = Command::new(std::env::current_exe()?);
+    command.arg("sweep").arg("--plan").arg(file).args(["--where", "sim", "--short"]);
+    command.arg("--html").arg(&page).arg("--json").arg(&results).stdout(Stdio::null());
+    let status = command.status().with_context(|| format!("cannot start `{}`", show(&command)))?;
+    ensure!(status.success(), "`{}` failed ({status})", show(&command));
+    let file = fs::File::open(&results)?;
+    Ok((page, json::read(std::io::BufReader::new(file))?.0))
+}
+
+/// What the browser made of the page against what the results have.
+fn matches_results(dom: &str, points: &[Point]) -> Result<String> {
+    let (figures, over_time) = (sweep::plots(points), sweep::plots_over_time(points));
+    let drawn: Vec<&str> = dom.split("<svg").skip(1).collect();
+    let wanted = figures.len() + over_time.len();
+    ensure!(drawn.len() == wanted, "{} plots are shown, {wanted} are to be", drawn.len());
+    let (mut series, mut marks) = (0, 0);
+    for (plot, svg) in figures.iter().zip(&drawn) {
+        let (own_marks, own_keys) = (count(svg, "mark "), count(svg, "key "));
+        // Every result once, in every plot of a figure that all results have.
+        let shown: usize = plot.series.iter().map(|series| series.points.len()).sum();
+        ensure!(own_marks == shown, "{}: {own_marks} of {shown} points", plot.title);
+        let keys = if plot.series.len() > 1 { plot.series.len() } else { own_keys };
+        ensure!(own_keys == keys, "{}: {own_keys} of {keys} series", plot.title);
+        series += plot.series.len();
+        marks += own_marks;
+    }
+    let bandwidth = figures.iter().filter(|plot| plot.title.starts_with("Bandwidth"));
+    let bandwidth: usize = bandwidth.flat_map(|plot| &plot.series).map(|s| s.points.len()).sum();
+    ensure!(bandwidth == points.len(), "{bandwidth} of {} results are in a plot", points.len());
+    let rows = dom.split("<tbody>").nth(1).and_then(|rest| rest.split("</tbody>").next());
+    let rows = rows.map_or(0, |body| body.matches("<tr>").count());
+    ensure!(rows == points.len(), "the table has {rows} rows for {} results", points.len());
+    Ok(format!("{} plots, {series} series, {marks} points, {rows} rows", drawn.len()))
+}
+
+/// Elements of a class; the class is the first of its element.
+fn count(svg: &str, class: &str) -> usize {
+    let own = svg.split("</svg>").next().unwrap_or(svg);
+    own.matches(&format!("class=\"{class}")).count()
+}
+
+/// The check itself can fail.
+fn broken_pages_are_seen(browser: &Browser<'_>, folder: &Path) -> Result<()> {
+    let page = folder.join("broken.html");
+    for broken in ["<script>throw new Error(\"x\")</script>", "<script>console.log(1)</script>"] {
+        fs::write(&page, format!("<!DOCTYPE html><title>x</title>{broken}"))?;
+        ensure!(browser.dom(&page).is_err(), "the browser did not complain of {broken}");
+    }
+    Ok(())
+}
+
+struct Browser<'a> {
+    /// Where it keeps what it wants to keep.
+    profile: &'a Path,
+}
+
+impl Browser<'_> {
+    /// The page as the browser understood it; anything on its console is an error.
+    fn dom(&self, page: &Path) -> Result<String> {
+        self.open(page, &["--dump-dom".to_owned()])
+    }
+
+    fn picture(&self, page: &Path, file: &Path, scheme: u8) -> Result<()> {
+        // Of an earlier run.
+        let _ = fs::remove_file(file);
+        let more = [
+            format!("--screenshot={}", file.display()),
+            "--window-size=1280,2400".to_owned(),
+            format!("--blink-settings=preferredColorScheme={scheme}"),
+        ];
+        self.open(page, &more)?;
+        let size = fs::metadata(file).with_context(|| format!("no {}", file.display()))?.len();
+        ensure!(size > 10_000, "{}: {size} bytes are no picture of a page", file.display());
+        Ok(())
+    }
+
+    fn open(&self, page: &Path, more: &[String]) -> Result<String> {
+        let mut command = Command::new("chromium");
+        // Its own sandbox refuses to be root's; the page is ours.
+        command.args(["--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]);
+        command.args(["--enable-logging=stderr", "--no-first-run", "--disable-extensions"]);
+        command.arg(format!("--user-data-dir={}", self.profile.join("profile").display()));
+        command.args(more).arg(format!("file://{}", page.display()));
+        let output = command.stdin(Stdio::null()).output().context("cannot start chromium")?;
+        let complaints = String::from_utf8_lossy(&output.stderr);
+        if !output.status.success() {
+            bail!("chromium failed ({}): {complaints}", output.status);
+        }
+        let said: Vec<_> = complaints.lines().filter(|line| line.contains(":CONSOLE")).collect();
+        ensure!(said.is_empty(), "{}: the console says {said:?}", page.display());
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+}
