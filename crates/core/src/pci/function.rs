@@ -1,0 +1,256 @@
+//! NVMe functions, and what the system knows of each.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use super::address::Address;
+use super::link::Link;
+use super::system::{PciError, System, link_name, names, text};
+use super::topology::Place;
+
+/// Class code of an NVMe I/O controller: mass storage, non-volatile memory, NVM Express (PCI Code and ID Assignment;
+/// NVMe over PCIe Transport 2.1.1).
+pub(super) const NVME_CLASS: u32 = 0x01_08_02;
+/// Bytes of a sector in sysfs's `size`, whatever the drive's blocks are.
+const SECTOR: u64 = 512;
+
+/// A PCI function.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PciFunction {
+    /// Its address.
+    pub address: Address,
+    /// Class code: class, subclass, programming interface.
+    pub class: u32,
+    /// Vendor and device ID.
+    pub ids: (u16, u16),
+    /// Where it hangs.
+    pub place: Place,
+    /// The slot that its port's bus is, by the name the firmware gave it.
+    pub slot: Option<String>,
+    /// The NUMA node its root complex is at.
+    pub numa_node: Option<u32>,
+    /// Its IOMMU group; none without an IOMMU.
+    pub iommu_group: Option<u32>,
+    /// Its link.
+    pub links: Links,
+    /// The driver it is bound to.
+    pub driver: Option<String>,
+    /// The only driver that may take it, where that is set.
+    pub driver_override: Option<String>,
+    /// What the kernel's own NVMe driver has made of it.
+    pub controller: Option<KernelController>,
+}
+
+/// A function's link: now, and at best.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Links {
+    /// As it is trained now.
+    pub now: Option<Link>,
+    /// The best that function and port can do together.
+    pub best: Option<Link>,
+}
+
+/// A controller of the kernel's NVMe driver.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KernelController {
+    /// `nvme0`.
+    pub name: String,
+    /// Model number.
+    pub model: Option<String>,
+    /// Serial number.
+    pub serial: Option<String>,
+    /// Firmware revision.
+    pub firmware: Option<String>,
+    /// `live`, `resetting`, ...
+    pub state: Option<String>,
+    /// Its namespaces, by the names of their block devices.
+    pub namespaces: Vec<Namespace>,
+}
+
+/// A namespace as a block device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Namespace {
+    /// The block device: `nvme0n1`. Of a multipath namespace the one that is used, not its path `nvme0c0n1`.
+    pub name: String,
+    /// Bytes.
+    pub bytes: u64,
+    /// Bytes of a logical block.
+    pub block_size: Option<u32>,
+}
+
+impl PciFunction {
+    /// Whether its class says that it is an NVMe drive.
+    #[must_use]
+    pub fn is_nvme(&self) -> bool {
+        self.class == NVME_CLASS
+    }
+
+    /// Bytes of all its namespaces that the kernel sees.
+    #[must_use]
+    pub fn bytes(&self) -> Option<u64> {
+        let controller = self.controller.as_ref()?;
+        Some(controller.namespaces.iter().map(|namespace| namespace.bytes).sum())
+    }
+}
+
+impl System {
+    /// All NVMe functions, by address.
+    ///
+    /// # Errors
+    /// The list of PCI functions cannot be read. A machine without PCI has none.
+    pub fn nvme_functions(&self) -> Result<Vec<PciFunction>, PciError> {
+        let slots = self.slots();
+        let mut functions: Vec<PciFunction> = names(&self.sys.join("bus/pci/devices"))?
+            .iter()
+            .filter_map(|name| name.parse().ok())
+            .filter(|address| self.class(*address) == Some(NVME_CLASS))
+            .filter_map(|address| self.read_function(address, &slots))
+            .collect();
+        functions.sort_by_key(|function| function.address);
+        Ok(functions)
+    }
+
+    /// What is known of a function; none if there is none at this address (any more).
+    #[must_use]
+    pub fn function(&self, address: Address) -> Option<PciFunction> {
+        self.read_function(address, &self.slots())
+    }
+
+    /// The functions of an IOMMU group that are no bridges, by address.
+    ///
+    /// # Errors
+    /// The group cannot be read.
+    pub fn group_functions(&self, group: u32) -> Result<Vec<PciFunction>, PciError> {
+        let folder = self.sys.join("kernel/iommu_groups").join(group.to_string()).join("devices");
+        let functions = names(&folder)?;
+        let addresses = functions.iter().filter_map(|name| name.parse().ok());
+        let functions = addresses.filter_map(|address| self.function(address));
+        // Class 06: bridges.
+        Ok(functions.filter(|function| function.class >> 16 != 0x06).collect())
+    }
+
+    /// The link of a port: what goes to all that is below it.
+    pub(super) fn port_link(&self, port: Address) -> Option<Link> {
+        link(&self.function_folder(port), "max")
+    }
+
+    fn read_function(&self, address: Address, slots: &Slots) -> Option<PciFunction> {
+        let folder = self.function_folder(address);
+        let place = Place::from_path(&fs::canonicalize(&folder).ok()?)?;
+        Some(PciFunction {
+            address,
+            class: self.class(address)?,
+            ids: (id(&folder.join("vendor"))?, id(&folder.join("device"))?),
+            slot: slots.get(&slot_address(&place)).cloned(),
+            numa_node: text(&folder.join("numa_node")).and_then(|node| node.parse().ok()),
+            iommu_group: link_name(&folder.join("iommu_group")).and_then(|n| n.parse().ok()),
+            links: self.links(&place),
+            driver: link_name(&folder.join("driver")),
+            driver_override: text(&folder.join("driver_override")).filter(|name| name != "(null)"),
+            controller: self.controller(&folder),
+            place,
+        })
+    }
+
+    fn class(&self, address: Address) -> Option<u32> {
+        let text = text(&self.function_folder(address).join("class"))?;
+        u32::from_str_radix(text.strip_prefix("0x")?, 16).ok()
+    }
+
+    fn links(&self, place: &Place) -> Links {
+        let folder = self.function_folder(place.function);
+        let best = link(&folder, "max");
+        let port = place.port().and_then(|port| self.port_link(port));
+        let best = match (best, port) {
+            (Some(best), Some(port)) => Some(best.common(port)),
+            (best, _) => best,
+        };
+        Links { now: link(&folder, "current"), best }
+    }
+
+    fn controller(&self, function: &Path) -> Option<KernelController> {
+        let name = names(&function.join("nvme")).ok()?.into_iter().next()?;
+        let folder = function.join("nvme").join(&name);
+        let entries = names(&folder).ok()?;
+        let disks = entries.iter().filter_map(|entry| namespace_disk(entry));
+        Some(KernelController {
+            model: text(&folder.join("model")),
+            serial: text(&folder.join("serial")),
+            firmware: text(&folder.join("firmware_rev")),
+            state: text(&folder.join("state")),
+            namespaces: disks.map(|disk| self.namespace(disk)).collect(),
+            name,
+        })
+    }
+
+    fn namespace(&self, name: String) -> Namespace {
+        let folder = self.block_folder(&name);
+        let sectors: u64 = text(&folder.join("size")).and_then(|n| n.parse().ok()).unwrap_or(0);
+        let block_size = text(&folder.join("queue/logical_block_size"));
+        Namespace {
+            name,
+            bytes: sectors.saturating_mul(SECTOR),
+            block_size: block_size.and_then(|size| size.parse().ok()),
+        }
+    }
+
+    /// The names of all slots.
+    fn slots(&self) -> Slots {
+        let folder = self.sys.join("bus/pci/slots");
+        // Slots are for people to read: without the folder there are none.
+        let slots = names(&folder).unwrap_or_default().into_iter();
+        slots.filter_map(|slot| Some((text(&folder.join(&slot).join("address"))?, slot))).collect()
+    }
+}
+
+/// Names of slots by the bus and device behind them: `0000:61:00`.
+type Slots = BTreeMap<String, String>;
+
+fn slot_address(place: &Place) -> String {
+    let Address { domain, bus, device, .. } = place.function;
+    format!("{domain:04x}:{bus:02x}:{device:02x}")
+}
+
+fn id(path: &Path) -> Option<u16> {
+    u16::from_str_radix(text(path)?.strip_prefix("0x")?, 16).ok()
+}
+
+/// `which` is "current" or "max".
+fn link(folder: &Path, which: &str) -> Option<Link> {
+    let speed = text(&folder.join(format!("{which}_link_speed")))?;
+    let width = text(&folder.join(format!("{which}_link_width")))?;
+    Link::parse(&speed, &width)
+}
+
+/// The disk of a namespace by an entry of its controller's folder: `nvme0n1` for itself and for the path
+/// `nvme0c3n1`; none for what is no namespace (`ng0n1`, `hwmon2`).
+fn namespace_disk(entry: &str) -> Option<String> {
+    let (instance, rest) = digits(entry.strip_prefix("nvme")?)?;
+    let rest = match rest.strip_prefix('c') {
+        Some(rest) => digits(rest)?.1,
+        None => rest,
+    };
+    let (nsid, rest) = digits(rest.strip_prefix('n')?)?;
+    rest.is_empty().then(|| format!("nvme{instance}n{nsid}"))
+}
+
+/// The digits a text starts with, at least one, and what follows.
+fn digits(text: &str) -> Option<(&str, &str)> {
+    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    (end > 0).then(|| text.split_at(end))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn disks_of_namespaces() {
+        assert_eq!(namespace_disk("nvme0n1").as_deref(), Some("nvme0n1"));
+        assert_eq!(namespace_disk("nvme12c3n45").as_deref(), Some("nvme12n45"));
+        for other in ["ng0n1", "nvme0", "nvme0n1p1", "hwmon3", "nvmen1", "nvme0cn1", "nvme0c1n"] {
+            assert_eq!(namespace_disk(other), None, "{other}");
+        }
+    }
+}

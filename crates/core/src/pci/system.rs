@@ -1,0 +1,107 @@
+//! Where the system tells of itself.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// The folders that everything is read from.
+#[derive(Debug, Clone)]
+pub struct System {
+    /// sysfs, `/sys`.
+    pub sys: PathBuf,
+    /// procfs, `/proc`.
+    pub proc: PathBuf,
+    /// Device nodes, `/dev`.
+    pub dev: PathBuf,
+}
+
+/// The system does not tell.
+#[derive(Debug, thiserror::Error)]
+pub enum PciError {
+    /// A file or folder cannot be read.
+    #[error("cannot read {}: {source}", path.display())]
+    Read {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+impl System {
+    /// This machine.
+    #[must_use]
+    pub fn this() -> Self {
+        Self { sys: "/sys".into(), proc: "/proc".into(), dev: "/dev".into() }
+    }
+
+    /// A machine whose folders are `sys`, `proc` and `dev` below `root`.
+    #[must_use]
+    pub fn below(root: &Path) -> Self {
+        Self { sys: root.join("sys"), proc: root.join("proc"), dev: root.join("dev") }
+    }
+
+    /// The folder of a PCI function.
+    #[must_use]
+    pub(super) fn function_folder(&self, name: impl std::fmt::Display) -> PathBuf {
+        self.sys.join("bus/pci/devices").join(name.to_string())
+    }
+
+    /// The folder of a block device: `nvme0n1`, `nvme0n1p1`, `dm-0`.
+    #[must_use]
+    pub(super) fn block_folder(&self, name: &str) -> PathBuf {
+        self.sys.join("class/block").join(name)
+    }
+
+    /// The file or folder name that a device node's path ends at, symlinks followed: `dm-0` for
+    /// `/dev/mapper/vg-root`. None for a path that is no node's.
+    pub(super) fn node_name(&self, path: &str) -> Option<String> {
+        let below = path.strip_prefix("/dev/")?;
+        let resolved = fs::canonicalize(self.dev.join(below)).ok();
+        let name = match resolved.as_deref().and_then(Path::file_name) {
+            Some(name) => name.to_str()?,
+            None => below.rsplit('/').next()?,
+        };
+        Some(name.to_owned())
+    }
+}
+
+/// A file's text without the white space around it; none if the file is not there or says nothing.
+pub(super) fn text(path: &Path) -> Option<String> {
+    let text = fs::read_to_string(path).ok()?;
+    let text = text.trim();
+    (!text.is_empty()).then(|| text.to_owned())
+}
+
+/// What a symbolic link ends at: the last name of its text.
+pub(super) fn link_name(path: &Path) -> Option<String> {
+    let target = fs::read_link(path).ok()?;
+    Some(target.file_name()?.to_str()?.to_owned())
+}
+
+/// The names in a folder, in order; none if it is not there.
+///
+/// # Errors
+/// It is there and cannot be read.
+pub(super) fn names(path: &Path) -> Result<Vec<String>, PciError> {
+    let read = |source| PciError::Read { path: path.to_owned(), source };
+    let entries = match fs::read_dir(path) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(read(error)),
+    };
+    let mut names = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(read)?;
+        if let Ok(name) = entry.file_name().into_string() {
+            names.push(name);
+        }
+    }
+    names.sort_unstable();
+    Ok(names)
+}
+
+/// A file that has to be there and be readable.
+pub(super) fn required(path: &Path) -> Result<String, PciError> {
+    fs::read_to_string(path).map_err(|source| PciError::Read { path: path.to_owned(), source })
+}

@@ -1,0 +1,18 @@
+//! Tests on made-up machines.
+
+mod binding;
+mod machine;
+mod usage;
+
+use tempfile::TempDir;
+
+use super::System;
+use super::fixture::{self, Machine};
+
+/// The machine with four root complexes, and the folder it lives as long as.
+fn measured() -> (TempDir, Machine, System) {
+    let folder = tempfile::tempdir_in(fixture::folder()).unwrap();
+    let machine = Machine::measured(folder.path()).unwrap();
+    let system = machine.system();
+    (folder, machine, system)
+}

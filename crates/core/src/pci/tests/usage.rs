@@ -1,0 +1,208 @@
+//! Who uses a drive.
+
+use std::fs;
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+
+use super::super::fixture::{Machine, at};
+use super::super::users::{Usage, User, claim};
+use super::super::{PciFunction, System};
+use super::measured;
+
+/// The drive of 0000:61:00.0 and its number.
+fn drive(system: &System) -> (PciFunction, u32) {
+    let function = system.function(at("0000:61:00.0")).unwrap();
+    let name = function.controller.as_ref().unwrap().name.clone();
+    (function, name.strip_prefix("nvme").unwrap().parse().unwrap())
+}
+
+/// What is said of the drive after `set_up`, and that nothing is said of any other.
+fn said(set_up: impl FnOnce(&Machine, &Path, u32)) -> Vec<String> {
+    let (folder, machine, system) = measured();
+    let (function, number) = drive(&system);
+    assert_eq!(Usage::read(&system).unwrap().of(&function), []);
+    set_up(&machine, folder.path(), number);
+    let usage = Usage::read(&system).unwrap();
+    assert!(!usage.is_partial());
+    for other in system.nvme_functions().unwrap() {
+        assert!(other.address == function.address || usage.of(&other).is_empty(), "{other:?}");
+    }
+    let name = format!("nvme{number}");
+    let (function, _) = drive(&system);
+    let users = usage.of(&function);
+    users.iter().map(|user| user.to_string().replace(&name, "nvmeX")).collect()
+}
+
+#[test]
+fn a_mounted_partition_and_swap() {
+    let said = said(|machine, _, drive| {
+        for number in 1..=4 {
+            machine.partition(drive, number).unwrap();
+        }
+        let minor = drive * 8;
+        let home = format!("30 1 259:{} / /home\\040x rw - ext4 /dev/gone rw", minor + 2);
+        machine.mount(None, &home).unwrap();
+        let root = format!("31 1 259:{} / / rw shared:1 - xfs /dev/root rw", minor + 1);
+        machine.mount(None, &root).unwrap();
+        // btrfs and overlays have numbers of their own: the source tells.
+        let source = format!("32 1 0:44 /sub /data rw - btrfs /dev/nvme{drive}n1p4 rw");
+        machine.mount(None, &source).unwrap();
+        let swaps = format!("Filename Type\n/dev/nvme{drive}n1p3 partition 1 0 -2\n");
+        machine.write("proc/swaps", &swaps).unwrap();
+    });
+    let expected = [
+        "nvmeXn1p1 is mounted at /: the root disk",
+        "nvmeXn1p2 is mounted at /home x",
+        "nvmeXn1p4 is mounted at /data",
+        "nvmeXn1p3 is swap space",
+    ];
+    assert_eq!(said, expected);
+}
+
+#[test]
+fn a_mount_of_another_mount_namespace() {
+    let said = said(|machine, _, drive| {
+        let line = format!("40 1 259:{} / /var/lib/data rw - ext4 /dev/x rw", drive * 8);
+        machine.process(77, "container", "4026532000", &[]).unwrap();
+        machine.mount(Some(77), &line).unwrap();
+        // Another process of the same namespace tells nothing new.
+        machine.process(78, "container", "4026532000", &[]).unwrap();
+        machine.mount(Some(78), &line).unwrap();
+    });
+    assert_eq!(said, ["nvmeXn1 is mounted at /var/lib/data in the mount namespace of pid 77"]);
+}
+
+#[test]
+fn volumes_and_arrays_on_it() {
+    let said = said(|machine, _, drive| {
+        let one = machine.partition(drive, 1).unwrap();
+        let two = machine.partition(drive, 2).unwrap();
+        machine.holder(&one, "dm-0").unwrap();
+        machine.write("sys/class/block/dm-0/dm/name", "vg-root\n").unwrap();
+        machine.write("sys/class/block/dm-0/dm/uuid", "LVM-abc\n").unwrap();
+        machine.holder(&two, "md127").unwrap();
+        machine.write("sys/class/block/md127/md/level", "raid1\n").unwrap();
+        machine.mount(None, "50 1 0:50 / /srv rw - btrfs /dev/mapper/vg-root rw").unwrap();
+    });
+    let expected = [
+        "dm-0 is mounted at /srv",
+        "nvmeXn1p1 is part of dm-0 (LVM volume vg-root)",
+        "nvmeXn1p2 is part of md127 (MD RAID, raid1)",
+    ];
+    assert_eq!(said, expected);
+}
+
+#[test]
+fn a_holder_that_only_its_own_side_tells_of() {
+    let said = said(|machine, root, drive| {
+        machine.holder(&format!("nvme{drive}n1"), "md0").unwrap();
+        fs::remove_file(root.join(format!("sys/class/block/nvme{drive}n1/holders/md0"))).unwrap();
+    });
+    assert_eq!(said, ["nvmeXn1 is part of md0 (a block device made of others)"]);
+}
+
+#[test]
+fn members_of_filesystems_over_several_devices() {
+    let said = said(|machine, _, drive| {
+        machine.write(&format!("sys/fs/btrfs/0a/devices/nvme{drive}n1/x"), "").unwrap();
+    });
+    assert_eq!(said, ["nvmeXn1 is a member of a mounted btrfs filesystem"]);
+}
+
+#[test]
+fn loop_devices_and_the_kernels_target() {
+    let said = said(|machine, _, drive| {
+        machine.block("devices/virtual/block", "loop0", 2000).unwrap();
+        let path = format!("/dev/nvme{drive}n1\n");
+        machine.write("sys/class/block/loop0/loop/backing_file", &path).unwrap();
+        let namespaces = "sys/kernel/config/nvmet/subsystems/nqn.x/namespaces";
+        machine.write(&format!("{namespaces}/1/device_path"), &path).unwrap();
+        machine.write(&format!("{namespaces}/1/enable"), "1\n").unwrap();
+        machine.write(&format!("{namespaces}/2/device_path"), &path).unwrap();
+        machine.write(&format!("{namespaces}/2/enable"), "0\n").unwrap();
+    });
+    let expected = [
+        "nvmeXn1 is used by the loop device loop0",
+        "nvmeXn1 is used by the kernel's NVMe target, namespace 1 of nqn.x",
+    ];
+    assert_eq!(said, expected);
+}
+
+#[test]
+fn programs_that_have_its_nodes_open() {
+    let said = said(|machine, _, drive| {
+        let disk = format!("/dev/nvme{drive}n1");
+        let part = machine.partition(drive, 1).unwrap();
+        let generic = format!("/dev/ng{drive}n1");
+        let control = format!("/dev/nvme{drive}");
+        machine.process(90, "fio", "4026531841", &[&disk, "/tmp/nvme0n1", &disk]).unwrap();
+        machine.process(91, "cat", "4026531841", &[&format!("/dev/{part}")]).unwrap();
+        machine.process(92, "nvme", "4026531841", &[&control, "socket:[1]"]).unwrap();
+        machine.process(93, "spdk", "4026531841", &[&generic]).unwrap();
+    });
+    let expected = [
+        "/dev/nvmeXn1 is open in pid 90 (fio)",
+        "/dev/nvmeXn1p1 is open in pid 91 (cat)",
+        "/dev/nvmeX is open in pid 92 (nvme)",
+    ];
+    assert_eq!(said[..3], expected);
+    assert!(said[3].starts_with("/dev/ng") && said[3].ends_with("is open in pid 93 (spdk)"));
+    assert_eq!(said.len(), 4);
+}
+
+#[test]
+fn a_multipath_namespace_is_its_head() {
+    let (folder, machine, system) = measured();
+    let (function, number) = drive(&system);
+    let path = format!("sys/bus/pci/devices/{}/nvme/nvme{number}", function.address);
+    let controller = folder.path().join(path);
+    let disk = format!("nvme{number}n1");
+    fs::rename(controller.join(&disk), controller.join(format!("nvme{number}c5n1"))).unwrap();
+    fs::remove_file(folder.path().join("sys/class/block").join(&disk)).unwrap();
+    let head = "devices/virtual/nvme-subsystem/nvme-subsys3";
+    machine.block(head, &disk, 900).unwrap();
+    machine.mount(None, "60 1 259:900 / /mp rw - ext4 /dev/x rw").unwrap();
+    let (function, _) = drive(&system);
+    let users = Usage::read(&system).unwrap().of(&function);
+    assert_eq!(users, [User::Mount { device: disk, at: "/mp".into(), seen_by: None }]);
+}
+
+#[test]
+fn a_drive_that_a_program_has_by_vfio() {
+    let (folder, machine, system) = measured();
+    let (function, _) = drive(&system);
+    let link = folder.path().join(format!("sys/bus/pci/devices/{}/driver", function.address));
+    fs::remove_file(&link).unwrap();
+    std::os::unix::fs::symlink("../drivers/vfio-pci", &link).unwrap();
+    let group = format!("/dev/vfio/{}", function.iommu_group.unwrap());
+    machine.process(95, "nvmeof-tgt", "4026531841", &["/dev/vfio/vfio", &group]).unwrap();
+    let (function, _) = drive(&system);
+    let users = Usage::read(&system).unwrap().of(&function);
+    let [User::Process { pid: 95, .. }] = &users[..] else { panic!("{users:?}") };
+}
+
+#[test]
+fn a_claim_looks_for_marks_and_for_the_node() {
+    let (folder, machine, system) = measured();
+    let (function, number) = drive(&system);
+    assert!(claim(&system, &function).is_ok());
+    let part = machine.partition(number, 1).unwrap();
+    let node = fs::OpenOptions::new().write(true).open(folder.path().join("dev").join(&part));
+    let node = node.unwrap();
+    node.write_all_at(b"LABELONE", 512).unwrap();
+    node.write_all_at(b"LVM2 001", 536).unwrap();
+    let of = "a physical volume of LVM";
+    let users = claim(&system, &function).unwrap_err();
+    assert_eq!(users, [User::Member { device: part, of }]);
+    fs::remove_file(folder.path().join(format!("dev/nvme{number}n1"))).unwrap();
+    let users = claim(&system, &function).unwrap_err();
+    assert!(matches!(users[..], [User::Unknown { .. }]), "{users:?}");
+}
+
+#[test]
+fn tables_that_cannot_be_read_are_no_free_pass() {
+    let (folder, _machine, system) = measured();
+    fs::remove_file(folder.path().join("proc/self/mountinfo")).unwrap();
+    let error = Usage::read(&system).unwrap_err().to_string();
+    assert!(error.contains("mountinfo"), "{error}");
+}

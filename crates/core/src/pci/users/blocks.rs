@@ -1,0 +1,173 @@
+//! Block devices, and what is made of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::super::system::{PciError, System, link_name, names, text};
+use super::User;
+
+/// All block devices.
+#[derive(Debug)]
+pub(super) struct Blocks {
+    by_name: BTreeMap<String, Block>,
+    /// Members of mounted filesystems over several devices: device and filesystem.
+    members: Vec<(String, &'static str)>,
+    /// Device and who serves it.
+    served: Vec<(String, String)>,
+}
+
+#[derive(Debug, Default)]
+struct Block {
+    /// Major and minor number, as `259:0`.
+    number: Option<String>,
+    partitions: Vec<String>,
+    holders: BTreeSet<String>,
+    /// What it is, if it is made of others.
+    kind: Option<String>,
+    /// Name below `/dev/mapper`.
+    mapper: Option<String>,
+}
+
+impl Blocks {
+    pub(super) fn read(system: &System) -> Result<Self, PciError> {
+        let mut by_name = BTreeMap::new();
+        let mut slaves = Vec::new();
+        let all = names(&system.sys.join("class/block"))?;
+        for name in &all {
+            let folder = system.block_folder(name);
+            let entries = names(&folder)?;
+            let mut block = Block {
+                number: text(&folder.join("dev")),
+                holders: names(&folder.join("holders"))?.into_iter().collect(),
+                mapper: text(&folder.join("dm/name")),
+                kind: kind(system, name),
+                partitions: Vec::new(),
+            };
+            let partitions =
+                entries.into_iter().filter(|entry| folder.join(entry).join("partition").exists());
+            block.partitions = partitions.collect();
+            for slave in names(&folder.join("slaves"))? {
+                slaves.push((slave, name.clone()));
+            }
+            by_name.insert(name.clone(), block);
+        }
+        for (slave, holder) in slaves {
+            by_name.entry(slave).or_insert_with(Block::default).holders.insert(holder);
+        }
+        let mut served = loops(system, &all);
+        served.extend(nvmet(system)?);
+        Ok(Self { by_name, members: members(system)?, served })
+    }
+
+    /// The disks, their partitions, and all that is made of them, from the bottom up.
+    pub(super) fn above(&self, disks: &[&str]) -> Vec<String> {
+        let mut tree: Vec<String> = disks.iter().map(|disk| (*disk).to_owned()).collect();
+        let mut next = 0;
+        while let Some(block) = tree.get(next) {
+            next += 1;
+            let Some(block) = self.by_name.get(block) else { continue };
+            for above in block.partitions.iter().chain(&block.holders) {
+                if !tree.contains(above) {
+                    tree.push(above.clone());
+                }
+            }
+        }
+        tree
+    }
+
+    /// Whether a node of a mount or swap table, with its device number if that is known, is `device`.
+    pub(super) fn is(&self, device: &str, number: Option<&str>, node: Option<&str>) -> bool {
+        let Some(block) = self.by_name.get(device) else { return node == Some(device) };
+        let same_number = number.is_some() && block.number.as_deref() == number;
+        let same_name = node.is_some() && (node == Some(device) || block.mapper.as_deref() == node);
+        same_number || same_name
+    }
+
+    pub(super) fn users(&self, tree: &[String], users: &mut Vec<User>) {
+        for device in tree {
+            let holders = self.by_name.get(device).into_iter().flat_map(|block| &block.holders);
+            users.extend(holders.map(|holder| {
+                let kind = self.by_name.get(holder).and_then(|block| block.kind.clone());
+                let kind = kind.unwrap_or_else(|| "a block device made of others".to_owned());
+                User::Holder { device: device.clone(), holder: holder.clone(), kind }
+            }));
+            let members = self.members.iter().filter(|(member, _)| member == device);
+            users
+                .extend(members.map(|(_, kind)| User::Filesystem { device: device.clone(), kind }));
+            let served = self.served.iter().filter(|(served, _)| served == device);
+            users.extend(
+                served.map(|(_, by)| User::Kernel { device: device.clone(), by: by.clone() }),
+            );
+        }
+    }
+}
+
+/// What a block device is that is made of others.
+fn kind(system: &System, name: &str) -> Option<String> {
+    let folder = system.block_folder(name);
+    if let Some(mapped) = text(&folder.join("dm/name")) {
+        let uuid = text(&folder.join("dm/uuid")).unwrap_or_default();
+        // What made it stands in front of the dash: LVM-..., CRYPT-LUKS2-..., mpath-...
+        let what = match uuid.split('-').next() {
+            Some("LVM") => "LVM volume",
+            Some("CRYPT") => "encrypted volume",
+            Some("mpath") => "multipath device",
+            _ => "device-mapper volume",
+        };
+        return Some(format!("{what} {mapped}"));
+    }
+    if let Some(level) = text(&folder.join("md/level")) {
+        return Some(format!("MD RAID, {level}"));
+    }
+    let made = folder.join("md").exists().then_some("MD RAID");
+    let made = made.or_else(|| folder.join("bcache").exists().then_some("bcache"));
+    made.map(str::to_owned)
+}
+
+/// Filesystems that tell their members in sysfs: their mounts name one at most.
+fn members(system: &System) -> Result<Vec<(String, &'static str)>, PciError> {
+    let mut members = Vec::new();
+    let btrfs = system.sys.join("fs/btrfs");
+    for filesystem in names(&btrfs)? {
+        for device in names(&btrfs.join(filesystem).join("devices"))? {
+            members.push((device, "btrfs"));
+        }
+    }
+    let bcachefs = system.sys.join("fs/bcachefs");
+    for filesystem in names(&bcachefs)? {
+        let folder = bcachefs.join(filesystem);
+        for member in names(&folder)?.iter().filter(|name| name.starts_with("dev-")) {
+            members.extend(link_name(&folder.join(member).join("block")).map(|d| (d, "bcachefs")));
+        }
+    }
+    Ok(members)
+}
+
+/// Loop devices open what is below them as a program does, but no process shows it.
+fn loops(system: &System, all: &[String]) -> Vec<(String, String)> {
+    let loops = all.iter().filter(|name| name.starts_with("loop"));
+    loops
+        .filter_map(|name| {
+            let file = text(&system.block_folder(name).join("loop/backing_file"))?;
+            Some((system.node_name(&file)?, format!("the loop device {name}")))
+        })
+        .collect()
+}
+
+/// Namespaces of the kernel's own NVMe target.
+fn nvmet(system: &System) -> Result<Vec<(String, String)>, PciError> {
+    let mut served = Vec::new();
+    let subsystems = system.sys.join("kernel/config/nvmet/subsystems");
+    for subsystem in names(&subsystems)? {
+        let namespaces = subsystems.join(&subsystem).join("namespaces");
+        for nsid in names(&namespaces)? {
+            let folder = namespaces.join(&nsid);
+            if text(&folder.join("enable")).as_deref() != Some("1") {
+                continue;
+            }
+            let device = text(&folder.join("device_path")).and_then(|path| system.node_name(&path));
+            let by = format!("the kernel's NVMe target, namespace {nsid} of {subsystem}");
+            served.extend(device.map(|device| (device, by)));
+        }
+    }
+    Ok(served)
+}

@@ -1,0 +1,68 @@
+//! Taking a drive's namespaces, so that nobody else begins to use them.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt as _;
+
+use super::super::function::PciFunction;
+use super::super::system::{System, names};
+use super::User;
+use super::signature::signature;
+
+/// The namespaces of a drive, opened exclusively. Until it is dropped nothing can be mounted, no partition opened
+/// exclusively, no array be made of them. It may outlive the block devices.
+#[derive(Debug)]
+pub struct Claim {
+    _disks: Vec<File>,
+}
+
+/// Claims every namespace of a drive, and looks for marks of arrays and pools on them. A drive without namespaces,
+/// or without the kernel's driver, has nothing to be claimed.
+///
+/// # Errors
+/// Whoever has it, or what it is a member of, or why that cannot be found out.
+pub fn claim(system: &System, function: &PciFunction) -> Result<Claim, Vec<User>> {
+    let mut disks = Vec::new();
+    let mut users = Vec::new();
+    for namespace in function.controller.iter().flat_map(|controller| &controller.namespaces) {
+        let device = namespace.name.as_str();
+        match open(system, device, libc::O_EXCL) {
+            Ok(disk) => {
+                members(system, device, &disk, &mut users);
+                disks.push(disk);
+            }
+            Err(error) => users.push(refused(device, &error)),
+        }
+    }
+    if users.is_empty() { Ok(Claim { _disks: disks }) } else { Err(users) }
+}
+
+fn members(system: &System, disk: &str, file: &File, users: &mut Vec<User>) {
+    let mut look = |device: &str, file: io::Result<&File>| match file.and_then(signature) {
+        Ok(None) => {}
+        Ok(Some(of)) => users.push(User::Member { device: device.to_owned(), of }),
+        Err(error) => users.push(refused(device, &error)),
+    };
+    look(disk, Ok(file));
+    let folder = system.block_folder(disk);
+    let entries = names(&folder).unwrap_or_default();
+    for entry in entries.iter().filter(|entry| folder.join(entry).join("partition").exists()) {
+        match open(system, entry, 0) {
+            Ok(file) => look(entry, Ok(&file)),
+            Err(error) => look(entry, Err(error)),
+        }
+    }
+}
+
+fn open(system: &System, device: &str, flags: i32) -> io::Result<File> {
+    let flags = flags | libc::O_NONBLOCK;
+    OpenOptions::new().read(true).custom_flags(flags).open(system.dev.join(device))
+}
+
+fn refused(device: &str, error: &io::Error) -> User {
+    let device = device.to_owned();
+    if error.raw_os_error() == Some(libc::EBUSY) {
+        return User::Exclusive { device };
+    }
+    User::Unknown { device, why: error.to_string() }
+}
