@@ -1,11 +1,12 @@
 //! The NVMe-over-Fabrics target daemon `nvmeof-tgt`.
 //!
 //! [`run`] is the whole program. `config` and `limits` say what is wanted, `reactor` moves commands,
-//! `control` starts, changes and stops the reactors.
+//! `control` starts, changes and stops the reactors. [`drives`] is what else the program does.
 
 mod clock;
 pub mod config;
 mod control;
+pub mod drives;
 pub mod limits;
 mod reactor;
 

@@ -3,14 +3,18 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{Parser, Subcommand};
+use nvmeof_tgt::drives;
 
-/// Serve NVMe namespaces to hosts over NVMe/TCP.
+/// Serve NVMe namespaces to hosts over NVMe/TCP and NVMe/RDMA.
 #[derive(Debug, Parser)]
 #[command(
     version,
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true,
     after_help = "Examples:\n  nvmeof-tgt --config configs/loopback.toml\n  \
-        nvmeof-tgt --config configs/loopback.toml --stats stats.jsonl --stats-interval 1s\n\n\
+        nvmeof-tgt --config configs/loopback.toml --stats stats.jsonl --stats-interval 1s\n  \
+        nvmeof-tgt drives list\n\n\
         Signals: SIGHUP reads the config again, SIGUSR1 logs what is held and what was \
         counted, SIGTERM and SIGINT \
         drain and stop.\nExit status: 0 stopped in good order, 1 failed, 2 the config or the \
@@ -18,8 +22,8 @@ use clap::Parser;
 )]
 struct Args {
     /// Config file (TOML); configs/target.toml documents every key
-    #[arg(long, value_name = "FILE")]
-    config: PathBuf,
+    #[arg(long, value_name = "FILE", required = true)]
+    config: Option<PathBuf>,
     /// Write statistics to this file as JSON lines, a sample an interval and the sums at the end;
     /// docs/stats.md tells what they mean. A file that is there is lost
     #[arg(long, value_name = "FILE")]
@@ -30,10 +34,68 @@ struct Args {
     /// Check the config, say what it would cost, and stop
     #[arg(long)]
     check: bool,
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+/// What to do instead of serving.
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Show this machine's NVMe drives, take them from the kernel, give them back, erase them
+    #[command(subcommand)]
+    Drives(drives::Command),
 }
 
 fn main() -> ExitCode {
     let args = Args::parse();
+    if let Some(Command::Drives(command)) = &args.command {
+        return drives::run(command);
+    }
+    // Without a subcommand the parser has seen to it that there is one.
+    let Some(config) = args.config else { return ExitCode::from(2) };
     let stats = args.stats.as_deref().map(|file| (file, args.stats_interval.as_str()));
-    nvmeof_tgt::run(&args.config, args.check, stats)
+    nvmeof_tgt::run(&config, args.check, stats)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parses(line: &str) -> bool {
+        Args::try_parse_from(line.split(' ')).is_ok()
+    }
+
+    #[test]
+    fn the_command_lines_that_scripts_rely_on() {
+        for line in [
+            "nvmeof-tgt --config a.toml",
+            "nvmeof-tgt --config a.toml --check",
+            "nvmeof-tgt --config a.toml --stats b --stats-interval 1s",
+            "nvmeof-tgt drives list",
+            "nvmeof-tgt drives list --json --root-complex 0000:60=42.6",
+            "nvmeof-tgt drives bind 0000:61:00.0 SERIAL",
+            "nvmeof-tgt drives unbind --dry-run SERIAL",
+            "nvmeof-tgt drives format --lbaf 1 --destroy-data SERIAL",
+            "nvmeof-tgt drives format --block-size 4k --secure-erase user-data --destroy-data SERIAL",
+            "nvmeof-tgt drives sanitize --action crypto-erase --destroy-data SERIAL",
+        ] {
+            assert!(parses(line), "{line}");
+        }
+        for line in [
+            "nvmeof-tgt",
+            "nvmeof-tgt --check",
+            "nvmeof-tgt --config a.toml drives list",
+            "nvmeof-tgt drives",
+            "nvmeof-tgt drives bind",
+            "nvmeof-tgt drives list --root-complex 60=1",
+            "nvmeof-tgt drives list --root-complex 0000:60=0",
+            "nvmeof-tgt drives format --destroy-data SERIAL",
+            "nvmeof-tgt drives format --lbaf 1 --block-size 512 --destroy-data SERIAL",
+            "nvmeof-tgt drives format --block-size 520 --destroy-data SERIAL",
+            "nvmeof-tgt drives format --lbaf 1 --destroy-data",
+            "nvmeof-tgt drives sanitize --destroy-data SERIAL",
+        ] {
+            assert!(!parses(line), "{line}");
+        }
+    }
 }

@@ -1,0 +1,104 @@
+//! Handing drives over, and back.
+
+use nvmeof_core::pci::{Address, BindError, NVME_DRIVER, PciFunction, Plan, VFIO_DRIVER};
+
+use super::census::Census;
+use super::{Failure, Host, Output};
+
+/// Which drives.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  nvmeof-tgt drives bind 0000:61:00.0 0000:62:00.0\n  \
+    nvmeof-tgt drives unbind S4YPNE0R800123\n\n\
+    Either all drives that are named can be handed over, or nothing is done. It lasts until the machine restarts.\n\
+    Exit status: 0 done (or was so already), 1 refused or failed, 2 the command line is wrong.")]
+pub struct Args {
+    /// PCI addresses or serial numbers
+    #[arg(required = true, value_name = "ADDR|SERIAL")]
+    pub(super) drives: Vec<String>,
+    /// Show what would be written, and write nothing
+    #[arg(long)]
+    pub(super) dry_run: bool,
+}
+
+pub(super) fn bind(host: &Host, args: &Args, output: &mut Output<'_>) -> Result<(), Failure> {
+    hand(host, args, output, VFIO_DRIVER, |census, function, along| {
+        Plan::bind(&host.system, &census.usage, function, along)
+    })
+}
+
+pub(super) fn unbind(host: &Host, args: &Args, output: &mut Output<'_>) -> Result<(), Failure> {
+    hand(host, args, output, NVME_DRIVER, |census, function, _| {
+        Plan::unbind(&host.system, &census.usage, function)
+    })
+}
+
+fn hand(
+    host: &Host,
+    args: &Args,
+    output: &mut Output<'_>,
+    driver: &str,
+    plan: impl Fn(&Census, &PciFunction, &[Address]) -> Result<Plan, BindError>,
+) -> Result<(), Failure> {
+    if !args.dry_run && !host.system.sys.join("bus/pci/drivers").join(driver).is_dir() {
+        (host.load)(driver);
+    }
+    let (census, functions) = find(host, &args.drives)?;
+    let addresses: Vec<Address> = functions.iter().map(|function| function.address).collect();
+    let mut plans = Vec::new();
+    let mut refused = Vec::new();
+    for function in &functions {
+        match plan(&census, function, &addresses) {
+            Ok(plan) => plans.push(plan),
+            Err(error) => refused.push(error.to_string()),
+        }
+    }
+    if !refused.is_empty() {
+        return Err(refusal(&refused, "nothing was done"));
+    }
+    let mut failed = Vec::new();
+    for plan in &plans {
+        let address = plan.function.address;
+        let was = plan.function.driver.as_deref().unwrap_or("no driver");
+        if plan.steps.is_empty() {
+            writeln!(output.out, "{address}: {driver} has it already")?;
+        } else if args.dry_run {
+            for step in &plan.steps {
+                writeln!(output.out, "{step}")?;
+            }
+        } else {
+            match plan.run(&host.system, host.writes.as_ref()) {
+                Ok(()) => writeln!(output.out, "{address}: {was} -> {driver}")?,
+                Err(error) => failed.push(error.to_string()),
+            }
+        }
+    }
+    if failed.is_empty() { Ok(()) } else { Err(refusal(&failed, "the others, if any, are done")) }
+}
+
+/// The functions that are named, each once. Drives that are bound for us are asked only where a serial number may be
+/// theirs.
+fn find(host: &Host, names: &[String]) -> Result<(Census, Vec<PciFunction>), Failure> {
+    let mut census = Census::read(host, false)?;
+    let known = |census: &Census| names.iter().all(|name| census.find(host, name).is_ok());
+    if !known(&census) {
+        census = Census::read(host, true)?;
+    }
+    let mut functions: Vec<PciFunction> = Vec::new();
+    let mut unknown = Vec::new();
+    for name in names {
+        match census.find(host, name) {
+            Ok(function) if functions.iter().any(|f| f.address == function.address) => {}
+            Ok(function) => functions.push(function),
+            Err(why) => unknown.push(why),
+        }
+    }
+    if unknown.is_empty() {
+        Ok((census, functions))
+    } else {
+        Err(refusal(&unknown, "nothing was done"))
+    }
+}
+
+fn refusal(lines: &[String], end: &str) -> Failure {
+    Failure::Failed(anyhow::anyhow!("{}\n{end}", lines.join("\n")))
+}
