@@ -6,7 +6,8 @@ use super::{Checker, Seen, slot};
 use crate::scenario::Nanos;
 
 /// Adds up the bytes in flight. When the budget falls, cores may hold leases of the larger one for
-/// [`Budget::GRACE`]; what was started under it comes back in its own time.
+/// [`Budget::GRACE`]; what was started under it comes back in its own time. Meanwhile a core that holds
+/// nothing may start one I/O, as always.
 #[derive(Debug)]
 pub struct Budget {
     slack: u64,
@@ -14,6 +15,9 @@ pub struct Budget {
     small_part: Option<u64>,
     in_flight: u64,
     bytes: Vec<u32>,
+    /// By command: the core that started it. By core: its commands in flight.
+    core_of: Vec<u32>,
+    held: Vec<u32>,
     /// Budgets of late: when each was last seen, falling in size.
     recent: VecDeque<(Nanos, u64)>,
 }
@@ -30,6 +34,8 @@ impl Budget {
             small_part: None,
             in_flight: 0,
             bytes: Vec::new(),
+            core_of: Vec::new(),
+            held: Vec::new(),
             recent: VecDeque::new(),
         }
     }
@@ -59,14 +65,20 @@ impl Checker for Budget {
             Seen::Waits { command, bytes, .. } => *slot(&mut self.bytes, command) = bytes,
             Seen::Released { command } => {
                 self.in_flight -= u64::from(*slot(&mut self.bytes, command));
+                let core = *slot(&mut self.core_of, command);
+                *slot(&mut self.held, core) -= 1;
             }
-            Seen::Starts { command, budget, .. } => {
+            Seen::Starts { command, core, budget } => {
                 self.in_flight += u64::from(*slot(&mut self.bytes, command));
+                *slot(&mut self.core_of, command) = core;
+                let held = slot(&mut self.held, core);
+                *held += 1;
+                let is_all_it_holds = *held == 1;
                 let Some(budget) = budget else { return Ok(()) };
                 let budget_of_late = self.largest_of_late(budget, now);
                 let small = self.small_part.map_or(0, |part| budget_of_late / part);
                 let most = budget_of_late + small + self.slack;
-                if self.in_flight > most {
+                if self.in_flight > most && !is_all_it_holds {
                     let bytes = self.in_flight;
                     return Err(format!("{bytes} bytes in flight of a budget of {budget}"));
                 }
@@ -95,6 +107,22 @@ mod tests {
             assert_eq!(start(&mut checker, command, 30, 0), Ok(()));
         }
         assert!(start(&mut checker, 5, 30, 0).is_err());
+    }
+
+    #[test]
+    fn a_core_that_holds_nothing_may_start_one_and_no_more() {
+        let mut checker = Budget::new(1, 10);
+        for command in 0..9 {
+            assert_eq!(start(&mut checker, command, 100, 0), Ok(()));
+        }
+        let later = Budget::GRACE + 1_000;
+        let mut on_core_1 = |command| {
+            let waits = Seen::Waits { command, core: 1, flow: 0, bytes: 10 };
+            let starts = Seen::Starts { command, core: 1, budget: Some(10) };
+            checker.see(waits, later).and_then(|()| checker.see(starts, later))
+        };
+        assert_eq!(on_core_1(20), Ok(()));
+        assert!(on_core_1(21).is_err());
     }
 
     #[test]
