@@ -141,7 +141,7 @@ impl<'a> World<'a> {
         let host_device = fabric.device("host");
         let address = SocketAddr::new(device.address(), 4420);
         let listener = fabric.listen(&device, address).expect("a listener");
-        let registration = Registration::new(&device, shared).expect("registered memory");
+        let registration = Registration::by_hand(&device, shared).expect("registered memory");
         Self {
             fabric,
             device,
@@ -273,9 +273,21 @@ impl<'a> World<'a> {
                 let mut home = Home { pool: self.pool, sources: &mut self.sources };
                 match Box::new(parked).unpark(&mut home) {
                     Ok(mut queue) => {
-                        *verdict = Some(Verdict::Accept(entries));
                         queue.set_token(self.queues.len() as u64);
-                        self.queues.push(queue);
+                        // The first of a completion queue is made when that is.
+                        self.registration.usher().run();
+                        for one in self.sources.iter_mut() {
+                            one.source.poll(self.fabric.now(), &mut Vec::new());
+                        }
+                        let mut events = Vec::new();
+                        queue.receive(self.fabric.now(), &mut events);
+                        if events.is_empty() {
+                            *verdict = Some(Verdict::Accept(entries));
+                            self.queues.push(queue);
+                        } else {
+                            assert!(matches!(events[..], [Event::Closed { .. }]), "{events:?}");
+                            *verdict = Some(Verdict::Refused(Some(RejectStatus::NO_RESOURCES)));
+                        }
                     }
                     Err(_) => {
                         *verdict = Some(Verdict::Refused(Some(RejectStatus::NO_RESOURCES)));
@@ -302,6 +314,7 @@ impl<'a> World<'a> {
 
     /// What happens by itself, here and there.
     fn turn(&mut self) {
+        self.registration.usher().run();
         self.fabric.settle();
         let now = self.fabric.now();
         let mut ready = Vec::new();
@@ -312,6 +325,7 @@ impl<'a> World<'a> {
             let mut events = Vec::new();
             queue.receive(now, &mut events);
             queue.flush(now, &mut events);
+            events.retain(|event| !matches!(event, Event::Watch));
             let closed = events.iter().any(|event| matches!(event, Event::Closed { .. }));
             assert_eq!(events.len(), usize::from(closed), "no host has sent a command: {events:?}");
             !closed

@@ -129,7 +129,7 @@ impl Reactor {
         let config =
             PoolConfig { cap: 64 << 20, reserve: 64 << 20, huge_pages: false, max_lease: 2 << 20 };
         let shared = SharedPool::new(config).expect("a pool");
-        let registration = Registration::new(device, &shared).expect("a registration");
+        let registration = Registration::by_hand(device, &shared).expect("a registration");
         Self {
             queues: Vec::new(),
             sources: Sources::default(),
@@ -147,6 +147,7 @@ impl Reactor {
         while let Some(ticket) = self.listener.next_ticket() {
             self.take(ticket);
         }
+        self.registration.usher().run();
         let mut ready = Vec::new();
         for one in self.sources.iter_mut() {
             one.source.poll(now, &mut ready);
@@ -183,6 +184,7 @@ impl Reactor {
         }
         self.turn(clock.now());
         assert!(self.sources.is_empty(), "a completion queue is left");
+        self.registration.usher().run();
         assert_eq!(self.pool.leased(), 0, "buffers are left");
         self.pool.clear();
         let registrar: Arc<dyn Registrar> = self.registration.clone();
@@ -215,6 +217,7 @@ impl Served {
                 }
             }
             Event::Sent { .. } => self.pushes -= 1,
+            Event::Watch => {}
             Event::CommandFailed { sqe, error } => panic!("{error}: {sqe:?}"),
             Event::Closed { .. } => {
                 assert!(self.pulls.is_empty() && self.pushes == 0, "not all was given back");

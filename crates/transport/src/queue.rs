@@ -54,7 +54,8 @@ pub trait HostQueue: Debug {
     /// Tells the queue what the accepted Connect command settled.
     fn connected(&mut self, info: Connected);
 
-    /// What to register, edge-triggered, for input and output readiness.
+    /// What to register, edge-triggered, for input and output readiness. Where it comes only later
+    /// [`Event::Watch`] says so.
     fn fd(&self) -> Option<BorrowedFd<'_>>;
 
     /// When `receive` must be called even if nothing arrives: stalled handshake, half a PDU, linger.
@@ -139,6 +140,9 @@ pub struct SourceCounts {
     pub completions: u64,
     /// Commands among them.
     pub requests: u64,
+    /// Queue pairs that could not be taken away when they should have been, and whose memory is kept until
+    /// they are.
+    pub withheld: u64,
 }
 
 impl SourceCounts {
@@ -148,6 +152,7 @@ impl SourceCounts {
         self.found += other.found;
         self.completions += other.completions;
         self.requests += other.requests;
+        self.withheld += other.withheld;
     }
 }
 
@@ -267,6 +272,8 @@ pub enum Event {
         /// What is wrong with the data.
         error: FabricError,
     },
+    /// [`HostQueue::fd`] gives a descriptor that it did not give before: register it.
+    Watch,
     /// The connection is gone and nothing more will come: drop the queue.
     Closed {
         /// Why it ended.

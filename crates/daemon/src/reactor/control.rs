@@ -1,14 +1,20 @@
 //! Messages from the control plane and from other reactors.
 
+use std::time::{Duration, Instant};
+
 use nvmeof_nvmf::DeviceId;
 use nvmeof_transport::CloseReason;
 
 use super::Reactor;
+use crate::clock;
 use super::kind;
 use super::mailbox::{Counts, Message};
 
 /// Turns that closing every connection may take; each gives back at once what it holds.
 const TURNS_TO_CLOSE: usize = 16;
+/// But queue pairs are taken away by others meanwhile: so long a reactor waits for them, and looks so often.
+const TIME_TO_CLOSE: Duration = Duration::from_secs(2);
+const PAUSE_TO_CLOSE: Duration = Duration::from_millis(1);
 
 impl Reactor {
     /// Does what the mailbox asks for.
@@ -100,6 +106,11 @@ impl Reactor {
                 break;
             }
             self.turn(now);
+        }
+        let begin = Instant::now();
+        while self.connections.len() > 0 && begin.elapsed() < TIME_TO_CLOSE {
+            std::thread::sleep(PAUSE_TO_CLOSE);
+            self.turn(clock::now());
         }
         // What a device still works on has nobody to answer to: its permit goes back without it.
         for request in self.requests.keys() {

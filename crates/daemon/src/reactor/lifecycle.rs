@@ -47,18 +47,25 @@ impl Reactor {
         // One that comes from another reactor was stopped there.
         connection.fabric.set_paused(false);
         let key = self.connections.insert(connection);
-        let registered = self.connections.get_mut(key).and_then(|connection| {
+        if let Some(connection) = self.connections.get_mut(key) {
             connection.fabric.set_token(key.token(kind::CONNECTION));
+        }
+        self.watch_sources();
+        self.watch(key, now);
+        self.list(key);
+        self.mark_dirty(key);
+    }
+
+    /// Puts a connection's descriptor, if it has one by now, into the epoll set.
+    pub(super) fn watch(&mut self, key: Key, now: u64) {
+        let registered = self.connections.get_mut(key).and_then(|connection| {
             let fd = connection.fabric.fd()?;
             Some(self.poller.add_socket(fd, key.token(kind::CONNECTION)))
         });
-        self.watch_sources();
         if let Some(Err(error)) = registered {
-            tracing::warn!(peer, %error, "connection refused: it cannot be watched");
+            tracing::warn!(%error, "connection refused: it cannot be watched");
             self.begin_close(key, CloseReason::Lost(error.to_string()), now);
         }
-        self.list(key);
-        self.mark_dirty(key);
     }
 
     /// The port of the network that a connection's data leaves through. What tells them apart here is the
@@ -247,13 +254,7 @@ impl Reactor {
         let mut connection = Connection::new(fabric, queue, port, path, own, now);
         connection.phase = Phase::Leaving { to };
         let key = self.connections.insert(connection);
-        let registered = self.connections.get_mut(key).and_then(|connection| {
-            let fd = connection.fabric.fd()?;
-            Some(self.poller.add_socket(fd, key.token(kind::CONNECTION)))
-        });
-        if let Some(Err(error)) = registered {
-            self.begin_close(key, CloseReason::Lost(error.to_string()), now);
-        }
+        self.watch(key, now);
         self.list(key);
         self.mark_dirty(key);
         key

@@ -277,6 +277,7 @@ impl Reactor {
                     drop(data);
                     self.sent(token, now);
                 }
+                Event::Watch => self.watch(key, now),
                 Event::Closed { reason } => self.closed(key, &reason, now),
             }
         }

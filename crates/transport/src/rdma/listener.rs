@@ -152,7 +152,7 @@ impl<D: Device> ParkedRdma<D> {
 
     /// Refuses it after all.
     pub fn reject(self, status: RejectStatus) {
-        reject(self.ticket, status);
+        self.registration.usher().reject(self.ticket, status);
     }
 }
 

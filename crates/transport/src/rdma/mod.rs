@@ -6,6 +6,7 @@
 //! | `registration` | the pool's memory, known to a device: local keys by chunk |
 //! | `source` | a device's completion queue on one reactor: whose completion is it |
 //! | `shared` | the receive queue that the connections of a source share |
+//! | `usher` | what may wait in the kernel, beside the reactors: accepting, and the end of queue pairs |
 //! | `pair` | what may be done with a queue pair, by state: the table of transitions |
 //! | `capsule` | bytes to command and data pointer (no I/O) |
 //! | `slab` | registered memory in small equal slots |
@@ -41,14 +42,16 @@ mod registration;
 mod shared;
 mod slab;
 mod source;
+mod usher;
 
 #[cfg(test)]
 mod tests;
 
 pub use listener::{Limits, ParkedRdma, Reject, admit};
-pub use pair::{Draining, Init, Pair, Ready};
-pub use registration::Registration;
+pub use pair::{Accepted, Draining, Init, Pair, Ready};
+pub use registration::{Registration, served};
 pub use source::DeviceSource;
+pub use usher::Usher;
 
 use crate::queue::Nanos;
 
@@ -58,8 +61,8 @@ pub const MAX_DESCRIPTORS: usize = 16;
 /// What a target offers its RDMA hosts, and how long it waits for them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RdmaParams {
-    /// Most bytes behind the command in a capsule of an I/O queue (IOCCSZ without the command): data or
-    /// descriptors. On an admin queue there are none (RDMA 3.2.1).
+    /// Most bytes behind the command in a capsule (IOCCSZ without the command): data or descriptors. IOCCSZ is
+    /// said of I/O queues, but hosts go by it on an admin queue, too.
     pub in_capsule: u32,
     /// Most bytes of data of a command.
     pub max_transfer: u32,

@@ -6,9 +6,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nvmeof_core::dma::{Buffer, ChunkId, Registrar, SharedPool};
-use nvmeof_verbs::{Device, Region};
+use nvmeof_verbs::{Device, DeviceKind, Region, VerbsError};
 
 use super::post;
+use super::usher::Usher;
 
 /// Chunks that a pool may grow by after it was asked how many it has at most: one for each reactor.
 const SLACK: usize = 1024;
@@ -17,6 +18,7 @@ const SLACK: usize = 1024;
 #[derive(Debug)]
 pub struct Registration<D: Device> {
     device: Arc<D>,
+    usher: Arc<Usher<D>>,
     /// Local key of each chunk, by its number.
     keys: Box<[AtomicU32]>,
     regions: Mutex<Vec<Option<D::Region>>>,
@@ -24,14 +26,31 @@ pub struct Registration<D: Device> {
 
 impl<D: Device> Registration<D> {
     /// Registers what memory `pool` has, and all it will have, until it is
-    /// [withdrawn](SharedPool::remove_registrar).
+    /// [withdrawn](SharedPool::remove_registrar). What may wait in the kernel for the device's connections is
+    /// done by threads that start on the CPUs of the calling one.
     ///
     /// # Errors
-    /// What the device says; nothing is registered then.
+    /// What the device says, [`VerbsError::Unserved`] for one that hosts cannot be served by; nothing is
+    /// registered then.
     pub fn new(device: &Arc<D>, pool: &SharedPool) -> io::Result<Arc<Self>> {
+        served(&**device).map_err(io::Error::other)?;
+        Self::with(device, pool, Usher::start(&**device)?)
+    }
+
+    /// The same without threads: who calls [`Usher::run`] does what may wait. For tests in virtual time.
+    ///
+    /// # Errors
+    /// As for [`new`](Self::new).
+    pub fn by_hand(device: &Arc<D>, pool: &SharedPool) -> io::Result<Arc<Self>> {
+        served(&**device).map_err(io::Error::other)?;
+        Self::with(device, pool, Usher::by_hand(&**device))
+    }
+
+    fn with(device: &Arc<D>, pool: &SharedPool, usher: Usher<D>) -> io::Result<Arc<Self>> {
         let places = pool.chunks() + SLACK;
         let registration = Arc::new(Self {
             device: Arc::clone(device),
+            usher: Arc::new(usher),
             keys: (0..places).map(|_| AtomicU32::new(0)).collect(),
             regions: Mutex::new(Vec::new()),
         });
@@ -42,6 +61,11 @@ impl<D: Device> Registration<D> {
     /// The device.
     pub fn device(&self) -> &Arc<D> {
         &self.device
+    }
+
+    /// Who does what may wait.
+    pub fn usher(&self) -> &Arc<Usher<D>> {
+        &self.usher
     }
 
     /// Local key of the memory of `buffer`, which is of the pool this was made for.
@@ -59,6 +83,20 @@ impl<D: Device> Registration<D> {
     fn lock(&self) -> MutexGuard<'_, Vec<Option<D::Region>>> {
         self.regions.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Whether hosts can be served by a device.
+///
+/// # Errors
+/// [`VerbsError::Unserved`]: over iWARP what an RDMA READ brings needs memory that the peer may write to, and
+/// all memory here is the hosts' data. Others (usNIC) have no RDMA in this sense.
+pub fn served<D: Device>(device: &D) -> Result<(), VerbsError> {
+    let what = match device.kind() {
+        DeviceKind::InfiniBand => return Ok(()),
+        DeviceKind::Iwarp => "iWARP",
+        DeviceKind::Other => "of no kind that is known",
+    };
+    Err(VerbsError::Unserved { device: device.name().to_owned(), what })
 }
 
 impl<D: Device> Registrar for Registration<D> {

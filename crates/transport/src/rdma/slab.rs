@@ -38,6 +38,11 @@ impl Slab {
         Ok(Self { pages, size, _reserve: reserve })
     }
 
+    /// Takes the memory out: there are no slots any more.
+    pub(super) fn take_pages(&mut self) -> Vec<(Buffer, u32)> {
+        std::mem::take(&mut self.pages)
+    }
+
     /// A slot, to name in a work request.
     pub(super) fn piece(&self, slot: usize) -> Piece {
         let (page, offset) = self.place(slot);

@@ -1,18 +1,21 @@
 //! A device's completion queue on one reactor: whose completion is it?
 //!
 //! Every queue pair takes as many entries as it could have completions at once, so that the queue never
-//! overflows; queue pairs that do not fit get another one.
+//! overflows; queue pairs that do not fit get another one. The [usher](super::usher) makes it, and what the
+//! usher has done for queue pairs comes back here, too.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use nvmeof_verbs::{
     Completion, CompletionStatus, Completions, Device, EndpointSpec, Ticket, VerbsError,
 };
+use rustix::event::epoll;
 
 use super::RdmaParams;
 use super::numbers::NumberMap;
@@ -20,6 +23,7 @@ use super::queue::kind;
 use super::queue::receives::{Arrived, BadLength};
 use super::registration::Registration;
 use super::shared::Shared;
+use super::usher::{Answer, Desk, Slip, Usher};
 use crate::queue::{Home, Nanos, Progress, Source, SourceCounts, TransportError};
 
 /// Completions taken from the device at once.
@@ -31,20 +35,26 @@ const BATCHES: usize = 4;
 #[derive(Debug)]
 pub struct DeviceSource<D: Device> {
     hub: Rc<Hub<D>>,
-    /// A second descriptor of the completion queue's.
-    fd: OwnedFd,
 }
 
 /// What a source and its queues share. Fields are dropped in order: the completion queue last.
 #[derive(Debug)]
 pub(super) struct Hub<D: Device> {
     device: Arc<D>,
-    routes: RefCell<NumberMap<u32, Rc<Inbox>>>,
+    usher: Arc<Usher<D>>,
+    desk: Arc<Desk<D>>,
+    /// Readable when the desk or the completion queue has something.
+    both: OwnedFd,
+    routes: RefCell<NumberMap<u32, Rc<Inbox<D>>>>,
+    /// Queues, by the number of their slips.
+    inboxes: RefCell<HashMap<u64, Rc<Inbox<D>>>>,
+    /// Memory of queue pairs that could not be taken away, by the same number.
+    withheld: RefCell<Vec<(u64, Box<dyn Any>)>>,
     /// Entries of the completion queue, and those that queue pairs were promised.
     depth: u32,
     promised: Cell<u32>,
     /// Queues made: tells uses of a queue pair number apart.
-    made: Cell<u32>,
+    made: Cell<u64>,
     counts: Cell<SourceCounts>,
     /// Completions of nobody.
     stale: Cell<u64>,
@@ -53,12 +63,17 @@ pub(super) struct Hub<D: Device> {
     batch: RefCell<Vec<Completion>>,
     /// Tokens found while a queue, not the reactor, looked.
     untold: RefCell<Vec<u64>>,
-    completions: RefCell<D::Completions>,
+    /// Why there is none, if there never will be.
+    failure: RefCell<Option<String>>,
+    /// `None` until the usher has made it.
+    completions: RefCell<Option<D::Completions>>,
 }
 
-/// Completions of one queue that it has not taken yet.
-#[derive(Debug, Default)]
-struct Inbox {
+/// What came for one queue that it has not taken yet.
+#[derive(Debug)]
+struct Inbox<D: Device> {
+    /// Of the usher.
+    answer: RefCell<Option<Answer<D>>>,
     token: Cell<Option<u64>>,
     /// The token was given since the queue last took everything.
     told: Cell<bool>,
@@ -112,23 +127,29 @@ impl<D: Device> DeviceSource<D> {
         pool: &nvmeof_core::dma::CorePool,
     ) -> Result<Self, TransportError> {
         let device = registration.device();
-        let failed = |error: VerbsError| TransportError::Io {
-            what: format!("cannot make a completion queue of {depth} entries at {}", device.name()),
-            source: std::io::Error::other(error),
-        };
-        let completions = device.completions(depth).map_err(failed)?;
-        let fd = completions.fd().try_clone_to_owned().map_err(|source| TransportError::Io {
+        let failed = |source| TransportError::Io {
             what: format!("cannot watch a completion queue of {}", device.name()),
             source,
-        })?;
+        };
+        let desk = Desk::new().map_err(failed)?;
+        let both = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|e| failed(e.into()))?;
+        watch(&both, desk.bell()).map_err(failed)?;
         let shared = match params.shared_receives {
             0 => None,
             _ => Shared::new(registration, params, pool)?,
         };
         let promised = shared.as_ref().map_or(0, Shared::count);
+        let usher = Arc::clone(registration.usher());
+        let slip = Slip { desk: Arc::clone(&desk), number: 0 };
+        usher.make_completions(depth, device, slip);
         let hub = Hub {
             device: Arc::clone(device),
+            usher,
+            desk,
+            both,
             routes: RefCell::default(),
+            inboxes: RefCell::default(),
+            withheld: RefCell::default(),
             depth,
             promised: Cell::new(promised),
             made: Cell::new(0),
@@ -138,9 +159,10 @@ impl<D: Device> DeviceSource<D> {
             shared: shared.map(RefCell::new),
             batch: RefCell::new(Vec::with_capacity(BATCH)),
             untold: RefCell::default(),
-            completions: RefCell::new(completions),
+            failure: RefCell::default(),
+            completions: RefCell::new(None),
         };
-        Ok(Self { hub: Rc::new(hub), fd })
+        Ok(Self { hub: Rc::new(hub) })
     }
 
     /// Completions that belonged to nothing: late ones, of queues that are gone or of work that was over.
@@ -165,7 +187,7 @@ impl<D: Device> DeviceSource<D> {
     /// The completion queue, for faults.
     #[cfg(test)]
     pub(super) fn completions(&self) -> std::cell::Ref<'_, D::Completions> {
-        self.hub.completions.borrow()
+        std::cell::Ref::map(self.hub.completions.borrow(), |made| made.as_ref().unwrap())
     }
 
     /// Whether connections share receives here.
@@ -174,31 +196,30 @@ impl<D: Device> DeviceSource<D> {
     }
 
     /// Queues made so far.
-    pub(super) fn made(&self) -> u32 {
+    pub(super) fn made(&self) -> u64 {
         self.hub.made.get()
     }
 
-    /// Makes the queue pair of a ticket.
-    pub(super) fn open(
-        &mut self,
-        ticket: D::Ticket,
-        spec: &EndpointSpec,
-    ) -> Result<D::Endpoint, (VerbsError, D::Ticket)> {
-        debug_assert!(Arc::ptr_eq(ticket.device(), &self.hub.device), "another device's ticket");
-        let shared = self.hub.shared.as_ref().map(RefCell::borrow);
-        let completions = self.hub.completions.borrow();
-        let shared = shared.as_ref().map(|shared| shared.queue());
-        self.hub.device.open(ticket, &completions, shared, spec)
-    }
-
-    /// Has completions of queue pair `number` kept for the caller, `entries` at most at once.
-    pub(super) fn port(&mut self, number: u32, entries: u32) -> Port<D> {
-        let inbox = Rc::new(Inbox::default());
-        self.hub.routes.borrow_mut().insert(number, Rc::clone(&inbox));
+    /// Has a place for a queue whose queue pair has `entries` completions at most at once.
+    pub(super) fn port(&mut self, entries: u32) -> Port<D> {
+        let number = self.hub.made.get() + 1;
+        self.hub.made.set(number);
         self.hub.promised.set(self.hub.promised.get() + entries);
-        self.hub.made.set(self.hub.made.get().wrapping_add(1));
-        Port { hub: Rc::clone(&self.hub), inbox, number, entries }
+        let inbox = Rc::new(Inbox {
+            answer: RefCell::new(None),
+            token: Cell::new(None),
+            told: Cell::new(false),
+            arrived: RefCell::default(),
+        });
+        self.hub.inboxes.borrow_mut().insert(number, Rc::clone(&inbox));
+        let slip = Slip { desk: Arc::clone(&self.hub.desk), number };
+        Port { hub: Rc::clone(&self.hub), inbox, slip, pair: Cell::new(None), entries }
     }
+}
+
+/// Has `both` become readable when `fd` is.
+fn watch(both: &OwnedFd, fd: BorrowedFd<'_>) -> std::io::Result<()> {
+    Ok(epoll::add(both, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?)
 }
 
 impl<D: Device> Hub<D> {
@@ -207,9 +228,11 @@ impl<D: Device> Hub<D> {
         if self.broken.get() {
             return false;
         }
+        let mut made = self.completions.borrow_mut();
+        let Some(completions) = made.as_mut() else { return false };
         let mut batch = self.batch.borrow_mut();
         batch.clear();
-        let polled = self.completions.borrow_mut().poll(BATCH, &mut batch);
+        let polled = completions.poll(BATCH, &mut batch);
         let mut counts = self.counts.get();
         counts.polls += 1;
         counts.found += u64::from(!batch.is_empty());
@@ -237,14 +260,54 @@ impl<D: Device> Hub<D> {
         if let Err(error) = polled {
             tracing::warn!(device = self.device.name(), %error, "a completion queue is broken");
             self.broken.set(true);
-            routes.values().for_each(|inbox| inbox.tell(&mut ready));
+            self.inboxes.borrow().values().for_each(|inbox| inbox.tell(&mut ready));
             return false;
         }
         batch.len() == BATCH
     }
+
+    /// The usher has done something.
+    fn answered(&self, number: u64, answer: Answer<D>, mut ready: impl FnMut(u64)) {
+        let Answer::Completions(made) = answer else {
+            if let Some(inbox) = self.inboxes.borrow().get(&number) {
+                inbox.answer.replace(Some(answer));
+                inbox.tell(&mut ready);
+            }
+            self.withheld.borrow_mut().retain(|(whose, _)| *whose != number);
+            return;
+        };
+        let watched = made.map_err(|error| error.to_string()).and_then(|completions| {
+            watch(&self.both, completions.fd()).map_err(|error| error.to_string())?;
+            Ok(completions)
+        });
+        match watched {
+            Ok(completions) => *self.completions.borrow_mut() = Some(completions),
+            Err(error) => {
+                tracing::warn!(device = self.device.name(), error, "no completion queue");
+                self.broken.set(true);
+                self.failure.replace(Some(error));
+            }
+        }
+        self.inboxes.borrow().values().for_each(|inbox| inbox.tell(&mut ready));
+    }
 }
 
-impl Inbox {
+impl<D: Device> Drop for Hub<D> {
+    fn drop(&mut self) {
+        if let Some(completions) = self.completions.get_mut().take() {
+            self.usher.dispose(completions);
+        }
+        for (_, memory) in self.withheld.get_mut().drain(..) {
+            tracing::error!(
+                device = self.device.name(),
+                "a queue pair is left that cannot be destroyed: its memory is never used again"
+            );
+            std::mem::forget(memory);
+        }
+    }
+}
+
+impl<D: Device> Inbox<D> {
     fn tell(&self, ready: &mut impl FnMut(u64)) {
         if let Some(token) = self.token.get()
             && !self.told.replace(true)
@@ -256,6 +319,9 @@ impl Inbox {
 
 impl<D: Device> Source for DeviceSource<D> {
     fn poll(&mut self, _now: Nanos, ready: &mut Vec<u64>) -> Progress {
+        for (number, answer) in self.hub.desk.take() {
+            self.hub.answered(number, answer, |token| ready.push(token));
+        }
         if let Some(shared) = &self.hub.shared {
             shared.borrow_mut().repost();
         }
@@ -272,18 +338,19 @@ impl<D: Device> Source for DeviceSource<D> {
         if self.hub.broken.get() {
             return;
         }
-        if let Err(error) = self.hub.completions.borrow_mut().arm() {
+        let mut completions = self.hub.completions.borrow_mut();
+        if let Some(Err(error)) = completions.as_mut().map(Completions::arm) {
             // The next poll finds out what it is, and tells the queues.
             tracing::warn!(device = self.hub.device.name(), %error, "cannot arm a completion queue");
         }
     }
 
     fn fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+        self.hub.both.as_fd()
     }
 
     fn is_used(&self) -> bool {
-        !self.hub.routes.borrow().is_empty()
+        !self.hub.inboxes.borrow().is_empty() || !self.hub.withheld.borrow().is_empty()
     }
 
     fn counts(&self) -> SourceCounts {
@@ -299,12 +366,89 @@ impl<D: Device> Source for DeviceSource<D> {
 #[derive(Debug)]
 pub(super) struct Port<D: Device> {
     hub: Rc<Hub<D>>,
-    inbox: Rc<Inbox>,
-    number: u32,
+    inbox: Rc<Inbox<D>>,
+    slip: Slip<D>,
+    /// Number of the queue pair whose completions come here.
+    pair: Cell<Option<u32>>,
     entries: u32,
 }
 
+/// Whether queue pairs can be made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Readiness {
+    /// Not yet.
+    Wait,
+    Ready,
+    /// Never.
+    Failed(String),
+}
+
 impl<D: Device> Port<D> {
+    /// Whether there is a completion queue.
+    pub(super) fn readiness(&self) -> Readiness {
+        match &*self.hub.failure.borrow() {
+            Some(why) => Readiness::Failed(why.clone()),
+            None if self.hub.completions.borrow().is_some() => Readiness::Ready,
+            None => Readiness::Wait,
+        }
+    }
+
+    /// Makes the queue pair of a ticket, whose completions come here.
+    pub(super) fn open(
+        &self,
+        ticket: D::Ticket,
+        spec: &EndpointSpec,
+    ) -> Result<D::Endpoint, (VerbsError, D::Ticket)> {
+        debug_assert!(Arc::ptr_eq(ticket.device(), &self.hub.device), "another device's ticket");
+        let completions = self.hub.completions.borrow();
+        let Some(completions) = completions.as_ref() else {
+            let none = std::io::ErrorKind::NotConnected.into();
+            let what = "making a queue pair without a completion queue".to_owned();
+            return Err((VerbsError::Call { what, source: none }, ticket));
+        };
+        let shared = self.hub.shared.as_ref().map(RefCell::borrow);
+        let shared = shared.as_ref().map(|shared| shared.queue());
+        let endpoint = self.hub.device.open(ticket, completions, shared, spec)?;
+        let number = nvmeof_verbs::Endpoint::number(&endpoint);
+        self.pair.set(Some(number));
+        self.hub.routes.borrow_mut().insert(number, Rc::clone(&self.inbox));
+        Ok(endpoint)
+    }
+
+    /// No completion is for this queue any more: its queue pair goes, and its number may come again.
+    pub(super) fn close(&self) {
+        let Some(number) = self.pair.take() else { return };
+        let mut routes = self.hub.routes.borrow_mut();
+        if routes.get(&number).is_some_and(|inbox| Rc::ptr_eq(inbox, &self.inbox)) {
+            routes.remove(&number);
+        }
+    }
+
+    /// Who does what may wait, and where the answers go.
+    pub(super) fn usher(&self) -> (&Usher<D>, &Slip<D>) {
+        (&self.hub.usher, &self.slip)
+    }
+
+    /// What the usher has done. Afterwards the source tells of the next thing.
+    pub(super) fn answer(&self) -> Option<Answer<D>> {
+        self.inbox.told.set(false);
+        self.inbox.answer.take()
+    }
+
+    /// The same, waited for, for `most` at most.
+    pub(super) fn wait_for_answer(&self, most: Duration) -> Option<Answer<D>> {
+        self.hub.usher.run();
+        self.answer().or_else(|| self.hub.desk.wait_for(self.slip.number, most))
+    }
+
+    /// Keeps memory that the queue pair may be using until it is gone, for ever if it never is.
+    pub(super) fn withhold(&self, memory: Box<dyn Any>) {
+        self.hub.withheld.borrow_mut().push((self.slip.number, memory));
+        let mut counts = self.hub.counts.get();
+        counts.withheld += 1;
+        self.hub.counts.set(counts);
+    }
+
     pub(super) fn set_token(&self, token: u64) {
         self.inbox.token.set(Some(token));
     }
@@ -359,7 +503,8 @@ impl<D: Device> Port<D> {
 
 impl<D: Device> Drop for Port<D> {
     fn drop(&mut self) {
-        self.hub.routes.borrow_mut().remove(&self.number);
+        self.close();
+        self.hub.inboxes.borrow_mut().remove(&self.slip.number);
         self.hub.promised.set(self.hub.promised.get().saturating_sub(self.entries));
         while let Some(completion) = self.next() {
             if let Some(shared) = &self.hub.shared {

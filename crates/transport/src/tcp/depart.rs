@@ -157,7 +157,7 @@ mod tests {
     fn each_leaves_with_its_last_byte() {
         let (mut departures, mut events) = (three(), Vec::new());
         departures.look(2001, 50, &mut events);
-        assert_eq!(tokens(&mut events), []);
+        assert_eq!(tokens(&mut events), [0_u64; 0]);
         departures.look(2000, 60, &mut events);
         assert_eq!(tokens(&mut events), [1]);
         departures.look(1, 70, &mut events);

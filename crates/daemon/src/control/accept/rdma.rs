@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use nvmeof_core::dma::{Registrar, SharedPool};
-use nvmeof_transport::rdma::{Limits as HostLimits, RdmaParams, Registration, admit};
+use nvmeof_transport::rdma::{Limits as HostLimits, RdmaParams, Registration, admit, served};
 use nvmeof_verbs::system::{Listener, ListenerEvent, ListenerOptions, SystemDevice, SystemTicket};
 use nvmeof_verbs::{Device as _, Ticket as _, VerbsError};
 use nvmeof_wire::rdma::{RejectData, RejectStatus};
@@ -60,6 +60,7 @@ impl Rdma {
         if let Some(registration) = known.serving.iter().find(is_it) {
             return Ok(Arc::clone(registration));
         }
+        served(&**device)?;
         let registration = Registration::new(device, &self.pool)
             .with_context(|| format!("{}: cannot register the buffer memory", device.name()))?;
         tracing::info!(device = device.name(), limits = ?device.limits(), "RDMA device in use");

@@ -154,6 +154,7 @@ fn fabric_devices(sources: &[FabricDevice]) -> Value {
             "found": counts.found,
             "completions": counts.completions,
             "requests": counts.requests,
+            "withheld": counts.withheld,
             "completions_per_1000_polls": mean(counts.completions.saturating_mul(1000), counts.polls),
         })
     };

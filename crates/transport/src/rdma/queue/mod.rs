@@ -2,9 +2,12 @@
 //!
 //! | stage | receives | operations | ends with |
 //! |---|---|---|---|
-//! | Accepting | posted | wait | the handshake's deadline, a failure, `close` |
+//! | Asking | ours | wait | the handshake's deadline, a failure, `close` |
+//! | Accepting, Recalled | posted | wait | the usher's answer |
+//! | Accepted | posted | wait | the handshake's deadline, a failure, `close` |
 //! | Open | posted | posted, or waiting for room | a failure, the host's disconnect, `close` |
 //! | Draining | come back flushed | come back flushed | everything back, or the deadline |
+//! | Ending | as they are | as they are | the usher's answer, or the deadline |
 //! | Gone | ours again | given back as events, then `Closed` | |
 
 mod commands;
@@ -18,8 +21,8 @@ use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use nvmeof_core::dma::{LeaseError, Payload};
-use nvmeof_verbs::{AcceptParams, Device, DeviceLimits, Endpoint, EndpointSpec, VerbsError};
+use nvmeof_core::dma::{CorePool, LeaseError, Payload};
+use nvmeof_verbs::{Device, DeviceLimits, Endpoint, EndpointSpec, PrivateData, VerbsError};
 use nvmeof_wire::rdma::{AcceptData, RejectStatus};
 use nvmeof_wire::zerocopy::IntoBytes;
 
@@ -29,10 +32,11 @@ use self::outgoing::{Bounds, Outgoing};
 use self::receives::Receives;
 use self::transfers::Targets;
 use super::RdmaParams;
-use super::listener::{ParkedRdma, Terms, reject};
-use super::pair::{Link, Pair, Stage};
+use super::listener::{ParkedRdma, Terms};
+use super::pair::{Link, Pair};
 use super::registration::Registration;
-use super::source::{DeviceSource, Port};
+use super::source::{DeviceSource, Port, Readiness};
+use super::usher::{Accepting, Recall};
 use crate::queue::{
     CloseReason, Connected, Event, FabricOp, Home, HostQueue, Nanos, ParkedQueue, Progress,
     RejectReason, Rejected, TransportError,
@@ -48,11 +52,14 @@ pub(super) mod kind {
     pub(in crate::rdma) const MARKER: u8 = 6;
 }
 
-/// A queue pair owned by a reactor. Fields are dropped in order: the endpoint first, then the memory its work
-/// names, then the completion queue's end.
+/// A queue pair owned by a reactor, while it is not with the usher. When it is dropped the endpoint goes first,
+/// then the memory its work names, then the completion queue's end.
 #[derive(Debug)]
 struct RdmaQueue<D: Device> {
-    link: Link<D::Endpoint>,
+    link: Link<D>,
+    /// How the queue pair is made, and what the host is told.
+    spec: EndpointSpec,
+    terms: Terms,
     /// Its own receives; `None` if it shares those of its source.
     receives: Option<Receives>,
     outgoing: Outgoing,
@@ -63,6 +70,7 @@ struct RdmaQueue<D: Device> {
     life: Life,
     params: RdmaParams,
     registration: Arc<Registration<D>>,
+    pool: CorePool,
     port: Port<D>,
     peer: SocketAddr,
 }
@@ -81,11 +89,8 @@ struct Sizes {
 impl Sizes {
     fn new(limits: DeviceLimits, terms: &Terms, params: &RdmaParams) -> Self {
         let receives = u32::from(terms.receives);
-        let behind = match terms.request.qid {
-            0 => 0,
-            _ if limits.pieces < 2 => 0,
-            _ => params.in_capsule,
-        };
+        // On an admin queue, too: hosts send admin commands' data as IOCCSZ allows it for others.
+        let behind = if limits.pieces < 2 { 0 } else { params.in_capsule };
         // The WRITEs and the SEND of each command, and the READs; more waits its turn.
         let writes = params.max_transfer.div_ceil(limits.message.max(1)).max(1);
         let wanted = receives
@@ -108,12 +113,13 @@ impl Sizes {
     }
 }
 
-/// Makes the queue pair of a connection request on a reactor, and accepts.
+/// Makes a queue of a connection request on a reactor. The queue pair follows with the first completion queue.
 pub(super) fn open<D: Device>(
     parked: ParkedRdma<D>,
     home: &mut Home<'_>,
 ) -> Result<Box<dyn HostQueue>, TransportError> {
     let ParkedRdma { ticket, terms, registration, params } = parked;
+    let usher = Arc::clone(registration.usher());
     let peer = nvmeof_verbs::Ticket::peer(&ticket);
     let limits = registration.device().limits();
     let sizes = Sizes::new(limits, &terms, &params);
@@ -121,11 +127,12 @@ pub(super) fn open<D: Device>(
     let source = match DeviceSource::find(home, &registration, &params, sizes.entries) {
         Ok(source) => source,
         Err(error) => {
-            reject(ticket, RejectStatus::NO_RESOURCES);
+            usher.reject(ticket, RejectStatus::NO_RESOURCES);
             return Err(error);
         }
     };
-    let generation = source.made().wrapping_mul(0x9e37_79b9) >> 8;
+    let made = u32::try_from(source.made() & u64::from(u32::MAX)).unwrap_or(0);
+    let generation = made.wrapping_mul(0x9e37_79b9) >> 8;
     let bounds = Bounds {
         places: sizes.places,
         reads: terms.reads_out,
@@ -138,24 +145,18 @@ pub(super) fn open<D: Device>(
         let receives = if source.has_shared() { None } else { Some(own()?) };
         Ok((receives, Outgoing::new(&pool, &registration, &bounds, generation)?))
     };
-    let (receives, mut outgoing) = match memory() {
+    let (receives, outgoing) = match memory() {
         Ok(memory) => memory,
         Err(error) => {
-            reject(ticket, RejectStatus::NO_RESOURCES);
+            usher.reject(ticket, RejectStatus::NO_RESOURCES);
             return Err(TransportError::NoMemory(format!("{peer}: {error}")));
         }
     };
-    let endpoint = match source.open(ticket, &sizes.spec) {
-        Ok(endpoint) => endpoint,
-        Err((error, ticket)) => {
-            reject(ticket, RejectStatus::NO_RESOURCES);
-            return Err(failed(peer, error));
-        }
-    };
-    outgoing.set_inline(endpoint.inline());
-    let port = source.port(endpoint.number(), sizes.entries);
+    let port = source.port(sizes.entries);
     let mut queue = RdmaQueue {
-        link: Link::Accepting(Pair::new(endpoint)),
+        link: Link::Asking(ticket),
+        spec: sizes.spec,
+        terms,
         receives,
         outgoing,
         commands: Commands::new(terms.receives),
@@ -164,10 +165,13 @@ pub(super) fn open<D: Device>(
         life: Life::default(),
         params,
         registration,
+        pool,
         port,
         peer,
     };
-    queue.accept(&terms)?;
+    if queue.port.readiness() == Readiness::Ready {
+        queue.make()?;
+    }
     Ok(Box::new(queue))
 }
 
@@ -179,23 +183,41 @@ fn failed(peer: SocketAddr, error: VerbsError) -> TransportError {
 }
 
 impl<D: Device> RdmaQueue<D> {
-    /// Posts the receives, then lets the host send.
-    fn accept(&mut self, terms: &Terms) -> Result<(), TransportError> {
-        let Link::Accepting(pair) = &mut self.link else { return Ok(()) };
-        if let Some(receives) = &mut self.receives {
-            receives.post_all(pair, &self.registration).map_err(|source| TransportError::Io {
-                what: format!("cannot post receives for {}", self.peer),
-                source,
-            })?;
-        }
-        let answer = AcceptData::new(terms.receives);
-        let params = AcceptParams {
-            private_data: answer.as_bytes(),
-            reads_out: terms.reads_out,
-            reads_in: terms.reads_in,
-            rnr_retries: self.params.rnr_retries,
-        };
-        pair.accept(&params).map_err(|error| failed(self.peer, error))
+    /// Makes the queue pair, posts the receives, and has the usher let the host send.
+    fn make(&mut self) -> Result<(), TransportError> {
+        let Self { link, port, receives, registration, outgoing, terms, .. } = self;
+        let mut result = Ok(());
+        link.make(|ticket| {
+            let (usher, slip) = port.usher();
+            let endpoint = match port.open(ticket, &self.spec) {
+                Ok(endpoint) => endpoint,
+                Err((error, ticket)) => {
+                    usher.reject(ticket, RejectStatus::NO_RESOURCES);
+                    result = Err(failed(self.peer, error));
+                    return None;
+                }
+            };
+            outgoing.set_inline(endpoint.inline());
+            let mut pair = Pair::new(endpoint);
+            let recall = Recall::default();
+            let posted = receives.as_mut().map(|own| own.post_all(&mut pair, registration));
+            if let Some(Err(error)) = posted {
+                tracing::warn!(peer = %self.peer, %error, "cannot post receives");
+                // The usher takes away what was made, and tells the host.
+                recall.call();
+            }
+            usher.accept(Accepting {
+                pair,
+                private_data: PrivateData::new(AcceptData::new(terms.receives).as_bytes()),
+                reads_out: terms.reads_out,
+                reads_in: terms.reads_in,
+                rnr_retries: self.params.rnr_retries,
+                recall: recall.clone(),
+                slip: slip.clone(),
+            });
+            Some(recall)
+        });
+        result
     }
 
     /// Posts what waits, if the connection stands.
@@ -208,7 +230,7 @@ impl<D: Device> RdmaQueue<D> {
 
     /// Where the data of an operation goes or comes from, if it has any; or why it is not taken.
     fn targets(&self, op: &FabricOp) -> Result<Option<Targets>, RejectReason> {
-        if !matches!(self.link.stage(), Stage::Accepting | Stage::Open) {
+        if !self.link.stage().is_live() {
             return Err(RejectReason::Closing);
         }
         let (cid, sgl, buf) = match op {
@@ -274,6 +296,7 @@ impl<D: Device> HostQueue for RdmaQueue<D> {
         self.repost_starved();
         self.post(events);
         self.life.posted(self.outgoing.awaits(), now);
+        self.watch(now);
         self.settle(now, events);
         Progress::Idle
     }
@@ -314,5 +337,20 @@ impl<D: Device> HostQueue for RdmaQueue<D> {
 
     fn takes_lent(&self) -> bool {
         false
+    }
+}
+
+impl<D: Device> Drop for RdmaQueue<D> {
+    /// A queue that is dropped before it said that it is closed, with its reactor, takes its queue pair along.
+    fn drop(&mut self) {
+        if !self.take_pair_away() {
+            tracing::error!(
+                peer = %self.peer,
+                "a queue pair is left that cannot be destroyed: its memory is never used again"
+            );
+            let mut events = Vec::new();
+            std::mem::forget(self.take_memory(&mut Vec::new(), &mut events));
+            std::mem::forget(events);
+        }
     }
 }

@@ -312,6 +312,42 @@ impl Outgoing {
         true
     }
 
+    /// Operations that are not given back.
+    pub(super) fn operations(&self) -> usize {
+        self.pulls.live() + self.leaving.live() + self.hollow.len()
+    }
+
+    /// Work requests that have ended, since the start.
+    pub(super) fn ended(&self) -> u64 {
+        self.ring.ended()
+    }
+
+    /// Whether nothing will be heard of what was posted last.
+    pub(super) fn is_silent(&self) -> bool {
+        self.ring.ends_silent() && !self.ring.is_empty()
+    }
+
+    /// Posts work that says when all before it has ended, if there is room: a write of no bytes, which needs no
+    /// memory of the host's (InfiniBand specification, C9-88).
+    pub(super) fn probe<E: Endpoint>(&mut self, mut sends: Sends<'_, E>) -> io::Result<()> {
+        if self.ring.room() == 0 {
+            return Ok(());
+        }
+        let (id, signaled) = self.ring.push(Posted::Write { payload: None }, true);
+        let operation = Operation::Write { address: 0, key: 0 };
+        let mut probe = work(id, operation, Piece::default(), signaled);
+        probe.pieces = Pieces::EMPTY;
+        sends.post(&[probe]).map_err(|refused| {
+            self.ring.pop();
+            refused.source
+        })
+    }
+
+    /// Takes the memory that responses leave from, for good.
+    pub(super) fn take_slots(&mut self) -> Vec<(Buffer, u32)> {
+        self.slots.take_pages()
+    }
+
     /// Gives back every operation. The device uses none of their memory any more.
     pub(super) fn give_back(&mut self, events: &mut Vec<Event>) {
         events.extend(self.pulls.drain().map(|Pull { token, buf, failed, .. }| {

@@ -73,6 +73,11 @@ impl Ring {
         self.held.is_empty()
     }
 
+    /// Work requests that have ended, since the start.
+    pub(super) fn ended(&self) -> u64 {
+        self.head
+    }
+
     /// Whether nothing will be heard of what was posted last.
     pub(super) fn ends_silent(&self) -> bool {
         self.silent > 0

@@ -40,16 +40,30 @@ fn a_bad_request_is_rejected_with_its_status() {
 
 #[test]
 fn a_queue_pair_that_cannot_be_made_is_rejected() {
-    let mut world = world();
-    let mut host = world.ask(1, 8);
-    world.fabric.faults().refuse_open(&world.target_device, 0);
-    world.take().unwrap_err();
-    world.settle(&mut [&mut host]);
-    let [ConnectionEvent::Rejected { private_data, .. }] = host.events[..] else {
-        panic!("{:?}", host.events)
-    };
-    assert_eq!(RejectData::parse(private_data.as_slice()), Some(RejectStatus::NO_RESOURCES));
-    world.check_empty(vec![host]);
+    for is_first in [true, false] {
+        let mut world = world();
+        let mut hosts = Vec::new();
+        if !is_first {
+            hosts.push(world.connect(8).1);
+        }
+        let mut host = world.ask(1, 8);
+        world.fabric.faults().refuse_open(&world.target_device, 0);
+        let taken = world.take();
+        world.settle(&mut [&mut host]);
+        if is_first {
+            // It is made only when there is a completion queue.
+            let closed = &world.queues[taken.unwrap()].closed;
+            assert!(matches!(closed, Some(CloseReason::Lost(_))), "{closed:?}");
+        } else {
+            taken.unwrap_err();
+        }
+        let [ConnectionEvent::Rejected { private_data, .. }] = host.events[..] else {
+            panic!("{:?}", host.events)
+        };
+        assert_eq!(RejectData::parse(private_data.as_slice()), Some(RejectStatus::NO_RESOURCES));
+        hosts.push(host);
+        world.check_empty(hosts);
+    }
 }
 
 #[test]

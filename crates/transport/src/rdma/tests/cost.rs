@@ -10,6 +10,7 @@ const DEPTH: u16 = 32;
 
 struct Bench {
     device: Arc<Instant>,
+    registration: Arc<Registration<Instant>>,
     queue: Box<dyn HostQueue>,
     sources: Sources,
     pool: CorePool,
@@ -25,7 +26,7 @@ impl Bench {
             PoolConfig { cap: 16 << 20, reserve: 16 << 20, huge_pages: false, max_lease: 1 << 20 };
         let shared = SharedPool::new(config).unwrap();
         let pool = CorePool::new(&shared);
-        let registration = Registration::new(&device, &shared).unwrap();
+        let registration = Registration::by_hand(&device, &shared).unwrap();
         let entries = u32::from(DEPTH);
         let request = Request { qid: 1, host_receives: DEPTH, entries, cntlid: None };
         let private_data = PrivateData::new(request.encode().as_bytes());
@@ -38,8 +39,12 @@ impl Bench {
         queue.set_token(5);
         queue.connected(Connected { admin: false, depth: DEPTH });
         let (events, ready) = (Vec::with_capacity(256), Vec::with_capacity(256));
-        let mut bench = Self { device, queue, sources, pool, events, ready, now: 0 };
-        bench.turn();
+        let mut bench = Self { device, registration, queue, sources, pool, events, ready, now: 0 };
+        // The completion queue is made, then the connection accepted.
+        for _ in 0..3 {
+            bench.registration.usher().run();
+            bench.turn();
+        }
         bench
     }
 
@@ -59,7 +64,7 @@ impl Bench {
                     result.unwrap();
                     answer(u16::try_from(token).unwrap(), Sgl::Transport { length: 0 }, None)
                 }
-                Event::Sent { .. } => continue,
+                Event::Sent { .. } | Event::Watch => continue,
                 other => panic!("{other:?}"),
             };
             self.queue.submit(op).unwrap();

@@ -204,6 +204,8 @@ fn nothing_is_given_back_before_the_device_has() {
         // Then the queue pair goes first.
         world.fabric.advance(50 * MILLISECOND);
         world.turn();
+        assert_eq!((world.queues[at].closed.clone(), world.queues[at].held.len()), (None, kept));
+        world.turn();
         assert_eq!(world.queues[at].closed, Some(CloseReason::Shutdown));
         drop(memories);
         world.check_empty(vec![host]);

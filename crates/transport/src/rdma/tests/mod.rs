@@ -9,6 +9,7 @@ mod lists;
 mod memory;
 mod random;
 mod shared;
+mod usher;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -16,7 +17,9 @@ use std::sync::Arc;
 
 use nvmeof_core::dma::{Buffer, CorePool, Payload, PoolConfig, Registrar, SharedPool};
 use nvmeof_verbs::DeviceLimits;
-use nvmeof_verbs::loopback::{DeviceOptions, Fabric, LoopbackDevice, LoopbackListener};
+use nvmeof_verbs::loopback::{
+    DeviceOptions, Fabric, LoopbackDevice, LoopbackListener, LoopbackTicket,
+};
 use nvmeof_wire::rdma::Request;
 use nvmeof_wire::zerocopy::IntoBytes;
 use nvmeof_wire::{Cqe, Sgl, Sqe};
@@ -86,7 +89,7 @@ impl Setup {
         let config =
             PoolConfig { cap: 64 << 20, reserve: 64 << 20, huge_pages: false, max_lease: 2 << 20 };
         let shared = SharedPool::new(config).unwrap();
-        let registration = Registration::new(&target_device, &shared).unwrap();
+        let registration = Registration::by_hand(&target_device, &shared).unwrap();
         World {
             pool: CorePool::new(&shared),
             fabric,
@@ -121,6 +124,10 @@ impl World {
     /// Takes the request that waits, up to the queue.
     fn take(&mut self) -> Result<usize, TransportError> {
         let ticket = self.listener.next_ticket().unwrap();
+        self.take_ticket(ticket)
+    }
+
+    fn take_ticket(&mut self, ticket: LoopbackTicket) -> Result<usize, TransportError> {
         let known = |_| true;
         let limits = Limits { max_qid: 64, has_controller: &known };
         let parked = admit(ticket, &self.registration, self.params, &limits).unwrap();
@@ -145,6 +152,12 @@ impl World {
 
     /// One turn of the target.
     fn turn(&mut self) {
+        self.registration.usher().run();
+        self.turn_alone();
+    }
+
+    /// The same while the usher does nothing.
+    fn turn_alone(&mut self) {
         let now = self.fabric.now();
         for one in self.sources.iter_mut() {
             one.source.poll(now, &mut self.ready);
@@ -203,6 +216,8 @@ impl World {
         drop(hosts);
         self.sources.drop_unused(|_| ());
         assert!(self.sources.is_empty(), "a source is left");
+        self.registration.usher().run();
+        assert!(self.registration.usher().is_idle(), "the usher has something left to do");
         assert_eq!(self.pool.leased(), 0, "buffers are left");
         self.pool.clear();
         assert_eq!(self.pool.held(), 0, "memory is left");
@@ -244,6 +259,7 @@ impl Connection {
                 assert!(data.is_some());
                 self.sent.push(token);
             }
+            Event::Watch => assert!(self.queue.as_ref().unwrap().fd().is_some()),
             Event::Closed { reason } => self.closed = Some(reason),
         }
     }

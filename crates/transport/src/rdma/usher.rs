@@ -1,0 +1,443 @@
+//! What may wait in the kernel, done beside the reactors: a few threads for each device.
+//!
+//! ```text
+//!   reactor                                  usher                                 desk of the source
+//!   a completion queue is wanted ---------> make it ------------------------------> Completions
+//!   Pair<Init>, its receives posted ------> accept (waits for the host's address) -> Accepted(Pair<Accepted>)
+//!                                              `- fails, or was recalled: destroy -> Refused
+//!   a pair at its end --------------------> destroy, again and again if it fails --> Destroyed
+//!   a ticket that is not taken -----------> reject, and forget
+//! ```
+//!
+//! A reactor hands over what it has and goes on; it finds what comes back at the [`Desk`] of the source that
+//! it polls in every turn. Whatever is handed over is done, also when nobody waits for it any more.
+
+use std::any::Any;
+use std::collections::VecDeque;
+use std::fmt::Debug;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nvmeof_verbs::{AcceptParams, Device, Endpoint, PrivateData, VerbsError};
+use nvmeof_wire::rdma::RejectStatus;
+use rustix::event::{EventfdFlags, eventfd};
+
+use super::listener::reject;
+use super::pair::{Accepted, Init, Pair};
+
+/// Threads of a device, and how many of them may be accepting at once: hosts that cannot be reached hold
+/// those, never the ones that take queue pairs away.
+const THREADS: usize = 4;
+const ACCEPTING: usize = 3;
+/// Pauses between tries to take a queue pair away: the first, and the longest.
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// Does for a device's reactors what may wait. Dropping it does not wait for what is under way.
+#[derive(Debug)]
+pub struct Usher<D: Device> {
+    office: Arc<Office<D>>,
+    by_hand: bool,
+}
+
+#[derive(Debug)]
+struct Office<D: Device> {
+    name: String,
+    work: Mutex<Work<D>>,
+    news: Condvar,
+}
+
+/// What is to be done, and who does it.
+#[derive(Debug)]
+struct Work<D: Device> {
+    errands: VecDeque<Errand<D>>,
+    /// Queue pairs that could not be destroyed, with the time of the next try.
+    later: Vec<(Instant, Ending<D>)>,
+    threads: usize,
+    idle: usize,
+    accepting: usize,
+    closing: bool,
+}
+
+/// How a connection is accepted, and who is told.
+#[derive(Debug)]
+pub(super) struct Accepting<D: Device> {
+    pub(super) pair: Pair<Init, D::Endpoint>,
+    pub(super) private_data: PrivateData,
+    pub(super) reads_out: u8,
+    pub(super) reads_in: u8,
+    pub(super) rnr_retries: u8,
+    pub(super) recall: Recall,
+    pub(super) slip: Slip<D>,
+}
+
+/// A queue pair to destroy, and who is told.
+#[derive(Debug)]
+struct Ending<D: Device> {
+    endpoint: D::Endpoint,
+    slip: Slip<D>,
+    /// What is told when it is gone: why it could not be accepted, or nothing.
+    refused: Option<VerbsError>,
+    pause: Duration,
+}
+
+/// Something to do.
+enum Errand<D: Device> {
+    Completions(u32, Arc<D>, Slip<D>),
+    Accept(Box<Accepting<D>>),
+    Destroy(Ending<D>),
+    Reject(D::Ticket, RejectStatus),
+    /// Only to be dropped.
+    Drop(Box<dyn Any + Send>),
+}
+
+impl<D: Device> Debug for Errand<D> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Completions(..) => "Completions",
+            Self::Accept(_) => "Accept",
+            Self::Destroy(_) => "Destroy",
+            Self::Reject(..) => "Reject",
+            Self::Drop(_) => "Drop",
+        })
+    }
+}
+
+/// Where an answer goes: a place at a desk.
+#[derive(Debug)]
+pub(super) struct Slip<D: Device> {
+    pub(super) desk: Arc<Desk<D>>,
+    /// Whose it is, of those that the desk serves.
+    pub(super) number: u64,
+}
+
+impl<D: Device> Clone for Slip<D> {
+    fn clone(&self) -> Self {
+        Self { desk: Arc::clone(&self.desk), number: self.number }
+    }
+}
+
+/// Says that a connection that is being accepted is not wanted any more.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Recall(Arc<AtomicBool>);
+
+impl Recall {
+    pub(super) fn call(&self) {
+        self.0.store(true, Ordering::Release);
+    }
+
+    fn is_called(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+/// What came of an errand.
+#[derive(Debug)]
+pub(super) enum Answer<D: Device> {
+    /// A completion queue, or why there is none.
+    Completions(Result<D::Completions, VerbsError>),
+    /// The host is told; it may send from now on.
+    Accepted(Pair<Accepted, D::Endpoint>),
+    /// It could not be accepted, or was recalled before; there is no queue pair any more.
+    Refused(VerbsError),
+    /// There is no queue pair any more.
+    Destroyed,
+}
+
+impl<D: Device> Usher<D> {
+    /// With threads of its own, which start on the CPUs that the calling thread may use: not on a reactor's.
+    ///
+    /// # Errors
+    /// The system's, if it has no thread left.
+    pub(super) fn start(device: &D) -> io::Result<Self> {
+        let usher = Self::of(device, false);
+        usher.office.lock().threads = 1;
+        spawn(&usher.office)?;
+        Ok(usher)
+    }
+
+    /// Without threads: what there is to do is done by [`run`](Self::run), for tests in virtual time.
+    pub(super) fn by_hand(device: &D) -> Self {
+        Self::of(device, true)
+    }
+
+    fn of(device: &D, by_hand: bool) -> Self {
+        let work = Work {
+            errands: VecDeque::new(),
+            later: Vec::new(),
+            threads: 0,
+            idle: 0,
+            accepting: 0,
+            closing: false,
+        };
+        let name = device.name().to_owned();
+        let office = Office { name, work: Mutex::new(work), news: Condvar::new() };
+        Self { office: Arc::new(office), by_hand }
+    }
+
+    /// Does what was handed over by now, where no thread does; a queue pair that cannot be destroyed is tried
+    /// once.
+    pub fn run(&self) {
+        if !self.by_hand {
+            return;
+        }
+        let mut errands = {
+            let mut work = self.office.lock();
+            let later: Vec<_> = work.later.drain(..).collect();
+            work.errands.extend(later.into_iter().map(|(_, ending)| Errand::Destroy(ending)));
+            std::mem::take(&mut work.errands)
+        };
+        for errand in errands.drain(..) {
+            self.office.carry_out(errand);
+        }
+    }
+
+    /// Whether nothing is to be done. What is being done this moment does not count.
+    pub fn is_idle(&self) -> bool {
+        let work = self.office.lock();
+        work.errands.is_empty() && work.later.is_empty()
+    }
+
+    /// Makes a completion queue of `depth` entries.
+    pub(super) fn make_completions(&self, depth: u32, device: &Arc<D>, slip: Slip<D>) {
+        self.hand_over(Errand::Completions(depth, Arc::clone(device), slip));
+    }
+
+    /// Accepts a connection.
+    pub(super) fn accept(&self, accepting: Accepting<D>) {
+        self.hand_over(Errand::Accept(Box::new(accepting)));
+    }
+
+    /// Takes a queue pair away.
+    pub(super) fn destroy(&self, endpoint: D::Endpoint, slip: Slip<D>) {
+        let ending = Ending { endpoint, slip, refused: None, pause: FIRST_PAUSE };
+        self.hand_over(Errand::Destroy(ending));
+    }
+
+    /// Refuses a connection request.
+    pub(super) fn reject(&self, ticket: D::Ticket, status: RejectStatus) {
+        self.hand_over(Errand::Reject(ticket, status));
+    }
+
+    /// Drops something whose end may wait.
+    pub(super) fn dispose(&self, what: impl Any + Send) {
+        self.hand_over(Errand::Drop(Box::new(what)));
+    }
+
+    fn hand_over(&self, errand: Errand<D>) {
+        self.office.lock().errands.push_back(errand);
+        self.office.news.notify_one();
+    }
+}
+
+impl<D: Device> Drop for Usher<D> {
+    fn drop(&mut self) {
+        self.run();
+        self.office.lock().closing = true;
+        self.office.news.notify_all();
+    }
+}
+
+/// Starts a thread, which was counted already.
+fn spawn<D: Device>(office: &Arc<Office<D>>) -> io::Result<()> {
+    let mine = Arc::clone(office);
+    let name: String = format!("usher-{}", office.name).chars().take(15).collect();
+    let spawned = thread::Builder::new().name(name).spawn(move || serve(&mine));
+    if spawned.is_err() {
+        office.lock().threads -= 1;
+    }
+    spawned.map(drop)
+}
+
+/// What a thread does: one errand after the other, until there will be none.
+fn serve<D: Device>(office: &Arc<Office<D>>) {
+    while let Some((errand, helped)) = office.next() {
+        if helped && let Err(error) = spawn(office) {
+            tracing::debug!(%error, device = office.name, "no more threads for connections");
+        }
+        let accepts = matches!(errand, Errand::Accept(_));
+        office.carry_out(errand);
+        if accepts {
+            office.lock().accepting -= 1;
+            office.news.notify_one();
+        }
+    }
+}
+
+impl<D: Device> Office<D> {
+    fn lock(&self) -> MutexGuard<'_, Work<D>> {
+        self.work.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The next errand, waited for, and whether there should be another thread; `None` at the end.
+    fn next(&self) -> Option<(Errand<D>, bool)> {
+        let mut work = self.lock();
+        loop {
+            if let Some(errand) = work.take(Instant::now()) {
+                let helped = !work.errands.is_empty() && work.idle == 0 && work.threads < THREADS;
+                work.threads += usize::from(helped);
+                return Some((errand, helped));
+            }
+            if work.closing && work.errands.is_empty() && work.later.is_empty() {
+                work.threads -= 1;
+                return None;
+            }
+            let due = work.later.iter().map(|(at, _)| *at).min();
+            work.idle += 1;
+            work = match due {
+                Some(at) => {
+                    let pause = at.saturating_duration_since(Instant::now());
+                    let waited = self.news.wait_timeout(work, pause);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+                None => self.news.wait(work).unwrap_or_else(PoisonError::into_inner),
+            };
+            work.idle -= 1;
+        }
+    }
+
+    fn carry_out(&self, errand: Errand<D>) {
+        match errand {
+            Errand::Completions(depth, device, slip) => {
+                slip.answer(Answer::Completions(device.completions(depth)));
+            }
+            Errand::Accept(accepting) => self.accept(*accepting),
+            Errand::Destroy(ending) => self.destroy(ending),
+            Errand::Reject(ticket, status) => reject(ticket, status),
+            Errand::Drop(what) => drop(what),
+        }
+    }
+
+    fn accept(&self, accepting: Accepting<D>) {
+        let Accepting { pair, private_data, reads_out, reads_in, rnr_retries, recall, slip } =
+            accepting;
+        let params = AcceptParams {
+            private_data: private_data.as_slice(),
+            reads_out,
+            reads_in,
+            rnr_retries,
+        };
+        let (error, pair) = if recall.is_called() {
+            let gone = io::ErrorKind::ConnectionAborted.into();
+            (VerbsError::Call { what: "accepting a connection".to_owned(), source: gone }, pair)
+        } else {
+            match pair.accept(&params) {
+                Ok(accepted) => return slip.answer(Answer::Accepted(accepted)),
+                Err(failed) => failed,
+            }
+        };
+        let endpoint = pair.into_endpoint();
+        self.destroy(Ending { endpoint, slip, refused: Some(error), pause: FIRST_PAUSE });
+    }
+
+    fn destroy(&self, ending: Ending<D>) {
+        let Ending { endpoint, slip, refused, pause } = ending;
+        match endpoint.destroy() {
+            Ok(()) => slip.answer(refused.map_or(Answer::Destroyed, Answer::Refused)),
+            Err((error, endpoint)) => {
+                if pause == FIRST_PAUSE {
+                    tracing::error!(
+                        %error, device = self.name,
+                        "a queue pair cannot be destroyed; its memory is kept, and it is tried again"
+                    );
+                }
+                let pause_next = (2 * pause).min(LONGEST_PAUSE);
+                let ending = Ending { endpoint, slip, refused, pause: pause_next };
+                self.lock().later.push((Instant::now() + pause, ending));
+                self.news.notify_one();
+            }
+        }
+    }
+}
+
+impl<D: Device> Work<D> {
+    /// The next errand that may be done.
+    fn take(&mut self, now: Instant) -> Option<Errand<D>> {
+        if let Some(at) = self.later.iter().position(|(due, _)| *due <= now) {
+            return Some(Errand::Destroy(self.later.swap_remove(at).1));
+        }
+        let may_accept = self.accepting < ACCEPTING;
+        let may = |errand: &Errand<D>| may_accept || !matches!(errand, Errand::Accept(_));
+        let at = self.errands.iter().position(may)?;
+        let errand = self.errands.remove(at)?;
+        self.accepting += usize::from(matches!(errand, Errand::Accept(_)));
+        Some(errand)
+    }
+}
+
+impl<D: Device> Slip<D> {
+    fn answer(&self, answer: Answer<D>) {
+        self.desk.put(self.number, answer);
+    }
+}
+
+/// Where a source's answers wait, and what wakes its reactor.
+#[derive(Debug)]
+pub(super) struct Desk<D: Device> {
+    answers: Mutex<Vec<(u64, Answer<D>)>>,
+    has: AtomicBool,
+    news: Condvar,
+    bell: OwnedFd,
+}
+
+impl<D: Device> Desk<D> {
+    pub(super) fn new() -> io::Result<Arc<Self>> {
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let answers = Mutex::new(Vec::new());
+        Ok(Arc::new(Self { answers, has: AtomicBool::new(false), news: Condvar::new(), bell }))
+    }
+
+    /// Readable while there are answers.
+    pub(super) fn bell(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+
+    /// Takes the answers there are.
+    pub(super) fn take(&self) -> Vec<(u64, Answer<D>)> {
+        if !self.has.load(Ordering::Acquire) {
+            return Vec::new();
+        }
+        let mut answers = self.lock();
+        self.silence();
+        std::mem::take(&mut *answers)
+    }
+
+    /// Waits for the answer to one errand, for `most` at most.
+    pub(super) fn wait_for(&self, number: u64, most: Duration) -> Option<Answer<D>> {
+        let until = Instant::now() + most;
+        let mut answers = self.lock();
+        loop {
+            if let Some(at) = answers.iter().position(|(whose, _)| *whose == number) {
+                return Some(answers.swap_remove(at).1);
+            }
+            let left = until.checked_duration_since(Instant::now())?;
+            let waited = self.news.wait_timeout(answers, left);
+            answers = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    fn put(&self, number: u64, answer: Answer<D>) {
+        let mut answers = self.lock();
+        answers.push((number, answer));
+        self.has.store(true, Ordering::Release);
+        if let Err(error) = rustix::io::write(&self.bell, &1_u64.to_ne_bytes()) {
+            // Only where it is as loud as can be.
+            tracing::debug!(%error, "an eventfd could not be written");
+        }
+        self.news.notify_all();
+    }
+
+    /// Under the lock, so that no bell is rung for answers that are taken.
+    fn silence(&self) {
+        self.has.store(false, Ordering::Release);
+        let _ = rustix::io::read(&self.bell, &mut [0_u8; 8]);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<(u64, Answer<D>)>> {
+        self.answers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
