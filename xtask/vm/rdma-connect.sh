@@ -1,7 +1,7 @@
 #!/bin/bash
-# Connections over RDMA: depths, flow control, strangers.
+# Connections over RDMA: depths, flow control, strangers, and a device that goes.
 # parts: depths flow-control strangers
-# parts ours: leaks
+# parts ours: only-device leaks
 . /share/lib.sh
 
 # Queues as deep as asked for, one and several of them, full to the brim.
@@ -55,6 +55,23 @@ part_strangers() {
     done
     load_stop
     note "$round strangers were turned away: $(head -1 /tmp/rping.txt)"
+    disconnect "$DEMO"
+}
+
+# The only device goes with a host on it, which must not take for ever, and comes back: librdmacm, which
+# closes a device only when it finds another, does not keep it.
+part_only_device() {
+    connect "$DEMO"
+    ns_wait "$DEMO" 1 >/dev/null
+    rdma link delete rxe0 &
+    local pid=$!
+    wait_for 20 no kill -0 "$pid"
+    wait "$pid"
+    wait_for 20 no controller_of "$DEMO"
+    rdma_device_add
+    wait_for 20 subsystem_told "$DEMO"
+    connect "$DEMO"
+    verify_io "$(ns_wait "$DEMO" 1)" 16k 2m
     disconnect "$DEMO"
 }
 

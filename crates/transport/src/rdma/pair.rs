@@ -1,17 +1,21 @@
 //! A queue pair, and what may be done with it.
 //!
 //! ```text
-//!          Made               Accepted             Established          End               Flushed, Overdue
-//!  Asking ------> Accepting -----------> Accepted -------------> Open --------> Draining ------------------.
-//!     |            |     |               |  |                    |  |            ^  ^  |                   v
-//!     |            |     | End, Lost     |  |                    |  |            |  |  |                Ending
-//!     |            |     v         End   |  |                    |  '------------'  |  |                  ^ |
-//!     |            |   Recalled ---------+--+--------------------+------------------'  |                  | |
-//!     |            |     |   Accepted    |  |                    |    End              |                  | |
-//!     |            |     |               |  '--------------------'---------------------'------- Lost -----' |
-//!     | End, Lost  |     | Destroyed     '------------------------- Lost -----------------------------------'|
-//!     v            v     v                                                                                  v
-//!    Gone <------ Destroyed <------------------------------------------------------- Destroyed, Withheld -- '
+//!   from       | step                 | to         who has the queue pair
+//!   -----------+----------------------+-----------------------------------------------------------
+//!   Asking     | Made                 | Accepting  nobody: there is none yet
+//!   Accepting  | Accepted             | Accepted   the usher, which accepts
+//!   Accepted   | Established          | Open       the reactor
+//!   Open       | End                  | Draining   the reactor
+//!   Draining   | Flushed, Overdue     | Ending     the reactor
+//!   Ending     | Destroyed, Withheld  | Gone       the usher, which takes it away
+//!   -----------+----------------------+-----------------------------------------------------------
+//!   Asking     | End, Lost            | Gone       (the request is rejected)
+//!   Accepting  | End, Lost            | Recalled   the usher
+//!   Recalled   | Accepted             | Draining   (it was too late)
+//!   Accepting, Recalled | Destroyed   | Gone       (not accepted)
+//!   Accepted   | End                  | Draining
+//!   Accepted, Open, Draining | Lost   | Ending
 //! ```
 //!
 //! In Asking there is no queue pair yet: its completion queue is being made. In Accepting and Recalled the

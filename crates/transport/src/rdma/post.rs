@@ -4,8 +4,8 @@
 //!
 //! * **Owned until done.** Memory named in a work request is owned by the [`RdmaQueue`](super::queue) that
 //!   posts it (or by the shared receives of its source), under the entry that its completion looks up, and
-//!   leaves only when that completion has come or the endpoint was dropped. The fields of their structures are
-//!   dropped in order, endpoint first.
+//!   leaves only when that completion has come or the queue pair is gone: when the usher said so, or
+//!   `Endpoint::destroy` did. Where neither does, it is kept for good (`RdmaQueue::take_memory`).
 //! * **Registered while leased.** All of it is leased from the pool, and the pool tells the
 //!   [`Registration`](super::Registration) of a chunk before it leases from it and after nothing of it is
 //!   leased. So each key is that of a live region with local write access.
