@@ -278,7 +278,8 @@ impl<D: Device> Office<D> {
         let mut work = self.lock();
         loop {
             if let Some(errand) = work.take(Instant::now()) {
-                let helped = !work.errands.is_empty() && work.idle == 0 && work.threads < THREADS;
+                // Somebody has to be there for the next one, however long this one takes.
+                let helped = work.idle == 0 && work.threads < THREADS;
                 work.threads += usize::from(helped);
                 return Some((errand, helped));
             }

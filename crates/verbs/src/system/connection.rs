@@ -227,6 +227,10 @@ impl ConnectionId {
     ///
     /// The context stays, and is closed by librdmacm when it comes to that, but its descriptors are of nothing
     /// from now on. Nothing else uses them: what we make of a device is made in a context of our own.
+    ///
+    /// Only an identifier that is bound to the device is told, and only as long as one lives is the context
+    /// known to be open. So librdmacm still keeps a device that it has opened for no identifier of ours (all
+    /// there are, when it looks for devices again), or for one that is gone (a listener at all addresses).
     pub(super) fn let_go(&self) {
         let Some(context) = self.context() else { return };
         let null = match rustix::fs::open(
