@@ -10,7 +10,8 @@ use super::{
 };
 use crate::dma::CorePool;
 use crate::nvme_driver::{
-    BufferMaps, Controller, Io, IoKind, IoQueue, NamespaceInfo, OpenError, OpenErrorWhy,
+    BufferMaps, Controller, ControllerState, Io, IoKind, IoQueue, NamespaceInfo, OpenError,
+    OpenErrorWhy,
 };
 
 /// A namespace as a block device. Several may share a controller.
@@ -84,6 +85,10 @@ impl BlockDevice for NvmeDevice {
 
     fn open_queue(&self, pool: &CorePool) -> Result<Box<dyn BlockQueue>, BlockError> {
         Ok(Box::new(NvmeQueue(self.open_driver_queue(pool)?)))
+    }
+
+    fn is_gone(&self) -> bool {
+        matches!(self.controller.state(), ControllerState::Failed(_))
     }
 }
 

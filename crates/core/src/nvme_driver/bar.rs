@@ -104,6 +104,11 @@ impl Bar {
         &self.regs
     }
 
+    /// Whether the controller is of version 2.0 or later.
+    pub(super) fn is_at_least_2_0(&self) -> bool {
+        Version::from_bits(self.regs.read32(offset::VS)).mjr() >= 2
+    }
+
     /// What CAP says now: another controller may have come in the old one's place.
     pub(super) fn same_again(&self) -> bool {
         self.regs.read64(offset::CAP) == self.cap.into_bits()

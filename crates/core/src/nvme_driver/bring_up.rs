@@ -7,6 +7,7 @@ use nvmeof_wire::aer::AsyncEvent;
 use nvmeof_wire::features::{AsyncEventConfig, Fid, NumberOfQueues, SetFeatures};
 use nvmeof_wire::identify::{Cns, Controller as Answer, Identify, NvmController, oaes};
 use nvmeof_wire::opcode::AdminOpcode;
+use nvmeof_wire::properties::CAP_CSS_IO_SETS;
 use nvmeof_wire::queues::{CreateIoCq, CreateIoSq, DoorbellBufferConfig, QueuePriority};
 use nvmeof_wire::zerocopy::FromBytes;
 
@@ -59,9 +60,13 @@ impl Session<'_> {
             Ok(answer) => controller(answer, cap)?,
             Err(_) => return Err(OpenErrorWhy::Identify("it is short".to_owned())),
         };
-        // Controllers before 2.0 do not know it.
-        let Ok(page) = self.identify_page(Cns::CSI_CONTROLLER) else {
+        // Others do not know it, and would note the question as an error.
+        if cap.css() & CAP_CSS_IO_SETS == 0 && !self.bar.is_at_least_2_0() {
             return Ok((identity, abilities));
+        }
+        let page = match self.identify_page(Cns::CSI_CONTROLLER) {
+            Err(AdminError::Status(_)) => return Ok((identity, abilities)),
+            page => page.map_err(OpenErrorWhy::command("Identify Controller (NVM command set)"))?,
         };
         let abilities = match NvmController::ref_from_bytes(&page[..]) {
             Ok(answer) => abilities.with_nvm(answer, cap),

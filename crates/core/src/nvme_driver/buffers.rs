@@ -1,6 +1,7 @@
 //! The pool's memory as devices see it: mapped once a DMA space, chunk by chunk as it comes and goes. On the I/O
 //! path an address is one load from a table.
 
+use std::fmt;
 use std::io;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -123,13 +124,19 @@ impl Drop for BufferMap {
 }
 
 /// What the pool tells of.
-#[derive(Debug)]
 struct Table {
     space: Arc<dyn DmaSpace>,
     /// By chunk number.
     addresses: Box<[AtomicU64]>,
     /// Something could not be unmapped.
     stuck: AtomicBool,
+}
+
+impl fmt::Debug for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let known = self.addresses.iter().filter(|entry| entry.load(Ordering::Relaxed) != 0);
+        f.debug_struct("Table").field("chunks", &known.count()).finish_non_exhaustive()
+    }
 }
 
 impl Registrar for Table {

@@ -59,7 +59,7 @@ pub struct Controller {
     lanes: Arc<Shelf<Lane>>,
     /// What keeps the registers mapped, until the controller has failed.
     regs: Mutex<Weak<dyn Registers>>,
-    warden: Mutex<Warden>,
+    warden: Arc<Mutex<Warden>>,
     thread: Mutex<Option<JoinHandle<()>>>,
     is_ending: Arc<AtomicBool>,
 }
@@ -335,9 +335,7 @@ impl Drop for Controller {
         self.is_ending.store(true, Ordering::Release);
         self.shared.warden.raise();
         let thread = lock(&self.thread).take();
-        // The thread itself may hold the last reference, for the time of a turn.
-        if let Some(thread) = thread.filter(|thread| thread.thread().id() != thread::current().id())
-        {
+        if let Some(thread) = thread {
             let _ = thread.join();
         }
         self.warden().end();
@@ -544,7 +542,7 @@ impl Opening {
             abilities,
             lanes: Shelf::new(queues.lanes),
             regs: Mutex::new(regs),
-            warden: Mutex::new(warden),
+            warden: Arc::new(Mutex::new(warden)),
             thread: Mutex::default(),
             is_ending: Arc::default(),
         }))
@@ -602,20 +600,17 @@ fn give_up(unsure: Unsure) {
 }
 
 /// Starts the thread that runs the controller's turns, as long as it lives.
-fn watch(controller: &Arc<Controller>) -> io::Result<JoinHandle<()>> {
-    let weak = Arc::downgrade(controller);
+fn watch(controller: &Controller) -> io::Result<JoinHandle<()>> {
+    let warden = Arc::clone(&controller.warden);
     let is_ending = Arc::clone(&controller.is_ending);
     let wait = Arc::clone(&controller.wait);
     // Descriptors of its own: it keeps nothing of the controller while it sleeps.
     let own = |fd: &BorrowedFd<'_>| fd.try_clone_to_owned();
     let fds: Vec<OwnedFd> = controller.warden().fds().iter().map(own).collect::<io::Result<_>>()?;
     thread::Builder::new().name("nvme-warden".to_owned()).spawn(move || {
-        while !is_ending.load(Ordering::Acquire) {
-            let Some(controller) = weak.upgrade() else { return };
-            let nanos = controller.turn();
-            let has_failed = nanos == u64::MAX;
-            drop(controller);
-            if has_failed {
+        loop {
+            let nanos = lock(&warden).turn();
+            if is_ending.load(Ordering::Acquire) || nanos == u64::MAX {
                 // The function is to be the system's again: nothing of it is kept.
                 return;
             }

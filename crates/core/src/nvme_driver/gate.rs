@@ -46,15 +46,16 @@ pub(super) enum Mode {
 pub(super) struct Word(u64);
 
 const MODE_BITS: u32 = 3;
+const HALTED: u64 = 0;
 
 impl Word {
-    /// What no gate ever says.
-    pub(super) const NONE: Self = Self(0);
+    /// What no gate ever says: generations begin with 1.
+    pub(super) const NONE: Self = Self(HALTED);
 
     pub(super) fn new(generation: u64, mode: Mode) -> Self {
         let mode = match mode {
-            Mode::Running => 0,
-            Mode::Halted => 1,
+            Mode::Halted => HALTED,
+            Mode::Running => 1,
             Mode::Stopped => 2,
             Mode::Failed => 3,
             Mode::Abandoned => 4,
@@ -68,8 +69,8 @@ impl Word {
 
     pub(super) fn mode(self) -> Mode {
         match self.0 & ((1 << MODE_BITS) - 1) {
-            0 => Mode::Running,
-            1 => Mode::Halted,
+            HALTED => Mode::Halted,
+            1 => Mode::Running,
             2 => Mode::Stopped,
             3 => Mode::Failed,
             _ => Mode::Abandoned,
@@ -198,7 +199,7 @@ const IN_FLIGHT: u64 = 1 << 63;
 impl QueueShared {
     pub(super) fn new(slots: usize, event: Option<Event>) -> Self {
         Self {
-            acked: AtomicU64::new(0),
+            acked: AtomicU64::new(Word::NONE.0),
             claimed: AtomicBool::new(false),
             violation: AtomicU32::new(0),
             watch: (0..slots).map(|_| AtomicU64::new(0)).collect(),

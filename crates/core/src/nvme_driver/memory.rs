@@ -3,6 +3,7 @@
 //! The drive may read and write it at any time, so there is never a Rust reference to its bytes: every access is
 //! an atomic one of 4 or 8 aligned bytes, inside the memory (asserted).
 
+use std::fmt;
 use std::io;
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
@@ -13,7 +14,6 @@ use crate::dma::{Mapping, PAGE};
 
 /// Zeroed pages of our own that a device reaches. Unmapped for the device before they go back to the system; pages
 /// that the device might still reach are given up instead.
-#[derive(Debug)]
 pub(super) struct DmaMemory {
     mapping: ManuallyDrop<Mapping>,
     iova: Iova,
@@ -112,6 +112,15 @@ impl DmaMemory {
         // SAFETY: as in `word`. What is accessed as half words (shadow doorbells) is never accessed as words but
         // before the device is told of it.
         unsafe { AtomicU32::from_ptr(self.mapping.as_ptr().add(at).cast()) }
+    }
+}
+
+impl fmt::Debug for DmaMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DmaMemory")
+            .field("iova", &self.iova)
+            .field("len", &self.mapping.len())
+            .finish_non_exhaustive()
     }
 }
 

@@ -38,6 +38,8 @@ mod ring;
 pub mod seam;
 mod split;
 mod status;
+#[cfg(test)]
+mod tests;
 mod transfer;
 mod wait;
 mod warden;

@@ -19,6 +19,7 @@
 //! be done twice with the result of once. A command that meets a second reset ends with an error.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -64,7 +65,6 @@ pub struct Io {
 }
 
 /// A queue pair of a controller, used by one thread for one namespace.
-#[derive(Debug)]
 pub struct IoQueue {
     controller: Arc<Controller>,
     /// Goes back to the controller in the end.
@@ -164,6 +164,11 @@ impl IoQueue {
     /// Hands it back: as many are in flight as there may be.
     #[inline]
     pub fn submit(&mut self, io: Io) -> Result<(), Io> {
+        if self.seen.mode() == Mode::Failed || self.seen.mode() == Mode::Abandoned {
+            let result = Err(BlockError::Gone);
+            self.done.push(Completed { token: io.token, buf: io.buf, result });
+            return Ok(());
+        }
         let address = match self.check(&io) {
             Ok(Some(address)) => address,
             Ok(None) => {
@@ -555,6 +560,20 @@ impl IoQueue {
             let result = Err(BlockError::Gone);
             self.done.push(Completed { token: parent.io.token, buf: parent.io.buf, result });
         }
+    }
+}
+
+impl fmt::Debug for IoQueue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("IoQueue")
+            .field("drive", &self.controller.address())
+            .field("nsid", &self.namespace.nsid)
+            .field("ring", &self.lane.ring)
+            .field("gate", &self.seen)
+            .field("in_flight", &self.in_flight())
+            .field("pending", &self.pending.len())
+            .field("again", &self.again.len())
+            .finish_non_exhaustive()
     }
 }
 

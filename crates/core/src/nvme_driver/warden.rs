@@ -574,6 +574,10 @@ impl Warden {
                 let took = (self.wait.now().saturating_sub(since)) / MILLISECOND;
                 tracing::info!(drive = self.address, millis = took, "the controller runs again");
                 self.aborted.clear();
+                // What was broken before is over.
+                for queue in &self.shared.queues {
+                    queue.take_violation();
+                }
                 self.publish_tick();
                 self.shared.set(Word::new(self.generation, Mode::Running));
                 self.phase = Phase::Live(enabled);
@@ -583,7 +587,7 @@ impl Warden {
         };
         tracing::warn!(drive = self.address, %why, "the controller did not start");
         let until = since.saturating_add(nanos(self.options.absence));
-        if matches!(why, OpenErrorWhy::Gone) && now < until {
+        if unsure.0.look() == Seen::Absent && now < until {
             self.phase = Phase::Absent { unsure, until };
             return;
         }

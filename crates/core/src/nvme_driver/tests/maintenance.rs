@@ -1,0 +1,148 @@
+//! Logs, events, Format NVM, Sanitize.
+
+use nvmeof_wire::aer::AsyncEvent;
+use nvmeof_wire::format::SecureErase;
+use nvmeof_wire::opcode::AdminOpcode;
+use nvmeof_wire::sanitize::SanitizeAction;
+use nvmeof_wire::{Status, U16};
+
+use super::rig::{Rig, io, read, write};
+use crate::nvme_driver::fake::{Config, Fault, When};
+use crate::nvme_driver::{AdminError, ControllerState, IoKind};
+
+#[test]
+fn health_and_errors_are_read() {
+    let rig = Rig::new(Config::default());
+    rig.fake.change_smart(|smart| smart.temperature = U16::new(310));
+    let smart = rig.controller.smart().unwrap();
+    assert_eq!(smart.temperature.get(), 310);
+    let before = rig.controller.error_log().unwrap().len();
+    let mut queue = rig.queue();
+    rig.fake.inject(When::queue(1), Fault::Status(Status::UNRECOVERED_READ_ERROR));
+    assert!(rig.run(&mut queue, read(4096, rig.filled(512, 0))).result.is_err());
+    let log = rig.controller.error_log().unwrap();
+    assert_eq!(log.len(), before + 1);
+    assert_eq!(log[0].status().code(), Status::UNRECOVERED_READ_ERROR);
+    assert_eq!(log[0].sqid.get(), 1);
+    drop(queue);
+    rig.end();
+}
+
+#[test]
+fn events_are_noted_and_asked_for_again() {
+    let rig = Rig::new(Config::default());
+    for count in 1..=10 {
+        rig.fake.raise(AsyncEvent::TEMPERATURE);
+        rig.fake.run();
+        for _ in 0..3 {
+            rig.controller.turn();
+        }
+        assert_eq!(rig.controller.stats().events, count);
+    }
+    assert_eq!(rig.controller.events().len(), 10);
+    assert_eq!(rig.controller.events()[9].event, AsyncEvent::TEMPERATURE);
+    rig.end();
+}
+
+#[test]
+fn a_format_destroys_and_changes_the_block_size() {
+    let rig = Rig::new(Config::default());
+    let mut queue = rig.queue();
+    rig.run(&mut queue, write(0, rig.filled(4096, 9)));
+    let in_use = rig.controller.format(1, 2, SecureErase::USER_DATA, &mut |_| ());
+    assert_eq!(in_use.unwrap_err(), AdminError::InUse(1));
+    drop(queue);
+    let formats = rig.controller.formats(1).unwrap();
+    assert_eq!(formats[2].block_size(), Some(4096));
+    let mut told = Vec::new();
+    rig.controller.format(1, 2, SecureErase::USER_DATA, &mut |percent| told.push(percent)).unwrap();
+    assert_eq!(told.last(), Some(&100));
+    let namespace = rig.controller.namespace(1).unwrap();
+    assert_eq!((namespace.block_size, namespace.format), (4096, 2));
+    let mut queue = rig.queue();
+    let done = rig.run(&mut queue, read(0, rig.filled(4096, 1)));
+    assert_eq!(done.buf.unwrap().as_slice(), [0; 4096]);
+    drop(queue);
+    let none = rig.controller.format(1, 40, SecureErase::NONE, &mut |_| ()).unwrap_err();
+    assert!(none.to_string().contains("0 to 2"), "{none}");
+    rig.end();
+}
+
+#[test]
+fn a_format_that_fails_says_so() {
+    let rig = Rig::new(Config::default());
+    rig.fake.inject(
+        When::admin(AdminOpcode::FORMAT_NVM),
+        Fault::Status(Status::INVALID_FORMAT.with_dnr()),
+    );
+    let error = rig.controller.format(1, 0, SecureErase::NONE, &mut |_| ()).unwrap_err();
+    assert!(error.to_string().contains("Invalid Format"), "{error}");
+    // It may take as long as it likes, and is then done.
+    rig.fake.inject(When::admin(AdminOpcode::FORMAT_NVM), Fault::Held);
+    let mut looks = 0;
+    let fake = rig.fake.clone();
+    let mut look = |_| {
+        looks += 1;
+        if looks == 1000 {
+            fake.release();
+        }
+    };
+    rig.fake.change_namespace(1, |namespace| namespace.fpi = 0x80 | 40);
+    rig.controller.format(1, 0, SecureErase::NONE, &mut look).unwrap();
+    assert!(looks >= 1000);
+    assert_eq!(rig.controller.state(), ControllerState::Live);
+    rig.end();
+}
+
+#[test]
+fn sanitize_tells_how_far_it_is() {
+    let rig = Rig::new(Config { sanitize_reads: 4, ..Config::default() });
+    let mut queue = rig.queue();
+    rig.run(&mut queue, write(0, rig.filled(4096, 9)));
+    assert_eq!(
+        rig.controller.sanitize(SanitizeAction::BLOCK_ERASE, &mut |_| ()),
+        Err(AdminError::InUse(1))
+    );
+    drop(queue);
+    let mut told = Vec::new();
+    rig.controller
+        .sanitize(SanitizeAction::BLOCK_ERASE, &mut |percent| told.push(percent))
+        .unwrap();
+    assert!(told.len() >= 2 && told.is_sorted(), "{told:?}");
+    assert_eq!(told.last(), Some(&100));
+    assert_eq!(rig.fake.read_media(1, 0, 8).unwrap(), vec![0; 4096]);
+    rig.fake.reconfigure(|config| config.sanitize_fails = true);
+    let error = rig.controller.sanitize(SanitizeAction::CRYPTO_ERASE, &mut |_| ()).unwrap_err();
+    assert!(error.to_string().contains("failed"), "{error}");
+    rig.end();
+}
+
+#[test]
+fn what_a_drive_cannot_do_is_said_before_it_is_asked() {
+    let mut config = Config::default();
+    config.identify.oacs = U16::new(0);
+    config.identify.sanicap.set(0);
+    let rig = Rig::new(config);
+    let format = rig.controller.format(1, 0, SecureErase::NONE, &mut |_| ()).unwrap_err();
+    assert_eq!(format, AdminError::Unsupported("Format NVM"));
+    let sanitize = rig.controller.sanitize(SanitizeAction::OVERWRITE, &mut |_| ()).unwrap_err();
+    assert!(matches!(sanitize, AdminError::Unsupported(_)));
+    rig.end();
+}
+
+#[test]
+fn a_reset_on_demand_leaves_data_and_queues() {
+    let rig = Rig::new(Config::default());
+    let mut queue = rig.queue();
+    for byte in 1..4 {
+        rig.run(&mut queue, write(0, rig.filled(4096, byte)));
+        rig.controller.reset();
+        assert_eq!(rig.settle(&mut [&mut queue]), ControllerState::Live);
+        let done = rig.run(&mut queue, read(0, rig.filled(4096, 0)));
+        assert_eq!(done.buf.unwrap().as_slice(), [byte; 4096]);
+        assert_eq!(rig.run(&mut queue, io(IoKind::Flush, 0, 0)).result, Ok(()));
+    }
+    assert_eq!(rig.controller.stats().resets, 3);
+    drop(queue);
+    rig.end();
+}

@@ -1,0 +1,9 @@
+//! The driver against the controller in memory, in virtual time and on one thread.
+
+mod bring_up;
+mod io;
+mod maintenance;
+mod rig;
+mod story;
+mod timeouts;
+mod trouble;

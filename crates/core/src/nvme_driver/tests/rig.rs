@@ -1,0 +1,185 @@
+//! A controller in memory, a time of our own, and the driver in between.
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::block::{Completed, NvmeDevice};
+use crate::dma::{Buffer, CorePool, PoolConfig, SharedPool};
+use crate::nvme_driver::fake::{Config, Fake};
+use crate::nvme_driver::{
+    BufferMaps, Controller, ControllerOptions, ControllerState, Io, IoKind, IoQueue, OpenError,
+    Wait,
+};
+
+pub(super) const MILLI: u64 = 1_000_000;
+pub(super) const SECOND: u64 = 1000 * MILLI;
+
+/// A time that passes when somebody waits.
+#[derive(Debug, Default)]
+pub(super) struct VirtualTime(AtomicU64);
+
+impl VirtualTime {
+    pub(super) fn pass(&self, nanos: u64) {
+        self.0.fetch_add(nanos, Ordering::Relaxed);
+    }
+}
+
+impl Wait for VirtualTime {
+    fn now(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    fn wait(&self, _: &[BorrowedFd<'_>], nanos: u64) {
+        self.pass(nanos.max(1));
+    }
+}
+
+pub(super) struct Rig {
+    pub(super) fake: Fake,
+    pub(super) time: Arc<VirtualTime>,
+    pub(super) controller: Arc<Controller>,
+    pub(super) pool: CorePool,
+    pub(super) maps: Arc<BufferMaps>,
+}
+
+pub(super) fn options() -> ControllerOptions {
+    ControllerOptions {
+        io_queues: 2,
+        queue_depth: 32,
+        io_timeout: Duration::from_secs(8),
+        admin_timeout: Duration::from_secs(10),
+        absence: Duration::from_secs(2),
+        ..ControllerOptions::default()
+    }
+}
+
+pub(super) fn shared_pool() -> Arc<SharedPool> {
+    SharedPool::new(PoolConfig { cap: 32 << 20, ..PoolConfig::default() }).unwrap()
+}
+
+/// Opens a controller that is not expected to open.
+pub(super) fn refused(config: Config) -> String {
+    let fake = Fake::new(config);
+    let error = open(&fake, options()).unwrap_err();
+    let (violations, faults) = fake.take_findings();
+    assert!(faults.is_empty(), "{faults:?}");
+    // What is refused may be refused amid of what would be broken rules of a controller that makes sense.
+    let _ = violations;
+    assert_eq!(fake.mappings(), [], "nothing stays mapped");
+    assert!(!fake.is_running(), "it is left disabled");
+    error.to_string()
+}
+
+pub(super) fn open(fake: &Fake, options: ControllerOptions) -> Result<Arc<Controller>, OpenError> {
+    Controller::open_stepped(fake.function(), options, Arc::new(VirtualTime::default()))
+}
+
+impl Rig {
+    pub(super) fn new(config: Config) -> Self {
+        Self::with(config, options())
+    }
+
+    pub(super) fn with(config: Config, options: ControllerOptions) -> Self {
+        let fake = Fake::new(config);
+        let time = Arc::new(VirtualTime::default());
+        let wait: Arc<dyn Wait> = time.clone();
+        let controller = Controller::open_stepped(fake.function(), options, wait).unwrap();
+        let shared = shared_pool();
+        let maps = Arc::new(BufferMaps::new(&shared));
+        Self { fake, time, controller, pool: CorePool::new(&shared), maps }
+    }
+
+    pub(super) fn device(&self, nsid: u32) -> NvmeDevice {
+        NvmeDevice::new("d", Arc::clone(&self.controller), nsid, Arc::clone(&self.maps)).unwrap()
+    }
+
+    pub(super) fn queue(&self) -> IoQueue {
+        self.device(1).open_driver_queue(&self.pool).unwrap()
+    }
+
+    pub(super) fn filled(&self, len: usize, byte: u8) -> Buffer {
+        let mut buffer = self.pool.lease(len).unwrap();
+        buffer.as_mut_slice().fill(byte);
+        buffer
+    }
+
+    /// Lets `nanos` pass, in steps of a millisecond at the shortest, while queue and warden do what is due.
+    pub(super) fn pass(&self, queue: &mut IoQueue, nanos: u64, done: &mut Vec<Completed>) {
+        let step = (nanos / 100).max(MILLI);
+        let end = self.time.now() + nanos;
+        while self.time.now() < end {
+            queue.poll(done);
+            self.controller.turn();
+            self.time.pass(step);
+        }
+        queue.poll(done);
+    }
+
+    /// Polls until nothing is in flight, while time passes.
+    #[track_caller]
+    pub(super) fn finish(&self, queue: &mut IoQueue) -> Vec<Completed> {
+        let mut done = Vec::new();
+        for _ in 0..100_000 {
+            queue.poll(&mut done);
+            if queue.in_flight() == 0 {
+                return done;
+            }
+            self.controller.turn();
+            self.time.pass(10 * MILLI);
+        }
+        panic!("operations do not end: {queue:?}");
+    }
+
+    /// Runs one operation.
+    #[track_caller]
+    pub(super) fn run(&self, queue: &mut IoQueue, io: Io) -> Completed {
+        queue.submit(io).unwrap();
+        let mut done = self.finish(queue);
+        assert_eq!(done.len(), 1);
+        done.remove(0)
+    }
+
+    /// Turns until the controller takes commands, or has failed.
+    #[track_caller]
+    pub(super) fn settle(&self, queues: &mut [&mut IoQueue]) -> ControllerState {
+        let mut done = Vec::new();
+        for _ in 0..10_000 {
+            self.controller.turn();
+            for queue in queues.iter_mut() {
+                queue.poll(&mut done);
+            }
+            match self.controller.state() {
+                ControllerState::Resetting => self.time.pass(10 * MILLI),
+                state => return state,
+            }
+        }
+        panic!("the controller does not settle");
+    }
+
+    /// Ends everything, and looks that nothing was left and nothing was broken.
+    #[track_caller]
+    pub(super) fn end(self) {
+        let Self { fake, controller, pool, maps, .. } = self;
+        assert_eq!(pool.leased(), 0, "every buffer is back");
+        drop((controller, maps));
+        fake.assert_clean();
+        assert_eq!(fake.mappings(), [], "nothing stays mapped");
+        assert!(!fake.is_running(), "the controller is left disabled");
+    }
+}
+
+pub(super) fn io(kind: IoKind, offset: u64, len: u64) -> Io {
+    Io { token: offset, kind, offset, len, buf: None }
+}
+
+pub(super) fn read(offset: u64, buf: Buffer) -> Io {
+    let len = buf.len() as u64;
+    Io { token: offset, kind: IoKind::Read, offset, len, buf: Some(buf) }
+}
+
+pub(super) fn write(offset: u64, buf: Buffer) -> Io {
+    let len = buf.len() as u64;
+    Io { token: offset, kind: IoKind::Write { fua: false }, offset, len, buf: Some(buf) }
+}

@@ -1,0 +1,311 @@
+//! Removal, fatal status, controllers that come back, and answers that make no sense.
+
+use nvmeof_wire::Status;
+use nvmeof_wire::opcode::{AdminOpcode, IoOpcode};
+
+use super::rig::{MILLI, Rig, SECOND, io, read, write};
+use crate::block::BlockError;
+use crate::nvme_driver::fake::{Config, Fault, When};
+use crate::nvme_driver::{Controller, ControllerState, IoKind, Wait};
+
+fn failed(state: ControllerState) -> String {
+    match state {
+        ControllerState::Failed(why) => why,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_drive_that_is_pulled_out_ends_everything_with_gone() {
+    let rig = Rig::new(Config::default());
+    let mut queue = rig.queue();
+    rig.fake.inject(When::io(1, IoOpcode::READ).times(5), Fault::Lost);
+    for block in 0..5 {
+        queue.submit(read(block * 4096, rig.filled(4096, 0))).unwrap();
+    }
+    queue.poll(&mut Vec::new());
+    rig.fake.set_gone(true);
+    let begin = rig.time.now();
+    let done = rig.finish(&mut queue);
+    assert!(rig.time.now() - begin < 4 * SECOND);
+    assert_eq!(done.len(), 5);
+    for done in &done {
+        assert_eq!(done.result, Err(BlockError::Gone));
+        assert!(done.buf.is_some(), "the IOMMU proves that it cannot be written to");
+    }
+    assert!(failed(rig.controller.state()).contains("gone"));
+    // And from now on.
+    let refused = rig.run(&mut queue, io(IoKind::Flush, 0, 0));
+    assert_eq!(refused.result, Err(BlockError::Gone));
+    let stats = rig.controller.stats();
+    assert_eq!((stats.leaked_buffers, stats.resets), (0, 0));
+    drop((done, queue));
+    rig.end();
+}
+
+#[test]
+fn buffers_that_nothing_is_known_of_are_given_up() {
+    let rig = Rig::new(Config::default());
+    let mut queue = rig.queue();
+    let keep = rig.filled(4096, 0);
+    rig.fake.inject(When::io(1, IoOpcode::READ), Fault::Lost);
+    queue.submit(read(0, rig.filled(8192, 0))).unwrap();
+    let mut done = Vec::new();
+    queue.poll(&mut done);
+    rig.fake.set_gone(true);
+    // Not even the IOMMU lets go.
+    rig.fake.fail_next_unmap();
+    while queue.in_flight() > 0 {
+        rig.controller.turn();
+        rig.time.pass(10 * MILLI);
+        queue.poll(&mut done);
+    }
+    assert_eq!(done[0].result, Err(BlockError::Gone));
+    assert!(done[0].buf.is_none(), "nobody may use it any more");
+    let stats = rig.controller.stats();
+    assert_eq!((stats.leaked_buffers, stats.leaked_bytes), (1, 8192));
+    drop((keep, queue));
+    assert_eq!(rig.pool.leased(), 1, "it stays leased for good");
+    rig.fake.assert_clean();
+}
+
+#[test]
+fn a_drive_that_comes_back_in_time_goes_on() {
+    let rig = Rig::new(Config::default());
+    let mut queue = rig.queue();
+    rig.run(&mut queue, write(0, rig.filled(4096, 7)));
+    rig.run(&mut queue, io(IoKind::Flush, 0, 0));
+    rig.fake.inject(When::io(1, IoOpcode::READ), Fault::Lost);
+    queue.submit(read(0, rig.filled(4096, 0))).unwrap();
+    let mut done = Vec::new();
+    queue.poll(&mut done);
+    rig.fake.set_gone(true);
+    rig.pass(&mut queue, SECOND, &mut done);
+    assert_eq!(rig.controller.state(), ControllerState::Resetting);
+    assert!(done.is_empty());
+    queue.submit(read(0, rig.filled(4096, 0))).unwrap();
+    rig.fake.set_gone(false);
+    done.append(&mut rig.finish(&mut queue));
+    assert_eq!(done.len(), 2);
+    for done in &done {
+        assert_eq!(done.result, Ok(()));
+        assert_eq!(done.buf.as_ref().unwrap().as_slice(), [7; 4096]);
+    }
+    // It may have lost power: what its cache held is not vouched for any more.
+    let flush = rig.run(&mut queue, io(IoKind::Flush, 0, 0));
+    assert_eq!(flush.result, Err(BlockError::FlushLost));
+    drop((done, queue));
+    rig.end();
+}
+
+#[test]
+fn another_drive_in_its_place_is_not_taken_for_it() {
+    let rig = Rig::new(Config::default());
+    let mut queue = rig.queue();
+    rig.fake.set_gone(true);
+    let mut done = Vec::new();
+    rig.pass(&mut queue, SECOND, &mut done);
+    rig.fake.reconfigure(|config| nvmeof_wire::ascii::fill(&mut config.identify.sn, "OTHER"));
+    rig.fake.set_gone(false);
+    let why = failed(rig.settle(&mut [&mut queue]));
+    assert!(why.contains("another drive") && why.contains("OTHER"), "{why}");
+    drop(queue);
+    rig.end();
+}
+
+#[test]
+fn fatal_status_is_answered_by_a_reset() {
+    let rig = Rig::new(Config::default());
+    let mut queue = rig.queue();
+    rig.run(&mut queue, write(0, rig.filled(4096, 7)));
+    rig.fake.inject(When::io(1, IoOpcode::READ), Fault::Fatal);
+    for block in 0..8 {
+        queue.submit(read(block * 512, rig.filled(512, 0))).unwrap();
+    }
+    let done = rig.finish(&mut queue);
+    assert_eq!(done.len(), 8);
+    for done in &done {
+        assert_eq!(done.result, Ok(()));
+        assert_eq!(done.buf.as_ref().unwrap().as_slice(), [7; 512]);
+    }
+    assert_eq!(rig.controller.stats().resets, 1);
+    drop((done, queue));
+    rig.end();
+}
+
+#[test]
+fn a_controller_that_resets_itself_is_brought_up_again() {
+    let rig = Rig::new(Config::default());
+    let mut queue = rig.queue();
+    let mut other = rig.queue();
+    for round in 1..4 {
+        rig.fake.inject(When::queue(1), Fault::Lost);
+        queue.submit(write(0, rig.filled(4096, round))).unwrap();
+        let mut done = Vec::new();
+        queue.poll(&mut done);
+        rig.fake.reset_itself();
+        let mut results = done;
+        for _ in 0..1000 {
+            rig.controller.turn();
+            queue.poll(&mut results);
+            other.poll(&mut results);
+            rig.time.pass(10 * MILLI);
+            if queue.in_flight() == 0 {
+                break;
+            }
+        }
+        assert_eq!(results[0].result, Ok(()));
+        assert_eq!(rig.fake.read_media(1, 0, 8).unwrap(), vec![round; 4096]);
+    }
+    drop((queue, other));
+    rig.end();
+}
+
+#[test]
+fn a_reset_waits_for_every_queue_and_queues_may_come_and_go_meanwhile() {
+    let rig = Rig::new(Config::default());
+    let mut first = rig.queue();
+    let mut second = rig.queue();
+    let mut done = Vec::new();
+    first.poll(&mut done);
+    second.poll(&mut done);
+    rig.controller.reset();
+    for _ in 0..100 {
+        rig.controller.turn();
+        first.poll(&mut done);
+        rig.time.pass(10 * MILLI);
+    }
+    // The second one's reactor has not looked yet: no doorbell of it may come after the start.
+    assert_eq!(rig.controller.state(), ControllerState::Resetting);
+    assert!(!rig.fake.is_running());
+    drop(second);
+    assert_eq!(rig.settle(&mut [&mut first]), ControllerState::Live);
+    let mut third = rig.queue();
+    assert_eq!(rig.run(&mut third, read(0, rig.filled(512, 0))).result, Ok(()));
+    assert_eq!(rig.run(&mut first, read(0, rig.filled(512, 0))).result, Ok(()));
+    drop((first, third));
+    rig.end();
+}
+
+#[test]
+fn a_controller_that_does_not_start_again_has_failed() {
+    for opcode in [AdminOpcode::IDENTIFY, AdminOpcode::CREATE_IO_SQ, AdminOpcode::SET_FEATURES] {
+        let rig = Rig::new(Config::default());
+        let mut queue = rig.queue();
+        rig.fake.inject(When::admin(opcode).times(100), Fault::Status(Status::INTERNAL_ERROR));
+        queue.submit(read(0, rig.filled(512, 0))).unwrap();
+        rig.controller.reset();
+        let done = rig.finish(&mut queue);
+        if let ControllerState::Failed(why) = rig.settle(&mut [&mut queue]) {
+            assert!(why.contains("does not start"), "{why}");
+            assert_eq!(done[0].result, Err(BlockError::Gone));
+        } else {
+            panic!("{opcode:?}");
+        }
+        drop((done, queue));
+        rig.end();
+    }
+    // A failure that passes is passed over.
+    let rig = Rig::new(Config::default());
+    let mut queue = rig.queue();
+    rig.fake.inject(When::admin(AdminOpcode::CREATE_IO_SQ), Fault::Lost);
+    rig.controller.reset();
+    assert_eq!(rig.settle(&mut [&mut queue]), ControllerState::Live);
+    assert_eq!(rig.run(&mut queue, read(0, rig.filled(512, 0))).result, Ok(()));
+    drop(queue);
+    rig.end();
+}
+
+#[test]
+fn answers_to_nothing_are_answered_by_a_reset() {
+    for fault in [
+        Fault::WrongCid(0x3fff),
+        Fault::WrongCid(0xffff),
+        Fault::WrongSqid(7),
+        Fault::Duplicate,
+        Fault::WrongPhase,
+    ] {
+        let rig = Rig::new(Config { abort_helps: false, ..Config::default() });
+        let mut queue = rig.queue();
+        rig.run(&mut queue, write(0, rig.filled(4096, 3)));
+        rig.fake.inject(When::io(1, IoOpcode::READ), fault.clone());
+        queue.submit(read(0, rig.filled(512, 0))).unwrap();
+        queue.submit(read(512, rig.filled(512, 0))).unwrap();
+        let mut done = rig.finish(&mut queue);
+        rig.pass(&mut queue, SECOND, &mut done);
+        assert_eq!(done.len(), 2, "{fault:?}");
+        for done in &done {
+            assert_eq!(done.result, Ok(()), "{fault:?}");
+            assert_eq!(done.buf.as_ref().unwrap().as_slice(), [3; 512], "{fault:?}");
+        }
+        assert_eq!(rig.controller.stats().resets, 1, "{fault:?}");
+        drop((done, queue));
+        rig.end();
+    }
+    let rig = Rig::new(Config::default());
+    rig.fake.inject(When::admin(AdminOpcode::GET_LOG_PAGE), Fault::WrongCid(0x1234));
+    assert!(rig.controller.smart().is_err());
+    assert_eq!(rig.settle(&mut []), ControllerState::Live);
+    assert_eq!(rig.controller.stats().violations, 1);
+    rig.end();
+}
+
+#[test]
+fn statuses_mean_what_they_say() {
+    let rig = Rig::new(Config::default());
+    let mut queue = rig.queue();
+    for (status, expected) in [
+        (Status::UNRECOVERED_READ_ERROR, BlockError::Media { errno: libc::EIO }),
+        (Status::LBA_OUT_OF_RANGE, BlockError::OutOfRange { offset: 4096, len: 512 }),
+        (Status::NAMESPACE_WRITE_PROTECTED, BlockError::ReadOnly),
+        (Status::CAPACITY_EXCEEDED, BlockError::NoSpace),
+        (Status::INVALID_OPCODE, BlockError::Unsupported),
+        (Status::INVALID_NAMESPACE_OR_FORMAT, BlockError::Gone),
+        (Status::INTERNAL_ERROR, BlockError::Io(libc::EIO)),
+        (Status::new(7, 0x42), BlockError::Io(libc::EIO)),
+    ] {
+        rig.fake.inject(When::queue(1), Fault::Status(status));
+        let done = rig.run(&mut queue, read(4096, rig.filled(512, 0)));
+        assert_eq!(done.result, Err(expected));
+    }
+    // One piece of several: the operation fails once, when all are back.
+    rig.fake.inject(When::queue(1).after(3), Fault::Status(Status::UNRECOVERED_READ_ERROR));
+    let done = rig.run(&mut queue, read(0, rig.filled(2 << 20, 0)));
+    assert!(done.result.is_err());
+    drop((done, queue));
+    rig.end();
+}
+
+#[test]
+fn the_system_may_take_the_function_away() {
+    let rig = Rig::new(Config::default());
+    let mut queue = rig.queue();
+    rig.fake.inject(When::io(1, IoOpcode::READ), Fault::Lost);
+    queue.submit(read(0, rig.filled(512, 0))).unwrap();
+    queue.poll(&mut Vec::new());
+    rig.fake.request_removal();
+    let done = rig.finish(&mut queue);
+    assert_eq!(done[0].result, Err(BlockError::Gone));
+    assert!(done[0].buf.is_some());
+    assert!(failed(rig.controller.state()).contains("takes it away"));
+    assert!(!rig.fake.is_running(), "it was disabled before");
+    rig.controller.turn();
+    assert!(rig.controller.attach(&rig.maps).is_err(), "the function is given back");
+    drop((done, queue));
+    rig.end();
+}
+
+#[test]
+fn a_thread_watches_over_a_controller_that_is_not_stepped() {
+    let fake = crate::nvme_driver::fake::Fake::new(Config::default());
+    let controller = Controller::open(fake.function(), super::rig::options()).unwrap();
+    assert!(controller.smart().is_ok());
+    fake.request_removal();
+    while controller.state() == ControllerState::Live {
+        std::thread::yield_now();
+    }
+    assert!(failed(controller.state()).contains("takes it away"));
+    drop(controller);
+    fake.assert_clean();
+    assert_eq!(fake.mappings(), []);
+}
