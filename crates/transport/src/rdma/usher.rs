@@ -442,3 +442,70 @@ impl<D: Device> Desk<D> {
         self.answers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Receiver, Sender, channel};
+
+    use nvmeof_verbs::loopback::Fabric;
+
+    use super::*;
+
+    /// Its end waits.
+    struct Gate(Receiver<()>);
+
+    impl Drop for Gate {
+        fn drop(&mut self) {
+            let _ = self.0.recv();
+        }
+    }
+
+    /// Its end tells.
+    struct Bell(Sender<()>);
+
+    impl Drop for Bell {
+        fn drop(&mut self) {
+            let _ = self.0.send(());
+        }
+    }
+
+    #[test]
+    fn what_waits_holds_nothing_else_up() {
+        let device = Fabric::new(1).device("slow");
+        let usher = Usher::start(&*device).unwrap();
+        let gates: Vec<_> = (1..THREADS)
+            .map(|_| {
+                let (open, gate) = channel::<()>();
+                usher.dispose(Gate(gate));
+                open
+            })
+            .collect();
+        let (bell, rung) = channel();
+        usher.dispose(Bell(bell));
+        rung.recv_timeout(Duration::from_secs(60)).expect("nobody was left to do it");
+        drop(gates);
+    }
+
+    #[test]
+    fn a_desk_is_loud_while_it_has_something() {
+        let desk: Arc<Desk<nvmeof_verbs::loopback::LoopbackDevice>> = Desk::new().unwrap();
+        let is_loud = || {
+            let mut fds = [rustix::event::PollFd::from_borrowed_fd(
+                desk.bell(),
+                rustix::event::PollFlags::IN,
+            )];
+            rustix::event::poll(&mut fds, Some(&rustix::time::Timespec::default())).unwrap() > 0
+        };
+        assert!(!is_loud() && desk.take().is_empty());
+        let slip = Slip { desk: Arc::clone(&desk), number: 4 };
+        slip.answer(Answer::Destroyed);
+        slip.answer(Answer::Destroyed);
+        assert!(is_loud());
+        let numbers: Vec<_> = desk.take().into_iter().map(|(number, _)| number).collect();
+        assert_eq!(numbers, [4, 4]);
+        assert!(!is_loud() && desk.take().is_empty());
+        slip.answer(Answer::Destroyed);
+        assert!(desk.wait_for(4, Duration::ZERO).is_some());
+        assert!(desk.wait_for(4, Duration::ZERO).is_none());
+    }
+}
