@@ -1,6 +1,7 @@
 //! Every bound of the daemon: what the config sets, and what follows from it, derived and checked
 //! here and nowhere else.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -60,9 +61,19 @@ const RDMA_FILES: u64 = 8;
 /// Receives that the connections of a reactor share on an RDMA device.
 const SHARED_RECEIVES: u32 = 1024;
 /// Descriptors of one reactor's queue to a file: ring, file, event.
-const FILE_QUEUE_FILES: u64 = 3;
+const FILE_QUEUE_FILES: usize = 3;
 /// Descriptors of one reactor's queue to memory: its event.
-const RAM_QUEUE_FILES: u64 = 1;
+const RAM_QUEUE_FILES: usize = 1;
+/// Descriptors of one reactor's queue to a drive: its interrupt, and the event of what has no interrupt.
+const DRIVE_QUEUE_FILES: usize = 2;
+/// Descriptors that a queue to faults has besides its base's: its event, and a poller of both.
+const FAULT_QUEUE_FILES: usize = 2;
+/// Descriptors that a queue to a stripe has besides its members': a poller of them.
+const STRIPE_QUEUE_FILES: usize = 1;
+/// Descriptors of a drive: group, function, registers, removal, the admin queue's interrupt, its warden's.
+const DRIVE_FILES: u64 = 8;
+/// Bytes of memory of an entry of a drive's queue: SQE, CQE, and at most a page for its list of pages.
+const DRIVE_ENTRY: u64 = 64 + 16 + 4096;
 
 const _: () = assert!(MAX_TRANSFER_MAX as usize == CHUNK, "a buffer lies in one chunk");
 const _: () =
@@ -119,10 +130,47 @@ pub struct Needs {
     pub rdma_listeners: usize,
     /// Devices that are files.
     pub file_devices: usize,
-    /// Queues to files that a reactor opens: each file's own, and one for each device on top of it.
-    pub file_queues: usize,
-    /// As [`Needs::file_queues`], to memory.
-    pub ram_queues: usize,
+    /// Drives of our own driver.
+    pub drives: usize,
+    /// Descriptors of a reactor's queues: each device has its own, and one to each device it stands on.
+    pub queue_files: usize,
+    /// Entries of a reactor's queues to drives.
+    pub drive_entries: usize,
+}
+
+/// Queue pairs of a drive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DriveQueues {
+    /// Without them the devices cannot be opened: one for each reactor, for each device on the drive, and
+    /// for each that stands on one.
+    pub needed: usize,
+    /// To be asked for: a reload opens a device anew before the old one is closed.
+    pub wanted: usize,
+}
+
+impl DriveQueues {
+    /// What `devices`, each behind those it stands on, take of the drive at this address.
+    #[must_use]
+    pub fn of(pci: &str, devices: &[Device], reactors: usize) -> Self {
+        let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+        let mut all: usize = 0;
+        for device in devices {
+            let own = matches!(&device.kind, DeviceKind::Nvme(drive) if drive.pci == pci);
+            let bases = device.kind.bases().iter().filter_map(|base| counts.get(base.as_str()));
+            let count = bases.fold(usize::from(own), |sum, count| sum.saturating_add(*count));
+            counts.insert(&device.name, count);
+            all = all.saturating_add(count);
+        }
+        let needed = all.saturating_mul(reactors);
+        Self { needed, wanted: needed.saturating_mul(2).max(1) }
+    }
+}
+
+/// What a reactor's queue to a device takes, with those to what it stands on.
+#[derive(Debug, Clone, Copy, Default)]
+struct QueueCost {
+    files: usize,
+    drive_entries: usize,
 }
 
 impl Needs {
@@ -132,29 +180,53 @@ impl Needs {
         let rdma_listeners = listeners.iter().filter(|one| one.fabric == Fabric::Rdma).count();
         let listeners = listeners.len();
         let mut needs = Self { reactors, listeners, rdma_listeners, ..Self::default() };
+        let mut costs: BTreeMap<&str, QueueCost> = BTreeMap::new();
+        let mut drives: Vec<&str> = Vec::new();
         for device in devices {
-            match bottom(device, devices) {
-                DeviceKind::File(_) => needs.file_queues += 1,
-                DeviceKind::Ram { .. } => needs.ram_queues += 1,
-                DeviceKind::Null { .. } | DeviceKind::Delay { .. } => {}
-            }
-            needs.file_devices += usize::from(matches!(device.kind, DeviceKind::File(_)));
+            let bases = device.kind.bases().iter().filter_map(|base| costs.get(base.as_str()));
+            // Each stands behind its bases, so theirs are known.
+            let below = bases.fold(QueueCost::default(), |sum, cost| sum.plus(cost));
+            let own = match &device.kind {
+                DeviceKind::File(_) => {
+                    needs.file_devices += 1;
+                    QueueCost { files: FILE_QUEUE_FILES, drive_entries: 0 }
+                }
+                DeviceKind::Nvme(drive) => {
+                    drives.push(&drive.pci);
+                    let drive_entries = usize::from(drive.queue_depth);
+                    QueueCost { files: DRIVE_QUEUE_FILES, drive_entries }
+                }
+                kind => QueueCost { files: queue_files(kind), drive_entries: 0 },
+            };
+            let cost = own.plus(&below);
+            needs.queue_files = needs.queue_files.saturating_add(cost.files);
+            needs.drive_entries = needs.drive_entries.saturating_add(cost.drive_entries);
+            costs.insert(&device.name, cost);
         }
+        drives.sort_unstable();
+        drives.dedup();
+        needs.drives = drives.len();
         needs
     }
 }
 
-/// What the device at the bottom of `device` is made of.
-fn bottom<'d>(device: &'d Device, devices: &'d [Device]) -> &'d DeviceKind {
-    let mut kind = &device.kind;
-    // Each stands behind its base, so this ends.
-    for below in devices.iter().rev() {
-        match kind {
-            DeviceKind::Delay { base, .. } if *base == below.name => kind = &below.kind,
-            _ => {}
+impl QueueCost {
+    fn plus(self, other: &Self) -> Self {
+        Self {
+            files: self.files.saturating_add(other.files),
+            drive_entries: self.drive_entries.saturating_add(other.drive_entries),
         }
     }
-    kind
+}
+
+/// Descriptors that a queue has itself, where that says all it costs.
+fn queue_files(kind: &DeviceKind) -> usize {
+    match kind {
+        DeviceKind::Ram { .. } => RAM_QUEUE_FILES,
+        DeviceKind::Fault { .. } => FAULT_QUEUE_FILES,
+        DeviceKind::Stripe { .. } => STRIPE_QUEUE_FILES,
+        _ => 0,
+    }
 }
 
 /// Settings that do not go together.
@@ -186,6 +258,8 @@ pub struct Limits {
     pub admin_buffers: usize,
     /// File descriptors it takes with every connection there may be.
     pub open_files: u64,
+    /// Bytes that queues to drives take at most, locked in memory.
+    pub drive_memory: u64,
 }
 
 impl Limits {
@@ -208,6 +282,9 @@ impl Limits {
                 .min(REQUESTS_AT_START),
             admin_buffers: ADMIN_BUFFERS,
             open_files: open_files(&settings, needs),
+            // Twice: see `DriveQueues::wanted`.
+            drive_memory: (needs.drive_entries as u64)
+                .saturating_mul(2 * reactors as u64 * DRIVE_ENTRY),
         };
         let mut problems = Vec::new();
         limits.check_sizes(&mut problems);
@@ -416,7 +493,11 @@ impl fmt::Display for Limits {
             show_size(settings.max_transfer.into()),
             self.mdts,
             self.open_files,
-        )
+        )?;
+        if self.drive_memory > 0 {
+            write!(f, "; queues to drives take up to {}", show_size(self.drive_memory))?;
+        }
+        Ok(())
     }
 }
 
@@ -473,14 +554,14 @@ fn reserve(settings: &Settings, needs: &Needs) -> u64 {
 
 fn open_files(settings: &Settings, needs: &Needs) -> u64 {
     let reactors = needs.reactors as u64;
-    let queues =
-        needs.file_queues as u64 * FILE_QUEUE_FILES + needs.ram_queues as u64 * RAM_QUEUE_FILES;
-    PROCESS_FILES
+    let queues = (needs.queue_files as u64).saturating_add(REACTOR_FILES);
+    let others = PROCESS_FILES
         + u64::from(settings.connections)
         + needs.listeners as u64
         + needs.rdma_listeners as u64 * (RDMA_FILES + reactors)
         + needs.file_devices as u64
-        + reactors * (REACTOR_FILES + queues)
+        + needs.drives as u64 * DRIVE_FILES;
+    reactors.saturating_mul(queues).saturating_add(others)
 }
 
 #[cfg(test)]
@@ -492,8 +573,9 @@ mod tests {
         listeners: 1,
         rdma_listeners: 0,
         file_devices: 1,
-        file_queues: 1,
-        ram_queues: 1,
+        drives: 0,
+        queue_files: FILE_QUEUE_FILES + RAM_QUEUE_FILES,
+        drive_entries: 0,
     };
 
     fn problems(change: impl Fn(&mut Settings)) -> Vec<LimitProblem> {

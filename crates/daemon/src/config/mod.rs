@@ -28,6 +28,7 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::time::Duration;
 
+use nvmeof_core::block::fault::FaultPlan;
 use nvmeof_core::block::{FileConfig, Latency};
 use nvmeof_pacing::PolicyConfig;
 use nvmeof_wire::Nqn;
@@ -146,8 +147,9 @@ impl Default for Rdma {
 pub struct Device {
     /// Its name in the config; no two are the same.
     pub name: String,
-    /// Bytes of a logical block: 512 or 4096; a delay has its base's.
-    pub block_size: u32,
+    /// Bytes of a logical block: 512 or 4096; what stands on another device has that one's. `None` if
+    /// only the open device knows: a drive, or what stands on one.
+    pub block_size: Option<u32>,
     /// What it is made of.
     pub kind: DeviceKind,
 }
@@ -173,7 +175,63 @@ pub enum DeviceKind {
         base: String,
         /// What is added to its own latency.
         latency: Latency,
+        /// Seed of its jitter.
+        seed: u64,
     },
+    /// A range of another device.
+    Split {
+        /// Name of the other device; it stands before this one.
+        base: String,
+        /// First byte.
+        offset: u64,
+        /// Bytes; all that follow if not given.
+        size: Option<u64>,
+    },
+    /// Several devices as one, in chunks dealt out in turn.
+    Stripe {
+        /// Their names, each once and in order; they stand before this one.
+        members: Vec<String>,
+        /// Bytes of a chunk.
+        chunk: u64,
+    },
+    /// Another device, with faults.
+    Fault {
+        /// Name of the other device; it stands before this one.
+        base: String,
+        /// What goes wrong by itself.
+        plan: FaultPlan,
+        /// Whether it is not there.
+        gone: bool,
+    },
+    /// A namespace of a drive that this process drives itself.
+    Nvme(Drive),
+}
+
+/// A namespace of a drive.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Drive {
+    /// The drive's PCI address: `0000:01:00.0`.
+    pub pci: String,
+    /// Its number on the drive.
+    pub nsid: u32,
+    /// Entries of a queue; the same for all namespaces of a drive.
+    pub queue_depth: u16,
+    /// How long a command may take; the same for all namespaces of a drive.
+    pub io_timeout: Duration,
+}
+
+impl DeviceKind {
+    /// Names of the devices that it stands on, directly.
+    #[must_use]
+    pub fn bases(&self) -> &[String] {
+        match self {
+            Self::Null { .. } | Self::Ram { .. } | Self::File(_) | Self::Nvme(_) => &[],
+            Self::Delay { base, .. } | Self::Split { base, .. } | Self::Fault { base, .. } => {
+                std::slice::from_ref(base)
+            }
+            Self::Stripe { members, .. } => members,
+        }
+    }
 }
 
 /// What hosts see: an NVM subsystem.

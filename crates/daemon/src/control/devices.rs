@@ -1,22 +1,44 @@
 //! Block devices: opened once, with a queue on every reactor.
+//!
+//! ```text
+//!  wanted --prepare--> opened --commit--> open --is gone--> ghost --prepare: there again--> opened
+//!                                          |                  '--still gone: stays, with a warning
+//!                                          '--no longer wanted--> close, when its last command is done
+//! ```
+//!
+//! A device that is gone stays until the config is read again; its namespaces report errors meanwhile. Then
+//! it is closed first, since what is behind it (a drive's function, say) can be had only once, and opened
+//! anew. Where that fails, a *ghost* keeps its place.
+
+mod drives;
+mod make;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context as _;
-use nvmeof_core::block::{BlockDevice, DelayDevice, FileDevice, NullDevice, RamDevice};
+use nvmeof_core::block::BlockDevice;
+use nvmeof_core::dma::SharedPool;
 use nvmeof_nvmf::DeviceId;
 use tokio::sync::oneshot;
 
-use crate::clock;
 use crate::config::{Device, DeviceKind};
 use crate::reactor::mailbox::{Message, Sender};
+use drives::Drives;
+use make::{Live, ghost, make};
+
+/// How long the commands of a device that is gone may take to end before it is tried to open it anew.
+const GONE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The devices that are open, by their names in the config.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Devices {
     open: BTreeMap<String, Open>,
     next_id: u32,
+    drives: Drives,
 }
 
 /// An open device.
@@ -28,36 +50,43 @@ pub(super) struct Open {
     pub(super) config: Device,
     /// The device.
     pub(super) device: Arc<dyn BlockDevice>,
-    /// The same, if it is one whose latency can be changed.
-    delay: Option<Arc<DelayDevice>>,
+    /// What can be changed of it.
+    live: Live,
 }
 
 impl Devices {
+    /// None yet; drives are to reach the buffers of `pool`.
+    pub(super) fn new(pool: &Arc<SharedPool>) -> Self {
+        Self { open: BTreeMap::new(), next_id: 0, drives: Drives::new(pool) }
+    }
+
     /// The open device of this name.
     pub(super) fn get(&self, name: &str) -> Option<&Open> {
         self.open.get(name)
     }
 
-    /// Opens those of `wanted` that are not open as they are wanted, and those that stand on one it
-    /// opens; bases come before. On failure closes again what it opened. What is open and no longer
-    /// wanted, or wanted otherwise, is for [`Self::commit`].
+    /// Opens those of `wanted` that are not open as they are wanted, those that are gone, and those that
+    /// stand on one it opens; bases come before. On failure closes again what it opened; a device that
+    /// was gone before and is still is no failure. What is open and no longer wanted, or wanted
+    /// otherwise, is for [`Self::commit`].
     pub(super) async fn prepare(
         &mut self,
         wanted: &[Device],
         reactors: &[Sender],
     ) -> anyhow::Result<Vec<Open>> {
+        self.let_go_of_gone(reactors).await;
         let mut opened: Vec<Open> = Vec::new();
         for config in wanted {
+            let is_new = |base: &String| opened.iter().any(|open| open.config.name == *base);
             let open = self.open.get(&config.name);
-            let base = base_of(config);
-            let new_base = opened.iter().find(|open| Some(open.config.name.as_str()) == base);
-            if new_base.is_none() && open.is_some_and(|open| can_become(&open.config, config)) {
+            let as_wanted = open.is_some_and(|open| open.can_become(config));
+            if as_wanted && !config.kind.bases().iter().any(is_new) {
                 continue;
             }
-            let base =
-                new_base.or_else(|| self.open.get(base?)).map(|open| Arc::clone(&open.device));
-            match self.open_one(config, base, reactors).await {
+            let was_gone = open.is_some_and(|open| open.is_ghost() && open.config == *config);
+            match self.open_one(config, wanted, &opened, reactors).await {
                 Ok(open) => opened.push(open),
+                Err(error) if was_gone => tracing::warn!("still gone: {error:#}"),
                 Err(error) => {
                     for open in opened {
                         close(open, reactors).await;
@@ -85,7 +114,8 @@ impl Devices {
         gone.extend(unwanted.into_iter().filter_map(|name| self.open.remove(&name)));
         for config in wanted {
             if let Some(open) = self.open.get_mut(&config.name).filter(|o| o.config != *config) {
-                open.change(config);
+                open.live.change(config);
+                open.config = config.clone();
             }
         }
         gone
@@ -105,20 +135,48 @@ impl Devices {
         }
     }
 
+    /// Closes what is gone, and what stands on it, and leaves ghosts in their places.
+    async fn let_go_of_gone(&mut self, reactors: &[Sender]) {
+        let mut closing = Vec::new();
+        for open in self.open.values_mut().filter(|open| !open.is_ghost()) {
+            if open.device.is_gone() {
+                tracing::warn!(device = %open.config.name, "it is gone, and closed");
+                let ghost = ghost(open.device.info());
+                closing.push(Open {
+                    device: std::mem::replace(&mut open.device, ghost),
+                    ..open.clone()
+                });
+                open.live = Live::Ghost;
+            }
+        }
+        let answers: Vec<_> = closing.iter().flat_map(|open| remove(open, reactors)).collect();
+        let all = async {
+            for answer in answers {
+                // A reactor that has ended uses no device.
+                let _ = answer.await;
+            }
+        };
+        if tokio::time::timeout(GONE_TIMEOUT, all).await.is_err() {
+            tracing::warn!("a device that is gone still has commands, and keeps what is behind it");
+        }
+    }
+
     async fn open_one(
         &mut self,
         config: &Device,
-        base: Option<Arc<dyn BlockDevice>>,
+        wanted: &[Device],
+        opened: &[Open],
         reactors: &[Sender],
     ) -> anyhow::Result<Open> {
-        let id = DeviceId(self.next_id);
-        let open =
-            Open::new(id, config, base).with_context(|| format!("device {:?}", config.name))?;
+        let open = self
+            .make(config, wanted, opened, reactors.len())
+            .with_context(|| format!("device {:?}", config.name))?;
         self.next_id += 1;
         let mut replies = Vec::new();
         for reactor in reactors {
             let (reply, answer) = oneshot::channel();
-            reactor.send(Message::AddDevice { id, device: Arc::clone(&open.device), reply });
+            let device = Arc::clone(&open.device);
+            reactor.send(Message::AddDevice { id: open.id, device, reply });
             replies.push(answer);
         }
         let mut failed = None;
@@ -135,71 +193,70 @@ impl Devices {
         }
         Ok(open)
     }
+
+    /// The device of a config, on those it stands on.
+    fn make(
+        &mut self,
+        config: &Device,
+        wanted: &[Device],
+        opened: &[Open],
+        reactors: usize,
+    ) -> anyhow::Result<Open> {
+        let base = |name: &String| {
+            let new = opened.iter().find(|open| open.config.name == *name);
+            let open = new.or_else(|| self.open.get(name));
+            let open = open.with_context(|| format!("its base {name:?} is not open"))?;
+            anyhow::ensure!(!open.device.is_gone(), "its base {name:?} is gone");
+            Ok(Arc::clone(&open.device))
+        };
+        let bases: Vec<_> = config.kind.bases().iter().map(base).collect::<anyhow::Result<_>>()?;
+        let (device, live) = make(config, bases, &mut self.drives, wanted, reactors)?;
+        Ok(Open { id: DeviceId(self.next_id), config: config.clone(), device, live })
+    }
 }
 
 /// Closes a device when its last operation is done.
 pub(super) async fn close(open: Open, reactors: &[Sender]) {
-    let mut replies = Vec::new();
-    for reactor in reactors {
-        let (reply, answer) = oneshot::channel();
-        reactor.send(Message::RemoveDevice { id: open.id, reply });
-        replies.push(answer);
-    }
-    for answer in replies {
+    for answer in remove(&open, reactors) {
         // A reactor that has ended uses no device.
         let _ = answer.await;
     }
     tracing::info!(device = %open.config.name, "closed");
 }
 
+/// Has every reactor close its queue to the device; each answers when that is done.
+fn remove(open: &Open, reactors: &[Sender]) -> Vec<oneshot::Receiver<()>> {
+    let one = |reactor: &Sender| {
+        let (reply, answer) = oneshot::channel();
+        reactor.send(Message::RemoveDevice { id: open.id, reply });
+        answer
+    };
+    reactors.iter().map(one).collect()
+}
+
 impl Open {
-    /// Opens what a config describes. May take a moment: it is called at start and on reload only.
-    fn new(
-        id: DeviceId,
-        config: &Device,
-        base: Option<Arc<dyn BlockDevice>>,
-    ) -> anyhow::Result<Self> {
-        let name = config.name.as_str();
-        let mut delay = None;
-        let device: Arc<dyn BlockDevice> = match &config.kind {
-            DeviceKind::Null { size } => Arc::new(NullDevice::new(name, *size, config.block_size)?),
-            DeviceKind::Ram { size } => Arc::new(RamDevice::new(name, *size, config.block_size)?),
-            DeviceKind::File(file) => Arc::new(FileDevice::open(file)?),
-            DeviceKind::Delay { base: below, latency } => {
-                let base = base.with_context(|| format!("its base {below:?} is not open"))?;
-                let device = Arc::new(DelayDevice::new(name, base, *latency, clock::now));
-                delay = Some(Arc::clone(&device));
-                device
+    /// Whether it stands for a device that is gone.
+    fn is_ghost(&self) -> bool {
+        matches!(self.live, Live::Ghost)
+    }
+
+    /// Whether it can be made what is wanted without opening it anew: it is the same, but for what is
+    /// added to its latency, for its faults, or for how a drive is used that others may have open, too.
+    fn can_become(&self, wanted: &Device) -> bool {
+        let (open, same_name) = (&self.config, self.config.name == wanted.name);
+        match (&open.kind, &wanted.kind) {
+            _ if self.is_ghost() => false,
+            (
+                DeviceKind::Delay { base, seed, .. },
+                DeviceKind::Delay { base: other, seed: other_seed, .. },
+            ) => same_name && base == other && seed == other_seed,
+            (DeviceKind::Fault { base, .. }, DeviceKind::Fault { base: other, .. }) => {
+                same_name && base == other
             }
-        };
-        Ok(Self { id, config: config.clone(), device, delay })
-    }
-
-    /// Makes an open device what `config` wants, where [`can_become`] says so.
-    fn change(&mut self, config: &Device) {
-        if let (DeviceKind::Delay { latency, .. }, Some(delay)) = (&config.kind, &self.delay) {
-            delay.set_latency(*latency);
-            tracing::info!(device = %config.name, read = ?latency.read, write = ?latency.write,
-                "latency changed");
+            (DeviceKind::Nvme(drive), DeviceKind::Nvme(other)) => {
+                same_name && drive.pci == other.pci && drive.nsid == other.nsid
+            }
+            _ => open == wanted,
         }
-        self.config = config.clone();
-    }
-}
-
-/// Whether an open device can be made another without opening it anew: it is the same, but for
-/// what is added to its latency.
-fn can_become(open: &Device, wanted: &Device) -> bool {
-    match (&open.kind, &wanted.kind) {
-        (DeviceKind::Delay { base, .. }, DeviceKind::Delay { base: other, .. }) => {
-            base == other && open.name == wanted.name
-        }
-        _ => open == wanted,
-    }
-}
-
-fn base_of(config: &Device) -> Option<&str> {
-    match &config.kind {
-        DeviceKind::Delay { base, .. } => Some(base),
-        _ => None,
     }
 }

@@ -158,9 +158,19 @@ impl Device {
     #[inline]
     fn poll(&mut self, done: &mut Vec<Completed>) {
         self.queue.poll(done);
+        if !self.backlog.is_empty() && self.drain_backlog(done) {
+            // What was taken may only be batched, and the reactor may sleep after this.
+            self.queue.poll(done);
+        }
+    }
+
+    /// Submits what waits, as far as there is room; true if the queue has taken any of it.
+    #[cold]
+    fn drain_backlog(&mut self, done: &mut Vec<Completed>) -> bool {
+        let mut taken = false;
         while let Some(op) = self.backlog.pop_front() {
             match self.queue.submit(op) {
-                Ok(()) => {}
+                Ok(()) => taken = true,
                 Err(Rejected { op, why: RejectedWhy::QueueFull }) => {
                     self.backlog.push_front(op);
                     break;
@@ -170,5 +180,6 @@ impl Device {
                 }
             }
         }
+        taken
     }
 }

@@ -252,27 +252,15 @@ const BAD: &[Bad] = &[
     Bad {
         text: "[[device]]\nname = \"a\"\nsize = 512",
         place: "4:1: device.type",
-        parts: &["missing; allowed: \"null\", \"ram\", \"file\", \"delay\""],
+        parts: &[
+            "missing; allowed: \"null\", \"ram\", \"file\", \"nvme\", \"split\", \"stripe\", \"delay\", \
+             \"fault\"",
+        ],
     },
     Bad {
         text: "[[device]]\nname = \"a\"\ntype = \"rma\"",
         place: "6:8: device.type",
         parts: &["did you mean \"ram\"?"],
-    },
-    Bad {
-        text: "[[device]]\nname = \"a\"\ntype = \"nvme\"",
-        place: "6:8: device.type",
-        parts: &["type \"nvme\" is not built yet"],
-    },
-    Bad {
-        text: "[[device]]\nname = \"a\"\ntype = \"split\"",
-        place: "6:8: device.type",
-        parts: &["type \"split\" is not built yet"],
-    },
-    Bad {
-        text: "[[device]]\nname = \"a\"\ntype = \"stripe\"",
-        place: "6:8: device.type",
-        parts: &["type \"stripe\" is not built yet"],
     },
     Bad {
         text: "[[device]]\nname = \"a\"\ntype = \"ram\"",
@@ -409,8 +397,8 @@ const BAD: &[Bad] = &[
         place: "12:8: device.size",
         parts: &[
             "type \"delay\" has no such key",
-            "allowed: name, type, base, read-latency, write-latency \
-             (size is for type \"null\", \"ram\", \"file\")",
+            "allowed: name, type, base, read-latency, write-latency, read-jitter, write-jitter, seed \
+             (size is for type \"null\", \"ram\", \"file\", \"split\")",
         ],
     },
     Bad {
@@ -421,7 +409,10 @@ const BAD: &[Bad] = &[
     Bad {
         text: "[[device]]\nname = \"a\"\ntype = \"file\"\nbase = \"b\"\npath = \"/tmp/x\"",
         place: "7:8: device.base",
-        parts: &["type \"file\" has no such key", "direct (base is for type \"delay\")"],
+        parts: &[
+            "type \"file\" has no such key",
+            "direct (base is for type \"split\", \"delay\", \"fault\")",
+        ],
     },
     // Subsystems.
     Bad {

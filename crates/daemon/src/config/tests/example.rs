@@ -3,7 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::super::{Config, policy_name};
+use nvmeof_core::block::fault::FaultPlan;
+
+use super::super::{Config, DeviceKind, policy_name};
 use super::{LEAST, machine, parse};
 
 const EXAMPLE: &str = include_str!("../../../../../configs/target.toml");
@@ -156,15 +158,13 @@ fn the_stated_defaults_are_the_codes() {
             "create",
             "read-only",
             "direct",
-            "read-latency",
-            "write-latency",
             "allow-any-host",
             "budget",
             "rnr-retry-count",
             "shared-receives",
             "completion-queue-depth",
         ];
-        if !elsewhere.contains(&name) {
+        if !elsewhere.contains(&name) && !of_some_devices(key) {
             *tables.entry(table).or_default() += &format!("{name} = {default}\n");
             compared.insert(key.as_str());
         }
@@ -215,7 +215,7 @@ fn the_defaults_of_rdma_listeners_are_the_codes() {
 }
 
 #[test]
-fn the_defaults_of_files_delays_and_the_budget_are_the_codes() {
+fn the_defaults_of_files_and_the_budget_are_the_codes() {
     let documented = documented();
     let default = |key: &str| documented[key].strip_prefix("default: ").unwrap().to_owned();
 
@@ -230,17 +230,56 @@ fn the_defaults_of_files_delays_and_the_budget_are_the_codes() {
     let with = parse(&format!("{device}{}", written.concat())).unwrap();
     assert_eq!(parse(&device).unwrap().devices, with.devices);
 
-    let device = format!(
-        "{LEAST}[[device]]\nname = \"a\"\ntype = \"null\"\nsize = 4096\n\
-         [[device]]\nname = \"b\"\ntype = \"delay\"\nbase = \"a\"\n"
-    );
-    let written = ["read-latency", "write-latency"]
-        .map(|key| format!("{key} = {}\n", default(&format!("device.{key}"))));
-    let with = parse(&format!("{device}{}", written.concat())).unwrap();
-    assert_eq!(parse(&device).unwrap().devices, with.devices);
-
     let policy = format!("{LEAST}[pacing]\npolicy = \"buffer-credit\"\n");
     let with = format!("{policy}budget = {}\n", default("pacing.budget"));
     assert_eq!(parse(&policy).unwrap().pacing, parse(&with).unwrap().pacing);
     assert_eq!(default("subsystem.allow-any-host"), "false");
+}
+
+/// Keys of devices that stand on others, and of drives.
+const OF_SOME: [(&str, &str, &[&str]); 5] = [
+    ("nvme", "pci = \"0000:01:00.0\"\n", &["nsid", "queue-depth", "io-timeout"]),
+    ("split", "base = \"a\"\n", &["offset"]),
+    ("stripe", "members = [\"a\", \"b\"]\n", &["chunk"]),
+    (
+        "delay",
+        "base = \"a\"\n",
+        &["read-latency", "write-latency", "read-jitter", "write-jitter", "seed"],
+    ),
+    (
+        "fault",
+        "base = \"a\"\nstalls = 1\n",
+        &["errors", "corruptions", "rejects", "stall", "reorder", "seed", "gone"],
+    ),
+];
+
+fn of_some_devices(key: &str) -> bool {
+    let Some(name) = key.strip_prefix("device.") else { return false };
+    name == "stalls" || OF_SOME.iter().any(|(_, _, keys)| keys.contains(&name))
+}
+
+#[test]
+fn the_defaults_of_drives_and_of_devices_on_others_are_the_codes() {
+    let documented = documented();
+    let bases: String = ["a", "b"]
+        .map(|name| format!("[[device]]\nname = \"{name}\"\ntype = \"null\"\nsize = \"1MiB\"\n"))
+        .concat();
+    for (kind, required, keys) in OF_SOME {
+        let device =
+            format!("{LEAST}{bases}[[device]]\nname = \"x\"\ntype = \"{kind}\"\n{required}");
+        let written: String = keys
+            .iter()
+            .map(|key| {
+                let text = &documented[&format!("device.{key}")];
+                format!("{key} = {}\n", text.strip_prefix("default: ").unwrap())
+            })
+            .collect();
+        let with = parse(&format!("{device}{written}")).unwrap();
+        assert_eq!(parse(&device).unwrap().devices, with.devices, "{kind}");
+    }
+    assert_eq!(documented["device.stalls"], "default: 0");
+    let fault = format!("{LEAST}{bases}[[device]]\nname = \"x\"\ntype = \"fault\"\nbase = \"a\"\n");
+    let none = FaultPlan::default();
+    let kind = &parse(&fault).unwrap().devices[2].kind;
+    assert_eq!(kind, &DeviceKind::Fault { base: "a".into(), plan: none, gone: false });
 }

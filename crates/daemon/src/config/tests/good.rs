@@ -103,7 +103,7 @@ fn what_is_written_is_what_counts() {
     assert_eq!(config.pacing, PolicyConfig::BufferCredit { budget: 12 << 20 });
     assert_eq!(config.listeners.len(), 2);
     let big = config.device("big").unwrap();
-    assert_eq!((big.block_size, &big.kind), (4096, &DeviceKind::Null { size: 16 << 40 }));
+    assert_eq!((big.block_size, &big.kind), (Some(4096), &DeviceKind::Null { size: 16 << 40 }));
     assert_eq!(config.device("mem").unwrap().kind, DeviceKind::Ram { size: 1 << 20 });
     let [x, y] = &config.subsystems[..] else { panic!("two subsystems") };
     assert_eq!(x.hosts.as_ref().unwrap().len(), 1);
@@ -163,19 +163,20 @@ fn delays_stand_behind_their_bases_and_have_their_blocks() {
     let config = parse(&text).unwrap();
     let names: Vec<&str> = config.devices.iter().map(|device| device.name.as_str()).collect();
     assert_eq!(names, ["ram", "other", "slow", "top"]);
-    assert!(config.devices.iter().all(|device| device.block_size == 4096));
+    assert!(config.devices.iter().all(|device| device.block_size == Some(4096)));
     let kind = |base: &str, read, write| {
         let (read, write) = (Duration::from_micros(read), Duration::from_micros(write));
         DeviceKind::Delay {
             base: base.into(),
             latency: Latency { read, write, ..Latency::default() },
+            seed: 0,
         }
     };
     assert_eq!(config.device("top").unwrap().kind, kind("slow", 1000, 0));
     assert_eq!(config.device("slow").unwrap().kind, kind("ram", 85, 2_000_000));
     assert_eq!(config.device("other").unwrap().kind, kind("ram", 0, 1));
     // Each opens a queue of its own, down to the memory.
-    assert_eq!((config.limits.needs.ram_queues, config.limits.needs.file_queues), (4, 0));
+    assert_eq!(config.limits.needs.queue_files, 4);
 }
 
 #[test]

@@ -5,6 +5,7 @@ mod example;
 mod good;
 mod pacing;
 mod pages;
+mod stacked;
 
 use super::{Config, ConfigError, Machine};
 

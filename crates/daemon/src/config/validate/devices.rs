@@ -11,7 +11,10 @@ use super::super::raw::{Key, RawDevice};
 use super::super::units::{SIZE_FORM, show_size};
 use super::super::{Device, DeviceKind};
 use super::defaults;
-use super::stacked::{delay, in_order};
+use super::drives::{drive, each_namespace_once};
+use super::faults::fault;
+use super::order::in_order;
+use super::stacked::{Names, delay, split, stripe};
 use super::values::{choice, one_of, required, size};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,12 +22,23 @@ enum Type {
     Null,
     Ram,
     File,
+    Nvme,
+    Split,
+    Stripe,
     Delay,
+    Fault,
 }
 
-const TYPES: [(&str, Type); 4] =
-    [("null", Type::Null), ("ram", Type::Ram), ("file", Type::File), ("delay", Type::Delay)];
-const LATER_TYPES: [&str; 4] = ["nvme", "split", "stripe", "fault"];
+const TYPES: [(&str, Type); 8] = [
+    ("null", Type::Null),
+    ("ram", Type::Ram),
+    ("file", Type::File),
+    ("nvme", Type::Nvme),
+    ("split", Type::Split),
+    ("stripe", Type::Stripe),
+    ("delay", Type::Delay),
+    ("fault", Type::Fault),
+];
 const DIRECT: [(&str, Direct); 3] =
     [("auto", Direct::Auto), ("on", Direct::Required), ("off", Direct::Never)];
 
@@ -38,7 +52,33 @@ impl Type {
             Self::File => {
                 &["name", "type", "size", "block-size", "path", "create", "read-only", "direct"]
             }
-            Self::Delay => &["name", "type", "base", "read-latency", "write-latency"],
+            Self::Nvme => &["name", "type", "pci", "nsid", "queue-depth", "io-timeout"],
+            Self::Split => &["name", "type", "base", "offset", "size"],
+            Self::Stripe => &["name", "type", "members", "chunk"],
+            Self::Delay => &[
+                "name",
+                "type",
+                "base",
+                "read-latency",
+                "write-latency",
+                "read-jitter",
+                "write-jitter",
+                "seed",
+            ],
+            Self::Fault => &[
+                "name",
+                "type",
+                "base",
+                "errors",
+                "corruptions",
+                "rejects",
+                "stalls",
+                "stall",
+                "reorder",
+                "bad",
+                "seed",
+                "gone",
+            ],
         }
     }
 }
@@ -60,17 +100,26 @@ pub(super) fn devices(report: &mut Report<'_>, raw: &[Spanned<RawDevice>]) -> Ve
         foreign_keys_are_absent(report, raw, kind);
         let block_size = block_size(report, raw);
         let name = name.unwrap_or_default();
+        let names = Names { own: name, known: &known };
         let kind = match kind {
             Type::File => file(report, &header, raw, name, block_size),
             Type::Null | Type::Ram => memory(report, &header, raw, kind, block_size),
-            Type::Delay => delay(report, &header, raw, name, &known),
+            Type::Nvme => drive(report, &header, raw),
+            Type::Split => split(report, &header, raw, &names),
+            Type::Stripe => stripe(report, &header, raw, &names),
+            Type::Delay => delay(report, &header, raw, &names),
+            Type::Fault => fault(report, &header, raw, &names),
         };
         let Some(kind) = kind else { continue };
+        // What stands on another device gets its blocks from that, and a drive has its own.
+        let own = kind.bases().is_empty() && !matches!(kind, DeviceKind::Nvme(_));
+        let block_size = own.then_some(block_size);
         if let DeviceKind::File(config) = &kind {
             check_file(report, &header, raw, config, &mut files);
         }
         devices.push((Device { name: name.into(), block_size, kind }, entry));
     }
+    each_namespace_once(report, &devices);
     in_order(report, devices)
 }
 
@@ -97,11 +146,6 @@ fn name<'r>(
 fn kind(report: &mut Report<'_>, header: &Span, raw: &RawDevice) -> Option<Type> {
     let words: Vec<&str> = TYPES.iter().map(|(word, _)| *word).collect();
     let value = required(report, header, "device.type", &raw.kind, &one_of(&words, ""))?;
-    if LATER_TYPES.contains(&value.get_ref().as_str()) {
-        let what = format!("type \"{}\" is not built yet", value.get_ref());
-        report.error(&value.span(), "device.type", what, one_of(&words, ""));
-        return None;
-    }
     choice(report, "device.type", value, &TYPES)
 }
 
@@ -178,6 +222,24 @@ fn foreign_keys_are_absent(report: &mut Report<'_>, raw: &RawDevice, kind: Type)
         ("base", at(&raw.base)),
         ("read-latency", at(&raw.read_latency)),
         ("write-latency", at(&raw.write_latency)),
+        ("read-jitter", at(&raw.read_jitter)),
+        ("write-jitter", at(&raw.write_jitter)),
+        ("offset", at(&raw.offset)),
+        ("members", at(&raw.members)),
+        ("chunk", at(&raw.chunk)),
+        ("seed", at(&raw.seed)),
+        ("errors", at(&raw.errors)),
+        ("corruptions", at(&raw.corruptions)),
+        ("rejects", at(&raw.rejects)),
+        ("stalls", at(&raw.stalls)),
+        ("stall", at(&raw.stall)),
+        ("reorder", at(&raw.reorder)),
+        ("bad", at(&raw.bad)),
+        ("gone", at(&raw.gone)),
+        ("pci", at(&raw.pci)),
+        ("nsid", at(&raw.nsid)),
+        ("queue-depth", at(&raw.queue_depth)),
+        ("io-timeout", at(&raw.io_timeout)),
     ];
     let word_of = |kind| TYPES.iter().find(|(_, of)| *of == kind).map_or("", |(word, _)| word);
     for (key, span) in written.into_iter().filter_map(|(key, span)| Some((key, span?))) {

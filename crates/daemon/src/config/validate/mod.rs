@@ -1,8 +1,11 @@
 //! From what is written to what can be used.
 
 mod devices;
+mod drives;
+mod faults;
 mod limits;
 mod listeners;
+mod order;
 mod pacing;
 mod stacked;
 mod subsystems;
@@ -30,6 +33,11 @@ pub(super) mod defaults {
     pub(in crate::config) const PORT: u16 = 4420;
     pub(in crate::config) const DISCOVERY_PORT: u16 = 8009;
     pub(in crate::config) const BLOCK_SIZE: u32 = 512;
+    pub(in crate::config) const CHUNK: u64 = 128 << 10;
+    pub(in crate::config) const STALL: Duration = Duration::from_secs(1);
+    pub(in crate::config) const DRIVE_NSID: u32 = 1;
+    pub(in crate::config) const DRIVE_QUEUE_DEPTH: u16 = 256;
+    pub(in crate::config) const DRIVE_TIMEOUT: Duration = Duration::from_secs(30);
     pub(in crate::config) const WEIGHT: u16 = 1;
     pub(in crate::config) const MODEL: &str = "nvmeof-tgt";
 }

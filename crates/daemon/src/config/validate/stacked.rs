@@ -1,129 +1,176 @@
-//! Devices made of other devices.
+//! Devices made of other devices: what each says of itself. Whether they go together is looked at in
+//! [`order`](super::order).
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use nvmeof_core::block::Latency;
 use toml::Spanned;
 
+use super::super::DeviceKind;
 use super::super::problem::{Report, Span};
 use super::super::raw::{Key, RawDevice};
-use super::super::units::{LATENCY_FORM, parse_latency};
-use super::super::{Device, DeviceKind};
-use super::values::{one_of, required};
+use super::super::units::{LATENCY_FORM, SIZE_FORM, parse_latency};
+use super::defaults;
+use super::values::{integer, one_of, required, size, size_within};
 
 /// The longest latency. Hosts give a command up after 30 s or more.
 const LATENCY_MAX: Duration = Duration::from_secs(10);
-/// Most devices on top of one another.
-const DEPTH_MAX: usize = 8;
+/// Fewest members of a stripe, and most.
+const MEMBERS: std::ops::RangeInclusive<usize> = 2..=256;
+/// Most bytes of a chunk.
+const CHUNK_MAX: u64 = 1 << 40;
 
-/// A device of type "delay"; `known` are the names of all devices.
+/// What a device is called, and what others are.
+pub(super) struct Names<'n> {
+    /// Its own name.
+    pub(super) own: &'n str,
+    /// All devices' names.
+    pub(super) known: &'n [&'n str],
+}
+
+impl Names<'_> {
+    fn others(&self) -> Vec<&str> {
+        self.known.iter().copied().filter(|other| *other != self.own).collect()
+    }
+
+    /// What may be named.
+    fn form(&self) -> String {
+        match &self.others()[..] {
+            [] => "add a [[device]] for it to stand on".to_owned(),
+            others => one_of(others, ""),
+        }
+    }
+
+    /// The device at `value`, if it can be stood on.
+    fn other(&self, report: &mut Report<'_>, key: &str, value: &Spanned<String>) -> Option<String> {
+        let (text, others) = (value.get_ref().as_str(), self.others());
+        if text == self.own {
+            report.error(&value.span(), key, "it cannot stand on itself", self.form());
+            return None;
+        }
+        if !others.contains(&text) {
+            let what = format!("there is no device \"{text}\"");
+            let allowed = if others.is_empty() { self.form() } else { one_of(&others, text) };
+            report.error(&value.span(), key, what, allowed);
+            return None;
+        }
+        Some(text.to_owned())
+    }
+
+    /// The device's base.
+    pub(super) fn base(
+        &self,
+        report: &mut Report<'_>,
+        header: &Span,
+        raw: &RawDevice,
+    ) -> Option<String> {
+        let value = required(report, header, "device.base", &raw.base, &self.form())?;
+        self.other(report, "device.base", value)
+    }
+}
+
+/// A device of type "delay".
 pub(super) fn delay(
     report: &mut Report<'_>,
     header: &Span,
     raw: &RawDevice,
-    name: &str,
-    known: &[&str],
+    names: &Names<'_>,
 ) -> Option<DeviceKind> {
-    let read = latency(report, "device.read-latency", &raw.read_latency);
-    let write = latency(report, "device.write-latency", &raw.write_latency);
-    if read == Some(Duration::ZERO) && write == Some(Duration::ZERO) {
+    let mut latency = |name, key| latency(report, name, key, LATENCY_MAX, Duration::ZERO);
+    let read = latency("device.read-latency", &raw.read_latency);
+    let write = latency("device.write-latency", &raw.write_latency);
+    let read_jitter = latency("device.read-jitter", &raw.read_jitter);
+    let write_jitter = latency("device.write-jitter", &raw.write_jitter);
+    if [read, write, read_jitter, write_jitter] == [Some(Duration::ZERO); 4] {
         let what = "neither latency is set: it is as fast as its base";
         let allowed = "set read-latency or write-latency, as \"1ms\"";
         report.warning(header, "device.read-latency", what, allowed);
     }
-    let others: Vec<&str> = known.iter().copied().filter(|other| *other != name).collect();
-    let form = if others.is_empty() {
-        "add a [[device]] for it to stand on".to_owned()
-    } else {
-        one_of(&others, "")
+    let base = names.base(report, header, raw);
+    let seed = integer(report, "device.seed", &raw.seed, 0, 0..=i64::MAX.unsigned_abs());
+    let latency = Latency {
+        read: read?,
+        write: write?,
+        read_jitter: read_jitter?,
+        write_jitter: write_jitter?,
     };
-    let value = required(report, header, "device.base", &raw.base, &form)?;
-    let base = value.get_ref().as_str();
-    if base == name {
-        report.error(&value.span(), "device.base", "it cannot stand on itself", form);
-        return None;
-    }
-    if !others.contains(&base) {
-        let what = format!("there is no device \"{base}\"");
-        let allowed = if others.is_empty() { form } else { one_of(&others, base) };
-        report.error(&value.span(), "device.base", what, allowed);
-        return None;
-    }
-    let latency = Latency { read: read?, write: write?, ..Latency::default() };
-    Some(DeviceKind::Delay { base: base.to_owned(), latency })
+    Some(DeviceKind::Delay { base: base?, latency, seed })
 }
 
-/// A latency within bounds, none if the key is left out.
-fn latency(report: &mut Report<'_>, name: &str, key: &Key<String>) -> Option<Duration> {
-    let Some(value) = key else { return Some(Duration::ZERO) };
+/// A device of type "split".
+pub(super) fn split(
+    report: &mut Report<'_>,
+    header: &Span,
+    raw: &RawDevice,
+    names: &Names<'_>,
+) -> Option<DeviceKind> {
+    let offset = match &raw.offset {
+        Some(value) => size(report, "device.offset", value),
+        None => Some(0),
+    };
+    let length = match &raw.size {
+        Some(value) => match size(report, "device.size", value) {
+            Some(0) => {
+                let what = "a device of 0 bytes holds nothing";
+                report.error(&value.span(), "device.size", what, SIZE_FORM);
+                return None;
+            }
+            size => Some(size?),
+        },
+        None => None,
+    };
+    let base = names.base(report, header, raw);
+    Some(DeviceKind::Split { base: base?, offset: offset?, size: length })
+}
+
+/// A device of type "stripe".
+pub(super) fn stripe(
+    report: &mut Report<'_>,
+    header: &Span,
+    raw: &RawDevice,
+    names: &Names<'_>,
+) -> Option<DeviceKind> {
+    let chunk = size_within(report, "device.chunk", &raw.chunk, defaults::CHUNK, 512..=CHUNK_MAX);
+    let form = format!("allowed: a list of {} to {} devices", MEMBERS.start(), MEMBERS.end());
+    let value = required(report, header, "device.members", &raw.members, &form)?;
+    if !MEMBERS.contains(&value.get_ref().len()) {
+        let what = format!("a stripe of {} devices is none", value.get_ref().len());
+        report.error(&value.span(), "device.members", what, form);
+        return None;
+    }
+    let mut seen: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut members = Vec::new();
+    for value in value.get_ref() {
+        let line = report.line(&value.span());
+        if let Some(first) = seen.insert(value.get_ref(), line) {
+            let what = format!("line {first} has \"{}\" already", value.get_ref());
+            report.error(&value.span(), "device.members", what, "name each device once");
+            return None;
+        }
+        members.extend(names.other(report, "device.members", value));
+    }
+    let all = members.len() == value.get_ref().len();
+    all.then_some(DeviceKind::Stripe { members, chunk })
+}
+
+/// A latency up to `most`, or the default if the key is left out.
+pub(super) fn latency(
+    report: &mut Report<'_>,
+    name: &str,
+    key: &Key<String>,
+    most: Duration,
+    default: Duration,
+) -> Option<Duration> {
+    let Some(value) = key else { return Some(default) };
     let text = value.get_ref();
     match parse_latency(text) {
-        Ok(latency) if latency <= LATENCY_MAX => return Some(latency),
+        Ok(latency) if latency <= most => return Some(latency),
         Ok(_) => {
             let what = format!("{text} is out of range");
-            let allowed = format!("allowed: 0 to {}s", LATENCY_MAX.as_secs());
-            report.error(&value.span(), name, what, allowed);
+            report.error(&value.span(), name, what, format!("allowed: 0 to {}s", most.as_secs()));
         }
         Err(what) => report.error(&value.span(), name, what, LATENCY_FORM),
     }
     None
-}
-
-/// The devices in the order of the file, but each behind its base, with its base's block size.
-pub(super) fn in_order(
-    report: &mut Report<'_>,
-    mut left: Vec<(Device, &Spanned<RawDevice>)>,
-) -> Vec<Device> {
-    let mut ordered: Vec<Device> = Vec::new();
-    let mut depths: Vec<usize> = Vec::new();
-    loop {
-        let before = left.len();
-        left.retain_mut(|(device, raw)| {
-            let mut depth = 1;
-            if let DeviceKind::Delay { base, .. } = &device.kind {
-                let place = ordered.iter().position(|placed| placed.name == *base);
-                let Some(place) = place else { return true };
-                device.block_size = ordered[place].block_size;
-                depth = depths[place] + 1;
-            }
-            if depth == DEPTH_MAX + 1 {
-                let what = format!("more than {DEPTH_MAX} devices stand on one another");
-                report.error(&base_span(raw), "device.base", what, "name a base further down");
-            }
-            ordered.push(device.clone());
-            depths.push(depth);
-            false
-        });
-        if left.is_empty() || left.len() == before {
-            break;
-        }
-    }
-    // What is left stands on itself, or on a device that has been reported already.
-    for (device, raw) in &left {
-        if leads_back(device, &left) {
-            let what = format!("its bases lead back to \"{}\" itself", device.name);
-            let allowed = "let one of them stand on another device";
-            report.error(&base_span(raw), "device.base", what, allowed);
-        }
-    }
-    ordered
-}
-
-fn leads_back(device: &Device, among: &[(Device, &Spanned<RawDevice>)]) -> bool {
-    let mut at = device;
-    for _ in 0..among.len() {
-        let DeviceKind::Delay { base, .. } = &at.kind else { return false };
-        if *base == device.name {
-            return true;
-        }
-        let Some((next, _)) = among.iter().find(|(other, _)| other.name == *base) else {
-            return false;
-        };
-        at = next;
-    }
-    false
-}
-
-fn base_span(raw: &Spanned<RawDevice>) -> Span {
-    raw.get_ref().base.as_ref().map_or(raw.span(), Spanned::span)
 }

@@ -46,16 +46,22 @@ pub(super) fn subsystems<'r>(
         let what = "there is none: hosts will find nothing to connect to";
         report.warning(&(0..0), "subsystem", what, "add a [[subsystem]]");
     }
-    let bases: Vec<&str> = devices
-        .iter()
-        .filter_map(|device| device.get_ref().base.as_ref())
-        .map(|base| base.get_ref().as_str())
-        .collect();
+    let base = |raw: &'r RawDevice| raw.base.as_ref().map(|base| base.get_ref().as_str());
+    let bases: Vec<&str> = devices.iter().filter_map(|device| base(device.get_ref())).collect();
+    let members = devices.iter().filter_map(|device| device.get_ref().members.as_ref());
+    let members = members.flat_map(|members| members.get_ref());
+    let members: Vec<&str> = members.map(|member| member.get_ref().as_str()).collect();
     for name in known {
         let text = name.get_ref().as_str();
-        if !seen.devices.contains_key(text) && !bases.contains(&text) {
+        let (served, member) = (seen.devices.get(text), members.contains(&text));
+        if served.is_none() && !member && !bases.contains(&text) {
             let what = format!("no namespace uses device \"{text}\"");
             report.warning(&name.span(), "device.name", what, "add a [[subsystem.namespace]]");
+        }
+        if let (Some(line), true) = (served, member) {
+            let what = format!("the namespace of line {line} shares its data with a stripe");
+            let allowed = "let hosts reach a member through its stripe only";
+            report.warning(&name.span(), "device.name", what, allowed);
         }
     }
     subsystems

@@ -1,0 +1,80 @@
+//! Drives of our own driver: a controller for each, shared by the namespaces that are served of it.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+
+use nvmeof_core::block::NvmeDevice;
+use nvmeof_core::dma::SharedPool;
+use nvmeof_core::nvme_driver::seam::Function;
+use nvmeof_core::nvme_driver::{BufferMaps, Controller, ControllerOptions, ControllerState};
+use nvmeof_core::vfio;
+
+use crate::config::Drive;
+use crate::limits::DriveQueues;
+
+/// What takes a PCI function from the system, by its address.
+type Take = fn(&str) -> anyhow::Result<Arc<dyn Function>>;
+
+/// The controllers in use, by PCI address.
+#[derive(Debug)]
+pub(super) struct Drives {
+    maps: Arc<BufferMaps>,
+    controllers: BTreeMap<String, Weak<Controller>>,
+    take: Take,
+}
+
+impl Drives {
+    /// For buffers of `pool`, with functions from VFIO.
+    pub(super) fn new(pool: &Arc<SharedPool>) -> Self {
+        Self::taking(pool, |address| Ok(vfio::open(address)?))
+    }
+
+    /// The same, with functions from elsewhere.
+    pub(super) fn taking(pool: &Arc<SharedPool>, take: Take) -> Self {
+        Self { maps: Arc::new(BufferMaps::new(pool)), controllers: BTreeMap::new(), take }
+    }
+
+    /// A namespace of a drive, which is taken from the system with the first one.
+    pub(super) fn open(
+        &mut self,
+        name: &str,
+        drive: &Drive,
+        queues: DriveQueues,
+    ) -> anyhow::Result<NvmeDevice> {
+        let controller = match self.controller(&drive.pci) {
+            Some(controller) => controller,
+            None => self.take(drive, queues)?,
+        };
+        let there = controller.queues();
+        anyhow::ensure!(
+            there >= queues.needed,
+            "the drive at {} has {there} queue pairs, {} are needed: one for each reactor, for this \
+             device and each that stands on it; have fewer of them, or start anew if it had more to give",
+            drive.pci,
+            queues.needed,
+        );
+        Ok(NvmeDevice::new(name, controller, drive.nsid, Arc::clone(&self.maps))?)
+    }
+
+    /// The controller in use at this address, unless it has failed.
+    fn controller(&self, pci: &str) -> Option<Arc<Controller>> {
+        let controller = self.controllers.get(pci)?.upgrade()?;
+        let failed = matches!(controller.state(), ControllerState::Failed(_));
+        (!failed).then_some(controller)
+    }
+
+    fn take(&mut self, drive: &Drive, queues: DriveQueues) -> anyhow::Result<Arc<Controller>> {
+        let options = ControllerOptions {
+            io_queues: u16::try_from(queues.wanted).unwrap_or(u16::MAX),
+            queue_depth: drive.queue_depth,
+            io_timeout: drive.io_timeout,
+            ..ControllerOptions::default()
+        };
+        let controller = Controller::open((self.take)(&drive.pci)?, options)?;
+        let identity = controller.identity();
+        tracing::info!(pci = drive.pci, ?identity, queues = controller.queues(), "drive taken");
+        self.controllers.retain(|_, known| known.strong_count() > 0);
+        self.controllers.insert(drive.pci.clone(), Arc::downgrade(&controller));
+        Ok(controller)
+    }
+}

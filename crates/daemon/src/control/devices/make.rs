@@ -1,0 +1,124 @@
+//! From a device of the config to one that is open.
+
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use nvmeof_core::block::fault::{FaultControl, FaultDevice};
+use nvmeof_core::block::{
+    BlockDevice, BlockError, BlockQueue, DelayDevice, DeviceInfo, FileDevice, NullDevice,
+    RamDevice, SplitDevice, StripeDevice,
+};
+use nvmeof_core::dma::CorePool;
+
+use super::drives::Drives;
+use crate::clock;
+use crate::config::{Device, DeviceKind};
+use crate::limits::DriveQueues;
+
+/// What of a device can be changed while it is open.
+#[derive(Debug, Clone)]
+pub(super) enum Live {
+    /// Nothing.
+    Fixed,
+    /// Its latency.
+    Delay(Arc<DelayDevice>),
+    /// Its faults.
+    Fault(Arc<FaultControl>),
+    /// Nothing: it stands for a device that is gone.
+    Ghost,
+}
+
+/// Opens what a config describes on what it stands on; `all` are the devices there are to be, for what a
+/// drive is asked for. May take a moment: it is called at start and on reload only.
+pub(super) fn make(
+    config: &Device,
+    mut bases: Vec<Arc<dyn BlockDevice>>,
+    drives: &mut Drives,
+    all: &[Device],
+    reactors: usize,
+) -> anyhow::Result<(Arc<dyn BlockDevice>, Live)> {
+    let name = config.name.as_str();
+    let block_size = || config.block_size.context("its block size is not known");
+    let mut base = || bases.pop().context("its base is not open");
+    Ok(match &config.kind {
+        DeviceKind::Null { size } => fixed(NullDevice::new(name, *size, block_size()?)?),
+        DeviceKind::Ram { size } => fixed(RamDevice::new(name, *size, block_size()?)?),
+        DeviceKind::File(file) => fixed(FileDevice::open(file)?),
+        DeviceKind::Nvme(drive) => {
+            let queues = DriveQueues::of(&drive.pci, all, reactors);
+            fixed(drives.open(name, drive, queues)?)
+        }
+        DeviceKind::Split { offset, size, .. } => {
+            fixed(SplitDevice::new(name, base()?, *offset, *size)?)
+        }
+        DeviceKind::Stripe { chunk, .. } => fixed(StripeDevice::new(name, bases, *chunk)?),
+        DeviceKind::Delay { latency, seed, .. } => {
+            let device = DelayDevice::new(name, base()?, *latency, clock::now).seeded(*seed);
+            let device = Arc::new(device);
+            (Arc::clone(&device) as Arc<dyn BlockDevice>, Live::Delay(device))
+        }
+        DeviceKind::Fault { plan, gone, .. } => {
+            let (device, control) =
+                FaultDevice::with_clock(name, base()?, plan.clone(), clock::now);
+            if *gone {
+                control.remove();
+            }
+            (Arc::new(device), Live::Fault(control))
+        }
+    })
+}
+
+/// What stands in the place of a device that is gone: it can tell what that was, and nothing else.
+pub(super) fn ghost(info: &DeviceInfo) -> Arc<dyn BlockDevice> {
+    Arc::new(Ghost(info.clone()))
+}
+
+fn fixed(device: impl BlockDevice + 'static) -> (Arc<dyn BlockDevice>, Live) {
+    (Arc::new(device), Live::Fixed)
+}
+
+impl Live {
+    /// Makes an open device what `config` wants, where it can be.
+    pub(super) fn change(&self, config: &Device) {
+        let name = &config.name;
+        match (&config.kind, self) {
+            (DeviceKind::Delay { latency, .. }, Self::Delay(delay)) => {
+                delay.set_latency(*latency);
+                tracing::info!(device = %name, read = ?latency.read, write = ?latency.write,
+                    read_jitter = ?latency.read_jitter, write_jitter = ?latency.write_jitter,
+                    "latency changed");
+            }
+            (DeviceKind::Fault { plan, gone, .. }, Self::Fault(control)) => {
+                control.set_plan(plan.clone());
+                if *gone {
+                    control.remove()
+                } else {
+                    control.restore()
+                }
+                tracing::info!(device = %name, gone, ?plan, "faults changed");
+            }
+            (DeviceKind::Nvme(_), _) => {
+                tracing::warn!(device = %name, "queue-depth and io-timeout take effect when the drive \
+                    is opened anew");
+            }
+            _ => {}
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Ghost(DeviceInfo);
+
+impl BlockDevice for Ghost {
+    fn info(&self) -> &DeviceInfo {
+        &self.0
+    }
+
+    fn open_queue(&self, _pool: &CorePool) -> Result<Box<dyn BlockQueue>, BlockError> {
+        Err(BlockError::Gone)
+    }
+
+    fn is_gone(&self) -> bool {
+        true
+    }
+}
