@@ -68,7 +68,7 @@
 use std::marker::PhantomData;
 use std::os::fd::BorrowedFd;
 
-use nvmeof_verbs::{AcceptParams, ConnectionEvent, Device, Endpoint, VerbsError};
+use nvmeof_verbs::{AcceptParams, ConnectionEvent, Device, Endpoint, LastReceive, VerbsError};
 use nvmeof_wire::rdma::RejectStatus;
 
 use super::usher::{Recall, Slip, Usher};
@@ -367,6 +367,14 @@ impl<D: Device> Link<D> {
             Self::Open(pair) => pair.next_event(),
             Self::Draining(pair) => pair.next_event(),
             _ => None,
+        }
+    }
+
+    /// Where a pair that is draining stands with its shared receives.
+    pub(super) fn last_receive(&mut self) -> LastReceive {
+        match self {
+            Self::Draining(pair) => pair.endpoint.last_receive(),
+            _ => LastReceive::Awaited,
         }
     }
 

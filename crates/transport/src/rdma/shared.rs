@@ -1,11 +1,27 @@
-//! The receive queue that the connections of a source share: fewer receives for many idle hosts.
+//! The receive queue that the I/O queues of a source share: memory for what its hosts can have on their way or
+//! in work, once, and not for both.
 //!
-//! A capsule is copied out and its receive posted again by whoever sees its completion. A queue pair that goes
-//! leaves its receives here, so nothing of them is waited for.
+//! ```text
+//!   admitted: a share of N -----> N receives more are posted; N units of memory more, all with the stock
+//!   a capsule with data comes --> its buffer's unit goes from the stock to the queue's share
+//!   its command is done --------> the unit is free, and goes back to the stock: a receive more is posted
+//!   the queue has ended --------> of its share what is not in work is given back; the rest when it is done
+//! ```
+//!
+//! So at any time as many receives are posted as all queues together may still send commands: no host that keeps
+//! to the size of its queue ever finds none, however slow others' commands are and whoever has gone. One that
+//! does not is found out when its capsule is looked at, and its queue ends; those capsules' receives are posted
+//! again at once.
+//!
+//! A receive that is posted cannot be taken back. What was posted for a queue that has gone serves the next one,
+//! or leaves with the next capsules, or with the last queue of the source.
+//!
+//! Admin queues have receives of their own: whatever a host sends on the others, keep-alives wait for nobody.
 
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
-use nvmeof_core::dma::{CorePool, LeaseError};
+use nvmeof_core::dma::{CorePool, LeaseError, Reserve};
 use nvmeof_verbs::{Completion, Device, VerbsError};
 
 use super::RdmaParams;
@@ -13,6 +29,7 @@ use super::post::SharedQueue;
 use super::queue::kind;
 use super::queue::receives::{Arrived, BadLength, Receives};
 use super::registration::Registration;
+use super::source::Hub;
 use crate::queue::TransportError;
 
 /// Receives of a source. The queue is dropped before the memory.
@@ -20,54 +37,62 @@ use crate::queue::TransportError;
 pub(super) struct Shared<D: Device> {
     queue: SharedQueue<D::SharedReceives>,
     receives: Receives,
+    /// Slots that are not posted.
+    idle: Vec<u32>,
+    /// Most receives there may be, and those that shares were promised.
+    capacity: usize,
+    promised: usize,
+    /// Units in shares: what goes on in each, and how many they are together.
+    works: Vec<Rc<Reserve>>,
+    in_work: usize,
+    pool: CorePool,
     registration: Arc<Registration<D>>,
     /// A receive could not be posted: the device is going.
     broken: bool,
 }
 
+/// A queue's part of the shared receives. Given back when dropped: after its queue pair was, and what that took
+/// has been seen.
+#[derive(Debug)]
+pub(super) struct Share<D: Device> {
+    hub: Weak<Hub<D>>,
+    depth: usize,
+    /// Buffers its commands have; `None` if nothing comes behind commands.
+    work: Option<Rc<Reserve>>,
+}
+
 impl<D: Device> Shared<D> {
-    /// `None` if the device has no shared receive queues.
+    /// A queue for up to `capacity` receives; none is posted. `None` if the device has no such queues.
     pub(super) fn new(
         registration: &Arc<Registration<D>>,
         params: &RdmaParams,
         pool: &CorePool,
+        capacity: u32,
     ) -> Result<Option<Self>, TransportError> {
         let device = registration.device();
-        let most = device.limits().shared_receives;
-        let count = params.shared_receives.min(most);
-        if count == 0 {
-            tracing::warn!(
-                device = device.name(),
-                "no shared receive queue: each queue has its own"
-            );
-            return Ok(None);
-        }
+        let pieces = device.limits().pieces.min(2);
         let failed = |error: VerbsError| TransportError::Io {
-            what: format!("cannot share {count} receives at {}", device.name()),
+            what: format!("cannot share {capacity} receives at {}", device.name()),
             source: std::io::Error::other(error),
         };
-        let Some(queue) = device.shared_receives(count, 2).map_err(failed)? else {
+        let Some(queue) = device.shared_receives(capacity, pieces).map_err(failed)? else {
             return Ok(None);
         };
-        let no_memory = |error: LeaseError| {
-            TransportError::NoMemory(format!("{count} shared receives: {error}"))
-        };
-        let size = (usize::try_from(count).unwrap_or(usize::MAX), params.in_capsule);
-        let receives =
-            Receives::new(pool, registration, kind::SHARED_RECEIVE, size, 0).map_err(no_memory)?;
-        let mut shared = Self {
+        let behind = if pieces < 2 { 0 } else { params.in_capsule };
+        let receives = Receives::shared(pool, kind::SHARED_RECEIVE, behind)
+            .map_err(|error| TransportError::NoMemory(format!("receives to share: {error}")))?;
+        Ok(Some(Self {
             queue: SharedQueue(queue),
             receives,
+            idle: Vec::new(),
+            capacity: usize::try_from(capacity).unwrap_or(usize::MAX),
+            promised: 0,
+            works: Vec::new(),
+            in_work: 0,
+            pool: pool.clone(),
             registration: Arc::clone(registration),
             broken: false,
-        };
-        shared.receives.post_all(&mut shared.queue, &shared.registration).map_err(|source| {
-            TransportError::Io {
-                what: format!("cannot post shared receives at {}", device.name()),
-                source,
-            }
-        })?;
-        Ok(Some(shared))
+        }))
     }
 
     /// What endpoints are opened with.
@@ -75,9 +100,10 @@ impl<D: Device> Shared<D> {
         &self.queue.0
     }
 
-    /// Receives there are.
-    pub(super) fn count(&self) -> u32 {
-        u32::try_from(self.receives.count()).unwrap_or(u32::MAX)
+    /// Whether there is a share of `depth` left.
+    pub(super) fn has_room(&self, depth: u32) -> bool {
+        let room = self.capacity.saturating_sub(self.promised);
+        usize::try_from(depth).is_ok_and(|depth| depth <= room) && !self.broken
     }
 
     /// Receives that are posted.
@@ -86,36 +112,169 @@ impl<D: Device> Shared<D> {
         self.receives.posted()
     }
 
-    /// The capsule of a receive that has come back well, and whose receive is posted again; `Some(Err)` if it
-    /// is no capsule, `None` if the completion belongs to nothing.
-    pub(super) fn take(&mut self, completion: &Completion) -> Option<Result<Arrived, BadLength>> {
+    /// Receives that should be posted: commands that hosts may send yet.
+    pub(super) fn wanted(&self) -> usize {
+        self.promised.saturating_sub(self.in_work)
+    }
+
+    /// A share for a queue of `depth` commands, whose receives are posted. There is [room](Self::has_room).
+    pub(super) fn admit(
+        &mut self,
+        hub: &Rc<Hub<D>>,
+        depth: u32,
+    ) -> Result<Share<D>, TransportError> {
+        let no_memory = |error: LeaseError| {
+            TransportError::NoMemory(format!("{depth} receives more to share: {error}"))
+        };
+        let depth = usize::try_from(depth).unwrap_or(usize::MAX);
+        let work = match self.receives.stock() {
+            None => None,
+            Some(stock) => {
+                // What a queue that has gone left posted serves this one.
+                let left = stock.count().saturating_sub(self.wanted());
+                let len = self.receives.behind();
+                let more = self.pool.reserve(depth.saturating_sub(left), len).map_err(no_memory)?;
+                let work = Rc::new(self.pool.reserve(0, len).map_err(no_memory)?);
+                more.pass_free(usize::MAX, stock);
+                Some(work)
+            }
+        };
+        let first = self.receives.count();
+        let slots = self.receives.grow(&self.pool, &self.registration, self.promised + depth);
+        self.idle.extend((first..self.receives.count()).filter_map(|at| u32::try_from(at).ok()));
+        self.promised += depth;
+        self.works.extend(work.clone());
+        let share = (depth, work);
+        let posted = slots.map_err(no_memory).and_then(|()| {
+            self.fill().map_err(|source| TransportError::Io {
+                what: format!("cannot post receives at {}", self.registration.device().name()),
+                source,
+            })
+        });
+        match posted {
+            Ok(()) => Ok(Share { hub: Rc::downgrade(hub), depth: share.0, work: share.1 }),
+            Err(error) => {
+                self.give_back(share.0, share.1);
+                Err(error)
+            }
+        }
+    }
+
+    /// The capsule of a receive that has come back well, for the queue with `share`; `Some(Err)` if it is no
+    /// capsule, `None` if the completion belongs to nothing.
+    pub(super) fn take(
+        &mut self,
+        completion: &Completion,
+        share: &Share<D>,
+    ) -> Option<Result<Arrived, BadLength>> {
         let slot = self.receives.came_back(completion.id)?;
-        let taken = self.receives.take(slot, completion);
-        self.post(slot);
+        let mut taken = self.receives.take(slot, completion);
+        if let (Ok(Arrived { data: Some(data), .. }), Some(work), Some(stock)) =
+            (&mut taken, &share.work, self.receives.stock())
+            && stock.pass(data, work)
+        {
+            self.in_work += 1;
+        }
+        self.put_back(slot);
         Some(taken)
     }
 
-    /// Posts the receive of a completion that nobody wants.
+    /// A completion that nobody wants.
     pub(super) fn discard(&mut self, completion: &Completion) {
         if let Some(slot) = self.receives.came_back(completion.id) {
-            self.post(slot);
+            self.put_back(slot);
         }
     }
 
-    /// Posts what waits for a buffer.
+    /// Posts what commands that are done have made room for.
     pub(super) fn repost(&mut self) {
-        if self.receives.has_starved() && !self.broken {
-            let posted = self.receives.post_starved(&mut self.queue, &self.registration);
-            self.broken = posted.is_err();
+        if self.idle.is_empty() || self.broken {
+            return;
+        }
+        if let Some(stock) = self.receives.stock() {
+            let freed: usize =
+                self.works.iter().map(|work| work.pass_free(usize::MAX, stock)).sum();
+            self.in_work = self.in_work.saturating_sub(freed);
+        }
+        self.fill_or_break();
+    }
+
+    /// The same for one queue, whose host hears next that they are.
+    pub(super) fn refill(&mut self, share: &Share<D>) {
+        if self.idle.is_empty() || self.broken {
+            return;
+        }
+        if let (Some(work), Some(stock)) = (&share.work, self.receives.stock()) {
+            self.in_work = self.in_work.saturating_sub(work.pass_free(usize::MAX, stock));
+        }
+        self.fill_or_break();
+    }
+
+    /// Posts a slot again, if another receive is wanted.
+    fn put_back(&mut self, slot: u32) {
+        self.idle.push(slot);
+        self.fill_or_break();
+        if self.idle.last() == Some(&slot) {
+            self.receives.empty(slot);
+            self.trim();
         }
     }
 
-    fn post(&mut self, slot: u32) {
+    fn fill_or_break(&mut self) {
         if !self.broken
-            && let Err(error) = self.receives.post(slot, &mut self.queue, &self.registration)
+            && let Err(error) = self.fill()
         {
             tracing::warn!(%error, "cannot post a shared receive");
             self.broken = true;
+        }
+    }
+
+    /// Posts as many as are wanted.
+    fn fill(&mut self) -> std::io::Result<()> {
+        while self.receives.posted() < self.wanted() {
+            let Some(slot) = self.idle.pop() else { break };
+            let before = self.receives.posted();
+            let posted = self.receives.post(slot, &mut self.queue, &self.registration);
+            if posted.is_err() || self.receives.posted() == before {
+                // A unit was there, or it would not be wanted.
+                debug_assert!(posted.is_err(), "a receive without memory");
+                self.idle.push(slot);
+                return posted;
+            }
+        }
+        Ok(())
+    }
+
+    /// A queue has gone.
+    fn give_back(&mut self, depth: usize, work: Option<Rc<Reserve>>) {
+        self.promised = self.promised.saturating_sub(depth);
+        if let (Some(work), Some(stock)) = (work, self.receives.stock()) {
+            let freed = work.pass_free(usize::MAX, stock);
+            // What its commands hold yet goes back to the pool with the last of them.
+            self.in_work = self.in_work.saturating_sub(freed + work.count());
+            self.works.retain(|one| !Rc::ptr_eq(one, &work));
+        }
+        self.trim();
+    }
+
+    /// Gives the memory back that is neither posted nor wanted.
+    fn trim(&mut self) {
+        let Some(stock) = self.receives.stock() else { return };
+        let excess = stock.count().saturating_sub(self.wanted());
+        if excess == 0 || stock.count() == stock.leased() {
+            return;
+        }
+        if let Ok(leaving) = self.pool.reserve(0, self.receives.behind()) {
+            stock.pass_free(excess, &leaving);
+        }
+    }
+}
+
+impl<D: Device> Drop for Share<D> {
+    fn drop(&mut self) {
+        let Some(hub) = self.hub.upgrade() else { return };
+        if let Some(shared) = &mut *hub.shared().borrow_mut() {
+            shared.give_back(self.depth, self.work.take());
         }
     }
 }

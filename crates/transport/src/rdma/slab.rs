@@ -15,7 +15,7 @@ const PAGE: usize = 4096;
 pub(super) struct Slab {
     pages: Vec<(Buffer, u32)>,
     size: usize,
-    _reserve: Reserve,
+    reserves: Vec<Reserve>,
 }
 
 impl Slab {
@@ -26,16 +26,36 @@ impl Slab {
         count: usize,
         size: usize,
     ) -> Result<Self, LeaseError> {
+        let mut slab = Self::empty(size);
+        slab.grow(pool, registration, count)?;
+        Ok(slab)
+    }
+
+    /// No slots yet, of `size` bytes.
+    pub(super) fn empty(size: usize) -> Self {
         debug_assert!(size.is_power_of_two() && size <= PAGE);
-        let pages = count.div_ceil(PAGE / size);
-        let reserve = pool.reserve(pages, PAGE)?;
-        let lease = || reserve.lease().ok_or(LeaseError::Exhausted);
-        let keyed = |buffer| {
+        Self { pages: Vec::new(), size, reserves: Vec::new() }
+    }
+
+    /// Makes it have at least `count` slots.
+    pub(super) fn grow<D: Device>(
+        &mut self,
+        pool: &CorePool,
+        registration: &Registration<D>,
+        count: usize,
+    ) -> Result<(), LeaseError> {
+        let more = count.div_ceil(PAGE / self.size).saturating_sub(self.pages.len());
+        if more == 0 {
+            return Ok(());
+        }
+        let reserve = pool.reserve(more, PAGE)?;
+        for _ in 0..more {
+            let buffer = reserve.lease().ok_or(LeaseError::Exhausted)?;
             let key = registration.key_of(&buffer);
-            (buffer, key)
-        };
-        let pages = (0..pages).map(|_| lease().map(keyed)).collect::<Result<_, _>>()?;
-        Ok(Self { pages, size, _reserve: reserve })
+            self.pages.push((buffer, key));
+        }
+        self.reserves.push(reserve);
+        Ok(())
     }
 
     /// Takes the memory out: there are no slots any more.

@@ -12,8 +12,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use nvmeof_core::dma::CorePool;
 use nvmeof_verbs::{
-    Completion, CompletionStatus, Completions, Device, EndpointSpec, Ticket, VerbsError,
+    Completion, CompletionStatus, Completions, Device, DeviceLimits, EndpointSpec, Ticket,
+    VerbsError,
 };
 use rustix::event::epoll;
 
@@ -22,7 +24,7 @@ use super::numbers::NumberMap;
 use super::queue::kind;
 use super::queue::receives::{Arrived, BadLength};
 use super::registration::Registration;
-use super::shared::Shared;
+use super::shared::{Share, Shared};
 use super::usher::{Answer, Desk, Slip, Usher};
 use crate::queue::{Home, Nanos, Progress, Source, SourceCounts, TransportError};
 
@@ -59,7 +61,9 @@ pub(super) struct Hub<D: Device> {
     /// Completions of nobody.
     stale: Cell<u64>,
     broken: Cell<bool>,
-    shared: Option<RefCell<Shared<D>>>,
+    /// A queue pair was left that could not be taken away, and shares receives.
+    is_haunted: Cell<bool>,
+    shared: RefCell<Option<Shared<D>>>,
     batch: RefCell<Vec<Completion>>,
     /// Tokens found while a queue, not the reactor, looked.
     untold: RefCell<Vec<u64>>,
@@ -81,51 +85,51 @@ struct Inbox<D: Device> {
 }
 
 impl<D: Device> DeviceSource<D> {
-    /// The source of `home` for the registration's device that has room for `entries` completions; a new one
-    /// if there is none.
-    pub(super) fn find<'a>(
-        home: &'a mut Home<'_>,
+    /// Room at a source of `home` for the registration's device: for a queue pair with `entries` completions
+    /// besides those of shared receives, of which it wants `shares`. A new source if there is no room.
+    pub(super) fn find(
+        home: &mut Home<'_>,
         registration: &Arc<Registration<D>>,
         params: &RdmaParams,
         entries: u32,
-    ) -> Result<&'a mut Self, TransportError> {
+        shares: Option<u32>,
+    ) -> Result<Rc<Hub<D>>, TransportError> {
         let device = registration.device();
-        let shared = params.shared_receives.min(device.limits().shared_receives);
+        let capacity = most_shared(params, device.limits());
         let suits = |source: &Self| {
             let hub = &source.hub;
             let room = hub.depth.saturating_sub(hub.promised.get());
-            // What a queue takes of the completion queue depends on whose receives it uses.
-            let is_alike = hub.shared.is_some() == (shared > 0);
-            Arc::ptr_eq(&hub.device, device) && is_alike && !hub.broken.get() && room >= entries
+            let shared = hub.shared.borrow();
+            let (has_share, more) = match (shares, &*shared) {
+                (None, _) => (true, 0),
+                (Some(share), Some(shared)) => (shared.has_room(share), 0),
+                // Shared receives complete there, too.
+                (Some(_), None) => (true, capacity),
+            };
+            let has_room = has_share && room >= entries.saturating_add(more);
+            Arc::ptr_eq(&hub.device, device) && !hub.broken.get() && has_room
         };
-        let pool = home.pool;
-        let found = home.sources.find::<Self>(suits).is_some();
-        if !found {
-            // Shared receives complete there, too.
-            let needed = entries.saturating_add(shared);
-            let depth = params.cq_depth.max(needed).min(device.limits().completions);
-            if depth < needed {
-                let what = format!(
-                    "{}: a queue needs {needed} completions ({shared} for shared receives), a completion \
-                     queue has {depth}",
-                    device.name()
-                );
-                return Err(TransportError::NoMemory(what));
-            }
-            let source = Self::new(registration, params, depth, pool)?;
-            home.sources.add(device.name().to_owned(), Box::new(source));
+        if let Some(source) = home.sources.find::<Self>(suits) {
+            return Ok(Rc::clone(&source.hub));
         }
-        home.sources.find::<Self>(suits).ok_or_else(|| {
-            TransportError::NoMemory(format!("{}: no completion queue", device.name()))
-        })
+        let shared = if shares.is_some() { capacity } else { 0 };
+        let needed = entries.saturating_add(shared);
+        let depth = params.cq_depth.max(needed).min(device.limits().completions);
+        if depth < needed {
+            let what = format!(
+                "{}: a queue needs {needed} completions ({shared} for shared receives), a completion queue \
+                 has {depth}",
+                device.name()
+            );
+            return Err(TransportError::NoMemory(what));
+        }
+        let source = Self::new(registration, depth)?;
+        let hub = Rc::clone(&source.hub);
+        home.sources.add(device.name().to_owned(), Box::new(source));
+        Ok(hub)
     }
 
-    fn new(
-        registration: &Arc<Registration<D>>,
-        params: &RdmaParams,
-        depth: u32,
-        pool: &nvmeof_core::dma::CorePool,
-    ) -> Result<Self, TransportError> {
+    fn new(registration: &Arc<Registration<D>>, depth: u32) -> Result<Self, TransportError> {
         let device = registration.device();
         let failed = |source| TransportError::Io {
             what: format!("cannot watch a completion queue of {}", device.name()),
@@ -134,11 +138,6 @@ impl<D: Device> DeviceSource<D> {
         let desk = Desk::new().map_err(failed)?;
         let both = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|e| failed(e.into()))?;
         watch(&both, desk.bell()).map_err(failed)?;
-        let shared = match params.shared_receives {
-            0 => None,
-            _ => Shared::new(registration, params, pool)?,
-        };
-        let promised = shared.as_ref().map_or(0, Shared::count);
         let usher = Arc::clone(registration.usher());
         let slip = Slip { desk: Arc::clone(&desk), number: 0 };
         usher.make_completions(depth, device, slip);
@@ -151,12 +150,13 @@ impl<D: Device> DeviceSource<D> {
             inboxes: RefCell::default(),
             withheld: RefCell::default(),
             depth,
-            promised: Cell::new(promised),
+            promised: Cell::new(0),
             made: Cell::new(0),
             counts: Cell::default(),
             stale: Cell::new(0),
             broken: Cell::new(false),
-            shared: shared.map(RefCell::new),
+            is_haunted: Cell::new(false),
+            shared: RefCell::new(None),
             batch: RefCell::new(Vec::with_capacity(BATCH)),
             untold: RefCell::default(),
             failure: RefCell::default(),
@@ -181,39 +181,19 @@ impl<D: Device> DeviceSource<D> {
     /// Shared receives that are posted.
     #[cfg(test)]
     pub(super) fn shared_posted(&self) -> Option<usize> {
-        self.hub.shared.as_ref().map(|shared| shared.borrow().posted())
+        self.hub.shared.borrow().as_ref().map(Shared::posted)
+    }
+
+    /// Shared receives that should be.
+    #[cfg(test)]
+    pub(super) fn shared_wanted(&self) -> Option<usize> {
+        self.hub.shared.borrow().as_ref().map(Shared::wanted)
     }
 
     /// The completion queue, for faults.
     #[cfg(test)]
     pub(super) fn completions(&self) -> std::cell::Ref<'_, D::Completions> {
         std::cell::Ref::map(self.hub.completions.borrow(), |made| made.as_ref().unwrap())
-    }
-
-    /// Whether connections share receives here.
-    pub(super) fn has_shared(&self) -> bool {
-        self.hub.shared.is_some()
-    }
-
-    /// Queues made so far.
-    pub(super) fn made(&self) -> u64 {
-        self.hub.made.get()
-    }
-
-    /// Has a place for a queue whose queue pair has `entries` completions at most at once.
-    pub(super) fn port(&mut self, entries: u32) -> Port<D> {
-        let number = self.hub.made.get() + 1;
-        self.hub.made.set(number);
-        self.hub.promised.set(self.hub.promised.get() + entries);
-        let inbox = Rc::new(Inbox {
-            answer: RefCell::new(None),
-            token: Cell::new(None),
-            told: Cell::new(false),
-            arrived: RefCell::default(),
-        });
-        self.hub.inboxes.borrow_mut().insert(number, Rc::clone(&inbox));
-        let slip = Slip { desk: Arc::clone(&self.hub.desk), number };
-        Port { hub: Rc::clone(&self.hub), inbox, slip, pair: Cell::new(None), entries }
     }
 }
 
@@ -222,7 +202,71 @@ fn watch(both: &OwnedFd, fd: BorrowedFd<'_>) -> std::io::Result<()> {
     Ok(epoll::add(both, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?)
 }
 
+/// Most receives that queues share at one source.
+pub(super) fn most_shared(params: &RdmaParams, limits: DeviceLimits) -> u32 {
+    params.shared_receives.min(limits.shared_receives)
+}
+
 impl<D: Device> Hub<D> {
+    /// A share of `depth` receives, where [`DeviceSource::find`] found room for one; `None` if the device makes no
+    /// queue to share.
+    pub(super) fn share(
+        self: &Rc<Self>,
+        registration: &Arc<Registration<D>>,
+        params: &RdmaParams,
+        pool: &CorePool,
+        depth: u32,
+    ) -> Result<Option<Share<D>>, TransportError> {
+        let mut shared = self.shared.borrow_mut();
+        if shared.is_none() {
+            let capacity = most_shared(params, self.device.limits());
+            match Shared::new(registration, params, pool, capacity) {
+                Ok(None) => return Ok(None),
+                Ok(made) => *shared = made,
+                Err(error) => {
+                    tracing::warn!(%error, "queues have receives of their own");
+                    return Ok(None);
+                }
+            }
+            self.promised.set(self.promised.get() + capacity);
+        }
+        shared.as_mut().map(|shared| shared.admit(self, depth)).transpose()
+    }
+
+    /// The shared receives, if there are any.
+    pub(super) fn shared(&self) -> &RefCell<Option<Shared<D>>> {
+        &self.shared
+    }
+
+    /// Queues made so far.
+    pub(super) fn made(&self) -> u64 {
+        self.made.get()
+    }
+
+    /// Has a place for a queue whose queue pair has `entries` completions at most at once besides those of its
+    /// share.
+    pub(super) fn port(self: &Rc<Self>, entries: u32, share: Option<Share<D>>) -> Port<D> {
+        let number = self.made.get() + 1;
+        self.made.set(number);
+        self.promised.set(self.promised.get() + entries);
+        let inbox = Rc::new(Inbox {
+            answer: RefCell::new(None),
+            token: Cell::new(None),
+            told: Cell::new(false),
+            arrived: RefCell::default(),
+        });
+        self.inboxes.borrow_mut().insert(number, Rc::clone(&inbox));
+        let slip = Slip { desk: Arc::clone(&self.desk), number };
+        Port { hub: Rc::clone(self), inbox, slip, pair: Cell::new(None), entries, share }
+    }
+
+    /// A completion that belongs to no queue.
+    fn discard(&self, completion: &Completion) {
+        if let Some(shared) = &mut *self.shared.borrow_mut() {
+            shared.discard(completion);
+        }
+    }
+
     /// Takes a batch from the device; whether it was a full one.
     fn poll_batch(&self, mut ready: impl FnMut(u64)) -> bool {
         if self.broken.get() {
@@ -250,9 +294,7 @@ impl<D: Device> Hub<D> {
                 }
                 None => {
                     self.stale.set(self.stale.get() + 1);
-                    if let Some(shared) = &self.shared {
-                        shared.borrow_mut().discard(completion);
-                    }
+                    self.discard(completion);
                 }
             }
         }
@@ -297,7 +339,12 @@ impl<D: Device> Drop for Hub<D> {
         if let Some(completions) = self.completions.get_mut().take() {
             self.usher.dispose(completions);
         }
-        for (_, memory) in self.withheld.get_mut().drain(..) {
+        let withheld = self.withheld.get_mut();
+        if self.is_haunted.get() || !withheld.is_empty() {
+            // Such a queue pair may have taken any of them.
+            std::mem::forget(self.shared.get_mut().take());
+        }
+        for (_, memory) in withheld.drain(..) {
             tracing::error!(
                 device = self.device.name(),
                 "a queue pair is left that cannot be destroyed: its memory is never used again"
@@ -322,8 +369,8 @@ impl<D: Device> Source for DeviceSource<D> {
         for (number, answer) in self.hub.desk.take() {
             self.hub.answered(number, answer, |token| ready.push(token));
         }
-        if let Some(shared) = &self.hub.shared {
-            shared.borrow_mut().repost();
+        if let Some(shared) = &mut *self.hub.shared.borrow_mut() {
+            shared.repost();
         }
         ready.append(&mut self.hub.untold.borrow_mut());
         for _ in 0..BATCHES {
@@ -371,6 +418,7 @@ pub(super) struct Port<D: Device> {
     /// Number of the queue pair whose completions come here.
     pair: Cell<Option<u32>>,
     entries: u32,
+    share: Option<Share<D>>,
 }
 
 /// Whether queue pairs can be made.
@@ -406,8 +454,8 @@ impl<D: Device> Port<D> {
             let what = "making a queue pair without a completion queue".to_owned();
             return Err((VerbsError::Call { what, source: none }, ticket));
         };
-        let shared = self.hub.shared.as_ref().map(RefCell::borrow);
-        let shared = shared.as_ref().map(|shared| shared.queue());
+        let shared = self.hub.shared.borrow();
+        let shared = shared.as_ref().filter(|_| self.share.is_some()).map(Shared::queue);
         let endpoint = self.hub.device.open(ticket, completions, shared, spec)?;
         let number = nvmeof_verbs::Endpoint::number(&endpoint);
         self.pair.set(Some(number));
@@ -449,6 +497,17 @@ impl<D: Device> Port<D> {
         self.hub.counts.set(counts);
     }
 
+    /// The queue pair is left where it is, for good.
+    pub(super) fn haunt(&self) {
+        self.hub.is_haunted.set(self.share.is_some() || self.hub.is_haunted.get());
+    }
+
+    /// The share of the receives: to be given back, by dropping it, when the queue pair is gone and what it took
+    /// has been [taken in](Self::settle).
+    pub(super) fn take_share(&mut self) -> Option<Share<D>> {
+        self.share.take()
+    }
+
     pub(super) fn set_token(&self, token: u64) {
         self.inbox.token.set(Some(token));
     }
@@ -488,11 +547,25 @@ impl<D: Device> Port<D> {
         &self,
         completion: &Completion,
     ) -> Option<Result<Arrived, BadLength>> {
-        let arrived = self.hub.shared.as_ref()?.borrow_mut().take(completion);
+        let arrived = match (&mut *self.hub.shared.borrow_mut(), &self.share) {
+            (Some(shared), Some(share)) => shared.take(completion, share),
+            (Some(shared), None) => {
+                shared.discard(completion);
+                None
+            }
+            _ => None,
+        };
         if arrived.is_none() {
             self.count_stale();
         }
         arrived
+    }
+
+    /// Posts receives for the commands of this queue that are done.
+    pub(super) fn refill(&self) {
+        if let (Some(shared), Some(share)) = (&mut *self.hub.shared.borrow_mut(), &self.share) {
+            shared.refill(share);
+        }
     }
 
     /// A completion that belongs to nothing of this queue.
@@ -507,9 +580,7 @@ impl<D: Device> Drop for Port<D> {
         self.hub.inboxes.borrow_mut().remove(&self.slip.number);
         self.hub.promised.set(self.hub.promised.get().saturating_sub(self.entries));
         while let Some(completion) = self.next() {
-            if let Some(shared) = &self.hub.shared {
-                shared.borrow_mut().discard(&completion);
-            }
+            self.hub.discard(&completion);
         }
     }
 }

@@ -4,7 +4,7 @@ use std::any::Any;
 use std::time::Duration;
 
 use nvmeof_core::dma::{Buffer, Payload};
-use nvmeof_verbs::{Completion, CompletionStatus, ConnectionEvent, Device, Endpoint};
+use nvmeof_verbs::{Completion, CompletionStatus, ConnectionEvent, Device, Endpoint, LastReceive};
 use nvmeof_wire::Sgl;
 
 use super::outgoing::Outgoing;
@@ -180,9 +180,11 @@ impl<D: Device> RdmaQueue<D> {
                     CloseReason::Lost(format!("it could not be accepted: {error}"))
                 });
                 self.step(Step::Destroyed);
+                self.gone();
             }
             Answer::Destroyed => {
                 self.step(Step::Destroyed);
+                self.gone();
             }
             Answer::Completions(_) => debug_assert!(false, "that is the source's"),
         }
@@ -304,6 +306,9 @@ impl<D: Device> RdmaQueue<D> {
 
     /// Posts receives that had no buffer.
     pub(super) fn repost_starved(&mut self) {
+        if self.receives.is_none() {
+            return self.port.refill();
+        }
         let Some(receives) = self.receives.as_mut().filter(|receives| receives.has_starved())
         else {
             return;
@@ -401,7 +406,9 @@ impl<D: Device> RdmaQueue<D> {
     /// Sees to it that all that is posted comes back.
     fn mark_end(&mut self) {
         if let Link::Draining(pair) = &mut self.link {
-            self.life.is_mute = !self.outgoing.mark_end(pair);
+            // That everything is back of the send queue says something of shared receives, too.
+            let always = self.receives.is_none();
+            self.life.is_mute = !self.outgoing.mark_end(pair, always);
         }
     }
 
@@ -427,13 +434,28 @@ impl<D: Device> RdmaQueue<D> {
         self.step(by);
     }
 
+    /// The queue pair is gone: of shared receives it has taken the last, said so or not.
+    fn gone(&mut self) {
+        if self.receives.is_none() {
+            self.port.settle();
+        }
+        self.port.take_share();
+    }
+
+    /// Whether what the queue pair took of the receives has completed, as far as that is ever known.
+    fn has_receives_back(&mut self) -> bool {
+        match &self.receives {
+            Some(receives) => receives.posted() == 0,
+            None => self.link.last_receive() != LastReceive::Awaited,
+        }
+    }
+
     /// Goes on with the end, if it has come.
     pub(super) fn settle(&mut self, now: Nanos, events: &mut Vec<Event>) {
         if self.link.stage() == Stage::Draining {
             let until = now.saturating_add(self.params.drain_timeout);
             let until = *self.life.drained_by.get_or_insert(until);
-            let received = self.receives.as_ref().is_none_or(|receives| receives.posted() == 0);
-            if received && (self.life.is_mute || self.outgoing.is_quiet()) {
+            if self.has_receives_back() && (self.life.is_mute || self.outgoing.is_quiet()) {
                 self.leave(Step::Flushed);
             } else if now >= until {
                 tracing::warn!(peer = %self.peer, "a queue pair did not give back its work in time");
@@ -491,7 +513,9 @@ impl<D: Device> RdmaQueue<D> {
                 _ => {}
             }
         }
-        Box::new((self.receives.take(), self.outgoing.take_slots(), kept))
+        // What it may still take of shared receives is not promised to others before it is gone.
+        let receives = (self.receives.take(), self.port.take_share());
+        Box::new((receives, self.outgoing.take_slots(), kept))
     }
 
     /// Takes the queue pair away here and now; false if that does not work.

@@ -6,7 +6,7 @@
 //! | Accepting, Recalled | posted | wait | the usher's answer |
 //! | Accepted | posted | wait | the handshake's deadline, a failure, `close` |
 //! | Open | posted | posted, or waiting for room | a failure, the host's disconnect, `close` |
-//! | Draining | come back flushed | come back flushed | everything back, or the deadline |
+//! | Draining | come back flushed; shared ones are said to be back | come back flushed | everything back, or the deadline |
 //! | Ending | as they are | as they are | the usher's answer, or the deadline |
 //! | Gone | ours again | given back as events, then `Closed` | |
 
@@ -19,6 +19,7 @@ mod transfers;
 
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use nvmeof_core::dma::{CorePool, LeaseError, Payload};
@@ -35,7 +36,8 @@ use super::RdmaParams;
 use super::listener::{ParkedRdma, Terms};
 use super::pair::{Link, Pair};
 use super::registration::Registration;
-use super::source::{DeviceSource, Port, Readiness};
+use super::shared::Share;
+use super::source::{DeviceSource, Hub, Port, Readiness, most_shared};
 use super::usher::{Accepting, Recall};
 use crate::queue::{
     CloseReason, Connected, Event, FabricOp, Home, HostQueue, Nanos, ParkedQueue, Progress,
@@ -83,7 +85,10 @@ struct Sizes {
     /// Places of the send queue, without the marker's.
     places: u32,
     spec: EndpointSpec,
+    /// Completions besides those of receives.
     entries: u32,
+    /// Whether its receives are shared: those of an admin queue never are, so that its commands wait for nobody.
+    shares: bool,
 }
 
 impl Sizes {
@@ -106,10 +111,38 @@ impl Sizes {
             traffic_class: params.traffic_class,
             retries: params.retries,
         };
-        // Shared receives have their entries already.
-        let shares = params.shared_receives > 0 && limits.shared_receives > 0;
-        let entries = places + 1 + if shares { 0 } else { receives };
-        Self { behind, places, spec, entries }
+        let shares = terms.request.qid != 0 && most_shared(params, limits) >= receives;
+        Self { behind, places, spec, entries: places + 1, shares }
+    }
+}
+
+/// Where a queue pair's completions and receives are.
+#[derive(Debug)]
+struct Place<D: Device> {
+    hub: Rc<Hub<D>>,
+    /// What it has of the shared receives; its own if none.
+    share: Option<Share<D>>,
+    /// Entries of the completion queue that are its alone.
+    entries: u32,
+}
+
+impl<D: Device> Place<D> {
+    fn find(
+        home: &mut Home<'_>,
+        registration: &Arc<Registration<D>>,
+        params: &RdmaParams,
+        sizes: &Sizes,
+    ) -> Result<Self, TransportError> {
+        let Sizes { entries, spec: EndpointSpec { receives, .. }, .. } = *sizes;
+        if sizes.shares {
+            let hub = DeviceSource::find(home, registration, params, entries, Some(receives))?;
+            if let Some(share) = hub.share(registration, params, home.pool, receives)? {
+                return Ok(Self { hub, share: Some(share), entries });
+            }
+        }
+        let entries = entries + receives;
+        let hub = DeviceSource::find(home, registration, params, entries, None)?;
+        Ok(Self { hub, share: None, entries })
     }
 }
 
@@ -124,14 +157,14 @@ pub(super) fn open<D: Device>(
     let limits = registration.device().limits();
     let sizes = Sizes::new(limits, &terms, &params);
     let pool = home.pool.clone();
-    let source = match DeviceSource::find(home, &registration, &params, sizes.entries) {
-        Ok(source) => source,
+    let Place { hub, share, entries } = match Place::find(home, &registration, &params, &sizes) {
+        Ok(place) => place,
         Err(error) => {
             usher.reject(ticket, RejectStatus::NO_RESOURCES);
             return Err(error);
         }
     };
-    let made = u32::try_from(source.made() & u64::from(u32::MAX)).unwrap_or(0);
+    let made = u32::try_from(hub.made() & u64::from(u32::MAX)).unwrap_or(0);
     let generation = made.wrapping_mul(0x9e37_79b9) >> 8;
     let bounds = Bounds {
         places: sizes.places,
@@ -142,7 +175,7 @@ pub(super) fn open<D: Device>(
     let size = (usize::from(terms.receives), sizes.behind);
     let memory = || -> Result<_, LeaseError> {
         let own = || Receives::new(&pool, &registration, kind::RECEIVE, size, generation);
-        let receives = if source.has_shared() { None } else { Some(own()?) };
+        let receives = if share.is_some() { None } else { Some(own()?) };
         Ok((receives, Outgoing::new(&pool, &registration, &bounds, generation)?))
     };
     let (receives, outgoing) = match memory() {
@@ -152,7 +185,7 @@ pub(super) fn open<D: Device>(
             return Err(TransportError::NoMemory(format!("{peer}: {error}")));
         }
     };
-    let port = source.port(sizes.entries);
+    let port = hub.port(entries, share);
     let mut queue = RdmaQueue {
         link: Link::Asking(ticket),
         spec: sizes.spec,
@@ -349,6 +382,7 @@ impl<D: Device> Drop for RdmaQueue<D> {
                 "a queue pair is left that cannot be destroyed: its memory is never used again"
             );
             let mut events = Vec::new();
+            self.port.haunt();
             std::mem::forget(self.take_memory(&mut Vec::new(), &mut events));
             std::mem::forget(events);
         }

@@ -295,9 +295,14 @@ impl Outgoing {
     }
 
     /// Makes sure that everything posted comes back, now that the queue pair is at its end. False if it does
-    /// not: then only taking the queue pair away tells.
-    pub(super) fn mark_end<E: Endpoint>(&mut self, pair: &mut Pair<Draining, E>) -> bool {
-        if !self.ring.ends_silent() || self.ring.is_empty() {
+    /// not: then only taking the queue pair away tells. With `always` something comes back also if nothing is
+    /// posted.
+    pub(super) fn mark_end<E: Endpoint>(
+        &mut self,
+        pair: &mut Pair<Draining, E>,
+        always: bool,
+    ) -> bool {
+        if !always && (!self.ring.ends_silent() || self.ring.is_empty()) {
             return true;
         }
         let (id, _) = self.ring.push(Posted::Marker, true);

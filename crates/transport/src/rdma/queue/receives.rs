@@ -49,7 +49,8 @@ pub(in crate::rdma) struct Receives {
     /// Bytes that may come behind a command, and the promise of buffers for them.
     behind: u32,
     reserve: Option<Reserve>,
-    pool: CorePool,
+    /// Where there may be more of them.
+    pool: Option<CorePool>,
     posted: usize,
     /// Slots that could not be posted for want of a buffer.
     starved: Vec<u32>,
@@ -78,10 +79,61 @@ impl Receives {
             commands,
             behind,
             reserve,
-            pool: pool.clone(),
+            pool: Some(pool.clone()),
             posted: 0,
             starved: Vec::with_capacity(count),
         })
+    }
+
+    /// As [`new`](Self::new), of no receives, which [grow](Self::grow), and with no buffers but those that its
+    /// [stock](Self::stock) is given.
+    pub(in crate::rdma) fn shared(
+        pool: &CorePool,
+        kind: u8,
+        behind: u32,
+    ) -> Result<Self, LeaseError> {
+        let len = usize::try_from(behind).unwrap_or(usize::MAX);
+        Ok(Self {
+            kind,
+            slots: Vec::new(),
+            commands: Slab::empty(SQE_SIZE),
+            behind,
+            reserve: if behind == 0 { None } else { Some(pool.reserve(0, len)?) },
+            pool: None,
+            posted: 0,
+            starved: Vec::new(),
+        })
+    }
+
+    /// Makes it have at least `count` receives.
+    pub(in crate::rdma) fn grow<D: Device>(
+        &mut self,
+        pool: &CorePool,
+        registration: &Registration<D>,
+        count: usize,
+    ) -> Result<(), LeaseError> {
+        self.commands.grow(pool, registration, count)?;
+        let slot = || Slot { generation: 0, is_posted: false, behind: None };
+        self.slots.resize_with(count.max(self.slots.len()), slot);
+        Ok(())
+    }
+
+    /// The promise of what comes behind commands; `None` if nothing does.
+    pub(in crate::rdma) fn stock(&self) -> Option<&Reserve> {
+        self.reserve.as_ref()
+    }
+
+    /// Bytes that may come behind a command.
+    pub(in crate::rdma) fn behind(&self) -> usize {
+        usize::try_from(self.behind).unwrap_or(usize::MAX)
+    }
+
+    /// Gives back the buffer of a receive that is not posted.
+    pub(in crate::rdma) fn empty(&mut self, slot: u32) {
+        let slot = usize::try_from(slot).ok().and_then(|at| self.slots.get_mut(at));
+        if let Some(slot) = slot.filter(|slot| !slot.is_posted) {
+            slot.behind = None;
+        }
     }
 
     /// Receives there are, posted or not.
@@ -149,7 +201,8 @@ impl Receives {
         if let Some(reserve) = &self.reserve {
             if entry.behind.is_none() {
                 let len = usize::try_from(self.behind).unwrap_or(usize::MAX);
-                let Some(buffer) = reserve.lease().or_else(|| self.pool.lease(len).ok()) else {
+                let more = || self.pool.as_ref()?.lease(len).ok();
+                let Some(buffer) = reserve.lease().or_else(more) else {
                     self.starved.push(slot);
                     return Ok(());
                 };

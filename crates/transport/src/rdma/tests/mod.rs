@@ -49,7 +49,7 @@ struct World {
 }
 
 /// One queue of the target.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Connection {
     queue: Option<Box<dyn HostQueue>>,
     commands: Vec<(Sqe, Option<Buffer>)>,
@@ -68,20 +68,34 @@ struct Setup {
     limits: DeviceLimits,
     inline: u32,
     params: RdmaParams,
+    tells_last_receive: bool,
+    fetches_ahead: bool,
 }
 
 impl Default for Setup {
     fn default() -> Self {
         let options = DeviceOptions::default();
-        Self { seed: 1, limits: options.limits, inline: 128, params: RdmaParams::default() }
+        Self {
+            seed: 1,
+            limits: options.limits,
+            inline: 128,
+            params: RdmaParams::default(),
+            tells_last_receive: true,
+            fetches_ahead: false,
+        }
     }
 }
 
 impl Setup {
     fn world(self) -> World {
         let fabric = Fabric::new(self.seed);
-        let options =
-            DeviceOptions { limits: self.limits, inline: self.inline, ..DeviceOptions::default() };
+        let options = DeviceOptions {
+            limits: self.limits,
+            inline: self.inline,
+            tells_last_receive: self.tells_last_receive,
+            fetches_ahead: self.fetches_ahead,
+            ..DeviceOptions::default()
+        };
         let target_device = fabric.device_with("target", options);
         let host_device = fabric.device("host");
         let address = SocketAddr::new(target_device.address(), 4420);
@@ -228,6 +242,7 @@ impl World {
         assert_eq!((counters.endpoints, counters.completion_queues), (0, 0));
         assert_eq!((counters.shared_queues, counters.regions), (0, 0));
         assert_eq!((counters.tickets, counters.misuses), (0, 0), "{counters:?}");
+        assert_eq!(counters.receives_lost, 0, "a queue pair was taken away too early");
     }
 }
 

@@ -64,12 +64,12 @@ fn setup(seed: u64, rng: &mut Rng) -> Setup {
         ..DeviceOptions::default().limits
     };
     let params = RdmaParams {
-        shared_receives: if rng.below(3) == 0 { 24 } else { 0 },
+        shared_receives: if rng.below(2) == 0 { 32 } else { 0 },
         transfer_timeout: 2_000_000_000,
         ..RdmaParams::default()
     };
     let inline = if rng.below(2) == 0 { 0 } else { 64 };
-    Setup { seed, limits, inline, params }
+    Setup { seed, limits, inline, params, tells_last_receive: true, fetches_ahead: true }
 }
 
 impl Peer {
@@ -186,7 +186,7 @@ fn work(world: &mut World, mut job: Job) -> Option<Job> {
 fn fault(world: &mut World, peer: &mut Peer, number: u32, rng: &mut Rng) {
     let faults = world.fabric.faults();
     let nth = rng.below(6);
-    match rng.below(10) {
+    match rng.below(13) {
         0 => faults.remote_access(number, nth),
         1 => faults.unreachable(number, nth),
         2 => faults.break_at(number, nth),
@@ -196,6 +196,18 @@ fn fault(world: &mut World, peer: &mut Peer, number: u32, rng: &mut Rng) {
         6 => faults.not_ready(number, nth, 3),
         7 => peer.host.endpoint.disconnect(),
         8 => faults.queue_pair_error(number),
+        9 => {
+            faults.lose_last_receive(number);
+            faults.queue_pair_error(number);
+        }
+        10 => {
+            faults.delay_last_receive(number, 1 + rng.below(1_000_000_000));
+            peer.host.endpoint.disconnect();
+        }
+        11 => {
+            faults.hurry_last_receive(number);
+            faults.break_at(number, nth);
+        }
         _ => {
             if let Some(queue) = &mut world.queues[peer.at].queue {
                 queue.close(CloseReason::Shutdown);
