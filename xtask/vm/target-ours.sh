@@ -96,7 +96,8 @@ rdma_listeners() {
     [ "$FABRIC" = rdma ] || return 0
     local address
     for address in $ADDRESS $ADDRESS6; do
-        printf '[[listener]]\ntype = "rdma"\naddress = "%s"\nport = %s\n' "$address" "$PORT"
+        printf '[[listener]]\ntype = "rdma"\naddress = "%s"\nport = %s\n%s\n' "$address" "$PORT" \
+            "${RDMA_LISTENER:-}"
     done
 }
 

@@ -58,8 +58,8 @@ const REACTOR_FILES: u64 = 4;
 const RDMA_SLOT: u64 = 64;
 /// Descriptors of an RDMA listener besides its own: the libraries', and its device's with its events.
 const RDMA_FILES: u64 = 8;
-/// Receives that the connections of a reactor share on an RDMA device.
-const SHARED_RECEIVES: u32 = 1024;
+/// Entries of a completion queue for each of an I/O queue's: one that arrives, and two that leave.
+const RDMA_COMPLETIONS: u32 = 3;
 /// Descriptors of one reactor's queue to a file: ring, file, event.
 const FILE_QUEUE_FILES: usize = 3;
 /// Descriptors of one reactor's queue to memory: its event.
@@ -356,12 +356,29 @@ impl Limits {
         }
     }
 
-    /// Receives that the connections of a reactor share on an RDMA device, where they do: what a few queues
-    /// take, and no more than all connections could have of their own.
+    /// Receives that the I/O queues of a completion queue share, at most, where they do: as many as all
+    /// connections could have of their own, and what there is room for beside what the same queues send.
     #[must_use]
-    pub fn shared_receives(&self) -> u32 {
+    pub fn shared_receives(&self, completions: u32) -> u32 {
         let depth = u32::from(self.settings.queue_depth);
-        SHARED_RECEIVES.max(depth).min(depth.saturating_mul(self.settings.connections))
+        let room = completions / RDMA_COMPLETIONS;
+        room.max(depth).min(depth.saturating_mul(self.settings.connections))
+    }
+
+    /// Bytes of buffers that an RDMA I/O queue is promised. One with receives of its own has as many buffers
+    /// posted as its host has commands out, and every command may hold one more. Where receives are shared, a
+    /// command that holds a buffer is one that cannot come any more, so that there is one for each command; what
+    /// queues that have gone have left posted is not more than the others would have taken.
+    #[must_use]
+    pub fn rdma_queue(&self, shares: bool) -> u64 {
+        let Settings { queue_depth, in_capsule, .. } = self.settings;
+        let depth = u64::from(queue_depth);
+        let slot = match in_capsule {
+            0 => 0,
+            len => u64::from(len.next_power_of_two()).max(MIN_CLASS as u64),
+        };
+        let buffers = if shares { depth } else { 2 * depth };
+        buffers * slot + rdma_slots(depth)
     }
 
     /// Commands one flow (a queue's use of a device) can have waiting.
@@ -497,6 +514,15 @@ impl fmt::Display for Limits {
         if self.drive_memory > 0 {
             write!(f, "; queues to drives take up to {}", show_size(self.drive_memory))?;
         }
+        if self.needs.rdma_listeners > 0 {
+            write!(
+                f,
+                "; an RDMA I/O queue of {} entries takes {} of the reserve with shared-receives, {} without",
+                settings.queue_depth,
+                show_size(self.rdma_queue(true)),
+                show_size(self.rdma_queue(false)),
+            )?;
+        }
         Ok(())
     }
 }
@@ -542,14 +568,19 @@ fn reserve(settings: &Settings, needs: &Needs) -> u64 {
     if needs.rdma_listeners > 0 {
         // A queue pair has as many buffers posted as its host has commands out, and every command may hold
         // one more; and there are pages of command and of response slots.
-        let slots = 2 * (depth * RDMA_SLOT).next_multiple_of(PAGE.into());
-        queue = queue.max(2 * depth * in_capsule_slot(settings) + slots);
+        // (Queues that share their receives take half of that; the device may have none to share.)
+        queue = queue.max(2 * depth * in_capsule_slot(settings) + rdma_slots(depth));
     }
     queue += OWN_BUFFER as u64;
     // Each reactor rounds each of its sizes up to chunks: in-capsule (admin, I/O), admin data, and pages.
     let sizes = 4;
     let admin = (reactors * ADMIN_BUFFERS) as u64 * u64::from(settings.max_transfer);
     connections * queue + admin + (reactors * sizes * CHUNK) as u64
+}
+
+/// Pages of a queue pair's slots for commands, and for responses.
+fn rdma_slots(depth: u64) -> u64 {
+    2 * (depth * RDMA_SLOT).next_multiple_of(PAGE.into())
 }
 
 fn open_files(settings: &Settings, needs: &Needs) -> u64 {
@@ -611,6 +642,27 @@ mod tests {
         // 256 connections x (2 x 128 x 8 KiB + 2 x 8 KiB + 4 KiB), 2 reactors x (4 x 1 MiB + 4 x 2 MiB).
         assert_eq!(limits.reserve, (256 * 2 + 4 + 1 + 2 * (4 + 8)) << 20);
         assert_eq!(limits.open_files, 64 + 256 + 1 + 8 + 2 + 1 + 2 * (4 + 3 + 1));
+    }
+
+    #[test]
+    fn queues_that_share_receives_take_half() {
+        let needs = Needs { rdma_listeners: 1, ..NEEDS };
+        let (limits, _) = Limits::derive(Settings::default(), &needs, 1024);
+        // 128 entries x 8 KiB, and two times 8 KiB of slots.
+        assert_eq!(limits.rdma_queue(true), (1 << 20) + (16 << 10));
+        assert_eq!(limits.rdma_queue(false), (2 << 20) + (16 << 10));
+        let text = limits.to_string();
+        assert!(
+            text.contains("takes 1040KiB of the reserve with shared-receives, 2064KiB"),
+            "{text}"
+        );
+        // Shares fill a third of a completion queue, hold one queue, and are no more than all queues.
+        assert_eq!(limits.shared_receives(16_384), 5461);
+        assert_eq!(limits.shared_receives(256), 128);
+        assert_eq!(limits.shared_receives(4 << 20), 256 * 128);
+        let none = Settings { in_capsule: 0, ..Settings::default() };
+        let (limits, _) = Limits::derive(none, &needs, 1024);
+        assert_eq!(limits.rdma_queue(true), limits.rdma_queue(false));
     }
 
     #[test]

@@ -275,7 +275,11 @@ fn params(limits: &Limits, settings: &config::Rdma) -> RdmaParams {
         queue_depth: limits.nvmf().io_queue_depth(),
         admin_depth: limits.nvmf().admin_queue_depth(),
         handshake_timeout: nanos(limits.settings.connect_timeout),
-        shared_receives: if settings.shared_receives { limits.shared_receives() } else { 0 },
+        shared_receives: if settings.shared_receives {
+            limits.shared_receives(settings.completion_queue_depth)
+        } else {
+            0
+        },
         cq_depth: settings.completion_queue_depth,
         retries: settings.retry_count,
         rnr_retries: settings.rnr_retry_count,
