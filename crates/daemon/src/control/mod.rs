@@ -22,10 +22,12 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use nvmeof_core::pci::System;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
 use crate::config::{Config, LogLevel};
+use crate::drives::spread::of_stripes;
 use server::Server;
 use stats::{Recorder, Wanted};
 
@@ -56,6 +58,9 @@ pub fn run(path: &Path, check: bool, stats: Option<(&Path, &str)>) -> ExitCode {
         for warning in &config.warnings {
             eprintln!("warning: {warning}");
         }
+        for warning in of_stripes(&System::this(), &config.devices) {
+            eprintln!("warning: {warning}");
+        }
         println!("{}: ok", path.display());
         println!("{}", config.limits);
         return ExitCode::SUCCESS;
@@ -69,9 +74,7 @@ pub fn run(path: &Path, check: bool, stats: Option<(&Path, &str)>) -> ExitCode {
         }
     };
     let recording = stats.zip(recorder).map(|(wanted, recorder)| (wanted.interval, recorder));
-    for warning in &config.warnings {
-        tracing::warn!("{warning}");
-    }
+    warn_of(&config);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let served = runtime
         .context("cannot start the control plane")
@@ -88,6 +91,16 @@ pub fn run(path: &Path, check: bool, stats: Option<(&Path, &str)>) -> ExitCode {
                 ExitCode::FAILURE
             }
         },
+    }
+}
+
+/// Logs what is allowed but probably not meant.
+fn warn_of(config: &Config) {
+    for warning in &config.warnings {
+        tracing::warn!("{warning}");
+    }
+    for warning in of_stripes(&System::this(), &config.devices) {
+        tracing::warn!("{warning}");
     }
 }
 
@@ -164,9 +177,7 @@ async fn reload(server: &mut Server, path: &Path) {
             return;
         }
     };
-    for warning in &config.warnings {
-        tracing::warn!("{warning}");
-    }
+    warn_of(&config);
     match server.reload(config).await {
         Ok(summary) => tracing::info!("config reloaded: {summary}"),
         Err(error) => tracing::error!("the config is not reloaded, nothing changes: {error:#}"),

@@ -16,13 +16,13 @@ use super::{Failure, Host, Output, json, size};
 pub struct Args {
     /// For programs; docs/drives.md tells the fields
     #[arg(long)]
-    json: bool,
+    pub(super) json: bool,
     /// In the order in which to take them for a stripe: round-robin over root complexes and adapters
     #[arg(long)]
-    round_robin: bool,
+    pub(super) round_robin: bool,
     /// What a root complex carries, in GB/s of data; may be given several times
     #[arg(long, value_name = "DDDD:BB=GB/s", value_parser = capacity)]
-    root_complex: Vec<(RootComplex, f64)>,
+    pub(super) root_complex: Vec<(RootComplex, f64)>,
 }
 
 /// What there is to show.

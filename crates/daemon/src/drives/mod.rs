@@ -6,12 +6,16 @@
 //! | `list`, `json` | them as a table, and for programs |
 //! | `bind` | handing over, and back |
 //! | `erase` | Format NVM and Sanitize |
+//! | `spread` | stripes whose members hang unevenly |
 
 mod bind;
 mod census;
 mod erase;
 mod json;
 mod list;
+pub(crate) mod spread;
+#[cfg(test)]
+mod tests;
 
 use std::fmt;
 use std::io::{self, IsTerminal as _, Write};

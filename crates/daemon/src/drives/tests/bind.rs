@@ -1,0 +1,80 @@
+//! Handing drives over, and back.
+
+use super::super::bind;
+use super::{Rig, arguments, fake};
+
+#[test]
+fn by_address_and_serial_number_and_back() {
+    let rig = Rig::new(vec![("0000:62:00.0", fake("SERIAL99"))]);
+    let serial = serial(&rig, "0000:61:00.0");
+    // Twice the same drive is once.
+    let ran = rig.bind(&[&serial, "0000:61:00.0", "62:00.0"]);
+    ran.assert_done();
+    assert_eq!(ran.out, "0000:61:00.0: nvme -> vfio-pci\n0000:62:00.0: nvme -> vfio-pci\n");
+    assert_eq!(rig.driver("0000:61:00.0").as_deref(), Some("vfio-pci"));
+    let again = rig.bind(&["0000:61:00.0"]);
+    again.assert_done();
+    assert_eq!(again.out, "0000:61:00.0: vfio-pci has it already\n");
+    // The serial number of a bound drive is what it says itself.
+    let back = rig.run(|host, output| bind::unbind(host, &arguments(&["SERIAL99"], false), output));
+    back.assert_done();
+    assert_eq!(back.out, "0000:62:00.0: vfio-pci -> nvme\n");
+    assert_eq!(rig.driver("0000:62:00.0").as_deref(), Some("nvme"));
+    assert_eq!(rig.driver("0000:61:00.0").as_deref(), Some("vfio-pci"));
+}
+
+#[test]
+fn a_dry_run_writes_nothing() {
+    let rig = Rig::new(Vec::new());
+    let ran = rig.run(|host, output| bind::bind(host, &arguments(&["0000:61:00.0"], true), output));
+    ran.assert_done();
+    let lines: Vec<&str> = ran.out.lines().collect();
+    assert_eq!(lines.len(), 3);
+    assert!(lines[0].starts_with("echo vfio-pci > /"), "{}", ran.out);
+    assert!(lines[2].ends_with("sys/bus/pci/drivers_probe"), "{}", ran.out);
+    assert_eq!(rig.driver("0000:61:00.0").as_deref(), Some("nvme"));
+}
+
+#[test]
+fn all_or_nothing() {
+    let rig = Rig::new(Vec::new());
+    let disk = kernel_name(&rig, "0000:62:00.0");
+    rig.machine.mount(None, &format!("9 1 0:9 / / rw - btrfs /dev/{disk}n1 rw")).unwrap();
+    let ran = rig.bind(&["0000:61:00.0", "0000:62:00.0", "0000:23:00.0"]);
+    let failure = ran.failure();
+    let expected = format!(
+        "0000:62:00.0 is in use, and is left alone: {disk}n1 is mounted at /: the root disk\n\
+         0000:23:00.0 is no NVMe drive (class 020000): only drives are handed over\nnothing was done"
+    );
+    assert_eq!(failure, expected);
+    assert_eq!(rig.driver("0000:61:00.0").as_deref(), Some("nvme"));
+}
+
+#[test]
+fn names_that_are_no_drive() {
+    let rig = Rig::new(Vec::new());
+    let failure = rig.bind(&["NOBODY", "0000:99:00.0"]).failure();
+    assert!(failure.contains("no drive says that its serial number is NOBODY"), "{failure}");
+    assert!(failure.contains("there is no PCI function 0000:99:00.0"), "{failure}");
+    // A part of a serial number is no serial number.
+    let part = &serial(&rig, "0000:61:00.0")[..7];
+    assert!(rig.bind(&[part]).failure().contains("no drive says"));
+    // Two functions of one drive say the same.
+    let (a, b) = (kernel_name(&rig, "0000:61:00.0"), kernel_name(&rig, "0000:62:00.0"));
+    for (address, name) in [("0000:61:00.0", a), ("0000:62:00.0", b)] {
+        let file = format!("sys/bus/pci/devices/{address}/nvme/{name}/serial");
+        rig.machine.write(&file, "TWIN\n").unwrap();
+    }
+    let failure = rig.bind(&["TWIN"]).failure();
+    let expected = "TWIN is the serial number of 0000:61:00.0, 0000:62:00.0: name one address";
+    assert!(failure.starts_with(expected), "{failure}");
+}
+
+fn kernel_name(rig: &Rig, address: &str) -> String {
+    rig.host.system.function(address.parse().unwrap()).unwrap().controller.unwrap().name
+}
+
+fn serial(rig: &Rig, address: &str) -> String {
+    let function = rig.host.system.function(address.parse().unwrap()).unwrap();
+    function.controller.unwrap().serial.unwrap()
+}

@@ -1,0 +1,89 @@
+//! The commands, on a made-up machine with drives in memory.
+
+mod bind;
+mod erase;
+mod list;
+mod spread;
+
+use std::sync::Arc;
+
+use nvmeof_core::nvme_driver::fake::{Config, Fake};
+use nvmeof_core::nvme_driver::seam::Function;
+use nvmeof_core::pci::fixture::{self, Machine};
+use nvmeof_wire::ascii;
+use tempfile::TempDir;
+
+use super::{Failure, Host, Output};
+
+/// A machine and what it is like behind `vfio-pci`.
+struct Rig {
+    machine: Machine,
+    host: Host,
+    _folder: TempDir,
+}
+
+/// What a command wrote, and how it ended.
+struct Ran {
+    out: String,
+    notes: String,
+    result: Result<(), Failure>,
+}
+
+impl Rig {
+    /// The machine with four root complexes. What is bound to `vfio-pci` there and is among `drives` can be opened.
+    fn new(drives: Vec<(&'static str, Fake)>) -> Self {
+        let folder = tempfile::tempdir_in(fixture::folder()).unwrap();
+        let machine = Machine::measured(folder.path()).unwrap();
+        let open = move |address: &str| -> Result<Arc<dyn Function>, String> {
+            let found = drives.iter().find(|(known, _)| *known == address);
+            found.map(|(_, fake)| fake.function()).ok_or_else(|| "a group in the way".to_owned())
+        };
+        let host = Host {
+            system: machine.system(),
+            writes: Box::new(machine.kernel()),
+            open: Box::new(open),
+            load: |_| {},
+        };
+        Self { machine, host, _folder: folder }
+    }
+
+    fn run(&self, command: impl FnOnce(&Host, &mut Output<'_>) -> Result<(), Failure>) -> Ran {
+        let (mut out, mut notes) = (Vec::new(), Vec::new());
+        let mut output = Output { out: &mut out, notes: &mut notes, terminal: true };
+        let result = command(&self.host, &mut output);
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        Ran { out: text(out), notes: text(notes), result }
+    }
+
+    fn bind(&self, drives: &[&str]) -> Ran {
+        self.run(|host, output| super::bind::bind(host, &arguments(drives, false), output))
+    }
+
+    fn driver(&self, address: &str) -> Option<String> {
+        self.host.system.function(fixture::at(address)).unwrap().driver
+    }
+}
+
+impl Ran {
+    /// What it says went wrong.
+    #[track_caller]
+    fn failure(&self) -> String {
+        self.result.as_ref().unwrap_err().to_string()
+    }
+
+    #[track_caller]
+    fn assert_done(&self) {
+        assert!(self.result.is_ok(), "{:?}", self.result);
+    }
+}
+
+fn arguments(drives: &[&str], dry_run: bool) -> super::bind::Args {
+    super::bind::Args { drives: drives.iter().map(|name| (*name).to_owned()).collect(), dry_run }
+}
+
+/// A drive in memory of this serial number.
+fn fake(serial: &str) -> Fake {
+    let mut config = Config::default();
+    ascii::fill(&mut config.identify.sn, serial);
+    Fake::new(config)
+}
