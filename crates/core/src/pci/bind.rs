@@ -78,7 +78,7 @@ pub enum BindError {
     /// The machine does not translate the addresses of its devices.
     #[error(
         "{address} has no IOMMU group: the IOMMU is off; switch it on in the firmware and boot with \
-         intel_iommu=on (Intel) or iommu=pt (AMD)"
+         intel_iommu=on or amd_iommu=on"
     )]
     NoIommu {
         /// The function.
@@ -155,7 +155,7 @@ impl Plan {
         function: &PciFunction,
         along: &[Address],
     ) -> Result<Self, BindError> {
-        check(usage, function)?;
+        check(usage, function, VFIO_DRIVER)?;
         let address = function.address;
         let group = function.iommu_group.ok_or(BindError::NoIommu { address })?;
         let others: Vec<Companion> = system
@@ -180,10 +180,7 @@ impl Plan {
         usage: &Usage,
         function: &PciFunction,
     ) -> Result<Self, BindError> {
-        // A drive that the kernel has already may be in use: nothing is done to it.
-        if function.driver.as_deref() != Some(NVME_DRIVER) {
-            check(usage, function)?;
-        }
+        check(usage, function, NVME_DRIVER)?;
         Self::to(system, function, NVME_DRIVER, "\n")
     }
 
@@ -291,10 +288,14 @@ impl fmt::Display for Companion {
     }
 }
 
-fn check(usage: &Usage, function: &PciFunction) -> Result<(), BindError> {
+fn check(usage: &Usage, function: &PciFunction, driver: &str) -> Result<(), BindError> {
     let PciFunction { address, class, .. } = *function;
     if !function.is_nvme() {
         return Err(BindError::NotNvme { address, class });
+    }
+    if function.driver.as_deref() == Some(driver) {
+        // It is not taken from anybody.
+        return Ok(());
     }
     let users = usage.of(function);
     if users.is_empty() { Ok(()) } else { Err(BindError::InUse { address, users }) }

@@ -42,20 +42,19 @@ impl System {
     }
 
     /// The folder of a PCI function.
-    #[must_use]
     pub(super) fn function_folder(&self, name: impl std::fmt::Display) -> PathBuf {
         self.sys.join("bus/pci/devices").join(name.to_string())
     }
 
     /// The folder of a block device: `nvme0n1`, `nvme0n1p1`, `dm-0`.
-    #[must_use]
     pub(super) fn block_folder(&self, name: &str) -> PathBuf {
         self.sys.join("class/block").join(name)
     }
 
     /// The file or folder name that a device node's path ends at, symlinks followed: `dm-0` for
     /// `/dev/mapper/vg-root`. None for a path that is no node's.
-    pub(super) fn node_name(&self, path: &str) -> Option<String> {
+    #[must_use]
+    pub fn node_name(&self, path: &str) -> Option<String> {
         let below = path.strip_prefix("/dev/")?;
         let resolved = fs::canonicalize(self.dev.join(below)).ok();
         let name = match resolved.as_deref().and_then(Path::file_name) {

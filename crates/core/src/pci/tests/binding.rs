@@ -180,5 +180,7 @@ fn a_drive_that_a_program_has_is_not_taken_away() {
     machine.process(95, "nvmeof-tgt", "4026531841", &[&group]).unwrap();
     let error = unbind(&system, &kernel).unwrap_err().to_string();
     assert!(error.ends_with("is open in pid 95 (nvmeof-tgt)"), "{error}");
+    // Binding it once more takes it from nobody.
+    bind(&system, &kernel).unwrap();
     assert_eq!(driver(&system).as_deref(), Some("vfio-pci"));
 }
