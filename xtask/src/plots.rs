@@ -15,6 +15,7 @@
 //! | `data` | the committed files, read back |
 //! | `figures` | from points to plots |
 //! | `measured` | the same for real runs, whatever they hold |
+//! | `measuring` | a picture for each of the prototype's tests |
 //! | `blocks` | from points to the tables of the pages |
 
 mod blocks;
@@ -22,6 +23,7 @@ mod data;
 mod figures;
 mod gather;
 mod measured;
+mod measuring;
 #[cfg(test)]
 mod tests;
 
@@ -42,13 +44,16 @@ const PAGES: [&str; 2] = ["docs/pacing.md", "docs/design/adaptive.md"];
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Simulates what the pages show, runs the acceptance suite of adaptive, and writes everything below \
-    docs/pacing\nand the tables inside docs/pacing.md and docs/design/adaptive.md anew.\n\n\
+    docs/pacing\nand docs/measuring, and the tables inside docs/pacing.md and docs/design/adaptive.md anew.\n\n\
     Example: cargo xtask bench pacing --json pacing.jsonl && cargo xtask plots --real pacing.jsonl"
 )]
 pub(crate) struct Args {
     /// Take real runs from this file of `cargo xtask bench pacing --json`, in place of those committed
     #[arg(long, value_name = "FILE")]
     real: Option<PathBuf>,
+    /// Take rows of the prototype's tests from this file of `cargo xtask sweep --where local --csv`
+    #[arg(long, value_name = "FILE")]
+    local: Option<PathBuf>,
     /// Simulate nothing: draw what is committed, and what --real brings
     #[arg(long)]
     draw_only: bool,
@@ -66,7 +71,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if let Some(points) = &real {
         data::write_points(&folder.join(data::MEASURED), points)?;
     }
+    if let Some(file) = &args.local {
+        measuring::take_in(&workspace, file)?;
+    }
     if !args.draw_only {
+        measuring::simulate(&workspace)?;
         data::write_points(&folder.join(data::SIMULATED), &gather::simulated(&workspace)?)?;
         if !args.no_suite {
             data::write_cases(&folder.join(data::SUITE), &gather::suite(&workspace)?)?;
@@ -84,6 +93,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         }
     }
     println!("{drawn} plots in {FOLDER}, tables in {}", PAGES.join(" and "));
+    println!("{} pictures in {}", measuring::draw(&workspace)?, measuring::FOLDER);
     Ok(ExitCode::SUCCESS)
 }
 

@@ -97,18 +97,9 @@ impl MachineArgs {
             None if is_local && all > 1 => Some(format!("{half}-{}", all - 1)),
             None => None,
         };
-        let workspace = Workspace::find()?;
-        let here = |name: &str| workspace.release_binary(name).display().to_string();
-        let program = |given: &Option<String>, name: &str, is_here: bool| {
-            given.clone().unwrap_or_else(|| if is_here { here(name) } else { name.to_owned() })
-        };
         let (target_here, hosts_here) = (self.target.is_none(), hosts.is_empty());
-        if (target_here && self.tgt.is_none() || hosts_here && self.perf.is_none())
-            && !self.no_build
-        {
-            let build = ["build", "--release", "--locked", "-p", "nvmeof-tgt", "-p", "nvmeof-perf"];
-            run_checked(&mut workspace.cargo(build))?;
-        }
+        let tgt = self.program(&self.tgt, "nvmeof-tgt", target_here)?;
+        let perf = self.program(&self.perf, "nvmeof-perf", hosts_here)?;
         Ok(Machines {
             place,
             listen,
@@ -118,11 +109,27 @@ impl MachineArgs {
             target_cpus,
             host_cpus,
             drives: self.drives.clone(),
-            tgt: program(&self.tgt, "nvmeof-tgt", target_here),
-            perf: program(&self.perf, "nvmeof-perf", hosts_here),
+            tgt,
+            perf,
             fio: self.fio.clone(),
             spdk_plugin: self.spdk_plugin.clone(),
         })
+    }
+
+    /// A program by what was given, on this machine else by its release build, which is brought up to date.
+    fn program(&self, given: &Option<String>, name: &str, is_here: bool) -> Result<String> {
+        match given {
+            Some(path) => Ok(path.clone()),
+            None if !is_here => Ok(name.to_owned()),
+            None => {
+                let workspace = Workspace::find()?;
+                if !self.no_build {
+                    let build = ["build", "--release", "--locked", "-p", name];
+                    run_checked(&mut workspace.cargo(build))?;
+                }
+                Ok(workspace.release_binary(name).display().to_string())
+            }
+        }
     }
 
     fn hosts(&self, is_local: bool, plan: &Plan) -> Result<Vec<String>> {

@@ -222,7 +222,6 @@ impl Real {
                     cpus: self.machines.host_cpus.clone(),
                     folder,
                 };
-                self.machine_of(host).ask(&format!("mkdir -p {}", task.folder))?;
                 tasks.push((number, task));
             }
         }

@@ -75,13 +75,15 @@ impl Generator for Kernel {
     }
 
     fn start(&self, machine: &Machine, task: &Task<'_>) -> Result<Running> {
-        let mut names = Vec::new();
-        for nsid in &task.nsids {
-            let name = machine.ask(&format!("n={nsid}; {}", find_device(&task.nqn)))?;
-            let name = name.trim();
-            ensure!(name.starts_with("/dev/"), "namespace {nsid} has no block device on {machine}");
-            names.push(name.to_owned());
-        }
+        let all: Vec<_> = task.nsids.iter().map(u32::to_string).collect();
+        let script = format!("for n in {}; do {}; done", all.join(" "), find_device(&task.nqn));
+        let names: Vec<String> = machine.ask(&script)?.lines().map(str::to_owned).collect();
+        ensure!(
+            names.len() == all.len() && names.iter().all(|name| name.starts_with("/dev/")),
+            "of the namespaces {} on {machine} only these have block devices: {}",
+            all.join(", "),
+            names.join(", ")
+        );
         // Where a device went away fio would make a file of its name.
         let more = "allow_file_create=0\n";
         run(machine, &self.fio, None, task, "io_uring", &names, more)
@@ -212,7 +214,7 @@ fn run(
     more: &str,
 ) -> Result<Running> {
     let file = format!("{}/job.fio", task.folder);
-    machine.ask(&format!("rm -f {}/bw_*.log", quoted(&task.folder)))?;
+    machine.ask(&format!("mkdir -p {0} && rm -f {0}/bw_*.log", quoted(&task.folder)))?;
     machine.write(&file, &job_file(task, engine, names, more))?;
     let words = [fio, "--output-format=json+", &file].map(str::to_owned);
     match preload {
