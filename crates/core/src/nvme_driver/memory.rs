@@ -66,8 +66,12 @@ impl DmaMemory {
     pub(super) fn write(&self, at: usize, bytes: &[u8]) {
         let (words, rest) = bytes.as_chunks::<8>();
         debug_assert!(rest.is_empty());
+        assert!(at.is_multiple_of(8) && at + words.len() * 8 <= self.mapping.len(), "inside");
         for (index, word) in words.iter().enumerate() {
-            self.store64(at + index * 8, u64::from_le_bytes(*word));
+            // SAFETY: as in `word`; the whole run was looked at once.
+            let place =
+                unsafe { AtomicU64::from_ptr(self.mapping.as_ptr().add(at + index * 8).cast()) };
+            place.store(u64::from_le_bytes(*word).to_le(), Ordering::Relaxed);
         }
     }
 

@@ -19,7 +19,8 @@ pub struct ControllerOptions {
     pub absence: Duration,
     /// Resets within ten minutes that a controller may need; with one more it has failed.
     pub resets: u32,
-    /// Whether queues have interrupts. Without, reactors must poll all the time.
+    /// Whether queues have interrupts. Without, reactors must poll all the time. They stay on while a queue is
+    /// polled; after a drive was away for a moment they are gone, and the warden wakes reactors that sleep.
     pub interrupts: bool,
     /// Whether shadow doorbells are used where the controller has them.
     pub shadow_doorbells: bool,

@@ -35,7 +35,7 @@ use super::bar::{Bar, Disabled, Enabled, Seen, Unsure};
 use super::bring_up::{QueuePlan, Session, ask_for_event, has_log};
 use super::buffers::BufferMap;
 use super::error::{AdminError, OpenErrorWhy};
-use super::gate::{Counters, Mode, Shared, Word};
+use super::gate::{Counters, Mode, QueueShared, Shared, Word};
 use super::identify::{Abilities, Identity};
 use super::options::{ControllerOptions, nanos};
 use super::ring::Shadows;
@@ -49,6 +49,10 @@ pub(super) const TICKS: u32 = 8;
 const LONGEST: u64 = 250 * MILLISECOND;
 /// Between two turns while a device is away, or queues have not answered.
 const SOON: u64 = 10 * MILLISECOND;
+/// How long queues may take to see that the device is to be left alone, before it is stopped regardless.
+const GRACE: u64 = 20 * MILLISECOND;
+/// Shortest tick.
+const TICK_MIN: u64 = MILLISECOND;
 /// Attempts to start a controller that was stopped.
 const STARTS: u32 = 3;
 /// Resets are counted over this time.
@@ -59,9 +63,10 @@ const EVENTS_KEPT: usize = 64;
 /// What of the controller's function the driver holds; given back to the system when the controller has failed.
 #[derive(Debug)]
 pub(super) struct Hardware {
-    pub(super) function: Arc<dyn Function>,
     pub(super) admin: AdminQueue,
     pub(super) shadows: Option<Arc<Shadows>>,
+    /// Last, as memory is unmapped while the function is there.
+    pub(super) function: Arc<dyn Function>,
 }
 
 #[derive(Debug)]
@@ -123,6 +128,8 @@ pub(super) struct Warden {
     last_scan: u32,
     events: VecDeque<DriveEvent>,
     maps: Vec<Arc<BufferMap>>,
+    /// The device was away, and with it its table of interrupts: nobody is told of completions by it.
+    is_mute: bool,
 }
 
 /// What a warden begins with.
@@ -162,6 +169,7 @@ impl Warden {
             last_scan: 0,
             events: VecDeque::new(),
             maps: Vec::new(),
+            is_mute: false,
         };
         warden.publish_tick();
         warden.shared.set(Word::new(warden.generation, Mode::Running));
@@ -203,6 +211,7 @@ impl Warden {
             Phase::Failed => {}
         }
         match self.phase {
+            Phase::Live(_) if self.is_mute => SOON,
             Phase::Live(_) => LONGEST.min(self.tick_nanos()),
             Phase::Failed => u64::MAX,
             _ => SOON,
@@ -299,7 +308,7 @@ impl Warden {
     }
 
     fn tick_nanos(&self) -> u64 {
-        (nanos(self.options.io_timeout) / u64::from(TICKS)).max(1)
+        (nanos(self.options.io_timeout) / u64::from(TICKS)).max(TICK_MIN)
     }
 
     fn publish_tick(&self) -> u64 {
@@ -428,6 +437,10 @@ impl Warden {
     /// Looks for I/O commands that take too long: wakes the reactor, in case an interrupt was lost; aborts the
     /// command; then there is nothing left but to stop the controller, for the reason returned.
     fn late(&mut self, now: u64) -> Option<String> {
+        if self.is_mute {
+            let is_busy = |queue: &&QueueShared| queue.in_flight().next().is_some();
+            self.shared.queues.iter().filter(is_busy).for_each(QueueShared::wake);
+        }
         let tick = self.shared.tick();
         if tick == self.last_scan {
             return None;
@@ -484,6 +497,7 @@ impl Warden {
                 if self.abilities.volatile_cache {
                     self.shared.cache_lost.store(true, Ordering::Release);
                 }
+                self.is_mute = true;
                 self.stop(unsure, "it was away", now);
             }
             Seen::There(_) => self.fail(unsure, "another device answers in its place"),
@@ -503,7 +517,7 @@ impl Warden {
             return self.fail(unsure, &why);
         }
         tracing::warn!(drive = self.address, why, "resetting the controller");
-        self.shared.set(Word::new(self.generation, Mode::Halted));
+        self.halt();
         match self.quieten(unsure) {
             Quiet::Disabled(disabled) => {
                 self.answer_all(&AdminError::Reset, now);
@@ -515,9 +529,20 @@ impl Warden {
         }
     }
 
+    /// Has the queues leave the device alone. One whose reactor does not look for a while may still ring a doorbell
+    /// of a controller that is disabled by then, which is to no effect.
+    fn halt(&self) {
+        let word = Word::new(self.generation, Mode::Halted);
+        self.shared.set(word);
+        let end = self.wait.now().saturating_add(GRACE);
+        while !self.shared.all_acked(word) && self.wait.now() < end {
+            self.wait.wait(&[], MILLISECOND);
+        }
+    }
+
     /// Stops the controller for good.
     fn fail(&mut self, unsure: Unsure, why: &str) {
-        self.shared.set(Word::new(self.generation, Mode::Halted));
+        self.halt();
         match self.quieten(unsure) {
             Quiet::Disabled(_) => self.failed(Some("it is disabled"), why),
             Quiet::ForGood(how) => self.failed(Some(how), why),

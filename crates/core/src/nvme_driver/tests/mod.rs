@@ -5,5 +5,6 @@ mod io;
 mod maintenance;
 mod rig;
 mod story;
+mod threads;
 mod timeouts;
 mod trouble;
