@@ -1,8 +1,9 @@
 //! What the benchmarks share: a target with one namespace, and the commands of a host.
 //!
 //! The benchmarks themselves are in `benches/`: `parse`, what bytes cost to understand and to make;
-//! `turn`, what one command costs from its capsule to its response. Admission alone is measured in
-//! `nvmeof-pacing`, and everything together, over real sockets, by `cargo xtask bench e2e`.
+//! `turn`, what one command costs from its capsule to its response; `stripe`, what a stripe costs against
+//! its members. Admission alone is measured in `nvmeof-pacing`, and everything together, over real sockets,
+//! by `cargo xtask bench e2e`.
 
 use std::sync::Arc;
 
