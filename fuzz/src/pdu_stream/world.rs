@@ -559,8 +559,6 @@ impl World {
                 let at = self.sending.iter().position(|sending| *sending == token);
                 self.sending.swap_remove(at.expect("a response that is out"));
             }
-            // The descriptor of a TCP connection is there from the start.
-            Event::Watch => panic!("nothing new is to be watched"),
             Event::Closed { reason } => {
                 assert!(self.pulls.is_empty(), "pulls are missing: {:?}", self.pulls);
                 assert!(self.sending.is_empty(), "responses are missing: {:?}", self.sending);
