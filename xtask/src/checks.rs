@@ -24,6 +24,7 @@ const UNSAFE_FENCE: &[&str] = &[
     "crates/core/src/nvme_driver/buffers.rs",
     "crates/core/src/nvme_driver/loan.rs",
     "crates/core/src/nvme_driver/memory.rs",
+    "crates/core/src/nvme_driver/seam.rs",
     "crates/core/src/vfio/bar.rs",
     "crates/core/src/vfio/container.rs",
     "crates/core/src/vfio/sys.rs",
