@@ -8,7 +8,7 @@
 //! ```
 //!
 //! A queue has a queue of each member's and nothing that another queue shares: no lock, no second
-//! hand-over. An operation in one chunk costs a shift and a division and keeps its token, and its
+//! hand-over. An operation in one chunk costs a shift and a multiplication and keeps its token, and its
 //! completion goes from the member straight to the caller. Only what is spread over several members is
 //! remembered; its data is moved by the members from and to parts of the one buffer
 //! ([`Cut`](crate::dma::Cut)), never copied. Ranges without data are one run of each member, however
@@ -205,7 +205,15 @@ impl StripeQueue {
         })
     }
 
+    /// Whether an operation can be a member's as it is, if it lies in one chunk.
+    #[inline]
+    fn may_pass(&self, op: &BlockOp) -> bool {
+        let refused = self.info.read_only && op.is_write();
+        op.kind != BlockOpKind::Flush && !refused && !is_child(op.token)
+    }
+
     /// An operation of several members.
+    #[inline(never)]
     fn spread(&mut self, op: BlockOp) {
         let BlockOp { token, kind, offset, len, buf } = op;
         // The parent counts as a child of its own until all are given out: none ends it before.
@@ -299,17 +307,21 @@ impl BlockQueue for StripeQueue {
         if !self.waiting.is_empty() {
             return Err(Rejected { op, why: RejectedWhy::QueueFull });
         }
-        if let Err(error) = op.check(&self.info) {
-            self.ended.push(op.complete(Err(error)));
-        } else {
+        let is_inside = op.offset.checked_add(op.len).is_some_and(|end| end <= self.info.size);
+        if is_inside && self.may_pass(&op) {
             let place = self.layout.place(op.offset);
-            if op.len <= place.left && op.kind != BlockOpKind::Flush && !is_child(op.token) {
+            if op.len <= place.left {
+                // What else can be wrong with it is wrong for the member, too.
                 self.pass(op, place)?;
-            } else {
-                self.spread(op);
+                self.in_flight += 1;
+                return Ok(());
             }
         }
         self.in_flight += 1;
+        match op.check(&self.info) {
+            Ok(()) => self.spread(op),
+            Err(error) => self.ended.push(op.complete(Err(error))),
+        }
         Ok(())
     }
 
@@ -345,8 +357,11 @@ impl BlockQueue for StripeQueue {
     #[inline]
     fn lend(&mut self, offset: u64, len: u32) -> Option<Lent> {
         let end = offset.checked_add(u64::from(len))?;
+        if end > self.info.size {
+            return None;
+        }
         let place = self.layout.place(offset);
-        if end > self.info.size || u64::from(len) > place.left {
+        if u64::from(len) > place.left {
             return None;
         }
         self.members.get_mut(place.member)?.lend(place.offset, len)

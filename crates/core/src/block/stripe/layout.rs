@@ -16,6 +16,8 @@ pub(super) struct Layout {
     members: u64,
     /// Of which power of two the chunk is, if it is one: a division less for each operation.
     shift: Option<u32>,
+    /// 2^64 over the members, and a little more: another one less. 0 where it would not be exact.
+    inverse: u64,
 }
 
 /// Where a byte is.
@@ -33,15 +35,23 @@ impl Layout {
     pub(super) fn new(chunk: u64, members: usize) -> Self {
         let (chunk, members) = (chunk.max(1), (members as u64).max(1));
         let shift = chunk.is_power_of_two().then(|| chunk.ilog2());
-        Self { chunk, members, shift }
+        // The inverse is more than 2^64 / members by less than 1, so x * inverse is more than x / members of
+        // 2^64 by less than x: that changes no quotient as long as x is below 2^64 / members. No chunk has a
+        // greater number than 2^64 / chunk.
+        let is_exact = members > 1 && members <= chunk;
+        let inverse = if is_exact { u64::MAX / members + 1 } else { 0 };
+        Self { chunk, members, shift, inverse }
     }
 
     /// Where the byte at `offset` is.
     #[inline]
     pub(super) fn place(&self, offset: u64) -> Place {
         let (number, within) = self.chunk_of(offset);
-        let (row, member) = (number / self.members, number % self.members);
-        let member = usize::try_from(member).unwrap_or(usize::MAX);
+        let row = match self.inverse {
+            0 => number / self.members,
+            inverse => high(number, inverse),
+        };
+        let member = usize::try_from(number - row * self.members).unwrap_or(usize::MAX);
         Place { member, offset: row * self.chunk + within, left: self.chunk - within }
     }
 
@@ -72,9 +82,40 @@ impl Layout {
     }
 }
 
+/// The upper half of a product.
+#[inline]
+#[expect(clippy::cast_possible_truncation, reason = "the upper half of 128 bits")]
+fn high(a: u64, b: u64) -> u64 {
+    ((u128::from(a) * u128::from(b)) >> 64) as u64
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rng::Rng;
+
+    /// However large the numbers, up to the last chunk there can be.
+    #[test]
+    fn places_are_exact_without_a_division() {
+        let mut rng = Rng::new(1);
+        for chunk in [512, 4096, 24 << 10, 128 << 10, 1 << 40] {
+            for members in (1..=512).filter(|members| *members % 37 < 4) {
+                let layout = Layout::new(chunk, members);
+                let count = members as u64;
+                assert_eq!(layout.inverse == 0, members == 1);
+                let last = u64::MAX / chunk;
+                for number in (0..200).flat_map(|at| [at, last - at, rng.below(last)]) {
+                    // Around multiples, where a quotient is wrong first.
+                    for number in [number, number - number % count] {
+                        let place = layout.place(number * chunk);
+                        let member = usize::try_from(number % count).unwrap();
+                        let offset = number / count * chunk;
+                        assert_eq!(place, Place { member, offset, left: chunk }, "{number}");
+                    }
+                }
+            }
+        }
+    }
 
     /// Byte by byte, against what the picture says.
     #[test]
