@@ -7,7 +7,9 @@
 //! | `load` | one run of the load generator, and the middle of several |
 //! | `table` | how it is shown |
 //! | `pacing` | `bench pacing`: the daemon under each pacing policy |
+//! | `instructions` | `bench instructions`: what an I/O costs our NVMe driver, held against a baseline |
 
+pub(crate) mod instructions;
 mod lines;
 mod load;
 mod pacing;
@@ -48,6 +50,8 @@ enum Kind {
     E2e(E2e),
     /// Measure the daemon over TCP on this machine under each pacing policy
     Pacing(pacing::Args),
+    /// Count the instructions of an I/O in our NVMe driver, and hold them against the baseline
+    Instructions(instructions::Args),
 }
 
 #[derive(Debug, clap::Args)]
@@ -110,6 +114,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     match &args.kind {
         Kind::E2e(args) => e2e(args),
         Kind::Pacing(args) => pacing::run(args),
+        Kind::Instructions(args) => instructions::run(args),
     }
 }
 

@@ -41,6 +41,10 @@ pub(crate) const TEST: &[Need] = &[
 /// What the fuzz targets take beside the build.
 pub(crate) const FUZZ: &[Need] = &[need("c++", "build-essential", "libFuzzer is C++")];
 
+/// What counting instructions takes.
+pub(crate) const INSTRUCTIONS: &[Need] =
+    &[need("valgrind", "valgrind", "Callgrind counts the instructions of an I/O")];
+
 /// What counting the lines that fuzzing reaches takes.
 pub(crate) const COVERAGE: &[Need] = &[
     need("llvm-profdata-19", "llvm-19", "adds up line counts"),
@@ -181,7 +185,7 @@ mod tests {
 
     #[test]
     fn every_need_says_why() {
-        for need in [BUILD, TEST, FUZZ, COVERAGE, VM, VM_RDMA].concat() {
+        for need in [BUILD, TEST, FUZZ, COVERAGE, INSTRUCTIONS, VM, VM_RDMA].concat() {
             assert!(!need.why.is_empty() && !need.package.is_empty(), "{need:?}");
         }
     }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 
 use crate::workspace::{Workspace, run_checked, show};
-use crate::{browser, checks, fuzz, setup, sweep, vm};
+use crate::{bench, browser, checks, fuzz, setup, sweep, vm};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = after_help())]
@@ -88,6 +88,13 @@ const STAGES: &[Stage] = &[
         run: browser::run,
     },
     Stage {
+        name: "instructions",
+        about: "what an I/O costs our NVMe driver, against the baseline",
+        slow: true,
+        needs: None,
+        run: instructions,
+    },
+    Stage {
         name: "sweep-ssh",
         about: "a sweep over ssh: two hosts, one that dies, Ctrl-C",
         slow: true,
@@ -128,7 +135,7 @@ fn after_help() -> String {
     let mut text = String::from("Stages:\n");
     for stage in STAGES {
         let slow = if stage.slow { " (slow)" } else { "" };
-        text.push_str(&format!("  {:<11} {}{slow}\n", stage.name, stage.about));
+        text.push_str(&format!("  {:<12} {}{slow}\n", stage.name, stage.about));
     }
     text.push_str("\nExample: cargo xtask test --fast\n         cargo xtask test --only vm-tcp");
     text
@@ -307,6 +314,10 @@ fn vm_case(workspace: &Workspace, name: &str) -> Result<()> {
         bail!("the case {name} did not pass");
     }
     Ok(())
+}
+
+fn instructions(workspace: &Workspace) -> Result<()> {
+    bench::instructions::check(workspace)
 }
 
 fn fuzz_short(workspace: &Workspace) -> Result<()> {
