@@ -84,7 +84,6 @@ impl Layout {
 
 /// The upper half of a product.
 #[inline]
-#[expect(clippy::cast_possible_truncation, reason = "the upper half of 128 bits")]
 fn high(a: u64, b: u64) -> u64 {
     ((u128::from(a) * u128::from(b)) >> 64) as u64
 }
