@@ -87,6 +87,12 @@ pub(crate) const SSH: &[Need] = &[
 pub(crate) const BROWSER: &[Need] =
     &[need("chromium", "chromium", "opens reports as a reader does")];
 
+/// What profiles in the QEMU machine take beside that.
+pub(crate) const VM_PROFILE: &[Need] = &[
+    need("perf", "linux-perf", "samples what the guest runs"),
+    need("strace", "strace", "counts the daemon's system calls in the guest"),
+];
+
 /// Makes sure that every program of `needs` is there, and installs the packages of those that are
 /// not: it says what and why, and uses sudo where it has to.
 pub(crate) fn ensure(needs: &[&[Need]]) -> Result<()> {
@@ -185,7 +191,7 @@ mod tests {
 
     #[test]
     fn every_need_says_why() {
-        for need in [BUILD, TEST, FUZZ, COVERAGE, INSTRUCTIONS, VM, VM_RDMA].concat() {
+        for need in [BUILD, TEST, FUZZ, COVERAGE, INSTRUCTIONS, VM, VM_RDMA, VM_PROFILE].concat() {
             assert!(!need.why.is_empty() && !need.package.is_empty(), "{need:?}");
         }
     }

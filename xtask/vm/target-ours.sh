@@ -10,7 +10,7 @@ target_start() {
     cp /share/nvmeof-tgt /share/nvmeof-perf /run/bin/
     mkdir -p /run/target.d
     cat >/run/target.d/00-head <<EOF
-reactors = "0-1"
+reactors = "0-$(($(nproc) - 1))"
 ${MORE_CONFIG:-}
 [[listener]]
 type = "tcp"

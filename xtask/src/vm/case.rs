@@ -107,6 +107,13 @@ pub(crate) const CASES: &[Case] = &[
         ],
     },
     Case {
+        name: "profile",
+        about: "where the time of jobs over NVMe/RDMA goes, ours and nvmet-rdma: --icount on a busy machine",
+        fabric: Fabric::Rdma,
+        drives: &[],
+        boots: &[Boot { name: "rdma", guests: script!("rdma-profile.sh") }],
+    },
+    Case {
         name: "vfio",
         about: "real drives: emulated ones behind an emulated IOMMU, by our own driver",
         fabric: Fabric::Rdma,

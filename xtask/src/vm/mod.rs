@@ -66,8 +66,8 @@ pub(crate) struct Args {
     /// Use KVM if a short trial boot works with it; else say so and emulate
     #[arg(long)]
     kvm: bool,
-    /// Count instructions instead of time: each takes 2^SHIFT ns of the guest's time, its CPUs take turns, and
-    /// speeds are the same on a busy machine
+    /// Count instructions instead of time: each takes 2^SHIFT ns of the guest's time, it has one CPU, and its speeds
+    /// are the same on a busy machine
     #[arg(long, value_name = "SHIFT", num_args = 0..=1, default_missing_value = "2", conflicts_with = "kvm")]
     #[arg(value_parser = clap::value_parser!(u8).range(0..=10))]
     icount: Option<u8>,
@@ -99,6 +99,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let case = case::find(args.case.as_deref().unwrap_or_default())?;
     let workspace = Workspace::find()?;
     setup::ensure(&[setup::BUILD, setup::VM, setup::VM_RDMA])?;
+    if case.name == "profile" {
+        setup::ensure(&[setup::VM_PROFILE])?;
+    }
     if args.target == Target::Ours && case.name != "boot" && !args.no_build {
         for build in RELEASE {
             run_checked(&mut workspace.cargo(build.iter().copied()))?;
@@ -343,6 +346,7 @@ impl<'a> Bench<'a> {
             ("FABRIC", case.fabric.name()),
             ("GUEST", guest.name),
             ("PARTS", &parts),
+            ("CLOCK", self.accel.clock()),
         ];
         let share = Share::create(self.folder.join(name), guest.script, &settings)?;
         let needs_ours = self.target == Target::Ours && case.name != "boot";
