@@ -118,7 +118,12 @@ pub(crate) const CASES: &[Case] = &[
         about: "real drives: emulated ones behind an emulated IOMMU, by our own driver",
         fabric: Fabric::Rdma,
         drives: DRIVES,
-        boots: &[Boot { name: "provider", guests: script!("vfio-provider.sh") }],
+        boots: &[
+            Boot { name: "provider", guests: script!("vfio-provider.sh") },
+            Boot { name: "driver", guests: script!("vfio-driver.sh") },
+            Boot { name: "served", guests: script!("vfio-served.sh") },
+            Boot { name: "hands", guests: script!("vfio-hands.sh") },
+        ],
     },
 ];
 

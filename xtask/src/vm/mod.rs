@@ -32,7 +32,7 @@ use crate::workspace::{Workspace, run_checked};
 pub(crate) const RELEASE: &[&[&str]] = &[
     &["build", "--release", "--locked", "-p", "nvmeof-tgt", "-p", "nvmeof-perf"],
     &["build", "--release", "--locked", "-p", "nvmeof-verbs", "--example", "ping"],
-    &["build", "--release", "--locked", "-p", "nvmeof-core", "--example", "vfio_probe"],
+    &["build", "--release", "--locked", "-p", "nvmeof-core", "--examples"],
 ];
 
 /// What one boot may take; the guest ends itself then, with its state in the log.
@@ -353,8 +353,10 @@ impl<'a> Bench<'a> {
         if needs_ours {
             share.add_program(&self.workspace.release_binary("nvmeof-tgt"))?;
             share.add_program(&self.workspace.release_binary("nvmeof-perf"))?;
-            share.add_program(&self.workspace.release_binary("examples/ping"))?;
-            share.add_program(&self.workspace.release_binary("examples/vfio_probe"))?;
+            for example in ["ping", "vfio_probe", "nvme_bench"] {
+                let path = self.workspace.release_binary(&format!("examples/{example}"));
+                share.add_program(&path)?;
+            }
             share.add_program(&env::current_exe().context("where is this program?")?)?;
         }
         let disks = self.disks(name)?;

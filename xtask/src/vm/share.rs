@@ -15,6 +15,7 @@ const COMMON: &[(&str, &str)] = &[
     ("fabric-tcp.sh", include_str!("../../vm/fabric-tcp.sh")),
     ("fabric-rdma.sh", include_str!("../../vm/fabric-rdma.sh")),
     ("vfio-drives.sh", include_str!("../../vm/vfio-drives.sh")),
+    ("vfio-daemon.sh", include_str!("../../vm/vfio-daemon.sh")),
     ("on-uevent.sh", include_str!("../../vm/on-uevent.sh")),
 ];
 
