@@ -7,6 +7,7 @@
 
 pub mod initiator;
 pub mod input;
+pub mod nvme_driver;
 pub mod pdu_stream;
 pub mod rdma_capsule;
 pub mod rdma_connect;

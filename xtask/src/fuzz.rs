@@ -35,6 +35,11 @@ const TARGETS: &[Target] = &[
         about: "a host's command capsules over RDMA, taken apart",
         max_len: 320,
     },
+    Target {
+        name: "nvme_driver",
+        about: "a drive's registers, data and completions into our NVMe driver",
+        max_len: 384,
+    },
     Target { name: "initiator", about: "a target's bytes into our host's side", max_len: 256 },
     Target {
         name: "sqe",
