@@ -91,9 +91,9 @@ impl Live {
             (DeviceKind::Fault { plan, gone, .. }, Self::Fault(control)) => {
                 control.set_plan(plan.clone());
                 if *gone {
-                    control.remove()
+                    control.remove();
                 } else {
-                    control.restore()
+                    control.restore();
                 }
                 tracing::info!(device = %name, gone, ?plan, "faults changed");
             }
