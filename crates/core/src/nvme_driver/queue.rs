@@ -596,3 +596,32 @@ impl Drop for IoQueue {
         self.shared().warden.raise();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::QUIET;
+    use crate::nvme_driver::fake::{Config, Mode};
+    use crate::nvme_driver::tests::rig::{Rig, read};
+
+    #[test]
+    fn what_comes_just_before_the_descriptor_is_cleared_is_not_missed() {
+        let rig = Rig::new(Config::default());
+        let mut queue = rig.queue();
+        let mut done = Vec::new();
+        queue.poll(&mut done);
+        rig.fake.set_mode(Mode::Manual);
+        queue.submit(read(0, rig.filled(512, 0))).unwrap();
+        queue.poll(&mut done);
+        // A poll that finds nothing; the device is done; the poll goes on to clear the descriptor.
+        queue.quiet = QUIET - 1;
+        queue.reap();
+        assert!(queue.done.is_empty());
+        rig.fake.run();
+        queue.found_nothing();
+        assert_eq!(queue.done.len(), 1, "nothing would wake a reactor that sleeps now");
+        queue.poll(&mut done);
+        drop((done, queue));
+        rig.fake.set_mode(Mode::Automatic);
+        rig.end();
+    }
+}

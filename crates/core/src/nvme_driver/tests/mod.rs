@@ -3,7 +3,7 @@
 mod bring_up;
 mod io;
 mod maintenance;
-mod rig;
+pub(super) mod rig;
 mod story;
 mod threads;
 mod timeouts;

@@ -13,15 +13,15 @@ use crate::nvme_driver::{
     Wait,
 };
 
-pub(super) const MILLI: u64 = 1_000_000;
-pub(super) const SECOND: u64 = 1000 * MILLI;
+pub(in crate::nvme_driver) const MILLI: u64 = 1_000_000;
+pub(in crate::nvme_driver) const SECOND: u64 = 1000 * MILLI;
 
 /// A time that passes when somebody waits.
 #[derive(Debug, Default)]
-pub(super) struct VirtualTime(AtomicU64);
+pub(in crate::nvme_driver) struct VirtualTime(AtomicU64);
 
 impl VirtualTime {
-    pub(super) fn pass(&self, nanos: u64) {
+    pub(in crate::nvme_driver) fn pass(&self, nanos: u64) {
         self.0.fetch_add(nanos, Ordering::Relaxed);
     }
 }
@@ -36,15 +36,15 @@ impl Wait for VirtualTime {
     }
 }
 
-pub(super) struct Rig {
-    pub(super) fake: Fake,
-    pub(super) time: Arc<VirtualTime>,
-    pub(super) controller: Arc<Controller>,
-    pub(super) pool: CorePool,
-    pub(super) maps: Arc<BufferMaps>,
+pub(in crate::nvme_driver) struct Rig {
+    pub(in crate::nvme_driver) fake: Fake,
+    pub(in crate::nvme_driver) time: Arc<VirtualTime>,
+    pub(in crate::nvme_driver) controller: Arc<Controller>,
+    pub(in crate::nvme_driver) pool: CorePool,
+    pub(in crate::nvme_driver) maps: Arc<BufferMaps>,
 }
 
-pub(super) fn options() -> ControllerOptions {
+pub(in crate::nvme_driver) fn options() -> ControllerOptions {
     ControllerOptions {
         io_queues: 2,
         queue_depth: 32,
@@ -55,12 +55,12 @@ pub(super) fn options() -> ControllerOptions {
     }
 }
 
-pub(super) fn shared_pool() -> Arc<SharedPool> {
+pub(in crate::nvme_driver) fn shared_pool() -> Arc<SharedPool> {
     SharedPool::new(PoolConfig { cap: 32 << 20, ..PoolConfig::default() }).unwrap()
 }
 
 /// Opens a controller that is not expected to open.
-pub(super) fn refused(config: Config) -> String {
+pub(in crate::nvme_driver) fn refused(config: Config) -> String {
     let fake = Fake::new(config);
     let error = open(&fake, options()).unwrap_err();
     let (violations, faults) = fake.take_findings();
@@ -72,16 +72,19 @@ pub(super) fn refused(config: Config) -> String {
     error.to_string()
 }
 
-pub(super) fn open(fake: &Fake, options: ControllerOptions) -> Result<Arc<Controller>, OpenError> {
+pub(in crate::nvme_driver) fn open(
+    fake: &Fake,
+    options: ControllerOptions,
+) -> Result<Arc<Controller>, OpenError> {
     Controller::open_stepped(fake.function(), options, Arc::new(VirtualTime::default()))
 }
 
 impl Rig {
-    pub(super) fn new(config: Config) -> Self {
+    pub(in crate::nvme_driver) fn new(config: Config) -> Self {
         Self::with(config, options())
     }
 
-    pub(super) fn with(config: Config, options: ControllerOptions) -> Self {
+    pub(in crate::nvme_driver) fn with(config: Config, options: ControllerOptions) -> Self {
         let fake = Fake::new(config);
         let time = Arc::new(VirtualTime::default());
         let wait: Arc<dyn Wait> = time.clone();
@@ -91,22 +94,27 @@ impl Rig {
         Self { fake, time, controller, pool: CorePool::new(&shared), maps }
     }
 
-    pub(super) fn device(&self, nsid: u32) -> NvmeDevice {
+    pub(in crate::nvme_driver) fn device(&self, nsid: u32) -> NvmeDevice {
         NvmeDevice::new("d", Arc::clone(&self.controller), nsid, Arc::clone(&self.maps)).unwrap()
     }
 
-    pub(super) fn queue(&self) -> IoQueue {
+    pub(in crate::nvme_driver) fn queue(&self) -> IoQueue {
         self.device(1).open_driver_queue(&self.pool).unwrap()
     }
 
-    pub(super) fn filled(&self, len: usize, byte: u8) -> Buffer {
+    pub(in crate::nvme_driver) fn filled(&self, len: usize, byte: u8) -> Buffer {
         let mut buffer = self.pool.lease(len).unwrap();
         buffer.as_mut_slice().fill(byte);
         buffer
     }
 
     /// Lets `nanos` pass, in steps of a millisecond at the shortest, while queue and warden do what is due.
-    pub(super) fn pass(&self, queue: &mut IoQueue, nanos: u64, done: &mut Vec<Completed>) {
+    pub(in crate::nvme_driver) fn pass(
+        &self,
+        queue: &mut IoQueue,
+        nanos: u64,
+        done: &mut Vec<Completed>,
+    ) {
         let step = (nanos / 100).max(MILLI);
         let end = self.time.now() + nanos;
         while self.time.now() < end {
@@ -119,7 +127,7 @@ impl Rig {
 
     /// Polls until nothing is in flight, while time passes.
     #[track_caller]
-    pub(super) fn finish(&self, queue: &mut IoQueue) -> Vec<Completed> {
+    pub(in crate::nvme_driver) fn finish(&self, queue: &mut IoQueue) -> Vec<Completed> {
         let mut done = Vec::new();
         for _ in 0..100_000 {
             queue.poll(&mut done);
@@ -134,7 +142,7 @@ impl Rig {
 
     /// Runs one operation.
     #[track_caller]
-    pub(super) fn run(&self, queue: &mut IoQueue, io: Io) -> Completed {
+    pub(in crate::nvme_driver) fn run(&self, queue: &mut IoQueue, io: Io) -> Completed {
         queue.submit(io).unwrap();
         let mut done = self.finish(queue);
         assert_eq!(done.len(), 1);
@@ -143,7 +151,7 @@ impl Rig {
 
     /// Turns until the controller takes commands, or has failed.
     #[track_caller]
-    pub(super) fn settle(&self, queues: &mut [&mut IoQueue]) -> ControllerState {
+    pub(in crate::nvme_driver) fn settle(&self, queues: &mut [&mut IoQueue]) -> ControllerState {
         let mut done = Vec::new();
         for _ in 0..10_000 {
             self.controller.turn();
@@ -160,7 +168,7 @@ impl Rig {
 
     /// Ends everything, and looks that nothing was left and nothing was broken.
     #[track_caller]
-    pub(super) fn end(self) {
+    pub(in crate::nvme_driver) fn end(self) {
         let Self { fake, controller, pool, maps, .. } = self;
         assert_eq!(pool.leased(), 0, "every buffer is back");
         drop((controller, maps));
@@ -170,16 +178,16 @@ impl Rig {
     }
 }
 
-pub(super) fn io(kind: IoKind, offset: u64, len: u64) -> Io {
+pub(in crate::nvme_driver) fn io(kind: IoKind, offset: u64, len: u64) -> Io {
     Io { token: offset, kind, offset, len, buf: None }
 }
 
-pub(super) fn read(offset: u64, buf: Buffer) -> Io {
+pub(in crate::nvme_driver) fn read(offset: u64, buf: Buffer) -> Io {
     let len = buf.len() as u64;
     Io { token: offset, kind: IoKind::Read, offset, len, buf: Some(buf) }
 }
 
-pub(super) fn write(offset: u64, buf: Buffer) -> Io {
+pub(in crate::nvme_driver) fn write(offset: u64, buf: Buffer) -> Io {
     let len = buf.len() as u64;
     Io { token: offset, kind: IoKind::Write { fua: false }, offset, len, buf: Some(buf) }
 }
