@@ -71,6 +71,11 @@ pub trait HostQueue: Debug {
     /// Gives the queue the token that its [`Source`] tells of it by. Called once, before anything else.
     fn set_token(&mut self, _token: u64) {}
 
+    /// Whether a [`Source`] tells of what arrives: then there is no need to look unasked.
+    fn is_told(&self) -> bool {
+        false
+    }
+
     /// Whether [`park`](Self::park) can ever work: not for a queue that is bound to what its reactor has.
     fn is_movable(&self) -> bool {
         true
@@ -90,6 +95,11 @@ pub trait ParkedQueue: Send + Debug {
 
     /// The host's address, for people.
     fn peer(&self) -> String;
+
+    /// The queue's number at its controller, 0 for the admin queue, if the host has said it already.
+    fn number(&self) -> Option<u16> {
+        None
+    }
 
     /// Ends a connection for which there is no room; a fabric that can tells the host so.
     fn refuse(self: Box<Self>) {}

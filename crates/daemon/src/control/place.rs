@@ -7,10 +7,25 @@ use crate::reactor::Load;
 
 /// The reactor a new connection goes to: the one with the fewest connections among those on the
 /// NUMA node its packets arrive at, unless that node is clearly busier than the rest.
-pub(crate) fn place(loads: &[Load], nodes: &[Option<usize>], arrives_at: Option<usize>) -> usize {
-    let count = |index: usize| loads[index].connections.load(Ordering::Relaxed);
+///
+/// Where `number` says that it is an I/O queue, only such are counted: it may never move again, and admin
+/// queues are no load. Among equals queue 1 goes to the first reactor, and so on. Hosts use queue `i + 1` on
+/// their CPU `i`: to one on this machine, data then comes on the CPU that wants it.
+pub(crate) fn place(
+    loads: &[Load],
+    nodes: &[Option<usize>],
+    arrives_at: Option<usize>,
+    number: Option<u16>,
+) -> usize {
+    let own = number.and_then(|qid| qid.checked_sub(1)).map(|at| usize::from(at) % loads.len());
+    let count = |index: usize| match own {
+        Some(_) => loads[index].io_queues.load(Ordering::Relaxed),
+        None => loads[index].connections.load(Ordering::Relaxed),
+    };
     let fewest = |wanted: &dyn Fn(usize) -> bool| {
-        (0..loads.len()).filter(|&index| wanted(index)).min_by_key(|&index| count(index))
+        (0..loads.len())
+            .filter(|&index| wanted(index))
+            .min_by_key(|&index| (count(index), own != Some(index)))
     };
     let anywhere = fewest(&|_| true).unwrap_or(0);
     let near = arrives_at.and_then(|node| fewest(&|index| nodes[index] == Some(node)));
@@ -56,15 +71,29 @@ mod tests {
     #[test]
     fn new_connections_go_where_there_are_fewest() {
         let nodes = [None, None, None];
-        assert_eq!(place(&loads(&[(3, 0), (1, 0), (2, 0)]), &nodes, None), 1);
-        assert_eq!(place(&loads(&[(0, 0), (0, 0), (0, 0)]), &nodes, Some(0)), 0);
+        assert_eq!(place(&loads(&[(3, 0), (1, 0), (2, 0)]), &nodes, None, None), 1);
+        assert_eq!(place(&loads(&[(0, 0), (0, 0), (0, 0)]), &nodes, Some(0), None), 0);
     }
 
     #[test]
     fn the_node_the_packets_arrive_at_is_preferred_until_it_is_busier() {
         let nodes = [Some(0), Some(0), Some(1), Some(1)];
-        assert_eq!(place(&loads(&[(2, 0), (2, 0), (3, 0), (4, 0)]), &nodes, Some(1)), 2);
-        assert_eq!(place(&loads(&[(2, 0), (1, 0), (4, 0), (4, 0)]), &nodes, Some(1)), 1);
+        assert_eq!(place(&loads(&[(2, 0), (2, 0), (3, 0), (4, 0)]), &nodes, Some(1), None), 2);
+        assert_eq!(place(&loads(&[(2, 0), (1, 0), (4, 0), (4, 0)]), &nodes, Some(1), None), 1);
+    }
+
+    #[test]
+    fn numbered_queues_go_in_order_and_admin_queues_do_not_count() {
+        let nodes = [None, None];
+        // A host's admin queue is at the first reactor.
+        assert_eq!(place(&loads(&[(1, 0), (0, 0)]), &nodes, None, Some(1)), 0);
+        assert_eq!(place(&loads(&[(2, 1), (0, 0)]), &nodes, None, Some(2)), 1);
+        assert_eq!(place(&loads(&[(2, 1), (1, 1)]), &nodes, None, Some(3)), 0);
+        // Hosts with one queue each.
+        assert_eq!(place(&loads(&[(2, 1), (0, 0)]), &nodes, None, Some(1)), 1);
+        assert_eq!(place(&loads(&[(2, 1), (0, 0)]), &nodes, None, Some(0)), 1);
+        let nodes = [Some(0), Some(1)];
+        assert_eq!(place(&loads(&[(0, 0), (0, 0)]), &nodes, Some(1), Some(1)), 1);
     }
 
     #[test]

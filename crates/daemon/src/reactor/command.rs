@@ -129,7 +129,7 @@ impl Reactor {
         }
         if let Some(info) = connection.queue.connected() {
             connection.told_connected = true;
-            if !info.admin {
+            if !info.admin && !connection.counts_as_io {
                 connection.counts_as_io = true;
                 self.loads[self.index].io_queues.fetch_add(1, Ordering::Relaxed);
             }

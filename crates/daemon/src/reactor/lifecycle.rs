@@ -17,9 +17,11 @@ impl Reactor {
     /// Takes a connection in.
     pub(super) fn attach(&mut self, parked: Box<dyn ParkedQueue>, queue: Box<Queue>, now: u64) {
         let peer = parked.peer();
+        // Counted when it was placed.
+        let is_io = parked.number().is_some_and(|qid| qid > 0);
         if self.draining.is_some() || self.stopping {
             parked.refuse();
-            self.refuse(*queue);
+            self.refuse(*queue, is_io);
             return;
         }
         let own = match self.pool.reserve(1, OWN_BUFFER) {
@@ -27,7 +29,7 @@ impl Reactor {
             Err(error) => {
                 tracing::warn!(peer, %error, "connection refused: no memory for its own buffer");
                 parked.refuse();
-                self.refuse(*queue);
+                self.refuse(*queue, is_io);
                 return;
             }
         };
@@ -37,13 +39,14 @@ impl Reactor {
             Err(error) => {
                 tracing::warn!(peer, %error, "connection refused");
                 self.has_unused_sources = !self.sources.is_empty();
-                self.refuse(*queue);
+                self.refuse(*queue, is_io);
                 return;
             }
         };
         let port = self.stats.port(queue.port());
         let path = self.path_of(&queue);
         let mut connection = Connection::new(fabric, queue, port, path, own, now);
+        connection.counts_as_io |= is_io;
         // One that comes from another reactor was stopped there.
         connection.fabric.set_paused(false);
         let key = self.connections.insert(connection);
@@ -81,9 +84,9 @@ impl Reactor {
     }
 
     /// Takes a connection that cannot be served off the load it was counted in when it was placed.
-    fn refuse(&self, mut queue: Queue) {
+    fn refuse(&self, mut queue: Queue, is_io: bool) {
         self.load().connections.fetch_sub(1, Ordering::Relaxed);
-        if queue.connected().is_some_and(|info| !info.admin) {
+        if is_io || queue.connected().is_some_and(|info| !info.admin) {
             self.load().io_queues.fetch_sub(1, Ordering::Relaxed);
         }
         queue.handle_disconnect();

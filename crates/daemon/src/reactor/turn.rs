@@ -135,10 +135,11 @@ impl Reactor {
     }
 
     /// Brings in what epoll knows, without waiting. While active connections are read from
-    /// directly it is asked only now and then.
+    /// directly, or sources tell of them, it is asked only now and then.
     fn find_ready(&mut self) {
         self.unpolled_turns += 1;
-        if self.receive.is_empty() || self.unpolled_turns >= TURNS_BETWEEN_POLLS {
+        let knows_most = !self.receive.is_empty() || !self.sources.is_empty();
+        if !knows_most || self.unpolled_turns >= TURNS_BETWEEN_POLLS {
             self.wait(Some(std::time::Duration::ZERO));
         }
     }
@@ -225,7 +226,9 @@ impl Reactor {
         if busy {
             connection.active_at = now;
         }
-        let recent = now.saturating_sub(connection.active_at) < ACTIVE && *direct < DIRECT;
+        let recent = !connection.fabric.is_told()
+            && now.saturating_sub(connection.active_at) < ACTIVE
+            && *direct < DIRECT;
         if recent {
             *direct += 1;
         }

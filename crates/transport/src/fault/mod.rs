@@ -63,6 +63,10 @@ impl ParkedQueue for ParkedFaulty {
         self.inner.peer()
     }
 
+    fn number(&self) -> Option<u16> {
+        self.inner.number()
+    }
+
     fn refuse(self: Box<Self>) {
         self.inner.refuse();
     }

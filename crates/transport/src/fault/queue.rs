@@ -211,6 +211,10 @@ impl HostQueue for Faulty {
         self.inner.set_token(token);
     }
 
+    fn is_told(&self) -> bool {
+        self.inner.is_told()
+    }
+
     fn is_movable(&self) -> bool {
         self.inner.is_movable()
     }

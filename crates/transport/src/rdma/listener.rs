@@ -165,6 +165,10 @@ impl<D: Device> ParkedQueue for ParkedRdma<D> {
         self.ticket.peer().to_string()
     }
 
+    fn number(&self) -> Option<u16> {
+        Some(self.terms.request.qid)
+    }
+
     fn refuse(self: Box<Self>) {
         self.reject(RejectStatus::NO_RESOURCES);
     }

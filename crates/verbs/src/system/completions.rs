@@ -57,8 +57,8 @@ impl SystemCompletions {
         }
     }
 
-    /// Takes the events off the channel, so that its descriptor is not readable any more.
-    fn drain(&mut self) -> io::Result<()> {
+    /// Takes an event off the channel, so that its descriptor is not readable any more; false if there is none.
+    fn take_event(&mut self) -> io::Result<bool> {
         let verbs = &self.queue.device.library().verbs;
         let (mut queue, mut context) = (ptr::null_mut(), ptr::null_mut());
         loop {
@@ -68,20 +68,20 @@ impl SystemCompletions {
                 (verbs.ibv_get_cq_event)(self.queue.channel.as_ptr(), &mut queue, &mut context)
             };
             if answer == 0 {
-                self.unacknowledged += 1;
-                continue;
+                break;
             }
             let error = io::Error::last_os_error();
             match error.kind() {
-                io::ErrorKind::WouldBlock => break,
+                io::ErrorKind::WouldBlock => return Ok(false),
                 io::ErrorKind::Interrupted => {}
                 _ => return Err(error),
             }
         }
+        self.unacknowledged += 1;
         if self.unacknowledged >= ACKNOWLEDGE {
             self.acknowledge();
         }
-        Ok(())
+        Ok(true)
     }
 }
 
@@ -115,13 +115,15 @@ impl Completions for SystemCompletions {
     }
 
     fn arm(&mut self) -> io::Result<()> {
-        // A queue that was never armed has nothing on its channel.
-        if self.armed {
-            self.drain()?;
+        // Once armed, a queue announces once. Until that event is there it is armed still, and there is nothing to
+        // do: each of these is a system call.
+        if self.armed && !self.take_event()? {
+            return Ok(());
         }
-        self.armed = true;
         // SAFETY: a living queue.
-        inline::result(unsafe { inline::ibv_req_notify_cq(self.queue.as_ptr(), 0) })
+        let asked = inline::result(unsafe { inline::ibv_req_notify_cq(self.queue.as_ptr(), 0) });
+        self.armed = asked.is_ok();
+        asked
     }
 
     fn fd(&self) -> BorrowedFd<'_> {

@@ -51,7 +51,11 @@ impl Reactors {
 
     /// Gives a connection to one of them; `node` is where its packets arrive, if that is known.
     fn hand_over(&self, parked: Box<dyn ParkedQueue>, queue: Box<Queue>, node: Option<usize>) {
-        let index = place(&self.loads, &self.nodes, node);
+        let number = parked.number();
+        let index = place(&self.loads, &self.nodes, node, number);
+        if number.is_some_and(|qid| qid > 0) {
+            self.loads[index].io_queues.fetch_add(1, Ordering::Relaxed);
+        }
         self.loads[index].connections.fetch_add(1, Ordering::Relaxed);
         self.senders[index].send(Message::Attach { parked, queue });
     }

@@ -364,6 +364,10 @@ impl<D: Device> HostQueue for RdmaQueue<D> {
         self.port.set_token(token);
     }
 
+    fn is_told(&self) -> bool {
+        true
+    }
+
     fn is_movable(&self) -> bool {
         false
     }
