@@ -48,6 +48,12 @@ pub fn delay(name: &str, base: &str, read: &str, write: &str) -> String {
     )
 }
 
+/// A device of any type, with these keys.
+#[must_use]
+pub fn device(name: &str, kind: &str, keys: &str) -> String {
+    format!("\n[[device]]\nname = \"{name}\"\ntype = \"{kind}\"\n{keys}\n")
+}
+
 /// A subsystem for every host, with these namespaces and devices.
 #[must_use]
 pub fn subsystem(nqn: &str, namespaces: &[(u32, &str)]) -> String {

@@ -7,6 +7,7 @@ use nvmeof_core::block::fault::FaultPlan;
 
 use super::super::{Config, DeviceKind, Drive};
 use super::{LEAST, parse};
+use crate::limits::DriveQueues;
 
 /// A `[[device]]` with these keys.
 fn device(name: &str, kind: &str, keys: &str) -> String {
@@ -95,6 +96,8 @@ fn what_is_written_is_what_counts() {
     assert_eq!(kind("drive"), &DeviceKind::Nvme(drive));
     // Each device's queue, with those below: ram 1, drive 2, one 1, late 1, bad 3, two 3, all 1 + 3 + 1.
     let needs = &config.limits.needs;
+    let queues = DriveQueues::of("0000:61:00.0", &config.devices, 3);
+    assert_eq!(queues, DriveQueues { needed: 3, wanted: 6 });
     assert_eq!((needs.queue_files, needs.drives, needs.drive_entries), (16, 1, 64));
     // A page, an SQE and a CQE for each entry of each of 3 reactors, and as many to open them anew.
     assert_eq!(config.limits.drive_memory, 2 * 3 * 64 * (4096 + 80));
@@ -118,7 +121,7 @@ fn members_and_bases_are_used_and_what_is_doubtful_is_told() {
     let split =
         |name: &str, range: &str| device(name, "split", &format!("base = \"one\"\n{range}"));
     let apart = [split("a", "size = \"512KiB\""), split("b", "offset = \"512KiB\"")];
-    let said = warnings(&[&[one.clone()], &apart[..]].concat());
+    let said = warnings(&[std::slice::from_ref(&one), &apart[..]].concat());
     assert!(!said.contains("bytes of"), "{said}");
     let said = warnings(&[&[one], &apart[..], &[split("c", "offset = 512\nsize = 512")]].concat());
     assert!(
@@ -190,7 +193,7 @@ fn members_share_nothing_but_through_splits() {
         on("delay", "b", "read-latency = \"1us\""),
     ];
     let error = "device.members: \"a\" and \"b\" both stand on \"ram\"; give each member data";
-    assert_refused(&[&delays[..], &[stripe.clone()]].concat(), &[error]);
+    assert_refused(&[&delays[..], std::slice::from_ref(&stripe)].concat(), &[error]);
     let splits = [
         ram("ram", "1MiB"),
         on("split", "a", "size = \"512KiB\""),
