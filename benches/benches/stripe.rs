@@ -107,7 +107,9 @@ impl Bench {
 
     /// The median of what the stripe does while the devices do one, and nanoseconds an operation of both.
     fn ratio(&mut self) -> (f64, f64, f64) {
-        (self.direct(), self.striped());
+        // Once without counting, to warm up.
+        self.direct();
+        self.striped();
         let mut pairs: Vec<(f64, f64)> = (0..PAIRS)
             .map(|_| {
                 let direct = black_box(self.direct());
