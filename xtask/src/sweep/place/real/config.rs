@@ -77,7 +77,13 @@ fn devices(setup: &Setup, site: &Site) -> Result<Table> {
     let slow = |at: u32| devices.delay.filter(|(_, slow)| at < *slow).map_or(0, |(delay, _)| delay);
     let mut list = Vec::new();
     let mut names = Vec::new();
-    if !matches!(devices.kind, DeviceKind::Null) && !site.drives.is_empty() {
+    if let (DeviceKind::Part(parts), false) = (devices.kind, site.drives.is_empty()) {
+        bail!(
+            "target.devices: {parts} parts of each of --drives: how large they are only a config of yours \
+             can say (type = \"split\"); name it as target.config"
+        );
+    }
+    if devices.kind == DeviceKind::Drive && !site.drives.is_empty() {
         let have = site.drives.len();
         ensure!(
             have >= devices.count as usize,
@@ -90,14 +96,11 @@ fn devices(setup: &Setup, site: &Site) -> Result<Table> {
     }
     for at in 0..devices.namespaces() {
         let name = format!("device{at}");
-        let (number, part) = (at % devices.count, at / devices.count);
+        let number = at % devices.count;
         let (mut below, mut latency) = (format!("base{at}"), slow(at));
         match devices.kind {
             DeviceKind::Null => list.push(null(&below)),
             DeviceKind::Drive if !site.drives.is_empty() => below = format!("drive{number}"),
-            DeviceKind::Part(parts) if !site.drives.is_empty() => {
-                list.push(split(&below, &format!("drive{number}"), part, parts));
-            }
             DeviceKind::Drive | DeviceKind::Part(_) => {
                 list.push(null(&below));
                 latency += STAND_IN_LATENCY;
@@ -165,16 +168,6 @@ fn real_drive(name: &str, drive: &str) -> Table {
     let pci = !drive.starts_with('/');
     let (kind, key) = if pci { ("nvme", "pci") } else { ("file", "path") };
     table([("name", name.into()), ("type", kind.into()), (key, drive.into())])
-}
-
-fn split(name: &str, base: &str, part: u32, parts: u32) -> Table {
-    table([
-        ("name", name.into()),
-        ("type", "split".into()),
-        ("base", base.into()),
-        ("part", i64::from(part + 1).into()),
-        ("parts", i64::from(parts).into()),
-    ])
 }
 
 fn listener(listen: &Listen) -> Table {
@@ -307,4 +300,89 @@ fn lay_over(table: &mut Table, over: &Table) {
 
 fn table<const N: usize>(entries: [(&str, Value); N]) -> Table {
     entries.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::super::plan::Plan;
+    use super::*;
+
+    fn setup(target: &str) -> Setup {
+        let text = format!(
+            "name = \"p\"\n[target]\n{target}\n[[host]]\ninitiator = \"nvmeof-perf\"\ncount = 2\n\
+             [[job]]\nqueue-depth = 256\n"
+        );
+        Plan::parse("p.toml", &text).unwrap().points.remove(0).setup
+    }
+
+    fn site(drives: &[&str]) -> Site {
+        Site {
+            listen: "tcp://127.0.0.1".parse().unwrap(),
+            cpus: "0,2".to_owned(),
+            reactors: 2,
+            drives: drives.iter().map(|drive| (*drive).to_owned()).collect(),
+        }
+    }
+
+    fn made(target: &str, drives: &[&str]) -> Table {
+        served(&setup(target), &site(drives)).unwrap().text.parse().unwrap()
+    }
+
+    fn refusal(target: &str, drives: &[&str]) -> String {
+        format!("{:#}", served(&setup(target), &site(drives)).unwrap_err())
+    }
+
+    #[test]
+    fn drives_are_stood_for_or_named_and_slow_ones_stand_on_them() {
+        let devices = "devices = { kind = \"drive\", count = 2, slow = 1, delay = \"1ms\" }";
+        let table = made(devices, &[]);
+        let list = table["device"].as_array().unwrap();
+        let latency = |name: &str| {
+            let found = list.iter().find(|device| device["name"].as_str() == Some(name)).unwrap();
+            found["read-latency"].as_str().map(str::to_owned)
+        };
+        assert_eq!(latency("device0").as_deref(), Some("1087us"));
+        assert_eq!(latency("device1").as_deref(), Some("87us"));
+        let table = made(devices, &["/dev/a", "0000:01:00.0"]);
+        let list = table["device"].as_array().unwrap();
+        let kinds: Vec<_> = list.iter().map(|device| device["type"].as_str().unwrap()).collect();
+        assert_eq!(kinds, ["file", "nvme", "delay"]);
+        let spaces = table["subsystem"][0]["namespace"].as_array().unwrap();
+        let served: Vec<_> = spaces.iter().map(|space| space["device"].as_str().unwrap()).collect();
+        assert_eq!(served, ["device0", "drive1"]);
+    }
+
+    #[test]
+    fn what_the_plan_sets_is_laid_over_the_rest() {
+        let table = made("set = { limits = { in-capsule = \"0\" }, busy-poll = true }", &[]);
+        assert_eq!(table["limits"]["in-capsule"].as_str(), Some("0"));
+        assert!(table["limits"]["buffer-memory"].as_integer().is_some(), "the rest stays");
+        assert_eq!(table["busy-poll"].as_bool(), Some(true));
+        assert_eq!(table["reactors"].as_str(), Some("0,2"));
+    }
+
+    #[test]
+    fn policies_become_the_daemons_keys() {
+        let of = |pacing: &str| made(&format!("pacing = {{ {pacing} }}"), &[])["pacing"].clone();
+        assert_eq!(of("policy = \"adaptive\"")["policy"].as_str(), Some("adaptive"));
+        let bucket = of("policy = \"token-bucket\", rate = \"1MiB\", burst = \"256KiB\"");
+        assert_eq!(bucket["rate"].as_str(), Some("1048.576kB/s"));
+        let pool = of("policy = \"prototype\", buffers = 96, cache = 24");
+        assert_eq!(
+            (pool["buffers"].as_integer(), pool["cache"].as_integer()),
+            (Some(96), Some(24))
+        );
+    }
+
+    #[test]
+    fn what_no_daemon_can_do_is_refused() {
+        let text = refusal("pacing = { policy = \"endless-cache\" }", &[]);
+        assert!(text.contains("only-where"), "{text}");
+        let text = refusal("devices = { kind = \"drive\", count = 2 }", &["/dev/a"]);
+        assert!(text.contains("--drives names 1"), "{text}");
+        let text = refusal("devices = { kind = \"part\", count = 1, parts = 3 }", &["/dev/a"]);
+        assert!(text.contains("target.config"), "{text}");
+        let text = refusal("config = \"no/such.toml\"", &[]);
+        assert!(text.contains("no/such.toml"), "{text}");
+    }
 }
