@@ -9,15 +9,16 @@ use crate::reactor::Load;
 /// NUMA node its packets arrive at, unless that node is clearly busier than the rest.
 ///
 /// Where `number` says that it is an I/O queue, only such are counted: it may never move again, and admin
-/// queues are no load. Among equals queue 1 goes to the first reactor, and so on. Hosts use queue `i + 1` on
-/// their CPU `i`: to one on this machine, data then comes on the CPU that wants it.
+/// queues are no load. Among equals queue 1 goes to the second reactor, and so on. Hosts use queue `i + 1` on
+/// their CPU `i`: one on this machine then has the first CPU while the target works on the second.
+/// docs/design/rdma-speed.md has both ways measured.
 pub(crate) fn place(
     loads: &[Load],
     nodes: &[Option<usize>],
     arrives_at: Option<usize>,
     number: Option<u16>,
 ) -> usize {
-    let own = number.and_then(|qid| qid.checked_sub(1)).map(|at| usize::from(at) % loads.len());
+    let own = number.and_then(|qid| qid.checked_sub(1)).map(|at| (usize::from(at) + 1) % loads.len());
     let count = |index: usize| match own {
         Some(_) => loads[index].io_queues.load(Ordering::Relaxed),
         None => loads[index].connections.load(Ordering::Relaxed),
@@ -85,13 +86,13 @@ mod tests {
     #[test]
     fn numbered_queues_go_in_order_and_admin_queues_do_not_count() {
         let nodes = [None, None];
-        // A host's admin queue is at the first reactor.
-        assert_eq!(place(&loads(&[(1, 0), (0, 0)]), &nodes, None, Some(1)), 0);
-        assert_eq!(place(&loads(&[(2, 1), (0, 0)]), &nodes, None, Some(2)), 1);
-        assert_eq!(place(&loads(&[(2, 1), (1, 1)]), &nodes, None, Some(3)), 0);
+        // A host's admin queue is at the second reactor.
+        assert_eq!(place(&loads(&[(0, 0), (1, 0)]), &nodes, None, Some(1)), 1);
+        assert_eq!(place(&loads(&[(0, 0), (2, 1)]), &nodes, None, Some(2)), 0);
+        assert_eq!(place(&loads(&[(1, 1), (2, 1)]), &nodes, None, Some(3)), 1);
         // Hosts with one queue each.
-        assert_eq!(place(&loads(&[(2, 1), (0, 0)]), &nodes, None, Some(1)), 1);
-        assert_eq!(place(&loads(&[(2, 1), (0, 0)]), &nodes, None, Some(0)), 1);
+        assert_eq!(place(&loads(&[(0, 0), (2, 1)]), &nodes, None, Some(1)), 0);
+        assert_eq!(place(&loads(&[(0, 0), (2, 1)]), &nodes, None, Some(0)), 0);
         let nodes = [Some(0), Some(1)];
         assert_eq!(place(&loads(&[(0, 0), (0, 0)]), &nodes, Some(1), Some(1)), 1);
     }
