@@ -38,7 +38,7 @@ impl Reactor {
             Message::RemoveDevice { id, reply } => {
                 self.devices.remove(id, reply);
                 self.stats.forget(id);
-                self.devices.retire();
+                self.devices.retire(&self.poller);
             }
             Message::Abort(order) => {
                 let aborted = self.abort_here(&order, now);

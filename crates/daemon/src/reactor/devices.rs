@@ -113,8 +113,9 @@ impl Devices {
         self.slots.iter().flatten().filter_map(|device| device.queue.next_due()).min()
     }
 
-    /// Closes devices that are being removed and have nothing left in flight.
-    pub(crate) fn retire(&mut self) {
+    /// Closes devices that are being removed and have nothing left in flight. `poller` is the one they were added
+    /// with: a queue's descriptor may belong to its device, and outlive the queue.
+    pub(crate) fn retire(&mut self, poller: &Poller) {
         let slots = &mut self.slots;
         self.live.retain(|&id| {
             let slot = &mut slots[id as usize];
@@ -125,6 +126,9 @@ impl Devices {
             });
             if quiet && let Some(mut device) = slot.take() {
                 let reply = device.removal.take();
+                if let Some(fd) = device.queue.event_fd() {
+                    poller.remove(fd);
+                }
                 drop(device);
                 if let Some(reply) = reply {
                     let _ = reply.send(());
@@ -181,5 +185,62 @@ impl Device {
             }
         }
         taken
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::OwnedFd;
+    use std::time::Duration;
+
+    use nvmeof_core::block::NvmeDevice;
+    use nvmeof_core::dma::{PoolConfig, SharedPool};
+    use nvmeof_core::nvme_driver::fake::{Config, Fake, Mode};
+    use nvmeof_core::nvme_driver::{BufferMaps, Controller, ControllerOptions};
+
+    use super::*;
+
+    const TOKEN: u64 = 17;
+
+    /// The tokens of descriptors that are ready, without waiting.
+    fn ready(poller: &mut Poller) -> Vec<u64> {
+        let mut ready = Vec::new();
+        poller.wait(Some(Duration::ZERO), &mut ready);
+        ready.iter().map(|ready| ready.token).collect()
+    }
+
+    fn signal_of(devices: &mut Devices, id: DeviceId) -> OwnedFd {
+        let device = devices.get(id).expect("the device");
+        let fd = device.queue.event_fd().expect("a drive's queue with an interrupt");
+        fd.try_clone_to_owned().expect("another descriptor of it")
+    }
+
+    /// A drive's queues share the descriptors that its controller keeps: what one queue watched must not be
+    /// watched when the next one comes.
+    #[test]
+    fn a_drive_that_is_taken_out_and_put_in_again_leaves_nothing_watched() {
+        let pool = SharedPool::new(PoolConfig { cap: 16 << 20, ..PoolConfig::default() }).unwrap();
+        let core = CorePool::new(&pool);
+        let fake = Fake::new(Config { mode: Mode::Automatic, ..Config::default() });
+        let options = ControllerOptions { io_queues: 1, ..ControllerOptions::default() };
+        let controller = Controller::open(fake.function(), options).unwrap();
+        let maps = Arc::new(BufferMaps::new(&pool));
+        let drive: Arc<dyn BlockDevice> =
+            Arc::new(NvmeDevice::new("drive", controller, 1, maps).unwrap());
+        let (mut devices, mut poller) = (Devices::default(), Poller::new().unwrap());
+        for id in (0..3).map(DeviceId) {
+            devices.add(id, Arc::clone(&drive), &core, &poller, TOKEN).unwrap();
+            let signal = signal_of(&mut devices, id);
+            let (reply, mut answer) = oneshot::channel();
+            devices.remove(id, reply);
+            devices.retire(&poller);
+            answer.try_recv().expect("nothing was in flight");
+            rustix::io::write(&signal, &1_u64.to_ne_bytes()).unwrap();
+            let woken = ready(&mut poller);
+            assert!(woken.is_empty(), "an interrupt of a drive that is gone wakes: {woken:?}");
+            // As the driver does when it starts the queue's next life.
+            let mut count = [0; 8];
+            rustix::io::read(&signal, &mut count).unwrap();
+        }
     }
 }
