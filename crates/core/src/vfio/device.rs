@@ -16,7 +16,7 @@ use super::error::{VfioError, failed};
 use super::group::{Group, Taken};
 use super::host::Host;
 use super::info::RegionInfo;
-use super::sys;
+use super::sys::{self, Armed};
 use crate::nvme_driver::seam::{DmaSpace, Function, Registers};
 
 /// Up to the first doorbell: no controller has less (NVMe over PCIe Transport 1.0, section 3.1.2).
@@ -125,13 +125,10 @@ impl Function for Device {
             sys::set_irqs(file, VFIO_PCI_MSIX_IRQ_INDEX, &[])?;
             *armed = 0;
         }
-        let count = vectors.min(self.vectors);
-        let signals = (0..count).map(|_| signal()).collect::<io::Result<Vec<OwnedFd>>>()?;
-        if count > 0 {
-            let borrowed: Vec<BorrowedFd<'_>> = signals.iter().map(AsFd::as_fd).collect();
-            sys::set_irqs(file, VFIO_PCI_MSIX_IRQ_INDEX, &borrowed)?;
-            *armed = count;
-        }
+        let signals = arm(vectors.min(self.vectors), |signals| {
+            sys::set_irqs(file, VFIO_PCI_MSIX_IRQ_INDEX, signals)
+        })?;
+        *armed = u16::try_from(signals.len()).unwrap_or(u16::MAX);
         Ok(signals)
     }
 
@@ -184,16 +181,76 @@ fn vectors(file: &impl AsFd, config: &ConfigSpace) -> io::Result<u16> {
     Ok(u16::try_from(count).unwrap_or(u16::MAX))
 }
 
+/// Arms so many vectors, or as many as the system has to give.
+fn arm(
+    vectors: u16,
+    mut set: impl FnMut(&[BorrowedFd<'_>]) -> io::Result<Armed>,
+) -> io::Result<Vec<OwnedFd>> {
+    let mut count = vectors;
+    while count > 0 {
+        let signals = (0..count).map(|_| signal()).collect::<io::Result<Vec<OwnedFd>>>()?;
+        let borrowed: Vec<BorrowedFd<'_>> = signals.iter().map(AsFd::as_fd).collect();
+        match set(&borrowed)? {
+            Armed::All => return Ok(signals),
+            // Fewer each time: what the system has may shrink between two calls.
+            Armed::Only(fewer) => count = fewer.min(count - 1),
+        }
+    }
+    Ok(Vec::new())
+}
+
 /// Has the kernel signal when it wants the function back, where it can.
 fn arm_removal(file: &impl AsFd, irqs: u32) -> io::Result<Option<OwnedFd>> {
     if irqs <= VFIO_PCI_REQ_IRQ_INDEX || sys::irq_count(file, VFIO_PCI_REQ_IRQ_INDEX)? == 0 {
         return Ok(None);
     }
     let signal = signal()?;
-    sys::set_irqs(file, VFIO_PCI_REQ_IRQ_INDEX, &[signal.as_fd()])?;
-    Ok(Some(signal))
+    match sys::set_irqs(file, VFIO_PCI_REQ_IRQ_INDEX, &[signal.as_fd()])? {
+        Armed::All => Ok(Some(signal)),
+        Armed::Only(_) => Ok(None),
+    }
 }
 
 fn signal() -> io::Result<OwnedFd> {
     Ok(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is asked of a system with so many vectors left at each call, and how many there are in the end.
+    fn asked(vectors: u16, left: &[u16]) -> (Vec<usize>, usize) {
+        let (mut asked, mut left) = (Vec::new(), left.iter());
+        let signals = arm(vectors, |signals| {
+            asked.push(signals.len());
+            let left = *left.next().expect("no call more");
+            Ok(if usize::from(left) < signals.len() { Armed::Only(left) } else { Armed::All })
+        });
+        (asked, signals.expect("no error").len())
+    }
+
+    #[test]
+    fn as_many_vectors_as_the_system_has() {
+        assert_eq!(asked(9, &[9]), (vec![9], 9));
+        assert_eq!(asked(9, &[4, 4]), (vec![9, 4], 4));
+        assert_eq!(asked(9, &[4, 2, 1, 1]), (vec![9, 4, 2, 1], 1));
+        assert_eq!(asked(0, &[]), (vec![], 0));
+    }
+
+    #[test]
+    fn an_answer_that_makes_no_sense_ends_all_the_same() {
+        let mut calls = 0;
+        let signals = arm(3, |_| {
+            calls += 1;
+            Ok(Armed::Only(u16::MAX))
+        });
+        assert_eq!((signals.expect("no error").len(), calls), (0, 3));
+    }
+
+    #[test]
+    fn an_error_is_passed_on() {
+        let error = arm(3, |_| Err(io::Error::from_raw_os_error(libc::EINVAL)));
+        assert_eq!(error.expect_err("an error").raw_os_error(), Some(libc::EINVAL));
+    }
 }

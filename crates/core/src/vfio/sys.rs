@@ -27,6 +27,15 @@ pub(super) struct DeviceInfo {
     pub(super) irqs: u32,
 }
 
+/// What became of a wish for interrupts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Armed {
+    /// All are armed.
+    All,
+    /// None is: the system has no more than so many to give.
+    Only(u16),
+}
+
 /// The number of a request: VFIO's encode neither a direction nor a size.
 const fn number(request: u32) -> c_ulong {
     ((VFIO_TYPE as u32) << 8 | (VFIO_BASE + request)) as c_ulong
@@ -121,13 +130,13 @@ pub(super) fn irq_count(device: &impl AsFd, index: u32) -> io::Result<u32> {
     Ok(info.count)
 }
 
-/// Has the first interrupts of a kind signalled to these descriptors, all at once; none of that kind any more if
-/// there are no descriptors.
+/// Has the first interrupts of a kind signalled to these descriptors, all at once or none; none of that kind any more
+/// if there are no descriptors.
 pub(super) fn set_irqs(
     device: &impl AsFd,
     index: u32,
     signals: &[BorrowedFd<'_>],
-) -> io::Result<()> {
+) -> io::Result<Armed> {
     let data = if signals.is_empty() { VFIO_IRQ_SET_DATA_NONE } else { VFIO_IRQ_SET_DATA_EVENTFD };
     let too_many = |_| io::Error::from(io::ErrorKind::InvalidInput);
     let header = size_of::<vfio_irq_set>() / size_of::<u32>();
@@ -139,8 +148,12 @@ pub(super) fn set_irqs(
     set.extend(signals.iter().map(|signal| signal.as_raw_fd().cast_unsigned()));
     // SAFETY: the kernel reads as many bytes as the first field says, and these are `set`'s own; the descriptors
     // are open while they are borrowed, and the kernel keeps what it needs of them itself.
-    checked(unsafe { ioctl_with_ptr(&raw(device), DEVICE_SET_IRQS, set.as_ptr()) })?;
-    Ok(())
+    checked(unsafe { ioctl_with_ptr(&raw(device), DEVICE_SET_IRQS, set.as_ptr()) }).map(armed)
+}
+
+/// A code above zero is how many vectors there could be, in place of more: the kernel has given them back.
+fn armed(code: c_int) -> Armed {
+    if code > 0 { Armed::Only(u16::try_from(code).unwrap_or(u16::MAX)) } else { Armed::All }
 }
 
 /// Resets a device.
@@ -207,7 +220,14 @@ mod tests {
         assert_eq!(code(device_info(&file).map(drop)), Some(libc::ENOTTY));
         assert_eq!(code(region_info(&file, 0).map(drop)), Some(libc::ENOTTY));
         assert_eq!(code(irq_count(&file, 2).map(drop)), Some(libc::ENOTTY));
-        assert_eq!(code(set_irqs(&file, 2, &[file.as_fd()])), Some(libc::ENOTTY));
+        assert_eq!(code(set_irqs(&file, 2, &[file.as_fd()]).map(drop)), Some(libc::ENOTTY));
+    }
+
+    #[test]
+    fn a_code_above_zero_armed_nothing() {
+        assert_eq!(armed(0), Armed::All);
+        assert_eq!(armed(3), Armed::Only(3));
+        assert_eq!(armed(c_int::MAX), Armed::Only(u16::MAX));
     }
 
     #[test]
