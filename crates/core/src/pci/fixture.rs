@@ -8,6 +8,7 @@ use std::sync::Mutex;
 
 use super::address::Address;
 use super::bind::{NVME_DRIVER, VFIO_DRIVER, Writes};
+use super::node::{NodeId, NodeKind};
 use super::system::{System, link_name, text};
 
 /// Bytes of each drive's namespace, as sysfs tells them.
@@ -99,7 +100,7 @@ impl Machine {
     /// Its folders.
     #[must_use]
     pub fn system(&self) -> System {
-        System::below(&self.root)
+        System { node: open_node, ..System::below(&self.root) }
     }
 
     /// A kernel that does as it is told.
@@ -249,6 +250,26 @@ impl Machine {
         Ok(())
     }
 
+    /// Adds to a process a node that is open under any name; `number` is as `b 259:0` or `c 10:1`.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn open(&self, pid: u32, path: &str, number: &str) -> io::Result<()> {
+        let folder = self.root.join("proc").join(pid.to_string());
+        let fd = fs::read_dir(folder.join("fd"))?.count().to_string();
+        symlink(path, folder.join("fd").join(&fd))?;
+        self.write(&format!("proc/{pid}/nodes/{fd}"), number)
+    }
+
+    /// Makes what a process has open impossible to see.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn hide(&self, pid: u32) -> io::Result<()> {
+        // In place of the folder: reading it fails, for root as for anybody.
+        self.write(&format!("proc/{pid}/fd"), "")
+    }
+
     /// Writes a file below the machine's folder, and the folders it is in.
     ///
     /// # Errors
@@ -352,6 +373,20 @@ impl Writes for Kernel {
         }
         Err(io::Error::other(format!("the kernel has no file {below}")))
     }
+}
+
+/// What `/proc/PID/fd/N` leads to, which `/proc/PID/nodes/N` says here.
+fn open_node(descriptor: &Path) -> io::Result<Option<NodeId>> {
+    let (Some(fd), Some(process)) =
+        (descriptor.file_name(), descriptor.parent().and_then(Path::parent))
+    else {
+        return Ok(None);
+    };
+    Ok(text(&process.join("nodes").join(fd)).and_then(|text| {
+        let (kind, number) = text.split_once(' ')?;
+        let kind = if kind == "b" { NodeKind::Block } else { NodeKind::Character };
+        NodeId::parse(kind, number)
+    }))
 }
 
 /// A folder for machines: in memory if there is one, because a machine is many small files.

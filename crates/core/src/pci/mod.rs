@@ -6,6 +6,7 @@
 //! | `topology` | the way from the host bridge to a function, and what it shares on it |
 //! | `link` | speed and width, in GB/s |
 //! | `function` | NVMe functions and what is known of them |
+//! | `node` | device nodes by their numbers |
 //! | `users` | who uses a drive: mounts, swap, holders, programs |
 //! | `bind` | handing a function to `vfio-pci` and back |
 //! | `order` | round-robin over root complexes and adapters |
@@ -20,6 +21,7 @@ pub mod fixture;
 mod function;
 mod link;
 mod load;
+mod node;
 mod order;
 mod system;
 #[cfg(test)]
@@ -34,6 +36,7 @@ pub use link::{Link, PAYLOAD_SHARE};
 pub use load::{
     Capacities, MEASURED_ROOT_COMPLEX_GB_PER_S, RootComplexLoad, Warning, loads, uneven, warnings,
 };
+pub use node::{NodeId, NodeKind};
 pub use order::order;
 pub use system::{PciError, System};
 pub use topology::{Adapter, Place};

@@ -4,6 +4,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use super::node::NodeId;
+
 /// The folders that everything is read from.
 #[derive(Debug, Clone)]
 pub struct System {
@@ -13,6 +15,8 @@ pub struct System {
     pub proc: PathBuf,
     /// Device nodes, `/dev`.
     pub dev: PathBuf,
+    /// What the file at a path is, if it is a device node.
+    pub node: fn(&Path) -> io::Result<Option<NodeId>>,
 }
 
 /// The system does not tell.
@@ -32,13 +36,14 @@ impl System {
     /// This machine.
     #[must_use]
     pub fn this() -> Self {
-        Self { sys: "/sys".into(), proc: "/proc".into(), dev: "/dev".into() }
+        Self { sys: "/sys".into(), proc: "/proc".into(), dev: "/dev".into(), node: NodeId::at }
     }
 
     /// A machine whose folders are `sys`, `proc` and `dev` below `root`.
     #[must_use]
     pub fn below(root: &Path) -> Self {
-        Self { sys: root.join("sys"), proc: root.join("proc"), dev: root.join("dev") }
+        let (sys, proc, dev) = (root.join("sys"), root.join("proc"), root.join("dev"));
+        Self { sys, proc, dev, node: NodeId::at }
     }
 
     /// The folder of a PCI function.

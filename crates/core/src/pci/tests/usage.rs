@@ -150,6 +150,46 @@ fn programs_that_have_its_nodes_open() {
     assert_eq!(said.len(), 4);
 }
 
+/// By number: under names of their own, in a container, after the node was removed.
+#[test]
+fn programs_that_have_its_nodes_open_under_other_names() {
+    let said = said(|machine, _, drive| {
+        let part = machine.partition(drive, 1).unwrap();
+        machine.write(&format!("sys/class/nvme/nvme{drive}/dev"), "239:7\n").unwrap();
+        machine.write(&format!("sys/class/nvme-generic/ng{drive}n1/dev"), "240:7\n").unwrap();
+        for pid in 90..95 {
+            machine.process(pid, "program", "4026531841", &["socket:[1]"]).unwrap();
+        }
+        machine.open(90, "/srv/disk", &format!("b 259:{}", drive * 8)).unwrap();
+        let removed = format!("/dev/{part} (deleted)");
+        machine.open(91, &removed, &format!("b 259:{}", drive * 8 + 1)).unwrap();
+        machine.open(92, "/dev/own/control", "c 239:7").unwrap();
+        machine.open(93, "/generic", "c 240:7").unwrap();
+        // Twice the same node is one use; the same number of the other kind is another device.
+        machine.open(93, "/generic too", "c 240:7").unwrap();
+        machine.open(94, "/srv/disk", &format!("c 259:{}", drive * 8)).unwrap();
+        machine.open(94, "/generic", "b 240:7").unwrap();
+    });
+    let expected = [
+        "/dev/nvmeXn1 is open in pid 90 (program)",
+        "/dev/nvmeXn1p1 is open in pid 91 (program)",
+        "/dev/nvmeX is open in pid 92 (program)",
+    ];
+    assert_eq!(said[..3], expected);
+    assert!(said[3].starts_with("/dev/ng") && said[3].ends_with("is open in pid 93 (program)"));
+    assert_eq!(said.len(), 4);
+}
+
+#[test]
+fn files_that_cannot_be_seen_are_told_of() {
+    let (_folder, machine, system) = measured();
+    machine.process(90, "short-lived", "4026531841", &[]).unwrap();
+    fs::remove_dir(system.proc.join("90/fd")).unwrap();
+    assert!(!Usage::read(&system).unwrap().is_partial());
+    machine.hide(91).unwrap();
+    assert!(Usage::read(&system).unwrap().is_partial());
+}
+
 #[test]
 fn a_multipath_namespace_is_its_head() {
     let (folder, machine, system) = measured();
@@ -179,6 +219,29 @@ fn a_drive_that_a_program_has_by_vfio() {
     let (function, _) = drive(&system);
     let users = Usage::read(&system).unwrap().of(&function);
     let [User::Process { pid: 95, .. }] = &users[..] else { panic!("{users:?}") };
+}
+
+#[test]
+fn a_drive_that_a_program_has_by_vfio_or_uio_under_other_names() {
+    let (folder, machine, system) = measured();
+    let (function, _) = drive(&system);
+    let (group, address) = (function.iommu_group.unwrap(), function.address);
+    let link = folder.path().join(format!("sys/bus/pci/devices/{address}/driver"));
+    fs::remove_file(&link).unwrap();
+    std::os::unix::fs::symlink("../drivers/vfio-pci", &link).unwrap();
+    let below = format!("sys/bus/pci/devices/{address}");
+    machine.write(&format!("sys/class/vfio/{group}/dev"), "241:3\n").unwrap();
+    machine.write(&format!("{below}/vfio-dev/vfio4/dev"), "242:3\n").unwrap();
+    machine.write(&format!("{below}/uio/uio5/dev"), "243:3\n").unwrap();
+    let expected = [("241:3", format!("vfio/{group}")), ("242:3", "vfio/devices/vfio4".into())];
+    let last = ("243:3", "uio5".to_owned());
+    for (pid, (number, node)) in (95..).zip(expected.into_iter().chain([last])) {
+        machine.process(pid, "guest", "4026531841", &[]).unwrap();
+        machine.open(pid, "/dev/some/name", &format!("c {number}")).unwrap();
+        let users = Usage::read(&system).unwrap().of(&drive(&system).0);
+        let command = "guest".to_owned();
+        assert_eq!(users.last(), Some(&User::Process { pid, command, node }), "{users:?}");
+    }
 }
 
 #[test]

@@ -120,7 +120,7 @@ impl Usage {
         })
     }
 
-    /// Whether there are processes whose open files could not be seen.
+    /// Whether there are processes whose open files could not all be seen.
     #[must_use]
     pub fn is_partial(&self) -> bool {
         self.processes.unseen
@@ -139,7 +139,7 @@ impl Usage {
         let tree = self.blocks.above(&disks);
         self.mounts.users(&self.blocks, &tree, &mut users);
         self.blocks.users(&tree, &mut users);
-        self.processes.users(function, &tree, &mut users);
+        self.processes.users(&[function], &tree, &mut users);
         users
     }
 }

@@ -1,21 +1,46 @@
-//! Programs that have device nodes open, by the links of `/proc/PID/fd`.
+//! Programs that have device nodes open, by what the links of `/proc/PID/fd` lead to.
+//!
+//! A node is known by its number, so that neither its name nor where it is hides it: a program may have it open
+//! under a name of its own, in another mount namespace, or after it was removed. Where sysfs does not tell the
+//! number, the name below `/dev` is what is compared.
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io;
+use std::path::Path;
 
 use super::super::function::PciFunction;
+use super::super::node::{NodeId, NodeKind};
 use super::super::system::{PciError, System, names, text};
 use super::User;
 
 /// Which device nodes are open.
 #[derive(Debug)]
 pub(super) struct Processes {
-    /// By the node's path below `/dev`: process ID and name.
-    open: BTreeMap<String, Vec<(u32, String)>>,
-    /// There are processes that could not be looked into.
+    open: BTreeMap<Key, Openers>,
+    /// There are files that could not be looked at.
     pub(super) unseen: bool,
-    /// Nodes of a function that is bound for user space, by the function's address.
     system: System,
+}
+
+/// Process IDs and names.
+type Openers = BTreeMap<u32, String>;
+
+/// How an open node is known.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Key {
+    /// By its number.
+    Number(NodeId),
+    /// By its path below `/dev`.
+    Name(String),
+}
+
+/// A node of a function.
+struct Node {
+    /// Path below `/dev`.
+    name: String,
+    /// As sysfs says.
+    number: Option<NodeId>,
 }
 
 impl Processes {
@@ -26,61 +51,111 @@ impl Processes {
             if pid == std::process::id() {
                 continue;
             }
-            all.add(pid);
+            if let Err(error) = all.add(pid) {
+                all.missed(&error);
+            }
         }
         Ok(all)
     }
 
-    fn add(&mut self, pid: u32) {
+    fn add(&mut self, pid: u32) -> io::Result<()> {
         let folder = self.system.proc.join(pid.to_string());
-        let files = match fs::read_dir(folder.join("fd")) {
-            Ok(files) => files,
-            Err(error) => {
-                // One that has ended meanwhile is none.
-                self.unseen |= error.kind() == std::io::ErrorKind::PermissionDenied;
-                return;
+        let mut command = None;
+        for file in fs::read_dir(folder.join("fd"))? {
+            let keys = match file.and_then(|file| self.keys(&file.path())) {
+                Ok(keys) => keys,
+                Err(error) => {
+                    self.missed(&error);
+                    continue;
+                }
+            };
+            for key in keys {
+                let command = command.get_or_insert_with(|| {
+                    text(&folder.join("comm")).unwrap_or_else(|| "?".to_owned())
+                });
+                self.open.entry(key).or_default().insert(pid, command.clone());
             }
-        };
-        let links = files.flatten().filter_map(|file| fs::read_link(file.path()).ok());
-        let mut nodes: Vec<String> = links
-            .filter_map(|link| Some(link.to_str()?.strip_prefix("/dev/")?.to_owned()))
-            .collect();
-        nodes.sort_unstable();
-        nodes.dedup();
-        for node in nodes {
-            let command = text(&folder.join("comm")).unwrap_or_else(|| "?".to_owned());
-            self.open.entry(node).or_default().push((pid, command));
         }
+        Ok(())
     }
 
-    pub(super) fn users(&self, function: &PciFunction, tree: &[String], users: &mut Vec<User>) {
-        let nodes = tree.iter().cloned().chain(self.nodes(function));
-        for node in nodes {
-            let Some(processes) = self.open.get(&node) else { continue };
-            users.extend(processes.iter().map(|(pid, command)| User::Process {
-                pid: *pid,
-                command: command.clone(),
-                node: node.clone(),
+    /// What is known of an open file that may be a device node.
+    fn keys(&self, link: &Path) -> io::Result<Vec<Key>> {
+        let target = fs::read_link(link)?;
+        // Sockets, pipes and the like have no path.
+        if !target.is_absolute() {
+            return Ok(Vec::new());
+        }
+        let name = target.to_str().and_then(|path| path.strip_prefix("/dev/"));
+        let mut keys: Vec<Key> = name.map(|name| Key::Name(name.to_owned())).into_iter().collect();
+        keys.extend((self.system.node)(link)?.map(Key::Number));
+        Ok(keys)
+    }
+
+    /// A process that has ended meanwhile, or a file that was closed, is none.
+    fn missed(&mut self, error: &io::Error) {
+        let is_over =
+            error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH);
+        self.unseen |= !is_over;
+    }
+
+    /// Who has a node of `functions`, or of the block devices that are on them, open.
+    pub(super) fn users(&self, functions: &[&PciFunction], tree: &[String], users: &mut Vec<User>) {
+        let blocks = tree.iter().map(|name| {
+            let folder = self.system.block_folder(name);
+            Node { name: name.clone(), number: number(&folder, NodeKind::Block) }
+        });
+        let others = functions.iter().flat_map(|function| self.nodes(function));
+        for node in blocks.chain(others) {
+            let mut openers = Openers::new();
+            let keys = [Some(Key::Name(node.name.clone())), node.number.map(Key::Number)];
+            for found in keys.iter().flatten().filter_map(|key| self.open.get(key)) {
+                openers.extend(found.iter().map(|(pid, command)| (*pid, command.clone())));
+            }
+            users.extend(openers.into_iter().map(|(pid, command)| User::Process {
+                pid,
+                command,
+                node: node.name.clone(),
             }));
         }
     }
 
     /// The nodes of a function that are no block devices.
-    fn nodes(&self, function: &PciFunction) -> Vec<String> {
+    fn nodes(&self, function: &PciFunction) -> Vec<Node> {
+        let classes = self.system.sys.join("class");
+        let folder = self.system.function_folder(function.address);
+        let node = |name: String, folder: &Path| Node {
+            name,
+            number: number(folder, NodeKind::Character),
+        };
         let mut nodes = Vec::new();
         if let Some(controller) = &function.controller {
-            nodes.push(controller.name.clone());
-            let generic = controller.namespaces.iter().map(|ns| ns.name.replacen("nvme", "ng", 1));
-            nodes.extend(generic);
+            let name = controller.name.clone();
+            nodes.push(node(name.clone(), &classes.join("nvme").join(name)));
+            for namespace in &controller.namespaces {
+                let name = namespace.name.replacen("nvme", "ng", 1);
+                nodes.push(node(name.clone(), &classes.join("nvme-generic").join(name)));
+            }
         }
-        if function.driver.as_deref() == Some("vfio-pci") {
-            nodes.extend(function.iommu_group.map(|group| format!("vfio/{group}")));
+        if function.driver.as_deref() == Some("vfio-pci")
+            && let Some(group) = function.iommu_group
+        {
+            nodes
+                .push(node(format!("vfio/{group}"), &classes.join("vfio").join(group.to_string())));
         }
-        let folder = self.system.function_folder(function.address);
         // A folder that is not there has no names.
-        let devices = names(&folder.join("vfio-dev")).unwrap_or_default();
-        nodes.extend(devices.iter().map(|device| format!("vfio/devices/{device}")));
-        nodes.extend(names(&folder.join("uio")).unwrap_or_default());
+        let below = |folder: &Path| names(folder).unwrap_or_default();
+        for (class, place) in [("vfio-dev", "vfio/devices/"), ("uio", "")] {
+            let class = folder.join(class);
+            for device in below(&class) {
+                nodes.push(node(format!("{place}{device}"), &class.join(&device)));
+            }
+        }
         nodes
     }
+}
+
+/// The number of the node of a device, by its folder in sysfs.
+fn number(folder: &Path, kind: NodeKind) -> Option<NodeId> {
+    NodeId::parse(kind, &text(&folder.join("dev"))?)
 }
