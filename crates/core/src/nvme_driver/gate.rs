@@ -131,14 +131,17 @@ impl Shared {
     }
 
     /// What the gate says; what the warden did before it said so is seen afterwards.
+    ///
+    /// A queue claims itself, then looks at the gate; the warden changes the gate, then looks who has claimed
+    /// itself. One order of all four accesses (`SeqCst`), so that one of the two sees the other.
     #[inline]
     pub(super) fn word(&self) -> Word {
-        Word(self.gate.load(Ordering::Acquire))
+        Word(self.gate.load(Ordering::SeqCst))
     }
 
     /// The warden's: changes the gate and wakes every queue in use.
     pub(super) fn set(&self, word: Word) {
-        self.gate.store(word.0, Ordering::Release);
+        self.gate.store(word.0, Ordering::SeqCst);
         self.queues.iter().filter(|queue| queue.is_claimed()).for_each(QueueShared::wake);
     }
 
@@ -146,6 +149,13 @@ impl Shared {
     pub(super) fn all_acked(&self, word: Word) -> bool {
         let is_behind = |queue: &&QueueShared| queue.is_claimed() && queue.acked() != word;
         !self.queues.iter().any(|queue| is_behind(&queue))
+    }
+
+    /// The warden's: wakes the queues in use that have not acted on what the gate says.
+    pub(super) fn wake_behind(&self) {
+        let word = self.word();
+        let is_behind = |queue: &&QueueShared| queue.is_claimed() && queue.acked() != word;
+        self.queues.iter().filter(is_behind).for_each(QueueShared::wake);
     }
 
     #[inline]
@@ -208,11 +218,12 @@ impl QueueShared {
     }
 
     pub(super) fn is_claimed(&self) -> bool {
-        self.claimed.load(Ordering::Acquire)
+        // See `Shared::word`.
+        self.claimed.load(Ordering::SeqCst)
     }
 
     pub(super) fn set_claimed(&self, claimed: bool) {
-        self.claimed.store(claimed, Ordering::Release);
+        self.claimed.store(claimed, Ordering::SeqCst);
     }
 
     pub(super) fn acked(&self) -> Word {

@@ -16,7 +16,8 @@
 //! [`ControllerOptions::interrupts`](super::ControllerOptions) off there are none, for reactors that never sleep.
 //!
 //! **After a reset** commands that were not answered are submitted once more, all of them: what a queue sends may
-//! be done twice with the result of once. A command that meets a second reset ends with an error.
+//! be done twice with the result of once. A command that meets a second reset ends with an error; resets before the
+//! device was told of it do not count.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -110,7 +111,7 @@ struct Piece {
     /// Bytes from the start of the operation.
     at: u64,
     len: u64,
-    /// It was sent before a reset.
+    /// The device was told of it before a reset.
     is_again: bool,
 }
 
@@ -119,6 +120,8 @@ struct Piece {
 struct Command {
     piece: Piece,
     cid: u16,
+    /// Its place in the submission queue.
+    at: u16,
     is_out: bool,
 }
 
@@ -197,13 +200,7 @@ impl IoQueue {
         if word != self.seen {
             self.gate_changed(word);
         }
-        if self.seen.mode() == Mode::Running {
-            self.reap();
-            self.send_pending();
-            if let Some(regs) = &self.regs {
-                self.lane.ring.ring(regs.as_ref());
-            }
-        }
+        self.work();
         if self.done.is_empty() {
             self.found_nothing();
         } else {
@@ -221,6 +218,19 @@ impl IoQueue {
     /// Readable when there may be something to poll for; `None` without interrupts.
     pub fn event_fd(&self) -> Option<BorrowedFd<'_>> {
         self.queue_shared().event().map(AsFd::as_fd)
+    }
+
+    /// Takes what was answered, sends what there is room for, and tells the device of both.
+    #[inline]
+    fn work(&mut self) {
+        if self.seen.mode() != Mode::Running {
+            return;
+        }
+        self.reap();
+        self.send_pending();
+        if let Some(regs) = &self.regs {
+            self.lane.ring.ring(regs.as_ref());
+        }
     }
 
     fn shared(&self) -> &super::gate::Shared {
@@ -330,9 +340,10 @@ impl IoQueue {
         let slot = usize::from(index);
         let command = &mut self.commands[slot];
         // Slot below, generation above: a late answer finds its slot taken by another.
+        let at = self.lane.ring.tail();
         let cid = (command.cid & !(self.lane.ring.entries() - 1)).wrapping_add(1 << self.slot_bits)
             | index;
-        *command = Command { piece, cid, is_out: true };
+        *command = Command { piece, cid, at, is_out: true };
         let sqe = self.entry(parent, slot, piece, cid);
         let shared = self.controller.shared();
         shared.queues[self.lane.index].begin(slot, cid, shared.tick());
@@ -451,10 +462,13 @@ impl IoQueue {
             && let Some(event) = self.queue_shared().event()
         {
             event.clear();
-            if self.seen.mode() == Mode::Running {
-                // What came before it was cleared is announced no more.
-                self.reap();
+            // What came before it was cleared is announced no more: neither what the warden said, nor answers, nor
+            // the room in the queue that they make for what waits.
+            let word = self.shared().word();
+            if word != self.seen {
+                self.gate_changed(word);
             }
+            self.work();
         }
     }
 
@@ -484,13 +498,17 @@ impl IoQueue {
                 continue;
             }
             let mut piece = command.piece;
+            // What the device was not told of has cost nothing yet.
+            let is_shown = self.lane.ring.is_shown(command.at);
             self.queue_shared().end(slot);
             self.free_commands.push(u16::try_from(slot).unwrap_or(0));
             let Some(parent) = &mut self.parents[usize::from(piece.parent)] else { continue };
-            if !piece.is_again && parent.result.is_ok() {
-                piece.is_again = true;
+            if !(piece.is_again && is_shown) && parent.result.is_ok() {
+                if is_shown {
+                    Counters::add(&self.controller.shared().counters.resubmitted, 1);
+                }
+                piece.is_again |= is_shown;
                 self.again.push(piece);
-                Counters::add(&self.controller.shared().counters.resubmitted, 1);
                 continue;
             }
             parent.out -= 1;
@@ -599,9 +617,68 @@ impl Drop for IoQueue {
 
 #[cfg(test)]
 mod tests {
-    use super::QUIET;
-    use crate::nvme_driver::fake::{Config, Mode};
+    use super::{IoQueue, Mode as GateMode, QUIET};
+    use crate::nvme_driver::ControllerState;
+    use crate::nvme_driver::fake::{Config, Fault, Mode, When};
     use crate::nvme_driver::tests::rig::{Rig, read};
+
+    /// A reactor that slept on the queue would wake.
+    fn is_readable(queue: &IoQueue) -> bool {
+        crate::nvme_driver::tests::rig::is_readable(queue.event_fd().unwrap())
+    }
+
+    #[test]
+    fn what_the_warden_says_just_before_the_descriptor_is_cleared_is_not_missed() {
+        let rig = Rig::new(Config::default());
+        let mut queue = rig.queue();
+        let mut done = Vec::new();
+        queue.poll(&mut done);
+        // A poll has looked at the gate; the warden stops the controller; the poll goes on to clear the descriptor.
+        queue.quiet = QUIET - 1;
+        rig.controller.reset();
+        queue.found_nothing();
+        assert_eq!(queue.seen.mode(), GateMode::Stopped);
+        assert_eq!(rig.settle(&mut []), ControllerState::Live, "the reactor sleeps on");
+        assert!(is_readable(&queue), "and is woken to go on");
+        // Whoever lost the announcement, by whatever it was, hears it again.
+        queue.queue_shared().event().unwrap().clear();
+        rig.controller.turn();
+        assert!(is_readable(&queue));
+        queue.poll(&mut done);
+        rig.controller.reset();
+        queue.queue_shared().event().unwrap().clear();
+        rig.controller.turn();
+        assert!(is_readable(&queue), "a recovery waits for it");
+        drop(queue);
+        rig.end();
+    }
+
+    #[test]
+    fn a_command_that_the_device_was_not_told_of_keeps_its_second_try() {
+        let rig = Rig::new(Config::default());
+        let mut queue = rig.queue();
+        let mut done = Vec::new();
+        queue.poll(&mut done);
+        for lost in 0..2 {
+            // Written, and not rung: the next poll finds the controller stopped.
+            queue.submit(read(0, rig.filled(512, 0))).unwrap();
+            rig.controller.reset();
+            queue.poll(&mut done);
+            assert_eq!(rig.controller.stats().resubmitted, lost);
+            rig.controller.turn();
+            // Now the device has it, and a reset takes it back once.
+            rig.fake.inject(When::queue(1), Fault::Lost);
+            queue.poll(&mut done);
+            assert_eq!(done.len(), 0);
+            rig.controller.reset();
+            queue.poll(&mut done);
+            assert_eq!(rig.controller.stats().resubmitted, lost + 1);
+            done.append(&mut rig.finish(&mut queue));
+            assert_eq!(done.pop().unwrap().result, Ok(()));
+        }
+        drop(queue);
+        rig.end();
+    }
 
     #[test]
     fn what_comes_just_before_the_descriptor_is_cleared_is_not_missed() {

@@ -154,6 +154,18 @@ impl RingPair {
         self.entries
     }
 
+    /// Where the next command goes.
+    #[inline]
+    pub(super) fn tail(&self) -> u16 {
+        self.tail
+    }
+
+    /// Whether the device was told of the command at this place, which it has not answered.
+    pub(super) fn is_shown(&self, at: u16) -> bool {
+        let from_rung = |place: u16| (place + self.entries - self.tail_bell.rung) % self.entries;
+        from_rung(at) >= from_rung(self.tail)
+    }
+
     /// Where the device finds the submission queue and the completion queue.
     pub(super) fn addresses(&self) -> (u64, u64) {
         (self.memory.address(0), self.memory.address(Self::completions_at(self.entries)))

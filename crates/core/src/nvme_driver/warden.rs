@@ -210,6 +210,8 @@ impl Warden {
             }
             Phase::Failed => {}
         }
+        // Time and again: an announcement may be lost between a queue's look and its sleep.
+        self.shared.wake_behind();
         match self.phase {
             Phase::Live(_) if self.is_mute => SOON,
             Phase::Live(_) => LONGEST.min(self.tick_nanos()),

@@ -4,6 +4,7 @@ mod bring_up;
 mod io;
 mod maintenance;
 pub(super) mod rig;
+mod sleep;
 mod story;
 mod threads;
 mod timeouts;

@@ -178,6 +178,13 @@ impl Rig {
     }
 }
 
+/// Whether who sleeps on the descriptor would wake.
+pub(in crate::nvme_driver) fn is_readable(fd: BorrowedFd<'_>) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&now)).unwrap() == 1
+}
+
 pub(in crate::nvme_driver) fn io(kind: IoKind, offset: u64, len: u64) -> Io {
     Io { token: offset, kind, offset, len, buf: None }
 }

@@ -1,0 +1,71 @@
+//! Reactors that sleep on the queue's descriptor, and poll only when it is readable. No time passes, nobody helps.
+
+use super::rig::{Rig, is_readable, options, read, write};
+use crate::block::Completed;
+use crate::nvme_driver::fake::{Config, Mode};
+use crate::nvme_driver::{ControllerOptions, IoQueue};
+use crate::rng::Rng;
+
+const LEN: usize = 1 << 20;
+
+/// Sleeps until there is something to poll for. A device that works by itself does so meanwhile.
+fn sleep(rig: &Rig, queue: &IoQueue, mode: Mode, rng: &mut Rng, what: &str) {
+    let fd = queue.event_fd().unwrap();
+    while !is_readable(fd) {
+        let works = mode == Mode::Manual && rig.fake.step();
+        assert!(works, "{what}: sleeps for good: {queue:?}");
+        // Several answers may come before the reactor runs.
+        for _ in 0..rng.below(4) {
+            rig.fake.step();
+        }
+    }
+}
+
+/// Writes and reads `count` times 1 MiB in pieces of 8 KiB, `at_once` operations at a time.
+fn long_operations(mode: Mode, depth: u16, at_once: usize, seed: u64) {
+    let what = format!("{mode:?}, depth {depth}, {at_once} at once, seed {seed}");
+    let mut rng = Rng::new(seed);
+    let mut config = Config::default();
+    config.identify.mdts = 1;
+    let few = ControllerOptions { queue_depth: depth, ..options() };
+    let rig = Rig::with(config, few);
+    let mut queue = rig.queue();
+    rig.fake.set_mode(mode);
+    let (mut next, mut finished) = (0_u64, 0);
+    let count = 8;
+    let mut done: Vec<Completed> = Vec::new();
+    while finished < count {
+        while next < count && queue.in_flight() < at_once {
+            let offset = next * LEN as u64;
+            let buffer = rig.filled(LEN, next.to_le_bytes()[0]);
+            let op = if rng.below(2) == 0 { write(offset, buffer) } else { read(offset, buffer) };
+            queue.submit(op).unwrap();
+            next += 1;
+        }
+        for _ in 0..rng.below(3) {
+            rig.fake.step();
+        }
+        queue.poll(&mut done);
+        if done.is_empty() {
+            sleep(&rig, &queue, mode, &mut rng, &what);
+        }
+        for done in done.drain(..) {
+            assert_eq!(done.result, Ok(()), "{what}");
+            finished += 1;
+        }
+    }
+    rig.fake.set_mode(Mode::Automatic);
+    drop(queue);
+    rig.end();
+}
+
+#[test]
+fn long_operations_end_though_nobody_polls_without_reason() {
+    for mode in [Mode::Automatic, Mode::Manual] {
+        for (depth, at_once) in [(2, 1), (4, 1), (4, 3), (8, 4), (32, 4)] {
+            for seed in 0..10 {
+                long_operations(mode, depth, at_once, seed);
+            }
+        }
+    }
+}
