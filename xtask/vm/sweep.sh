@@ -4,6 +4,8 @@
 . /share/lib.sh
 
 KEYS=/run/keys
+# ssh's arithmetic takes its time in emulation.
+PART_LIMIT=120
 PLAN=/run/plan.toml
 LISTEN=$FABRIC://$ADDRESS
 
@@ -52,8 +54,6 @@ initiator = "fio-kernel"
 [[job]]
 queue-depth = 4
 threads = 2
-[vary]
-target.pacing.policy = ["adaptive", "none"]
 EOF
 }
 
@@ -68,18 +68,19 @@ nothing_connected() {
 }
 
 no_programs() {
-    no pgrep -x fio && no pgrep -x nvmeof-tgt
+    # The target of the other boots' parts runs, too.
+    no pgrep -x fio && no pgrep -f nvmeof-sweep
 }
 
 part_kernel_host() {
     ssh_up
     plan 2s
     sweep --json /share/guest.jsonl --csv /share/guest.csv --html /share/guest.html
-    assert_eq "points in the results" "$(wc -l </share/guest.jsonl)" 2
+    assert_eq "points in the results" "$(wc -l </share/guest.jsonl)" 1
     assert_has "results" "$(cat /share/guest.jsonl)" '"initiator":"fio\+kernel'
     assert_has "first point" "$(head -n 1 /share/guest.jsonl)" '"target_cpus":[0-9.]*[1-9]'
     no grep -q '"kiops":0.0' /share/guest.jsonl || fail "a host did nothing"
-    assert_eq "rows" "$(wc -l </share/guest.csv)" 3
+    assert_eq "rows" "$(wc -l </share/guest.csv)" 2
     nothing_connected || fail "a host is still connected"
     note "$(cut -d, -f4,16,17,18 /share/guest.csv | tail -n +2 | tr '\n' ' ')"
 }

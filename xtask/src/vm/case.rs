@@ -84,6 +84,7 @@ pub(crate) const CASES: &[Case] = &[
             Boot { name: "recovery", guests: script!("recovery.sh") },
             Boot { name: "hosts", guests: script!("tcp-hosts.sh") },
             Boot { name: "compare", guests: script!("compare.sh") },
+            Boot { name: "sweep", guests: script!("sweep.sh") },
         ],
     },
     Case {
