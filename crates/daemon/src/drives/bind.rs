@@ -52,6 +52,15 @@ fn hand(
             Err(error) => refused.push(error.to_string()),
         }
     }
+    if driver == VFIO_DRIVER && census.usage.is_partial() {
+        let taken = plans.iter().filter(|plan| takes(plan)).map(|plan| plan.function.address);
+        let unseen: Vec<String> = taken.map(unseen).collect();
+        if args.dry_run {
+            unseen.iter().try_for_each(|line| writeln!(output.notes, "note: {line}"))?;
+        } else {
+            refused.extend(unseen);
+        }
+    }
     if !refused.is_empty() {
         return Err(refusal(&refused, "nothing was done"));
     }
@@ -73,6 +82,18 @@ fn hand(
         }
     }
     if failed.is_empty() { Ok(()) } else { Err(refusal(&failed, "the others, if any, are done")) }
+}
+
+/// Whether somebody other than us may have the drive until then.
+fn takes(plan: &Plan) -> bool {
+    plan.function.driver.as_deref() != Some(VFIO_DRIVER)
+}
+
+fn unseen(address: Address) -> String {
+    format!(
+        "{address} may be in use: there are programs whose open files cannot be seen; run it as root, and with the \
+         machine's own /proc"
+    )
 }
 
 /// The functions that are named, each once. Drives that are bound for us are asked only where a serial number may be

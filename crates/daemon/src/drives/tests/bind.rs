@@ -51,6 +51,26 @@ fn all_or_nothing() {
 }
 
 #[test]
+fn nothing_is_taken_where_not_all_can_be_seen() {
+    let rig = Rig::new(Vec::new());
+    rig.bind(&["0000:62:00.0"]).assert_done();
+    rig.machine.hide(77).unwrap();
+    let failure = rig.bind(&["0000:61:00.0", "0000:62:00.0"]).failure();
+    assert!(failure.starts_with("0000:61:00.0 may be in use: "), "{failure}");
+    assert!(failure.ends_with("/proc\nnothing was done"), "{failure}");
+    assert_eq!(rig.driver("0000:61:00.0").as_deref(), Some("nvme"));
+    // What would be written can be shown, and what is ours is taken from nobody.
+    let ran = rig.run(|host, output| bind::bind(host, &arguments(&["0000:61:00.0"], true), output));
+    ran.assert_done();
+    assert_eq!(ran.out.lines().count(), 3, "{}", ran.out);
+    assert!(ran.notes.starts_with("note: 0000:61:00.0 may be in use: "), "{}", ran.notes);
+    rig.bind(&["0000:62:00.0"]).assert_done();
+    let back = arguments(&["0000:62:00.0"], false);
+    rig.run(|host, output| bind::unbind(host, &back, output)).assert_done();
+    assert_eq!(rig.driver("0000:62:00.0").as_deref(), Some("nvme"));
+}
+
+#[test]
 fn names_that_are_no_drive() {
     let rig = Rig::new(Vec::new());
     let failure = rig.bind(&["NOBODY", "0000:99:00.0"]).failure();
