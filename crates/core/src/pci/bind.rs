@@ -67,6 +67,17 @@ pub enum BindError {
         /// Its class.
         class: u32,
     },
+    /// A driver that it is not taken from.
+    #[error(
+        "{address} is bound to {driver}, and is left alone: only drives of {NVME_DRIVER}, {VFIO_DRIVER} or no driver \
+         are handed over"
+    )]
+    OtherDriver {
+        /// The function.
+        address: Address,
+        /// Its driver.
+        driver: String,
+    },
     /// Somebody has it.
     #[error("{address} is in use, and is left alone: {}", list(users))]
     InUse {
@@ -296,6 +307,11 @@ fn check(usage: &Usage, function: &PciFunction, driver: &str) -> Result<(), Bind
     if function.driver.as_deref() == Some(driver) {
         // It is not taken from anybody.
         return Ok(());
+    }
+    let other =
+        function.driver.as_deref().filter(|name| ![NVME_DRIVER, VFIO_DRIVER].contains(name));
+    if let Some(driver) = other {
+        return Err(BindError::OtherDriver { address, driver: driver.to_owned() });
     }
     let users = usage.of(function);
     if users.is_empty() { Ok(()) } else { Err(BindError::InUse { address, users }) }

@@ -122,6 +122,26 @@ fn no_iommu_no_driver_and_what_is_no_drive() {
 }
 
 #[test]
+fn drivers_that_nothing_is_taken_from() {
+    let (_folder, machine, system) = measured();
+    let kernel = machine.kernel();
+    let link = system.sys.join("bus/pci/devices").join(ADDRESS).join("driver");
+    for other in ["uio_pci_generic", "xen-pciback"] {
+        fs::remove_file(&link).unwrap();
+        std::os::unix::fs::symlink(format!("../drivers/{other}"), &link).unwrap();
+        for error in [bind(&system, &kernel).unwrap_err(), unbind(&system, &kernel).unwrap_err()] {
+            let expected = format!("{ADDRESS} is bound to {other}, and is left alone: ");
+            assert!(error.to_string().starts_with(&expected), "{error}");
+        }
+        assert!(kernel.take_record().is_empty());
+    }
+    // One that no driver has is nobody's.
+    fs::remove_file(&link).unwrap();
+    bind(&system, &kernel).unwrap();
+    assert_eq!(driver(&system).as_deref(), Some("vfio-pci"));
+}
+
+#[test]
 fn a_shared_group_names_what_else_is_in_it() {
     let error = refused(|machine, system| {
         let group = system.function(at(ADDRESS)).unwrap().iommu_group.unwrap();
