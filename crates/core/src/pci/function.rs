@@ -86,6 +86,14 @@ impl PciFunction {
         self.class == NVME_CLASS
     }
 
+    /// Whether both are functions of one drive, as of one with two ports: model and serial number are the same. Without
+    /// the kernel's driver on both it is not known, and false.
+    #[must_use]
+    pub fn is_same_drive(&self, other: &Self) -> bool {
+        let (Some(one), Some(other)) = (&self.controller, &other.controller) else { return false };
+        one.serial.is_some() && one.serial == other.serial && one.model == other.model
+    }
+
     /// Bytes of all its namespaces that the kernel sees.
     #[must_use]
     pub fn bytes(&self) -> Option<u64> {

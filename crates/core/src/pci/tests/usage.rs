@@ -129,6 +129,57 @@ fn loop_devices_and_the_kernels_target() {
 }
 
 #[test]
+fn a_controller_that_the_kernels_target_passes_commands_to() {
+    let said = said(|machine, _, drive| {
+        let subsystems = "sys/kernel/config/nvmet/subsystems";
+        let path = format!("/dev/nvme{drive}\n");
+        for (subsystem, enable) in [("nqn.on", "1\n"), ("nqn.off", "0\n")] {
+            machine
+                .write(&format!("{subsystems}/{subsystem}/passthru/device_path"), &path)
+                .unwrap();
+            machine.write(&format!("{subsystems}/{subsystem}/passthru/enable"), enable).unwrap();
+        }
+    });
+    assert_eq!(said, ["nvmeX is used by the kernel's NVMe target, as a whole by nqn.on"]);
+}
+
+/// Without multipath in the kernel each port of a drive has block devices of its own.
+#[test]
+fn a_drive_with_two_ports_is_used_by_either() {
+    let (folder, machine, system) = measured();
+    let (one, number) = drive(&system);
+    let other = system.function(at("0000:62:00.0")).unwrap();
+    let port = other.controller.as_ref().unwrap().name.clone();
+    let line = format!("9 1 0:9 / /data rw - btrfs /dev/{port}n1 rw");
+    machine.mount(None, &line).unwrap();
+    machine.process(90, "nvme", "4026531841", &[&format!("/dev/{port}")]).unwrap();
+    let of = |address: &str| {
+        let function = system.function(at(address)).unwrap();
+        Usage::read(&system).unwrap().of(&function)
+    };
+    assert_eq!(of("0000:61:00.0"), []);
+    let serial = format!("sys/class/block/{port}n1/../serial");
+    machine.write(&serial, &format!("SERIAL{number:02}\n")).unwrap();
+    let [User::Mount { device, .. }, User::Process { pid: 90, .. }] = &of("0000:61:00.0")[..]
+    else {
+        panic!("{:?}", of("0000:61:00.0"));
+    };
+    assert_eq!(*device, format!("{port}n1"));
+    assert_eq!(of("0000:61:00.0"), of("0000:62:00.0"));
+    assert_eq!(of("0000:63:00.0"), []);
+    // Both are claimed, too.
+    assert!(claim(&system, &one).is_ok());
+    fs::remove_file(folder.path().join(format!("dev/{port}n1"))).unwrap();
+    let users = claim(&system, &one).unwrap_err();
+    assert!(matches!(&users[..], [User::Unknown { device, .. }] if *device == format!("{port}n1")));
+    // The same serial number on another model is another drive.
+    let model = format!("sys/class/block/{port}n1/../model");
+    machine.write(&model, "Another model\n").unwrap();
+    assert_eq!(of("0000:61:00.0"), []);
+    assert!(claim(&system, &one).is_ok());
+}
+
+#[test]
 fn programs_that_have_its_nodes_open() {
     let said = said(|machine, _, drive| {
         let disk = format!("/dev/nvme{drive}n1");

@@ -1,6 +1,7 @@
 //! Block devices, and what is made of them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 
 use super::super::system::{PciError, System, link_name, names, text};
 use super::User;
@@ -82,8 +83,9 @@ impl Blocks {
         same_number || same_name
     }
 
-    pub(super) fn users(&self, tree: &[String], users: &mut Vec<User>) {
-        for device in tree {
+    /// Who uses the block devices of `tree`, or `controllers` as a whole.
+    pub(super) fn users(&self, tree: &[String], controllers: &[String], users: &mut Vec<User>) {
+        for device in tree.iter().chain(controllers) {
             let holders = self.by_name.get(device).into_iter().flat_map(|block| &block.holders);
             users.extend(holders.map(|holder| {
                 let kind = self.by_name.get(holder).and_then(|block| block.kind.clone());
@@ -153,21 +155,30 @@ fn loops(system: &System, all: &[String]) -> Vec<(String, String)> {
         .collect()
 }
 
-/// Namespaces of the kernel's own NVMe target.
+/// Namespaces of the kernel's own NVMe target, and controllers that it passes commands to.
 fn nvmet(system: &System) -> Result<Vec<(String, String)>, PciError> {
     let mut served = Vec::new();
     let subsystems = system.sys.join("kernel/config/nvmet/subsystems");
     for subsystem in names(&subsystems)? {
+        let passthru = subsystems.join(&subsystem).join("passthru");
+        if let Some(controller) = served_path(system, &passthru) {
+            let by = format!("the kernel's NVMe target, as a whole by {subsystem}");
+            served.push((controller, by));
+        }
         let namespaces = subsystems.join(&subsystem).join("namespaces");
         for nsid in names(&namespaces)? {
-            let folder = namespaces.join(&nsid);
-            if text(&folder.join("enable")).as_deref() != Some("1") {
-                continue;
-            }
-            let device = text(&folder.join("device_path")).and_then(|path| system.node_name(&path));
+            let device = served_path(system, &namespaces.join(&nsid));
             let by = format!("the kernel's NVMe target, namespace {nsid} of {subsystem}");
             served.extend(device.map(|device| (device, by)));
         }
     }
     Ok(served)
+}
+
+/// The node that a part of the kernel's target stands on, if it is enabled.
+fn served_path(system: &System, part: &Path) -> Option<String> {
+    if text(&part.join("enable")).as_deref() != Some("1") {
+        return None;
+    }
+    system.node_name(&text(&part.join("device_path"))?)
 }

@@ -6,8 +6,8 @@ use std::os::unix::fs::OpenOptionsExt as _;
 
 use super::super::function::PciFunction;
 use super::super::system::{System, names};
-use super::User;
 use super::signature::signature;
+use super::{User, disks, ports};
 
 /// The namespaces of a drive, opened exclusively. Until it is dropped nothing can be mounted, no partition opened
 /// exclusively, no array be made of them. It may outlive the block devices.
@@ -16,25 +16,27 @@ pub struct Claim {
     _disks: Vec<File>,
 }
 
-/// Claims every namespace of a drive, and looks for marks of arrays and pools on them. A drive without namespaces,
+/// Claims every namespace of a drive, by all its ports, and looks for marks of arrays and pools on them. A drive without namespaces,
 /// or without the kernel's driver, has nothing to be claimed.
 ///
 /// # Errors
 /// Whoever has it, or what it is a member of, or why that cannot be found out.
 pub fn claim(system: &System, function: &PciFunction) -> Result<Claim, Vec<User>> {
-    let mut disks = Vec::new();
+    let all = system.nvme_functions().map_err(|error| {
+        vec![User::Unknown { device: function.address.to_string(), why: error.to_string() }]
+    })?;
+    let mut claimed = Vec::new();
     let mut users = Vec::new();
-    for namespace in function.controller.iter().flat_map(|controller| &controller.namespaces) {
-        let device = namespace.name.as_str();
+    for device in disks(&ports(function, &all)) {
         match open(system, device, libc::O_EXCL) {
             Ok(disk) => {
                 members(system, device, &disk, &mut users);
-                disks.push(disk);
+                claimed.push(disk);
             }
             Err(error) => users.push(refused(device, &error)),
         }
     }
-    if users.is_empty() { Ok(Claim { _disks: disks }) } else { Err(users) }
+    if users.is_empty() { Ok(Claim { _disks: claimed }) } else { Err(users) }
 }
 
 fn members(system: &System, disk: &str, file: &File, users: &mut Vec<User>) {

@@ -7,6 +7,9 @@
 //!      '- device nodes, VFIO group <- programs that have them open
 //! ```
 //!
+//! A drive with two ports is two functions, each with namespaces of its own where the kernel does not join them: who
+//! uses one uses the other.
+//!
 //! Nothing here asks a drive or opens a node, but for [`claim`], which closes the gap between looking and taking:
 //! it opens each namespace exclusively, which fails where the kernel or a program has done so.
 
@@ -104,6 +107,7 @@ pub struct Usage {
     blocks: Blocks,
     mounts: Mounts,
     processes: Processes,
+    functions: Vec<PciFunction>,
 }
 
 impl Usage {
@@ -117,6 +121,7 @@ impl Usage {
             blocks: Blocks::read(system)?,
             mounts: Mounts::read(system)?,
             processes: Processes::read(system)?,
+            functions: system.nvme_functions()?,
         })
     }
 
@@ -126,22 +131,42 @@ impl Usage {
         self.processes.unseen
     }
 
-    /// Who uses this function, the gravest first; empty if nobody is known to.
+    /// Who uses this function, or another one of the same drive, the gravest first; empty if nobody is known to.
     #[must_use]
     pub fn of(&self, function: &PciFunction) -> Vec<User> {
         let mut users = Vec::new();
-        let disks: Vec<&str> = function
-            .controller
+        let functions = ports(function, &self.functions);
+        let disks = disks(&functions);
+        let controllers: Vec<String> = functions
             .iter()
-            .flat_map(|controller| &controller.namespaces)
-            .map(|namespace| namespace.name.as_str())
+            .filter_map(|function| Some(function.controller.as_ref()?.name.clone()))
             .collect();
         let tree = self.blocks.above(&disks);
         self.mounts.users(&self.blocks, &tree, &mut users);
-        self.blocks.users(&tree, &mut users);
-        self.processes.users(&[function], &tree, &mut users);
+        self.blocks.users(&tree, &controllers, &mut users);
+        self.processes.users(&functions, &tree, &mut users);
         users
     }
+}
+
+/// A function, and those of `all` that are other ports of the same drive.
+fn ports<'a>(function: &'a PciFunction, all: &'a [PciFunction]) -> Vec<&'a PciFunction> {
+    let others = all
+        .iter()
+        .filter(|other| other.address != function.address && other.is_same_drive(function));
+    std::iter::once(function).chain(others).collect()
+}
+
+/// The namespaces of functions, each once.
+fn disks<'a>(functions: &[&'a PciFunction]) -> Vec<&'a str> {
+    let controllers = functions.iter().filter_map(|function| function.controller.as_ref());
+    let mut disks: Vec<&str> = Vec::new();
+    for namespace in controllers.flat_map(|controller| &controller.namespaces) {
+        if !disks.contains(&namespace.name.as_str()) {
+            disks.push(&namespace.name);
+        }
+    }
+    disks
 }
 
 impl User {
