@@ -20,8 +20,8 @@ impl ChunkId {
 
 /// Makes the pool's memory reachable for a device: an RDMA device registers it, an IOMMU maps it.
 ///
-/// Called when memory comes and goes, seldom and on any thread, with the pool's lock held: it must not use
-/// the pool.
+/// Called when memory comes and goes, seldom and on any thread, with the pool's lock held, but for what is told to one
+/// that is [removed](super::SharedPool::remove_registrar), which may take long: it must not use the pool.
 pub trait Registrar: Debug + Send + Sync {
     /// A chunk is there: `len` bytes at `base`, mapped until [`unmapping`](Self::unmapping) has returned. No
     /// buffer of it is leased before this call has returned.

@@ -118,6 +118,8 @@ struct State {
     /// Address of every chunk that is mapped, by its number.
     bases: Vec<Option<usize>>,
     registrars: Vec<Arc<dyn Registrar>>,
+    /// Registrars that are being told that every chunk goes: until they were, none does.
+    leaving: usize,
 }
 
 impl SharedPool {
@@ -146,6 +148,7 @@ impl SharedPool {
             try_huge: reserved_pages > 0,
             bases: Vec::new(),
             registrars: Vec::new(),
+            leaving: 0,
         };
         tracing::info!(
             cap_mib = (state.data_cap * CHUNK) >> 20,
@@ -224,14 +227,19 @@ impl SharedPool {
     }
 
     /// Tells `registrar` that every chunk goes, and nothing from then on. No buffer may be in use by what it
-    /// stands for.
+    /// stands for. That may take long; others can use the pool meanwhile.
     pub fn remove_registrar(&self, registrar: &Arc<dyn Registrar>) {
         let mut state = self.state();
         let before = state.registrars.len();
         state.registrars.retain(|known| !Arc::ptr_eq(known, registrar));
-        if state.registrars.len() < before {
-            state.mapped_ids().for_each(|id| registrar.unmapping(id));
+        if state.registrars.len() == before {
+            return;
         }
+        let known: Vec<ChunkId> = state.mapped_ids().collect();
+        state.leaving += 1;
+        drop(state);
+        known.into_iter().for_each(|id| registrar.unmapping(id));
+        self.state().leaving -= 1;
     }
 
     /// Whether a core was refused a chunk and none came back since.
@@ -297,7 +305,8 @@ impl SharedPool {
             Arena::Reserve => state.reserve_held -= 1,
         }
         // What devices know is kept: telling them takes long, and the lock is held meanwhile.
-        let stays = chunk.is_huge() || !state.registrars.is_empty();
+        let is_known = !state.registrars.is_empty() || state.leaving > 0;
+        let stays = chunk.is_huge() || is_known;
         let surplus = if state.free.len() < WARM || stays {
             state.free.push(chunk);
             None
@@ -406,4 +415,70 @@ fn huge_pages_free() -> usize {
 fn physical_memory() -> usize {
     let info = rustix::system::sysinfo();
     usize::try_from(info.totalram).unwrap_or(usize::MAX).saturating_mul(info.mem_unit as usize)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Weak;
+    use std::sync::atomic::AtomicUsize;
+
+    use super::*;
+
+    /// Uses the pool while it is told that chunks go, as cores do on other threads: looks, takes one, and gives all
+    /// back.
+    #[derive(Debug, Default)]
+    struct Slow {
+        pool: Mutex<Weak<SharedPool>>,
+        chunks: Mutex<Vec<Chunk>>,
+        told: AtomicUsize,
+        least_mapped: AtomicUsize,
+    }
+
+    impl Registrar for Slow {
+        fn mapped(&self, _: ChunkId, _: NonNull<u8>, _: usize) -> std::io::Result<()> {
+            Ok(())
+        }
+
+        fn unmapping(&self, _: ChunkId) {
+            let pool = self.pool.lock().unwrap().upgrade().unwrap();
+            assert!(pool.state.try_lock().is_ok(), "nobody can use the pool");
+            for chunk in self.chunks.lock().unwrap().drain(..) {
+                pool.give(chunk, Arena::Reserve, false);
+            }
+            self.told.fetch_add(1, Ordering::Relaxed);
+            self.least_mapped.fetch_min(pool.stats().mapped / CHUNK, Ordering::Relaxed);
+            // One that comes now is none that it knows.
+            if self.told.load(Ordering::Relaxed) == 1 {
+                let taken: Vec<Chunk> = (0..=COUNT)
+                    .map(|_| pool.take(Arena::Reserve, false).expect("a chunk"))
+                    .collect();
+                taken.into_iter().for_each(|chunk| pool.give(chunk, Arena::Reserve, false));
+            }
+        }
+    }
+
+    const COUNT: usize = 3 * WARM;
+
+    #[test]
+    fn a_registrar_that_leaves_keeps_nobody_from_the_pool_and_every_chunk_that_it_knows() {
+        let config =
+            PoolConfig { reserve: (COUNT + 1) * CHUNK, huge_pages: false, ..PoolConfig::default() };
+        let pool = SharedPool::new(config).unwrap();
+        let slow = Arc::new(Slow { least_mapped: usize::MAX.into(), ..Slow::default() });
+        *slow.pool.lock().unwrap() = Arc::downgrade(&pool);
+        let registrar: Arc<dyn Registrar> = slow.clone();
+        pool.add_registrar(Arc::clone(&registrar)).unwrap();
+        let chunks = (0..COUNT).map(|_| pool.take(Arena::Reserve, false).expect("a chunk"));
+        *slow.chunks.lock().unwrap() = chunks.collect();
+        pool.remove_registrar(&registrar);
+        assert_eq!(slow.told.load(Ordering::Relaxed), COUNT);
+        assert_eq!(slow.least_mapped.load(Ordering::Relaxed), COUNT);
+        // It has left: what comes back now goes to the system again.
+        let chunk = pool.take(Arena::Reserve, false).expect("a chunk");
+        let before = pool.stats().mapped;
+        pool.give(chunk, Arena::Reserve, false);
+        assert_eq!(pool.stats().mapped, before - CHUNK);
+        pool.remove_registrar(&registrar);
+        assert_eq!(slow.told.load(Ordering::Relaxed), COUNT, "told twice");
+    }
 }
