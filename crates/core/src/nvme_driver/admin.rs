@@ -166,9 +166,7 @@ impl AdminQueue {
     /// Takes the answers that are there.
     pub(super) fn poll(&mut self, answers: &mut Vec<Answer>) -> Result<(), Violation> {
         answers.append(&mut self.early);
-        if let Some(event) = &self.event {
-            event.clear();
-        }
+        self.clear_event();
         let mut verdict = Ok(());
         for _ in 0..ENTRIES {
             let Some(cqe) = self.ring.pop() else { break };
@@ -233,9 +231,28 @@ impl AdminQueue {
     }
 
     /// Whether a command has not been answered in time.
-    pub(super) fn is_overdue(&self, now: u64) -> bool {
-        let outs = self.slots.iter().filter_map(|slot| slot.out.as_ref());
-        outs.filter_map(|out| out.deadline).any(|deadline| deadline <= now)
+    ///
+    /// While one is out that may take any time, as Format NVM, the controller may well do nothing besides: the
+    /// others' time begins to count when it is done, and is at least `patience`.
+    pub(super) fn is_overdue(&mut self, now: u64, patience: u64) -> bool {
+        let has_no_end =
+            |out: &Out| matches!(out.owner, Owner::Caller(_)) && out.deadline.is_none();
+        let is_long = self.slots.iter().filter_map(|slot| slot.out.as_ref()).any(has_no_end);
+        let deadlines =
+            self.slots.iter_mut().filter_map(|slot| slot.out.as_mut()?.deadline.as_mut());
+        if !is_long {
+            return deadlines.into_iter().any(|deadline| *deadline <= now);
+        }
+        let later = now.saturating_add(patience);
+        deadlines.for_each(|deadline| *deadline = later.max(*deadline));
+        false
+    }
+
+    /// Makes the descriptor unreadable: what it tells of is looked at from here on.
+    pub(super) fn clear_event(&self) {
+        if let Some(event) = &self.event {
+            event.clear();
+        }
     }
 
     /// Aborts that are out.

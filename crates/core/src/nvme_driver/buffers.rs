@@ -123,6 +123,59 @@ impl Drop for BufferMap {
     }
 }
 
+/// What of the pools a controller reaches. The lock is held for moments only.
+#[derive(Debug)]
+pub(super) struct Reach(Mutex<Reached>);
+
+#[derive(Debug)]
+struct Reached {
+    /// `None` once the controller reaches nothing more.
+    space: Option<Arc<dyn DmaSpace>>,
+    maps: Vec<Arc<BufferMap>>,
+}
+
+impl Reach {
+    /// Of a controller that sees memory by `space`; nothing yet.
+    pub(super) fn new(space: Arc<dyn DmaSpace>) -> Self {
+        Self(Mutex::new(Reached { space: Some(space), maps: Vec::new() }))
+    }
+
+    /// What it sees memory by; `None` if that is over.
+    pub(super) fn space(&self) -> Option<Arc<dyn DmaSpace>> {
+        lock(&self.0).space.clone()
+    }
+
+    /// Uses `map` from now on, until the controller fails or ends; false if it has, or the map is withdrawn.
+    pub(super) fn attach(&self, map: &Arc<BufferMap>) -> bool {
+        let mut reached = lock(&self.0);
+        if reached.space.is_none() {
+            return false;
+        }
+        if reached.maps.iter().any(|known| Arc::ptr_eq(known, map)) {
+            return true;
+        }
+        let joined = map.join();
+        if joined {
+            reached.maps.push(Arc::clone(map));
+        }
+        joined
+    }
+
+    /// Nothing new is attached from here on; what was.
+    pub(super) fn close(&self) -> Vec<Arc<BufferMap>> {
+        let mut reached = lock(&self.0);
+        reached.space = None;
+        reached.maps.clone()
+    }
+
+    /// The controller uses nothing any more.
+    pub(super) fn leave(&self) {
+        self.close();
+        let maps = std::mem::take(&mut lock(&self.0).maps);
+        maps.iter().for_each(|map| map.leave());
+    }
+}
+
 /// What the pool tells of.
 struct Table {
     space: Arc<dyn DmaSpace>,

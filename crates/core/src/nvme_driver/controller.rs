@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use std::thread::{self, JoinHandle};
 
 use nvmeof_wire::Sqe;
@@ -14,7 +14,7 @@ use nvmeof_wire::zerocopy::FromBytes;
 use super::admin::{AdminQueue, Reply};
 use super::bar::{Bar, Enabled, Unsure};
 use super::bring_up::{QueuePlan, Session};
-use super::buffers::{BufferMap, BufferMaps};
+use super::buffers::{BufferMap, BufferMaps, Reach};
 use super::error::{AdminError, OpenError, OpenErrorWhy};
 use super::gate::{Event, QueueShared, Shared};
 use super::identify::{Abilities, Identity, NamespaceInfo, namespace};
@@ -57,6 +57,7 @@ pub struct Controller {
     identity: Identity,
     abilities: Abilities,
     lanes: Arc<Shelf<Lane>>,
+    reach: Arc<Reach>,
     /// What keeps the registers mapped, until the controller has failed.
     regs: Mutex<Weak<dyn Registers>>,
     warden: Arc<Mutex<Warden>>,
@@ -138,12 +139,7 @@ impl Controller {
 
     /// How it is.
     pub fn state(&self) -> ControllerState {
-        let warden = self.warden();
-        match warden.failure() {
-            Some(why) => ControllerState::Failed(why.to_owned()),
-            None if warden.is_live() => ControllerState::Live,
-            None => ControllerState::Resetting,
-        }
+        self.shared.state()
     }
 
     /// What happened to it.
@@ -236,11 +232,10 @@ impl Controller {
     /// # Errors
     /// They cannot be mapped, or the controller has failed.
     pub(crate) fn attach(&self, maps: &BufferMaps) -> io::Result<Arc<BufferMap>> {
-        let mut warden = self.warden();
         let gone = || io::Error::from_raw_os_error(libc::ENODEV);
-        let space = warden.function().ok_or_else(gone)?.dma();
+        let space = self.reach.space().ok_or_else(gone)?;
         let map = maps.of(&space)?;
-        if warden.attach(&map) { Ok(map) } else { Err(gone()) }
+        if self.reach.attach(&map) { Ok(map) } else { Err(gone()) }
     }
 
     /// Does what is due for the controller; nanoseconds until there is more. The thread's work, and a test's.
@@ -264,7 +259,11 @@ impl Controller {
         let mut pause = PAUSE_MIN;
         let patience = nanos(self.options.admin_timeout);
         let caller = loop {
-            let submitted = self.warden().submit(sqe, wants_data, timeout);
+            // Held for long: a reset is under way, too.
+            let submitted = match self.try_warden() {
+                Some(mut warden) => warden.submit(sqe, wants_data, timeout),
+                None => Err(AdminError::Busy),
+            };
             match submitted {
                 // A reset is under way, or many others ask.
                 Err(AdminError::Busy) if self.wait.now().saturating_sub(begin) < patience => {
@@ -275,16 +274,18 @@ impl Controller {
         };
         pause = PAUSE_MIN;
         loop {
-            let reply = {
-                let mut warden = self.warden();
-                warden.turn();
-                warden.take_reply(caller)
-            };
-            match reply {
+            match self.reply(caller) {
                 Some(result) => return result,
                 None => self.pause(&mut pause),
             }
         }
+    }
+
+    /// The answer to a command, if it is there.
+    pub(super) fn reply(&self, caller: u64) -> Option<Result<Reply, AdminError>> {
+        let mut warden = self.try_warden()?;
+        warden.turn();
+        warden.take_reply(caller)
     }
 
     /// Runs an admin command that answers with a page of data.
@@ -294,14 +295,14 @@ impl Controller {
     }
 
     fn pause(&self, pause: &mut u64) {
-        self.turn();
+        self.try_turn();
         self.wait.wait(&[], *pause);
         *pause = (*pause * 2).min(PAUSE_MAX);
     }
 
     /// For a queue that ends and waits for its commands: lets time pass, and the warden do its part.
     pub(super) fn pass_time(&self, fd: Option<BorrowedFd<'_>>) {
-        self.turn();
+        self.try_turn();
         self.wait.wait(fd.as_slice(), 1_000_000);
     }
 
@@ -323,6 +324,22 @@ impl Controller {
 
     pub(super) fn registers(&self) -> Option<Arc<dyn Registers>> {
         lock(&self.regs).upgrade()
+    }
+
+    /// Does what is due, unless somebody is at it.
+    fn try_turn(&self) {
+        if let Some(mut warden) = self.try_warden() {
+            warden.turn();
+        }
+    }
+
+    /// The warden, unless it is busy: stopping a controller may take minutes.
+    fn try_warden(&self) -> Option<MutexGuard<'_, Warden>> {
+        match self.warden.try_lock() {
+            Ok(warden) => Some(warden),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
     }
 
     pub(super) fn warden(&self) -> MutexGuard<'_, Warden> {
@@ -522,7 +539,9 @@ impl Opening {
             max_transfer = abilities.max_transfer,
             "the drive is up"
         );
+        let reach = Arc::new(Reach::new(hardware.function.dma()));
         let warden = Warden::new(Beginning {
+            reach: Arc::clone(&reach),
             options: self.options.clone(),
             wait: Arc::clone(&self.wait),
             shared: Arc::clone(&shared),
@@ -541,6 +560,7 @@ impl Opening {
             identity,
             abilities,
             lanes: Shelf::new(queues.lanes),
+            reach,
             regs: Mutex::new(regs),
             warden: Arc::new(Mutex::new(warden)),
             thread: Mutex::default(),

@@ -102,6 +102,9 @@ pub enum AdminError {
     /// What was asked for cannot be.
     #[error("{0}")]
     Invalid(String),
+    /// What was asked for was begun, and is not heard of any more: it may go on, be done, or have failed.
+    #[error("it was begun and may still go on; its state is unknown: {0}")]
+    Unknown(String),
     /// What was asked for was begun, and failed on the drive.
     #[error("the drive reports that it failed: {0}")]
     Unsuccessful(String),

@@ -23,8 +23,11 @@ use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use rustix::event::{EventfdFlags, eventfd};
+
+use super::controller::ControllerState;
 
 /// What queues may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,6 +99,8 @@ pub(super) struct Shared {
     /// A device came back from nowhere: what its volatile cache held is lost.
     pub(super) cache_lost: AtomicBool,
     pub(super) counters: Counters,
+    /// How the controller is. The lock is held for moments only.
+    state: Mutex<ControllerState>,
 }
 
 /// What happened to a controller, counted since it was opened.
@@ -127,6 +132,7 @@ impl Shared {
             warden: Event::new()?,
             cache_lost: AtomicBool::new(false),
             counters: Counters::default(),
+            state: Mutex::new(ControllerState::Live),
         })
     }
 
@@ -143,6 +149,16 @@ impl Shared {
     pub(super) fn set(&self, word: Word) {
         self.gate.store(word.0, Ordering::SeqCst);
         self.queues.iter().filter(|queue| queue.is_claimed()).for_each(QueueShared::wake);
+    }
+
+    /// How the controller is.
+    pub(super) fn state(&self) -> ControllerState {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The warden's: how the controller is from now on.
+    pub(super) fn set_state(&self, state: ControllerState) {
+        *self.state.lock().unwrap_or_else(PoisonError::into_inner) = state;
     }
 
     /// Whether every queue in use has acknowledged `word`.

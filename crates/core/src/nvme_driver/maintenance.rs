@@ -16,6 +16,8 @@ use super::options::nanos;
 
 /// Between two looks at how far it is.
 const LOOK: u64 = 200_000_000;
+/// Looks in a row that may fail before a sanitize operation is no longer followed.
+const FAILURES_MAX: u32 = 50;
 /// Entries of the error log that fit in a page.
 const ERRORS_MAX: usize = 64;
 
@@ -81,9 +83,11 @@ impl Controller {
             }
         }
         let sqe = FormatNvm::new(nsid, lba_format, erase).encode(0);
+        let shown = if nsid == NSID_ALL { 1 } else { nsid };
+        // One that does not say is not asked: a command more is a command more that waits for the format.
+        let tells = self.format_remaining(shown).is_some();
         self.long_command(sqe, &mut |controller| {
-            let shown = if nsid == NSID_ALL { 1 } else { nsid };
-            if let Some(left) = controller.format_remaining(shown) {
+            if let Some(left) = tells.then(|| controller.format_remaining(shown)).flatten() {
                 progress(100 - left.min(100));
             }
         })?;
@@ -116,8 +120,27 @@ impl Controller {
         if action == SanitizeAction::EXIT_FAILURE_MODE {
             return Ok(());
         }
+        self.await_sanitize(progress)
+    }
+
+    /// Looks until a sanitize operation that was begun is over. It goes on, whatever becomes of a look: an error is
+    /// passed over for some time.
+    fn await_sanitize(&self, progress: &mut dyn FnMut(u8)) -> Result<(), AdminError> {
+        let mut failures = 0;
         loop {
-            let log: SanitizeLog = self.log(Lid::SANITIZE_STATUS, size_of::<SanitizeLog>())?;
+            let log = self.log::<SanitizeLog>(Lid::SANITIZE_STATUS, size_of::<SanitizeLog>());
+            let log = match log {
+                Ok(log) => log,
+                Err(AdminError::Busy | AdminError::Reset | AdminError::Status(_))
+                    if failures < FAILURES_MAX =>
+                {
+                    failures += 1;
+                    self.wait().wait(&[], LOOK);
+                    continue;
+                }
+                Err(error) => return Err(AdminError::Unknown(error.to_string())),
+            };
+            failures = 0;
             match log.state() {
                 SanitizeState::IN_PROGRESS => {
                     let done = u32::from(log.progress.get()) * 100 / 65536;
@@ -165,12 +188,7 @@ impl Controller {
     ) -> Result<(), AdminError> {
         let caller = self.warden().submit(sqe, false, None)?;
         loop {
-            let reply = {
-                let mut warden = self.warden();
-                warden.turn();
-                warden.take_reply(caller)
-            };
-            if let Some(result) = reply {
+            if let Some(result) = self.reply(caller) {
                 return result.map(drop);
             }
             look(self);

@@ -28,12 +28,12 @@ use nvmeof_wire::Sqe;
 use nvmeof_wire::abort::{Abort, NOT_ABORTED};
 use nvmeof_wire::aer::AsyncEvent;
 use nvmeof_wire::log::GetLogPage;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::admin::{AdminQueue, Answer, Owner, Reply};
 use super::bar::{Bar, Disabled, Enabled, Seen, Unsure};
 use super::bring_up::{QueuePlan, Session, ask_for_event, has_log};
-use super::buffers::BufferMap;
+use super::buffers::Reach;
+use super::controller::ControllerState;
 use super::error::{AdminError, OpenErrorWhy};
 use super::gate::{Counters, Mode, QueueShared, Shared, Word};
 use super::identify::{Abilities, Identity};
@@ -59,6 +59,11 @@ const STARTS: u32 = 3;
 const RESETS_OVER: u64 = 600_000 * MILLISECOND;
 /// Events that are remembered.
 const EVENTS_KEPT: usize = 64;
+/// Events that are noted and asked for anew at once, in each so long a time; more wait for the next.
+const EVENTS_MOST: u64 = 16;
+const EVENTS_OVER: u64 = 1000 * MILLISECOND;
+/// Why a controller fails that the system wants back.
+const TAKEN: &str = "the system takes it away";
 
 /// What of the controller's function the driver holds; given back to the system when the controller has failed.
 #[derive(Debug)]
@@ -105,6 +110,36 @@ pub struct DriveEvent {
     pub at: u64,
 }
 
+/// An event that was told: its log page is to be read, if it is safe and of use, and another to be asked for.
+#[derive(Debug, Clone, Copy)]
+struct Owed {
+    event: AsyncEvent,
+    wants_log: bool,
+}
+
+/// How many events there were of late.
+#[derive(Debug, Default)]
+struct EventRate {
+    since: u64,
+    count: u64,
+}
+
+impl EventRate {
+    /// Begins to count anew if it is time; events since that nothing was said of, if any.
+    fn begins_anew(&mut self, now: u64) -> Option<u64> {
+        if now.saturating_sub(self.since) < EVENTS_OVER {
+            return None;
+        }
+        let silent = self.count.saturating_sub(EVENTS_MOST);
+        *self = Self { since: now, count: 0 };
+        (silent > 0).then_some(silent)
+    }
+
+    fn has_room(&self, now: u64) -> bool {
+        self.count < EVENTS_MOST || now.saturating_sub(self.since) >= EVENTS_OVER
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Warden {
     address: String,
@@ -127,9 +162,14 @@ pub(super) struct Warden {
     aborted: Vec<(usize, u16, u32)>,
     last_scan: u32,
     events: VecDeque<DriveEvent>,
-    maps: Vec<Arc<BufferMap>>,
+    reach: Arc<Reach>,
     /// The device was away, and with it its table of interrupts: nobody is told of completions by it.
     is_mute: bool,
+    /// The system wants the function back.
+    is_removed: bool,
+    /// Events that are still to be asked for anew.
+    owed: VecDeque<Owed>,
+    rate: EventRate,
 }
 
 /// What a warden begins with.
@@ -141,6 +181,7 @@ pub(super) struct Beginning {
     pub(super) identity: Identity,
     pub(super) abilities: Abilities,
     pub(super) hardware: Hardware,
+    pub(super) reach: Arc<Reach>,
     pub(super) plans: Vec<QueuePlan>,
     pub(super) enabled: Enabled,
     pub(super) generation: u64,
@@ -168,8 +209,11 @@ impl Warden {
             aborted: Vec::new(),
             last_scan: 0,
             events: VecDeque::new(),
-            maps: Vec::new(),
+            reach: from.reach,
             is_mute: false,
+            is_removed: false,
+            owed: VecDeque::new(),
+            rate: EventRate::default(),
         };
         warden.publish_tick();
         warden.shared.set(Word::new(warden.generation, Mode::Running));
@@ -190,9 +234,14 @@ impl Warden {
     /// Does what is due; nanoseconds until the next turn is.
     pub(super) fn turn(&mut self) -> u64 {
         self.shared.warden.clear();
+        if let Some(hardware) = &self.hardware {
+            hardware.admin.clear_event();
+        }
         let now = self.publish_tick();
+        self.note_removal();
         match std::mem::replace(&mut self.phase, Phase::Failed) {
             Phase::Live(enabled) => self.live(enabled, now),
+            Phase::Stopped { .. } if self.is_removed => self.failed(Some("it is disabled"), TAKEN),
             Phase::Stopped { disabled, starts, since } => {
                 if self.shared.all_acked(self.shared.word()) {
                     self.start(disabled, starts, since, now);
@@ -200,6 +249,7 @@ impl Warden {
                     self.phase = Phase::Stopped { disabled, starts, since };
                 }
             }
+            Phase::Absent { unsure, .. } if self.is_removed => self.fail(unsure, TAKEN),
             Phase::Absent { unsure, until } => self.absent(unsure, until, now),
             Phase::Failing => {
                 if self.shared.all_acked(self.shared.word()) {
@@ -232,18 +282,6 @@ impl Warden {
     /// The last events, oldest first.
     pub(super) fn events(&self) -> Vec<DriveEvent> {
         self.events.iter().copied().collect()
-    }
-
-    /// Uses `map` from now on, until the controller fails or ends.
-    pub(super) fn attach(&mut self, map: &Arc<BufferMap>) -> bool {
-        if self.maps.iter().any(|known| Arc::ptr_eq(known, map)) {
-            return true;
-        }
-        let joined = map.join();
-        if joined {
-            self.maps.push(Arc::clone(map));
-        }
-        joined
     }
 
     /// The function, if it has not been given back.
@@ -309,6 +347,13 @@ impl Warden {
         self.let_go();
     }
 
+    /// Looks whether the system wants the function back. The descriptor is cleared, as the thread sleeps on it.
+    fn note_removal(&mut self) {
+        let fd = self.function().and_then(|function| function.removal());
+        let was_told = fd.is_some_and(|fd| rustix::io::read(fd, &mut [0_u8; 8]).is_ok());
+        self.is_removed |= was_told;
+    }
+
     fn tick_nanos(&self) -> u64 {
         (nanos(self.options.io_timeout) / u64::from(TICKS)).max(TICK_MIN)
     }
@@ -322,13 +367,13 @@ impl Warden {
     }
 
     fn live(&mut self, enabled: Enabled, now: u64) {
-        let is_removed = self.function().and_then(|f| f.removal()).is_some_and(is_readable);
-        if is_removed {
-            return self.fail(enabled.into_unsure(), "the system takes it away");
+        if self.is_removed {
+            return self.fail(enabled.into_unsure(), TAKEN);
         }
         match enabled.bar().look() {
             Seen::Absent => {
                 tracing::warn!(drive = self.address, "no device answers any more");
+                self.shared.set_state(ControllerState::Resetting);
                 self.shared.set(Word::new(self.generation, Mode::Halted));
                 let until = now.saturating_add(nanos(self.options.absence));
                 self.phase = Phase::Absent { unsure: enabled.into_unsure(), until };
@@ -342,8 +387,9 @@ impl Warden {
             }
             Seen::There(_) => {}
         }
-        let complaint =
-            self.answers(now).or_else(|| self.broken_rules()).or_else(|| self.late(now));
+        let complaint = self.answers(now);
+        self.ask_for_owed(now);
+        let complaint = complaint.or_else(|| self.broken_rules()).or_else(|| self.late(now));
         match complaint {
             Some(why) => self.stop(enabled.into_unsure(), &why, now),
             None => self.phase = Phase::Live(enabled),
@@ -362,7 +408,8 @@ impl Warden {
             Counters::add(&self.shared.counters.violations, 1);
             return Some(format!("its admin queue answers what was not asked ({violation:?})"));
         }
-        let is_overdue = self.hardware.as_ref().is_some_and(|h| h.admin.is_overdue(now));
+        let patience = nanos(self.options.admin_timeout);
+        let is_overdue = self.hardware.as_mut().is_some_and(|h| h.admin.is_overdue(now, patience));
         is_overdue.then(|| "an admin command is not answered".to_owned())
     }
 
@@ -395,33 +442,52 @@ impl Warden {
         }
     }
 
-    /// The controller told of an event: notes it, reads its log page so that it can tell of the next one.
+    /// The controller told of an event: notes it, and that its log page is to be read so that it can tell of the next.
     fn happened(&mut self, event: AsyncEvent, now: u64) {
         Counters::add(&self.shared.counters.events, 1);
-        tracing::warn!(
-            drive = self.address,
-            kind = %event.event_type,
-            info = event.info,
-            log = %event.log,
-            "the drive tells of an event"
-        );
+        if let Some(silent) = self.rate.begins_anew(now) {
+            tracing::warn!(drive = self.address, silent, "the drive told of more events");
+        }
+        self.rate.count += 1;
+        if self.rate.count <= EVENTS_MOST {
+            tracing::warn!(
+                drive = self.address,
+                kind = %event.event_type,
+                info = event.info,
+                log = %event.log,
+                "the drive tells of an event"
+            );
+        }
         if self.events.len() == EVENTS_KEPT {
             self.events.pop_front();
         }
         self.events.push_back(DriveEvent { event, at: now });
+        self.owed.push_back(Owed { event, wants_log: has_log(event) });
+    }
+
+    /// Reads the log pages of events that were told, and asks to be told of the next ones: as soon as there is room
+    /// among the admin commands, and no more of them in a time than [`EVENTS_MOST`].
+    fn ask_for_owed(&mut self, now: u64) {
         let Some(hardware) = &mut self.hardware else { return };
-        if has_log(event) {
-            let mut page = GetLogPage::new(event.log, 512);
-            page.retain_event = false;
-            page.nsid = nvmeof_wire::sqe::NSID_ALL;
-            let deadline = now.saturating_add(nanos(self.options.admin_timeout));
-            let owner = Owner::EventLog(event);
-            if let Err(error) = hardware.admin.submit(page.encode(0), true, owner, Some(deadline)) {
-                tracing::debug!(drive = self.address, %error, "the event's log page");
+        while let Some(owed) = self.owed.front_mut() {
+            if !self.rate.has_room(now) {
+                return;
             }
-        }
-        if let Err(error) = ask_for_event(&mut hardware.admin) {
-            tracing::debug!(drive = self.address, %error, "Asynchronous Event Request");
+            if owed.wants_log {
+                let mut page = GetLogPage::new(owed.event.log, 512);
+                page.retain_event = false;
+                page.nsid = nvmeof_wire::sqe::NSID_ALL;
+                let deadline = now.saturating_add(nanos(self.options.admin_timeout));
+                let owner = Owner::EventLog(owed.event);
+                if hardware.admin.submit(page.encode(0), true, owner, Some(deadline)).is_err() {
+                    return;
+                }
+                owed.wants_log = false;
+            }
+            if ask_for_event(&mut hardware.admin).is_err() {
+                return;
+            }
+            self.owed.pop_front();
         }
     }
 
@@ -535,6 +601,7 @@ impl Warden {
     /// of a controller that is disabled by then, which is to no effect.
     fn halt(&self) {
         let word = Word::new(self.generation, Mode::Halted);
+        self.shared.set_state(ControllerState::Resetting);
         self.shared.set(word);
         let end = self.wait.now().saturating_add(GRACE);
         while !self.shared.all_acked(word) && self.wait.now() < end {
@@ -562,6 +629,7 @@ impl Warden {
         why.clone_into(&mut self.failure);
         let mode = if proof.is_some() { Mode::Failed } else { Mode::Abandoned };
         self.answer_all(&AdminError::Failed(why.to_owned()), self.wait.now());
+        self.shared.set_state(ControllerState::Failed(why.to_owned()));
         self.shared.set(Word::new(self.generation, mode));
         self.phase = Phase::Failing;
     }
@@ -590,7 +658,7 @@ impl Warden {
             Err(error) => tracing::warn!(drive = self.address, %error, "it stays bus master"),
         }
         // All of them, also after one that stays.
-        let are_out = self.maps.iter().filter(|map| !map.withdraw()).count() == 0;
+        let are_out = self.reach.close().iter().filter(|map| !map.withdraw()).count() == 0;
         if are_out { Quiet::ForGood("the buffers are unmapped") } else { Quiet::Unproven }
     }
 
@@ -601,6 +669,8 @@ impl Warden {
                 let took = (self.wait.now().saturating_sub(since)) / MILLISECOND;
                 tracing::info!(drive = self.address, millis = took, "the controller runs again");
                 self.aborted.clear();
+                // All were asked for anew.
+                self.owed.clear();
                 // What was broken before is over.
                 for queue in &self.shared.queues {
                     queue.take_violation();
@@ -608,6 +678,7 @@ impl Warden {
                 self.publish_tick();
                 self.shared.set(Word::new(self.generation, Mode::Running));
                 self.phase = Phase::Live(enabled);
+                self.shared.set_state(ControllerState::Live);
                 return;
             }
             Err(failed) => failed,
@@ -699,14 +770,7 @@ impl Warden {
     /// Gives the function back to the system.
     fn let_go(&mut self) {
         self.phase = Phase::Failed;
-        for map in self.maps.drain(..) {
-            map.leave();
-        }
+        self.reach.leave();
         self.hardware = None;
     }
-}
-
-fn is_readable(fd: BorrowedFd<'_>) -> bool {
-    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&now)).is_ok_and(|count| count > 0)
 }

@@ -36,6 +36,8 @@ pub struct Config {
     pub sanitize_reads: u32,
     /// A sanitize operation ends in failure.
     pub sanitize_fails: bool,
+    /// It takes no admin command while one of them is held.
+    pub one_admin_at_a_time: bool,
     /// Abort aborts. If not, it says that it did not.
     pub abort_helps: bool,
     /// [`Function::reset`](crate::nvme_driver::seam::Function::reset) works.
@@ -101,6 +103,7 @@ impl Default for Config {
             shutdown: Readiness::AfterReads(1),
             sanitize_reads: 2,
             sanitize_fails: false,
+            one_admin_at_a_time: false,
             abort_helps: true,
             can_reset: true,
             check_boundary: true,

@@ -214,6 +214,10 @@ impl Controller {
 
     fn has_work(&mut self, qid: u16) -> bool {
         self.refresh(Doorbell::SubmissionTail(qid), qid);
+        let is_busy = self.config.one_admin_at_a_time && qid == 0;
+        if is_busy && self.held.iter().any(|held| held.qid == 0) {
+            return false;
+        }
         let Some(sq) = self.sqs.get(&qid) else { return false };
         let (is_empty, cqid) = (sq.head == sq.tail, sq.cqid);
         if is_empty {

@@ -6,9 +6,9 @@ use nvmeof_wire::opcode::AdminOpcode;
 use nvmeof_wire::sanitize::SanitizeAction;
 use nvmeof_wire::{Status, U16};
 
-use super::rig::{Rig, io, read, write};
+use super::rig::{Rig, SECOND, io, read, write};
 use crate::nvme_driver::fake::{Config, Fault, When};
-use crate::nvme_driver::{AdminError, ControllerState, IoKind};
+use crate::nvme_driver::{AdminError, ControllerState, IoKind, Wait};
 
 #[test]
 fn health_and_errors_are_read() {
@@ -90,6 +90,129 @@ fn a_format_that_fails_says_so() {
     rig.fake.change_namespace(1, |namespace| namespace.fpi = 0x80 | 40);
     rig.controller.format(1, 0, SecureErase::NONE, &mut look).unwrap();
     assert!(looks >= 1000);
+    assert_eq!(rig.controller.state(), ControllerState::Live);
+    rig.end();
+}
+
+#[test]
+fn a_format_is_not_disturbed_by_commands_that_wait_for_it() {
+    let rig = Rig::new(Config { one_admin_at_a_time: true, ..Config::default() });
+    rig.fake.change_namespace(1, |namespace| namespace.fpi = 0x80 | 40);
+    rig.controller.turn();
+    rig.fake.inject(When::admin(AdminOpcode::FORMAT_NVM), Fault::Held);
+    std::thread::scope(|scope| {
+        // Ten times as long as other admin commands may take.
+        scope.spawn(|| {
+            while rig.time.now() < 100 * SECOND {
+                std::thread::yield_now();
+            }
+            rig.fake.release();
+            rig.fake.run();
+        });
+        rig.controller.format(1, 0, SecureErase::NONE, &mut |_| ()).unwrap();
+    });
+    assert!(rig.time.now() >= 100 * SECOND);
+    assert_eq!((rig.controller.stats().resets, rig.controller.state()), (0, ControllerState::Live));
+    // Afterwards it is as strict as before.
+    rig.fake.inject(When::admin(AdminOpcode::GET_LOG_PAGE), Fault::Lost);
+    assert_eq!(rig.controller.smart().unwrap_err(), AdminError::Reset);
+    assert_eq!(rig.controller.stats().resets, 1);
+    rig.end();
+}
+
+#[test]
+fn a_drive_that_does_not_say_how_far_a_format_is_is_not_asked() {
+    let rig = Rig::new(Config::default());
+    rig.fake.inject(When::admin(AdminOpcode::FORMAT_NVM), Fault::Held);
+    let mut looks = 0;
+    let fake = rig.fake.clone();
+    let before = rig.fake.taken(0, AdminOpcode::IDENTIFY.0);
+    let identify = || fake.taken(0, AdminOpcode::IDENTIFY.0) - before;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while rig.time.now() < 100 * SECOND {
+                std::thread::yield_now();
+            }
+            rig.fake.release();
+        });
+        rig.controller.format(1, 0, SecureErase::NONE, &mut |_| looks += 1).unwrap();
+    });
+    assert_eq!(looks, 1, "only that it is done");
+    assert_eq!(identify(), 2, "for the formats, and whether it says");
+    rig.end();
+}
+
+#[test]
+fn looks_at_a_sanitize_operation_may_fail_and_it_goes_on() {
+    let rig = Rig::new(Config { sanitize_reads: 4, ..Config::default() });
+    let log = || When::admin(AdminOpcode::GET_LOG_PAGE);
+    let failing = Fault::Status(Status::INTERNAL_ERROR);
+    rig.fake.inject(log().after(1).times(5), failing.clone());
+    rig.fake.inject(log().after(2), Fault::Lost);
+    rig.controller.sanitize(SanitizeAction::BLOCK_ERASE, &mut |_| ()).unwrap();
+    assert_eq!(rig.controller.stats().resets, 1, "a look that was lost");
+    // In the end it is said that nothing is known.
+    rig.fake.inject(log().after(1).times(1000), failing);
+    let error = rig.controller.sanitize(SanitizeAction::BLOCK_ERASE, &mut |_| ()).unwrap_err();
+    assert!(matches!(error, AdminError::Unknown(_)), "{error}");
+    assert!(error.to_string().contains("may still go on"), "{error}");
+    rig.fake.clear_faults();
+    rig.end();
+}
+
+#[test]
+fn an_event_is_asked_for_again_when_there_is_room() {
+    let rig = Rig::new(Config::default());
+    // All other places of the admin queue are taken.
+    rig.fake.inject(When::admin(AdminOpcode::GET_LOG_PAGE).times(27), Fault::Held);
+    let sqe = nvmeof_wire::log::GetLogPage::new(nvmeof_wire::log::Lid::SMART, 512).encode(0);
+    let mut callers: Vec<u64> = Vec::new();
+    while let Ok(caller) = rig.controller.warden().submit(sqe, true, None) {
+        callers.push(caller);
+    }
+    assert_eq!(callers.len(), 27);
+    for count in 1..=4 {
+        rig.fake.raise(AsyncEvent::TEMPERATURE);
+        rig.controller.turn();
+        // Read by the fake's own means, so that it tells of the next one.
+        rig.fake.run();
+        rig.controller.turn();
+        assert_eq!(rig.controller.stats().events, count);
+        rig.time.pass(2 * SECOND);
+    }
+    rig.fake.release();
+    rig.fake.run();
+    for count in 5..=8 {
+        rig.controller.turn();
+        rig.controller.turn();
+        rig.fake.raise(AsyncEvent::TEMPERATURE);
+        rig.controller.turn();
+        assert_eq!(rig.controller.stats().events, count);
+        rig.time.pass(2 * SECOND);
+    }
+    for caller in callers {
+        assert!(rig.controller.warden().take_reply(caller).is_some());
+    }
+    rig.end();
+}
+
+#[test]
+fn a_drive_that_tells_of_events_without_end_is_listened_to_now_and_then() {
+    let rig = Rig::new(Config::default());
+    rig.time.pass(10 * SECOND);
+    let tell = || {
+        for _ in 0..1000 {
+            rig.fake.raise(AsyncEvent::TEMPERATURE);
+            rig.controller.turn();
+        }
+        rig.controller.stats().events
+    };
+    let first = tell();
+    assert!((16..=24).contains(&first), "{first}");
+    assert_eq!(tell(), first, "no time has passed");
+    rig.time.pass(2 * SECOND);
+    let second = tell() - first;
+    assert!((16..=24).contains(&second), "{second}");
     assert_eq!(rig.controller.state(), ControllerState::Live);
     rig.end();
 }

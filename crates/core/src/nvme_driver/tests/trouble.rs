@@ -3,7 +3,7 @@
 use nvmeof_wire::Status;
 use nvmeof_wire::opcode::{AdminOpcode, IoOpcode};
 
-use super::rig::{MILLI, Rig, SECOND, io, read, write};
+use super::rig::{MILLI, Rig, SECOND, io, is_readable, read, write};
 use crate::block::BlockError;
 use crate::nvme_driver::fake::{Config, Fault, When};
 use crate::nvme_driver::{Controller, ControllerState, IoKind, Wait};
@@ -296,12 +296,117 @@ fn the_system_may_take_the_function_away() {
 }
 
 #[test]
+fn the_system_may_take_the_function_away_amid_other_trouble() {
+    // While a reset waits for a queue, and while it is away: at once, and nothing stays readable that the thread
+    // sleeps on.
+    for is_away in [false, true] {
+        let rig = Rig::new(Config::default());
+        let mut queue = rig.queue();
+        let mut done = Vec::new();
+        queue.poll(&mut done);
+        if is_away {
+            rig.fake.set_gone(true);
+        } else {
+            rig.controller.reset();
+        }
+        rig.controller.turn();
+        rig.controller.turn();
+        assert_eq!(rig.controller.state(), ControllerState::Resetting);
+        let quiet = || !rig.controller.warden().fds().iter().any(|fd| is_readable(*fd));
+        assert!(quiet());
+        rig.fake.request_removal();
+        assert!(!quiet());
+        rig.controller.turn();
+        assert!(failed(rig.controller.state()).contains("takes it away"));
+        assert!(quiet(), "or the thread spins until the queue lets go");
+        queue.poll(&mut done);
+        rig.controller.turn();
+        drop((done, queue));
+        rig.end();
+    }
+}
+
+#[test]
+fn an_interrupt_amid_a_reset_does_not_keep_the_thread_awake() {
+    let rig = Rig::new(Config::default());
+    let mut queue = rig.queue();
+    queue.poll(&mut Vec::new());
+    rig.controller.turn();
+    rig.fake.raise(nvmeof_wire::aer::AsyncEvent::TEMPERATURE);
+    rig.controller.reset();
+    rig.controller.turn();
+    assert_eq!(rig.controller.state(), ControllerState::Resetting);
+    assert!(!rig.controller.warden().fds().iter().any(|fd| is_readable(*fd)));
+    rig.settle(&mut [&mut queue]);
+    drop(queue);
+    rig.end();
+}
+
+/// A time in which whoever waits, once it is stopped, waits until it goes on.
+#[derive(Debug, Default)]
+struct Stopping {
+    time: super::rig::VirtualTime,
+    is_stopped: std::sync::Mutex<bool>,
+    waiting: std::sync::atomic::AtomicBool,
+    changed: std::sync::Condvar,
+}
+
+impl Wait for Stopping {
+    fn now(&self) -> u64 {
+        self.time.now()
+    }
+
+    fn wait(&self, fds: &[std::os::fd::BorrowedFd<'_>], nanos: u64) {
+        self.time.wait(fds, nanos);
+        let mut is_stopped = self.is_stopped.lock().unwrap();
+        while *is_stopped {
+            self.waiting.store(true, std::sync::atomic::Ordering::Release);
+            is_stopped = self.changed.wait(is_stopped).unwrap();
+        }
+    }
+}
+
+#[test]
+fn while_a_controller_is_being_stopped_reactors_and_questions_do_not_wait() {
+    use crate::block::{BlockDevice, NvmeDevice};
+    use std::sync::Arc;
+    let fake = crate::nvme_driver::fake::Fake::new(Config::default());
+    let time = Arc::new(Stopping::default());
+    let wait: Arc<dyn Wait> = time.clone();
+    let options = super::rig::options();
+    let controller = Controller::open_stepped(fake.function(), options, wait).unwrap();
+    let shared = super::rig::shared_pool();
+    let maps = Arc::new(crate::nvme_driver::BufferMaps::new(&shared));
+    let device = NvmeDevice::new("d", Arc::clone(&controller), 1, maps).unwrap();
+    *time.is_stopped.lock().unwrap() = true;
+    std::thread::scope(|scope| {
+        scope.spawn(|| controller.reset());
+        while !time.waiting.load(std::sync::atomic::Ordering::Acquire) {
+            std::thread::yield_now();
+        }
+        // It holds all it needs to stop the controller, which takes until the end of this.
+        assert_eq!(controller.state(), ControllerState::Resetting);
+        assert!(!device.is_gone());
+        let pool = crate::dma::CorePool::new(&shared);
+        let queue = device.open_driver_queue(&pool).unwrap();
+        assert_eq!(controller.open_queues(), 1);
+        drop(queue);
+        *time.is_stopped.lock().unwrap() = false;
+        time.changed.notify_all();
+    });
+    controller.turn();
+    assert_eq!(controller.state(), ControllerState::Live);
+    drop((device, controller));
+    fake.assert_clean();
+}
+
+#[test]
 fn a_thread_watches_over_a_controller_that_is_not_stepped() {
     let fake = crate::nvme_driver::fake::Fake::new(Config::default());
     let controller = Controller::open(fake.function(), super::rig::options()).unwrap();
     assert!(controller.smart().is_ok());
     fake.request_removal();
-    while controller.state() == ControllerState::Live {
+    while !matches!(controller.state(), ControllerState::Failed(_)) {
         std::thread::yield_now();
     }
     assert!(failed(controller.state()).contains("takes it away"));
