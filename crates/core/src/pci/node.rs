@@ -4,7 +4,11 @@ use std::io;
 use std::path::Path;
 use std::str::FromStr;
 
-use rustix::fs::{AtFlags, CWD, FileType, StatxFlags, statx};
+use rustix::fs::{AtFlags, CWD, FileType, FsWord, StatxFlags, statfs, statx};
+use rustix::io::Errno;
+
+/// The kernel's number for filesystems in user space (Linux, `include/uapi/linux/magic.h`).
+const FUSE: FsWord = 0x6573_5546;
 
 /// What a device node stands for, whatever it is called and wherever it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -27,14 +31,23 @@ pub enum NodeKind {
 }
 
 impl NodeId {
-    /// What the file at a path is, symlinks followed; none for what is no device node.
+    /// What the file at a path is, symlinks followed; none for what is no device node. Files of a filesystem in user
+    /// space that tells us nothing, as of another user's, are none.
     ///
     /// # Errors
     /// The system's.
     pub fn at(path: &Path) -> io::Result<Option<Self>> {
         // What the kernel knows already is enough: a server that is gone is not waited for.
         let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
-        let stat = statx(CWD, path, flags, StatxFlags::TYPE)?;
+        let stat = match statx(CWD, path, flags, StatxFlags::TYPE) {
+            Ok(stat) => stat,
+            // Its program has ended, or lets nobody else in, root neither.
+            Err(Errno::NOTCONN) => return Ok(None),
+            Err(Errno::ACCESS) if statfs(path).is_ok_and(|fs| fs.f_type == FUSE) => {
+                return Ok(None);
+            }
+            Err(error) => return Err(error.into()),
+        };
         let kind = match FileType::from_raw_mode(u32::from(stat.stx_mode)) {
             FileType::BlockDevice => NodeKind::Block,
             FileType::CharacterDevice => NodeKind::Character,
