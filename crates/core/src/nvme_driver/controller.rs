@@ -376,7 +376,15 @@ struct Opening {
     wait: Arc<dyn Wait>,
 }
 
+/// Memory that an enabled controller was told of, whatever it answered: it stays mapped until it is disabled.
+#[derive(Default)]
+struct Told {
+    shadows: Option<Arc<Shadows>>,
+    queues: Option<Queues>,
+}
+
 /// The memory of the I/O queues, and what the controller is told of them.
+#[derive(Default)]
 struct Queues {
     lanes: Vec<Lane>,
     shared: Box<[QueueShared]>,
@@ -397,7 +405,8 @@ impl Opening {
             give_up(unsure);
             why
         })?;
-        let result = self.bring_up(&bar, &mut admin, &space, events.collect());
+        let mut told = Told::default();
+        let result = self.bring_up(&bar, &mut admin, &space, events.collect(), &mut told);
         let (identity, abilities, queues, shadows) = match result {
             Ok(result) => result,
             Err(why) => {
@@ -406,7 +415,9 @@ impl Opening {
             }
         };
         let regs = Arc::downgrade(&regs);
-        let hardware = Hardware { function: self.function.clone(), admin, shadows };
+        let refused = told.shadows.filter(|_| shadows.is_none());
+        let function = Arc::clone(&self.function);
+        let hardware = Hardware { function, admin, shadows, _refused_shadows: refused };
         self.finish(regs, hardware, enabled, identity, abilities, queues)
     }
 
@@ -438,6 +449,7 @@ impl Opening {
         admin: &mut AdminQueue,
         space: &Arc<dyn DmaSpace>,
         events: Vec<Event>,
+        told: &mut Told,
     ) -> Result<(Identity, Abilities, Queues, Option<Arc<Shadows>>), OpenErrorWhy> {
         let timeout = nanos(self.options.admin_timeout);
         let mut session = Session { bar, admin, wait: self.wait.as_ref(), timeout };
@@ -445,7 +457,7 @@ impl Opening {
         let count = self.queue_count(&mut session, events.len())?;
         let mut shadows = None;
         if abilities.shadow_doorbells && self.options.shadow_doorbells {
-            shadows = self.shadows(&mut session, space)?;
+            shadows = self.shadows(&mut session, space, told)?;
         }
         let sgl = abilities.sgl && self.options.sgl;
         let lists = Lists::size_for(abilities.max_transfer);
@@ -453,10 +465,12 @@ impl Opening {
         let queues = layout
             .queues(bar, space, shadows.as_ref(), events)
             .map_err(OpenErrorWhy::system("memory for I/O queues"))?;
+        let queues = told.queues.insert(queues);
         for plan in &queues.plans {
             session.create_queue(plan)?;
         }
         session.ask_for_events(&abilities);
+        let queues = std::mem::take(queues);
         Ok((identity, abilities, queues, shadows))
     }
 
@@ -490,10 +504,12 @@ impl Opening {
         &self,
         session: &mut Session<'_>,
         space: &Arc<dyn DmaSpace>,
+        told: &mut Told,
     ) -> Result<Option<Arc<Shadows>>, OpenErrorWhy> {
         let memory = DmaMemory::new(space, Shadows::SIZE)
             .map_err(OpenErrorWhy::system("memory for shadow doorbells"))?;
         let shadows = Arc::new(Shadows::new(memory));
+        told.shadows = Some(Arc::clone(&shadows));
         match session.configure_shadows(&shadows) {
             Ok(()) => Ok(Some(shadows)),
             Err(AdminError::Status(status)) => {

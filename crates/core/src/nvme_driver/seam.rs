@@ -11,6 +11,7 @@ use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 /// An address as the device sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -89,4 +90,10 @@ pub trait Function: Debug + Send + Sync {
 
     /// Readable when the system wants the function back (it is being removed).
     fn removal(&self) -> Option<BorrowedFd<'_>>;
+
+    /// A flag that is set as soon as the function provably reaches no memory any more as it was given back: when this
+    /// value is dropped, and whatever else keeps its IOMMU group in use. `None`: that is not known here.
+    fn given_back(&self) -> Option<Arc<AtomicBool>> {
+        None
+    }
 }

@@ -14,7 +14,8 @@
 //!
 //! **Stopping** is to prove that the device does not write to memory any more, by the first of these that works:
 //! CSTS.RDY = 0 after CC.EN = 0; a reset of the function; the bus master bit; taking the buffers out of the
-//! IOMMU. Only the first two can lead back to `Live`. Without any, buffers in flight are given up.
+//! IOMMU; taking the function out of it, where others share the buffers. Only the first two can lead back to `Live`.
+//! Without any, buffers in flight are given up.
 //!
 //! A warden is a state machine behind a lock that only control-plane work takes: its [`turn`](Warden::turn) is run
 //! by a thread, and by whoever waits for an admin command.
@@ -70,6 +71,8 @@ const TAKEN: &str = "the system takes it away";
 pub(super) struct Hardware {
     pub(super) admin: AdminQueue,
     pub(super) shadows: Option<Arc<Shadows>>,
+    /// Memory for shadow doorbells that the controller has refused, and may use all the same while it is enabled.
+    pub(super) _refused_shadows: Option<Arc<Shadows>>,
     /// Last, as memory is unmapped while the function is there.
     pub(super) function: Arc<dyn Function>,
 }
@@ -659,7 +662,20 @@ impl Warden {
         }
         // All of them, also after one that stays.
         let are_out = self.reach.close().iter().filter(|map| !map.withdraw()).count() == 0;
-        if are_out { Quiet::ForGood("the buffers are unmapped") } else { Quiet::Unproven }
+        if are_out {
+            return Quiet::ForGood("the buffers are unmapped");
+        }
+        drop(function);
+        if self.give_back() { Quiet::ForGood("it was given back") } else { Quiet::Unproven }
+    }
+
+    /// Gives the function back before the queues have let go of the registers, which read as all ones from then on;
+    /// true if it provably reaches no memory any more. The buffers stay mapped for others that share them.
+    fn give_back(&mut self) -> bool {
+        let flag = self.function().and_then(|function| function.given_back());
+        self.answer_all(&AdminError::Failed("it was given back".to_owned()), self.wait.now());
+        self.hardware = None;
+        flag.is_some_and(|flag| flag.load(Ordering::Acquire))
     }
 
     /// Starts the controller again; the queues wait.

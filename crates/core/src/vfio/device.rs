@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::event::{EventfdFlags, eventfd};
@@ -158,6 +159,10 @@ impl Function for Device {
     fn removal(&self) -> Option<BorrowedFd<'_>> {
         self.removal.as_ref().map(AsFd::as_fd)
     }
+
+    fn given_back(&self) -> Option<Arc<AtomicBool>> {
+        Some(self.taken.group().closed())
+    }
 }
 
 impl Drop for Device {
@@ -166,6 +171,7 @@ impl Drop for Device {
         let _ = self.config.set_bus_master(false);
         if let Err(error) = self.bar.revoke() {
             // The device stays open as long as somebody has the registers.
+            self.taken.group().set_stuck();
             tracing::warn!(address = self.address(), %error, "cannot let go of the registers");
         }
         // The fields go in their order: config space, then the device and its group with `taken`.

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 
 use vfio_bindings::bindings::vfio::VFIO_GROUP_FLAGS_VIABLE;
@@ -34,6 +35,10 @@ pub(super) struct Group {
     /// The functions of it that are taken.
     taken: Mutex<BTreeSet<String>>,
     container: Arc<Container>,
+    /// A device of it stays open beyond this value.
+    is_stuck: AtomicBool,
+    /// Closed, and with it taken from the IOMMU's mappings.
+    is_closed: Arc<AtomicBool>,
 }
 
 /// A function of a group, opened; ours alone until this value is dropped.
@@ -125,7 +130,24 @@ impl Group {
     }
 
     fn new(number: u32, file: File, container: Arc<Container>) -> Self {
-        Self { number, file: Some(file), taken: Mutex::default(), container }
+        Self {
+            number,
+            file: Some(file),
+            taken: Mutex::default(),
+            container,
+            is_stuck: AtomicBool::new(false),
+            is_closed: Arc::default(),
+        }
+    }
+
+    /// Set once the group is closed and its functions reach nothing of the container any more.
+    pub(super) fn closed(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.is_closed)
+    }
+
+    /// A device of it cannot be closed: nor is the group, whatever becomes of this value.
+    pub(super) fn set_stuck(&self) {
+        self.is_stuck.store(true, Ordering::Release);
     }
 
     fn taken(&self) -> MutexGuard<'_, BTreeSet<String>> {
@@ -137,6 +159,10 @@ impl Drop for Group {
     fn drop(&mut self) {
         let file = self.file.take();
         self.container.let_go(|| drop(file));
+        // With its last file the kernel takes a group out of its container's mappings.
+        if !self.is_stuck.load(Ordering::Acquire) {
+            self.is_closed.store(true, Ordering::Release);
+        }
         // Only now can it be opened again.
         OPEN.groups().remove(&self.number);
         OPEN.closed.notify_all();

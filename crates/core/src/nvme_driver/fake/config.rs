@@ -42,6 +42,8 @@ pub struct Config {
     pub abort_helps: bool,
     /// [`Function::reset`](crate::nvme_driver::seam::Function::reset) works.
     pub can_reset: bool,
+    /// Nothing else keeps its IOMMU group in use: given back, it reaches no memory.
+    pub alone: bool,
     /// A read or write across the namespace's NOIOB is a violation.
     pub check_boundary: bool,
     /// The first address of its view of memory that is handed out.
@@ -106,6 +108,7 @@ impl Default for Config {
             one_admin_at_a_time: false,
             abort_helps: true,
             can_reset: true,
+            alone: true,
             check_boundary: true,
             first_iova: 0x10_0000_3000,
         }

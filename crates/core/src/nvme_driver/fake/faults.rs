@@ -15,6 +15,8 @@ pub enum Fault {
     Held,
     /// It is not done, and completed with this status.
     Status(Status),
+    /// It is done, and completed with this status all the same.
+    DoneBut(Status),
     /// It is done, and its completion has the phase of the round before: it looks as if it were not there.
     WrongPhase,
     /// It is done, and completed under this command identifier.

@@ -35,6 +35,7 @@ pub use memory::IommuFault;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nvmeof_wire::aer::AsyncEvent;
@@ -85,7 +86,7 @@ impl Fake {
     /// What the driver is given.
     #[must_use]
     pub fn function(&self) -> Arc<dyn Function> {
-        Arc::new(Handle(Arc::clone(&self.parts)))
+        Arc::new(Handle { parts: Arc::clone(&self.parts), given_back: Arc::default() })
     }
 
     /// Does the next command, in round robin over the queues. False if there was none.
@@ -334,52 +335,68 @@ impl Registers for Bar {
 
 /// A handle of the function that the driver drops when it is done.
 #[derive(Debug)]
-struct Handle(Arc<Parts>);
+struct Handle {
+    parts: Arc<Parts>,
+    given_back: Arc<AtomicBool>,
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        if self.parts.lock().config.alone {
+            self.parts.space.set_bus_master(false);
+            self.given_back.store(true, Ordering::Release);
+        }
+    }
+}
 
 impl Function for Handle {
     fn address(&self) -> &str {
-        &self.0.address
+        &self.parts.address
     }
 
     fn registers(&self) -> Arc<dyn Registers> {
-        Arc::new(Bar(Arc::clone(&self.0)))
+        Arc::new(Bar(Arc::clone(&self.parts)))
     }
 
     fn registers_len(&self) -> u64 {
-        self.0.registers_len
+        self.parts.registers_len
     }
 
     fn dma(&self) -> Arc<dyn DmaSpace> {
-        Arc::clone(&self.0.space) as Arc<dyn DmaSpace>
+        Arc::clone(&self.parts.space) as Arc<dyn DmaSpace>
     }
 
     fn interrupts(&self, vectors: u16) -> io::Result<Vec<OwnedFd>> {
-        let mut controller = self.0.lock();
+        let mut controller = self.parts.lock();
         let count = vectors.min(controller.config.vectors);
         controller.interrupts = (0..count).map(|_| eventfd()).collect::<io::Result<_>>()?;
         controller.interrupts.iter().map(OwnedFd::try_clone).collect()
     }
 
     fn set_bus_master(&self, on: bool) -> io::Result<()> {
-        if self.0.lock().gone {
+        if self.parts.lock().gone {
             return Err(io::ErrorKind::NotConnected.into());
         }
-        self.0.space.set_bus_master(on);
+        self.parts.space.set_bus_master(on);
         Ok(())
     }
 
     fn reset(&self) -> io::Result<()> {
-        let mut controller = self.0.lock();
+        let mut controller = self.parts.lock();
         if controller.gone || !controller.config.can_reset {
             return Err(io::ErrorKind::NotConnected.into());
         }
         controller.reset();
-        self.0.space.set_bus_master(false);
+        self.parts.space.set_bus_master(false);
         Ok(())
     }
 
     fn removal(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.0.removal.as_fd())
+        Some(self.parts.removal.as_fd())
+    }
+
+    fn given_back(&self) -> Option<Arc<AtomicBool>> {
+        Some(Arc::clone(&self.given_back))
     }
 }
 

@@ -100,6 +100,12 @@ impl Controller {
         }
         let outcome = self.execute(qid, sqe);
         self.forced = None;
+        let outcome = match (outcome, fault) {
+            (Outcome::Done(_, result), Some(Fault::DoneBut(status))) => {
+                Outcome::Done(*status, result)
+            }
+            (outcome, _) => outcome,
+        };
         self.end(qid, sqe, outcome, fault);
         self.send_events();
     }

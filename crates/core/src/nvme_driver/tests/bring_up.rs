@@ -275,3 +275,27 @@ fn random_answers_never_hang_or_panic() {
         assert!(fake.iommu_faults().is_empty(), "seed {seed}");
     }
 }
+
+#[test]
+fn memory_that_the_drive_was_told_of_stays_until_it_is_disabled() {
+    // It takes the shadow doorbells, and says that it does not.
+    let mut config = Config::default();
+    let bits = config.identify.oacs.get() | oacs::DOORBELL_BUFFER;
+    config.identify.oacs.set(bits);
+    for then in [None, Some(AdminOpcode::CREATE_IO_SQ)] {
+        let fake = Fake::new(config.clone());
+        let refused = Fault::DoneBut(Status::INTERNAL_ERROR);
+        fake.inject(When::admin(AdminOpcode::DOORBELL_BUFFER_CONFIG), refused.clone());
+        if let Some(opcode) = then {
+            fake.inject(When::admin(opcode), refused);
+        }
+        let opened = open(&fake, options());
+        assert_eq!(opened.is_ok(), then.is_none());
+        if let Ok(controller) = &opened {
+            assert!(controller.smart().is_ok());
+        }
+        drop(opened);
+        assert_eq!(fake.iommu_faults(), [], "{then:?}");
+        assert_eq!(fake.mappings(), []);
+    }
+}

@@ -45,7 +45,7 @@ fn a_drive_that_is_pulled_out_ends_everything_with_gone() {
 
 #[test]
 fn buffers_that_nothing_is_known_of_are_given_up() {
-    let rig = Rig::new(Config::default());
+    let rig = Rig::new(Config { alone: false, ..Config::default() });
     let mut queue = rig.queue();
     let keep = rig.filled(4096, 0);
     rig.fake.inject(When::io(1, IoOpcode::READ), Fault::Lost);
@@ -67,6 +67,32 @@ fn buffers_that_nothing_is_known_of_are_given_up() {
     drop((keep, queue));
     assert_eq!(rig.pool.leased(), 1, "it stays leased for good");
     rig.fake.assert_clean();
+}
+
+#[test]
+fn a_drive_that_shares_its_buffers_with_others_is_taken_out_of_the_iommu() {
+    let rig = Rig::new(Config::default());
+    let mut queue = rig.queue();
+    // Another drive of the same container: the buffers stay mapped for it.
+    let map = rig.controller.attach(&rig.maps).unwrap();
+    assert!(map.join());
+    rig.fake.inject(When::io(1, IoOpcode::READ), Fault::Lost);
+    queue.submit(read(0, rig.filled(8192, 0))).unwrap();
+    queue.poll(&mut Vec::new());
+    // A question that waits for its answer gets one.
+    rig.fake.inject(When::admin(AdminOpcode::GET_LOG_PAGE), Fault::Lost);
+    let sqe = nvmeof_wire::log::GetLogPage::new(nvmeof_wire::log::Lid::SMART, 512).encode(0);
+    let caller = rig.controller.warden().submit(sqe, true, None).unwrap();
+    rig.fake.set_gone(true);
+    let done = rig.finish(&mut queue);
+    assert_eq!(done[0].result, Err(BlockError::Gone));
+    assert!(done[0].buf.is_some(), "the drive that has it cannot reach memory any more");
+    assert_eq!(rig.controller.stats().leaked_buffers, 0);
+    assert!(matches!(rig.controller.warden().take_reply(caller), Some(Err(_))));
+    assert!(!rig.fake.mappings().is_empty(), "the other one's");
+    map.leave();
+    drop((done, queue, map));
+    rig.end();
 }
 
 #[test]
