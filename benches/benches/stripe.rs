@@ -6,15 +6,20 @@
 //! queues share nothing, so cores add up on both sides alike.
 //!
 //! What the stripe adds to a read is one more call through a queue. Of a bare null queue, which takes some tens
-//! of nanoseconds for 4 KiB, that is a good part; of a command, which takes a reactor a microsecond or so (bench
-//! `turn`), it is little.
+//! of nanoseconds for 4 KiB, that is a good part. The second table is of whole commands, from the capsule to the
+//! response through a reactor: what a host gets of a stripe against what it gets of its members.
+
+mod world;
 
 use std::hint::black_box;
 use std::sync::Arc;
 
+use nvmeof_benches::{BLOCK as REACTOR_BLOCK, BLOCKS, read, write};
 use nvmeof_core::block::{BlockDevice, BlockOp, BlockQueue, NullDevice, StripeDevice};
 use nvmeof_core::dma::{Buffer, CorePool, PoolConfig, SharedPool};
+use nvmeof_pacing::PolicyConfig;
 use rustix::time::{ClockId, clock_gettime};
+use world::World;
 
 const BLOCK: u32 = 512;
 /// Bytes of each null device.
@@ -149,6 +154,38 @@ fn places(devices: usize, len: u64) -> Vec<Place> {
         .collect()
 }
 
+/// Nanoseconds of CPU a command takes in a reactor: of null devices themselves, and of a stripe over so many.
+fn in_a_reactor(devices: u64, is_read: bool) -> (f64, f64, f64) {
+    let null = |size: u64| -> Arc<dyn BlockDevice> {
+        Arc::new(NullDevice::new("null", size, REACTOR_BLOCK).expect("there is memory"))
+    };
+    let size = BLOCKS * u64::from(REACTOR_BLOCK);
+    let members = (0..devices).map(|_| null(size)).collect();
+    let stripe = StripeDevice::new("stripe", members, CHUNK).expect("a stripe");
+    let policy = PolicyConfig::None;
+    let mut worlds = [World::new(null(size), &policy), World::new(Arc::new(stripe), &policy)];
+    let depth = u16::try_from(BATCH).expect("few");
+    let at = |cid: u16| u64::from(cid) * 977 % BLOCKS;
+    let commands: Vec<_> = (0..depth)
+        .map(|cid| if is_read { read(cid, at(cid)) } else { write(cid, at(cid)) })
+        .collect();
+    let data = vec![0xa5; if is_read { 0 } else { REACTOR_BLOCK as usize }];
+    let mut turn = |world: usize| {
+        let begin = cpu_time();
+        for _ in 0..BATCHES / 4 {
+            worlds[world].round(&commands, &data);
+        }
+        cpu_time() - begin
+    };
+    turn(0);
+    turn(1);
+    let mut pairs: Vec<(f64, f64)> = (0..PAIRS).map(|_| (turn(0), turn(1))).collect();
+    pairs.sort_by(|(a, b), (c, d)| (a / b).total_cmp(&(c / d)));
+    let (direct, striped) = pairs[PAIRS / 2];
+    let nanos = 1e9 / (BATCH * (BATCHES / 4)) as f64;
+    (direct / striped, direct * nanos, striped * nanos)
+}
+
 fn main() {
     println!("devices      read    direct    stripe     added   ratio");
     for (devices, len) in
@@ -158,6 +195,21 @@ fn main() {
         println!(
             "{devices:7} {:5} KiB {direct:6.1} ns {striped:6.1} ns {:6.1} ns  {:5.1} %",
             len >> 10,
+            striped - direct,
+            100.0 * ratio
+        );
+    }
+
+    println!(
+        "\ndevices   4 KiB    direct    stripe     added   ratio   (commands, through a reactor)"
+    );
+    for (devices, is_read) in
+        [2, 8, 16].into_iter().flat_map(|devices| [(devices, true), (devices, false)])
+    {
+        let (ratio, direct, striped) = in_a_reactor(devices, is_read);
+        let what = if is_read { "read" } else { "write" };
+        println!(
+            "{devices:7} {what:>7} {direct:6.1} ns {striped:6.1} ns {:6.1} ns  {:5.1} %",
             striped - direct,
             100.0 * ratio
         );

@@ -5,19 +5,19 @@
 //! data for its host and rings an eventfd for each command, which a socket does not; so compare its
 //! figures with each other, and take real ones from `cargo xtask bench e2e`.
 
+mod world;
+
 use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Duration;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use nvmeof_benches::{BLOCK, BLOCKS, DEVICE, PORT, connect, enable, read, target, write};
+use nvmeof_benches::{BLOCK, BLOCKS, PORT, connect, enable, read, target, write};
 use nvmeof_core::block::{BlockDevice, NullDevice, RamDevice};
 use nvmeof_nvmf::{Disposition, Queue, Response, Target};
 use nvmeof_pacing::PolicyConfig;
-use nvmeof_tgt::bench_support::OneReactor;
-use nvmeof_transport::loopback::LoopbackHost;
-use nvmeof_wire::Sqe;
 use nvmeof_wire::fabrics::CNTLID_DYNAMIC;
+use world::{World, cntlid_of};
 
 /// An I/O queue whose controller is ready, and the admin queue that keeps it so.
 fn queues(target: &Arc<Target>) -> (Queue, Queue) {
@@ -42,10 +42,6 @@ fn connected(queue: &mut Queue, qid: u16, cntlid: u16) -> u16 {
     }
 }
 
-fn cntlid_of(dw0: u32) -> u16 {
-    u16::try_from(dw0 & 0xffff).expect("16 bits")
-}
-
 /// `Queue::handle_command`, then `Queue::complete`.
 fn nvmf(c: &mut Criterion) {
     let mut group = c.benchmark_group("nvmf");
@@ -64,54 +60,6 @@ fn nvmf(c: &mut Criterion) {
         });
     }
     group.finish();
-}
-
-/// A reactor with a connected host.
-struct World {
-    reactor: OneReactor,
-    host: LoopbackHost,
-    _admin: LoopbackHost,
-}
-
-impl World {
-    fn new(device: Arc<dyn BlockDevice>, policy: &PolicyConfig) -> Self {
-        let target = target().expect("it serves that");
-        let mut reactor = OneReactor::new(&target, policy).expect("there is memory");
-        reactor.add_device(DEVICE, device).expect("it opens");
-        let admin = reactor.attach(&target, PORT);
-        let (sqe, data) = connect(0, CNTLID_DYNAMIC);
-        let cntlid = cntlid_of(ask(&mut reactor, &admin, sqe, &data));
-        ask(&mut reactor, &admin, enable(), &[]);
-        let host = reactor.attach(&target, PORT);
-        let (sqe, data) = connect(1, cntlid);
-        ask(&mut reactor, &host, sqe, &data);
-        Self { reactor, host, _admin: admin }
-    }
-
-    /// Sends a batch and turns until all of it is answered.
-    fn round(&mut self, commands: &[Sqe], in_capsule: &[u8]) {
-        for sqe in commands {
-            self.host.send(*sqe, in_capsule);
-        }
-        let mut answered = 0;
-        while answered < commands.len() {
-            self.reactor.turn();
-            answered += self.host.take().len();
-        }
-    }
-}
-
-/// One command's DW0.
-fn ask(reactor: &mut OneReactor, host: &LoopbackHost, sqe: Sqe, data: &[u8]) -> u32 {
-    host.send(sqe, data);
-    for _ in 0..100 {
-        reactor.turn();
-        if let Some(answer) = host.take().pop() {
-            assert!(answer.cqe.status().is_success(), "{}", answer.cqe.status());
-            return answer.cqe.dw0();
-        }
-    }
-    panic!("no answer to {sqe:?}");
 }
 
 fn reactor(c: &mut Criterion) {

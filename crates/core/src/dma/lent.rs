@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use rustix::fs::MemfdFlags;
 
@@ -26,11 +26,23 @@ pub struct LentRegion {
 }
 
 impl LentRegion {
-    /// Zeroes: a window of them and a file of [`MAX_LEND`] zero bytes that takes no memory.
+    /// Zeroes: a window of them and a file of [`MAX_LEND`] zero bytes that takes no memory. All who lend
+    /// zeroes share one, so that many such devices take no more of the TLB than one does.
     ///
     /// # Errors
     /// No memory. A kernel without memfd is no error: there is no file then.
     pub fn zeroes() -> io::Result<Arc<Self>> {
+        static SHARED: Mutex<Weak<LentRegion>> = Mutex::new(Weak::new());
+        let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(zeroes) = shared.upgrade() {
+            return Ok(zeroes);
+        }
+        let zeroes = Self::new_zeroes()?;
+        *shared = Arc::downgrade(&zeroes);
+        Ok(zeroes)
+    }
+
+    fn new_zeroes() -> io::Result<Arc<Self>> {
         let window = Mapping::zeroes(ZERO_WINDOW)?;
         let file = rustix::fs::memfd_create("nvmeof-zeroes", MemfdFlags::CLOEXEC)
             .and_then(|file| rustix::fs::ftruncate(&file, MAX_LEND as u64).map(|()| file))

@@ -1,0 +1,64 @@
+//! A reactor with a host on the loopback fabric, for the benches that send commands through all of it.
+
+use std::sync::Arc;
+
+use nvmeof_benches::{DEVICE, PORT, connect, enable, target};
+use nvmeof_core::block::BlockDevice;
+use nvmeof_pacing::PolicyConfig;
+use nvmeof_tgt::bench_support::OneReactor;
+use nvmeof_transport::loopback::LoopbackHost;
+use nvmeof_wire::Sqe;
+use nvmeof_wire::fabrics::CNTLID_DYNAMIC;
+
+/// A reactor with a connected host.
+pub(crate) struct World {
+    reactor: OneReactor,
+    host: LoopbackHost,
+    _admin: LoopbackHost,
+}
+
+impl World {
+    pub(crate) fn new(device: Arc<dyn BlockDevice>, policy: &PolicyConfig) -> Self {
+        let target = target().expect("it serves that");
+        let mut reactor = OneReactor::new(&target, policy).expect("there is memory");
+        reactor.add_device(DEVICE, device).expect("it opens");
+        let admin = reactor.attach(&target, PORT);
+        let (sqe, data) = connect(0, CNTLID_DYNAMIC);
+        let cntlid = cntlid_of(ask(&mut reactor, &admin, sqe, &data));
+        ask(&mut reactor, &admin, enable(), &[]);
+        let host = reactor.attach(&target, PORT);
+        let (sqe, data) = connect(1, cntlid);
+        ask(&mut reactor, &host, sqe, &data);
+        Self { reactor, host, _admin: admin }
+    }
+
+    /// Sends a batch and turns until all of it is answered.
+    pub(crate) fn round(&mut self, commands: &[Sqe], in_capsule: &[u8]) {
+        for sqe in commands {
+            self.host.send(*sqe, in_capsule);
+        }
+        let mut answered = 0;
+        while answered < commands.len() {
+            self.reactor.turn();
+            answered += self.host.take().len();
+        }
+    }
+}
+
+/// One command's DW0.
+fn ask(reactor: &mut OneReactor, host: &LoopbackHost, sqe: Sqe, data: &[u8]) -> u32 {
+    host.send(sqe, data);
+    for _ in 0..100 {
+        reactor.turn();
+        if let Some(answer) = host.take().pop() {
+            assert!(answer.cqe.status().is_success(), "{}", answer.cqe.status());
+            return answer.cqe.dw0();
+        }
+    }
+    panic!("no answer to {sqe:?}");
+}
+
+/// The controller that Connect made.
+pub(crate) fn cntlid_of(dw0: u32) -> u16 {
+    u16::try_from(dw0 & 0xffff).expect("16 bits")
+}
