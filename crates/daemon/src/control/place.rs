@@ -18,7 +18,8 @@ pub(crate) fn place(
     arrives_at: Option<usize>,
     number: Option<u16>,
 ) -> usize {
-    let own = number.and_then(|qid| qid.checked_sub(1)).map(|at| (usize::from(at) + 1) % loads.len());
+    let own =
+        number.and_then(|qid| qid.checked_sub(1)).map(|at| (usize::from(at) + 1) % loads.len());
     let count = |index: usize| match own {
         Some(_) => loads[index].io_queues.load(Ordering::Relaxed),
         None => loads[index].connections.load(Ordering::Relaxed),

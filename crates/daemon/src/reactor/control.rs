@@ -6,9 +6,9 @@ use nvmeof_nvmf::DeviceId;
 use nvmeof_transport::CloseReason;
 
 use super::Reactor;
-use crate::clock;
 use super::kind;
 use super::mailbox::{Counts, Message};
+use crate::clock;
 
 /// Turns that closing every connection may take; each gives back at once what it holds.
 const TURNS_TO_CLOSE: usize = 16;
