@@ -254,6 +254,9 @@ impl Column {
         let number = self.value(row);
         match self {
             Devices => Some(row.devices.clone()),
+            Initiator if row.jobs > 1 && !row.initiator.ends_with("jobs") => {
+                Some(format!("{} {} jobs", row.initiator, row.jobs))
+            }
             Initiator => Some(row.initiator.clone()),
             Depth => number.map(|n| format!("depth {n}")),
             Cores => number.map(|n| format!("{n} cores")),

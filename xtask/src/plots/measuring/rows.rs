@@ -11,6 +11,7 @@ pub(super) struct Row {
     pub(super) test: String,
     pub(super) devices: String,
     pub(super) initiator: String,
+    pub(super) jobs: u32,
     pub(super) cores: Option<u32>,
     pub(super) period_ns: Option<u64>,
     pub(super) buf_cache: Option<u32>,
