@@ -281,6 +281,7 @@ impl<'a> World<'a> {
                         }
                         let mut events = Vec::new();
                         queue.receive(self.fabric.now(), &mut events);
+                        events.retain(|event| !matches!(event, Event::Watch));
                         if events.is_empty() {
                             *verdict = Some(Verdict::Accept(entries));
                             self.queues.push(queue);
@@ -349,6 +350,8 @@ impl<'a> World<'a> {
         // Shared receives go with their source.
         self.sources.drop_unused(|_| ());
         assert!(self.sources.is_empty(), "a source is left");
+        // Completion queues are destroyed off the reactor, after the sources that own them.
+        self.registration.usher().run();
         assert_eq!(self.pool.leased(), 0, "buffers are missing");
         self.pool.clear();
         let registrar: Arc<dyn Registrar> = self.registration.clone();
