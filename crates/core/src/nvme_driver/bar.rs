@@ -22,10 +22,14 @@ use super::seam::Registers;
 use super::wait::Wait;
 
 const MILLISECOND: u64 = 1_000_000;
-/// Between two looks at CSTS.
+/// Between two looks at CSTS, at first. After a second it is a share of the time that has gone.
 const LOOK: u64 = MILLISECOND;
+/// Of the time that has gone, the share until the next look: a power of two that makes a second of [`LOOK`]s.
+const LOOK_SHARE: u64 = 1024;
 /// Least time a controller is given, whatever CAP.TO says: some say 0.
 const READY_MIN_MS: u64 = 1000;
+/// Most time a controller is given: ten minutes. CRTO can ask for nine hours, and somebody waits for the answer.
+const READY_MAX_MS: u64 = 600_000;
 /// SQES 6 and CQES 4: 64 and 16 bytes, the sizes of the NVM command set.
 const IOSQES: u8 = 6;
 const IOCQES: u8 = 4;
@@ -147,7 +151,7 @@ impl Bar {
                 millis = millis.max(u64::from(crto.with_media_ms()));
             }
         }
-        millis.max(READY_MIN_MS)
+        millis.clamp(READY_MIN_MS, READY_MAX_MS)
     }
 
     /// Looks at CSTS until `is_done`, for at most `millis`.
@@ -156,14 +160,20 @@ impl Bar {
         millis: u64,
         mut is_done: impl FnMut(Csts) -> bool,
     ) -> Result<Csts, Waited> {
-        let end = self.wait.now().saturating_add(millis.saturating_mul(MILLISECOND));
+        let start = self.wait.now();
+        let end = start.saturating_add(millis.saturating_mul(MILLISECOND));
         loop {
             match self.look() {
                 Seen::Absent => return Err(Waited::Gone),
                 Seen::There(csts) if is_done(csts) => return Ok(csts),
-                Seen::There(_) if self.wait.now() >= end => return Err(Waited::TooLong),
-                Seen::There(_) => self.wait.wait(&[], LOOK),
+                Seen::There(_) => {}
             }
+            let now = self.wait.now();
+            if now >= end {
+                return Err(Waited::TooLong);
+            }
+            let pause = (now.saturating_sub(start) / LOOK_SHARE).max(LOOK);
+            self.wait.wait(&[], pause.min(end - now));
         }
     }
 }

@@ -33,7 +33,7 @@ pub enum OpenErrorWhy {
         why: String,
     },
     /// CSTS.RDY did not follow CC.EN in time.
-    #[error("the controller did not become {} within {millis} ms (CAP.TO)", if *.ready { "ready" } else { "disabled" })]
+    #[error("the controller did not become {} within {millis} ms (CAP.TO, CRTO)", if *.ready { "ready" } else { "disabled" })]
     Slow {
         /// Which way it was to go.
         ready: bool,

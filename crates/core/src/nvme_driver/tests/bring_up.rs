@@ -2,7 +2,7 @@
 
 use nvmeof_wire::identify::{LbaFormat, oacs};
 use nvmeof_wire::opcode::AdminOpcode;
-use nvmeof_wire::properties::{CAP_CSS_ADMIN_ONLY, Cap, Version};
+use nvmeof_wire::properties::{CAP_CRMS_WITH_MEDIA, CAP_CSS_ADMIN_ONLY, Cap, Version};
 use nvmeof_wire::sqe::Sqe;
 use nvmeof_wire::{Status, U16, U32, U64};
 
@@ -67,13 +67,32 @@ fn capabilities_that_make_no_sense_are_refused() {
 #[test]
 fn a_controller_that_does_not_get_ready_is_given_up_after_cap_to() {
     let error = refused(Config { enable: Readiness::Never, ..Config::default() });
-    assert!(error.contains("did not become ready within 1000 ms (CAP.TO)"), "{error}");
+    assert!(error.contains("did not become ready within 1000 ms (CAP.TO, CRTO)"), "{error}");
     let cap = Config::default().cap.with_to(20);
     let error = refused(Config { enable: Readiness::Never, cap, ..Config::default() });
     assert!(error.contains("within 10000 ms"), "{error}");
     // One that needs many looks, but less time, comes up.
     let slow = Config { enable: Readiness::AfterReads(900), ..Config::default() };
     Rig::new(slow).end();
+}
+
+/// Wants more time than anybody has.
+#[derive(Debug)]
+struct Leisurely;
+
+impl Tamper for Leisurely {
+    fn register(&mut self, offset: u32, value: u64) -> u64 {
+        if offset == nvmeof_wire::properties::offset::CRTO { 0xffff } else { value }
+    }
+}
+
+#[test]
+fn one_that_asks_for_hours_is_given_ten_minutes() {
+    let cap = Config::default().cap.with_crms(CAP_CRMS_WITH_MEDIA);
+    let fake = Fake::new(Config { enable: Readiness::Never, cap, ..Config::default() });
+    fake.set_tamper(Some(Box::new(Leisurely)));
+    let error = open(&fake, options()).unwrap_err().to_string();
+    assert!(error.contains("within 600000 ms"), "{error}");
 }
 
 #[test]
