@@ -15,7 +15,9 @@ use std::collections::BTreeMap;
 use nvmeof_nvmf::{DeviceId, PortId};
 use nvmeof_pacing::{FlowStats, Snapshot};
 
-use crate::reactor::stats::{Device, Flow, Port, Report, Stages, add_source};
+use crate::reactor::stats::{
+    Device, Flow, Histogram, Latencies, Port, Report, Stages, Tally, Whose, add_source, add_tally,
+};
 
 pub(super) use record::{Recorder, Wanted};
 pub(super) use table::table;
@@ -76,12 +78,29 @@ struct FlowName {
 
 impl FlowName {
     fn of(flow: &Flow, labels: &Labels) -> Self {
-        let DeviceLabel { name, nsid } = labels.device(flow.device);
-        let (subsystem, host) = flow.queue.as_ref().map_or_else(Default::default, |queue| {
-            (queue.subnqn.to_string(), queue.hostnqn.to_string())
+        Self::known(&Whose::of(flow.queue.as_ref(), Some(flow.device)), labels)
+    }
+
+    fn known(whose: &Whose, labels: &Labels) -> Self {
+        let device = whose.device.map(|id| labels.device(DeviceId(id)));
+        let DeviceLabel { name, nsid } = device.unwrap_or_default();
+        let names = whose.names.as_ref();
+        let (subsystem, host) = names.map_or_else(Default::default, |(subsystem, host)| {
+            (subsystem.to_string(), host.to_string())
         });
         Self { subsystem, nsid, host, device: name }
     }
+}
+
+/// What was done for whom, by all reactors together.
+fn done(reports: &[Report]) -> BTreeMap<Whose, Tally> {
+    let mut sum = BTreeMap::new();
+    for report in reports {
+        let past = report.past.iter();
+        let live = report.tallies.iter().map(|(whose, tally)| (whose, tally));
+        past.chain(live).for_each(|(whose, tally)| add_tally(&mut sum, whose.clone(), tally));
+    }
+    sum
 }
 
 /// The figures of two flows together.
@@ -107,6 +126,7 @@ fn total(reports: &[Report]) -> Report {
         from.ports.iter().for_each(|port| add_port(&mut into.ports, port));
         from.devices.iter().for_each(|device| add_device(&mut into.devices, device));
         from.sources.iter().for_each(|one| add_source(&mut into.sources, &one.name, &one.counts));
+        into.wire.add(&from.wire);
         add_counts(&mut sum.pacer, &report.pacer);
         for (into, from) in sum.stages.iter_mut().zip(&report.stages) {
             add_stages(into, from);
@@ -140,7 +160,7 @@ fn add_stages(into: &mut Stages, from: &Stages) {
 
 fn add_port(ports: &mut Vec<Port>, from: &Port) {
     match ports.iter_mut().find(|port| port.id == from.id) {
-        None => ports.push(*from),
+        None => ports.push(from.clone()),
         Some(into) => {
             into.polls += from.polls;
             into.requests += from.requests;
@@ -148,17 +168,19 @@ fn add_port(ports: &mut Vec<Port>, from: &Port) {
             into.ios += from.ios;
             into.latency += from.latency;
             into.latency_max = into.latency_max.max(from.latency_max);
+            into.latencies.add(&from.latencies);
         }
     }
 }
 
 fn add_device(devices: &mut Vec<Device>, from: &Device) {
     match devices.iter_mut().find(|device| device.id == from.id) {
-        None => devices.push(*from),
+        None => devices.push(from.clone()),
         Some(into) => {
             into.reads += from.reads;
             into.read_time += from.read_time;
             into.lent += from.lent;
+            into.latencies.add(&from.latencies);
         }
     }
 }
@@ -209,6 +231,32 @@ impl Interval<'_> {
         (port.ios.saturating_sub(ios), port.latency.saturating_sub(latency))
     }
 
+    /// Times of commands that ended at this listener.
+    fn latencies_at(&self, port: &Port) -> Latencies {
+        let before = self.before.into_iter().flat_map(|before| &before.counters.ports);
+        let before = before.into_iter().find(|before| before.id == port.id);
+        before.map_or_else(
+            || (*port.latencies).clone(),
+            |before| port.latencies.since(&before.latencies),
+        )
+    }
+
+    /// Times of commands for this device.
+    fn latencies_of(&self, device: &Device) -> Latencies {
+        let before = self.before.into_iter().flat_map(|before| &before.counters.devices);
+        let before = before.into_iter().find(|before| before.id == device.id);
+        before.map_or_else(
+            || (*device.latencies).clone(),
+            |before| device.latencies.since(&before.latencies),
+        )
+    }
+
+    /// How long the data of reads waited in memory until it had left.
+    fn wire_delay(&self) -> Histogram {
+        let now = &self.now.counters.wire;
+        self.before.map_or_else(|| (**now).clone(), |before| now.since(&before.counters.wire))
+    }
+
     /// Reads this device ended, and the nanoseconds they took.
     fn reads(&self, device: &Device) -> (u64, u64) {
         let before = self.before.into_iter().flat_map(|before| &before.counters.devices);
@@ -224,13 +272,13 @@ mod tests {
 
     fn port(id: u16, ios: u64, latency: u64) -> Port {
         Port {
-            id: PortId(id),
             polls: 1,
             requests: ios,
             completions: ios,
             ios,
             latency,
             latency_max: latency,
+            ..Port::new(PortId(id))
         }
     }
 

@@ -13,6 +13,7 @@ use super::io::{Admin, AdminStage, Pending};
 use super::kind;
 use super::mailbox::{AbortOrder, Message};
 use super::slots::Key;
+use super::stats::Class;
 
 /// The data pointer of a response that has no data.
 const NO_DATA: Sgl = Sgl::Transport { length: 0 };
@@ -115,6 +116,7 @@ impl Reactor {
         let Some(connection) = self.connections.get_mut(key) else { return };
         self.stats.completed(connection.port);
         let Response { cqe, elidable } = response;
+        connection.tally.count(Class::Other, 0, cqe.status());
         let op = FabricOp::Respond { token: 0, cqe, sgl: NO_DATA, data: None, elidable };
         // Refused only while closing, and then nobody is left to read it.
         let _ = connection.fabric.submit(op);
@@ -179,6 +181,8 @@ impl Reactor {
                 let Response { cqe, elidable } = response;
                 let data = Some(Payload::Buffer(buf));
                 self.stats.completed(connection.port);
+                let bytes = u32::try_from(len).unwrap_or(u32::MAX);
+                connection.tally.count(Class::Other, bytes, cqe.status());
                 FabricOp::Respond { token, cqe, sgl, data, elidable }
             }
             AdminStage::Fetch { sqe, sgl, .. } => {

@@ -7,6 +7,9 @@ use nvmeof_nvmf::{DeviceId, Queue, QueueInfo};
 use nvmeof_pacing::{FlowConfig, FlowId, Pacer};
 use nvmeof_transport::HostQueue;
 
+use super::slots::Key;
+use super::stats::{Stats, Tally};
+
 /// A connection: the fabric's end, the NVMe queue, and where its commands wait.
 #[derive(Debug)]
 pub(crate) struct Connection {
@@ -38,9 +41,24 @@ pub(crate) struct Connection {
     pub(crate) path: u16,
     /// It counts among its reactor's I/O queues; its end may come after the queue has forgotten.
     pub(crate) counts_as_io: bool,
-    flows: Vec<(DeviceId, FlowId)>,
+    /// Where its commands wait, by device.
+    pub(super) lanes: Vec<Lane>,
+    /// What was answered that is in no lane's figures: admin commands, and refusals.
+    pub(super) tally: Tally,
     /// A buffer for small admin data: what a Connect brings never waits for other hosts' commands.
     pub(super) own: Reserve,
+}
+
+/// What a connection does with one device.
+#[derive(Debug)]
+pub(crate) struct Lane {
+    pub(crate) device: DeviceId,
+    /// Where its commands wait.
+    pub(crate) flow: FlowId,
+    /// Where the device's figures are kept.
+    pub(super) figures: Key,
+    /// What was answered.
+    pub(super) tally: Tally,
 }
 
 /// Bytes of a connection's own buffer: the data of a Connect, an Identify, a list of ranges.
@@ -106,7 +124,8 @@ impl Connection {
             unsettled: false,
             dirty: false,
             departing: false,
-            flows: Vec::new(),
+            lanes: Vec::new(),
+            tally: Tally::default(),
             own,
         }
     }
@@ -122,21 +141,23 @@ impl Connection {
         self.queue.connected().is_some_and(|info| !info.admin)
     }
 
-    /// The lane in which this connection's commands for `device` wait.
+    /// The lane in which this connection's commands for `device` wait: its place among `lanes`.
     #[inline]
-    pub(crate) fn flow(
+    pub(crate) fn lane(
         &mut self,
         device: DeviceId,
         weights: &Weights,
         pacer: &mut Pacer,
-    ) -> FlowId {
-        if let Some((_, flow)) = self.flows.iter().find(|(of, _)| *of == device) {
-            return *flow;
+        stats: &mut Stats,
+    ) -> usize {
+        if let Some(known) = self.lanes.iter().position(|lane| lane.device == device) {
+            return known;
         }
         let (weight, path) = (weights.of(device), self.path);
         let flow = pacer.add_flow(FlowConfig { weight, device: device.0, path });
-        self.flows.push((device, flow));
-        flow
+        let (figures, tally) = (stats.device(device), Tally::default());
+        self.lanes.push(Lane { device, flow, figures, tally });
+        self.lanes.len() - 1
     }
 
     /// The connection's own buffer, if `len` bytes fit and it is not in use.
@@ -144,20 +165,15 @@ impl Connection {
         if len > OWN_BUFFER { None } else { self.own.lease() }
     }
 
-    /// The lanes, with the devices they are for.
-    pub(crate) fn flows(&self) -> &[(DeviceId, FlowId)] {
-        &self.flows
-    }
-
     /// Gives the lanes the weights that hold from now on.
     pub(crate) fn set_weights(&self, weights: &Weights, pacer: &mut Pacer) {
-        for &(device, flow) in &self.flows {
-            pacer.set_weight(flow, weights.of(device));
+        for lane in &self.lanes {
+            pacer.set_weight(lane.flow, weights.of(lane.device));
         }
     }
 
     /// Ends the lanes, giving back the tokens of what still waited there.
     pub(crate) fn end_flows(&mut self, pacer: &mut Pacer) -> Vec<u64> {
-        self.flows.drain(..).flat_map(|(_, flow)| pacer.remove_flow(flow)).collect()
+        self.lanes.drain(..).flat_map(|lane| pacer.remove_flow(lane.flow)).collect()
     }
 }

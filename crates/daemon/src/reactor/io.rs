@@ -7,9 +7,10 @@ use nvmeof_nvmf::request::{DeviceOp, Request, Step};
 use nvmeof_nvmf::{DataSource, Failure, IoCommand, IoKind, Response};
 use nvmeof_pacing::{Cost, FlowId, Outcome, Permit};
 use nvmeof_transport::{FabricError, FabricOp};
-use nvmeof_wire::{Sgl, Sqe};
+use nvmeof_wire::{Sgl, Sqe, Status};
 
 use super::Reactor;
+use super::connection::Lane;
 use super::failure::{from_block, from_fabric};
 use super::kind;
 use super::slots::Key;
@@ -44,10 +45,16 @@ pub(super) struct Io {
     pub(super) connection: Key,
     /// The lane it waits in.
     pub(super) flow: FlowId,
+    /// The lane's place among those of the connection.
+    pub(super) lane: usize,
+    /// Where the device's figures are kept.
+    pub(super) figures: Key,
     /// When its capsule came.
     pub(super) arrived: u64,
     /// When the device was given its last operation.
     pub(super) submitted: u64,
+    /// When its data was complete in memory; 0 until it is.
+    pub(super) landed: u64,
     /// Its state.
     pub(super) request: Request<Buffer, Permit>,
 }
@@ -102,15 +109,19 @@ impl Reactor {
             }
             _ => None,
         };
-        let flow = connection.flow(io.device, &self.weights, &mut self.pacer);
+        let lane = connection.lane(io.device, &self.weights, &mut self.pacer, &mut self.stats);
+        let Lane { flow, figures, .. } = connection.lanes[lane];
         connection.in_flight += 1;
         let request = Request::new(io, inline);
         let cost = request.cost();
         let request = self.requests.insert(Pending::Io(Io {
             connection: key,
             flow,
+            lane,
+            figures,
             arrived: now,
             submitted: now,
+            landed: 0,
             request,
         }));
         let admissible = u32::try_from(cost).is_ok_and(|bytes| {
@@ -250,7 +261,7 @@ impl Reactor {
         let Some(Pending::Io(io)) = self.requests.get_mut(request) else { return false };
         io.request.lent();
         landed(io, now);
-        self.stats.lent(command.device);
+        self.stats.lent(io.figures);
         self.finish(request, Ok(()), Some(Payload::Lent(lent)), now);
         true
     }
@@ -279,10 +290,11 @@ impl Reactor {
             self.submit_fabric(request, key, op, now);
             return;
         }
+        let status = cqe.status();
         let op = FabricOp::Respond { token, cqe, sgl, data: None, elidable };
         // Refused only while closing, and then nobody is left to read it.
         let _ = connection.fabric.submit(op);
-        self.stats.answered(connection.port, io.arrived, now);
+        self.stats.answered(connection, io, status, now);
         self.mark_dirty(key);
         self.end_request(request, ended, now);
     }
@@ -325,8 +337,7 @@ impl Reactor {
     pub(super) fn device_done(&mut self, done: Completed, now: u64) {
         let (_, request) = Key::from_token(done.token);
         let Some(Pending::Io(io)) = self.requests.get_mut(request) else { return };
-        let kind = io.request.io().kind;
-        let device = io.request.io().device;
+        let IoCommand { kind, device, .. } = *io.request.io();
         let result = done.result.map_err(|error| {
             // A device that fails every command must not fill the log.
             self.device_errors += 1;
@@ -339,7 +350,7 @@ impl Reactor {
         });
         if kind == IoKind::Read && result.is_ok() {
             landed(io, now);
-            self.stats.read(device, io.submitted, now);
+            self.stats.read(io.figures, io.submitted, now);
         }
         let step = io.request.device_done(done.buf, result);
         self.drive(request, step, now);
@@ -350,9 +361,10 @@ impl Reactor {
     pub(super) fn sent(&mut self, token: u64, now: u64) {
         let (_, request) = Key::from_token(token);
         if let Some(Pending::Io(io)) = self.requests.get_mut(request)
-            && let Some(connection) = self.connections.get(io.connection)
+            && let Some(connection) = self.connections.get_mut(io.connection)
         {
-            self.stats.answered(connection.port, io.arrived, now);
+            self.stats.answered(connection, io, Status::SUCCESS, now);
+            self.stats.drained(io.landed, now);
         }
         self.end_request(request, Outcome::Completed, now);
     }
@@ -391,6 +403,7 @@ impl Reactor {
 /// All of a command's data is in memory and only has to leave it.
 #[inline]
 fn landed(io: &mut Io, now: u64) {
+    io.landed = now;
     if let Some(permit) = io.request.permit_mut() {
         permit.landed(now);
     }

@@ -40,6 +40,12 @@ struct Entry<T> {
     value: Option<T>,
 }
 
+impl<T> Default for Slots<T> {
+    fn default() -> Self {
+        Self::with_capacity(0)
+    }
+}
+
 impl<T> Slots<T> {
     pub(crate) fn with_capacity(capacity: usize) -> Self {
         Self { entries: Vec::with_capacity(capacity), free: Vec::with_capacity(capacity) }

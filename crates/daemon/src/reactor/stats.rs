@@ -3,16 +3,35 @@
 //! Counting is plain addition on the reactor's own memory, always on. A report is made in the turn in
 //! which it is asked for, and looks at that turn at three moments: when the capsules are in, when what
 //! may start has been started, and when what could be sent has been.
+//!
+//! | file | what |
+//! |---|---|
+//! | `histogram` | times by their length |
+//! | `tally` | commands by what they do and by whom they are for |
+
+mod histogram;
+mod tally;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use nvmeof_nvmf::request::Stage;
 use nvmeof_nvmf::{DeviceId, PortId, QueueInfo};
 use nvmeof_pacing::FlowStats;
 use nvmeof_transport::SourceCounts;
+use nvmeof_wire::Status;
 use tokio::sync::oneshot;
 
 use super::Reactor;
 use super::connection::Connection;
-use super::io::Pending;
+use super::io::{Io, Pending};
+use super::slots::{Key, Slots};
+pub(crate) use histogram::Histogram;
+pub(crate) use tally::{Class, ErrorClass, Latencies, Tally, Whose};
+
+/// Names a reactor, or the daemon, keeps figures apart for; those of more are added up under no name. Hosts
+/// choose their names themselves, so there is no other bound.
+pub(crate) const NAMES_MAX: usize = 4096;
 
 /// Everything since the reactor's start.
 #[derive(Debug, Clone, Default)]
@@ -25,8 +44,10 @@ pub(crate) struct Counters {
     pub(crate) pacer_calls: u64,
     /// What came and went by each listener that has had a connection here.
     pub(crate) ports: Vec<Port>,
-    /// What each device did that has read anything here.
+    /// What each device did that has been asked for anything here.
     pub(crate) devices: Vec<Device>,
+    /// From a read's data being complete in memory to its having left for the network.
+    pub(crate) wire: Box<Histogram>,
     /// What the completion queues of each RDMA device brought.
     pub(crate) sources: Vec<FabricDevice>,
 }
@@ -39,7 +60,7 @@ pub(crate) struct FabricDevice {
 }
 
 /// What came and went through a listener.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct Port {
     pub(crate) id: PortId,
     /// Looks for input.
@@ -54,10 +75,12 @@ pub(crate) struct Port {
     pub(crate) latency: u64,
     /// The longest since the last report that went to the recorder.
     pub(crate) latency_max: u64,
+    /// The same times by their length.
+    pub(crate) latencies: Box<Latencies>,
 }
 
 /// What a device did.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct Device {
     pub(crate) id: DeviceId,
     /// Reads it has finished.
@@ -66,6 +89,8 @@ pub(crate) struct Device {
     pub(crate) read_time: u64,
     /// Reads answered from memory that it lent.
     pub(crate) lent: u64,
+    /// Of every command for it: from the capsule to when the answer has left.
+    pub(crate) latencies: Box<Latencies>,
 }
 
 /// How many requests stand where.
@@ -106,6 +131,10 @@ pub(crate) struct Report {
     /// As the capsules were in, as what may start was started, as what could be sent was.
     pub(crate) stages: [Stages; 3],
     pub(crate) flows: Vec<Flow>,
+    /// What the connections of now have done here, one by one, each by device.
+    pub(crate) tallies: Vec<(Whose, Tally)>,
+    /// What those before them have done.
+    pub(crate) past: Arc<BTreeMap<Whose, Tally>>,
 }
 
 /// A question for a [`Report`].
@@ -130,6 +159,9 @@ pub(super) enum Moment {
 #[derive(Debug, Default)]
 pub(super) struct Stats {
     pub(super) counters: Counters,
+    /// Those of `counters` while they are counted: who counts knows where.
+    devices: Slots<Device>,
+    past: Arc<BTreeMap<Whose, Tally>>,
     asked: Vec<Ask>,
     stages: [Stages; 3],
     /// Flows that ended since the recorder last asked; none are kept before it first has.
@@ -137,13 +169,26 @@ pub(super) struct Stats {
     recorded: bool,
 }
 
+impl Port {
+    pub(crate) fn new(id: PortId) -> Self {
+        let (polls, requests, completions, ios) = (0, 0, 0, 0);
+        let latencies = Box::default();
+        Self { id, polls, requests, completions, ios, latency: 0, latency_max: 0, latencies }
+    }
+}
+
+impl Device {
+    pub(crate) fn new(id: DeviceId) -> Self {
+        Self { id, reads: 0, read_time: 0, lent: 0, latencies: Box::default() }
+    }
+}
+
 impl Stats {
     /// Where the figures of this listener are kept.
     pub(super) fn port(&mut self, id: PortId) -> usize {
         let ports = &mut self.counters.ports;
         ports.iter().position(|port| port.id == id).unwrap_or_else(|| {
-            let (polls, requests, completions, ios) = (0, 0, 0, 0);
-            ports.push(Port { id, polls, requests, completions, ios, latency: 0, latency_max: 0 });
+            ports.push(Port::new(id));
             ports.len() - 1
         })
     }
@@ -169,39 +214,59 @@ impl Stats {
         }
     }
 
-    /// The answer to an I/O command that came `since` has left.
+    /// The answer to an I/O command of this connection has left.
     #[inline]
-    pub(super) fn answered(&mut self, port: usize, since: u64, now: u64) {
-        if let Some(port) = self.counters.ports.get_mut(port) {
-            let took = now.saturating_sub(since);
+    pub(super) fn answered(
+        &mut self,
+        connection: &mut Connection,
+        io: &Io,
+        status: Status,
+        now: u64,
+    ) {
+        let took = now.saturating_sub(io.arrived);
+        let command = io.request.io();
+        let class = Class::of(command.kind);
+        if let Some(port) = self.counters.ports.get_mut(connection.port) {
             port.ios += 1;
             port.latency += took;
             port.latency_max = port.latency_max.max(took);
+            port.latencies.record(class, took);
         }
+        // None of a connection that is about to end.
+        if let Some(lane) = connection.lanes.get_mut(io.lane) {
+            lane.tally.count(class, command.data_len(), status);
+        }
+        if let Some(device) = self.devices.get_mut(io.figures) {
+            device.latencies.record(class, took);
+        }
+    }
+
+    /// The data of a read that was complete in memory at `landed` has left.
+    #[inline]
+    pub(super) fn drained(&mut self, landed: u64, now: u64) {
+        self.counters.wire.record(now.saturating_sub(landed));
     }
 
     /// A device has finished a read it was given `since`.
     #[inline]
-    pub(super) fn read(&mut self, device: DeviceId, since: u64, now: u64) {
-        let device = self.device(device);
-        device.reads += 1;
-        device.read_time += now.saturating_sub(since);
+    pub(super) fn read(&mut self, device: Key, since: u64, now: u64) {
+        if let Some(device) = self.devices.get_mut(device) {
+            device.reads += 1;
+            device.read_time += now.saturating_sub(since);
+        }
     }
 
     #[inline]
-    pub(super) fn lent(&mut self, device: DeviceId) {
-        self.device(device).lent += 1;
+    pub(super) fn lent(&mut self, device: Key) {
+        if let Some(device) = self.devices.get_mut(device) {
+            device.lent += 1;
+        }
     }
 
-    #[inline]
-    fn device(&mut self, id: DeviceId) -> &mut Device {
-        let devices = &mut self.counters.devices;
-        // One a namespace; those in use are soon found.
-        let at = devices.iter().position(|device| device.id == id).unwrap_or_else(|| {
-            devices.push(Device { id, reads: 0, read_time: 0, lent: 0 });
-            devices.len() - 1
-        });
-        &mut devices[at]
+    /// Where the figures of this device are kept.
+    pub(super) fn device(&mut self, id: DeviceId) -> Key {
+        let known = self.devices.iter().find(|(_, device)| device.id == id).map(|(key, _)| key);
+        known.unwrap_or_else(|| self.devices.insert(Device::new(id)))
     }
 
     /// A completion queue is closed: its figures stay.
@@ -211,7 +276,19 @@ impl Stats {
 
     /// A device is closed: its figures are of no use any more.
     pub(super) fn forget(&mut self, device: DeviceId) {
-        self.counters.devices.retain(|known| known.id != device);
+        let known = self.devices.iter().find(|(_, known)| known.id == device).map(|(key, _)| key);
+        if let Some(key) = known {
+            self.devices.remove(key);
+        }
+        if self.past.keys().any(|whose| whose.device == Some(device.0)) {
+            Arc::make_mut(&mut self.past).retain(|whose, _| whose.device != Some(device.0));
+        }
+    }
+
+    /// A connection ends: what it has done is kept under its names.
+    fn keep(&mut self, connection: &Connection) {
+        let past = Arc::make_mut(&mut self.past);
+        tallies_of(connection, |whose, tally| add_tally(past, whose, tally));
     }
 
     pub(super) fn ask(&mut self, ask: Ask) {
@@ -223,6 +300,25 @@ impl Stats {
     pub(super) fn is_asked(&self) -> bool {
         !self.asked.is_empty()
     }
+}
+
+/// What a connection has done, in parts.
+fn tallies_of(connection: &Connection, mut each: impl FnMut(Whose, &Tally)) {
+    let info = connection.info.as_ref();
+    each(Whose::of(info, None), &connection.tally);
+    for lane in &connection.lanes {
+        each(Whose::of(info, Some(lane.device)), &lane.tally);
+    }
+}
+
+/// Adds to what was done for somebody; under no name if there are too many.
+pub(crate) fn add_tally(tallies: &mut BTreeMap<Whose, Tally>, whose: Whose, more: &Tally) {
+    if more.is_empty() {
+        return;
+    }
+    let full = tallies.len() >= NAMES_MAX && !tallies.contains_key(&whose);
+    let whose = if full { Whose::default() } else { whose };
+    tallies.entry(whose).or_default().add(more);
 }
 
 /// Adds to the figures of a device, by its name.
@@ -272,7 +368,12 @@ impl Reactor {
             for (_, connection) in self.connections.iter() {
                 self.flows_of(connection, false, &mut flows);
             }
+            let mut tallies = Vec::new();
+            for (_, connection) in self.connections.iter() {
+                tallies_of(connection, |whose, tally| tallies.push((whose, *tally)));
+            }
             let mut counters = self.stats.counters.clone();
+            counters.devices = self.stats.devices.iter().map(|(_, one)| one.clone()).collect();
             for one in self.sources.iter() {
                 add_source(&mut counters.sources, &one.name, &one.source.counts());
             }
@@ -282,6 +383,8 @@ impl Reactor {
                 pacer: self.pacer.counts(),
                 stages: self.stats.stages,
                 flows,
+                tallies,
+                past: Arc::clone(&self.stats.past),
             };
             if recorder {
                 self.stats.counters.ports.iter_mut().for_each(|port| port.latency_max = 0);
@@ -292,14 +395,18 @@ impl Reactor {
     }
 
     fn flows_of(&self, connection: &Connection, ended: bool, flows: &mut Vec<Flow>) {
-        for &(device, flow) in connection.flows() {
-            let Some(figures) = self.pacer.flow_stats(flow) else { continue };
-            flows.push(Flow { queue: connection.info.clone(), device, figures, ended });
+        for lane in &connection.lanes {
+            let Some(figures) = self.pacer.flow_stats(lane.flow) else { continue };
+            let (queue, device) = (connection.info.clone(), lane.device);
+            flows.push(Flow { queue, device, figures, ended });
         }
     }
 
-    /// Keeps the figures of a connection's flows, which are about to end, for the recorder.
-    pub(super) fn keep_flows(&mut self, key: super::slots::Key) {
+    /// Keeps the figures of a connection, whose flows are about to end; the flows' own for the recorder.
+    pub(super) fn keep_flows(&mut self, key: Key) {
+        if let Some(connection) = self.connections.get(key) {
+            self.stats.keep(connection);
+        }
         if !self.stats.recorded {
             return;
         }

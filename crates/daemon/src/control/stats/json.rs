@@ -7,7 +7,9 @@ use nvmeof_pacing::{FlowStats, Snapshot};
 use serde_json::{Value, json};
 
 use super::{FlowName, Interval, Labels, Sample, mean, total};
-use crate::reactor::stats::{FabricDevice, Flow, Report, Stages};
+use crate::reactor::stats::{
+    Class, ErrorClass, FabricDevice, Flow, Latencies, Report, Stages, Tally, Whose,
+};
 
 /// Version of the lines' form.
 pub(super) const SCHEMA: u32 = 1;
@@ -97,6 +99,18 @@ fn figures(interval: Interval<'_>, labels: &Labels) -> Value {
         "listeners": listeners(interval, labels),
         "devices": devices(interval, labels),
         "fabric_devices": fabric_devices(&counters.sources),
+        "interval_wire_delay": wire_delay(interval),
+    })
+}
+
+/// From data being complete in memory to its having left.
+fn wire_delay(interval: Interval<'_>) -> Value {
+    let wire = interval.wire_delay();
+    json!({
+        "reads": wire.count(),
+        "mean_ns": mean(wire.sum(), wire.count()),
+        "p50_ns": wire.quantile(500),
+        "p99_ns": wire.quantile(990),
     })
 }
 
@@ -109,6 +123,39 @@ fn states(stages: &Stages) -> Value {
         "sending": stages.sending,
         "admin": stages.admin,
     })
+}
+
+/// How long commands took, by what they do.
+fn times(latencies: &Latencies) -> Value {
+    let one = |class: Class| {
+        let times = latencies.of(class);
+        let [p50, p99, p99_9] = [500, 990, 999].map(|per_mille| times.quantile(per_mille));
+        let figures =
+            json!({"ios": times.count(), "p50_ns": p50, "p99_ns": p99, "p99_9_ns": p99_9});
+        (class.name().to_owned(), figures)
+    };
+    Class::ALL.into_iter().map(one).collect::<serde_json::Map<_, _>>().into()
+}
+
+/// What was answered, and to whom.
+pub(super) fn commands(done: &BTreeMap<Whose, Tally>, labels: &Labels) -> Value {
+    let by = |names: &[&str], figures: &[u64]| -> Value {
+        let pairs = names.iter().zip(figures).map(|(name, figure)| ((*name).into(), json!(figure)));
+        pairs.collect::<serde_json::Map<_, _>>().into()
+    };
+    let one = |(whose, tally): (&Whose, &Tally)| {
+        let FlowName { subsystem, nsid, host, device } = FlowName::known(whose, labels);
+        json!({
+            "subsystem": subsystem,
+            "nsid": nsid,
+            "host": host,
+            "device": device,
+            "ops": by(&Class::ALL.map(Class::name), &tally.ops),
+            "bytes": by(&Class::ALL.map(Class::name), &tally.bytes),
+            "errors": by(&ErrorClass::ALL.map(ErrorClass::name), &tally.errors),
+        })
+    };
+    done.iter().map(one).collect()
 }
 
 fn listeners(interval: Interval<'_>, labels: &Labels) -> Value {
@@ -125,6 +172,7 @@ fn listeners(interval: Interval<'_>, labels: &Labels) -> Value {
             "interval_ios": ios,
             "interval_latency_ns": mean(latency, ios),
             "interval_latency_max_ns": port.latency_max,
+            "interval_times": times(&interval.latencies_at(port)),
         })
     };
     interval.now.counters.ports.iter().map(one).collect()
@@ -140,6 +188,7 @@ fn devices(interval: Interval<'_>, labels: &Labels) -> Value {
             "interval_reads": reads,
             "interval_read_latency_ns": mean(time, reads),
             "lent": device.lent,
+            "interval_times": times(&interval.latencies_of(device)),
         })
     };
     interval.now.counters.devices.iter().map(one).collect()

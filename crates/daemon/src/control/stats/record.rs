@@ -13,12 +13,11 @@ use nvmeof_pacing::FlowStats;
 use serde_json::{Value, json};
 
 use super::json::{self, SCHEMA};
-use super::{FlowName, Labels, Sample, add_figures};
+use super::{FlowName, Labels, Sample, add_figures, done};
+use crate::reactor::stats::NAMES_MAX;
 
 /// Samples the writer may be behind; more are left out.
 const BACKLOG: usize = 64;
-/// Flows kept apart by name after they have ended; more are added up under no name.
-const NAMES_MAX: usize = 4096;
 /// How long the end may wait for the last lines to be written.
 const END: Duration = Duration::from_secs(2);
 
@@ -114,6 +113,7 @@ impl Recorder {
         }
         let mut last = json::total_line("final", self.seconds(), &sample, None, labels);
         last["flows"] = json::named_flows(&flows);
+        last["commands"] = json::commands(&done(&sample.reactors), labels);
         last["samples_left_out"] = json!(self.left_out);
         self.record(sample, labels);
         self.send(vec![last]);

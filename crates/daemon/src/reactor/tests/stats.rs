@@ -1,7 +1,12 @@
 //! Reports: what stands where at the moments of a turn, and what was counted by then.
 
-use super::rig::Rig;
-use crate::reactor::stats::Stages;
+use nvmeof_wire::opcode::IoOpcode;
+use nvmeof_wire::{Nqn, Sgl};
+
+use super::rig::{Rig, pattern};
+use crate::reactor::stats::{
+    Class, ErrorClass, NAMES_MAX, Report, Stages, Tally, Whose, add_tally,
+};
 
 const KIB: u32 = 1024;
 
@@ -28,11 +33,17 @@ fn requests_are_counted_at_three_moments_of_the_turn() {
     assert_eq!(host.statuses().len(), 3);
     let report = rig.report(false);
     assert_eq!(report.stages, [Stages::default(); 3]);
-    let [device] = report.counters.devices[..] else { panic!("one device") };
+    let [device] = &report.counters.devices[..] else { panic!("one device") };
     assert_eq!((device.reads, device.lent), (3, 0));
-    let [port] = report.counters.ports[..] else { panic!("one listener") };
+    let [port] = &report.counters.ports[..] else { panic!("one listener") };
     assert_eq!((port.ios, port.completions), (3, port.requests));
     assert!(port.latency >= port.latency_max && port.latency_max > 0, "{port:?}");
+    for latencies in [&port.latencies, &device.latencies] {
+        assert_eq!(Class::ALL.map(|class| latencies.of(class).count()), [3, 0, 0]);
+        assert_eq!(latencies.of(Class::Read).sum(), port.latency);
+    }
+    // Their data left in the turn in which it came.
+    assert_eq!(report.counters.wire.count(), 3);
     rig.finish([host]);
 }
 
@@ -54,4 +65,72 @@ fn flows_that_end_are_kept_for_the_recorder_once() {
     assert_eq!((flow.figures.granted, flow.figures.over), (1, 1));
     assert!(rig.report(true).flows.is_empty());
     rig.finish([host]);
+}
+
+/// What was done for a device, or (without one) answered without any.
+fn done(report: &Report, device: Option<u32>) -> Tally {
+    let mut sum = Tally::default();
+    let live = report.tallies.iter().map(|(whose, tally)| (whose, tally));
+    live.chain(report.past.iter())
+        .filter(|(whose, _)| whose.device == device)
+        .for_each(|(_, tally)| sum.add(tally));
+    sum
+}
+
+#[test]
+fn what_was_done_for_a_host_is_counted_by_kind_and_kept_when_it_has_gone() {
+    let mut rig = Rig::new(None);
+    let host = rig.connect_io();
+    let connecting = done(&rig.report(false), None);
+    host.read(1, 0, 32 * KIB);
+    host.write_in_capsule(2, 0, &pattern(3, 4 * KIB));
+    host.write_pulled(3, 64, &pattern(3, 32 * KIB));
+    host.flush(4);
+    // Beyond the end of the namespace: refused before it gets to the device.
+    host.raw(IoOpcode::READ, 5, u64::MAX / 1024, Sgl::Transport { length: 512 });
+    rig.settle();
+    host.compare(6, 0, &pattern(4, 4 * KIB));
+    rig.settle();
+    assert_eq!(host.statuses().len(), 6);
+
+    let expected =
+        Tally { ops: [1, 2, 2], bytes: [32 * 1024, 36 * 1024, 0], errors: [0, 0, 1, 0, 0] };
+    let report = rig.report(false);
+    assert_eq!(done(&report, Some(0)), expected, "{:?}", report.tallies);
+    let [device] = &report.counters.devices[..] else { panic!("one device") };
+    assert_eq!(Class::ALL.map(|class| device.latencies.of(class).count()), expected.ops);
+    let refused = done(&report, None).errors[ErrorClass::Generic as usize];
+    assert_eq!(refused, connecting.errors[ErrorClass::Generic as usize] + 1);
+
+    let answered = done(&report, None);
+    host.close();
+    rig.settle();
+    let report = rig.report(false);
+    assert!(report.tallies.is_empty(), "{:?}", report.tallies);
+    assert_eq!((done(&report, Some(0)), done(&report, None)), (expected, answered));
+    // The names are those of the Connect.
+    let whose = report.past.keys().next_back().unwrap();
+    let (subsystem, name) = whose.names.as_ref().unwrap();
+    assert!(subsystem.as_str().ends_with("test") && name.as_str().ends_with("host"));
+    // A device that is closed takes its figures along.
+    let _gone = rig.remove_device();
+    rig.settle();
+    let report = rig.report(false);
+    assert!(report.counters.devices.is_empty());
+    assert_eq!((done(&report, Some(0)), done(&report, None)), (Tally::default(), answered));
+    rig.finish([]);
+}
+
+#[test]
+fn hosts_of_ever_new_names_are_added_up_under_none() {
+    let mut tallies = std::collections::BTreeMap::new();
+    let mut one = Tally::default();
+    one.count(Class::Read, 512, nvmeof_wire::Status::SUCCESS);
+    for index in 0..NAMES_MAX + 10 {
+        let name = Nqn::relaxed(&format!("nqn.2026-11.org.example:{index}")).unwrap();
+        let whose = Whose { names: Some((name.clone(), name)), device: Some(1) };
+        add_tally(&mut tallies, whose, &one);
+    }
+    assert_eq!(tallies.len(), NAMES_MAX + 1);
+    assert_eq!(tallies[&Whose::default()].ops, [10, 0, 0]);
 }

@@ -1,0 +1,178 @@
+//! Times by their length: buckets of a fixed number, each octave cut into equal parts.
+
+/// Times below two to the power of this are in the first bucket: 1024 ns.
+const FIRST_OCTAVE: u32 = 10;
+/// Times of two to the power of this and above are in the last bucket: 17.2 s.
+const END_OCTAVE: u32 = 34;
+/// Two to the power of this are the parts of an octave.
+const PARTS_LOG2: u32 = 3;
+const PARTS: usize = 1 << PARTS_LOG2;
+const OCTAVES: usize = (END_OCTAVE - FIRST_OCTAVE) as usize;
+/// What is shorter, the octaves, what is longer.
+const BUCKETS: usize = 1 + OCTAVES * PARTS + 1;
+
+/// How many times fell into which bucket, and what they add up to in nanoseconds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Histogram {
+    buckets: [u64; BUCKETS],
+    sum: u64,
+}
+
+impl Default for Histogram {
+    fn default() -> Self {
+        Self { buckets: [0; BUCKETS], sum: 0 }
+    }
+}
+
+impl Histogram {
+    /// Counts a time in nanoseconds.
+    #[inline]
+    pub(crate) fn record(&mut self, nanos: u64) {
+        if let Some(bucket) = self.buckets.get_mut(index_of(nanos)) {
+            *bucket += 1;
+        }
+        self.sum = self.sum.wrapping_add(nanos);
+    }
+
+    /// How many were counted.
+    pub(crate) fn count(&self) -> u64 {
+        self.buckets.iter().sum()
+    }
+
+    /// Nanoseconds of all together.
+    pub(crate) fn sum(&self) -> u64 {
+        self.sum
+    }
+
+    pub(crate) fn add(&mut self, more: &Self) {
+        for (into, from) in self.buckets.iter_mut().zip(&more.buckets) {
+            *into += from;
+        }
+        self.sum = self.sum.wrapping_add(more.sum);
+    }
+
+    /// What came since `before`, an earlier state of the same histogram.
+    pub(crate) fn since(&self, before: &Self) -> Self {
+        let mut since = self.clone();
+        for (into, from) in since.buckets.iter_mut().zip(&before.buckets) {
+            *into = into.saturating_sub(*from);
+        }
+        since.sum = since.sum.wrapping_sub(before.sum);
+        since
+    }
+
+    /// The time that so many of a thousand do not exceed, in nanoseconds: the upper end of the bucket in
+    /// which the last of them lies, at most an eighth too long. Nothing where none were counted.
+    pub(crate) fn quantile(&self, per_mille: u64) -> Option<u64> {
+        let count = self.count();
+        if count == 0 {
+            return None;
+        }
+        let rank = (u128::from(count) * u128::from(per_mille)).div_ceil(1000).max(1);
+        let mut seen = 0u128;
+        for (index, bucket) in self.buckets.iter().enumerate() {
+            seen += u128::from(*bucket);
+            if seen >= rank {
+                return Some(end_of(index).unwrap_or(1 << END_OCTAVE));
+            }
+        }
+        None
+    }
+
+    /// For each whole octave its end in nanoseconds, and how many times were shorter. What is longer than
+    /// the last end is in [`Self::count`] alone.
+    #[cfg_attr(not(test), expect(dead_code, reason = "metrics are to show them"))]
+    pub(crate) fn octaves(&self) -> impl Iterator<Item = (u64, u64)> {
+        let mut below = 0;
+        self.buckets.iter().enumerate().filter_map(move |(index, bucket)| {
+            below += bucket;
+            let end = end_of(index)?;
+            end.is_power_of_two().then_some((end, below))
+        })
+    }
+}
+
+/// Which bucket a time belongs to.
+#[inline]
+fn index_of(nanos: u64) -> usize {
+    let octave = u64::BITS - 1 - (nanos | 1).leading_zeros();
+    if octave < FIRST_OCTAVE {
+        return 0;
+    }
+    if octave >= END_OCTAVE {
+        return BUCKETS - 1;
+    }
+    // The bits behind the first say in which part of its octave it is.
+    let part = (nanos >> (octave - PARTS_LOG2)) & (PARTS as u64 - 1);
+    1 + ((octave - FIRST_OCTAVE) as usize) * PARTS + usize::try_from(part).unwrap_or(0)
+}
+
+/// The first time beyond a bucket, in nanoseconds; the last bucket has no end.
+fn end_of(index: usize) -> Option<u64> {
+    let Some(from_first) = index.checked_sub(1) else { return Some(1 << FIRST_OCTAVE) };
+    if index >= BUCKETS - 1 {
+        return None;
+    }
+    let octave = FIRST_OCTAVE + u32::try_from(from_first / PARTS).ok()?;
+    let part = u64::try_from(from_first % PARTS).ok()?;
+    Some((1 << octave) + ((part + 1) << (octave - PARTS_LOG2)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_time_lies_in_its_bucket_and_buckets_follow_each_other() {
+        let mut from = 0;
+        for index in 0..BUCKETS - 1 {
+            let end = end_of(index).unwrap();
+            assert!(end > from, "bucket {index}");
+            assert_eq!(index_of(from), index, "the first time of bucket {index}");
+            assert_eq!(index_of(end - 1), index, "the last time of bucket {index}");
+            // No bucket but the first is wider than an eighth of what it holds.
+            assert!(index == 0 || (end - from) * 8 <= from, "bucket {index}");
+            from = end;
+        }
+        assert_eq!((from, end_of(BUCKETS - 1)), (1 << END_OCTAVE, None));
+        assert_eq!((index_of(from), index_of(u64::MAX)), (BUCKETS - 1, BUCKETS - 1));
+    }
+
+    #[test]
+    fn quantiles_are_never_too_short_and_at_most_an_eighth_too_long() {
+        let mut histogram = Histogram::default();
+        let times: Vec<u64> = (1..=1000).map(|at| at * 10_000).collect();
+        times.iter().for_each(|time| histogram.record(*time));
+        for per_mille in [1, 500, 990, 999, 1000] {
+            let index = usize::try_from(per_mille).unwrap() - 1;
+            let (exact, said) = (times[index], histogram.quantile(per_mille).unwrap());
+            assert!(said >= exact && said <= exact + exact / 8, "{per_mille}: {said} for {exact}");
+        }
+        assert_eq!(Histogram::default().quantile(500), None);
+        assert_eq!((histogram.count(), histogram.sum()), (1000, times.iter().sum()));
+    }
+
+    #[test]
+    fn octaves_add_up_and_leave_out_only_what_is_longer() {
+        let mut histogram = Histogram::default();
+        for time in [0, 1023, 1024, 2047, 2048, 1 << 33, 1 << 34] {
+            histogram.record(time);
+        }
+        let octaves: Vec<_> = histogram.octaves().collect();
+        assert_eq!(octaves.len(), OCTAVES + 1);
+        assert_eq!(octaves[..3], [(1024, 2), (2048, 4), (4096, 5)]);
+        assert_eq!(octaves.last(), Some(&(1 << 34, 6)));
+        assert_eq!(histogram.count(), 7);
+    }
+
+    #[test]
+    fn a_difference_is_what_came_in_between() {
+        let (mut before, mut later) = (Histogram::default(), Histogram::default());
+        before.record(5000);
+        later.add(&before);
+        assert_eq!(later, before);
+        later.record(9000);
+        let since = later.since(&before);
+        assert_eq!((since.count(), since.sum()), (1, 9000));
+    }
+}
