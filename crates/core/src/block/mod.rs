@@ -21,7 +21,7 @@ use std::fmt::Debug;
 use std::os::fd::BorrowedFd;
 
 pub use delay::{Clock, DelayDevice, Latency};
-pub use file::{DEFAULT_DEPTH, Direct, FileConfig, FileDevice, OpenError, OpenErrorWhy};
+pub use file::{DEFAULT_DEPTH, Direct, FileConfig, FileDevice, OpenError, OpenErrorWhy, OpenFile};
 pub use null::NullDevice;
 pub use nvme::NvmeDevice;
 pub use op::{BlockError, BlockOp, BlockOpKind, Completed, Rejected, RejectedWhy};

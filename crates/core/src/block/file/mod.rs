@@ -17,9 +17,8 @@ mod tests;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-pub use open::{OpenError, OpenErrorWhy};
+pub use open::{OpenError, OpenErrorWhy, OpenFile};
 
-use self::open::Opened;
 use self::queue::{FileQueue, Health, Mode};
 use self::ring::Ring;
 use super::{BlockDevice, BlockError, BlockQueue, DeviceInfo};
@@ -88,7 +87,7 @@ impl FileConfig {
 pub struct FileDevice {
     info: DeviceInfo,
     mode: Mode,
-    opened: Opened,
+    opened: OpenFile,
     health: Arc<Health>,
 }
 
@@ -98,7 +97,12 @@ impl FileDevice {
     /// # Errors
     /// Says which file, what is wrong and what to do.
     pub fn open(config: &FileConfig) -> Result<Self, OpenError> {
-        let opened = open::open(config)?;
+        // First: without io_uring no file is to be made.
+        ring::probe().map_err(|error| OpenError {
+            path: config.path.clone(),
+            why: OpenErrorWhy::NoRing(error),
+        })?;
+        let opened = OpenFile::open(config)?;
         let info = DeviceInfo {
             name: config.name.clone(),
             size: opened.size,
@@ -109,13 +113,26 @@ impl FileDevice {
             deallocate_reads_zero: opened.deallocate,
             write_zeroes: true,
         };
-        let mode = Mode { direct: opened.direct, depth: config.queue_depth.clamp(1, 16384) };
+        let depth = config.queue_depth.clamp(1, 16384);
+        let mode = Mode { direct: opened.direct, depth, polled: false };
         tracing::info!(
             device = %info.name, path = %config.path.display(), size = info.size,
             block_size = info.block_size, read_only = info.read_only, mode = %opened.why_mode,
             "opened"
         );
         Ok(Self { info, mode, opened, health: Arc::default() })
+    }
+
+    /// The same, but its queues look for completions at the drive instead of being interrupted
+    /// (`IORING_SETUP_IOPOLL`): for direct reads and writes only, and without a descriptor to sleep on. Where the file
+    /// cannot be polled an operation is [`Unsupported`](BlockError::Unsupported).
+    #[must_use]
+    pub fn polled(mut self) -> Self {
+        self.mode.polled = true;
+        self.info.deallocate = false;
+        self.info.deallocate_reads_zero = false;
+        self.info.write_zeroes = false;
+        self
     }
 }
 
@@ -129,8 +146,9 @@ impl BlockDevice for FileDevice {
             tracing::error!(device = %self.info.name, %error, "no io_uring queue to the file");
             BlockError::from_errno(error.raw_os_error().unwrap_or(libc::EIO))
         };
-        let file = self.opened.reopen().map_err(errno)?;
-        let ring = Ring::new(file, FileQueue::<Ring>::slots(self.mode.depth)).map_err(errno)?;
+        let file = self.opened.reopen_or_share().map_err(errno)?;
+        let slots = FileQueue::<Ring>::slots(self.mode.depth);
+        let ring = Ring::new(file, slots, self.mode.polled).map_err(errno)?;
         let health = Arc::clone(&self.health);
         Ok(Box::new(FileQueue::new(ring, self.info.clone(), self.mode, health)))
     }

@@ -11,7 +11,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 use thiserror::Error;
 
-use super::{Direct, FileConfig, ring};
+use super::{Direct, FileConfig};
 
 /// Mode of a file made here.
 const NEW_FILE: Mode = Mode::from_raw_mode(0o600);
@@ -90,9 +90,10 @@ pub enum OpenErrorWhy {
     },
 }
 
-/// An open file and what was found out about it.
+/// A file or block device that is open, locked against other servers, and what was found out about it. What reads and
+/// writes it is another matter: [`FileDevice`](super::FileDevice) does by io_uring.
 #[derive(Debug)]
-pub(super) struct Opened {
+pub struct OpenFile {
     file: OwnedFd,
     flags: OFlags,
     pub(super) size: u64,
@@ -108,32 +109,58 @@ enum Kind {
     Block,
 }
 
-impl Opened {
+impl OpenFile {
+    /// Opens and locks it; creates the file if it is not there and a size is given.
+    ///
+    /// # Errors
+    /// Says which file, what is wrong and what to do.
+    pub fn open(config: &FileConfig) -> Result<Self, OpenError> {
+        open_inner(config).map_err(|why| OpenError { path: config.path.clone(), why })
+    }
+
+    /// Bytes, in whole blocks.
+    #[must_use]
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// Whether [`reopen`](Self::reopen) gives files past the page cache.
+    #[must_use]
+    pub fn is_direct(&self) -> bool {
+        self.direct
+    }
+
+    /// What sysfs tells of the queue of a block device, as `io_poll`; none of a regular file.
+    #[must_use]
+    pub fn queue_attribute(&self, name: &str) -> Option<String> {
+        queue_attribute(&self.file, name)
+    }
+
+    /// The same file opened once more, with a position of its own.
+    ///
+    /// # Errors
+    /// The system's, as where there is no `/proc`.
+    pub fn reopen(&self) -> io::Result<OwnedFd> {
+        let path = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+        Ok(rustix::fs::open(&path, self.flags, Mode::empty())?)
+    }
+
     /// The same file opened once more: a lost write is reported to each opening by itself.
     /// Without `/proc` it is the same opening again.
-    pub(super) fn reopen(&self) -> io::Result<OwnedFd> {
-        let path = format!("/proc/self/fd/{}", self.file.as_raw_fd());
-        match rustix::fs::open(&path, self.flags, Mode::empty()) {
-            Ok(file) => Ok(file),
-            Err(error) => {
-                tracing::debug!(%error, "no second opening of the file");
-                self.file.try_clone()
-            }
-        }
+    pub(super) fn reopen_or_share(&self) -> io::Result<OwnedFd> {
+        self.reopen().or_else(|error| {
+            tracing::debug!(%error, "no second opening of the file");
+            self.file.try_clone()
+        })
     }
-}
-
-pub(super) fn open(config: &FileConfig) -> Result<Opened, OpenError> {
-    open_inner(config).map_err(|why| OpenError { path: config.path.clone(), why })
 }
 
 pub(super) fn check(config: &FileConfig) -> Result<(), OpenError> {
     check_inner(config).map_err(|why| OpenError { path: config.path.clone(), why })
 }
 
-fn open_inner(config: &FileConfig) -> Result<Opened, OpenErrorWhy> {
+fn open_inner(config: &FileConfig) -> Result<OpenFile, OpenErrorWhy> {
     check_block_size(config.block_size)?;
-    ring::probe().map_err(OpenErrorWhy::NoRing)?;
     let kind = kind_of(&config.path)?;
     let access = if config.read_only { OFlags::RDONLY } else { OFlags::RDWR };
     let flags = access | OFlags::CLOEXEC;
@@ -172,7 +199,7 @@ fn open_inner(config: &FileConfig) -> Result<Opened, OpenErrorWhy> {
     };
     let deallocate = !config.read_only && can_deallocate(&file, kind, size);
     let flags = if direct { flags | OFlags::DIRECT } else { flags };
-    Ok(Opened { file, flags, size, direct, deallocate, why_mode })
+    Ok(OpenFile { file, flags, size, direct, deallocate, why_mode })
 }
 
 fn check_inner(config: &FileConfig) -> Result<(), OpenErrorWhy> {
@@ -371,15 +398,22 @@ fn can_deallocate(file: &OwnedFd, kind: Option<Kind>, size: u64) -> bool {
 
 /// Whether the drive zeroes ranges by itself, which is what punching a hole in it needs.
 fn block_device_frees(file: &OwnedFd) -> bool {
-    let Ok(stat) = rustix::fs::fstat(file) else { return false };
+    queue_attribute(file, "write_zeroes_max_bytes")
+        .is_some_and(|text| text.parse::<u64>().is_ok_and(|max| max > 0))
+}
+
+/// What sysfs tells of the queue of a block device.
+fn queue_attribute(file: &OwnedFd, name: &str) -> Option<String> {
+    let stat = rustix::fs::fstat(file).ok()?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::BlockDevice {
+        return None;
+    }
     let (major, minor) = (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev));
     let folder = PathBuf::from(format!("/sys/dev/block/{major}:{minor}"));
     // A partition has no queue of its own: its drive's is one folder up.
-    let limits = [folder.join("queue"), folder.join("../queue")];
-    limits.iter().any(|queue| {
-        std::fs::read_to_string(queue.join("write_zeroes_max_bytes"))
-            .is_ok_and(|text| text.trim().parse::<u64>().is_ok_and(|max| max > 0))
-    })
+    let queues = [folder.join("queue"), folder.join("../queue")];
+    let mut texts = queues.iter().filter_map(|at| std::fs::read_to_string(at.join(name)).ok());
+    texts.next().map(|text| text.trim().to_owned())
 }
 
 fn system<T, E: Into<io::Error>>(

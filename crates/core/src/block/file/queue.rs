@@ -38,12 +38,15 @@ pub(super) struct Mode {
     pub(super) direct: bool,
     /// Operations in flight at most.
     pub(super) depth: usize,
+    /// Completions are looked for at the drive; nothing tells of them.
+    pub(super) polled: bool,
 }
 
 #[derive(Debug)]
 pub(super) struct FileQueue<M> {
     medium: M,
     info: DeviceInfo,
+    is_polled: bool,
     health: Arc<Health>,
     slots: Box<[Option<Running>]>,
     free: Vec<usize>,
@@ -100,6 +103,7 @@ impl<M: Medium> FileQueue<M> {
         Self {
             medium,
             info,
+            is_polled: mode.polled,
             health,
             slots: (0..mode.depth).map(|_| None).collect(),
             free: (0..mode.depth).rev().collect(),
@@ -278,6 +282,11 @@ impl<M: Medium> BlockQueue for FileQueue<M> {
 
     fn event_fd(&self) -> Option<BorrowedFd<'_>> {
         self.medium.event_fd()
+    }
+
+    fn next_due(&self) -> Option<u64> {
+        // Nothing tells of answers that are polled for: now.
+        (self.is_polled && self.in_flight() > 0).then_some(0)
     }
 }
 

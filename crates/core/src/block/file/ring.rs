@@ -23,6 +23,10 @@ pub(super) struct Ring {
     calls: Box<[Option<InKernel>]>,
     /// Calls issued and not answered.
     out: usize,
+    /// Answers are looked for at the drive, whenever the kernel is entered.
+    polled: bool,
+    /// The kernel was entered, and so looked, since answers were last taken.
+    has_looked: bool,
     /// The kernel takes nothing any more: calls are answered with an error here.
     broken: bool,
     refused: Vec<Answer>,
@@ -37,17 +41,20 @@ struct InKernel {
 }
 
 impl Ring {
-    /// A ring over `file` for calls in `slots` slots. Only the calling thread may use it.
-    pub(super) fn new(file: OwnedFd, slots: usize) -> io::Result<Self> {
+    /// A ring over `file` for calls in `slots` slots. Only the calling thread may use it. `polled`: nothing tells of
+    /// answers, they are looked for in each turn.
+    pub(super) fn new(file: OwnedFd, slots: usize, polled: bool) -> io::Result<Self> {
         let entries = u32::try_from(slots.next_power_of_two())
             .map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
-        let ring = build(entries)?;
+        let ring = build(entries, polled)?;
         ring.submitter().register_files(&[file.as_raw_fd()])?;
         let calls = (0..slots).map(|_| None).collect();
         Ok(Self {
             ring,
             calls,
             out: 0,
+            polled,
+            has_looked: false,
             broken: false,
             refused: Vec::new(),
             zeroes: None,
@@ -90,6 +97,19 @@ impl Ring {
                     .build()
             }
             Call::Sync => opcode::Fsync::new(FILE).flags(FsyncFlags::DATASYNC).build(),
+        }
+    }
+
+    /// Starts what was issued; where answers are polled for, looks for them.
+    fn enter(&mut self) {
+        match self.ring.submit() {
+            Ok(_) => {}
+            // No memory for a moment. Sleeping on it would be sleeping for good.
+            Err(error) if is_transient(&error) => std::thread::yield_now(),
+            Err(error) => {
+                tracing::error!(%error, "io_uring takes no operations any more");
+                self.broken = true;
+            }
         }
     }
 
@@ -143,19 +163,15 @@ impl Medium for Ring {
 
     fn submit(&mut self) {
         while !self.broken && self.needs_enter() {
-            match self.ring.submit() {
-                Ok(_) => {}
-                // No memory for a moment. Sleeping on it would be sleeping for good.
-                Err(error) if is_transient(&error) => std::thread::yield_now(),
-                Err(error) => {
-                    tracing::error!(%error, "io_uring takes no operations any more");
-                    self.broken = true;
-                }
-            }
+            self.has_looked = true;
+            self.enter();
         }
     }
 
     fn reap(&mut self, answers: &mut Vec<Answer>) {
+        if self.polled && self.out > 0 && !std::mem::take(&mut self.has_looked) {
+            self.enter();
+        }
         answers.append(&mut self.refused);
         for entry in self.ring.completion() {
             let slot = usize::try_from(entry.user_data()).unwrap_or(usize::MAX);
@@ -169,6 +185,9 @@ impl Medium for Ring {
     }
 
     fn event_fd(&self) -> Option<BorrowedFd<'_>> {
+        if self.polled {
+            return None;
+        }
         // SAFETY: the descriptor is the ring's own, open as long as `self` is borrowed.
         Some(unsafe { BorrowedFd::borrow_raw(self.ring.as_raw_fd()) })
     }
@@ -194,17 +213,25 @@ impl fmt::Debug for Ring {
 
 /// Whether this process may use io_uring at all.
 pub(super) fn probe() -> io::Result<()> {
-    build(1).map(drop)
+    build(1, false).map(drop)
 }
 
 /// A ring with what the kernel offers: answers are written when this thread enters the kernel
 /// anyway, not by interrupting it. (Not `DEFER_TASKRUN`: a thread that slept in `epoll_wait` on
 /// the ring was not woken by an answer, seen on Linux 6.18.)
-fn build(entries: u32) -> io::Result<IoUring> {
-    let mut builder = IoUring::builder();
-    builder.dontfork().setup_coop_taskrun().setup_taskrun_flag().setup_single_issuer();
+fn build(entries: u32, polled: bool) -> io::Result<IoUring> {
+    let plain = || {
+        let mut builder = IoUring::builder();
+        builder.dontfork();
+        if polled {
+            builder.setup_iopoll();
+        }
+        builder
+    };
+    let mut builder = plain();
+    builder.setup_coop_taskrun().setup_taskrun_flag().setup_single_issuer();
     builder.build(entries).or_else(|error| match error.raw_os_error() {
-        Some(libc::EINVAL) => IoUring::builder().dontfork().build(entries),
+        Some(libc::EINVAL) => plain().build(entries),
         _ => Err(error),
     })
 }

@@ -298,3 +298,31 @@ fn direct_io_is_used_where_it_goes_and_can_be_required() {
         }
     }
 }
+
+#[test]
+fn a_polled_device_reads_or_says_that_it_cannot_be_polled() {
+    for (_folder, config) in configs(MIB, 4096) {
+        drop(FileDevice::open(&config).unwrap());
+        let device = FileDevice::open(&config).unwrap().polled();
+        assert!(!device.info().write_zeroes);
+        let pool = pool();
+        let mut queue = device.open_queue(&pool).unwrap();
+        assert!(queue.event_fd().is_none(), "nothing tells of completions");
+        for token in 0..4 {
+            queue.submit(BlockOp::read(token, 0, pool.lease(4096).unwrap())).unwrap();
+        }
+        assert_eq!((queue.in_flight(), queue.next_due()), (4, Some(0)));
+        let done = finish(&mut *queue);
+        assert_eq!(done.len(), 4);
+        for completed in &done {
+            assert!(matches!(completed.result, Ok(()) | Err(BlockError::Unsupported)), "{done:?}");
+        }
+        assert_eq!(queue.next_due(), None);
+        // Dropped with reads under way.
+        for token in 0..4 {
+            queue.submit(BlockOp::read(token, 0, pool.lease(4096).unwrap())).unwrap();
+        }
+        drop((queue, done));
+        assert_eq!(pool.leased(), 0);
+    }
+}

@@ -60,7 +60,7 @@ impl Bench {
         };
         let hand = Hand::default();
         let (calls, answers) = (Rc::clone(&hand.calls), Rc::clone(&hand.answers));
-        let mode = Mode { direct, depth: 8 };
+        let mode = Mode { direct, depth: 8, polled: false };
         let queue = FileQueue::new(hand, info, mode, Arc::clone(health));
         Self { queue, calls, answers, health: Arc::clone(health), pool: pool() }
     }

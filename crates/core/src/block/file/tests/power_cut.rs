@@ -224,7 +224,12 @@ fn info() -> DeviceInfo {
 }
 
 fn queue<M: Medium>(medium: M, direct: bool) -> FileQueue<M> {
-    FileQueue::new(medium, info(), Mode { direct, depth: DEPTH }, Arc::new(Health::default()))
+    FileQueue::new(
+        medium,
+        info(),
+        Mode { direct, depth: DEPTH, polled: false },
+        Arc::new(Health::default()),
+    )
 }
 
 fn whims(seed: u64) -> Whims {
@@ -265,7 +270,7 @@ fn no_power_cut_loses_an_acknowledged_write_on_real_files() {
         let direct = device.mode.direct;
         let pool = pool();
         let log = Log::default();
-        let ring = Ring::new(device.opened.reopen().unwrap(), DEPTH + 1).unwrap();
+        let ring = Ring::new(device.opened.reopen().unwrap(), DEPTH + 1, false).unwrap();
         let mut queue = queue(Logged::new(ring, &log, DEPTH + 1), direct);
         let done = drive(&mut queue, &pool, &log, seed, 250);
         assert!(done.iter().all(|completed| completed.result.is_ok()));

@@ -17,7 +17,7 @@ fn stuck_read(pool: &CorePool, ring: &mut Ring, slot: usize) -> *const u8 {
 fn dropping_a_ring_ends_its_calls_before_the_buffers_go_back() {
     let pool = pool();
     let (reader, writer) = std::io::pipe().unwrap();
-    let mut ring = Ring::new(reader.try_clone().unwrap().into(), 4).unwrap();
+    let mut ring = Ring::new(reader.try_clone().unwrap().into(), 4, false).unwrap();
     let stuck = [stuck_read(&pool, &mut ring, 0), stuck_read(&pool, &mut ring, 3)];
     ring.submit();
     // This one never gets to the kernel.
@@ -43,7 +43,7 @@ fn dropping_a_ring_ends_its_calls_before_the_buffers_go_back() {
 fn a_sleeper_is_woken_by_a_completion() {
     let pool = pool();
     let (reader, mut writer) = std::io::pipe().unwrap();
-    let mut ring = Ring::new(reader.into(), 4).unwrap();
+    let mut ring = Ring::new(reader.into(), 4, false).unwrap();
     stuck_read(&pool, &mut ring, 2);
     ring.submit();
     let writing = std::thread::spawn(move || writer.write_all(&[0xaa; 100]).map(|()| writer));
@@ -70,7 +70,7 @@ fn a_sleeper_is_woken_by_a_completion() {
 fn a_call_never_runs_past_its_buffer() {
     let pool = pool();
     let (reader, _writer) = std::io::pipe().unwrap();
-    let mut ring = Ring::new(reader.into(), 1).unwrap();
+    let mut ring = Ring::new(reader.into(), 1, false).unwrap();
     let call = Call::Read { offset: 0, skip: 4096, len: 1 };
     ring.issue(0, call, Some(pool.lease(4096).unwrap()));
 }

@@ -1,0 +1,335 @@
+//! From an engine and a drive to a device that is known to work: it has read a block.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use nvmeof_core::block::{
+    BlockDevice, BlockError, BlockOp, Direct, FileConfig, FileDevice, NvmeDevice, OpenError,
+    OpenErrorWhy, OpenFile,
+};
+use nvmeof_core::dma::{CorePool, SharedPool};
+use nvmeof_core::nvme_driver::seam::Function;
+use nvmeof_core::nvme_driver::{
+    BufferMaps, Controller, ControllerOptions, OpenError as DriverError,
+};
+use nvmeof_core::vfio;
+use rustix::fs::{FileType, Mode, OFlags};
+use thiserror::Error;
+
+use crate::engine::Engine;
+use crate::sync::{Call, SyncDevice};
+
+/// The first kernel whose block layer pays no heed to `RWF_HIPRI` on synchronous direct I/O (Linux commit
+/// 9650b453a3d4, "block: ignore RWF_HIPRI hint for sync dio"); some distributions' older ones have it, too.
+const HIPRI_IGNORED_SINCE: (u32, u32) = (5, 19);
+/// Sectors a drive may have, smallest first.
+const SECTORS: [u32; 2] = [512, 4096];
+
+/// What is read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Source {
+    /// A file or block device, through the kernel.
+    Path {
+        /// Where it is.
+        path: PathBuf,
+        /// Bytes of a block: those of the drive's LBA format.
+        block_size: u32,
+        /// Whether the page cache may stand in between. Figures of a drive need [`Direct::Required`].
+        direct: Direct,
+    },
+    /// A namespace of a drive that is bound to `vfio-pci`.
+    Drive {
+        /// PCI address.
+        address: String,
+        /// Namespace identifier.
+        nsid: u32,
+    },
+}
+
+/// A device that works.
+#[derive(Debug)]
+pub struct Opened {
+    /// It.
+    pub device: Arc<dyn BlockDevice>,
+    /// What the reader of its figures has to know.
+    pub note: Option<String>,
+}
+
+/// Why an engine cannot be used on a drive.
+#[derive(Debug, Error)]
+pub enum Unable {
+    /// The file or block device does not open.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// The drive does not open.
+    #[error("{address}: {why}")]
+    Take {
+        /// PCI address.
+        address: String,
+        /// What VFIO said.
+        why: String,
+    },
+    /// The drive does not come up.
+    #[error(transparent)]
+    Driver(#[from] DriverError),
+    /// The kernel's engines need a block device.
+    #[error(
+        "{address} is read past the kernel, which has no block device of it: give /dev/nvmeXnY of a drive that the \
+         kernel's driver has (`nvmeof-tgt drives unbind {address}`)"
+    )]
+    NotTheKernels {
+        /// PCI address.
+        address: String,
+    },
+    /// Our driver needs the drive itself.
+    #[error(
+        "{} is the kernel's: bind an NVMe drive to vfio-pci (`nvmeof-tgt drives bind`) and give pci:ADDRESS",
+        path.display()
+    )]
+    NotOurs {
+        /// Its path.
+        path: PathBuf,
+    },
+    /// Its driver has no queues to poll.
+    #[error(
+        "{} cannot be polled: its driver has no queues for that (queue/io_poll is 0); for NVMe drives load the nvme \
+         module with poll_queues=N, or start the kernel with nvme.poll_queues=N",
+        path.display()
+    )]
+    NoPollQueues {
+        /// Its path.
+        path: PathBuf,
+    },
+    /// Neither the filesystem nor the driver can be polled.
+    #[error(
+        "{} cannot be polled: {why}",
+        path.display()
+    )]
+    NotPolled {
+        /// Its path.
+        path: PathBuf,
+        /// What the kernel said.
+        why: BlockError,
+    },
+    /// A queue does not open.
+    #[error("no queue to {name}: {why}")]
+    Queue {
+        /// The drive.
+        name: String,
+        /// Why.
+        why: BlockError,
+    },
+    /// The first block does not read.
+    #[error("reading the first block of {name} failed: {why}")]
+    Read {
+        /// The drive.
+        name: String,
+        /// Why.
+        why: BlockError,
+    },
+}
+
+/// What takes a PCI function from the system, by its address.
+pub type Take<'t> = &'t dyn Fn(&str) -> Result<Arc<dyn Function>, String>;
+
+/// Opens a drive for an engine, with queues of `depth` operations, and reads its first block: what opens works.
+/// `pool` is where the buffers of all reads come from. `queues` is how many queues will be opened at most.
+///
+/// # Errors
+/// Why this engine cannot be used on this drive.
+pub fn open(
+    engine: Engine,
+    source: &Source,
+    depth: usize,
+    queues: usize,
+    pool: &Arc<SharedPool>,
+) -> Result<Opened, Unable> {
+    let take = |address: &str| vfio::open(address).map_err(|error| error.to_string());
+    open_taking(engine, source, depth, queues, pool, &take)
+}
+
+/// The same, with PCI functions from elsewhere than VFIO.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_taking(
+    engine: Engine,
+    source: &Source,
+    depth: usize,
+    queues: usize,
+    pool: &Arc<SharedPool>,
+    take: Take<'_>,
+) -> Result<Opened, Unable> {
+    let opened = match (engine, source) {
+        (Engine::Vfio, Source::Drive { address, nsid }) => {
+            open_drive(address, *nsid, depth, queues, pool, take)?
+        }
+        (_, Source::Drive { address, .. }) => {
+            return Err(Unable::NotTheKernels { address: address.clone() });
+        }
+        (engine, Source::Path { path, block_size, direct }) => {
+            let config = FileConfig {
+                read_only: true,
+                direct: *direct,
+                queue_depth: depth,
+                ..FileConfig::new(path.display().to_string(), path, *block_size)
+            };
+            open_path(engine, &config)?
+        }
+    };
+    match (try_read(&*opened.device, pool), source) {
+        (Ok(()), _) => Ok(opened),
+        (Err(Unable::Read { why, .. }), Source::Path { path, .. })
+            if engine == Engine::IoUringPolled && is_refusal(&why) =>
+        {
+            Err(Unable::NotPolled { path: path.clone(), why })
+        }
+        (Err(unable), _) => Err(unable),
+    }
+}
+
+/// Bytes of a sector of what is at `path`: a block device's own; for a file the least that goes past the page cache.
+///
+/// # Errors
+/// It does not open, or does not go past the page cache.
+pub fn sector_size(path: &Path) -> Result<u32, OpenError> {
+    let failed = |what, error: rustix::io::Errno| OpenError {
+        path: path.to_owned(),
+        why: OpenErrorWhy::System { what, source: error.into() },
+    };
+    let stat = rustix::fs::stat(path).map_err(|error| failed("look at it", error))?;
+    if FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice {
+        let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+        let file = file.map_err(|error| failed("open it", error))?;
+        return rustix::fs::ioctl_blksszget(file)
+            .map_err(|error| failed("read its sector size", error));
+    }
+    let mut last = None;
+    for block_size in SECTORS {
+        let config = FileConfig {
+            read_only: true,
+            direct: Direct::Required,
+            ..FileConfig::new(path.display().to_string(), path, block_size)
+        };
+        match OpenFile::open(&config) {
+            Ok(_) => return Ok(block_size),
+            Err(error) if matches!(error.why, OpenErrorWhy::NotDirect(_)) => last = Some(error),
+            Err(error) => return Err(error),
+        }
+    }
+    Err(last.unwrap_or_else(|| failed("open it", rustix::io::Errno::INVAL)))
+}
+
+fn open_path(engine: Engine, config: &FileConfig) -> Result<Opened, Unable> {
+    let call = match engine {
+        Engine::Sync => Call::SeekRead,
+        Engine::Psync => Call::Pread,
+        Engine::Pvsync => Call::Preadv,
+        Engine::Pvsync2 => Call::Preadv2 { high_priority: false },
+        Engine::Pvsync2Hipri => Call::Preadv2 { high_priority: true },
+        Engine::IoUring => {
+            let device = FileDevice::open(config)?;
+            return Ok(Opened { device: Arc::new(device), note: None });
+        }
+        Engine::Vfio => return Err(Unable::NotOurs { path: config.path.clone() }),
+        Engine::IoUringPolled => {
+            if polls(&OpenFile::open(config)?) == Some(false) {
+                return Err(Unable::NoPollQueues { path: config.path.clone() });
+            }
+            let device = FileDevice::open(config)?.polled();
+            return Ok(Opened { device: Arc::new(device), note: None });
+        }
+    };
+    let device = SyncDevice::open(config, call)?;
+    let note = (engine == Engine::Pvsync2Hipri).then(|| hipri_note(device.file())).flatten();
+    Ok(Opened { device: Arc::new(device), note })
+}
+
+fn open_drive(
+    address: &str,
+    nsid: u32,
+    depth: usize,
+    queues: usize,
+    pool: &Arc<SharedPool>,
+    take: Take<'_>,
+) -> Result<Opened, Unable> {
+    let function =
+        take(address).map_err(|why| Unable::Take { address: address.to_owned(), why })?;
+    let options = ControllerOptions {
+        io_queues: u16::try_from(queues).unwrap_or(u16::MAX),
+        // A ring of N entries holds N - 1.
+        queue_depth: u16::try_from(depth.saturating_add(1)).unwrap_or(u16::MAX),
+        ..ControllerOptions::default()
+    };
+    let controller = Controller::open(function, options)?;
+    let maps = Arc::new(BufferMaps::new(pool));
+    let device = NvmeDevice::new(&format!("pci:{address}"), controller, nsid, maps)?;
+    Ok(Opened { device: Arc::new(device), note: None })
+}
+
+/// Reads the first block through a queue of its own.
+fn try_read(device: &dyn BlockDevice, pool: &Arc<SharedPool>) -> Result<(), Unable> {
+    let name = || device.info().name.clone();
+    let pool = CorePool::new(pool);
+    let mut queue = device.open_queue(&pool).map_err(|why| Unable::Queue { name: name(), why })?;
+    let read = |why| Unable::Read { name: name(), why };
+    let block = usize::try_from(device.info().block_size).unwrap_or(usize::MAX);
+    let buf = pool.lease(block).map_err(|_| read(BlockError::NoMemory))?;
+    queue.submit(BlockOp::read(0, 0, buf)).map_err(|_| read(BlockError::Unsupported))?;
+    let mut done = Vec::new();
+    // What a device never answers, its warden or the kernel's driver ends.
+    while done.is_empty() {
+        queue.poll(&mut done);
+        if done.is_empty() {
+            std::thread::yield_now();
+        }
+    }
+    done.into_iter().try_for_each(|completed| completed.result).map_err(read)
+}
+
+/// Errors that say that an operation is not done this way.
+fn is_refusal(error: &BlockError) -> bool {
+    const INVALID: i32 = rustix::io::Errno::INVAL.raw_os_error();
+    matches!(error, BlockError::Unsupported | BlockError::Io(INVALID))
+}
+
+/// Whether the drive's driver has queues to poll; none if that is not known, as of a file.
+fn polls(file: &OpenFile) -> Option<bool> {
+    file.queue_attribute("io_poll").map(|text| text != "0")
+}
+
+/// What high priority comes to on this kernel and drive, if to nothing.
+fn hipri_note(file: &OpenFile) -> Option<String> {
+    let uname = rustix::system::uname();
+    let release = uname.release().to_string_lossy();
+    if version(&release).is_some_and(|version| version >= HIPRI_IGNORED_SINCE) {
+        let (major, minor) = HIPRI_IGNORED_SINCE;
+        return Some(format!(
+            "without effect: since Linux {major}.{minor} the kernel takes no notice of RWF_HIPRI on synchronous reads \
+             (this is {release}); io-uring-polled polls"
+        ));
+    }
+    (polls(file) == Some(false)).then(|| {
+        "without effect: the drive's driver has no queues to poll (nvme.poll_queues)".to_owned()
+    })
+}
+
+/// `(6, 1)` of `6.1.0-18-amd64`.
+fn version(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit());
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_of_kernels() {
+        assert_eq!(version("6.1.0-18-amd64"), Some((6, 1)));
+        assert_eq!(version("5.19-rc1"), Some((5, 19)));
+        assert_eq!(version("next"), None);
+        assert!(version("5.18.19").unwrap() < HIPRI_IGNORED_SINCE);
+        assert!(version("10.0").unwrap() > HIPRI_IGNORED_SINCE);
+    }
+}

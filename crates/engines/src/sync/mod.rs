@@ -1,0 +1,106 @@
+//! Reads that keep their thread until they are done: the kernel's synchronous calls.
+
+mod call;
+#[cfg(test)]
+mod tests;
+
+use nvmeof_core::block::{
+    BlockDevice, BlockError, BlockOp, BlockOpKind, BlockQueue, Completed, DeviceInfo, FileConfig,
+    OpenError, OpenFile, Rejected, RejectedWhy,
+};
+use nvmeof_core::dma::CorePool;
+
+pub(crate) use self::call::Call;
+
+/// A file or block device, read by synchronous calls. Read-only. A queue does an operation while it is submitted,
+/// and holds it until it is polled for.
+#[derive(Debug)]
+pub struct SyncDevice {
+    info: DeviceInfo,
+    file: OpenFile,
+    call: Call,
+}
+
+impl SyncDevice {
+    /// Opens it for reading, whatever `config` says of that.
+    ///
+    /// # Errors
+    /// Which file, what is wrong and what to do.
+    pub(crate) fn open(config: &FileConfig, call: Call) -> Result<Self, OpenError> {
+        let file = OpenFile::open(&FileConfig { read_only: true, ..config.clone() })?;
+        let info = DeviceInfo {
+            name: config.name.clone(),
+            size: file.size(),
+            block_size: config.block_size,
+            read_only: true,
+            volatile_cache: false,
+            deallocate: false,
+            deallocate_reads_zero: false,
+            write_zeroes: false,
+        };
+        Ok(Self { info, file, call })
+    }
+
+    /// The file behind it.
+    #[must_use]
+    pub fn file(&self) -> &OpenFile {
+        &self.file
+    }
+}
+
+impl BlockDevice for SyncDevice {
+    fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    /// Opens the file once more: its position is what `lseek` sets.
+    fn open_queue(&self, _pool: &CorePool) -> Result<Box<dyn BlockQueue>, BlockError> {
+        let file = self.file.reopen().map_err(|error| call::block_error(&error))?;
+        let info = self.info.clone();
+        Ok(Box::new(SyncQueue { info, file, call: self.call, held: None }))
+    }
+}
+
+#[derive(Debug)]
+struct SyncQueue {
+    info: DeviceInfo,
+    file: std::os::fd::OwnedFd,
+    call: Call,
+    /// Done, and not polled for yet.
+    held: Option<Completed>,
+}
+
+impl SyncQueue {
+    fn run(&self, op: &mut BlockOp) -> Result<(), BlockError> {
+        op.check(&self.info)?;
+        match (op.kind, op.buf.as_mut()) {
+            (BlockOpKind::Read, Some(buf)) => {
+                let len = usize::try_from(op.len).unwrap_or(usize::MAX);
+                let block = usize::try_from(self.info.block_size).unwrap_or(usize::MAX);
+                self.call.read_all(&self.file, &mut buf.as_mut_slice()[..len], op.offset, block)
+            }
+            // Nothing was ever written.
+            (BlockOpKind::Flush, _) => Ok(()),
+            _ => Err(BlockError::Unsupported),
+        }
+    }
+}
+
+impl BlockQueue for SyncQueue {
+    fn submit(&mut self, mut op: BlockOp) -> Result<(), Rejected> {
+        if self.held.is_some() {
+            return Err(Rejected { op, why: RejectedWhy::QueueFull });
+        }
+        let result = self.run(&mut op);
+        self.held = Some(op.complete(result));
+        Ok(())
+    }
+
+    fn poll(&mut self, done: &mut Vec<Completed>) {
+        done.extend(self.held.take());
+    }
+
+    fn in_flight(&self) -> usize {
+        usize::from(self.held.is_some())
+    }
+}

@@ -1,0 +1,90 @@
+//! Every engine on a file, and the driver on a drive in memory: what works reads, what does not says why.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use nvmeof_core::block::{BlockOp, Direct};
+use nvmeof_core::dma::{CorePool, PoolConfig, SharedPool};
+use nvmeof_core::nvme_driver::fake::{Config, Fake};
+use nvmeof_engines::{Engine, Source, Unable, open, open_taking, sector_size};
+
+const SIZE: u64 = 1 << 20;
+
+fn pool() -> Arc<SharedPool> {
+    let config = PoolConfig { cap: 16 << 20, huge_pages: false, ..PoolConfig::default() };
+    SharedPool::new(config).unwrap()
+}
+
+fn file() -> (tempfile::TempDir, Source) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("disk");
+    std::fs::write(&path, vec![0x5a; usize::try_from(SIZE).unwrap()]).unwrap();
+    (folder, Source::Path { path, block_size: 4096, direct: Direct::Auto })
+}
+
+#[test]
+fn every_engine_opens_a_file_or_says_why_not() {
+    let (_folder, source) = file();
+    let pool = pool();
+    for engine in Engine::ALL {
+        match open(engine, &source, 4, 1, &pool) {
+            Ok(opened) => {
+                assert_eq!(opened.device.info().size, SIZE, "{engine}");
+                assert_eq!(opened.note.is_some(), engine == Engine::Pvsync2Hipri, "{engine}");
+                let cores = CorePool::new(&pool);
+                let mut queue = opened.device.open_queue(&cores).unwrap();
+                let buf = cores.lease(8192).unwrap();
+                queue.submit(BlockOp::read(1, 4096, buf)).unwrap();
+                let mut done = Vec::new();
+                while done.is_empty() {
+                    queue.poll(&mut done);
+                }
+                assert_eq!(done[0].result, Ok(()), "{engine}");
+                let buf = done[0].buf.as_ref().unwrap();
+                assert!(buf.as_slice().iter().all(|byte| *byte == 0x5a), "{engine}");
+            }
+            Err(Unable::NotPolled { .. }) => assert_eq!(engine, Engine::IoUringPolled),
+            Err(unable @ Unable::NotOurs { .. }) => {
+                assert_eq!(engine, Engine::Vfio);
+                let text = unable.to_string();
+                assert!(text.contains("nvmeof-tgt drives bind"), "{text}");
+            }
+            Err(unable) => panic!("{engine}: {unable}"),
+        }
+    }
+}
+
+#[test]
+fn a_drive_in_memory_opens_with_our_driver_and_with_no_other() {
+    let fake = Fake::new(Config::default());
+    let handle = fake.function();
+    let source = Source::Drive { address: "0000:61:00.0".into(), nsid: 1 };
+    let pool = pool();
+    for engine in Engine::ALL.into_iter().filter(|engine| *engine != Engine::Vfio) {
+        let unable = open(engine, &source, 4, 1, &pool).unwrap_err();
+        assert!(matches!(unable, Unable::NotTheKernels { .. }), "{engine}: {unable}");
+    }
+    let take = |address: &str| {
+        assert_eq!(address, "0000:61:00.0");
+        Ok(Arc::clone(&handle))
+    };
+    let opened = open_taking(Engine::Vfio, &source, 8, 2, &pool, &take).unwrap();
+    assert!(opened.device.info().size > 0);
+    drop(opened);
+    let refuse = |_: &str| Err("it is bound to nobody".to_owned());
+    let unable = open_taking(Engine::Vfio, &source, 8, 2, &pool, &refuse).unwrap_err();
+    assert_eq!(unable.to_string(), "0000:61:00.0: it is bound to nobody");
+}
+
+#[test]
+fn what_is_not_there_or_no_drive_is_an_error_in_words() {
+    let pool = pool();
+    for (path, says) in [("/no/such/file", "no such file"), ("/dev/null", "a character device")] {
+        for engine in Engine::ALL.into_iter().filter(|engine| *engine != Engine::Vfio) {
+            let source = Source::Path { path: path.into(), block_size: 512, direct: Direct::Auto };
+            let unable = open(engine, &source, 1, 1, &pool).unwrap_err().to_string();
+            assert!(unable.starts_with(path) && unable.contains(says), "{engine}: {unable}");
+        }
+    }
+    assert!(sector_size(Path::new("/no/such/file")).is_err());
+}
