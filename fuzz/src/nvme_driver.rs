@@ -335,14 +335,15 @@ impl<'a> World<'a> {
             2 => drop(controller.namespaces()),
             3 => drop(controller.namespace(input.pick(&[1, 2, 0, u32::MAX]))),
             4 => drop(controller.formats(1)),
-            // These take as long as they take: hours, where a command is lost.
             5 | 6 => self.destroy(input),
             _ => drop(controller.events()),
         }
     }
 
+    /// These take as long as they take, a day where a command is lost: so none is.
     fn destroy(&mut self, input: &mut Input<'_>) {
         self.fake.clear_faults();
+        self.lies.lock().unwrap_or_else(PoisonError::into_inner).completions = false;
         if input.coin() {
             let (format, erase) = (input.byte() % 4, SecureErase(input.byte() % 4));
             drop(self.controller.format(1, format, erase, &mut |_| ()));

@@ -16,6 +16,8 @@ use super::options::nanos;
 
 /// Between two looks at how far it is.
 const LOOK: u64 = 200_000_000;
+/// Most time a command like Format NVM is given: a day, and then the controller is reset.
+const LONG: u64 = 24 * 3600 * 1_000_000_000;
 /// Looks in a row that may fail before a sanitize operation is no longer followed.
 const FAILURES_MAX: u32 = 50;
 /// Entries of the error log that fit in a page.
@@ -180,16 +182,22 @@ impl Controller {
         self.query(get.encode(0))
     }
 
-    /// Runs an admin command that may take hours; `look` is called now and then meanwhile.
+    /// Runs an admin command that may take hours, a day at most; `look` is called now and then meanwhile.
     fn long_command(
         &self,
         sqe: nvmeof_wire::Sqe,
         look: &mut dyn FnMut(&Self),
     ) -> Result<(), AdminError> {
         let caller = self.warden().submit(sqe, false, None)?;
+        let mut end = self.wait().now().saturating_add(LONG);
         loop {
             if let Some(result) = self.reply(caller) {
                 return result.map(drop);
+            }
+            if self.wait().now() >= end {
+                // Ends the command, too.
+                self.reset();
+                end = u64::MAX;
             }
             look(self);
             self.wait().wait(&[], LOOK);

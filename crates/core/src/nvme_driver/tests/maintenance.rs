@@ -95,6 +95,17 @@ fn a_format_that_fails_says_so() {
 }
 
 #[test]
+fn a_format_without_an_answer_is_given_up_after_a_day() {
+    let rig = Rig::new(Config::default());
+    rig.fake.inject(When::admin(AdminOpcode::FORMAT_NVM), Fault::Lost);
+    let error = rig.controller.format(1, 0, SecureErase::NONE, &mut |_| ()).unwrap_err();
+    assert!(matches!(error, AdminError::Timeout | AdminError::Reset), "{error:?}");
+    rig.settle(&mut []);
+    rig.controller.format(1, 0, SecureErase::NONE, &mut |_| ()).unwrap();
+    rig.end();
+}
+
+#[test]
 fn a_format_is_not_disturbed_by_commands_that_wait_for_it() {
     let rig = Rig::new(Config { one_admin_at_a_time: true, ..Config::default() });
     rig.fake.change_namespace(1, |namespace| namespace.fpi = 0x80 | 40);
