@@ -3,17 +3,20 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{ArgGroup, Args, Parser, Subcommand};
 use nvmeof_initiator::{Address, Endpoint};
 use nvmeof_wire::Nqn;
 
+use crate::target::DeviceSpec;
 use crate::units::{self, CpuList, Mix, NamespaceList, Rate};
+use crate::{engines, scale, steady};
 
 const RUN_EXAMPLE: &str = "\
 Example:
   nvmeof-perf run --connect tcp://127.0.0.1:4420/nqn.2026-11.io.nvmeof-tgt:demo \\
       --rw randrw:70 --bs 4k --qd 32 --jobs 2 --time 10s --ramp 2s --json result.json
   nvmeof-perf run --connect rdma://10.0.1.1:4420/nqn.2026-11.io.nvmeof-tgt:demo --rw randread --bs 128k
+  nvmeof-perf run --device /dev/nvme1n1 --device /dev/nvme2n1 --stripe 8k --rw randread
 
 Exit code: 0 success, 1 an I/O or verification error or no connection, 2 wrong usage.";
 
@@ -34,6 +37,12 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Generate load, measure it, and verify it if asked to.
     Run(Box<RunArgs>),
+    /// Test a drive as the SNIA's performance test specification says, until its state is steady.
+    Steady(steady::Args),
+    /// Compare ways to do I/O: system calls, io_uring and our own driver.
+    Engines(engines::Args),
+    /// Measure how bandwidth grows with the number of drives.
+    Scale(scale::Args),
     /// List what a target's discovery service offers.
     Discover(DiscoverArgs),
 }
@@ -58,17 +67,37 @@ pub(crate) struct HostArgs {
     pub(crate) keep_alive: Duration,
 }
 
+/// What is loaded: namespaces over a fabric, devices of this machine, or both.
+#[derive(Debug, Args)]
+#[command(group = ArgGroup::new("where").required(true).multiple(true).args(["connect", "device"]))]
+pub(crate) struct TargetArgs {
+    /// Subsystem to load, by TCP (tcp://) or RDMA (rdma://); may be given several times. An IPv6 address goes
+    /// in brackets.
+    #[arg(long, value_name = "tcp|rdma://ADDR:PORT/SUBNQN")]
+    pub(crate) connect: Vec<Endpoint>,
+    /// Namespaces of the subsystems, as numbers and ranges (1-3,8) [default: all of each subsystem].
+    #[arg(long, value_name = "LIST", value_parser = units::namespaces)]
+    pub(crate) nsid: Option<NamespaceList>,
+    /// Device of this machine to load: a file or block device, a drive under our own driver
+    /// (pci:0000:61:00.0, or pci:0000:61:00.0/2 for its namespace 2), null or ram:SIZE; may be given several times.
+    #[arg(long, value_name = "PATH|pci:ADDRESS|null|ram:SIZE")]
+    pub(crate) device: Vec<DeviceSpec>,
+    /// Load the devices as one, striped over them in chunks of this many bytes.
+    #[arg(long, value_name = "SIZE", requires = "device", value_parser = nonzero_size)]
+    pub(crate) stripe: Option<u64>,
+    /// Overwrite this device, written as in --device; may be given several times. All that is on it is lost.
+    #[arg(long, value_name = "DEVICE")]
+    pub(crate) destroy_data: Vec<String>,
+    #[command(flatten)]
+    pub(crate) host: HostArgs,
+}
+
 /// `nvmeof-perf run`.
 #[derive(Debug, Args)]
 #[command(after_help = RUN_EXAMPLE, args_override_self = true)]
 pub(crate) struct RunArgs {
-    /// Subsystem to load, by TCP (tcp://) or RDMA (rdma://); may be given several times. An IPv6 address goes
-    /// in brackets.
-    #[arg(long, required = true, value_name = "tcp|rdma://ADDR:PORT/SUBNQN")]
-    pub(crate) connect: Vec<Endpoint>,
-    /// Namespaces, as numbers and ranges (1-3,8) [default: all of each subsystem].
-    #[arg(long, value_name = "LIST", value_parser = units::namespaces)]
-    pub(crate) nsid: Option<NamespaceList>,
+    #[command(flatten)]
+    pub(crate) target: TargetArgs,
     /// Workload: read, write, randread, randwrite, rw:PCT or randrw:PCT; PCT is the share of reads.
     #[arg(long, value_name = "WORKLOAD", value_parser = units::mix)]
     pub(crate) rw: Mix,
@@ -114,8 +143,6 @@ pub(crate) struct RunArgs {
     /// Write the result to this file as JSON; - is standard output.
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
-    #[command(flatten)]
-    pub(crate) host: HostArgs,
 }
 
 /// `nvmeof-perf discover`.
@@ -181,15 +208,15 @@ mod tests {
         )
         .unwrap();
         let Command::Run(run) = cli.command else { panic!("not a run") };
-        assert_eq!(run.connect.len(), 2);
+        assert_eq!(run.target.connect.len(), 2);
         assert_eq!((run.bs, run.qd, run.jobs), (131_072, 8, 2));
-        assert_eq!(run.nsid, Some(NamespaceList(vec![2])));
+        assert_eq!(run.target.nsid, Some(NamespaceList(vec![2])));
         assert_eq!((run.time, run.ramp), (Duration::from_secs(3), Duration::from_secs(1)));
         assert_eq!((run.size, run.offset, run.seed), (Some(1 << 30), 1 << 20, 9));
-        assert_eq!(run.host.hostid.unwrap()[15], 255);
+        assert_eq!(run.target.host.hostid.unwrap()[15], 255);
         assert_eq!(run.ios, Some(7));
-        assert_eq!(run.connect[1].address.fabric, nvmeof_initiator::Fabric::Rdma);
-        assert!(run.host.hdgst && run.host.ddgst && run.verify);
+        assert_eq!(run.target.connect[1].address.fabric, nvmeof_initiator::Fabric::Rdma);
+        assert!(run.target.host.hdgst && run.target.host.ddgst && run.verify);
     }
 
     #[test]

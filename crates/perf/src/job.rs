@@ -8,11 +8,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
-use nvmeof_initiator::{Clock, Completed, IoQueue, Nanos, nanos};
+use nvmeof_initiator::{Clock, IoQueue, Nanos, nanos};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::lane::{Buffers, Lane, token_lane};
+use crate::queue::{Done, FabricQueue, Io, LocalQueue, Lost, Memory, Queue};
 use crate::stats::Series;
 
 /// Turns without a completion between looks at the clock.
@@ -22,11 +23,69 @@ const MAX_MESSAGES: usize = 5;
 /// Failed I/Os after which a job gives up.
 const MAX_ERRORS: u64 = 1000;
 
-/// A queue and the controller it belongs to.
+/// A queue and the device it belongs to.
 #[derive(Debug)]
-pub(crate) struct JobQueue {
-    pub(crate) controller: usize,
-    pub(crate) queue: IoQueue,
+pub(crate) enum JobQueue {
+    Fabric { device: usize, queue: FabricQueue },
+    Local { device: usize, queue: LocalQueue },
+}
+
+impl JobQueue {
+    pub(crate) fn device(&self) -> usize {
+        match self {
+            Self::Fabric { device, .. } | Self::Local { device, .. } => *device,
+        }
+    }
+
+    /// What memory its I/Os have.
+    pub(crate) fn memory(&self) -> Memory {
+        match self {
+            Self::Fabric { .. } => Memory::Fabric,
+            Self::Local { .. } => Memory::Local,
+        }
+    }
+
+    /// The connection, to be used again; a local device's queue is closed.
+    fn into_connection(self) -> Option<(usize, IoQueue)> {
+        match self {
+            Self::Fabric { device, queue } => Some((device, queue.into_inner())),
+            Self::Local { .. } => None,
+        }
+    }
+}
+
+impl Queue for JobQueue {
+    #[inline]
+    fn room(&self) -> usize {
+        match self {
+            Self::Fabric { queue, .. } => queue.room(),
+            Self::Local { queue, .. } => queue.room(),
+        }
+    }
+
+    #[inline]
+    fn submit(&mut self, io: Io, now: Nanos) -> Result<(), Io> {
+        match self {
+            Self::Fabric { queue, .. } => queue.submit(io, now),
+            Self::Local { queue, .. } => queue.submit(io, now),
+        }
+    }
+
+    #[inline]
+    fn poll(&mut self, now: Nanos, done: &mut Vec<Done>) -> Result<(), Lost> {
+        match self {
+            Self::Fabric { queue, .. } => queue.poll(now, done),
+            Self::Local { queue, .. } => queue.poll(now, done),
+        }
+    }
+
+    #[inline]
+    fn flush(&mut self) -> Result<(), Lost> {
+        match self {
+            Self::Fabric { queue, .. } => queue.flush(),
+            Self::Local { queue, .. } => queue.flush(),
+        }
+    }
 }
 
 /// What jobs and the main thread tell each other while a run is on.
@@ -70,8 +129,10 @@ pub(crate) struct JobResult {
     pub(crate) cpu: Nanos,
     /// First problems, in words.
     pub(crate) messages: Vec<String>,
-    /// Connections that failed.
+    /// Connections and devices that were lost, and what the thread could not do.
     pub(crate) lost: u64,
+    /// Connections that can be used again, and their devices.
+    pub(crate) queues: Vec<(usize, IoQueue)>,
     /// Ended before its time.
     pub(crate) interrupted: bool,
     /// Reading back was done, and completely.
@@ -87,8 +148,8 @@ pub(crate) struct Job {
     pub(crate) in_flight_at_most: Option<u32>,
     pub(crate) queues: Vec<JobQueue>,
     pub(crate) timing: Timing,
-    /// What came of pinning its thread.
-    pub(crate) pinned: Result<(), String>,
+    /// Why it cannot do its work.
+    pub(crate) problems: Vec<String>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) start: Arc<Barrier>,
 }
@@ -123,9 +184,8 @@ struct Running {
 impl Job {
     /// Runs to the end.
     pub(crate) fn run(mut self) -> JobResult {
-        let mut messages = Vec::new();
-        if let Err(message) = &self.pinned {
-            messages.push(message.clone());
+        let messages = std::mem::take(&mut self.problems);
+        if !messages.is_empty() {
             self.shared.stop.store(true, Ordering::Relaxed);
         }
         let clock = Clock::start();
@@ -133,7 +193,7 @@ impl Job {
         let start = clock.now();
         let from = start.saturating_add(nanos(self.timing.ramp));
         let to = from.saturating_add(nanos(self.timing.time));
-        let lost = u64::from(!messages.is_empty());
+        let lost = messages.len() as u64;
         let result = JobResult {
             lanes: Vec::new(),
             series: Series::new(nanos(self.timing.time)),
@@ -141,6 +201,7 @@ impl Job {
             cpu: 0,
             messages,
             lost,
+            queues: Vec::new(),
             interrupted: false,
             read_back: false,
         };
@@ -173,13 +234,13 @@ impl Running {
         while self.phase != Phase::Done {
             let mut was_idle = true;
             for at in 0..queues.len() {
-                let failed = queues[at].queue.poll(now, &mut done).err();
+                let failed = queues[at].poll(now, &mut done).err();
                 if !done.is_empty() && failed.is_none() {
                     was_idle = false;
                     now = clock.now();
                     self.take(&mut done, &mut queues[at], now);
                 }
-                let failed = failed.or_else(|| queues[at].queue.flush().err());
+                let failed = failed.or_else(|| queues[at].flush().err());
                 if let Some(error) = failed {
                     self.lose(&mut queues, at, now, &mut done, &error.to_string());
                     break;
@@ -190,7 +251,7 @@ impl Running {
                 self.top_up(&mut queues, now);
                 for queue in &mut queues {
                     // A failure is reported by the next poll.
-                    let _ = queue.queue.flush();
+                    let _ = queue.flush();
                 }
             }
             idle = if was_idle { idle + 1 } else { 0 };
@@ -200,11 +261,13 @@ impl Running {
             }
             self.advance(now);
         }
+        let connections = queues.into_iter().filter_map(JobQueue::into_connection);
+        self.result.queues = connections.collect();
     }
 
     /// Takes back what has completed on `queue` and asks for more in its place.
     #[inline]
-    fn take(&mut self, done: &mut Vec<Completed>, queue: &mut JobQueue, now: Nanos) {
+    fn take(&mut self, done: &mut Vec<Done>, queue: &mut JobQueue, now: Nanos) {
         let (from, to) = self.window;
         let record = self.phase == Phase::Load && now >= from && now < to;
         let (mut ios, mut bytes) = (0, 0);
@@ -239,25 +302,23 @@ impl Running {
     /// Starts one I/O of lane `at` on `queue`; false if that is not possible now.
     #[inline]
     fn issue(&mut self, at: usize, queue: &mut JobQueue, now: Nanos) -> bool {
-        if queue.queue.in_flight() >= usize::from(queue.queue.depth()) {
+        if queue.room() == 0 {
             return false;
         }
         if self.job.in_flight_at_most.is_some_and(|most| self.in_flight >= most) {
             return false;
         }
         let Job { lanes, buffers, .. } = &mut self.job;
-        let Some(io) = lanes[at].next(now, buffers) else { return false };
-        if let Err(rejected) = queue.queue.submit(io, now) {
+        let Some(io) = lanes[at].next(now, buffers) else {
+            if let Some(problem) = buffers.take_problem() {
+                self.give_up(problem);
+            }
+            return false;
+        };
+        if let Err(io) = queue.submit(io, now) {
             // The queue has failed; `poll` says why.
-            let Job { lanes, buffers, .. } = &mut self.job;
-            let error = nvmeof_initiator::CommandError::ConnectionLost;
-            let buffer = match rejected.command.transfer {
-                nvmeof_initiator::Transfer::In(buffer)
-                | nvmeof_initiator::Transfer::Out(buffer) => Some(buffer),
-                nvmeof_initiator::Transfer::None => None,
-            };
-            let token = rejected.command.token;
-            let lost = Completed { token, result: Err(error), buffer };
+            let result = Err("its queue has failed".to_owned());
+            let lost = Done { token: io.token, result, buffer: io.op.into_buffer() };
             lanes[at].complete(lost, now, false, buffers);
             return false;
         }
@@ -288,9 +349,9 @@ impl Running {
                 if self.limiter.as_mut().is_some_and(|limiter| !limiter.allows(now)) {
                     return;
                 }
-                let controller = self.job.lanes[at].controller;
+                let device = self.job.lanes[at].device;
                 let mut issued = false;
-                for queue in queues.iter_mut().filter(|queue| queue.controller == controller) {
+                for queue in queues.iter_mut().filter(|queue| queue.device() == device) {
                     if self.issue(at, queue, now) {
                         issued = true;
                         break;
@@ -364,23 +425,31 @@ impl Running {
         queues: &mut Vec<JobQueue>,
         at: usize,
         now: Nanos,
-        done: &mut Vec<Completed>,
+        done: &mut Vec<Done>,
         error: &str,
     ) {
         let mut queue = queues.swap_remove(at);
         self.result.lost += 1;
-        self.report(format!("queue {}: {error}", queue.queue.qid()));
+        self.report(error.to_owned());
         self.job.shared.stop.store(true, Ordering::Relaxed);
         if matches!(self.phase, Phase::Load | Phase::ReadBack) {
             self.advance(now);
         }
         // A failed flush leaves the commands to the next poll.
-        let _ = queue.queue.poll(now, done);
+        let _ = queue.poll(now, done);
         self.take(done, &mut queue, now);
     }
 
     fn is_idle(&self) -> bool {
         self.job.lanes.iter().all(Lane::is_idle)
+    }
+
+    /// Ends the run for what this thread cannot do.
+    #[cold]
+    fn give_up(&mut self, problem: String) {
+        self.result.lost += 1;
+        self.report(problem);
+        self.job.shared.stop.store(true, Ordering::Relaxed);
     }
 
     #[cold]

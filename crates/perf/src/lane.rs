@@ -1,24 +1,29 @@
-//! One namespace in one job: what is asked of it next and what came back.
+//! One space in one job: what is asked of it next and what came back.
 
-use nvmeof_initiator::{Buffer, CommandError, Completed, Io, IoKind, Nanos};
+use nvmeof_core::dma::CorePool;
+use nvmeof_initiator::Nanos;
 
+use crate::load::LoadSpec;
 use crate::pattern::Pattern;
-use crate::plan::{Flow, Load};
+use crate::plan::Flow;
+use crate::queue::{Buffer, Done, Io, Leases, Memory, Op};
 use crate::rng::Rng;
 use crate::stats::{Tally, Verified};
-use crate::verify::{Ledger, Stamp, Verdict, check, namespace_tag};
+use crate::verify::{Ledger, Stamp, Verdict, check};
 
 #[derive(Debug)]
 pub(crate) struct Lane {
     /// Index of the flow.
     pub(crate) flow: usize,
-    /// Index of the flow's controller.
-    pub(crate) controller: usize,
+    /// Index of the flow's device.
+    pub(crate) device: usize,
     pub(crate) read: Tally,
     pub(crate) write: Tally,
     pub(crate) errors: u64,
     pub(crate) verified: Verified,
     nsid: u32,
+    name: String,
+    memory: Memory,
     bs: u32,
     block_size: u32,
     read_percent: u8,
@@ -60,8 +65,16 @@ pub(crate) struct Outcome {
 }
 
 impl Lane {
-    /// Flow number `index` as job number `job` loads it; `number` is the lane's number in the job.
-    pub(crate) fn new(index: usize, flow: &Flow, load: &Load, job: u16, number: u32) -> Self {
+    /// Flow number `index` as job number `job` loads it; `number` is the lane's number in the job, and `memory` what its
+    /// device's queues take.
+    pub(crate) fn new(
+        index: usize,
+        flow: &Flow,
+        load: &LoadSpec,
+        job: u16,
+        number: u32,
+        memory: Memory,
+    ) -> Self {
         let (job_index, jobs) = (u64::from(job), u64::from(load.jobs));
         let stream = (index as u64) << 32 | job_index << 1;
         let start = flow.units * job_index / jobs;
@@ -85,16 +98,18 @@ impl Lane {
             counter: 0,
             seed: load.seed,
             run,
-            namespace: namespace_tag(&flow.subnqn, flow.nsid),
+            namespace: flow.tag,
         });
         Self {
             flow: index,
-            controller: flow.controller,
+            device: flow.device,
             read: Tally::new(),
             write: Tally::new(),
             errors: 0,
             verified: Verified::default(),
             nsid: flow.nsid,
+            name: flow.name.clone(),
+            memory,
             bs: load.bs,
             block_size: flow.block_size,
             read_percent: load.mix.read_percent,
@@ -124,42 +139,51 @@ impl Lane {
         self.read_back = Some(0);
     }
 
-    /// The next I/O, started `now`, with one of `buffers`; `None` if there is none at the moment (or at all, when reading back).
+    /// The next I/O, started `now`, with one of `buffers`; `None` if there is none at the moment (or at all, when reading
+    /// back).
     #[inline]
     pub(crate) fn next(&mut self, now: Nanos, buffers: &mut Buffers) -> Option<Io> {
         let number = *self.free.last()?;
+        let mut data = buffers.take(self.memory)?;
         let (unit, is_read) = match &mut self.read_back {
-            None => (self.pattern.next()?, self.is_read_next()),
+            None => match self.pattern.next() {
+                Some(unit) => (unit, self.is_read_next()),
+                None => return buffers.put(data),
+            },
             Some(at) => {
-                let (next, unit) = self.verifier.as_ref()?.ledger.next_written(*at)?;
-                *at = next;
-                (unit, true)
+                let verifier = self.verifier.as_ref();
+                match verifier.and_then(|verifier| verifier.ledger.next_written(*at)) {
+                    Some((next, unit)) => {
+                        *at = next;
+                        (unit, true)
+                    }
+                    None => return buffers.put(data),
+                }
             }
         };
-        let mut data = buffers.take();
         self.free.pop();
         let mut slot = Slot { started: now, unit, generation: 0, is_read };
         let blocks = self.bs / self.block_size;
         let slba = unit * u64::from(blocks);
-        let kind = if is_read {
-            IoKind::Read(data)
+        let op = if is_read {
+            Op::Read(data)
         } else {
             if let Some(verifier) = &mut self.verifier {
                 slot.generation = verifier.ledger.begin_write(unit, &mut verifier.counter);
                 verifier.fill(&mut data, slba, self.block_size, slot.generation);
             }
-            IoKind::Write { data, fua: false }
+            Op::Write(data)
         };
         self.slots[number as usize] = slot;
         let token = self.token_base | u64::from(number);
-        Some(Io { token, nsid: self.nsid, slba, blocks, kind })
+        Some(Io { token, nsid: self.nsid, slba, blocks, op })
     }
 
     /// Takes back an I/O that [`Lane::next`] gave out, at `now`; `record` says whether it counts.
     #[inline]
     pub(crate) fn complete(
         &mut self,
-        completed: Completed,
+        completed: Done,
         now: Nanos,
         record: bool,
         buffers: &mut Buffers,
@@ -168,7 +192,7 @@ impl Lane {
         let slot = self.slots[number as usize];
         let mut outcome = Outcome::default();
         match completed.result {
-            Ok(_) => {
+            Ok(()) => {
                 outcome.bytes = u64::from(self.bs);
                 if record && self.read_back.is_none() {
                     let tally = if slot.is_read { &mut self.read } else { &mut self.write };
@@ -180,13 +204,15 @@ impl Lane {
             }
             Err(error) => {
                 self.errors += 1;
-                outcome.problem = Some(self.describe(&slot, error));
+                outcome.problem = Some(self.describe(&slot, &error));
             }
         }
         if self.read_back.is_none() {
             self.pattern.release(slot.unit);
         }
-        buffers.idle.extend(completed.buffer);
+        if let Some(buffer) = completed.buffer {
+            buffers.put::<()>(buffer);
+        }
         self.free.push(number);
         outcome
     }
@@ -209,18 +235,17 @@ impl Lane {
         let mut problem = None;
         let expected = verifier.ledger.expected(slot.unit);
         let first = slot.unit * u64::from(self.bs / self.block_size);
-        for (lba, block) in (first..).zip(buffer?.as_slice().chunks_exact(self.block_size as usize))
-        {
+        let (buffer, block_size) = (buffer?, self.block_size as usize);
+        let blocks = (0..).map_while(|piece| buffer.piece(piece));
+        for (lba, block) in (first..).zip(blocks.flat_map(|piece| piece.chunks_exact(block_size))) {
             match check(block, &verifier.stamp(lba, 0), expected) {
                 Verdict::Good => self.verified.good += 1,
                 Verdict::Unwritten => self.verified.unwritten += 1,
                 Verdict::Bad(flaw) => {
                     self.verified.errors += 1;
                     problem.get_or_insert_with(|| {
-                        let nsid = self.nsid;
-                        format!(
-                            "verify: namespace {nsid}, LBA {lba} (expected {expected:?}): {flaw}"
-                        )
+                        let name = &self.name;
+                        format!("verify: {name}, LBA {lba} (expected {expected:?}): {flaw}")
                     });
                 }
             }
@@ -229,11 +254,11 @@ impl Lane {
     }
 
     #[cold]
-    fn describe(&self, slot: &Slot, error: CommandError) -> String {
+    fn describe(&self, slot: &Slot, error: &str) -> String {
         let what = if slot.is_read { "read" } else { "write" };
         let blocks = self.bs / self.block_size;
         let slba = slot.unit * u64::from(blocks);
-        format!("{what} of {blocks} blocks at LBA {slba} of namespace {}: {error}", self.nsid)
+        format!("{what} of {blocks} blocks at LBA {slba} of {}: {error}", self.name)
     }
 }
 
@@ -244,9 +269,13 @@ impl Verifier {
     }
 
     fn fill(&self, data: &mut Buffer, slba: u64, block_size: u32, generation: u32) {
-        let blocks = data.as_mut_slice().chunks_exact_mut(block_size as usize);
-        for (lba, block) in (slba..).zip(blocks) {
-            self.stamp(lba, generation).fill(block);
+        let mut lba = slba;
+        for number in 0.. {
+            let Some(piece) = data.piece_mut(number) else { break };
+            for block in piece.chunks_exact_mut(block_size as usize) {
+                self.stamp(lba, generation).fill(block);
+                lba += 1;
+            }
         }
     }
 }
@@ -266,33 +295,73 @@ fn token_slot(token: u64) -> u32 {
 /// The buffers of a job, for all its lanes. The one used last goes first: its lines are warm.
 #[derive(Debug)]
 pub(crate) struct Buffers {
-    idle: Vec<Buffer>,
+    /// For queues over a fabric.
+    fabric: Vec<Buffer>,
+    /// For local devices.
+    local: Vec<Buffer>,
+    /// Where those for local devices come from, if there are any.
+    pool: Option<CorePool>,
     bs: usize,
     /// What will be written without verification is random.
     contents: Option<Rng>,
+    /// Why there was no buffer when one was needed.
+    problem: Option<String>,
 }
 
 impl Buffers {
     /// None yet: they are made as they are needed, at most as many as I/Os are under way at once.
-    pub(crate) fn new(load: &Load, job: u64) -> Self {
+    pub(crate) fn new(load: &LoadSpec, job: u64, pool: Option<CorePool>) -> Self {
         let random = load.verify.is_none() && load.mix.read_percent < 100;
         let contents = random.then(|| Rng::new(load.seed, u64::MAX - job));
-        Self { idle: Vec::new(), bs: load.bs as usize, contents }
+        let (fabric, local) = (Vec::new(), Vec::new());
+        Self { fabric, local, pool, bs: load.bs as usize, contents, problem: None }
+    }
+
+    /// Why there was no buffer, once.
+    pub(crate) fn take_problem(&mut self) -> Option<String> {
+        self.problem.take()
     }
 
     #[inline]
-    fn take(&mut self) -> Buffer {
-        self.idle.pop().unwrap_or_else(|| self.make())
+    fn take(&mut self, memory: Memory) -> Option<Buffer> {
+        let idle = match memory {
+            Memory::Fabric => self.fabric.pop(),
+            Memory::Local => self.local.pop(),
+        };
+        idle.or_else(|| self.make(memory))
+    }
+
+    /// Takes a buffer back. `None`, for who has no use for it.
+    #[inline]
+    pub(crate) fn put<T>(&mut self, buffer: Buffer) -> Option<T> {
+        match buffer {
+            Buffer::Fabric(_) => self.fabric.push(buffer),
+            Buffer::Local(_) => self.local.push(buffer),
+        }
+        None
     }
 
     #[cold]
-    fn make(&mut self) -> Buffer {
-        let mut buffer = Buffer::zeroed(self.bs);
+    fn make(&mut self, memory: Memory) -> Option<Buffer> {
+        let mut buffer = match memory {
+            Memory::Fabric => Buffer::Fabric(nvmeof_initiator::Buffer::zeroed(self.bs)),
+            Memory::Local => match Leases::of(self.pool.as_ref()?, self.bs) {
+                Ok(leases) => Buffer::Local(leases),
+                Err(error) => {
+                    self.problem =
+                        Some(format!("no memory for I/Os: {error}; lower --qd, --jobs or --bs"));
+                    return None;
+                }
+            },
+        };
         if let Some(rng) = &mut self.contents {
-            for word in buffer.as_mut_slice().as_chunks_mut::<8>().0 {
-                *word = rng.next().to_le_bytes();
+            for number in 0.. {
+                let Some(piece) = buffer.piece_mut(number) else { break };
+                for word in piece.as_chunks_mut::<8>().0 {
+                    *word = rng.next().to_le_bytes();
+                }
             }
         }
-        buffer
+        Some(buffer)
     }
 }

@@ -3,17 +3,23 @@
 
 mod args;
 mod discover;
+mod engines;
 mod host;
 mod job;
 mod lane;
+mod load;
 mod pattern;
 mod plan;
 mod progress;
+mod queue;
 mod report;
 mod rng;
 mod run;
+mod scale;
 mod stats;
+mod steady;
 mod table;
+mod target;
 mod units;
 mod verify;
 
@@ -27,6 +33,9 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     let result = match &cli.command {
         Command::Run(args) => run::run(args),
+        Command::Steady(args) => steady::run(args),
+        Command::Engines(args) => engines::run(args),
+        Command::Scale(args) => scale::run(args),
         Command::Discover(args) => discover::discover(args).map(|()| ExitCode::SUCCESS),
     };
     result.unwrap_or_else(|error| {

@@ -5,8 +5,10 @@ use std::fmt::Write as _;
 use nvmeof_initiator::Nanos;
 use serde::Serialize;
 
-use crate::stats::{Series, Tally, Verified};
+use crate::load::{FlowTotals, Measured};
+use crate::stats::{Tally, Verified};
 use crate::table::{Table, thousands};
+use crate::target::{Space, Target};
 
 /// Changes when a key of the JSON goes away or changes its meaning.
 const SCHEMA_VERSION: u32 = 1;
@@ -53,6 +55,10 @@ struct Tool {
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Parameters {
     pub(crate) connect: Vec<String>,
+    /// Devices of this machine.
+    pub(crate) device: Vec<String>,
+    /// Bytes of a stripe's chunk, if the devices are one.
+    pub(crate) stripe: Option<u64>,
     /// The namespace, if exactly one was asked for.
     pub(crate) nsid: Option<u32>,
     /// The namespaces that were asked for, if not all.
@@ -73,23 +79,26 @@ pub(crate) struct Parameters {
     pub(crate) offset: u64,
     pub(crate) rate_iops: Option<f64>,
     pub(crate) seed: u64,
-    pub(crate) hostnqn: String,
+    /// Who the host is, where something was connected to.
+    pub(crate) hostnqn: Option<String>,
     pub(crate) hdgst: bool,
     pub(crate) ddgst: bool,
     pub(crate) verify: bool,
 }
 
-/// A controller.
+/// A controller, or a device of this machine.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct TargetReport {
-    pub(crate) connect: String,
-    pub(crate) model: String,
-    pub(crate) serial: String,
-    pub(crate) firmware: String,
-    /// I/O queues connected, all jobs together.
-    pub(crate) queues: usize,
+    connect: String,
+    /// `tcp`, `rdma`, or what kind of device it is.
+    kind: &'static str,
+    model: String,
+    serial: String,
+    firmware: String,
+    /// I/O queues connected, all jobs together; 0 for a device of this machine.
+    queues: usize,
     /// Commands each of them holds.
-    pub(crate) queue_depth: u16,
+    queue_depth: u16,
 }
 
 /// I/Os of one direction, or of both.
@@ -132,12 +141,15 @@ struct Point {
     gbps: f64,
 }
 
-/// One namespace.
+/// One namespace, or one device of this machine.
 #[derive(Debug, Clone, Serialize)]
 struct FlowReport {
     connect: String,
-    subnqn: String,
+    subnqn: Option<String>,
     nsid: u32,
+    /// Bytes it has.
+    size: u64,
+    block_size: u32,
     #[serde(flatten)]
     total: Rates,
     read: Rates,
@@ -146,50 +158,20 @@ struct FlowReport {
     verify_errors: u64,
 }
 
-/// Everything counted for one namespace, all jobs together.
-#[derive(Debug)]
-pub(crate) struct FlowTotals {
-    pub(crate) connect: String,
-    pub(crate) subnqn: String,
-    pub(crate) nsid: u32,
-    pub(crate) read: Tally,
-    pub(crate) write: Tally,
-    pub(crate) errors: u64,
-    pub(crate) verified: Verified,
-}
-
-/// Everything counted.
-#[derive(Debug)]
-pub(crate) struct Totals {
-    pub(crate) flows: Vec<FlowTotals>,
-    pub(crate) series: Series,
-    pub(crate) measured: Nanos,
-    pub(crate) cpu: Nanos,
-    pub(crate) lost: u64,
-    pub(crate) interrupted: bool,
-    pub(crate) read_back: bool,
-    pub(crate) messages: Vec<String>,
-}
-
 impl Report {
-    pub(crate) fn new(parameters: Parameters, targets: Vec<TargetReport>, totals: &Totals) -> Self {
-        let seconds = seconds(totals.measured);
-        let (mut read, mut write) = (Tally::new(), Tally::new());
-        let (mut errors, mut verified) = (totals.lost, Verified::default());
-        for flow in &totals.flows {
-            read.add(&flow.read);
-            write.add(&flow.write);
-            errors += flow.errors;
-            verified.add(flow.verified);
-        }
+    pub(crate) fn new(parameters: Parameters, target: &Target, measured: &Measured) -> Self {
+        let seconds = measured.seconds();
+        let (read, write) = (measured.read(), measured.write());
+        let mut verified = Verified::default();
+        measured.flows.iter().for_each(|flow| verified.add(flow.verified));
         let verify = parameters.verify.then_some(VerifyReport {
             blocks_good: verified.good,
             blocks_unwritten: verified.unwritten,
             blocks_wrong: verified.errors,
-            read_back: totals.read_back,
+            read_back: measured.read_back,
         });
         let bucket = crate::stats::BUCKET;
-        let series = totals.series.buckets(totals.measured).map(|(at, ios, bytes)| Point {
+        let series = measured.series.buckets(measured.measured).map(|(at, ios, bytes)| Point {
             t: self::seconds(at),
             iops: per_second(ios, self::seconds(bucket)),
             gbps: gigabits(bytes, self::seconds(bucket)),
@@ -198,20 +180,26 @@ impl Report {
             schema_version: SCHEMA_VERSION,
             tool: Tool { name: env!("CARGO_PKG_NAME"), version: env!("CARGO_PKG_VERSION") },
             parameters,
-            targets,
+            targets: targets(target),
             elapsed_s: seconds,
-            interrupted: totals.interrupted,
+            interrupted: measured.interrupted,
             latency_histogram_ns: both(&read, &write).latency.counts().collect(),
             total: Rates::new(&both(&read, &write), seconds),
             read: Rates::new(&read, seconds),
             write: Rates::new(&write, seconds),
-            errors,
+            errors: measured.errors(),
             verify_errors: verified.errors,
             verify,
-            cpu_seconds: self::seconds(totals.cpu),
+            cpu_seconds: self::seconds(measured.cpu),
             series: series.collect(),
-            flows: totals.flows.iter().map(|flow| FlowReport::new(flow, seconds)).collect(),
-            messages: totals.messages.clone(),
+            flows: measured
+                .flows
+                .iter()
+                .filter_map(|flow| {
+                    Some(FlowReport::new(target.spaces().get(flow.space)?, flow, seconds))
+                })
+                .collect(),
+            messages: measured.messages.clone(),
         }
     }
 
@@ -237,7 +225,10 @@ impl Report {
         if self.flows.len() > 1 {
             let mut table = Table::new(&header);
             for flow in &self.flows {
-                let name = format!("{} namespace {}", flow.subnqn, flow.nsid);
+                let name = match &flow.subnqn {
+                    Some(subnqn) => format!("{subnqn} namespace {}", flow.nsid),
+                    None => flow.connect.clone(),
+                };
                 table.row(flow.total.cells(name, Some(flow.errors)));
             }
             let _ = write!(text, "\n{table}");
@@ -269,11 +260,13 @@ impl Report {
 }
 
 impl FlowReport {
-    fn new(flow: &FlowTotals, seconds: f64) -> Self {
+    fn new(space: &Space, flow: &FlowTotals, seconds: f64) -> Self {
         Self {
-            connect: flow.connect.clone(),
-            subnqn: flow.subnqn.clone(),
-            nsid: flow.nsid,
+            connect: space.connect.clone(),
+            subnqn: space.subnqn.clone(),
+            nsid: space.nsid,
+            size: space.size,
+            block_size: space.block_size,
             total: Rates::new(&both(&flow.read, &flow.write), seconds),
             read: Rates::new(&flow.read, seconds),
             write: Rates::new(&flow.write, seconds),
@@ -328,6 +321,25 @@ impl Rates {
     }
 }
 
+/// The devices of a target, as their first spaces describe them.
+fn targets(target: &Target) -> Vec<TargetReport> {
+    let devices = target.queues().into_iter().enumerate();
+    let described = devices.filter_map(|(index, (queues, queue_depth))| {
+        let space = target.spaces().iter().find(|space| space.device == index)?;
+        let identity = space.identity.clone();
+        Some(TargetReport {
+            connect: space.connect.clone(),
+            kind: identity.kind,
+            model: identity.model,
+            serial: identity.serial,
+            firmware: identity.firmware,
+            queues,
+            queue_depth,
+        })
+    });
+    described.collect()
+}
+
 fn both(read: &Tally, write: &Tally) -> Tally {
     let mut both = read.clone();
     both.add(write);
@@ -350,10 +362,23 @@ pub(crate) fn seconds(nanos: Nanos) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use clap::Parser as _;
     use serde_json::Value;
 
-    fn totals() -> Totals {
+    use super::*;
+    use crate::args::{Cli, Command};
+    use crate::stats::Series;
+    use crate::target::Needs;
+
+    /// A target of one device, called as the flow of [`totals`].
+    fn target() -> Target {
+        let args = "nvmeof-perf run --device null --rw read".split(' ');
+        let Command::Run(run) = Cli::parse_from(args).command else { panic!("not a run") };
+        let needs = Needs { jobs: 1, depth: 1, shared: false, writes: false };
+        Target::open(&run.target, &needs).unwrap()
+    }
+
+    fn totals() -> Measured {
         let mut read = Tally::new();
         for micros in 1..=1000 {
             read.record(micros * 1000, 4096);
@@ -362,15 +387,13 @@ mod tests {
         series.record(0, 600, 600 * 4096);
         series.record(150_000_000, 400, 400 * 4096);
         let flow = FlowTotals {
-            connect: "tcp://h:1/n".into(),
-            subnqn: "n".into(),
-            nsid: 3,
+            space: 0,
             read,
             write: Tally::new(),
             errors: 2,
             verified: Verified { good: 5, unwritten: 6, errors: 7 },
         };
-        Totals {
+        Measured {
             flows: vec![flow],
             series,
             measured: 200_000_000,
@@ -385,6 +408,8 @@ mod tests {
     fn parameters() -> Parameters {
         Parameters {
             connect: vec!["tcp://h:1/n".into()],
+            device: Vec::new(),
+            stripe: None,
             nsid: None,
             nsids: None,
             rw: "randread".into(),
@@ -402,7 +427,7 @@ mod tests {
             offset: 0,
             rate_iops: None,
             seed: 1,
-            hostnqn: "nqn.host".into(),
+            hostnqn: None,
             hdgst: false,
             ddgst: false,
             verify: true,
@@ -411,7 +436,7 @@ mod tests {
 
     #[test]
     fn the_json_has_what_scripts_rely_on() {
-        let report = Report::new(parameters(), Vec::new(), &totals());
+        let report = Report::new(parameters(), &target(), &totals());
         let json: Value = serde_json::to_value(&report).unwrap();
         assert_eq!(json["schema_version"], 1);
         assert_eq!(json["iops"], 5000.0);
@@ -435,7 +460,11 @@ mod tests {
         let counts = json["latency_histogram_ns"].as_array().unwrap();
         assert!(counts.is_sorted_by_key(|count| count[0].as_u64()) && counts.len() > 500);
         assert_eq!(counts.iter().map(|count| count[1].as_u64().unwrap()).sum::<u64>(), 1000);
-        assert_eq!(json["flows"][0]["nsid"], 3);
+        assert_eq!(
+            (&json["flows"][0]["nsid"], &json["flows"][0]["connect"]),
+            (&1.into(), &"null".into())
+        );
+        assert_eq!(json["targets"][0]["kind"], "null");
         assert_eq!(json["parameters"]["bs"], 4096);
         assert_eq!(json["cpu_seconds"], 0.1);
         assert!(!report.is_clean());
@@ -443,7 +472,7 @@ mod tests {
 
     #[test]
     fn the_table_has_its_numbers_under_their_names() {
-        let text = Report::new(parameters(), Vec::new(), &totals()).text();
+        let text = Report::new(parameters(), &target(), &totals()).text();
         let mut lines = text.lines();
         let header = lines.next().unwrap();
         let read = lines.next().unwrap();

@@ -1,0 +1,301 @@
+//! One load on an open target: threads with queues of their own, and what they measured.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Arc, Barrier};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::Result;
+use nvmeof_core::block::BlockDevice;
+use nvmeof_core::dma::{CorePool, SharedPool};
+use nvmeof_initiator::{IoQueue, Nanos};
+
+use crate::job::{Counter, Job, JobQueue, JobResult, Shared, Timing, pin};
+use crate::lane::{Buffers, Lane};
+use crate::plan::{self, Flow};
+use crate::progress::Progress;
+use crate::queue::{FabricQueue, LocalQueue, Lost};
+use crate::stats::{Series, Tally, Verified};
+use crate::target::Target;
+use crate::units::{CpuList, Mix, Rate};
+
+/// Time between two looks at keep alives and progress.
+const TICK: Duration = Duration::from_millis(50);
+
+/// A load: what every thread does alike.
+#[derive(Debug, Clone)]
+pub(crate) struct LoadSpec {
+    /// Indices of the spaces to load; all if `None`.
+    pub(crate) spaces: Option<Vec<usize>>,
+    /// Share of reads, and in which order.
+    pub(crate) mix: Mix,
+    /// Bytes of an I/O.
+    pub(crate) bs: u32,
+    /// I/Os outstanding per thread, and per space unless they are shared.
+    pub(crate) qd: u32,
+    /// The spaces share a thread's I/Os.
+    pub(crate) shared: bool,
+    /// Threads.
+    pub(crate) jobs: u16,
+    /// How long to run before measuring.
+    pub(crate) ramp: Duration,
+    /// How long to measure.
+    pub(crate) time: Duration,
+    /// I/Os after which it ends, if the time is not up before.
+    pub(crate) ios: Option<u64>,
+    /// How fast at most, in total.
+    pub(crate) rate: Option<Rate>,
+    /// First byte of each space to use.
+    pub(crate) offset: u64,
+    /// Bytes of each space to use; all from `offset` on if `None`.
+    pub(crate) size: Option<u64>,
+    /// Of addresses and data.
+    pub(crate) seed: u64,
+    /// Marks this run's blocks, if they are verified: see [`run_mark`].
+    pub(crate) verify: Option<u64>,
+    /// CPUs for the threads, in turn.
+    pub(crate) cpus: Option<CpuList>,
+}
+
+/// What a load came to.
+#[derive(Debug)]
+pub(crate) struct Measured {
+    /// One a space that was loaded.
+    pub(crate) flows: Vec<FlowTotals>,
+    /// I/Os and bytes by time.
+    pub(crate) series: Series,
+    /// Nanoseconds measured.
+    pub(crate) measured: Nanos,
+    /// CPU time of the threads in them, in nanoseconds.
+    pub(crate) cpu: Nanos,
+    /// Connections and devices that were lost, and threads that could not do their work.
+    pub(crate) lost: u64,
+    /// Ended before its time.
+    pub(crate) interrupted: bool,
+    /// Everything written was read back and verified.
+    pub(crate) read_back: bool,
+    /// First problems, in words.
+    pub(crate) messages: Vec<String>,
+}
+
+/// Everything counted for one space, all threads together.
+#[derive(Debug)]
+pub(crate) struct FlowTotals {
+    /// Index of the space.
+    pub(crate) space: usize,
+    pub(crate) read: Tally,
+    pub(crate) write: Tally,
+    pub(crate) errors: u64,
+    pub(crate) verified: Verified,
+}
+
+impl Measured {
+    /// All reads.
+    pub(crate) fn read(&self) -> Tally {
+        self.sum(|flow| &flow.read)
+    }
+
+    /// All writes.
+    pub(crate) fn write(&self) -> Tally {
+        self.sum(|flow| &flow.write)
+    }
+
+    /// I/Os that failed, and what was lost.
+    pub(crate) fn errors(&self) -> u64 {
+        self.lost + self.flows.iter().map(|flow| flow.errors).sum::<u64>()
+    }
+
+    /// Seconds measured.
+    #[expect(clippy::cast_precision_loss, reason = "seconds with a fraction")]
+    pub(crate) fn seconds(&self) -> f64 {
+        self.measured as f64 / 1e9
+    }
+
+    fn sum(&self, of: fn(&FlowTotals) -> &Tally) -> Tally {
+        let mut all = Tally::new();
+        self.flows.iter().for_each(|flow| all.add(of(flow)));
+        all
+    }
+}
+
+/// A mark for the blocks that a run verifies: tells them from an earlier run's by the time, and from those of another at
+/// the same time by the process.
+pub(crate) fn run_mark() -> u64 {
+    let time = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+    let time = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+    crate::rng::mix(time ^ u64::from(std::process::id()))
+}
+
+/// A thread's way to a device, to be opened on that thread.
+#[derive(Debug)]
+pub(crate) enum JobSource {
+    Fabric { device: usize, queue: IoQueue },
+    Local { index: usize, device: Arc<dyn BlockDevice>, pool: Arc<SharedPool> },
+}
+
+impl JobSource {
+    fn open(self, pool: &mut Option<CorePool>) -> Result<JobQueue, Lost> {
+        match self {
+            Self::Fabric { device, queue } => {
+                Ok(JobQueue::Fabric { device, queue: FabricQueue::new(queue) })
+            }
+            Self::Local { index, device, pool: shared } => {
+                let pool = pool.get_or_insert_with(|| CorePool::new(&shared));
+                let queue = LocalQueue::open(&*device, pool)?;
+                Ok(JobQueue::Local { device: index, queue })
+            }
+        }
+    }
+}
+
+/// Runs a load: see [`Target::run`].
+pub(crate) fn run(
+    target: &mut Target,
+    spec: &LoadSpec,
+    stop: &Arc<AtomicBool>,
+) -> Result<Measured> {
+    let flows = plan::flows(target.spaces(), spec)?;
+    let lanes = |device| flows.iter().filter(|flow| flow.device == device).count();
+    let wanted = |device| match lanes(device) {
+        0 => 0,
+        lanes => (if spec.shared { 1 } else { lanes }) * spec.qd as usize,
+    };
+    let sources = target.sources(spec.jobs, wanted)?;
+    let results = execute(target, spec, &flows, sources, stop);
+    Ok(add_up(target, &flows, results))
+}
+
+/// Runs the jobs to their end and keeps connections alive meanwhile.
+fn execute(
+    target: &mut Target,
+    spec: &LoadSpec,
+    flows: &[Flow],
+    sources: Vec<Vec<JobSource>>,
+    stop: &Arc<AtomicBool>,
+) -> Vec<JobResult> {
+    let jobs = sources.len();
+    let counters = (0..jobs).map(|_| Counter::default()).collect();
+    let shared = Arc::new(Shared { stop: Arc::clone(stop), counters });
+    let start = Arc::new(Barrier::new(jobs));
+    let (sender, receiver) = channel();
+    for (index, sources) in sources.into_iter().enumerate() {
+        let (shared, start, sender) = (Arc::clone(&shared), Arc::clone(&start), sender.clone());
+        let (flows, spec) = (flows.to_vec(), spec.clone());
+        thread::spawn(move || {
+            let job = job(index, &flows, &spec, sources, shared, start);
+            // The receiver is there until every job has sent.
+            let _ = sender.send(job.run());
+        });
+    }
+    drop(sender);
+    let mut progress = Progress::new(spec.ramp.saturating_add(spec.time));
+    let mut results = Vec::new();
+    let mut lost = Vec::new();
+    loop {
+        match receiver.recv_timeout(TICK) {
+            Ok(result) => results.push(result),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => break,
+        }
+        progress.update(&shared);
+        let newly = target.keep_alive();
+        if !newly.is_empty() {
+            lost.extend(newly);
+            shared.stop.store(true, Ordering::Relaxed);
+        }
+    }
+    progress.finish();
+    if let Some(first) = results.first_mut() {
+        first.lost += lost.len() as u64;
+        first.messages.extend(lost);
+    }
+    results
+}
+
+/// Makes a job on its own thread.
+fn job(
+    index: usize,
+    flows: &[Flow],
+    spec: &LoadSpec,
+    sources: Vec<JobSource>,
+    shared: Arc<Shared>,
+    start: Arc<Barrier>,
+) -> Job {
+    let mut problems = Vec::new();
+    // Before memory is touched, so that it is near the CPU.
+    let cpu = spec.cpus.as_ref().map(|cpus| cpus.0[index % cpus.0.len()]);
+    problems.extend(cpu.and_then(|cpu| pin(cpu).err()));
+    let mut pool = None;
+    let mut queues = Vec::new();
+    for source in sources {
+        match source.open(&mut pool) {
+            Ok(queue) => queues.push(queue),
+            Err(error) => problems.push(error.to_string()),
+        }
+    }
+    let number = u16::try_from(index).unwrap_or(u16::MAX);
+    let lanes = (0..).zip(flows).map(|(lane, flow)| {
+        let memory = queues.iter().find(|queue| queue.device() == flow.device);
+        let memory = memory.map_or(crate::queue::Memory::Fabric, JobQueue::memory);
+        Lane::new(lane as usize, flow, spec, number, lane, memory)
+    });
+    let timing = Timing {
+        ramp: spec.ramp,
+        time: spec.time,
+        ios: spec.ios.map_or(u64::MAX, |ios| ios.div_ceil(spec.jobs.into())),
+        rate: spec.rate.map(|rate| rate.iops(spec.bs.into()) / f64::from(spec.jobs)),
+        read_back: spec.verify.is_some() && spec.mix.read_percent < 100,
+    };
+    Job {
+        index,
+        lanes: lanes.collect(),
+        buffers: Buffers::new(spec, index as u64, pool),
+        in_flight_at_most: spec.shared.then_some(spec.qd),
+        queues,
+        timing,
+        problems,
+        shared,
+        start,
+    }
+}
+
+fn add_up(target: &mut Target, flows: &[Flow], results: Vec<JobResult>) -> Measured {
+    let mut totals = Measured {
+        flows: Vec::new(),
+        series: Series::default(),
+        measured: 0,
+        cpu: 0,
+        lost: 0,
+        interrupted: false,
+        read_back: !results.is_empty(),
+        messages: Vec::new(),
+    };
+    for flow in flows {
+        totals.flows.push(FlowTotals {
+            space: flow.space,
+            read: Tally::new(),
+            write: Tally::new(),
+            errors: 0,
+            verified: Verified::default(),
+        });
+    }
+    for result in results {
+        totals.series.add(&result.series);
+        totals.measured = totals.measured.max(result.measured);
+        totals.cpu += result.cpu;
+        totals.lost += result.lost;
+        totals.interrupted |= result.interrupted;
+        totals.read_back &= result.read_back;
+        totals.messages.extend(result.messages);
+        for lane in &result.lanes {
+            let flow = &mut totals.flows[lane.flow];
+            flow.read.add(&lane.read);
+            flow.write.add(&lane.write);
+            flow.errors += lane.errors;
+            flow.verified.add(lane.verified);
+        }
+        target.give_back(result.queues);
+    }
+    totals
+}

@@ -1,0 +1,205 @@
+//! A queue to a block device of this machine.
+//!
+//! ```text
+//!  submit --one lease--------> op ----> the device's queue --done--> handed out by poll
+//!         --several: parents, an op each      |   '--full: waits here, first in, first out
+//!                                             '--done: one part less --the last--> handed out
+//! ```
+
+use std::collections::VecDeque;
+
+use nvmeof_core::block::{
+    BlockDevice, BlockError, BlockOp, BlockQueue, Completed, Rejected, RejectedWhy,
+};
+use nvmeof_core::dma::{CHUNK, CorePool};
+use nvmeof_initiator::Nanos;
+
+use super::{Buffer, Done, Io, Leases, Lost, Op, Queue};
+
+/// Tokens of parts have this bit; below it the number of the I/O they are of, and of the part.
+const PART: u64 = 1 << 63;
+const PART_BITS: u32 = 16;
+
+/// A queue of a block device. It never refuses an I/O for want of room in the device: what that does not take waits.
+#[derive(Debug)]
+pub(crate) struct LocalQueue {
+    queue: Box<dyn BlockQueue>,
+    name: String,
+    block_size: u32,
+    waiting: VecDeque<BlockOp>,
+    completed: Vec<Completed>,
+    /// I/Os in several parts, by number; free places are `None`.
+    split: Vec<Option<Split>>,
+    is_gone: bool,
+}
+
+/// An I/O in parts.
+#[derive(Debug)]
+struct Split {
+    token: u64,
+    leases: Vec<Option<nvmeof_core::dma::Buffer>>,
+    left: usize,
+    failed: Option<BlockError>,
+}
+
+impl LocalQueue {
+    /// A queue to `device` for the calling thread, for buffers of `pool`.
+    pub(crate) fn open(device: &dyn BlockDevice, pool: &CorePool) -> Result<Self, Lost> {
+        let info = device.info();
+        let queue = device
+            .open_queue(pool)
+            .map_err(|error| Lost(format!("no queue to {}: {error}", info.name)))?;
+        Ok(Self {
+            queue,
+            name: info.name.clone(),
+            block_size: info.block_size,
+            waiting: VecDeque::new(),
+            completed: Vec::new(),
+            split: Vec::new(),
+            is_gone: false,
+        })
+    }
+
+    /// Hands an operation to the device, or keeps it until that has room.
+    #[inline]
+    fn start(&mut self, op: BlockOp) {
+        if !self.waiting.is_empty() {
+            self.waiting.push_back(op);
+            return;
+        }
+        self.try_start(op);
+    }
+
+    /// False if the device has no room; the operation is the first of those that wait then.
+    #[inline]
+    fn try_start(&mut self, op: BlockOp) -> bool {
+        match self.queue.submit(op) {
+            Ok(()) => true,
+            Err(Rejected { op, why: RejectedWhy::QueueFull }) => {
+                self.waiting.push_front(op);
+                false
+            }
+            Err(Rejected { op, why: RejectedWhy::Invalid(error) }) => {
+                self.completed.push(op.complete(Err(error)));
+                true
+            }
+        }
+    }
+
+    fn start_waiting(&mut self) {
+        while let Some(op) = self.waiting.pop_front() {
+            if self.is_gone {
+                self.completed.push(op.complete(Err(BlockError::Gone)));
+            } else if !self.try_start(op) {
+                return;
+            }
+        }
+    }
+
+    /// Starts the parts of an I/O that is larger than a lease.
+    fn start_parts(
+        &mut self,
+        token: u64,
+        offset: u64,
+        leases: Vec<nvmeof_core::dma::Buffer>,
+        op: fn(u64, u64, nvmeof_core::dma::Buffer) -> BlockOp,
+    ) {
+        let number = self.split.iter().position(Option::is_none).unwrap_or_else(|| {
+            self.split.push(None);
+            self.split.len() - 1
+        });
+        let left = leases.len();
+        let places = (0..left).map(|_| None).collect();
+        self.split[number] = Some(Split { token, leases: places, left, failed: None });
+        for (part, lease) in (0_u64..).zip(leases) {
+            let token = PART | (number as u64) << PART_BITS | part;
+            self.start(op(token, offset + part * CHUNK as u64, lease));
+        }
+    }
+
+    /// What a completion of the device's is the end of, if it is.
+    #[inline]
+    fn end(&mut self, completed: Completed) -> Option<Done> {
+        let Completed { token, buf, result } = completed;
+        self.is_gone |= result == Err(BlockError::Gone);
+        if token & PART == 0 {
+            let result = result.map_err(|error| error.to_string());
+            let buffer = buf.map(|lease| Buffer::Local(Leases::One(lease)));
+            return Some(Done { token, result, buffer });
+        }
+        self.end_part(token & !PART, buf, result.err())
+    }
+
+    fn end_part(
+        &mut self,
+        token: u64,
+        lease: Option<nvmeof_core::dma::Buffer>,
+        error: Option<BlockError>,
+    ) -> Option<Done> {
+        let number = usize::try_from(token >> PART_BITS).ok()?;
+        let part = usize::try_from(token & ((1 << PART_BITS) - 1)).ok()?;
+        let place = self.split.get_mut(number)?;
+        let split = place.as_mut()?;
+        *split.leases.get_mut(part)? = lease;
+        split.failed = split.failed.take().or(error);
+        split.left -= 1;
+        if split.left > 0 {
+            return None;
+        }
+        let Split { token, leases, failed, .. } = place.take()?;
+        let result = failed.map_or(Ok(()), |error| Err(error.to_string()));
+        let buffer = Buffer::Local(Leases::Several(leases.into_iter().flatten().collect()));
+        Some(Done { token, result, buffer: Some(buffer) })
+    }
+}
+
+impl Queue for LocalQueue {
+    #[inline]
+    fn room(&self) -> usize {
+        if self.is_gone || !self.waiting.is_empty() { 0 } else { usize::MAX }
+    }
+
+    #[inline]
+    fn submit(&mut self, io: Io, _now: Nanos) -> Result<(), Io> {
+        let token = io.token;
+        let offset = io.slba * u64::from(self.block_size);
+        let write = |token, offset, lease| BlockOp::write(token, offset, lease, false);
+        match io.op {
+            _ if self.is_gone => return Err(io),
+            Op::Read(Buffer::Local(Leases::One(lease))) => {
+                self.start(BlockOp::read(token, offset, lease));
+            }
+            Op::Write(Buffer::Local(Leases::One(lease))) => self.start(write(token, offset, lease)),
+            Op::Read(Buffer::Local(Leases::Several(leases))) => {
+                self.start_parts(token, offset, leases, BlockOp::read);
+            }
+            Op::Write(Buffer::Local(Leases::Several(leases))) => {
+                self.start_parts(token, offset, leases, write);
+            }
+            op => return Err(Io { op, ..io }),
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn poll(&mut self, _now: Nanos, done: &mut Vec<Done>) -> Result<(), Lost> {
+        self.queue.poll(&mut self.completed);
+        if !self.waiting.is_empty() {
+            self.start_waiting();
+        }
+        while let Some(completed) = self.completed.pop() {
+            done.extend(self.end(completed));
+        }
+        // What is outstanding comes back by itself, and only then is the queue of no more use.
+        if self.is_gone && self.queue.in_flight() == 0 && self.waiting.is_empty() {
+            return Err(Lost(format!("{} is gone: it was taken away, or has failed", self.name)));
+        }
+        Ok(())
+    }
+
+    /// Devices batch until they are polled, which is what happens next.
+    #[inline]
+    fn flush(&mut self) -> Result<(), Lost> {
+        Ok(())
+    }
+}

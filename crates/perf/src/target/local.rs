@@ -1,0 +1,220 @@
+//! Devices of this machine: what `--device` says, and how that is opened.
+
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use nvmeof_core::block::{BlockDevice, FileConfig, FileDevice, NullDevice, NvmeDevice, RamDevice};
+use nvmeof_core::dma::SharedPool;
+use nvmeof_core::nvme_driver::{BufferMaps, Controller, ControllerOptions};
+use nvmeof_core::pci::Address;
+use nvmeof_core::vfio;
+
+use super::{Identity, Needs};
+use crate::plan::misfit;
+use crate::units;
+
+/// Blocks of a device that has none of its own.
+const BLOCK_SIZE: u32 = 4096;
+/// Bytes of a `null` device that is not told its size.
+const NULL_SIZE: u64 = 1 << 40;
+
+/// What `--device` names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum DeviceSpec {
+    /// A file or a block device of the kernel's, by io_uring.
+    File(PathBuf),
+    /// A drive under our own driver.
+    Pci {
+        /// Where it is.
+        address: Address,
+        /// Its namespace; the first one if none is named.
+        nsid: Option<u32>,
+    },
+    /// Reads zeroes, forgets writes.
+    Null {
+        /// Bytes.
+        size: u64,
+    },
+    /// Memory.
+    Ram {
+        /// Bytes.
+        size: u64,
+    },
+}
+
+impl FromStr for DeviceSpec {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = |why: &str| {
+            format!(
+                "`{text}` names no device ({why}): write a path (/dev/nvme0n1, ./file), pci:ADDRESS[/NSID] \
+                 (pci:0000:61:00.0), null[:SIZE] or ram:SIZE"
+            )
+        };
+        let sized = |size: &str| match units::size(size) {
+            Ok(size) if size >= u64::from(BLOCK_SIZE) => Ok(size),
+            Ok(_) => Err(wrong("less than a block of 4 KiB")),
+            Err(why) => Err(wrong(&why)),
+        };
+        match text.split_once(':') {
+            _ if text.is_empty() => Err(wrong("nothing is there")),
+            None if text == "null" => Ok(Self::Null { size: NULL_SIZE }),
+            Some(("null", size)) => Ok(Self::Null { size: sized(size)? }),
+            Some(("ram", size)) => Ok(Self::Ram { size: sized(size)? }),
+            Some(("file", path)) => Ok(Self::File(path.into())),
+            Some(("pci", place)) => {
+                let (address, nsid) = match place.split_once('/') {
+                    Some((address, nsid)) => {
+                        let nsid = nsid.parse().ok().filter(|&nsid| nsid > 0);
+                        (
+                            address,
+                            Some(nsid.ok_or_else(|| wrong("a namespace is a number from 1"))?),
+                        )
+                    }
+                    None => (place, None),
+                };
+                let address = address.parse().map_err(|why| wrong(&format!("{why}")))?;
+                Ok(Self::Pci { address, nsid })
+            }
+            Some(("tcp" | "rdma", _)) => Err(wrong("--connect takes that")),
+            _ => Ok(Self::File(text.into())),
+        }
+    }
+}
+
+impl std::fmt::Display for DeviceSpec {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::File(path) => path.display().fmt(f),
+            Self::Pci { address, nsid: None } => write!(f, "pci:{address}"),
+            Self::Pci { address, nsid: Some(nsid) } => write!(f, "pci:{address}/{nsid}"),
+            Self::Null { size: NULL_SIZE } => f.write_str("null"),
+            Self::Null { size } => write!(f, "null:{size}"),
+            Self::Ram { size } => write!(f, "ram:{size}"),
+        }
+    }
+}
+
+impl DeviceSpec {
+    /// Whether there is nothing on it that could be lost.
+    fn is_scratch(&self) -> bool {
+        matches!(self, Self::Null { .. } | Self::Ram { .. })
+    }
+}
+
+/// Opens devices for loads.
+#[derive(Debug)]
+pub(super) struct Opener<'a> {
+    needs: &'a Needs,
+    /// What may be overwritten, as it was typed.
+    destroy: &'a [String],
+    maps: Arc<BufferMaps>,
+}
+
+impl<'a> Opener<'a> {
+    pub(super) fn new(needs: &'a Needs, destroy: &'a [String], pool: &Arc<SharedPool>) -> Self {
+        Self { needs, destroy, maps: Arc::new(BufferMaps::new(pool)) }
+    }
+
+    /// Opens one device.
+    pub(super) fn open(&mut self, spec: &DeviceSpec) -> Result<(Arc<dyn BlockDevice>, Identity)> {
+        let name = spec.to_string();
+        misfit!(
+            self.needs.writes && !spec.is_scratch() && !self.destroy.contains(&name),
+            "{name} would be overwritten, and all that is on it lost; if that is meant, say \
+             --destroy-data {name}"
+        );
+        let identity = |kind| Identity { kind, ..Identity::default() };
+        Ok(match spec {
+            DeviceSpec::Null { size } => {
+                (Arc::new(NullDevice::new(&name, *size, BLOCK_SIZE)?), identity("null"))
+            }
+            DeviceSpec::Ram { size } => {
+                (Arc::new(RamDevice::new(&name, *size, BLOCK_SIZE)?), identity("ram"))
+            }
+            DeviceSpec::File(path) => self.file(&name, path)?,
+            DeviceSpec::Pci { address, nsid } => self.drive(&name, *address, *nsid)?,
+        })
+    }
+
+    fn file(&self, name: &str, path: &Path) -> Result<(Arc<dyn BlockDevice>, Identity)> {
+        use std::os::unix::fs::FileTypeExt as _;
+        let kind = std::fs::metadata(path).map(|data| data.file_type());
+        let is_block = kind.is_ok_and(|kind| kind.is_block_device());
+        let depth = (self.needs.depth as usize).max(nvmeof_core::block::DEFAULT_DEPTH);
+        let config = FileConfig {
+            read_only: !self.needs.writes,
+            queue_depth: depth,
+            ..FileConfig::new(name, path, 512)
+        };
+        let device = FileDevice::open(&config).or_else(|error| {
+            // Its sectors, or the file system's, may be larger.
+            FileDevice::open(&FileConfig { block_size: BLOCK_SIZE, ..config.clone() })
+                .map_err(|_| error)
+        })?;
+        let kind = if is_block { "block" } else { "file" };
+        Ok((Arc::new(device), Identity { kind, ..Identity::default() }))
+    }
+
+    fn drive(
+        &self,
+        name: &str,
+        address: Address,
+        nsid: Option<u32>,
+    ) -> Result<(Arc<dyn BlockDevice>, Identity)> {
+        let function = vfio::open(&address.to_string())
+            .with_context(|| format!("{name}: `nvmeof-tgt drives bind {address}` hands it over"))?;
+        // One entry of a queue stays empty.
+        let entries = self.needs.depth.saturating_add(1);
+        let options = ControllerOptions {
+            io_queues: self.needs.jobs,
+            queue_depth: u16::try_from(entries).unwrap_or(u16::MAX),
+            interrupts: false,
+            ..ControllerOptions::default()
+        };
+        let controller = Controller::open(function, options)?;
+        let nsid = match nsid {
+            Some(nsid) => nsid,
+            None => *controller.namespaces()?.first().context("the drive has no namespace")?,
+        };
+        let about = controller.identity();
+        let identity = Identity {
+            kind: "nvme",
+            model: about.model.clone(),
+            serial: about.serial.clone(),
+            firmware: about.firmware.clone(),
+        };
+        let device = NvmeDevice::new(name, controller, nsid, Arc::clone(&self.maps))?;
+        Ok((Arc::new(device), identity))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_device_may_be_called() {
+        for text in
+            ["/dev/nvme0n1", "pci:0000:61:00.0", "pci:0000:61:00.0/2", "null", "ram:1048576"]
+        {
+            assert_eq!(text.parse::<DeviceSpec>().unwrap().to_string(), text);
+        }
+        assert_eq!("null:1g".parse(), Ok(DeviceSpec::Null { size: 1 << 30 }));
+        assert_eq!("file:null".parse(), Ok(DeviceSpec::File("null".into())));
+        for (text, says) in [
+            ("", "nothing"),
+            ("ram:1k", "less than a block"),
+            ("ram:x", "not a size"),
+            ("pci:61", "pci:ADDRESS"),
+            ("pci:0000:61:00.0/0", "number from 1"),
+            ("tcp://h:1/n", "--connect"),
+        ] {
+            let error = text.parse::<DeviceSpec>().unwrap_err();
+            assert!(error.contains(says), "{text}: {error}");
+        }
+    }
+}

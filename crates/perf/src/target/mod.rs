@@ -1,0 +1,284 @@
+//! What a load runs on: opened once, loaded as often as wanted.
+//!
+//! ```no_run
+//! let mut target = Target::open(&args, &needs)?;      // connects, or opens drives; says what does not go
+//! for space in target.spaces() { ... }                // what there is: names, sizes, models
+//! let first = target.run(&spec, &stop)?;              // one load point
+//! let second = target.run(&other_spec, &stop)?;       // on the same connections
+//! target.close();
+//! ```
+//!
+//! A target is devices with spaces on them. A *device* is what queues are opened to: a controller over a fabric, or a
+//! block device of this machine. A *space* is what I/Os go to: a namespace, or the whole of a local device.
+
+mod fabric;
+mod local;
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use anyhow::{Context, Result};
+use nvmeof_core::block::{BlockDevice, StripeDevice};
+use nvmeof_core::dma::{PoolConfig, SharedPool};
+
+use self::fabric::Fabric;
+pub(crate) use self::local::DeviceSpec;
+use self::local::Opener;
+use crate::args::TargetArgs;
+use crate::host;
+use crate::load::{self, JobSource, LoadSpec, Measured};
+use crate::plan::misfit;
+
+/// What the loads to come ask at most; opening makes room for that.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Needs {
+    /// Threads.
+    pub(crate) jobs: u16,
+    /// I/Os outstanding, per space and thread.
+    pub(crate) depth: u32,
+    /// The spaces share them: `depth` is per thread.
+    pub(crate) shared: bool,
+    /// Whether anything is written: then devices have to be free, and to be named by `--destroy-data` unless they
+    /// are empty.
+    pub(crate) writes: bool,
+}
+
+/// Devices that are open, and their spaces.
+#[derive(Debug)]
+pub(crate) struct Target {
+    devices: Vec<Device>,
+    spaces: Vec<Space>,
+    /// Memory of local devices' I/Os.
+    pool: Arc<SharedPool>,
+    /// Who we are to controllers, if there are any.
+    hostnqn: Option<String>,
+}
+
+/// What queues are opened to.
+#[derive(Debug)]
+enum Device {
+    Fabric(Box<Fabric>),
+    Local(Arc<dyn BlockDevice>),
+}
+
+/// What I/Os go to.
+#[derive(Debug, Clone)]
+pub(crate) struct Space {
+    /// Index of its device.
+    pub(crate) device: usize,
+    /// As it was asked for.
+    pub(crate) connect: String,
+    /// Subsystem, for a namespace over a fabric.
+    pub(crate) subnqn: Option<String>,
+    /// Namespace; 1 for a local device that has none.
+    pub(crate) nsid: u32,
+    /// Bytes of a logical block.
+    pub(crate) block_size: u32,
+    /// Bytes.
+    pub(crate) size: u64,
+    /// Bytes of metadata of a block.
+    pub(crate) metadata: u16,
+    /// Most bytes of an I/O.
+    pub(crate) max_transfer: Option<u64>,
+    /// What it is.
+    pub(crate) identity: Identity,
+}
+
+/// What a device says of itself; empty where it says nothing.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Identity {
+    /// `tcp`, `rdma`, `file`, `block`, `nvme`, `null`, `ram` or `stripe`.
+    pub(crate) kind: &'static str,
+    pub(crate) model: String,
+    pub(crate) serial: String,
+    pub(crate) firmware: String,
+}
+
+impl std::fmt::Display for Space {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.subnqn {
+            Some(subnqn) => write!(f, "namespace {} of {subnqn}", self.nsid),
+            None => f.write_str(&self.connect),
+        }
+    }
+}
+
+impl Target {
+    /// Connects to what `--connect` names and opens what `--device` names.
+    ///
+    /// # Errors
+    /// [`Misfit`](crate::plan::Misfit) where the arguments do not fit what is there; else what went wrong, and where.
+    pub(crate) fn open(args: &TargetArgs, needs: &Needs) -> Result<Self> {
+        let (devices, spaces) = (Vec::new(), Vec::new());
+        let mut target = Self { devices, spaces, pool: pool()?, hostnqn: None };
+        // What is open is disconnected whatever fails after it.
+        if let Err(error) = target.open_all(args, needs) {
+            target.close();
+            return Err(error);
+        }
+        Ok(target)
+    }
+
+    fn open_all(&mut self, args: &TargetArgs, needs: &Needs) -> Result<()> {
+        if !args.connect.is_empty() {
+            let ends = args.connect.iter().map(|endpoint| &endpoint.address);
+            let options = fabric::options(host::options(&args.host, ends)?);
+            self.hostnqn = Some(options.hostnqn.to_string());
+            for endpoint in &args.connect {
+                let mut fabric = Fabric::connect(endpoint, &options, needs)?;
+                let spaces = fabric.spaces(self.devices.len(), args.nsid.as_ref())?;
+                self.devices.push(Device::Fabric(Box::new(fabric)));
+                self.spaces.extend(spaces);
+            }
+        }
+        let mut opener = Opener::new(needs, &args.destroy_data, &self.pool);
+        let opened: Vec<_> =
+            args.device.iter().map(|spec| opener.open(spec)).collect::<Result<_>>()?;
+        match args.stripe {
+            Some(chunk) if !opened.is_empty() => {
+                let names: Vec<_> = args.device.iter().map(ToString::to_string).collect();
+                let name = format!("stripe of {}", names.join(" "));
+                let members = opened.into_iter().map(|(device, _)| device).collect();
+                let stripe = StripeDevice::new(&name, members, chunk).context("--stripe")?;
+                let identity = Identity { kind: "stripe", ..Identity::default() };
+                self.push_local(name, Arc::new(stripe), identity);
+            }
+            Some(_) => misfit!(true, "--stripe is made of --device, and none is given"),
+            None => {
+                for (spec, (device, identity)) in args.device.iter().zip(opened) {
+                    self.push_local(spec.to_string(), device, identity);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds a device of this machine, called `name`.
+    pub(crate) fn push_local(
+        &mut self,
+        name: String,
+        device: Arc<dyn BlockDevice>,
+        identity: Identity,
+    ) {
+        let info = device.info();
+        self.spaces.push(Space {
+            device: self.devices.len(),
+            connect: name,
+            subnqn: None,
+            nsid: 1,
+            block_size: info.block_size,
+            size: info.size,
+            metadata: 0,
+            max_transfer: None,
+            identity,
+        });
+        self.devices.push(Device::Local(device));
+    }
+
+    /// What can be loaded, in the order of the arguments.
+    pub(crate) fn spaces(&self) -> &[Space] {
+        &self.spaces
+    }
+
+    /// Runs one load to its end, or until `stop` is set; may be called again and again.
+    ///
+    /// # Errors
+    /// [`Misfit`](crate::plan::Misfit) where the load does not fit the target, or a connection that is needed cannot be
+    /// had. What goes wrong during the load is in [`Measured`].
+    pub(crate) fn run(&mut self, spec: &LoadSpec, stop: &Arc<AtomicBool>) -> Result<Measured> {
+        load::run(self, spec, stop)
+    }
+
+    /// The host's name, if anything was connected to.
+    pub(crate) fn hostnqn(&self) -> Option<&str> {
+        self.hostnqn.as_deref()
+    }
+
+    /// I/O queues connected and their depth, of each device that has a say in that.
+    pub(crate) fn queues(&self) -> Vec<(usize, u16)> {
+        self.devices.iter().map(Device::queues).collect()
+    }
+
+    /// Shuts connections down; what fails there takes nothing from results.
+    pub(crate) fn close(self) {
+        for device in self.devices {
+            if let Device::Fabric(fabric) = device
+                && let Err(error) = fabric.disconnect()
+            {
+                eprintln!("warning: disconnect: {error}");
+            }
+        }
+    }
+}
+
+/// What loads need.
+impl Target {
+    /// For each of `jobs` threads, a way to every device that has `lanes` spaces under load; `depth` I/Os are
+    /// outstanding per thread on one of so many lanes.
+    pub(crate) fn sources(
+        &mut self,
+        jobs: u16,
+        wanted: impl Fn(usize) -> usize,
+    ) -> Result<Vec<Vec<JobSource>>> {
+        let mut all: Vec<Vec<JobSource>> = (0..jobs).map(|_| Vec::new()).collect();
+        for (index, device) in self.devices.iter_mut().enumerate() {
+            let wanted = wanted(index);
+            if wanted == 0 {
+                continue;
+            }
+            match device {
+                Device::Fabric(fabric) => {
+                    for (job, queues) in all.iter_mut().zip(fabric.queues(jobs, wanted)?) {
+                        let ways = queues.into_iter();
+                        job.extend(ways.map(|queue| JobSource::Fabric { device: index, queue }));
+                    }
+                }
+                Device::Local(device) => {
+                    for job in &mut all {
+                        let device = Arc::clone(device);
+                        let pool = Arc::clone(&self.pool);
+                        job.push(JobSource::Local { index, device, pool });
+                    }
+                }
+            }
+        }
+        Ok(all)
+    }
+
+    /// Keeps connections alive; what has become of those that are not any more.
+    pub(crate) fn keep_alive(&mut self) -> Vec<String> {
+        let fabrics = self.devices.iter_mut().filter_map(|device| match device {
+            Device::Fabric(fabric) => fabric.keep_alive().err(),
+            Device::Local(_) => None,
+        });
+        fabrics.map(|error| format!("admin queue: {error}")).collect()
+    }
+
+    /// Takes queues back that a job has done with.
+    pub(crate) fn give_back(&mut self, queues: Vec<(usize, nvmeof_initiator::IoQueue)>) {
+        for (index, queue) in queues {
+            if let Some(Device::Fabric(fabric)) = self.devices.get_mut(index) {
+                fabric.give_back(queue);
+            }
+        }
+    }
+}
+
+impl Device {
+    fn queues(&self) -> (usize, u16) {
+        match self {
+            Self::Fabric(fabric) => fabric.opened(),
+            Self::Local(_) => (0, 0),
+        }
+    }
+}
+
+/// Memory for local devices: bounded by half of the machine's, taken as it is used.
+fn pool() -> Result<Arc<SharedPool>> {
+    let info = rustix::system::sysinfo();
+    let (total, unit) = (u64::from(info.totalram), u64::from(info.mem_unit));
+    let half = usize::try_from(total.saturating_mul(unit) / 2).unwrap_or(usize::MAX);
+    let most = PoolConfig::default();
+    let config = PoolConfig { cap: most.cap.max(half), max_lease: nvmeof_core::dma::CHUNK, ..most };
+    SharedPool::new(config).context("memory for I/Os")
+}
