@@ -148,6 +148,8 @@ pub(crate) struct Job {
     pub(crate) in_flight_at_most: Option<u32>,
     pub(crate) queues: Vec<JobQueue>,
     pub(crate) timing: Timing,
+    /// One for all loads of a target: its queues know times by it.
+    pub(crate) clock: Clock,
     /// Why it cannot do its work.
     pub(crate) problems: Vec<String>,
     pub(crate) shared: Arc<Shared>,
@@ -188,7 +190,7 @@ impl Job {
         if !messages.is_empty() {
             self.shared.stop.store(true, Ordering::Relaxed);
         }
-        let clock = Clock::start();
+        let clock = self.clock;
         self.start.wait();
         let start = clock.now();
         let from = start.saturating_add(nanos(self.timing.ramp));

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::Result;
 use nvmeof_core::block::BlockDevice;
 use nvmeof_core::dma::{CorePool, SharedPool};
-use nvmeof_initiator::{IoQueue, Nanos};
+use nvmeof_initiator::{Clock, IoQueue, Nanos};
 
 use crate::job::{Counter, Job, JobQueue, JobResult, Shared, Timing, pin};
 use crate::lane::{Buffers, Lane};
@@ -23,7 +23,8 @@ use crate::units::{CpuList, Mix, Rate};
 /// Time between two looks at keep alives and progress.
 const TICK: Duration = Duration::from_millis(50);
 
-/// A load: what every thread does alike.
+/// A load: what every thread does alike. [`LoadSpec::new`] makes a plain one; change what is to be otherwise, because
+/// there will be more fields.
 #[derive(Debug, Clone)]
 pub(crate) struct LoadSpec {
     /// Indices of the spaces to load; all if `None`.
@@ -56,6 +57,29 @@ pub(crate) struct LoadSpec {
     pub(crate) verify: Option<u64>,
     /// CPUs for the threads, in turn.
     pub(crate) cpus: Option<CpuList>,
+}
+
+impl LoadSpec {
+    /// One thread with one I/O outstanding on every space, on all of it, for ten seconds.
+    pub(crate) fn new(mix: Mix, bs: u32) -> Self {
+        Self {
+            spaces: None,
+            mix,
+            bs,
+            qd: 1,
+            shared: false,
+            jobs: 1,
+            ramp: Duration::ZERO,
+            time: Duration::from_secs(10),
+            ios: None,
+            rate: None,
+            offset: 0,
+            size: None,
+            seed: 1,
+            verify: None,
+            cpus: None,
+        }
+    }
 }
 
 /// What a load came to.
@@ -178,12 +202,13 @@ fn execute(
     let counters = (0..jobs).map(|_| Counter::default()).collect();
     let shared = Arc::new(Shared { stop: Arc::clone(stop), counters });
     let start = Arc::new(Barrier::new(jobs));
+    let clock = target.clock();
     let (sender, receiver) = channel();
     for (index, sources) in sources.into_iter().enumerate() {
         let (shared, start, sender) = (Arc::clone(&shared), Arc::clone(&start), sender.clone());
         let (flows, spec) = (flows.to_vec(), spec.clone());
         thread::spawn(move || {
-            let job = job(index, &flows, &spec, sources, shared, start);
+            let job = job(index, &flows, &spec, sources, clock, shared, start);
             // The receiver is there until every job has sent.
             let _ = sender.send(job.run());
         });
@@ -219,6 +244,7 @@ fn job(
     flows: &[Flow],
     spec: &LoadSpec,
     sources: Vec<JobSource>,
+    clock: Clock,
     shared: Arc<Shared>,
     start: Arc<Barrier>,
 ) -> Job {
@@ -254,6 +280,7 @@ fn job(
         in_flight_at_most: spec.shared.then_some(spec.qd),
         queues,
         timing,
+        clock,
         problems,
         shared,
         start,

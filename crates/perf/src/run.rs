@@ -85,9 +85,6 @@ fn load(args: &RunArgs) -> Result<LoadSpec> {
         return Err(Misfit(format!("--bs {} is more than one command can carry", args.bs)).into());
     };
     Ok(LoadSpec {
-        spaces: None,
-        mix: args.rw,
-        bs,
         qd: args.shared_qd.unwrap_or(args.qd),
         shared: args.shared_qd.is_some(),
         jobs: args.jobs,
@@ -100,6 +97,7 @@ fn load(args: &RunArgs) -> Result<LoadSpec> {
         seed: args.seed,
         verify: args.verify.then(run_mark),
         cpus: args.cpus.clone(),
+        ..LoadSpec::new(args.rw, bs)
     })
 }
 

@@ -79,9 +79,16 @@ pub(crate) struct Mix {
     pub(crate) read_percent: u8,
 }
 
+impl Mix {
+    /// `read_percent` of reads among writes, at random addresses or one after the other.
+    pub(crate) const fn reads(random: bool, read_percent: u8) -> Self {
+        Self { random, read_percent }
+    }
+}
+
 /// Parses `read`, `write`, `randread`, `randwrite`, `rw:PCT` and `randrw:PCT` (PCT = share of reads).
 pub(crate) fn mix(text: &str) -> Result<Mix, String> {
-    let fixed = |random, read_percent| Ok(Mix { random, read_percent });
+    let fixed = |random, read_percent| Ok(Mix::reads(random, read_percent));
     match text {
         "read" => return fixed(false, 100),
         "write" => return fixed(false, 0),

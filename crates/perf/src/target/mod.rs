@@ -20,6 +20,7 @@ use std::sync::atomic::AtomicBool;
 use anyhow::{Context, Result};
 use nvmeof_core::block::{BlockDevice, StripeDevice};
 use nvmeof_core::dma::{PoolConfig, SharedPool};
+use nvmeof_initiator::Clock;
 
 use self::fabric::Fabric;
 pub(crate) use self::local::DeviceSpec;
@@ -52,6 +53,8 @@ pub(crate) struct Target {
     pool: Arc<SharedPool>,
     /// Who we are to controllers, if there are any.
     hostnqn: Option<String>,
+    /// What the queues' times are by.
+    clock: Clock,
 }
 
 /// What queues are opened to.
@@ -109,14 +112,27 @@ impl Target {
     /// # Errors
     /// [`Misfit`](crate::plan::Misfit) where the arguments do not fit what is there; else what went wrong, and where.
     pub(crate) fn open(args: &TargetArgs, needs: &Needs) -> Result<Self> {
-        let (devices, spaces) = (Vec::new(), Vec::new());
-        let mut target = Self { devices, spaces, pool: pool()?, hostnqn: None };
+        let mut target = Self::empty()?;
         // What is open is disconnected whatever fails after it.
         if let Err(error) = target.open_all(args, needs) {
             target.close();
             return Err(error);
         }
         Ok(target)
+    }
+
+    /// Without devices; [`Target::push_local`] adds some.
+    ///
+    /// # Errors
+    /// No memory for I/Os can be had.
+    pub(crate) fn empty() -> Result<Self> {
+        Ok(Self {
+            devices: Vec::new(),
+            spaces: Vec::new(),
+            pool: pool()?,
+            hostnqn: None,
+            clock: Clock::start(),
+        })
     }
 
     fn open_all(&mut self, args: &TargetArgs, needs: &Needs) -> Result<()> {
@@ -131,7 +147,7 @@ impl Target {
                 self.spaces.extend(spaces);
             }
         }
-        let mut opener = Opener::new(needs, &args.destroy_data, &self.pool);
+        let mut opener = Opener::new(needs, &args.destroy_data, self.pool());
         let opened: Vec<_> =
             args.device.iter().map(|spec| opener.open(spec)).collect::<Result<_>>()?;
         match args.stripe {
@@ -175,6 +191,11 @@ impl Target {
         self.devices.push(Device::Local(device));
     }
 
+    /// Memory of local devices' I/Os: what a drive under our own driver has to reach.
+    pub(crate) fn pool(&self) -> &Arc<SharedPool> {
+        &self.pool
+    }
+
     /// What can be loaded, in the order of the arguments.
     pub(crate) fn spaces(&self) -> &[Space] {
         &self.spaces
@@ -213,6 +234,11 @@ impl Target {
 
 /// What loads need.
 impl Target {
+    /// What the queues' times are by.
+    pub(crate) fn clock(&self) -> Clock {
+        self.clock
+    }
+
     /// For each of `jobs` threads, a way to every device that has `lanes` spaces under load; `depth` I/Os are
     /// outstanding per thread on one of so many lanes.
     pub(crate) fn sources(
