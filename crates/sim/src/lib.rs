@@ -6,7 +6,7 @@
 //!
 //! One file a mechanism: `hosts` (depths, queues and their limits), `cores` (turns), `cache` (what
 //! DMA keeps in it), `drives`, `nic` (ports, and what a miss costs them); `machine` puts them in order.
-//! [`checkers`] watch from outside. `pacing` is the one place that makes pacers.
+//! [`checkers`] watch from outside. [`pcie`] is a model apart, of what drives read together. `pacing` is the one place that makes pacers.
 //!
 //! Every figure that comes out of here is simulated.
 
@@ -25,6 +25,7 @@ mod nic;
 mod numbers;
 pub mod outcome;
 mod pacing;
+pub mod pcie;
 mod platform;
 mod record;
 mod rng;

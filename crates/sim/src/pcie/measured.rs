@@ -1,0 +1,103 @@
+//! Rows that others measured on a machine with thirty drives, and the model beside them.
+
+use super::machine::PcieMachine;
+use super::share::Reading;
+
+/// Sequential reads of the first 1 to 30 drives: `drives,read_gib_s`. Measured by others, on another machine than
+/// figures of this project.
+pub const MEASURED: &str = include_str!("../../data/drive_scaling.csv");
+
+/// A measured row.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct MeasuredRow {
+    /// How many drives.
+    pub drives: usize,
+    /// What they read together, in GiB/s.
+    pub gib_per_s: f64,
+}
+
+/// A measured figure, and what the model says of the same.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Check {
+    /// What was read.
+    pub what: String,
+    /// Measured, in GiB/s.
+    pub measured: f64,
+    /// Simulated, in GiB/s.
+    pub simulated: f64,
+}
+
+impl Check {
+    /// How far the model is off, as a part of what was measured.
+    #[must_use]
+    pub fn off(&self) -> f64 {
+        self.simulated / self.measured - 1.0
+    }
+}
+
+/// The rows of [`MEASURED`], or of a text like it.
+///
+/// # Errors
+/// Which line is none.
+pub fn rows(text: &str) -> Result<Vec<MeasuredRow>, String> {
+    let lines = (1..).zip(text.lines()).skip(1);
+    lines
+        .map(|(number, line)| {
+            let row = line.split_once(',').and_then(|(drives, rate)| {
+                let (drives, gib_per_s) = (drives.parse().ok()?, rate.parse().ok()?);
+                Some(MeasuredRow { drives, gib_per_s })
+            });
+            row.ok_or_else(|| format!("line {number} is not `drives,read_gib_s`: {line}"))
+        })
+        .collect()
+}
+
+/// Every row, read as a stripe of the first drives in system order.
+#[must_use]
+pub fn compare(machine: &PcieMachine, rows: &[MeasuredRow]) -> Vec<Check> {
+    let check = |row: &MeasuredRow| {
+        let drives: Vec<usize> = (0..row.drives).collect();
+        Check {
+            what: format!("{} in system order", row.drives),
+            measured: row.gib_per_s,
+            simulated: machine.read(&drives, Reading::Striped).total,
+        }
+    };
+    rows.iter().map(check).collect()
+}
+
+/// The other figures there are of that machine (docs/drives.md). `round_robin` are the drives' numbers in the order
+/// that goes round over root complexes and their adapters.
+#[must_use]
+pub fn checks(machine: &PcieMachine, round_robin: &[usize]) -> Vec<Check> {
+    let mut roots: Vec<Vec<usize>> = Vec::new();
+    let mut names: Vec<&str> = Vec::new();
+    for drive in 0..machine.drives.len() {
+        let Some(name) = machine.root_complex(drive) else { continue };
+        match names.iter().position(|known| *known == name) {
+            Some(at) => roots[at].push(drive),
+            None => {
+                names.push(name);
+                roots.push(vec![drive]);
+            }
+        }
+    }
+    // The fullest first.
+    roots.sort_by_key(|drives| std::cmp::Reverse(drives.len()));
+    let of_each = |count: usize, each: usize| -> Vec<usize> {
+        roots.iter().take(count).flat_map(|drives| drives.iter().take(each)).copied().collect()
+    };
+    let check = |what: &str, drives: &[usize], measured| Check {
+        what: what.to_owned(),
+        measured,
+        simulated: machine.read(drives, Reading::Striped).total,
+    };
+    let first = |count: usize| &round_robin[..count.min(round_robin.len())];
+    vec![
+        check("8 on one root complex", &of_each(1, 8), 39.7),
+        check("8 on one root complex, by an older script", &of_each(1, 8), 35.0),
+        check("8 over two root complexes", &of_each(2, 4), 53.2),
+        check("8 round-robin over adapters", first(8), 53.5),
+        check("16, four a root complex", &of_each(4, 4), 106.0),
+    ]
+}
