@@ -5,7 +5,7 @@
 //! ```
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Barrier};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use nvmeof_initiator::{Clock, IoQueue, Nanos, nanos};
@@ -18,6 +18,8 @@ use crate::stats::Series;
 
 /// Turns without a completion between looks at the clock.
 const IDLE_TURNS: u32 = 16;
+/// A thread that sleeps looks this often whether it is to end.
+const NAP: Duration = Duration::from_millis(20);
 /// Problems told in full.
 const MAX_MESSAGES: usize = 5;
 /// Failed I/Os after which a job gives up.
@@ -42,6 +44,14 @@ impl JobQueue {
         match self {
             Self::Fabric { .. } => Memory::Fabric,
             Self::Local { .. } => Memory::Local,
+        }
+    }
+
+    /// Sleeps until there may be something to poll for, at most so long; not at all where the queue does not tell.
+    fn sleep(&self, at_most: Duration) {
+        match self {
+            Self::Fabric { .. } => {}
+            Self::Local { queue, .. } => queue.sleep(at_most),
         }
     }
 
@@ -153,7 +163,44 @@ pub(crate) struct Job {
     /// Why it cannot do its work.
     pub(crate) problems: Vec<String>,
     pub(crate) shared: Arc<Shared>,
-    pub(crate) start: Arc<Barrier>,
+    /// Whether it sleeps when it has nothing to do.
+    pub(crate) sleeps: bool,
+    pub(crate) start: Arc<Gate>,
+}
+
+/// Where threads wait until all of them are ready.
+#[derive(Debug, Default)]
+pub(crate) struct Gate {
+    state: Mutex<GateState>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct GateState {
+    ready: usize,
+    is_open: bool,
+}
+
+impl Gate {
+    /// Says that this thread is ready, and waits for the others.
+    fn wait(&self) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.ready += 1;
+        self.changed.notify_all();
+        while !state.is_open {
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Lets the threads go when so many are ready.
+    pub(crate) fn open(&self, threads: usize) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        while state.ready < threads {
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        state.is_open = true;
+        self.changed.notify_all();
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -248,6 +295,7 @@ impl Running {
                     break;
                 }
             }
+            let before = self.in_flight;
             if self.is_starved || self.limiter.is_some() {
                 now = clock.now();
                 self.top_up(&mut queues, now);
@@ -255,6 +303,12 @@ impl Running {
                     // A failure is reported by the next poll.
                     let _ = queue.flush();
                 }
+            }
+            // What was just issued starts with the next poll.
+            let may_sleep = was_idle && self.job.sleeps && self.in_flight > 0;
+            if may_sleep && self.in_flight == before && self.limiter.is_none() {
+                sleep(&queues);
+                now = clock.now();
             }
             idle = if was_idle { idle + 1 } else { 0 };
             if idle >= IDLE_TURNS {
@@ -496,6 +550,14 @@ impl Limiter {
             self.issued = due - self.burst;
         }
         due > self.issued
+    }
+}
+
+/// Sleeps until one queue, the only one, may have something to poll for.
+#[cold]
+fn sleep(queues: &[JobQueue]) {
+    if let [queue] = queues {
+        queue.sleep(NAP);
     }
 }
 

@@ -1,8 +1,8 @@
 //! One load on an open target: threads with queues of their own, and what they measured.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use nvmeof_core::block::BlockDevice;
 use nvmeof_core::dma::{CorePool, SharedPool};
 use nvmeof_initiator::{Clock, IoQueue, Nanos};
 
-use crate::job::{Counter, Job, JobQueue, JobResult, Shared, Timing, pin};
+use crate::job::{Counter, Gate, Job, JobQueue, JobResult, Shared, Timing, pin};
 use crate::lane::{Buffers, Lane};
 use crate::plan::{self, Flow};
 use crate::progress::Progress;
@@ -37,6 +37,10 @@ pub(crate) struct LoadSpec {
     pub(crate) qd: u32,
     /// The spaces share a thread's I/Os.
     pub(crate) shared: bool,
+    /// Each thread loads one of the spaces, dealt out in turn, instead of all of them.
+    pub(crate) dealt: bool,
+    /// Threads that have nothing to do sleep until a completion wakes them, where the device tells of completions.
+    pub(crate) sleeps: bool,
     /// Threads.
     pub(crate) jobs: u16,
     /// How long to run before measuring.
@@ -68,6 +72,8 @@ impl LoadSpec {
             bs,
             qd: 1,
             shared: false,
+            dealt: false,
+            sleeps: false,
             jobs: 1,
             ramp: Duration::ZERO,
             time: Duration::from_secs(10),
@@ -159,6 +165,20 @@ pub(crate) enum JobSource {
 }
 
 impl JobSource {
+    fn device(&self) -> usize {
+        match self {
+            Self::Fabric { device, .. } => *device,
+            Self::Local { index, .. } => *index,
+        }
+    }
+
+    fn into_connection(self) -> Option<(usize, IoQueue)> {
+        match self {
+            Self::Fabric { device, queue } => Some((device, queue)),
+            Self::Local { .. } => None,
+        }
+    }
+
     fn open(self, pool: &mut Option<CorePool>) -> Result<JobQueue, Lost> {
         match self {
             Self::Fabric { device, queue } => {
@@ -185,7 +205,15 @@ pub(crate) fn run(
         0 => 0,
         lanes => (if spec.shared { 1 } else { lanes }) * spec.qd as usize,
     };
-    let sources = target.sources(spec.jobs, wanted)?;
+    let mut sources = target.sources(spec.jobs, wanted)?;
+    if spec.dealt && !flows.is_empty() {
+        for (index, sources) in sources.iter_mut().enumerate() {
+            let device = flows[index % flows.len()].device;
+            let (kept, others) = sources.drain(..).partition(|source| source.device() == device);
+            *sources = kept;
+            target.give_back(others.into_iter().filter_map(JobSource::into_connection).collect());
+        }
+    }
     let results = execute(target, spec, &flows, sources, stop);
     Ok(add_up(target, &flows, results))
 }
@@ -201,22 +229,35 @@ fn execute(
     let jobs = sources.len();
     let counters = (0..jobs).map(|_| Counter::default()).collect();
     let shared = Arc::new(Shared { stop: Arc::clone(stop), counters });
-    let start = Arc::new(Barrier::new(jobs));
+    let start = Arc::new(Gate::default());
+    let mut lost = Vec::new();
+    let mut started = 0;
     let clock = target.clock();
     let (sender, receiver) = channel();
     for (index, sources) in sources.into_iter().enumerate() {
         let (shared, start, sender) = (Arc::clone(&shared), Arc::clone(&start), sender.clone());
         let (flows, spec) = (flows.to_vec(), spec.clone());
-        thread::spawn(move || {
+        let spawned = thread::Builder::new().spawn(move || {
             let job = job(index, &flows, &spec, sources, clock, shared, start);
             // The receiver is there until every job has sent.
             let _ = sender.send(job.run());
         });
+        match spawned {
+            Ok(_) => started += 1,
+            Err(error) => {
+                lost.push(format!(
+                    "only {started} of {jobs} threads could be started ({error}): use fewer, or raise the limits of \
+                     processes (ulimit -u) and memory"
+                ));
+                stop.store(true, Ordering::Relaxed);
+                break;
+            }
+        }
     }
     drop(sender);
+    start.open(started);
     let mut progress = Progress::new(spec.ramp.saturating_add(spec.time));
     let mut results = Vec::new();
-    let mut lost = Vec::new();
     loop {
         match receiver.recv_timeout(TICK) {
             Ok(result) => results.push(result),
@@ -246,7 +287,7 @@ fn job(
     sources: Vec<JobSource>,
     clock: Clock,
     shared: Arc<Shared>,
-    start: Arc<Barrier>,
+    start: Arc<Gate>,
 ) -> Job {
     let mut problems = Vec::new();
     // Before memory is touched, so that it is near the CPU.
@@ -261,10 +302,12 @@ fn job(
         }
     }
     let number = u16::try_from(index).unwrap_or(u16::MAX);
-    let lanes = (0..).zip(flows).map(|(lane, flow)| {
+    let mine = |at: &usize| !spec.dealt || index % flows.len() == *at;
+    let mine = flows.iter().enumerate().filter(|(at, _)| mine(at));
+    let lanes = (0..).zip(mine).map(|(lane, (at, flow))| {
         let memory = queues.iter().find(|queue| queue.device() == flow.device);
         let memory = memory.map_or(crate::queue::Memory::Fabric, JobQueue::memory);
-        Lane::new(lane as usize, flow, spec, number, lane, memory)
+        Lane::new(at, flow, spec, number, lane, memory)
     });
     let timing = Timing {
         ramp: spec.ramp,
@@ -281,6 +324,7 @@ fn job(
         queues,
         timing,
         clock,
+        sleeps: spec.sleeps,
         problems,
         shared,
         start,

@@ -5,6 +5,7 @@
 //!                 --csv---> one row a point
 //!                 --compare-> differences of two sets, with intervals
 //!                 --sweep-> Table (terminal, Markdown, HTML), Plot (SVG), a page that opens from disk
+//! engines::Engines, scale::Scaling --> JSON, Table, Plot, Page: what `nvmeof-perf` measures of drives
 //! ```
 //!
 //! Whoever measures fills [`Point`]s; everything else follows from them. Figures that come from the
@@ -14,10 +15,12 @@
 
 pub mod compare;
 pub mod csv;
+pub mod engines;
 pub mod html;
 pub mod json;
 pub mod plot;
 mod point;
+pub mod scale;
 pub mod sweep;
 mod table;
 

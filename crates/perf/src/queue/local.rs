@@ -7,12 +7,14 @@
 //! ```
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use nvmeof_core::block::{
     BlockDevice, BlockError, BlockOp, BlockQueue, Completed, Rejected, RejectedWhy,
 };
 use nvmeof_core::dma::{CHUNK, CorePool};
 use nvmeof_initiator::Nanos;
+use rustix::event::{PollFd, PollFlags, Timespec};
 
 use super::{Buffer, Done, Io, Leases, Lost, Op, Queue};
 
@@ -58,6 +60,17 @@ impl LocalQueue {
             split: Vec::new(),
             is_gone: false,
         })
+    }
+
+    /// Sleeps until the device has something to poll for, at most so long; not at all where it does not tell.
+    pub(crate) fn sleep(&self, at_most: Duration) {
+        let Some(fd) = self.queue.event_fd() else { return };
+        if self.queue.next_due().is_some() || !self.waiting.is_empty() {
+            return;
+        }
+        let timeout = Timespec::try_from(at_most).ok();
+        // Interrupted or not: whoever called polls.
+        let _ = rustix::event::poll(&mut [PollFd::new(&fd, PollFlags::IN)], timeout.as_ref());
     }
 
     /// Hands an operation to the device, or keeps it until that has room.

@@ -126,13 +126,13 @@ impl Target {
     /// # Errors
     /// No memory for I/Os can be had.
     pub(crate) fn empty() -> Result<Self> {
-        Ok(Self {
-            devices: Vec::new(),
-            spaces: Vec::new(),
-            pool: pool()?,
-            hostnqn: None,
-            clock: Clock::start(),
-        })
+        Ok(Self::on(pool()?))
+    }
+
+    /// The same, with `pool` for the buffers of local devices.
+    pub(crate) fn on(pool: Arc<SharedPool>) -> Self {
+        let (devices, spaces) = (Vec::new(), Vec::new());
+        Self { devices, spaces, pool, hostnqn: None, clock: Clock::start() }
     }
 
     fn open_all(&mut self, args: &TargetArgs, needs: &Needs) -> Result<()> {

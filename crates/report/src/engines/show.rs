@@ -1,0 +1,223 @@
+//! The table, the plots and the page.
+
+use super::{Engines, Layout, Outcome, Reference, Row, about_polling};
+use crate::plot::Shape;
+use crate::table::{Column, Table};
+use crate::{Axis, Page, Plot, Series};
+
+/// What stands beside figures of the reference.
+const ELSEWHERE: &str = "reference, measured by others on another machine";
+
+/// One row an engine, layout, format and concurrency.
+#[must_use]
+pub fn table(engines: &Engines) -> Table {
+    let mut table = Table::new(vec![
+        Column::numbers("format", "B"),
+        Column::words("layout"),
+        Column::numbers("drives", ""),
+        Column::words("engine"),
+        Column::numbers("at once", ""),
+        Column::numbers("threads", ""),
+        Column::numbers("reads", "k/s"),
+        Column::numbers("mean", "us"),
+        Column::numbers("p99", "us"),
+        Column::numbers("CPU a read", "us"),
+        Column::words("note"),
+    ]);
+    for row in &engines.rows {
+        let mut cells = vec![
+            if row.lba_bytes == 0 { "?".to_owned() } else { row.lba_bytes.to_string() },
+            layout(row),
+            row.drives.len().to_string(),
+            row.engine.clone(),
+            row.concurrency.to_string(),
+        ];
+        let mut notes: Vec<String> = Vec::new();
+        match &row.outcome {
+            Outcome::Measured(figures) => {
+                cells.extend([
+                    figures.threads.to_string(),
+                    format!("{:.1}", figures.kiops),
+                    format!("{:.1}", figures.mean_us),
+                    format!("{:.1}", figures.p99_us),
+                    format!("{:.2}", figures.cpu_us),
+                ]);
+                if figures.partial {
+                    notes.push("partial: ended before its time".to_owned());
+                }
+                if figures.errors > 0 {
+                    notes.push(format!("{} reads failed", figures.errors));
+                }
+            }
+            Outcome::Unable(why) => {
+                cells.extend(std::iter::repeat_n("-".to_owned(), 5));
+                notes.push(why.clone());
+            }
+        }
+        notes.extend(row.note.clone());
+        cells.push(notes.join("; "));
+        table.push(cells);
+    }
+    table
+}
+
+/// Reads a second by engine; a series for each format, layout and concurrency.
+#[must_use]
+pub fn plot(engines: &Engines) -> Plot {
+    let mut names: Vec<String> = Vec::new();
+    let mut points = Vec::new();
+    for row in &engines.rows {
+        let Outcome::Measured(figures) = &row.outcome else { continue };
+        let at = place(&mut names, &row.engine);
+        points.push((series_name(row), at, figures.kiops));
+    }
+    let drives = engines.drives.len();
+    let partial = if engines.partial { ", partial" } else { "" };
+    let note = format!(
+        "measured on {} (Linux {}, {} CPUs), {drives} drives{partial}",
+        engines.machine.host, engines.machine.kernel, engines.machine.cpus
+    );
+    let title = format!("{} random reads by engine", block(engines.block_bytes));
+    draw(&title, note, names, points)
+}
+
+/// The same of the reference.
+#[must_use]
+pub fn reference_plot(rows: &[Reference]) -> Plot {
+    let mut names = Vec::new();
+    let mut points = Vec::new();
+    for row in rows {
+        let at = place(&mut names, &row.engine);
+        let name = format!("{} B, {}, {}", row.lba_bytes, row.layout, row.concurrency);
+        points.push((name, at, row.kiops));
+    }
+    let note = format!("{ELSEWHERE}; 16 logical drives");
+    draw("4 KiB random reads by engine", note, names, points)
+}
+
+/// The reference as a table.
+#[must_use]
+pub fn reference_table(rows: &[Reference]) -> Table {
+    let mut table = Table::new(vec![
+        Column::numbers("format", "B"),
+        Column::words("layout"),
+        Column::words("engine"),
+        Column::numbers("at once", ""),
+        Column::numbers("reads", "k/s"),
+    ]);
+    for row in rows {
+        table.push(vec![
+            row.lba_bytes.to_string(),
+            row.layout.clone(),
+            row.engine.clone(),
+            row.concurrency.to_string(),
+            format!("{:.0}", row.kiops),
+        ]);
+    }
+    table
+}
+
+/// A page of all of it; without figures of this machine, one of the reference alone.
+#[must_use]
+pub fn page(engines: Option<&Engines>, reference: &[Reference]) -> Page {
+    let mark = engines.map_or("reference", |_| "local");
+    let mut page = Page::new("I/O engines side by side", mark);
+    if let Some(engines) = engines {
+        page.paragraph(&format!("Command: {}", engines.command));
+        page.paragraph(&format!(
+            "Machine: {}, Linux {}, {} CPUs. {:.1} s a row.",
+            engines.machine.host, engines.machine.kernel, engines.machine.cpus, engines.seconds
+        ));
+        if engines.partial {
+            page.paragraph("Partial: it was ended before all rows were measured.");
+        }
+        page.table(&drives(engines));
+        page.plots(&[plot(engines), reference_plot(reference)]);
+        page.table(&table(engines));
+        page.paragraph(
+            "CPU a read is the time of the threads that read, in the program and in the kernel on its behalf. Interrupts \
+             that meet other threads are not in it; a thread that polls is busy all the time.",
+        );
+    } else {
+        page.plots(&[reference_plot(reference)]);
+    }
+    page.heading("What high-priority polling is");
+    for paragraph in about_polling(reference) {
+        page.paragraph(&paragraph);
+    }
+    page.folded_table(&format!("Figures of the {ELSEWHERE}"), &reference_table(reference));
+    if let Some(json) = engines.and_then(|engines| serde_json::to_string(engines).ok()) {
+        page.data("engines", &json);
+    }
+    page
+}
+
+fn drives(engines: &Engines) -> Table {
+    let mut table = Table::new(vec![
+        Column::words("drive"),
+        Column::words("model"),
+        Column::words("serial number"),
+        Column::words("firmware"),
+        Column::numbers("size", "GB"),
+        Column::numbers("format", "B"),
+    ]);
+    for drive in &engines.drives {
+        #[expect(clippy::cast_precision_loss, reason = "a size to be shown")]
+        let gigabytes = drive.bytes as f64 / 1e9;
+        table.push(vec![
+            drive.name.clone(),
+            drive.model.clone(),
+            drive.serial.clone(),
+            drive.firmware.clone(),
+            format!("{gigabytes:.1}"),
+            drive.lba_bytes.to_string(),
+        ]);
+    }
+    table
+}
+
+/// `stripe`, or the name of the one drive.
+fn layout(row: &Row) -> String {
+    match (row.layout, &row.drives[..]) {
+        (Layout::Single, [drive]) => format!("{} {drive}", row.layout.name()),
+        _ => row.layout.name().to_owned(),
+    }
+}
+
+fn series_name(row: &Row) -> String {
+    format!("{} B, {}, {}", row.lba_bytes, layout(row), row.concurrency)
+}
+
+/// The place of a name, added if it is new.
+#[expect(clippy::cast_precision_loss, reason = "a place on an axis of a few names")]
+fn place(names: &mut Vec<String>, name: &str) -> f64 {
+    let at = names.iter().position(|known| known == name).unwrap_or_else(|| {
+        names.push(name.to_owned());
+        names.len() - 1
+    });
+    at as f64
+}
+
+/// One marker a row, one series a name.
+fn draw(title: &str, note: String, names: Vec<String>, points: Vec<(String, f64, f64)>) -> Plot {
+    let mut series: Vec<Series> = Vec::new();
+    for (name, at, kiops) in points {
+        match series.iter_mut().find(|series| series.name == name) {
+            Some(series) => series.points.push((at, kiops)),
+            None => {
+                series.push(Series { name, points: vec![(at, kiops)], shape: Shape::Marks });
+            }
+        }
+    }
+    Plot {
+        title: title.to_owned(),
+        note,
+        x: Axis { names, ..Axis::new("engine", "") },
+        y: Axis::new("reads", "k/s").from_zero(),
+        series,
+    }
+}
+
+fn block(bytes: u32) -> String {
+    if bytes.is_multiple_of(1024) { format!("{} KiB", bytes / 1024) } else { format!("{bytes} B") }
+}

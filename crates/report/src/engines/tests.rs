@@ -1,0 +1,117 @@
+use super::*;
+
+fn row(engine: &str, outcome: Outcome) -> Row {
+    Row {
+        lba_bytes: 512,
+        layout: Layout::Individual,
+        drives: vec!["/dev/nvme0n1".into(), "/dev/nvme1n1".into()],
+        engine: engine.into(),
+        concurrency: 512,
+        outcome,
+        note: None,
+    }
+}
+
+fn engines() -> Engines {
+    let figures = Figures {
+        threads: 512,
+        depth: 1,
+        kiops: 123.4,
+        mean_us: 88.0,
+        p99_us: 120.5,
+        cpu_us: 3.25,
+        errors: 2,
+        partial: true,
+    };
+    Engines {
+        version: VERSION,
+        machine: Machine { host: "here".into(), kernel: "6.1".into(), cpus: 2 },
+        command: "nvmeof-perf engines --device <x>".into(),
+        drives: vec![Drive { name: "/dev/nvme0n1".into(), lba_bytes: 512, ..Drive::default() }],
+        block_bytes: 4096,
+        seconds: 1.0,
+        partial: true,
+        rows: vec![
+            row("psync", Outcome::Measured(figures)),
+            row("vfio", Outcome::Unable("it is the kernel's".into())),
+        ],
+    }
+}
+
+#[test]
+fn the_reference_is_whole() {
+    let rows = reference();
+    assert_eq!(rows.len(), REFERENCE.lines().count() - 1);
+    // Two formats, two layouts, three concurrencies, five engines.
+    assert_eq!(rows.len(), 2 * 2 * 3 * 5);
+    assert!(rows.iter().all(|row| row.kiops > 1000.0));
+}
+
+#[test]
+fn the_paragraph_says_when_polling_loses_and_when_it_wins() {
+    let text = about_polling(&reference()).join("\n");
+    for part in [
+        "it stays at 1.7 million reads a second",
+        "go from 3.5 to 6.6 with more jobs",
+        "with 4096-byte blocks and 512 jobs, 9.5 against 6.6 million",
+        "(9.3 against 9.3 million)",
+        "MD RAID-0) the wish does not reach the drives: 4.4 against 4.4 million",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+}
+
+/// Figures in the text follow from the rows.
+#[test]
+fn other_rows_say_other_things() {
+    let mut rows = reference();
+    rows.iter_mut().filter(|row| row.engine == "pvsync2-hipri").for_each(|row| row.kiops = 8000.0);
+    let text = about_polling(&rows).join("\n");
+    assert!(text.contains("it stays at 8.0 million"), "{text}");
+}
+
+#[test]
+fn what_an_engine_cannot_do_is_a_row_that_says_why() {
+    let text = table(&engines()).markdown();
+    let rows: Vec<&str> = text.lines().skip(2).collect();
+    assert!(rows[0].contains("123.4") && rows[0].contains("3.25"), "{text}");
+    assert!(rows[0].contains("partial: ended before its time; 2 reads failed"), "{text}");
+    assert!(rows[1].contains("| vfio ") && rows[1].contains("it is the kernel's"), "{text}");
+}
+
+#[test]
+fn the_plot_has_a_marker_for_each_figure_and_none_for_what_is_not_there() {
+    let svg = plot(&engines()).svg();
+    assert_eq!(svg.matches("class=\"mark s0 ").count(), 1);
+    assert_eq!(svg.matches("class=\"mark ").count(), 1);
+    assert!(svg.contains("measured on here"), "{svg}");
+    let svg = reference_plot(&reference()).svg();
+    for series in 0..12 {
+        assert_eq!(svg.matches(&format!("class=\"mark s{series} ")).count(), 5, "{series}");
+    }
+    assert!(svg.contains("measured by others on another machine"));
+}
+
+#[test]
+fn the_page_has_both_and_says_which_is_which() {
+    let html = page(Some(&engines()), &reference()).document();
+    for part in [
+        "measured by others on another machine",
+        "Partial: it was ended",
+        "nvmeof-perf engines --device &lt;x&gt;",
+        "What high-priority polling is",
+        "it is the kernel's",
+    ] {
+        assert!(html.contains(part), "{part}");
+    }
+    assert_eq!(html.matches("<svg").count(), 2);
+    let alone = page(None, &reference()).document();
+    assert_eq!(alone.matches("<svg").count(), 1);
+}
+
+#[test]
+fn results_are_read_as_they_are_written() {
+    let text = serde_json::to_string(&engines()).unwrap();
+    assert_eq!(serde_json::from_str::<Engines>(&text).unwrap(), engines());
+    assert!(text.contains("\"outcome\":{\"unable\":\"it is the kernel's\"}"), "{text}");
+}

@@ -1,0 +1,92 @@
+//! Which root complex is full, and from when on.
+//!
+//! A drive more should add what a drive reads alone. If it adds less than half of that, what the new drive hangs on is
+//! full. Of figures that say themselves what is full, as simulated ones, that is told instead.
+
+use super::{Run, Scaling, Step};
+
+/// A drive more that adds less than this part of what one reads alone has met something that is full.
+const LITTLE: f64 = 0.5;
+/// A drive more that takes away more than this part of what one reads alone makes a dip.
+const DIP: f64 = 0.1;
+
+/// What there is to say of all runs, in words.
+#[must_use]
+pub fn findings(scaling: &Scaling) -> Vec<String> {
+    scaling.runs.iter().flat_map(of_run).collect()
+}
+
+fn of_run(run: &Run) -> Vec<String> {
+    let mut said = Vec::new();
+    let Some(alone) = run.alone() else { return said };
+    let mut full: Vec<String> = Vec::new();
+    for (at, pair) in run.steps.windows(2).enumerate() {
+        let (before, step, drives) = (&pair[0], &pair[1], at + 2);
+        if step.partial || step.problem.is_some() || before.problem.is_some() {
+            continue;
+        }
+        let added = step.gib_per_s - before.gib_per_s;
+        let order = &run.order;
+        if step.full.is_empty() {
+            let root = &step.root_complex;
+            if added < LITTLE * alone && !root.is_empty() && !full.contains(root) {
+                full.push(root.clone());
+                said.push(format!(
+                    "{order}: root complex {root} is full at {drives} drives: the {} on it read {:.1} GiB/s together, and \
+                     the last one added {added:.1} of {alone:.1} GiB/s",
+                    count(run.on(root, drives)),
+                    run.carried(root, at + 1),
+                ));
+                continue;
+            }
+        }
+        for what in step.full.iter().filter(|what| !before.full.contains(what)) {
+            if !full.contains(what) {
+                full.push(what.clone());
+                said.push(format!(
+                    "{order}: {what} is full at {drives} drives{}",
+                    carries(run, what, at + 1)
+                ));
+            }
+        }
+        if added < -DIP * alone {
+            said.push(dip(run, before, step, drives));
+        }
+    }
+    if full.is_empty() && run.steps.len() > 1 {
+        let most = run.steps.iter().map(|step| step.gib_per_s).fold(0.0, f64::max);
+        said.push(format!(
+            "{}: nothing is full up to {} drives ({most:.1} GiB/s)",
+            run.order,
+            run.steps.len()
+        ));
+    }
+    said
+}
+
+fn dip(run: &Run, before: &Step, step: &Step, drives: usize) -> String {
+    let place = if step.root_complex.is_empty() {
+        String::new()
+    } else {
+        let on = run.on(&step.root_complex, drives);
+        format!(", {} on root complex {}", count(on), step.root_complex)
+    };
+    format!(
+        "{}: with {drives} drives{place} all together read less than with {}: {:.1} after {:.1} GiB/s",
+        run.order,
+        drives - 1,
+        step.gib_per_s,
+        before.gib_per_s
+    )
+}
+
+/// How much goes through a root complex that is named as `root complex 0000:60`.
+fn carries(run: &Run, what: &str, at: usize) -> String {
+    let Some(root) = what.strip_prefix("root complex ") else { return String::new() };
+    let drives = count(run.on(root, at + 1));
+    format!(": {drives} on it, {:.1} GiB/s", run.carried(root, at))
+}
+
+fn count(drives: usize) -> String {
+    if drives == 1 { "1 drive".to_owned() } else { format!("{drives} drives") }
+}

@@ -1,0 +1,160 @@
+//! The tables, the plot and the page.
+
+use super::{Run, Scaling};
+use crate::plot::Shape;
+use crate::table::{Column, Table};
+use crate::{Axis, Page, Plot, Series, Where};
+
+/// The table of one order; `reference` is what others measured of it.
+#[must_use]
+pub fn table(scaling: &Scaling, run: &Run) -> Table {
+    let compared = has_reference(scaling, run);
+    let mut columns = vec![
+        Column::numbers("drives", ""),
+        Column::words("new"),
+        Column::words("root complex"),
+        Column::numbers("on it", ""),
+        Column::numbers("read", "GiB/s"),
+        Column::numbers("more", "GiB/s"),
+        Column::numbers("a drive", "GiB/s"),
+        Column::numbers("least", "GiB/s"),
+        Column::numbers("of alone", "%"),
+        Column::numbers("root complex carries", "GiB/s"),
+    ];
+    if compared {
+        columns.extend([Column::numbers("measured", "GiB/s"), Column::numbers("off", "%")]);
+    }
+    columns.push(Column::words("note"));
+    let mut table = Table::new(columns);
+    let mut before = 0.0;
+    for (at, step) in run.steps.iter().enumerate() {
+        let drives = at + 1;
+        let least = step.shares.iter().copied().fold(f64::INFINITY, f64::min);
+        let of_alone = run.alone().map_or(f64::NAN, |alone| step.share() / alone * 100.0);
+        let mut cells = vec![
+            drives.to_string(),
+            step.drive.clone(),
+            if step.root_complex.is_empty() { "?".into() } else { step.root_complex.clone() },
+            run.on(&step.root_complex, drives).to_string(),
+            format!("{:.2}", step.gib_per_s),
+            format!("{:+.2}", step.gib_per_s - before),
+            format!("{:.2}", step.share()),
+            format!("{least:.2}"),
+            format!("{of_alone:.0}"),
+            format!("{:.2}", run.carried(&step.root_complex, at)),
+        ];
+        before = step.gib_per_s;
+        if compared {
+            let measured = scaling.reference.iter().find(|(count, _)| *count == drives);
+            cells.extend(match measured {
+                Some((_, rate)) => {
+                    let off = (step.gib_per_s / rate - 1.0) * 100.0;
+                    [format!("{rate:.1}"), format!("{off:+.1}")]
+                }
+                None => [String::new(), String::new()],
+            });
+        }
+        let mut notes: Vec<String> =
+            step.full.iter().map(|what| format!("{what} is full")).collect();
+        if step.partial {
+            notes.push("partial: ended before its time".to_owned());
+        }
+        notes.extend(step.problem.clone());
+        cells.push(notes.join("; "));
+        table.push(cells);
+    }
+    table
+}
+
+/// Bandwidth over the number of drives, a line an order, and what all would read if nothing were shared.
+#[must_use]
+pub fn plot(scaling: &Scaling) -> Plot {
+    let mut series: Vec<Series> = Vec::new();
+    for run in &scaling.runs {
+        let points = (1..).zip(&run.steps).map(|(drives, step)| (number(drives), step.gib_per_s));
+        series.push(Series::new(&run.order, points.collect()));
+    }
+    if !scaling.reference.is_empty() {
+        let points = scaling.reference.iter().map(|(drives, rate)| (number(*drives), *rate));
+        series.push(Series {
+            name: "measured by others".to_owned(),
+            points: points.collect(),
+            shape: Shape::Marks,
+        });
+    }
+    let longest = scaling.runs.iter().max_by_key(|run| run.steps.len());
+    if let Some((run, alone)) = longest.and_then(|run| Some((run, run.alone()?))) {
+        let most = number(run.steps.len());
+        series.push(Series {
+            name: "each as alone".to_owned(),
+            points: vec![(1.0, alone), (most, alone * most)],
+            shape: Shape::Line,
+        });
+    }
+    let partial = if scaling.partial { ", partial" } else { "" };
+    Plot {
+        title: "Read bandwidth by number of drives".to_owned(),
+        note: format!("{}{partial}", origin(scaling)),
+        x: Axis::new("drives", "").from_zero(),
+        y: Axis::new("read", "GiB/s").from_zero(),
+        series,
+    }
+}
+
+/// A page of all of it.
+#[must_use]
+pub fn page(scaling: &Scaling) -> Page {
+    let mut page = Page::new("Drives over root complexes", scaling.place.name());
+    page.paragraph(&format!("Command: {}", scaling.command));
+    let load = &scaling.load;
+    let queue = if load.striped {
+        "over all drives, which take turns: all go at the pace of the slowest"
+    } else {
+        "of each drive"
+    };
+    page.paragraph(&format!(
+        "{}. Sequential reads of {} KiB, {} threads, {} outstanding of each {queue}.",
+        origin(scaling),
+        load.block_bytes / 1024,
+        load.jobs,
+        load.depth
+    ));
+    if scaling.partial {
+        page.paragraph("Partial: it was ended before all was measured.");
+    }
+    page.plots(&[plot(scaling)]);
+    if !scaling.findings.is_empty() {
+        page.heading("What is full");
+        scaling.findings.iter().for_each(|text| page.paragraph(text));
+    }
+    for run in &scaling.runs {
+        page.heading(&format!("Drives {}", run.order));
+        page.table(&table(scaling, run));
+    }
+    if let Ok(json) = serde_json::to_string(scaling) {
+        page.data("scaling", &json);
+    }
+    page
+}
+
+/// Rows of others are of the drives in system order.
+fn has_reference(scaling: &Scaling, run: &Run) -> bool {
+    let first = scaling.runs.first();
+    !scaling.reference.is_empty() && first.is_some_and(|first| first.order == run.order)
+}
+
+fn origin(scaling: &Scaling) -> String {
+    let machine = &scaling.machine;
+    match scaling.place {
+        Where::Simulated => format!("simulated, the machine of {}", machine.host),
+        Where::Local | Where::Remote => format!(
+            "measured on {} (Linux {}, {} CPUs)",
+            machine.host, machine.kernel, machine.cpus
+        ),
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a count of drives")]
+fn number(drives: usize) -> f64 {
+    drives as f64
+}
