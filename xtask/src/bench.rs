@@ -25,11 +25,12 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 
+use crate::listen::Listen;
 use crate::setup;
 use crate::workspace::{Workspace, run_checked};
 use lines::{LINES, Line};
 use load::{Endpoint, Sample, Spread};
-use server::{Listen, Process, Server};
+use server::{Process, Server};
 
 /// Times the daemon is started to see how long that takes.
 const STARTS: usize = 5;
@@ -257,7 +258,7 @@ impl Bench<'_> {
     /// Starts the daemon several times, and leaves the last one running.
     fn start(&self) -> Result<(Server, Starts)> {
         let config = self.folder.join("target.toml");
-        fs::write(&config, server::config(self.args.target_cpu, &self.args.listen))
+        fs::write(&config, server::config(self.args.target_cpu, self.args.listen))
             .with_context(|| format!("cannot write {}", config.display()))?;
         let (mut ready_ms, mut rss_mib) = (Vec::new(), Vec::new());
         loop {

@@ -11,6 +11,7 @@ mod checks;
 mod ci;
 mod daemon_stats;
 mod fuzz;
+mod listen;
 mod plots;
 mod run;
 mod setup;

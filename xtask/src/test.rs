@@ -96,7 +96,7 @@ const STAGES: &[Stage] = &[
     },
     Stage {
         name: "sweep-ssh",
-        about: "a sweep over ssh: two hosts, one that dies, Ctrl-C",
+        about: "sweeps over ssh: two hosts, one that dies, a target that dies, Ctrl-C",
         slow: true,
         needs: Some("release"),
         run: sweep::trial::run,

@@ -49,8 +49,12 @@ pub struct Point {
     pub wire_gbps: Option<f64>,
     /// Standard deviation of the bandwidth in Gb/s over 100 ms samples and hosts.
     pub stddev_gbps: Option<f64>,
-    /// Share of the NIC's reads that hit the last-level cache, in percent.
+    /// Share of the NIC's reads that hit the last-level cache, in percent; where [`Point::hit_from`] says so, of
+    /// what the machine could count instead.
     pub hit_pct: Option<f64>,
+    /// What counted the hits, or why nothing did; none where they are simulated.
+    #[serde(default)]
+    pub hit_from: Option<String>,
     /// Commands that hold a buffer: mean.
     pub buffers_mean: Option<f64>,
     /// Commands that hold a buffer: largest.
@@ -340,6 +344,7 @@ pub(crate) mod tests {
             wire_gbps: Some(196.3297),
             stddev_gbps: Some(0.1),
             hit_pct: Some(99.1),
+            hit_from: None,
             buffers_mean: Some(59.0),
             buffers_max: Some(80),
             in_flight_mib: Some(7.375),

@@ -1,72 +1,20 @@
 //! Our daemon as a process, and what the kernel says of a process.
 
-use std::fmt;
 use std::fs;
 use std::io::{BufRead, BufReader, Lines};
-use std::net::{IpAddr, Ipv4Addr};
 use std::process::{Child, ChildStdout, Command, Stdio};
-use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::load::Endpoint;
+use crate::listen::Listen;
 
 pub(super) const NQN: &str = "nqn.2026-11.io.nvmeof-tgt:bench";
 
-/// Where the daemon listens: `tcp://ADDR` or `rdma://ADDR`, at any free port.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Listen {
-    fabric: &'static str,
-    address: IpAddr,
-}
-
-impl Listen {
-    /// Whether what is sent can have digests.
-    pub(super) fn has_digests(&self) -> bool {
-        self.fabric == "tcp"
-    }
-
-    /// A `[[listener]]` of the daemon's config.
-    pub(super) fn config(&self) -> String {
-        let Self { fabric, address } = self;
-        format!("[[listener]]\ntype = \"{fabric}\"\naddress = \"{address}\"\nport = 0\n")
-    }
-}
-
-impl Default for Listen {
-    fn default() -> Self {
-        Self { fabric: "tcp", address: Ipv4Addr::LOCALHOST.into() }
-    }
-}
-
-impl FromStr for Listen {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let form =
-            || format!("`{text}` is not tcp://ADDR or rdma://ADDR, an IPv6 address in brackets");
-        let fabrics = ["tcp", "rdma"];
-        let (scheme, address) = text.split_once("://").ok_or_else(form)?;
-        let fabric = fabrics.into_iter().find(|fabric| *fabric == scheme).ok_or_else(form)?;
-        let bare = address.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
-        let address = bare.unwrap_or(address).parse().map_err(|_| form())?;
-        Ok(Self { fabric, address })
-    }
-}
-
-impl fmt::Display for Listen {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.address {
-            IpAddr::V4(address) => write!(f, "{}://{address}", self.fabric),
-            IpAddr::V6(address) => write!(f, "{}://[{address}]", self.fabric),
-        }
-    }
-}
-
 /// The daemon's config: one reactor, everything else as it is by default.
-pub(super) fn config(cpu: usize, listen: &Listen) -> String {
+pub(super) fn config(cpu: usize, listen: Listen) -> String {
     let listener = listen.config();
     format!(
         "reactors = \"{cpu}\"\n\
@@ -224,24 +172,6 @@ mod tests {
         assert_eq!(later.stolen_since(time), 25.0);
         let error = sum(stat, [0, 7]).expect_err("there is no CPU 7");
         assert!(error.to_string().contains("CPU 7"), "{error}");
-    }
-
-    #[test]
-    fn where_to_listen() {
-        for text in ["tcp://127.0.0.1", "rdma://10.0.1.1", "rdma://[fe80::1]"] {
-            let listen: Listen = text.parse().expect("one");
-            assert_eq!(listen.to_string(), text);
-        }
-        assert_eq!(Listen::default().to_string(), "tcp://127.0.0.1");
-        let rdma: Listen = "rdma://::1".parse().expect("one");
-        assert!(
-            rdma.config().contains("type = \"rdma\"\naddress = \"::1\"\n"),
-            "{}",
-            rdma.config()
-        );
-        for text in ["10.0.1.1", "fc://10.0.1.1", "tcp://host", "tcp://1.2.3.4:5"] {
-            assert!(text.parse::<Listen>().expect_err("none").contains(text));
-        }
     }
 
     #[test]

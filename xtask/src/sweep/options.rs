@@ -5,8 +5,9 @@ use std::thread::available_parallelism;
 use anyhow::{Result, bail, ensure};
 use nvmeof_report::Where;
 
-use super::place::real::{Listen, Machines};
+use super::place::real::Machines;
 use super::plan::Plan;
+use crate::listen::Listen;
 use crate::workspace::{Workspace, run_checked};
 
 #[derive(Debug, Clone, clap::Args)]

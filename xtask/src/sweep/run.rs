@@ -5,6 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -98,6 +99,7 @@ impl<'a> Runs<'a> {
                 if stopped.load(Ordering::Relaxed) || place.is_interrupted() {
                     break;
                 }
+                bar.set_message(self.under_way(*at));
                 let outcome = attempt(place, &self.runs[*at]);
                 let mut shared = shared.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
                 if !shared.take(*at, &self.runs[*at], outcome) {
@@ -117,6 +119,13 @@ impl<'a> Runs<'a> {
             Some(error) => Err(error),
             None => Ok((shared.points.into_iter().flatten().collect(), shared.failures)),
         }
+    }
+
+    /// What is told of a run while it lasts.
+    fn under_way(&self, at: usize) -> String {
+        let run = &self.runs[at];
+        let label = label(&run.plan.name, &run.point.varied, run.repetition);
+        format!("{} of {}: {label}", at + 1, self.runs.len())
     }
 
     fn earlier(&self, place: &dyn Place, run: &Run<'_>, results: &Results) -> Option<Point> {
@@ -185,14 +194,45 @@ fn seed_of(seed: u64, repetition: u32) -> u64 {
     seed.wrapping_add(u64::from(repetition - 1).wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }
 
+/// How far the sweep is, and below it the point under way: the last one begun, where several are.
+const FORM: &str = "{bar:40} {pos} of {len} points, {elapsed} gone, {eta} to go\n{wide_msg}";
+/// Between two looks at the clock.
+const TICK: Duration = Duration::from_millis(250);
+
 /// A bar on a terminal, nothing elsewhere.
 fn progress(points: usize) -> ProgressBar {
     if !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();
     }
     let bar = ProgressBar::new(points.try_into().unwrap_or(u64::MAX));
-    let form = "{bar:40} {pos} of {len} points, {elapsed} gone, {eta} to go";
-    bar.with_style(
-        ProgressStyle::with_template(form).unwrap_or_else(|_| ProgressStyle::default_bar()),
-    )
+    bar.set_style(
+        ProgressStyle::with_template(FORM).unwrap_or_else(|_| ProgressStyle::default_bar()),
+    );
+    bar.enable_steady_tick(TICK);
+    bar
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLAN: &str = r#"
+name = "two"
+[load]
+repeat = 2
+[[host]]
+initiator = "nvmeof-perf"
+[[job]]
+[vary]
+job.queue-depth = [16, 64]
+"#;
+
+    #[test]
+    fn progress_names_plan_and_point() {
+        let plan = Plan::parse("two.toml", PLAN).unwrap();
+        let runs = Runs::of(&plan, "A", 1);
+        assert_eq!(runs.under_way(0), "1 of 4: two, job.queue-depth = 16");
+        assert_eq!(runs.under_way(3), "4 of 4: two, job.queue-depth = 64, run 2");
+        ProgressStyle::with_template(FORM).expect("a form that is understood");
+    }
 }

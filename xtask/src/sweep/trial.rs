@@ -1,5 +1,6 @@
 //! A remote sweep tried for real: target and two hosts are network namespaces of this machine, each host reached
-//! by a sshd of its own. Then a host dies in the middle, and then somebody presses Ctrl-C.
+//! by a sshd of its own. Then a host dies in the middle, and then somebody presses Ctrl-C. At last the target, too, is
+//! on a machine behind ssh: it is measured, it dies, Ctrl-C is pressed, the sweep is killed.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -38,6 +39,26 @@ job.queue-depth = [4, 16]
 target.set.limits.in-capsule = ["0", "8KiB"]
 "#;
 const POINTS: usize = 8;
+/// The same for a target that is far away, too: points long enough to be met in the middle.
+const FAR_PLAN: &str = r#"
+name = "far"
+about = "The target over ssh."
+[target]
+cores = 1
+devices = { kind = "null", count = 2 }
+[load]
+block-size = "4KiB"
+time = "800ms"
+ramp = "200ms"
+[[host]]
+initiator = "nvmeof-perf"
+count = 2
+[[job]]
+queue-depth = 4
+[vary]
+target.pacing.policy = ["none", "adaptive"]
+"#;
+const FAR_POINTS: usize = 2;
 /// Nothing here takes as long, however busy the machine is.
 const LIMIT: Duration = Duration::from_secs(240);
 const TARGET: &str = "10.77.7.1";
@@ -48,7 +69,11 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let trial = Trial::set_up(workspace)?;
     trial.goes_through()?;
     trial.outlives_a_host()?;
-    trial.ends_in_good_order()
+    let mut trial = trial.ends_in_good_order()?;
+    trial.starts_a_far_target()?;
+    trial.outlives_a_far_target()?;
+    trial.leaves_no_far_target()?;
+    trial.kills()
 }
 
 struct Trial {
@@ -96,6 +121,7 @@ impl Trial {
             hosts.push(Host { address, sshd, namespace });
         }
         fs::write(path("plan.toml"), PLAN)?;
+        fs::write(path("far.toml"), FAR_PLAN)?;
         Ok(Self {
             xtask: std::env::current_exe()?,
             tgt: workspace.release_binary("nvmeof-tgt"),
@@ -108,22 +134,39 @@ impl Trial {
 
     /// The sweep as a person types it, in the target's namespace.
     fn sweep(&self, results: &str, more: &[&str]) -> Result<Sweep> {
+        let hosts = self.hosts.iter().map(|host| format!("--host=root@{}", host.address));
+        let own = ["--plan=plan.toml".to_owned(), format!("--listen=tcp://{TARGET}")];
+        let more = more.iter().map(|&word| word.to_owned());
+        self.start(results, own.into_iter().chain(hosts).chain(more))
+    }
+
+    /// The same with the target on the first host's machine, and both hosts of the plan on the second's.
+    fn far_sweep(&self, results: &str) -> Result<Sweep> {
+        let [target, host] = &self.hosts[..] else { bail!("there are two hosts") };
+        let words = [
+            "--plan=far.toml".to_owned(),
+            format!("--listen=tcp://{}", target.address),
+            format!("--target=root@{}", target.address),
+            format!("--host=root@{}", host.address),
+        ];
+        self.start(results, words)
+    }
+
+    fn start(&self, results: &str, more: impl IntoIterator<Item = String>) -> Result<Sweep> {
         let path = |name: &str| self.folder.path().join(name).display().to_string();
         let mut args = vec![
             "sweep".to_owned(),
-            format!("--plan={}", path("plan.toml")),
             "--where=remote".to_owned(),
-            format!("--listen=tcp://{TARGET}"),
             format!("--ssh-option=-F{}", path("ssh_config")),
             format!("--tgt={}", self.tgt.display()),
             format!("--perf={}", self.perf.display()),
             "--no-build".to_owned(),
             format!("--json={}", path(results)),
         ];
-        args.extend(self.hosts.iter().map(|host| format!("--host=root@{}", host.address)));
-        args.extend(more.iter().map(|&word| word.to_owned()));
+        args.extend(more);
         let mut command = self.target.command(&[&self.xtask.display().to_string()]);
-        command.args(&args).stdin(Stdio::null()).stdout(Stdio::null());
+        command.args(&args).current_dir(self.folder.path());
+        command.stdin(Stdio::null()).stdout(Stdio::null());
         let complaints = fs::File::create(path("stderr"))?;
         let child = command.stderr(complaints).spawn().context("cannot start the sweep")?;
         Ok(Sweep { child, results: path(results).into(), stderr: path("stderr").into() })
@@ -174,7 +217,7 @@ impl Trial {
     }
 
     /// Ctrl-C keeps what was measured, ends everything, and `--resume` does only the rest.
-    fn ends_in_good_order(mut self) -> Result<()> {
+    fn ends_in_good_order(mut self) -> Result<Self> {
         let address = self.hosts[1].address.clone();
         self.hosts[1].sshd = sshd(&self.hosts[1].namespace, self.folder.path(), &address)?;
         let mut sweep = self.sweep("part.jsonl", &[])?;
@@ -201,6 +244,101 @@ impl Trial {
             kept.len(),
             POINTS - kept.len()
         );
+        Ok(self)
+    }
+
+    /// The target is started over ssh, measured, and stopped.
+    fn starts_a_far_target(&mut self) -> Result<()> {
+        let mut sweep = self.far_sweep("far.jsonl")?;
+        let daemon = self.far_daemon(&mut sweep)?;
+        let status = sweep.end()?;
+        ensure!(status.success(), "the sweep failed ({status}): {}", sweep.complaints());
+        let points = sweep.points()?;
+        ensure!(points.len() == FAR_POINTS, "{} of {FAR_POINTS} points", points.len());
+        points.iter().try_for_each(check)?;
+        self.is_gone(daemon)?;
+        println!("target over ssh: {FAR_POINTS} points, its daemon {daemon:?} is gone");
+        Ok(())
+    }
+
+    /// The point under way fails with the target's name, the next one has a new daemon.
+    fn outlives_a_far_target(&self) -> Result<()> {
+        let mut sweep = self.far_sweep("far-dead.jsonl")?;
+        let daemon = self.far_daemon(&mut sweep)?;
+        kill_process(daemon, Signal::KILL)?;
+        let status = sweep.end()?;
+        let (points, complaints) = (sweep.points()?, sweep.complaints());
+        ensure!(
+            status.code() == Some(1),
+            "the target died, and it ended with {status}: {complaints}"
+        );
+        ensure!(points.len() == FAR_POINTS - 1, "{} points are kept: {complaints}", points.len());
+        ensure!(
+            complaints.contains(&self.hosts[0].address)
+                && complaints.contains("far, target.pacing"),
+            "the target or the point is not named: {complaints}"
+        );
+        self.is_gone(daemon)?;
+        println!("target over ssh died: named, {} point kept, nothing left running", points.len());
+        Ok(())
+    }
+
+    fn leaves_no_far_target(&self) -> Result<()> {
+        let mut sweep = self.far_sweep("far-part.jsonl")?;
+        let daemon = self.far_daemon(&mut sweep)?;
+        kill_process(Pid::from_child(&sweep.child), Signal::INT)?;
+        let status = sweep.end()?;
+        let complaints = sweep.complaints();
+        ensure!(
+            status.code() == Some(130),
+            "interrupted, and it ended with {status}: {complaints}"
+        );
+        self.is_gone(daemon)?;
+        println!("target over ssh, Ctrl-C: its daemon {daemon:?} is gone");
+        Ok(())
+    }
+
+    /// Nobody is left to stop it: it ends by itself.
+    fn kills(&self) -> Result<()> {
+        let mut sweep = self.far_sweep("far-killed.jsonl")?;
+        let daemon = self.far_daemon(&mut sweep)?;
+        kill_process(Pid::from_child(&sweep.child), Signal::KILL)?;
+        sweep.end()?;
+        self.is_gone(daemon)?;
+        println!("target over ssh, sweep killed: its daemon {daemon:?} is gone");
+        Ok(())
+    }
+
+    /// The daemon on the first host's machine, once it runs there.
+    fn far_daemon(&self, sweep: &mut Sweep) -> Result<Pid> {
+        let limit = Instant::now() + LIMIT;
+        loop {
+            let daemons = self.hosts[0].namespace.running("nvmeof-tgt");
+            if let Some(pid) = daemons.first().and_then(|pid| Pid::from_raw(*pid)) {
+                let here = self.target.running("nvmeof-tgt");
+                ensure!(
+                    here.is_empty(),
+                    "a target runs on the machine of the sweep, too: {here:?}"
+                );
+                return Ok(pid);
+            }
+            if let Some(status) = sweep.child.try_wait()? {
+                bail!("the sweep ended without a target ({status}): {}", sweep.complaints());
+            }
+            ensure!(Instant::now() < limit, "no target in time: {}", sweep.complaints());
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Neither this process nor another of ours is left, nor a file of the sweep's.
+    fn is_gone(&self, daemon: Pid) -> Result<()> {
+        self.nothing_runs()?;
+        let limit = Instant::now() + Duration::from_secs(30);
+        // A number may be somebody else's by now.
+        while self.hosts[0].namespace.pids().contains(&daemon.as_raw_nonzero().get()) {
+            ensure!(Instant::now() < limit, "process {daemon:?} is still there");
+            thread::sleep(Duration::from_millis(20));
+        }
         Ok(())
     }
 
@@ -336,6 +474,12 @@ impl Namespace {
     fn programs(&self) -> Vec<String> {
         let name = |pid: &i32| fs::read_to_string(format!("/proc/{pid}/comm")).ok();
         self.pids().iter().filter_map(name).collect()
+    }
+
+    /// Processes in it by this name.
+    fn running(&self, program: &str) -> Vec<i32> {
+        let name = |pid: &i32| fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        self.pids().into_iter().filter(|pid| name(pid).trim() == program).collect()
     }
 
     /// Ends what runs in it, which is all ours.

@@ -32,7 +32,9 @@ pub fn heading(points: &[Point]) -> String {
 /// The brief table under its heading, as Markdown that reads as well in a terminal.
 #[must_use]
 pub fn markdown(points: &[Point]) -> String {
-    format!("{}\n\n{}", heading(points), brief_table(points).markdown())
+    let table = brief_table(points).markdown();
+    let hits: String = hits(points).iter().map(|hits| format!("\n{hits}\n")).collect();
+    format!("{}\n\n{table}{hits}", heading(points))
 }
 
 /// A plot for each figure that these points have; several where one would hold too many series.
@@ -96,6 +98,7 @@ pub fn page(points: &[Point], about: &str) -> serde_json::Result<String> {
             page.paragraph(&format!("Machines: {machines}."));
         }
     }
+    hits(points).iter().for_each(|hits| page.paragraph(hits));
     let broken: Vec<_> = points.iter().filter(|point| !point.problems.is_empty()).collect();
     if !broken.is_empty() {
         page.heading("Runs that went wrong");
@@ -162,7 +165,7 @@ const FIGURES: &[Figure] = &[
     },
     Figure {
         title: "LLC hits",
-        name: "reads of the NIC that hit",
+        name: "hits in the last-level cache",
         unit: "%",
         of: |point| point.hit_pct,
     },
@@ -194,6 +197,13 @@ fn provenance(points: &[Point]) -> String {
         Where::Remote => format!("measured remotely on {}", point.platform),
     });
     all.join(" and ")
+}
+
+/// What the measured hits in the cache are of, or why there are none.
+fn hits(points: &[Point]) -> Vec<String> {
+    let all = distinct(points, |point| point.hit_from.clone().unwrap_or_default());
+    let told = all.into_iter().filter(|from| !from.is_empty());
+    told.map(|from| format!("LLC hits: {from}.")).collect()
 }
 
 /// Each value once, in the order of the points.

@@ -28,8 +28,9 @@ use nvmeof_report::{Plot, Point, json};
 use serde_json::Value;
 
 use super::load::{self, Endpoint};
-use super::server::{self, Listen, Server};
+use super::server::{self, Server};
 use super::{go_first, machine, pinned, require_programs};
+use crate::listen::Listen;
 use crate::workspace::{Workspace, output_of, run_checked};
 use activity::Moment;
 use plan::{DEVICES, Device, Policy, Step};
@@ -352,7 +353,7 @@ impl Bench<'_> {
         let Plan { ramp, time, .. } = *self.plan;
         let ran = self.step(step, INTERVAL, self.args.realtime, ramp, time)?;
         let mut hasher = DefaultHasher::new();
-        (self.build, step.config(self.args.target_cpu, &self.args.listen, self.args.jobs))
+        (self.build, step.config(self.args.target_cpu, self.args.listen, self.args.jobs))
             .hash(&mut hasher);
         (self.args.jobs, self.plan.ramp, self.plan.time, self.args.realtime).hash(&mut hasher);
         let run = result::Run {
@@ -398,7 +399,7 @@ impl Bench<'_> {
         time: Duration,
     ) -> Result<Ran> {
         let config = self.folder.join("target.toml");
-        let text = step.config(self.args.target_cpu, &self.args.listen, self.args.jobs);
+        let text = step.config(self.args.target_cpu, self.args.listen, self.args.jobs);
         fs::write(&config, text).with_context(|| format!("cannot write {}", config.display()))?;
         let stats = self.folder.join("stats.jsonl");
         let mut command = pinned(self.workspace, realtime, self.args.target_cpu, "nvmeof-tgt");

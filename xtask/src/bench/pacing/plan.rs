@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use crate::bench::server::{Listen, NQN};
+use crate::bench::server::NQN;
+use crate::listen::Listen;
 
 /// Bytes of an I/O.
 pub(super) const BLOCK: u64 = 128 << 10;
@@ -170,7 +171,7 @@ impl Step {
     }
 
     /// The daemon's config: one reactor, and bounds that leave it to the policy what is in flight.
-    pub(super) fn config(&self, cpu: usize, listen: &Listen, jobs: u32) -> String {
+    pub(super) fn config(&self, cpu: usize, listen: Listen, jobs: u32) -> String {
         let listener = listen.config();
         let a_queue = self.depth.div_ceil(jobs) + 1;
         let queue_depth = a_queue.next_power_of_two().clamp(128, 4096);
@@ -273,7 +274,7 @@ mod tests {
     fn a_config_has_room_for_what_is_asked_of_it() {
         for step in round(0, DEVICES, DEPTHS) {
             let config: toml::Value =
-                toml::from_str(&step.config(0, &Listen::default(), 4)).expect("TOML");
+                toml::from_str(&step.config(0, Listen::default(), 4)).expect("TOML");
             let limit = |key: &str| config["limits"][key].as_integer().expect("a number");
             assert!(limit("queue-depth") > i64::from(step.depth / 4), "{step}");
             assert!(limit("buffer-memory") >= 2 * i64::from(step.depth) * (128 << 10), "{step}");

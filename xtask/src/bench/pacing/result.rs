@@ -78,6 +78,7 @@ pub(super) fn point(run: &Run<'_>, result: &Value, moments: &[Moment]) -> Result
         wire_gbps: None,
         stddev_gbps: deviation(&series),
         hit_pct: None,
+        hit_from: None,
         buffers_mean: mean(|moment| Some(moment.in_flight)),
         buffers_max: None,
         in_flight_mib: mean(|moment| Some(moment.in_flight_mib)),

@@ -243,6 +243,7 @@ fn point(run: &Run<'_>, platform: &str, fingerprint: String, outcome: Outcome) -
         wire_gbps: Some(outcome.wire_gbps),
         stddev_gbps: Some(outcome.stddev_gbps),
         hit_pct: Some(outcome.hit_pct),
+        hit_from: None,
         buffers_mean: Some(outcome.buffers_mean),
         buffers_max: Some(outcome.buffers_max),
         in_flight_mib: Some(outcome.bytes_in_flight_mean / MIB),

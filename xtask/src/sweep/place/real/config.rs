@@ -6,7 +6,7 @@ use nvmeof_pacing::keys::{Key, TunerName};
 use toml::{Table, Value};
 
 use super::super::super::setup::{DeviceKind, Pace, Pacing, Setup, Tuner};
-use super::Listen;
+use crate::listen::Listen;
 
 /// Name of the subsystem where the plan's config does not say.
 pub(super) const NQN: &str = "nqn.2026-11.io.nvmeof-tgt:sweep";

@@ -4,6 +4,7 @@ use nvmeof_report::{Flow, Network, Part, Point, Sample, Where, jain};
 
 use super::super::Run;
 use super::super::sim::setting;
+use super::cache::Hits;
 use super::counters::Change;
 use super::load::measured::real;
 use super::load::{Measured, Task};
@@ -25,6 +26,8 @@ pub(super) struct Gathered<'a> {
     /// One a task.
     pub(super) measured: &'a [Measured],
     pub(super) change: Change,
+    pub(super) hits: &'a Hits,
+    pub(super) hit_from: String,
     pub(super) moments: &'a [Moment],
 }
 
@@ -46,7 +49,7 @@ pub(super) fn point(of: &Gathered<'_>) -> Point {
     let most = moments.iter().map(|moment| moment.in_flight).fold(0.0, f64::max);
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count")]
     let most = (!moments.is_empty()).then_some(most as u64);
-    let series = series(&together, moments);
+    let series = series(&together, moments, of.hits);
     let reads = setup.jobs.iter().all(|job| job.reads >= 1.0);
     let writes = setup.jobs.iter().all(|job| job.reads <= 0.0);
     let change = of.change;
@@ -77,7 +80,8 @@ pub(super) fn point(of: &Gathered<'_>) -> Point {
         flows,
         wire_gbps: Some(wire),
         stddev_gbps: deviation(of.measured),
-        hit_pct: None,
+        hit_pct: of.hits.pct,
+        hit_from: Some(of.hit_from.clone()),
         buffers_mean: mean(&|moment| Some(moment.in_flight)),
         buffers_max: most,
         in_flight_mib: mean(&|moment| Some(moment.in_flight_mib)),
@@ -121,7 +125,7 @@ fn flows(of: &Gathered<'_>) -> Vec<Flow> {
 }
 
 /// The hosts' samples, with what the daemon said last before the end of each.
-fn series(together: &Measured, moments: &[Moment]) -> Vec<Sample> {
+fn series(together: &Measured, moments: &[Moment], hits: &Hits) -> Vec<Sample> {
     let begin = moments.first().map_or(0.0, |first| first.t);
     let sample = |(at, gbps): (usize, &f64)| {
         let t = real(at as u64 + 1) / 10.0;
@@ -131,7 +135,7 @@ fn series(together: &Measured, moments: &[Moment]) -> Vec<Sample> {
         Sample {
             t,
             gbps: *gbps,
-            hit_pct: None,
+            hit_pct: hits.series.get(at).copied().flatten(),
             buffers: count(|moment| Some(moment.in_flight)),
             waiting: count(|moment| Some(moment.waiting)),
             budget_bytes: count(|moment| moment.budget_mib.map(|mib| mib * MIB)),

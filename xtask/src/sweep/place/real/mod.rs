@@ -9,11 +9,13 @@
 //! | file | what |
 //! |---|---|
 //! | `machine`, `process` | a program here or over ssh, ended whatever becomes of us |
+//! | `visit` | the machines while the sweep lasts |
 //! | `config` | the daemon's config for a point |
-//! | `target`, `counters` | the daemon under way, and what the kernel counts meanwhile |
+//! | `target`, `counters`, `cache` | the daemon under way, and what the kernel and the processor count meanwhile |
 //! | `load` | one file a load generator |
 //! | `gather` | one point from all of it |
 
+mod cache;
 mod config;
 mod counters;
 mod gather;
@@ -21,13 +23,12 @@ mod load;
 mod machine;
 mod process;
 mod target;
+mod visit;
 
-use std::fmt;
 use std::net::IpAddr;
-use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result, bail, ensure};
 use nvmeof_report::{Point, Where};
@@ -35,36 +36,29 @@ use nvmeof_report::{Point, Where};
 use super::super::plan::Planned;
 use super::super::setup::{DeviceKind, Initiator, Setup};
 use super::{Place, Run, digest};
+use crate::listen::Listen;
+use cache::Cache;
 use config::Site;
 use counters::Wire;
 use gather::Gathered;
 use load::{Generator, Measured, Programs, Task};
 use machine::Machine;
+use process::Finished;
 use target::Target;
+use visit::Fleet;
 
 /// For load generators to connect, and to end, beside the time they measure.
 const SLACK: Duration = Duration::from_secs(60);
+/// What counts hits in the cache, on the target's machine.
+const LINUX_PERF: &str = "perf";
 /// Between two looks at what goes on.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// Set by Ctrl-C: the point under way is given up, everything is stopped and disconnected.
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
-/// Where the target listens.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Listen {
-    pub(crate) fabric: Fabric,
-    pub(crate) address: IpAddr,
-    /// 0: any.
-    pub(crate) port: u16,
-}
-
-/// Between target and hosts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Fabric {
-    Tcp,
-    Rdma,
-}
+/// What counting hits in the cache came to, where there was something to count.
+type Counted = Option<Result<Finished>>;
 
 /// What a person says about the machines.
 #[derive(Debug, Clone)]
@@ -91,13 +85,10 @@ pub(crate) struct Machines {
 #[derive(Debug)]
 pub(crate) struct Real {
     machines: Machines,
-    target: Machine,
-    hosts: Vec<Machine>,
+    fleet: Fleet,
     programs: Programs,
-    /// For ssh's sockets, which go with it.
-    _sockets: tempfile::TempDir,
-    remote_folder: String,
     wire: Wire,
+    cache: Cache,
     /// The target's machine.
     platform: String,
     /// What ran where.
@@ -107,35 +98,19 @@ pub(crate) struct Real {
 impl Real {
     /// Looks at every machine: whether it answers and has what the plan needs.
     pub(crate) fn new(machines: Machines, points: &[Planned]) -> Result<Self> {
-        let folder = tempfile::Builder::new().prefix("sweep").tempdir()?;
-        let reach = |name: &String| Machine::over_ssh(name, &machines.ssh_options, folder.path());
-        let target = machines.target.as_ref().map_or(Ok(Machine::Here), reach)?;
-        let hosts: Vec<_> = machines.hosts.iter().map(reach).collect::<Result<_>>()?;
-        let hosts = if hosts.is_empty() { vec![Machine::Here] } else { hosts };
         let programs = Programs {
             perf: machines.perf.clone(),
             fio: machines.fio.clone(),
             spdk_plugin: machines.spdk_plugin.clone(),
         };
-        let remote_folder = format!("/tmp/nvmeof-sweep-{}", std::process::id());
-        for machine in std::iter::once(&target).chain(&hosts) {
-            machine.ask(&format!("mkdir -p {remote_folder}")).with_context(|| {
-                format!("{machine} does not answer: try `ssh {machine} true`, which must not ask anything")
-            })?;
-        }
-        let wire = Wire::of(&target, machines.listen.address)?;
-        let mut this = Self {
-            machines,
-            target,
-            hosts,
-            programs,
-            _sockets: folder,
-            remote_folder,
-            wire,
-            platform: String::new(),
-            about: String::new(),
-        };
-        this.platform = describe(&this.target)?;
+        let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos();
+        let sweep = digest(format!("{} {now}", std::process::id()).as_bytes());
+        let fleet = Fleet::reach(&machines, &sweep)?;
+        let wire = Wire::of(&fleet.target, machines.listen.address)?;
+        let cache = Cache::look(&fleet.target, LINUX_PERF);
+        let (platform, about) = (String::new(), String::new());
+        let mut this = Self { machines, fleet, programs, wire, cache, platform, about };
+        this.platform = describe(&this.fleet.target)?;
         this.about = this.look(points)?;
         Ok(this)
     }
@@ -143,21 +118,21 @@ impl Real {
     /// What each machine runs; what one lacks ends the sweep before it begins.
     fn look(&self, points: &[Planned]) -> Result<String> {
         let version = format!("{} --version", machine::quoted(&self.machines.tgt));
-        let version = self.target.ask(&version).with_context(|| {
-            format!("no nvmeof-tgt on {}: say where it is with --tgt PATH", self.target)
+        let version = self.fleet.target.ask(&version).with_context(|| {
+            format!("no nvmeof-tgt on {}: say where it is with --tgt PATH", self.fleet.target)
         })?;
-        let mut about = vec![format!("{} on {}", version.trim(), describe(&self.target)?)];
+        let mut about = vec![format!("{} on {}", version.trim(), describe(&self.fleet.target)?)];
         let mut seen: Vec<(usize, Initiator)> = Vec::new();
         for point in points {
             for (at, host) in point.setup.hosts.iter().enumerate() {
-                let (at, initiator) = (at % self.hosts.len(), self.initiator(*host));
+                let (at, initiator) = (at % self.fleet.hosts.len(), self.initiator(*host));
                 if !seen.contains(&(at, initiator)) {
                     seen.push((at, initiator));
                 }
             }
         }
         for (at, initiator) in seen {
-            let machine = &self.hosts[at];
+            let machine = &self.fleet.hosts[at];
             let programs = load::generator(initiator, &self.programs).look(machine)?;
             about.push(format!("{programs} on {}", describe(machine)?));
             let behind = clock_apart(machine)?;
@@ -199,8 +174,8 @@ impl Real {
         let setup = &run.point.setup;
         let site = self.site(setup);
         let served = config::served(setup, &site)?;
-        let mut target =
-            Target::start(&self.target, &self.machines.tgt, &self.remote_folder, &served)?;
+        let folder = self.fleet.target_folder();
+        let mut target = Target::start(&self.fleet.target, &self.machines.tgt, folder, &served)?;
         let address = self.reachable(&target.address);
         let mut tasks = Vec::new();
         for (number, job) in setup.jobs.iter().enumerate() {
@@ -208,7 +183,7 @@ impl Real {
                 if !job.hosts.is_empty() && !job.hosts.iter().any(|own| *own as usize == host) {
                     continue;
                 }
-                let folder = format!("{}/{host}-{number}", self.remote_folder);
+                let folder = format!("{}/{host}-{number}", self.fleet.host(host).1);
                 let nsids = job.devices.iter().map(|at| served.nsids[*at as usize]).collect();
                 let task = Task {
                     job,
@@ -225,7 +200,8 @@ impl Real {
                 tasks.push((number, task));
             }
         }
-        let (measured, change) = self.load(setup, &tasks, &mut target)?;
+        let (measured, change, counted) = self.load(setup, &tasks, &mut target)?;
+        let (hits, hit_from) = self.cache.read(counted);
         let moments = target.stop()?;
         let gathered = Gathered {
             run,
@@ -237,6 +213,8 @@ impl Real {
             tasks: &tasks,
             measured: &measured,
             change,
+            hits: &hits,
+            hit_from,
             moments: &moments,
         };
         Ok(gather::point(&gathered))
@@ -248,7 +226,7 @@ impl Real {
         setup: &Setup,
         tasks: &[(usize, Task<'_>)],
         target: &mut Target<'_>,
-    ) -> Result<(Vec<Measured>, counters::Change)> {
+    ) -> Result<(Vec<Measured>, counters::Change, Counted)> {
         let generators: Vec<Box<dyn Generator>> =
             setup.hosts.iter().map(|host| load::generator(*host, &self.programs)).collect();
         let mut connections = Vec::new();
@@ -272,7 +250,7 @@ impl Real {
         let begin = started + Duration::from_nanos(setup.ramp);
         let end = begin + Duration::from_nanos(setup.time);
         let limit = end + SLACK;
-        let (mut before, mut after) = (None, None);
+        let (mut before, mut after, mut hits) = (None, None, None);
         loop {
             let now = Instant::now();
             if INTERRUPTED.load(Ordering::Relaxed) {
@@ -281,6 +259,8 @@ impl Real {
             target.check()?;
             if before.is_none() && now >= begin {
                 before = Some(target.counters(&self.wire)?);
+                let time = Duration::from_nanos(setup.time);
+                hits = self.cache.start(&self.fleet.target, time).transpose();
             }
             if before.is_some() && after.is_none() && now >= end {
                 after = Some(target.counters(&self.wire)?);
@@ -314,11 +294,12 @@ impl Real {
             connection.stop().context("a host does not disconnect")?;
         }
         let (Some(before), Some(after)) = (before, after) else { bail!("the run was too short") };
-        Ok((measured, after.since(&before)))
+        let hits = hits.map(|running| running.and_then(|mut running| running.finish(limit)));
+        Ok((measured, after.since(&before), hits))
     }
 
     fn machine_of(&self, host: usize) -> &Machine {
-        &self.hosts[host % self.hosts.len()]
+        self.fleet.host(host).0
     }
 
     fn name_of(&self, host: usize) -> String {
@@ -403,16 +384,6 @@ impl Place for Real {
     }
 }
 
-impl Drop for Real {
-    fn drop(&mut self) {
-        for machine in std::iter::once(&self.target).chain(&self.hosts) {
-            // Small files; a machine that is gone keeps them.
-            let _ = machine.ask(&format!("rm -rf {}", self.remote_folder));
-            machine.leave();
-        }
-    }
-}
-
 /// From now on Ctrl-C ends the point under way in good order; a second one ends us.
 pub(crate) fn handle_signals() -> Result<()> {
     let flag = std::sync::Arc::new(AtomicBool::new(false));
@@ -445,44 +416,6 @@ fn describe(machine: &Machine) -> Result<String> {
 fn clock_apart(machine: &Machine) -> Result<f64> {
     let text = machine.ask("date +%s.%N")?;
     let there: f64 = text.trim().parse().with_context(|| format!("{machine}: no time: {text}"))?;
-    let here = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_secs_f64();
+    let here = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_secs_f64();
     Ok((here - there).abs())
-}
-
-impl Fabric {
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Tcp => "tcp",
-            Self::Rdma => "rdma",
-        }
-    }
-}
-
-impl FromStr for Listen {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let form = || {
-            format!(
-                "`{text}` is not tcp://ADDR[:PORT] or rdma://ADDR[:PORT], an IPv6 address in brackets"
-            )
-        };
-        let (scheme, rest) = text.split_once("://").ok_or_else(form)?;
-        let fabric = match scheme {
-            "tcp" => Fabric::Tcp,
-            "rdma" => Fabric::Rdma,
-            _ => return Err(form()),
-        };
-        if let Ok(socket) = rest.parse::<std::net::SocketAddr>() {
-            return Ok(Self { fabric, address: socket.ip(), port: socket.port() });
-        }
-        let bare = rest.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(rest);
-        Ok(Self { fabric, address: bare.parse().map_err(|_| form())?, port: 0 })
-    }
-}
-
-impl fmt::Display for Listen {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}://{}", self.fabric.name(), std::net::SocketAddr::new(self.address, self.port))
-    }
 }

@@ -54,7 +54,11 @@ impl<'a> Target<'a> {
     /// Whether it is still there; why not, if not.
     pub(super) fn check(&mut self) -> Result<()> {
         if self.running.has_ended() {
-            bail!("the target ended while it was measured: {}", self.running.complaint());
+            bail!(
+                "the target on {} ended while it was measured: {}",
+                self.machine,
+                self.running.complaint()
+            );
         }
         Ok(())
     }

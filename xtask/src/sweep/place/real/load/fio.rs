@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde_json::Value;
 
 use super::super::machine::{Machine, quoted};
@@ -105,6 +105,12 @@ impl Generator for Spdk {
         let fio = fio_version(machine, &self.fio)?;
         let there = machine.ask(&format!("test -f {} && echo there", quoted(plugin)));
         there.with_context(|| format!("there is no {plugin} on {machine}"))?;
+        let pages = machine.ask("cat /proc/sys/vm/nr_hugepages")?;
+        ensure!(
+            pages.trim() != "0",
+            "SPDK needs huge pages, and {machine} has none: run SPDK's scripts/setup.sh there, or write their \
+             number to /proc/sys/vm/nr_hugepages"
+        );
         Ok(format!("{fio} with {plugin}"))
     }
 
@@ -118,7 +124,7 @@ impl Generator for Spdk {
 
     fn start(&self, machine: &Machine, task: &Task<'_>) -> Result<Running> {
         let names = spdk_names(task)?;
-        run(machine, &self.fio, self.plugin.as_deref(), task, "spdk", &names, "thread=1\n")
+        run(machine, &self.fio, self.plugin.as_deref(), task, "spdk", &names, &spdk_options(task))
     }
 
     fn read(&self, machine: &Machine, task: &Task<'_>, finished: &Finished) -> Result<Measured> {
@@ -126,16 +132,21 @@ impl Generator for Spdk {
     }
 }
 
-/// As SPDK's plugin names namespaces; it takes `.` for `:` and the like.
+/// What the plugin wants in the job file beside fio's own options. It knows jobs as threads alone, and takes the
+/// host's name from an option: in a file's name it reads over it.
+fn spdk_options(task: &Task<'_>) -> String {
+    format!("thread=1\nhostnqn={}\n", host_nqn(task))
+}
+
+/// As SPDK's plugin names namespaces: a transport identifier, with the namespace at its end.
 fn spdk_names(task: &Task<'_>) -> Result<Vec<String>> {
     let (fabric, address, port) = split_address(&task.address).context("no address")?;
     let family = if address.contains(':') { "IPv6" } else { "IPv4" };
     let name = |nsid: &u32| {
         format!(
-            "trtype={} adrfam={family} traddr={address} trsvcid={port} subnqn={} hostnqn={} ns={nsid}",
+            "trtype={} adrfam={family} traddr={address} trsvcid={port} subnqn={} ns={nsid}",
             fabric.to_uppercase(),
             task.nqn,
-            host_nqn(task),
         )
         // fio takes a colon for the end of a file's name.
         .replace(':', "\\:")
@@ -235,11 +246,32 @@ fn read(machine: &Machine, task: &Task<'_>, finished: &Finished) -> Result<Measu
     Ok(measured)
 }
 
-/// From fio's JSON. What stands before it (SPDK's plugin says this and that) is passed over.
+/// fio's JSON, which is an object with jobs that begins a line. What stands around it is passed over: notes of fio,
+/// and what SPDK and DPDK say of themselves, braces and all.
+fn report(text: &str) -> Result<Value> {
+    let mut told = None;
+    let lines = text.split_inclusive('\n').scan(0, |at, line| {
+        let start = *at;
+        *at += line.len();
+        Some((start, line))
+    });
+    for (start, _) in lines.filter(|(_, line)| line.starts_with('{')) {
+        let mut values = serde_json::Deserializer::from_str(&text[start..]).into_iter::<Value>();
+        match values.next() {
+            Some(Ok(json)) if json["jobs"].is_array() => return Ok(json),
+            Some(Ok(_)) => told = told.or(Some(anyhow!("fio reports no jobs"))),
+            Some(Err(error)) => {
+                told = told.or(Some(anyhow::Error::new(error).context("fio's JSON is broken")));
+            }
+            None => {}
+        }
+    }
+    Err(told.unwrap_or_else(|| anyhow!("fio wrote no JSON")))
+}
+
+/// From what fio wrote.
 fn measured(text: &str) -> Result<Measured> {
-    let start = text.find("{\n").or_else(|| text.find('{')).context("fio wrote no JSON")?;
-    let mut values = serde_json::Deserializer::from_str(&text[start..]).into_iter::<Value>();
-    let json = values.next().context("fio wrote no JSON")?.context("fio's JSON is broken")?;
+    let json = report(text)?;
     let jobs = json["jobs"].as_array().context("fio reports no jobs")?;
     let mut sum = Measured::default();
     for job in jobs {
@@ -355,9 +387,13 @@ mod tests {
         let job = job(&[(4096, 1.0)]);
         assert_eq!(
             spdk_names(&task(&job)).unwrap()[1],
-            "trtype=RDMA adrfam=IPv6 traddr=fe80\\:\\:1 trsvcid=4420 subnqn=nqn.2026-11.io.x\\:a \
-             hostnqn=nqn.2026-11.io.nvmeof-tgt\\:sweep-host-2 ns=7"
+            "trtype=RDMA adrfam=IPv6 traddr=fe80\\:\\:1 trsvcid=4420 subnqn=nqn.2026-11.io.x\\:a ns=7"
         );
+        let text = job_file(&task(&job), "spdk", &[], &spdk_options(&task(&job)));
+        for line in ["ioengine=spdk", "thread=1", "hostnqn=nqn.2026-11.io.nvmeof-tgt:sweep-host-2"]
+        {
+            assert!(text.lines().any(|own| own == line), "{line} in {text}");
+        }
     }
 
     #[test]
@@ -368,9 +404,33 @@ mod tests {
         assert_eq!(read.histogram.values().sum::<u64>(), read.ios);
         let latency = read.figures().latency_us;
         assert!(latency.p50 <= latency.p99 && latency.p99 <= latency.max && latency.mean > 0.0);
-        // SPDK's plugin writes lines of its own before fio's.
-        let noisy = format!("[2026-11-22 10:00:00.0] Starting SPDK {{x}}\n{text}trailing");
-        assert_eq!(measured(&noisy).unwrap(), read);
+    }
+
+    /// What SPDK and DPDK say goes to both outputs, by version; with `2>&1` and without, the report is found.
+    #[test]
+    fn the_report_is_found_among_what_spdk_and_dpdk_say() {
+        let text = include_str!("recorded/fio-psync.json");
+        let notices = include_str!("recorded/spdk-notices.txt");
+        let (before, after) = notices.split_once("-- fio's report --\n").unwrap();
+        let read = measured(text).unwrap();
+        assert_eq!(measured(&format!("{before}{text}{after}")).unwrap(), read);
+        assert_eq!(measured(&format!("{{\n  broken\n{text}")).unwrap(), read);
+        let failed = format!("{before}{after}");
+        assert!(measured(&failed).unwrap_err().to_string().contains("no jobs"));
+    }
+
+    #[test]
+    fn a_fio_that_fails_is_told_with_its_complaint() {
+        let job = job(&[(4096, 1.0)]);
+        let mut running = Machine::Here
+            .start(
+                "sh",
+                &["-c".to_owned(), "echo 'spdk_nvme_probe() failed' >&2; exit 1".to_owned()],
+            )
+            .unwrap();
+        let finished = running.finish(Instant::now() + CONNECT).unwrap();
+        let error = format!("{:#}", read(&Machine::Here, &task(&job), &finished).unwrap_err());
+        assert_eq!(error, "fio failed: spdk_nvme_probe() failed");
     }
 
     #[test]

@@ -1,0 +1,164 @@
+//! The machines of a sweep while it lasts: on each a folder, and the machine for the sweep alone. Both end with it,
+//! whatever becomes of it.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+
+use super::Machines;
+use super::machine::Machine;
+use super::process::Running;
+
+/// For a machine to answer.
+const ANSWER: Duration = Duration::from_secs(20);
+
+/// Makes the folder `$1` and keeps it until told to end. A machine is its network namespace here: what is locked is
+/// its file, which needs no name on a disk. Folders of the same sweep begin with `$2`: it may be here twice.
+const STAY: &str = r#"exec 9</proc/self/ns/net
+if command -v flock >/dev/null && ! flock -n 9; then
+  ls -d "$2"* >/dev/null 2>&1 || { echo 'another sweep uses this machine' >&2; exit 1; }
+fi
+trap 'rm -rf "$1"' EXIT
+trap 'kill $s 2>/dev/null; exit 0' TERM INT HUP
+mkdir "$1" || exit 1
+echo stays
+while :; do sleep 86400 9<&- & s=$!; wait $s; done"#;
+
+/// The target's machine and the hosts', reached. Dropping it leaves them as they were.
+#[derive(Debug)]
+pub(super) struct Fleet {
+    pub(super) target: Machine,
+    /// At least one.
+    pub(super) hosts: Vec<Machine>,
+    /// Of the target, then of the hosts.
+    visits: Vec<Visit>,
+    /// For ssh's sockets, which go with it.
+    _sockets: tempfile::TempDir,
+}
+
+/// A machine that a sweep may use. Dropping it gives it back.
+#[derive(Debug)]
+struct Visit {
+    folder: String,
+    _stay: Running,
+}
+
+impl Fleet {
+    /// Reaches all machines; `sweep` is a name that no other sweep has.
+    pub(super) fn reach(machines: &Machines, sweep: &str) -> Result<Self> {
+        let folder = tempfile::Builder::new().prefix("sweep").tempdir()?;
+        let reach = |name: &String| Machine::over_ssh(name, &machines.ssh_options, folder.path());
+        let target = machines.target.as_ref().map_or(Ok(Machine::Here), reach)?;
+        let hosts: Vec<_> = machines.hosts.iter().map(reach).collect::<Result<_>>()?;
+        let hosts = if hosts.is_empty() { vec![Machine::Here] } else { hosts };
+        let mut fleet = Self { target, hosts, visits: Vec::new(), _sockets: folder };
+        for (number, machine) in std::iter::once(&fleet.target).chain(&fleet.hosts).enumerate() {
+            fleet.visits.push(Visit::begin(machine, sweep, number)?);
+        }
+        Ok(fleet)
+    }
+
+    /// For files on the target.
+    pub(super) fn target_folder(&self) -> &str {
+        &self.visits[0].folder
+    }
+
+    /// The machine of a host of the plan, which take them in turn, and the folder for files there.
+    pub(super) fn host(&self, host: usize) -> (&Machine, &str) {
+        let at = host % self.hosts.len();
+        (&self.hosts[at], &self.visits[1 + at].folder)
+    }
+}
+
+impl Drop for Fleet {
+    fn drop(&mut self) {
+        self.visits.clear();
+        std::iter::once(&self.target).chain(&self.hosts).for_each(Machine::leave);
+    }
+}
+
+impl Visit {
+    /// `number` tells the sweep's machines apart.
+    fn begin(machine: &Machine, sweep: &str, number: usize) -> Result<Self> {
+        machine.ask("true").with_context(|| {
+            format!(
+                "{machine} does not answer: try `ssh {machine} true`, which must not ask anything"
+            )
+        })?;
+        let all = format!("/tmp/nvmeof-sweep-{sweep}-");
+        let folder = format!("{all}{number}");
+        let words = ["-c", STAY, "stay", &folder, &all].map(str::to_owned);
+        let mut stay = machine.start("sh", &words)?;
+        stay.line("stays", Instant::now() + ANSWER).with_context(|| {
+            format!(
+                "{machine} cannot be used now; two sweeps at once would measure each other: wait for the other \
+                 one's end"
+            )
+        })?;
+        Ok(Self { folder, _stay: stay })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use nvmeof_report::Where;
+
+    use super::*;
+
+    #[test]
+    fn a_host_that_does_not_answer_is_named_and_nothing_is_left() {
+        let machines = Machines {
+            place: Where::Remote,
+            listen: "tcp://192.0.2.1".parse().unwrap(),
+            target: None,
+            hosts: vec!["nobody@nowhere.invalid".to_owned()],
+            ssh_options: vec!["-oProxyCommand=false".to_owned(), "-F/dev/null".to_owned()],
+            target_cpus: vec![0],
+            host_cpus: None,
+            drives: Vec::new(),
+            tgt: "nvmeof-tgt".to_owned(),
+            perf: "nvmeof-perf".to_owned(),
+            fio: "fio".to_owned(),
+            spdk_plugin: None,
+        };
+        let sweep = format!("test-{}-nobody", std::process::id());
+        let error = free(|| Fleet::reach(&machines, &sweep).map(|_| ()));
+        assert!(error.contains("nobody@nowhere.invalid does not answer"), "{error}");
+        assert!(!Path::new(&format!("/tmp/nvmeof-sweep-{sweep}-0")).exists(), "left behind");
+    }
+
+    /// What it complains of, once no other sweep uses this machine.
+    fn free(mut begin: impl FnMut() -> Result<()>) -> String {
+        let limit = Instant::now() + Duration::from_secs(120);
+        loop {
+            let error = begin().map_err(|error| format!("{error:#}")).err().unwrap_or_default();
+            if !error.contains("another sweep") || Instant::now() > limit {
+                return error;
+            }
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    }
+
+    #[test]
+    fn two_sweeps_do_not_use_one_machine_at_once_and_leave_nothing() {
+        let names = ["a", "b"].map(|name| format!("test-{}-{name}", std::process::id()));
+        let begin = |name: &str, number| Visit::begin(&Machine::Here, name, number);
+        let mut first = None;
+        let refusal = free(|| {
+            first = Some(begin(&names[0], 0)?);
+            Ok(())
+        });
+        let first = first.expect(&refusal);
+        // Target and host of one sweep.
+        let again = begin(&names[0], 1).unwrap();
+        assert!(Path::new(&first.folder).is_dir() && Path::new(&again.folder).is_dir());
+        let error = format!("{:#}", begin(&names[1], 0).unwrap_err());
+        assert!(error.contains("this machine cannot be used now"), "{error}");
+        assert!(error.contains("another sweep uses this machine"), "{error}");
+        let folders = [first.folder.clone(), again.folder.clone()];
+        drop((first, again));
+        assert!(folders.iter().all(|folder| !Path::new(folder).exists()), "left behind");
+    }
+}
