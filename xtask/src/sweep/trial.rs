@@ -257,7 +257,7 @@ impl Trial {
         ensure!(points.len() == FAR_POINTS, "{} of {FAR_POINTS} points", points.len());
         points.iter().try_for_each(check)?;
         self.is_gone(daemon)?;
-        println!("target over ssh: {FAR_POINTS} points, its daemon {daemon:?} is gone");
+        println!("target over ssh: {FAR_POINTS} points, its daemon {} is gone", number(daemon));
         Ok(())
     }
 
@@ -294,7 +294,7 @@ impl Trial {
             "interrupted, and it ended with {status}: {complaints}"
         );
         self.is_gone(daemon)?;
-        println!("target over ssh, Ctrl-C: its daemon {daemon:?} is gone");
+        println!("target over ssh, Ctrl-C: its daemon {} is gone", number(daemon));
         Ok(())
     }
 
@@ -305,7 +305,7 @@ impl Trial {
         kill_process(Pid::from_child(&sweep.child), Signal::KILL)?;
         sweep.end()?;
         self.is_gone(daemon)?;
-        println!("target over ssh, sweep killed: its daemon {daemon:?} is gone");
+        println!("target over ssh, sweep killed: its daemon {} is gone", number(daemon));
         Ok(())
     }
 
@@ -330,13 +330,13 @@ impl Trial {
         }
     }
 
-    /// Neither this process nor another of ours is left, nor a file of the sweep's.
+    /// Neither this process nor another of ours is left.
     fn is_gone(&self, daemon: Pid) -> Result<()> {
         self.nothing_runs()?;
         let limit = Instant::now() + Duration::from_secs(30);
         // A number may be somebody else's by now.
-        while self.hosts[0].namespace.pids().contains(&daemon.as_raw_nonzero().get()) {
-            ensure!(Instant::now() < limit, "process {daemon:?} is still there");
+        while self.hosts[0].namespace.pids().contains(&number(daemon)) {
+            ensure!(Instant::now() < limit, "process {} is still there", number(daemon));
             thread::sleep(Duration::from_millis(20));
         }
         Ok(())
@@ -497,6 +497,10 @@ impl Drop for Namespace {
         // What is left of it goes with its last process.
         let _ = Command::new("ip").args(["netns", "del", &self.0]).status();
     }
+}
+
+fn number(process: Pid) -> i32 {
+    process.as_raw_nonzero().get()
 }
 
 /// Keys of both sides, and ssh's config.
