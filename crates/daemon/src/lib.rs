@@ -3,6 +3,7 @@
 //! [`run`] is the whole program. `config` and `limits` say what is wanted, `reactor` moves commands,
 //! `control` starts, changes and stops the reactors. [`drives`] is what else the program does.
 
+mod api;
 mod clock;
 pub mod config;
 mod control;

@@ -50,8 +50,9 @@ const EARLY_BUFFERS: u64 = 2;
 const ADMIN_BUFFERS: usize = 4;
 /// Room for commands that a reactor makes at start, at most; it grows.
 const REQUESTS_AT_START: usize = 4096;
-/// Descriptors of the process itself: standard streams, logging, signals, the control plane.
-const PROCESS_FILES: u64 = 64;
+/// Descriptors of the process itself: standard streams, logging, signals, the control plane and 64 callers
+/// of its API.
+const PROCESS_FILES: u64 = 128;
 /// Descriptors of a reactor: its thread's poller, mailbox and timers.
 const REACTOR_FILES: u64 = 4;
 /// Bytes of a queue pair's slot for a command, and of one for a response.

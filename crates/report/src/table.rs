@@ -117,6 +117,28 @@ impl Table {
         text
     }
 
+    /// Plain text in columns, two spaces apart: for a terminal, and for `awk`.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let cell = |text: &str| text.replace(char::is_control, " ");
+        let heads = self.columns.iter().map(|column| cell(&column.head())).collect();
+        let rows = self.rows.iter().map(|row| row.iter().map(|text| cell(text)).collect());
+        let lines: Vec<Vec<String>> = std::iter::once(heads).chain(rows).collect();
+        let width = |at: usize| lines.iter().map(|line| line[at].chars().count()).max();
+        let widths: Vec<_> = (0..self.columns.len()).map(|at| width(at).unwrap_or(0)).collect();
+        let mut text = String::new();
+        for line in &lines {
+            let padded = line.iter().zip(&widths).zip(&self.columns);
+            let padded = padded.map(|((cell, &width), column)| match column.align {
+                Align::Left => format!("{cell:<width$}"),
+                Align::Right => format!("{cell:>width$}"),
+            });
+            text.push_str(padded.collect::<Vec<_>>().join("  ").trim_end());
+            text.push('\n');
+        }
+        text
+    }
+
     /// An HTML `<table>`.
     #[must_use]
     pub fn html(&self) -> String {
@@ -148,6 +170,15 @@ impl Table {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn plain_text_is_in_columns() {
+        let wanted = "policy  bandwidth Gb/s\nnone             142.4\na|b\n";
+        assert_eq!(table().text(), wanted);
+        let mut table = Table::new(vec![Column::words("a")]);
+        table.push(vec!["x\n\u{1b}[2J".into()]);
+        assert_eq!(table.text(), "a\nx  [2J\n");
+    }
 
     fn table() -> Table {
         let mut table =

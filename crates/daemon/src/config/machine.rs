@@ -1,5 +1,8 @@
 //! What of the machine a config depends on.
 
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
 use rustix::process::{Resource, getrlimit};
 use rustix::thread::sched_getaffinity;
 
@@ -12,6 +15,8 @@ pub struct Machine {
     pub open_files: u64,
     /// Physical memory in bytes; `u64::MAX` if the system does not say.
     pub memory: u64,
+    /// Files that this process serves already: their size may be changed.
+    pub held: BTreeSet<PathBuf>,
 }
 
 /// The kernel's own bound on CPU numbers (`CPU_SETSIZE` of the affinity calls).
@@ -26,7 +31,12 @@ impl Machine {
         let affinity = sched_getaffinity(None)?;
         let cpus = (0..CPUS_MAX).filter(|cpu| affinity.is_set(*cpu)).collect();
         let open_files = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
-        Ok(Self { cpus, open_files, memory: physical_memory().unwrap_or(u64::MAX) })
+        Ok(Self {
+            cpus,
+            open_files,
+            memory: physical_memory().unwrap_or(u64::MAX),
+            held: BTreeSet::new(),
+        })
     }
 }
 

@@ -12,6 +12,7 @@
 
 mod cpus;
 mod identity;
+pub(crate) mod loaded;
 mod machine;
 mod parse;
 mod problem;
@@ -24,8 +25,8 @@ mod units;
 mod validate;
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
-use std::path::Path;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nvmeof_core::block::fault::FaultPlan;
@@ -39,6 +40,7 @@ pub use machine::Machine;
 pub use problem::{ConfigError, Problem};
 pub use units::show_size;
 
+use loaded::Loaded;
 use problem::Report;
 
 /// A config that has been checked.
@@ -52,6 +54,8 @@ pub struct Config {
     pub drain_timeout: Duration,
     /// What is logged.
     pub log: LogLevel,
+    /// Where it can be controlled; nowhere if not given.
+    pub api: Option<Api>,
     /// Every bound, as configured and as derived.
     pub limits: Limits,
     /// How commands are admitted.
@@ -85,6 +89,19 @@ pub enum LogLevel {
     Debug,
     /// Every step.
     Trace,
+}
+
+/// Where the daemon can be controlled.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Api {
+    /// Path of its UNIX socket.
+    pub socket: PathBuf,
+    /// Who may use it: the socket's permission bits.
+    pub mode: u32,
+    /// TCP addresses besides.
+    pub listen: Vec<SocketAddr>,
+    /// File with the token that is asked for over TCP; none is if not given.
+    pub token_file: Option<PathBuf>,
 }
 
 /// A fabric.
@@ -290,22 +307,7 @@ impl Config {
     /// # Errors
     /// Everything that is wrong, with file, line and key.
     pub fn load(file: &Path) -> Result<Self, ConfigError> {
-        let name = file.display().to_string();
-        let in_file = |what: String, allowed: &str| ConfigError {
-            problems: vec![Problem {
-                file: name.clone(),
-                position: None,
-                key: String::new(),
-                what,
-                allowed: allowed.into(),
-            }],
-        };
-        let machine = Machine::this()
-            .map_err(|error| in_file(format!("cannot find out about this machine: {error}"), ""))?;
-        let text = std::fs::read_to_string(file).map_err(|error| {
-            in_file(format!("cannot read it: {error}"), "name a readable TOML file")
-        })?;
-        Self::parse(&name, &text, &machine)
+        Ok(Loaded::read(file)?.config)
     }
 
     /// Checks a text, for a machine; `file` is only what errors call it.

@@ -1,5 +1,7 @@
 //! From text to [`RawConfig`], with the parser's errors told in our form.
 
+use nvmeof_api::document::FORMAT;
+use serde::Deserialize;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -9,6 +11,9 @@ use super::suggest::closest;
 
 /// Parses the text, or reports why it does not parse.
 pub(super) fn parse(report: &mut Report<'_>) -> Option<RawConfig> {
+    if is_newer(report) {
+        return None;
+    }
     match toml::from_str(report.text()) {
         Ok(raw) => Some(raw),
         Err(error) => {
@@ -16,6 +21,26 @@ pub(super) fn parse(report: &mut Report<'_>) -> Option<RawConfig> {
             None
         }
     }
+}
+
+/// Whether the text is of a form that only a newer version knows; then nothing else counts.
+fn is_newer(report: &mut Report<'_>) -> bool {
+    #[derive(Deserialize)]
+    struct Form {
+        format: Spanned<i64>,
+    }
+    let Ok(Form { format }) = toml::from_str(report.text()) else { return false };
+    if *format.get_ref() <= i64::from(FORMAT) {
+        return false;
+    }
+    let version = env!("CARGO_PKG_VERSION");
+    let what = format!("this file was written for format {} by a newer version", format.get_ref());
+    let allowed = format!(
+        "nvmeof-tgt {version} knows formats up to {FORMAT}: use the version that wrote it, or the file \
+         that was there before"
+    );
+    report.error(&format.span(), "format", what, allowed);
+    true
 }
 
 fn explain(report: &mut Report<'_>, error: &toml::de::Error) {

@@ -13,10 +13,12 @@ pub(super) type Key<T> = Option<Spanned<T>>;
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(super) struct RawConfig {
+    pub(super) format: Key<i64>,
     pub(super) reactors: Key<String>,
     pub(super) busy_poll: Key<bool>,
     pub(super) drain_timeout: Key<String>,
     pub(super) log: Key<String>,
+    pub(super) api: Key<RawApi>,
     #[serde(default)]
     pub(super) limits: RawLimits,
     #[serde(default)]
@@ -29,6 +31,15 @@ pub(super) struct RawConfig {
     pub(super) subsystem: Vec<Spanned<RawSubsystem>>,
     #[serde(default)]
     pub(super) referral: Vec<Spanned<RawReferral>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub(super) struct RawApi {
+    pub(super) socket: Key<String>,
+    pub(super) mode: Key<String>,
+    pub(super) listen: Key<Vec<Spanned<String>>>,
+    pub(super) token_file: Key<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]

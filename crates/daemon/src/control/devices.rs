@@ -88,14 +88,19 @@ impl Devices {
                 Ok(open) => opened.push(open),
                 Err(error) if was_gone => tracing::warn!("still gone: {error:#}"),
                 Err(error) => {
-                    for open in opened {
-                        close(open, reactors).await;
-                    }
+                    self.abandon(opened, reactors).await;
                     return Err(error);
                 }
             }
         }
         Ok(opened)
+    }
+
+    /// Closes again what was [prepared](Self::prepare) and is not to be.
+    pub(super) async fn abandon(&self, opened: Vec<Open>, reactors: &[Sender]) {
+        for open in opened {
+            close(open, reactors).await;
+        }
     }
 
     /// Makes `opened` part of what is open, changes what can be changed while it is open, and gives

@@ -3,8 +3,10 @@
 //!
 //! | file | what |
 //! |---|---|
+//! | `running` | what runs and the file it came from; what signals and the API ask for |
 //! | `server` | the running daemon: pool, target, reactors, devices, listeners |
 //! | `apply` | from a config to what runs, at start and on SIGHUP |
+//! | `file` | the config file, read and written |
 //! | `devices` | opening and closing block devices on every reactor |
 //! | `stats` | what the reactors counted: to a file, and to the log on SIGUSR1 |
 //! | `accept`, `place` | listeners, and which reactor serves a connection |
@@ -12,7 +14,9 @@
 mod accept;
 mod apply;
 mod devices;
+mod file;
 mod place;
+mod running;
 mod server;
 mod stats;
 
@@ -26,10 +30,13 @@ use nvmeof_core::pci::System;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
+use crate::api;
+use crate::config::loaded::Loaded;
 use crate::config::{Config, LogLevel};
 use crate::drives::spread::of_stripes;
-use server::Server;
 use stats::{Recorder, Wanted};
+
+pub(crate) use running::{Running, Wish};
 
 /// Exit status for a config or command line that is wrong.
 const EXIT_USAGE: u8 = 2;
@@ -47,13 +54,14 @@ pub fn run(path: &Path, check: bool, stats: Option<(&Path, &str)>) -> ExitCode {
             return ExitCode::from(EXIT_USAGE);
         }
     };
-    let config = match Config::load(path) {
-        Ok(config) => config,
+    let loaded = match Loaded::read(path) {
+        Ok(loaded) => loaded,
         Err(error) => {
             eprintln!("{error}");
             return ExitCode::from(EXIT_USAGE);
         }
     };
+    let config = &loaded.config;
     if check {
         for warning in &config.warnings {
             eprintln!("warning: {warning}");
@@ -74,11 +82,11 @@ pub fn run(path: &Path, check: bool, stats: Option<(&Path, &str)>) -> ExitCode {
         }
     };
     let recording = stats.zip(recorder).map(|(wanted, recorder)| (wanted.interval, recorder));
-    warn_of(&config);
+    warn_of(config);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let served = runtime
         .context("cannot start the control plane")
-        .and_then(|runtime| runtime.block_on(serve(path, config, recording)));
+        .and_then(|runtime| runtime.block_on(serve(path, loaded, recording)));
     match served {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => match error.downcast_ref::<server::PortTaken>() {
@@ -134,31 +142,36 @@ impl Signals {
 
 async fn serve(
     path: &Path,
-    config: Config,
+    loaded: Loaded,
     recording: Option<(Duration, Recorder)>,
 ) -> anyhow::Result<()> {
     // Before anything is announced, so that a signal right after `ready` is not lost.
     let mut signals = Signals::new()?;
-    let drain_timeout = config.drain_timeout;
-    let mut server = Server::start(config).await?;
+    let door = loaded.config.api.as_ref().map(api::Door::open).transpose()?;
+    let mut running = Running::start(path, loaded).await?;
+    let (handle, mut jobs) = api::handle();
+    let _served = door.map(|door| door.serve(handle));
     let mut sample =
         tokio::time::interval(recording.as_ref().map_or(REBALANCE, |(every, _)| *every));
     sample.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    server.record_to(recording.map(|(_, recorder)| recorder)).await;
-    announce(&server.ready_line())?;
+    running.record_to(recording.map(|(_, recorder)| recorder)).await;
+    announce(&running.ready_line())?;
     let mut rebalance = tokio::time::interval(REBALANCE);
     rebalance.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
+        let server = running.server_mut();
+        let (records, spans_reactors) = (server.records(), server.spans_reactors());
         tokio::select! {
             _ = signals.terminate.recv() => break,
             _ = signals.interrupt.recv() => break,
-            _ = signals.hangup.recv() => reload(&mut server, path).await,
-            _ = signals.count.recv() => server.log_counts().await,
-            _ = sample.tick(), if server.records() => server.record().await,
-            _ = rebalance.tick(), if server.spans_reactors() => server.rebalance(),
+            _ = signals.hangup.recv() => running.hang_up().await,
+            _ = signals.count.recv() => running.server_mut().log_counts().await,
+            _ = sample.tick(), if records => running.server_mut().record().await,
+            _ = rebalance.tick(), if spans_reactors => running.server_mut().rebalance(),
+            Some(job) = jobs.recv() => job(&mut running).await,
         }
     }
-    server.stop(drain_timeout).await;
+    running.stop().await;
     Ok(())
 }
 
@@ -166,20 +179,4 @@ async fn serve(
 fn announce(line: &str) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     writeln!(out, "{line}").and_then(|()| out.flush()).context("cannot write to standard output")
-}
-
-/// Reads the config again. One that is wrong in any way changes nothing.
-async fn reload(server: &mut Server, path: &Path) {
-    let config = match Config::load(path) {
-        Ok(config) => config,
-        Err(error) => {
-            tracing::error!("the config is not reloaded, nothing changes:\n{error}");
-            return;
-        }
-    };
-    warn_of(&config);
-    match server.reload(config).await {
-        Ok(summary) => tracing::info!("config reloaded: {summary}"),
-        Err(error) => tracing::error!("the config is not reloaded, nothing changes: {error:#}"),
-    }
 }

@@ -18,7 +18,7 @@ use super::devices::{Devices, close};
 use super::place::{node_of, rebalance};
 use super::stats::{Labels, Recorder, Sample, table};
 use crate::clock;
-use crate::config::{Config, Fabric, Listener, Problem, policy_name};
+use crate::config::{Api, Config, Fabric, Listener, LogLevel, Problem, policy_name};
 use crate::limits::{Limits, raise_open_files};
 use crate::reactor::mailbox::{Counts, Message, Sender, mailbox};
 use crate::reactor::stats::Ask;
@@ -32,9 +32,10 @@ pub(crate) struct PortTaken(Problem);
 
 /// The running daemon.
 #[derive(Debug)]
-pub(super) struct Server {
+pub(crate) struct Server {
     config: Config,
     /// Read at start only, whatever the config says by now.
+    fixed: Fixed,
     limits: Limits,
     pacing: Pacing,
     target: Arc<Target>,
@@ -50,6 +51,24 @@ pub(super) struct Server {
     recorder: Option<Recorder>,
     /// What SIGUSR1 last showed.
     shown: Option<Sample>,
+}
+
+/// What is read at start only, as it was then.
+#[derive(Debug)]
+struct Fixed {
+    reactors: Vec<usize>,
+    busy_poll: bool,
+    log: LogLevel,
+    api: Option<Api>,
+}
+
+/// What is to be done with a new listener that cannot work here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum NewListener {
+    /// It is left out, with a warning: another may work.
+    MayBeLeftOut,
+    /// Nothing changes.
+    HasToWork,
 }
 
 /// The policy in force.
@@ -97,6 +116,12 @@ impl Server {
                 subsystems: Vec::new(),
                 ..config.clone()
             },
+            fixed: Fixed {
+                reactors: config.reactors.clone(),
+                busy_poll: config.busy_poll,
+                log: config.log,
+                api: config.api.clone(),
+            },
             limits: config.limits,
             pacing,
             target,
@@ -111,7 +136,7 @@ impl Server {
             recorder: None,
             shown: None,
         };
-        if let Err(error) = server.reload(config).await {
+        if let Err(error) = server.reload(config, NewListener::MayBeLeftOut).await {
             server.stop(Duration::ZERO).await;
             return Err(error);
         }
@@ -123,21 +148,32 @@ impl Server {
     }
 
     /// Changes what runs to what `config` wants, or nothing at all. Says what changed.
-    pub(super) async fn reload(&mut self, config: Config) -> anyhow::Result<String> {
-        let fixed = self.fixed_differences(&config);
+    pub(super) async fn reload(
+        &mut self,
+        config: Config,
+        listeners: NewListener,
+    ) -> anyhow::Result<String> {
         let pacing = self.other_pacing(&config)?;
-        let bound = self.bind_new(&config)?;
+        let bound = self.bind_new(&config, listeners)?;
         let opened = self.devices.prepare(&config.devices, &self.reactors.senders).await?;
-        let spec = target_spec(&config, self.ports(&config, &bound), |name| {
-            opened.iter().find(|open| open.config.name == name).or_else(|| self.devices.get(name))
-        })
-        .and_then(|spec| self.target.apply(spec).map_err(Into::into));
-        let changes = match spec {
-            Ok(changes) => changes,
+        // From here on whatever fails is undone.
+        let before = self.pacing.policy.clone();
+        let applied = match pacing {
+            Some(pacing) => self.set_pacing(pacing).await,
+            None => Ok(String::new()),
+        };
+        let applied = applied.and_then(|policy| {
+            let spec = target_spec(&config, self.ports(&config, &bound), |name| {
+                let new = opened.iter().find(|open| open.config.name == name);
+                new.or_else(|| self.devices.get(name))
+            })?;
+            Ok((policy, self.target.apply(spec)?))
+        });
+        let (policy, changes) = match applied {
+            Ok(applied) => applied,
             Err(error) => {
-                for open in opened {
-                    close(open, &self.reactors.senders).await;
-                }
+                self.back_to(&before).await;
+                self.devices.abandon(opened, &self.reactors.senders).await;
                 return Err(error);
             }
         };
@@ -151,17 +187,13 @@ impl Server {
                 close(open, &senders).await;
             }
         });
-        let (started, ended) = self.settle_listeners(&config, bound)?;
+        let (started, ended) = self.settle_listeners(&config, bound);
         self.send_weights(&config);
         self.labels = self.labels_of(&config);
-        let policy = match pacing {
-            Some(pacing) => self.set_pacing(pacing).await,
-            None => String::new(),
-        };
-        self.config = config;
-        for key in fixed {
+        for key in self.fixed_differences(&config) {
             tracing::warn!("{key} has changed in the config; it takes effect at the next start");
         }
+        self.config = config;
         Ok(format!(
             "{count_opened} devices opened, {count_closed} closed, \
              {} subsystems added, {} removed, {} namespaces changed, {} controllers ended, \
@@ -176,11 +208,42 @@ impl Server {
     /// The line that tells scripts where hosts can connect.
     pub(super) fn ready_line(&self) -> String {
         let mut line = String::from("ready");
-        for serving in self.listeners.values() {
+        for url in self.urls() {
             line.push(' ');
-            line.push_str(&url(serving.wanted.fabric.name(), serving.listening.address));
+            line.push_str(&url);
         }
         line
+    }
+
+    /// Where hosts can connect.
+    pub(super) fn urls(&self) -> Vec<String> {
+        let url = |serving: &Serving| url(serving.wanted.fabric.name(), serving.listening.address);
+        self.listeners.values().map(url).collect()
+    }
+
+    /// What is wanted, and runs but for what is read at start only.
+    pub(super) fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Name of the policy in force.
+    pub(super) fn policy(&self) -> &'static str {
+        policy_name(&self.pacing.policy)
+    }
+
+    /// How many reactors there are.
+    pub(super) fn reactors(&self) -> usize {
+        self.reactors.senders.len()
+    }
+
+    /// How many controllers there are, those for discovery among them.
+    pub(super) fn controllers(&self) -> usize {
+        self.target.counts().controllers
+    }
+
+    /// What to call devices and listeners in statistics.
+    pub(super) fn labels(&self) -> &Labels {
+        &self.labels
     }
 
     /// Whether there is more than one reactor to spread queues over.
@@ -243,8 +306,8 @@ impl Server {
         self.recorder = self.recorder.take().filter(Recorder::is_live);
     }
 
-    /// Asks every reactor, all at once.
-    async fn sample(&self, recorder: bool) -> Sample {
+    /// What every reactor says, asked all at once.
+    pub(super) async fn sample(&self, recorder: bool) -> Sample {
         let mut answers = Vec::new();
         for sender in &self.reactors.senders {
             let (reply, answer) = oneshot::channel();
@@ -276,7 +339,8 @@ impl Server {
         labels
     }
 
-    async fn counts(&self) -> Counts {
+    /// What all reactors hold.
+    pub(super) async fn counts(&self) -> Counts {
         let mut sum = Counts::default();
         for sender in &self.reactors.senders {
             let (reply, answer) = oneshot::channel();
@@ -341,28 +405,36 @@ impl Server {
         config.limits.pacing() == self.limits.pacing()
     }
 
-    /// Puts another policy in force on every reactor, while they serve. Says what happened.
-    async fn set_pacing(&mut self, pacing: Pacing) -> String {
+    /// Puts another policy in force on every reactor, while they serve. Says what happened; after a
+    /// failure the caller goes [back](Self::back_to).
+    async fn set_pacing(&mut self, pacing: Pacing) -> anyhow::Result<String> {
         let (from, to) = (policy_name(&self.pacing.policy), policy_name(&pacing.policy));
-        if let Err(error) = self.send_pacing(&pacing.shared).await {
-            // With limits that were derived together no command can be too large.
-            tracing::error!("policy \"{to}\" cannot be put in force, \"{from}\" stays: {error:#}");
-            match Pacing::new(&self.pacing.policy, &self.limits) {
-                Ok(again) => {
-                    if let Err(error) = self.send_pacing(&again.shared).await {
-                        tracing::error!("not every reactor went back to \"{from}\": {error:#}");
-                    }
-                    self.pacing = again;
-                }
-                Err(error) => tracing::error!("\"{from}\" cannot be set up again: {error:#}"),
-            }
-            return format!(", policy \"{from}\" stays");
-        }
+        let sent = self.send_pacing(&pacing.shared).await;
         self.pacing = pacing;
-        if from == to {
-            return format!(", policy \"{to}\" has other parameters");
+        // With limits that were derived together no command can be too large.
+        sent.with_context(|| format!("policy \"{to}\" cannot be put in force"))?;
+        Ok(if from == to {
+            format!(", policy \"{to}\" has other parameters")
+        } else {
+            format!(", policy \"{from}\" replaced by \"{to}\"")
+        })
+    }
+
+    /// Puts the policy that was in force in force again, if another is by now.
+    async fn back_to(&mut self, before: &PolicyConfig) {
+        if self.pacing.policy == *before {
+            return;
         }
-        format!(", policy \"{from}\" replaced by \"{to}\"")
+        let name = policy_name(before);
+        match Pacing::new(before, &self.limits) {
+            Ok(again) => {
+                if let Err(error) = self.send_pacing(&again.shared).await {
+                    tracing::error!("not every reactor went back to \"{name}\": {error:#}");
+                }
+                self.pacing = again;
+            }
+            Err(error) => tracing::error!("\"{name}\" cannot be set up again: {error:#}"),
+        }
     }
 
     async fn send_pacing(&self, shared: &Shared) -> anyhow::Result<()> {
@@ -394,43 +466,47 @@ impl Server {
         }
     }
 
-    /// Keys that are read at start only and differ in `config`.
-    fn fixed_differences(&self, config: &Config) -> Vec<&'static str> {
-        let now = &self.config;
+    /// Keys that are read at start only and differ in `config` from what runs.
+    pub(super) fn fixed_differences(&self, config: &Config) -> Vec<String> {
+        let now = &self.fixed;
         let mut differ = Vec::new();
-        let mut note = |key, same: bool| {
+        let mut note = |key: &str, same: bool| {
             if !same {
-                differ.push(key);
+                differ.push(key.to_owned());
             }
         };
         note("reactors", now.reactors == config.reactors);
         note("busy-poll", now.busy_poll == config.busy_poll);
-        note("[limits]", now.limits.settings == config.limits.settings);
-        note("[pacing]", self.may_change_pacing(config) || now.pacing == config.pacing);
+        note("[limits]", self.limits.settings == config.limits.settings);
+        note("[pacing]", self.may_change_pacing(config) || self.pacing.policy == config.pacing);
         note("log", now.log == config.log);
+        note("[api]", now.api == config.api);
         differ
     }
 
-    /// Sockets for the listeners of `config` that have none yet. A listener that cannot work here is
-    /// a warning; a port that is taken is an error.
-    fn bind_new(&mut self, config: &Config) -> anyhow::Result<Vec<Bound>> {
+    /// Sockets for the listeners of `config` that have none yet. A port that is taken is an error; so is
+    /// a new listener that cannot work here, or a warning, as it is asked for.
+    fn bind_new(&mut self, config: &Config, listeners: NewListener) -> anyhow::Result<Vec<Bound>> {
         let mut bound = Vec::new();
         for (wanted, taken) in config.listeners.iter().zip(&config.port_taken) {
             if self.listeners.values().any(|serving| serving.wanted == *wanted) {
                 continue;
             }
-            let address = SocketAddr::new(wanted.address, wanted.port);
             match accept::bind(wanted, &self.rdma) {
                 Ok(socket) => {
-                    let address = socket
-                        .address()
-                        .with_context(|| format!("cannot find out the port of {address}"))?;
+                    let address = socket.address();
                     let port = PortId(self.next_port);
                     self.next_port = self.next_port.wrapping_add(1).max(1);
                     let wanted = wanted.clone();
                     bound.push(Bound { port, wanted, socket, address });
                 }
                 Err(BindError::Taken(_)) => return Err(PortTaken(taken.clone()).into()),
+                Err(error)
+                    if listeners == NewListener::HasToWork
+                        && !self.config.listeners.contains(wanted) =>
+                {
+                    anyhow::bail!("the listener cannot work here: {error}");
+                }
                 Err(error) => tracing::warn!("the listener is left out: {error}"),
             }
         }
@@ -453,28 +529,22 @@ impl Server {
     }
 
     /// Ends listeners that are no longer wanted and starts accepting on the new ones.
-    fn settle_listeners(
-        &mut self,
-        config: &Config,
-        bound: Vec<Bound>,
-    ) -> anyhow::Result<(usize, usize)> {
+    fn settle_listeners(&mut self, config: &Config, bound: Vec<Bound>) -> (usize, usize) {
         let before = self.listeners.len();
         self.listeners.retain(|_, serving| config.listeners.contains(&serving.wanted));
         let ended = before - self.listeners.len();
         let started = bound.len();
-        for Bound { port, wanted, socket, address } in bound {
+        for Bound { port, wanted, socket, .. } in bound {
             let service = Service {
                 port,
                 target: Arc::clone(&self.target),
                 reactors: Arc::clone(&self.reactors),
                 limits: self.limits,
             };
-            let listening = socket
-                .listen(service)
-                .with_context(|| format!("cannot accept connections at {address}"))?;
+            let listening = socket.listen(service);
             self.listeners.insert(port, Serving { wanted, listening });
         }
-        Ok((started, ended))
+        (started, ended)
     }
 }
 

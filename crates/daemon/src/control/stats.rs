@@ -19,6 +19,7 @@ use crate::reactor::stats::{
     Device, Flow, Histogram, Latencies, Port, Report, Stages, Tally, Whose, add_source, add_tally,
 };
 
+pub(super) use json::{SCHEMA, sample as lines};
 pub(super) use record::{Recorder, Wanted};
 pub(super) use table::table;
 

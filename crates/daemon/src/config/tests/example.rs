@@ -11,8 +11,9 @@ use super::{LEAST, machine, parse};
 const EXAMPLE: &str = include_str!("../../../../../configs/target.toml");
 
 /// Every table, with a key no table has.
-const TABLES: [(&str, &str); 8] = [
+const TABLES: [(&str, &str); 9] = [
     ("", "no-such-key = 1\n"),
+    ("api", "[api]\nno-such-key = 1\n"),
     ("limits", "[limits]\nno-such-key = 1\n"),
     ("pacing", "[pacing]\nno-such-key = 1\n"),
     ("listener", "[[listener]]\nno-such-key = 1\n"),
@@ -177,12 +178,14 @@ fn the_stated_defaults_are_the_codes() {
         }
         "subsystem.namespace" => "[[subsystem.namespace]]\nnsid = 1\ndevice = \"a\"\n",
         "referral" => "[[referral]]\ntype = \"tcp\"\naddress = \"192.0.2.1\"\n",
+        "api" => "[api]\n",
         "limits" => "[limits]\n",
         "pacing" => "[pacing]\n",
         _ => "",
     };
     let order = [
         "",
+        "api",
         "limits",
         "pacing",
         "listener",
@@ -199,7 +202,7 @@ fn the_stated_defaults_are_the_codes() {
     // What is said of lines differs with the lines.
     let plain = |config: Config| Config { warnings: Vec::new(), port_taken: Vec::new(), ..config };
     assert_eq!(plain(without), plain(with));
-    assert_eq!(compared.len(), 22, "{compared:?}");
+    assert_eq!(compared.len(), 24, "{compared:?}");
 }
 
 #[test]

@@ -7,11 +7,13 @@ mod pacing;
 mod pages;
 mod stacked;
 
+use std::collections::BTreeSet;
+
 use super::{Config, ConfigError, Machine};
 
 /// A machine of four CPUs, of which the process may run on three.
 pub(super) fn machine() -> Machine {
-    Machine { cpus: vec![0, 1, 3], open_files: 4096, memory: 8 << 30 }
+    Machine { cpus: vec![0, 1, 3], open_files: 4096, memory: 8 << 30, held: BTreeSet::new() }
 }
 
 pub(super) fn parse(text: &str) -> Result<Config, ConfigError> {

@@ -1,6 +1,6 @@
 //! `[[device]]`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use nvmeof_core::block::{Direct, FileConfig};
@@ -84,9 +84,13 @@ impl Type {
 }
 
 /// The devices, each of its own name and each file once, bases before what stands on them.
-pub(super) fn devices(report: &mut Report<'_>, raw: &[Spanned<RawDevice>]) -> Vec<Device> {
+pub(super) fn devices(
+    report: &mut Report<'_>,
+    raw: &[Spanned<RawDevice>],
+    held: &BTreeSet<PathBuf>,
+) -> Vec<Device> {
     let mut names: BTreeMap<&str, usize> = BTreeMap::new();
-    let mut files: BTreeMap<PathBuf, (usize, bool)> = BTreeMap::new();
+    let mut files = Files { held, seen: BTreeMap::new() };
     let known: Vec<&str> = raw
         .iter()
         .filter_map(|entry| entry.get_ref().name.as_ref())
@@ -304,27 +308,43 @@ fn file(
     }))
 }
 
+/// Files of devices.
+struct Files<'a> {
+    /// Those that this process serves already.
+    held: &'a BTreeSet<PathBuf>,
+    /// Those of the config: line, and whether it is read-only.
+    seen: BTreeMap<PathBuf, (usize, bool)>,
+}
+
 /// Looks at the file itself, and that no other device has it.
 fn check_file(
     report: &mut Report<'_>,
     header: &Span,
     raw: &RawDevice,
     config: &FileConfig,
-    files: &mut BTreeMap<PathBuf, (usize, bool)>,
+    files: &mut Files<'_>,
 ) {
     let span = raw.path.as_ref().map_or(header.clone(), |value| value.span());
     let real = config.path.canonicalize();
     let create = raw.create.as_ref().is_some_and(|value| *value.get_ref());
-    if !create && matches!(&real, Err(error) if error.kind() == std::io::ErrorKind::NotFound) {
+    let missing =
+        !create && matches!(&real, Err(error) if error.kind() == std::io::ErrorKind::NotFound);
+    if missing {
         let what = format!("{}: there is no such file", config.path.display());
         let allowed = "name a file or block device, or set create = true and a size";
         report.error(&span, "device.path", what, allowed);
-    } else if let Err(error) = config.check() {
-        report.error(&span, "device.path", error.to_string(), "");
     }
     let real = real.unwrap_or_else(|_| config.path.clone());
+    let checked = match files.held.contains(&real) {
+        // It may become what is wanted.
+        true => FileConfig { size: None, ..config.clone() }.check(),
+        false => config.check(),
+    };
+    if let (Err(error), false) = (checked, missing) {
+        report.error(&span, "device.path", error.to_string(), "");
+    }
     let line = report.line(&span);
-    if let Some((first, reads)) = files.insert(real, (line, config.read_only))
+    if let Some((first, reads)) = files.seen.insert(real, (line, config.read_only))
         && !(reads && config.read_only)
     {
         let what = format!("the device of line {first} has this file already");

@@ -1,5 +1,6 @@
 //! From what is written to what can be used.
 
+mod api;
 mod devices;
 mod drives;
 mod faults;
@@ -18,7 +19,8 @@ use super::raw::RawConfig;
 use super::{Config, LogLevel, Machine, cpus};
 use crate::limits::Needs;
 
-use values::{choice, duration};
+use nvmeof_api::document::FORMAT;
+use values::{choice, duration, integer};
 
 /// What holds where a key is left out. The example config states the same, and a test compares.
 pub(super) mod defaults {
@@ -30,6 +32,8 @@ pub(super) mod defaults {
     pub(in crate::config) const BUSY_POLL: bool = false;
     pub(in crate::config) const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
     pub(in crate::config) const LOG: LogLevel = LogLevel::Info;
+    pub(in crate::config) const API_SOCKET: &str = nvmeof_api::DEFAULT_SOCKET;
+    pub(in crate::config) const API_MODE: u32 = 0o660;
     pub(in crate::config) const PORT: u16 = 4420;
     pub(in crate::config) const DISCOVERY_PORT: u16 = 8009;
     pub(in crate::config) const BLOCK_SIZE: u32 = 512;
@@ -59,12 +63,14 @@ pub(super) fn validate(
 ) -> Option<Config> {
     let reactors = reactors(report, raw, machine);
     let (listeners, port_taken) = listeners::listeners(report, &raw.listener);
-    let devices = devices::devices(report, &raw.device);
+    let devices = devices::devices(report, &raw.device, &machine.held);
     let subsystems = subsystems::subsystems(report, &raw.subsystem, &raw.device);
     let needs = Needs::of(reactors.len(), &listeners, &devices);
     let limits = limits::limits(report, &raw.limits, &needs, machine);
     let pacing = pacing::pacing(report, &raw.pacing, &limits.pacing());
     let second = Duration::from_secs(1);
+    // A newer format has been refused already.
+    integer(report, "format", &raw.format, FORMAT, 1..=FORMAT);
     Some(Config {
         reactors,
         busy_poll: raw.busy_poll.as_ref().map_or(defaults::BUSY_POLL, |value| *value.get_ref()),
@@ -80,6 +86,7 @@ pub(super) fn validate(
             .as_ref()
             .and_then(|value| choice(report, "log", value, &LOG_LEVELS))
             .unwrap_or(defaults::LOG),
+        api: api::api(report, raw.api.as_ref()),
         limits,
         pacing,
         listeners,

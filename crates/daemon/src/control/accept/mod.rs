@@ -87,27 +87,27 @@ impl Service {
 /// A listener that has its address but does not accept yet.
 #[derive(Debug)]
 pub(crate) enum Bound {
-    Tcp(std::net::TcpListener),
+    Tcp(tcp::Bound),
     Rdma(rdma::Bound),
 }
 
 impl Bound {
     /// Where it will listen, with the real port.
-    pub(crate) fn address(&self) -> std::io::Result<SocketAddr> {
+    pub(crate) fn address(&self) -> SocketAddr {
         match self {
-            Self::Tcp(listener) => listener.local_addr(),
-            Self::Rdma(bound) => Ok(bound.address()),
+            Self::Tcp(bound) => bound.address(),
+            Self::Rdma(bound) => bound.address(),
         }
     }
 
     /// Starts accepting.
-    pub(crate) fn listen(self, service: Service) -> std::io::Result<Listening> {
-        let address = self.address()?;
+    pub(crate) fn listen(self, service: Service) -> Listening {
+        let address = self.address();
         let task = match self {
-            Self::Tcp(listener) => tcp::accept(listener, service)?,
-            Self::Rdma(bound) => bound.accept(service)?,
+            Self::Tcp(bound) => bound.accept(service),
+            Self::Rdma(bound) => bound.accept(service),
         };
-        Ok(Listening { address, task })
+        Listening { address, task }
     }
 }
 

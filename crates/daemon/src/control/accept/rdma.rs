@@ -154,10 +154,10 @@ impl Bound {
     }
 
     /// Accepts until the task is ended.
-    pub(super) fn accept(self, service: Service) -> std::io::Result<JoinHandle<()>> {
+    pub(super) fn accept(self, service: Service) -> JoinHandle<()> {
         let Self { rdma, mut listener, address, settings } = self;
         let params = params(&service.limits, &settings);
-        Ok(tokio::spawn(async move {
+        tokio::spawn(async move {
             loop {
                 match serve(listener, &rdma, params, &service).await {
                     Lost::Device => {
@@ -173,7 +173,7 @@ impl Bound {
                 listener = bind_again(&rdma, address, &settings).await;
                 tracing::info!(%address, "the RDMA listener is back");
             }
-        }))
+        })
     }
 }
 

@@ -16,41 +16,57 @@ use crate::limits::{Limits, nanos};
 /// Pause after an accept failed for want of descriptors or memory, so as not to spin on it.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
+/// A socket that listens, of which nothing can fail any more.
+#[derive(Debug)]
+pub(crate) struct Bound {
+    listener: TcpListener,
+    address: SocketAddr,
+}
+
 /// A listening socket.
-pub(super) fn bind(address: SocketAddr) -> Result<std::net::TcpListener, BindError> {
-    tcp::listen(address).map_err(|error| {
+pub(super) fn bind(address: SocketAddr) -> Result<Bound, BindError> {
+    let listener = tcp::listen(address).map_err(|error| {
         let kind = match &error {
             TransportError::Io { source, .. } => Some(source.kind()),
             TransportError::NoMemory(_) => None,
         };
         BindError::of(error.into(), kind)
-    })
+    })?;
+    ready(listener).map_err(|error| BindError::Impossible(error.into()))
 }
 
-/// Accepts until the task is ended.
-pub(super) fn accept(
-    listener: std::net::TcpListener,
-    service: Service,
-) -> std::io::Result<JoinHandle<()>> {
+fn ready(listener: std::net::TcpListener) -> std::io::Result<Bound> {
     let address = listener.local_addr()?;
     listener.set_nonblocking(true)?;
-    let listener = TcpListener::from_std(listener)?;
-    let params = params(&service.limits);
-    Ok(tokio::spawn(async move {
-        loop {
-            match listener.accept().await {
-                Ok((stream, peer)) => {
-                    if let Err(error) = hand_over(stream, peer, params, &service) {
-                        tracing::warn!(%peer, %error, "connection refused");
+    Ok(Bound { listener: TcpListener::from_std(listener)?, address })
+}
+
+impl Bound {
+    /// Where it listens, with the real port.
+    pub(super) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Accepts until the task is ended.
+    pub(super) fn accept(self, service: Service) -> JoinHandle<()> {
+        let Self { listener, address } = self;
+        let params = params(&service.limits);
+        tokio::spawn(async move {
+            loop {
+                match listener.accept().await {
+                    Ok((stream, peer)) => {
+                        if let Err(error) = hand_over(stream, peer, params, &service) {
+                            tracing::warn!(%peer, %error, "connection refused");
+                        }
+                    }
+                    Err(error) => {
+                        tracing::warn!(%address, %error, "cannot accept a connection");
+                        tokio::time::sleep(ACCEPT_PAUSE).await;
                     }
                 }
-                Err(error) => {
-                    tracing::warn!(%address, %error, "cannot accept a connection");
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
-                }
             }
-        }
-    }))
+        })
+    }
 }
 
 fn hand_over(

@@ -1,6 +1,7 @@
 //! Devices that come, change and go, without reactors; drives are controllers in memory.
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::time::Instant;
 
 use nvmeof_core::dma::{CorePool, PoolConfig};
@@ -39,7 +40,8 @@ fn devices() -> (Devices, Arc<SharedPool>) {
 }
 
 fn config(devices: &str) -> Vec<Device> {
-    let machine = Machine { cpus: vec![0], open_files: 4096, memory: 8 << 30 };
+    let machine =
+        Machine { cpus: vec![0], open_files: 4096, memory: 8 << 30, held: BTreeSet::new() };
     let text = format!("[[listener]]\ntype = \"tcp\"\naddress = \"127.0.0.1\"\n{devices}");
     Config::parse("t.toml", &text, &machine).unwrap_or_else(|error| panic!("{error}")).devices
 }

@@ -12,10 +12,10 @@ use crate::reactor::stats::{
 };
 
 /// Version of the lines' form.
-pub(super) const SCHEMA: u32 = 1;
+pub(in crate::control) const SCHEMA: u32 = 1;
 
 /// The lines of a sample: one a reactor, and one for all together. `seconds` since recording began.
-pub(super) fn sample(
+pub(in crate::control) fn sample(
     seconds: f64,
     now: &Sample,
     before: Option<&Sample>,

@@ -1,0 +1,216 @@
+//! What tells two documents apart, item by item.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use utoipa::ToSchema;
+
+use super::Document;
+
+/// What becomes of an item.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Action {
+    /// It comes.
+    Add,
+    /// It goes.
+    Remove,
+    /// Some of its keys are others.
+    Change,
+}
+
+/// One item that is another.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Difference {
+    /// What becomes of it.
+    pub action: Action,
+    /// What it is: `device`, `subsystem`, `namespace`, `listener`, `referral`, or the section of a key.
+    pub item: String,
+    /// Which one; a namespace is `NQN/NSID`, a section has no name.
+    pub name: String,
+    /// The keys that are others, where it changes.
+    pub keys: Vec<KeyChange>,
+}
+
+/// A key that is another.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct KeyChange {
+    /// Its name.
+    pub key: String,
+    /// What it was; nothing if it was left out.
+    pub from: Option<Value>,
+    /// What it becomes; nothing if it is left out.
+    pub to: Option<Value>,
+}
+
+impl Document {
+    /// What changes from this document to another.
+    #[must_use]
+    pub fn differences(&self, to: &Self) -> Vec<Difference> {
+        let mut all = Vec::new();
+        let (old, new) = (sections(self), sections(to));
+        for (name, section) in &old {
+            let other = new.iter().find(|(other, _)| other == name);
+            compare(&mut all, name, "", Some(section), other.map(|(_, section)| section));
+        }
+        for (name, section) in &new {
+            if !old.iter().any(|(other, _)| other == name) {
+                compare(&mut all, name, "", None, Some(section));
+            }
+        }
+        items(&mut all, "listener", &self.listener, &to.listener, |one| one.id());
+        items(&mut all, "device", &self.device, &to.device, |one| one.name.clone());
+        items(&mut all, "subsystem", &self.subsystem, &to.subsystem, |one| one.nqn.clone());
+        let namespaces = |document: &Self| -> Vec<_> {
+            let all = document.subsystem.iter().flat_map(|subsystem| {
+                subsystem.namespace.iter().map(|one| (subsystem.nqn.clone(), one.clone()))
+            });
+            all.collect()
+        };
+        let (old, new) = (namespaces(self), namespaces(to));
+        let name = |(nqn, one): &(String, super::Namespace)| format!("{nqn}/{}", one.nsid);
+        items(&mut all, "namespace", &old, &new, name);
+        items(&mut all, "referral", &self.referral, &to.referral, |one| {
+            format!("{}:{}:{}", one.kind, one.address, one.port.unwrap_or(8009))
+        });
+        all
+    }
+}
+
+/// What stands outside of lists: the keys without a section, and the sections.
+fn sections(document: &Document) -> Vec<(String, Map<String, Value>)> {
+    let Ok(Value::Object(all)) = serde_json::to_value(document) else { return Vec::new() };
+    let mut sections = vec![(String::new(), Map::new())];
+    for (key, value) in all {
+        match value {
+            Value::Object(section) => sections.push((key, section)),
+            Value::Array(_) => {}
+            value => {
+                sections[0].1.insert(key, value);
+            }
+        }
+    }
+    sections
+}
+
+/// Compares lists by the names of what is in them; of several of one name the order tells.
+fn items<T: Serialize>(
+    all: &mut Vec<Difference>,
+    item: &str,
+    old: &[T],
+    new: &[T],
+    name: impl Fn(&T) -> String,
+) {
+    let mut left: Vec<(String, Map<String, Value>)> =
+        new.iter().map(|one| (name(one), keys(one))).collect();
+    for one in old {
+        let name = name(one);
+        let found = left.iter().position(|(other, _)| *other == name).map(|at| left.remove(at));
+        compare(all, item, &name, Some(&keys(one)), found.as_ref().map(|(_, keys)| keys));
+    }
+    for (name, keys) in &left {
+        compare(all, item, name, None, Some(keys));
+    }
+}
+
+/// The keys of an item; a subsystem's namespaces are items of their own.
+fn keys(item: &impl Serialize) -> Map<String, Value> {
+    let mut keys = match serde_json::to_value(item) {
+        Ok(Value::Object(keys)) => keys,
+        // A namespace with its subsystem's name before it.
+        Ok(Value::Array(mut pair)) => match pair.pop() {
+            Some(Value::Object(keys)) => keys,
+            _ => Map::new(),
+        },
+        _ => Map::new(),
+    };
+    keys.remove("namespace");
+    keys
+}
+
+fn compare(
+    all: &mut Vec<Difference>,
+    item: &str,
+    name: &str,
+    old: Option<&Map<String, Value>>,
+    new: Option<&Map<String, Value>>,
+) {
+    let action = match (old, new) {
+        (Some(_), None) => Action::Remove,
+        (None, Some(_)) => Action::Add,
+        _ => Action::Change,
+    };
+    let none = Map::new();
+    let (old, new) = (old.unwrap_or(&none), new.unwrap_or(&none));
+    let mut changed = Vec::new();
+    for key in old.keys().chain(new.keys().filter(|key| !old.contains_key(*key))) {
+        let (from, to) = (old.get(key).cloned(), new.get(key).cloned());
+        if from != to {
+            changed.push(KeyChange { key: key.clone(), from, to });
+        }
+    }
+    if action != Action::Change || !changed.is_empty() {
+        all.push(Difference { action, item: item.into(), name: name.into(), keys: changed });
+    }
+}
+
+impl fmt::Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Add => "add",
+            Self::Remove => "remove",
+            Self::Change => "change",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Device, Namespace, PacingSection, Subsystem};
+    use super::*;
+
+    fn device(name: &str, size: u64) -> Device {
+        Device { name: name.into(), size: Some(size.into()), ..Device::default() }
+    }
+
+    #[test]
+    fn differences_are_told_item_by_item() {
+        let namespace = |nsid| Namespace { nsid, device: "a".into(), ..Namespace::default() };
+        let subsystem = |nsids: &[u32]| Subsystem {
+            nqn: "n".into(),
+            namespace: nsids.iter().map(|nsid| namespace(*nsid)).collect(),
+            ..Subsystem::default()
+        };
+        let old = Document {
+            device: vec![device("a", 1), device("b", 1)],
+            subsystem: vec![subsystem(&[1, 2])],
+            ..Document::default()
+        };
+        let new = Document {
+            busy_poll: Some(true),
+            pacing: Some(PacingSection { policy: Some("none".into()), ..PacingSection::default() }),
+            device: vec![device("a", 2), device("c", 1)],
+            subsystem: vec![subsystem(&[2, 3])],
+            ..Document::default()
+        };
+        let told: Vec<String> = old
+            .differences(&new)
+            .iter()
+            .map(|one| format!("{} {} {} {}", one.action, one.item, one.name, one.keys.len()))
+            .collect();
+        let wanted = [
+            "change   1",
+            "add pacing  1",
+            "change device a 1",
+            "remove device b 2",
+            "add device c 2",
+            "remove namespace n/1 2",
+            "add namespace n/3 2",
+        ];
+        // `type` is there even where it is empty.
+        let wanted = wanted.map(|line| line.replace("b 2", "b 3").replace("c 2", "c 3"));
+        assert_eq!(told, wanted);
+        assert_eq!(old.differences(&old), []);
+    }
+}

@@ -1,0 +1,30 @@
+//! What the daemon and those who control it say to each other: the bodies of its HTTP API as types,
+//! with their schemas. No I/O.
+//!
+//! | file | what |
+//! |---|---|
+//! | `change` | what a change did |
+//! | `document` | a config as a value, and what tells two apart |
+//! | `status` | what runs, in short |
+//! | `stats` | what was counted |
+//! | `error` | why a call did not do what it was asked for |
+//!
+//! Keys of the config are called as in `target.toml` (kebab-case), everything else is in snake_case.
+//! Unknown fields are refused where the daemon reads, and kept out of the way where a client does: a
+//! newer daemon may say more.
+
+mod change;
+pub mod document;
+mod error;
+mod stats;
+mod status;
+
+pub use change::{Change, Saved};
+pub use error::{ApiError, ErrorKind};
+pub use stats::Stats;
+pub use status::Status;
+
+/// Where the API's calls begin; another number is another contract.
+pub const VERSION: &str = "v1";
+/// The socket where nothing else is said, in the config and on the command line.
+pub const DEFAULT_SOCKET: &str = "/run/nvmeof-tgt/api.sock";

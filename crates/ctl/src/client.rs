@@ -1,0 +1,268 @@
+//! Calls of the daemon's API: HTTP over a UNIX socket or TCP, one after the other.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::Bytes;
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, ETAG, HOST, IF_MATCH};
+use hyper::{Method, Request, Response, StatusCode, body::Incoming};
+use hyper_util::rt::TokioIo;
+use nvmeof_api::ApiError;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::runtime::Runtime;
+
+/// How long a call may take: a change may have to wait for devices.
+const TIMEOUT: Duration = Duration::from_secs(90);
+
+/// Why a call brought no answer, or a bad one.
+#[derive(Debug, thiserror::Error)]
+pub enum CallError {
+    /// `--api` names nothing that could be called.
+    #[error("--api {url}: {what}; allowed: unix:PATH, or http://ADDRESS:PORT")]
+    Address {
+        /// As it was given.
+        url: String,
+        /// What is wrong with it.
+        what: &'static str,
+    },
+    /// Nobody answers.
+    #[error(
+        "cannot reach the daemon at {url}: {source}; is nvmeof-tgt running, has its config an [api] \
+         section, and may this user use its socket? --api URL names another one"
+    )]
+    Connect {
+        /// Where.
+        url: String,
+        /// Why not.
+        source: std::io::Error,
+    },
+    /// The connection broke.
+    #[error("the daemon at {url} did not answer: {what}")]
+    Broken {
+        /// Where.
+        url: String,
+        /// What happened.
+        what: String,
+    },
+    /// The daemon says no.
+    #[error("{0}")]
+    Refused(ApiError),
+}
+
+/// Where the API is.
+#[derive(Debug, Clone)]
+enum Address {
+    Unix(PathBuf),
+    /// Host and port.
+    Tcp(String),
+}
+
+/// The daemon's API.
+#[derive(Debug)]
+pub struct Client {
+    url: String,
+    address: Address,
+    token: Option<String>,
+    runtime: Runtime,
+}
+
+/// An answer that was no refusal.
+#[derive(Debug)]
+pub struct Answer {
+    /// What `If-Match` may name.
+    pub revision: Option<String>,
+    /// The body.
+    pub body: Bytes,
+}
+
+impl Client {
+    /// For the API at `url`, with the token in a file if one is named.
+    ///
+    /// # Errors
+    /// [`CallError::Address`]; the file cannot be read.
+    pub fn new(url: &str, token_file: Option<&Path>) -> anyhow::Result<Self> {
+        let token = token_file.map(|file| {
+            let token = std::fs::read_to_string(file)
+                .with_context(|| format!("--token-file {}: cannot be read", file.display()))?;
+            anyhow::Ok(token.trim().to_owned())
+        });
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .context("cannot start the runtime")?;
+        Ok(Self {
+            url: url.to_owned(),
+            address: Address::parse(url)?,
+            token: token.transpose()?,
+            runtime,
+        })
+    }
+
+    /// `GET`.
+    ///
+    /// # Errors
+    /// [`CallError`].
+    pub fn get<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {
+        self.call(Method::GET, path, None::<&()>, None)
+    }
+
+    /// A call with a body of JSON, if there is one; with `revision` only if the state is still that one.
+    ///
+    /// # Errors
+    /// [`CallError`].
+    pub fn call<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&impl Serialize>,
+        revision: Option<&str>,
+    ) -> anyhow::Result<T> {
+        let answer = self.send(method, path, body, revision)?;
+        serde_json::from_slice(&answer.body)
+            .with_context(|| format!("the daemon's answer to {path} is not understood"))
+    }
+
+    /// As [`Self::call`], with the answer as it came.
+    ///
+    /// # Errors
+    /// [`CallError`].
+    pub fn send(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&impl Serialize>,
+        revision: Option<&str>,
+    ) -> anyhow::Result<Answer> {
+        let mut request = Request::builder().method(method).uri(path).header(HOST, self.host());
+        if let Some(token) = &self.token {
+            request = request.header(AUTHORIZATION, format!("Bearer {token}"));
+        }
+        if let Some(revision) = revision {
+            request = request.header(IF_MATCH, format!("\"{revision}\""));
+        }
+        let bytes = match body {
+            Some(body) => {
+                request = request.header(CONTENT_TYPE, "application/json");
+                Bytes::from(serde_json::to_vec(body)?)
+            }
+            None => Bytes::new(),
+        };
+        let request = request.body(Full::new(bytes)).context("the call cannot be written")?;
+        let answered = self.runtime.block_on(async {
+            let answered = tokio::time::timeout(TIMEOUT, self.exchange(request)).await;
+            answered.unwrap_or_else(|_| Err(self.broken(format!("no answer in {TIMEOUT:?}"))))
+        });
+        let (status, answer) = answered?;
+        if status.is_success() {
+            return Ok(answer);
+        }
+        match serde_json::from_slice(&answer.body) {
+            Ok(error) => Err(CallError::Refused(error).into()),
+            Err(_) => Err(self.broken(format!("it says {status}")).into()),
+        }
+    }
+
+    async fn exchange(
+        &self,
+        request: Request<Full<Bytes>>,
+    ) -> Result<(StatusCode, Answer), CallError> {
+        let failed = |source| CallError::Connect { url: self.url.clone(), source };
+        let response = match &self.address {
+            Address::Unix(path) => {
+                self.over(UnixStream::connect(path).await.map_err(failed)?, request).await?
+            }
+            Address::Tcp(host) => {
+                self.over(TcpStream::connect(host).await.map_err(failed)?, request).await?
+            }
+        };
+        let status = response.status();
+        let revision = response.headers().get(ETAG).and_then(|tag| tag.to_str().ok());
+        let revision = revision.map(|tag| tag.trim_matches('"').to_owned());
+        let body = response.into_body().collect().await;
+        let body = body.map_err(|error| self.broken(error.to_string()))?.to_bytes();
+        Ok((status, Answer { revision, body }))
+    }
+
+    async fn over<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+        &self,
+        stream: S,
+        request: Request<Full<Bytes>>,
+    ) -> Result<Response<Incoming>, CallError> {
+        let broken = |error: hyper::Error| self.broken(error.to_string());
+        let (mut sender, connection) =
+            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
+        // Its error is the call's, too.
+        tokio::spawn(connection);
+        sender.send_request(request).await.map_err(broken)
+    }
+
+    fn broken(&self, what: String) -> CallError {
+        CallError::Broken { url: self.url.clone(), what }
+    }
+
+    fn host(&self) -> &str {
+        match &self.address {
+            Address::Unix(_) => "localhost",
+            Address::Tcp(host) => host,
+        }
+    }
+}
+
+impl Address {
+    fn parse(url: &str) -> Result<Self, CallError> {
+        let wrong = |what| CallError::Address { url: url.to_owned(), what };
+        if let Some(path) = url.strip_prefix("unix:") {
+            // unix:///run/x is the same as unix:/run/x.
+            let path = path.strip_prefix("//").unwrap_or(path);
+            return if path.is_empty() {
+                Err(wrong("no path"))
+            } else {
+                Ok(Self::Unix(path.into()))
+            };
+        }
+        let host = url.strip_prefix("http://").ok_or_else(|| wrong("no such scheme"))?;
+        let host = host.trim_end_matches('/');
+        let port = host.rsplit_once(':').and_then(|(_, port)| port.parse::<u16>().ok());
+        match port {
+            Some(_) if !host.contains('/') => Ok(Self::Tcp(host.to_owned())),
+            _ => Err(wrong("no address and port")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses() {
+        for (url, path) in [("unix:/run/x", "/run/x"), ("unix:///run/x", "/run/x"), ("unix:x", "x")]
+        {
+            let Ok(Address::Unix(parsed)) = Address::parse(url) else { panic!("{url}") };
+            assert_eq!(parsed, Path::new(path));
+        }
+        for (url, host) in [("http://[::1]:80/", "[::1]:80"), ("http://a:1", "a:1")] {
+            let Ok(Address::Tcp(parsed)) = Address::parse(url) else { panic!("{url}") };
+            assert_eq!(parsed, host);
+        }
+        for url in
+            ["", "unix:", "https://a:1", "http://a", "http://a:1/b", "http://a:99999", "/run/x"]
+        {
+            assert!(matches!(Address::parse(url), Err(CallError::Address { .. })), "{url}");
+        }
+    }
+
+    #[test]
+    fn nobody_there_is_told_with_what_to_do() {
+        let folder = tempfile::tempdir().unwrap();
+        let url = format!("unix:{}/none.sock", folder.path().display());
+        let client = Client::new(&url, None).unwrap();
+        let error = client.get::<serde_json::Value>("/v1/status").unwrap_err().to_string();
+        assert!(error.contains("none.sock") && error.contains("[api]"), "{error}");
+    }
+}

@@ -1,0 +1,33 @@
+//! `nvmeofctl status`.
+
+use nvmeof_api::Status;
+
+use crate::Client;
+use crate::output::{list, pairs, print, print_json};
+
+/// Shows what runs.
+pub(crate) fn run(client: &Client, json: bool) -> anyhow::Result<()> {
+    let status: Status = client.get("/v1/status")?;
+    if json {
+        return print_json(&status);
+    }
+    let saved = if status.saved { "yes" } else { "no: `nvmeofctl save` keeps what runs" };
+    print(&pairs(&[
+        ("version", status.version),
+        ("pid", status.pid.to_string()),
+        ("up", format!("{} s", status.uptime_seconds)),
+        ("config file", status.config_file),
+        ("saved", saved.into()),
+        ("revision", status.revision),
+        ("listeners", list(&status.listeners)),
+        ("policy", status.policy),
+        ("reactors", status.reactors.to_string()),
+        ("devices", status.devices.to_string()),
+        ("subsystems", status.subsystems.to_string()),
+        ("namespaces", status.namespaces.to_string()),
+        ("controllers", status.controllers.to_string()),
+        ("connections", status.connections.to_string()),
+        ("in flight", status.in_flight.to_string()),
+        ("at next start", list(&status.pending_restart)),
+    ]))
+}

@@ -1,0 +1,249 @@
+//! The API's sockets: made before anything else so that two daemons never serve one, guarded by file
+//! mode or token, and bounded so that nobody can hold the daemon up: connections, the time a head, a
+//! body and an answer may take.
+
+use std::fs::Permissions;
+use std::io::ErrorKind;
+use std::net::SocketAddr;
+use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use axum::Router;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
+use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::JoinHandle;
+use tokio_io_timeout::TimeoutStream;
+
+use super::token::Token;
+use super::{Handle, service};
+use crate::config::Api;
+
+/// Connections of callers at once; one more is told to come back.
+const CONNECTIONS: usize = 64;
+/// How long the head of a request may take, from when the connection is free for it.
+const HEAD: Duration = Duration::from_secs(10);
+/// How long a caller may bring nothing of a body, or take nothing of an answer.
+const STALL: Duration = Duration::from_secs(75);
+/// Pause after an accept failed for want of descriptors or memory, so as not to spin on it.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// What a caller hears that there is no room for.
+const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\n\
+    connection: close\r\nretry-after: 1\r\n\r\n{\"error\":\"unavailable\",\
+    \"what\":\"too many connections\",\"where\":\"\",\"hint\":\"try again\"}";
+
+/// Sockets that are made, and not served yet.
+#[derive(Debug)]
+pub(crate) struct Door {
+    file: SocketFile,
+    unix: UnixListener,
+    tcp: Vec<TcpListener>,
+    token: Option<Token>,
+}
+
+/// The API, served until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Served {
+    tasks: Vec<JoinHandle<()>>,
+    _file: SocketFile,
+}
+
+/// A socket's name, removed when this is dropped.
+#[derive(Debug)]
+struct SocketFile(PathBuf);
+
+impl Door {
+    /// Makes the sockets of the config.
+    ///
+    /// # Errors
+    /// Another daemon serves there, the file or the address cannot be had, or the token cannot be read.
+    pub(crate) fn open(config: &Api) -> anyhow::Result<Self> {
+        let token = config.token_file.as_deref().map(Token::read).transpose()?;
+        let (file, unix) = unix_socket(&config.socket, config.mode)?;
+        let mut tcp = Vec::new();
+        for address in &config.listen {
+            tcp.push(tcp_socket(*address).with_context(|| {
+                format!("api.listen: cannot listen at {address}; stop what does, or choose another")
+            })?);
+        }
+        Ok(Self { file, unix, tcp, token })
+    }
+
+    /// Serves on them.
+    pub(crate) fn serve(self, handle: Handle) -> Served {
+        let (router, _) = service(handle);
+        let room = Arc::new(Semaphore::new(CONNECTIONS));
+        let mut tasks = Vec::new();
+        tracing::info!(socket = %self.file.0.display(), "controlled at");
+        let guarded = match self.token {
+            Some(token) => token.ask(router.clone()),
+            None => router.clone(),
+        };
+        for listener in self.tcp {
+            if let Ok(address) = listener.local_addr() {
+                tracing::warn!(%address, "controlled over TCP, too: anybody on the way can listen");
+            }
+            tasks.push(tokio::spawn(accept_tcp(listener, guarded.clone(), Arc::clone(&room))));
+        }
+        tasks.push(tokio::spawn(accept_unix(self.unix, router, room)));
+        Served { tasks, _file: self.file }
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(JoinHandle::abort);
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        // Somebody may have removed it already.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// A socket of this name and mode. It is made under another name and renamed, so that nobody finds it
+/// without its mode, and while the folder is locked, so that no two daemons take one that is left over.
+fn unix_socket(path: &Path, mode: u32) -> anyhow::Result<(SocketFile, UnixListener)> {
+    let shown = path.display();
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let folder = parent.unwrap_or(Path::new("."));
+    let lock = open(folder, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+        .and_then(|folder| flock(&folder, FlockOperation::LockExclusive).map(|()| folder))
+        .with_context(|| format!("api.socket {shown}: its folder cannot be used; make it"))?;
+    match std::fs::symlink_metadata(path) {
+        Ok(found) if !found.file_type().is_socket() => {
+            anyhow::bail!(
+                "api.socket {shown}: a file that is no socket is there; choose another path"
+            );
+        }
+        Ok(_) => match std::os::unix::net::UnixStream::connect(path) {
+            Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
+                tracing::info!("the socket {shown} was left by a daemon that has died");
+            }
+            _ => anyhow::bail!(
+                "api.socket {shown}: another daemon serves there; stop it, or give this one a socket \
+                 of its own"
+            ),
+        },
+        Err(_) => {}
+    }
+    let made = with_suffix(path);
+    let cannot =
+        || format!("api.socket {shown}: cannot be made; may this user write to its folder?");
+    // Left by a daemon that died right here.
+    let _ = std::fs::remove_file(&made);
+    let listener = UnixListener::bind(&made).with_context(cannot)?;
+    let file = SocketFile(made);
+    std::fs::set_permissions(&file.0, Permissions::from_mode(mode)).with_context(cannot)?;
+    std::fs::rename(&file.0, path).with_context(cannot)?;
+    drop(lock);
+    Ok((SocketFile(path.to_owned()), listener))
+}
+
+/// The name a socket is made under: `api.sock.new`.
+fn with_suffix(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".new");
+    name.into()
+}
+
+fn tcp_socket(address: SocketAddr) -> std::io::Result<TcpListener> {
+    let listener = std::net::TcpListener::bind(address)?;
+    listener.set_nonblocking(true)?;
+    TcpListener::from_std(listener)
+}
+
+async fn accept_unix(listener: UnixListener, router: Router, room: Arc<Semaphore>) {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => admit(stream, &router, &room),
+            Err(error) => pause(&error).await,
+        }
+    }
+}
+
+async fn accept_tcp(listener: TcpListener, router: Router, room: Arc<Semaphore>) {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => admit(stream, &router, &room),
+            Err(error) => pause(&error).await,
+        }
+    }
+}
+
+async fn pause(error: &std::io::Error) {
+    tracing::warn!(%error, "the API cannot accept a connection");
+    tokio::time::sleep(ACCEPT_PAUSE).await;
+}
+
+/// Serves a caller, if there is room for one.
+fn admit<S: AsyncRead + AsyncWrite + Send + 'static>(
+    stream: S,
+    router: &Router,
+    room: &Arc<Semaphore>,
+) {
+    match Arc::clone(room).try_acquire_owned() {
+        Ok(place) => {
+            tokio::spawn(talk(stream, router.clone(), place));
+        }
+        Err(_) => {
+            tokio::spawn(async move {
+                let mut stream = Box::pin(stream);
+                // It fits the socket's buffer; a caller that does not take even that hears nothing.
+                let _ = tokio::time::timeout(ACCEPT_PAUSE, stream.write_all(FULL)).await;
+            });
+        }
+    }
+}
+
+/// One connection, as long as it asks.
+async fn talk<S>(stream: S, router: Router, place: OwnedSemaphorePermit)
+where
+    S: AsyncRead + AsyncWrite + Send + 'static,
+{
+    let mut stream = TimeoutStream::new(stream);
+    stream.set_read_timeout(Some(STALL));
+    stream.set_write_timeout(Some(STALL));
+    let served = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD)
+        .serve_connection(TokioIo::new(Box::pin(stream)), TowerToHyperService::new(router));
+    if let Err(error) = served.await {
+        tracing::debug!(%error, "a caller of the API is gone");
+    }
+    drop(place);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_socket_that_is_left_over_is_replaced_and_one_that_serves_is_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("api.sock");
+        drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+        let (file, listener) = unix_socket(&path, 0o640).unwrap();
+        let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o640);
+        let error = unix_socket(&path, 0o640).unwrap_err().to_string();
+        assert!(error.contains("another daemon serves there"), "{error}");
+        drop((file, listener));
+        assert!(!path.exists() && !with_suffix(&path).exists());
+        std::fs::write(&path, "precious").unwrap();
+        let error = unix_socket(&path, 0o640).unwrap_err().to_string();
+        assert!(error.contains("no socket"), "{error}");
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "precious");
+        let error = unix_socket(&folder.path().join("none/api.sock"), 0o640).unwrap_err();
+        assert!(error.to_string().contains("folder"), "{error}");
+    }
+}

@@ -1,0 +1,47 @@
+//! The HTTP API: JSON over a UNIX socket, and over TCP where the config says so.
+//!
+//! ```text
+//!   caller --HTTP--> door (sockets, bounds) --> router --> a resource's handler
+//!                                                              |  Handle::call: a job
+//!                                                              v
+//!                       answer <------------------- control's loop: Running, one job after the other
+//! ```
+//!
+//! | file | what |
+//! |---|---|
+//! | `door` | sockets: made, guarded, bounded |
+//! | `handle` | how a handler reaches what runs |
+//! | `token` | who may call over TCP |
+//! | `refusal` | errors as answers, bounds |
+//! | `openapi` | the document that describes it all |
+//! | the others | one file a resource |
+//!
+//! To add a resource: its types in `crates/api`, a file here with handlers and `pub(super) fn router()`,
+//! a line in [`router`]; the OpenAPI document follows from the handlers.
+
+mod door;
+mod handle;
+mod openapi;
+mod refusal;
+mod stats;
+mod status;
+mod token;
+
+pub(crate) use door::Door;
+pub(crate) use handle::{Handle, handle};
+
+use axum::Router;
+use utoipa::openapi::OpenApi;
+use utoipa_axum::router::OpenApiRouter;
+
+/// Every call there is, and the document that describes them.
+fn router() -> OpenApiRouter<Handle> {
+    OpenApiRouter::with_openapi(openapi::head()).merge(status::router()).merge(stats::router())
+}
+
+/// The calls as a service, and their description.
+fn service(handle: Handle) -> (Router, OpenApi) {
+    let (router, document) = router().split_for_parts();
+    let router = openapi::serve(router, &document);
+    (refusal::guard(router).with_state(handle), document)
+}

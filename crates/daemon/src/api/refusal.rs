@@ -1,0 +1,62 @@
+//! Errors as answers: one form for all, those of the HTTP layer among them.
+
+use axum::extract::Request;
+use axum::http::StatusCode;
+use axum::http::header::{HOST, HeaderMap, HeaderName, ORIGIN};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use axum::{Json, Router};
+use nvmeof_api::{ApiError, ErrorKind};
+
+/// Most bytes of a body: a config of some ten thousand namespaces.
+pub(super) const BODY_MAX: usize = 4 << 20;
+
+/// An error as an answer.
+#[derive(Debug)]
+pub(super) struct Refusal(pub(super) ApiError);
+
+impl From<ApiError> for Refusal {
+    fn from(error: ApiError) -> Self {
+        Self(error)
+    }
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let status = StatusCode::from_u16(self.0.error.status());
+        (status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), Json(self.0)).into_response()
+    }
+}
+
+/// Bounds what calls may bring, and answers those that no handler takes.
+pub(super) fn guard<S: Clone + Send + Sync + 'static>(router: Router<S>) -> Router<S> {
+    router
+        .fallback(async |request: Request| {
+            let what = format!("there is no {}", request.uri().path());
+            Refusal(ApiError::new(ErrorKind::NotFound, what).hint("GET /openapi.json lists all"))
+        })
+        .method_not_allowed_fallback(async |request: Request| {
+            let what = format!("{} has no {}", request.uri().path(), request.method());
+            let hint = "the header `allow` names its methods";
+            Refusal(ApiError::new(ErrorKind::MethodNotAllowed, what).hint(hint))
+        })
+        .layer(axum::extract::DefaultBodyLimit::max(BODY_MAX))
+        .layer(axum::middleware::from_fn(same_origin))
+}
+
+/// A browser's page of another origin may not use whom it can reach from there.
+async fn same_origin(request: Request, next: Next) -> Response {
+    if is_foreign(request.headers()) {
+        let error = ApiError::new(ErrorKind::Forbidden, "a page of another origin asks");
+        return Refusal(error.at("origin")).into_response();
+    }
+    next.run(request).await
+}
+
+/// Whether a browser says that the page that asks is not one of ours.
+fn is_foreign(headers: &HeaderMap) -> bool {
+    let header = |name: HeaderName| headers.get(name).map(|value| value.to_str().unwrap_or(""));
+    let Some(origin) = header(ORIGIN) else { return false };
+    let host = origin.split_once("://").map(|(_, host)| host);
+    host.is_none() || host != header(HOST)
+}

@@ -1,0 +1,25 @@
+//! `/v1/stats`: what was counted.
+
+use axum::Json;
+use axum::extract::State;
+use nvmeof_api::{ApiError, Stats};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::Handle;
+use super::refusal::Refusal;
+
+pub(super) fn router() -> OpenApiRouter<Handle> {
+    OpenApiRouter::new().routes(routes!(get))
+}
+
+/// What was counted since the start, a line a reactor and one for all.
+#[utoipa::path(
+    get,
+    path = "/v1/stats",
+    operation_id = "stats",
+    responses((status = OK, body = Stats), (status = "default", body = ApiError)),
+)]
+async fn get(State(handle): State<Handle>) -> Result<Json<Stats>, Refusal> {
+    Ok(Json(handle.call(async |running| running.stats().await).await?))
+}

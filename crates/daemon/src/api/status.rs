@@ -1,0 +1,25 @@
+//! `/v1/status`: what runs, in short.
+
+use axum::Json;
+use axum::extract::State;
+use nvmeof_api::{ApiError, Status};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::Handle;
+use super::refusal::Refusal;
+
+pub(super) fn router() -> OpenApiRouter<Handle> {
+    OpenApiRouter::new().routes(routes!(get))
+}
+
+/// What runs, in short.
+#[utoipa::path(
+    get,
+    path = "/v1/status",
+    operation_id = "status",
+    responses((status = OK, body = Status), (status = "default", body = ApiError)),
+)]
+async fn get(State(handle): State<Handle>) -> Result<Json<Status>, Refusal> {
+    Ok(Json(handle.call(async |running| running.status().await).await?))
+}

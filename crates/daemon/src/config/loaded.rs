@@ -1,0 +1,190 @@
+//! A config together with the document it was made from: files are read into both, and a document that
+//! was changed is checked by the text that would be written of it.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use nvmeof_api::document::{Document, FORMAT};
+
+use super::problem::{ConfigError, Problem};
+use super::{Config, Machine};
+
+/// What a document is called in messages about it.
+const NAME: &str = "config";
+
+/// A config, and the document it was made from.
+#[derive(Debug, Clone)]
+pub(crate) struct Loaded {
+    /// Checked.
+    pub(crate) config: Config,
+    /// As it is written.
+    pub(crate) document: Document,
+    /// The text it was read from.
+    pub(crate) text: String,
+}
+
+impl Loaded {
+    /// Reads and checks a file, for this machine.
+    ///
+    /// # Errors
+    /// As [`Config::load`].
+    pub(crate) fn read(file: &Path) -> Result<Self, ConfigError> {
+        Self::read_with(file, BTreeSet::new())
+    }
+
+    /// The same, where this process serves these files already.
+    ///
+    /// # Errors
+    /// As [`Config::load`].
+    pub(crate) fn read_with(file: &Path, held: BTreeSet<PathBuf>) -> Result<Self, ConfigError> {
+        let name = file.display().to_string();
+        let machine = machine(&name, held)?;
+        let text = std::fs::read_to_string(file).map_err(|error| {
+            let what = format!("cannot read it: {error}");
+            whole(&name, what, "name a readable TOML file")
+        })?;
+        let config = Config::parse(&name, &text, &machine)?;
+        // What the parser takes a document takes: a test holds their keys together.
+        let document = Document::from_toml(&text)
+            .map_err(|error| whole(&name, error.to_string(), "report this: it is a defect"))?;
+        Ok(Self { config, document: Document { format: Some(FORMAT), ..document }, text })
+    }
+
+    /// Checks a document as if it were read from a file.
+    ///
+    /// # Errors
+    /// Everything that is wrong, at lines of the text that would be written.
+    pub(crate) fn of(document: Document, held: BTreeSet<PathBuf>) -> Result<Self, Refused> {
+        let machine =
+            machine(NAME, held).map_err(|error| Refused { error, text: String::new() })?;
+        let text = document.to_toml().map_err(|error| Refused {
+            error: whole(NAME, error.to_string(), "allowed: numbers up to 9223372036854775807"),
+            text: String::new(),
+        })?;
+        match Config::parse(NAME, &text, &machine) {
+            Ok(config) => {
+                Ok(Self { config, document: Document { format: Some(FORMAT), ..document }, text })
+            }
+            Err(error) => Err(Refused { error, text }),
+        }
+    }
+}
+
+/// A document that cannot be used.
+#[derive(Debug)]
+pub(crate) struct Refused {
+    /// What is wrong with it.
+    pub(crate) error: ConfigError,
+    /// The text that the lines are of.
+    pub(crate) text: String,
+}
+
+fn machine(name: &str, held: BTreeSet<PathBuf>) -> Result<Machine, ConfigError> {
+    match Machine::this() {
+        Ok(machine) => Ok(Machine { held, ..machine }),
+        Err(error) => Err(whole(name, format!("cannot find out about this machine: {error}"), "")),
+    }
+}
+
+fn whole(file: &str, what: String, allowed: &str) -> ConfigError {
+    let (file, key, allowed) = (file.to_owned(), String::new(), allowed.to_owned());
+    ConfigError { problems: vec![Problem { file, position: None, key, what, allowed }] }
+}
+
+/// Where a problem is, for one who does not see the text: `device[ram0].size` instead of a line.
+pub(crate) fn place(text: &str, problem: &Problem) -> String {
+    let item = problem.position.and_then(|(line, _)| Item::at(text, line));
+    let last = problem.key.rsplit('.').next().unwrap_or_default();
+    match item {
+        Some(item) if last == item.table => item.path(),
+        Some(item) => format!("{}.{last}", item.path()),
+        None => problem.key.clone(),
+    }
+}
+
+/// What is wrong, with items named instead of their lines.
+pub(crate) fn without_lines(text: &str, what: &str) -> String {
+    let Some((before, rest)) = what.split_once(" of line ") else { return what.to_owned() };
+    let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+    let (line, after) = rest.split_at(end);
+    match line.parse().ok().and_then(|line| Item::at(text, line)) {
+        Some(item) => format!("{before} {}{after}", item.path()),
+        None => what.to_owned(),
+    }
+}
+
+/// A member of a list: its table, what names it, and the member it is part of.
+struct Item<'t> {
+    table: &'t str,
+    name: String,
+    parent: Option<Box<Self>>,
+}
+
+impl<'t> Item<'t> {
+    /// The member that a line belongs to, if it belongs to one.
+    fn at(text: &'t str, line: usize) -> Option<Self> {
+        let lines: Vec<&str> = text.lines().collect();
+        let is_header = |line: &&str| line.starts_with('[');
+        let at = (0..line.min(lines.len())).rev().find(|at| is_header(&lines[*at]))?;
+        let header = lines[at].strip_prefix("[[")?.trim_end_matches(']');
+        let (outer, table) = match header.split_once('.') {
+            Some((outer, table)) => (Some(outer), table),
+            None => (None, header),
+        };
+        let parent = outer.and_then(|outer| {
+            let header = format!("[[{outer}]]");
+            let at = (0..at).rev().find(|at| lines[*at] == header)?;
+            Self::at(text, at + 1).map(Box::new)
+        });
+        let keys = lines[at + 1..].iter().take_while(|line| !is_header(line));
+        let pairs: Vec<(&str, &str)> = keys.filter_map(|line| line.split_once(" = ")).collect();
+        let value = |key: &str| {
+            let found = pairs.iter().find(|(name, _)| *name == key);
+            found.map(|(_, value)| value.trim_matches(['"', '\'']).to_owned())
+        };
+        let name = match table {
+            "device" => value("name"),
+            "subsystem" => value("nqn"),
+            "namespace" => value("nsid"),
+            _ => value("address"),
+        };
+        Some(Self { table, name: name.unwrap_or_default(), parent })
+    }
+
+    fn path(&self) -> String {
+        let own = format!("{}[{}]", self.table, self.name);
+        match &self.parent {
+            Some(parent) => format!("{}.{own}", parent.path()),
+            None => own,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = "busy-poll = true\n\n[[device]]\nname = \"a\"\nsize = 1\n\n[[subsystem]]\n\
+                        nqn = \"n\"\n\n[[subsystem.namespace]]\nnsid = 1\ndevice = \"a\"\n";
+
+    fn problem(line: usize, key: &str) -> Problem {
+        let (file, what, allowed) = (String::new(), String::new(), String::new());
+        Problem { file, position: Some((line, 1)), key: key.into(), what, allowed }
+    }
+
+    #[test]
+    fn problems_are_told_by_the_items_names() {
+        for (line, key, wanted) in [
+            (1, "busy-poll", "busy-poll"),
+            (5, "device.size", "device[a].size"),
+            (3, "device.type", "device[a].type"),
+            (7, "subsystem", "subsystem[n]"),
+            (12, "namespace.device", "subsystem[n].namespace[1].device"),
+        ] {
+            assert_eq!(place(TEXT, &problem(line, key)), wanted);
+        }
+        let what = without_lines(TEXT, "the namespace of line 11 has device \"a\" already");
+        assert_eq!(what, "the namespace subsystem[n].namespace[1] has device \"a\" already");
+        assert_eq!(without_lines(TEXT, "of its own"), "of its own");
+    }
+}

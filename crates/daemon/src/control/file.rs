@@ -1,0 +1,184 @@
+//! The config file: what it said when it was last read or written, and how it is written.
+
+use std::fs::{File, OpenOptions};
+use std::io::{ErrorKind as Io, Write as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use nvmeof_api::document::Document;
+use nvmeof_api::{ApiError, ErrorKind};
+
+/// What stands above a file that was written here.
+const HEADER: &str = "# Written by nvmeof-tgt from what it ran: comments are not kept. What was here before \
+                      is in the\n# file of the same name with a `~`. configs/target.toml documents every key.\n";
+/// Mode of a file that was not there.
+const NEW_MODE: u32 = 0o640;
+
+/// The config file.
+#[derive(Debug)]
+pub(super) struct ConfigFile {
+    path: PathBuf,
+    /// Its text when it was last read or written.
+    text: String,
+    /// What that text says.
+    document: Document,
+}
+
+impl ConfigFile {
+    /// A file that was just read.
+    pub(super) fn new(path: &Path, text: String, document: Document) -> Self {
+        Self { path: path.to_owned(), text, document }
+    }
+
+    /// Where it is.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// It was just read again.
+    pub(super) fn is_now(&mut self, text: String, document: Document) {
+        (self.text, self.document) = (text, document);
+    }
+
+    /// Whether it says this.
+    pub(super) fn says(&self, document: &Document) -> bool {
+        self.document == *document
+    }
+
+    /// Writes a document in its place, all of it or nothing. Where it said something else, that is kept
+    /// in a file beside it, which is returned.
+    ///
+    /// # Errors
+    /// Somebody else has changed it, and `force` is not given; it cannot be written.
+    pub(super) fn save(
+        &mut self,
+        document: &Document,
+        force: bool,
+    ) -> Result<Option<PathBuf>, ApiError> {
+        let shown = self.path.display().to_string();
+        let failed = |error: anyhow::Error| {
+            ApiError::new(ErrorKind::Conflict, format!("{error:#}"))
+                .at(&shown)
+                .hint("let the daemon's user write there; the file is as it was")
+        };
+        let is = match std::fs::read_to_string(&self.path) {
+            Ok(text) => Some(text),
+            Err(error) if error.kind() == Io::NotFound => None,
+            Err(error) => return Err(failed(anyhow::Error::from(error).context("cannot read it"))),
+        };
+        if !force && is.as_ref().is_some_and(|text| *text != self.text) {
+            let what = "the file has been changed since it was last read";
+            let hint =
+                "look at it with `reload --dry-run`, apply it with `reload`, or `save --force`";
+            return Err(ApiError::new(ErrorKind::Conflict, what).at(shown).hint(hint));
+        }
+        if is.is_some() && self.says(document) && !force {
+            return Ok(None);
+        }
+        let written = document.to_toml().map_err(anyhow::Error::from).and_then(|toml| {
+            let text = format!("{HEADER}\n{toml}");
+            let previous = write(&self.path, &text, is.as_deref())?;
+            Ok((text, previous))
+        });
+        let (text, previous) = written.map_err(failed)?;
+        (self.text, self.document) = (text, document.clone());
+        Ok(previous)
+    }
+}
+
+/// Puts a text in a file's place: on the medium under another name first. The file's mode and owner stay.
+fn write(path: &Path, text: &str, before: Option<&str>) -> anyhow::Result<Option<PathBuf>> {
+    // A link stays one.
+    let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let meta = std::fs::metadata(&path).ok();
+    let mode = meta.as_ref().map_or(NEW_MODE, |meta| meta.permissions().mode() & 0o7777);
+    let beside = |suffix: &str| {
+        let mut name = path.as_os_str().to_owned();
+        name.push(suffix);
+        PathBuf::from(name)
+    };
+    let put = |name: &Path, text: &str| -> anyhow::Result<File> {
+        // Left by a write that was cut off.
+        let _ = std::fs::remove_file(name);
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(name)?;
+        file.set_permissions(std::fs::Permissions::from_mode(mode))?;
+        if let Some(meta) = &meta {
+            // Only root may give files away; then nothing is lost but the owner.
+            let _ = std::os::unix::fs::fchown(&file, Some(meta.uid()), Some(meta.gid()));
+        }
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        Ok(file)
+    };
+    let previous = match before {
+        Some(before) if before != text => {
+            let name = beside("~");
+            put(&beside("~.new"), before)
+                .and_then(|_| Ok(std::fs::rename(beside("~.new"), &name)?))
+                .with_context(|| format!("cannot write {}", name.display()))?;
+            Some(name)
+        }
+        _ => None,
+    };
+    let new = beside(".new");
+    put(&new, text)
+        .and_then(|_| Ok(std::fs::rename(&new, &path)?))
+        .with_context(|| format!("cannot write {}", path.display()))?;
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    // The new name is on the medium when its folder is.
+    File::open(folder.unwrap_or(Path::new(".")))
+        .and_then(|folder| folder.sync_all())
+        .with_context(|| format!("cannot put {} on the medium", path.display()))?;
+    Ok(previous)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn document(log: &str) -> Document {
+        Document { format: Some(1), log: Some(log.into()), ..Document::default() }
+    }
+
+    #[test]
+    fn a_save_keeps_mode_and_what_was_there_and_overwrites_no_edit() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("target.toml");
+        let text = "# mine\nlog = \"info\"\n";
+        std::fs::write(&path, text).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+        let mut file = ConfigFile::new(&path, text.into(), document("info"));
+        // Nothing to write.
+        assert_eq!(file.save(&document("info"), false).unwrap(), None);
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
+
+        let previous = file.save(&document("warn"), false).unwrap().unwrap();
+        assert_eq!(std::fs::read_to_string(&previous).unwrap(), text);
+        let written = std::fs::read_to_string(&path).unwrap();
+        assert_eq!(Document::from_toml(&written).unwrap(), document("warn"));
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o7777, 0o600);
+        assert!(file.says(&document("warn")));
+
+        std::fs::write(&path, "log = \"error\"\n").unwrap();
+        let error = file.save(&document("off"), false).unwrap_err();
+        assert_eq!(error.error, ErrorKind::Conflict);
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "log = \"error\"\n");
+        file.save(&document("off"), true).unwrap();
+        assert!(std::fs::read_to_string(&path).unwrap().contains("off"));
+        let names = std::fs::read_dir(folder.path()).unwrap().count();
+        assert_eq!(names, 2, "only the file and what it said before");
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_written_is_as_it_was() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("target.toml");
+        std::fs::write(&path, "").unwrap();
+        // Nobody can make a file where a folder is, not even root.
+        std::fs::create_dir_all(folder.path().join("target.toml.new/x")).unwrap();
+        let mut file = ConfigFile::new(&path, String::new(), Document::default());
+        assert!(file.save(&document("warn"), false).is_err());
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "");
+    }
+}
