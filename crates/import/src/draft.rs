@@ -1,0 +1,400 @@
+//! The config that is being made, and the rules that the daemon has for it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use nvmeof_wire::Nqn;
+use serde::Serialize;
+
+use crate::note::Notes;
+
+/// Most characters of a device's name.
+const NAME_MAX: usize = 64;
+/// Highest number of a namespace.
+const NSID_MAX: u64 = 1024;
+/// Where hosts look for a target.
+const PORT: u16 = 4420;
+
+/// A config of ours in the making. Keys have the names that `configs/target.toml` tells of.
+#[derive(Debug, Default, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) struct Draft {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) reactors: Option<String>,
+    #[serde(skip_serializing_if = "Limits::is_empty")]
+    pub(crate) limits: Limits,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    listener: Vec<Listener>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    device: Vec<Device>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    subsystem: Vec<Subsystem>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    referral: Vec<Referral>,
+    /// Devices that a namespace has.
+    #[serde(skip)]
+    served: BTreeSet<String>,
+    /// Identifiers that a namespace has, with their kind before them.
+    #[serde(skip)]
+    identifiers: BTreeSet<String>,
+}
+
+/// Bounds that hosts were told.
+#[derive(Debug, Default, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) struct Limits {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) io_queues: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) queue_depth: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) max_transfer: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) in_capsule: Option<u64>,
+}
+
+impl Limits {
+    fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// Where hosts connect.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct Listener {
+    #[serde(rename = "type")]
+    pub(crate) fabric: Fabric,
+    pub(crate) address: IpAddr,
+    pub(crate) port: u16,
+}
+
+/// Fabrics that there are here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Fabric {
+    Tcp,
+    Rdma,
+}
+
+/// A device and what it is called.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Device {
+    name: String,
+    #[serde(flatten)]
+    what: Medium,
+}
+
+/// What a device is made of.
+#[derive(Debug, Clone, Serialize)]
+#[serde(tag = "type", rename_all = "lowercase", rename_all_fields = "kebab-case")]
+pub(crate) enum Medium {
+    Null {
+        size: u64,
+        block_size: u32,
+    },
+    Ram {
+        size: u64,
+        block_size: u32,
+    },
+    File {
+        path: String,
+        block_size: u32,
+        #[serde(skip_serializing_if = "std::ops::Not::not")]
+        read_only: bool,
+    },
+    Nvme {
+        pci: String,
+        nsid: u64,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        io_timeout: Option<String>,
+    },
+    Split {
+        base: String,
+        #[serde(skip_serializing_if = "is_zero")]
+        offset: u64,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        size: Option<u64>,
+    },
+    Stripe {
+        members: Vec<String>,
+        chunk: u64,
+    },
+    Delay {
+        base: String,
+        read_latency: String,
+        write_latency: String,
+    },
+    Fault {
+        base: String,
+    },
+}
+
+/// What hosts see.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) struct Subsystem {
+    pub(crate) nqn: String,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) allow_any_host: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) hosts: Option<BTreeSet<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) serial: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) model: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) cntlid_min: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) cntlid_max: Option<u64>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    namespace: Vec<Namespace>,
+}
+
+/// A namespace as another config has it.
+#[derive(Debug, Default, Clone, Serialize)]
+pub(crate) struct Namespace {
+    /// 0: the next that is free.
+    pub(crate) nsid: u64,
+    pub(crate) device: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) uuid: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) nguid: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) eui64: Option<String>,
+}
+
+/// Another discovery service.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Referral {
+    #[serde(rename = "type")]
+    pub(crate) fabric: Fabric,
+    pub(crate) address: IpAddr,
+    pub(crate) port: u16,
+}
+
+impl Draft {
+    /// Adds a listener unless it is there. One for all addresses takes the place of those for one.
+    pub(crate) fn add_listener(&mut self, path: &str, new: Listener, notes: &mut Notes) {
+        let covers = |all: &Listener, one: &Listener| {
+            let same = all.fabric == one.fabric && all.port == one.port && all.port != 0;
+            same && all.address.is_unspecified() && all.address.is_ipv4() == one.address.is_ipv4()
+        };
+        if self.listener.contains(&new) {
+            return;
+        }
+        if self.listener.iter().any(|other| covers(other, &new)) {
+            let what = format!("the listener for all addresses has {} already", new.address);
+            notes.changed(path, what);
+            return;
+        }
+        let before = self.listener.len();
+        self.listener.retain(|other| !covers(&new, other));
+        if self.listener.len() < before {
+            notes.changed(path, "it takes the place of the listeners for single addresses");
+        }
+        self.listener.push(new);
+    }
+
+    /// Sees to it that there is a listener: the daemon does not start without.
+    pub(crate) fn need_listener(&mut self, path: &str, notes: &mut Notes) {
+        if self.listener.is_empty() {
+            let address = IpAddr::from([127, 0, 0, 1]);
+            self.listener.push(Listener { fabric: Fabric::Tcp, address, port: PORT });
+            let what =
+                "no listener is left: one at tcp 127.0.0.1:4420 takes their place, for a start";
+            notes.changed(path, what);
+        }
+    }
+
+    /// Adds a referral unless it is there.
+    pub(crate) fn add_referral(&mut self, new: Referral) {
+        if !self.referral.contains(&new) {
+            self.referral.push(new);
+        }
+    }
+
+    /// Adds a device, by the wanted name or one close to it, and says by which.
+    pub(crate) fn add_device(&mut self, wanted: &str, what: Medium) -> String {
+        let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+        let mut name: String =
+            wanted.chars().map(|c| if good(c) { c } else { '_' }).take(NAME_MAX).collect();
+        if name.is_empty() {
+            name.push_str("device");
+        }
+        let taken = |name: &str| self.device.iter().any(|device| device.name == name);
+        let mut number = 2;
+        let stem: String = name.chars().take(NAME_MAX - 8).collect();
+        while taken(&name) {
+            name = format!("{stem}-{number}");
+            number += 1;
+        }
+        self.device.push(Device { name: name.clone(), what });
+        name
+    }
+
+    /// The file device of this path.
+    pub(crate) fn file(&self, path: &str) -> Option<&str> {
+        let of = |what: &Medium| matches!(what, Medium::File { path: other, .. } if other == path);
+        self.device.iter().find(|device| of(&device.what)).map(|device| device.name.as_str())
+    }
+
+    /// A device for one more namespace over `device`: itself, or all of it again.
+    fn share(&mut self, device: &str) -> String {
+        if self.served.insert(device.to_owned()) {
+            return device.to_owned();
+        }
+        let all = Medium::Split { base: device.to_owned(), offset: 0, size: None };
+        let name = self.add_device(device, all);
+        self.served.insert(name.clone());
+        name
+    }
+
+    /// Adds a namespace to a subsystem, by the daemon's rules.
+    pub(crate) fn add_namespace(
+        &mut self,
+        subsystem: &mut Subsystem,
+        path: &str,
+        namespace: Namespace,
+        notes: &mut Notes,
+    ) {
+        let mut namespace = namespace;
+        let taken = |nsid: u64| subsystem.namespace.iter().any(|other| other.nsid == nsid);
+        if namespace.nsid == 0 {
+            namespace.nsid = (1..=NSID_MAX + 1).find(|nsid| !taken(*nsid)).unwrap_or(NSID_MAX + 1);
+        }
+        if namespace.nsid > NSID_MAX {
+            let what = format!("namespace {}: the highest here is {NSID_MAX}", namespace.nsid);
+            notes.left_out(path, what);
+            return;
+        }
+        if taken(namespace.nsid) {
+            let what = format!("the subsystem has a namespace {} already", namespace.nsid);
+            notes.left_out(path, what);
+            return;
+        }
+        for (kind, digits, identifier) in [
+            ("uuid", 32, &mut namespace.uuid),
+            ("nguid", 32, &mut namespace.nguid),
+            ("eui64", 16, &mut namespace.eui64),
+        ] {
+            let Some(text) = identifier.take() else { continue };
+            let plain: String = text.chars().filter(|c| !matches!(c, '-' | ':')).collect();
+            let plain = plain.to_ascii_lowercase();
+            if plain.chars().all(|c| c == '0') {
+                // The other target's way to say that there is none.
+                continue;
+            }
+            if plain.len() != digits || !plain.chars().all(|c| c.is_ascii_hexdigit()) {
+                let what = format!("{kind} \"{text}\" is no identifier of {digits} digits");
+                notes.left_out(path, what);
+            } else if self.identifiers.insert(format!("{kind} {plain}")) {
+                *identifier = Some(text.to_ascii_lowercase());
+            } else {
+                let what =
+                    format!("{kind} {text} is another namespace's already: it gets one of its own");
+                notes.changed(path, what);
+            }
+        }
+        namespace.device = self.share(&namespace.device);
+        subsystem.namespace.push(namespace);
+    }
+
+    /// Adds a subsystem that is whole.
+    pub(crate) fn add_subsystem(&mut self, subsystem: Subsystem) {
+        self.subsystem.push(subsystem);
+    }
+
+    /// Whether there is a subsystem of this name.
+    pub(crate) fn has_subsystem(&self, nqn: &str) -> bool {
+        self.subsystem.iter().any(|subsystem| subsystem.nqn == nqn)
+    }
+
+    /// Takes away devices that nothing uses, and says which.
+    pub(crate) fn prune(&mut self) -> Vec<String> {
+        let mut used = self.served.clone();
+        let mut bases: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        for device in &self.device {
+            bases.insert(&device.name, device.what.bases());
+        }
+        let mut waiting: Vec<String> = used.iter().cloned().collect();
+        while let Some(name) = waiting.pop() {
+            for base in bases.get(name.as_str()).into_iter().flatten() {
+                if used.insert((*base).to_owned()) {
+                    waiting.push((*base).to_owned());
+                }
+            }
+        }
+        let gone = self.device.iter().filter(|device| !used.contains(&device.name));
+        let gone = gone.map(|device| device.name.clone()).collect();
+        self.device.retain(|device| used.contains(&device.name));
+        gone
+    }
+
+    /// As TOML.
+    pub(crate) fn to_toml(&self) -> String {
+        // Every type here has a form in TOML, and values stand before tables.
+        toml::to_string(self).unwrap_or_else(|error| format!("# it cannot be written: {error}\n"))
+    }
+}
+
+impl Medium {
+    fn bases(&self) -> Vec<&str> {
+        match self {
+            Self::Null { .. } | Self::Ram { .. } | Self::File { .. } | Self::Nvme { .. } => {
+                Vec::new()
+            }
+            Self::Split { base, .. } | Self::Delay { base, .. } | Self::Fault { base } => {
+                vec![base]
+            }
+            Self::Stripe { members, .. } => members.iter().map(String::as_str).collect(),
+        }
+    }
+}
+
+impl Subsystem {
+    /// A subsystem of a name that hosts may use, or what is wrong with the name.
+    pub(crate) fn new(nqn: &str) -> Result<Self, String> {
+        let name: Nqn = nqn.parse().map_err(|error| format!("\"{nqn}\": {error}"))?;
+        if name.is_discovery() {
+            return Err("the discovery service is always there".into());
+        }
+        Ok(Self {
+            nqn: nqn.into(),
+            allow_any_host: false,
+            hosts: Some(BTreeSet::new()),
+            serial: None,
+            model: None,
+            cntlid_min: None,
+            cntlid_max: None,
+            namespace: Vec::new(),
+        })
+    }
+
+    /// Lets every host in.
+    pub(crate) fn allow_any(&mut self) {
+        self.allow_any_host = true;
+        self.hosts = None;
+    }
+
+    /// Lets a host in; says what is wrong with its name.
+    pub(crate) fn allow(&mut self, host: &str) -> Result<(), String> {
+        host.parse::<Nqn>().map_err(|error| format!("\"{host}\": {error}"))?;
+        if let Some(hosts) = &mut self.hosts {
+            hosts.insert(host.into());
+        }
+        Ok(())
+    }
+
+    /// Serial and model number: printable ASCII of 1 to `most` characters, without spaces at the ends.
+    pub(crate) fn label(text: &str, most: usize) -> Option<String> {
+        let text = text.trim();
+        let printable = text.chars().all(|c| c == ' ' || c.is_ascii_graphic());
+        ((1..=most).contains(&text.len()) && printable).then(|| text.to_owned())
+    }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands a reference")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}

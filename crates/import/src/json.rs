@@ -1,0 +1,230 @@
+//! JSON values that know where they stand, so that every message can name the place.
+
+use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
+
+use serde_json::{Map, Value};
+
+use crate::note::Notes;
+
+/// A text that is no config of another target.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ImportError {
+    /// Not JSON at all.
+    #[error("this is no JSON: line {line}, column {column}: {what}")]
+    NotJson {
+        /// Line, from 1.
+        line: usize,
+        /// Column, from 1.
+        column: usize,
+        /// What the parser says.
+        what: String,
+    },
+    /// JSON, but neither format.
+    #[error(
+        "this is neither what nvmetcli saves nor an SPDK config: {what}; get one by \
+         `nvmetcli save FILE` or `rpc.py save_config > FILE`"
+    )]
+    NeitherFormat {
+        /// What is missing.
+        what: String,
+    },
+    /// A value that its key cannot have.
+    #[error("{path}: {what}; {allowed}")]
+    Wrong {
+        /// Where it stands: `$.ports[0].addr.trsvcid`.
+        path: String,
+        /// What is wrong.
+        what: String,
+        /// What is allowed.
+        allowed: String,
+    },
+    /// Longer than any config.
+    #[error("{bytes} bytes are no config; at most {} are read", crate::TEXT_MAX)]
+    TooLong {
+        /// Its length.
+        bytes: usize,
+    },
+}
+
+/// Characters of a wrong value that a message shows.
+const SHOWN_MAX: usize = 60;
+
+/// A value and its path.
+#[derive(Debug, Clone)]
+pub(crate) struct Node<'a> {
+    value: &'a Value,
+    path: String,
+}
+
+impl<'a> Node<'a> {
+    pub(crate) fn root(value: &'a Value) -> Self {
+        Self { value, path: "$".into() }
+    }
+
+    pub(crate) fn path(&self) -> &str {
+        &self.path
+    }
+
+    pub(crate) fn object(&self) -> Result<Object<'a>, ImportError> {
+        match self.value {
+            Value::Object(map) => {
+                Ok(Object { map, path: self.path.clone(), seen: BTreeSet::new() })
+            }
+            _ => Err(self.wrong("an object: { ... }")),
+        }
+    }
+
+    /// The entries of a list.
+    pub(crate) fn list(&self) -> Result<Vec<Self>, ImportError> {
+        let Value::Array(list) = self.value else { return Err(self.wrong("a list: [ ... ]")) };
+        let entry = |(index, value)| Self { value, path: format!("{}[{index}]", self.path) };
+        Ok(list.iter().enumerate().map(entry).collect())
+    }
+
+    pub(crate) fn is_text(&self) -> bool {
+        self.value.is_string()
+    }
+
+    pub(crate) fn text(&self) -> Result<&'a str, ImportError> {
+        self.value.as_str().ok_or_else(|| self.wrong("a text: \"...\""))
+    }
+
+    /// A whole number, as a number or as the text the kernel's files have.
+    pub(crate) fn number(&self, range: RangeInclusive<u64>) -> Result<u64, ImportError> {
+        let number = match self.value {
+            Value::Number(number) => number.as_u64(),
+            Value::String(text) => text.trim().parse().ok(),
+            _ => None,
+        };
+        let fits = number.filter(|number| range.contains(number));
+        fits.ok_or_else(|| {
+            self.wrong(&format!("a whole number from {} to {}", range.start(), range.end()))
+        })
+    }
+
+    /// Yes or no: true and false, or 1 and 0 as the kernel's files have it.
+    pub(crate) fn flag(&self) -> Result<bool, ImportError> {
+        match self.value {
+            Value::Bool(flag) => Ok(*flag),
+            Value::Number(number) if number.as_u64() == Some(0) => Ok(false),
+            Value::Number(number) if number.as_u64() == Some(1) => Ok(true),
+            Value::String(text) if text.trim() == "0" => Ok(false),
+            Value::String(text) if text.trim() == "1" => Ok(true),
+            _ => Err(self.wrong("true or false, or 1 or 0")),
+        }
+    }
+
+    /// Whether it says nothing: null, an empty text, list or object.
+    fn is_empty(&self) -> bool {
+        match self.value {
+            Value::Null => true,
+            Value::String(text) => text.is_empty(),
+            Value::Array(list) => list.is_empty(),
+            Value::Object(map) => map.is_empty(),
+            Value::Bool(_) | Value::Number(_) => false,
+        }
+    }
+
+    /// That this value is none of what is allowed here.
+    pub(crate) fn wrong(&self, allowed: &str) -> ImportError {
+        ImportError::Wrong {
+            path: self.path.clone(),
+            what: format!("{} does not do", self.shown()),
+            allowed: format!("allowed: {allowed}"),
+        }
+    }
+
+    /// The value as a message shows it: cut, on one line.
+    pub(crate) fn shown(&self) -> String {
+        let text = match self.value {
+            Value::Array(list) => format!("a list of {}", list.len()),
+            Value::Object(map) => format!("an object of {}", map.len()),
+            other => other.to_string(),
+        };
+        match text.char_indices().nth(SHOWN_MAX) {
+            Some((end, _)) => format!("{}...", &text[..end]),
+            None => text,
+        }
+    }
+}
+
+/// An object of which every key that is read is remembered.
+#[derive(Debug)]
+pub(crate) struct Object<'a> {
+    map: &'a Map<String, Value>,
+    path: String,
+    seen: BTreeSet<&'a str>,
+}
+
+impl<'a> Object<'a> {
+    pub(crate) fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// The value of a key, unless it is absent or null.
+    pub(crate) fn get(&mut self, key: &str) -> Option<Node<'a>> {
+        let (key, value) = self.map.get_key_value(key)?;
+        self.seen.insert(key);
+        (!value.is_null()).then(|| Node { value, path: self.path_of(key) })
+    }
+
+    /// The value of a key that has to be there.
+    pub(crate) fn need(&mut self, key: &str) -> Result<Node<'a>, ImportError> {
+        self.get(key).ok_or_else(|| ImportError::Wrong {
+            path: self.path.clone(),
+            what: format!("it has no \"{key}\""),
+            allowed: "the config is not whole".into(),
+        })
+    }
+
+    /// The text of a key; `None` also for an empty one.
+    pub(crate) fn text(&mut self, key: &str) -> Result<Option<&'a str>, ImportError> {
+        let text = self.get(key).map(|node| node.text()).transpose()?;
+        Ok(text.filter(|text| !text.is_empty()))
+    }
+
+    /// The flag of a key; false if it is absent.
+    pub(crate) fn flag(&mut self, key: &str) -> Result<bool, ImportError> {
+        self.get(key).map_or(Ok(false), |node| node.flag())
+    }
+
+    /// The entries of a list; none if the key is absent.
+    pub(crate) fn list(&mut self, key: &str) -> Result<Vec<Node<'a>>, ImportError> {
+        self.get(key).map_or(Ok(Vec::new()), |node| node.list())
+    }
+
+    /// Marks keys as read: what they say needs no word.
+    pub(crate) fn skip(&mut self, keys: &[&str]) {
+        for key in keys {
+            self.get(key);
+        }
+    }
+
+    /// Marks keys of which `what` is to be said where they say anything.
+    pub(crate) fn without_counterpart(&mut self, key: &str, what: &str, notes: &mut Notes) {
+        if let Some(node) = self.get(key).filter(|node| !node.is_empty()) {
+            notes.left_out(node.path(), format!("{what} ({})", node.shown()));
+        }
+    }
+
+    /// Tells of keys that nobody has read.
+    pub(crate) fn finish(self, notes: &mut Notes) {
+        for (key, value) in self.map {
+            let node = Node { value, path: self.path_of(key) };
+            if !self.seen.contains(key.as_str()) && !node.is_empty() {
+                let what = format!("this key has no counterpart ({})", node.shown());
+                notes.left_out(node.path(), what);
+            }
+        }
+    }
+
+    fn path_of(&self, key: &str) -> String {
+        let plain = key.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+        if plain && !key.is_empty() {
+            format!("{}.{key}", self.path)
+        } else {
+            format!("{}[{}]", self.path, Value::from(key))
+        }
+    }
+}

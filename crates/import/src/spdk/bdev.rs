@@ -1,0 +1,514 @@
+//! SPDK's block devices.
+
+use std::collections::BTreeMap;
+
+use super::Call;
+use crate::Disks;
+use crate::draft::{Draft, Medium};
+use crate::json::{ImportError, Node, Object};
+use crate::note::Notes;
+
+/// Longest latency of a delay device in microseconds.
+const LATENCY_MAX: u64 = 10_000_000;
+/// Most members of a stripe, and fewest.
+const MEMBERS: std::ops::RangeInclusive<usize> = 2..=256;
+/// Most bytes of a device.
+const SIZE_MAX: u64 = i64::MAX.unsigned_abs() / 2;
+/// Most parts of one device.
+const SPLITS_MAX: u64 = 1024;
+
+/// Calls that say how SPDK works inside.
+const INNER: &[&str] = &[
+    "bdev_set_options",
+    "bdev_examine",
+    "bdev_wait_for_examine",
+    "bdev_nvme_set_hotplug",
+    "bdev_iscsi_set_options",
+    "bdev_raid_set_options",
+    "bdev_enable_histogram",
+];
+
+/// A block device as SPDK names it.
+#[derive(Debug, Clone)]
+struct Bdev {
+    /// Its name in the draft.
+    device: String,
+    /// Bytes, where the config tells.
+    size: Option<u64>,
+    /// Bytes of a block, where the config tells.
+    block_size: Option<u32>,
+}
+
+/// A drive that SPDK drives itself; its namespaces are devices once something uses them.
+#[derive(Debug, Clone)]
+struct Drive {
+    pci: String,
+}
+
+/// The block devices so far.
+pub(super) struct Bdevs<'d> {
+    disks: &'d dyn Disks,
+    bdevs: BTreeMap<String, Bdev>,
+    drives: BTreeMap<String, Drive>,
+    /// What `bdev_nvme_set_options` says of commands that take too long.
+    timeout: Option<String>,
+}
+
+impl std::fmt::Debug for Bdevs<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Bdevs").field("bdevs", &self.bdevs).finish_non_exhaustive()
+    }
+}
+
+impl<'d> Bdevs<'d> {
+    pub(super) fn new(disks: &'d dyn Disks) -> Self {
+        Self { disks, bdevs: BTreeMap::new(), drives: BTreeMap::new(), timeout: None }
+    }
+
+    /// Makes what one call makes.
+    pub(super) fn call(
+        &mut self,
+        draft: &mut Draft,
+        call: &Call<'_>,
+        notes: &mut Notes,
+    ) -> Result<(), ImportError> {
+        match call.method {
+            "bdev_malloc_create" | "bdev_null_create" => self.memory(draft, call, notes),
+            "bdev_aio_create" | "bdev_uring_create" => self.file(draft, call, notes),
+            "bdev_nvme_attach_controller" => self.attach(call, notes),
+            "bdev_nvme_set_options" => self.options(call, notes),
+            "bdev_raid_create" => self.raid(draft, call, notes),
+            "bdev_split_create" => self.split(draft, call, notes),
+            "bdev_delay_create" => self.delay(draft, call, notes),
+            "bdev_passthru_create" | "bdev_error_create" => self.whole(draft, call, notes),
+            "bdev_set_qos_limit" => {
+                let what = "limits of a namespace are set by `nvmeofctl` here, see docs/limits.md";
+                notes.left_out(&call.path, what);
+                Ok(())
+            }
+            inner if INNER.contains(&inner) => {
+                notes.not_needed(&call.path, format!("{inner} says how SPDK works inside"));
+                Ok(())
+            }
+            other => {
+                notes.left_out(&call.path, format!("{other}: there is no such device here"));
+                Ok(())
+            }
+        }
+    }
+
+    /// The device behind a name of SPDK's; `None`, with a note, if there is none.
+    pub(super) fn find(
+        &mut self,
+        draft: &mut Draft,
+        path: &str,
+        name: &str,
+        notes: &mut Notes,
+    ) -> Option<String> {
+        self.bdev(draft, path, name, notes).map(|bdev| bdev.device)
+    }
+
+    fn bdev(
+        &mut self,
+        draft: &mut Draft,
+        path: &str,
+        name: &str,
+        notes: &mut Notes,
+    ) -> Option<Bdev> {
+        if let Some(bdev) = self.bdevs.get(name) {
+            return Some(bdev.clone());
+        }
+        if let Some(bdev) = self.namespace_of_drive(draft, name) {
+            self.bdevs.insert(name.to_owned(), bdev.clone());
+            return Some(bdev);
+        }
+        let what = format!(
+            "block device \"{}\" is not made by this file, or was left out",
+            name.escape_debug()
+        );
+        notes.left_out(path, what);
+        None
+    }
+
+    /// `Nvme0n2` is namespace 2 of the drive attached as `Nvme0`.
+    fn namespace_of_drive(&self, draft: &mut Draft, name: &str) -> Option<Bdev> {
+        let (controller, nsid) = name.rsplit_once('n')?;
+        let drive = self.drives.get(controller)?;
+        let nsid: u64 = nsid.parse().ok().filter(|nsid| *nsid >= 1 && *nsid < u32::MAX.into())?;
+        let pci = drive.pci.clone();
+        let io_timeout = self.timeout.clone();
+        let device = draft.add_device(name, Medium::Nvme { pci, nsid, io_timeout });
+        Some(Bdev { device, size: None, block_size: None })
+    }
+
+    fn add(&mut self, name: &str, bdev: Bdev) {
+        self.bdevs.insert(name.to_owned(), bdev);
+    }
+
+    fn memory(
+        &mut self,
+        draft: &mut Draft,
+        call: &Call<'_>,
+        notes: &mut Notes,
+    ) -> Result<(), ImportError> {
+        let mut params = call.params()?;
+        let name = params.need("name")?.text()?;
+        let block_size = params.need("block_size")?.number(1..=u32::MAX.into())?;
+        let blocks = params.need("num_blocks")?;
+        let size = blocks.number(1..=u64::MAX)?.checked_mul(block_size);
+        let Some(size) = size.filter(|size| *size <= SIZE_MAX) else {
+            return Err(blocks.wrong("fewer blocks: a device has less than 4 EiB"));
+        };
+        self.metadata(&mut params, notes)?;
+        params.skip(&["uuid", "optimal_io_boundary", "numa_id", "physical_block_size"]);
+        params.finish(notes);
+        let Some(block_size) = block_size_of(&call.path, block_size, notes) else {
+            return Ok(());
+        };
+        let medium = match call.method {
+            "bdev_malloc_create" => Medium::Ram { size, block_size },
+            _ => Medium::Null { size, block_size },
+        };
+        let device = draft.add_device(name, medium);
+        self.add(name, Bdev { device, size: Some(size), block_size: Some(block_size) });
+        Ok(())
+    }
+
+    /// Metadata beside the data of each block.
+    fn metadata(&self, params: &mut Object<'_>, notes: &mut Notes) -> Result<(), ImportError> {
+        for key in ["md_size", "dif_type"] {
+            if let Some(node) = params.get(key)
+                && node.number(0..=u16::MAX.into())? != 0
+            {
+                notes.left_out(node.path(), "blocks have no metadata here");
+            }
+        }
+        params.skip(&[
+            "md_interleave",
+            "dif_is_head_of_md",
+            "dif_pi_format",
+            "preferred_write_granularity",
+        ]);
+        Ok(())
+    }
+
+    fn file(
+        &mut self,
+        draft: &mut Draft,
+        call: &Call<'_>,
+        notes: &mut Notes,
+    ) -> Result<(), ImportError> {
+        let mut params = call.params()?;
+        let name = params.need("name")?.text()?;
+        let path = params.need("filename")?;
+        let file = path.text()?;
+        if file.is_empty() {
+            return Err(path.wrong("the path of a file or block device"));
+        }
+        let told = match params.get("block_size") {
+            Some(node) => node.number(0..=u32::MAX.into())?,
+            None => 0,
+        };
+        let read_only = params.flag("readonly")?;
+        params.skip(&["uuid", "fallocate"]);
+        params.finish(notes);
+        let block_size = if told != 0 {
+            match block_size_of(&call.path, told, notes) {
+                Some(block_size) => block_size,
+                None => return Ok(()),
+            }
+        } else {
+            // SPDK takes the device's own.
+            self.disks.block_size(file).filter(|size| matches!(size, 512 | 4096)).unwrap_or_else(
+                || {
+                    let what =
+                        format!("blocks of 512 bytes are assumed: `blockdev --getss {file}` tells");
+                    notes.changed(path.path(), what);
+                    512
+                },
+            )
+        };
+        if !file.starts_with('/') {
+            notes.changed(path.path(), "a path from the folder in which the daemon is started");
+        }
+        let device = match draft.file(file) {
+            Some(other) => {
+                let what = format!("device \"{other}\" has the same file: both are one");
+                notes.changed(path.path(), what);
+                other.to_owned()
+            }
+            None => {
+                draft.add_device(name, Medium::File { path: file.into(), block_size, read_only })
+            }
+        };
+        let size = self.disks.size(file);
+        self.add(name, Bdev { device, size, block_size: Some(block_size) });
+        Ok(())
+    }
+
+    fn attach(&mut self, call: &Call<'_>, notes: &mut Notes) -> Result<(), ImportError> {
+        let mut params = call.params()?;
+        let name = params.need("name")?.text()?;
+        let kind = params.need("trtype")?.text()?;
+        let address = params.need("traddr")?;
+        let pci = address.text()?;
+        if !kind.eq_ignore_ascii_case("pcie") {
+            let what = format!(
+                "\"{name}\" is a {kind} controller elsewhere: only drives of this machine are served"
+            );
+            notes.left_out(&call.path, what);
+            return Ok(());
+        }
+        if !is_pci(pci) {
+            return Err(address.wrong("a PCI address, as \"0000:01:00.0\""));
+        }
+        // How SPDK, as a host, treats the drive: our driver has its own ways.
+        notes.changed(
+            &call.path,
+            format!("drive {pci} has to be bound first: `nvmeof-tgt drives bind {pci}`"),
+        );
+        let before = self.drives.insert(name.to_owned(), Drive { pci: pci.to_ascii_lowercase() });
+        if before.is_some() {
+            notes.changed(&call.path, format!("\"{name}\" is attached twice: this one counts"));
+        }
+        Ok(())
+    }
+
+    fn options(&mut self, call: &Call<'_>, notes: &mut Notes) -> Result<(), ImportError> {
+        let mut params = call.params()?;
+        if let Some(node) = params.get("timeout_us") {
+            let micros = node.number(0..=u64::MAX)?;
+            if micros > 0 {
+                let seconds = micros.div_ceil(1_000_000).clamp(1, 600);
+                if seconds.checked_mul(1_000_000) != Some(micros) {
+                    notes.changed(node.path(), format!("{micros} us become {seconds} s"));
+                }
+                self.timeout = Some(format!("{seconds}s"));
+            }
+        }
+        notes.not_needed(&call.path, "but for timeout_us it says how SPDK works inside");
+        Ok(())
+    }
+
+    fn raid(
+        &mut self,
+        draft: &mut Draft,
+        call: &Call<'_>,
+        notes: &mut Notes,
+    ) -> Result<(), ImportError> {
+        let mut params = call.params()?;
+        let name = params.need("name")?.text()?;
+        let level = params.need("raid_level")?;
+        let level = if level.is_text() { level.text()?.to_owned() } else { level.shown() };
+        let listed = params.need("base_bdevs")?;
+        let names = member_names(&listed)?;
+        let superblock = params.flag("superblock")?;
+        let strip = params.get("strip_size_kb").or_else(|| params.get("strip_size"));
+        let kib = strip.map_or(Ok(0), |node| node.number(0..=1 << 30))?;
+        params.skip(&["uuid", "delta_bitmap"]);
+        params.finish(notes);
+        let why = if !matches!(level.to_ascii_lowercase().as_str(), "raid0" | "0") {
+            format!("is a {level}: only RAID-0 is served")
+        } else if superblock {
+            "has a superblock, behind which SPDK puts its data: a stripe would not find it".into()
+        } else if kib == 0 {
+            "does not say how large its strips are".into()
+        } else if !MEMBERS.contains(&names.len()) {
+            format!("has {} members, a stripe has 2 to 256", names.len())
+        } else {
+            return self.stripe(draft, call, (name, names, kib * 1024), notes);
+        };
+        notes.left_out(&call.path, format!("\"{name}\" {why}"));
+        Ok(())
+    }
+
+    /// A stripe of this name, over members with their paths, with chunks of so many bytes.
+    fn stripe(
+        &mut self,
+        draft: &mut Draft,
+        call: &Call<'_>,
+        (name, names, chunk): (&str, Vec<(String, &str)>, u64),
+        notes: &mut Notes,
+    ) -> Result<(), ImportError> {
+        let count = names.len();
+        let mut members: Vec<Bdev> = Vec::new();
+        for (path, base) in names {
+            let Some(bdev) = self.bdev(draft, &path, base, notes) else { continue };
+            if members.iter().any(|other| other.device == bdev.device) {
+                notes.left_out(&path, format!("\"{base}\" is a member already"));
+                continue;
+            }
+            members.push(bdev);
+        }
+        if members.len() < count {
+            notes.left_out(&call.path, format!("\"{name}\" lacks members"));
+            return Ok(());
+        }
+        let block_size = members.iter().find_map(|bdev| bdev.block_size);
+        if members.iter().any(|bdev| bdev.block_size.is_some() && bdev.block_size != block_size) {
+            notes.left_out(&call.path, format!("members of \"{name}\" have different blocks"));
+            return Ok(());
+        }
+        // Each gives as many whole chunks as the smallest has.
+        let sizes = members.iter().map(|bdev| bdev.size).collect::<Option<Vec<_>>>();
+        let size = sizes.and_then(|sizes| {
+            let each = sizes.iter().min()? / chunk * chunk;
+            each.checked_mul(sizes.len().try_into().ok()?)
+        });
+        let members = members.into_iter().map(|bdev| bdev.device).collect();
+        let device = draft.add_device(name, Medium::Stripe { members, chunk });
+        self.add(name, Bdev { device, size, block_size });
+        Ok(())
+    }
+
+    fn split(
+        &mut self,
+        draft: &mut Draft,
+        call: &Call<'_>,
+        notes: &mut Notes,
+    ) -> Result<(), ImportError> {
+        let mut params = call.params()?;
+        let node = params.need("base_bdev")?;
+        let name = node.text()?;
+        let count = params.need("split_count")?.number(1..=SPLITS_MAX)?;
+        let mib = match params.get("split_size_mb") {
+            Some(node) => node.number(0..=1 << 40)?,
+            None => 0,
+        };
+        params.finish(notes);
+        let Some(base) = self.bdev(draft, node.path(), name, notes) else { return Ok(()) };
+        let block = u64::from(base.block_size.unwrap_or(512));
+        let part = match (mib, base.size) {
+            (0, Some(size)) => size / count / block * block,
+            (0, None) => {
+                let what =
+                    format!("the size of \"{name}\" is not known here: give `split_size_mb`");
+                notes.left_out(&call.path, what);
+                return Ok(());
+            }
+            (mib, _) => mib << 20,
+        };
+        let end = part.checked_mul(count).filter(|end| *end <= base.size.unwrap_or(SIZE_MAX));
+        if part == 0 || end.is_none() {
+            let what = format!("\"{name}\" has no room for {count} parts of {part} bytes");
+            notes.left_out(&call.path, what);
+            return Ok(());
+        }
+        for index in 0..count {
+            let split = format!("{name}p{index}");
+            let offset = index * part;
+            let medium = Medium::Split { base: base.device.clone(), offset, size: Some(part) };
+            let device = draft.add_device(&split, medium);
+            self.add(&split, Bdev { device, size: Some(part), block_size: base.block_size });
+        }
+        Ok(())
+    }
+
+    fn delay(
+        &mut self,
+        draft: &mut Draft,
+        call: &Call<'_>,
+        notes: &mut Notes,
+    ) -> Result<(), ImportError> {
+        let mut params = call.params()?;
+        let name = params.need("name")?.text()?;
+        let node = params.need("base_bdev_name")?;
+        let mut latency = |key: &str| -> Result<u64, ImportError> {
+            let node = params.need(key)?;
+            let micros = node.number(0..=u64::MAX)?;
+            if micros > LATENCY_MAX {
+                notes.changed(node.path(), format!("{micros} us become 10 s, the most there is"));
+            }
+            Ok(micros.min(LATENCY_MAX))
+        };
+        let (read, write) = (latency("avg_read_latency")?, latency("avg_write_latency")?);
+        let (read_p99, write_p99) = (latency("p99_read_latency")?, latency("p99_write_latency")?);
+        if read_p99 > read || write_p99 > write {
+            let what =
+                "one command of a hundred took p99_*_latency there: here all take the average";
+            notes.changed(&call.path, what);
+        }
+        params.skip(&["uuid"]);
+        params.finish(notes);
+        let Some(base) = self.bdev(draft, node.path(), node.text()?, notes) else { return Ok(()) };
+        let medium = Medium::Delay {
+            base: base.device,
+            read_latency: format!("{read}us"),
+            write_latency: format!("{write}us"),
+        };
+        let device = draft.add_device(name, medium);
+        self.add(name, Bdev { device, ..base_of(base.size, base.block_size) });
+        Ok(())
+    }
+
+    /// What has all of another device: passed through, or to fail on demand.
+    fn whole(
+        &mut self,
+        draft: &mut Draft,
+        call: &Call<'_>,
+        notes: &mut Notes,
+    ) -> Result<(), ImportError> {
+        let mut params = call.params()?;
+        let fails = call.method == "bdev_error_create";
+        let node = params.need(if fails { "base_name" } else { "base_bdev_name" })?;
+        let base_name = node.text()?;
+        let name = match fails {
+            true => format!("EE_{base_name}"),
+            false => params.need("name")?.text()?.to_owned(),
+        };
+        params.skip(&["uuid"]);
+        params.finish(notes);
+        let Some(base) = self.bdev(draft, node.path(), base_name, notes) else { return Ok(()) };
+        let medium = match fails {
+            true => Medium::Fault { base: base.device },
+            false => Medium::Split { base: base.device, offset: 0, size: None },
+        };
+        let device = draft.add_device(&name, medium);
+        self.add(&name, Bdev { device, ..base_of(base.size, base.block_size) });
+        Ok(())
+    }
+}
+
+/// The names of a RAID's members and their paths; versions before 19 had one text with blanks between them.
+fn member_names<'a>(listed: &Node<'a>) -> Result<Vec<(String, &'a str)>, ImportError> {
+    if listed.is_text() {
+        let names = listed.text()?.split_whitespace();
+        return Ok(names.map(|name| (listed.path().to_owned(), name)).collect());
+    }
+    listed.list()?.iter().map(|node| Ok((node.path().to_owned(), node.text()?))).collect()
+}
+
+/// What a device has of the one it stands on.
+fn base_of(size: Option<u64>, block_size: Option<u32>) -> Bdev {
+    Bdev { device: String::new(), size, block_size }
+}
+
+/// Blocks that hosts can be shown.
+fn block_size_of(path: &str, bytes: u64, notes: &mut Notes) -> Option<u32> {
+    match u32::try_from(bytes) {
+        Ok(known @ (512 | 4096)) => Some(known),
+        _ => {
+            let what = format!("blocks of {bytes} bytes: there are 512 and 4096 here");
+            notes.left_out(path, what);
+            None
+        }
+    }
+}
+
+/// `0000:01:00.0`, the domain may be left out.
+fn is_pci(text: &str) -> bool {
+    let hex = |text: &str, digits: usize| {
+        text.len() == digits && text.chars().all(|c| c.is_ascii_hexdigit())
+    };
+    let (rest, function) = match text.rsplit_once('.') {
+        Some((rest, function)) => (rest, function),
+        None => return false,
+    };
+    let parts: Vec<&str> = rest.split(':').collect();
+    let place = match parts.as_slice() {
+        [domain, bus, device] => hex(domain, 4) && hex(bus, 2) && hex(device, 2),
+        [bus, device] => hex(bus, 2) && hex(device, 2),
+        _ => false,
+    };
+    place && hex(function, 1)
+}

@@ -1,0 +1,349 @@
+//! Whole configs, and what is wrong with some.
+
+use nvmeof_tgt::config::{Config, DeviceKind, Machine};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::*;
+
+const KERNEL: &str = include_str!("tests/fixtures/kernel.json");
+const SPDK: &str = include_str!("tests/fixtures/spdk.json");
+
+const MACHINE: fn() -> Machine =
+    || Machine { cpus: (0..4).collect(), open_files: 65_536, memory: 64 << 30 };
+
+/// A fixture's text with two files that are there.
+struct Files {
+    _folder: tempfile::TempDir,
+    paths: [String; 2],
+}
+
+impl Files {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let paths = ["a.raw", "b.raw"].map(|name| {
+            let path = folder.path().join(name);
+            std::fs::File::create(&path).unwrap().set_len(16 << 20).unwrap();
+            path.to_str().unwrap().to_owned()
+        });
+        Self { _folder: folder, paths }
+    }
+
+    fn fill(&self, text: &str) -> String {
+        text.replace("@A@", &self.paths[0]).replace("@B@", &self.paths[1])
+    }
+}
+
+fn taken(toml: &str) -> Config {
+    match Config::parse("target.toml", toml, &MACHINE()) {
+        Ok(config) => config,
+        Err(error) => panic!("the daemon refuses it: {error}\n{toml}"),
+    }
+}
+
+fn has(notes: &[Note], kind: Kind, path: &str, part: &str) {
+    let found =
+        notes.iter().any(|note| note.kind == kind && note.path == path && note.what.contains(part));
+    assert!(found, "no note \"{kind}: {path}: ...{part}\" among\n{}", show(notes));
+}
+
+fn show(notes: &[Note]) -> String {
+    notes.iter().map(|note| format!("{note}\n")).collect()
+}
+
+#[test]
+fn a_kernel_config_is_taken() {
+    let files = Files::new();
+    let imported = import(&files.fill(KERNEL), &NoDisks).unwrap();
+    assert_eq!(imported.source, Source::Kernel);
+    let config = taken(&imported.toml);
+    let listeners: Vec<String> = config
+        .listeners
+        .iter()
+        .map(|one| format!("{} {} {}", one.fabric.name(), one.address, one.port))
+        .collect();
+    assert_eq!(listeners, ["tcp 192.0.2.10 4420", "rdma 2001:db8::10 4420"]);
+    let nqns: Vec<&str> = config.subsystems.iter().map(|one| one.nqn.as_str()).collect();
+    assert_eq!(nqns, ["nqn.2026-11.org.example:disks", "nqn.2026-11.org.example:open"]);
+    let disks = &config.subsystems[0];
+    assert_eq!((disks.serial.as_str(), disks.model.as_str()), ("123456789abcdef", "Linux"));
+    assert_eq!(disks.hosts.as_ref().map(std::collections::BTreeSet::len), Some(1));
+    let nsids: Vec<u32> = disks.namespaces.iter().map(|one| one.nsid).collect();
+    assert_eq!(nsids, [1, 7]);
+    assert_eq!(disks.namespaces[0].uuid[..4], [0xd5, 0x92, 0xcd, 0xf3]);
+    assert_eq!(disks.namespaces[1].nguid[..4], [0xef, 0x90, 0x68, 0x9c]);
+    // Two subsystems over one disk: the second has all of it again.
+    let shared = &config.subsystems[1].namespaces[0];
+    let shared = config.device(&shared.device).unwrap();
+    assert!(matches!(&shared.kind, DeviceKind::Split { offset: 0, size: None, .. }), "{shared:?}");
+    assert!(config.subsystems[1].hosts.is_none());
+    assert_eq!(config.limits.settings.in_capsule, 16384);
+    assert_eq!(config.referrals.len(), 1);
+}
+
+#[test]
+fn a_kernel_config_loses_nothing_silently() {
+    let files = Files::new();
+    let notes = import(&files.fill(KERNEL), &NoDisks).unwrap().notes;
+    let left_out = [
+        ("$.ports[1].ana_groups[0]", "non-optimized"),
+        ("$.ports[2].addr", "only TCP and RDMA"),
+        ("$.ports[3].addr", "TLS only"),
+        ("$.subsystems[0].attr.qid_max", "io-queues"),
+        ("$.subsystems[0].allowed_hosts[1]", "DH-HMAC-CHAP"),
+        ("$.subsystems[0].namespaces[2]", "switched off"),
+        ("$.subsystems[0].namespaces[3]", "1024"),
+        ("$.subsystems[1].attr.model", "40"),
+        ("$.subsystems[2]", "no port"),
+        ("$.subsystems[3]", "no port"),
+    ];
+    for (path, part) in left_out {
+        has(&notes, Kind::LeftOut, path, part);
+    }
+    has(&notes, Kind::Changed, "$.subsystems[1]", "1 of 2 ports");
+    has(&notes, Kind::Changed, "$.subsystems[1].namespaces[0]", "one of its own");
+    assert_eq!(notes.len(), left_out.len() + 2, "{}", show(&notes));
+}
+
+#[test]
+fn an_spdk_config_is_taken() {
+    let files = Files::new();
+    let imported = import(&files.fill(SPDK), &NoDisks).unwrap();
+    assert_eq!(imported.source, Source::Spdk);
+    let config = taken(&imported.toml);
+    assert_eq!(config.reactors, [0, 1]);
+    assert_eq!(config.limits.settings.max_transfer, 128 << 10);
+    assert_eq!(config.limits.settings.in_capsule, 4096);
+    assert_eq!(config.listeners.len(), 1);
+    assert!(config.listeners[0].address.is_unspecified());
+    let [subsystem] = config.subsystems.as_slice() else { panic!("{:?}", config.subsystems) };
+    assert_eq!(subsystem.hosts.as_ref().map(std::collections::BTreeSet::len), Some(1));
+    let of = |nsid| {
+        let found = subsystem.namespaces.iter().find(|one| one.nsid == nsid).unwrap();
+        config.device(&found.device).unwrap()
+    };
+    assert!(matches!(of(1).kind, DeviceKind::Ram { size } if size == 64 << 20));
+    let DeviceKind::Nvme(drive) = &of(2).kind else { panic!("{:?}", of(2)) };
+    assert_eq!((drive.pci.as_str(), drive.nsid), ("0000:01:00.0", 1));
+    assert_eq!(drive.io_timeout.as_secs(), 8);
+    let DeviceKind::Stripe { members, chunk } = &of(3).kind else { panic!("{:?}", of(3)) };
+    assert_eq!((members.len(), *chunk), (2, 64 << 10));
+    let part = config.device(&members[1]).unwrap();
+    assert!(
+        matches!(part.kind, DeviceKind::Split { offset: 0, size: Some(size), .. } if size == 16 << 20)
+    );
+    let DeviceKind::Delay { latency, .. } = &of(9).kind else { panic!("{:?}", of(9)) };
+    assert_eq!((latency.read.as_micros(), latency.write.as_micros()), (1000, 250));
+    assert!(matches!(of(4).kind, DeviceKind::File(_)));
+    assert_eq!(of(4).block_size, Some(4096));
+    assert!(matches!(of(5).kind, DeviceKind::Fault { .. }));
+    assert_eq!(subsystem.namespaces.len(), 6);
+    // What nothing uses is not opened.
+    assert!(config.device("Uring0").is_none());
+}
+
+#[test]
+fn an_spdk_config_loses_nothing_silently() {
+    let files = Files::new();
+    let notes = import(&files.fill(SPDK), &NoDisks).unwrap().notes;
+    for (path, part) in [
+        ("$.subsystems[3].config[3]", "VFIOUSER"),
+        ("$.subsystems[3].config[6]", "prove"),
+        ("$.subsystems[3].config[10].params.namespace.ptpl_file", "reservations"),
+        ("$.subsystems[3].config[11].params.namespace.bdev_name", "lvs0/lvol0"),
+        ("$.subsystems[3].config[17]", "TLS"),
+        ("$.subsystems (\"nqn.2016-06.io.spdk:secret\")", "no listener"),
+        ("$.subsystems[4].config[3].params.md_size", "metadata"),
+        ("$.subsystems[4].config[4]", "520"),
+        ("$.subsystems[4].config[6]", "elsewhere"),
+        ("$.subsystems[4].config[9].params.base_bdevs[1]", "Malloc2p0"),
+        ("$.subsystems[4].config[9]", "lacks members"),
+        ("$.subsystems[4].config[12]", "raid1"),
+        ("$.subsystems[4].config[17]", "limits"),
+        ("$.subsystems[4].config[18]", "bdev_crypto_create"),
+        ("$.subsystems[5]", "iscsi"),
+    ] {
+        has(&notes, Kind::LeftOut, path, part);
+    }
+    for (path, part) in [
+        ("$.subsystems[3].config[15].params.listen_address", "single addresses"),
+        ("$.subsystems[4].config[1].params.timeout_us", "8 s"),
+        ("$.subsystems[4].config[5]", "drives bind 0000:01:00.0"),
+        ("$.subsystems[4].config[13]", "p99"),
+        ("$.subsystems[4].config[15].params.filename", "blockdev --getss"),
+    ] {
+        has(&notes, Kind::Changed, path, part);
+    }
+    has(&notes, Kind::NotNeeded, "$.subsystems[1]", "iobuf");
+}
+
+/// A superblock moves SPDK's data behind it: a stripe of ours would read something else.
+#[test]
+fn a_raid_with_a_superblock_is_left_out() {
+    let mut spdk: Value = serde_json::from_str(SPDK).unwrap();
+    spdk["subsystems"][4]["config"][11]["params"]["superblock"] = json!(true);
+    let files = Files::new();
+    let imported = import(&files.fill(&spdk.to_string()), &NoDisks).unwrap();
+    has(&imported.notes, Kind::LeftOut, "$.subsystems[4].config[11]", "superblock");
+    assert!(!imported.toml.contains("type = \"stripe\""));
+    taken(&imported.toml);
+}
+
+#[test]
+fn what_stands_on_a_disk_is_asked_of_the_machine() {
+    struct Large;
+    impl Disks for Large {
+        fn block_size(&self, path: &str) -> Option<u32> {
+            path.ends_with("b.raw").then_some(4096)
+        }
+        fn size(&self, _path: &str) -> Option<u64> {
+            Some(16 << 20)
+        }
+    }
+    let files = Files::new();
+    let config = json!({"subsystems": [
+        {"subsystem": "bdev", "config": [
+            {"method": "bdev_uring_create", "params": {"name": "u", "filename": "@B@"}},
+            {"method": "bdev_split_create", "params": {"base_bdev": "u", "split_count": 4}},
+        ]},
+        {"subsystem": "nvmf", "config": [
+            {"method": "nvmf_create_subsystem", "params": {"nqn": "nqn.2016-06.io.spdk:a", "allow_any_host": true}},
+            {"method": "nvmf_subsystem_add_ns", "params": {"nqn": "nqn.2016-06.io.spdk:a", "namespace": {"bdev_name": "up3"}}},
+            {"method": "nvmf_subsystem_add_listener", "params": {"nqn": "nqn.2016-06.io.spdk:a",
+                "listen_address": {"trtype": "tcp", "traddr": "[::1]", "trsvcid": "4420"}}},
+        ]},
+    ]});
+    let text = files.fill(&config.to_string());
+    let imported = import(&text, &Large).unwrap();
+    let config = taken(&imported.toml);
+    assert_eq!(config.device("u").unwrap().block_size, Some(4096));
+    let split = &config.device("up3").unwrap().kind;
+    assert!(matches!(split, DeviceKind::Split { offset, .. } if *offset == 12 << 20), "{split:?}");
+    // Away from the machine nobody knows the size.
+    has(
+        &import(&text, &NoDisks).unwrap().notes,
+        Kind::LeftOut,
+        "$.subsystems[0].config[1]",
+        "split_size_mb",
+    );
+}
+
+#[test]
+fn what_is_no_config_is_told_apart() {
+    for (text, part) in [
+        ("", "no JSON: line 1"),
+        ("{", "no JSON: line 1"),
+        ("[listener]", "no JSON"),
+        ("[]", "$: a list of 0 does not do; allowed: an object"),
+        ("{}", "neither \"ports\" nor \"subsystems\""),
+        ("{\"subsystems\": []}", "neither \"nqn\""),
+        ("{\"subsystems\": 7}", "$.subsystems: 7 does not do; allowed: a list"),
+        ("{\"jsonrpc\": \"2.0\", \"method\": \"x\"}", "a call of SPDK's RPC"),
+        ("{\"ports\": [7]}", "$.ports[0]: 7 does not do; allowed: an object"),
+        ("{\"ports\": [{}]}", "$.ports[0]: it has no \"addr\""),
+        (
+            "{\"hosts\": [{\"nqn\": 3}], \"ports\": []}",
+            "$.hosts[0].nqn: 3 does not do; allowed: a text",
+        ),
+        (
+            "{\"ports\": [{\"addr\": {\"trtype\": \"tcp\", \"traddr\": \"::1\", \"trsvcid\": \"99999\"}}]}",
+            "$.ports[0].addr.trsvcid: \"99999\" does not do; allowed: a whole number from 0 to 65535",
+        ),
+        (
+            "{\"subsystems\": [{\"subsystem\": \"bdev\", \"config\": [{\"method\": \"bdev_null_create\", \
+             \"params\": {\"name\": \"n\", \"block_size\": 4096, \"num_blocks\": 18446744073709551615}}]}]}",
+            "$.subsystems[0].config[0].params.num_blocks: 18446744073709551615 does not do; allowed: fewer",
+        ),
+        (
+            "{\"subsystems\": [{\"subsystem\": \"bdev\", \"config\": [{\"method\": \"bdev_null_create\", \
+             \"params\": {\"name\": \"n\", \"block_size\": 1e300, \"num_blocks\": 1}}]}]}",
+            "params.block_size: 1e+300 does not do",
+        ),
+        (
+            "{\"subsystems\": [{\"subsystem\": \"bdev\", \"config\": [{\"method\": \"bdev_null_create\"}]}]}",
+            "$.subsystems[0].config[0]: bdev_null_create has no \"params\"",
+        ),
+        (
+            "{\"subsystems\": [{\"subsystem\": \"bdev\", \"config\": [{\"method\": \
+             \"bdev_nvme_attach_controller\", \"params\": {\"name\": \"n\", \"trtype\": \"PCIe\", \
+             \"traddr\": \"/dev/nvme0n1\"}}]}]}",
+            "allowed: a PCI address",
+        ),
+    ] {
+        let error = import(text, &NoDisks).expect_err(text).to_string();
+        assert!(error.contains(part), "{text}: {error}");
+    }
+    let deep = "[".repeat(10_000);
+    assert!(import(&deep, &NoDisks).unwrap_err().to_string().contains("no JSON"));
+    let long = " ".repeat(TEXT_MAX + 1);
+    assert_eq!(import(&long, &NoDisks), Err(ImportError::TooLong { bytes: TEXT_MAX + 1 }));
+}
+
+/// Every place of a value, for a change of one.
+fn places(value: &Value, at: &str, all: &mut Vec<String>) {
+    all.push(at.to_owned());
+    match value {
+        Value::Object(map) => {
+            for (key, inner) in map {
+                places(inner, &format!("{at}/{}", key.replace('~', "~0").replace('/', "~1")), all);
+            }
+        }
+        Value::Array(list) => {
+            for (index, inner) in list.iter().enumerate() {
+                places(inner, &format!("{at}/{index}"), all);
+            }
+        }
+        _ => {}
+    }
+}
+
+fn odd_values() -> impl Strategy<Value = Value> {
+    prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<u64>().prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        any::<f64>().prop_map(Value::from),
+        "\\PC{0,300}".prop_map(Value::from),
+        Just(json!("nqn.2026-11.org.example:other")),
+        Just(json!("0x\u{7f}\n# \"\"\"\n[[device]]")),
+        Just(json!([])),
+        Just(json!({})),
+        Just(json!([{"nqn": "x"}, 3])),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    /// Whatever stands anywhere: an error with a path, or a config that the daemon takes.
+    #[test]
+    fn one_odd_value_makes_an_error_or_a_config(
+        kernel in any::<bool>(),
+        pick in any::<prop::sample::Index>(),
+        odd in odd_values(),
+    ) {
+        let files = Files::new();
+        let text = files.fill(if kernel { KERNEL } else { SPDK });
+        let mut value: Value = serde_json::from_str(&text).unwrap();
+        let mut all = Vec::new();
+        places(&value, "", &mut all);
+        let place = &all[pick.index(all.len())];
+        *value.pointer_mut(place).unwrap() = odd;
+        match import(&value.to_string(), &NoDisks) {
+            Ok(imported) => {
+                // A file that is not there is the machine's business, and a name can be any text.
+                let absent = |error: &str| error.lines().all(|line| {
+                    line.is_empty() || line.contains("device.path") || line.contains("more problems")
+                });
+                if let Err(error) = Config::parse("t", &imported.toml, &MACHINE()) {
+                    let text = error.to_string();
+                    prop_assert!(absent(&text), "{place}: {text}\n{}", imported.toml);
+                }
+            }
+            Err(ImportError::Wrong { path, .. }) => prop_assert!(path.starts_with('$')),
+            Err(ImportError::NeitherFormat { .. }) => {}
+            Err(other) => prop_assert!(false, "{place}: {other}"),
+        }
+    }
+}
