@@ -9,12 +9,14 @@
 //! | `file` | the config file, read and written |
 //! | `devices` | opening and closing block devices on every reactor |
 //! | `stats` | what the reactors counted: to a file, and to the log on SIGUSR1 |
+//! | `notify` | what systemd is told: ready, reloading, stopping, signs of life |
 //! | `accept`, `place` | listeners, and which reactor serves a connection |
 
 mod accept;
 mod apply;
 mod devices;
 mod file;
+mod notify;
 mod place;
 mod running;
 mod server;
@@ -156,6 +158,8 @@ async fn serve(
     sample.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     running.record_to(recording.map(|(_, recorder)| recorder)).await;
     announce(&running.ready_line())?;
+    notify::ready(&running.ready_line());
+    notify::watch(running.server().senders());
     let mut rebalance = tokio::time::interval(REBALANCE);
     rebalance.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
@@ -171,6 +175,7 @@ async fn serve(
             Some(job) = jobs.recv() => job(&mut running).await,
         }
     }
+    notify::stopping(running.server().config().drain_timeout);
     running.stop().await;
     Ok(())
 }

@@ -18,6 +18,7 @@ use nvmeof_api::{ApiError, Change, ErrorKind, Saved, Stats, Status};
 use serde_json::Value;
 
 use super::file::ConfigFile;
+use super::notify;
 use super::server::{NewListener, Server};
 use super::stats::{Recorder, lines};
 use super::warn_of;
@@ -103,11 +104,21 @@ impl Running {
 
     /// Reads the file again, as SIGHUP asks. One that is wrong in any way changes nothing.
     pub(super) async fn hang_up(&mut self) {
+        notify::reloading();
+        let came_of_it = match self.read_again().await {
+            true => "config reloaded",
+            false => "the config was not reloaded, see the log",
+        };
+        notify::ready(&format!("{}; {came_of_it}", self.ready_line()));
+    }
+
+    /// Whether the file was read again; it is logged why not.
+    async fn read_again(&mut self) -> bool {
         let loaded = match Loaded::read_with(self.file.path(), self.held()) {
             Ok(loaded) => loaded,
             Err(error) => {
                 tracing::error!("the config is not reloaded, nothing changes:\n{error}");
-                return;
+                return false;
             }
         };
         warn_of(&loaded.config);
@@ -116,8 +127,12 @@ impl Running {
             Ok(summary) => {
                 self.file.is_now(text, self.document.clone());
                 tracing::info!("config reloaded: {summary}");
+                true
             }
-            Err(error) => tracing::error!("the config is not reloaded, nothing changes: {error:#}"),
+            Err(error) => {
+                tracing::error!("the config is not reloaded, nothing changes: {error:#}");
+                false
+            }
         }
     }
 
@@ -133,6 +148,7 @@ impl Running {
         let change = self.change_to(loaded, wish.dry_run).await?;
         if !wish.dry_run {
             self.file.is_now(text, self.document.clone());
+            notify::ready(&format!("{}; config reloaded", self.ready_line()));
         }
         Ok(change)
     }

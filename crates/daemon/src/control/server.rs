@@ -246,6 +246,11 @@ impl Server {
         &self.labels
     }
 
+    /// Every reactor's mailbox.
+    pub(super) fn senders(&self) -> Vec<Sender> {
+        self.reactors.senders.clone()
+    }
+
     /// Whether there is more than one reactor to spread queues over.
     pub(super) fn spans_reactors(&self) -> bool {
         self.reactors.senders.len() > 1
