@@ -12,7 +12,9 @@ use nvmeof_wire::fabrics::{
     PropertySet, PropertySize,
 };
 use nvmeof_wire::features::{Fid, NumberOfQueues, SetFeatures};
-use nvmeof_wire::identify::{self, Cns, IDENTIFY_SIZE, Identify, NSIDS_PER_LIST, NsidList};
+use nvmeof_wire::identify::{
+    self, Cns, IDENTIFY_SIZE, Identify, NSIDS_PER_LIST, NsidList, nsattr, oncs,
+};
 use nvmeof_wire::properties::{
     CAP_CSS_IO_SETS, CAP_CSS_NVM, CC_CSS_ADMIN_ONLY, CC_CSS_ALL, CC_CSS_NVM, CC_SHN_NORMAL,
     CSTS_SHST_COMPLETE, Cap, Cc, Csts, offset,
@@ -65,6 +67,8 @@ pub struct ControllerInfo {
     pub queues: u16,
     /// Volatile write cache present.
     pub volatile_cache: bool,
+    /// Takes Dataset Management, so that blocks can be deallocated.
+    pub deallocate: bool,
 }
 
 /// An active namespace.
@@ -78,6 +82,8 @@ pub struct NamespaceInfo {
     pub block_size: u32,
     /// Bytes of metadata of a block; other than 0 is not supported for I/O.
     pub metadata: u16,
+    /// Write protected.
+    pub read_only: bool,
 }
 
 impl NamespaceInfo {
@@ -179,6 +185,7 @@ impl Controller {
                 max_entries: 2,
                 queues: 0,
                 volatile_cache: false,
+                deallocate: false,
             },
             namespaces: Vec::new(),
             cc: Cc::new(),
@@ -362,6 +369,7 @@ impl Controller {
             in_capsule_offset,
             max_entries,
             volatile_cache: data.vwc & 1 == 1,
+            deallocate: data.oncs.get() & oncs::DATASET_MANAGEMENT != 0,
             ..self.info.clone()
         };
         Ok(())
@@ -431,6 +439,7 @@ impl Controller {
             blocks: data.nsze.get(),
             block_size,
             metadata: data.format().ms.get(),
+            read_only: data.nsattr & nsattr::WRITE_PROTECTED != 0,
         });
         Ok(())
     }

@@ -70,6 +70,8 @@ pub struct Traits {
     pub queues: u16,
     /// MDTS.
     pub mdts: u8,
+    /// Takes Dataset Management.
+    pub deallocate: bool,
     /// NSID to (blocks, bytes of a block as a power of two).
     pub namespaces: BTreeMap<u32, (u64, u8)>,
     /// Most bytes of a C2HData.
@@ -100,6 +102,7 @@ impl Default for Traits {
             entries: 128,
             queues: 16,
             mdts: 5,
+            deallocate: true,
             namespaces: [(1, (4096, 9))].into(),
             c2h_piece: 16_384,
             r2t_piece: 65_536,

@@ -66,8 +66,14 @@ fn the_whole_sequence() {
     // Namespace 7 has no size: it went away.
     let (a, b) = (controller.namespaces()[0], controller.namespaces()[1]);
     assert_eq!(controller.namespaces().len(), 2);
-    assert_eq!(a, NamespaceInfo { nsid: 1, blocks: 4096, block_size: 512, metadata: 0 });
-    assert_eq!(b, NamespaceInfo { nsid: 3, blocks: 100, block_size: 4096, metadata: 0 });
+    assert_eq!(
+        a,
+        NamespaceInfo { nsid: 1, blocks: 4096, block_size: 512, metadata: 0, read_only: false }
+    );
+    assert_eq!(
+        b,
+        NamespaceInfo { nsid: 3, blocks: 100, block_size: 4096, metadata: 0, read_only: false }
+    );
     let mut queue = controller.open_queue().unwrap();
     assert_eq!((queue.qid(), queue.depth()), (1, 127));
     assert!(matches!(controller.open_queue(), Err(Error::Unusable { .. })));

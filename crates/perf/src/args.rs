@@ -3,12 +3,14 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{ArgGroup, Args, Parser, Subcommand};
+use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use nvmeof_initiator::{Address, Endpoint};
 use nvmeof_wire::Nqn;
 
 use crate::target::DeviceSpec;
-use crate::units::{self, CpuList, Mix, NamespaceList, Rate};
+use crate::units::{self, CpuList, Mix, NamespaceList, Percentiles, Rates};
+use crate::workload::distribution::{self, Distribution};
+use crate::workload::sizes::{self, BlockSplit};
 use crate::{engines, scale, steady};
 
 const RUN_EXAMPLE: &str = "\
@@ -98,12 +100,20 @@ pub(crate) struct TargetArgs {
 pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) target: TargetArgs,
-    /// Workload: read, write, randread, randwrite, rw:PCT or randrw:PCT; PCT is the share of reads.
+    /// Workload: read, write, randread, randwrite, rw:PCT or randrw:PCT; PCT is the share of reads. Or trim, randtrim,
+    /// and trimwrite or randtrimwrite, which trim each block and write it then.
     #[arg(long, value_name = "WORKLOAD", value_parser = units::mix)]
     pub(crate) rw: Mix,
     /// Bytes of an I/O, a multiple of the namespace's block size.
     #[arg(long, value_name = "SIZE", default_value = "4k", value_parser = nonzero_size)]
     pub(crate) bs: u64,
+    /// Instead of --bs: I/Os of several sizes, with their shares in percent: 4k/70:64k/30, and with a comma others for writes and trims.
+    #[arg(long, value_name = "SPLIT", overrides_with = "bs", conflicts_with = "verify", value_parser = sizes::block_split)]
+    pub(crate) bssplit: Option<BlockSplit>,
+    /// How random I/Os spread: random, zipf:THETA, pareto:SHARE, hot:VISITS/SPACE (hot:90/10),
+    /// zoned:VISITS/SPACE:... in percent, or zoned_abs:VISITS/SIZE:...
+    #[arg(long, value_name = "HOW", default_value = "random", value_parser = distribution::distribution)]
+    pub(crate) random_distribution: Distribution,
     /// I/Os kept outstanding, per namespace and job.
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=65536))]
     pub(crate) qd: u32,
@@ -113,9 +123,18 @@ pub(crate) struct RunArgs {
     /// Threads, each with connections of its own.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) jobs: u16,
-    /// How long to measure.
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = nonzero_time)]
-    pub(crate) time: Duration,
+    /// How long to measure, at most [default: 10s, or without end with --io-size and --loops].
+    #[arg(long, value_name = "TIME", value_parser = nonzero_time)]
+    pub(crate) time: Option<Duration>,
+    /// End after this many bytes, on all namespaces and by all jobs together, if the time is not up before.
+    #[arg(long, value_name = "SIZE", value_parser = nonzero_size)]
+    pub(crate) io_size: Option<u64>,
+    /// End when every namespace's used part has been gone through this many times, by all jobs together.
+    #[arg(long, value_name = "N", conflicts_with = "io_size", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) loops: Option<u32>,
+    /// Keep in this file how far a run with --io-size or --loops is; a run that was interrupted goes on from there.
+    #[arg(long, value_name = "FILE", conflicts_with = "verify")]
+    pub(crate) resume: Option<PathBuf>,
     /// End after this many I/Os, if the time is not up before.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) ios: Option<u64>,
@@ -128,9 +147,18 @@ pub(crate) struct RunArgs {
     /// First byte of each namespace to use.
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = units::size)]
     pub(crate) offset: u64,
-    /// At most this much in total: I/Os a second (50k), or 500MiB/s, or 10gbit/s.
-    #[arg(long, value_name = "RATE", value_parser = units::rate)]
-    pub(crate) rate: Option<Rate>,
+    /// At most this much in total: I/Os a second (50k), or 500MiB/s, or 10gbit/s; or several of them (50k,500MiB/s).
+    #[arg(long, value_name = "RATE", value_parser = units::rates)]
+    pub(crate) rate: Option<Rates>,
+    /// Pause of a job after every --thinktime-blocks I/Os, when they are done.
+    #[arg(long, value_name = "TIME", value_parser = nonzero_time)]
+    pub(crate) thinktime: Option<Duration>,
+    /// I/Os of a job between two pauses.
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "thinktime", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) thinktime_blocks: u32,
+    /// Give every write contents of its own, instead of those that its buffer has.
+    #[arg(long, conflicts_with = "verify")]
+    pub(crate) refill_buffers: bool,
     /// Seed of addresses and verified data; verify what an earlier run wrote with the same seed.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) seed: u64,
@@ -140,9 +168,24 @@ pub(crate) struct RunArgs {
     /// CPUs to pin the jobs to, in turn (0-3,8).
     #[arg(long, value_name = "LIST", value_parser = units::cpus)]
     pub(crate) cpus: Option<CpuList>,
+    /// Latency percentiles to tell, in percent (50,99,99.99).
+    #[arg(long, value_name = "LIST", default_value = "50,99,99.9", value_parser = units::percentiles)]
+    pub(crate) percentiles: Percentiles,
     /// Write the result to this file as JSON; - is standard output.
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
+    /// Form of the JSON: our own, or that of fio 3 for tools that read it. fio-json without --json goes to standard output.
+    #[arg(long, value_name = "FORM", value_enum, default_value_t = OutputFormat::Json)]
+    pub(crate) output_format: OutputFormat,
+}
+
+/// Form of a result.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OutputFormat {
+    /// Our own, for scripts.
+    Json,
+    /// fio's.
+    FioJson,
 }
 
 /// `nvmeof-perf discover`.
@@ -211,12 +254,28 @@ mod tests {
         assert_eq!(run.target.connect.len(), 2);
         assert_eq!((run.bs, run.qd, run.jobs), (131_072, 8, 2));
         assert_eq!(run.target.nsid, Some(NamespaceList(vec![2])));
-        assert_eq!((run.time, run.ramp), (Duration::from_secs(3), Duration::from_secs(1)));
+        assert_eq!((run.time, run.ramp), (Some(Duration::from_secs(3)), Duration::from_secs(1)));
         assert_eq!((run.size, run.offset, run.seed), (Some(1 << 30), 1 << 20, 9));
         assert_eq!(run.target.host.hostid.unwrap()[15], 255);
         assert_eq!(run.ios, Some(7));
         assert_eq!(run.target.connect[1].address.fabric, nvmeof_initiator::Fabric::Rdma);
         assert!(run.target.host.hdgst && run.target.host.ddgst && run.verify);
+    }
+
+    #[test]
+    fn what_fio_users_know() {
+        let cli = parse(
+            "run --device null --rw randtrimwrite --bssplit 4k/70:64k/30 --random-distribution zipf:1.2 --io-size 1g \
+             --rate 10k,1g/s --thinktime 5ms --thinktime-blocks 8 --refill-buffers --percentiles 50,99.99 \
+             --resume state.json --output-format fio-json",
+        )
+        .unwrap();
+        let Command::Run(run) = cli.command else { panic!("not a run") };
+        assert_eq!(run.random_distribution, Distribution::Zipf(1.2));
+        assert_eq!((run.io_size, run.time, run.thinktime_blocks), (Some(1 << 30), None, 8));
+        assert_eq!(run.rate.unwrap().0.len(), 2);
+        assert_eq!(run.percentiles.0, [50.0, 99.99]);
+        assert_eq!(run.output_format, OutputFormat::FioJson);
     }
 
     #[test]
@@ -232,6 +291,13 @@ mod tests {
             ("run --connect tcp://h:1/x --rw read --bs 0", "more than 0"),
             ("run --connect tcp://h:1/x --rw read --qd 0", "0 is not in 1..=65536"),
             ("run --connect tcp://h:1/x --rw read --time 5x", "500ms"),
+            ("run --connect tcp://h:1/x --rw read --verify --bssplit 4k:8k", "--verify"),
+            ("run --connect tcp://h:1/x --rw read --loops 2 --io-size 1g", "--io-size"),
+            ("run --connect tcp://h:1/x --rw read --random-distribution zipf:0", "more than 0"),
+            ("run --connect tcp://h:1/x --rw read --thinktime-blocks 2", "--thinktime"),
+            ("run --connect tcp://h:1/x --rw read --percentiles 101", "50,99,99.99"),
+            ("run --device tcp://h:1/x --rw read", "--connect takes that"),
+            ("run --device null --rw read --stripe 0", "more than 0"),
             ("run --connect tcp://h:1/x --rw read --nsid 0", "from 1 on"),
             ("run --connect tcp://h:1/x --rw read --qd 2 --shared-qd 3", "--shared-qd"),
             ("run --connect tcp://h:1/x --rw read --hostid 12", "UUID"),

@@ -12,14 +12,21 @@ use nvmeof_initiator::{Clock, IoQueue, Nanos, nanos};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::lane::{Buffers, Lane, token_lane};
+use crate::buffers::Buffers;
+use crate::lane::{Lane, token_lane};
+use crate::pace::{Allowed, Pace, Think};
 use crate::queue::{Done, FabricQueue, Io, LocalQueue, Lost, Memory, Queue};
 use crate::stats::Series;
+use crate::units::Rate;
 
 /// Turns without a completion between looks at the clock.
 const IDLE_TURNS: u32 = 16;
 /// A thread that sleeps looks this often whether it is to end.
 const NAP: Duration = Duration::from_millis(20);
+/// Time by which the system may end a sleep too late.
+const SLACK: Duration = Duration::from_micros(60);
+/// Time between two tellings of how far it is.
+const TELL: Nanos = 500_000_000;
 /// Problems told in full.
 const MAX_MESSAGES: usize = 5;
 /// Failed I/Os after which a job gives up.
@@ -101,27 +108,51 @@ impl Queue for JobQueue {
 /// What jobs and the main thread tell each other while a run is on.
 #[derive(Debug, Default)]
 pub(crate) struct Shared {
-    /// End early; set by Ctrl-C and by whoever meets an error that ends the run.
-    pub(crate) stop: Arc<AtomicBool>,
+    /// End early; set when the caller wishes so, and by whoever meets an error that ends the load.
+    pub(crate) stop: AtomicBool,
     /// One a job.
     pub(crate) counters: Vec<Counter>,
 }
 
+impl Shared {
+    /// Bytes done by job and lane, as of about a second ago.
+    pub(crate) fn positions(&self) -> Vec<Vec<u64>> {
+        let of = |counter: &Counter| {
+            counter.positions.iter().map(|done| done.load(Ordering::Relaxed)).collect()
+        };
+        self.counters.iter().map(of).collect()
+    }
+}
+
 /// What a job has done so far, of all phases; on cache lines of its own.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 #[repr(align(128))]
 pub(crate) struct Counter {
     pub(crate) ios: AtomicU64,
     pub(crate) bytes: AtomicU64,
+    /// Of each lane: see [`Lane::position`].
+    positions: Vec<AtomicU64>,
+}
+
+impl Counter {
+    /// For a job of so many lanes, and what they have done before.
+    pub(crate) fn new(lanes: usize, done: Option<&Vec<u64>>) -> Self {
+        let of = |lane| done.and_then(|done| done.get(lane)).copied().unwrap_or(0);
+        let positions = (0..lanes).map(|lane| AtomicU64::new(of(lane))).collect();
+        Self { ios: AtomicU64::new(0), bytes: AtomicU64::new(0), positions }
+    }
 }
 
 /// How long, and how fast at most.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct Timing {
     pub(crate) ramp: Duration,
     pub(crate) time: Duration,
-    /// I/Os a second of this job.
-    pub(crate) rate: Option<f64>,
+    /// Rates of this job.
+    pub(crate) rates: Vec<Rate>,
+    pub(crate) think: Option<Think>,
+    /// Bytes of an I/O, more or less.
+    pub(crate) bs: u32,
     /// I/Os after which this job ends.
     pub(crate) ios: u64,
     /// After the load, read back what was written.
@@ -131,6 +162,8 @@ pub(crate) struct Timing {
 /// What a job brings home.
 #[derive(Debug)]
 pub(crate) struct JobResult {
+    /// The job's number.
+    pub(crate) index: usize,
     pub(crate) lanes: Vec<Lane>,
     pub(crate) series: Series,
     /// Length of time measured.
@@ -218,7 +251,11 @@ struct Running {
     phase: Phase,
     /// Start and end of what is measured.
     window: (Nanos, Nanos),
-    limiter: Option<Limiter>,
+    pace: Pace,
+    /// When the next I/O may start, if none may now.
+    resume_at: Option<Nanos>,
+    /// When positions were told.
+    told: Nanos,
     /// A lane has room for an I/O and could not start one.
     is_starved: bool,
     /// Lane that is next when they share the I/Os.
@@ -244,6 +281,7 @@ impl Job {
         let to = from.saturating_add(nanos(self.timing.time));
         let lost = messages.len() as u64;
         let result = JobResult {
+            index: self.index,
             lanes: Vec::new(),
             series: Series::new(nanos(self.timing.time)),
             measured: 0,
@@ -254,13 +292,16 @@ impl Job {
             interrupted: false,
             read_back: false,
         };
-        let limiter = self.timing.rate.map(|rate| Limiter::new(rate, start, &self.lanes));
+        let Timing { rates, think, bs, .. } = &self.timing;
+        let pace = Pace::new(rates, *think, start, self.lanes.len(), *bs);
         let queues = std::mem::take(&mut self.queues);
         let mut running = Running {
             job: self,
             phase: Phase::Load,
             window: (from, to),
-            limiter,
+            pace,
+            resume_at: None,
+            told: start,
             is_starved: true,
             turn: 0,
             in_flight: 0,
@@ -296,7 +337,7 @@ impl Running {
                 }
             }
             let before = self.in_flight;
-            if self.is_starved || self.limiter.is_some() {
+            if self.is_starved || !self.pace.is_free() {
                 now = clock.now();
                 self.top_up(&mut queues, now);
                 for queue in &mut queues {
@@ -306,7 +347,7 @@ impl Running {
             }
             // What was just issued starts with the next poll.
             let may_sleep = was_idle && self.job.sleeps && self.in_flight > 0;
-            if may_sleep && self.in_flight == before && self.limiter.is_none() {
+            if may_sleep && self.in_flight == before && self.pace.is_free() {
                 sleep(&queues);
                 now = clock.now();
             }
@@ -314,11 +355,34 @@ impl Running {
             if idle >= IDLE_TURNS {
                 idle = 0;
                 now = clock.now();
+                self.rest(now);
             }
+            self.tell(now);
             self.advance(now);
         }
         let connections = queues.into_iter().filter_map(JobQueue::into_connection);
         self.result.queues = connections.collect();
+    }
+
+    /// Sleeps through most of a pause, if nothing is under way that could come back meanwhile.
+    fn rest(&self, now: Nanos) {
+        let left = self.resume_at.map_or(0, |at| at.min(self.window.1).saturating_sub(now));
+        let left = Duration::from_nanos(left).saturating_sub(SLACK);
+        if self.in_flight == 0 && self.phase == Phase::Load && left > SLACK {
+            std::thread::sleep(left.min(NAP));
+        }
+    }
+
+    /// Tells how far it is, now and then.
+    #[inline]
+    fn tell(&mut self, now: Nanos) {
+        if now.saturating_sub(self.told) >= TELL {
+            self.told = now;
+            let counter = &self.job.shared.counters[self.job.index];
+            for (told, lane) in counter.positions.iter().zip(&self.job.lanes) {
+                told.store(lane.position(), Ordering::Relaxed);
+            }
+        }
     }
 
     /// Takes back what has completed on `queue` and asks for more in its place.
@@ -340,7 +404,7 @@ impl Running {
                 self.report(problem);
             }
             let goes_on = matches!(self.phase, Phase::Load | Phase::ReadBack);
-            let alone = self.limiter.is_none() && self.job.in_flight_at_most.is_none();
+            let alone = self.pace.is_free() && self.job.in_flight_at_most.is_none();
             if goes_on && !(alone && self.issue(at, queue, now)) {
                 self.is_starved = true;
             }
@@ -371,6 +435,7 @@ impl Running {
             }
             return false;
         };
+        let bytes = lanes[at].bytes(&io);
         if let Err(io) = queue.submit(io, now) {
             // The queue has failed; `poll` says why.
             let result = Err("its queue has failed".to_owned());
@@ -379,6 +444,7 @@ impl Running {
             return false;
         }
         self.in_flight += 1;
+        self.pace.started(bytes);
         true
     }
 
@@ -388,6 +454,7 @@ impl Running {
             return;
         }
         self.is_starved = false;
+        self.resume_at = None;
         let mut has_moved = true;
         while has_moved {
             if self.job.in_flight_at_most.is_some_and(|most| self.in_flight >= most) {
@@ -402,8 +469,13 @@ impl Running {
                 if !self.job.lanes[at].has_credit() {
                     continue;
                 }
-                if self.limiter.as_mut().is_some_and(|limiter| !limiter.allows(now)) {
-                    return;
+                match self.pace.look(now, self.in_flight) {
+                    Allowed::Now => {}
+                    Allowed::WhenIdle => return,
+                    Allowed::At(at) => {
+                        self.resume_at = Some(at);
+                        return;
+                    }
                 }
                 let device = self.job.lanes[at].device;
                 let mut issued = false;
@@ -415,9 +487,6 @@ impl Running {
                 }
                 if issued {
                     has_moved = true;
-                    if let Some(limiter) = &mut self.limiter {
-                        limiter.issued += 1;
-                    }
                     if self.job.in_flight_at_most.is_some() {
                         self.turn = at + 1;
                         break;
@@ -438,7 +507,8 @@ impl Running {
                     self.cpu_at_start = Some(cpu_time());
                 }
                 let stop = self.job.shared.stop.load(Ordering::Relaxed);
-                let is_over = now >= to || self.ios >= self.job.timing.ios;
+                let is_done = self.job.lanes.iter().all(Lane::is_done);
+                let is_over = now >= to || self.ios >= self.job.timing.ios || is_done;
                 if !is_over && !stop {
                     return;
                 }
@@ -454,7 +524,7 @@ impl Running {
                 let wanted = self.job.timing.read_back && !self.result.interrupted;
                 if wanted && self.result.lost == 0 {
                     self.job.lanes.iter_mut().for_each(Lane::start_read_back);
-                    self.limiter = None;
+                    self.pace = Pace::new(&[], None, now, 0, 0);
                     self.is_starved = true;
                     self.phase = Phase::ReadBack;
                 } else {
@@ -520,39 +590,6 @@ impl Running {
     }
 }
 
-/// Spreads I/Os evenly over time.
-#[derive(Debug)]
-struct Limiter {
-    /// I/Os a nanosecond.
-    rate: f64,
-    origin: Nanos,
-    issued: u64,
-    /// I/Os that may be made up for after a pause.
-    burst: u64,
-}
-
-impl Limiter {
-    fn new(rate: f64, origin: Nanos, lanes: &[Lane]) -> Self {
-        Self { rate: rate / 1e9, origin, issued: 0, burst: lanes.len().max(8) as u64 }
-    }
-
-    /// May one more be issued `now`?
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        clippy::cast_precision_loss,
-        reason = "a rate; the product is not negative"
-    )]
-    fn allows(&mut self, now: Nanos) -> bool {
-        let due = ((now.saturating_sub(self.origin)) as f64 * self.rate) as u64 + 1;
-        // What could not be issued in time because the queue depth was used up is not made up for.
-        if due > self.issued + self.burst {
-            self.issued = due - self.burst;
-        }
-        due > self.issued
-    }
-}
-
 /// Sleeps until one queue, the only one, may have something to poll for.
 #[cold]
 fn sleep(queues: &[JobQueue]) {
@@ -574,28 +611,4 @@ fn cpu_time() -> Nanos {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
     seconds * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_limiter_keeps_its_rate_and_does_not_make_up_for_much() {
-        let mut limiter = Limiter::new(1_000_000.0, 0, &[]);
-        let mut issued = 0;
-        for now in (0..1_000_000).step_by(100) {
-            while limiter.allows(now) {
-                limiter.issued += 1;
-                issued += 1;
-            }
-        }
-        assert!((999..=1001).contains(&issued), "{issued}");
-        let mut after_pause = 0;
-        while limiter.allows(900_000_000) {
-            limiter.issued += 1;
-            after_pause += 1;
-        }
-        assert_eq!(after_pause, 8);
-    }
 }

@@ -1,15 +1,20 @@
 //! One space in one job: what is asked of it next and what came back.
 
-use nvmeof_core::dma::CorePool;
+use std::collections::VecDeque;
+
 use nvmeof_initiator::Nanos;
 
+use crate::buffers::Buffers;
 use crate::load::LoadSpec;
 use crate::pattern::Pattern;
 use crate::plan::Flow;
-use crate::queue::{Buffer, Done, Io, Leases, Memory, Op};
-use crate::rng::Rng;
+use crate::queue::{Buffer, Done, Io, Memory, Op};
+use crate::rng::{Rng, mix};
 use crate::stats::{Tally, Verified};
+use crate::units::{Mix, Trim};
 use crate::verify::{Ledger, Stamp, Verdict, check};
+use crate::workload::distribution::Chooser;
+use crate::workload::sizes::BlockSplit;
 
 #[derive(Debug)]
 pub(crate) struct Lane {
@@ -19,31 +24,53 @@ pub(crate) struct Lane {
     pub(crate) device: usize,
     pub(crate) read: Tally,
     pub(crate) write: Tally,
+    pub(crate) trim: Tally,
     pub(crate) errors: u64,
     pub(crate) verified: Verified,
     nsid: u32,
     name: String,
     memory: Memory,
-    bs: u32,
+    mix: Mix,
+    sizes: BlockSplit,
+    /// Bytes of a unit of the pattern.
+    unit: u32,
     block_size: u32,
-    read_percent: u8,
     token_base: u64,
     pattern: Pattern,
     rng: Rng,
     slots: Vec<Slot>,
     free: Vec<u32>,
+    /// Bytes still to be asked for; none if there is no end.
+    quota: Option<u64>,
+    /// Bytes asked for, with those of the run that this one resumes.
+    asked: u64,
+    /// Bytes asked for before the first I/O that failed.
+    failed_at: u64,
+    /// What was trimmed and is to be written next.
+    trimmed: VecDeque<Slot>,
     verifier: Option<Verifier>,
     /// Where reading back what was written has come to.
     read_back: Option<usize>,
 }
 
 /// An I/O under way.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 struct Slot {
     started: Nanos,
     unit: u64,
+    bytes: u32,
     generation: u32,
-    is_read: bool,
+    kind: Kind,
+    /// Bytes that the lane had asked for before it; more than any if it is not under way.
+    asked_before: u64,
+}
+
+/// What an I/O does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Read,
+    Write,
+    Trim,
 }
 
 #[derive(Debug)]
@@ -53,6 +80,22 @@ struct Verifier {
     seed: u64,
     run: u64,
     namespace: u64,
+}
+
+/// Where a lane is in its job.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Place {
+    /// The job's number.
+    pub(crate) job: usize,
+    /// Which of the jobs on this space it is, and of how many.
+    pub(crate) turn: usize,
+    pub(crate) turns: usize,
+    /// The lane's number in the job.
+    pub(crate) lane: u32,
+    /// What its device's queues take.
+    pub(crate) memory: Memory,
+    /// Bytes that the run before it has done, if it resumes one.
+    pub(crate) done: u64,
 }
 
 /// What one completion was.
@@ -65,34 +108,30 @@ pub(crate) struct Outcome {
 }
 
 impl Lane {
-    /// Flow number `index` as job number `job` loads it; `number` is the lane's number in the job, and `memory` what its
-    /// device's queues take.
-    pub(crate) fn new(
-        index: usize,
-        flow: &Flow,
-        load: &LoadSpec,
-        job: u16,
-        number: u32,
-        memory: Memory,
-    ) -> Self {
-        let (job_index, jobs) = (u64::from(job), u64::from(load.jobs));
-        let stream = (index as u64) << 32 | job_index << 1;
-        let start = flow.units * job_index / jobs;
-        let share = flow.units * (job_index + 1) / jobs - start;
+    /// Flow number `index` of a load as one of its jobs does it.
+    pub(crate) fn new(index: usize, flow: &Flow, load: &LoadSpec, place: Place) -> Self {
+        let (turn, turns) = (place.turn as u64, place.turns as u64);
+        let stream = (index as u64) << 32 | (place.job as u64) << 1;
+        let share = flow.share(turn, turns);
         // Jobs that verify have parts of their own: nobody else writes what one remembers.
         let (first, count, start) = match load.verify {
-            Some(_) => (flow.first_unit + start, share, 0),
-            None => (flow.first_unit, flow.units, start),
+            Some(_) => (flow.first_unit + share.start, share.end - share.start, 0),
+            None => (flow.first_unit, flow.units, share.start),
         };
+        // A run that is resumed does not draw again what was drawn before.
+        let seed = if place.done == 0 { load.seed } else { mix(load.seed ^ place.done) };
         let mut pattern = if load.mix.random {
-            Pattern::random(first, count, Rng::new(load.seed, stream))
+            let places = count / flow.align;
+            let bytes = flow.align * u64::from(flow.unit);
+            let chooser = Chooser::new(&load.distribution, places, bytes, load.seed);
+            Pattern::random(first, count, flow.align, chooser, Rng::new(seed, stream))
         } else {
+            let start = start + place.done / u64::from(flow.unit);
             Pattern::sequential(first, count, start)
         };
         if load.verify.is_some() {
             pattern = pattern.exclusive();
         }
-        let rng = Rng::new(load.seed, stream | 1);
         let verifier = load.verify.map(|run| Verifier {
             ledger: Ledger::new(first, count),
             counter: 0,
@@ -105,19 +144,25 @@ impl Lane {
             device: flow.device,
             read: Tally::new(),
             write: Tally::new(),
+            trim: Tally::new(),
             errors: 0,
             verified: Verified::default(),
             nsid: flow.nsid,
             name: flow.name.clone(),
-            memory,
-            bs: load.bs,
+            memory: place.memory,
+            mix: load.mix,
+            sizes: load.sizes(),
+            unit: flow.unit,
             block_size: flow.block_size,
-            read_percent: load.mix.read_percent,
-            token_base: u64::from(number) << 32,
+            token_base: u64::from(place.lane) << 32,
             pattern,
-            rng,
+            rng: Rng::new(seed, stream | 1),
             slots: vec![Slot::default(); load.qd as usize],
             free: (0..load.qd).rev().collect(),
+            quota: flow.quota(turn, turns).map(|quota| quota.saturating_sub(place.done)),
+            asked: place.done,
+            failed_at: u64::MAX,
+            trimmed: VecDeque::new(),
             verifier,
             read_back: None,
         }
@@ -126,6 +171,24 @@ impl Lane {
     /// Nothing under way?
     pub(crate) fn is_idle(&self) -> bool {
         self.free.len() == self.slots.len()
+    }
+
+    /// Everything done that there was to do?
+    pub(crate) fn is_done(&self) -> bool {
+        self.quota == Some(0) && self.trimmed.is_empty() && self.is_idle()
+    }
+
+    /// Bytes from the beginning on that are done, so that a run may be resumed there.
+    pub(crate) fn position(&self) -> u64 {
+        let unfinished = self.slots.iter().chain(&self.trimmed);
+        let first = unfinished.map(|slot| slot.asked_before).min().unwrap_or(u64::MAX);
+        first.min(self.failed_at).min(self.asked)
+    }
+
+    /// Bytes of an I/O of this lane.
+    #[inline]
+    pub(crate) fn bytes(&self, io: &Io) -> u64 {
+        u64::from(io.blocks) * u64::from(self.block_size)
     }
 
     /// May one more I/O be under way?
@@ -139,44 +202,76 @@ impl Lane {
         self.read_back = Some(0);
     }
 
-    /// The next I/O, started `now`, with one of `buffers`; `None` if there is none at the moment (or at all, when reading
-    /// back).
+    /// The next I/O, started `now`, with one of `buffers`, and its bytes; `None` if there is none at the moment (or at
+    /// all, when reading back).
     #[inline]
     pub(crate) fn next(&mut self, now: Nanos, buffers: &mut Buffers) -> Option<Io> {
         let number = *self.free.last()?;
-        let mut data = buffers.take(self.memory)?;
-        let (unit, is_read) = match &mut self.read_back {
-            None => match self.pattern.next() {
-                Some(unit) => (unit, self.is_read_next()),
-                None => return buffers.put(data),
+        let mut slot = Slot { started: now, ..self.choose()? };
+        let Slot { unit, bytes, kind, .. } = slot;
+        let blocks = bytes / self.block_size;
+        let slba = unit * u64::from(self.unit / self.block_size);
+        let op = match kind {
+            Kind::Trim => Op::Trim,
+            Kind::Read => match buffers.take(self.memory, bytes) {
+                Some(buffer) => Op::Read(buffer),
+                None => return self.cannot(unit),
             },
-            Some(at) => {
-                let verifier = self.verifier.as_ref();
-                match verifier.and_then(|verifier| verifier.ledger.next_written(*at)) {
-                    Some((next, unit)) => {
-                        *at = next;
-                        (unit, true)
+            Kind::Write => {
+                let Some(mut data) = buffers.take(self.memory, bytes) else {
+                    return self.cannot(unit);
+                };
+                match &mut self.verifier {
+                    Some(verifier) => {
+                        slot.generation = verifier.ledger.begin_write(unit, &mut verifier.counter);
+                        verifier.fill(&mut data, slba, self.block_size, slot.generation);
                     }
-                    None => return buffers.put(data),
+                    None => buffers.refill(&mut data),
                 }
+                Op::Write(data)
             }
         };
         self.free.pop();
-        let mut slot = Slot { started: now, unit, generation: 0, is_read };
-        let blocks = self.bs / self.block_size;
-        let slba = unit * u64::from(blocks);
-        let op = if is_read {
-            Op::Read(data)
-        } else {
-            if let Some(verifier) = &mut self.verifier {
-                slot.generation = verifier.ledger.begin_write(unit, &mut verifier.counter);
-                verifier.fill(&mut data, slba, self.block_size, slot.generation);
-            }
-            Op::Write(data)
-        };
         self.slots[number as usize] = slot;
         let token = self.token_base | u64::from(number);
         Some(Io { token, nsid: self.nsid, slba, blocks, op })
+    }
+
+    /// Where the next I/O goes, its bytes, and what it does.
+    #[inline]
+    fn choose(&mut self) -> Option<Slot> {
+        if let Some(at) = &mut self.read_back {
+            let (next, unit) = self.verifier.as_ref()?.ledger.next_written(*at)?;
+            *at = next;
+            return Some(Slot { unit, bytes: self.unit, kind: Kind::Read, ..Slot::default() });
+        }
+        if let Some(trimmed) = self.trimmed.pop_front() {
+            return Some(Slot { kind: Kind::Write, ..trimmed });
+        }
+        if self.quota == Some(0) {
+            return None;
+        }
+        let kind = self.kind_next();
+        let bytes = match kind {
+            Kind::Read => self.sizes.read.choose(&mut self.rng),
+            // What is trimmed will be written as it is.
+            Kind::Trim if self.mix.trim == Trim::Only => self.sizes.trim.choose(&mut self.rng),
+            Kind::Write | Kind::Trim => self.sizes.write.choose(&mut self.rng),
+        };
+        let unit = self.pattern.next(u64::from(bytes / self.unit))?;
+        let asked_before = self.asked;
+        self.asked += u64::from(bytes);
+        if let Some(quota) = &mut self.quota {
+            *quota = quota.saturating_sub(bytes.into());
+        }
+        Some(Slot { unit, bytes, kind, asked_before, ..Slot::default() })
+    }
+
+    /// What was chosen cannot be done for want of memory, and the run will end.
+    #[cold]
+    fn cannot(&mut self, unit: u64) -> Option<Io> {
+        self.pattern.release(unit);
+        None
     }
 
     /// Takes back an I/O that [`Lane::next`] gave out, at `now`; `record` says whether it counts.
@@ -189,21 +284,29 @@ impl Lane {
         buffers: &mut Buffers,
     ) -> Outcome {
         let number = token_slot(completed.token);
-        let slot = self.slots[number as usize];
+        let slot = std::mem::take(&mut self.slots[number as usize]);
         let mut outcome = Outcome::default();
         match completed.result {
             Ok(()) => {
-                outcome.bytes = u64::from(self.bs);
+                outcome.bytes = u64::from(slot.bytes);
                 if record && self.read_back.is_none() {
-                    let tally = if slot.is_read { &mut self.read } else { &mut self.write };
+                    let tally = match slot.kind {
+                        Kind::Read => &mut self.read,
+                        Kind::Write => &mut self.write,
+                        Kind::Trim => &mut self.trim,
+                    };
                     tally.record(now.saturating_sub(slot.started), outcome.bytes);
                 }
                 if self.verifier.is_some() {
                     outcome.problem = self.verify(&slot, completed.buffer.as_ref());
                 }
+                if slot.kind == Kind::Trim && self.mix.trim == Trim::ThenWrite {
+                    self.trimmed.push_back(slot);
+                }
             }
             Err(error) => {
                 self.errors += 1;
+                self.failed_at = self.failed_at.min(slot.asked_before);
                 outcome.problem = Some(self.describe(&slot, &error));
             }
         }
@@ -211,30 +314,35 @@ impl Lane {
             self.pattern.release(slot.unit);
         }
         if let Some(buffer) = completed.buffer {
-            buffers.put::<()>(buffer);
+            buffers.put(buffer);
         }
         self.free.push(number);
         outcome
     }
 
-    fn is_read_next(&mut self) -> bool {
-        match self.read_percent {
+    #[inline]
+    fn kind_next(&mut self) -> Kind {
+        if self.mix.trim != Trim::None {
+            return Kind::Trim;
+        }
+        let is_read = match self.mix.read_percent {
             0 => false,
             100.. => true,
             percent => self.rng.below(100) < u64::from(percent),
-        }
+        };
+        if is_read { Kind::Read } else { Kind::Write }
     }
 
     /// Remembers what was written; checks what was read, and describes the first wrong block.
     fn verify(&mut self, slot: &Slot, buffer: Option<&Buffer>) -> Option<String> {
         let verifier = self.verifier.as_mut()?;
-        if !slot.is_read {
+        if slot.kind != Kind::Read {
             verifier.ledger.written(slot.unit, slot.generation);
             return None;
         }
         let mut problem = None;
         let expected = verifier.ledger.expected(slot.unit);
-        let first = slot.unit * u64::from(self.bs / self.block_size);
+        let first = slot.unit * u64::from(self.unit / self.block_size);
         let (buffer, block_size) = (buffer?, self.block_size as usize);
         let blocks = (0..).map_while(|piece| buffer.piece(piece));
         for (lba, block) in (first..).zip(blocks.flat_map(|piece| piece.chunks_exact(block_size))) {
@@ -255,10 +363,21 @@ impl Lane {
 
     #[cold]
     fn describe(&self, slot: &Slot, error: &str) -> String {
-        let what = if slot.is_read { "read" } else { "write" };
-        let blocks = self.bs / self.block_size;
-        let slba = slot.unit * u64::from(blocks);
+        let what = match slot.kind {
+            Kind::Read => "read",
+            Kind::Write => "write",
+            Kind::Trim => "trim",
+        };
+        let blocks = slot.bytes / self.block_size;
+        let slba = slot.unit * u64::from(self.unit / self.block_size);
         format!("{what} of {blocks} blocks at LBA {slba} of {}: {error}", self.name)
+    }
+}
+
+impl Default for Slot {
+    fn default() -> Self {
+        let kind = Kind::Read;
+        Self { started: 0, unit: 0, bytes: 0, generation: 0, kind, asked_before: u64::MAX }
     }
 }
 
@@ -270,13 +389,12 @@ impl Verifier {
 
     fn fill(&self, data: &mut Buffer, slba: u64, block_size: u32, generation: u32) {
         let mut lba = slba;
-        for number in 0.. {
-            let Some(piece) = data.piece_mut(number) else { break };
+        data.for_each_piece(|piece| {
             for block in piece.chunks_exact_mut(block_size as usize) {
                 self.stamp(lba, generation).fill(block);
                 lba += 1;
             }
-        }
+        });
     }
 }
 
@@ -290,78 +408,4 @@ pub(crate) fn token_lane(token: u64) -> usize {
 #[inline]
 fn token_slot(token: u64) -> u32 {
     token as u32
-}
-
-/// The buffers of a job, for all its lanes. The one used last goes first: its lines are warm.
-#[derive(Debug)]
-pub(crate) struct Buffers {
-    /// For queues over a fabric.
-    fabric: Vec<Buffer>,
-    /// For local devices.
-    local: Vec<Buffer>,
-    /// Where those for local devices come from, if there are any.
-    pool: Option<CorePool>,
-    bs: usize,
-    /// What will be written without verification is random.
-    contents: Option<Rng>,
-    /// Why there was no buffer when one was needed.
-    problem: Option<String>,
-}
-
-impl Buffers {
-    /// None yet: they are made as they are needed, at most as many as I/Os are under way at once.
-    pub(crate) fn new(load: &LoadSpec, job: u64, pool: Option<CorePool>) -> Self {
-        let random = load.verify.is_none() && load.mix.read_percent < 100;
-        let contents = random.then(|| Rng::new(load.seed, u64::MAX - job));
-        let (fabric, local) = (Vec::new(), Vec::new());
-        Self { fabric, local, pool, bs: load.bs as usize, contents, problem: None }
-    }
-
-    /// Why there was no buffer, once.
-    pub(crate) fn take_problem(&mut self) -> Option<String> {
-        self.problem.take()
-    }
-
-    #[inline]
-    fn take(&mut self, memory: Memory) -> Option<Buffer> {
-        let idle = match memory {
-            Memory::Fabric => self.fabric.pop(),
-            Memory::Local => self.local.pop(),
-        };
-        idle.or_else(|| self.make(memory))
-    }
-
-    /// Takes a buffer back. `None`, for who has no use for it.
-    #[inline]
-    pub(crate) fn put<T>(&mut self, buffer: Buffer) -> Option<T> {
-        match buffer {
-            Buffer::Fabric(_) => self.fabric.push(buffer),
-            Buffer::Local(_) => self.local.push(buffer),
-        }
-        None
-    }
-
-    #[cold]
-    fn make(&mut self, memory: Memory) -> Option<Buffer> {
-        let mut buffer = match memory {
-            Memory::Fabric => Buffer::Fabric(nvmeof_initiator::Buffer::zeroed(self.bs)),
-            Memory::Local => match Leases::of(self.pool.as_ref()?, self.bs) {
-                Ok(leases) => Buffer::Local(leases),
-                Err(error) => {
-                    self.problem =
-                        Some(format!("no memory for I/Os: {error}; lower --qd, --jobs or --bs"));
-                    return None;
-                }
-            },
-        };
-        if let Some(rng) = &mut self.contents {
-            for number in 0.. {
-                let Some(piece) = buffer.piece_mut(number) else { break };
-                for word in piece.as_chunks_mut::<8>().0 {
-                    *word = rng.next().to_le_bytes();
-                }
-            }
-        }
-        Some(buffer)
-    }
 }

@@ -4,24 +4,30 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use nvmeof_core::block::BlockDevice;
 use nvmeof_core::dma::{CorePool, SharedPool};
 use nvmeof_initiator::{Clock, IoQueue, Nanos};
 
+use crate::buffers::Buffers;
 use crate::job::{Counter, Gate, Job, JobQueue, JobResult, Shared, Timing, pin};
-use crate::lane::{Buffers, Lane};
+use crate::lane::{Lane, Place};
+use crate::pace::Think;
 use crate::plan::{self, Flow};
 use crate::progress::Progress;
-use crate::queue::{FabricQueue, LocalQueue, Lost};
+use crate::queue::{FabricQueue, LocalQueue, Lost, Memory};
 use crate::stats::{Series, Tally, Verified};
 use crate::target::Target;
 use crate::units::{CpuList, Mix, Rate};
+use crate::workload::distribution::Distribution;
+use crate::workload::sizes::BlockSplit;
 
 /// Time between two looks at keep alives and progress.
 const TICK: Duration = Duration::from_millis(50);
+/// Time between two calls of a watcher.
+const WATCH: Duration = Duration::from_secs(1);
 
 /// A load: what every thread does alike. [`LoadSpec::new`] makes a plain one; change what is to be otherwise, because
 /// there will be more fields.
@@ -29,10 +35,14 @@ const TICK: Duration = Duration::from_millis(50);
 pub(crate) struct LoadSpec {
     /// Indices of the spaces to load; all if `None`.
     pub(crate) spaces: Option<Vec<usize>>,
-    /// Share of reads, and in which order.
+    /// What the I/Os are, and in which order.
     pub(crate) mix: Mix,
     /// Bytes of an I/O.
     pub(crate) bs: u32,
+    /// Or I/Os of several sizes.
+    pub(crate) split: Option<BlockSplit>,
+    /// How random I/Os spread.
+    pub(crate) distribution: Distribution,
     /// I/Os outstanding per thread, and per space unless they are shared.
     pub(crate) qd: u32,
     /// The spaces share a thread's I/Os.
@@ -49,8 +59,16 @@ pub(crate) struct LoadSpec {
     pub(crate) time: Duration,
     /// I/Os after which it ends, if the time is not up before.
     pub(crate) ios: Option<u64>,
-    /// How fast at most, in total.
-    pub(crate) rate: Option<Rate>,
+    /// It ends when the used part of every space has been loaded so many times, all threads together.
+    pub(crate) loops: Option<u32>,
+    /// It ends after so many bytes, on all spaces and by all threads together.
+    pub(crate) io_size: Option<u64>,
+    /// How fast at most, in total; all of them hold.
+    pub(crate) rates: Vec<Rate>,
+    /// Pauses of each thread.
+    pub(crate) think: Option<Think>,
+    /// Every write has contents of its own.
+    pub(crate) refill: bool,
     /// First byte of each space to use.
     pub(crate) offset: u64,
     /// Bytes of each space to use; all from `offset` on if `None`.
@@ -61,6 +79,20 @@ pub(crate) struct LoadSpec {
     pub(crate) verify: Option<u64>,
     /// CPUs for the threads, in turn.
     pub(crate) cpus: Option<CpuList>,
+    /// Bytes that an interrupted run had done, by thread and space; nothing if it begins at the beginning.
+    pub(crate) done: Vec<Vec<u64>>,
+    /// Who is told now and then how far it is.
+    pub(crate) watcher: Option<Watcher>,
+}
+
+/// Takes bytes done by thread and space while a load is on; called about every second, on the caller's thread.
+#[derive(Clone)]
+pub(crate) struct Watcher(pub(crate) Arc<dyn Fn(Vec<Vec<u64>>) + Send + Sync>);
+
+impl std::fmt::Debug for Watcher {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Watcher")
+    }
 }
 
 impl LoadSpec {
@@ -70,6 +102,8 @@ impl LoadSpec {
             spaces: None,
             mix,
             bs,
+            split: None,
+            distribution: Distribution::default(),
             qd: 1,
             shared: false,
             dealt: false,
@@ -78,13 +112,24 @@ impl LoadSpec {
             ramp: Duration::ZERO,
             time: Duration::from_secs(10),
             ios: None,
-            rate: None,
+            loops: None,
+            io_size: None,
+            rates: Vec::new(),
+            think: None,
+            refill: false,
             offset: 0,
             size: None,
             seed: 1,
             verify: None,
             cpus: None,
+            done: Vec::new(),
+            watcher: None,
         }
+    }
+
+    /// Bytes of its I/Os.
+    pub(crate) fn sizes(&self) -> BlockSplit {
+        self.split.clone().unwrap_or_else(|| BlockSplit::one(self.bs))
     }
 }
 
@@ -105,6 +150,10 @@ pub(crate) struct Measured {
     pub(crate) interrupted: bool,
     /// Everything written was read back and verified.
     pub(crate) read_back: bool,
+    /// Bytes done by thread and space: where a load that ended early can be resumed.
+    pub(crate) done: Vec<Vec<u64>>,
+    /// All is done that was to be done, where a load has an end but that of its time.
+    pub(crate) is_done: bool,
     /// First problems, in words.
     pub(crate) messages: Vec<String>,
 }
@@ -116,6 +165,7 @@ pub(crate) struct FlowTotals {
     pub(crate) space: usize,
     pub(crate) read: Tally,
     pub(crate) write: Tally,
+    pub(crate) trim: Tally,
     pub(crate) errors: u64,
     pub(crate) verified: Verified,
 }
@@ -129,6 +179,11 @@ impl Measured {
     /// All writes.
     pub(crate) fn write(&self) -> Tally {
         self.sum(|flow| &flow.write)
+    }
+
+    /// All trims.
+    pub(crate) fn trim(&self) -> Tally {
+        self.sum(|flow| &flow.trim)
     }
 
     /// I/Os that failed, and what was lost.
@@ -215,7 +270,7 @@ pub(crate) fn run(
         }
     }
     let results = execute(target, spec, &flows, sources, stop);
-    Ok(add_up(target, &flows, results))
+    Ok(add_up(target, spec, &flows, results))
 }
 
 /// Runs the jobs to their end and keeps connections alive meanwhile.
@@ -227,8 +282,8 @@ fn execute(
     stop: &Arc<AtomicBool>,
 ) -> Vec<JobResult> {
     let jobs = sources.len();
-    let counters = (0..jobs).map(|_| Counter::default()).collect();
-    let shared = Arc::new(Shared { stop: Arc::clone(stop), counters });
+    let counters = (0..jobs).map(|job| Counter::new(flows.len(), spec.done.get(job))).collect();
+    let shared = Arc::new(Shared { stop: AtomicBool::new(stop.load(Ordering::Relaxed)), counters });
     let start = Arc::new(Gate::default());
     let mut lost = Vec::new();
     let mut started = 0;
@@ -249,14 +304,17 @@ fn execute(
                     "only {started} of {jobs} threads could be started ({error}): use fewer, or raise the limits of \
                      processes (ulimit -u) and memory"
                 ));
-                stop.store(true, Ordering::Relaxed);
                 break;
             }
         }
     }
     drop(sender);
+    if started < jobs {
+        shared.stop.store(true, Ordering::Relaxed);
+    }
     start.open(started);
     let mut progress = Progress::new(spec.ramp.saturating_add(spec.time));
+    let mut watched = Instant::now();
     let mut results = Vec::new();
     loop {
         match receiver.recv_timeout(TICK) {
@@ -265,6 +323,13 @@ fn execute(
             Err(RecvTimeoutError::Disconnected) => break,
         }
         progress.update(&shared);
+        if stop.load(Ordering::Relaxed) {
+            shared.stop.store(true, Ordering::Relaxed);
+        }
+        if let Some(watcher) = spec.watcher.as_ref().filter(|_| watched.elapsed() >= WATCH) {
+            watched = Instant::now();
+            (watcher.0)(shared.positions());
+        }
         let newly = target.keep_alive();
         if !newly.is_empty() {
             lost.extend(newly);
@@ -301,24 +366,41 @@ fn job(
             Err(error) => problems.push(error.to_string()),
         }
     }
-    let number = u16::try_from(index).unwrap_or(u16::MAX);
+    let memory_of = |device| {
+        let queue = queues.iter().find(|queue| queue.device() == device);
+        queue.map_or(Memory::Fabric, JobQueue::memory)
+    };
+    let done = spec.done.get(index);
+    let done_of = |lane: usize| done.and_then(|lanes| lanes.get(lane)).copied().unwrap_or(0);
     let mine = |at: &usize| !spec.dealt || index % flows.len() == *at;
     let mine = flows.iter().enumerate().filter(|(at, _)| mine(at));
     let lanes = (0..).zip(mine).map(|(lane, (at, flow))| {
-        let memory = queues.iter().find(|queue| queue.device() == flow.device);
-        let memory = memory.map_or(crate::queue::Memory::Fabric, JobQueue::memory);
-        Lane::new(at, flow, spec, number, lane, memory)
+        // Of threads that are dealt out, every so manyth is on this space.
+        let step = if spec.dealt { flows.len() } else { 1 };
+        let place = Place {
+            job: index,
+            turn: index / step,
+            turns: (usize::from(spec.jobs) - at % step).div_ceil(step),
+            lane,
+            memory: memory_of(flow.device),
+            done: done_of(lane as usize),
+        };
+        Lane::new(at, flow, spec, place)
     });
+    let lanes = lanes.collect();
+    let jobs = f64::from(spec.jobs);
     let timing = Timing {
         ramp: spec.ramp,
         time: spec.time,
         ios: spec.ios.map_or(u64::MAX, |ios| ios.div_ceil(spec.jobs.into())),
-        rate: spec.rate.map(|rate| rate.iops(spec.bs.into()) / f64::from(spec.jobs)),
-        read_back: spec.verify.is_some() && spec.mix.read_percent < 100,
+        rates: spec.rates.iter().map(|rate| rate.divided(jobs)).collect(),
+        think: spec.think,
+        bs: spec.bs,
+        read_back: spec.verify.is_some() && spec.mix.writes(),
     };
     Job {
         index,
-        lanes: lanes.collect(),
+        lanes,
         buffers: Buffers::new(spec, index as u64, pool),
         in_flight_at_most: spec.shared.then_some(spec.qd),
         queues,
@@ -331,7 +413,12 @@ fn job(
     }
 }
 
-fn add_up(target: &mut Target, flows: &[Flow], results: Vec<JobResult>) -> Measured {
+fn add_up(
+    target: &mut Target,
+    spec: &LoadSpec,
+    flows: &[Flow],
+    results: Vec<JobResult>,
+) -> Measured {
     let mut totals = Measured {
         flows: Vec::new(),
         series: Series::default(),
@@ -340,6 +427,8 @@ fn add_up(target: &mut Target, flows: &[Flow], results: Vec<JobResult>) -> Measu
         lost: 0,
         interrupted: false,
         read_back: !results.is_empty(),
+        done: vec![Vec::new(); spec.jobs.into()],
+        is_done: !results.is_empty(),
         messages: Vec::new(),
     };
     for flow in flows {
@@ -347,6 +436,7 @@ fn add_up(target: &mut Target, flows: &[Flow], results: Vec<JobResult>) -> Measu
             space: flow.space,
             read: Tally::new(),
             write: Tally::new(),
+            trim: Tally::new(),
             errors: 0,
             verified: Verified::default(),
         });
@@ -359,10 +449,13 @@ fn add_up(target: &mut Target, flows: &[Flow], results: Vec<JobResult>) -> Measu
         totals.interrupted |= result.interrupted;
         totals.read_back &= result.read_back;
         totals.messages.extend(result.messages);
+        totals.is_done &= result.lanes.iter().all(Lane::is_done);
+        totals.done[result.index] = result.lanes.iter().map(Lane::position).collect();
         for lane in &result.lanes {
             let flow = &mut totals.flows[lane.flow];
             flow.read.add(&lane.read);
             flow.write.add(&lane.write);
+            flow.trim.add(&lane.trim);
             flow.errors += lane.errors;
             flow.verified.add(lane.verified);
         }

@@ -2,17 +2,21 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod buffers;
 mod discover;
 mod engines;
+mod fio;
 mod host;
 mod job;
 mod lane;
 mod load;
+mod pace;
 mod pattern;
 mod plan;
 mod progress;
 mod queue;
 mod report;
+mod resume;
 mod rng;
 mod run;
 mod scale;
@@ -22,6 +26,7 @@ mod table;
 mod target;
 mod units;
 mod verify;
+mod workload;
 
 use std::process::ExitCode;
 

@@ -1,16 +1,17 @@
-//! Which part of a namespace comes next.
+//! Which part of a space comes next.
 //!
-//! A region is cut into *units* of one I/O each. With verification two I/Os on the same unit must not be under
-//! way at once, so the pattern also knows which units are busy.
+//! A region is cut into *units*; an I/O takes one or several of them. With verification I/Os are of one unit each, and
+//! two on the same unit must not be under way at once, so the pattern also knows which units are busy.
 
 use crate::rng::Rng;
+use crate::workload::distribution::Chooser;
 
 /// Tries to find a random unit that is not busy before looking at the units in order.
 const TRIES: usize = 8;
 
 #[derive(Debug)]
 pub(crate) struct Pattern {
-    /// First unit and one past the last.
+    /// First unit and how many there are.
     first: u64,
     count: u64,
     order: Order,
@@ -19,8 +20,15 @@ pub(crate) struct Pattern {
 
 #[derive(Debug)]
 enum Order {
-    Sequential { next: u64 },
-    Random(Rng),
+    Sequential {
+        next: u64,
+    },
+    Random {
+        /// Units from one place that an I/O may begin at to the next.
+        align: u64,
+        chooser: Chooser,
+        rng: Rng,
+    },
 }
 
 impl Pattern {
@@ -29,32 +37,36 @@ impl Pattern {
         Self { first, count, order: Order::Sequential { next: start % count.max(1) }, busy: None }
     }
 
-    /// Random ones of the `count` units from `first` on.
-    pub(crate) fn random(first: u64, count: u64, rng: Rng) -> Self {
-        Self { first, count, order: Order::Random(rng), busy: None }
+    /// Random ones of the `count` units from `first` on, which `chooser` chooses in places of `align` units.
+    pub(crate) fn random(first: u64, count: u64, align: u64, chooser: Chooser, rng: Rng) -> Self {
+        Self { first, count, order: Order::Random { align, chooser, rng }, busy: None }
     }
 
-    /// From now on no unit is given out again before it is [`Pattern::release`]d.
+    /// From now on no unit is given out again before it is [`Pattern::release`]d; I/Os are of one unit.
     pub(crate) fn exclusive(mut self) -> Self {
         self.busy = Some(Bitmap::new(self.count));
         self
     }
 
-    /// The next unit; `None` if every unit that may come next is busy.
+    /// The first of the next `len` units, which are not more than there are; `None` if every unit that may come next is
+    /// busy.
     #[inline]
-    pub(crate) fn next(&mut self) -> Option<u64> {
+    pub(crate) fn next(&mut self, len: u64) -> Option<u64> {
+        // Where the last I/O of this length begins.
+        let last = self.count.saturating_sub(len);
         let index = match &mut self.order {
             Order::Sequential { next } => {
-                let index = *next;
+                // What does not fit before the end begins anew, as a smaller rest has been left out.
+                let index = if *next > last { 0 } else { *next };
                 if self.busy.as_ref().is_some_and(|busy| busy.get(index)) {
                     return None;
                 }
-                *next = if index + 1 == self.count { 0 } else { index + 1 };
+                *next = if index + len >= self.count { 0 } else { index + len };
                 index
             }
-            Order::Random(rng) => match &self.busy {
-                None => rng.below(self.count),
-                Some(busy) => pick(rng, busy, self.count)?,
+            Order::Random { align, chooser, rng } => match &self.busy {
+                None => (chooser.choose(rng) * *align).min(last / *align * *align),
+                Some(busy) => pick(chooser, rng, busy, self.count)?,
             },
         };
         if let Some(busy) = &mut self.busy {
@@ -73,10 +85,10 @@ impl Pattern {
 }
 
 /// A random unit that is not busy.
-fn pick(rng: &mut Rng, busy: &Bitmap, count: u64) -> Option<u64> {
+fn pick(chooser: &Chooser, rng: &mut Rng, busy: &Bitmap, count: u64) -> Option<u64> {
     let mut index = 0;
     for _ in 0..TRIES {
-        index = rng.below(count);
+        index = chooser.choose(rng);
         if !busy.get(index) {
             return Some(index);
         }
@@ -114,32 +126,52 @@ mod tests {
     use super::*;
     use std::collections::HashSet;
 
+    use crate::workload::distribution::Distribution;
+
+    fn random(first: u64, count: u64, align: u64, seed: u64) -> Pattern {
+        let chooser = Chooser::new(&Distribution::Uniform, count / align, 512 * align, seed);
+        Pattern::random(first, count, align, chooser, Rng::new(seed, 0))
+    }
+
     #[test]
     fn sequential_goes_around() {
         let mut pattern = Pattern::sequential(10, 3, 1);
-        let seen: Vec<_> = (0..5).map(|_| pattern.next().unwrap()).collect();
+        let seen: Vec<_> = (0..5).map(|_| pattern.next(1).unwrap()).collect();
         assert_eq!(seen, [11, 12, 10, 11, 12]);
     }
 
     #[test]
     fn random_stays_inside() {
-        let mut pattern = Pattern::random(100, 7, Rng::new(1, 1));
-        let seen: HashSet<_> = (0..1000).map(|_| pattern.next().unwrap()).collect();
+        let mut pattern = random(100, 7, 1, 1);
+        let seen: HashSet<_> = (0..1000).map(|_| pattern.next(1).unwrap()).collect();
         assert_eq!(seen, (100..107).collect());
     }
 
     #[test]
+    fn longer_ios_stay_inside_and_on_their_places() {
+        // 8 units of one place after the other, and a rest of 3 that only short I/Os reach.
+        let mut pattern = random(100, 67, 8, 1);
+        for len in [1, 8, 16, 24] {
+            let firsts: HashSet<_> = (0..2000).map(|_| pattern.next(len).unwrap()).collect();
+            assert!(firsts.iter().all(|unit| (unit - 100) % 8 == 0 && unit + len <= 167), "{len}");
+            assert!(firsts.len() >= 5, "{len}: {firsts:?}");
+        }
+        let mut pattern = Pattern::sequential(10, 5, 0);
+        let seen: Vec<_> = [2, 2, 2, 1, 5, 1].map(|len| pattern.next(len).unwrap()).into();
+        assert_eq!(seen, [10, 12, 10, 12, 10, 10]);
+    }
+
+    #[test]
     fn an_exclusive_pattern_gives_no_busy_unit_out() {
-        for mut pattern in [
-            Pattern::sequential(5, 70, 0).exclusive(),
-            Pattern::random(5, 70, Rng::new(3, 3)).exclusive(),
-        ] {
-            let seen: HashSet<_> = (0..70).map(|_| pattern.next().unwrap()).collect();
+        for mut pattern in
+            [Pattern::sequential(5, 70, 0).exclusive(), random(5, 70, 1, 3).exclusive()]
+        {
+            let seen: HashSet<_> = (0..70).map(|_| pattern.next(1).unwrap()).collect();
             assert_eq!(seen, (5..75).collect());
-            assert_eq!(pattern.next(), None);
+            assert_eq!(pattern.next(1), None);
             // Unit 5 is the first and comes next in both orders once it is free.
             pattern.release(5);
-            assert_eq!(pattern.next(), Some(5));
+            assert_eq!(pattern.next(1), Some(5));
         }
     }
 }

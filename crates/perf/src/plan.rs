@@ -1,10 +1,12 @@
 //! What a run does, checked against what the target has.
 
+use std::ops::Range;
+
 use anyhow::Result;
 
 use crate::load::LoadSpec;
 use crate::target::Space;
-use crate::units::show_size;
+use crate::units::{Trim, show_size};
 use crate::verify;
 
 /// Most logical blocks of a command: NLB has 16 bits and is 0's based.
@@ -40,21 +42,62 @@ pub(crate) struct Flow {
     /// Tells spaces apart in verified data.
     pub(crate) tag: u64,
     pub(crate) block_size: u32,
-    /// The part used, in units of `bs` bytes.
+    /// Bytes that all I/Os are a multiple of.
+    pub(crate) unit: u32,
+    /// Units from one place that a random I/O may begin at to the next.
+    pub(crate) align: u64,
+    /// The part used, in units.
     pub(crate) first_unit: u64,
     pub(crate) units: u64,
+    /// When it has been loaded enough.
+    bound: Option<Bound>,
+}
+
+/// How much of a space is to be loaded, by all jobs together.
+#[derive(Debug, Clone, Copy)]
+enum Bound {
+    /// The used part so many times.
+    Passes(u32),
+    /// Bytes.
+    Bytes(u64),
+}
+
+impl Flow {
+    /// The units from the first one on that are job number `job`'s own, of so many jobs that load it.
+    pub(crate) fn share(&self, job: u64, jobs: u64) -> Range<u64> {
+        self.units * job / jobs..self.units * (job + 1) / jobs
+    }
+
+    /// Bytes that job number `job` has to do; none if there is no end.
+    pub(crate) fn quota(&self, job: u64, jobs: u64) -> Option<u64> {
+        let unit = u64::from(self.unit);
+        Some(match self.bound? {
+            Bound::Passes(passes) => {
+                let share = self.share(job, jobs);
+                (share.end - share.start).saturating_mul(unit).saturating_mul(passes.into())
+            }
+            Bound::Bytes(bytes) => bytes.div_ceil(jobs).next_multiple_of(unit),
+        })
+    }
 }
 
 /// The flows of a load, if it fits its spaces.
 pub(crate) fn flows(spaces: &[Space], spec: &LoadSpec) -> Result<Vec<Flow>> {
     let all = || (0..spaces.len()).collect();
+    let chosen: Vec<usize> = spec.spaces.clone().unwrap_or_else(all);
+    misfit!(spec.qd == 0 || spec.jobs == 0, "a load needs a thread and an I/O outstanding");
     let mut flows: Vec<Flow> = Vec::new();
-    for index in spec.spaces.clone().unwrap_or_else(all) {
+    for &index in &chosen {
         let Some(space) = spaces.get(index) else {
             misfit!(true, "there is no space {index}: the target has {}", spaces.len());
             continue;
         };
-        let flow = flow(spec, index, space)?;
+        let bound = match (spec.loops, spec.io_size) {
+            (Some(passes), _) => Some(Bound::Passes(passes)),
+            (None, Some(bytes)) => Some(Bound::Bytes(bytes.div_ceil(chosen.len() as u64))),
+            (None, None) => None,
+        };
+        let flow = Flow { bound, ..flow(spec, index, space)? };
         misfit!(
             spec.verify.is_some() && flows.iter().any(|other| other.tag == flow.tag),
             "--verify cannot tell its own writes to {space} apart if that is connected twice; give it to \
@@ -65,36 +108,38 @@ pub(crate) fn flows(spaces: &[Space], spec: &LoadSpec) -> Result<Vec<Flow>> {
     Ok(flows)
 }
 
+/// The sizes of a load's reads, writes and trims that there are.
+fn sizes(spec: &LoadSpec) -> Vec<u64> {
+    let split = spec.sizes();
+    let is_trim_only = spec.mix.trim == Trim::Only;
+    let parts = [
+        (spec.mix.has_reads(), &split.read),
+        (spec.mix.writes(), &split.write),
+        (is_trim_only, &split.trim),
+    ];
+    let used = parts.iter().filter(|(is_used, _)| *is_used);
+    used.flat_map(|(_, sizes)| sizes.all().map(u64::from)).collect()
+}
+
 fn flow(spec: &LoadSpec, index: usize, space: &Space) -> Result<Flow> {
-    let bs = u64::from(spec.bs);
     let block = u64::from(space.block_size);
-    if let (Some(limit), Some(subnqn)) = (space.max_transfer, &space.subnqn) {
-        misfit!(
-            bs > limit,
-            "--bs {} is more than {subnqn} takes in one command ({}, from MDTS); use --bs {limit} or \
-             less, or raise the target's max-transfer",
-            show_size(bs),
-            show_size(limit)
-        );
-    }
+    let what = if spec.split.is_some() { "--bssplit" } else { "--bs" };
+    let sizes = sizes(spec);
     misfit!(
         space.metadata != 0,
         "{space} has {} bytes of metadata a block, which this tool does not support; format it without",
         space.metadata
     );
+    check_abilities(spec, space)?;
+    for &bs in &sizes {
+        check_size(spec, space, bs, what)?;
+    }
+    let unit = sizes.iter().copied().fold(0, gcd).max(1);
+    let align = sizes.iter().copied().min().unwrap_or(block);
+    let largest = sizes.iter().copied().max().unwrap_or(block);
     misfit!(
-        !bs.is_multiple_of(block),
-        "--bs {bs} is no multiple of the block size of {space}, which is {block} bytes; use a multiple of {block}"
-    );
-    misfit!(
-        space.subnqn.is_some() && bs / block > MAX_BLOCKS,
-        "--bs {} is more than {MAX_BLOCKS} blocks of {space}; use {} or less",
-        show_size(bs),
-        show_size(MAX_BLOCKS * block)
-    );
-    misfit!(
-        !spec.offset.is_multiple_of(bs),
-        "--offset {} is no multiple of --bs {bs}; I/Os are aligned to their size",
+        !spec.offset.is_multiple_of(align),
+        "--offset {} is no multiple of {what} {align}; I/Os are aligned to their size",
         spec.offset
     );
     let left = space.size.saturating_sub(spec.offset);
@@ -106,14 +151,14 @@ fn flow(spec: &LoadSpec, index: usize, space: &Space) -> Result<Flow> {
         show_size(used),
         show_size(space.size)
     );
-    let units = used / bs;
     misfit!(
-        units == 0,
+        used < largest,
         "no I/O of {} fits: {space} has {}, of which {} are used",
-        show_size(bs),
+        show_size(largest),
         show_size(space.size),
         show_size(used)
     );
+    let units = used / unit;
     check_verify(spec, space, units)?;
     let tag = verify::namespace_tag(space.subnqn.as_deref().unwrap_or(&space.connect), space.nsid);
     Ok(Flow {
@@ -123,15 +168,66 @@ fn flow(spec: &LoadSpec, index: usize, space: &Space) -> Result<Flow> {
         name: space.to_string(),
         tag,
         block_size: space.block_size,
-        first_unit: spec.offset / bs,
+        unit: u32::try_from(unit).unwrap_or(u32::MAX),
+        align: align / unit,
+        first_unit: spec.offset / unit,
         units,
+        bound: None,
     })
+}
+
+/// Whether an I/O of so many bytes goes.
+fn check_size(spec: &LoadSpec, space: &Space, bs: u64, what: &str) -> Result<()> {
+    let block = u64::from(space.block_size);
+    let moves_data = spec.mix.trim != Trim::Only;
+    if let (true, Some(limit), Some(subnqn)) = (moves_data, space.max_transfer, &space.subnqn) {
+        misfit!(
+            bs > limit,
+            "{what} {} is more than {subnqn} takes in one command ({}, from MDTS); use {what} {limit} or \
+             less, or raise the target's max-transfer",
+            show_size(bs),
+            show_size(limit)
+        );
+    }
+    misfit!(
+        !bs.is_multiple_of(block),
+        "{what} {bs} is no multiple of the block size of {space}, which is {block} bytes; use a multiple of {block}"
+    );
+    misfit!(
+        moves_data && space.subnqn.is_some() && bs / block > MAX_BLOCKS,
+        "{what} {} is more than {MAX_BLOCKS} blocks of {space}; use {} or less",
+        show_size(bs),
+        show_size(MAX_BLOCKS * block)
+    );
+    Ok(())
+}
+
+/// Whether the space does what it is asked to.
+fn check_abilities(spec: &LoadSpec, space: &Space) -> Result<()> {
+    misfit!(
+        spec.mix.destroys() && space.read_only,
+        "{space} is read-only; load it with reads, or open it for writing (--rw {} has none)",
+        spec.mix
+    );
+    misfit!(
+        spec.mix.trim != Trim::None && !space.deallocate,
+        "{space} cannot be trimmed: it does not deallocate blocks; leave trims out of --rw"
+    );
+    Ok(())
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
 }
 
 fn check_verify(spec: &LoadSpec, space: &Space, units: u64) -> Result<()> {
     if spec.verify.is_none() {
         return Ok(());
     }
+    misfit!(
+        spec.split.is_some() || spec.mix.trim != Trim::None,
+        "--verify remembers blocks of one size that are read and written: leave --bssplit and trims out"
+    );
     let bs = u64::from(spec.bs);
     misfit!(
         space.block_size < verify::MIN_BLOCK,

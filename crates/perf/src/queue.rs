@@ -61,6 +61,8 @@ pub(crate) enum Op {
     Read(Buffer),
     /// Writes the buffer.
     Write(Buffer),
+    /// The blocks' contents are no longer wanted.
+    Trim,
 }
 
 /// The end of an I/O.
@@ -83,6 +85,7 @@ impl Op {
     pub(crate) fn into_buffer(self) -> Option<Buffer> {
         match self {
             Self::Read(buffer) | Self::Write(buffer) => Some(buffer),
+            Self::Trim => None,
         }
     }
 }
@@ -134,14 +137,33 @@ impl Buffer {
         }
     }
 
-    /// The bytes, piece by piece, to be changed.
-    pub(crate) fn piece_mut(&mut self, number: usize) -> Option<&mut [u8]> {
+    /// Hands over the bytes to be changed, piece by piece.
+    pub(crate) fn for_each_piece(&mut self, mut change: impl FnMut(&mut [u8])) {
         match self {
-            Self::Fabric(buffer) => (number == 0).then(|| buffer.as_mut_slice()),
-            Self::Local(Leases::One(lease)) => (number == 0).then(|| lease.as_mut_slice()),
+            Self::Fabric(buffer) => change(buffer.as_mut_slice()),
+            Self::Local(Leases::One(lease)) => change(lease.as_mut_slice()),
             Self::Local(Leases::Several(leases)) => {
-                leases.get_mut(number).map(|lease| lease.as_mut_slice())
+                leases.iter_mut().for_each(|lease| change(lease.as_mut_slice()));
             }
+        }
+    }
+
+    /// Bytes.
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Self::Fabric(buffer) => buffer.len(),
+            Self::Local(Leases::One(lease)) => lease.len(),
+            Self::Local(Leases::Several(leases)) => leases.iter().map(|lease| lease.len()).sum(),
+        }
+    }
+
+    /// Which memory it is.
+    #[inline]
+    pub(crate) fn memory(&self) -> Memory {
+        match self {
+            Self::Fabric(_) => Memory::Fabric,
+            Self::Local(_) => Memory::Local,
         }
     }
 }

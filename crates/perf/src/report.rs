@@ -1,5 +1,6 @@
 //! The result of a run: as JSON, and as a table.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use nvmeof_initiator::Nanos;
@@ -21,13 +22,17 @@ pub(crate) struct Report {
     pub(crate) parameters: Parameters,
     pub(crate) targets: Vec<TargetReport>,
     /// Seconds measured.
-    elapsed_s: f64,
+    pub(crate) elapsed_s: f64,
     /// Ended early, by Ctrl-C or an error.
-    interrupted: bool,
+    pub(crate) interrupted: bool,
+    /// Bytes that an earlier run had done, which this one has gone on with.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) resumed_bytes: Option<u64>,
     #[serde(flatten)]
     total: Rates,
     read: Rates,
     write: Rates,
+    trim: Rates,
     /// I/Os that failed, and connections that were lost.
     pub(crate) errors: u64,
     /// Blocks that were not what they should be.
@@ -35,7 +40,7 @@ pub(crate) struct Report {
     #[serde(skip_serializing_if = "Option::is_none")]
     verify: Option<VerifyReport>,
     /// CPU seconds of the job threads while measured.
-    cpu_seconds: f64,
+    pub(crate) cpu_seconds: f64,
     /// Nanoseconds and I/Os that took as long, to three digits: with those of other runs, it gives the
     /// percentiles of all.
     latency_histogram_ns: Vec<(u64, u64)>,
@@ -43,6 +48,9 @@ pub(crate) struct Report {
     flows: Vec<FlowReport>,
     /// First problems, in words.
     pub(crate) messages: Vec<String>,
+    /// All that is known of reads, writes and trims.
+    #[serde(skip)]
+    pub(crate) tallies: [Tally; 3],
 }
 
 #[derive(Debug, Serialize)]
@@ -67,17 +75,27 @@ pub(crate) struct Parameters {
     pub(crate) read_percent: u8,
     pub(crate) random: bool,
     pub(crate) bs: u64,
+    /// Shares of block sizes, if there are several.
+    pub(crate) bssplit: Option<String>,
+    pub(crate) random_distribution: String,
     pub(crate) qd: u32,
     /// `qd` is per job over all namespaces, not per job and namespace.
     pub(crate) shared_qd: bool,
     pub(crate) jobs: u16,
     pub(crate) cpus: Option<Vec<usize>>,
-    pub(crate) time_s: f64,
+    /// Without end if there is none.
+    pub(crate) time_s: Option<f64>,
     pub(crate) ios: Option<u64>,
+    pub(crate) io_size: Option<u64>,
+    pub(crate) loops: Option<u32>,
     pub(crate) ramp_s: f64,
     pub(crate) size: Option<u64>,
     pub(crate) offset: u64,
     pub(crate) rate_iops: Option<f64>,
+    pub(crate) thinktime_us: Option<u128>,
+    pub(crate) thinktime_blocks: Option<u32>,
+    pub(crate) refill_buffers: bool,
+    pub(crate) percentiles: Vec<f64>,
     pub(crate) seed: u64,
     /// Who the host is, where something was connected to.
     pub(crate) hostnqn: Option<String>,
@@ -120,6 +138,8 @@ struct LatencyReport {
     p99: Option<f64>,
     p99_9: Option<f64>,
     max: Option<f64>,
+    /// The percentiles that were asked for, by their names.
+    percentiles: BTreeMap<String, Option<f64>>,
 }
 
 /// Blocks looked at.
@@ -154,6 +174,7 @@ struct FlowReport {
     total: Rates,
     read: Rates,
     write: Rates,
+    trim: Rates,
     errors: u64,
     verify_errors: u64,
 }
@@ -161,7 +182,11 @@ struct FlowReport {
 impl Report {
     pub(crate) fn new(parameters: Parameters, target: &Target, measured: &Measured) -> Self {
         let seconds = measured.seconds();
-        let (read, write) = (measured.read(), measured.write());
+        let all = [measured.read(), measured.write(), measured.trim()];
+        let percentiles = parameters.percentiles.clone();
+        let rates = |tally: &Tally| Rates::new(tally, seconds, &percentiles);
+        let sum = sum(&all);
+        let [read, write, trim] = all.each_ref().map(rates);
         let mut verified = Verified::default();
         measured.flows.iter().for_each(|flow| verified.add(flow.verified));
         let verify = parameters.verify.then_some(VerifyReport {
@@ -183,10 +208,12 @@ impl Report {
             targets: targets(target),
             elapsed_s: seconds,
             interrupted: measured.interrupted,
-            latency_histogram_ns: both(&read, &write).latency.counts().collect(),
-            total: Rates::new(&both(&read, &write), seconds),
-            read: Rates::new(&read, seconds),
-            write: Rates::new(&write, seconds),
+            latency_histogram_ns: sum.latency.counts().collect(),
+            total: rates(&sum),
+            read,
+            write,
+            trim,
+            resumed_bytes: None,
             errors: measured.errors(),
             verify_errors: verified.errors,
             verify,
@@ -196,10 +223,11 @@ impl Report {
                 .flows
                 .iter()
                 .filter_map(|flow| {
-                    Some(FlowReport::new(target.spaces().get(flow.space)?, flow, seconds))
+                    Some(FlowReport::new(target.spaces().get(flow.space)?, flow, &rates))
                 })
                 .collect(),
             messages: measured.messages.clone(),
+            tallies: all,
         }
     }
 
@@ -208,19 +236,27 @@ impl Report {
         self.errors == 0 && self.verify_errors == 0
     }
 
+    /// Bytes and I/Os a second in each part of the series.
+    pub(crate) fn samples(&self) -> Vec<(f64, f64)> {
+        self.series.iter().map(|point| (point.gbps * 1e9 / 8.0, point.iops)).collect()
+    }
+
     /// For people.
     pub(crate) fn text(&self) -> String {
-        let header = [
-            "<", "IOPS", "Gb/s", "min us", "mean us", "p50 us", "p99 us", "p99.9 us", "max us",
-            "errors",
-        ];
+        let percentiles = &self.parameters.percentiles;
+        let named: Vec<String> =
+            percentiles.iter().map(|percent| format!("p{percent} us")).collect();
+        let mut header = vec!["<", "IOPS", "Gb/s", "min us", "mean us"];
+        header.extend(named.iter().map(String::as_str));
+        header.extend(["max us", "errors"]);
+        let cells = |rates: &Rates, name, errors| rates.cells(name, errors, percentiles);
         let mut table = Table::new(&header);
-        for (name, rates) in [("read", &self.read), ("write", &self.write)] {
+        for (name, rates) in [("read", &self.read), ("write", &self.write), ("trim", &self.trim)] {
             if rates.ios > 0 {
-                table.row(rates.cells(name.to_owned(), None));
+                table.row(cells(rates, name.to_owned(), None));
             }
         }
-        table.row(self.total.cells("total".to_owned(), Some(self.errors)));
+        table.row(cells(&self.total, "total".to_owned(), Some(self.errors)));
         let mut text = table.to_string();
         if self.flows.len() > 1 {
             let mut table = Table::new(&header);
@@ -229,7 +265,7 @@ impl Report {
                     Some(subnqn) => format!("{subnqn} namespace {}", flow.nsid),
                     None => flow.connect.clone(),
                 };
-                table.row(flow.total.cells(name, Some(flow.errors)));
+                table.row(cells(&flow.total, name, Some(flow.errors)));
             }
             let _ = write!(text, "\n{table}");
         }
@@ -242,6 +278,9 @@ impl Report {
                 thousands(verify.blocks_unwritten),
                 thousands(verify.blocks_wrong),
             );
+        }
+        if let Some(bytes) = self.resumed_bytes.filter(|&bytes| bytes > 0) {
+            let _ = writeln!(text, "\nresumed: {} bytes had been done before", thousands(bytes));
         }
         let _ = writeln!(
             text,
@@ -260,16 +299,19 @@ impl Report {
 }
 
 impl FlowReport {
-    fn new(space: &Space, flow: &FlowTotals, seconds: f64) -> Self {
+    fn new(space: &Space, flow: &FlowTotals, rates: &impl Fn(&Tally) -> Rates) -> Self {
+        let all = [flow.read.clone(), flow.write.clone(), flow.trim.clone()];
+        let [read, write, trim] = all.each_ref().map(rates);
         Self {
             connect: space.connect.clone(),
             subnqn: space.subnqn.clone(),
             nsid: space.nsid,
             size: space.size,
             block_size: space.block_size,
-            total: Rates::new(&both(&flow.read, &flow.write), seconds),
-            read: Rates::new(&flow.read, seconds),
-            write: Rates::new(&flow.write, seconds),
+            total: rates(&sum(&all)),
+            read,
+            write,
+            trim,
             errors: flow.errors,
             verify_errors: flow.verified.errors,
         }
@@ -277,7 +319,7 @@ impl FlowReport {
 }
 
 impl Rates {
-    fn new(tally: &Tally, seconds: f64) -> Self {
+    fn new(tally: &Tally, seconds: f64, percentiles: &[f64]) -> Self {
         let latency = &tally.latency;
         #[expect(clippy::cast_precision_loss, reason = "microseconds with a fraction")]
         let micros = |nanos: Option<u64>| nanos.map(|nanos| nanos as f64 / 1e3);
@@ -291,13 +333,17 @@ impl Rates {
                 p99: micros(latency.quantile(0.99)),
                 p99_9: micros(latency.quantile(0.999)),
                 max: micros(latency.max()),
+                percentiles: percentiles
+                    .iter()
+                    .map(|percent| (percent.to_string(), micros(latency.quantile(percent / 100.0))))
+                    .collect(),
             },
             ios: tally.ios(),
             bytes: tally.bytes,
         }
     }
 
-    fn cells(&self, name: String, errors: Option<u64>) -> Vec<String> {
+    fn cells(&self, name: String, errors: Option<u64>, percentiles: &[f64]) -> Vec<String> {
         let micros = |value: Option<f64>| value.map_or_else(|| "-".into(), |v| format!("{v:.1}"));
         let latency = &self.latency_us;
         #[expect(
@@ -306,18 +352,17 @@ impl Rates {
             reason = "a rate, rounded to be shown"
         )]
         let iops = self.iops.round() as u64;
-        vec![
+        let mut cells = vec![
             name,
             thousands(iops),
             format!("{:.2}", self.bandwidth_gbps),
             micros(latency.min),
             micros(latency.mean),
-            micros(latency.p50),
-            micros(latency.p99),
-            micros(latency.p99_9),
-            micros(latency.max),
-            errors.map_or_else(String::new, thousands),
-        ]
+        ];
+        let of = |percent: &f64| latency.percentiles.get(&percent.to_string()).copied().flatten();
+        cells.extend(percentiles.iter().map(|percent| micros(of(percent))));
+        cells.extend([micros(latency.max), errors.map_or_else(String::new, thousands)]);
+        cells
     }
 }
 
@@ -340,10 +385,10 @@ fn targets(target: &Target) -> Vec<TargetReport> {
     described.collect()
 }
 
-fn both(read: &Tally, write: &Tally) -> Tally {
-    let mut both = read.clone();
-    both.add(write);
-    both
+fn sum(all: &[Tally]) -> Tally {
+    let mut sum = Tally::new();
+    all.iter().for_each(|tally| sum.add(tally));
+    sum
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a rate, not a count")]
@@ -360,6 +405,12 @@ pub(crate) fn seconds(nanos: Nanos) -> f64 {
     nanos as f64 / 1e9
 }
 
+/// A report of made-up figures, for tests.
+#[cfg(test)]
+pub(crate) fn fixture() -> Report {
+    tests::report()
+}
+
 #[cfg(test)]
 mod tests {
     use clap::Parser as _;
@@ -369,6 +420,10 @@ mod tests {
     use crate::args::{Cli, Command};
     use crate::stats::Series;
     use crate::target::Needs;
+
+    pub(super) fn report() -> Report {
+        Report::new(parameters(), &target(), &totals())
+    }
 
     /// A target of one device, called as the flow of [`totals`].
     fn target() -> Target {
@@ -390,6 +445,7 @@ mod tests {
             space: 0,
             read,
             write: Tally::new(),
+            trim: Tally::new(),
             errors: 2,
             verified: Verified { good: 5, unwritten: 6, errors: 7 },
         };
@@ -401,6 +457,8 @@ mod tests {
             lost: 1,
             interrupted: false,
             read_back: false,
+            done: Vec::new(),
+            is_done: false,
             messages: vec!["what".into()],
         }
     }
@@ -416,16 +474,24 @@ mod tests {
             read_percent: 100,
             random: true,
             bs: 4096,
+            bssplit: None,
+            random_distribution: "random".into(),
             qd: 1,
             shared_qd: false,
             jobs: 1,
             cpus: None,
-            time_s: 0.2,
+            time_s: Some(0.2),
             ios: None,
+            io_size: None,
+            loops: None,
             ramp_s: 0.0,
             size: None,
             offset: 0,
             rate_iops: None,
+            thinktime_us: None,
+            thinktime_blocks: None,
+            refill_buffers: false,
+            percentiles: vec![99.99],
             seed: 1,
             hostnqn: None,
             hdgst: false,
@@ -436,7 +502,7 @@ mod tests {
 
     #[test]
     fn the_json_has_what_scripts_rely_on() {
-        let report = Report::new(parameters(), &target(), &totals());
+        let report = report();
         let json: Value = serde_json::to_value(&report).unwrap();
         assert_eq!(json["schema_version"], 1);
         assert_eq!(json["iops"], 5000.0);
@@ -447,6 +513,8 @@ mod tests {
                 assert!(of["latency_us"][key].is_f64(), "{key} in {of}");
             }
         }
+        let asked = json["latency_us"]["percentiles"]["99.99"].as_f64().unwrap();
+        assert!((998.0..=1000.0).contains(&asked), "{asked}");
         assert_eq!(json["latency_us"]["min"], 1.0);
         assert_eq!(json["latency_us"]["max"], 1000.0);
         assert!((json["latency_us"]["p50"].as_f64().unwrap() - 500.0).abs() < 2.0);
@@ -472,7 +540,7 @@ mod tests {
 
     #[test]
     fn the_table_has_its_numbers_under_their_names() {
-        let text = Report::new(parameters(), &target(), &totals()).text();
+        let text = report().text();
         let mut lines = text.lines();
         let header = lines.next().unwrap();
         let read = lines.next().unwrap();

@@ -18,6 +18,14 @@ impl Rng {
         mix(self.0)
     }
 
+    /// A number from 0 on and below 1, of 53 bits.
+    #[inline]
+    pub(crate) fn fraction(&mut self) -> f64 {
+        #[expect(clippy::cast_precision_loss, reason = "53 bits are what it holds")]
+        let bits = (self.next() >> 11) as f64;
+        bits / (1_u64 << 53) as f64
+    }
+
     /// A number below `bound`, or 0 if that is 0.
     #[inline]
     pub(crate) fn below(&mut self, bound: u64) -> u64 {

@@ -9,19 +9,26 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use serde::Serialize;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-use crate::args::RunArgs;
+use crate::args::{OutputFormat, RunArgs};
+use crate::fio::fio_json;
 use crate::load::{LoadSpec, run_mark};
-use crate::plan::Misfit;
+use crate::pace::Think;
+use crate::plan::{Misfit, misfit};
 use crate::report::{Parameters, Report};
+use crate::resume::Resume;
 use crate::target::{Needs, Target};
+use crate::workload::distribution::Distribution;
 
 /// Exit code for arguments that do not fit the target.
 pub(crate) const USAGE: u8 = 2;
+/// How long to measure if nothing else ends a run.
+const DEFAULT_TIME: Duration = Duration::from_secs(10);
 
 /// Set by Ctrl-C and SIGTERM; the second one ends the process at once.
 pub(crate) fn stop_on_signals() -> Result<Arc<AtomicBool>> {
@@ -41,30 +48,53 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
     for message in &report.messages {
         eprintln!("error: {message}");
     }
-    if args.json.as_deref() != Some("-".as_ref()) {
+    let standard: &Path = "-".as_ref();
+    let json = match (&args.json, args.output_format) {
+        (Some(path), _) => Some(path.as_path()),
+        (None, OutputFormat::FioJson) => Some(standard),
+        (None, OutputFormat::Json) => None,
+    };
+    if json != Some(standard) {
         print!("{}", report.text());
     }
-    if let Some(path) = &args.json {
-        write_json(path, &report)?;
+    match (json, args.output_format) {
+        (Some(path), OutputFormat::Json) => write_json(path, &report)?,
+        (Some(path), OutputFormat::FioJson) => write_json(path, &fio_json(&report))?,
+        (None, _) => {}
     }
     Ok(if report.is_clean() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Opens the target, loads it, closes it.
 fn execute_run(args: &RunArgs, stop: &Arc<AtomicBool>) -> Result<Report> {
-    let spec = load(args)?;
-    let needs = Needs {
-        jobs: spec.jobs,
-        depth: spec.qd,
-        shared: spec.shared,
-        writes: spec.mix.read_percent < 100,
-    };
+    let mut spec = load(args)?;
+    let needs =
+        Needs { jobs: spec.jobs, depth: spec.qd, shared: spec.shared, writes: spec.mix.destroys() };
     let mut target = Target::open(&args.target, &needs)?;
-    let report = target
-        .run(&spec, stop)
-        .map(|measured| Report::new(parameters(args, &spec, &target), &target, &measured));
+    let report = load_target(args, &mut spec, &mut target, stop);
     target.close();
     report
+}
+
+fn load_target(
+    args: &RunArgs,
+    spec: &mut LoadSpec,
+    target: &mut Target,
+    stop: &Arc<AtomicBool>,
+) -> Result<Report> {
+    let parameters = parameters(args, spec, target);
+    let resume = args.resume.as_deref();
+    let state = resume.map(|path| Resume::open(path, &parameters, spec)).transpose()?;
+    if let Some(state) = &state {
+        state.begin(spec);
+    }
+    let measured = target.run(spec, stop)?;
+    let mut report = Report::new(parameters, target, &measured);
+    if let Some(state) = state {
+        report.resumed_bytes = Some(state.resumed_bytes());
+        report.messages.extend(state.end(&measured).err().map(|error| format!("{error:#}")));
+    }
+    Ok(report)
 }
 
 /// Writes `value` to `path`, or to standard output if that is `-`.
@@ -84,14 +114,32 @@ fn load(args: &RunArgs) -> Result<LoadSpec> {
     let Ok(bs) = u32::try_from(args.bs) else {
         return Err(Misfit(format!("--bs {} is more than one command can carry", args.bs)).into());
     };
+    let is_bounded = args.io_size.is_some() || args.loops.is_some();
+    misfit!(
+        args.resume.is_some() && !is_bounded,
+        "--resume is for runs that end after --io-size or --loops: only these have a place to go on from"
+    );
+    misfit!(
+        !args.rw.random && args.random_distribution != Distribution::Uniform,
+        "--random-distribution is for random I/Os, and --rw {} has none; use --rw rand{}",
+        args.rw,
+        args.rw
+    );
+    let time = args.time.unwrap_or(if is_bounded { Duration::MAX } else { DEFAULT_TIME });
     Ok(LoadSpec {
+        split: args.bssplit.clone(),
+        distribution: args.random_distribution.clone(),
         qd: args.shared_qd.unwrap_or(args.qd),
         shared: args.shared_qd.is_some(),
         jobs: args.jobs,
         ramp: args.ramp,
-        time: args.time,
+        time,
         ios: args.ios,
-        rate: args.rate,
+        loops: args.loops,
+        io_size: args.io_size,
+        rates: args.rate.clone().map(|rates| rates.0).unwrap_or_default(),
+        think: args.thinktime.map(|time| Think { ios: args.thinktime_blocks, time }),
+        refill: args.refill_buffers,
         offset: args.offset,
         size: args.size,
         seed: args.seed,
@@ -102,7 +150,6 @@ fn load(args: &RunArgs) -> Result<LoadSpec> {
 }
 
 fn parameters(args: &RunArgs, spec: &LoadSpec, opened: &Target) -> Parameters {
-    let kind = if spec.mix.random { "rand" } else { "" };
     let target = &args.target;
     let nsids = target.nsid.as_ref().map(|list| list.0.clone());
     Parameters {
@@ -111,11 +158,7 @@ fn parameters(args: &RunArgs, spec: &LoadSpec, opened: &Target) -> Parameters {
         stripe: target.stripe,
         nsid: nsids.as_deref().and_then(|list| <[u32; 1]>::try_from(list).ok()).map(|[nsid]| nsid),
         nsids,
-        rw: match spec.mix.read_percent {
-            100 => format!("{kind}read"),
-            0 => format!("{kind}write"),
-            percent => format!("{kind}rw:{percent}"),
-        },
+        rw: spec.mix.to_string(),
         read_percent: spec.mix.read_percent,
         random: spec.mix.random,
         bs: args.bs,
@@ -123,12 +166,20 @@ fn parameters(args: &RunArgs, spec: &LoadSpec, opened: &Target) -> Parameters {
         shared_qd: spec.shared,
         jobs: args.jobs,
         cpus: args.cpus.as_ref().map(|cpus| cpus.0.clone()),
-        time_s: args.time.as_secs_f64(),
+        bssplit: spec.split.as_ref().map(ToString::to_string),
+        random_distribution: spec.distribution.to_string(),
+        time_s: (spec.time < Duration::MAX).then(|| spec.time.as_secs_f64()),
         ios: args.ios,
+        io_size: args.io_size,
+        loops: args.loops,
+        thinktime_us: spec.think.map(|think| think.time.as_micros()),
+        thinktime_blocks: spec.think.map(|think| think.ios),
+        refill_buffers: args.refill_buffers,
+        percentiles: args.percentiles.0.clone(),
         ramp_s: args.ramp.as_secs_f64(),
         size: args.size,
         offset: args.offset,
-        rate_iops: args.rate.map(|rate| rate.iops(args.bs)),
+        rate_iops: spec.rates.iter().map(|rate| rate.iops(args.bs)).reduce(f64::min),
         seed: args.seed,
         hostnqn: opened.hostnqn().map(ToOwned::to_owned),
         hdgst: target.host.hdgst,

@@ -63,6 +63,16 @@ impl Latency {
         (self.count() > 0).then(mean)
     }
 
+    /// Standard deviation in nanoseconds, by what the latencies are to three digits.
+    pub(crate) fn deviation(&self) -> Option<f64> {
+        let mean = self.mean()?;
+        #[expect(clippy::cast_precision_loss, reason = "a deviation")]
+        let squares = self.counts().map(|(nanos, ios)| (nanos as f64 - mean).powi(2) * ios as f64);
+        #[expect(clippy::cast_precision_loss, reason = "a mean")]
+        let variance = squares.sum::<f64>() / self.count() as f64;
+        Some(variance.sqrt())
+    }
+
     /// Every latency seen, in nanoseconds and with three digits, and how often; in order.
     pub(crate) fn counts(&self) -> impl Iterator<Item = (u64, u64)> {
         let recorded = self.histogram.iter_recorded();

@@ -40,6 +40,14 @@ pub(crate) enum Rate {
 }
 
 impl Rate {
+    /// A part of it, for each of so many.
+    pub(crate) fn divided(self, by: f64) -> Self {
+        match self {
+            Self::Iops(rate) => Self::Iops(rate / by),
+            Self::Bytes(rate) => Self::Bytes(rate / by),
+        }
+    }
+
     /// The limit in I/Os a second for I/Os of `block` bytes.
     pub(crate) fn iops(self, block: u64) -> f64 {
         match self {
@@ -70,42 +78,122 @@ pub(crate) fn rate(text: &str) -> Result<Rate, String> {
         })
 }
 
-/// What share of the I/Os reads, and in which order the blocks are visited.
+/// What the I/Os are, and in which order the blocks are visited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Mix {
     /// Random addresses instead of sequential ones.
     pub(crate) random: bool,
-    /// Share of reads in percent, 0 to 100.
+    /// Share of reads in percent, 0 to 100; without meaning where there are trims.
     pub(crate) read_percent: u8,
+    pub(crate) trim: Trim,
+}
+
+/// Whether blocks are trimmed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Trim {
+    /// No: the I/Os are reads and writes.
+    None,
+    /// All I/Os are trims.
+    Only,
+    /// Every block is trimmed and then written.
+    ThenWrite,
 }
 
 impl Mix {
     /// `read_percent` of reads among writes, at random addresses or one after the other.
     pub(crate) const fn reads(random: bool, read_percent: u8) -> Self {
-        Self { random, read_percent }
+        Self { random, read_percent, trim: Trim::None }
+    }
+
+    /// Whether anything is read.
+    pub(crate) fn has_reads(self) -> bool {
+        self.trim == Trim::None && self.read_percent > 0
+    }
+
+    /// Whether anything is written.
+    pub(crate) fn writes(self) -> bool {
+        match self.trim {
+            Trim::None => self.read_percent < 100,
+            Trim::Only => false,
+            Trim::ThenWrite => true,
+        }
+    }
+
+    /// Whether anything is lost of what was there.
+    pub(crate) fn destroys(self) -> bool {
+        self.writes() || self.trim != Trim::None
     }
 }
 
-/// Parses `read`, `write`, `randread`, `randwrite`, `rw:PCT` and `randrw:PCT` (PCT = share of reads).
+impl std::fmt::Display for Mix {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(if self.random { "rand" } else { "" })?;
+        match (self.trim, self.read_percent) {
+            (Trim::Only, _) => f.write_str("trim"),
+            (Trim::ThenWrite, _) => f.write_str("trimwrite"),
+            (Trim::None, 100..) => f.write_str("read"),
+            (Trim::None, 0) => f.write_str("write"),
+            (Trim::None, percent) => write!(f, "rw:{percent}"),
+        }
+    }
+}
+
+/// Parses `read`, `write`, `trim` and `trimwrite`, each also with `rand` before it, `rw:PCT` and `randrw:PCT` (PCT =
+/// share of reads).
 pub(crate) fn mix(text: &str) -> Result<Mix, String> {
-    let fixed = |random, read_percent| Ok(Mix::reads(random, read_percent));
-    match text {
-        "read" => return fixed(false, 100),
-        "write" => return fixed(false, 0),
-        "randread" => return fixed(true, 100),
-        "randwrite" => return fixed(true, 0),
+    let (random, kind) = match text.strip_prefix("rand") {
+        Some(kind) => (true, kind),
+        None => (false, text),
+    };
+    let trim = |trim| Ok(Mix { trim, ..Mix::reads(random, 0) });
+    match kind {
+        "read" => return Ok(Mix::reads(random, 100)),
+        "write" => return Ok(Mix::reads(random, 0)),
+        "trim" => return trim(Trim::Only),
+        "trimwrite" => return trim(Trim::ThenWrite),
         _ => {}
     }
-    if let Some((kind @ ("rw" | "randrw"), percent)) = text.split_once(':')
+    if let Some(("rw", percent)) = kind.split_once(':')
         && let Ok(read_percent @ 0..=100) = percent.parse::<u8>()
     {
-        return fixed(kind == "randrw", read_percent);
+        return Ok(Mix::reads(random, read_percent));
     }
     Err(format!(
         "`{text}` is not a workload: use read, write, randread, randwrite, rw:PCT or randrw:PCT, \
-         where PCT is the share of reads from 0 to 100 (randrw:70)"
+         where PCT is the share of reads from 0 to 100 (randrw:70), or trim, randtrim, trimwrite, randtrimwrite"
     ))
 }
+
+/// Percentiles to tell, in percent, in the order written.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Percentiles(pub(crate) Vec<f64>);
+
+/// Most percentiles.
+const MAX_PERCENTILES: usize = 32;
+
+/// Parses a list of percentiles: `50,99,99.99`; fio's colons will do, too.
+pub(crate) fn percentiles(text: &str) -> Result<Percentiles, String> {
+    let parse = |part: &str| {
+        let number: f64 = part.trim().parse().ok()?;
+        (number > 0.0 && number <= 100.0).then_some(number)
+    };
+    let all: Option<Vec<f64>> = text.split([',', ':']).map(parse).collect();
+    all.filter(|all| all.len() <= MAX_PERCENTILES).map(Percentiles).ok_or_else(|| {
+        format!(
+            "`{text}` is not a list of percentiles: write up to {MAX_PERCENTILES} numbers above 0, and 100 at \
+             most (50,99,99.99)"
+        )
+    })
+}
+
+/// Parses rates with commas between them, all of which hold: `50k,500MiB/s`.
+pub(crate) fn rates(text: &str) -> Result<Rates, String> {
+    text.split(',').map(rate).collect::<Result<_, _>>().map(Rates)
+}
+
+/// Rates that all hold.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Rates(pub(crate) Vec<Rate>);
 
 /// A CPU list as `0-3,8`: the CPUs in the order written.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -259,12 +347,32 @@ mod tests {
     }
 
     #[test]
+    fn lists_of_rates_and_percentiles() {
+        assert_eq!(super::rates("1k,4k/s").unwrap().0, [Rate::Iops(1000.0), Rate::Bytes(4096.0)]);
+        assert!(super::rates("1k,").is_err());
+        assert_eq!(percentiles("50,99:99.99").unwrap().0, [50.0, 99.0, 99.99]);
+        for bad in ["", "0", "101", "x", "50,"] {
+            assert!(percentiles(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
     fn mixes() {
-        assert_eq!(mix("read"), Ok(Mix { random: false, read_percent: 100 }));
-        assert_eq!(mix("randwrite"), Ok(Mix { random: true, read_percent: 0 }));
-        assert_eq!(mix("rw:30"), Ok(Mix { random: false, read_percent: 30 }));
-        assert_eq!(mix("randrw:100"), Ok(Mix { random: true, read_percent: 100 }));
-        for bad in ["", "rw", "rw:101", "randrw:x", "readwrite", "read:50"] {
+        assert_eq!(mix("read"), Ok(Mix::reads(false, 100)));
+        assert_eq!(mix("randwrite"), Ok(Mix::reads(true, 0)));
+        assert_eq!(mix("rw:30"), Ok(Mix::reads(false, 30)));
+        assert_eq!(mix("randrw:100"), Ok(Mix::reads(true, 100)));
+        for text in
+            ["read", "randwrite", "randrw:70", "trim", "randtrim", "trimwrite", "randtrimwrite"]
+        {
+            assert_eq!(mix(text).unwrap().to_string(), text);
+        }
+        let of =
+            |text| mix(text).map(|mix| (mix.has_reads(), mix.writes(), mix.destroys())).unwrap();
+        assert_eq!((of("read"), of("rw:50")), ((true, false, false), (true, true, true)));
+        assert_eq!((of("trim"), of("trimwrite")), ((false, false, true), (false, true, true)));
+        for bad in ["", "rw", "rw:101", "randrw:x", "readwrite", "read:50", "rand", "randrandread"]
+        {
             assert!(mix(bad).is_err(), "{bad}");
         }
     }

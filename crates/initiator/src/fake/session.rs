@@ -7,13 +7,13 @@ use nvmeof_wire::fabrics::{
     Connect, ConnectData, ConnectResult, InvalidParameter, PropertyGet, PropertySet,
 };
 use nvmeof_wire::identify::{
-    Cns, Controller, IDENTIFY_SIZE, Identify, LbaFormat, Namespace, NsidList,
+    Cns, Controller, IDENTIFY_SIZE, Identify, LbaFormat, Namespace, NsidList, oncs,
 };
 use nvmeof_wire::log::{
     AddressFamily, DISCOVERY_RECORD_SIZE, DiscoveryEntry, DiscoveryHeader, DiscoverySubtype,
     GetLogPage, TransportType,
 };
-use nvmeof_wire::nvm::BlockIo;
+use nvmeof_wire::nvm::{BlockIo, DSM_RANGE_SIZE, DatasetManagement, DsmRange};
 use nvmeof_wire::opcode::{AdminOpcode, FabricsType, IoOpcode};
 use nvmeof_wire::properties::{CAP_CSS_NVM, CSTS_SHST_COMPLETE, Cap, Cc, Csts, offset};
 use nvmeof_wire::zerocopy::{FromBytes, FromZeros, IntoBytes};
@@ -91,6 +91,11 @@ impl Session {
         let Some(&(blocks, shift)) = self.target.traits.namespaces.get(&sqe.nsid.get()) else {
             return Err(Status::INVALID_NAMESPACE_OR_FORMAT);
         };
+        if sqe.io_opcode() == IoOpcode::DATASET_MANAGEMENT {
+            let wanted = DatasetManagement::parse(sqe).data_len();
+            let is_whole = sqe.dptr.parse().length() == wanted;
+            return if is_whole { Ok(()) } else { Err(Status::DATA_SGL_LENGTH_INVALID) };
+        }
         if !matches!(sqe.io_opcode(), IoOpcode::READ | IoOpcode::WRITE | IoOpcode::COMPARE) {
             return Ok(());
         }
@@ -137,6 +142,19 @@ impl Session {
                     _ => len,
                 };
                 disk[at..at + stored].copy_from_slice(&data[..stored]);
+                Answer::new(Status::SUCCESS, 0)
+            }
+            IoOpcode::DATASET_MANAGEMENT => {
+                let (ranges, _) = data.as_chunks::<{ DSM_RANGE_SIZE as usize }>();
+                for range in ranges.iter().filter_map(|range| DsmRange::ref_from_bytes(range).ok())
+                {
+                    let range = range.range();
+                    if !range.is_within(disk.len() as u64 >> shift) {
+                        return Answer::new(Status::LBA_OUT_OF_RANGE, 0);
+                    }
+                    let (at, len) = (size(range.slba), size(range.blocks.into()));
+                    disk[at..at + len].fill(0);
+                }
                 Answer::new(Status::SUCCESS, 0)
             }
             IoOpcode::COMPARE if disk[at..at + len] == *data => Answer::new(Status::SUCCESS, 0),
@@ -267,6 +285,8 @@ impl Session {
                 ascii::fill(&mut data.mn, "fake target");
                 ascii::fill(&mut data.fr, "1");
                 data.mdts = traits.mdts;
+                let deallocates = if traits.deallocate { oncs::DATASET_MANAGEMENT } else { 0 };
+                data.oncs = U16::new(deallocates);
                 data.cntlid = U16::new(CNTLID);
                 data.icdoff = U16::new(traits.icdoff);
                 data.ioccsz = U32::new((traits.in_capsule + 64) / 16 + u32::from(traits.icdoff));

@@ -1,8 +1,14 @@
 //! A queue over a fabric.
 
-use nvmeof_initiator::{Completed, IoKind, IoQueue, Nanos, Rejected, Transfer};
+use nvmeof_initiator::{Completed, IoKind, IoQueue, Nanos, Transfer};
+
+use nvmeof_wire::nvm::{DSM_RANGE_SIZE, DsmRange};
+use nvmeof_wire::zerocopy::IntoBytes as _;
 
 use super::{Buffer, Done, Io, Lost, Op, Queue};
+
+/// Bytes of the one range of a trim.
+const RANGE: usize = DSM_RANGE_SIZE as usize;
 
 /// An I/O queue of a controller.
 #[derive(Debug)]
@@ -10,16 +16,27 @@ pub(crate) struct FabricQueue {
     queue: IoQueue,
     /// What has completed, on its way up.
     completed: Vec<Completed>,
+    /// For the ranges of trims, which come back with them.
+    ranges: Vec<nvmeof_initiator::Buffer>,
 }
 
 impl FabricQueue {
     pub(crate) fn new(queue: IoQueue) -> Self {
-        Self { queue, completed: Vec::new() }
+        Self { queue, completed: Vec::new(), ranges: Vec::new() }
     }
 
     /// The queue itself, to be used again.
     pub(crate) fn into_inner(self) -> IoQueue {
         self.queue
+    }
+
+    /// The one range of a trim, as Dataset Management takes it.
+    fn range(&mut self, slba: u64, blocks: u32) -> nvmeof_initiator::Buffer {
+        let range = DsmRange::new(slba, blocks);
+        let mut buffer =
+            self.ranges.pop().unwrap_or_else(|| nvmeof_initiator::Buffer::zeroed(RANGE));
+        buffer.as_mut_slice().copy_from_slice(range.as_bytes());
+        buffer
     }
 
     fn lost(&self, error: &nvmeof_initiator::Error) -> Lost {
@@ -36,14 +53,23 @@ impl Queue for FabricQueue {
     #[inline]
     fn submit(&mut self, io: Io, now: Nanos) -> Result<(), Io> {
         let Io { token, nsid, slba, blocks, op } = io;
-        let (kind, is_read) = match op {
-            Op::Read(Buffer::Fabric(buffer)) => (IoKind::Read(buffer), true),
-            Op::Write(Buffer::Fabric(data)) => (IoKind::Write { data, fua: false }, false),
+        let kind = match op {
+            Op::Read(Buffer::Fabric(buffer)) => IoKind::Read(buffer),
+            Op::Write(Buffer::Fabric(data)) => IoKind::Write { data, fua: false },
+            Op::Trim => IoKind::Deallocate(self.range(slba, blocks)),
             op => return Err(Io { token, nsid, slba, blocks, op }),
+        };
+        let undo: fn(nvmeof_initiator::Buffer) -> Op = match &kind {
+            IoKind::Read(_) => |buffer| Op::Read(Buffer::Fabric(buffer)),
+            IoKind::Write { .. } => |buffer| Op::Write(Buffer::Fabric(buffer)),
+            _ => |_| Op::Trim,
         };
         let io = nvmeof_initiator::Io { token, nsid, slba, blocks, kind };
         self.queue.submit(io, now).map_err(|rejected| {
-            let op = back(rejected, is_read);
+            let op = match rejected.command.transfer {
+                Transfer::In(buffer) | Transfer::Out(buffer) => undo(buffer),
+                Transfer::None => Op::Trim,
+            };
             Io { token, nsid, slba, blocks, op }
         })
     }
@@ -51,11 +77,19 @@ impl Queue for FabricQueue {
     #[inline]
     fn poll(&mut self, now: Nanos, done: &mut Vec<Done>) -> Result<(), Lost> {
         let polled = self.queue.poll(now, &mut self.completed);
-        done.extend(self.completed.drain(..).map(|completed| Done {
-            token: completed.token,
-            result: completed.result.map(drop).map_err(|error| error.to_string()),
-            buffer: completed.buffer.map(Buffer::Fabric),
-        }));
+        for completed in self.completed.drain(..) {
+            let Completed { token, result, buffer } = completed;
+            let result = result.map(drop).map_err(|error| error.to_string());
+            let buffer = match buffer {
+                // A buffer of data has a block at least.
+                Some(range) if range.len() == RANGE => {
+                    self.ranges.push(range);
+                    None
+                }
+                buffer => buffer.map(Buffer::Fabric),
+            };
+            done.push(Done { token, result, buffer });
+        }
         polled.map_err(|error| self.lost(&error))
     }
 
@@ -63,14 +97,4 @@ impl Queue for FabricQueue {
     fn flush(&mut self) -> Result<(), Lost> {
         self.queue.flush().map_err(|error| self.lost(&error))
     }
-}
-
-/// What a command that was not taken was to do.
-fn back(rejected: Rejected, is_read: bool) -> Op {
-    let buffer = match rejected.command.transfer {
-        Transfer::In(buffer) | Transfer::Out(buffer) => buffer,
-        Transfer::None => nvmeof_initiator::Buffer::zeroed(0),
-    };
-    let buffer = Buffer::Fabric(buffer);
-    if is_read { Op::Read(buffer) } else { Op::Write(buffer) }
 }

@@ -189,6 +189,10 @@ impl Queue for LocalQueue {
             Op::Write(Buffer::Local(Leases::Several(leases))) => {
                 self.start_parts(token, offset, leases, write);
             }
+            Op::Trim => {
+                let len = u64::from(io.blocks) * u64::from(self.block_size);
+                self.start(BlockOp::deallocate(token, offset, len));
+            }
             op => return Err(Io { op, ..io }),
         }
         Ok(())

@@ -30,6 +30,14 @@ fn try_run(target: &FakeTarget, arguments: &str) -> Result<Value> {
     Ok(serde_json::to_value(&report)?)
 }
 
+/// The same with a state file that was made with another target.
+fn try_run_at(target: &FakeTarget, arguments: &str, state: &Path) -> Result<Value> {
+    let mut kept: Value = serde_json::from_slice(&std::fs::read(state)?)?;
+    kept["parameters"]["connect"] = serde_json::json!([target.endpoint().to_string()]);
+    std::fs::write(state, serde_json::to_vec(&kept)?)?;
+    try_run(target, arguments)
+}
+
 fn run(target: &FakeTarget, arguments: &str) -> Value {
     try_run(target, arguments).unwrap()
 }
@@ -269,4 +277,181 @@ fn what_does_not_fit_the_target_is_said() {
         assert!(error.is::<Misfit>(), "{arguments}: {error}");
         assert!(error.to_string().contains(says), "{arguments}: {error}");
     }
+}
+
+#[test]
+fn blocks_of_several_sizes_are_asked_for_by_their_shares() {
+    let target = FakeTarget::start(small());
+    let report =
+        run(&target, "--rw randrw:50 --bssplit 4k/75:16k/25,8k --ios 2000 --qd 4 --nsid 1");
+    let mean = |of: &str| number(&report[of]["bytes"]) / number(&report[of]["ios"]);
+    // 7 KiB are the mean of what is read.
+    assert!((6500..7900).contains(&mean("read")), "{report}");
+    assert_eq!((mean("write"), number(&report["errors"])), (8192, 0));
+    let error = try_run(&target, "--rw randread --bssplit 4k/50:256k/50").unwrap_err();
+    assert!(error.to_string().contains("--bssplit 256 KiB is more than"), "{error}");
+}
+
+#[test]
+fn a_hot_part_is_asked_for_more_often() {
+    let script: Script = Box::new(|_, _| Act::Serve);
+    let target = FakeTarget::scripted(small(), script);
+    // What is written is random, and what is not stays zero: a tenth of 512 blocks of 4 KiB units gets it all.
+    run(&target, "--rw randwrite --random-distribution zoned:100/10:0/90 --ios 600 --nsid 1");
+    target.tamper(1, |disk| {
+        let hot = disk.len() / 4096 / 10 * 4096;
+        assert!(disk[..hot].chunks(4096).all(|unit| unit.iter().any(|&byte| byte != 0)));
+        assert!(disk[hot..].iter().all(|&byte| byte == 0));
+    });
+    let error = try_run(&target, "--rw read --random-distribution zipf:1.1").unwrap_err();
+    assert!(error.is::<Misfit>() && error.to_string().contains("--rw randread"), "{error}");
+}
+
+#[test]
+fn what_is_trimmed_is_gone_and_what_is_trimmed_and_written_is_there() {
+    let target = FakeTarget::start(small());
+    run(&target, "--rw write --loops 1 --nsid 1");
+    let report = run(&target, "--rw trim --loops 1 --nsid 1 --jobs 2 --qd 3");
+    let trims = &report["trim"];
+    assert_eq!((number(&trims["ios"]), number(&trims["bytes"])), (64, 64 * 4096));
+    assert_eq!((number(&report["ios"]), number(&report["errors"])), (64, 0));
+    target.tamper(1, |disk| assert!(disk.iter().all(|&byte| byte == 0)));
+    let report = run(&target, "--rw randtrimwrite --ios 400 --qd 4 --nsid 1");
+    let (trims, writes) = (number(&report["trim"]["ios"]), number(&report["write"]["ios"]));
+    assert!(trims > 190 && writes > 190 && trims.abs_diff(writes) <= 4, "{report}");
+    target.tamper(1, |disk| {
+        let written = disk.chunks(4096).filter(|unit| unit.iter().any(|&byte| byte != 0)).count();
+        assert!(written > 50, "{written}");
+    });
+    // Trims are as large as one likes.
+    let report = run(&target, "--rw trim --loops 1 --nsid 1 --bssplit 128k");
+    assert_eq!(number(&report["trim"]["ios"]), 2);
+    let old = FakeTarget::start(Traits { deallocate: false, ..small() });
+    let error = try_run(&old, "--rw randtrim").unwrap_err();
+    assert!(error.is::<Misfit>() && error.to_string().contains("cannot be trimmed"), "{error}");
+}
+
+#[test]
+fn a_run_ends_when_all_is_done() {
+    let target = FakeTarget::start(small());
+    for (arguments, bytes) in [
+        ("--rw write --loops 3 --qd 8 --jobs 3", 3 * (512 * 512 + 64 * 4096)),
+        ("--rw randread --io-size 200k --jobs 2", 208 << 10),
+        ("--rw read --loops 1 --offset 64k --size 64k --shared-qd 3", 2 * 65536),
+        ("--rw read --io-size 1m --nsid 1", 1 << 20),
+    ] {
+        let report = run(&target, arguments);
+        assert_eq!(number(&report["bytes"]), bytes, "{arguments}");
+        assert_eq!((number(&report["errors"]), &report["interrupted"]), (0, &false.into()));
+    }
+}
+
+#[test]
+fn jobs_together_go_through_everything_as_often_as_asked() {
+    let visits = Arc::new(std::sync::Mutex::new(std::collections::BTreeMap::new()));
+    let target = FakeTarget::start(small());
+    // Every block is written by one of the jobs: nothing is left of what was there.
+    target.tamper(1, |disk| disk.fill(7));
+    run(&target, "--rw write --loops 1 --qd 4 --jobs 3 --nsid 1");
+    target.tamper(1, |disk| {
+        let mut visits = visits.lock().unwrap();
+        for (unit, bytes) in disk.chunks(4096).enumerate() {
+            visits.insert(unit, bytes.iter().any(|&byte| byte != 7));
+        }
+    });
+    assert!(visits.lock().unwrap().values().all(|&visited| visited));
+}
+
+#[test]
+fn jobs_think() {
+    let target = FakeTarget::start(small());
+    let report = run(
+        &target,
+        "--rw randread --ios 40 --thinktime 20ms --thinktime-blocks 10 --qd 4 --nsid 1",
+    );
+    // Three pauses between four times ten I/Os; nothing may go faster.
+    assert!(report["elapsed_s"].as_f64().unwrap() > 0.06, "{report}");
+    assert!((40..44).contains(&number(&report["ios"])), "{report}");
+}
+
+#[test]
+fn writes_have_contents_of_their_own_if_asked_to() {
+    let target = FakeTarget::start(small());
+    let distinct = |arguments: &str| {
+        run(&target, &format!("--rw write --loops 1 --qd 1 --nsid 1 {arguments}"));
+        let mut units = std::collections::HashSet::new();
+        target.tamper(1, |disk| units.extend(disk.chunks(4096).map(<[u8]>::to_vec)));
+        units.len()
+    };
+    assert_eq!(distinct(""), 1);
+    assert_eq!(distinct("--refill-buffers"), 64);
+}
+
+#[test]
+fn a_run_that_was_interrupted_goes_on_where_it_was() {
+    let folder = tempfile::tempdir().unwrap();
+    let state = folder.path().join("state.json");
+    let arguments =
+        format!("--rw write --loops 2 --nsid 1 --qd 4 --jobs 2 --resume {}", state.display());
+    // The connection is lost on the way.
+    let script: Script = Box::new(|number, _| if number == 80 { Act::HangUp } else { Act::Serve });
+    let target = FakeTarget::scripted(small(), script);
+    let report = run(&target, &arguments);
+    assert_eq!((&report["interrupted"], &report["resumed_bytes"]), (&true.into(), &0.into()));
+    let first = number(&report["bytes"]);
+    assert!(state.exists() && first < 2 * 512 * 512, "{report}");
+    // With other arguments it is another run.
+    let other = try_run(&target, &arguments.replace("--qd 4", "--qd 5")).unwrap_err();
+    assert!(other.is::<Misfit>() && other.to_string().contains("qd: 4, and now 5"), "{other}");
+    let target = FakeTarget::start(small());
+    target.tamper(1, |disk| disk.fill(7));
+    let report = try_run_at(&target, &arguments, &state).unwrap();
+    let (before, now) = (number(&report["resumed_bytes"]), number(&report["bytes"]));
+    // Nothing is left out; what was under way, 8 I/Os at most, is done again.
+    assert!(before > 0 && before <= first, "{before} {first}");
+    assert_eq!(before + now, 2 * 512 * 512, "{report}");
+    assert_eq!((&report["interrupted"], state.exists()), (&false.into(), false));
+    let error = try_run(&target, &arguments.replace("--loops 2", "--ios 9")).unwrap_err();
+    assert!(error.to_string().contains("--io-size or --loops"), "{error}");
+    std::fs::write(&state, "{}").unwrap();
+    let error = format!("{:#}", try_run(&target, &arguments).unwrap_err());
+    assert!(error.contains("not what a run has left"), "{error}");
+}
+
+#[test]
+fn devices_of_this_machine_are_loaded_like_namespaces() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("disk");
+    File::create(&path).unwrap().set_len(8 << 20).unwrap();
+    let file = path.to_str().unwrap();
+    let local = |arguments: &str| {
+        let line = format!("nvmeof-perf run --time 600s {arguments}");
+        let Command::Run(args) = Cli::try_parse_from(line.split(' '))?.command else {
+            panic!("not a run")
+        };
+        let report = execute_run(&args, &Arc::new(AtomicBool::new(false)))?;
+        anyhow::Ok(serde_json::to_value(&report)?)
+    };
+    let report =
+        local(&format!("--device {file} --rw randread --ios 200 --qd 8 --jobs 2")).unwrap();
+    assert_eq!((number(&report["errors"]), &report["targets"][0]["kind"]), (0, &"file".into()));
+    let report = local(&format!(
+        "--device {file} --rw randrw:50 --ios 900 --qd 8 --verify --destroy-data {file}"
+    ));
+    let report = report.unwrap();
+    assert_eq!((number(&report["errors"]), number(&report["verify_errors"])), (0, 0), "{report}");
+    assert_eq!(report["verify"]["read_back"], true);
+    // An I/O larger than a lease of memory, on a stripe of memory and nothing; both together with a namespace.
+    let stripe = "--device ram:16m --device ram:16m --stripe 64k --rw randrw:50 --bs 5m --qd 3 --ios 40 --verify";
+    let report = local(stripe).unwrap();
+    assert_eq!((number(&report["errors"]), number(&report["verify_errors"])), (0, 0), "{report}");
+    let target = FakeTarget::start(small());
+    let both = format!(
+        "--device ram:1m --connect {} --rw randtrimwrite --loops 2 --qd 2",
+        target.endpoint()
+    );
+    let report = local(&both).unwrap();
+    assert_eq!(report["flows"].as_array().unwrap().len(), 3);
+    assert_eq!(number(&report["write"]["bytes"]), 2 * ((1 << 20) + 512 * 512 + 64 * 4096));
+    assert_eq!(number(&report["errors"]), 0, "{report}");
 }

@@ -79,6 +79,8 @@ impl Fabric {
             size: namespace.size(),
             metadata: namespace.metadata,
             max_transfer: info.max_transfer,
+            read_only: namespace.read_only,
+            deallocate: info.deallocate,
             identity: Identity {
                 kind: match endpoint.address.fabric {
                     nvmeof_initiator::Fabric::Tcp => "tcp",

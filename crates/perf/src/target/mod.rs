@@ -83,6 +83,10 @@ pub(crate) struct Space {
     pub(crate) metadata: u16,
     /// Most bytes of an I/O.
     pub(crate) max_transfer: Option<u64>,
+    /// Writes are refused.
+    pub(crate) read_only: bool,
+    /// Blocks can be deallocated.
+    pub(crate) deallocate: bool,
     /// What it is.
     pub(crate) identity: Identity,
 }
@@ -186,6 +190,8 @@ impl Target {
             size: info.size,
             metadata: 0,
             max_transfer: None,
+            read_only: info.read_only,
+            deallocate: info.deallocate,
             identity,
         });
         self.devices.push(Device::Local(device));

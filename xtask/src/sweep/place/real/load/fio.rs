@@ -434,6 +434,15 @@ mod tests {
     }
 
     #[test]
+    fn our_own_load_generator_writes_what_fio_does() {
+        let read = measured(include_str!("recorded/perf-fio.json")).unwrap();
+        assert!(read.ios >= 500 && read.bytes == read.ios * 4096, "{read:?}");
+        assert_eq!(read.histogram.values().sum::<u64>(), read.ios);
+        let latency = read.figures().latency_us;
+        assert!(latency.p50 <= latency.p99 && latency.p99 <= latency.max && latency.mean > 0.0);
+    }
+
+    #[test]
     fn garbage_is_told_apart_from_results() {
         for (text, says) in [
             ("", "no JSON"),

@@ -1,0 +1,189 @@
+//! How fast a job may go: rates it keeps, and times in which it thinks.
+
+use std::time::Duration;
+
+use nvmeof_initiator::{Nanos, nanos};
+
+use crate::units::Rate;
+
+/// When a job pauses, and for how long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Think {
+    /// I/Os before a pause.
+    pub(crate) ios: u32,
+    /// From the end of the last of them on.
+    pub(crate) time: Duration,
+}
+
+/// What a job may do when: the state of its rates and pauses.
+#[derive(Debug)]
+pub(crate) struct Pace {
+    limits: Vec<Limit>,
+    think: Option<Think>,
+    /// I/Os since the last pause.
+    issued: u32,
+    /// End of the pause that is on.
+    until: Option<Nanos>,
+}
+
+/// Whether one more I/O may start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Allowed {
+    Now,
+    /// Not before this.
+    At(Nanos),
+    /// When all that is under way is back.
+    WhenIdle,
+}
+
+impl Pace {
+    /// `rates` are this job's own, from `origin` on; `lanes` many I/Os may be made up for after a pause, of about `bs`
+    /// bytes.
+    pub(crate) fn new(
+        rates: &[Rate],
+        think: Option<Think>,
+        origin: Nanos,
+        lanes: usize,
+        bs: u32,
+    ) -> Self {
+        let limits = rates.iter().map(|rate| Limit::new(*rate, origin, lanes, bs)).collect();
+        Self { limits, think, issued: 0, until: None }
+    }
+
+    /// Whether it ever says anything but [`Allowed::Now`].
+    pub(crate) fn is_free(&self) -> bool {
+        self.limits.is_empty() && self.think.is_none()
+    }
+
+    /// Whether one more I/O may start `now`, with so many under way.
+    pub(crate) fn look(&mut self, now: Nanos, in_flight: u32) -> Allowed {
+        if let Some(think) = self.think.filter(|think| self.issued >= think.ios) {
+            if in_flight > 0 {
+                return Allowed::WhenIdle;
+            }
+            let until = *self.until.get_or_insert(now.saturating_add(nanos(think.time)));
+            if now < until {
+                return Allowed::At(until);
+            }
+            (self.issued, self.until) = (0, None);
+        }
+        let waits = self.limits.iter_mut().filter_map(|limit| limit.wait(now));
+        waits.max().map_or(Allowed::Now, Allowed::At)
+    }
+
+    /// An I/O of so many bytes has started.
+    pub(crate) fn started(&mut self, bytes: u64) {
+        self.issued = self.issued.saturating_add(1);
+        for limit in &mut self.limits {
+            limit.spent += if limit.is_of_bytes { bytes } else { 1 };
+        }
+    }
+}
+
+/// Spreads I/Os, or bytes, evenly over time.
+#[derive(Debug)]
+struct Limit {
+    is_of_bytes: bool,
+    /// I/Os or bytes a nanosecond.
+    rate: f64,
+    origin: Nanos,
+    spent: u64,
+    /// What may be made up for after a pause.
+    burst: u64,
+}
+
+impl Limit {
+    fn new(rate: Rate, origin: Nanos, lanes: usize, bs: u32) -> Self {
+        let ios = lanes.max(8) as u64;
+        let (is_of_bytes, rate, burst) = match rate {
+            Rate::Iops(rate) => (false, rate, ios),
+            Rate::Bytes(rate) => (true, rate, ios * u64::from(bs)),
+        };
+        Self { is_of_bytes, rate: rate / 1e9, origin, spent: 0, burst }
+    }
+
+    /// When one more may start, if not `now`.
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        clippy::cast_precision_loss,
+        reason = "a rate; the product is not negative"
+    )]
+    fn wait(&mut self, now: Nanos) -> Option<Nanos> {
+        let due = ((now.saturating_sub(self.origin)) as f64 * self.rate) as u64 + 1;
+        // What could not be issued in time because the queue depth was used up is not made up for.
+        self.spent = self.spent.max(due.saturating_sub(self.burst));
+        if due > self.spent {
+            return None;
+        }
+        let after = (self.spent as f64 / self.rate).ceil() as u64;
+        Some(self.origin.saturating_add(after).max(now + 1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Nanos = 1_000_000_000;
+
+    /// I/Os of 4 KiB that start until `until` when nothing else holds them up.
+    fn count(pace: &mut Pace, from: Nanos, until: Nanos) -> u64 {
+        let (mut now, mut issued) = (from, 0);
+        while now < until {
+            match pace.look(now, 0) {
+                Allowed::Now => {
+                    pace.started(4096);
+                    issued += 1;
+                }
+                Allowed::At(later) => {
+                    assert!(later > now);
+                    now = later;
+                }
+                Allowed::WhenIdle => panic!("nothing is under way"),
+            }
+        }
+        issued
+    }
+
+    #[test]
+    fn a_rate_is_kept_and_not_much_is_made_up_for() {
+        let mut pace = Pace::new(&[Rate::Iops(1_000_000.0)], None, 0, 1, 4096);
+        let issued = count(&mut pace, 0, SECOND / 1000);
+        assert!((999..=1001).contains(&issued), "{issued}");
+        let mut after_pause = 0;
+        while pace.look(SECOND, 0) == Allowed::Now {
+            pace.started(4096);
+            after_pause += 1;
+        }
+        assert_eq!(after_pause, 8);
+    }
+
+    #[test]
+    fn of_several_rates_the_lowest_holds() {
+        let bytes = Rate::Bytes(4096.0 * 500.0);
+        let mut pace = Pace::new(&[Rate::Iops(10_000.0), bytes], None, 0, 1, 4096);
+        let issued = count(&mut pace, 0, SECOND);
+        assert!((499..=502).contains(&issued), "{issued}");
+        let mut pace = Pace::new(&[Rate::Iops(300.0), bytes], None, 0, 1, 4096);
+        let issued = count(&mut pace, 0, SECOND);
+        assert!((299..=302).contains(&issued), "{issued}");
+    }
+
+    #[test]
+    fn it_thinks_after_so_many_ios_when_they_are_back() {
+        let think = Think { ios: 3, time: Duration::from_millis(10) };
+        let mut pace = Pace::new(&[], Some(think), 0, 1, 4096);
+        for now in 0..3 {
+            assert_eq!(pace.look(now, 2), Allowed::Now);
+            pace.started(4096);
+        }
+        assert_eq!(pace.look(3, 1), Allowed::WhenIdle);
+        assert_eq!(pace.look(1000, 0), Allowed::At(10_001_000));
+        assert_eq!(pace.look(2000, 0), Allowed::At(10_001_000));
+        assert_eq!(pace.look(10_001_000, 0), Allowed::Now);
+        // 3 I/Os in each 10 ms.
+        let mut pace = Pace::new(&[], Some(think), 0, 1, 4096);
+        assert_eq!(count(&mut pace, 0, SECOND), 300);
+    }
+}
