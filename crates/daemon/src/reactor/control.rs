@@ -62,6 +62,7 @@ impl Reactor {
                 self.weights = weights;
             }
             Message::Report(ask) => self.stats.ask(ask),
+            Message::Trace(order) => self.trace.obey(order),
             Message::Counts(reply) => {
                 let _ = reply.send(self.counts());
             }

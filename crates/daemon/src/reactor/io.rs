@@ -14,6 +14,7 @@ use super::connection::Lane;
 use super::failure::{from_block, from_fabric};
 use super::kind;
 use super::slots::Key;
+use super::trace::{Mark, State};
 
 /// Nanoseconds between two warnings of failed commands.
 const WARNING_INTERVAL: u64 = 1_000_000_000;
@@ -55,6 +56,8 @@ pub(super) struct Io {
     pub(super) submitted: u64,
     /// When its data was complete in memory; 0 until it is.
     pub(super) landed: u64,
+    /// Where its trace is, if it is followed.
+    pub(super) mark: Mark,
     /// Its state.
     pub(super) request: Request<Buffer, Permit>,
 }
@@ -122,8 +125,10 @@ impl Reactor {
             arrived: now,
             submitted: now,
             landed: 0,
+            mark: Mark::default(),
             request,
         }));
+        self.trace_capsule(request, now);
         let admissible = u32::try_from(cost).is_ok_and(|bytes| {
             self.pacer.enqueue(flow, Cost { bytes }, request.token(kind::REQUEST)).is_ok()
         });
@@ -199,6 +204,7 @@ impl Reactor {
             }
             step = match step {
                 Step::Lease { len } => {
+                    self.trace_state(request, State::Buffer);
                     if command.kind == IoKind::Read && self.lend(request, key, &command, now) {
                         return;
                     }
@@ -216,6 +222,7 @@ impl Reactor {
                 Step::Pull { buf, sgl } => {
                     let token = request.token(kind::REQUEST);
                     let op = FabricOp::Pull { token, cid: command.cid, sgl, buf };
+                    self.trace_state(request, State::Pulling);
                     self.submit_fabric(request, key, op, now);
                     return;
                 }
@@ -229,6 +236,7 @@ impl Reactor {
                     let token = request.token(kind::REQUEST);
                     io.submitted = now;
                     let op = BlockOp { token, kind: block_kind(op), offset, len, buf };
+                    self.trace_state(request, State::Device);
                     match self.devices.submit(command.device, op) {
                         Ok(()) => return,
                         Err((op, error)) => {
@@ -287,6 +295,7 @@ impl Reactor {
         let token = request.token(kind::REQUEST);
         if data.is_some() {
             let op = FabricOp::Respond { token, cqe, sgl, data, elidable };
+            self.trace_state(request, State::Sending);
             self.submit_fabric(request, key, op, now);
             return;
         }
@@ -295,6 +304,7 @@ impl Reactor {
         // Refused only while closing, and then nobody is left to read it.
         let _ = connection.fabric.submit(op);
         self.stats.answered(connection, io, status, now);
+        self.trace_done(request, status);
         self.mark_dirty(key);
         self.end_request(request, ended, now);
     }
@@ -365,6 +375,7 @@ impl Reactor {
         {
             self.stats.answered(connection, io, Status::SUCCESS, now);
             self.stats.drained(io.landed, now);
+            self.trace_done(request, Status::SUCCESS);
         }
         self.end_request(request, Outcome::Completed, now);
     }
@@ -377,6 +388,7 @@ impl Reactor {
     /// Takes a request out and gives back all it holds.
     #[inline]
     fn end_request(&mut self, request: Key, outcome: Outcome, now: u64) {
+        self.trace_end(request);
         match self.requests.remove(request) {
             Some(Pending::Io(io)) => {
                 self.one_less(io.connection);

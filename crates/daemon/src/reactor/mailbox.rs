@@ -15,6 +15,7 @@ use tokio::sync::oneshot;
 
 use super::connection::Weights;
 use super::stats::Ask;
+use super::trace::TraceOrder;
 
 /// What a reactor can be told.
 #[derive(Debug)]
@@ -67,6 +68,8 @@ pub(crate) enum Message {
     Weights(Weights),
     /// Say what was counted, at the end of this turn.
     Report(Ask),
+    /// Follow commands, say what became of them, or follow none.
+    Trace(TraceOrder),
     /// Say what is held.
     Counts(oneshot::Sender<Counts>),
     /// Take no new commands and answer when those in flight are over.

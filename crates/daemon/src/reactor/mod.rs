@@ -13,6 +13,7 @@
 //! | `devices`, `connection`, `slots` | what is kept |
 //! | `idle`, `poller`, `mailbox` | when to sleep and what wakes |
 //! | `stats` | what is counted, and reports of it |
+//! | `trace` | the lives of slow commands, when somebody wants to see them |
 //! | `bench` | a reactor in the hands of a benchmark; not in the daemon |
 
 #[cfg(feature = "bench")]
@@ -32,6 +33,7 @@ mod sources;
 pub(crate) mod stats;
 #[cfg(test)]
 mod tests;
+pub(crate) mod trace;
 mod turn;
 
 use std::collections::VecDeque;
@@ -59,6 +61,7 @@ use mailbox::{Mailbox, Sender};
 use poller::{Poller, Ready};
 use slots::{Key, Slots};
 use stats::Stats;
+use trace::Trace;
 
 /// What a reactor is made from.
 pub(crate) struct Plan {
@@ -180,6 +183,7 @@ pub(crate) struct Reactor {
     device_errors: u64,
     next_device_warning: u64,
     stats: Stats,
+    trace: Trace,
     clock: fn() -> u64,
     // Scratch space, kept for its capacity.
     events: Vec<Event>,
@@ -250,6 +254,7 @@ impl Reactor {
             device_errors: 0,
             next_device_warning: 0,
             stats: Stats::default(),
+            trace: Trace::default(),
             clock: plan.clock,
             events: Vec::new(),
             completed: Vec::new(),

@@ -27,6 +27,7 @@ use tokio::sync::oneshot;
 use super::super::super::clock;
 use super::super::mailbox::{Counts, Message, Sender, mailbox};
 use super::super::stats::{Ask, Report};
+use super::super::trace::{Lives, TraceOrder};
 use super::super::{Load, Plan, Reactor};
 
 /// Bytes of a logical block.
@@ -212,6 +213,19 @@ impl Rig {
         let (reply, mut answer) = oneshot::channel();
         self.sender.send(Message::Report(Ask { reply, recorder }));
         self.turns(1);
+        answer.try_recv().unwrap()
+    }
+
+    /// Tells the reactor about tracing.
+    pub(super) fn trace(&mut self, order: TraceOrder) {
+        self.sender.send(Message::Trace(order));
+        self.turn_after(0);
+    }
+
+    /// The commands it has followed.
+    pub(super) fn lives(&mut self) -> Lives {
+        let (reply, mut answer) = oneshot::channel();
+        self.trace(TraceOrder::Read(reply));
         answer.try_recv().unwrap()
     }
 

@@ -1,0 +1,438 @@
+//! The lives of slow commands, from capsule to completion, followed while somebody wants to see them.
+//!
+//! Off, a tracepoint is one branch. On, each state that a command enters is written into a ring of fixed size,
+//! linked to the state before it; when a command ends, and took as long as the filter says, its states are
+//! read back out of the ring and kept. What the ring has overwritten by then is missing in front, and the life says so.
+//!
+//! ```text
+//!   Capsule -> Waiting -> Buffer -> Pulling -> Device -> Sending -> Done
+//!     what a command does not need it leaves out; Compare and Deallocate may enter a state again
+//! ```
+
+use nvmeof_nvmf::{DeviceId, IoCommand, IoKind, QueueInfo};
+use nvmeof_wire::opcode::IoOpcode;
+use nvmeof_wire::{Nqn, Status};
+use tokio::sync::oneshot;
+
+use super::Reactor;
+use super::io::{Io, Pending};
+use super::kind;
+use super::slots::Key;
+
+/// States that the ring has room for.
+const RING: usize = 1 << 15;
+/// Lives kept from one reading to the next; of more only the number is kept.
+const KEPT_MAX: usize = 256;
+/// States of one life that are told of; an endless list of ranges enters `Device` again and again.
+const STEPS_MAX: usize = 64;
+
+/// What a reactor can be told about tracing.
+#[derive(Debug)]
+pub(crate) enum TraceOrder {
+    /// Follow commands from now on, those that fit the filter; what was followed before is forgotten.
+    On(Filter),
+    /// Say what was kept since the last time.
+    Read(oneshot::Sender<Lives>),
+    /// Follow none.
+    Off,
+}
+
+/// Which commands are followed.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Filter {
+    /// Nanoseconds that a command takes at least, from its capsule to its end.
+    pub(crate) slower_than: u64,
+    pub(crate) host: Option<Nqn>,
+    pub(crate) subsystem: Option<Nqn>,
+    pub(crate) nsid: Option<u32>,
+    pub(crate) opcode: Option<u8>,
+}
+
+/// Where a command stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum State {
+    /// Its capsule has come.
+    Capsule,
+    /// In its flow's lane.
+    Waiting,
+    /// Admitted, and wants a buffer.
+    Buffer,
+    /// The fabric fetches the host's data.
+    Pulling,
+    /// The device works.
+    Device,
+    /// The fabric sends its data.
+    Sending,
+    /// Its answer has left; or nobody is left to answer.
+    Done,
+}
+
+impl State {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Capsule => "capsule",
+            Self::Waiting => "waiting",
+            Self::Buffer => "buffer",
+            Self::Pulling => "pulling",
+            Self::Device => "device",
+            Self::Sending => "sending",
+            Self::Done => "done",
+        }
+    }
+}
+
+/// What was kept.
+#[derive(Debug, Default)]
+pub(crate) struct Lives {
+    pub(crate) lives: Vec<Life>,
+    /// Commands that were as slow, and that there was no room for.
+    pub(crate) left_out: u64,
+}
+
+/// One command's life.
+#[derive(Debug, Clone)]
+pub(crate) struct Life {
+    /// Whose it was.
+    pub(crate) queue: Option<QueueInfo>,
+    pub(crate) nsid: u32,
+    pub(crate) device: DeviceId,
+    pub(crate) cid: u16,
+    pub(crate) opcode: u8,
+    /// First byte on the device.
+    pub(crate) offset: u64,
+    /// Bytes that moved between host and target.
+    pub(crate) bytes: u32,
+    /// How it ended; nothing if nobody was left to answer.
+    pub(crate) status: Option<Status>,
+    /// In order; the times are of the reactors' clock.
+    pub(crate) steps: Vec<Step>,
+    /// The first states are missing.
+    pub(crate) cut: bool,
+}
+
+/// A state, and when it was entered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Step {
+    pub(crate) state: State,
+    pub(crate) at: u64,
+}
+
+/// What an I/O command remembers of its trace: the number of its last state in the ring.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Mark(Option<std::num::NonZeroU64>);
+
+/// One entry of the ring.
+#[derive(Debug, Clone, Copy)]
+struct Event {
+    at: u64,
+    token: u64,
+    before: Mark,
+    state: State,
+}
+
+/// Tracing, on or off.
+#[derive(Debug, Default)]
+pub(super) struct Trace {
+    on: Option<Box<Session>>,
+    /// States ever written, so that a mark of an earlier session is known as such.
+    written: u64,
+}
+
+#[derive(Debug)]
+struct Session {
+    filter: Filter,
+    ring: Box<[Option<Event>]>,
+    /// Number of the first state of this session.
+    first: u64,
+    kept: Lives,
+}
+
+impl Trace {
+    #[inline]
+    fn is_on(&self) -> bool {
+        self.on.is_some()
+    }
+
+    pub(super) fn obey(&mut self, order: TraceOrder) {
+        match order {
+            TraceOrder::On(filter) => {
+                let ring = vec![None; RING].into_boxed_slice();
+                let first = self.written + 1;
+                self.on = Some(Box::new(Session { filter, ring, first, kept: Lives::default() }));
+            }
+            TraceOrder::Read(reply) => {
+                let kept = self.on.as_mut().map(|session| std::mem::take(&mut session.kept));
+                // An asker that has gone needs no answer.
+                let _ = reply.send(kept.unwrap_or_default());
+            }
+            TraceOrder::Off => self.on = None,
+        }
+    }
+
+    /// Writes a state behind the one at `before`; gives its mark.
+    fn enter(&mut self, before: Mark, token: u64, state: State, at: u64) -> Mark {
+        let Some(session) = &mut self.on else { return Mark::default() };
+        if session.event(before, token).is_some_and(|last| last.state == state) {
+            // It tries again, or goes on with the next part.
+            return before;
+        }
+        self.written += 1;
+        let slot = slot_of(self.written);
+        session.ring[slot] = Some(Event { at, token, before, state });
+        Mark(std::num::NonZeroU64::new(self.written))
+    }
+
+    /// Keeps the life of a command that has ended, if it is slow enough.
+    fn keep(&mut self, last: Mark, token: u64, since: u64, ended: impl FnOnce() -> Life) {
+        let Some(session) = &mut self.on else { return };
+        let Some(end) = session.event(last, token).map(|event| event.at) else { return };
+        if end.saturating_sub(since) < session.filter.slower_than {
+            return;
+        }
+        let Some((steps, cut)) = session.steps(last, token) else { return };
+        if session.kept.lives.len() >= KEPT_MAX {
+            session.kept.left_out += 1;
+            return;
+        }
+        session.kept.lives.push(Life { steps, cut, ..ended() });
+    }
+}
+
+impl Session {
+    /// The state of this number, if it is this command's and still there.
+    fn event(&self, mark: Mark, token: u64) -> Option<&Event> {
+        let number = mark.0?.get();
+        let event = self.ring[slot_of(number)].as_ref();
+        event.filter(|event| number >= self.first && event.token == token)
+    }
+
+    /// The states of a command, and whether the first of them are lost; nothing if it was not followed.
+    fn steps(&self, last: Mark, token: u64) -> Option<(Vec<Step>, bool)> {
+        let mut steps = Vec::new();
+        let mut next = last;
+        while let Some(Event { at, before, state, .. }) = self.event(next, token).copied()
+            && steps.len() < STEPS_MAX
+        {
+            steps.push(Step { state, at });
+            next = before;
+        }
+        steps.reverse();
+        let begins = steps.first()?.state == State::Capsule;
+        Some((steps, !begins))
+    }
+}
+
+impl Filter {
+    /// Whether a command is to be followed.
+    fn takes(&self, queue: Option<&QueueInfo>, io: &IoCommand) -> bool {
+        let named = |wanted: &Option<Nqn>, name: fn(&QueueInfo) -> &Nqn| {
+            wanted.as_ref().is_none_or(|wanted| queue.is_some_and(|queue| name(queue) == wanted))
+        };
+        self.nsid.is_none_or(|nsid| nsid == io.nsid)
+            && self.opcode.is_none_or(|opcode| opcode == opcode_of(io.kind))
+            && named(&self.host, |queue| &queue.hostnqn)
+            && named(&self.subsystem, |queue| &queue.subnqn)
+    }
+}
+
+impl Reactor {
+    /// A command has come: it is followed if somebody wants to see such.
+    #[inline]
+    pub(super) fn trace_capsule(&mut self, request: Key, now: u64) {
+        if self.trace.is_on() {
+            self.begin_trace(request, now);
+        }
+    }
+
+    /// A command enters a state.
+    #[inline]
+    pub(super) fn trace_state(&mut self, request: Key, state: State) {
+        if self.trace.is_on() {
+            self.follow(request, state);
+        }
+    }
+
+    /// A command has been answered.
+    #[inline]
+    pub(super) fn trace_done(&mut self, request: Key, status: Status) {
+        if self.trace.is_on() {
+            self.end_trace(request, Some(status));
+        }
+    }
+
+    /// A command ends, and if it was not answered by now, it never is.
+    #[inline]
+    pub(super) fn trace_end(&mut self, request: Key) {
+        if self.trace.is_on() {
+            self.end_trace(request, None);
+        }
+    }
+
+    #[cold]
+    fn begin_trace(&mut self, request: Key, now: u64) {
+        let Some(Pending::Io(io)) = self.requests.get_mut(request) else { return };
+        let connection = self.connections.get(io.connection);
+        let queue = connection.and_then(|connection| connection.info.as_ref());
+        let takes = |session: &Session| session.filter.takes(queue, io.request.io());
+        if !self.trace.on.as_deref().is_some_and(takes) {
+            return;
+        }
+        let token = request.token(kind::REQUEST);
+        let capsule = self.trace.enter(Mark::default(), token, State::Capsule, now);
+        io.mark = self.trace.enter(capsule, token, State::Waiting, (self.clock)());
+    }
+
+    #[cold]
+    fn follow(&mut self, request: Key, state: State) {
+        let Some(Pending::Io(io)) = self.requests.get_mut(request) else { return };
+        if io.mark != Mark::default() {
+            let token = request.token(kind::REQUEST);
+            io.mark = self.trace.enter(io.mark, token, state, (self.clock)());
+        }
+    }
+
+    #[cold]
+    fn end_trace(&mut self, request: Key, status: Option<Status>) {
+        let Some(Pending::Io(io)) = self.requests.get_mut(request) else { return };
+        let mark = std::mem::take(&mut io.mark);
+        if mark == Mark::default() {
+            return;
+        }
+        let token = request.token(kind::REQUEST);
+        let last = self.trace.enter(mark, token, State::Done, (self.clock)());
+        let connection = self.connections.get(io.connection);
+        let queue = connection.and_then(|connection| connection.info.clone());
+        let io: &Io = io;
+        self.trace.keep(last, token, io.arrived, || life_of(io, queue, status));
+    }
+}
+
+/// What is told of a command, without its states.
+fn life_of(io: &Io, queue: Option<QueueInfo>, status: Option<Status>) -> Life {
+    let command = io.request.io();
+    Life {
+        queue,
+        nsid: command.nsid,
+        device: command.device,
+        cid: command.cid,
+        opcode: opcode_of(command.kind),
+        offset: command.offset,
+        bytes: command.data_len(),
+        status,
+        steps: Vec::new(),
+        cut: false,
+    }
+}
+
+/// Where the state of this number is in the ring.
+fn slot_of(number: u64) -> usize {
+    usize::try_from(number % RING as u64).unwrap_or(0)
+}
+
+/// The opcode that stands for this kind of command.
+fn opcode_of(kind: IoKind) -> u8 {
+    let opcode = match kind {
+        IoKind::Read => IoOpcode::READ,
+        IoKind::Write => IoOpcode::WRITE,
+        IoKind::Flush => IoOpcode::FLUSH,
+        IoKind::WriteZeroes { .. } => IoOpcode::WRITE_ZEROES,
+        IoKind::Compare => IoOpcode::COMPARE,
+        IoKind::Verify => IoOpcode::VERIFY,
+        IoKind::Deallocate { .. } => IoOpcode::DATASET_MANAGEMENT,
+    };
+    opcode.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn on(slower_than: u64) -> Trace {
+        let mut trace = Trace::default();
+        trace.obey(TraceOrder::On(Filter { slower_than, ..Filter::default() }));
+        trace
+    }
+
+    fn life() -> Life {
+        Life {
+            queue: None,
+            nsid: 1,
+            device: DeviceId(0),
+            cid: 7,
+            opcode: 2,
+            offset: 0,
+            bytes: 512,
+            status: Some(Status::SUCCESS),
+            steps: Vec::new(),
+            cut: false,
+        }
+    }
+
+    fn read(trace: &mut Trace) -> Lives {
+        let (reply, mut answer) = oneshot::channel();
+        trace.obey(TraceOrder::Read(reply));
+        answer.try_recv().unwrap()
+    }
+
+    /// A command from 0 to `end`, with others' states in between.
+    fn run(trace: &mut Trace, token: u64, others: usize, end: u64) {
+        let mark = trace.enter(Mark::default(), token, State::Capsule, 0);
+        let mark = trace.enter(mark, token, State::Waiting, 1);
+        for other in 0..others {
+            trace.enter(Mark::default(), 1 << 40 | other as u64, State::Capsule, 2);
+        }
+        let mark = trace.enter(mark, token, State::Device, 3);
+        let again = trace.enter(mark, token, State::Device, 4);
+        assert_eq!(again, mark, "a state that is entered again is not told of");
+        let mark = trace.enter(again, token, State::Done, end);
+        trace.keep(mark, token, 0, life);
+    }
+
+    #[test]
+    fn only_the_slow_are_kept_and_whole() {
+        let mut trace = on(100);
+        run(&mut trace, 1, 3, 99);
+        run(&mut trace, 2, 3, 100);
+        let Lives { lives, left_out } = read(&mut trace);
+        let [life] = &lives[..] else { panic!("one life: {lives:?}") };
+        let steps: Vec<_> = life.steps.iter().map(|step| (step.state, step.at)).collect();
+        let expected =
+            [(State::Capsule, 0), (State::Waiting, 1), (State::Device, 3), (State::Done, 100)];
+        assert_eq!((steps.as_slice(), life.cut, left_out), (&expected[..], false, 0));
+        assert!(read(&mut trace).lives.is_empty(), "what was read is kept no longer");
+    }
+
+    #[test]
+    fn what_the_ring_has_overwritten_is_missing_in_front_and_never_anothers() {
+        let mut trace = on(0);
+        run(&mut trace, 1, RING, 10);
+        let lives = read(&mut trace).lives;
+        let [life] = &lives[..] else { panic!("one life: {lives:?}") };
+        assert!(life.cut);
+        assert_eq!(life.steps.first().map(|step| step.state), Some(State::Device));
+        // The very same command, so that only its number tells the lost states from those of now.
+        let stale = trace.enter(Mark::default(), 5, State::Waiting, 1);
+        trace.obey(TraceOrder::On(Filter::default()));
+        let mark = trace.enter(stale, 5, State::Done, 2);
+        trace.keep(mark, 5, 0, life_of_five);
+        let lives = read(&mut trace).lives;
+        assert_eq!(lives[0].steps.len(), 1, "{lives:?}");
+    }
+
+    fn life_of_five() -> Life {
+        Life { cid: 5, ..life() }
+    }
+
+    #[test]
+    fn more_than_fit_are_counted() {
+        let mut trace = on(0);
+        for token in 0..KEPT_MAX as u64 + 5 {
+            run(&mut trace, token, 0, 10);
+        }
+        let Lives { lives, left_out } = read(&mut trace);
+        assert_eq!((lives.len(), left_out), (KEPT_MAX, 5));
+        trace.obey(TraceOrder::Off);
+        run(&mut trace, 1, 0, 10);
+        assert!(read(&mut trace).lives.is_empty());
+    }
+}
