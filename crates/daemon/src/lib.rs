@@ -1,7 +1,7 @@
 //! The NVMe-over-Fabrics target daemon `nvmeof-tgt`.
 //!
 //! [`run`] is the whole program. `config` and `limits` say what is wanted, `reactor` moves commands,
-//! `control` starts, changes and stops the reactors. [`drives`] is what else the program does.
+//! `control` starts, changes and stops the reactors; `logs` keeps hosts from filling the log. [`drives`] is what else the program does.
 
 mod api;
 mod clock;
@@ -9,6 +9,7 @@ pub mod config;
 mod control;
 pub mod drives;
 pub mod limits;
+mod logs;
 mod reactor;
 
 pub use control::run;

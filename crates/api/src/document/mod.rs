@@ -36,6 +36,9 @@ pub struct Document {
     /// What is logged. Read at start only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub log: Option<String>,
+    /// Form of a log line: `text` or `json`. Read at start only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub log_format: Option<String>,
     /// Where the daemon can be controlled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub api: Option<ApiSection>,

@@ -54,6 +54,8 @@ pub struct Config {
     pub drain_timeout: Duration,
     /// What is logged.
     pub log: LogLevel,
+    /// In which form.
+    pub log_format: LogFormat,
     /// Where it can be controlled; nowhere if not given.
     pub api: Option<Api>,
     /// Every bound, as configured and as derived.
@@ -102,6 +104,15 @@ pub struct Api {
     pub listen: Vec<SocketAddr>,
     /// File with the token that is asked for over TCP; none is if not given.
     pub token_file: Option<PathBuf>,
+}
+
+/// The form of a log line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// An object of JSON.
+    Json,
 }
 
 /// A fabric.

@@ -18,6 +18,7 @@ pub(super) struct RawConfig {
     pub(super) busy_poll: Key<bool>,
     pub(super) drain_timeout: Key<String>,
     pub(super) log: Key<String>,
+    pub(super) log_format: Key<String>,
     pub(super) api: Key<RawApi>,
     #[serde(default)]
     pub(super) limits: RawLimits,

@@ -22,7 +22,7 @@ mod running;
 mod server;
 mod stats;
 
-use std::io::{IsTerminal as _, Write as _};
+use std::io::Write as _;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -30,12 +30,12 @@ use std::time::Duration;
 use anyhow::Context as _;
 use nvmeof_core::pci::System;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tracing_subscriber::EnvFilter;
 
 use crate::api;
 use crate::config::loaded::Loaded;
-use crate::config::{Config, LogLevel};
+use crate::config::Config;
 use crate::drives::spread::of_stripes;
+use crate::logs;
 use stats::{Recorder, Wanted};
 
 pub(crate) use running::{Running, Wish};
@@ -44,6 +44,8 @@ pub(crate) use running::{Running, Wish};
 const EXIT_USAGE: u8 = 2;
 /// How often the spread of I/O queues over the reactors is looked at.
 const REBALANCE: Duration = Duration::from_secs(1);
+/// How often it is looked whether log lines were left out.
+const TELL_LEFT_OUT: Duration = Duration::from_secs(2);
 
 /// Runs the daemon until it is told to stop; or, with `check`, only checks the config. `stats` is a
 /// file for statistics, and the time from one sample to the next.
@@ -75,7 +77,7 @@ pub fn run(path: &Path, check: bool, stats: Option<(&Path, &str)>) -> ExitCode {
         println!("{}", config.limits);
         return ExitCode::SUCCESS;
     }
-    start_log(config.log);
+    logs::start(config.log, config.log_format);
     let recorder = match stats.as_ref().map(Recorder::start).transpose() {
         Ok(recorder) => recorder,
         Err(error) => {
@@ -112,14 +114,6 @@ fn warn_of(config: &Config) {
     for warning in of_stripes(&System::this(), &config.devices) {
         tracing::warn!("{warning}");
     }
-}
-
-/// Logs to standard error; `RUST_LOG` overrules the config.
-fn start_log(level: LogLevel) {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level.name()));
-    let colours = std::io::stderr().is_terminal();
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours);
-    log.with_writer(std::io::stderr).init();
 }
 
 /// Signals the daemon acts on.
@@ -162,6 +156,8 @@ async fn serve(
     notify::watch(running.server().senders());
     let mut rebalance = tokio::time::interval(REBALANCE);
     rebalance.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut tell = tokio::time::interval(TELL_LEFT_OUT);
+    tell.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         let server = running.server_mut();
         let (records, spans_reactors) = (server.records(), server.spans_reactors());
@@ -172,6 +168,7 @@ async fn serve(
             _ = signals.count.recv() => running.server_mut().log_counts().await,
             _ = sample.tick(), if records => running.server_mut().record().await,
             _ = rebalance.tick(), if spans_reactors => running.server_mut().rebalance(),
+            _ = tell.tick() => logs::tell_left_out(),
             Some(job) = jobs.recv() => job(&mut running).await,
         }
     }

@@ -18,7 +18,7 @@ use super::devices::{Devices, close};
 use super::place::{node_of, rebalance};
 use super::stats::{Labels, Recorder, Sample, table};
 use crate::clock;
-use crate::config::{Api, Config, Fabric, Listener, LogLevel, Problem, policy_name};
+use crate::config::{Api, Config, Fabric, Listener, LogFormat, LogLevel, Problem, policy_name};
 use crate::limits::{Limits, raise_open_files};
 use crate::reactor::mailbox::{Counts, Message, Sender, mailbox};
 use crate::reactor::stats::Ask;
@@ -59,6 +59,7 @@ struct Fixed {
     reactors: Vec<usize>,
     busy_poll: bool,
     log: LogLevel,
+    log_format: LogFormat,
     api: Option<Api>,
 }
 
@@ -120,6 +121,7 @@ impl Server {
                 reactors: config.reactors.clone(),
                 busy_poll: config.busy_poll,
                 log: config.log,
+                log_format: config.log_format,
                 api: config.api.clone(),
             },
             limits: config.limits,
@@ -335,10 +337,12 @@ impl Server {
             labels.add_port(*port, url(serving.wanted.fabric.name(), serving.listening.address));
         }
         for device in &config.devices {
-            let namespaces = config.subsystems.iter().flat_map(|subsystem| &subsystem.namespaces);
-            let before = namespaces.into_iter().find(|found| found.device == device.name);
+            let before = config.subsystems.iter().find_map(|subsystem| {
+                let found = subsystem.namespaces.iter().find(|one| one.device == device.name)?;
+                Some((subsystem.nqn.as_str(), found.nsid))
+            });
             if let Some(open) = self.devices.get(&device.name) {
-                labels.add_device(open.id, &device.name, before.map(|found| found.nsid));
+                labels.add_device(open.id, &device.name, before);
             }
         }
         labels
@@ -485,6 +489,7 @@ impl Server {
         note("[limits]", self.limits.settings == config.limits.settings);
         note("[pacing]", self.may_change_pacing(config) || self.pacing.policy == config.pacing);
         note("log", now.log == config.log);
+        note("log-format", now.log_format == config.log_format);
         note("[api]", now.api == config.api);
         differ
     }

@@ -3,10 +3,12 @@
 //! | file | what |
 //! |---|---|
 //! | `json` | a sample as JSON lines |
+//! | `metrics` | a sample as Prometheus reads it |
 //! | `table` | a sample as a table for the log |
 //! | `record` | samples to a file, at an interval |
 
 mod json;
+pub(super) mod metrics;
 mod record;
 mod table;
 
@@ -16,7 +18,8 @@ use nvmeof_nvmf::{DeviceId, PortId};
 use nvmeof_pacing::{FlowStats, Snapshot};
 
 use crate::reactor::stats::{
-    Device, Flow, Histogram, Latencies, Port, Report, Stages, Tally, Whose, add_source, add_tally,
+    Device, Flow, Histogram, Latencies, NAMES_MAX, Port, Report, Stages, Tally, Whose, add_source,
+    add_tally,
 };
 
 pub(super) use json::{SCHEMA, sample as lines};
@@ -44,13 +47,19 @@ pub(super) struct Labels {
 #[derive(Debug, Clone, Default)]
 struct DeviceLabel {
     name: String,
+    subsystem: String,
     nsid: Option<u32>,
 }
 
 impl Labels {
-    /// A device, and the namespace before it if there is one.
-    pub(super) fn add_device(&mut self, id: DeviceId, name: &str, nsid: Option<u32>) {
-        self.devices.insert(id.0, DeviceLabel { name: name.to_owned(), nsid });
+    /// A device, and the namespace before it if there is one: its subsystem and its number.
+    pub(super) fn add_device(&mut self, id: DeviceId, name: &str, before: Option<(&str, u32)>) {
+        let label = DeviceLabel {
+            name: name.to_owned(),
+            subsystem: before.map_or_else(String::new, |(subsystem, _)| subsystem.to_owned()),
+            nsid: before.map(|(_, nsid)| nsid),
+        };
+        self.devices.insert(id.0, label);
     }
 
     /// A listener.
@@ -59,7 +68,7 @@ impl Labels {
     }
 
     fn device(&self, id: DeviceId) -> DeviceLabel {
-        let closed = || DeviceLabel { name: format!("closed-{}", id.0), nsid: None };
+        let closed = || DeviceLabel { name: format!("closed-{}", id.0), ..DeviceLabel::default() };
         self.devices.get(&id.0).cloned().unwrap_or_else(closed)
     }
 
@@ -84,7 +93,7 @@ impl FlowName {
 
     fn known(whose: &Whose, labels: &Labels) -> Self {
         let device = whose.device.map(|id| labels.device(DeviceId(id)));
-        let DeviceLabel { name, nsid } = device.unwrap_or_default();
+        let DeviceLabel { name, nsid, .. } = device.unwrap_or_default();
         let names = whose.names.as_ref();
         let (subsystem, host) = names.map_or_else(Default::default, |(subsystem, host)| {
             (subsystem.to_string(), host.to_string())
@@ -113,6 +122,13 @@ fn add_figures(sum: &mut FlowStats, more: &FlowStats) {
     sum.granted_bytes += more.granted_bytes;
     sum.over += more.over;
     sum.held += more.held;
+}
+
+/// Adds the figures of a flow to those of its name; to those of none if there are too many names.
+fn add_named(flows: &mut BTreeMap<FlowName, FlowStats>, name: FlowName, figures: &FlowStats) {
+    let full = flows.len() >= NAMES_MAX && !flows.contains_key(&name);
+    let name = if full { FlowName::default() } else { name };
+    add_figures(flows.entry(name).or_default(), figures);
 }
 
 /// The reports of all reactors together; flows stay apart, and so do listeners and devices.

@@ -5,7 +5,10 @@ use std::sync::atomic::Ordering;
 use nvmeof_core::dma::{Buffer, Payload};
 use nvmeof_nvmf::{DataSource, Disposition, Failure, Response};
 use nvmeof_transport::{Connected, FabricError, FabricOp};
-use nvmeof_wire::{Sgl, Sqe};
+use nvmeof_wire::fabrics::ConnectData;
+use nvmeof_wire::opcode::FabricsType;
+use nvmeof_wire::zerocopy::FromBytes as _;
+use nvmeof_wire::{Nqn, Sgl, Sqe, Status};
 
 use super::Reactor;
 use super::failure::from_fabric;
@@ -14,6 +17,7 @@ use super::kind;
 use super::mailbox::{AbortOrder, Message};
 use super::slots::Key;
 use super::stats::Class;
+use crate::logs::{Kind, limited};
 
 /// The data pointer of a response that has no data.
 const NO_DATA: Sgl = Sgl::Transport { length: 0 };
@@ -75,6 +79,9 @@ impl Reactor {
         match disposition {
             Disposition::Io(io) => self.start_io(key, io, data, now),
             Disposition::Respond(response) => {
+                if !response.cqe.status().is_success() {
+                    self.log_refusal(key, sqe, response.cqe.status());
+                }
                 self.respond(key, response);
                 self.tell_connected(key);
             }
@@ -102,12 +109,40 @@ impl Reactor {
     fn admin_data(&mut self, key: Key, sqe: &Sqe, bytes: Option<&[u8]>, now: u64) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         let disposition = match bytes {
-            Some(bytes) => connection.queue.handle_data(sqe, bytes, now),
+            Some(bytes) => {
+                let disposition = connection.queue.handle_data(sqe, bytes, now);
+                if let Disposition::Respond(Response { cqe, .. }) = &disposition
+                    && sqe.is_fabrics()
+                    && sqe.fctype() == FabricsType::CONNECT
+                    && !cqe.status().is_success()
+                {
+                    log_refused_connect(connection.queue.peer(), bytes, cqe.status());
+                }
+                disposition
+            }
             None => Disposition::Respond(
                 connection.queue.complete(sqe.cid.get(), Err(Failure::DataTransfer)),
             ),
         };
         self.dispose(key, sqe, disposition, None, now);
+    }
+
+    /// Hosts ask for what is not there, to find out; and one that is broken does so all the time.
+    #[cold]
+    fn log_refusal(&self, key: Key, sqe: &Sqe, status: Status) {
+        let Some(connection) = self.connections.get(key) else { return };
+        let host = connection.info.as_ref().map(|info| info.hostnqn.as_str());
+        let (opcode, nsid, peer) = (sqe.opcode, sqe.nsid.get(), connection.queue.peer());
+        limited!(
+            Kind::CommandRefused,
+            debug,
+            peer,
+            host,
+            opcode,
+            nsid,
+            %status,
+            "command refused"
+        );
     }
 
     /// Sends a response that has no data.
@@ -139,7 +174,7 @@ impl Reactor {
             connection.fabric.connected(Connected { admin: info.admin, depth: info.depth });
             let (subsystem, host, cntlid) = (&info.subnqn, &info.hostnqn, info.cntlid);
             if info.admin {
-                tracing::info!(%subsystem, %host, cntlid, "controller connected");
+                limited!(Kind::Controller, info, %subsystem, %host, cntlid, "controller connected");
             } else {
                 let (reactor, qid, depth) = (self.index, info.qid, info.depth);
                 tracing::debug!(%subsystem, %host, cntlid, qid, depth, reactor, "queue connected");
@@ -315,4 +350,21 @@ impl Reactor {
             self.respond(key, response);
         }
     }
+}
+
+/// A host may not connect, or not so: who it says it is, and what it wants.
+#[cold]
+fn log_refused_connect(peer: &str, data: &[u8], status: Status) {
+    let data = ConnectData::read_from_prefix(data).ok().map(|(data, _)| data);
+    let host = data.as_ref().and_then(|data| data.hostnqn().ok());
+    let subsystem = data.as_ref().and_then(|data| data.subnqn().ok());
+    limited!(
+        Kind::ConnectRefused,
+        warn,
+        peer,
+        host = host.as_ref().map(Nqn::as_str),
+        subsystem = subsystem.as_ref().map(Nqn::as_str),
+        %status,
+        "Connect refused"
+    );
 }

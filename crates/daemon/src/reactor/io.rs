@@ -15,9 +15,7 @@ use super::failure::{from_block, from_fabric};
 use super::kind;
 use super::slots::Key;
 use super::trace::{Mark, State};
-
-/// Nanoseconds between two warnings of failed commands.
-const WARNING_INTERVAL: u64 = 1_000_000_000;
+use crate::logs::{Kind, limited};
 
 /// A command between capsule and response.
 #[derive(Debug)]
@@ -349,13 +347,8 @@ impl Reactor {
         let Some(Pending::Io(io)) = self.requests.get_mut(request) else { return };
         let IoCommand { kind, device, .. } = *io.request.io();
         let result = done.result.map_err(|error| {
-            // A device that fails every command must not fill the log.
-            self.device_errors += 1;
-            if now >= self.next_device_warning {
-                self.next_device_warning = now + WARNING_INTERVAL;
-                let failed = std::mem::take(&mut self.device_errors);
-                tracing::warn!(device = device.0, ?kind, %error, failed, "a device failed a command");
-            }
+            let device = device.0;
+            limited!(Kind::DeviceError, warn, device, ?kind, %error, "a device failed a command");
             from_block(&error, kind)
         });
         if kind == IoKind::Read && result.is_ok() {

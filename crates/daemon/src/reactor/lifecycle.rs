@@ -12,6 +12,7 @@ use super::io::{Admin, AdminStage, Pending};
 use super::kind;
 use super::mailbox::Message;
 use super::slots::Key;
+use crate::logs::{Kind, limited};
 
 impl Reactor {
     /// Takes a connection in.
@@ -27,7 +28,13 @@ impl Reactor {
         let own = match self.pool.reserve(1, OWN_BUFFER) {
             Ok(own) => own,
             Err(error) => {
-                tracing::warn!(peer, %error, "connection refused: no memory for its own buffer");
+                limited!(
+                    Kind::ConnectionRefused,
+                    warn,
+                    peer,
+                    %error,
+                    "connection refused: no memory for its own buffer"
+                );
                 parked.refuse();
                 self.refuse(*queue, is_io);
                 return;
@@ -37,7 +44,7 @@ impl Reactor {
         {
             Ok(fabric) => fabric,
             Err(error) => {
-                tracing::warn!(peer, %error, "connection refused");
+                limited!(Kind::ConnectionRefused, warn, peer, %error, "connection refused");
                 self.has_unused_sources = !self.sources.is_empty();
                 self.refuse(*queue, is_io);
                 return;
@@ -66,7 +73,12 @@ impl Reactor {
             Some(self.poller.add_socket(fd, key.token(kind::CONNECTION)))
         });
         if let Some(Err(error)) = registered {
-            tracing::warn!(%error, "connection refused: it cannot be watched");
+            limited!(
+                Kind::ConnectionRefused,
+                warn,
+                %error,
+                "connection refused: it cannot be watched"
+            );
             self.begin_close(key, CloseReason::Lost(error.to_string()), now);
         }
     }
@@ -149,7 +161,14 @@ impl Reactor {
             self.load().io_queues.fetch_sub(1, Ordering::Relaxed);
         }
         if let CloseReason::Protocol(_) | CloseReason::Timeout(_) = reason {
-            tracing::warn!(%reason, "connection ended for its host's fault");
+            let peer = connection.queue.peer();
+            limited!(
+                Kind::ConnectionEnded,
+                warn,
+                peer,
+                %reason,
+                "connection ended for its host's fault"
+            );
         }
     }
 
@@ -176,7 +195,14 @@ impl Reactor {
     fn poll_queue(&mut self, key: Key, now: u64) {
         while let Some(connection) = self.connections.get_mut(key).filter(|c| c.is_live()) {
             if let Some(reason) = connection.queue.is_dead() {
-                tracing::info!(reactor = self.index, %reason, "queue ends with its controller");
+                let reactor = self.index;
+                limited!(
+                    Kind::Controller,
+                    info,
+                    reactor,
+                    %reason,
+                    "queue ends with its controller"
+                );
                 self.begin_close(key, CloseReason::ControllerGone, now);
                 return;
             }

@@ -179,9 +179,6 @@ pub(crate) struct Reactor {
     /// Answered when nothing is in flight.
     draining: Option<oneshot::Sender<()>>,
     stopping: bool,
-    /// Commands that devices failed and no warning has told of yet, and when one may.
-    device_errors: u64,
-    next_device_warning: u64,
     stats: Stats,
     trace: Trace,
     clock: fn() -> u64,
@@ -251,8 +248,6 @@ impl Reactor {
             unpolled_turns: 0,
             draining: None,
             stopping: false,
-            device_errors: 0,
-            next_device_warning: 0,
             stats: Stats::default(),
             trace: Trace::default(),
             clock: plan.clock,

@@ -21,8 +21,8 @@ const BAD: &[Bad] = &[
     Bad {
         text: "reactor = \"auto\"",
         place: "1:1: reactor",
-        parts: &["unknown key; allowed: reactors, busy-poll, drain-timeout, log, limits, pacing, \
-             listener, device, subsystem, referral (did you mean `reactors`?)"],
+        parts: &["unknown key; allowed: reactors, busy-poll, drain-timeout, log, log-format, \
+             limits, pacing, listener, device, subsystem, referral (did you mean `reactors`?)"],
     },
     Bad {
         text: "[limits]\nqueue_depth = 32",
@@ -94,6 +94,11 @@ const BAD: &[Bad] = &[
         text: "log = \"warning\"",
         place: "1:7: log",
         parts: &["\"off\", \"error\", \"warn\"", "did you mean \"warn\"?"],
+    },
+    Bad {
+        text: "log-format = \"jsn\"",
+        place: "1:14: log-format",
+        parts: &["\"text\", \"json\"", "did you mean \"json\"?"],
     },
     // Limits.
     Bad {

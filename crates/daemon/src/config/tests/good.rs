@@ -6,7 +6,7 @@ use nvmeof_core::block::{Direct, Latency};
 
 use nvmeof_pacing::PolicyConfig;
 
-use super::super::{DeviceKind, Fabric, LogLevel};
+use super::super::{DeviceKind, Fabric, LogFormat, LogLevel};
 use super::{LEAST, parse};
 
 #[test]
@@ -15,7 +15,7 @@ fn the_least_config_has_the_defaults() {
     assert_eq!(config.reactors, [0, 1, 3]);
     assert!(!config.busy_poll);
     assert_eq!(config.drain_timeout, Duration::from_secs(10));
-    assert_eq!(config.log, LogLevel::Info);
+    assert_eq!((config.log, config.log_format), (LogLevel::Info, LogFormat::Text));
     assert_eq!(config.limits.settings, crate::limits::Settings::default());
     assert_eq!(config.limits.needs.reactors, 3);
     assert_eq!(config.pacing, PolicyConfig::Adaptive);
@@ -32,6 +32,7 @@ fn what_is_written_is_what_counts() {
         busy-poll = true
         drain-timeout = "500ms"
         log = "debug"
+        log-format = "json"
         [limits]
         connections = 10
         io-queues = 4
@@ -91,7 +92,7 @@ fn what_is_written_is_what_counts() {
     assert_eq!(config.reactors, [1, 3]);
     assert!(config.busy_poll);
     assert_eq!(config.drain_timeout, Duration::from_millis(500));
-    assert_eq!(config.log, LogLevel::Debug);
+    assert_eq!((config.log, config.log_format), (LogLevel::Debug, LogFormat::Json));
     let settings = config.limits.settings;
     assert_eq!((settings.connections, settings.io_queues, settings.queue_depth), (10, 4, 64));
     assert_eq!((settings.max_transfer, settings.in_capsule), (256 << 10, 0));

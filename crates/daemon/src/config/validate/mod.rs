@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use super::problem::{Report, Span};
 use super::raw::RawConfig;
-use super::{Config, LogLevel, Machine, cpus};
+use super::{Config, LogFormat, LogLevel, Machine, cpus};
 use crate::limits::Needs;
 
 use nvmeof_api::document::FORMAT;
@@ -26,12 +26,13 @@ use values::{choice, duration, integer};
 pub(super) mod defaults {
     use std::time::Duration;
 
-    use super::LogLevel;
+    use super::{LogFormat, LogLevel};
 
     pub(in crate::config) const REACTORS: &str = "auto";
     pub(in crate::config) const BUSY_POLL: bool = false;
     pub(in crate::config) const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
     pub(in crate::config) const LOG: LogLevel = LogLevel::Info;
+    pub(in crate::config) const LOG_FORMAT: LogFormat = LogFormat::Text;
     pub(in crate::config) const API_SOCKET: &str = nvmeof_api::DEFAULT_SOCKET;
     pub(in crate::config) const API_MODE: u32 = 0o660;
     pub(in crate::config) const PORT: u16 = 4420;
@@ -46,6 +47,7 @@ pub(super) mod defaults {
     pub(in crate::config) const MODEL: &str = "nvmeof-tgt";
 }
 
+const LOG_FORMATS: [(&str, LogFormat); 2] = [("text", LogFormat::Text), ("json", LogFormat::Json)];
 const LOG_LEVELS: [(&str, LogLevel); 6] = [
     ("off", LogLevel::Off),
     ("error", LogLevel::Error),
@@ -86,6 +88,11 @@ pub(super) fn validate(
             .as_ref()
             .and_then(|value| choice(report, "log", value, &LOG_LEVELS))
             .unwrap_or(defaults::LOG),
+        log_format: raw
+            .log_format
+            .as_ref()
+            .and_then(|value| choice(report, "log-format", value, &LOG_FORMATS))
+            .unwrap_or(defaults::LOG_FORMAT),
         api: api::api(report, raw.api.as_ref()),
         limits,
         pacing,

@@ -20,6 +20,7 @@ use tokio::task::JoinHandle;
 use super::{BindError, Service};
 use crate::config;
 use crate::limits::{Limits, nanos};
+use crate::logs::{Kind, limited};
 
 /// Requests the connection manager keeps ahead of us.
 const BACKLOG: u32 = 1024;
@@ -211,12 +212,12 @@ async fn serve(
                 Ok(ListenerEvent::Request(ticket)) => {
                     let peer = ticket.peer();
                     if let Err(error) = hand_over(ticket, rdma, params, service) {
-                        tracing::warn!(%peer, "connection refused: {error:#}");
+                        limited!(Kind::ConnectionRefused, warn, %peer, "connection refused: {error:#}");
                     }
                 }
                 Ok(ListenerEvent::DeviceRemoved) => return Lost::Device,
                 Ok(ListenerEvent::AddressChanged) => return Lost::Address,
-                Err(error) => tracing::warn!(%error, "connection refused"),
+                Err(error) => limited!(Kind::ConnectionRefused, warn, %error, "connection refused"),
             }
         }
     }

@@ -12,6 +12,7 @@ use tokio::task::JoinHandle;
 use super::{BindError, Service};
 use crate::control::place::node_of;
 use crate::limits::{Limits, nanos};
+use crate::logs::{Kind, limited};
 
 /// Pause after an accept failed for want of descriptors or memory, so as not to spin on it.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -56,7 +57,7 @@ impl Bound {
                 match listener.accept().await {
                     Ok((stream, peer)) => {
                         if let Err(error) = hand_over(stream, peer, params, &service) {
-                            tracing::warn!(%peer, %error, "connection refused");
+                            limited!(Kind::ConnectionRefused, warn, %peer, %error, "connection refused");
                         }
                     }
                     Err(error) => {

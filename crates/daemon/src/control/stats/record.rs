@@ -13,8 +13,7 @@ use nvmeof_pacing::FlowStats;
 use serde_json::{Value, json};
 
 use super::json::{self, SCHEMA};
-use super::{FlowName, Labels, Sample, add_figures, done};
-use crate::reactor::stats::NAMES_MAX;
+use super::{FlowName, Labels, Sample, add_named, done};
 
 /// Samples the writer may be behind; more are left out.
 const BACKLOG: usize = 64;
@@ -95,7 +94,7 @@ impl Recorder {
         let lines = json::sample(self.seconds(), &sample, self.before.as_ref(), labels);
         for flow in sample.reactors.iter().flat_map(|report| &report.flows) {
             if flow.ended {
-                add(&mut self.ended, FlowName::of(flow, labels), &flow.figures);
+                add_named(&mut self.ended, FlowName::of(flow, labels), &flow.figures);
             }
         }
         self.send(lines);
@@ -109,7 +108,7 @@ impl Recorder {
     pub(crate) fn finish(mut self, sample: Sample, labels: &Labels) {
         let mut flows = std::mem::take(&mut self.ended);
         for flow in sample.reactors.iter().flat_map(|report| &report.flows) {
-            add(&mut flows, FlowName::of(flow, labels), &flow.figures);
+            add_named(&mut flows, FlowName::of(flow, labels), &flow.figures);
         }
         let mut last = json::total_line("final", self.seconds(), &sample, None, labels);
         last["flows"] = json::named_flows(&flows);
@@ -141,12 +140,6 @@ impl Recorder {
 fn without_flows(mut report: crate::reactor::stats::Report) -> crate::reactor::stats::Report {
     report.flows = Vec::new();
     report
-}
-
-fn add(flows: &mut BTreeMap<FlowName, FlowStats>, name: FlowName, figures: &FlowStats) {
-    let full = flows.len() >= NAMES_MAX && !flows.contains_key(&name);
-    let name = if full { FlowName::default() } else { name };
-    add_figures(flows.entry(name).or_default(), figures);
 }
 
 fn start_line(wanted: &Wanted) -> Value {

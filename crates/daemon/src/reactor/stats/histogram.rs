@@ -81,7 +81,6 @@ impl Histogram {
 
     /// For each whole octave its end in nanoseconds, and how many times were shorter. What is longer than
     /// the last end is in [`Self::count`] alone.
-    #[cfg_attr(not(test), expect(dead_code, reason = "metrics are to show them"))]
     pub(crate) fn octaves(&self) -> impl Iterator<Item = (u64, u64)> {
         let mut below = 0;
         self.buckets.iter().enumerate().filter_map(move |(index, bucket)| {

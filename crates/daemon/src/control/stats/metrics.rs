@@ -1,0 +1,342 @@
+//! A sample as Prometheus reads it: OpenMetrics text. docs/observe.md lists every metric; a test holds it to the
+//! list, and the dashboard in docs/grafana to what is exported.
+
+#[cfg(test)]
+mod exposition;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::fmt::Error;
+
+use nvmeof_pacing::FlowStats;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeGaugeValue, NoLabelSet};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::{Registry, Unit};
+
+use super::{FlowName, Labels, Sample, add_named, done, total};
+use crate::reactor::stats::{Class, ErrorClass, Histogram, Report, Stages};
+
+/// What the text is, for whoever asks.
+pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+/// In front of every name.
+const PREFIX: &str = "nvmeof_tgt";
+
+/// What is exported at one time.
+#[derive(Debug)]
+pub(crate) struct Scrape {
+    pub(crate) sample: Sample,
+    pub(crate) labels: Labels,
+    /// Bytes of memory that buffers were ever taken from.
+    pub(crate) buffer_memory: u64,
+}
+
+impl Scrape {
+    /// As text.
+    pub(crate) fn text(self) -> String {
+        let mut registry = Registry::with_prefix(PREFIX);
+        registry.register_collector(Box::new(self));
+        let mut text = String::new();
+        // A string takes whatever is written to it.
+        let _ = prometheus_client::encoding::text::encode(&mut text, &registry);
+        text
+    }
+}
+
+impl Collector for Scrape {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> Result<(), Error> {
+        let all = total(&self.sample.reactors);
+        let mut page = Page { encoder };
+        self.daemon(&mut page)?;
+        self.pacer(&mut page, &all)?;
+        self.reactors(&mut page)?;
+        self.listeners(&mut page, &all)?;
+        self.namespaces(&mut page, &all)?;
+        self.hosts(&mut page)?;
+        self.flows(&mut page)?;
+        rdma(&mut page, &all)
+    }
+}
+
+impl Scrape {
+    fn daemon(&self, page: &mut Page<'_>) -> Result<(), Error> {
+        let version = vec![("version", env!("CARGO_PKG_VERSION").to_owned())];
+        page.gauges("build", "The daemon that answers", None, [(version, 1)])?;
+        let help = "Memory that data buffers were taken from";
+        page.gauges("buffer_memory", help, Some(Unit::Bytes), [(vec![], self.buffer_memory)])?;
+        let lost = nvmeof_pacing::lost_permits();
+        page.counters("lost_permits", "Permits that were never given back", None, [(vec![], lost)])
+    }
+
+    fn pacer(&self, page: &mut Page<'_>, all: &Report) -> Result<(), Error> {
+        let Report { pacer, counters, .. } = all;
+        let policy = vec![("policy", self.sample.policy.to_owned())];
+        page.gauges("pacer_policy", "The policy in force", None, [(policy, 1)])?;
+        let budget = self.sample.pacing.budget.map(|budget| (vec![], budget));
+        let help = "Bytes that may be in flight, if they are bounded";
+        page.gauges("pacer_budget", help, Some(Unit::Bytes), budget)?;
+        let period = self.sample.pacing.period.map(|period| (vec![], seconds(period)));
+        let help = "Time from one command to the next, if there is one";
+        page.gauges("pacer_period", help, Some(Unit::Seconds), period)?;
+        let help = "Commands that have started and are not over";
+        page.gauges("pacer_in_flight", help, None, [(vec![], pacer.outstanding())])?;
+        let help = "Bytes of those";
+        let bytes = [(vec![], pacer.bytes_in_flight)];
+        page.gauges("pacer_in_flight", help, Some(Unit::Bytes), bytes)?;
+        let help = "Commands that wait for admission";
+        page.gauges("pacer_waiting", help, None, [(vec![], pacer.waiting())])?;
+        let help = "Commands that have started";
+        page.counters("pacer_started", help, None, [(vec![], pacer.started)])?;
+        let help = "Times that a command waited and might not start";
+        page.counters("pacer_held_back", help, None, [(vec![], pacer.held_back)])?;
+        let help = "From a read's data being complete in memory to its having left for the network";
+        page.histograms("pacer_wire_delay", help, [(vec![], &*counters.wire)])
+    }
+
+    fn reactors(&self, page: &mut Page<'_>) -> Result<(), Error> {
+        let each = |figure: fn(&Report) -> u64| {
+            let reports = self.sample.reactors.iter().enumerate();
+            reports.map(move |(index, report)| (of_reactor(index), figure(report)))
+        };
+        let turns = each(|report| report.counters.turns);
+        page.counters("reactor_turns", "Turns of the loop", None, turns)?;
+        let busy = each(|report| report.counters.busy_turns);
+        page.counters("reactor_busy_turns", "Turns that found something to do", None, busy)?;
+        let started = each(|report| report.pacer.started);
+        page.counters("reactor_started", "Commands that have started", None, started)?;
+        let waiting = each(|report| report.pacer.waiting());
+        page.gauges("reactor_waiting", "Commands that wait for admission", None, waiting)?;
+        let in_flight = each(|report| report.pacer.bytes_in_flight);
+        let help = "Bytes of commands in flight";
+        page.gauges("reactor_in_flight", help, Some(Unit::Bytes), in_flight)?;
+        let requests = self.sample.reactors.iter().enumerate().flat_map(|(index, report)| {
+            // As the turn ends.
+            let [.., sent] = &report.stages;
+            states(sent).into_iter().map(move |(state, count)| {
+                let mut labels = of_reactor(index);
+                labels.push(("state", state.to_owned()));
+                (labels, count)
+            })
+        });
+        page.gauges("reactor_requests", "Commands by what they wait for", None, requests)
+    }
+
+    fn listeners(&self, page: &mut Page<'_>, all: &Report) -> Result<(), Error> {
+        let ports = &all.counters.ports;
+        let label =
+            |port: &crate::reactor::stats::Port| vec![("listener", self.labels.port(port.id))];
+        let requests = ports.iter().map(|port| (label(port), port.requests));
+        page.counters("listener_requests", "Commands of every kind", None, requests)?;
+        let completions = ports.iter().map(|port| (label(port), port.completions));
+        page.counters("listener_completions", "Completions of every kind", None, completions)?;
+        let latencies = ports.iter().flat_map(|port| {
+            Class::ALL.map(|class| {
+                let mut labels = label(port);
+                labels.push(("op", class.name().to_owned()));
+                (labels, port.latencies.of(class))
+            })
+        });
+        let help = "I/O commands from the capsule until the answer has left";
+        page.histograms("listener_latency", help, latencies)
+    }
+
+    fn namespaces(&self, page: &mut Page<'_>, all: &Report) -> Result<(), Error> {
+        let label = |device: &crate::reactor::stats::Device| {
+            let known = self.labels.device(device.id);
+            vec![
+                ("subsystem", known.subsystem),
+                ("nsid", known.nsid.map_or_else(String::new, |nsid| nsid.to_string())),
+                ("device", known.name),
+            ]
+        };
+        let devices = &all.counters.devices;
+        let latencies = devices.iter().flat_map(|device| {
+            Class::ALL.map(|class| {
+                let mut labels = label(device);
+                labels.push(("op", class.name().to_owned()));
+                (labels, device.latencies.of(class))
+            })
+        });
+        let help = "I/O commands of a namespace from the capsule until the answer has left";
+        page.histograms("namespace_latency", help, latencies)?;
+        let reads = devices.iter().map(|device| (label(device), device.reads));
+        page.counters("namespace_device_reads", "Reads that a device has finished", None, reads)?;
+        let time = devices.iter().map(|device| (label(device), seconds(device.read_time)));
+        let help = "Time they took on the device, added up";
+        page.counters("namespace_device_read", help, Some(Unit::Seconds), time)?;
+        let lent = devices.iter().map(|device| (label(device), device.lent));
+        let help = "Reads answered from memory that the device lent";
+        page.counters("namespace_lent_reads", help, None, lent)
+    }
+
+    fn hosts(&self, page: &mut Page<'_>) -> Result<(), Error> {
+        let mut named = BTreeMap::new();
+        for (whose, tally) in done(&self.sample.reactors) {
+            let name = FlowName::known(&whose, &self.labels);
+            named.entry(name).or_insert_with(crate::reactor::stats::Tally::default).add(&tally);
+        }
+        let by_class = |figures: fn(&crate::reactor::stats::Tally) -> [u64; 3]| {
+            named.iter().flat_map(move |(name, tally)| {
+                let figures = Class::ALL.into_iter().zip(figures(tally));
+                figures.map(|(class, figure)| {
+                    let mut labels = of_flow(name);
+                    labels.push(("op", class.name().to_owned()));
+                    (labels, figure)
+                })
+            })
+        };
+        let help =
+            "Commands that were answered; those of no namespace are admin commands and refusals";
+        page.counters("commands", help, None, by_class(|tally| tally.ops))?;
+        let help = "Bytes that moved between host and target";
+        let bytes = by_class(|tally| tally.bytes);
+        page.counters("transferred", help, Some(Unit::Bytes), bytes)?;
+        let errors = named.iter().flat_map(|(name, tally)| {
+            let figures = ErrorClass::ALL.into_iter().zip(tally.errors);
+            figures.filter(|(_, count)| *count > 0).map(|(class, count)| {
+                let mut labels = of_flow(name);
+                labels.push(("type", class.name().to_owned()));
+                (labels, count)
+            })
+        });
+        let help = "Commands that failed, by status code type";
+        page.counters("command_errors", help, None, errors)?;
+        let mut connections = BTreeMap::new();
+        let live = self.sample.reactors.iter().flat_map(|report| &report.tallies);
+        for (whose, _) in live.filter(|(whose, _)| whose.device.is_none()) {
+            *connections.entry(FlowName::known(whose, &self.labels)).or_insert(0) += 1;
+        }
+        let connections = connections.iter().map(|(name, count)| {
+            let FlowName { subsystem, host, .. } = name.clone();
+            (vec![("subsystem", subsystem), ("host", host)], *count)
+        });
+        page.gauges("connections", "Connections of hosts, one a queue", None, connections)
+    }
+
+    fn flows(&self, page: &mut Page<'_>) -> Result<(), Error> {
+        let mut named = BTreeMap::<FlowName, FlowStats>::new();
+        for flow in self.sample.reactors.iter().flat_map(|report| &report.flows) {
+            add_named(&mut named, FlowName::of(flow, &self.labels), &flow.figures);
+        }
+        let each = |figure: fn(&FlowStats) -> u64| {
+            named.iter().map(move |(name, figures)| (of_flow(name), figure(figures)))
+        };
+        let help = "Commands with data in flight";
+        page.gauges("flow_in_flight", help, None, each(|flow| flow.in_flight.into()))?;
+        let bytes = each(|flow| flow.bytes_in_flight);
+        page.gauges("flow_in_flight", "Bytes of those", Some(Unit::Bytes), bytes)?;
+        let help = "Commands that wait for admission";
+        page.gauges("flow_waiting", help, None, each(|flow| flow.waiting.into()))
+    }
+}
+
+/// Completion queues of RDMA devices.
+fn rdma(page: &mut Page<'_>, all: &Report) -> Result<(), Error> {
+    let each = |figure: fn(&nvmeof_transport::SourceCounts) -> u64| {
+        let sources = all.counters.sources.iter();
+        sources.map(move |one| (vec![("rdma_device", one.name.clone())], figure(&one.counts)))
+    };
+    page.counters("rdma_polls", "Polls of completion queues", None, each(|one| one.polls))?;
+    let completions = each(|one| one.completions);
+    page.counters("rdma_completions", "Completions that they brought", None, completions)?;
+    let help = "Queue pairs that the device would not give up";
+    page.gauges("rdma_withheld", help, None, each(|one| one.withheld))
+}
+
+fn of_reactor(index: usize) -> Names {
+    vec![("reactor", index.to_string())]
+}
+
+fn of_flow(name: &FlowName) -> Names {
+    let FlowName { subsystem, nsid, host, device } = name.clone();
+    let nsid = nsid.map_or_else(String::new, |nsid| nsid.to_string());
+    vec![("subsystem", subsystem), ("nsid", nsid), ("host", host), ("device", device)]
+}
+
+fn states(stages: &Stages) -> [(&'static str, u64); 6] {
+    let Stages { waiting, needs_buffer, pulling, on_device, sending, admin } = *stages;
+    [
+        ("waiting", waiting),
+        ("buffer", needs_buffer),
+        ("pulling", pulling),
+        ("device", on_device),
+        ("sending", sending),
+        ("admin", admin),
+    ]
+}
+
+/// Labels of one figure.
+type Names = Vec<(&'static str, String)>;
+
+/// What is being written.
+struct Page<'a> {
+    encoder: DescriptorEncoder<'a>,
+}
+
+impl Page<'_> {
+    fn gauges<V: EncodeGaugeValue>(
+        &mut self,
+        name: &str,
+        help: &str,
+        unit: Option<Unit>,
+        figures: impl IntoIterator<Item = (Names, V)>,
+    ) -> Result<(), Error> {
+        let unit = unit.as_ref();
+        let mut metric =
+            self.encoder.encode_descriptor(name, &sentence(help), unit, MetricType::Gauge)?;
+        for (labels, figure) in figures {
+            metric.encode_family(&labels)?.encode_gauge(&figure)?;
+        }
+        Ok(())
+    }
+
+    fn counters<V: prometheus_client::encoding::EncodeCounterValue>(
+        &mut self,
+        name: &str,
+        help: &str,
+        unit: Option<Unit>,
+        figures: impl IntoIterator<Item = (Names, V)>,
+    ) -> Result<(), Error> {
+        let unit = unit.as_ref();
+        let mut metric =
+            self.encoder.encode_descriptor(name, &sentence(help), unit, MetricType::Counter)?;
+        for (labels, figure) in figures {
+            metric.encode_family(&labels)?.encode_counter::<NoLabelSet, V, f64>(&figure, None)?;
+        }
+        Ok(())
+    }
+
+    /// Times, in octaves.
+    fn histograms<'b>(
+        &mut self,
+        name: &str,
+        help: &str,
+        figures: impl IntoIterator<Item = (Names, &'b Histogram)>,
+    ) -> Result<(), Error> {
+        let unit = Some(&Unit::Seconds);
+        let mut metric =
+            self.encoder.encode_descriptor(name, &sentence(help), unit, MetricType::Histogram)?;
+        for (labels, times) in figures {
+            let (count, mut below) = (times.count(), 0);
+            let mut buckets: Vec<(f64, u64)> = Vec::new();
+            for (end, shorter) in times.octaves() {
+                buckets.push((seconds(end), shorter - below));
+                below = shorter;
+            }
+            buckets.push((f64::INFINITY, count - below));
+            let mut one = metric.encode_family(&labels)?;
+            one.encode_histogram::<NoLabelSet>(seconds(times.sum()), count, &buckets, None)?;
+        }
+        Ok(())
+    }
+}
+
+fn sentence(help: &str) -> String {
+    format!("{help}.")
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a sum of more than 104 days loses nanoseconds")]
+fn seconds(nanos: u64) -> f64 {
+    nanos as f64 / 1e9
+}

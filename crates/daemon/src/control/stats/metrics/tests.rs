@@ -1,0 +1,145 @@
+//! The exposition, and the documents that speak of it.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use nvmeof_nvmf::{DeviceId, PortId};
+use nvmeof_pacing::Snapshot;
+use nvmeof_wire::{Nqn, Status};
+use serde_json::Value;
+
+use super::exposition::{Family, read};
+use super::*;
+use crate::reactor::stats::{Device, FabricDevice, Flow, Port, Tally, Whose};
+
+const PAGE: &str = include_str!("../../../../../../docs/observe.md");
+const DASHBOARD: &str = include_str!("../../../../../../docs/grafana/nvmeof-tgt.json");
+
+/// Two reactors that have done a little of everything, for a host of a nasty name.
+fn scrape() -> Scrape {
+    let mut labels = Labels::default();
+    labels.add_port(PortId(1), "tcp://[::1]:4420".into());
+    labels.add_device(DeviceId(0), "disk\\0", Some(("nqn.2026-11.org.example:a", 7)));
+    let names = Some((nqn("nqn.2026-11.org.example:a"), nqn("host \"of\" \\ all, {evil}")));
+    let mut tally = Tally::default();
+    tally.count(Class::Read, 4096, Status::SUCCESS);
+    tally.count(Class::Write, 4096, Status::WRITE_FAULT);
+    let mut report = Report::default();
+    report.counters.turns = 10;
+    let mut port = Port::new(PortId(1));
+    port.requests = 2;
+    port.latencies.record(Class::Read, 90_000);
+    report.counters.ports = vec![port];
+    let mut device = Device::new(DeviceId(0));
+    device.read_time = 80_000;
+    device.latencies.record(Class::Read, 90_000);
+    device.latencies.record(Class::Read, u64::MAX / 4);
+    report.counters.devices = vec![device];
+    report.counters.wire.record(20_000);
+    report.counters.sources = vec![FabricDevice { name: "rxe0".into(), ..Default::default() }];
+    let of_device = Whose { names: names.clone(), device: Some(0) };
+    report.tallies = vec![(Whose { names, device: None }, tally), (of_device.clone(), tally)];
+    report.past = Arc::new([(of_device, tally), (Whose::default(), tally)].into());
+    let figures = FlowStats { in_flight: 3, bytes_in_flight: 12288, ..FlowStats::default() };
+    report.flows = vec![Flow { queue: None, device: DeviceId(0), figures, ended: false }];
+    let pacing = Snapshot { budget: Some(1 << 20), period: Some(5_500), last_move: None };
+    let reactors = vec![report.clone(), report];
+    Scrape { sample: Sample { policy: "adaptive", pacing, reactors }, labels, buffer_memory: 4096 }
+}
+
+fn nqn(name: &str) -> Nqn {
+    Nqn::relaxed(name).unwrap()
+}
+
+fn families() -> Vec<Family> {
+    let text = scrape().text();
+    read(&text).unwrap_or_else(|error| panic!("{error}\n{text}"))
+}
+
+#[test]
+fn a_strict_reader_takes_it_and_every_family_has_figures() {
+    let families = families();
+    let empty: Vec<_> = families.iter().filter(|one| one.figures.is_empty()).collect();
+    assert!(empty.is_empty(), "{empty:?}");
+    let find = |name: &str| {
+        let found = families.iter().find(|family| family.asked_for() == name);
+        &found.unwrap_or_else(|| panic!("no {name}")).figures
+    };
+    // Of two reactors, of one connection each and two that have gone, all under one name.
+    let reads = |op: &'static str| {
+        let commands = find("nvmeof_tgt_commands_total").iter();
+        let mut of =
+            commands.filter(move |one| one.labels["op"] == op && one.labels["nsid"] == "7");
+        of.next().map(|one| (one.value, one.labels["host"].clone()))
+    };
+    assert_eq!(reads("read"), Some((4.0, "host \"of\" \\ all, {evil}".into())));
+    let latency = find("nvmeof_tgt_namespace_latency_seconds").iter();
+    let last = latency.filter(|one| one.labels.get("le").is_some_and(|end| end == "+Inf"));
+    assert_eq!(last.map(|one| one.value).sum::<f64>(), 4.0);
+    assert_eq!(find("nvmeof_tgt_connections")[0].value, 2.0);
+    assert_eq!(find("nvmeof_tgt_pacer_budget_bytes")[0].value, 1048576.0);
+    assert_eq!(find("nvmeof_tgt_pacer_period_seconds")[0].value, 5.5e-6);
+}
+
+#[test]
+fn an_idle_daemon_without_bounds_is_taken_too() {
+    let sample = Sample { policy: "none", ..Sample::default() };
+    let text = Scrape { sample, labels: Labels::default(), buffer_memory: 0 }.text();
+    let families = read(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
+    let budget = families.iter().find(|one| one.name == "nvmeof_tgt_pacer_budget_bytes").unwrap();
+    assert!(budget.figures.is_empty(), "there is no bound: {budget:?}");
+}
+
+#[test]
+fn the_page_lists_every_metric_and_no_other() {
+    let exported: BTreeSet<_> = families().iter().map(Family::asked_for).collect();
+    let rows = PAGE.lines().filter_map(|line| line.strip_prefix("| `nvmeof_tgt_"));
+    let listed: BTreeSet<_> = rows
+        .filter_map(|row| row.split(['`', '{']).next())
+        .map(|name| format!("nvmeof_tgt_{name}"))
+        .collect();
+    assert_eq!(listed, exported);
+}
+
+#[test]
+fn the_dashboard_asks_for_nothing_that_is_not_exported() {
+    let dashboard: Value = serde_json::from_str(DASHBOARD).unwrap();
+    let exported: BTreeSet<_> = families().iter().flat_map(Family::names).collect();
+    let known: BTreeSet<_> = families()
+        .iter()
+        .flat_map(|family| family.figures.iter().flat_map(|figure| figure.labels.keys().cloned()))
+        .collect();
+    let (mut asked, mut labels) = (BTreeSet::new(), BTreeSet::new());
+    for query in queries(&dashboard) {
+        asked.extend(words(&query, "nvmeof_tgt_"));
+        for part in query.split("by (").skip(1) {
+            let by = part.split(')').next().unwrap_or("");
+            labels.extend(by.split(',').map(|label| label.trim().to_owned()));
+        }
+    }
+    assert!(asked.len() > 15, "{asked:?}");
+    let missing: Vec<_> = asked.difference(&exported).collect();
+    assert!(missing.is_empty(), "the dashboard asks for {missing:?}");
+    let missing: Vec<_> = labels.difference(&known).collect();
+    assert!(missing.is_empty(), "the dashboard groups by {missing:?}");
+}
+
+/// Every expression of the dashboard: of its panels, and of its variables.
+fn queries(value: &Value) -> Vec<String> {
+    match value {
+        Value::Object(members) => members
+            .iter()
+            .flat_map(|(key, value)| match value {
+                Value::String(text) if key == "expr" || key == "query" => vec![text.clone()],
+                value => queries(value),
+            })
+            .collect(),
+        Value::Array(values) => values.iter().flat_map(queries).collect(),
+        _ => Vec::new(),
+    }
+}
+
+fn words(text: &str, prefix: &str) -> Vec<String> {
+    let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
+    words.filter(|word| word.starts_with(prefix)).map(str::to_owned).collect()
+}

@@ -1,0 +1,188 @@
+//! The log, and what keeps hosts from filling it: of each kind of thing that they can bring about, so many lines
+//! a second at most. The first line after that says in `suppressed` how many were left out; if no more come, a
+//! line of its own does ([`tell_left_out`]).
+
+use std::io::IsTerminal as _;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tracing_subscriber::EnvFilter;
+
+use crate::clock;
+use crate::config::{LogFormat, LogLevel};
+
+/// Lines a second of one kind.
+const LINES: u64 = 5;
+/// Nanoseconds.
+const SECOND: u64 = 1_000_000_000;
+
+/// What hosts can bring about as often as they like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// A connection that was not taken in.
+    ConnectionRefused,
+    /// A connection that broke the protocol, or its time limits.
+    ConnectionEnded,
+    /// A controller comes or goes.
+    Controller,
+    /// A Connect command that was refused.
+    ConnectRefused,
+    /// Any other command that was refused.
+    CommandRefused,
+    /// A device failed a command.
+    DeviceError,
+}
+
+impl Kind {
+    const ALL: [Self; 6] = [
+        Self::ConnectionRefused,
+        Self::ConnectionEnded,
+        Self::Controller,
+        Self::ConnectRefused,
+        Self::CommandRefused,
+        Self::DeviceError,
+    ];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::ConnectionRefused => "connections refused",
+            Self::ConnectionEnded => "connections ended for their host's fault",
+            Self::Controller => "controllers connected or gone",
+            Self::ConnectRefused => "Connect commands refused",
+            Self::CommandRefused => "commands refused",
+            Self::DeviceError => "commands failed by a device",
+        }
+    }
+}
+
+static LIMITS: [Limit; Kind::ALL.len()] = [const { Limit::new() }; Kind::ALL.len()];
+
+/// Whether a line of this kind may be written now, and how many were left out since the last.
+pub(crate) fn pass(kind: Kind) -> Option<Suppressed> {
+    LIMITS[kind as usize].pass(clock::now())
+}
+
+/// Writes how many lines were left out, of the kinds of which none came since.
+pub(crate) fn tell_left_out() {
+    for (limit, kind) in LIMITS.iter().zip(Kind::ALL) {
+        if let Some(suppressed) = limit.left_out(clock::now()) {
+            tracing::warn!(suppressed, "no more lines of a kind: {}", kind.name());
+        }
+    }
+}
+
+/// A line at a level of `tracing`, of a kind that hosts can bring about: `limited!(kind, warn, fields, text)`.
+macro_rules! limited {
+    ($kind:expr, $level:ident, $($line:tt)+) => {
+        if tracing::enabled!($crate::logs::level::$level)
+            && let Some(suppressed) = $crate::logs::pass($kind)
+        {
+            tracing::$level!(suppressed, $($line)+);
+        }
+    };
+}
+pub(crate) use limited;
+
+/// Levels under the names of their macros.
+#[expect(non_upper_case_globals, reason = "they are called as the macros are")]
+pub(crate) mod level {
+    use tracing::Level;
+
+    pub(crate) const debug: Level = Level::DEBUG;
+    pub(crate) const info: Level = Level::INFO;
+    pub(crate) const warn: Level = Level::WARN;
+}
+
+/// Lines that were left out; none is no field.
+type Suppressed = Option<u64>;
+
+/// One kind's lines of the second that runs. What threads do at the same time may let through a line too many, never
+/// lose one from the count.
+#[derive(Debug)]
+struct Limit {
+    /// When the second began; 0 before the first.
+    since: AtomicU64,
+    /// Lines that wanted to be written in it.
+    lines: AtomicU64,
+    /// Lines left out that nobody has been told of.
+    left_out: AtomicU64,
+}
+
+impl Limit {
+    const fn new() -> Self {
+        Self { since: AtomicU64::new(0), lines: AtomicU64::new(0), left_out: AtomicU64::new(0) }
+    }
+
+    fn pass(&self, now: u64) -> Option<Suppressed> {
+        let since = self.since.load(Ordering::Relaxed);
+        if (since == 0 || now.saturating_sub(since) >= SECOND)
+            && self
+                .since
+                .compare_exchange(since, now.max(1), Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok()
+        {
+            self.lines.store(0, Ordering::Relaxed);
+        }
+        if self.lines.fetch_add(1, Ordering::Relaxed) >= LINES {
+            self.left_out.fetch_add(1, Ordering::Relaxed);
+            return None;
+        }
+        let left_out = self.left_out.swap(0, Ordering::Relaxed);
+        Some((left_out > 0).then_some(left_out))
+    }
+
+    /// Takes what was left out, when its second is over.
+    fn left_out(&self, now: u64) -> Option<u64> {
+        let over = now.saturating_sub(self.since.load(Ordering::Relaxed)) >= SECOND;
+        if !over || self.left_out.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        Some(self.left_out.swap(0, Ordering::Relaxed)).filter(|left_out| *left_out > 0)
+    }
+}
+
+/// Logs to standard error; `RUST_LOG` overrules the config.
+pub(crate) fn start(level: LogLevel, format: LogFormat) {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level.name()));
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    match format {
+        LogFormat::Text => log.with_ansi(std::io::stderr().is_terminal()).init(),
+        LogFormat::Json => log.json().flatten_event(true).init(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn so_many_a_second_and_the_rest_is_counted() {
+        let limit = Limit::new();
+        let at = |now| limit.pass(now);
+        for _ in 0..LINES {
+            assert_eq!(at(1), Some(None));
+        }
+        assert_eq!((at(2), at(SECOND)), (None, None));
+        assert_eq!(limit.left_out(SECOND), None, "its second is not over");
+        assert_eq!(at(SECOND + 1), Some(Some(2)), "the next line tells");
+        assert_eq!(at(SECOND + 2), Some(None));
+        for _ in 0..LINES {
+            at(SECOND + 3);
+        }
+        assert_eq!(limit.left_out(2 * SECOND + 1), Some(2));
+        assert_eq!(limit.left_out(2 * SECOND + 2), None, "it is told once");
+    }
+
+    #[test]
+    fn threads_at_once_lose_no_line_from_the_count() {
+        let limit = &Limit::new();
+        let (threads, each) = (4, 1000);
+        let told: u64 = std::thread::scope(|scope| {
+            let pass =
+                move |now: u64| limit.pass(now + 1).map_or(0, |left_out| 1 + left_out.unwrap_or(0));
+            let run = move || (0..each).map(pass).sum::<u64>();
+            let threads: Vec<_> = (0..threads).map(|_| scope.spawn(run)).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+        });
+        assert_eq!(told + limit.left_out(10 * SECOND).unwrap_or(0), threads * each);
+    }
+}
