@@ -32,8 +32,8 @@ use nvmeof_core::pci::System;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::api;
-use crate::config::loaded::Loaded;
 use crate::config::Config;
+use crate::config::loaded::Loaded;
 use crate::drives::spread::of_stripes;
 use crate::logs;
 use stats::{Recorder, Wanted};
