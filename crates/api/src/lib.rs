@@ -7,6 +7,8 @@
 //! | `document` | a config as a value, and what tells two apart |
 //! | `status` | what runs, in short |
 //! | `stats` | what was counted |
+//! | `view` | the state's items, as they are and as they run |
+//! | `patch` | a part of an item |
 //! | `error` | why a call did not do what it was asked for |
 //!
 //! Keys of the config are called as in `target.toml` (kebab-case), everything else is in snake_case.
@@ -16,11 +18,14 @@
 mod change;
 pub mod document;
 mod error;
+mod patch;
 mod stats;
 mod status;
+pub mod view;
 
 pub use change::{Change, Saved};
 pub use error::{ApiError, ErrorKind};
+pub use patch::{DevicePatch, NamespacePatch, Patch, SubsystemPatch};
 pub use stats::Stats;
 pub use status::Status;
 

@@ -32,6 +32,22 @@ pub(crate) fn pairs(pairs: &[(&str, String)]) -> String {
     pairs.iter().map(line).collect()
 }
 
+/// Bytes as people write them.
+pub(crate) fn bytes(bytes: u64) -> String {
+    let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
+    match units.iter().find(|(shift, _)| bytes >> shift > 0) {
+        None => format!("{bytes} B"),
+        Some((shift, unit)) => {
+            // Tenths, rounded down: nothing is shown larger than it is.
+            let tenths = (u128::from(bytes) * 10) >> shift;
+            match (tenths / 10, tenths % 10) {
+                (whole, 0) => format!("{whole} {unit}"),
+                (whole, tenth) => format!("{whole}.{tenth} {unit}"),
+            }
+        }
+    }
+}
+
 /// Words with commas between; `-` for none.
 pub(crate) fn list(words: &[String]) -> String {
     if words.is_empty() { "-".into() } else { words.join(", ") }
@@ -40,6 +56,20 @@ pub(crate) fn list(words: &[String]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sizes() {
+        for (size, text) in [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (1024, "1 KiB"),
+            (1536, "1.5 KiB"),
+            ((1 << 30) - 1, "1023.9 MiB"),
+            (u64::MAX, "16777215.9 TiB"),
+        ] {
+            assert_eq!(bytes(size), text);
+        }
+    }
 
     #[test]
     fn values_stand_below_each_other() {

@@ -63,6 +63,7 @@ pub struct QueueInfo {
 #[derive(Debug)]
 pub struct Queue {
     target: Arc<Target>,
+    id: u64,
     port: PortId,
     transport: TransportKind,
     /// The host's address, for messages.
@@ -121,6 +122,7 @@ impl Queue {
         target.queues.fetch_add(1, Ordering::Relaxed);
         Self {
             target: Arc::clone(target),
+            id: target.next_queue(),
             port,
             transport: transport.unwrap_or(TransportKind::Tcp),
             peer: peer.to_owned(),
@@ -131,6 +133,12 @@ impl Queue {
                 None => State::Ended(DeathReason::PortRemoved),
             },
         }
+    }
+
+    /// Its name: no other queue of the target ever has it.
+    #[must_use]
+    pub fn id(&self) -> u64 {
+        self.id
     }
 
     /// Says which of the target's addresses the connection came to: what the discovery log tells the host

@@ -8,7 +8,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use nvmeof_wire::Nqn;
 
 pub use crate::apply::{ApplyError, Changes};
-use crate::controller::ControllerKey;
+use crate::controller::{Controller, ControllerKey};
 use crate::limits::Limits;
 use crate::spec::{PortId, PortSpec, ReferralSpec, TargetSpec};
 use crate::subsystem::Subsystem;
@@ -20,6 +20,7 @@ pub struct Target {
     pub(crate) notifier: Arc<Notifier>,
     registry: RwLock<Registry>,
     next_key: AtomicU64,
+    next_queue: AtomicU64,
     /// Queues that exist, connected or not.
     pub(crate) queues: AtomicUsize,
 }
@@ -31,6 +32,19 @@ pub struct TargetCounts {
     pub controllers: usize,
     /// Queues, one a connection, those before Connect among them.
     pub queues: usize,
+}
+
+/// A controller, as somebody who looks from outside wants to know it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ControllerInfo {
+    /// Its ID in its subsystem.
+    pub cntlid: u16,
+    /// Its subsystem.
+    pub subnqn: Nqn,
+    /// Its host.
+    pub hostnqn: Nqn,
+    /// The listener its admin queue came through.
+    pub port: PortId,
 }
 
 /// What [`Target::apply`] replaces.
@@ -61,6 +75,7 @@ impl Target {
                 discovery_generation: 0,
             }),
             next_key: AtomicU64::new(0),
+            next_queue: AtomicU64::new(1),
             queues: AtomicUsize::new(0),
         })
     }
@@ -107,6 +122,21 @@ impl Target {
         TargetCounts { controllers, queues: self.queues.load(Ordering::Relaxed) }
     }
 
+    /// Every controller, those for discovery among them; by subsystem, then by ID.
+    #[must_use]
+    pub fn controllers(&self) -> Vec<ControllerInfo> {
+        let registry = self.registry();
+        let subsystems = registry.subsystems.values().chain([&registry.discovery]);
+        let all = subsystems.flat_map(|subsystem| subsystem.all_controllers());
+        let info = |controller: Arc<Controller>| ControllerInfo {
+            cntlid: controller.cntlid,
+            subnqn: controller.subsystem.nqn.clone(),
+            hostnqn: controller.host_nqn.clone(),
+            port: controller.port,
+        };
+        all.map(info).collect()
+    }
+
     /// Whether any subsystem has a controller of this ID: what a transport can know of an I/O queue before its
     /// Connect names the subsystem.
     #[must_use]
@@ -123,6 +153,11 @@ impl Target {
 
     pub(crate) fn registry_mut(&self) -> RwLockWriteGuard<'_, Registry> {
         self.registry.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A name no queue had before.
+    pub(crate) fn next_queue(&self) -> u64 {
+        self.next_queue.fetch_add(1, Ordering::Relaxed)
     }
 
     /// A key no controller had before.

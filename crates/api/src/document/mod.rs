@@ -2,6 +2,7 @@
 //! read, changed, compared and written; whether it makes sense is for the daemon to say.
 
 mod difference;
+pub mod edit;
 mod tables;
 
 use std::fmt;

@@ -5,11 +5,13 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
-use nvmeof_api::{ApiError, ErrorKind};
+use nvmeof_api::document::Document;
+use nvmeof_api::{ApiError, Change, ErrorKind};
 use tokio::sync::{mpsc, oneshot};
 
+use super::extract::Tagged;
 use super::refusal::Refusal;
-use crate::control::Running;
+use crate::control::{Running, Wish};
 
 /// Jobs that may wait; callers beyond wait to hand theirs over.
 const BACKLOG: usize = 64;
@@ -57,6 +59,37 @@ impl Handle {
                     .hint("look at the state before you try again: this call may still be done"),
             )),
         }
+    }
+}
+
+impl Handle {
+    /// Looks at what runs.
+    pub(super) async fn look<R, F>(&self, look: F) -> Result<Tagged<R>, Refusal>
+    where
+        R: Send + 'static,
+        F: FnOnce(&Running) -> Result<R, ApiError> + Send + 'static,
+    {
+        let seen = self
+            .call(async move |running| {
+                let seen = look(running)?;
+                Ok(Tagged::new(running, seen))
+            })
+            .await?;
+        seen.map_err(Refusal)
+    }
+
+    /// Changes what runs by an edit of its document, as [`Running::change`] does.
+    pub(super) async fn change<F>(&self, wish: Wish, edit: F) -> Result<Tagged<Change>, Refusal>
+    where
+        F: FnOnce(&Running, &mut Document) -> Result<(), ApiError> + Send + 'static,
+    {
+        let changed = self
+            .call(async move |running| {
+                let change = running.change(&wish, edit).await?;
+                Ok(Tagged::new(running, change))
+            })
+            .await?;
+        changed.map_err(Refusal)
     }
 }
 

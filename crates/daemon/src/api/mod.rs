@@ -12,6 +12,7 @@
 //! | `door` | sockets: made, guarded, bounded |
 //! | `handle` | how a handler reaches what runs |
 //! | `token` | who may call over TCP |
+//! | `extract` | what a request brings |
 //! | `refusal` | errors as answers, bounds |
 //! | `openapi` | the document that describes it all |
 //! | the others | one file a resource |
@@ -19,12 +20,21 @@
 //! To add a resource: its types in `crates/api`, a file here with handlers and `pub(super) fn router()`,
 //! a line in [`router`]; the OpenAPI document follows from the handlers.
 
+mod config;
+mod connections;
+mod devices;
 mod door;
+mod extract;
 mod handle;
+mod hosts;
+mod listeners;
+mod namespaces;
 mod openapi;
+mod pacing;
 mod refusal;
 mod stats;
 mod status;
+mod subsystems;
 mod token;
 
 pub(crate) use door::Door;
@@ -36,7 +46,17 @@ use utoipa_axum::router::OpenApiRouter;
 
 /// Every call there is, and the document that describes them.
 fn router() -> OpenApiRouter<Handle> {
-    OpenApiRouter::with_openapi(openapi::head()).merge(status::router()).merge(stats::router())
+    OpenApiRouter::with_openapi(openapi::head())
+        .merge(status::router())
+        .merge(stats::router())
+        .merge(config::router())
+        .merge(subsystems::router())
+        .merge(namespaces::router())
+        .merge(hosts::router())
+        .merge(listeners::router())
+        .merge(devices::router())
+        .merge(pacing::router())
+        .merge(connections::router())
 }
 
 /// The calls as a service, and their description.

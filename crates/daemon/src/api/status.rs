@@ -7,6 +7,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::Handle;
+use super::extract::Plain;
 use super::refusal::Refusal;
 
 pub(super) fn router() -> OpenApiRouter<Handle> {
@@ -20,6 +21,6 @@ pub(super) fn router() -> OpenApiRouter<Handle> {
     operation_id = "status",
     responses((status = OK, body = Status), (status = "default", body = ApiError)),
 )]
-async fn get(State(handle): State<Handle>) -> Result<Json<Status>, Refusal> {
+async fn get(State(handle): State<Handle>, _: Plain) -> Result<Json<Status>, Refusal> {
     Ok(Json(handle.call(async |running| running.status().await).await?))
 }

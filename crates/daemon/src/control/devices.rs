@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use nvmeof_core::block::BlockDevice;
+use nvmeof_core::block::{BlockDevice, FileConfig};
 use nvmeof_core::dma::SharedPool;
 use nvmeof_nvmf::DeviceId;
 use tokio::sync::oneshot;
@@ -96,9 +96,15 @@ impl Devices {
         Ok(opened)
     }
 
-    /// Closes again what was [prepared](Self::prepare) and is not to be.
+    /// Closes again what was [prepared](Self::prepare) and is not to be. What was resized has its old size.
     pub(super) async fn abandon(&self, opened: Vec<Open>, reactors: &[Sender]) {
-        for open in opened {
+        for open in &opened {
+            if let Some(old) = self.open.get(&open.config.name) {
+                old.live.prevail();
+            }
+        }
+        // What stands on others first.
+        for open in opened.into_iter().rev() {
             close(open, reactors).await;
         }
     }
@@ -215,7 +221,14 @@ impl Devices {
             Ok(Arc::clone(&open.device))
         };
         let bases: Vec<_> = config.kind.bases().iter().map(base).collect::<anyhow::Result<_>>()?;
-        let (device, live) = make(config, bases, &mut self.drives, wanted, reactors)?;
+        let resized = match self.open.get(&config.name) {
+            Some(old) if old.can_resize(config) => old.live.resized(config)?,
+            _ => None,
+        };
+        let (device, live) = match resized {
+            Some(resized) => resized,
+            None => make(config, bases, &mut self.drives, wanted, reactors)?,
+        };
         Ok(Open { id: DeviceId(self.next_id), config: config.clone(), device, live })
     }
 }
@@ -243,6 +256,20 @@ impl Open {
     /// Whether it stands for a device that is gone.
     fn is_ghost(&self) -> bool {
         matches!(self.live, Live::Ghost)
+    }
+
+    /// Whether it is what is wanted but for its size, so that what is in it can stay.
+    fn can_resize(&self, wanted: &Device) -> bool {
+        let (open, same_name) = (&self.config, self.config.name == wanted.name);
+        let same_blocks = open.block_size == wanted.block_size;
+        match (&open.kind, &wanted.kind) {
+            (DeviceKind::Ram { .. }, DeviceKind::Ram { .. }) => same_name && same_blocks,
+            (DeviceKind::File(old), DeviceKind::File(new)) => {
+                let other_size = FileConfig { size: new.size, ..old.clone() };
+                same_name && same_blocks && other_size == *new
+            }
+            _ => false,
+        }
     }
 
     /// Whether it can be made what is wanted without opening it anew: it is the same, but for what is

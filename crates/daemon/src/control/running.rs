@@ -157,7 +157,12 @@ impl Running {
     ///
     /// # Errors
     /// The file has been changed or cannot be written; it is as it was then.
-    pub(crate) fn save(&mut self, force: bool) -> Result<Saved, ApiError> {
+    pub(crate) fn save(&mut self, wish: &Wish, force: bool) -> Result<Saved, ApiError> {
+        self.expect(wish)?;
+        if wish.dry_run {
+            let file = self.file.path().display().to_string();
+            return Ok(Saved { file, previous: None, revision: self.revision() });
+        }
         let previous = self.file.save(&self.document, force)?;
         tracing::info!(file = %self.file.path().display(), "what runs is saved");
         Ok(Saved {
@@ -175,11 +180,11 @@ impl Running {
     pub(crate) async fn change(
         &mut self,
         wish: &Wish,
-        edit: impl FnOnce(&mut Document) -> Result<(), ApiError>,
+        edit: impl FnOnce(&Self, &mut Document) -> Result<(), ApiError>,
     ) -> Result<Change, ApiError> {
         self.expect(wish)?;
         let mut document = self.document.clone();
-        edit(&mut document)?;
+        edit(self, &mut document)?;
         let loaded = Loaded::of(document, self.held()).map_err(|refused| invalid(&refused))?;
         self.change_to(loaded, wish.dry_run).await
     }
@@ -201,7 +206,7 @@ impl Running {
             devices: config.devices.len(),
             subsystems: config.subsystems.len(),
             namespaces: config.subsystems.iter().map(|one| one.namespaces.len()).sum(),
-            controllers: self.server.controllers(),
+            controllers: self.server.controllers().len(),
             connections: counts.connections,
             in_flight: counts.requests,
             pending_restart: self.server.fixed_differences(config),

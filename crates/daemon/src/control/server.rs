@@ -7,9 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use nvmeof_core::block::DeviceInfo;
 use nvmeof_core::dma::SharedPool;
-use nvmeof_nvmf::{PortId, Target};
-use nvmeof_pacing::{Parts, PolicyConfig, Shared, Waker};
+use nvmeof_nvmf::{ControllerInfo, PortId, Target};
+use nvmeof_pacing::{Parts, PolicyConfig, Shared, Snapshot, Waker};
 use tokio::sync::oneshot;
 
 use super::accept::{self, BindError, Listening, Rdma, Reactors, Service, url};
@@ -21,6 +22,7 @@ use crate::clock;
 use crate::config::{Api, Config, Fabric, Listener, LogFormat, LogLevel, Problem, policy_name};
 use crate::limits::{Limits, raise_open_files};
 use crate::reactor::mailbox::{Counts, Message, Sender, mailbox};
+use crate::reactor::roll::Listed;
 use crate::reactor::stats::Ask;
 use crate::reactor::{Handle, Load, Plan, Weights, spawn};
 
@@ -224,12 +226,12 @@ impl Server {
     }
 
     /// What is wanted, and runs but for what is read at start only.
-    pub(super) fn config(&self) -> &Config {
+    pub(crate) fn config(&self) -> &Config {
         &self.config
     }
 
     /// Name of the policy in force.
-    pub(super) fn policy(&self) -> &'static str {
+    pub(crate) fn policy(&self) -> &'static str {
         policy_name(&self.pacing.policy)
     }
 
@@ -238,9 +240,58 @@ impl Server {
         self.reactors.senders.len()
     }
 
-    /// How many controllers there are, those for discovery among them.
-    pub(super) fn controllers(&self) -> usize {
-        self.target.counts().controllers
+    /// Every controller, those for discovery among them.
+    pub(crate) fn controllers(&self) -> Vec<ControllerInfo> {
+        self.target.controllers()
+    }
+
+    /// The listeners that work: number, what the config says, the address with the real port.
+    pub(crate) fn listeners(&self) -> impl Iterator<Item = (PortId, &Listener, SocketAddr)> {
+        let all = self.listeners.iter();
+        all.map(|(port, serving)| (*port, &serving.wanted, serving.listening.address))
+    }
+
+    /// What an open device is, and whether it is gone.
+    pub(crate) fn device(&self, name: &str) -> Option<(DeviceInfo, bool)> {
+        let open = self.devices.get(name)?;
+        Some((open.device.info().clone(), open.device.is_gone()))
+    }
+
+    /// Where the policy in force stands, and what went through it on all reactors.
+    pub(crate) async fn pacing(&self) -> (Snapshot, nvmeof_pacing::Counts) {
+        let sample = self.sample(false).await;
+        (sample.pacing, sample.paced())
+    }
+
+    /// Every connection, with the number of its reactor.
+    pub(crate) async fn roll(&self) -> Vec<(usize, Listed)> {
+        let mut answers = Vec::new();
+        for sender in &self.reactors.senders {
+            let (reply, answer) = oneshot::channel();
+            sender.send(Message::Roll(reply));
+            answers.push(answer);
+        }
+        let mut all = Vec::new();
+        for (reactor, answer) in answers.into_iter().enumerate() {
+            // A reactor that has ended has none.
+            all.extend(answer.await.unwrap_or_default().into_iter().map(|one| (reactor, one)));
+        }
+        all
+    }
+
+    /// Ends the connection of this name. Whether there is one.
+    pub(crate) async fn dismiss(&self, id: u64) -> bool {
+        // One that moves to another reactor meanwhile is in neither's hands: then it is asked for again.
+        for _ in 0..2 {
+            for sender in &self.reactors.senders {
+                let (reply, answer) = oneshot::channel();
+                sender.send(Message::Dismiss { id, reply });
+                if answer.await.unwrap_or(false) {
+                    return true;
+                }
+            }
+        }
+        false
     }
 
     /// What to call devices and listeners in statistics.
@@ -498,10 +549,9 @@ impl Server {
     /// a new listener that cannot work here, or a warning, as it is asked for.
     fn bind_new(&mut self, config: &Config, listeners: NewListener) -> anyhow::Result<Vec<Bound>> {
         let mut bound = Vec::new();
-        for (wanted, taken) in config.listeners.iter().zip(&config.port_taken) {
-            if self.listeners.values().any(|serving| serving.wanted == *wanted) {
-                continue;
-            }
+        let staying = self.staying(config);
+        let all = config.listeners.iter().zip(&config.port_taken).zip(staying);
+        for ((wanted, taken), _) in all.filter(|(_, stays)| stays.is_none()) {
             match accept::bind(wanted, &self.rdma) {
                 Ok(socket) => {
                     let address = socket.address();
@@ -523,6 +573,18 @@ impl Server {
         Ok(bound)
     }
 
+    /// For each listener of `config`, in order, the port that serves it already; of two that are alike
+    /// (both at port 0) each has its own.
+    fn staying(&self, config: &Config) -> Vec<Option<PortId>> {
+        let mut serving: Vec<_> =
+            self.listeners.iter().map(|(port, serving)| (*port, &serving.wanted)).collect();
+        let one = |wanted: &Listener| {
+            let at = serving.iter().position(|(_, other)| *other == wanted)?;
+            Some(serving.remove(at).0)
+        };
+        config.listeners.iter().map(one).collect()
+    }
+
     /// The ports there will be: those that stay and those that are new.
     fn ports<'a>(
         &'a self,
@@ -530,10 +592,11 @@ impl Server {
         bound: &'a [Bound],
     ) -> impl Iterator<Item = (PortId, Fabric, SocketAddr)> + 'a {
         let stay = self
-            .listeners
-            .iter()
-            .filter(|(_, serving)| config.listeners.contains(&serving.wanted))
-            .map(|(port, serving)| (*port, serving.wanted.fabric, serving.listening.address));
+            .staying(config)
+            .into_iter()
+            .flatten()
+            .filter_map(|port| Some((port, self.listeners.get(&port)?)))
+            .map(|(port, serving)| (port, serving.wanted.fabric, serving.listening.address));
         let new = bound.iter().map(|bound| (bound.port, bound.wanted.fabric, bound.address));
         stay.chain(new)
     }
@@ -541,7 +604,8 @@ impl Server {
     /// Ends listeners that are no longer wanted and starts accepting on the new ones.
     fn settle_listeners(&mut self, config: &Config, bound: Vec<Bound>) -> (usize, usize) {
         let before = self.listeners.len();
-        self.listeners.retain(|_, serving| config.listeners.contains(&serving.wanted));
+        let staying = self.staying(config);
+        self.listeners.retain(|port, _| staying.contains(&Some(*port)));
         let ended = before - self.listeners.len();
         let started = bound.len();
         for Bound { port, wanted, socket, .. } in bound {

@@ -37,6 +37,13 @@ pub(super) struct Sample {
     pub(super) reactors: Vec<Report>,
 }
 
+impl Sample {
+    /// What went through the pacers.
+    pub(super) fn paced(&self) -> nvmeof_pacing::Counts {
+        total(&self.reactors).pacer
+    }
+}
+
 /// What devices and listeners are called.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Labels {

@@ -63,6 +63,12 @@ impl Reactor {
             }
             Message::Report(ask) => self.stats.ask(ask),
             Message::Trace(order) => self.trace.obey(order),
+            Message::Roll(reply) => {
+                let _ = reply.send(self.roll());
+            }
+            Message::Dismiss { id, reply } => {
+                let _ = reply.send(self.dismiss(id, now));
+            }
             Message::Counts(reply) => {
                 let _ = reply.send(self.counts());
             }

@@ -14,6 +14,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use tokio::sync::oneshot;
 
 use super::connection::Weights;
+use super::roll::Listed;
 use super::stats::Ask;
 use super::trace::TraceOrder;
 
@@ -70,6 +71,15 @@ pub(crate) enum Message {
     Report(Ask),
     /// Follow commands, say what became of them, or follow none.
     Trace(TraceOrder),
+    /// Say which connections there are.
+    Roll(oneshot::Sender<Vec<Listed>>),
+    /// End the connection of this name, and say whether it is here.
+    Dismiss {
+        /// The connection.
+        id: u64,
+        /// Answered with whether it was here.
+        reply: oneshot::Sender<bool>,
+    },
     /// Say what is held.
     Counts(oneshot::Sender<Counts>),
     /// Take no new commands and answer when those in flight are over.

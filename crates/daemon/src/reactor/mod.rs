@@ -12,6 +12,7 @@
 //! | `control` | messages from the control plane and other reactors |
 //! | `devices`, `connection`, `slots` | what is kept |
 //! | `idle`, `poller`, `mailbox` | when to sleep and what wakes |
+//! | `roll` | which connections there are, for who looks from outside |
 //! | `stats` | what is counted, and reports of it |
 //! | `trace` | the lives of slow commands, when somebody wants to see them |
 //! | `bench` | a reactor in the hands of a benchmark; not in the daemon |
@@ -28,6 +29,7 @@ mod io;
 mod lifecycle;
 pub(crate) mod mailbox;
 mod poller;
+pub(crate) mod roll;
 mod slots;
 mod sources;
 pub(crate) mod stats;

@@ -20,6 +20,10 @@ use crate::limits::DriveQueues;
 pub(super) enum Live {
     /// Nothing.
     Fixed,
+    /// Its size: another device of the same bytes takes its place.
+    Ram(Arc<RamDevice>),
+    /// Its size, in the same way.
+    File(Arc<FileDevice>),
     /// Its latency.
     Delay(Arc<DelayDevice>),
     /// Its faults.
@@ -42,8 +46,8 @@ pub(super) fn make(
     let mut base = || bases.pop().context("its base is not open");
     Ok(match &config.kind {
         DeviceKind::Null { size } => fixed(NullDevice::new(name, *size, block_size()?)?),
-        DeviceKind::Ram { size } => fixed(RamDevice::new(name, *size, block_size()?)?),
-        DeviceKind::File(file) => fixed(FileDevice::open(file)?),
+        DeviceKind::Ram { size } => ram(RamDevice::new(name, *size, block_size()?)?),
+        DeviceKind::File(config) => file(FileDevice::open(config)?),
         DeviceKind::Nvme(drive) => {
             let queues = DriveQueues::of(&drive.pci, all, reactors);
             fixed(drives.open(name, drive, queues)?)
@@ -77,7 +81,38 @@ fn fixed(device: impl BlockDevice + 'static) -> (Arc<dyn BlockDevice>, Live) {
     (Arc::new(device), Live::Fixed)
 }
 
+fn ram(device: RamDevice) -> (Arc<dyn BlockDevice>, Live) {
+    let device = Arc::new(device);
+    (Arc::clone(&device) as Arc<dyn BlockDevice>, Live::Ram(device))
+}
+
+fn file(device: FileDevice) -> (Arc<dyn BlockDevice>, Live) {
+    let device = Arc::new(device);
+    (Arc::clone(&device) as Arc<dyn BlockDevice>, Live::File(device))
+}
+
 impl Live {
+    /// A device of the same bytes with the size that `wanted` has; nothing if there is no such.
+    pub(super) fn resized(
+        &self,
+        wanted: &Device,
+    ) -> anyhow::Result<Option<(Arc<dyn BlockDevice>, Self)>> {
+        Ok(match (self, &wanted.kind) {
+            (Self::Ram(old), DeviceKind::Ram { size }) => Some(ram(old.resized(*size)?)),
+            (Self::File(old), DeviceKind::File(config)) => Some(file(old.resized(config.size)?)),
+            _ => None,
+        })
+    }
+
+    /// What was [resized](Self::resized) is not used: this device stays.
+    pub(super) fn prevail(&self) {
+        match self {
+            Self::Ram(device) => device.prevail(),
+            Self::File(device) => device.prevail(),
+            Self::Fixed | Self::Delay(_) | Self::Fault(_) | Self::Ghost => {}
+        }
+    }
+
     /// Makes an open device what `config` wants, where it can be.
     pub(super) fn change(&self, config: &Device) {
         let name = &config.name;

@@ -1,0 +1,229 @@
+//! A part of an item: keys to set, and keys to leave out from now on (RFC 7396).
+
+use std::borrow::Cow;
+use std::fmt;
+use std::marker::PhantomData;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use utoipa::openapi::schema::{ArrayItems, SchemaType};
+use utoipa::openapi::{RefOr, Schema, Type};
+use utoipa::{PartialSchema, ToSchema};
+
+use crate::document::{Device, Namespace, Subsystem};
+
+/// Keys of a `T` to set; one that is `null` is left out from then on, as if it had never been written.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Patch<T> {
+    keys: Map<String, Value>,
+    #[serde(skip)]
+    of: PhantomData<fn() -> T>,
+}
+
+/// Of a device.
+pub type DevicePatch = Patch<Device>;
+/// Of a subsystem.
+pub type SubsystemPatch = Patch<Subsystem>;
+/// Of a namespace.
+pub type NamespacePatch = Patch<Namespace>;
+
+impl<T: Serialize + DeserializeOwned> Patch<T> {
+    /// Of these keys.
+    #[must_use]
+    pub fn new(keys: Map<String, Value>) -> Self {
+        Self { keys, of: PhantomData }
+    }
+
+    /// Whether it says anything of this key.
+    #[must_use]
+    pub fn has(&self, key: &str) -> bool {
+        self.keys.contains_key(key)
+    }
+
+    /// `old` with these keys.
+    ///
+    /// # Errors
+    /// There is no such key, or its value is of another type.
+    pub fn apply(&self, old: &T) -> Result<T, serde_json::Error> {
+        let mut item = serde_json::to_value(old)?;
+        if let Value::Object(keys) = &mut item {
+            for (key, value) in &self.keys {
+                keys.insert(key.clone(), value.clone());
+            }
+        }
+        serde_json::from_value(item)
+    }
+}
+
+impl<T: Serialize + DeserializeOwned + ToSchema> Patch<T> {
+    /// Of keys and values as people write them: `size=1GiB`, `members=a,b`, `weight=` to leave it out.
+    ///
+    /// # Errors
+    /// What is no key, and which there are; what is no value of its type.
+    pub fn from_words<'w>(words: impl IntoIterator<Item = &'w str>) -> Result<Self, String> {
+        let known = properties::<T>();
+        let mut keys = Map::new();
+        for word in words {
+            let (key, text) =
+                word.split_once('=').ok_or_else(|| format!("{word}: no value; write KEY=VALUE"))?;
+            let Some((_, wanted)) = known.iter().find(|(name, _)| name == key) else {
+                let names: Vec<&str> = known.iter().map(|(name, _)| name.as_str()).collect();
+                return Err(format!("{key}: no such key; there are {}", names.join(", ")));
+            };
+            let value = wanted.read(text).ok_or_else(|| format!("{word}: no {wanted}"))?;
+            if keys.insert(key.to_owned(), value).is_some() {
+                return Err(format!("{key}: given twice"));
+            }
+        }
+        Ok(Self::new(keys))
+    }
+}
+
+/// What a key wants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wanted {
+    Text,
+    Number,
+    Truth,
+    List,
+    /// A number or text.
+    Size,
+}
+
+impl Wanted {
+    /// From its schema.
+    fn of(schema: &RefOr<Schema>) -> Option<Self> {
+        let schema = match schema {
+            RefOr::Ref(_) => return Some(Self::Size),
+            RefOr::T(Schema::Object(object)) => &object.schema_type,
+            RefOr::T(Schema::Array(array)) => {
+                let items = matches!(&array.items, ArrayItems::RefOrSchema(items)
+                    if Self::of(items) == Some(Self::Text));
+                return items.then_some(Self::List);
+            }
+            // A size that may be left out: a reference, or null.
+            RefOr::T(_) => return Some(Self::Size),
+        };
+        let is = |wanted: &Type| match schema {
+            SchemaType::Type(one) => one == wanted,
+            SchemaType::Array(all) => all.contains(wanted),
+            SchemaType::AnyValue => false,
+        };
+        [(Type::String, Self::Text), (Type::Integer, Self::Number), (Type::Boolean, Self::Truth)]
+            .into_iter()
+            .find_map(|(kind, wanted)| is(&kind).then_some(wanted))
+    }
+
+    fn read(self, text: &str) -> Option<Value> {
+        let number = || text.parse::<u64>().ok().map(Value::from);
+        match self {
+            _ if text.is_empty() => Some(Value::Null),
+            Self::Text => Some(text.into()),
+            Self::Number => number(),
+            Self::Truth => text.parse::<bool>().ok().map(Value::from),
+            Self::List => Some(text.split(',').map(str::trim).collect()),
+            Self::Size => number().or_else(|| Some(text.into())),
+        }
+    }
+}
+
+impl fmt::Display for Wanted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Text => "text",
+            Self::Number => "whole number",
+            Self::Truth => "true or false",
+            Self::List => "list",
+            Self::Size => "size",
+        })
+    }
+}
+
+/// The keys of a `T` that people can write, and what each wants.
+fn properties<T: ToSchema>() -> Vec<(String, Wanted)> {
+    let RefOr::T(Schema::Object(object)) = T::schema() else { return Vec::new() };
+    let all = object.properties.iter();
+    all.filter_map(|(key, schema)| Some((key.clone(), Wanted::of(schema)?))).collect()
+}
+
+/// That of `T`, with no key required.
+impl<T: ToSchema> PartialSchema for Patch<T> {
+    fn schema() -> RefOr<Schema> {
+        let mut schema = T::schema();
+        if let RefOr::T(Schema::Object(object)) = &mut schema {
+            object.required.clear();
+        }
+        schema
+    }
+}
+
+impl<T: ToSchema> ToSchema for Patch<T> {
+    fn name() -> Cow<'static, str> {
+        Cow::Owned(format!("{}Patch", T::name()))
+    }
+
+    fn schemas(schemas: &mut Vec<(String, RefOr<Schema>)>) {
+        T::schemas(schemas);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn patch(text: &str) -> Patch<Namespace> {
+        serde_json::from_str(text).unwrap()
+    }
+
+    #[test]
+    fn keys_as_people_write_them() {
+        let words = ["size=1GiB", "block-size=4096", "read-only=true", "path=1", "members=a,b"];
+        let patch = DevicePatch::from_words(words).unwrap();
+        let wanted = serde_json::json!({
+            "size": "1GiB", "block-size": 4096, "read-only": true, "path": "1", "members": ["a", "b"],
+        });
+        assert_eq!(serde_json::to_value(&patch).unwrap(), wanted);
+        let patch = DevicePatch::from_words(["size="]).unwrap();
+        assert_eq!(serde_json::to_value(&patch).unwrap(), serde_json::json!({ "size": null }));
+        for (word, part) in [
+            ("sice=1", "there are"),
+            ("size", "KEY=VALUE"),
+            ("seed=x", "no whole number"),
+            ("create=1", "no true or false"),
+        ] {
+            let error = DevicePatch::from_words([word]).unwrap_err();
+            assert!(error.contains(part), "{word}: {error}");
+        }
+        // A subsystem's namespaces are no key that people write.
+        assert!(SubsystemPatch::from_words(["namespace=1"]).is_err());
+    }
+
+    #[test]
+    fn every_key_of_every_item_can_be_written() {
+        fn left_out<T: ToSchema>() -> Vec<String> {
+            let RefOr::T(Schema::Object(object)) = T::schema() else { panic!("no object") };
+            let known = properties::<T>();
+            let all = object.properties.keys().cloned();
+            all.filter(|key| !known.iter().any(|(name, _)| name == key)).collect()
+        }
+        assert_eq!(left_out::<Device>(), [""; 0]);
+        assert_eq!(left_out::<Namespace>(), [""; 0]);
+        assert_eq!(left_out::<crate::document::PacingSection>(), [""; 0]);
+        assert_eq!(left_out::<crate::document::Listener>(), [""; 0]);
+        assert_eq!(left_out::<Subsystem>(), ["namespace"]);
+    }
+
+    #[test]
+    fn a_patch_sets_leaves_out_and_refuses() {
+        let old = Namespace { nsid: 1, device: "a".into(), weight: Some(7), ..Default::default() };
+        let new = patch(r#"{"device": "b", "weight": null}"#).apply(&old).unwrap();
+        assert_eq!(new, Namespace { nsid: 1, device: "b".into(), ..Default::default() });
+        assert_eq!(patch("{}").apply(&old).unwrap(), old);
+        for wrong in [r#"{"x": 1}"#, r#"{"weight": "1"}"#, r#"{"device": null}"#] {
+            assert!(patch(wrong).apply(&old).is_err(), "{wrong}");
+        }
+        assert!(serde_json::from_str::<Patch<Namespace>>("[]").is_err());
+    }
+}

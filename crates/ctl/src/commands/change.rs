@@ -1,0 +1,150 @@
+//! What all commands share that change something.
+
+use clap::Args;
+use hyper::Method;
+use nvmeof_api::Change;
+use nvmeof_api::document::{Action, Difference, KeyChange};
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::Client;
+use crate::output::{print, print_json};
+
+/// How a change is asked for.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Ask {
+    /// Only say what would change
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Only if the state is still this one (`revision` of status)
+    #[arg(long, value_name = "REVISION")]
+    pub(crate) revision: Option<String>,
+}
+
+/// How a change is asked for that takes something away.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Insist {
+    #[command(flatten)]
+    pub(crate) ask: Ask,
+    /// Even if hosts are connected through it: they lose it
+    #[arg(long)]
+    pub(crate) force: bool,
+}
+
+impl Ask {
+    /// Asks for a change and says what it did.
+    pub(crate) fn send(
+        &self,
+        client: &Client,
+        json: bool,
+        method: Method,
+        path: &str,
+        body: Option<&impl Serialize>,
+    ) -> anyhow::Result<()> {
+        let query = if self.dry_run { "?dry_run=true" } else { "" };
+        let path = format!("{path}{query}");
+        let change: Change = client.call(method, &path, body, self.revision.as_deref())?;
+        show(&change, json)
+    }
+}
+
+impl Insist {
+    /// As [`Ask::send`], without a body.
+    pub(crate) fn send(
+        &self,
+        client: &Client,
+        json: bool,
+        method: Method,
+        path: &str,
+    ) -> anyhow::Result<()> {
+        let force = if self.force { "?force=true" } else { "?force=false" };
+        let dry_run = if self.ask.dry_run { "&dry_run=true" } else { "" };
+        let (path, revision) = (format!("{path}{force}{dry_run}"), self.ask.revision.as_deref());
+        let change: Change = client.call(method, &path, None::<&()>, revision)?;
+        show(&change, json)
+    }
+}
+
+/// A path with names in it that may hold anything.
+pub(crate) fn path(parts: &[&str]) -> String {
+    let mut path = String::from("/v1");
+    for part in parts {
+        path.push('/');
+        for byte in part.bytes() {
+            if byte.is_ascii_alphanumeric() || b"-._~:".contains(&byte) {
+                path.push(char::from(byte));
+            } else {
+                path.push_str(&format!("%{byte:02X}"));
+            }
+        }
+    }
+    path
+}
+
+/// Says what a change did, or would do.
+fn show(change: &Change, json: bool) -> anyhow::Result<()> {
+    if json {
+        return print_json(change);
+    }
+    let mut text = String::new();
+    for difference in &change.changes {
+        text.push_str(if change.dry_run { "would " } else { "" });
+        text.push_str(&told(difference));
+        text.push('\n');
+    }
+    if change.changes.is_empty() {
+        text.push_str("nothing changes\n");
+    }
+    if !change.pending_restart.is_empty() {
+        text.push_str(&format!("at the next start: {}\n", change.pending_restart.join(", ")));
+    }
+    for warning in &change.warnings {
+        text.push_str(&format!("warning: {warning}\n"));
+    }
+    print(&text)
+}
+
+/// `change device ram0: size 64MiB -> 128MiB`.
+fn told(difference: &Difference) -> String {
+    let Difference { action, item, name, keys } = difference;
+    let named = [item.as_str(), name.as_str()].into_iter().filter(|word| !word.is_empty());
+    let named = named.collect::<Vec<_>>().join(" ");
+    let value = |value: &Option<Value>| match value {
+        None => "-".to_owned(),
+        Some(Value::String(text)) => text.clone(),
+        Some(value) => value.to_string(),
+    };
+    let key = |change: &KeyChange| match action {
+        Action::Change => {
+            format!("{} {} -> {}", change.key, value(&change.from), value(&change.to))
+        }
+        Action::Add => format!("{} {}", change.key, value(&change.to)),
+        Action::Remove => String::new(),
+    };
+    let keys: Vec<String> = keys.iter().map(key).filter(|text| !text.is_empty()).collect();
+    let named = if named.is_empty() { "the config".into() } else { named };
+    let line = format!("{action} {named}: {}", keys.join(", "));
+    line.trim_end_matches(": ").replace(char::is_control, " ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_in_paths_and_differences_in_words() {
+        assert_eq!(path(&["subsystems", "nqn.x:a/b c"]), "/v1/subsystems/nqn.x:a%2Fb%20c");
+        let size = KeyChange { key: "size".into(), from: Some(1.into()), to: Some("2k".into()) };
+        let mut difference = Difference {
+            action: Action::Change,
+            item: "device".into(),
+            name: "a".into(),
+            keys: vec![size],
+        };
+        assert_eq!(told(&difference), "change device a: size 1 -> 2k");
+        difference.action = Action::Remove;
+        assert_eq!(told(&difference), "remove device a");
+        difference.action = Action::Add;
+        assert_eq!(told(&difference), "add device a: size 2k");
+    }
+}

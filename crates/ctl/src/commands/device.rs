@@ -1,0 +1,145 @@
+//! `nvmeofctl device`.
+
+use clap::Subcommand;
+use hyper::Method;
+use nvmeof_api::DevicePatch;
+use nvmeof_api::document::Device;
+use nvmeof_api::view::DeviceView;
+use nvmeof_report::{Column, Table};
+
+use super::change::{Ask, path};
+use super::words;
+use crate::Client;
+use crate::output::{bytes, list, pairs, print, print_json};
+
+/// Devices: what is served.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// List them
+    List,
+    /// Show one
+    Show {
+        /// Its name
+        name: String,
+    },
+    /// Add one
+    #[command(after_help = "Examples:\n  nvmeofctl device add ram1 ram size=1GiB\n  \
+        nvmeofctl device add disk1 file path=/dev/sdb\n  \
+        nvmeofctl device add drive1 nvme pci=0000:01:00.0\n\n\
+        configs/target.toml tells of every key.")]
+    Add {
+        /// Its name
+        name: String,
+        /// null, ram, file, nvme, split, stripe, delay or fault
+        #[arg(value_name = "TYPE")]
+        kind: String,
+        /// Its keys, as the config has them
+        #[arg(value_name = "KEY=VALUE")]
+        keys: Vec<String>,
+        #[command(flatten)]
+        ask: Ask,
+    },
+    /// Change keys of one; `KEY=` goes back to the default
+    Set {
+        /// Its name
+        name: String,
+        /// Keys, as the config has them
+        #[arg(value_name = "KEY=VALUE", required = true)]
+        keys: Vec<String>,
+        #[command(flatten)]
+        ask: Ask,
+    },
+    /// Make one larger or smaller; hosts see it at once
+    #[command(
+        after_help = "What is in a file or in memory stays, as far as it fits. What is cut off is \
+        lost.\n\nExample:\n  nvmeofctl device resize disk1 2TiB"
+    )]
+    Resize {
+        /// Its name
+        name: String,
+        /// Bytes, or a number and k, MiB, GiB, TiB
+        size: String,
+        #[command(flatten)]
+        ask: Ask,
+    },
+    /// Remove one that nothing uses
+    Remove {
+        /// Its name
+        name: String,
+        #[command(flatten)]
+        ask: Ask,
+    },
+}
+
+/// Does it.
+pub(crate) fn run(client: &Client, json: bool, command: &Command) -> anyhow::Result<()> {
+    match command {
+        Command::List => {
+            let all: Vec<DeviceView> = client.get("/v1/devices")?;
+            if json { print_json(&all) } else { print(&table(&all).text()) }
+        }
+        Command::Show { name } => {
+            let one: DeviceView = client.get(&path(&["devices", name]))?;
+            if json { print_json(&one) } else { print(&shown(&one)?) }
+        }
+        Command::Add { name, kind, keys, ask } => {
+            let base = Device { name: name.clone(), kind: kind.clone(), ..Device::default() };
+            let device = words::<Device>(keys)?.apply(&base)?;
+            ask.send(client, json, Method::POST, "/v1/devices", Some(&device))
+        }
+        Command::Set { name, keys, ask } => {
+            let patch = words::<Device>(keys)?;
+            ask.send(client, json, Method::PATCH, &path(&["devices", name]), Some(&patch))
+        }
+        Command::Resize { name, size, ask } => {
+            let size = format!("size={size}");
+            let patch: DevicePatch = words::<Device>(&[size])?;
+            ask.send(client, json, Method::PATCH, &path(&["devices", name]), Some(&patch))
+        }
+        Command::Remove { name, ask } => {
+            ask.send(client, json, Method::DELETE, &path(&["devices", name]), None::<&()>)
+        }
+    }
+}
+
+fn table(all: &[DeviceView]) -> Table {
+    let mut table = Table::new(vec![
+        Column::words("device"),
+        Column::words("type"),
+        Column::numbers("size", ""),
+        Column::numbers("block", "B"),
+        Column::words("state"),
+        Column::words("used by"),
+    ]);
+    for one in all {
+        table.push(vec![
+            one.config.name.clone(),
+            one.config.kind.clone(),
+            bytes(one.size),
+            one.block_size.to_string(),
+            state(one).into(),
+            list(&one.used_by),
+        ]);
+    }
+    table
+}
+
+fn state(one: &DeviceView) -> &'static str {
+    match (one.gone, one.read_only) {
+        (true, _) => "gone",
+        (false, true) => "read-only",
+        (false, false) => "ok",
+    }
+}
+
+fn shown(one: &DeviceView) -> anyhow::Result<String> {
+    let mut lines = vec![
+        ("device", one.config.name.clone()),
+        ("size", format!("{} ({} bytes)", bytes(one.size), one.size)),
+        ("block", format!("{} bytes", one.block_size)),
+        ("state", state(one).into()),
+        ("used by", list(&one.used_by)),
+    ];
+    lines.push(("config", serde_json::to_string(&one.config)?));
+    Ok(pairs(&lines))
+}

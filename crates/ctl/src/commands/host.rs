@@ -1,0 +1,64 @@
+//! `nvmeofctl host`: who may connect.
+
+use clap::Subcommand;
+use hyper::Method;
+use nvmeof_api::view::HostView;
+use nvmeof_report::{Column, Table};
+
+use super::change::{Ask, Insist, path};
+use crate::Client;
+use crate::output::{list, print, print_json};
+
+/// Hosts: who may connect to a subsystem.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// List those of a subsystem
+    List {
+        /// The subsystem
+        nqn: String,
+    },
+    /// Let one connect
+    Add {
+        /// The subsystem
+        nqn: String,
+        /// The host, by the NQN in its /etc/nvme/hostnqn
+        host: String,
+        #[command(flatten)]
+        ask: Ask,
+    },
+    /// Let one connect no more
+    Remove {
+        /// The subsystem
+        nqn: String,
+        /// The host, by NQN
+        host: String,
+        #[command(flatten)]
+        insist: Insist,
+    },
+}
+
+/// Does it.
+pub(crate) fn run(client: &Client, json: bool, command: &Command) -> anyhow::Result<()> {
+    match command {
+        Command::List { nqn } => {
+            let all: Vec<HostView> = client.get(&path(&["subsystems", nqn, "hosts"]))?;
+            if json {
+                return print_json(&all);
+            }
+            let mut table = Table::new(vec![Column::words("host"), Column::words("controllers")]);
+            for one in all {
+                let ids: Vec<String> = one.controllers.iter().map(u16::to_string).collect();
+                table.push(vec![one.nqn, list(&ids)]);
+            }
+            print(&table.text())
+        }
+        Command::Add { nqn, host, ask } => {
+            let one = path(&["subsystems", nqn, "hosts", host]);
+            ask.send(client, json, Method::PUT, &one, None::<&()>)
+        }
+        Command::Remove { nqn, host, insist } => {
+            let one = path(&["subsystems", nqn, "hosts", host]);
+            insist.send(client, json, Method::DELETE, &one)
+        }
+    }
+}

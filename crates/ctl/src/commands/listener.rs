@@ -1,0 +1,79 @@
+//! `nvmeofctl listener`: where hosts connect.
+
+use std::net::SocketAddr;
+
+use clap::Subcommand;
+use hyper::Method;
+use nvmeof_api::document::Listener;
+use nvmeof_api::view::ListenerView;
+use nvmeof_report::{Column, Table};
+
+use super::change::{Ask, Insist, path};
+use super::words;
+use crate::Client;
+use crate::output::{print, print_json};
+
+/// Listeners: where hosts connect.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// List them
+    List,
+    /// Add one
+    #[command(after_help = "Examples:\n  nvmeofctl listener add tcp 192.0.2.1:4420\n  \
+        nvmeofctl listener add rdma 192.0.2.10:4420 traffic-class=106")]
+    Add {
+        /// tcp or rdma
+        #[arg(value_name = "TYPE")]
+        kind: String,
+        /// Address and port: 192.0.2.1:4420, [::1]:4420; port 0 lets the system choose
+        address: SocketAddr,
+        /// Other keys, as the config has them
+        #[arg(value_name = "KEY=VALUE")]
+        keys: Vec<String>,
+        #[command(flatten)]
+        ask: Ask,
+    },
+    /// Remove one
+    Remove {
+        /// Its name, as the list has it: tcp:192.0.2.1:4420
+        id: String,
+        #[command(flatten)]
+        insist: Insist,
+    },
+}
+
+/// Does it.
+pub(crate) fn run(client: &Client, json: bool, command: &Command) -> anyhow::Result<()> {
+    match command {
+        Command::List => {
+            let all: Vec<ListenerView> = client.get("/v1/listeners")?;
+            if json { print_json(&all) } else { print(&table(all).text()) }
+        }
+        Command::Add { kind, address, keys, ask } => {
+            let base = Listener {
+                kind: kind.clone(),
+                address: address.ip().to_string(),
+                port: Some(address.port()),
+                ..Listener::default()
+            };
+            let listener = words::<Listener>(keys)?.apply(&base)?;
+            ask.send(client, json, Method::POST, "/v1/listeners", Some(&listener))
+        }
+        Command::Remove { id, insist } => {
+            insist.send(client, json, Method::DELETE, &path(&["listeners", id]))
+        }
+    }
+}
+
+fn table(all: Vec<ListenerView>) -> Table {
+    let mut table = Table::new(vec![
+        Column::words("listener"),
+        Column::words("state"),
+        Column::numbers("controllers", ""),
+    ]);
+    for one in all {
+        let state = if one.listening { "listening" } else { "left out" };
+        table.push(vec![one.id, state.into(), one.controllers.to_string()]);
+    }
+    table
+}

@@ -1,0 +1,137 @@
+//! `nvmeofctl namespace`.
+
+use clap::Subcommand;
+use hyper::Method;
+use nvmeof_api::document::Namespace;
+use nvmeof_api::view::{NamespaceView, SubsystemView};
+use nvmeof_report::{Column, Table};
+
+use super::change::{Ask, path};
+use super::words;
+use crate::Client;
+use crate::output::{bytes, print, print_json};
+
+/// Namespaces: devices as hosts see them.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// List those of a subsystem, or of all
+    List {
+        /// The subsystem
+        nqn: Option<String>,
+    },
+    /// Add one: hosts see it at once
+    #[command(
+        after_help = "Examples:\n  nvmeofctl namespace add nqn.2026-11.org.example:a ram1\n  \
+        nvmeofctl namespace add nqn.2026-11.org.example:a disk1 --nsid 7 weight=10"
+    )]
+    Add {
+        /// The subsystem
+        nqn: String,
+        /// The device behind it
+        device: String,
+        /// Its number; the lowest that is free if left out
+        #[arg(long)]
+        nsid: Option<u32>,
+        /// Other keys, as the config has them
+        #[arg(value_name = "KEY=VALUE")]
+        keys: Vec<String>,
+        #[command(flatten)]
+        ask: Ask,
+    },
+    /// Change keys of one; `KEY=` goes back to the default
+    #[command(
+        after_help = "Example:\n  nvmeofctl namespace set nqn.2026-11.org.example:a 1 weight=10"
+    )]
+    Set {
+        /// The subsystem
+        nqn: String,
+        /// Its number
+        nsid: u32,
+        /// Keys, as the config has them
+        #[arg(value_name = "KEY=VALUE", required = true)]
+        keys: Vec<String>,
+        #[command(flatten)]
+        ask: Ask,
+    },
+    /// Remove one: hosts see it go; its device stays
+    Remove {
+        /// The subsystem
+        nqn: String,
+        /// Its number
+        nsid: u32,
+        #[command(flatten)]
+        ask: Ask,
+    },
+}
+
+/// Does it.
+pub(crate) fn run(client: &Client, json: bool, command: &Command) -> anyhow::Result<()> {
+    match command {
+        Command::List { nqn } => {
+            let all = list(client, nqn.as_deref())?;
+            if json { print_json(&all) } else { print(&table(&all).text()) }
+        }
+        Command::Add { nqn, device, nsid, keys, ask } => {
+            let all = path(&["subsystems", nqn, "namespaces"]);
+            let nsid = match nsid {
+                Some(nsid) => *nsid,
+                None => free(&client.get::<Vec<NamespaceView>>(&all)?),
+            };
+            let base = Namespace { nsid, device: device.clone(), ..Namespace::default() };
+            let namespace = words::<Namespace>(keys)?.apply(&base)?;
+            ask.send(client, json, Method::POST, &all, Some(&namespace))
+        }
+        Command::Set { nqn, nsid, keys, ask } => {
+            let patch = words::<Namespace>(keys)?;
+            let one = path(&["subsystems", nqn, "namespaces", &nsid.to_string()]);
+            ask.send(client, json, Method::PATCH, &one, Some(&patch))
+        }
+        Command::Remove { nqn, nsid, ask } => {
+            let one = path(&["subsystems", nqn, "namespaces", &nsid.to_string()]);
+            ask.send(client, json, Method::DELETE, &one, None::<&()>)
+        }
+    }
+}
+
+fn list(client: &Client, nqn: Option<&str>) -> anyhow::Result<Vec<NamespaceView>> {
+    let of =
+        |nqn: &str| client.get::<Vec<NamespaceView>>(&path(&["subsystems", nqn, "namespaces"]));
+    let Some(nqn) = nqn else {
+        let mut all = Vec::new();
+        for subsystem in client.get::<Vec<SubsystemView>>("/v1/subsystems")? {
+            all.extend(of(&subsystem.config.nqn)?);
+        }
+        return Ok(all);
+    };
+    of(nqn)
+}
+
+/// The lowest number that is free.
+fn free(all: &[NamespaceView]) -> u32 {
+    let is_taken = |nsid: &u32| all.iter().any(|one| one.config.nsid == *nsid);
+    (1..).find(|nsid| !is_taken(nsid)).unwrap_or(1)
+}
+
+fn table(all: &[NamespaceView]) -> Table {
+    let mut table = Table::new(vec![
+        Column::words("subsystem"),
+        Column::numbers("nsid", ""),
+        Column::words("device"),
+        Column::numbers("size", ""),
+        Column::numbers("block", "B"),
+        Column::numbers("weight", ""),
+        Column::words("uuid"),
+    ]);
+    for one in all {
+        table.push(vec![
+            one.subsystem.clone(),
+            one.config.nsid.to_string(),
+            one.config.device.clone(),
+            bytes(one.size),
+            one.block_size.to_string(),
+            one.config.weight.unwrap_or(1).to_string(),
+            one.uuid.clone(),
+        ]);
+    }
+    table
+}

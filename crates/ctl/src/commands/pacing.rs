@@ -1,0 +1,58 @@
+//! `nvmeofctl pacing`: when commands may start.
+
+use clap::Subcommand;
+use hyper::Method;
+use nvmeof_api::document::PacingSection;
+use nvmeof_api::view::PacingView;
+
+use super::change::Ask;
+use super::words;
+use crate::Client;
+use crate::output::{bytes, pairs, print, print_json};
+
+/// Pacing: when commands may start.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Show the policy in force, and where it stands
+    Show,
+    /// Put another policy in force
+    #[command(after_help = "Examples:\n  nvmeofctl pacing set adaptive\n  \
+        nvmeofctl pacing set buffer-credit budget=64MiB\n  \
+        nvmeofctl pacing set token-bucket rate=180Gb/s\n\n\
+        Keys that are not given are at their defaults. configs/target.toml tells of every key.")]
+    Set {
+        /// adaptive, none, buffer-credit, token-bucket or prototype
+        policy: String,
+        /// Its keys, as the config has them
+        #[arg(value_name = "KEY=VALUE")]
+        keys: Vec<String>,
+        #[command(flatten)]
+        ask: Ask,
+    },
+}
+
+/// Does it.
+pub(crate) fn run(client: &Client, json: bool, command: &Command) -> anyhow::Result<()> {
+    match command {
+        Command::Show => {
+            let pacing: PacingView = client.get("/v1/pacing")?;
+            if json {
+                return print_json(&pacing);
+            }
+            let none = || "-".to_owned();
+            print(&pairs(&[
+                ("policy", pacing.policy),
+                ("budget", pacing.budget_bytes.map_or_else(none, bytes)),
+                ("period", pacing.period_ns.map_or_else(none, |nanos| format!("{nanos} ns"))),
+                ("in flight", format!("{} ({})", pacing.in_flight, bytes(pacing.bytes_in_flight))),
+                ("waiting", pacing.waiting.to_string()),
+                ("config", serde_json::to_string(&pacing.config)?),
+            ]))
+        }
+        Command::Set { policy, keys, ask } => {
+            let base = PacingSection { policy: Some(policy.clone()), ..PacingSection::default() };
+            let pacing = words::<PacingSection>(keys)?.apply(&base)?;
+            ask.send(client, json, Method::PUT, "/v1/pacing", Some(&pacing))
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! `nvmeofctl completion` and `nvmeofctl man`: what a package installs.
+
+use std::path::Path;
+
+use anyhow::Context as _;
+use clap::CommandFactory as _;
+use clap_complete::Shell;
+
+use crate::Args;
+use crate::output::print;
+
+/// Writes a shell's completion to standard output.
+pub(crate) fn completion(shell: Shell) -> anyhow::Result<()> {
+    let mut text = Vec::new();
+    clap_complete::generate(shell, &mut Args::command(), "nvmeofctl", &mut text);
+    print(&String::from_utf8(text)?)
+}
+
+/// Writes a man page for each command into a folder, which is made.
+pub(crate) fn man(folder: &Path) -> anyhow::Result<()> {
+    std::fs::create_dir_all(folder)
+        .and_then(|()| clap_mangen::generate_to(Args::command(), folder))
+        .with_context(|| format!("cannot write man pages to {}", folder.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_sound_and_every_command_has_a_page() {
+        Args::command().debug_assert();
+        let folder = tempfile::tempdir().unwrap();
+        man(folder.path()).unwrap();
+        for page in ["nvmeofctl.1", "nvmeofctl-device.1", "nvmeofctl-device-resize.1"] {
+            let text = std::fs::read_to_string(folder.path().join(page)).unwrap();
+            assert!(text.contains(".SH NAME"), "{page}");
+        }
+        for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
+            let mut text = Vec::new();
+            clap_complete::generate(shell, &mut Args::command(), "nvmeofctl", &mut text);
+            assert!(String::from_utf8(text).unwrap().contains("resize"), "{shell}");
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! `/v1/config`, `/v1/save` and `/v1/reload`: the state as a whole, and the file.
+
+use axum::extract::State;
+use nvmeof_api::document::Document;
+use nvmeof_api::{ApiError, Change, Saved};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::Handle;
+use super::extract::{Ask, Body, DryRun, Forced, IfMatch, Insist, Plain, Tagged};
+use super::refusal::Refusal;
+
+pub(super) fn router() -> OpenApiRouter<Handle> {
+    OpenApiRouter::new().routes(routes!(get, put)).routes(routes!(save)).routes(routes!(reload))
+}
+
+/// What runs, as a config.
+#[utoipa::path(
+    get,
+    path = "/v1/config",
+    operation_id = "config_get",
+    responses((status = OK, body = Document), (status = "default", body = ApiError)),
+)]
+async fn get(State(handle): State<Handle>, _: Plain) -> Result<Tagged<Document>, Refusal> {
+    handle.call(async |running| Tagged::new(running, running.document().clone())).await
+}
+
+/// Makes what runs what this config says: all of it, or nothing.
+#[utoipa::path(
+    put,
+    path = "/v1/config",
+    operation_id = "config_put",
+    params(DryRun, IfMatch),
+    request_body = Document,
+    responses((status = OK, body = Change), (status = "default", body = ApiError)),
+)]
+async fn put(
+    State(handle): State<Handle>,
+    Ask(wish): Ask,
+    Body(wanted): Body<Document>,
+) -> Result<Tagged<Change>, Refusal> {
+    handle
+        .change(wish, move |_, document| {
+            *document = wanted;
+            Ok(())
+        })
+        .await
+}
+
+/// Writes what runs to the config file.
+///
+/// What the file said before is kept beside it, with a `~` behind its name. `force` overwrites a file that
+/// somebody has changed since it was last read.
+#[utoipa::path(
+    post,
+    path = "/v1/save",
+    operation_id = "save",
+    params(Forced, IfMatch),
+    responses((status = OK, body = Saved), (status = "default", body = ApiError)),
+)]
+async fn save(
+    State(handle): State<Handle>,
+    Insist { wish, force }: Insist,
+) -> Result<Tagged<Saved>, Refusal> {
+    let saved = handle
+        .call(async move |running| {
+            let saved = running.save(&wish, force)?;
+            Ok(Tagged::new(running, saved))
+        })
+        .await?;
+    saved.map_err(Refusal)
+}
+
+/// Makes what runs what the config file says, as SIGHUP does.
+#[utoipa::path(
+    post,
+    path = "/v1/reload",
+    operation_id = "reload",
+    params(DryRun, IfMatch),
+    responses((status = OK, body = Change), (status = "default", body = ApiError)),
+)]
+async fn reload(State(handle): State<Handle>, Ask(wish): Ask) -> Result<Tagged<Change>, Refusal> {
+    let change = handle
+        .call(async move |running| {
+            let change = running.reload(&wish).await?;
+            Ok(Tagged::new(running, change))
+        })
+        .await?;
+    change.map_err(Refusal)
+}

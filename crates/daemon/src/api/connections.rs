@@ -1,0 +1,126 @@
+//! `/v1/connections`: the hosts' queues.
+
+use axum::extract::State;
+use nvmeof_api::view::ConnectionView;
+use nvmeof_api::{ApiError, ErrorKind};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::Handle;
+use super::extract::{Plain, Segments, Tagged};
+use super::listeners::names;
+use super::refusal::Refusal;
+use crate::control::Running;
+
+pub(super) fn router() -> OpenApiRouter<Handle> {
+    OpenApiRouter::new().routes(routes!(list)).routes(routes!(get, drop_one))
+}
+
+async fn all(running: &Running) -> Vec<ConnectionView> {
+    let listeners = names(running);
+    let mut all: Vec<ConnectionView> = running
+        .server()
+        .roll()
+        .await
+        .into_iter()
+        .map(|(reactor, one)| {
+            let listener = listeners.iter().find(|(port, _)| *port == one.port);
+            let info = one.info.as_ref();
+            ConnectionView {
+                id: one.id,
+                host: info.map(|info| info.hostnqn.to_string()),
+                subsystem: info.map(|info| info.subnqn.to_string()),
+                cntlid: info.map(|info| info.cntlid),
+                qid: info.map(|info| info.qid),
+                depth: info.map(|info| info.depth),
+                peer: one.peer,
+                listener: listener.map(|(_, name)| name.clone()),
+                reactor,
+                in_flight: one.in_flight,
+                waiting: one.waiting,
+            }
+        })
+        .collect();
+    all.sort_by_key(|one| one.id);
+    all
+}
+
+fn no_connection(id: u64) -> ApiError {
+    ApiError::new(ErrorKind::NotFound, format!("there is no connection {id}"))
+}
+
+/// The connections of all hosts.
+#[utoipa::path(
+    get,
+    path = "/v1/connections",
+    operation_id = "connections_list",
+    responses((status = OK, body = Vec<ConnectionView>), (status = "default", body = ApiError)),
+)]
+async fn list(
+    State(handle): State<Handle>,
+    _: Plain,
+) -> Result<Tagged<Vec<ConnectionView>>, Refusal> {
+    handle
+        .call(async |running| {
+            let all = all(running).await;
+            Tagged::new(running, all)
+        })
+        .await
+}
+
+/// A connection.
+#[utoipa::path(
+    get,
+    path = "/v1/connections/{id}",
+    operation_id = "connection_get",
+    params(("id" = u64, Path, description = "Its name.")),
+    responses((status = OK, body = ConnectionView), (status = "default", body = ApiError)),
+)]
+async fn get(
+    State(handle): State<Handle>,
+    Segments(id): Segments<u64>,
+    _: Plain,
+) -> Result<Tagged<ConnectionView>, Refusal> {
+    let found = handle
+        .call(async move |running| {
+            let found = all(running).await.into_iter().find(|one| one.id == id);
+            found.map(|one| Tagged::new(running, one))
+        })
+        .await?;
+    found.ok_or_else(|| Refusal(no_connection(id)))
+}
+
+/// Drops a connection: its commands end unanswered. An admin queue takes its controller's I/O queues
+/// along. The host may connect again at once; to keep it out take it off the subsystem's hosts.
+#[utoipa::path(
+    delete,
+    path = "/v1/connections/{id}",
+    operation_id = "connection_drop",
+    params(("id" = u64, Path, description = "Its name.")),
+    responses(
+        (status = OK, body = ConnectionView, description = "It was this one."),
+        (status = "default", body = ApiError),
+    ),
+)]
+async fn drop_one(
+    State(handle): State<Handle>,
+    Segments(id): Segments<u64>,
+    _: Plain,
+) -> Result<Tagged<ConnectionView>, Refusal> {
+    let dropped = handle
+        .call(async move |running| {
+            let found = all(running).await.into_iter().find(|one| one.id == id)?;
+            let dropped = running.server().dismiss(id).await;
+            dropped.then(|| {
+                tracing::info!(
+                    id,
+                    host = found.host,
+                    peer = found.peer,
+                    "the API drops a connection"
+                );
+                Tagged::new(running, found)
+            })
+        })
+        .await?;
+    dropped.ok_or_else(|| Refusal(no_connection(id)))
+}

@@ -1,0 +1,119 @@
+//! `/v1/devices`: what is served.
+
+use axum::extract::State;
+use nvmeof_api::document::Device;
+use nvmeof_api::document::edit::no_device;
+use nvmeof_api::view::DeviceView;
+use nvmeof_api::{ApiError, Change, DevicePatch};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::Handle;
+use super::extract::{Ask, Body, DryRun, IfMatch, Plain, Segments, Tagged};
+use super::refusal::Refusal;
+use crate::control::Running;
+
+pub(super) fn router() -> OpenApiRouter<Handle> {
+    OpenApiRouter::new().routes(routes!(list, add)).routes(routes!(get, patch, remove))
+}
+
+fn view(running: &Running, device: &Device) -> DeviceView {
+    let (info, gone) = running.server().device(&device.name).unzip();
+    let info = info.as_ref();
+    DeviceView {
+        config: device.clone(),
+        size: info.map_or(0, |info| info.size),
+        block_size: info.map_or(0, |info| info.block_size),
+        read_only: info.is_some_and(|info| info.read_only),
+        gone: gone.unwrap_or(true),
+        used_by: running.document().users_of(&device.name),
+    }
+}
+
+/// The devices.
+#[utoipa::path(
+    get,
+    path = "/v1/devices",
+    operation_id = "devices_list",
+    responses((status = OK, body = Vec<DeviceView>), (status = "default", body = ApiError)),
+)]
+async fn list(State(handle): State<Handle>, _: Plain) -> Result<Tagged<Vec<DeviceView>>, Refusal> {
+    handle
+        .call(async |running| {
+            let all = running.document().device.iter().map(|one| view(running, one)).collect();
+            Tagged::new(running, all)
+        })
+        .await
+}
+
+/// Adds a device.
+#[utoipa::path(
+    post,
+    path = "/v1/devices",
+    operation_id = "device_add",
+    params(DryRun, IfMatch),
+    request_body = Device,
+    responses((status = OK, body = Change), (status = "default", body = ApiError)),
+)]
+async fn add(
+    State(handle): State<Handle>,
+    Ask(wish): Ask,
+    Body(device): Body<Device>,
+) -> Result<Tagged<Change>, Refusal> {
+    handle.change(wish, move |_, document| document.add_device(device)).await
+}
+
+/// A device.
+#[utoipa::path(
+    get,
+    path = "/v1/devices/{name}",
+    operation_id = "device_get",
+    params(("name" = String, Path, description = "Its name.")),
+    responses((status = OK, body = DeviceView), (status = "default", body = ApiError)),
+)]
+async fn get(
+    State(handle): State<Handle>,
+    Segments(name): Segments<String>,
+    _: Plain,
+) -> Result<Tagged<DeviceView>, Refusal> {
+    handle
+        .look(move |running| {
+            let device = running.document().device(&name).ok_or_else(|| no_device(&name))?;
+            Ok(view(running, device))
+        })
+        .await
+}
+
+/// Changes a device: its size, for a file or memory, without losing what is in it.
+#[utoipa::path(
+    patch,
+    path = "/v1/devices/{name}",
+    operation_id = "device_change",
+    params(("name" = String, Path, description = "Its name."), DryRun, IfMatch),
+    request_body = DevicePatch,
+    responses((status = OK, body = Change), (status = "default", body = ApiError)),
+)]
+async fn patch(
+    State(handle): State<Handle>,
+    Segments(name): Segments<String>,
+    Ask(wish): Ask,
+    Body(patch): Body<DevicePatch>,
+) -> Result<Tagged<Change>, Refusal> {
+    handle.change(wish, move |_, document| document.patch_device(&name, &patch)).await
+}
+
+/// Removes a device that nothing uses.
+#[utoipa::path(
+    delete,
+    path = "/v1/devices/{name}",
+    operation_id = "device_remove",
+    params(("name" = String, Path, description = "Its name."), DryRun, IfMatch),
+    responses((status = OK, body = Change), (status = "default", body = ApiError)),
+)]
+async fn remove(
+    State(handle): State<Handle>,
+    Segments(name): Segments<String>,
+    Ask(wish): Ask,
+) -> Result<Tagged<Change>, Refusal> {
+    handle.change(wish, move |_, document| document.remove_device(&name)).await
+}

@@ -1,0 +1,97 @@
+//! `/v1/subsystems/{nqn}/hosts`: who may connect to a subsystem.
+
+use axum::extract::State;
+use nvmeof_api::document::edit::no_subsystem;
+use nvmeof_api::view::HostView;
+use nvmeof_api::{ApiError, Change};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::Handle;
+use super::extract::{Ask, DryRun, Forced, IfMatch, Insist, Plain, Segments, Tagged};
+use super::refusal::Refusal;
+use super::subsystems::{controllers, unless_connected};
+
+pub(super) fn router() -> OpenApiRouter<Handle> {
+    OpenApiRouter::new().routes(routes!(list)).routes(routes!(put, remove))
+}
+
+/// The hosts that are listed; none where every host may connect.
+#[utoipa::path(
+    get,
+    path = "/v1/subsystems/{nqn}/hosts",
+    operation_id = "hosts_list",
+    params(("nqn" = String, Path, description = "The subsystem.")),
+    responses((status = OK, body = Vec<HostView>), (status = "default", body = ApiError)),
+)]
+async fn list(
+    State(handle): State<Handle>,
+    Segments(nqn): Segments<String>,
+    _: Plain,
+) -> Result<Tagged<Vec<HostView>>, Refusal> {
+    handle
+        .look(move |running| {
+            let subsystem = running.document().subsystem(&nqn).ok_or_else(|| no_subsystem(&nqn))?;
+            let connected = controllers(running, &nqn);
+            let view = |host: &String| HostView {
+                nqn: host.clone(),
+                controllers: connected
+                    .iter()
+                    .filter(|one| one.host == *host)
+                    .map(|one| one.cntlid)
+                    .collect(),
+            };
+            Ok(subsystem.hosts.iter().flatten().map(view).collect())
+        })
+        .await
+}
+
+/// Lets a host connect.
+#[utoipa::path(
+    put,
+    path = "/v1/subsystems/{nqn}/hosts/{host}",
+    operation_id = "host_add",
+    params(
+        ("nqn" = String, Path, description = "The subsystem."),
+        ("host" = String, Path, description = "The host's NQN."),
+        DryRun,
+        IfMatch,
+    ),
+    responses((status = OK, body = Change), (status = "default", body = ApiError)),
+)]
+async fn put(
+    State(handle): State<Handle>,
+    Segments((nqn, host)): Segments<(String, String)>,
+    Ask(wish): Ask,
+) -> Result<Tagged<Change>, Refusal> {
+    handle.change(wish, move |_, document| document.allow_host(&nqn, &host).map(drop)).await
+}
+
+/// Lets a host connect no more; with `force` even if it is connected: then it is cut off.
+#[utoipa::path(
+    delete,
+    path = "/v1/subsystems/{nqn}/hosts/{host}",
+    operation_id = "host_remove",
+    params(
+        ("nqn" = String, Path, description = "The subsystem."),
+        ("host" = String, Path, description = "The host's NQN."),
+        Forced,
+        IfMatch,
+    ),
+    responses((status = OK, body = Change), (status = "default", body = ApiError)),
+)]
+async fn remove(
+    State(handle): State<Handle>,
+    Segments((nqn, host)): Segments<(String, String)>,
+    Insist { wish, force }: Insist,
+) -> Result<Tagged<Change>, Refusal> {
+    handle
+        .change(wish, move |running, document| {
+            document.forbid_host(&nqn, &host)?;
+            let mut connected = controllers(running, &nqn);
+            connected.retain(|one| one.host == host);
+            let hosts = connected.into_iter().map(|one| one.host).collect();
+            unless_connected(&format!("{host}'s access to {nqn}"), hosts, force)
+        })
+        .await
+}

@@ -1,0 +1,139 @@
+//! `/v1/listeners`: where hosts connect.
+
+use axum::extract::State;
+use nvmeof_api::document::Listener;
+use nvmeof_api::view::ListenerView;
+use nvmeof_api::{ApiError, Change, ErrorKind};
+use nvmeof_nvmf::PortId;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::Handle;
+use super::extract::{Ask, Body, DryRun, Forced, IfMatch, Insist, Plain, Segments, Tagged};
+use super::refusal::Refusal;
+use super::subsystems::unless_connected;
+use crate::control::Running;
+
+pub(super) fn router() -> OpenApiRouter<Handle> {
+    OpenApiRouter::new().routes(routes!(list, add)).routes(routes!(get, remove))
+}
+
+/// Every listener of the config, with the number of the port that works for it.
+fn all(running: &Running) -> Vec<(Option<PortId>, ListenerView)> {
+    let mut working: Vec<_> = running.server().listeners().collect();
+    let controllers = running.server().controllers();
+    // Both have the same listeners in the same order.
+    let configured = running.document().listener.iter().zip(&running.server().config().listeners);
+    let view = |(config, wanted): (&Listener, &crate::config::Listener)| {
+        let at = working.iter().position(|(_, other, _)| *other == wanted);
+        let found = at.map(|at| working.remove(at));
+        let id = match found {
+            Some((_, _, address)) => format!("{}:{address}", wanted.fabric.name()),
+            None => config.id(),
+        };
+        let port = found.map(|(port, ..)| port);
+        let through = controllers.iter().filter(|one| Some(one.port) == port).count();
+        let listening = port.is_some();
+        (port, ListenerView { id, config: config.clone(), listening, controllers: through })
+    };
+    configured.map(view).collect()
+}
+
+/// What the API calls the listeners that work, by the number of their port.
+pub(super) fn names(running: &Running) -> Vec<(PortId, String)> {
+    all(running).into_iter().filter_map(|(port, view)| Some((port?, view.id))).collect()
+}
+
+fn no_listener(id: &str) -> ApiError {
+    let error = ApiError::new(ErrorKind::NotFound, format!("there is no listener {id}"));
+    error.hint("they are called TYPE:ADDRESS:PORT, as tcp:192.0.2.1:4420 or tcp:[::1]:4420")
+}
+
+/// The listeners.
+#[utoipa::path(
+    get,
+    path = "/v1/listeners",
+    operation_id = "listeners_list",
+    responses((status = OK, body = Vec<ListenerView>), (status = "default", body = ApiError)),
+)]
+async fn list(
+    State(handle): State<Handle>,
+    _: Plain,
+) -> Result<Tagged<Vec<ListenerView>>, Refusal> {
+    handle.look(|running| Ok(all(running).into_iter().map(|(_, view)| view).collect())).await
+}
+
+/// Adds a listener; one that cannot work here is refused.
+#[utoipa::path(
+    post,
+    path = "/v1/listeners",
+    operation_id = "listener_add",
+    params(DryRun, IfMatch),
+    request_body = Listener,
+    responses((status = OK, body = Change), (status = "default", body = ApiError)),
+)]
+async fn add(
+    State(handle): State<Handle>,
+    Ask(wish): Ask,
+    Body(listener): Body<Listener>,
+) -> Result<Tagged<Change>, Refusal> {
+    handle.change(wish, move |_, document| document.add_listener(listener)).await
+}
+
+/// A listener.
+#[utoipa::path(
+    get,
+    path = "/v1/listeners/{id}",
+    operation_id = "listener_get",
+    params(("id" = String, Path, description = "Its type, address and port: `tcp:192.0.2.1:4420`.")),
+    responses((status = OK, body = ListenerView), (status = "default", body = ApiError)),
+)]
+async fn get(
+    State(handle): State<Handle>,
+    Segments(id): Segments<String>,
+    _: Plain,
+) -> Result<Tagged<ListenerView>, Refusal> {
+    handle
+        .look(move |running| {
+            let found = all(running).into_iter().find(|(_, view)| view.id == id);
+            found.map(|(_, view)| view).ok_or_else(|| no_listener(&id))
+        })
+        .await
+}
+
+/// Removes a listener; with `force` even if hosts are connected through it: they are cut off.
+#[utoipa::path(
+    delete,
+    path = "/v1/listeners/{id}",
+    operation_id = "listener_remove",
+    params(
+        ("id" = String, Path, description = "Its type, address and port: `tcp:192.0.2.1:4420`."),
+        Forced,
+        IfMatch,
+    ),
+    responses((status = OK, body = Change), (status = "default", body = ApiError)),
+)]
+async fn remove(
+    State(handle): State<Handle>,
+    Segments(id): Segments<String>,
+    Insist { wish, force }: Insist,
+) -> Result<Tagged<Change>, Refusal> {
+    handle
+        .change(wish, move |running, document| {
+            let all = all(running);
+            let at = all.iter().position(|(_, view)| view.id == id);
+            let at = at.ok_or_else(|| no_listener(&id))?;
+            let (port, view) = &all[at];
+            if all.iter().filter(|(_, other)| other.config == view.config).count() > 1 {
+                let what = format!("the config has another listener just like {id}");
+                let hint = "give them ports of their own, with PUT /v1/config";
+                return Err(ApiError::new(ErrorKind::Conflict, what).hint(hint));
+            }
+            document.listener.remove(at);
+            let controllers = running.server().controllers().into_iter();
+            let through = controllers.filter(|one| Some(one.port) == *port);
+            let hosts = through.map(|one| one.hostnqn.to_string()).collect();
+            unless_connected(&format!("listener {id}"), hosts, force)
+        })
+        .await
+}

@@ -1,0 +1,147 @@
+//! `/v1/subsystems/{nqn}/namespaces`: devices as hosts see them. Hosts are told of every change.
+
+use axum::extract::State;
+use nvmeof_api::document::Namespace;
+use nvmeof_api::document::edit::{no_namespace, no_subsystem};
+use nvmeof_api::view::NamespaceView;
+use nvmeof_api::{ApiError, Change, NamespacePatch};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::Handle;
+use super::extract::{Ask, Body, DryRun, IfMatch, Plain, Segments, Tagged};
+use super::refusal::Refusal;
+use crate::control::Running;
+
+pub(super) fn router() -> OpenApiRouter<Handle> {
+    OpenApiRouter::new().routes(routes!(list, add)).routes(routes!(get, patch, remove))
+}
+
+fn view(running: &Running, nqn: &str, namespace: &Namespace) -> NamespaceView {
+    let config = running.server().config();
+    let subsystem = config.subsystems.iter().find(|one| one.nqn.as_str() == nqn);
+    let found = subsystem
+        .and_then(|subsystem| subsystem.namespaces.iter().find(|one| one.nsid == namespace.nsid));
+    let device = running.server().device(&namespace.device).map(|(info, _)| info);
+    NamespaceView {
+        subsystem: nqn.to_owned(),
+        config: namespace.clone(),
+        uuid: found.map_or_else(String::new, |one| hex(&one.uuid)),
+        nguid: found.map_or_else(String::new, |one| hex(&one.nguid)),
+        eui64: found.map_or_else(String::new, |one| hex(&one.eui64)),
+        block_size: device.as_ref().map_or(0, |info| info.block_size),
+        size: device.as_ref().map_or(0, |info| info.size),
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// A subsystem's namespaces.
+#[utoipa::path(
+    get,
+    path = "/v1/subsystems/{nqn}/namespaces",
+    operation_id = "namespaces_list",
+    params(("nqn" = String, Path, description = "The subsystem.")),
+    responses((status = OK, body = Vec<NamespaceView>), (status = "default", body = ApiError)),
+)]
+async fn list(
+    State(handle): State<Handle>,
+    Segments(nqn): Segments<String>,
+    _: Plain,
+) -> Result<Tagged<Vec<NamespaceView>>, Refusal> {
+    handle
+        .look(move |running| {
+            let subsystem = running.document().subsystem(&nqn).ok_or_else(|| no_subsystem(&nqn))?;
+            Ok(subsystem.namespace.iter().map(|one| view(running, &nqn, one)).collect())
+        })
+        .await
+}
+
+/// Adds a namespace.
+#[utoipa::path(
+    post,
+    path = "/v1/subsystems/{nqn}/namespaces",
+    operation_id = "namespace_add",
+    params(("nqn" = String, Path, description = "The subsystem."), DryRun, IfMatch),
+    request_body = Namespace,
+    responses((status = OK, body = Change), (status = "default", body = ApiError)),
+)]
+async fn add(
+    State(handle): State<Handle>,
+    Segments(nqn): Segments<String>,
+    Ask(wish): Ask,
+    Body(namespace): Body<Namespace>,
+) -> Result<Tagged<Change>, Refusal> {
+    handle.change(wish, move |_, document| document.add_namespace(&nqn, namespace)).await
+}
+
+/// A namespace.
+#[utoipa::path(
+    get,
+    path = "/v1/subsystems/{nqn}/namespaces/{nsid}",
+    operation_id = "namespace_get",
+    params(
+        ("nqn" = String, Path, description = "The subsystem."),
+        ("nsid" = u32, Path, description = "Its number."),
+    ),
+    responses((status = OK, body = NamespaceView), (status = "default", body = ApiError)),
+)]
+async fn get(
+    State(handle): State<Handle>,
+    Segments((nqn, nsid)): Segments<(String, u32)>,
+    _: Plain,
+) -> Result<Tagged<NamespaceView>, Refusal> {
+    handle
+        .look(move |running| {
+            let subsystem = running.document().subsystem(&nqn).ok_or_else(|| no_subsystem(&nqn))?;
+            let namespace = subsystem.namespace(nsid).ok_or_else(|| no_namespace(&nqn, nsid))?;
+            Ok(view(running, &nqn, namespace))
+        })
+        .await
+}
+
+/// Changes a namespace: its weight, its limits, its identifiers or its device.
+#[utoipa::path(
+    patch,
+    path = "/v1/subsystems/{nqn}/namespaces/{nsid}",
+    operation_id = "namespace_change",
+    params(
+        ("nqn" = String, Path, description = "The subsystem."),
+        ("nsid" = u32, Path, description = "Its number."),
+        DryRun,
+        IfMatch,
+    ),
+    request_body = NamespacePatch,
+    responses((status = OK, body = Change), (status = "default", body = ApiError)),
+)]
+async fn patch(
+    State(handle): State<Handle>,
+    Segments((nqn, nsid)): Segments<(String, u32)>,
+    Ask(wish): Ask,
+    Body(patch): Body<NamespacePatch>,
+) -> Result<Tagged<Change>, Refusal> {
+    handle.change(wish, move |_, document| document.patch_namespace(&nqn, nsid, &patch)).await
+}
+
+/// Removes a namespace: hosts see it go. Its device stays.
+#[utoipa::path(
+    delete,
+    path = "/v1/subsystems/{nqn}/namespaces/{nsid}",
+    operation_id = "namespace_remove",
+    params(
+        ("nqn" = String, Path, description = "The subsystem."),
+        ("nsid" = u32, Path, description = "Its number."),
+        DryRun,
+        IfMatch,
+    ),
+    responses((status = OK, body = Change), (status = "default", body = ApiError)),
+)]
+async fn remove(
+    State(handle): State<Handle>,
+    Segments((nqn, nsid)): Segments<(String, u32)>,
+    Ask(wish): Ask,
+) -> Result<Tagged<Change>, Refusal> {
+    handle.change(wish, move |_, document| document.remove_namespace(&nqn, nsid)).await
+}

@@ -1,0 +1,64 @@
+//! `/v1/pacing`: when commands may start.
+
+use axum::extract::State;
+use nvmeof_api::document::PacingSection;
+use nvmeof_api::view::PacingView;
+use nvmeof_api::{ApiError, Change};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::Handle;
+use super::extract::{Ask, Body, DryRun, IfMatch, Plain, Tagged};
+use super::refusal::Refusal;
+
+pub(super) fn router() -> OpenApiRouter<Handle> {
+    OpenApiRouter::new().routes(routes!(get, put))
+}
+
+/// The policy in force, and where it stands.
+#[utoipa::path(
+    get,
+    path = "/v1/pacing",
+    operation_id = "pacing_get",
+    responses((status = OK, body = PacingView), (status = "default", body = ApiError)),
+)]
+async fn get(State(handle): State<Handle>, _: Plain) -> Result<Tagged<PacingView>, Refusal> {
+    handle
+        .call(async |running| {
+            let (snapshot, counts) = running.server().pacing().await;
+            let view = PacingView {
+                config: running.document().pacing.clone().unwrap_or_default(),
+                policy: running.server().policy().into(),
+                budget_bytes: snapshot.budget,
+                period_ns: snapshot.period,
+                bytes_in_flight: counts.bytes_in_flight,
+                in_flight: counts.outstanding(),
+                waiting: counts.waiting(),
+            };
+            Tagged::new(running, view)
+        })
+        .await
+}
+
+/// Puts another policy in force, for whatever starts from then on. Keys that are left out are at their
+/// defaults.
+#[utoipa::path(
+    put,
+    path = "/v1/pacing",
+    operation_id = "pacing_put",
+    params(DryRun, IfMatch),
+    request_body = PacingSection,
+    responses((status = OK, body = Change), (status = "default", body = ApiError)),
+)]
+async fn put(
+    State(handle): State<Handle>,
+    Ask(wish): Ask,
+    Body(pacing): Body<PacingSection>,
+) -> Result<Tagged<Change>, Refusal> {
+    handle
+        .change(wish, move |_, document| {
+            document.pacing = Some(pacing);
+            Ok(())
+        })
+        .await
+}

@@ -1,0 +1,150 @@
+//! `/v1/subsystems`: what hosts see.
+
+use axum::extract::State;
+use nvmeof_api::document::Subsystem;
+use nvmeof_api::document::edit::no_subsystem;
+use nvmeof_api::view::{ControllerView, SubsystemView};
+use nvmeof_api::{ApiError, Change, ErrorKind, SubsystemPatch};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::Handle;
+use super::extract::{Ask, Body, DryRun, Forced, IfMatch, Insist, Plain, Segments, Tagged};
+use super::refusal::Refusal;
+use crate::control::Running;
+
+pub(super) fn router() -> OpenApiRouter<Handle> {
+    OpenApiRouter::new().routes(routes!(list, add)).routes(routes!(get, patch, remove))
+}
+
+fn view(running: &Running, subsystem: &Subsystem) -> SubsystemView {
+    let config = running.server().config();
+    let found = config.subsystems.iter().find(|one| one.nqn.as_str() == subsystem.nqn);
+    SubsystemView {
+        config: subsystem.clone(),
+        serial: found.map_or_else(String::new, |one| one.serial.clone()),
+        model: found.map_or_else(String::new, |one| one.model.clone()),
+        controllers: controllers(running, &subsystem.nqn),
+    }
+}
+
+/// The controllers that hosts have at a subsystem.
+pub(super) fn controllers(running: &Running, nqn: &str) -> Vec<ControllerView> {
+    let all = running.server().controllers().into_iter();
+    let at = all.filter(|one| one.subnqn.as_str() == nqn);
+    at.map(|one| ControllerView { cntlid: one.cntlid, host: one.hostnqn.to_string() }).collect()
+}
+
+/// Refuses to take something away that hosts are connected through.
+pub(super) fn unless_connected(
+    what: &str,
+    mut hosts: Vec<String>,
+    force: bool,
+) -> Result<(), ApiError> {
+    hosts.sort();
+    hosts.dedup();
+    if force || hosts.is_empty() {
+        return Ok(());
+    }
+    let what = format!("{what} is in use by {}", hosts.join(", "));
+    let hint = "disconnect the hosts first, or set force: they lose it";
+    Err(ApiError::new(ErrorKind::Conflict, what).hint(hint))
+}
+
+/// The subsystems.
+#[utoipa::path(
+    get,
+    path = "/v1/subsystems",
+    operation_id = "subsystems_list",
+    responses((status = OK, body = Vec<SubsystemView>), (status = "default", body = ApiError)),
+)]
+async fn list(
+    State(handle): State<Handle>,
+    _: Plain,
+) -> Result<Tagged<Vec<SubsystemView>>, Refusal> {
+    let all = |running: &Running| {
+        running.document().subsystem.iter().map(|one| view(running, one)).collect()
+    };
+    handle.look(move |running| Ok(all(running))).await
+}
+
+/// Adds a subsystem.
+#[utoipa::path(
+    post,
+    path = "/v1/subsystems",
+    operation_id = "subsystem_add",
+    params(DryRun, IfMatch),
+    request_body = Subsystem,
+    responses((status = OK, body = Change), (status = "default", body = ApiError)),
+)]
+async fn add(
+    State(handle): State<Handle>,
+    Ask(wish): Ask,
+    Body(subsystem): Body<Subsystem>,
+) -> Result<Tagged<Change>, Refusal> {
+    handle.change(wish, move |_, document| document.add_subsystem(subsystem)).await
+}
+
+/// A subsystem.
+#[utoipa::path(
+    get,
+    path = "/v1/subsystems/{nqn}",
+    operation_id = "subsystem_get",
+    params(("nqn" = String, Path, description = "Its name.")),
+    responses((status = OK, body = SubsystemView), (status = "default", body = ApiError)),
+)]
+async fn get(
+    State(handle): State<Handle>,
+    Segments(nqn): Segments<String>,
+    _: Plain,
+) -> Result<Tagged<SubsystemView>, Refusal> {
+    handle
+        .look(move |running| {
+            let subsystem = running.document().subsystem(&nqn).ok_or_else(|| no_subsystem(&nqn))?;
+            Ok(view(running, subsystem))
+        })
+        .await
+}
+
+/// Changes a subsystem.
+///
+/// Another serial or model number, or other controller IDs, make it another subsystem of the same name:
+/// its hosts have to connect again.
+#[utoipa::path(
+    patch,
+    path = "/v1/subsystems/{nqn}",
+    operation_id = "subsystem_change",
+    params(("nqn" = String, Path, description = "Its name."), DryRun, IfMatch),
+    request_body = SubsystemPatch,
+    responses((status = OK, body = Change), (status = "default", body = ApiError)),
+)]
+async fn patch(
+    State(handle): State<Handle>,
+    Segments(nqn): Segments<String>,
+    Ask(wish): Ask,
+    Body(patch): Body<SubsystemPatch>,
+) -> Result<Tagged<Change>, Refusal> {
+    handle.change(wish, move |_, document| document.patch_subsystem(&nqn, &patch)).await
+}
+
+/// Removes a subsystem with its namespaces; their devices stay.
+#[utoipa::path(
+    delete,
+    path = "/v1/subsystems/{nqn}",
+    operation_id = "subsystem_remove",
+    params(("nqn" = String, Path, description = "Its name."), Forced, IfMatch),
+    responses((status = OK, body = Change), (status = "default", body = ApiError)),
+)]
+async fn remove(
+    State(handle): State<Handle>,
+    Segments(nqn): Segments<String>,
+    Insist { wish, force }: Insist,
+) -> Result<Tagged<Change>, Refusal> {
+    handle
+        .change(wish, move |running, document| {
+            document.remove_subsystem(&nqn)?;
+            let hosts = controllers(running, &nqn).into_iter().map(|one| one.host).collect();
+            unless_connected(&nqn, hosts, force)
+        })
+        .await
+}

@@ -1,0 +1,53 @@
+//! The roll of connections: what each is, and the end of one that is called by name.
+
+use nvmeof_nvmf::{PortId, QueueInfo};
+use nvmeof_transport::CloseReason;
+
+use super::Reactor;
+use super::connection::Connection;
+
+/// A connection, as somebody who looks from outside wants to know it.
+#[derive(Debug, Clone)]
+pub(crate) struct Listed {
+    /// Its name, for as long as the process lives and on whatever reactor.
+    pub(crate) id: u64,
+    /// The listener it came through.
+    pub(crate) port: PortId,
+    /// The host's address.
+    pub(crate) peer: String,
+    /// What its Connect settled; nothing before.
+    pub(crate) info: Option<QueueInfo>,
+    /// Commands between capsule and response.
+    pub(crate) in_flight: u32,
+    /// Those of them that wait for admission.
+    pub(crate) waiting: u32,
+}
+
+impl Reactor {
+    /// Every connection that is not about to end.
+    pub(super) fn roll(&self) -> Vec<Listed> {
+        let live = self.connections.iter().filter(|(_, connection)| connection.is_live());
+        let listed = live.map(|(_, connection)| {
+            let waiting = |flow| self.pacer.flow_stats(flow).map_or(0, |figures| figures.waiting);
+            Listed {
+                id: connection.queue.id(),
+                port: connection.queue.port(),
+                peer: connection.queue.peer().to_owned(),
+                info: connection.info.clone(),
+                in_flight: connection.in_flight,
+                waiting: connection.lanes.iter().map(|lane| waiting(lane.flow)).sum(),
+            }
+        });
+        listed.collect()
+    }
+
+    /// Ends the connection of this name. Whether it is here.
+    pub(super) fn dismiss(&mut self, id: u64, now: u64) -> bool {
+        let is_it = |one: &Connection| one.is_live() && one.queue.id() == id;
+        let found = self.connections.iter().find(|(_, one)| is_it(one)).map(|(key, _)| key);
+        if let Some(key) = found {
+            self.begin_close(key, CloseReason::Shutdown, now);
+        }
+        found.is_some()
+    }
+}
