@@ -143,6 +143,64 @@ fn large_zeroing_goes_in_steps_and_others_pass_it() {
     assert!(read.buf.unwrap().as_slice().iter().all(|byte| *byte == 0));
 }
 
+/// The first byte of a block.
+fn first_byte(device: &RamDevice, at: u64) -> u8 {
+    let pool = pool();
+    let mut queue = device.open_queue(&pool).unwrap();
+    queue.submit(BlockOp::read(1, at, pool.lease(512).unwrap())).unwrap();
+    let mut done = Vec::new();
+    queue.poll(&mut done);
+    let done = done.remove(0);
+    assert_eq!(done.result, Ok(()));
+    done.buf.unwrap().as_slice()[0]
+}
+
+fn fill_block(device: &RamDevice, at: u64, byte: u8) {
+    let pool = pool();
+    let mut queue = device.open_queue(&pool).unwrap();
+    let mut buf = pool.lease(512).unwrap();
+    buf.as_mut_slice().fill(byte);
+    queue.submit(BlockOp::write(1, at, buf, false)).unwrap();
+    queue.poll(&mut Vec::new());
+}
+
+#[test]
+fn ram_grows_and_shrinks_and_keeps_what_stays() {
+    // Not a multiple of a stripe, nor of a page.
+    let (small, large) = (MIB + 512, 5 * MIB);
+    let first = RamDevice::new("ram0", small, 512).unwrap();
+    fill_block(&first, 0, 1);
+    fill_block(&first, MIB, 2);
+    let second = first.resized(large).unwrap();
+    assert_eq!(second.info().size, large);
+    fill_block(&second, small, 3);
+    fill_block(&second, 4 * MIB, 4);
+    drop(first);
+    let bytes = [0, MIB, small, 4 * MIB, large - 512].map(|at| first_byte(&second, at));
+    assert_eq!(bytes, [1, 2, 3, 4, 0]);
+
+    // What comes again is zero, whether the larger one is still in use or not.
+    let third = second.resized(small).unwrap();
+    fill_block(&second, small, 5);
+    let fourth = third.resized(large).unwrap();
+    let bytes = [0, MIB, small, 4 * MIB].map(|at| first_byte(&fourth, at));
+    assert_eq!(bytes, [1, 2, 0, 0]);
+    drop((second, third));
+    let fifth = fourth.resized(small).unwrap();
+    fill_block(&fourth, small, 6);
+    fill_block(&fourth, 4 * MIB, 6);
+    drop(fourth);
+    let second = fifth.resized(large).unwrap();
+    let bytes = [0, MIB, small, 4 * MIB].map(|at| first_byte(&second, at));
+    assert_eq!(bytes, [1, 2, 0, 0]);
+    drop(fifth);
+    // What was not to be leaves nothing behind.
+    let other = second.resized(8 * MIB).unwrap();
+    second.prevail();
+    drop(other);
+    assert_eq!(first_byte(&second, 0), 1);
+}
+
 #[test]
 fn no_block_of_ram_is_ever_seen_half_written() {
     const BLOCK: usize = 4096;

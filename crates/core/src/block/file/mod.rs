@@ -1,6 +1,7 @@
 //! `file`: a regular file or a block device through io_uring, past the page cache where it goes.
 //!
 //! * [`open`]: what is opened and refused, the lock against a second server, the size;
+//! * [`resize`]: more of it or less, while it is served;
 //! * [`queue`]: which calls an operation takes and when a write counts as durable;
 //! * [`medium`] and [`ring`]: the calls, and io_uring that makes them.
 //!
@@ -10,6 +11,7 @@
 mod medium;
 mod open;
 mod queue;
+mod resize;
 mod ring;
 #[cfg(test)]
 mod tests;
@@ -87,7 +89,7 @@ impl FileConfig {
 pub struct FileDevice {
     info: DeviceInfo,
     mode: Mode,
-    opened: OpenFile,
+    opened: Arc<OpenFile>,
     health: Arc<Health>,
 }
 
@@ -120,7 +122,25 @@ impl FileDevice {
             block_size = info.block_size, read_only = info.read_only, mode = %opened.why_mode,
             "opened"
         );
-        Ok(Self { info, mode, opened, health: Arc::default() })
+        Ok(Self { info, mode, opened: Arc::new(opened), health: Arc::default() })
+    }
+
+    /// The same file, more of it or less, or all there is of it now. Both work until one is dropped; a
+    /// file grows at once, and is cut off when the larger one is gone.
+    ///
+    /// # Errors
+    /// A block device has not so much; the file cannot grow.
+    pub fn resized(&self, size: Option<u64>) -> Result<Self, OpenError> {
+        let (block_size, read_only) = (self.info.block_size, self.info.read_only);
+        let size = self.opened.resize(size, block_size, read_only)?;
+        let (opened, health) = (Arc::clone(&self.opened), Arc::clone(&self.health));
+        tracing::info!(device = %self.info.name, from = self.info.size, to = size, "resized");
+        Ok(Self { info: DeviceInfo { size, ..self.info.clone() }, mode: self.mode, opened, health })
+    }
+
+    /// Makes this the device that stays, after what was made of it with [`Self::resized`] is not used.
+    pub fn prevail(&self) {
+        self.opened.prevail(self.info.size);
     }
 
     /// The same, but its queues look for completions at the drive instead of being interrupted
@@ -133,6 +153,14 @@ impl FileDevice {
         self.info.deallocate_reads_zero = false;
         self.info.write_zeroes = false;
         self
+    }
+}
+
+impl Drop for FileDevice {
+    fn drop(&mut self) {
+        if Arc::strong_count(&self.opened) == 2 {
+            self.opened.trim();
+        }
     }
 }
 

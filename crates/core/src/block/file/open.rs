@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 
 use rustix::fs::{
     AtFlags, FallocateFlags, FileType, FlockOperation, Mode, OFlags, SeekFrom, StatxFlags,
@@ -11,6 +12,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 use thiserror::Error;
 
+use super::resize::Extent;
 use super::{Direct, FileConfig};
 
 /// Mode of a file made here.
@@ -94,8 +96,12 @@ pub enum OpenErrorWhy {
 /// writes it is another matter: [`FileDevice`](super::FileDevice) does by io_uring.
 #[derive(Debug)]
 pub struct OpenFile {
-    file: OwnedFd,
+    pub(super) path: PathBuf,
+    pub(super) kind: Kind,
+    pub(super) file: OwnedFd,
     flags: OFlags,
+    /// How much of it the newest of those that share it has.
+    pub(super) extent: Mutex<Extent>,
     pub(super) size: u64,
     pub(super) direct: bool,
     pub(super) deallocate: bool,
@@ -104,7 +110,7 @@ pub struct OpenFile {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+pub(super) enum Kind {
     Regular,
     Block,
 }
@@ -199,7 +205,9 @@ fn open_inner(config: &FileConfig) -> Result<OpenFile, OpenErrorWhy> {
     };
     let deallocate = !config.read_only && can_deallocate(&file, kind, size);
     let flags = if direct { flags | OFlags::DIRECT } else { flags };
-    Ok(OpenFile { file, flags, size, direct, deallocate, why_mode })
+    let (path, kind) = (config.path.clone(), kind.unwrap_or(Kind::Regular));
+    let extent = Mutex::new(Extent::of(size));
+    Ok(OpenFile { path, kind, file, flags, extent, size, direct, deallocate, why_mode })
 }
 
 fn check_inner(config: &FileConfig) -> Result<(), OpenErrorWhy> {
@@ -236,7 +244,7 @@ fn check_block_size(block_size: u32) -> Result<(), OpenErrorWhy> {
     }
 }
 
-fn check_whole(size: u64, block_size: u32) -> Result<(), OpenErrorWhy> {
+pub(super) fn check_whole(size: u64, block_size: u32) -> Result<(), OpenErrorWhy> {
     if size < u64::from(block_size) {
         return Err(OpenErrorWhy::Empty { size, block_size });
     }
@@ -314,7 +322,7 @@ fn regular_size(file: &OwnedFd, config: &FileConfig) -> Result<u64, OpenErrorWhy
     check_size(actual, wanted).map(|()| actual)
 }
 
-fn check_size(actual: u64, wanted: u64) -> Result<(), OpenErrorWhy> {
+pub(super) fn check_size(actual: u64, wanted: u64) -> Result<(), OpenErrorWhy> {
     let advice = match actual.cmp(&wanted) {
         std::cmp::Ordering::Equal => return Ok(()),
         std::cmp::Ordering::Less => "leave the size out, or extend the file with `truncate`",
@@ -324,7 +332,7 @@ fn check_size(actual: u64, wanted: u64) -> Result<(), OpenErrorWhy> {
 }
 
 /// The size of a block device, or the part of it that is configured.
-fn block_device_size(file: &OwnedFd, config: &FileConfig) -> Result<u64, OpenErrorWhy> {
+pub(super) fn block_device_size(file: &OwnedFd, config: &FileConfig) -> Result<u64, OpenErrorWhy> {
     let sector = system("read its sector size", rustix::fs::ioctl_blksszget(file))?;
     let block_size = config.block_size;
     if sector > block_size {
@@ -416,7 +424,7 @@ fn queue_attribute(file: &OwnedFd, name: &str) -> Option<String> {
     texts.next().map(|text| text.trim().to_owned())
 }
 
-fn system<T, E: Into<io::Error>>(
+pub(super) fn system<T, E: Into<io::Error>>(
     what: &'static str,
     result: Result<T, E>,
 ) -> Result<T, OpenErrorWhy> {

@@ -8,6 +8,7 @@
 use std::hint;
 use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::dma::{Mapping, PAGE};
 
@@ -20,18 +21,72 @@ const LOCKS: usize = 256;
 /// Spins before the thread that holds a lock is taken to be off its core.
 const SPINS: u32 = 200;
 
+/// The bytes of a device. One that grew or shrank shares them with what it was before, until nothing
+/// uses that any more.
 #[derive(Debug)]
 pub(super) struct Memory {
-    mapping: Mapping,
-    locks: Box<[StripeLock]>,
+    size: u64,
+    /// One behind the other, each of whole stripes; most devices have one.
+    segments: Box<[Segment]>,
+    locks: Arc<[StripeLock]>,
+    /// Bytes of the newest of those that share the segments: nothing starts beyond.
+    extent: Arc<Mutex<u64>>,
+}
+
+#[derive(Debug, Clone)]
+struct Segment {
+    start: usize,
+    mapping: Arc<Mapping>,
 }
 
 impl Memory {
     pub(super) fn new(size: u64) -> io::Result<Self> {
-        let len = usize::try_from(size.next_multiple_of(STRIPE).max(STRIPE))
-            .map_err(|_| io::Error::from_raw_os_error(libc::ENOMEM))?;
-        let locks = (0..LOCKS).map(|_| StripeLock::default()).collect();
-        Ok(Self { mapping: Mapping::ordinary(len, PAGE)?, locks })
+        let mapping = Arc::new(Mapping::ordinary(whole_stripes(size)?, PAGE)?);
+        Ok(Self {
+            size,
+            segments: [Segment { start: 0, mapping }].into(),
+            locks: (0..LOCKS).map(|_| StripeLock::default()).collect(),
+            extent: Arc::new(Mutex::new(size)),
+        })
+    }
+
+    /// The same bytes, more of them or fewer. What comes is zero; what goes is given back with the last
+    /// use of what was before.
+    pub(super) fn resized(&self, size: u64) -> io::Result<Self> {
+        let mut extent = self.extent.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut segments = self.segments.to_vec();
+        let (wanted, end) = (whole_stripes(size)?, self.end());
+        if wanted > end {
+            let mapping = Arc::new(Mapping::ordinary(wanted - end, PAGE)?);
+            segments.push(Segment { start: end, mapping });
+        }
+        // Left by a larger one: whole pages went when that one did, if it is not still in use.
+        let zeroed = if Arc::strong_count(&self.extent) == 1 {
+            extent.next_multiple_of(PAGE as u64)
+        } else {
+            end as u64
+        };
+        self.zero(*extent, size.min(zeroed).min(end as u64).saturating_sub(*extent))?;
+        *extent = size;
+        let (locks, extent) = (Arc::clone(&self.locks), Arc::clone(&self.extent));
+        Ok(Self { size, segments: segments.into(), locks, extent })
+    }
+
+    /// This is the newest again: what was made of it is not to be.
+    pub(super) fn prevail(&self) {
+        *self.extent.lock().unwrap_or_else(PoisonError::into_inner) = self.size;
+    }
+
+    /// Bytes that are mapped.
+    fn end(&self) -> usize {
+        self.segments.last().map_or(0, |last| last.start + last.mapping.len())
+    }
+
+    /// The segment of a byte, and where in it the byte is.
+    fn segment(&self, offset: usize) -> (&Mapping, usize) {
+        let at = self.segments.partition_point(|segment| segment.start <= offset);
+        let segment = &self.segments[at.saturating_sub(1)];
+        (&segment.mapping, offset - segment.start)
     }
 
     /// Copies out from `offset` on. The caller has checked the range.
@@ -87,7 +142,8 @@ impl Memory {
         }
         self.fill_zero(start, first - start);
         self.fill_zero(last, end - last);
-        self.mapping.discard(first, last - first)
+        let (mapping, at) = self.segment(first);
+        mapping.discard(at, last - first)
     }
 
     fn fill_zero(&self, start: usize, len: usize) {
@@ -101,11 +157,35 @@ impl Memory {
 
     /// Address of a run of bytes.
     fn at(&self, offset: u64, len: usize) -> *mut u8 {
-        let offset = to_usize(offset);
-        assert!(offset.checked_add(len).is_some_and(|end| end <= self.mapping.len()));
+        let (mapping, at) = self.segment(to_usize(offset));
+        assert!(at.checked_add(len).is_some_and(|end| end <= mapping.len()));
         // SAFETY: offset and length lie in the mapping (asserted).
-        unsafe { self.mapping.as_ptr().add(offset) }
+        unsafe { mapping.as_ptr().add(at) }
     }
+}
+
+impl Drop for Memory {
+    /// Gives back what is beyond the one that is left, which never looks there. Nobody else can: whoever
+    /// makes another holds the lock.
+    fn drop(&mut self) {
+        let extent = self.extent.lock().unwrap_or_else(PoisonError::into_inner);
+        if Arc::strong_count(&self.extent) != 2 {
+            return;
+        }
+        let keep = to_usize(*extent).next_multiple_of(PAGE);
+        for segment in &self.segments {
+            let from = keep.saturating_sub(segment.start).min(segment.mapping.len());
+            // What stays is zeroed when the device grows again.
+            let _ = segment.mapping.discard(from, segment.mapping.len() - from);
+        }
+    }
+}
+
+/// Bytes of the stripes that hold `size` bytes.
+fn whole_stripes(size: u64) -> io::Result<usize> {
+    let whole = size.max(1).checked_next_multiple_of(STRIPE);
+    let whole = whole.and_then(|bytes| usize::try_from(bytes).ok());
+    whole.ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))
 }
 
 /// The runs of a range, cut at stripe borders.

@@ -38,7 +38,7 @@ impl RamDevice {
     /// No address space for it.
     pub fn new(name: &str, size: u64, block_size: u32) -> Result<Self, BlockError> {
         let size = size - size % u64::from(block_size);
-        let memory = Arc::new(Memory::new(size).map_err(|_| BlockError::NoMemory)?);
+        let memory = Memory::new(size).map_err(|_| BlockError::NoMemory)?;
         let info = DeviceInfo {
             name: name.to_owned(),
             size,
@@ -49,7 +49,23 @@ impl RamDevice {
             deallocate_reads_zero: true,
             write_zeroes: true,
         };
-        Ok(Self { info, memory })
+        Ok(Self { info, memory: Arc::new(memory) })
+    }
+
+    /// A device of the same bytes, more of them (zeroes) or fewer. Both work until one is dropped; what
+    /// only the larger one has is given back then, or read as zeroes if the device grows again.
+    ///
+    /// # Errors
+    /// No address space for it.
+    pub fn resized(&self, size: u64) -> Result<Self, BlockError> {
+        let size = size - size % u64::from(self.info.block_size);
+        let memory = self.memory.resized(size).map_err(|_| BlockError::NoMemory)?;
+        Ok(Self { info: DeviceInfo { size, ..self.info.clone() }, memory: Arc::new(memory) })
+    }
+
+    /// Makes this the device that stays, after what was made of it with [`Self::resized`] is not used.
+    pub fn prevail(&self) {
+        self.memory.prevail();
     }
 }
 

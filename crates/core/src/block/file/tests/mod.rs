@@ -4,6 +4,7 @@ mod device;
 mod durability;
 mod log;
 mod power_cut;
+mod resize;
 mod ring;
 mod sim;
 
