@@ -1,11 +1,12 @@
 #!/bin/bash
 # Our driver on drives, without any fabric: data both ways between it and the kernel's driver, a drive pulled out
 # under it, and how fast the two read the same drive.
-# parts: written-by-us written-by-the-kernel 4k-blocks removal ratios
+# parts: written-by-us written-by-the-kernel 4k-blocks engines removal ratios
 SERVES=nothing
 . /share/lib.sh
 . /share/vfio-drives.sh
 LIMIT_ratios=160
+LIMIT_engines=90
 
 BYTES=$((8 << 20))
 DEPTHS="1 32 128"
@@ -73,6 +74,40 @@ part_written_by_the_kernel() {
 
 part_4k_blocks() {
     both_ways 2
+}
+
+# Every way to read: by the kernel's engines drive 1, with a queue that can be polled, and drive 0 by our own driver, in
+# both LBA formats. What does not go says why.
+part_engines() {
+    local engine polled=/sys/module/nvme/parameters/poll_queues
+    echo 1 >"$polled"
+    drive_give vfio-pci 1
+    drive_give nvme 1
+    wait_for 20 drive_block 1
+    echo 0 >"$polled"
+    drive_give vfio-pci 0
+    nvmeof-perf engines --device "$(drive_block 1)" --device "pci:$(drive 0)" --concurrency 4 --layout individual \
+        --lba-size 512,4096 --destroy-data DRIVE0 --time 300ms --ramp 100ms >/tmp/engines.txt || fail "engines"
+    sed 's/^/table /' /tmp/engines.txt
+    for engine in sync psync pvsync pvsync2 pvsync2-hipri io-uring io-uring-polled vfio; do
+        grep -E "^\| +512 \| individual +\| +1 \| $engine +\| +4 \| +[0-9]+ \| +[0-9.]+ " /tmp/engines.txt >/dev/null ||
+            fail "$engine was not measured with blocks of 512 bytes"
+    done
+    grep -E '^\| +4096 \| individual +\| +1 \| vfio +\| +4 ' /tmp/engines.txt >/dev/null || fail "vfio, blocks of 4096"
+    assert_has "the kernel's drive in another format" "$(cat /tmp/engines.txt)" 'drives format --block-size 4096'
+    assert_has "high priority" "$(cat /tmp/engines.txt)" 'takes no notice of RWF_HIPRI'
+    # It was formatted for 4096 bytes, and back: so the other parts find it.
+    note "$(ours randread 0 4 1 sleep)"
+    drive_give nvme 0
+    wait_for 20 drive_block 0
+    assert_eq "bytes of a block" "$(cat "/sys/block/$(basename "$(drive_block 0)")/queue/logical_block_size")" 512
+    # Without a queue to poll again.
+    drive_give vfio-pci 1
+    drive_give nvme 1
+    wait_for 20 drive_block 1
+    if nvmeof-perf engines --device "$(drive_block 1)" --engine io-uring-polled --concurrency 1 --layout individual \
+        --time 100ms --ramp 0s >/tmp/engines.txt; then fail "a drive without queues to poll was polled"; fi
+    assert_has "why not" "$(cat /tmp/engines.txt)" 'nvme.poll_queues'
 }
 
 # A drive that is pulled out under load: reads end with an error, and the process with it.

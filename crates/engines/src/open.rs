@@ -262,9 +262,13 @@ fn open_drive(
         ..ControllerOptions::default()
     };
     let controller = Controller::open(function, options)?;
+    let holds = controller.queue_depth();
+    let note = (holds < depth).then(|| {
+        format!("the drive's queues hold {holds} commands, not {depth}: the others wait; use more threads")
+    });
     let maps = Arc::new(BufferMaps::new(pool));
     let device = NvmeDevice::new(&format!("pci:{address}"), controller, nsid, maps)?;
-    Ok(Opened { device: Arc::new(device), note: None })
+    Ok(Opened { device: Arc::new(device), note })
 }
 
 /// Reads the first block through a queue of its own.

@@ -94,6 +94,21 @@ pub(crate) struct TargetArgs {
     pub(crate) host: HostArgs,
 }
 
+impl TargetArgs {
+    /// Devices of this machine, to be read.
+    pub(crate) fn devices(device: Vec<DeviceSpec>) -> Self {
+        let host = HostArgs {
+            hostnqn: None,
+            hostid: None,
+            hdgst: false,
+            ddgst: false,
+            keep_alive: Duration::ZERO,
+        };
+        let (connect, destroy_data) = (Vec::new(), Vec::new());
+        Self { connect, nsid: None, device, stripe: None, destroy_data, host }
+    }
+}
+
 /// `nvmeof-perf run`.
 #[derive(Debug, Args)]
 #[command(after_help = RUN_EXAMPLE, args_override_self = true)]
@@ -216,14 +231,14 @@ pub(crate) fn uuid(text: &str) -> Result<[u8; 16], String> {
         .ok_or_else(|| format!("`{text}` is not a UUID (xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx)"))
 }
 
-fn nonzero_size(text: &str) -> Result<u64, String> {
+pub(crate) fn nonzero_size(text: &str) -> Result<u64, String> {
     match units::size(text)? {
         0 => Err("it must be more than 0".into()),
         size => Ok(size),
     }
 }
 
-fn nonzero_time(text: &str) -> Result<Duration, String> {
+pub(crate) fn nonzero_time(text: &str) -> Result<Duration, String> {
     let time = units::duration(text)?;
     if time.is_zero() { Err("it must be more than 0".into()) } else { Ok(time) }
 }

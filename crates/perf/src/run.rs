@@ -41,6 +41,15 @@ pub(crate) fn stop_on_signals() -> Result<Arc<AtomicBool>> {
     Ok(stop)
 }
 
+/// Set by Ctrl-C and SIGTERM alone, and not by what ends a load early.
+pub(crate) fn asked_to_stop() -> Result<Arc<AtomicBool>> {
+    let asked = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&asked)).context("cannot handle signals")?;
+    }
+    Ok(asked)
+}
+
 /// The whole run. The exit code says whether I/Os or verification failed.
 pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
     let stop = stop_on_signals()?;

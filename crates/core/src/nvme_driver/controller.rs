@@ -168,6 +168,11 @@ impl Controller {
         self.shared.queues.len()
     }
 
+    /// Commands that an I/O queue pair holds; a drive may have shorter ones than was asked for.
+    pub fn queue_depth(&self) -> usize {
+        self.shared.queues.first().map_or(0, QueueShared::slots)
+    }
+
     /// I/O queue pairs that are open.
     pub fn open_queues(&self) -> usize {
         self.shared.claimed()

@@ -233,6 +233,11 @@ impl QueueShared {
         }
     }
 
+    /// Commands that can be with the device at once.
+    pub(super) fn slots(&self) -> usize {
+        self.watch.len()
+    }
+
     pub(super) fn is_claimed(&self) -> bool {
         // See `Shared::word`.
         self.claimed.load(Ordering::SeqCst)

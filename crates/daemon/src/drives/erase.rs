@@ -235,7 +235,6 @@ fn with_progress<E: std::error::Error + Send + Sync + 'static>(
 
 /// The number of the format that is asked for.
 fn choose(formats: &[LbaFormat], args: &FormatArgs) -> Result<u8, Failure> {
-    let usable = |format: &LbaFormat| format.block_size().is_some() && format.ms.get() == 0;
     let list = || {
         let all = formats.iter().enumerate().filter(|(_, format)| format.lbads != 0);
         let all: Vec<String> =
@@ -243,7 +242,7 @@ fn choose(formats: &[LbaFormat], args: &FormatArgs) -> Result<u8, Failure> {
         all.join("; ")
     };
     if let Some(lbaf) = args.lbaf {
-        return match formats.get(usize::from(lbaf)).filter(|format| usable(format)) {
+        return match formats.get(usize::from(lbaf)).filter(|format| format.is_plain()) {
             Some(_) => Ok(lbaf),
             None => Err(Failure::Usage(format!(
                 "LBA format {lbaf} is not one without metadata; the drive has {}",
@@ -251,11 +250,8 @@ fn choose(formats: &[LbaFormat], args: &FormatArgs) -> Result<u8, Failure> {
             ))),
         };
     }
-    let size = args.block_size;
-    let of_size = |(_, format): &(usize, &LbaFormat)| usable(format) && format.block_size() == size;
-    let best = formats.iter().enumerate().filter(of_size).min_by_key(|(_, format)| format.rp & 3);
-    best.and_then(|(number, _)| u8::try_from(number).ok()).ok_or_else(|| {
-        let size = size.unwrap_or_default();
+    let size = args.block_size.unwrap_or_default();
+    LbaFormat::fastest(formats, size).ok_or_else(|| {
         Failure::Usage(format!(
             "no LBA format has blocks of {size} bytes without metadata; the drive has {}",
             list()

@@ -1,14 +1,248 @@
-//! `nvmeof-perf engines`: ways to do I/O, side by side.
+//! `nvmeof-perf engines`: the same random reads through every way there is to read a drive.
+//!
+//! ```text
+//! --device --drives--> what they are --points--> groups of one LBA format x layout x engine x concurrency
+//!                                                    |
+//!             table, plot, page <--rows-- measure ---'   each opens the drives anew, and closes them
+//! ```
+//!
+//! Nothing is ever written. An engine that does not go on a drive is a row that says why.
 
+mod drives;
+mod format;
+mod measure;
+mod points;
+#[cfg(test)]
+mod tests;
+
+use std::io::IsTerminal as _;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::Result;
+use nvmeof_engines::Engine;
+use nvmeof_report::engines::{
+    Engines, Layout, Outcome, VERSION, about_polling, page, plot, reference, reference_plot,
+    reference_table, table,
+};
+
+use self::drives::Described;
+use self::format::Formats;
+use self::measure::Bench;
+use crate::args::{nonzero_size, nonzero_time};
+use crate::plan::misfit;
+use crate::results::{Files, Forms, Keeper};
+use crate::run::{asked_to_stop, stop_on_signals};
+use crate::target::DeviceSpec;
+use crate::units::{self, CpuList};
+
+const EXAMPLE: &str = "\
+Examples:
+  nvmeof-perf engines --device /dev/nvme1n1 --device /dev/nvme2n1 --device pci:0000:61:00.0 --html engines.html
+  nvmeof-perf engines --device ./file --engine psync,io-uring --concurrency 16,64 --time 2s
+  nvmeof-perf engines --reference --svg reference.svg
+
+The kernel's engines read files and block devices, vfio reads drives that are bound to vfio-pci (pci:ADDRESS): to see
+all of them beside each other name drives of both kinds. Nothing is written to a drive, unless --lba-size and
+--destroy-data ask for a format.
+
+Exit code: 0 success, 1 nothing could be measured, it was interrupted, or results could not be written, 2 wrong usage.";
 
 /// `nvmeof-perf engines`.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {}
+#[command(after_help = EXAMPLE)]
+pub(crate) struct Args {
+    /// Drive to read: a file, a block device, or a drive under our own driver (pci:0000:61:00.0); may be given several
+    /// times.
+    #[arg(long, value_name = "PATH|pci:ADDRESS", required_unless_present = "reference")]
+    device: Vec<DeviceSpec>,
+    /// Engines, by name [default: all].
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    engine: Vec<Engine>,
+    /// Reads outstanding, over all drives together: with a synchronous engine as many threads.
+    #[arg(
+        long, value_name = "LIST", value_delimiter = ',', default_value = "512,1024,2048",
+        value_parser = clap::value_parser!(u16).range(1..=32768)
+    )]
+    concurrency: Vec<u16>,
+    /// How the drives are read: single (one after the other), individual (all at once, each for itself), stripe (all as
+    /// one).
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "individual,stripe", value_parser = layout)]
+    layout: Vec<Layout>,
+    /// Bytes of the stripe's chunks.
+    #[arg(long, value_name = "SIZE", default_value = "8k", value_parser = nonzero_size)]
+    chunk: u64,
+    /// Bytes of a read.
+    #[arg(long, value_name = "SIZE", default_value = "4k", value_parser = nonzero_size)]
+    bs: u64,
+    /// Threads of the engines that are not synchronous [default: as many as CPUs].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    jobs: Option<u16>,
+    /// How long to measure each row.
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = nonzero_time)]
+    time: Duration,
+    /// End a row after this many reads, if the time is not up before.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    ios: Option<u64>,
+    /// How long to run before measuring.
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = units::duration)]
+    ramp: Duration,
+    /// LBA formats to measure, in bytes of a block (512,4096) [default: as the drives are formatted]. A drive under our
+    /// own driver is formatted for it, if --destroy-data names it, and formatted back at the end.
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    lba_size: Vec<u32>,
+    /// Serial number of a drive that may be formatted: all that is on it is lost. May be given several times.
+    #[arg(long, value_name = "SERIAL", requires = "lba_size")]
+    destroy_data: Vec<String>,
+    /// CPUs to pin the threads to, in turn (0-3,8).
+    #[arg(long, value_name = "LIST", value_parser = units::cpus)]
+    cpus: Option<CpuList>,
+    /// Seed of addresses.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Measure nothing: show what others measured on another machine.
+    #[arg(long, conflicts_with = "device")]
+    reference: bool,
+    #[command(flatten)]
+    files: Files,
+}
 
 /// The whole command.
-pub(crate) fn run(_args: &Args) -> Result<ExitCode> {
-    anyhow::bail!("`nvmeof-perf engines` is not in this build")
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let mut keeper = args.files.open()?;
+    if args.reference {
+        return show_reference(args, &mut keeper);
+    }
+    check(args)?;
+    let mut bench = Bench::new(args, stop_on_signals()?, asked_to_stop()?);
+    let engines = measure_all(args, &mut bench, &mut keeper)?;
+    if !args.files.is_json_on_stdout() {
+        print!("{}", table(&engines).markdown());
+        println!(
+            "\nBeside it, what others measured on another machine: `nvmeof-perf engines --reference`."
+        );
+    }
+    let written = keeper.finish(&forms(&engines));
+    let is_measured =
+        |row: &nvmeof_report::engines::Row| matches!(row.outcome, Outcome::Measured(_));
+    let any = engines.rows.iter().any(is_measured);
+    if engines.partial {
+        eprintln!("error: interrupted: what was measured until then is marked partial");
+    } else if !any {
+        eprintln!("error: no engine could read: the notes of the table say why");
+    }
+    written?;
+    Ok(if any && !engines.partial { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn show_reference(args: &Args, keeper: &mut Keeper) -> Result<ExitCode> {
+    let rows = reference();
+    if !args.files.is_json_on_stdout() {
+        println!("Measured by others on another machine:\n");
+        print!("{}", reference_table(&rows).markdown());
+        about_polling(&rows).iter().for_each(|text| println!("\n{text}"));
+    }
+    let result: Vec<_> = rows
+        .iter()
+        .map(|row| {
+            serde_json::json!({
+                "where": "measured by others on another machine",
+                "lba_bytes": row.lba_bytes,
+                "layout": row.layout,
+                "concurrency": row.concurrency,
+                "engine": row.engine,
+                "kiops": row.kiops,
+            })
+        })
+        .collect();
+    let svg = reference_plot(&rows).standalone_svg();
+    let html = page(None, &rows).document();
+    keeper.finish(&Forms { result: &result, html, svg })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What does not go whatever the drives are.
+fn check(args: &Args) -> Result<()> {
+    for device in &args.device {
+        misfit!(
+            matches!(device, DeviceSpec::Null { .. } | DeviceSpec::Ram { .. }),
+            "--device {device} is no drive: engines are compared on files, block devices and drives (pci:ADDRESS)"
+        );
+        let times = args.device.iter().filter(|other| *other == device).count();
+        misfit!(
+            times > 1,
+            "--device {device} is given {times} times: it would be read against itself"
+        );
+    }
+    misfit!(
+        args.bs > nvmeof_core::dma::CHUNK as u64,
+        "--bs {} is more than a read of one buffer: use {} or less",
+        units::show_size(args.bs),
+        units::show_size(nvmeof_core::dma::CHUNK as u64)
+    );
+    Ok(())
+}
+
+/// Every point, in order; what was measured so far is kept with each.
+fn measure_all(args: &Args, bench: &mut Bench<'_>, keeper: &mut Keeper) -> Result<Engines> {
+    let mut drives = drives::describe(&args.device, &bench.take);
+    let mut engines = Engines {
+        version: VERSION,
+        machine: crate::machine::this(),
+        command: crate::machine::command(),
+        drives: drives.iter().map(Described::report).collect(),
+        block_bytes: u32::try_from(args.bs).unwrap_or(u32::MAX),
+        seconds: args.time.as_secs_f64(),
+        partial: false,
+        rows: Vec::new(),
+    };
+    let mut formats = Formats::new(&args.lba_size, &args.destroy_data);
+    for wanted in formats.wanted() {
+        let refused = formats.change(&mut drives, wanted, &bench.take);
+        engines.rows.extend(refused);
+        let points = points::points(args, &drives, wanted);
+        let count = points.len();
+        // Engines that do not go with some drives: not asked again at each concurrency.
+        let mut known = Vec::new();
+        for (number, point) in points.iter().enumerate() {
+            if bench.is_asked_to_stop() {
+                break;
+            }
+            if known.contains(&point.without_concurrency()) {
+                continue;
+            }
+            tell(number + 1, count, &point.to_string());
+            let row = bench.measure(point);
+            if row.concurrency == 0 {
+                known.push(point.without_concurrency());
+            }
+            engines.partial = bench.is_asked_to_stop();
+            engines.rows.push(row);
+            keeper.keep(&forms(&engines));
+        }
+    }
+    engines.partial = bench.is_asked_to_stop();
+    for problem in formats.restore(&mut drives, &bench.take) {
+        eprintln!("error: {problem}");
+    }
+    Ok(engines)
+}
+
+fn forms(engines: &Engines) -> Forms<'_, Engines> {
+    let html = page(Some(engines), &reference()).document();
+    Forms { result: engines, html, svg: plot(engines).standalone_svg() }
+}
+
+/// A line of progress, on a terminal only.
+fn tell(number: usize, count: usize, what: &str) {
+    if std::io::stderr().is_terminal() {
+        eprintln!("[{number}/{count}] {what}");
+    }
+}
+
+fn layout(text: &str) -> Result<Layout, String> {
+    let all = [Layout::Single, Layout::Individual, Layout::Stripe];
+    all.into_iter()
+        .find(|layout| layout.name() == text)
+        .ok_or_else(|| format!("`{text}` is no layout: there are single, individual and stripe"))
 }

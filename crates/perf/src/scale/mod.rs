@@ -1,14 +1,214 @@
-//! `nvmeof-perf scale`: bandwidth over the number of drives.
+//! `nvmeof-perf scale`: what more and more drives read together.
+//!
+//! ```text
+//! --drives, --device --chosen--> drives and where they hang --orders--> 1, 2, ... N of them
+//!                                                                   |
+//!                  table, plot, page, what is full <--steps-- read, or model
+//! ```
 
+mod chosen;
+mod local;
+mod model;
+mod ranges;
+#[cfg(test)]
+mod tests;
+
+use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::Result;
+use clap::ValueEnum;
+use nvmeof_report::scale::{Load, Scaling, VERSION, findings, page, plot, table};
+use nvmeof_report::{Where, engines::Machine};
+
+pub(crate) use self::chosen::of_node;
+use self::chosen::{Chosen, Numbering};
+use self::ranges::Ranges;
+use crate::args::{nonzero_size, nonzero_time};
+use crate::results::{Files, Forms, Keeper};
+use crate::target::DeviceSpec;
+use crate::units::{self, CpuList};
+
+const EXAMPLE: &str = "\
+Examples:
+  nvmeof-perf scale --drives 0-15,19-22 --html scaling.html
+  nvmeof-perf scale --drives all --by root-complex --order in-order
+  nvmeof-perf scale --device /dev/nvme0n1 --device pci:0000:61:00.0 --time 2s
+  nvmeof-perf scale --where sim --html scaling.html
+
+Drives are only read. One that is in use is not opened, and ends the run with a message.
+
+Exit code: 0 success, 1 it failed, was interrupted, or results could not be written, 2 wrong usage.";
 
 /// `nvmeof-perf scale`.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {}
+#[command(after_help = EXAMPLE)]
+pub(crate) struct Args {
+    /// Where: this machine, or the model of one with thirty drives.
+    #[arg(long = "where", value_name = "WHERE", default_value = "local")]
+    place: Place,
+    /// The machine's NVMe drives, by their numbers from 0 (0-15,19-22), or all [default with --where sim: all].
+    #[arg(long, value_name = "RANGES", conflicts_with = "device")]
+    drives: Option<Ranges>,
+    /// What numbers drives, and what `in order` goes by.
+    #[arg(long, value_name = "BY", default_value = "system")]
+    by: Numbering,
+    /// Device to read, in place of --drives: a file, a block device, a drive under our own driver
+    /// (pci:0000:61:00.0), null or ram:SIZE; may be given several times.
+    #[arg(long, value_name = "PATH|pci:ADDRESS|null|ram:SIZE")]
+    device: Vec<DeviceSpec>,
+    /// Orders in which drives are added.
+    #[arg(
+        long,
+        value_name = "LIST",
+        value_delimiter = ',',
+        default_value = "in-order,round-robin"
+    )]
+    order: Vec<Order>,
+    /// How the drives are read: from one queue in turn, as fio and stripes do, or from a queue each.
+    #[arg(long, value_name = "HOW", default_value = "striped")]
+    reading: Reading,
+    /// Bytes of a read.
+    #[arg(long, value_name = "SIZE", default_value = "4m", value_parser = nonzero_size)]
+    bs: u64,
+    /// Threads.
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    jobs: u16,
+    /// Reads outstanding of each thread: over all drives, or with --reading independent of each drive.
+    #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=65536))]
+    depth: u32,
+    /// How long to measure each step.
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = nonzero_time)]
+    time: Duration,
+    /// End a step after this many reads, if the time is not up before.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    ios: Option<u64>,
+    /// How long to run before measuring.
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = units::duration)]
+    ramp: Duration,
+    /// CPUs to pin the threads to, in turn (0-3,8).
+    #[arg(long, value_name = "LIST", value_parser = units::cpus)]
+    cpus: Option<CpuList>,
+    /// With --where sim: the machine, a file like configs/platforms/pcie-30.toml [default: that one].
+    #[arg(long, value_name = "FILE")]
+    machine: Option<PathBuf>,
+    #[command(flatten)]
+    files: Files,
+}
+
+/// Where it is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Place {
+    /// On this machine.
+    Local,
+    /// In a model.
+    Sim,
+}
+
+/// In which order drives are added.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Order {
+    /// As they are numbered, or given.
+    InOrder,
+    /// Round-robin over root complexes, and within each over its slots (adapters).
+    RoundRobin,
+}
+
+/// How drives are read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Reading {
+    /// From one queue, in turn: all at the pace of the slowest.
+    Striped,
+    /// From a queue each.
+    Independent,
+}
+
+impl Order {
+    fn name(self, by: Numbering) -> String {
+        match self {
+            Self::InOrder => format!("in {} order", by.name()),
+            Self::RoundRobin => "round-robin".to_owned(),
+        }
+    }
+}
 
 /// The whole command.
-pub(crate) fn run(_args: &Args) -> Result<ExitCode> {
-    anyhow::bail!("`nvmeof-perf scale` is not in this build")
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let mut keeper = args.files.open()?;
+    let scaling = match args.place {
+        Place::Sim => model::run(args)?,
+        Place::Local => local::run(args, &mut keeper)?,
+    };
+    if !args.files.is_json_on_stdout() {
+        show(&scaling);
+    }
+    keeper.finish(&forms(&scaling))?;
+    let problem = scaling.runs.iter().flat_map(|run| &run.steps).any(|step| step.problem.is_some());
+    if scaling.partial {
+        eprintln!("error: ended before all was measured: what there is is kept, marked partial");
+    }
+    Ok(if scaling.partial || problem { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn show(scaling: &Scaling) {
+    for run in &scaling.runs {
+        println!("Drives {} ({}):\n", run.order, scaling.place.name());
+        println!("{}", table(scaling, run).markdown());
+    }
+    scaling.findings.iter().for_each(|text| println!("{text}"));
+}
+
+fn forms(scaling: &Scaling) -> Forms<'_, Scaling> {
+    let (html, svg) = (page(scaling).document(), plot(scaling).standalone_svg());
+    Forms { result: scaling, html, svg }
+}
+
+/// Without runs yet.
+fn empty(args: &Args, place: Where, machine: Machine) -> Scaling {
+    let seconds = if place == Where::Simulated { 0.0 } else { args.time.as_secs_f64() };
+    let load = Load {
+        block_bytes: args.bs,
+        jobs: args.jobs.into(),
+        depth: args.depth,
+        striped: args.reading == Reading::Striped,
+        seconds,
+    };
+    Scaling {
+        version: VERSION,
+        place,
+        machine,
+        command: crate::machine::command(),
+        load,
+        partial: false,
+        runs: Vec::new(),
+        reference: Vec::new(),
+        findings: Vec::new(),
+    }
+}
+
+/// The orders that are asked for, each as places in `chosen`.
+fn orders(args: &Args, chosen: &[Chosen]) -> Vec<(String, Vec<usize>)> {
+    let mut orders: Vec<(String, Vec<usize>)> = Vec::new();
+    for order in &args.order {
+        let places = match order {
+            Order::InOrder => (0..chosen.len()).collect(),
+            Order::RoundRobin => chosen::round_robin(chosen),
+        };
+        let name = if *order == Order::InOrder && !args.device.is_empty() {
+            "as given".to_owned()
+        } else {
+            order.name(args.by)
+        };
+        if !orders.iter().any(|(known, _)| *known == name) {
+            orders.push((name, places));
+        }
+    }
+    orders
+}
+
+/// With what there is to say of it.
+fn with_findings(mut scaling: Scaling) -> Scaling {
+    scaling.findings = findings(&scaling);
+    scaling
 }

@@ -103,7 +103,7 @@ pub struct Row {
     pub drives: Vec<String>,
     /// The engine.
     pub engine: String,
-    /// Reads outstanding, all together.
+    /// Reads outstanding, all together; 0 where the engine goes with no number of them.
     pub concurrency: u32,
     /// What came of it.
     pub outcome: Outcome,

@@ -30,7 +30,7 @@ pub fn table(engines: &Engines) -> Table {
             layout(row),
             row.drives.len().to_string(),
             row.engine.clone(),
-            row.concurrency.to_string(),
+            if row.concurrency == 0 { "any".to_owned() } else { row.concurrency.to_string() },
         ];
         let mut notes: Vec<String> = Vec::new();
         match &row.outcome {

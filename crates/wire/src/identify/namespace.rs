@@ -200,6 +200,21 @@ impl LbaFormat {
             _ => None,
         }
     }
+
+    /// Whether it is there and has no metadata.
+    #[must_use]
+    pub const fn is_plain(self) -> bool {
+        self.block_size().is_some() && self.ms.get() == 0
+    }
+
+    /// The number of the fastest format with blocks of `block_size` bytes and no metadata.
+    #[must_use]
+    pub fn fastest(formats: &[Self], block_size: u32) -> Option<u8> {
+        let of_size =
+            |(_, f): &(usize, &Self)| f.is_plain() && f.block_size() == Some(block_size);
+        let best = formats.iter().enumerate().filter(of_size).min_by_key(|(_, f)| f.rp & 3);
+        best.and_then(|(number, _)| u8::try_from(number).ok())
+    }
 }
 
 /// I/O Command Set Independent Identify Namespace, CNS 08h: 4096 bytes.

@@ -1,0 +1,117 @@
+//! Bringing drives to an LBA format, where that is asked for and they may be erased.
+
+use std::collections::BTreeMap;
+
+use nvmeof_engines::{Engine, Take};
+use nvmeof_report::engines::{Layout, Outcome, Row};
+use nvmeof_wire::format::SecureErase;
+use nvmeof_wire::identify::LbaFormat;
+
+use super::drives::{Described, open_drive};
+use crate::target::DeviceSpec;
+
+/// The formats that are asked for, and those that drives had.
+#[derive(Debug)]
+pub(super) struct Formats<'a> {
+    /// Bytes of a block; empty: as they are.
+    wanted: &'a [u32],
+    /// Serial numbers of drives that may be erased.
+    destroy: &'a [String],
+    /// Bytes of a block before the first change, by name.
+    before: BTreeMap<String, u32>,
+}
+
+impl<'a> Formats<'a> {
+    pub(super) fn new(wanted: &'a [u32], destroy: &'a [String]) -> Self {
+        Self { wanted, destroy, before: BTreeMap::new() }
+    }
+
+    /// What to go through; `None` stands for every drive as it is formatted.
+    pub(super) fn wanted(&self) -> Vec<Option<u32>> {
+        match self.wanted {
+            [] => vec![None],
+            wanted => wanted.iter().copied().map(Some).collect(),
+        }
+    }
+
+    /// Formats drives that have another format; a row for each that stays as it is says why.
+    pub(super) fn change(
+        &mut self,
+        drives: &mut [Described],
+        wanted: Option<u32>,
+        take: Take<'_>,
+    ) -> Vec<Row> {
+        let Some(wanted) = wanted else { return Vec::new() };
+        let mut rows = Vec::new();
+        for drive in drives.iter_mut().filter(|drive| drive.lba_bytes != wanted) {
+            let before = drive.lba_bytes;
+            match self.change_one(drive, wanted, take) {
+                Ok(()) => {
+                    self.before.entry(drive.name.clone()).or_insert(before);
+                }
+                Err(why) => rows.push(Row {
+                    lba_bytes: wanted,
+                    layout: Layout::Single,
+                    drives: vec![drive.name.clone()],
+                    engine: if drive.is_ours() { Engine::Vfio.name() } else { "all" }.to_owned(),
+                    concurrency: 0,
+                    outcome: Outcome::Unable(why),
+                    note: None,
+                }),
+            }
+        }
+        rows
+    }
+
+    /// Brings drives back to the format they had; says which could not be.
+    pub(super) fn restore(&mut self, drives: &mut [Described], take: Take<'_>) -> Vec<String> {
+        let before = std::mem::take(&mut self.before);
+        let mut problems = Vec::new();
+        for (name, block_size) in before {
+            let Some(drive) = drives.iter_mut().find(|drive| drive.name == name) else { continue };
+            if drive.lba_bytes == block_size {
+                continue;
+            }
+            if let Err(why) = self.change_one(drive, block_size, take) {
+                problems.push(format!(
+                    "{name} is left formatted with {} bytes a block, and had {block_size}: {why}",
+                    drive.lba_bytes
+                ));
+            }
+        }
+        problems
+    }
+
+    fn change_one(&self, drive: &mut Described, wanted: u32, take: Take<'_>) -> Result<(), String> {
+        let (name, now) = (&drive.name, drive.lba_bytes);
+        let DeviceSpec::Pci { address, .. } = &drive.spec else {
+            return Err(format!(
+                "it has blocks of {now} bytes; to measure {wanted} bind it to vfio-pci, give pci:ADDRESS and \
+                 --destroy-data SERIAL, or format it: `nvmeof-tgt drives format --block-size {wanted}`"
+            ));
+        };
+        if !self.destroy.contains(&drive.serial) {
+            return Err(format!(
+                "it has blocks of {now} bytes; to measure {wanted} it has to be formatted, which erases it: \
+                 --destroy-data {}",
+                if drive.serial.is_empty() { "SERIAL" } else { &drive.serial }
+            ));
+        }
+        let controller = open_drive(&address.to_string(), take)?;
+        // What is open now is ours alone; what was asked before might have been another.
+        if controller.identity().serial != drive.serial {
+            return Err(format!("{name} has become another drive: it is left alone"));
+        }
+        let say = |error: nvmeof_core::nvme_driver::AdminError| format!("{name}: {error}");
+        let formats = controller.formats(drive.nsid).map_err(say)?;
+        let number = LbaFormat::fastest(&formats, wanted).ok_or_else(|| {
+            format!("{name} has no LBA format with blocks of {wanted} bytes and no metadata")
+        })?;
+        controller
+            .format(drive.nsid, number, SecureErase::NONE, &mut |_| {})
+            .map_err(|error| format!("formatting {name} failed: {error}"))?;
+        let space = controller.namespace(drive.nsid).map_err(|error| error.to_string())?;
+        (drive.lba_bytes, drive.bytes) = (space.block_size, space.size());
+        Ok(())
+    }
+}

@@ -1,0 +1,240 @@
+//! One row: opens the drives for the engine, reads, closes them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use nvmeof_core::block::StripeDevice;
+use nvmeof_core::dma::{CHUNK, PoolConfig, SharedPool};
+use nvmeof_core::nvme_driver::seam::Function;
+use nvmeof_core::vfio;
+use nvmeof_engines::{Engine, Opened, open_taking};
+use nvmeof_report::engines::{Figures, Layout, Outcome, Row};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use super::Args;
+use super::points::Point;
+use crate::load::{LoadSpec, Measured};
+use crate::machine;
+use crate::target::{Identity, Target};
+use crate::units::Mix;
+
+/// Descriptors that are needed beside those of queues.
+const OTHER_FILES: u64 = 64;
+/// Descriptors of a queue of each drive: the drive, its ring, and what watches it.
+const FILES_A_QUEUE: u64 = 3;
+
+/// Takes a PCI function from the system.
+type TakeFunction<'a> = Box<dyn Fn(&str) -> Result<Arc<dyn Function>, String> + 'a>;
+
+/// What rows are measured with.
+pub(super) struct Bench<'a> {
+    args: &'a Args,
+    /// Ends a load: signals set it, and what goes wrong in a load.
+    stop: Arc<AtomicBool>,
+    /// Set by signals alone.
+    asked: Arc<AtomicBool>,
+    /// Takes PCI functions from the system.
+    pub(super) take: TakeFunction<'a>,
+}
+
+impl std::fmt::Debug for Bench<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Bench").field("args", &self.args).finish_non_exhaustive()
+    }
+}
+
+/// Threads, and reads outstanding of each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Shape {
+    threads: u16,
+    depth: u16,
+}
+
+impl<'a> Bench<'a> {
+    /// With drives taken by VFIO.
+    pub(super) fn new(args: &'a Args, stop: Arc<AtomicBool>, asked: Arc<AtomicBool>) -> Self {
+        let take = |address: &str| vfio::open(address).map_err(|error| error.to_string());
+        Self { args, stop, asked, take: Box::new(take) }
+    }
+
+    /// Whether a person has had enough.
+    pub(super) fn is_asked_to_stop(&self) -> bool {
+        self.asked.load(Ordering::Relaxed)
+    }
+
+    /// The row of a point. One that goes at no concurrency has 0 there.
+    pub(super) fn measure(&mut self, point: &Point) -> Row {
+        let row = |concurrency, outcome, note| Row {
+            lba_bytes: point.lba_bytes,
+            layout: point.layout,
+            drives: point.drives.iter().map(|(name, _)| name.clone()).collect(),
+            engine: point.engine.name().to_owned(),
+            concurrency,
+            outcome,
+            note,
+        };
+        let shape = self.shape(point);
+        let (target, note) = match self.open(point, shape) {
+            Ok(opened) => opened,
+            Err(why) => return row(0, Outcome::Unable(why), None),
+        };
+        let concurrency = u32::from(point.concurrency);
+        // What went wrong in the row before is not this one's.
+        self.stop.store(self.is_asked_to_stop(), Ordering::Relaxed);
+        match self.read(point, shape, target) {
+            Ok((figures, problem)) => {
+                let notes: Vec<String> = note.into_iter().chain(problem).collect();
+                let note = (!notes.is_empty()).then(|| notes.join("; "));
+                row(concurrency, Outcome::Measured(figures), note)
+            }
+            Err(why) => row(concurrency, Outcome::Unable(why), note),
+        }
+    }
+
+    /// A thread a read for synchronous engines; for others as many threads as wanted, with as much each.
+    fn shape(&self, point: &Point) -> Shape {
+        let concurrency = point.concurrency;
+        if point.engine.is_synchronous() {
+            return Shape { threads: concurrency, depth: 1 };
+        }
+        let wanted = self
+            .args
+            .jobs
+            .unwrap_or_else(|| u16::try_from(machine::cpus()).unwrap_or(u16::MAX).min(1024));
+        // No thread has more than another.
+        let fits = |threads: &u16| concurrency.is_multiple_of(*threads);
+        let threads = (1..=wanted.min(concurrency)).rev().find(fits).unwrap_or(1);
+        Shape { threads, depth: concurrency / threads }
+    }
+
+    /// Opens the drives; what does not go says why.
+    fn open(&self, point: &Point, shape: Shape) -> Result<(Target, Option<String>), String> {
+        let pool =
+            pool(shape, self.args.bs).map_err(|error| format!("memory for reads: {error}"))?;
+        let mut target = Target::on(Arc::clone(&pool));
+        let (mut notes, mut devices) = (Vec::new(), Vec::new());
+        for (name, source) in &point.drives {
+            let (depth, queues) = (usize::from(shape.depth), usize::from(shape.threads));
+            let opened = open_taking(point.engine, source, depth, queues, &pool, &*self.take);
+            let Opened { device, note } = opened.map_err(|unable| unable.to_string())?;
+            if let Some(note) = note.filter(|note| !notes.contains(note)) {
+                notes.push(note);
+            }
+            devices.push((name.clone(), device));
+        }
+        if point.layout == Layout::Stripe {
+            if devices.len() < 2 {
+                return Err("a stripe takes two drives or more".to_owned());
+            }
+            let members = devices.into_iter().map(|(_, device)| device).collect();
+            let stripe = StripeDevice::new("stripe", members, self.args.chunk)
+                .map_err(|error| error.to_string())?;
+            devices = vec![("stripe".to_owned(), Arc::new(stripe))];
+        }
+        for (name, device) in devices {
+            target.push_local(name, device, Identity { kind: "engine", ..Identity::default() });
+        }
+        Ok((target, (!notes.is_empty()).then(|| notes.join("; "))))
+    }
+
+    /// Figures, and the first that went wrong.
+    fn read(
+        &self,
+        point: &Point,
+        shape: Shape,
+        mut target: Target,
+    ) -> Result<(Figures, Option<String>), String> {
+        let spaces = target.spaces().len();
+        // A thread each for itself; what has fewer threads than drives goes round.
+        let dealt = shape.depth == 1 && usize::from(shape.threads) >= spaces;
+        let queues = if dealt { 1 } else { point.drives.len() } as u64 * u64::from(shape.threads);
+        let queues = match point.layout {
+            Layout::Stripe => point.drives.len() as u64 * u64::from(shape.threads),
+            Layout::Single | Layout::Individual => queues,
+        };
+        allow_files(queues * FILES_A_QUEUE + OTHER_FILES)?;
+        let spec = LoadSpec {
+            qd: shape.depth.into(),
+            shared: !dealt,
+            dealt,
+            sleeps: point.engine == Engine::IoUring,
+            jobs: shape.threads,
+            ramp: self.args.ramp,
+            time: self.args.time,
+            ios: self.args.ios,
+            seed: self.args.seed,
+            cpus: self.args.cpus.clone(),
+            ..LoadSpec::new(Mix::reads(true, 100), u32::try_from(self.args.bs).unwrap_or(u32::MAX))
+        };
+        let measured = target.run(&spec, &self.stop).map_err(|error| format!("{error:#}"))?;
+        target.close();
+        Ok((figures(&measured, shape)?, measured.messages.into_iter().next()))
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "rates and means")]
+fn figures(measured: &Measured, shape: Shape) -> Result<Figures, String> {
+    let reads = measured.read();
+    let (ios, seconds) = (reads.ios(), measured.seconds());
+    if ios == 0 || seconds <= 0.0 {
+        let why = measured.messages.first().cloned();
+        return Err(why.unwrap_or_else(|| {
+            if measured.interrupted { "interrupted" } else { "no read was done in the time" }
+                .to_owned()
+        }));
+    }
+    let micros = |nanos: Option<u64>| nanos.unwrap_or(0) as f64 / 1e3;
+    Ok(Figures {
+        threads: shape.threads.into(),
+        depth: shape.depth.into(),
+        kiops: ios as f64 / seconds / 1e3,
+        mean_us: reads.latency.mean().unwrap_or(0.0) / 1e3,
+        p99_us: micros(reads.latency.quantile(0.99)),
+        cpu_us: measured.cpu as f64 / ios as f64 / 1e3,
+        errors: measured.errors(),
+        partial: measured.interrupted,
+    })
+}
+
+/// Memory for the reads of all threads: each holds at least a chunk. Nothing is resident before it is used.
+fn pool(shape: Shape, bs: u64) -> Result<Arc<SharedPool>, nvmeof_core::dma::PoolError> {
+    let (threads, depth) = (usize::from(shape.threads), usize::from(shape.depth));
+    let bs = usize::try_from(bs).unwrap_or(CHUNK).next_power_of_two();
+    let each = (depth * bs).div_ceil(CHUNK) + 2;
+    let huge_pages = threads <= machine::cpus();
+    let cap = (threads + 2) * each * CHUNK;
+    SharedPool::new(PoolConfig { cap, reserve: 0, huge_pages, ..PoolConfig::default() })
+}
+
+/// Raises the limit of open files as far as it goes.
+fn allow_files(needed: u64) -> Result<(), String> {
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current.is_none_or(|current| current >= needed) {
+        return Ok(());
+    }
+    if limit.maximum.is_none_or(|most| most >= needed) {
+        let raised = Rlimit { current: Some(needed), maximum: limit.maximum };
+        if setrlimit(Resource::Nofile, raised).is_ok() {
+            return Ok(());
+        }
+    }
+    let most = limit.maximum.or(limit.current).unwrap_or(0);
+    Err(format!(
+        "needs {needed} open files and {most} are allowed: raise the limit (ulimit -Hn, LimitNOFILE= in a unit), or use \
+         fewer reads at once"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_limit_of_open_files_is_raised_or_told() {
+        assert_eq!(allow_files(8), Ok(()));
+        if let Some(most) = getrlimit(Resource::Nofile).maximum {
+            let error = allow_files(most + 1).unwrap_err();
+            assert!(error.contains("ulimit -Hn"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! The whole command on files and on a drive in memory. Runs end by the number of reads, so that a busy machine
+//! changes nothing, and no figure is looked at but for being there.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use clap::Parser as _;
+use nvmeof_core::nvme_driver::fake::{Config, Fake};
+use nvmeof_report::engines::Row;
+
+use super::*;
+use crate::args::{Cli, Command};
+
+const ADDRESS: &str = "0000:01:00.0";
+
+fn parse(arguments: &str) -> Box<Args> {
+    let words = ["nvmeof-perf", "engines"].into_iter().chain(arguments.split_whitespace());
+    match Cli::try_parse_from(words).unwrap().command {
+        Command::Engines(args) => Box::new(args),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn run_with(arguments: &str, fake: Option<&Fake>, stop: bool) -> Result<Engines> {
+    let args = parse(&format!("{arguments} --time 600s --ios 40 --ramp 0s"));
+    check(&args)?;
+    let flag = || Arc::new(AtomicBool::new(stop));
+    let mut bench = Bench::new(&args, flag(), flag());
+    if let Some(fake) = fake {
+        let fake = fake.clone();
+        bench.take = Box::new(move |_| Ok(fake.function()));
+    }
+    measure_all(&args, &mut bench, &mut args.files.open()?)
+}
+
+fn file(folder: &tempfile::TempDir, name: &str) -> String {
+    let path = folder.path().join(name);
+    std::fs::write(&path, vec![7; 1 << 20]).unwrap();
+    path.display().to_string()
+}
+
+fn why(row: &Row) -> &str {
+    match &row.outcome {
+        Outcome::Unable(why) => why,
+        Outcome::Measured(figures) => panic!("{}: {figures:?}", row.engine),
+    }
+}
+
+#[test]
+fn every_engine_is_a_row_on_files_one_by_one_and_striped() {
+    let folder = tempfile::tempdir().unwrap();
+    let (one, other) = (file(&folder, "one"), file(&folder, "other"));
+    let takes_direct = nvmeof_engines::sector_size(Path::new(&one)).is_ok();
+    let engines =
+        run_with(&format!("--device {one} --device {other} --concurrency 1,4"), None, false)
+            .unwrap();
+    assert!(!engines.partial);
+    assert_eq!(engines.drives.len(), 2);
+    for layout in [Layout::Individual, Layout::Stripe] {
+        for engine in Engine::ALL {
+            let of = |row: &&Row| row.layout == layout && row.engine == engine.name();
+            let rows: Vec<&Row> = engines.rows.iter().filter(of).collect();
+            let unable = rows.iter().any(|row| matches!(row.outcome, Outcome::Unable(_)));
+            assert_eq!(rows.len(), if unable { 1 } else { 2 }, "{engine}: {rows:?}");
+            match engine {
+                Engine::Vfio => assert!(why(rows[0]).contains("drives bind"), "{rows:?}"),
+                Engine::IoUringPolled if unable => {
+                    assert!(why(rows[0]).contains("polled"), "{rows:?}");
+                }
+                _ if !takes_direct => assert!(why(rows[0]).contains("direct"), "{rows:?}"),
+                _ => {
+                    let last = rows.last().unwrap();
+                    let Outcome::Measured(figures) = &last.outcome else { panic!("{last:?}") };
+                    assert!(figures.kiops > 0.0 && figures.cpu_us > 0.0, "{engine}: {figures:?}");
+                    assert_eq!(figures.errors, 0, "{engine}");
+                    assert_eq!(figures.threads * figures.depth, 4, "{engine}");
+                    let is_synchronous = engine.is_synchronous();
+                    assert_eq!(figures.threads == 4, is_synchronous || figures.depth == 1);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_drive_under_our_own_driver_is_read_and_by_no_other() {
+    let fake = Fake::new(Config::default());
+    let arguments =
+        format!("--device pci:{ADDRESS} --concurrency 8 --jobs 2 --layout single,stripe");
+    let engines = run_with(&arguments, Some(&fake), false).unwrap();
+    assert_eq!(engines.drives[0].lba_bytes, 512);
+    assert!(!engines.drives[0].serial.is_empty());
+    for row in &engines.rows {
+        match (row.engine.as_str(), row.layout) {
+            ("vfio", Layout::Single) => {
+                let Outcome::Measured(figures) = &row.outcome else { panic!("{row:?}") };
+                assert_eq!((figures.threads, figures.depth, figures.errors), (2, 4, 0));
+            }
+            ("vfio", _) => assert_eq!(why(row), "a stripe takes two drives or more"),
+            _ => assert!(why(row).contains("drives unbind"), "{row:?}"),
+        }
+    }
+    fake.assert_clean();
+}
+
+#[test]
+fn a_drive_is_formatted_only_if_it_is_named_and_formatted_back() {
+    let fake = Fake::new(Config::default());
+    let arguments = format!(
+        "--device pci:{ADDRESS} --concurrency 2 --layout single --engine vfio --lba-size 512,4096"
+    );
+    let engines = run_with(&arguments, Some(&fake), false).unwrap();
+    let [measured, refused] = &engines.rows[..] else { panic!("{:?}", engines.rows) };
+    assert!(matches!(measured.outcome, Outcome::Measured(_)) && measured.lba_bytes == 512);
+    let serial = engines.drives[0].serial.clone();
+    assert!(why(refused).contains(&format!("--destroy-data {serial}")), "{refused:?}");
+
+    let engines =
+        run_with(&format!("{arguments} --destroy-data {serial}"), Some(&fake), false).unwrap();
+    let formats: Vec<u32> = engines.rows.iter().map(|row| row.lba_bytes).collect();
+    assert_eq!(formats, [512, 4096]);
+    assert!(engines.rows.iter().all(|row| matches!(row.outcome, Outcome::Measured(_))));
+    let again = run_with(&arguments, Some(&fake), false).unwrap();
+    assert_eq!(again.drives[0].lba_bytes, 512, "formatted back");
+    // A format that the drive does not have.
+    let odd = arguments.replace("512,4096", "1024");
+    let engines = run_with(&format!("{odd} --destroy-data {serial}"), Some(&fake), false).unwrap();
+    assert!(why(&engines.rows[0]).contains("no LBA format"), "{:?}", engines.rows);
+}
+
+#[test]
+fn an_interruption_keeps_what_was_measured_and_marks_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let json = folder.path().join("r.json").display().to_string();
+    let one = file(&folder, "one");
+    let arguments = format!("--device {one} --concurrency 2 --engine psync --json {json}");
+    let engines = run_with(&arguments, None, true).unwrap();
+    assert!(engines.partial && engines.rows.is_empty());
+    let engines = run_with(&arguments, None, false).unwrap();
+    let kept: Engines = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+    assert_eq!(kept.rows.len(), engines.rows.len());
+}
+
+#[test]
+fn a_drive_that_is_not_there_is_a_row_that_says_so() {
+    let engines = run_with("--device /no/such/drive --concurrency 2", None, false).unwrap();
+    assert!(!engines.rows.is_empty());
+    for row in
+        engines.rows.iter().filter(|row| row.engine != "vfio" && row.layout == Layout::Individual)
+    {
+        assert!(why(row).contains("/no/such/drive: there is no such file"), "{row:?}");
+    }
+}
+
+#[test]
+fn what_makes_no_sense_is_wrong_usage() {
+    for (arguments, says) in [
+        ("--device null", "is no drive"),
+        ("--device /x --device /x", "is given 2 times"),
+        ("--device /x --bs 4m", "more than a read of one buffer"),
+    ] {
+        let error = run_with(arguments, None, false).unwrap_err();
+        assert!(error.is::<crate::plan::Misfit>(), "{arguments}");
+        assert!(error.to_string().contains(says), "{arguments}: {error}");
+    }
+    for (arguments, says) in [
+        ("", "--device"),
+        ("--device /x --engine libaio", "`libaio` is no engine: there are sync,"),
+        ("--device /x --layout raid5", "single, individual and stripe"),
+        ("--device /x --concurrency 0", "1..=32768"),
+        ("--device /x --destroy-data S", "--lba-size"),
+        ("--device /x --reference", "cannot be used with"),
+    ] {
+        let words = ["nvmeof-perf", "engines"].into_iter().chain(arguments.split_whitespace());
+        let error = Cli::try_parse_from(words).unwrap_err();
+        assert_eq!(error.exit_code(), 2);
+        assert!(error.to_string().contains(says), "{arguments}: {error}");
+    }
+}
+
+fn docs(name: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(name);
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// `nvmeof-perf engines --reference --svg docs/engines/reference.svg` makes the picture.
+#[test]
+fn the_page_has_the_figures_and_the_picture_of_the_reference() {
+    let rows = reference();
+    let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let page = words(&docs("engines.md"));
+    for paragraph in about_polling(&rows) {
+        assert!(page.contains(&words(&paragraph)), "{paragraph}");
+    }
+    for engine in Engine::ALL {
+        assert!(page.contains(&format!("| `{engine}` |")), "{engine}");
+    }
+    assert_eq!(docs("engines/reference.svg"), reference_plot(&rows).standalone_svg());
+}

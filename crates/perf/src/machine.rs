@@ -1,0 +1,28 @@
+//! Where results come from.
+
+use std::thread::available_parallelism;
+
+use nvmeof_report::engines::Machine;
+
+/// This machine.
+pub(crate) fn this() -> Machine {
+    let uname = rustix::system::uname();
+    let text = |text: &std::ffi::CStr| text.to_string_lossy().into_owned();
+    Machine { host: text(uname.nodename()), kernel: text(uname.release()), cpus: cpus() }
+}
+
+/// CPUs this process may use.
+pub(crate) fn cpus() -> usize {
+    available_parallelism().map_or(1, usize::from)
+}
+
+/// The command line, as it could be typed; the program without its folder.
+pub(crate) fn command() -> String {
+    let mut words = vec!["nvmeof-perf".to_owned()];
+    for word in std::env::args().skip(1) {
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:,=+@%[]".contains(c);
+        let is_plain = !word.is_empty() && word.chars().all(plain);
+        words.push(if is_plain { word } else { format!("'{}'", word.replace('\'', "'\\''")) });
+    }
+    words.join(" ")
+}

@@ -1,0 +1,174 @@
+//! Files of results that are written again with each figure, so that what was measured outlives whatever ends us.
+
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+
+use crate::run::write_json;
+
+/// What results are written to.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub(crate) struct Files {
+    /// Write the results to this file as JSON; - is standard output.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+    /// Write a page with tables and plots to this file.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
+    /// Write the plot to this file.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) svg: Option<PathBuf>,
+}
+
+/// A result in all its forms.
+#[derive(Debug)]
+pub(crate) struct Forms<'r, R> {
+    pub(crate) result: &'r R,
+    pub(crate) html: String,
+    pub(crate) svg: String,
+}
+
+/// Writes results as they come; what cannot be written is told once and tried again at the end.
+#[derive(Debug)]
+pub(crate) struct Keeper {
+    files: Files,
+    has_failed: bool,
+}
+
+impl Files {
+    /// Whether results go to standard output as JSON: then nothing else does.
+    pub(crate) fn is_json_on_stdout(&self) -> bool {
+        self.json.as_deref() == Some(Path::new("-"))
+    }
+
+    /// Looks whether the files can be written, before anything is measured.
+    ///
+    /// # Errors
+    /// Which cannot, and why.
+    pub(crate) fn open(&self) -> Result<Keeper> {
+        for (path, option) in self.all() {
+            if path == Path::new("-") {
+                anyhow::ensure!(option == "--json", "{option} - is not possible: name a file");
+                continue;
+            }
+            let file = fs::OpenOptions::new().create(true).append(true).open(path);
+            file.with_context(|| format!("cannot write {option} {}", path.display()))?;
+        }
+        Ok(Keeper { files: self.clone(), has_failed: false })
+    }
+
+    fn all(&self) -> impl Iterator<Item = (&Path, &'static str)> {
+        let all = [(&self.json, "--json"), (&self.html, "--html"), (&self.svg, "--svg")];
+        all.into_iter().filter_map(|(path, option)| Some((path.as_deref()?, option)))
+    }
+}
+
+impl Keeper {
+    /// Writes what there is so far, to the files but not to standard output.
+    pub(crate) fn keep<R: Serialize>(&mut self, forms: &Forms<'_, R>) {
+        if let Err(error) = self.write(forms)
+            && !self.has_failed
+        {
+            self.has_failed = true;
+            eprintln!("error: {error:#}; measuring goes on, and it is tried again at the end");
+        }
+    }
+
+    /// Writes all there is.
+    ///
+    /// # Errors
+    /// What cannot be written: it is to be shown elsewhere.
+    pub(crate) fn finish<R: Serialize>(&mut self, forms: &Forms<'_, R>) -> Result<()> {
+        if self.files.is_json_on_stdout() {
+            write_json(Path::new("-"), forms.result)?;
+        }
+        self.write(forms)
+    }
+
+    fn write<R: Serialize>(&self, forms: &Forms<'_, R>) -> Result<()> {
+        for (path, option) in self.files.all().filter(|(path, _)| *path != Path::new("-")) {
+            let text = match option {
+                "--json" => {
+                    let mut text = serde_json::to_string_pretty(forms.result)?;
+                    text.push('\n');
+                    text
+                }
+                "--html" => forms.html.clone(),
+                _ => forms.svg.clone(),
+            };
+            replace(path, &text)
+                .with_context(|| format!("cannot write {option} {}", path.display()))?;
+        }
+        Ok(())
+    }
+}
+
+/// Puts `text` in the place of a file, all or nothing; into what is no regular file it is written.
+fn replace(path: &Path, text: &str) -> io::Result<()> {
+    let is_special = fs::metadata(path).is_ok_and(|data| !data.is_file());
+    if is_special {
+        return fs::OpenOptions::new().write(true).open(path)?.write_all(text.as_bytes());
+    }
+    // What a name stands for is replaced, not the name.
+    let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let mut new = path.clone().into_os_string();
+    new.push(".new");
+    let new = PathBuf::from(new);
+    let written = File::create(&new)
+        .and_then(|mut file| file.write_all(text.as_bytes()).and_then(|()| file.sync_all()))
+        .and_then(|()| fs::rename(&new, &path));
+    if written.is_err() {
+        // Half a file helps nobody.
+        let _ = fs::remove_file(&new);
+    }
+    written
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn forms<R>(result: &R) -> Forms<'_, R> {
+        Forms { result, html: "<html>".into(), svg: "<svg>".into() }
+    }
+
+    #[test]
+    fn files_are_replaced_as_a_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| Some(folder.path().join(name));
+        let files = Files { json: at("r.json"), html: at("r.html"), svg: at("r.svg") };
+        let mut keeper = files.open().unwrap();
+        keeper.keep(&forms(&[1, 2, 3]));
+        keeper.finish(&forms(&[1])).unwrap();
+        let read = |path: &Option<PathBuf>| fs::read_to_string(path.as_ref().unwrap()).unwrap();
+        assert_eq!(read(&files.json), "[\n  1\n]\n");
+        assert_eq!((read(&files.html).as_str(), read(&files.svg).as_str()), ("<html>", "<svg>"));
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3, "nothing is left beside them");
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_told_before_anything_is_measured() {
+        let files = Files { html: Some("/no/such/folder/x".into()), ..Files::default() };
+        let error = format!("{:#}", files.open().unwrap_err());
+        assert!(
+            error.starts_with("cannot write --html /no/such/folder/x: No such file"),
+            "{error}"
+        );
+        let files = Files { svg: Some("-".into()), ..Files::default() };
+        assert!(files.open().is_err());
+    }
+
+    #[test]
+    fn a_full_disk_is_an_error_in_words_and_ends_nothing() {
+        let files = Files { json: Some("/dev/full".into()), ..Files::default() };
+        let mut keeper = files.open().unwrap();
+        keeper.keep(&forms(&[1]));
+        assert!(keeper.has_failed);
+        let error = format!("{:#}", keeper.finish(&forms(&[1])).unwrap_err());
+        assert!(error.starts_with("cannot write --json /dev/full: No space left"), "{error}");
+        assert!(!fs::metadata("/dev/full").unwrap().is_file(), "the device was replaced");
+    }
+}

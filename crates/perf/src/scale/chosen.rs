@@ -1,0 +1,152 @@
+//! Which drives, how they are numbered, and where they hang.
+
+use anyhow::{Context, Result};
+use clap::ValueEnum;
+use nvmeof_core::pci::{PciFunction, System, VFIO_DRIVER, order};
+
+use super::ranges::Ranges;
+use crate::plan::{Misfit, misfit};
+use crate::target::DeviceSpec;
+
+/// What numbers drives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Numbering {
+    /// The kernel's names (nvme0, nvme1, ...); drives that it does not have come after them, by address.
+    System,
+    /// The names of slots, and where there are none the addresses of ports.
+    Slot,
+    /// Root complexes, and within each the address.
+    RootComplex,
+}
+
+/// A drive that is read.
+#[derive(Debug, Clone)]
+pub(super) struct Chosen {
+    /// What it is called.
+    pub(super) name: String,
+    pub(super) spec: DeviceSpec,
+    /// Where it hangs, if it is a drive.
+    pub(super) function: Option<PciFunction>,
+}
+
+impl Numbering {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::System => "system",
+            Self::Slot => "slot",
+            Self::RootComplex => "root complex",
+        }
+    }
+
+    /// Drives in the order of their numbers.
+    pub(super) fn sort(self, functions: &mut [PciFunction]) {
+        let controller = |function: &PciFunction| {
+            let name = function.controller.as_ref().map(|known| known.name.clone());
+            number(name.as_deref().and_then(|name| name.strip_prefix("nvme")))
+        };
+        match self {
+            Self::System => functions.sort_by_key(|f| (controller(f), f.address)),
+            Self::Slot => functions.sort_by_key(|f| {
+                (number(f.slot.as_deref()), f.slot.clone(), f.place.port(), f.address)
+            }),
+            Self::RootComplex => functions.sort_by_key(|f| (f.place.root_complex, f.address)),
+        }
+    }
+}
+
+/// Numbers before what is none.
+fn number(text: Option<&str>) -> (bool, u64) {
+    match text.and_then(|text| text.parse().ok()) {
+        Some(number) => (false, number),
+        None => (true, 0),
+    }
+}
+
+impl Chosen {
+    /// The root complex it hangs on; empty if that is not known.
+    pub(super) fn root_complex(&self) -> String {
+        let place = self.function.as_ref().map(|function| &function.place);
+        place.map_or_else(String::new, |place| place.root_complex.to_string())
+    }
+}
+
+/// The machine's drives of these numbers.
+pub(super) fn of_machine(system: &System, ranges: &Ranges, by: Numbering) -> Result<Vec<Chosen>> {
+    let mut functions = system.nvme_functions().context("looking for NVMe drives")?;
+    misfit!(
+        functions.is_empty(),
+        "there are no NVMe drives here: name what to read with --device, or use --where sim"
+    );
+    by.sort(&mut functions);
+    let numbers = ranges
+        .numbers(functions.len())
+        .map_err(|why| Misfit(format!("--drives: {why} (`nvmeof-tgt drives list` shows them)")))?;
+    let chosen = numbers.into_iter().filter_map(|number| functions.get(number));
+    chosen.map(|function| of_function(function.clone())).collect()
+}
+
+/// How a drive is read: by our own driver if it is bound for that, else as the kernel's block device.
+fn of_function(function: PciFunction) -> Result<Chosen> {
+    let address = function.address;
+    if function.driver.as_deref() == Some(VFIO_DRIVER) {
+        let spec = DeviceSpec::Pci { address, nsid: None };
+        return Ok(Chosen { name: spec.to_string(), spec, function: Some(function) });
+    }
+    let spaces = function.controller.iter().flat_map(|known| &known.namespaces);
+    let first = spaces.into_iter().next().map(|space| format!("/dev/{}", space.name));
+    let Some(path) = first else {
+        let what = format!(
+            "the drive at {address} has no block device (driver: {}): bind it (`nvmeof-tgt drives bind {address}`), or \
+             leave it out",
+            function.driver.as_deref().unwrap_or("none")
+        );
+        return Err(Misfit(what).into());
+    };
+    let spec = DeviceSpec::File(path.into());
+    Ok(Chosen { name: spec.to_string(), spec, function: Some(function) })
+}
+
+/// What is named on the command line, and where it hangs as far as the system tells.
+pub(super) fn of_specs(system: &System, specs: &[DeviceSpec]) -> Vec<Chosen> {
+    let functions = system.nvme_functions().unwrap_or_default();
+    let chosen = specs.iter().map(|spec| {
+        let function = match spec {
+            DeviceSpec::Pci { address, .. } => functions.iter().find(|f| f.address == *address),
+            DeviceSpec::File(path) => of_node(system, &functions, &path.display().to_string()),
+            DeviceSpec::Null { .. } | DeviceSpec::Ram { .. } => None,
+        };
+        Chosen { name: spec.to_string(), spec: spec.clone(), function: function.cloned() }
+    });
+    chosen.collect()
+}
+
+/// The drive that has a block device, by the path of its node.
+pub(crate) fn of_node<'f>(
+    system: &System,
+    functions: &'f [PciFunction],
+    path: &str,
+) -> Option<&'f PciFunction> {
+    let node = system.node_name(path)?;
+    functions.iter().find(|function| {
+        let mut spaces = function.controller.iter().flat_map(|known| &known.namespaces);
+        spaces.any(|space| space.name == node)
+    })
+}
+
+/// Places of the drives in the order that goes round over root complexes; what is no drive of the machine comes last.
+pub(super) fn round_robin(chosen: &[Chosen]) -> Vec<usize> {
+    let functions: Vec<PciFunction> =
+        chosen.iter().filter_map(|drive| drive.function.clone()).collect();
+    let mut left: Vec<usize> = (0..chosen.len()).collect();
+    let mut places = Vec::new();
+    for function in order(&functions) {
+        let is_it = |at: &usize| {
+            chosen[*at].function.as_ref().is_some_and(|known| known.address == function.address)
+        };
+        if let Some(at) = left.iter().position(is_it) {
+            places.push(left.remove(at));
+        }
+    }
+    places.extend(left);
+    places
+}

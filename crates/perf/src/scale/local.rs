@@ -1,0 +1,141 @@
+//! `--where local`: the drives of this machine, read for real.
+
+use std::io::IsTerminal as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::Result;
+use nvmeof_core::pci::System;
+use nvmeof_report::Where;
+use nvmeof_report::scale::{Run, Scaling, Step};
+
+use super::chosen::{self, Chosen};
+use super::{Args, Keeper, Reading, empty, forms, orders, with_findings};
+use crate::args::TargetArgs;
+use crate::load::{LoadSpec, Measured};
+use crate::machine;
+use crate::plan::misfit;
+use crate::run::stop_on_signals;
+use crate::target::{Needs, Target};
+use crate::units::Mix;
+
+const GIB: f64 = 1_073_741_824.0;
+
+/// The whole of it; what was read so far is kept with each step.
+pub(super) fn run(args: &Args, keeper: &mut Keeper) -> Result<Scaling> {
+    misfit!(args.machine.is_some(), "--machine is for --where sim");
+    let system = System::this();
+    let chosen = match &args.drives {
+        Some(ranges) => chosen::of_machine(&system, ranges, args.by)?,
+        None => chosen::of_specs(&system, &args.device),
+    };
+    misfit!(
+        chosen.is_empty(),
+        "no drives: name them with --drives (0-15,19-22, or all) or --device"
+    );
+    measure(args, &chosen, &stop_on_signals()?, keeper)
+}
+
+/// Reads the drives, one more with each step. A drive that is lost ends it: the others would be measured without it.
+pub(super) fn measure(
+    args: &Args,
+    chosen: &[Chosen],
+    stop: &Arc<AtomicBool>,
+    keeper: &mut Keeper,
+) -> Result<Scaling> {
+    let needs = Needs {
+        jobs: args.jobs,
+        depth: args.depth,
+        shared: args.reading == Reading::Striped,
+        writes: false,
+    };
+    let devices = TargetArgs::devices(chosen.iter().map(|drive| drive.spec.clone()).collect());
+    let mut target = Target::open(&devices, &needs)?;
+    let mut scaling = empty(args, Where::Local, machine::this());
+    let orders = orders(args, chosen);
+    let count = orders.len() * chosen.len();
+    for (order, places) in orders {
+        scaling.runs.push(Run { order, steps: Vec::new() });
+        for drives in 1..=places.len() {
+            if stop.load(Ordering::Relaxed) {
+                break;
+            }
+            let done: usize = scaling.runs.iter().map(|run| run.steps.len()).sum();
+            tell(done + 1, count, drives);
+            let new = &chosen[places[drives - 1]];
+            let step = read(args, new, &places[..drives], &mut target, stop);
+            scaling.partial = step.partial;
+            if let Some(run) = scaling.runs.last_mut() {
+                run.steps.push(step);
+            }
+            scaling = with_findings(scaling);
+            keeper.keep(&forms(&scaling));
+        }
+    }
+    target.close();
+    let is_whole =
+        |run: &Run| run.steps.len() == chosen.len() && run.steps.iter().all(|step| !step.partial);
+    scaling.partial = !scaling.runs.iter().all(is_whole);
+    Ok(scaling)
+}
+
+/// Reads the drives at these places.
+fn read(
+    args: &Args,
+    new: &Chosen,
+    places: &[usize],
+    target: &mut Target,
+    stop: &Arc<AtomicBool>,
+) -> Step {
+    let spec = |bs| LoadSpec {
+        spaces: Some(places.to_vec()),
+        qd: args.depth,
+        shared: args.reading == Reading::Striped,
+        sleeps: true,
+        jobs: args.jobs,
+        ramp: args.ramp,
+        time: args.time,
+        ios: args.ios,
+        cpus: args.cpus.clone(),
+        ..LoadSpec::new(Mix::reads(false, 100), bs)
+    };
+    let measured = u32::try_from(args.bs)
+        .map_err(|_| format!("--bs {} is more than a read can be", args.bs))
+        .and_then(|bs| target.run(&spec(bs), stop).map_err(|error| format!("{error:#}")));
+    let mut step = Step {
+        drive: new.name.clone(),
+        root_complex: new.root_complex(),
+        gib_per_s: 0.0,
+        shares: vec![0.0; places.len()],
+        full: Vec::new(),
+        problem: None,
+        partial: false,
+    };
+    match measured {
+        Ok(measured) => fill(&mut step, &measured),
+        Err(why) => step.problem = Some(why),
+    }
+    step
+}
+
+#[expect(clippy::cast_precision_loss, reason = "rates")]
+fn fill(step: &mut Step, measured: &Measured) {
+    let seconds = measured.seconds();
+    if seconds > 0.0 {
+        let rate = |bytes: u64| bytes as f64 / seconds / GIB;
+        step.shares = measured.flows.iter().map(|flow| rate(flow.read.bytes)).collect();
+        step.gib_per_s = step.shares.iter().sum();
+    }
+    step.partial = measured.interrupted;
+    if measured.errors() > 0 {
+        let first = measured.messages.first().map_or("", String::as_str);
+        step.problem = Some(format!("{} reads failed: {first}", measured.errors()));
+    }
+}
+
+/// A line of progress, on a terminal only.
+fn tell(number: usize, count: usize, drives: usize) {
+    if std::io::stderr().is_terminal() {
+        eprintln!("[{number}/{count}] {drives} drives");
+    }
+}
