@@ -16,11 +16,11 @@ use crate::job::{Counter, Gate, Job, JobQueue, JobResult, Shared, Timing, pin};
 use crate::lane::{Lane, Place};
 use crate::pace::Think;
 use crate::plan::{self, Flow};
-use crate::progress::Progress;
+use crate::progress::{Goal, Progress};
 use crate::queue::{FabricQueue, LocalQueue, Lost, Memory};
 use crate::stats::{Series, Tally, Verified};
 use crate::target::Target;
-use crate::units::{CpuList, Mix, Rate};
+use crate::units::{CpuList, Mix, Rate, Trim};
 use crate::workload::distribution::Distribution;
 use crate::workload::sizes::BlockSplit;
 
@@ -313,7 +313,7 @@ fn execute(
         shared.stop.store(true, Ordering::Relaxed);
     }
     start.open(started);
-    let mut progress = Progress::new(spec.ramp.saturating_add(spec.time));
+    let mut progress = Progress::new(goal(spec, flows));
     let mut watched = Instant::now();
     let mut results = Vec::new();
     loop {
@@ -342,6 +342,17 @@ fn execute(
         first.messages.extend(lost);
     }
     results
+}
+
+/// What the load goes on to: its bytes, if it ends with them, else its time.
+fn goal(spec: &LoadSpec, flows: &[Flow]) -> Goal {
+    let done: u64 = spec.done.iter().flatten().sum();
+    // What is trimmed and written is moved twice.
+    let times = if spec.mix.trim == Trim::ThenWrite { 2 } else { 1 };
+    match flows.iter().map(Flow::total).sum::<Option<u64>>() {
+        Some(bytes) if !flows.is_empty() => Goal::Bytes(bytes.saturating_sub(done) * times),
+        _ => Goal::Time(spec.ramp.saturating_add(spec.time)),
+    }
 }
 
 /// Makes a job on its own thread.

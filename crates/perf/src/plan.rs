@@ -68,6 +68,11 @@ impl Flow {
         self.units * job / jobs..self.units * (job + 1) / jobs
     }
 
+    /// Bytes that all jobs together have to do; none if there is no end.
+    pub(crate) fn total(&self) -> Option<u64> {
+        self.quota(0, 1)
+    }
+
     /// Bytes that job number `job` has to do; none if there is no end.
     pub(crate) fn quota(&self, job: u64, jobs: u64) -> Option<u64> {
         let unit = u64::from(self.unit);

@@ -16,17 +16,30 @@ const EVERY: Duration = Duration::from_millis(500);
 pub(crate) struct Progress {
     bar: ProgressBar,
     started: Instant,
-    length: Duration,
+    goal: Goal,
     last: Instant,
     ios: u64,
     bytes: u64,
 }
 
+/// What a load goes on to.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Goal {
+    /// A length of time.
+    Time(Duration),
+    /// So many bytes.
+    Bytes(u64),
+}
+
 impl Progress {
-    /// For a run of this length; shows nothing if standard error is no terminal.
-    pub(crate) fn new(length: Duration) -> Self {
+    /// For a load that goes on to this; shows nothing if standard error is no terminal.
+    pub(crate) fn new(goal: Goal) -> Self {
+        let length = match goal {
+            Goal::Time(time) => u64::try_from(time.as_millis()).unwrap_or(u64::MAX),
+            Goal::Bytes(bytes) => bytes,
+        };
         let bar = if std::io::stderr().is_terminal() {
-            ProgressBar::new(u64::try_from(length.as_millis()).unwrap_or(u64::MAX))
+            ProgressBar::new(length)
         } else {
             ProgressBar::hidden()
         };
@@ -34,7 +47,7 @@ impl Progress {
             bar.set_style(style);
         }
         let now = Instant::now();
-        Self { bar, started: now, length, last: now, ios: 0, bytes: 0 }
+        Self { bar, started: now, goal, last: now, ios: 0, bytes: 0 }
     }
 
     /// Shows what has happened since the last time, if that is long enough ago.
@@ -51,14 +64,22 @@ impl Progress {
         let iops = (ios - self.ios) * 1000 / u64::try_from(since.as_millis()).unwrap_or(1).max(1);
         let gbps = per_second(bytes - self.bytes) * 8.0 / 1e9;
         let elapsed = self.started.elapsed();
-        let phase = if elapsed > self.length { "finishing" } else { "running" };
-        self.bar.set_position(u64::try_from(elapsed.min(self.length).as_millis()).unwrap_or(0));
-        self.bar.set_message(format!(
-            "{phase} {:.0}/{:.0} s  {} IOPS  {gbps:.2} Gb/s",
-            elapsed.as_secs_f64(),
-            self.length.as_secs_f64(),
-            thousands(iops)
-        ));
+        let (is_over, position, how_far) = match self.goal {
+            Goal::Time(length) => {
+                let position = u64::try_from(elapsed.min(length).as_millis()).unwrap_or(0);
+                let of = format!("{:.0}/{:.0} s", elapsed.as_secs_f64(), length.as_secs_f64());
+                (elapsed > length, position, of)
+            }
+            Goal::Bytes(all) => {
+                let percent = bytes as f64 / all.max(1) as f64 * 100.0;
+                let of = format!("{:.0} s, {:.1} %", elapsed.as_secs_f64(), percent.min(100.0));
+                (bytes >= all, bytes.min(all), of)
+            }
+        };
+        let phase = if is_over { "finishing" } else { "running" };
+        self.bar.set_position(position);
+        self.bar
+            .set_message(format!("{phase} {how_far}  {} IOPS  {gbps:.2} Gb/s", thousands(iops)));
         (self.last, self.ios, self.bytes) = (Instant::now(), ios, bytes);
     }
 

@@ -7,6 +7,7 @@
 //! | `link` | speed and width, in GB/s |
 //! | `function` | NVMe functions and what is known of them |
 //! | `node` | device nodes by their numbers |
+//! | `disk` | which drive a block device is on |
 //! | `users` | who uses a drive: mounts, swap, holders, programs |
 //! | `bind` | handing a function to `vfio-pci` and back |
 //! | `order` | round-robin over root complexes and adapters |
@@ -16,6 +17,7 @@
 
 mod address;
 mod bind;
+mod disk;
 #[cfg(any(test, feature = "fixture"))]
 pub mod fixture;
 mod function;
@@ -31,6 +33,7 @@ pub mod users;
 
 pub use address::{Address, AddressError, RootComplex};
 pub use bind::{BindError, NVME_DRIVER, Plan, Step, Sysfs, VFIO_DRIVER, Writes};
+pub use disk::Disk;
 pub use function::{KernelController, Links, Namespace, PciFunction};
 pub use link::{Link, PAYLOAD_SHARE};
 pub use load::{

@@ -1,20 +1,26 @@
 //! Devices of this machine: what `--device` says, and how that is opened.
 
+use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use nvmeof_core::block::{BlockDevice, FileConfig, FileDevice, NullDevice, NvmeDevice, RamDevice};
+use nvmeof_core::block::{
+    BlockDevice, FileConfig, FileDevice, NullDevice, NvmeDevice, OpenError, OpenErrorWhy, RamDevice,
+};
 use nvmeof_core::dma::SharedPool;
 use nvmeof_core::nvme_driver::{BufferMaps, Controller, ControllerOptions};
-use nvmeof_core::pci::Address;
+use nvmeof_core::pci::users::{Usage, User};
+use nvmeof_core::pci::{Address, System};
 use nvmeof_core::vfio;
 
 use super::{Identity, Needs};
-use crate::plan::misfit;
+use crate::plan::{Misfit, misfit};
 use crate::units;
 
+/// The system's number for a device or file system that cannot be written to.
+const EROFS: i32 = rustix::io::Errno::ROFS.raw_os_error();
 /// Blocks of a device that has none of its own.
 const BLOCK_SIZE: u32 = 4096;
 /// Bytes of a `null` device that is not told its size.
@@ -112,11 +118,13 @@ pub(super) struct Opener<'a> {
     /// What may be overwritten, as it was typed.
     destroy: &'a [String],
     maps: Arc<BufferMaps>,
+    system: System,
 }
 
 impl<'a> Opener<'a> {
     pub(super) fn new(needs: &'a Needs, destroy: &'a [String], pool: &Arc<SharedPool>) -> Self {
-        Self { needs, destroy, maps: Arc::new(BufferMaps::new(pool)) }
+        let maps = Arc::new(BufferMaps::new(pool));
+        Self { needs, destroy, maps, system: System::this() }
     }
 
     /// Opens one device.
@@ -141,22 +149,63 @@ impl<'a> Opener<'a> {
     }
 
     fn file(&self, name: &str, path: &Path) -> Result<(Arc<dyn BlockDevice>, Identity)> {
-        use std::os::unix::fs::FileTypeExt as _;
-        let kind = std::fs::metadata(path).map(|data| data.file_type());
-        let is_block = kind.is_ok_and(|kind| kind.is_block_device());
+        let block = block_name(path);
+        if let Some(block) = block.as_deref().filter(|_| self.needs.writes) {
+            let users = Usage::read(&self.system)?.of_block(block);
+            refuse_used(name, &users)?;
+        }
         let depth = (self.needs.depth as usize).max(nvmeof_core::block::DEFAULT_DEPTH);
         let config = FileConfig {
             read_only: !self.needs.writes,
             queue_depth: depth,
             ..FileConfig::new(name, path, 512)
         };
-        let device = FileDevice::open(&config).or_else(|error| {
+        let opened = FileDevice::open(&config).or_else(|error| match error.why {
             // Its sectors, or the file system's, may be larger.
-            FileDevice::open(&FileConfig { block_size: BLOCK_SIZE, ..config.clone() })
-                .map_err(|_| error)
-        })?;
-        let kind = if is_block { "block" } else { "file" };
-        Ok((Arc::new(device), Identity { kind, ..Identity::default() }))
+            OpenErrorWhy::Sector { .. } => {
+                FileDevice::open(&FileConfig { block_size: BLOCK_SIZE, ..config.clone() })
+            }
+            _ => Err(error),
+        });
+        let device = match opened {
+            Ok(device) => device,
+            Err(error) => return Err(self.why_not(name, block.as_deref(), error)),
+        };
+        let identity = match &block {
+            None => Identity { kind: "file", ..Identity::default() },
+            Some(block) => {
+                let disk = self.system.disk(block);
+                Identity {
+                    kind: "block",
+                    model: disk.model.unwrap_or_default(),
+                    serial: disk.serial.unwrap_or_default(),
+                    firmware: disk.firmware.unwrap_or_default(),
+                }
+            }
+        };
+        Ok((Arc::new(device), identity))
+    }
+
+    /// Why a file or block device does not open, and what to do.
+    fn why_not(&self, name: &str, block: Option<&str>, error: OpenError) -> anyhow::Error {
+        match (&error.why, block) {
+            (OpenErrorWhy::Missing, _) => {
+                Misfit(format!("--device {name}: there is no such file or device")).into()
+            }
+            (OpenErrorWhy::InUse, Some(block)) => {
+                let users = Usage::read(&self.system).map(|usage| usage.of_block(block));
+                refuse_used(name, &users.unwrap_or_default()).err().unwrap_or(error.into())
+            }
+            (OpenErrorWhy::System { source, .. }, _) if source.raw_os_error() == Some(EROFS) => {
+                Misfit(format!("--device {name} is read-only; it can be loaded with reads")).into()
+            }
+            (OpenErrorWhy::System { source, .. }, _)
+                if source.kind() == std::io::ErrorKind::PermissionDenied =>
+            {
+                anyhow::anyhow!("--device {error}; run this as root, or as the owner of the device")
+            }
+            _ => anyhow::Error::from(error).context("--device"),
+        }
     }
 
     fn drive(
@@ -165,8 +214,9 @@ impl<'a> Opener<'a> {
         address: Address,
         nsid: Option<u32>,
     ) -> Result<(Arc<dyn BlockDevice>, Identity)> {
-        let function = vfio::open(&address.to_string())
-            .with_context(|| format!("{name}: `nvmeof-tgt drives bind {address}` hands it over"))?;
+        let function = vfio::open(&address.to_string()).with_context(|| {
+            format!("--device {name} (to hand it over: `nvmeof-tgt drives bind {address}`)")
+        })?;
         // One entry of a queue stays empty.
         let entries = self.needs.depth.saturating_add(1);
         let options = ControllerOptions {
@@ -190,6 +240,24 @@ impl<'a> Opener<'a> {
         let device = NvmeDevice::new(name, controller, nsid, Arc::clone(&self.maps))?;
         Ok((Arc::new(device), identity))
     }
+}
+
+/// Refuses a device that somebody uses.
+fn refuse_used(name: &str, users: &[User]) -> Result<()> {
+    let shown: Vec<String> = users.iter().map(ToString::to_string).collect();
+    misfit!(
+        !users.is_empty(),
+        "--device {name} is in use: {}; stop that first, because it would be ruined and would spoil the figures",
+        shown.join("; ")
+    );
+    Ok(())
+}
+
+/// The kernel's name of the block device that a path leads to, if it is one.
+fn block_name(path: &Path) -> Option<String> {
+    let at = std::fs::canonicalize(path).ok()?;
+    let is_block = std::fs::metadata(&at).ok()?.file_type().is_block_device();
+    is_block.then(|| at.file_name()?.to_str().map(str::to_owned))?
 }
 
 #[cfg(test)]

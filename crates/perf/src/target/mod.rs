@@ -140,6 +140,15 @@ impl Target {
     }
 
     fn open_all(&mut self, args: &TargetArgs, needs: &Needs) -> Result<()> {
+        let devices = args.device.iter().map(ToString::to_string);
+        let named: Vec<_> = devices.chain(args.connect.iter().map(ToString::to_string)).collect();
+        if let Some(unknown) = args.destroy_data.iter().find(|name| !named.contains(name)) {
+            misfit!(
+                true,
+                "--destroy-data {unknown} is none of what is loaded, which is {}; write it as there",
+                named.join(", ")
+            );
+        }
         if !args.connect.is_empty() {
             let ends = args.connect.iter().map(|endpoint| &endpoint.address);
             let options = fabric::options(host::options(&args.host, ends)?);

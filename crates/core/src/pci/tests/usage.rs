@@ -34,6 +34,34 @@ fn said(set_up: impl FnOnce(&Machine, &Path, u32)) -> Vec<String> {
 }
 
 #[test]
+fn a_block_device_by_its_name() {
+    let (_folder, machine, system) = measured();
+    let (_, number) = drive(&system);
+    let (disk, free) = (format!("nvme{number}n1"), format!("nvme{number}n1p2"));
+    for part in [1, 2] {
+        machine.partition(number, part).unwrap();
+    }
+    machine
+        .mount(None, &format!("30 1 259:{} / /home rw - ext4 /dev/x rw", number * 8 + 1))
+        .unwrap();
+    let usage = Usage::read(&system).unwrap();
+    let [User::Mount { device, .. }] = &usage.of_block(&disk)[..] else {
+        panic!("not the mount alone")
+    };
+    assert_eq!(*device, format!("{disk}p1"));
+    assert_eq!(usage.of_block(&free), []);
+    for name in [&disk, &free] {
+        let about = system.disk(name);
+        assert_eq!(about.serial, Some(format!("SERIAL{number:02}")));
+        assert_eq!(
+            (about.model.as_deref(), about.firmware.as_deref()),
+            (Some("Example Gen4 3840GB"), Some("FW10"))
+        );
+    }
+    assert_eq!(system.disk("sdz"), super::super::Disk::default());
+}
+
+#[test]
 fn a_mounted_partition_and_swap() {
     let said = said(|machine, _, drive| {
         for number in 1..=4 {

@@ -147,6 +147,18 @@ impl Usage {
         self.processes.users(&functions, &tree, &mut users);
         users
     }
+
+    /// Who uses this block device (`nvme0n1`, `sda1`), a partition of it, or what is made of it; empty if nobody is known
+    /// to. Who uses the drive around it otherwise does not count.
+    #[must_use]
+    pub fn of_block(&self, name: &str) -> Vec<User> {
+        let mut users = Vec::new();
+        let tree = self.blocks.above(&[name]);
+        self.mounts.users(&self.blocks, &tree, &mut users);
+        self.blocks.users(&tree, &[], &mut users);
+        self.processes.users(&[], &tree, &mut users);
+        users
+    }
 }
 
 /// A function, and those of `all` that are other ports of the same drive.
