@@ -2,6 +2,9 @@
 # Many connections, one after the other, while another host works.
 # parts: churn
 # parts ours: leaks
+# The receives of all queues of a reactor in one queue.
+RDMA_LISTENER='shared-receives = true'
+
 . /share/lib.sh
 
 # Fifty hosts come and go, each with its queues, while another one's writes are verified.

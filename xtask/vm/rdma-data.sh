@@ -2,6 +2,9 @@
 # Data integrity by fio over RDMA: block sizes from 512 bytes to 1 MiB, queue depths from 1 to 128.
 # parts: sizes depths mixes random-sizes
 # parts ours: leaks
+# The receives of all queues of a reactor in one queue.
+RDMA_LISTENER='shared-receives = true'
+
 . /share/lib.sh
 
 # Runs fio jobs, each of which writes in its way and verifies: verify_jobs COUNT JOB-OPTIONS...
@@ -32,7 +35,12 @@ part_sizes() {
 
 part_depths() {
     connect "$DEMO" -i 2
-    local depth jobs=() dev
+    local depth jobs=() dev held
+    if [ "$TARGET" = ours ]; then
+        held=$(fabric_sizes)
+        assert_has "what the daemon holds" "$held" 'srq=[1-9]'
+        note "two I/O queues are served with:$held"
+    fi
     dev=$(ns_wait "$DEMO" 2)
     for depth in 1 2 4 8 16 32 64 128; do
         jobs+=(--name="depth$depth" --stonewall --filename="$dev" --rw=write --iodepth="$depth")

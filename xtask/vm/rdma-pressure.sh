@@ -10,6 +10,9 @@ buffer-memory = "8MiB"
 [pacing]
 policy = "none"'
 
+# The receives of all queues of a reactor in one queue.
+RDMA_LISTENER='shared-receives = true'
+
 . /share/lib.sh
 
 SLOW=$DEMO-slow

@@ -3,7 +3,7 @@
 # how busy each CPU is, which functions run, and which system calls the daemon makes for an I/O.
 # parts ours: profile
 . /share/lib.sh
-LIMIT_profile=200
+LIMIT_profile=900
 
 JOBS="randread-4k-1 randwrite-4k-1 randread-128k-16 randread-128k-64 randwrite-128k-64"
 RUN=2
