@@ -18,7 +18,7 @@ pub(crate) struct Files {
     /// Write a page with tables and plots to this file.
     #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,
-    /// Write the plot to this file.
+    /// Write the plot to this file; of several plots each to a file of its own (x.svg: x-512.svg, x-4096.svg).
     #[arg(long, value_name = "FILE")]
     pub(crate) svg: Option<PathBuf>,
 }
@@ -28,7 +28,8 @@ pub(crate) struct Files {
 pub(crate) struct Forms<'r, R> {
     pub(crate) result: &'r R,
     pub(crate) html: String,
-    pub(crate) svg: String,
+    /// Plots, and what tells their files apart; a single one has the name that was given.
+    pub(crate) svg: Vec<(String, String)>,
 }
 
 /// Writes results as they come; what cannot be written is told once and tried again at the end.
@@ -54,8 +55,13 @@ impl Files {
                 anyhow::ensure!(option == "--json", "{option} - is not possible: name a file");
                 continue;
             }
+            let is_new = !path.exists();
             let file = fs::OpenOptions::new().create(true).append(true).open(path);
             file.with_context(|| format!("cannot write {option} {}", path.display()))?;
+            if is_new {
+                // It was only tried.
+                let _ = fs::remove_file(path);
+            }
         }
         Ok(Keeper { files: self.clone(), has_failed: false })
     }
@@ -89,21 +95,35 @@ impl Keeper {
     }
 
     fn write<R: Serialize>(&self, forms: &Forms<'_, R>) -> Result<()> {
-        for (path, option) in self.files.all().filter(|(path, _)| *path != Path::new("-")) {
-            let text = match option {
-                "--json" => {
-                    let mut text = serde_json::to_string_pretty(forms.result)?;
-                    text.push('\n');
-                    text
-                }
-                "--html" => forms.html.clone(),
-                _ => forms.svg.clone(),
-            };
-            replace(path, &text)
-                .with_context(|| format!("cannot write {option} {}", path.display()))?;
+        let write = |option: &str, path: &Path, text: &str| {
+            replace(path, text).with_context(|| format!("cannot write {option} {}", path.display()))
+        };
+        if let Some(path) = self.files.json.as_deref().filter(|path| *path != Path::new("-")) {
+            let mut text = serde_json::to_string_pretty(forms.result)?;
+            text.push('\n');
+            write("--json", path, &text)?;
+        }
+        if let Some(path) = &self.files.html {
+            write("--html", path, &forms.html)?;
+        }
+        if let Some(path) = &self.files.svg {
+            for (suffix, text) in &forms.svg {
+                let is_single = forms.svg.len() == 1;
+                let path = if is_single { path.clone() } else { with_suffix(path, suffix) };
+                write("--svg", &path, text)?;
+            }
         }
         Ok(())
     }
+}
+
+/// `x-512.svg` of `x.svg`.
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let text =
+        |part: Option<&std::ffi::OsStr>| part.map(|part| part.to_string_lossy().into_owned());
+    let (stem, extension) = (text(path.file_stem()), text(path.extension()));
+    let extension = extension.map_or_else(String::new, |extension| format!(".{extension}"));
+    path.with_file_name(format!("{}-{suffix}{extension}", stem.unwrap_or_default()))
 }
 
 /// Puts `text` in the place of a file, all or nothing; into what is no regular file it is written.
@@ -132,7 +152,7 @@ mod tests {
     use super::*;
 
     fn forms<R>(result: &R) -> Forms<'_, R> {
-        Forms { result, html: "<html>".into(), svg: "<svg>".into() }
+        Forms { result, html: "<html>".into(), svg: vec![("512".into(), "<svg>".into())] }
     }
 
     #[test]
@@ -147,6 +167,11 @@ mod tests {
         assert_eq!(read(&files.json), "[\n  1\n]\n");
         assert_eq!((read(&files.html).as_str(), read(&files.svg).as_str()), ("<html>", "<svg>"));
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3, "nothing is left beside them");
+        let mut two = forms(&[1]);
+        two.svg.push(("4096".into(), "<other>".into()));
+        keeper.finish(&two).unwrap();
+        assert_eq!(read(&at("r-512.svg")), "<svg>");
+        assert_eq!(read(&at("r-4096.svg")), "<other>");
     }
 
     #[test]

@@ -22,9 +22,11 @@ use std::time::Duration;
 use anyhow::Result;
 use nvmeof_engines::Engine;
 use nvmeof_report::engines::{
-    Engines, Layout, Outcome, VERSION, about_polling, page, plot, reference, reference_plot,
+    Engines, Layout, Outcome, VERSION, about_polling, page, plots, reference, reference_plots,
     reference_table, table,
 };
+
+use nvmeof_report::Plot;
 
 use self::drives::Described;
 use self::format::Formats;
@@ -155,7 +157,7 @@ fn show_reference(args: &Args, keeper: &mut Keeper) -> Result<ExitCode> {
             })
         })
         .collect();
-    let svg = reference_plot(&rows).standalone_svg();
+    let svg = pictures(&reference_plots(&rows));
     let html = page(None, &rows).document();
     keeper.finish(&Forms { result: &result, html, svg })?;
     Ok(ExitCode::SUCCESS)
@@ -230,7 +232,12 @@ fn measure_all(args: &Args, bench: &mut Bench<'_>, keeper: &mut Keeper) -> Resul
 
 fn forms(engines: &Engines) -> Forms<'_, Engines> {
     let html = page(Some(engines), &reference()).document();
-    Forms { result: engines, html, svg: plot(engines).standalone_svg() }
+    Forms { result: engines, html, svg: pictures(&plots(engines)) }
+}
+
+/// Plots as files, told apart by the LBA format.
+fn pictures(plots: &[(u32, Plot)]) -> Vec<(String, String)> {
+    plots.iter().map(|(bytes, plot)| (bytes.to_string(), plot.standalone_svg())).collect()
 }
 
 /// A line of progress, on a terminal only.

@@ -160,8 +160,8 @@ fn show(scaling: &Scaling) {
 }
 
 fn forms(scaling: &Scaling) -> Forms<'_, Scaling> {
-    let (html, svg) = (page(scaling).document(), plot(scaling).standalone_svg());
-    Forms { result: scaling, html, svg }
+    let svg = vec![("drives".to_owned(), plot(scaling).standalone_svg())];
+    Forms { result: scaling, html: page(scaling).document(), svg }
 }
 
 /// Without runs yet.

@@ -11,7 +11,7 @@ mod show;
 use serde::{Deserialize, Serialize};
 
 pub use reference::{REFERENCE, Reference, about_polling, reference};
-pub use show::{page, plot, reference_plot, reference_table, table};
+pub use show::{page, plots, reference_plots, reference_table, table};
 
 /// The version of the form.
 pub const VERSION: u32 = 1;

@@ -61,15 +61,15 @@ pub fn table(engines: &Engines) -> Table {
     table
 }
 
-/// Reads a second by engine; a series for each format, layout and concurrency.
+/// Reads a second by layout and concurrency, a series an engine: one plot for each LBA format, by its bytes.
 #[must_use]
-pub fn plot(engines: &Engines) -> Plot {
-    let mut names: Vec<String> = Vec::new();
-    let mut points = Vec::new();
+pub fn plots(engines: &Engines) -> Vec<(u32, Plot)> {
+    let mut marks = Vec::new();
     for row in &engines.rows {
         let Outcome::Measured(figures) = &row.outcome else { continue };
-        let at = place(&mut names, &row.engine);
-        points.push((series_name(row), at, figures.kiops));
+        let (lba_bytes, engine) = (row.lba_bytes, row.engine.as_str());
+        let place = format!("{} {}", layout(row), row.concurrency);
+        marks.push(Mark { lba_bytes, place, engine, kiops: figures.kiops });
     }
     let drives = engines.drives.len();
     let partial = if engines.partial { ", partial" } else { "" };
@@ -77,22 +77,22 @@ pub fn plot(engines: &Engines) -> Plot {
         "measured on {} (Linux {}, {} CPUs), {drives} drives{partial}",
         engines.machine.host, engines.machine.kernel, engines.machine.cpus
     );
-    let title = format!("{} random reads by engine", block(engines.block_bytes));
-    draw(&title, note, names, points)
+    draw(&block(engines.block_bytes), &note, &marks)
 }
 
 /// The same of the reference.
 #[must_use]
-pub fn reference_plot(rows: &[Reference]) -> Plot {
-    let mut names = Vec::new();
-    let mut points = Vec::new();
-    for row in rows {
-        let at = place(&mut names, &row.engine);
-        let name = format!("{} B, {}, {}", row.lba_bytes, row.layout, row.concurrency);
-        points.push((name, at, row.kiops));
-    }
-    let note = format!("{ELSEWHERE}; 16 logical drives");
-    draw("4 KiB random reads by engine", note, names, points)
+pub fn reference_plots(rows: &[Reference]) -> Vec<(u32, Plot)> {
+    let marks: Vec<Mark<'_>> = rows
+        .iter()
+        .map(|row| Mark {
+            lba_bytes: row.lba_bytes,
+            place: format!("{} {}", row.layout, row.concurrency),
+            engine: &row.engine,
+            kiops: row.kiops,
+        })
+        .collect();
+    draw("4 KiB", &format!("{ELSEWHERE}; 16 logical drives"), &marks)
 }
 
 /// The reference as a table.
@@ -132,14 +132,15 @@ pub fn page(engines: Option<&Engines>, reference: &[Reference]) -> Page {
             page.paragraph("Partial: it was ended before all rows were measured.");
         }
         page.table(&drives(engines));
-        page.plots(&[plot(engines), reference_plot(reference)]);
+        page.plots(&without_format(plots(engines)));
+        page.plots(&without_format(reference_plots(reference)));
         page.table(&table(engines));
         page.paragraph(
             "CPU a read is the time of the threads that read, in the program and in the kernel on its behalf. Interrupts \
              that meet other threads are not in it; a thread that polls is busy all the time.",
         );
     } else {
-        page.plots(&[reference_plot(reference)]);
+        page.plots(&without_format(reference_plots(reference)));
     }
     page.heading("What high-priority polling is");
     for paragraph in about_polling(reference) {
@@ -150,6 +151,10 @@ pub fn page(engines: Option<&Engines>, reference: &[Reference]) -> Page {
         page.data("engines", &json);
     }
     page
+}
+
+fn without_format(plots: Vec<(u32, Plot)>) -> Vec<Plot> {
+    plots.into_iter().map(|(_, plot)| plot).collect()
 }
 
 fn drives(engines: &Engines) -> Table {
@@ -184,10 +189,6 @@ fn layout(row: &Row) -> String {
     }
 }
 
-fn series_name(row: &Row) -> String {
-    format!("{} B, {}, {}", row.lba_bytes, layout(row), row.concurrency)
-}
-
 /// The place of a name, added if it is new.
 #[expect(clippy::cast_precision_loss, reason = "a place on an axis of a few names")]
 fn place(names: &mut Vec<String>, name: &str) -> f64 {
@@ -198,24 +199,43 @@ fn place(names: &mut Vec<String>, name: &str) -> f64 {
     at as f64
 }
 
-/// One marker a row, one series a name.
-fn draw(title: &str, note: String, names: Vec<String>, points: Vec<(String, f64, f64)>) -> Plot {
-    let mut series: Vec<Series> = Vec::new();
-    for (name, at, kiops) in points {
-        match series.iter_mut().find(|series| series.name == name) {
-            Some(series) => series.points.push((at, kiops)),
-            None => {
-                series.push(Series { name, points: vec![(at, kiops)], shape: Shape::Marks });
-            }
+/// A marker of a plot.
+struct Mark<'a> {
+    lba_bytes: u32,
+    /// Along x.
+    place: String,
+    engine: &'a str,
+    kiops: f64,
+}
+
+/// A plot for each LBA format.
+fn draw(block: &str, note: &str, marks: &[Mark<'_>]) -> Vec<(u32, Plot)> {
+    let mut plots: Vec<(u32, Plot)> = Vec::new();
+    for mark in marks {
+        let at = plots.iter().position(|(bytes, _)| *bytes == mark.lba_bytes);
+        let at = at.unwrap_or_else(|| {
+            let plot = Plot {
+                title: format!("{block} random reads, blocks of {} bytes", mark.lba_bytes),
+                note: note.to_owned(),
+                x: Axis::new("layout and reads at once", ""),
+                y: Axis::new("reads", "k/s").from_zero(),
+                series: Vec::new(),
+            };
+            plots.push((mark.lba_bytes, plot));
+            plots.len() - 1
+        });
+        let plot = &mut plots[at].1;
+        let x = place(&mut plot.x.names, &mark.place);
+        match plot.series.iter_mut().find(|series| series.name == mark.engine) {
+            Some(series) => series.points.push((x, mark.kiops)),
+            None => plot.series.push(Series {
+                name: mark.engine.to_owned(),
+                points: vec![(x, mark.kiops)],
+                shape: Shape::Marks,
+            }),
         }
     }
-    Plot {
-        title: title.to_owned(),
-        note,
-        x: Axis { names, ..Axis::new("engine", "") },
-        y: Axis::new("reads", "k/s").from_zero(),
-        series,
-    }
+    plots
 }
 
 fn block(bytes: u32) -> String {

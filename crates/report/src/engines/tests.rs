@@ -80,16 +80,24 @@ fn what_an_engine_cannot_do_is_a_row_that_says_why() {
 }
 
 #[test]
-fn the_plot_has_a_marker_for_each_figure_and_none_for_what_is_not_there() {
-    let svg = plot(&engines()).svg();
+fn a_plot_has_a_marker_for_each_figure_and_none_for_what_is_not_there() {
+    let plots = plots(&engines());
+    let [(512, plot)] = &plots[..] else { panic!("{plots:?}") };
+    let svg = plot.svg();
     assert_eq!(svg.matches("class=\"mark s0 ").count(), 1);
     assert_eq!(svg.matches("class=\"mark ").count(), 1);
     assert!(svg.contains("measured on here"), "{svg}");
-    let svg = reference_plot(&reference()).svg();
-    for series in 0..12 {
-        assert_eq!(svg.matches(&format!("class=\"mark s{series} ")).count(), 5, "{series}");
+    let plots = reference_plots(&reference());
+    assert_eq!(plots.iter().map(|(bytes, _)| *bytes).collect::<Vec<_>>(), [512, 4096]);
+    for (_, plot) in plots {
+        let svg = plot.svg();
+        // Two layouts at three concurrencies, of each of five engines.
+        for series in 0..5 {
+            assert_eq!(svg.matches(&format!("class=\"mark s{series} ")).count(), 6, "{series}");
+        }
+        assert!(svg.contains("measured by others on another machine"));
+        assert!(svg.contains("raid0 2048"), "{svg}");
     }
-    assert!(svg.contains("measured by others on another machine"));
 }
 
 #[test]
@@ -104,9 +112,9 @@ fn the_page_has_both_and_says_which_is_which() {
     ] {
         assert!(html.contains(part), "{part}");
     }
-    assert_eq!(html.matches("<svg").count(), 2);
+    assert_eq!(html.matches("<svg").count(), 3);
     let alone = page(None, &reference()).document();
-    assert_eq!(alone.matches("<svg").count(), 1);
+    assert_eq!(alone.matches("<svg").count(), 2);
 }
 
 #[test]

@@ -70,10 +70,7 @@ pub fn table(scaling: &Scaling, run: &Run) -> Table {
 #[must_use]
 pub fn plot(scaling: &Scaling) -> Plot {
     let mut series: Vec<Series> = Vec::new();
-    for run in &scaling.runs {
-        let points = (1..).zip(&run.steps).map(|(drives, step)| (number(drives), step.gib_per_s));
-        series.push(Series::new(&run.order, points.collect()));
-    }
+    // First, and so on top of the lines.
     if !scaling.reference.is_empty() {
         let points = scaling.reference.iter().map(|(drives, rate)| (number(*drives), *rate));
         series.push(Series {
@@ -81,6 +78,10 @@ pub fn plot(scaling: &Scaling) -> Plot {
             points: points.collect(),
             shape: Shape::Marks,
         });
+    }
+    for run in &scaling.runs {
+        let points = (1..).zip(&run.steps).map(|(drives, step)| (number(drives), step.gib_per_s));
+        series.push(Series::new(&run.order, points.collect()));
     }
     let longest = scaling.runs.iter().max_by_key(|run| run.steps.len());
     if let Some((run, alone)) = longest.and_then(|run| Some((run, run.alone()?))) {

@@ -91,8 +91,8 @@ fn the_plot_has_a_line_an_order_and_says_where_it_is_from() {
     scaling.reference = vec![(1, 6.0), (2, 12.0)];
     scaling.place = Where::Simulated;
     let svg = plot(&scaling).svg();
-    assert_eq!(svg.matches("class=\"mark s0 ").count(), 3);
-    assert_eq!(svg.matches("class=\"mark s1 ").count(), 2);
+    assert_eq!(svg.matches("class=\"mark s0 ").count(), 2);
+    assert_eq!(svg.matches("class=\"mark s1 ").count(), 3);
     assert!(svg.contains("simulated"), "{svg}");
     let html = page(&scaling).document();
     assert!(html.contains("class=\"mark-where\">simulated<"), "{html}");
