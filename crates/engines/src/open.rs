@@ -101,10 +101,7 @@ pub enum Unable {
         path: PathBuf,
     },
     /// Neither the filesystem nor the driver can be polled.
-    #[error(
-        "{} cannot be polled: {why}",
-        path.display()
-    )]
+    #[error("{} cannot be polled: its filesystem, or its drive's driver, does not do that ({why})", path.display())]
     NotPolled {
         /// Its path.
         path: PathBuf,

@@ -4,11 +4,13 @@
 //! Load --time is up, or --ios done, or stop--> Drain --all I/Os back--> [ReadBack --everything read-->] Done
 //! ```
 
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use nvmeof_initiator::{Clock, IoQueue, Nanos, nanos};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -54,11 +56,11 @@ impl JobQueue {
         }
     }
 
-    /// Sleeps until there may be something to poll for, at most so long; not at all where the queue does not tell.
-    fn sleep(&self, at_most: Duration) {
+    /// Readable when there may be something to poll for; none where the queue does not tell.
+    fn tells(&self) -> Option<BorrowedFd<'_>> {
         match self {
-            Self::Fabric { .. } => {}
-            Self::Local { queue, .. } => queue.sleep(at_most),
+            Self::Fabric { .. } => None,
+            Self::Local { queue, .. } => queue.tells(),
         }
     }
 
@@ -590,12 +592,15 @@ impl Running {
     }
 }
 
-/// Sleeps until one queue, the only one, may have something to poll for.
+/// Sleeps until there may be something to poll for, a moment at most; not at all if one of the queues does not tell.
 #[cold]
 fn sleep(queues: &[JobQueue]) {
-    if let [queue] = queues {
-        queue.sleep(NAP);
-    }
+    let fds =
+        queues.iter().map(|queue| Some(PollFd::from_borrowed_fd(queue.tells()?, PollFlags::IN)));
+    let Some(mut fds) = fds.collect::<Option<Vec<_>>>() else { return };
+    let timeout = Timespec::try_from(NAP).ok();
+    // Interrupted or not: whoever called polls.
+    let _ = rustix::event::poll(&mut fds, timeout.as_ref());
 }
 
 /// Pins this thread to `cpu`.

@@ -7,14 +7,13 @@
 //! ```
 
 use std::collections::VecDeque;
-use std::time::Duration;
+use std::os::fd::BorrowedFd;
 
 use nvmeof_core::block::{
     BlockDevice, BlockError, BlockOp, BlockQueue, Completed, Rejected, RejectedWhy,
 };
 use nvmeof_core::dma::{CHUNK, CorePool};
 use nvmeof_initiator::Nanos;
-use rustix::event::{PollFd, PollFlags, Timespec};
 
 use super::{Buffer, Done, Io, Leases, Lost, Op, Queue};
 
@@ -62,15 +61,11 @@ impl LocalQueue {
         })
     }
 
-    /// Sleeps until the device has something to poll for, at most so long; not at all where it does not tell.
-    pub(crate) fn sleep(&self, at_most: Duration) {
-        let Some(fd) = self.queue.event_fd() else { return };
-        if self.queue.next_due().is_some() || !self.waiting.is_empty() {
-            return;
-        }
-        let timeout = Timespec::try_from(at_most).ok();
-        // Interrupted or not: whoever called polls.
-        let _ = rustix::event::poll(&mut [PollFd::new(&fd, PollFlags::IN)], timeout.as_ref());
+    /// Readable when there may be something to poll for; none where the device does not tell, or has no room for what
+    /// waits.
+    pub(crate) fn tells(&self) -> Option<BorrowedFd<'_>> {
+        let must_be_polled = self.queue.next_due().is_some() || !self.waiting.is_empty();
+        if must_be_polled { None } else { self.queue.event_fd() }
     }
 
     /// Hands an operation to the device, or keeps it until that has room.
