@@ -12,13 +12,13 @@ const SIZE: u64 = 1 << 20;
 
 fn pool() -> Arc<SharedPool> {
     let config = PoolConfig { cap: 16 << 20, huge_pages: false, ..PoolConfig::default() };
-    SharedPool::new(config).unwrap()
+    SharedPool::new(config).expect("a pool")
 }
 
 fn file() -> (tempfile::TempDir, Source) {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("disk");
-    std::fs::write(&path, vec![0x5a; usize::try_from(SIZE).unwrap()]).unwrap();
+    std::fs::write(&path, vec![0x5a; 1 << 20]).expect("a file");
     (folder, Source::Path { path, block_size: 4096, direct: Direct::Auto })
 }
 
