@@ -147,8 +147,9 @@ fn side(
         let bins = tally.latency.counts().map(|(nanos, ios)| (nanos.to_string(), ios.into()));
         latency["bins"] = Value::Object(bins.collect());
     }
-    let bandwidth = Samples::new(samples.iter().map(|(bytes, _)| bytes / 1024.0).collect());
-    let rates = Samples::new(samples.iter().map(|(_, ios)| *ios).collect());
+    let bandwidth =
+        Samples::new(&samples.iter().map(|(bytes, _)| bytes / 1024.0).collect::<Vec<_>>());
+    let rates = Samples::new(&samples.iter().map(|(_, ios)| *ios).collect::<Vec<_>>());
     json!({
         "io_bytes": tally.bytes,
         "io_kbytes": tally.bytes / 1024,
@@ -237,7 +238,7 @@ struct Samples {
 }
 
 impl Samples {
-    fn new(samples: Vec<f64>) -> Self {
+    fn new(samples: &[f64]) -> Self {
         let count = samples.len();
         if count == 0 {
             return Self { count, min: 0.0, max: 0.0, mean: 0.0, deviation: 0.0 };
@@ -328,7 +329,7 @@ mod tests {
                 }
             }
             Value::Array(all) => {
-                all.iter().take(1).for_each(|inner| self::keys(inner, before, keys))
+                all.iter().take(1).for_each(|inner| self::keys(inner, before, keys));
             }
             _ => {}
         }

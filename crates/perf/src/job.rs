@@ -153,7 +153,7 @@ pub(crate) struct Timing {
     /// Rates of this job.
     pub(crate) rates: Vec<Rate>,
     pub(crate) think: Option<Think>,
-    /// Bytes of an I/O, more or less.
+    /// Bytes of the largest I/O.
     pub(crate) bs: u32,
     /// I/Os after which this job ends.
     pub(crate) ios: u64,

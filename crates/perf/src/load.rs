@@ -344,6 +344,12 @@ fn execute(
     results
 }
 
+/// Bytes of the largest I/O.
+fn largest(split: &BlockSplit) -> u32 {
+    let all = split.read.all().chain(split.write.all()).chain(split.trim.all());
+    all.max().unwrap_or(0)
+}
+
 /// What the load goes on to: its bytes, if it ends with them, else its time.
 fn goal(spec: &LoadSpec, flows: &[Flow]) -> Goal {
     let done: u64 = spec.done.iter().flatten().sum();
@@ -406,7 +412,7 @@ fn job(
         ios: spec.ios.map_or(u64::MAX, |ios| ios.div_ceil(spec.jobs.into())),
         rates: spec.rates.iter().map(|rate| rate.divided(jobs)).collect(),
         think: spec.think,
-        bs: spec.bs,
+        bs: largest(&spec.sizes()),
         read_back: spec.verify.is_some() && spec.mix.writes(),
     };
     Job {

@@ -24,7 +24,6 @@ pub(crate) trait Queue: std::fmt::Debug {
     ///
     /// # Errors
     /// The I/O, handed back: there is no room, or the queue has failed and [`Queue::poll`] says why.
-    #[expect(clippy::result_large_err, reason = "a submission that fails hands the I/O back")]
     fn submit(&mut self, io: Io, now: Nanos) -> Result<(), Io>;
 
     /// Appends what is done to `done`. Does not wait.

@@ -171,8 +171,8 @@ fn read(path: &Path, bytes: &[u8], parameters: &Value) -> Result<Vec<Vec<u64>>> 
         state.schema_version
     );
     let differs = |key: &&String| state.parameters.get(*key) != parameters.get(*key);
-    let keys = parameters.as_object().into_iter().flat_map(serde_json::Map::keys);
-    if let Some(key) = keys.filter(differs).next() {
+    let mut keys = parameters.as_object().into_iter().flat_map(serde_json::Map::keys);
+    if let Some(key) = keys.find(differs) {
         misfit!(
             true,
             "--resume {shown} is of a run with other arguments ({key}: {}, and now {}); use the same ones, or \

@@ -177,7 +177,7 @@ fn parameters(args: &RunArgs, spec: &LoadSpec, opened: &Target) -> Parameters {
         cpus: args.cpus.as_ref().map(|cpus| cpus.0.clone()),
         bssplit: spec.split.as_ref().map(ToString::to_string),
         random_distribution: spec.distribution.to_string(),
-        time_s: (spec.time < Duration::MAX).then(|| spec.time.as_secs_f64()),
+        time_s: (spec.time < Duration::MAX).then_some(spec.time.as_secs_f64()),
         ios: args.ios,
         io_size: args.io_size,
         loops: args.loops,

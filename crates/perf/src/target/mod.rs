@@ -317,9 +317,93 @@ impl Device {
 /// Memory for local devices: bounded by half of the machine's, taken as it is used.
 fn pool() -> Result<Arc<SharedPool>> {
     let info = rustix::system::sysinfo();
-    let (total, unit) = (u64::from(info.totalram), u64::from(info.mem_unit));
+    let (total, unit) = (info.totalram, u64::from(info.mem_unit));
     let half = usize::try_from(total.saturating_mul(unit) / 2).unwrap_or(usize::MAX);
     let most = PoolConfig::default();
     let config = PoolConfig { cap: most.cap.max(half), max_lease: nvmeof_core::dma::CHUNK, ..most };
     SharedPool::new(config).context("memory for I/Os")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use nvmeof_core::block::fault::{FaultControl, FaultDevice, FaultPlan};
+    use nvmeof_core::block::{BlockError, RamDevice};
+
+    use super::*;
+    use crate::units::Mix;
+
+    /// Memory with faults on demand.
+    fn faulty() -> (Target, Arc<FaultControl>) {
+        let base = Arc::new(RamDevice::new("ram", 16 << 20, 4096).unwrap());
+        let (device, control) = FaultDevice::new(base, FaultPlan::default());
+        let mut target = Target::empty().unwrap();
+        target.push_local("faulty".into(), Arc::new(device), Identity::default());
+        (target, control)
+    }
+
+    fn load(bs: u32) -> LoadSpec {
+        let time = Duration::from_secs(600);
+        LoadSpec { qd: 4, loops: Some(2), time, ..LoadSpec::new(Mix::reads(false, 100), bs) }
+    }
+
+    fn run(target: &mut Target, spec: &LoadSpec) -> Measured {
+        target.run(spec, &Arc::new(AtomicBool::new(false))).unwrap()
+    }
+
+    #[test]
+    fn a_device_that_is_gone_ends_a_load_and_one_that_is_back_can_be_loaded_again() {
+        let (mut target, control) = faulty();
+        // One I/O of the second load is in three leases.
+        for bs in [4096, 5 << 20] {
+            control.remove();
+            let measured = run(&mut target, &load(bs));
+            assert!(measured.errors() > 0 && measured.interrupted && !measured.is_done);
+            let said = measured.messages.join("; ");
+            assert!(said.contains("gone"), "{said}");
+            control.restore();
+            let measured = run(&mut target, &load(bs));
+            assert_eq!((measured.errors(), measured.is_done), (0, true), "{:?}", measured.messages);
+            let bytes = (16 << 20) / u64::from(bs) * u64::from(bs) * 2;
+            assert_eq!(measured.read().bytes, bytes);
+        }
+    }
+
+    #[test]
+    fn what_a_full_device_does_not_take_waits_and_what_fails_is_counted() {
+        let (mut target, control) = faulty();
+        control.reject_next(50);
+        control.fail_next(BlockError::Media { errno: 5 });
+        let measured = run(&mut target, &load(5 << 20));
+        assert_eq!((measured.errors(), measured.is_done), (1, true), "{:?}", measured.messages);
+        assert!(
+            measured.messages[0].contains("read of 1280 blocks at LBA"),
+            "{:?}",
+            measured.messages
+        );
+        // Three units of 5 MiB, twice, but for the one that failed.
+        assert_eq!(measured.read().ios(), 5);
+    }
+
+    #[test]
+    fn what_a_space_cannot_do_is_said_before_anything_starts() {
+        let (target, _control) = faulty();
+        let mut target = target;
+        target.spaces[0].read_only = true;
+        target.spaces[0].deallocate = false;
+        let mut refused = |spec: LoadSpec| {
+            let error = target.run(&spec, &Arc::new(AtomicBool::new(false))).unwrap_err();
+            assert!(error.is::<crate::plan::Misfit>());
+            error.to_string()
+        };
+        let of = |mix| LoadSpec { mix, ..load(4096) };
+        assert!(refused(of(Mix::reads(true, 50))).contains("faulty is read-only"));
+        assert!(refused(of(crate::units::mix("trim").unwrap())).contains("read-only"));
+        assert!(refused(load(32 << 20)).contains("no I/O of 32 MiB fits"));
+        assert!(refused(LoadSpec { spaces: Some(vec![1]), ..load(4096) }).contains("no space 1"));
+        target.spaces[0].read_only = false;
+        let error = target.run(&of(crate::units::mix("trim").unwrap()), &Arc::default());
+        assert!(error.unwrap_err().to_string().contains("cannot be trimmed"));
+    }
 }

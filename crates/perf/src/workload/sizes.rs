@@ -33,8 +33,7 @@ pub(crate) fn block_split(text: &str) -> Result<BlockSplit, String> {
              comma others for writes, and for trims (4k/50:8k/50,64k/100)"
         )
     };
-    let all: Vec<_> =
-        text.split(',').map(sizes).collect::<Result<_, _>>().map_err(|why| wrong(why))?;
+    let all: Vec<_> = text.split(',').map(sizes).collect::<Result<_, _>>().map_err(&wrong)?;
     match &all[..] {
         [all] => Ok(BlockSplit { read: all.clone(), write: all.clone(), trim: all.clone() }),
         [read, write] => {
