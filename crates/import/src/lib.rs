@@ -134,10 +134,7 @@ fn write(source: Source, draft: &Draft, notes: &[Note]) -> String {
     let mut text = format!("# Imported from a config of {whose} by `nvmeofctl import`.\n");
     text.push_str("# `nvmeof-tgt --config FILE --check` checks it against this machine.\n");
     for note in notes {
-        // A path or a name may have any character; a comment ends with its line.
-        let line: String =
-            note.to_string().chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-        text.push_str(&format!("# {line}\n"));
+        text.push_str(&format!("# {note}\n"));
     }
     text.push('\n');
     text.push_str(&draft.to_toml());

@@ -36,7 +36,9 @@ impl fmt::Display for Kind {
 
 impl fmt::Display for Note {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}: {}", self.kind, self.path, self.what)
+        // Names may have any character; a note is one line, and no terminal obeys it.
+        let plain = |text: &str| text.replace(char::is_control, " ");
+        write!(f, "{}: {}: {}", self.kind, plain(&self.path), plain(&self.what))
     }
 }
 

@@ -9,8 +9,10 @@ use super::*;
 const KERNEL: &str = include_str!("tests/fixtures/kernel.json");
 const SPDK: &str = include_str!("tests/fixtures/spdk.json");
 
-const MACHINE: fn() -> Machine =
-    || Machine { cpus: (0..4).collect(), open_files: 65_536, memory: 64 << 30 };
+fn machine() -> Machine {
+    let held = std::collections::BTreeSet::new();
+    Machine { cpus: (0..4).collect(), open_files: 65_536, memory: 64 << 30, held }
+}
 
 /// A fixture's text with two files that are there.
 struct Files {
@@ -35,7 +37,7 @@ impl Files {
 }
 
 fn taken(toml: &str) -> Config {
-    match Config::parse("target.toml", toml, &MACHINE()) {
+    match Config::parse("target.toml", toml, &machine()) {
         Ok(config) => config,
         Err(error) => panic!("the daemon refuses it: {error}\n{toml}"),
     }
@@ -336,7 +338,7 @@ proptest! {
                 let absent = |error: &str| error.lines().all(|line| {
                     line.is_empty() || line.contains("device.path") || line.contains("more problems")
                 });
-                if let Err(error) = Config::parse("t", &imported.toml, &MACHINE()) {
+                if let Err(error) = Config::parse("t", &imported.toml, &machine()) {
                     let text = error.to_string();
                     prop_assert!(absent(&text), "{place}: {text}\n{}", imported.toml);
                 }

@@ -5,6 +5,7 @@ mod config;
 mod connection;
 mod device;
 mod host;
+mod import;
 mod listener;
 mod namespace;
 mod pacing;
@@ -72,6 +73,8 @@ pub enum Command {
         /// The folder; made if it is not there
         folder: PathBuf,
     },
+    /// Write a config of the kernel's target or of SPDK's as one of ours
+    Import(import::Import),
 }
 
 /// Does it. The exit status is for what is no error but no success.
@@ -93,6 +96,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Command::Connection(command) => connection::run(&client()?, json, command)?,
         Command::Completion { shell } => shell::completion(*shell)?,
         Command::Man { folder } => shell::man(folder)?,
+        Command::Import(import) => import::run(import, json)?,
     }
     Ok(ExitCode::SUCCESS)
 }

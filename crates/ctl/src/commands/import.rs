@@ -1,0 +1,183 @@
+//! `nvmeofctl import`: a config of another target as ours. It asks no daemon.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read as _, Write as _};
+use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use nvmeof_import::{Disks, Imported, Note, Source, TEXT_MAX, import};
+use serde_json::json;
+
+use crate::output::{print, print_json};
+
+/// Mode of the file that is made: it names hosts and paths.
+const MODE: u32 = 0o640;
+/// Bytes of a sector as sysfs counts sizes.
+const SECTOR: u64 = 512;
+
+/// What to read and where to write.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  nvmeofctl import /etc/nvmet/config.json -o target.toml\n  \
+    rpc.py save_config | nvmeofctl import - >target.toml\n\n\
+    What has no counterpart is listed on standard error, and as comments in the file.\n\
+    `nvmeof-tgt --config target.toml --check` checks the rest against this machine.")]
+pub struct Import {
+    /// What `nvmetcli save` wrote, or `rpc.py save_config` of SPDK; - for standard input
+    pub file: PathBuf,
+    /// Write the config there instead of to standard output
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Write over a file that is there
+    #[arg(long, requires = "output")]
+    pub force: bool,
+}
+
+pub(super) fn run(args: &Import, as_json: bool) -> anyhow::Result<()> {
+    let text = read(&args.file)?;
+    let imported = import(&text, &ThisMachine).with_context(|| args.file.display().to_string())?;
+    if let Some(output) = &args.output {
+        write(output, &imported.toml, args.force)?;
+    }
+    if as_json {
+        return print_json(&as_value(&imported));
+    }
+    if args.output.is_none() {
+        print(&imported.toml)?;
+    }
+    for note in &imported.notes {
+        eprintln!("{note}");
+    }
+    Ok(())
+}
+
+/// The text of a file, or of standard input; no more than a config can have.
+fn read(file: &Path) -> anyhow::Result<String> {
+    let source: Box<dyn std::io::Read> = if file == Path::new("-") {
+        Box::new(std::io::stdin().lock())
+    } else {
+        Box::new(File::open(file).with_context(|| format!("cannot read {}", file.display()))?)
+    };
+    let mut bytes = Vec::new();
+    // One more than is read, so that it is told from a whole one.
+    let most = u64::try_from(TEXT_MAX).unwrap_or(u64::MAX).saturating_add(1);
+    let read = source.take(most).read_to_end(&mut bytes);
+    read.with_context(|| format!("cannot read {}", file.display()))?;
+    String::from_utf8(bytes).with_context(|| format!("{} is no text (UTF-8)", file.display()))
+}
+
+fn write(output: &Path, toml: &str, force: bool) -> anyhow::Result<()> {
+    let mut open = OpenOptions::new();
+    open.write(true).mode(MODE);
+    if force {
+        open.create(true).truncate(true)
+    } else {
+        open.create_new(true)
+    };
+    let mut file = open.open(output).with_context(|| {
+        let hint =
+            if force { "" } else { " (a file that is there is kept: --force writes over it)" };
+        format!("cannot write {}{hint}", output.display())
+    })?;
+    file.write_all(toml.as_bytes()).with_context(|| format!("cannot write {}", output.display()))
+}
+
+fn as_value(imported: &Imported) -> serde_json::Value {
+    let source = match imported.source {
+        Source::Kernel => "kernel",
+        Source::Spdk => "spdk",
+    };
+    let note = |note: &Note| json!({ "kind": note.kind.to_string(), "path": note.path, "what": note.what });
+    json!({
+        "source": source,
+        "toml": imported.toml,
+        "notes": imported.notes.iter().map(note).collect::<Vec<_>>(),
+    })
+}
+
+/// The disks of this machine, as sysfs has them.
+#[derive(Debug)]
+struct ThisMachine;
+
+impl Disks for ThisMachine {
+    fn block_size(&self, path: &str) -> Option<u32> {
+        let folder = block_folder(path)?;
+        // A partition has its disk's.
+        let of = |folder: &Path| fs::read_to_string(folder.join("queue/logical_block_size")).ok();
+        of(&folder).or_else(|| of(folder.parent()?))?.trim().parse().ok()
+    }
+
+    fn size(&self, path: &str) -> Option<u64> {
+        match block_folder(path) {
+            Some(folder) => {
+                let sectors: u64 =
+                    fs::read_to_string(folder.join("size")).ok()?.trim().parse().ok()?;
+                sectors.checked_mul(SECTOR)
+            }
+            None => fs::metadata(path).ok().filter(fs::Metadata::is_file).map(|meta| meta.len()),
+        }
+    }
+}
+
+/// The folder in sysfs of the block device at `path`.
+fn block_folder(path: &str) -> Option<PathBuf> {
+    let real = fs::canonicalize(path).ok()?;
+    if !fs::metadata(&real).ok()?.file_type().is_block_device() {
+        return None;
+    }
+    fs::canonicalize(Path::new("/sys/class/block").join(real.file_name()?)).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KERNEL: &str = r#"{"hosts": [], "ports": [{"addr": {"trtype": "tcp", "traddr": "::1",
+        "trsvcid": "4420"}, "portid": 1, "subsystems": ["nqn.2026-11.org.example:a"]}],
+        "subsystems": [{"nqn": "nqn.2026-11.org.example:a", "attr": {"allow_any_host": "1"},
+        "namespaces": [{"nsid": 1, "enable": 1, "device": {"path": "/dev/nothing-of-the-kind"}}]}]}"#;
+
+    #[test]
+    fn a_file_is_made_once_and_written_over_only_if_asked() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, output) = (folder.path().join("config.json"), folder.path().join("target.toml"));
+        fs::write(&file, KERNEL).unwrap();
+        let mut args = Import { file, output: Some(output.clone()), force: false };
+        run(&args, false).unwrap();
+        let text = fs::read_to_string(&output).unwrap();
+        assert!(text.contains("path = \"/dev/nothing-of-the-kind\""), "{text}");
+        assert!(
+            text.contains("# changed: $.subsystems[0].namespaces[0].device.path: blocks of 512"),
+            "{text}"
+        );
+        let error = format!("{:#}", run(&args, false).unwrap_err());
+        assert!(error.contains("--force"), "{error}");
+        args.force = true;
+        run(&args, true).unwrap();
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("config.json");
+        let mut args = Import { file: file.clone(), output: None, force: false };
+        assert!(format!("{:#}", run(&args, false).unwrap_err()).contains("cannot read"));
+        fs::write(&file, b"\xff\xfe").unwrap();
+        assert!(format!("{:#}", run(&args, false).unwrap_err()).contains("no text"));
+        fs::write(&file, "{}").unwrap();
+        let error = format!("{:#}", run(&args, false).unwrap_err());
+        assert!(error.contains("config.json: this is neither"), "{error}");
+        args.file = PathBuf::from("/dev/zero");
+        assert!(format!("{:#}", run(&args, false).unwrap_err()).contains("no config"));
+    }
+
+    #[test]
+    fn a_file_has_a_size_and_no_blocks_of_its_own() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("disk.raw");
+        File::create(&path).unwrap().set_len(4 << 20).unwrap();
+        let path = path.to_str().unwrap();
+        assert_eq!((ThisMachine.size(path), ThisMachine.block_size(path)), (Some(4 << 20), None));
+        assert_eq!(ThisMachine.size("/dev/nothing-of-the-kind"), None);
+    }
+}
