@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU32;
 
-use crate::{Cost, Nanos};
+use crate::{Charge, Cost, Nanos};
 
 /// A flow: what is served fairly against the others, as one host's use of one namespace. Names a
 /// slot and its generation, so a flow that was removed is never mistaken for its successor.
@@ -144,6 +144,8 @@ struct Lane {
     live: bool,
     /// Kept out of the order since its device takes nothing more now.
     parked: bool,
+    /// Its commands pass the limits of its tenants first: see `tenant::gates`.
+    gated: bool,
     config: FlowConfig,
     tally: Tally,
 }
@@ -179,7 +181,15 @@ impl Lanes {
         let slot = u32::try_from(self.lanes.len()).unwrap_or(u32::MAX);
         let flow = FlowId::first(slot);
         let tally = Tally::default();
-        self.lanes.push(Lane { list: List::EMPTY, flow, live: true, parked: false, config, tally });
+        self.lanes.push(Lane {
+            list: List::EMPTY,
+            flow,
+            live: true,
+            parked: false,
+            gated: false,
+            config,
+            tally,
+        });
         self.vacant.reserve(self.lanes.len() - self.vacant.len());
         flow
     }
@@ -189,6 +199,7 @@ impl Lanes {
         let lane = self.lane(flow);
         debug_assert!(lane.list.head == NIL);
         lane.live = false;
+        lane.gated = false;
         lane.flow = flow.successor();
         self.vacant.push(flow.slot());
         self.flows -= 1;
@@ -205,7 +216,7 @@ impl Lanes {
 
     /// Puts a command at the end of its lane; true if the lane was empty.
     #[inline]
-    pub(crate) fn push(&mut self, waiting: Waiting) -> bool {
+    pub(crate) fn push(&mut self, waiting: Waiting, charge: Charge) -> bool {
         let lane = &mut self.lanes[waiting.flow.slot() as usize];
         assert!(
             lane.flow == waiting.flow,
@@ -213,7 +224,7 @@ impl Lanes {
             waiting.flow
         );
         let was_empty = lane.list.head == NIL;
-        lane.list.push(&mut self.entries, waiting);
+        lane.list.push(&mut self.entries, waiting, charge);
         was_empty
     }
 
@@ -227,24 +238,24 @@ impl Lanes {
 
     /// Puts a command that never waits where it is taken first.
     #[inline]
-    pub(crate) fn push_express(&mut self, waiting: Waiting) {
+    pub(crate) fn push_express(&mut self, waiting: Waiting, charge: Charge) {
         assert!(
             self.is_live(waiting.flow),
             "{:?} was removed: nothing may be enqueued on it",
             waiting.flow
         );
-        self.express.push(&mut self.entries, waiting);
+        self.express.push(&mut self.entries, waiting, charge);
     }
 
     /// Puts a small command among those that are taken before any lane's.
     #[inline]
-    pub(crate) fn push_small(&mut self, waiting: Waiting) {
+    pub(crate) fn push_small(&mut self, waiting: Waiting, charge: Charge) {
         assert!(
             self.is_live(waiting.flow),
             "{:?} was removed: nothing may be enqueued on it",
             waiting.flow
         );
-        self.small.push(&mut self.entries, waiting);
+        self.small.push(&mut self.entries, waiting, charge);
     }
 
     /// Is there a command that may go before all lanes: without data, or small?
@@ -261,8 +272,9 @@ impl Lanes {
 
     /// Takes the first small command; there must be one.
     #[inline]
-    pub(crate) fn pop_small(&mut self) -> Waiting {
-        self.small.pop(&mut self.entries)
+    pub(crate) fn pop_small(&mut self) -> (Waiting, Charge) {
+        let charge = self.entries.entries[self.small.head as usize].charge;
+        (self.small.pop(&mut self.entries), charge)
     }
 
     #[inline]
@@ -294,10 +306,10 @@ impl Lanes {
     /// Takes every command of a flow that waits; says whether its lane held any.
     pub(crate) fn drain(&mut self, flow: FlowId) -> (Vec<u64>, bool) {
         let mut tokens = Vec::new();
-        while let Some(waiting) = self.express.remove(&mut self.entries, |w| w.flow == flow) {
+        while let Some((waiting, _)) = self.express.remove(&mut self.entries, |w| w.flow == flow) {
             tokens.push(waiting.token);
         }
-        while let Some(waiting) = self.small.remove(&mut self.entries, |w| w.flow == flow) {
+        while let Some((waiting, _)) = self.small.remove(&mut self.entries, |w| w.flow == flow) {
             tokens.push(waiting.token);
         }
         let mut had_any = false;
@@ -328,6 +340,74 @@ impl Lanes {
         std::mem::take(&mut lane.parked) && lane.list.head != NIL
     }
 
+    /// Do this lane's commands pass the limits of its tenants first?
+    #[inline]
+    pub(crate) fn is_gated(&self, slot: u32) -> bool {
+        self.lanes[slot as usize].gated
+    }
+
+    pub(crate) fn set_gated(&mut self, slot: u32, gated: bool) {
+        self.lanes[slot as usize].gated = gated;
+    }
+
+    /// The flow that has this lane.
+    pub(crate) fn flow(&self, slot: u32) -> FlowId {
+        self.lanes[slot as usize].flow
+    }
+
+    /// The list of a lane.
+    pub(crate) fn list(&self, slot: u32) -> List {
+        self.lanes[slot as usize].list
+    }
+
+    /// The first command of a list, and what it counts.
+    pub(crate) fn front(&self, list: List) -> Option<(Waiting, Charge)> {
+        let entry = self.entries.entries.get(list.head as usize)?;
+        Some((entry.waiting, entry.charge))
+    }
+
+    /// Puts a command at the end of a list that somebody else keeps.
+    pub(crate) fn append(&mut self, list: &mut List, waiting: Waiting, charge: Charge) {
+        list.push(&mut self.entries, waiting, charge);
+    }
+
+    /// Takes the first command of a list that somebody else keeps; there must be one.
+    pub(crate) fn pop_front(&mut self, list: &mut List) -> (Waiting, Charge) {
+        let charge = self.entries.entries[list.head as usize].charge;
+        (list.pop(&mut self.entries), charge)
+    }
+
+    /// Takes one command out of the middle of a list that somebody else keeps.
+    pub(crate) fn remove_from(
+        &mut self,
+        list: &mut List,
+        is_it: impl Fn(&Waiting) -> bool,
+    ) -> Option<(Waiting, Charge)> {
+        list.remove(&mut self.entries, is_it)
+    }
+
+    /// Takes the first command that is meant out of those without data that go first.
+    pub(crate) fn remove_express(
+        &mut self,
+        is_it: impl Fn(&Waiting) -> bool,
+    ) -> Option<(Waiting, Charge)> {
+        self.express.remove(&mut self.entries, is_it)
+    }
+
+    /// Takes the first command that is meant out of the small ones that go first.
+    pub(crate) fn remove_small(
+        &mut self,
+        is_it: impl Fn(&Waiting) -> bool,
+    ) -> Option<(Waiting, Charge)> {
+        self.small.remove(&mut self.entries, is_it)
+    }
+
+    /// Commands of a list that somebody else keeps, and the most bytes of one of them.
+    pub(crate) fn survey(&self, list: List) -> (usize, u32) {
+        let of = |(count, most): (usize, u32), w: &Waiting| (count + 1, most.max(w.cost.bytes));
+        self.entries.iter(list).fold((0, 0), of)
+    }
+
     pub(crate) fn is_parked(&self, slot: u32) -> bool {
         self.lanes[slot as usize].parked
     }
@@ -348,6 +428,13 @@ impl Lanes {
     pub(crate) fn largest_waiting(&self) -> u32 {
         let lists = self.lanes.iter().map(|lane| lane.list).chain([self.small]);
         lists.flat_map(|list| self.entries.iter(list)).map(|w| w.cost.bytes).max().unwrap_or(0)
+    }
+
+    /// The most bytes of a command of this flow that waits; 0 if none does.
+    pub(crate) fn largest_of(&self, flow: FlowId) -> u32 {
+        let lists = [self.lanes[flow.slot() as usize].list, self.small].into_iter();
+        let of_all = lists.flat_map(|list| self.entries.iter(list));
+        of_all.filter(|w| w.flow == flow).map(|w| w.cost.bytes).max().unwrap_or(0)
     }
 
     /// The figures of a flow, with what waits counted.
@@ -401,6 +488,11 @@ impl First<'_> {
         self.lane.config.device
     }
 
+    #[inline(always)]
+    pub(crate) fn is_gated(&self) -> bool {
+        self.lane.gated
+    }
+
     /// Takes and counts it; true if it was the last.
     #[inline(always)]
     pub(crate) fn start(self) -> (Waiting, bool) {
@@ -424,17 +516,21 @@ pub(crate) enum LaneState {
 
 /// A list through the slab.
 #[derive(Debug, Clone, Copy)]
-struct List {
+pub(crate) struct List {
     head: u32,
     tail: u32,
 }
 
 impl List {
-    const EMPTY: List = List { head: NIL, tail: NIL };
+    pub(crate) const EMPTY: List = List { head: NIL, tail: NIL };
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.head == NIL
+    }
 
     #[inline]
-    fn push(&mut self, slab: &mut Slab, waiting: Waiting) {
-        let at = slab.take(waiting);
+    fn push(&mut self, slab: &mut Slab, waiting: Waiting, charge: Charge) {
+        let at = slab.take(waiting, charge);
         if self.head == NIL {
             self.head = at;
         } else {
@@ -450,11 +546,15 @@ impl List {
         slab.give_back(at)
     }
 
-    fn remove(&mut self, slab: &mut Slab, is_it: impl Fn(&Waiting) -> bool) -> Option<Waiting> {
+    fn remove(
+        &mut self,
+        slab: &mut Slab,
+        is_it: impl Fn(&Waiting) -> bool,
+    ) -> Option<(Waiting, Charge)> {
         let mut before = NIL;
         let mut at = self.head;
         while at != NIL {
-            let Entry { waiting, next } = slab.entries[at as usize];
+            let Entry { waiting, next, charge } = slab.entries[at as usize];
             if is_it(&waiting) {
                 if before == NIL {
                     self.head = next;
@@ -464,7 +564,7 @@ impl List {
                 if self.tail == at {
                     self.tail = before;
                 }
-                return Some(slab.give_back(at));
+                return Some((slab.give_back(at), charge));
             }
             before = at;
             at = next;
@@ -484,7 +584,11 @@ struct Slab {
 struct Entry {
     waiting: Waiting,
     next: u32,
+    /// What it counts against the limits of its tenants.
+    charge: Charge,
 }
+
+const _: () = assert!(size_of::<Entry>() == 24);
 
 impl Slab {
     fn iter(&self, list: List) -> impl Iterator<Item = &Waiting> + '_ {
@@ -497,9 +601,9 @@ impl Slab {
     }
 
     #[inline]
-    fn take(&mut self, waiting: Waiting) -> u32 {
+    fn take(&mut self, waiting: Waiting, charge: Charge) -> u32 {
         if self.free == NIL {
-            return self.grow(waiting);
+            return self.grow(waiting, charge);
         }
         let at = self.free;
         // Field by field: a copy of the whole would wait for the stores it is made of.
@@ -509,16 +613,17 @@ impl Slab {
         slot.waiting.cost = waiting.cost;
         slot.waiting.flow = waiting.flow;
         slot.next = NIL;
+        slot.charge = charge;
         at
     }
 
     /// An entry that was never used; there is room for it unless a flow has more commands waiting
     /// than it said.
     #[cold]
-    fn grow(&mut self, waiting: Waiting) -> u32 {
+    fn grow(&mut self, waiting: Waiting, charge: Charge) -> u32 {
         let at = u32::try_from(self.entries.len()).unwrap_or(NIL);
         assert!(at < NIL, "fewer than {NIL} commands wait");
-        self.entries.push(Entry { waiting, next: NIL });
+        self.entries.push(Entry { waiting, next: NIL, charge });
         at
     }
 

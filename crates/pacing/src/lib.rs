@@ -15,6 +15,9 @@
 //! * *may it start now*: [`Policy`], in a chain that grants all or nothing ([`policy::None`],
 //!   [`policy::BufferCredit`], [`policy::TokenBucket`], [`policy::Adaptive`]).
 //!
+//! Before both, a flow that belongs to a [`Tenant`] with limits (a host, a namespace) passes those;
+//! it holds up nobody who is within theirs ([`tenant`]).
+//!
 //! [`Shared`] makes both from a [`PolicyConfig`], and [`Pacer::replace`] puts others in force while
 //! serving.
 //!
@@ -43,6 +46,7 @@ pub mod policy;
 mod setup;
 mod small;
 mod sync;
+pub mod tenant;
 #[cfg(test)]
 mod tests;
 
@@ -57,6 +61,7 @@ pub use permit::{Outcome, Permit, lost_permits};
 pub use policy::{BufferCredit, Policy, SharedCredit, Waker};
 pub use setup::{ConfigError, Machine, Shared, Snapshot};
 pub use small::SmallRule;
+pub use tenant::{Core, Tenant, TenantCounts, TenantLimits, Tenants};
 
 /// Monotonic time in nanoseconds; only differences mean anything.
 pub type Nanos = u64;
@@ -77,5 +82,27 @@ impl Cost {
     #[must_use]
     pub const fn data(bytes: u32) -> Self {
         Self { bytes }
+    }
+}
+
+/// What a command counts against the limits of its [`Tenant`]s.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Charge(u32);
+
+impl Charge {
+    /// Nothing: it is not limited.
+    pub const NONE: Charge = Charge(0);
+
+    /// One I/O that moves so many bytes, wherever they are: in a buffer, in its capsule, or nowhere.
+    #[must_use]
+    #[inline]
+    pub const fn io(bytes: u32) -> Self {
+        Self(bytes.saturating_add(1))
+    }
+
+    /// The bytes of an I/O that counts.
+    #[inline]
+    pub(crate) const fn bytes(self) -> Option<u32> {
+        self.0.checked_sub(1)
     }
 }

@@ -8,9 +8,10 @@ use crate::chain::{Chain, Refusal};
 use crate::lanes::{FlowConfig, FlowId, FlowStats, LaneState, Lanes, Waiting};
 use crate::order::{self, Order, Pick, RoundRobin};
 use crate::permit::{Outcome, Permit};
-use crate::policy::{Ask, Done, Grants, Policy};
+use crate::policy::{Ask, Done, Grant, Grants, Policy};
 use crate::small::{SmallLane, SmallRule};
-use crate::{Cost, Nanos};
+use crate::tenant::{Assigned, Core, Gates, Kind, Tenants};
+use crate::{Charge, Cost, Nanos};
 
 /// Per-core admission: waiting lanes, an order among them and a chain of policies.
 ///
@@ -26,6 +27,8 @@ pub struct Pacer {
     retired: Vec<Retired>,
     largest: u32,
     small: SmallLane,
+    /// The limits of tenants.
+    gates: Gates,
     /// Lanes whose device takes nothing more now.
     parked: Vec<u32>,
     wakeup: Option<Nanos>,
@@ -165,6 +168,7 @@ impl Pacer {
             largest: chain.largest(),
             chain,
             small: SmallLane::new(parts.small),
+            gates: Gates::new(),
             parked: Vec::new(),
             wakeup: None,
             counts: Counts::default(),
@@ -202,7 +206,9 @@ impl Pacer {
         let backlogged: Vec<u32> = self.lanes.backlogged().collect();
         for lane in backlogged {
             self.lanes.unpark(lane);
-            self.order.join(lane);
+            if self.has_passed(lane) {
+                self.order.join(lane);
+            }
         }
         self.wakeup = None;
         Ok(())
@@ -225,15 +231,74 @@ impl Pacer {
         }
     }
 
+    /// Says which tenants a flow belongs to from now on, and which limits they have. What waits goes
+    /// on waiting, under the new limits; what is in flight counts where it was counted when it
+    /// started. It costs nothing to say the same again.
+    ///
+    /// # Errors
+    /// [`TooLarge`] if a command that was accepted could never start; then nothing has changed.
+    ///
+    /// # Panics
+    /// If `core` is not below the cores that the tenants were made for.
+    pub fn set_tenants(
+        &mut self,
+        flow: FlowId,
+        tenants: Tenants<'_>,
+        core: &Core,
+    ) -> Result<(), TooLarge> {
+        if !self.lanes.is_live(flow) {
+            return Ok(());
+        }
+        let slot = flow.slot();
+        let bytes = self.lanes.largest_of(flow).max(self.gates.survey(slot, &self.lanes).1);
+        let largest = tenants.host.map_or(u32::MAX, |host| host.largest());
+        if bytes > largest {
+            return Err(TooLarge { bytes, largest });
+        }
+        let was_gated = self.lanes.is_gated(slot);
+        let assigned = self.gates.assign(slot, tenants, core, &mut self.lanes);
+        let Assigned::Changed { mut express, mut small, left_order, has_any } = assigned else {
+            return Ok(());
+        };
+        let has_any_waiting = !self.lanes.list(slot).is_empty();
+        if !self.lanes.is_parked(slot) && if was_gated { left_order } else { has_any_waiting } {
+            self.order.leave(slot);
+        }
+        self.lanes.set_gated(slot, has_any);
+        if has_any {
+            while !was_gated
+                && let Some((waiting, charge)) = self.lanes.remove_small(|w| w.flow == flow)
+            {
+                self.gates.enqueue(&mut self.lanes, Kind::Small, waiting, charge);
+            }
+            return Ok(());
+        }
+        while !express.is_empty() {
+            let (waiting, charge) = self.lanes.pop_front(&mut express);
+            self.lanes.push_express(waiting, charge);
+        }
+        while !small.is_empty() {
+            let (waiting, charge) = self.lanes.pop_front(&mut small);
+            self.lanes.push_small(waiting, charge);
+        }
+        if has_any_waiting && !self.lanes.is_parked(slot) {
+            self.order.join(slot);
+        }
+        Ok(())
+    }
+
     /// Ends a flow and yields the tokens of its commands that still wait. Its commands in flight
     /// go on; their permits are given back as any.
     pub fn remove_flow(&mut self, flow: FlowId) -> Vec<u64> {
         if !self.lanes.is_live(flow) {
             return Vec::new();
         }
-        let (tokens, was_in) = self.lanes.drain(flow);
+        let gated = self.lanes.is_gated(flow.slot());
+        let (mut tokens, left_order) = self.gates.remove(flow.slot(), &mut self.lanes);
+        let (more, had_any) = self.lanes.drain(flow);
+        tokens.extend(more);
         self.counts.cancelled += tokens.len() as u64;
-        if was_in {
+        if if gated { left_order } else { had_any } {
             self.emptied(flow.slot());
         }
         self.lanes.unpark(flow.slot());
@@ -253,15 +318,39 @@ impl Pacer {
     /// If the flow was removed.
     #[inline(always)]
     pub fn enqueue(&mut self, flow: FlowId, cost: Cost, token: u64) -> Result<(), TooLarge> {
+        let charge = if cost.bytes == 0 { Charge::NONE } else { Charge::io(cost.bytes) };
+        self.enqueue_charged(flow, cost, charge, token)
+    }
+
+    /// As [`Pacer::enqueue`], for a command that counts something else against the limits of its
+    /// tenants than the bytes of its buffer: less because it has a buffer to compare with, or more
+    /// because its data came in its capsule. With a charge it waits for those limits, and for
+    /// nothing else if it has no buffer.
+    ///
+    /// # Errors
+    /// As [`Pacer::enqueue`].
+    ///
+    /// # Panics
+    /// As [`Pacer::enqueue`].
+    #[inline(always)]
+    pub fn enqueue_charged(
+        &mut self,
+        flow: FlowId,
+        cost: Cost,
+        charge: Charge,
+        token: u64,
+    ) -> Result<(), TooLarge> {
         let waiting = Waiting { token, cost, flow };
-        if cost.bytes == 0 {
-            self.lanes.push_express(waiting);
+        if self.lanes.is_gated(flow.slot()) {
+            self.enqueue_gated(waiting, charge)?;
+        } else if cost.bytes == 0 {
+            self.lanes.push_express(waiting, charge);
         } else if cost.bytes > self.largest {
             self.counts.too_large += 1;
             return Err(TooLarge { bytes: cost.bytes, largest: self.largest });
         } else if self.small.is_small(cost.bytes) {
-            self.lanes.push_small(waiting);
-        } else if self.lanes.push(waiting) && !self.lanes.is_parked(flow.slot()) {
+            self.lanes.push_small(waiting, charge);
+        } else if self.lanes.push(waiting, charge) && !self.lanes.is_parked(flow.slot()) {
             self.order.join(flow.slot());
         }
         self.counts.enqueued = self.counts.enqueued.wrapping_add(1);
@@ -270,6 +359,9 @@ impl Pacer {
 
     /// Takes one waiting command out; false if none of this flow waits under that token.
     pub fn cancel(&mut self, flow: FlowId, token: u64) -> bool {
+        if self.lanes.is_live(flow) && self.lanes.is_gated(flow.slot()) {
+            return self.cancel_gated(flow, token);
+        }
         match self.lanes.cancel(flow, token) {
             None => return false,
             Some(LaneState::Unchanged) => self.settle(),
@@ -287,6 +379,9 @@ impl Pacer {
     // than it was written in, and the reader waits for each to reach the cache.
     #[inline(always)]
     pub fn next(&mut self, now: Nanos) -> Option<(u64, Permit)> {
+        if self.gates.is_due(now) {
+            self.gates.look(&mut self.lanes, &mut self.order, now);
+        }
         let chosen = if self.lanes.has_out_of_order() {
             self.out_of_order(now)?
         } else if let Some(pick) = self.order.pick() {
@@ -354,6 +449,9 @@ impl Pacer {
         let landed = (landed != 0).then_some(landed);
         let done = Done { cost, device, outcome, started, landed };
         let held = now.saturating_sub(started);
+        if grants.tenant() != Grant::default() {
+            self.gates.release(grants.tenant(), cost.bytes, now);
+        }
         let live = self.lanes.count_end(flow, cost.bytes, held);
         if live && outcome == Outcome::Completed {
             self.order.returned(flow.slot(), done, now);
@@ -372,7 +470,10 @@ impl Pacer {
     /// help (or nothing waits). Valid after `next` yielded `None`.
     #[must_use]
     pub fn next_wakeup(&self) -> Option<Nanos> {
-        self.wakeup
+        match (self.wakeup, self.gates.wakeup()) {
+            (Some(one), Some(other)) => Some(one.min(other)),
+            (one, other) => one.or(other),
+        }
     }
 
     /// Commands that wait.
@@ -402,7 +503,10 @@ impl Pacer {
     /// The figures of one flow; `None` if it was removed. Walks what waits, so it is for reports.
     #[must_use]
     pub fn flow_stats(&self, flow: FlowId) -> Option<FlowStats> {
-        self.lanes.stats(flow)
+        let mut stats = self.lanes.stats(flow)?;
+        let (not_passed, _) = self.gates.survey(flow.slot(), &self.lanes);
+        stats.waiting = stats.waiting.saturating_add(u32::try_from(not_passed).unwrap_or(u32::MAX));
+        Some(stats)
     }
 
     /// The largest command in bytes that [`Pacer::enqueue`] takes.
@@ -416,13 +520,17 @@ impl Pacer {
     fn admit_first(&mut self, pick: Pick, now: Nanos) -> Result<Chosen, Refusal> {
         let Pick { lane, urgency } = pick;
         let first = self.lanes.first(lane);
-        let device = first.device();
+        let (device, gated) = (first.device(), first.is_gated());
         let ask = Ask { cost: first.cost(), device, urgency, small: false };
-        let grants = self.chain.admit(ask, now)?;
+        let mut grants = self.chain.admit(ask, now)?;
         let (waiting, emptied) = first.start();
         self.order.started(lane, waiting.cost.bytes);
-        if emptied {
+        // What is behind it has to pass the limits of its tenants first.
+        if emptied || gated {
             self.order.leave(lane);
+        }
+        if gated {
+            self.gates.started(lane, Kind::Lane, &mut grants);
         }
         self.small.large_started(waiting.cost.bytes);
         Ok(Chosen { waiting, device, grants })
@@ -456,28 +564,80 @@ impl Pacer {
     fn nothing_starts(&mut self) {
         self.wakeup = None;
         self.chain.rest();
+        self.gates.rest();
     }
 
     #[inline]
     fn hold_back(&mut self, until: Option<Nanos>) {
         self.counts.held_back += 1;
         self.wakeup = until;
+        if self.gates.is_touched() {
+            self.gates.rest();
+        }
+    }
+
+    /// A command of a flow with limits: it waits for them first, with those like it.
+    #[inline(never)]
+    fn enqueue_gated(&mut self, waiting: Waiting, charge: Charge) -> Result<(), TooLarge> {
+        let (flow, bytes) = (waiting.flow, waiting.cost.bytes);
+        assert!(self.lanes.is_live(flow), "{flow:?} was removed: nothing may be enqueued on it");
+        let largest = self.largest.min(self.gates.largest(flow.slot()));
+        if bytes > largest {
+            self.counts.too_large += 1;
+            return Err(TooLarge { bytes, largest });
+        }
+        if bytes == 0 && charge == Charge::NONE {
+            self.lanes.push_express(waiting, charge);
+            return Ok(());
+        }
+        let kind = match bytes {
+            0 => Kind::Express,
+            _ if self.small.is_small(bytes) => Kind::Small,
+            _ => Kind::Lane,
+        };
+        self.gates.enqueue(&mut self.lanes, kind, waiting, charge);
+        Ok(())
+    }
+
+    #[inline(never)]
+    fn cancel_gated(&mut self, flow: FlowId, token: u64) -> bool {
+        let Some(leaves_order) = self.gates.cancel(flow, token, &mut self.lanes) else {
+            return false;
+        };
+        if leaves_order {
+            self.emptied(flow.slot());
+        } else {
+            self.settle();
+        }
+        self.counts.cancelled += 1;
+        true
+    }
+
+    /// Is nothing before the first command of this lane but the order and the policies?
+    fn has_passed(&self, lane: u32) -> bool {
+        !self.lanes.is_gated(lane) || self.gates.lane_passed(lane)
     }
 
     /// The device of the first small command is busy: it waits in the lane of its flow, where it
     /// holds up nobody for another device.
     #[cold]
     fn small_to_its_lane(&mut self) {
-        let waiting = self.lanes.pop_small();
+        let (waiting, charge) = self.lanes.pop_small();
         let slot = waiting.flow.slot();
-        if self.lanes.push(waiting) && !self.lanes.is_parked(slot) {
+        if self.lanes.is_gated(slot) {
+            self.gates.take_back_small(waiting, charge);
+            self.gates.enqueue(&mut self.lanes, Kind::Lane, waiting, charge);
+        } else if self.lanes.push(waiting, charge) && !self.lanes.is_parked(slot) {
             self.order.join(slot);
         }
     }
 
     #[inline]
-    fn take_small(&mut self, device: u32, grants: Grants) -> Chosen {
-        let waiting = self.lanes.pop_small();
+    fn take_small(&mut self, device: u32, mut grants: Grants) -> Chosen {
+        let (waiting, _) = self.lanes.pop_small();
+        if self.lanes.is_gated(waiting.flow.slot()) {
+            self.gates.started(waiting.flow.slot(), Kind::Small, &mut grants);
+        }
         self.order.started(waiting.flow.slot(), waiting.cost.bytes);
         self.small.small_started(waiting.cost.bytes);
         self.counts.started_small += 1;
@@ -498,7 +658,7 @@ impl Pacer {
     #[inline(never)]
     fn unpark(&mut self) {
         while let Some(lane) = self.parked.pop() {
-            if self.lanes.unpark(lane) {
+            if self.lanes.unpark(lane) && self.has_passed(lane) {
                 self.order.join(lane);
             }
         }
@@ -517,7 +677,7 @@ impl Pacer {
     }
 
     fn largest_waiting(&self) -> u32 {
-        self.lanes.largest_waiting()
+        self.lanes.largest_waiting().max(self.gates.largest_waiting(&self.lanes))
     }
 
     /// A lane became empty without anything having started.

@@ -17,7 +17,8 @@ use crate::Nanos;
 ///
 /// A core with nothing in flight always gets one I/O (*the floor*): if the budget is out, that
 /// I/O is not counted against it. So the bytes in flight never exceed the budget by more than one
-/// I/O a core and the sixteenth for small commands.
+/// I/O a core and the sixteenth for small commands. (A *strict* budget, as that of one tenant, has
+/// neither.)
 ///
 /// Unused credit never stays out of reach: a core that is refused keeps none, and one that has
 /// nothing waiting puts it where others can take it.
@@ -79,7 +80,7 @@ impl BufferCredit {
         if self.surplus() >= bytes {
             return self.grant(bytes);
         }
-        if self.in_flight == 0 && !self.floor_out {
+        if self.in_flight == 0 && !self.floor_out && !self.shared.is_strict() {
             self.floor_out = true;
             return Admission::Granted(FLOOR);
         }
@@ -162,7 +163,10 @@ impl Policy for BufferCredit {
         if in_flight <= self.leased {
             self.in_flight = in_flight;
             Admission::Granted(LEASED)
-        } else if ask.small && self.overdraft + bytes <= self.shared.share() / OVERDRAFT_PART {
+        } else if ask.small
+            && !self.shared.is_strict()
+            && self.overdraft + bytes <= self.shared.share() / OVERDRAFT_PART
+        {
             self.overdraft += bytes;
             Admission::Granted(OVERDRAFT)
         } else {
@@ -201,5 +205,6 @@ impl Drop for BufferCredit {
         self.stop_waiting();
         let held = self.leased + self.shared.take_back(self.core);
         self.shared.give(held, self.core);
+        self.shared.leave(self.core);
     }
 }

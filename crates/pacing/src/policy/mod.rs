@@ -19,13 +19,15 @@ pub(crate) use known::Known;
 pub use none::None;
 pub use prototype::SharedPrototype;
 pub use shared_credit::{BudgetTooSmall, CreditConfig, SharedCredit, Waker};
+pub(crate) use token_bucket::Limit;
 pub use token_bucket::{SharedTokens, TokenBucket};
 
 use crate::permit::Outcome;
 use crate::{Cost, Nanos};
 
-/// Longest chain of policies one pacer takes: a permit carries the grants of all inline.
-pub const MAX_POLICIES: usize = 4;
+/// Longest chain of policies one pacer takes: a permit carries the grants of all inline, and in the
+/// last place what the limits of tenants granted.
+pub const MAX_POLICIES: usize = 3;
 
 /// Decides whether a command may start now. One object a core; cores meet only in what a policy
 /// shares of its own accord.
@@ -134,6 +136,17 @@ impl Grants {
         let [low, high, ..] = (self.0 >> (16 * at)).to_le_bytes();
         Grant(u16::from_le_bytes([low, high]))
     }
+
+    /// What the limits of tenants granted; 0 for nothing that goes back.
+    #[inline]
+    pub(crate) fn tenant(self) -> Grant {
+        self.get(MAX_POLICIES)
+    }
+
+    #[inline]
+    pub(crate) fn set_tenant(&mut self, grant: Grant) {
+        self.set(MAX_POLICIES, grant);
+    }
 }
 
-const _: () = assert!(MAX_POLICIES * size_of::<Grant>() <= size_of::<Grants>());
+const _: () = assert!((MAX_POLICIES + 1) * size_of::<Grant>() <= size_of::<Grants>());

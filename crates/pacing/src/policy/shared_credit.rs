@@ -63,6 +63,9 @@ pub struct BudgetTooSmall {
 pub struct SharedCredit {
     budget: Padded<AtomicU64>,
     largest: u32,
+    /// Nothing is granted beside the budget: neither one I/O to a core that holds nothing, nor small
+    /// ones.
+    strict: bool,
     slots: Box<[Slot]>,
     free: Padded<AtomicU64>,
     /// Bytes the budget shrank by that are still out; what comes back pays for it first.
@@ -84,6 +87,8 @@ struct Slot {
     ticket: AtomicU64,
     /// Of what it waits for; the lowest figure is served first.
     urgency: AtomicU64,
+    /// The core has its policy; 0 or 1.
+    taken: AtomicUsize,
     waker: OnceLock<Waker>,
 }
 
@@ -124,6 +129,18 @@ impl Ticket {
 impl SharedCredit {
     /// See [`BufferCredit::shared`].
     pub(super) fn new(config: CreditConfig) -> Result<Arc<Self>, BudgetTooSmall> {
+        Self::build(config, false)
+    }
+
+    /// A budget that is never exceeded; a core may have to wait for others even for its first I/O.
+    ///
+    /// # Errors
+    /// [`BudgetTooSmall`] if the largest I/O does not fit the budget.
+    pub(crate) fn strict(config: CreditConfig) -> Result<Arc<Self>, BudgetTooSmall> {
+        Self::build(config, true)
+    }
+
+    fn build(config: CreditConfig, strict: bool) -> Result<Arc<Self>, BudgetTooSmall> {
         let CreditConfig { budget, largest, cores } = config;
         let budget = budget.min(u64::MAX >> 2);
         if u64::from(largest) > budget {
@@ -133,11 +150,13 @@ impl SharedCredit {
             open: AtomicU64::new(0),
             ticket: AtomicU64::new(Ticket::Idle.pack()),
             urgency: AtomicU64::new(0),
+            taken: AtomicUsize::new(0),
             waker: OnceLock::new(),
         };
         Ok(Arc::new(Self {
             budget: Padded(AtomicU64::new(budget)),
             largest,
+            strict,
             slots: (0..cores).map(slot).collect(),
             free: Padded(AtomicU64::new(budget)),
             owed: Padded(AtomicU64::new(0)),
@@ -148,15 +167,27 @@ impl SharedCredit {
     }
 
     /// The policy of core number `core` (from 0). `waker` is called when that core waited and got
-    /// credit.
+    /// credit; a core that had its policy before and comes again keeps its first.
     ///
     /// # Panics
-    /// If there is no such core, or it was taken already.
+    /// If there is no such core, or it has its policy.
     #[must_use]
     pub fn core(self: &Arc<Self>, core: usize, waker: Waker) -> BufferCredit {
-        let taken = self.slots[core].waker.set(waker).is_err();
-        assert!(!taken, "core {core} has its policy already");
+        let taken = self.slots[core].taken.swap(1, Ordering::AcqRel);
+        assert!(taken == 0, "core {core} has its policy already");
+        self.slots[core].waker.get_or_init(|| waker);
         BufferCredit::new(Arc::clone(self), core)
+    }
+
+    /// The core has no policy any more.
+    pub(super) fn leave(&self, core: usize) {
+        self.slots[core].taken.store(0, Ordering::Release);
+    }
+
+    /// Is nothing granted beside the budget?
+    #[inline]
+    pub(super) fn is_strict(&self) -> bool {
+        self.strict
     }
 
     /// The budget in bytes.

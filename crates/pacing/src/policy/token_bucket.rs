@@ -55,6 +55,37 @@ pub struct SharedTokens {
     most_lease: Nanos,
 }
 
+/// What the limit of a tenant counts, and how many of it a second.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Limit {
+    Ios(u64),
+    Bytes(u64),
+}
+
+impl Limit {
+    /// The most that a limit may be.
+    pub(crate) const MOST_IOS: u64 = SECOND;
+
+    fn tariff(self) -> Result<Tariff, ConfigError> {
+        let (what, value, most, unit) = match self {
+            Self::Ios(rate) => {
+                ("the limit of I/Os of a tenant", rate, Self::MOST_IOS, "I/Os a second")
+            }
+            Self::Bytes(rate) => {
+                ("the limit of bandwidth of a tenant", rate, FASTEST, "bytes a second")
+            }
+        };
+        if !(1..=most).contains(&value) {
+            let advice = "leave it out for no limit";
+            return Err(ConfigError::OutOfRange { what, value, least: 1, most, unit, advice });
+        }
+        Ok(match self {
+            Self::Ios(rate) => Tariff { per_io: SECOND, per_byte: 0, fraction: rate },
+            Self::Bytes(rate) => Tariff { per_io: 0, per_byte: SECOND, fraction: rate },
+        })
+    }
+}
+
 /// On a cache line of its own.
 #[derive(Debug)]
 #[repr(align(128))]
@@ -107,6 +138,31 @@ impl SharedTokens {
         };
         // Every core has one I/O in line at most, and one may have left a debt.
         let line = longest.saturating_mul(cores.saturating_add(1));
+        Ok(Arc::new(Self {
+            level: Level(AtomicU64::new(0)),
+            tariff,
+            burst,
+            furthest: burst.saturating_add(line).saturating_add(STALE),
+            largest: machine.largest,
+            most_lease: largest,
+        }))
+    }
+
+    /// The limit of a tenant: so many I/Os, or bytes, a second. `burst` is a time; an I/O that costs
+    /// more than comes in it leaves a debt.
+    ///
+    /// # Errors
+    /// [`ConfigError::OutOfRange`] if the limit means nothing.
+    pub(crate) fn limit(
+        limit: Limit,
+        burst: Nanos,
+        machine: Machine,
+    ) -> Result<Arc<Self>, ConfigError> {
+        let tariff = limit.tariff()?;
+        let cores = u64::try_from(machine.cores.max(1)).unwrap_or(u64::MAX);
+        let largest = tariff.price(machine.largest).whole;
+        let line = largest.saturating_add(1).saturating_mul(cores.saturating_add(1));
+        let burst = burst.clamp(1, LONGEST_BURST);
         Ok(Arc::new(Self {
             level: Level(AtomicU64::new(0)),
             tariff,
