@@ -33,6 +33,7 @@ pub(crate) use features::FeatureStore;
 pub(crate) use properties::CcChange;
 
 use crate::failure::Failure;
+use crate::hosts::Hosts;
 use crate::limits::Limits;
 use crate::namespace::NamespaceTable;
 use crate::spec::{PortId, TransportKind};
@@ -114,6 +115,7 @@ pub(crate) struct Controller {
     pub(crate) port: PortId,
     pub(crate) transport: TransportKind,
     pub(crate) limits: Limits,
+    pub(crate) hosts: Arc<Hosts>,
     /// The target's address the admin queue's connection came to.
     local_address: OnceLock<IpAddr>,
     /// Bit 0: I/O commands may run. Above it the incarnation, bumped by reset and death.
@@ -157,6 +159,7 @@ pub(crate) struct NewController {
     pub(crate) port: PortId,
     pub(crate) transport: TransportKind,
     pub(crate) limits: Limits,
+    pub(crate) hosts: Arc<Hosts>,
     /// As the host asked; rounded here.
     pub(crate) kato_ms: u32,
 }
@@ -178,6 +181,7 @@ impl Controller {
             port: new.port,
             transport: new.transport,
             limits,
+            hosts: new.hosts,
             local_address: OnceLock::new(),
             stamp: AtomicU32::new(0),
             death: AtomicU8::new(0),

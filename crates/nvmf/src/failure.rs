@@ -52,6 +52,12 @@ pub enum Failure {
     /// No controller is to be had now.
     #[error("no controller is free")]
     ConnectBusy,
+    /// The host has as many connections as it may have, in all subsystems.
+    #[error("the host has as many connections as it may")]
+    HostConnections,
+    /// The host has as many I/O queues as it may have, in all subsystems.
+    #[error("the host has as many I/O queues as it may")]
+    HostQueues,
     /// A parameter of Connect is invalid.
     #[error("a Connect parameter is invalid: byte {offset} of the {}", if *in_data { "data" } else { "command" })]
     ConnectParameter {
@@ -153,7 +159,7 @@ impl Failure {
             Self::TransientTransport => Status::TRANSIENT_TRANSPORT_ERROR,
 
             Self::ConnectFormat => Status::CONNECT_INCOMPATIBLE_FORMAT.with_dnr(),
-            Self::ConnectBusy => Status::CONTROLLER_BUSY,
+            Self::ConnectBusy | Self::HostConnections | Self::HostQueues => Status::CONTROLLER_BUSY,
             Self::ConnectParameter { .. } => Status::CONNECT_INVALID_PARAMETERS.with_dnr(),
             Self::ConnectHost => Status::CONNECT_INVALID_HOST.with_dnr(),
             Self::InvalidQueueType => Status::INVALID_QUEUE_TYPE.with_dnr(),
@@ -203,6 +209,8 @@ mod tests {
             Failure::DataTransfer,
             Failure::TransientTransport,
             Failure::ConnectBusy,
+            Failure::HostConnections,
+            Failure::HostQueues,
             Failure::AbortLimit,
             Failure::Aborted,
             Failure::QueueDeleted,

@@ -10,6 +10,7 @@
 //! | [`spec`], [`limits`] | the wanted state, as configured; the bounds everything is derived from |
 //! | [`target`], `apply` | the running state and its declarative change |
 //! | `subsystem`, `namespace`, `controller` | what hosts see |
+//! | [`hosts`] | how much one host may have, and has |
 //! | [`queue`] | one connection: Connect, properties, admin and I/O commands, timers |
 //! | `admin`, `discovery` | the admin command set and the discovery log |
 //! | [`disposition`], [`failure`] | what is to be done with a command; why it failed and as what status |
@@ -26,6 +27,7 @@ mod subsystem;
 
 pub mod disposition;
 pub mod failure;
+pub mod hosts;
 pub mod limits;
 pub mod queue;
 pub mod request;
@@ -35,6 +37,7 @@ pub mod target;
 pub use controller::{ControllerKey, DeathReason};
 pub use disposition::{DataSource, Disposition, Extent, IoCommand, IoKind, Response};
 pub use failure::Failure;
+pub use hosts::{HostCounts, HostLimits, HostRules, Refusal};
 pub use limits::Limits;
 pub use queue::{Queue, QueueInfo};
 pub use spec::{

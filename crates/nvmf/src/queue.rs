@@ -32,6 +32,7 @@ use crate::Nanos;
 use crate::controller::{Controller, ControllerKey, DeathReason, ErrorRecord};
 use crate::disposition::{DataSource, Disposition, Extent, IoCommand, IoKind, Response};
 use crate::failure::Failure;
+use crate::hosts::Refusal;
 use crate::limits::{ADMIN_QUEUE_MIN, CONNECT_TIMEOUT_SECONDS};
 use crate::spec::{PortId, TransportKind};
 use crate::target::Target;
@@ -72,6 +73,8 @@ pub struct Queue {
     local_address: Option<IpAddr>,
     slots: Slots,
     state: State,
+    /// Its last Connect, if that was refused for want of a seat.
+    refused: Option<Refusal>,
 }
 
 #[derive(Debug)]
@@ -132,6 +135,7 @@ impl Queue {
                 Some(_) => State::Fresh { deadline, connecting: None },
                 None => State::Ended(DeathReason::PortRemoved),
             },
+            refused: None,
         }
     }
 
@@ -293,6 +297,13 @@ impl Queue {
             hostnqn: controller.host_nqn.clone(),
             discovery: controller.is_discovery(),
         })
+    }
+
+    /// The last Connect, once, if it was refused because its host has as many connections or I/O queues as it
+    /// may: to be told of.
+    #[inline]
+    pub fn take_refusal(&mut self) -> Option<Refusal> {
+        self.refused.take()
     }
 
     /// The listener it came through.

@@ -9,6 +9,7 @@ use nvmeof_wire::Nqn;
 
 pub use crate::apply::{ApplyError, Changes};
 use crate::controller::{Controller, ControllerKey};
+use crate::hosts::{HostCounts, HostLimits, HostRules, Hosts};
 use crate::limits::Limits;
 use crate::spec::{PortId, PortSpec, ReferralSpec, TargetSpec};
 use crate::subsystem::Subsystem;
@@ -18,6 +19,7 @@ use crate::subsystem::Subsystem;
 pub struct Target {
     pub(crate) limits: Limits,
     pub(crate) notifier: Arc<Notifier>,
+    pub(crate) hosts: Arc<Hosts>,
     registry: RwLock<Registry>,
     next_key: AtomicU64,
     next_queue: AtomicU64,
@@ -67,6 +69,7 @@ impl Target {
         Arc::new(Self {
             limits,
             notifier: Arc::default(),
+            hosts: Arc::default(),
             registry: RwLock::new(Registry {
                 subsystems: BTreeMap::new(),
                 discovery: Arc::new(Subsystem::discovery()),
@@ -144,6 +147,27 @@ impl Target {
         let registry = self.registry();
         let mut subsystems = registry.subsystems.values().chain([&registry.discovery]);
         subsystems.any(|subsystem| subsystem.controller(cntlid).is_some())
+    }
+
+    /// Sets how much each host may have, from the next Connect on.
+    pub fn limit_hosts(&self, rules: HostRules) {
+        self.hosts.set_rules(rules);
+    }
+
+    /// Every host that has a queue, or rules of its own: what it has, and may have.
+    #[must_use]
+    pub fn host_counts(&self) -> Vec<(Nqn, HostCounts, HostLimits)> {
+        self.hosts.counts()
+    }
+
+    /// Whether the host of a controller of this ID may have another I/O queue: what a transport can know before
+    /// Connect names the subsystem. Of several such controllers it is enough that one host may.
+    #[must_use]
+    pub fn may_add_queue(&self, cntlid: u16) -> bool {
+        let registry = self.registry();
+        let mut controllers =
+            registry.subsystems.values().filter_map(|subsystem| subsystem.controller(cntlid));
+        controllers.any(|controller| self.hosts.io_queues_left(&controller.host_nqn) > 0)
     }
 
     /// The state now; [`Self::apply`] waits until it is let go.

@@ -4,6 +4,7 @@ mod admin;
 mod apply;
 mod connect;
 mod events;
+mod hosts;
 mod io;
 mod properties;
 mod random;

@@ -270,8 +270,8 @@ fn set_value(admin: &mut AdminState, fid: Fid, scope: Scope, value: u32) -> Resu
     Ok(())
 }
 
-/// Number of Queues (Base 5.27.1.5): before the first I/O queue only, and no more than the limit. Over
-/// fabrics a submission queue has a completion queue of its own.
+/// Number of Queues (Base 5.27.1.5): before the first I/O queue only, and no more than the limit and than
+/// the host may still have, but one at least. Over fabrics a submission queue has a completion queue of its own.
 fn set_number_of_queues(controller: &Controller, value: u32) -> Result<u32, Failure> {
     let asked = NumberOfQueues::from_bits(value);
     let submission = asked.submission().checked_add(1).ok_or(Failure::InvalidField)?;
@@ -280,7 +280,9 @@ fn set_number_of_queues(controller: &Controller, value: u32) -> Result<u32, Fail
     if !admin.io_queues.is_empty() {
         return Err(Failure::CommandSequence);
     }
-    let granted = submission.min(completion).min(controller.limits.io_queues.max(1));
+    let left = controller.hosts.io_queues_left(&controller.host_nqn);
+    let left = u16::try_from(left).unwrap_or(u16::MAX).max(1);
+    let granted = submission.min(completion).min(controller.limits.io_queues.max(1)).min(left);
     admin.features.io_queues = granted;
     Ok(queue_counts(granted))
 }

@@ -77,6 +77,7 @@ pub(crate) fn connect(subsystem: &Arc<Subsystem>, limits: Limits, host: &str) ->
         transport: TransportKind::Tcp,
         limits,
         kato_ms: KATO_MS,
+        hosts: Arc::default(),
     };
     let make = |cntlid| Controller::new(cntlid, Arc::clone(subsystem), Arc::default(), new);
     let controller = subsystem.add_controller(make).unwrap();

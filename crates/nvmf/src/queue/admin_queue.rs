@@ -14,6 +14,7 @@ use crate::Nanos;
 use crate::admin::{effects, features, identify, logs};
 use crate::controller::{CcChange, Controller, DeathReason};
 use crate::failure::Failure;
+use crate::hosts::Seat;
 use crate::limits::{ABORTS, ASSOCIATION_TIMEOUT_SECONDS, ASYNC_EVENTS};
 use crate::spec::TransportKind;
 use crate::target::Target;
@@ -22,6 +23,8 @@ use crate::target::Target;
 #[derive(Debug)]
 pub(super) struct AdminQueue {
     pub(super) controller: Arc<Controller>,
+    /// Its host's, for it.
+    _seat: Seat,
     transport: TransportKind,
     /// Asynchronous Event Requests that wait for an event, the oldest first.
     held: VecDeque<u16>,
@@ -34,8 +37,9 @@ pub(super) struct AdminQueue {
 }
 
 impl AdminQueue {
-    pub(super) fn new(controller: Arc<Controller>, now: Nanos) -> Self {
+    pub(super) fn new(controller: Arc<Controller>, seat: Seat, now: Nanos) -> Self {
         Self {
+            _seat: seat,
             transport: controller.transport,
             controller,
             held: VecDeque::with_capacity(usize::from(ASYNC_EVENTS)),

@@ -16,7 +16,8 @@ use crate::Nanos;
 use crate::controller::{Controller, NewController};
 use crate::disposition::Disposition;
 use crate::failure::Failure;
-use crate::subsystem::Subsystem;
+use crate::hosts::{Refusal, Seat, SeatKind};
+use crate::subsystem::{Subsystem, SubsystemKind};
 
 /// Bytes of a Connect command's data.
 const DATA_LEN: u32 = 1024;
@@ -86,10 +87,20 @@ impl Queue {
             // The listener went away after the connection came through it.
             return Err(Failure::ConnectBusy);
         }
+        let kind = match (command.qid, subsystem.kind) {
+            (0, SubsystemKind::Discovery) => SeatKind::Discovery,
+            (0, SubsystemKind::Nvm) => SeatKind::Controller,
+            _ => SeatKind::IoQueue,
+        };
+        let seat = self.target.hosts.seat(&request.host_nqn, kind).map_err(|(why, had)| {
+            let (host, subsystem) = (request.host_nqn.clone(), subnqn.clone());
+            self.refused = Some(Refusal { host, subsystem, qid: command.qid, why, had });
+            why
+        })?;
         let (state, controller) = if command.qid == 0 {
-            self.connect_admin(subsystem, &request, now)?
+            self.connect_admin(subsystem, &request, seat, now)?
         } else {
-            self.connect_io(subsystem, &request)?
+            self.connect_io(subsystem, &request, seat)?
         };
         Ok(Outcome::Connected(Accepted {
             state: Box::new(state),
@@ -121,6 +132,7 @@ impl Queue {
         &self,
         subsystem: &Arc<Subsystem>,
         request: &Request,
+        seat: Seat,
         now: Nanos,
     ) -> Result<(State, Arc<Controller>), Failure> {
         let limits = self.target.limits;
@@ -141,6 +153,7 @@ impl Queue {
             transport: self.transport,
             limits,
             kato_ms: request.command.kato_ms,
+            hosts: Arc::clone(&self.target.hosts),
         };
         let notifier = Arc::clone(&self.target.notifier);
         let controller = subsystem
@@ -149,7 +162,7 @@ impl Queue {
         if let Some(address) = self.local_address {
             controller.set_local_address(address);
         }
-        Ok((State::Admin(AdminQueue::new(Arc::clone(&controller), now)), controller))
+        Ok((State::Admin(AdminQueue::new(Arc::clone(&controller), seat, now)), controller))
     }
 
     /// Creates an I/O queue of a controller that is there.
@@ -157,6 +170,7 @@ impl Queue {
         &self,
         subsystem: &Subsystem,
         request: &Request,
+        seat: Seat,
     ) -> Result<(State, Arc<Controller>), Failure> {
         let Connect { qid, entries, .. } = request.command;
         check_entries(entries, self.target.limits.io_queue_depth())?;
@@ -180,7 +194,7 @@ impl Queue {
             return Err(Failure::CommandSequence);
         }
         let counters = controller.add_io_queue(qid, stamp)?;
-        let queue = IoQueue::new(Arc::clone(&controller), qid, counters, stamp);
+        let queue = IoQueue::new(Arc::clone(&controller), seat, qid, counters, stamp);
         Ok((State::Io(queue), controller))
     }
 }

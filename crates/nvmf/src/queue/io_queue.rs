@@ -15,6 +15,7 @@ use super::{Outcome, data};
 use crate::controller::{Controller, DeathReason, IoCounters};
 use crate::disposition::{Extent, IoCommand, IoKind};
 use crate::failure::Failure;
+use crate::hosts::Seat;
 use crate::namespace::{Lookup, Namespace, NamespaceTable};
 use crate::spec::TransportKind;
 
@@ -22,6 +23,8 @@ use crate::spec::TransportKind;
 #[derive(Debug)]
 pub(super) struct IoQueue {
     pub(super) controller: Arc<Controller>,
+    /// Its host's, for it.
+    _seat: Seat,
     pub(super) qid: u16,
     pub(super) counters: Arc<IoCounters>,
     /// [`Controller::stamp`] when it connected; any other value ends the queue.
@@ -37,12 +40,14 @@ pub(super) struct IoQueue {
 impl IoQueue {
     pub(super) fn new(
         controller: Arc<Controller>,
+        seat: Seat,
         qid: u16,
         counters: Arc<IoCounters>,
         stamp: u32,
     ) -> Self {
         let generation = controller.subsystem.generation();
         Self {
+            _seat: seat,
             qid,
             counters,
             stamp,

@@ -18,6 +18,8 @@ pub struct Limits<'a> {
     pub max_qid: u16,
     /// Whether a controller exists; asked only for one that the host named.
     pub has_controller: &'a dyn Fn(u16) -> bool,
+    /// Whether the host of such a controller may have another I/O queue; asked after that.
+    pub may_add_queue: &'a dyn Fn(u16) -> bool,
 }
 
 impl std::fmt::Debug for Limits<'_> {
@@ -111,6 +113,9 @@ fn check(
     if named.is_some_and(|cntlid| !(limits.has_controller)(cntlid)) {
         return Err(RejectStatus::INVALID_CNTLID);
     }
+    if named.is_some_and(|cntlid| !(limits.may_add_queue)(cntlid)) {
+        return Err(RejectStatus::NO_RESOURCES);
+    }
     let (theirs, taken_by_them) = reads;
     // A host that cannot be read from cannot even send a Connect command's data.
     let reads_out = device.reads_out.min(taken_by_them);
@@ -196,7 +201,7 @@ mod tests {
         let mut request = Request { qid: 1, host_receives: 64, entries: 64, cntlid: None };
         change(&mut request);
         let known = |cntlid| cntlid == 5;
-        let limits = Limits { max_qid: 8, has_controller: &known };
+        let limits = Limits { max_qid: 8, has_controller: &known, may_add_queue: &|_| true };
         check(request.encode().as_bytes(), reads, DEVICE, RdmaParams::default(), &limits)
     }
 
@@ -245,7 +250,7 @@ mod tests {
         }
         assert_eq!(ask_with((1, 0), |_| ()), Err(RejectStatus::INVALID_IRD));
         let known = |_| false;
-        let limits = Limits { max_qid: 8, has_controller: &known };
+        let limits = Limits { max_qid: 8, has_controller: &known, may_add_queue: &|_| true };
         let short = check(&[0; 31], (1, 1), DEVICE, RdmaParams::default(), &limits);
         assert_eq!(short, Err(RejectStatus::INVALID_LENGTH));
         let recfmt = check(&[1; 32], (1, 1), DEVICE, RdmaParams::default(), &limits);

@@ -253,7 +253,9 @@ fn hand_over(
     };
     let has_controller = |cntlid| service.target.has_controller(cntlid);
     let max_qid = service.limits.settings.io_queues;
-    let limits = HostLimits { max_qid, has_controller: &has_controller };
+    let may_add_queue = |cntlid| service.target.may_add_queue(cntlid);
+    let limits =
+        HostLimits { max_qid, has_controller: &has_controller, may_add_queue: &may_add_queue };
     match admit(ticket, &registration, params, &limits) {
         Ok(parked) => {
             let queue = service.queue(parked.host(), parked.local());

@@ -25,7 +25,7 @@ fn a_bad_request_is_rejected_with_its_status() {
     let mut host = Host::ask(&world, request.encode().as_bytes(), 4, 8);
     world.fabric.settle();
     let known = |_| true;
-    let limits = Limits { max_qid: 64, has_controller: &known };
+    let limits = Limits { max_qid: 64, has_controller: &known, may_add_queue: &|_| true };
     let ticket = world.listener.next_ticket().unwrap();
     let reject = admit(ticket, &world.registration, world.params, &limits).unwrap_err();
     assert_eq!(reject.status, RejectStatus::INVALID_QID);

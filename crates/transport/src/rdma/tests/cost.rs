@@ -31,7 +31,7 @@ impl Bench {
         let request = Request { qid: 1, host_receives: DEPTH, entries, cntlid: None };
         let private_data = PrivateData::new(request.encode().as_bytes());
         let ticket = Asking { device: Arc::clone(&device), private_data };
-        let limits = Limits { max_qid: 8, has_controller: &|_| true };
+        let limits = Limits { max_qid: 8, has_controller: &|_| true, may_add_queue: &|_| true };
         let parked = admit(ticket, &registration, RdmaParams::default(), &limits).unwrap();
         let mut sources = Sources::default();
         let mut home = Home { pool: &pool, sources: &mut sources };

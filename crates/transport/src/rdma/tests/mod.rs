@@ -143,7 +143,7 @@ impl World {
 
     fn take_ticket(&mut self, ticket: LoopbackTicket) -> Result<usize, TransportError> {
         let known = |_| true;
-        let limits = Limits { max_qid: 64, has_controller: &known };
+        let limits = Limits { max_qid: 64, has_controller: &known, may_add_queue: &|_| true };
         let parked = admit(ticket, &self.registration, self.params, &limits).unwrap();
         let mut home = Home { pool: &self.pool, sources: &mut self.sources };
         let mut queue = Box::new(parked).unpark(&mut home)?;

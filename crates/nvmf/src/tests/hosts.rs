@@ -1,0 +1,110 @@
+//! What one host may have at once, and what happens at that.
+
+use std::collections::BTreeMap;
+
+use nvmeof_wire::Status;
+use nvmeof_wire::features::{Fid, NumberOfQueues};
+
+use super::support::*;
+use crate::{Failure, HostCounts, HostLimits, HostRules};
+
+fn only(connections: Option<u32>, io_queues: Option<u32>) -> HostRules {
+    let limits = HostLimits { connections, io_queues };
+    HostRules { others: HostLimits::default(), named: BTreeMap::from([(nqn(HOST), limits)]) }
+}
+
+fn had(target: &crate::Target, host: &str) -> HostCounts {
+    let all = target.host_counts();
+    all.into_iter()
+        .find(|(name, ..)| *name == nqn(host))
+        .map_or_else(Default::default, |found| found.1)
+}
+
+/// The status is one after which hosts try again, and the queue is as it was.
+#[track_caller]
+fn is_refused(link: &mut Link, request: &ConnectRequest, why: Failure) {
+    let answer = request.send(link);
+    assert_eq!(answer.cqe.status(), Status::CONTROLLER_BUSY);
+    assert_eq!(link.queue.connected(), None);
+    let told = link.queue.take_refusal().expect("it is told of");
+    assert_eq!((told.why, told.qid, &told.host), (why, request.command.qid, &request.host));
+    assert_eq!(link.queue.take_refusal(), None, "once");
+    assert_eq!(link.queue.is_dead(), None, "the host may try again");
+}
+
+#[test]
+fn a_host_gets_as_many_connections_as_it_may_and_others_are_not_touched() {
+    let target = target();
+    target.limit_hosts(only(Some(3), None));
+    let (_admin, cntlid) = enabled_admin(&target);
+    let _first = connect_io(&target, cntlid, 1);
+    let second = connect_io(&target, cntlid, 2);
+    let mut link = Link::new(&target, PORT);
+    is_refused(&mut link, &ConnectRequest::io(cntlid, 3), Failure::HostConnections);
+    let mut discovery = ConnectRequest::admin("nqn.2014-08.org.nvmexpress.discovery");
+    is_refused(&mut link, &discovery, Failure::HostConnections);
+    assert_eq!(had(&target, HOST), HostCounts { connections: 3, io_queues: 2, refused: 2 });
+
+    let mut stranger = Link::new(&target, PORT);
+    discovery.host = nqn(STRANGER);
+    discovery.send(&mut stranger).ok();
+    assert_eq!(had(&target, STRANGER).connections, 1);
+
+    // One goes, and the very connection that was refused may be it.
+    drop(second);
+    ConnectRequest::io(cntlid, 3).send(&mut link).ok();
+    assert_eq!(had(&target, HOST).connections, 3);
+}
+
+#[test]
+fn a_host_without_room_for_an_io_queue_gets_no_controller_either() {
+    let target = target();
+    target.limit_hosts(only(None, Some(1)));
+    let (mut admin, cntlid) = enabled_admin(&target);
+    // It is told of as many as it may have, and so asks for no more.
+    let counts = NumberOfQueues::new().with_submission(3).with_completion(3).into_bits();
+    let granted = admin.run(set_feature(Fid::NUMBER_OF_QUEUES, counts), &[]).ok().result();
+    assert_eq!(granted, 0, "one, 0's based");
+    assert!(target.may_add_queue(cntlid));
+    let queue = connect_io(&target, cntlid, 1);
+    assert!(!target.may_add_queue(cntlid));
+    let mut link = Link::new(&target, PORT);
+    is_refused(&mut link, &ConnectRequest::admin(SUBSYSTEM), Failure::HostQueues);
+    // Discovery needs no I/O queue.
+    ConnectRequest::admin("nqn.2014-08.org.nvmexpress.discovery").send(&mut link).ok();
+    drop(queue);
+    assert!(target.may_add_queue(cntlid));
+    let (_other, _) = connect_admin(&target, &ConnectRequest::admin(SUBSYSTEM));
+}
+
+#[test]
+fn limits_that_change_count_from_the_next_connect_on() {
+    let target = target();
+    let (_admin, cntlid) = enabled_admin(&target);
+    let (_one, _two) = (connect_io(&target, cntlid, 1), connect_io(&target, cntlid, 2));
+    target.limit_hosts(only(None, Some(1)));
+    let mut link = Link::new(&target, PORT);
+    is_refused(&mut link, &ConnectRequest::io(cntlid, 3), Failure::HostQueues);
+    assert_eq!(had(&target, HOST).io_queues, 2, "what it has it keeps");
+    target.limit_hosts(HostRules::default());
+    ConnectRequest::io(cntlid, 3).send(&mut link).ok();
+    // A Connect that fails for another reason takes no seat.
+    let mut again = Link::new(&target, PORT);
+    assert!(!ConnectRequest::io(cntlid, 3).send(&mut again).cqe.status().is_success());
+    assert_eq!(had(&target, HOST).io_queues, 3);
+}
+
+#[test]
+fn nothing_is_kept_of_hosts_that_are_gone() {
+    let target = target();
+    let others = HostLimits { connections: Some(1), io_queues: None };
+    target.limit_hosts(HostRules { others, named: BTreeMap::new() });
+    for nth in 0..50 {
+        let mut request = ConnectRequest::admin(SUBSYSTEM);
+        request.host = nqn(&format!("nqn.2026-11.org.example:host-{nth}"));
+        let (link, _) = connect_admin(&target, &request);
+        is_refused(&mut Link::new(&target, PORT), &request, Failure::HostConnections);
+        drop(link);
+    }
+    assert_eq!(target.host_counts(), []);
+}
