@@ -32,6 +32,12 @@ pub const BUFFER_MEMORY_MAX: u64 = 1 << 40;
 
 /// Most of a namespace's `weight`.
 pub const WEIGHT_MAX: u16 = 1000;
+/// Most of a host's `weight`: times a namespace's it is a flow's.
+pub const HOST_WEIGHT_MAX: u16 = 64;
+/// Most I/Os a second of a tenant's limit.
+pub const IOPS_MAX: u64 = 1_000_000_000;
+/// Most of a tenant's burst, in nanoseconds: a minute.
+pub const TENANT_BURST_MAX: u64 = 60_000_000_000;
 /// Most of `pacing.rate` in bytes a second: 10 Tb/s, beyond any machine's memory.
 pub const RATE_MAX: u64 = 1_250_000_000_000;
 /// Most nanoseconds from one command to the next (`pacing.period`): a host that waits for longer
@@ -39,6 +45,8 @@ pub const RATE_MAX: u64 = 1_250_000_000_000;
 pub const PERIOD_MAX: u64 = 1_000_000_000;
 /// Most commands of `pacing.burst` behind a period, and of the prototype's `buffers`.
 pub const BURST_MAX: u32 = 1 << 20;
+
+const _: () = assert!(WEIGHT_MAX as u32 * HOST_WEIGHT_MAX as u32 <= u16::MAX as u32);
 
 /// Unit of MDTS in bytes.
 const PAGE: u32 = nvmeof_nvmf::limits::PAGE;
@@ -325,6 +333,17 @@ impl Limits {
         }
     }
 
+    /// The bounds of tenants' limits.
+    #[must_use]
+    pub fn tenants(&self) -> TenantBounds {
+        TenantBounds {
+            iops: 1..=IOPS_MAX,
+            bandwidth: u64::from(self.settings.max_transfer)..=RATE_MAX,
+            burst: 0..=TENANT_BURST_MAX,
+            in_flight: self.largest_cost().into()..=self.settings.buffer_memory,
+        }
+    }
+
     /// Bytes the buffers may grow to, with everything in use at once.
     #[must_use]
     pub fn memory_cap(&self) -> u64 {
@@ -488,6 +507,19 @@ pub struct PacingBounds {
     pub credit: RangeInclusive<u64>,
     /// Most buffers of the prototype's pool.
     pub buffers_max: u32,
+}
+
+/// What limits of hosts and namespaces may be set to. Nothing in it can make a command wait for ever.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TenantBounds {
+    /// I/Os a second.
+    pub iops: RangeInclusive<u64>,
+    /// Bytes a second: the largest command in a second at least.
+    pub bandwidth: RangeInclusive<u64>,
+    /// What may start at once, as the nanoseconds in which it comes.
+    pub burst: RangeInclusive<u64>,
+    /// Bytes in flight of a host: a command at least, the pool at most.
+    pub in_flight: RangeInclusive<u64>,
 }
 
 /// What the limits cost: one text for the log and for `--check`.

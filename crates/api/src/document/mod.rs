@@ -12,7 +12,8 @@ use utoipa::ToSchema;
 
 pub use difference::{Action, Difference, KeyChange};
 pub use tables::{
-    ApiSection, Device, LimitsSection, Listener, Namespace, PacingSection, Referral, Subsystem,
+    ApiSection, Device, Host, HostDefaults, Limit, LimitsSection, Listener, Namespace,
+    PacingSection, Referral, Subsystem,
 };
 
 /// The newest form of a config that this version knows; it is written into every file.
@@ -49,6 +50,12 @@ pub struct Document {
     /// When commands may start.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pacing: Option<PacingSection>,
+    /// What a host may have that says nothing else.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host_defaults: Option<HostDefaults>,
+    /// What single hosts may have.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub host: Vec<Host>,
     /// Where hosts connect.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub listener: Vec<Listener>,

@@ -104,6 +104,65 @@ pub struct PacingSection {
     pub tuner_step: Option<String>,
 }
 
+/// `limit` of a host or a namespace: its rates.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Limit {
+    /// I/Os a second.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub iops: Option<u64>,
+    /// Data in both directions: `"10Gb/s"`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bandwidth: Option<String>,
+    /// What may start at once after a quiet time, as the time in which it comes: `"10ms"`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub burst: Option<String>,
+}
+
+/// `[host-defaults]`: what a host may have, where its `[[host]]` says nothing else.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct HostDefaults {
+    /// Its rates.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<Limit>,
+    /// Its share against other hosts'; 1 if left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub weight: Option<u16>,
+    /// Connections, a queue each; 0 for any number.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_connections: Option<u32>,
+    /// I/O queues; 0 for any number.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_queues: Option<u32>,
+    /// Bytes in flight; 0 for no bound.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_in_flight: Option<Size>,
+}
+
+/// `[[host]]`: what one host may have, in all subsystems.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Host {
+    /// Its name.
+    pub nqn: String,
+    /// Its rates.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<Limit>,
+    /// Its share against other hosts'.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub weight: Option<u16>,
+    /// Connections, a queue each; 0 for any number.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_connections: Option<u32>,
+    /// I/O queues; 0 for any number.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_queues: Option<u32>,
+    /// Bytes in flight; 0 for no bound.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_in_flight: Option<Size>,
+}
+
 /// `[[listener]]`: where hosts connect.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
@@ -271,6 +330,9 @@ pub struct Namespace {
     /// Its share against other namespaces'; 1 if left out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub weight: Option<u16>,
+    /// What all hosts together may do with it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<Limit>,
     /// Its UUID; derived if left out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uuid: Option<String>,

@@ -94,7 +94,8 @@ fn whole(file: &str, what: String, allowed: &str) -> ConfigError {
 /// Where a problem is, for one who does not see the text: `device[ram0].size` instead of a line.
 pub(crate) fn place(text: &str, problem: &Problem) -> String {
     let item = problem.position.and_then(|(line, _)| Item::at(text, line));
-    let last = problem.key.rsplit('.').next().unwrap_or_default();
+    let in_limit = problem.key.find(".limit.").map(|at| &problem.key[at + 1..]);
+    let last = in_limit.or_else(|| problem.key.rsplit('.').next()).unwrap_or_default();
     match item {
         Some(item) if last == item.table => item.path(),
         Some(item) => format!("{}.{last}", item.path()),
@@ -124,7 +125,8 @@ impl<'t> Item<'t> {
     /// The member that a line belongs to, if it belongs to one.
     fn at(text: &'t str, line: usize) -> Option<Self> {
         let lines: Vec<&str> = text.lines().collect();
-        let is_header = |line: &&str| line.starts_with('[');
+        // A limit is part of the member it stands in.
+        let is_header = |line: &&str| line.starts_with('[') && !line.ends_with(".limit]");
         let at = (0..line.min(lines.len())).rev().find(|at| is_header(&lines[*at]))?;
         let header = lines[at].strip_prefix("[[")?.trim_end_matches(']');
         let (outer, table) = match header.split_once('.') {
@@ -144,7 +146,7 @@ impl<'t> Item<'t> {
         };
         let name = match table {
             "device" => value("name"),
-            "subsystem" => value("nqn"),
+            "subsystem" | "host" => value("nqn"),
             "namespace" => value("nsid"),
             _ => value("address"),
         };

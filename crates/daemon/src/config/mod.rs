@@ -31,7 +31,7 @@ use std::time::Duration;
 
 use nvmeof_core::block::fault::FaultPlan;
 use nvmeof_core::block::{FileConfig, Latency};
-use nvmeof_pacing::PolicyConfig;
+use nvmeof_pacing::{PolicyConfig, TenantLimits};
 use nvmeof_wire::Nqn;
 
 use crate::limits::Limits;
@@ -62,6 +62,10 @@ pub struct Config {
     pub limits: Limits,
     /// How commands are admitted.
     pub pacing: PolicyConfig,
+    /// What a host may have that is not among `hosts`.
+    pub host_defaults: Share,
+    /// Hosts with something of their own; no two are the same.
+    pub hosts: Vec<Host>,
     /// Where hosts connect; at least one.
     pub listeners: Vec<Listener>,
     /// What to say of each listener, in order, if its port turns out to be taken.
@@ -290,6 +294,8 @@ pub struct Namespace {
     pub device: String,
     /// Its share against other namespaces' while all have commands waiting.
     pub weight: u16,
+    /// The rates it may have; bytes in flight are none of them.
+    pub limits: TenantLimits,
     /// As configured, or derived from the subsystem's NQN, the nsid and the device's name, so that
     /// it is the same after a restart.
     pub uuid: [u8; 16],
@@ -297,6 +303,28 @@ pub struct Namespace {
     pub nguid: [u8; 16],
     /// As [`Namespace::uuid`].
     pub eui64: [u8; 8],
+}
+
+/// What one host may have, in all subsystems together.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Share {
+    /// Its rates, and its bytes in flight.
+    pub limits: TenantLimits,
+    /// Its share against other hosts'; it is multiplied with those of namespaces.
+    pub weight: u16,
+    /// Queues of every kind; `None`: any number.
+    pub max_connections: Option<u32>,
+    /// I/O queues; `None`: any number.
+    pub max_queues: Option<u32>,
+}
+
+/// A host with something of its own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Host {
+    /// Its name.
+    pub nqn: Nqn,
+    /// What it may have.
+    pub share: Share,
 }
 
 /// Another discovery service that hosts are told of.

@@ -25,6 +25,10 @@ pub(super) struct RawConfig {
     #[serde(default)]
     pub(super) pacing: RawPacing,
     #[serde(default)]
+    pub(super) host_defaults: RawHostDefaults,
+    #[serde(default)]
+    pub(super) host: Vec<Spanned<RawHost>>,
+    #[serde(default)]
     pub(super) listener: Vec<Spanned<RawListener>>,
     #[serde(default)]
     pub(super) device: Vec<Spanned<RawDevice>>,
@@ -74,6 +78,36 @@ pub(super) struct RawPacing {
     pub(super) tuner_threshold: Key<RawSize>,
     pub(super) tuner_interval: Key<String>,
     pub(super) tuner_step: Key<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub(super) struct RawHostDefaults {
+    pub(super) limit: Key<RawLimit>,
+    pub(super) weight: Key<i64>,
+    pub(super) max_connections: Key<i64>,
+    pub(super) max_queues: Key<i64>,
+    pub(super) max_in_flight: Key<RawSize>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub(super) struct RawHost {
+    pub(super) nqn: Key<String>,
+    pub(super) limit: Key<RawLimit>,
+    pub(super) weight: Key<i64>,
+    pub(super) max_connections: Key<i64>,
+    pub(super) max_queues: Key<i64>,
+    pub(super) max_in_flight: Key<RawSize>,
+}
+
+/// The rates of a host or a namespace.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub(super) struct RawLimit {
+    pub(super) iops: Key<i64>,
+    pub(super) bandwidth: Key<String>,
+    pub(super) burst: Key<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -147,6 +181,7 @@ pub(super) struct RawNamespace {
     pub(super) nsid: Key<i64>,
     pub(super) device: Key<String>,
     pub(super) weight: Key<i64>,
+    pub(super) limit: Key<RawLimit>,
     pub(super) uuid: Key<String>,
     pub(super) nguid: Key<String>,
     pub(super) eui64: Key<String>,

@@ -17,14 +17,15 @@ use super::accept::{self, BindError, Listening, Rdma, Reactors, Service, url};
 use super::apply::target_spec;
 use super::devices::{Devices, close};
 use super::place::{node_of, rebalance};
-use super::stats::{Labels, Recorder, Sample, table};
+use super::stats::{self, Labels, Recorder, Sample, table};
 use crate::clock;
 use crate::config::{Api, Config, Fabric, Listener, LogFormat, LogLevel, Problem, policy_name};
 use crate::limits::{Limits, raise_open_files};
 use crate::reactor::mailbox::{Counts, Message, Sender, mailbox};
 use crate::reactor::roll::Listed;
 use crate::reactor::stats::Ask;
-use crate::reactor::{Handle, Load, Plan, Weights, spawn};
+use crate::reactor::{Handle, Load, Plan, spawn};
+use crate::tenants::{Tenants, host_rules};
 
 /// A port that somebody else listens on. The config can only be changed, so it ends the daemon with
 /// the status of a bad config.
@@ -40,6 +41,7 @@ pub(crate) struct Server {
     fixed: Fixed,
     limits: Limits,
     pacing: Pacing,
+    tenants: Tenants,
     target: Arc<Target>,
     pool: Arc<SharedPool>,
     reactors: Arc<Reactors>,
@@ -128,6 +130,7 @@ impl Server {
             },
             limits: config.limits,
             pacing,
+            tenants: Tenants::new(limits.pacing().machine),
             target,
             rdma: Rdma::new(&pool),
             devices: Devices::new(&pool),
@@ -157,6 +160,7 @@ impl Server {
         config: Config,
         listeners: NewListener,
     ) -> anyhow::Result<String> {
+        self.tenants.check(&config)?;
         let pacing = self.other_pacing(&config)?;
         let bound = self.bind_new(&config, listeners)?;
         let opened = self.devices.prepare(&config.devices, &self.reactors.senders).await?;
@@ -191,8 +195,8 @@ impl Server {
                 close(open, &senders).await;
             }
         });
+        self.send_shares(&config);
         let (started, ended) = self.settle_listeners(&config, bound);
-        self.send_weights(&config);
         self.labels = self.labels_of(&config);
         for key in self.fixed_differences(&config) {
             tracing::warn!("{key} has changed in the config; it takes effect at the next start");
@@ -378,7 +382,8 @@ impl Server {
             reactors.push(answer.await.unwrap_or_default());
         }
         let pacing = self.pacing.shared.snapshot();
-        Sample { policy: policy_name(&self.pacing.policy), pacing, reactors }
+        let tenants = stats::tenants(&self.target, &self.tenants);
+        Sample { policy: policy_name(&self.pacing.policy), pacing, reactors, tenants }
     }
 
     /// What the devices and listeners of `config` are called.
@@ -515,14 +520,13 @@ impl Server {
         outcome
     }
 
-    /// Tells every reactor the shares of the devices that have one of their own.
-    fn send_weights(&self, config: &Config) {
-        let namespaces = config.subsystems.iter().flat_map(|subsystem| &subsystem.namespaces);
-        let weights = Weights::new(namespaces.filter_map(|namespace| {
-            Some((self.devices.get(&namespace.device)?.id, namespace.weight))
-        }));
+    /// Tells every reactor the weights and limits of hosts and devices.
+    fn send_shares(&mut self, config: &Config) {
+        self.target.limit_hosts(host_rules(config));
+        let device = |name: &str| self.devices.get(name).map(|open| open.id);
+        let shares = self.tenants.change(config, device);
         for sender in &self.reactors.senders {
-            sender.send(Message::Weights(weights.clone()));
+            sender.send(Message::Shares(shares.clone()));
         }
     }
 

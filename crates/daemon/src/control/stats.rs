@@ -6,11 +6,13 @@
 //! | `metrics` | a sample as Prometheus reads it |
 //! | `table` | a sample as a table for the log |
 //! | `record` | samples to a file, at an interval |
+//! | `tenants` | what hosts and namespaces have of what they may have |
 
 mod json;
 pub(super) mod metrics;
 mod record;
 mod table;
+mod tenants;
 
 use std::collections::BTreeMap;
 
@@ -25,6 +27,7 @@ use crate::reactor::stats::{
 pub(super) use json::{SCHEMA, sample as lines};
 pub(super) use record::{Recorder, Wanted};
 pub(super) use table::table;
+pub(super) use tenants::{TenantFigures, tenants};
 
 /// What all reactors said, at about the same time.
 #[derive(Debug, Clone, Default)]
@@ -35,6 +38,8 @@ pub(super) struct Sample {
     pub(super) pacing: Snapshot,
     /// One a reactor, in order.
     pub(super) reactors: Vec<Report>,
+    /// Hosts that are connected, and namespaces that have limits.
+    pub(super) tenants: Vec<TenantFigures>,
 }
 
 impl Sample {

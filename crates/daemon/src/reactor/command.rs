@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use nvmeof_core::dma::{Buffer, Payload};
-use nvmeof_nvmf::{DataSource, Disposition, Failure, Response};
+use nvmeof_nvmf::{DataSource, Disposition, Failure, Refusal, Response};
 use nvmeof_transport::{Connected, FabricError, FabricOp};
 use nvmeof_wire::fabrics::ConnectData;
 use nvmeof_wire::opcode::FabricsType;
@@ -116,7 +116,10 @@ impl Reactor {
                     && sqe.fctype() == FabricsType::CONNECT
                     && !cqe.status().is_success()
                 {
-                    log_refused_connect(connection.queue.peer(), bytes, cqe.status());
+                    match connection.queue.take_refusal() {
+                        Some(refusal) => log_full(&refusal),
+                        None => log_refused_connect(connection.queue.peer(), bytes, cqe.status()),
+                    }
                 }
                 disposition
             }
@@ -350,6 +353,23 @@ impl Reactor {
             self.respond(key, response);
         }
     }
+}
+
+/// A host has as many connections as it may.
+#[cold]
+fn log_full(refusal: &Refusal) {
+    let Refusal { host, subsystem, qid, why, had } = refusal;
+    limited!(
+        Kind::ConnectRefused,
+        warn,
+        %host,
+        %subsystem,
+        qid,
+        connections = had.connections,
+        io_queues = had.io_queues,
+        "Connect refused, {why}: raise max-connections or max-queues of its [[host]] or of [host-defaults] if \
+         it should have more"
+    );
 }
 
 /// A host may not connect, or not so: who it says it is, and what it wants.

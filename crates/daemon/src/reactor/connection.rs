@@ -1,14 +1,13 @@
 //! One host connection as its reactor keeps it.
 
-use std::sync::Arc;
-
 use nvmeof_core::dma::{Buffer, Reserve};
 use nvmeof_nvmf::{DeviceId, Queue, QueueInfo};
-use nvmeof_pacing::{FlowConfig, FlowId, Pacer};
+use nvmeof_pacing::{Core, FlowConfig, FlowId, Pacer, Tenants};
 use nvmeof_transport::HostQueue;
 
 use super::slots::Key;
 use super::stats::{Stats, Tally};
+use crate::tenants::{DeviceShare, HostShare, Shares};
 
 /// A connection: the fabric's end, the NVMe queue, and where its commands wait.
 #[derive(Debug)]
@@ -41,6 +40,8 @@ pub(crate) struct Connection {
     pub(crate) path: u16,
     /// It counts among its reactor's I/O queues; its end may come after the queue has forgotten.
     pub(crate) counts_as_io: bool,
+    /// What its host has against others and may have; asked for with its first I/O command.
+    share: Option<HostShare>,
     /// Where its commands wait, by device.
     pub(super) lanes: Vec<Lane>,
     /// What was answered that is in no lane's figures: admin commands, and refusals.
@@ -63,20 +64,6 @@ pub(crate) struct Lane {
 
 /// Bytes of a connection's own buffer: the data of a Connect, an Identify, a list of ranges.
 pub(crate) const OWN_BUFFER: usize = 4096;
-
-/// Shares of devices against each other; a device that is not among them has 1.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Weights(Arc<[(DeviceId, u16)]>);
-
-impl Weights {
-    pub(crate) fn new(weights: impl Iterator<Item = (DeviceId, u16)>) -> Self {
-        Self(weights.collect())
-    }
-
-    fn of(&self, device: DeviceId) -> u16 {
-        self.0.iter().find(|(of, _)| *of == device).map_or(1, |(_, weight)| *weight)
-    }
-}
 
 /// The life of a connection on a reactor.
 ///
@@ -124,6 +111,7 @@ impl Connection {
             unsettled: false,
             dirty: false,
             departing: false,
+            share: None,
             lanes: Vec::new(),
             tally: Tally::default(),
             own,
@@ -146,15 +134,16 @@ impl Connection {
     pub(crate) fn lane(
         &mut self,
         device: DeviceId,
-        weights: &Weights,
-        pacer: &mut Pacer,
+        shares: &Shares,
+        (pacer, core): (&mut Pacer, &Core),
         stats: &mut Stats,
     ) -> usize {
         if let Some(known) = self.lanes.iter().position(|lane| lane.device == device) {
             return known;
         }
-        let (weight, path) = (weights.of(device), self.path);
-        let flow = pacer.add_flow(FlowConfig { weight, device: device.0, path });
+        let host = self.share.get_or_insert_with(|| share_of(self.info.as_ref(), shares)).clone();
+        let flow = pacer.add_flow(FlowConfig { weight: 1, device: device.0, path: self.path });
+        set_share(flow, &host, &shares.device(device), (pacer, core));
         let (figures, tally) = (stats.device(device), Tally::default());
         self.lanes.push(Lane { device, flow, figures, tally });
         self.lanes.len() - 1
@@ -165,15 +154,40 @@ impl Connection {
         if len > OWN_BUFFER { None } else { self.own.lease() }
     }
 
-    /// Gives the lanes the weights that hold from now on.
-    pub(crate) fn set_weights(&self, weights: &Weights, pacer: &mut Pacer) {
-        for lane in &self.lanes {
-            pacer.set_weight(lane.flow, weights.of(lane.device));
+    /// Gives the lanes the weights and limits that hold from now on.
+    pub(crate) fn set_shares(&mut self, shares: &Shares, pacer: &mut Pacer, core: &Core) {
+        if self.share.is_none() {
+            return;
         }
+        let host = share_of(self.info.as_ref(), shares);
+        for lane in &self.lanes {
+            set_share(lane.flow, &host, &shares.device(lane.device), (pacer, core));
+        }
+        self.share = Some(host);
     }
 
     /// Ends the lanes, giving back the tokens of what still waited there.
     pub(crate) fn end_flows(&mut self, pacer: &mut Pacer) -> Vec<u64> {
         self.lanes.drain(..).flat_map(|lane| pacer.remove_flow(lane.flow)).collect()
+    }
+}
+
+/// What the host of a queue has; nothing of its own before its Connect.
+fn share_of(info: Option<&QueueInfo>, shares: &Shares) -> HostShare {
+    info.map_or_else(HostShare::default, |info| shares.host(&info.hostnqn))
+}
+
+/// Gives a lane its weight and its limits.
+fn set_share(
+    flow: FlowId,
+    host: &HostShare,
+    device: &DeviceShare,
+    (pacer, core): (&mut Pacer, &Core),
+) {
+    pacer.set_weight(flow, host.weight.max(1).saturating_mul(device.weight.max(1)));
+    let tenants = Tenants { host: host.tenant.as_ref(), namespace: device.tenant.as_ref() };
+    if let Err(error) = pacer.set_tenants(flow, tenants, core) {
+        // With limits that were derived together no command can be too large.
+        tracing::error!(%error, "the limits of a host cannot be put in force on a queue");
     }
 }

@@ -53,13 +53,14 @@ impl Reactor {
                 let replaced = self.pacer.replace(*parts).map_err(|error| error.to_string());
                 let _ = reply.send(replaced);
             }
-            Message::Weights(weights) => {
+            Message::Shares(shares) => {
+                // What waits is admitted by the new ones in this very turn.
                 for key in self.connections.keys() {
                     if let Some(connection) = self.connections.get_mut(key) {
-                        connection.set_weights(&weights, &mut self.pacer);
+                        connection.set_shares(&shares, &mut self.pacer, &self.core);
                     }
                 }
-                self.weights = weights;
+                self.shares = shares;
             }
             Message::Report(ask) => self.stats.ask(ask),
             Message::Trace(order) => self.trace.obey(order),

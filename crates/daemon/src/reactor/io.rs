@@ -5,7 +5,7 @@ use nvmeof_core::block::{BlockOp, BlockOpKind, Completed};
 use nvmeof_core::dma::{Buffer, LeaseError, Payload};
 use nvmeof_nvmf::request::{DeviceOp, Request, Step};
 use nvmeof_nvmf::{DataSource, Failure, IoCommand, IoKind, Response};
-use nvmeof_pacing::{Cost, FlowId, Outcome, Permit};
+use nvmeof_pacing::{Charge, Cost, FlowId, Outcome, Permit};
 use nvmeof_transport::{FabricError, FabricOp};
 use nvmeof_wire::{Sgl, Sqe, Status};
 
@@ -110,7 +110,8 @@ impl Reactor {
             }
             _ => None,
         };
-        let lane = connection.lane(io.device, &self.weights, &mut self.pacer, &mut self.stats);
+        let paced = (&mut self.pacer, &self.core);
+        let lane = connection.lane(io.device, &self.shares, paced, &mut self.stats);
         let Lane { flow, figures, .. } = connection.lanes[lane];
         connection.in_flight += 1;
         let request = Request::new(io, inline);
@@ -128,7 +129,8 @@ impl Reactor {
         }));
         self.trace_capsule(request, now);
         let admissible = u32::try_from(cost).is_ok_and(|bytes| {
-            self.pacer.enqueue(flow, Cost { bytes }, request.token(kind::REQUEST)).is_ok()
+            let (cost, token) = (Cost { bytes }, request.token(kind::REQUEST));
+            self.pacer.enqueue_charged(flow, cost, charge(&io), token).is_ok()
         });
         if !admissible {
             // Not possible with limits that were derived together; said to the host all the same.
@@ -411,6 +413,19 @@ fn landed(io: &mut Io, now: u64) {
     io.landed = now;
     if let Some(permit) = io.request.permit_mut() {
         permit.landed(now);
+    }
+}
+
+/// What a command counts against the limits of its host and its namespace: everything but a flush is an I/O,
+/// and what it moves counts wherever it lies.
+#[inline]
+fn charge(io: &IoCommand) -> Charge {
+    match io.kind {
+        IoKind::Read | IoKind::Write | IoKind::Compare | IoKind::Verify => {
+            Charge::io(u32::try_from(io.len).unwrap_or(u32::MAX))
+        }
+        IoKind::WriteZeroes { .. } | IoKind::Deallocate { .. } => Charge::io(0),
+        IoKind::Flush => Charge::NONE,
     }
 }
 

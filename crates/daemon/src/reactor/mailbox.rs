@@ -13,10 +13,10 @@ use nvmeof_transport::ParkedQueue;
 use rustix::event::{EventfdFlags, eventfd};
 use tokio::sync::oneshot;
 
-use super::connection::Weights;
 use super::roll::Listed;
 use super::stats::Ask;
 use super::trace::TraceOrder;
+use crate::tenants::Shares;
 
 /// What a reactor can be told.
 #[derive(Debug)]
@@ -65,8 +65,8 @@ pub(crate) enum Message {
         /// Answered with the error's text if what waits could never start under it.
         reply: oneshot::Sender<Result<(), String>>,
     },
-    /// The shares of devices, for the flows there are and those to come.
-    Weights(Weights),
+    /// The weights and limits of hosts and devices, for the flows there are and those to come.
+    Shares(Shares),
     /// Say what was counted, at the end of this turn.
     Report(Ask),
     /// Follow commands, say what became of them, or follow none.

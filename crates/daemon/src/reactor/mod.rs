@@ -48,14 +48,15 @@ use anyhow::Context as _;
 use nvmeof_core::block::Completed;
 use nvmeof_core::dma::{CorePool, Reserve, SharedPool};
 use nvmeof_nvmf::Target;
-use nvmeof_pacing::{Pacer, PacerConfig, Parts};
+use nvmeof_pacing::{Core, Pacer, PacerConfig, Parts, Waker};
 use nvmeof_transport::{Event, Sources};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use tokio::sync::oneshot;
 
 use crate::clock;
+use crate::tenants::Shares;
 use connection::Connection;
-pub(crate) use connection::{OWN_BUFFER, Weights};
+pub(crate) use connection::OWN_BUFFER;
 use devices::Devices;
 use idle::{Idle, Verdict};
 use io::Pending;
@@ -152,7 +153,9 @@ pub(crate) struct Reactor {
     /// Buffers of admin commands: kept aside, so that they never wait behind data.
     admin_reserve: Reserve,
     pacer: Pacer,
-    weights: Weights,
+    /// This reactor, as tenants know it.
+    core: Core,
+    shares: Shares,
     devices: Devices,
     connections: Slots<Connection>,
     /// What connections share: the completion queues of RDMA devices.
@@ -221,6 +224,8 @@ impl Reactor {
         let admin_reserve = pool
             .reserve(plan.admin_buffers, plan.max_transfer)
             .context("cannot reserve the buffers of admin commands")?;
+        let own = plan.peers.get(plan.index).cloned();
+        let waker: Waker = Arc::new(move || own.iter().for_each(Sender::wake));
         Ok(Self {
             index: plan.index,
             loads: plan.loads,
@@ -233,7 +238,8 @@ impl Reactor {
             pool,
             admin_reserve,
             pacer: Pacer::with_parts(plan.pacing, PacerConfig { flow_depth: plan.flow_depth }),
-            weights: Weights::default(),
+            core: Core { index: plan.index, waker },
+            shares: Shares::default(),
             devices: Devices::default(),
             connections: Slots::with_capacity(16),
             sources: Sources::default(),

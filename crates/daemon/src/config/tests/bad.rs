@@ -21,8 +21,11 @@ const BAD: &[Bad] = &[
     Bad {
         text: "reactor = \"auto\"",
         place: "1:1: reactor",
-        parts: &["unknown key; allowed: reactors, busy-poll, drain-timeout, log, log-format, \
-             limits, pacing, listener, device, subsystem, referral (did you mean `reactors`?)"],
+        parts: &[
+            "unknown key; allowed: format, reactors, busy-poll, drain-timeout, log, log-format, api, \
+             limits, pacing, host-defaults, host, listener, device, subsystem, referral \
+             (did you mean `reactors`?)",
+        ],
     },
     Bad {
         text: "[limits]\nqueue_depth = 32",
@@ -44,7 +47,7 @@ const BAD: &[Bad] = &[
     Bad {
         text: "[[subsystem]]\nnqn = \"x\"\n[[subsystem.namespace]]\nnguuid = 1",
         place: "7:1: subsystem.namespace.nguuid",
-        parts: &["unknown key", "nsid, device, weight, uuid, nguid, eui64"],
+        parts: &["unknown key", "nsid, device, weight, limit, uuid, nguid, eui64"],
     },
     Bad { text: "[[referral]]\nadress = 1", place: "5:1: referral.adress", parts: &["`address`"] },
     Bad { text: "[tls]\nkey = 1", place: "4:2: tls", parts: &["unknown key"] },

@@ -11,7 +11,7 @@ use super::{LEAST, machine, parse};
 const EXAMPLE: &str = include_str!("../../../../../configs/target.toml");
 
 /// Every table, with a key no table has.
-const TABLES: [(&str, &str); 9] = [
+const TABLES: [(&str, &str); 14] = [
     ("", "no-such-key = 1\n"),
     ("api", "[api]\nno-such-key = 1\n"),
     ("limits", "[limits]\nno-such-key = 1\n"),
@@ -21,6 +21,14 @@ const TABLES: [(&str, &str); 9] = [
     ("subsystem", "[[subsystem]]\nno-such-key = 1\n"),
     ("subsystem.namespace", "[[subsystem]]\n[[subsystem.namespace]]\nno-such-key = 1\n"),
     ("referral", "[[referral]]\nno-such-key = 1\n"),
+    ("host-defaults", "[host-defaults]\nno-such-key = 1\n"),
+    ("host-defaults.limit", "[host-defaults.limit]\nno-such-key = 1\n"),
+    ("host", "[[host]]\nno-such-key = 1\n"),
+    ("host.limit", "[[host]]\n[host.limit]\nno-such-key = 1\n"),
+    (
+        "subsystem.namespace.limit",
+        "[[subsystem]]\n[[subsystem.namespace]]\n[subsystem.namespace.limit]\nno-such-key = 1\n",
+    ),
 ];
 
 /// The dotted keys the parser knows, from what it says when it meets one it does not.
@@ -150,7 +158,8 @@ fn the_stated_defaults_are_the_codes() {
     let mut compared = BTreeSet::new();
     for (key, text) in &documented {
         let Some(default) = text.strip_prefix("default: ") else { continue };
-        if matches!(default, "none" | "derived" | "derived from the NQN") {
+        let elsewhere = ["none", "derived", "derived from the NQN", "as in [host-defaults]"];
+        if elsewhere.contains(&default) {
             continue;
         }
         let (table, name) = key.rsplit_once('.').unwrap_or(("", key));
@@ -179,6 +188,11 @@ fn the_stated_defaults_are_the_codes() {
         "subsystem.namespace" => "[[subsystem.namespace]]\nnsid = 1\ndevice = \"a\"\n",
         "referral" => "[[referral]]\ntype = \"tcp\"\naddress = \"192.0.2.1\"\n",
         "api" => "[api]\n",
+        "host-defaults" => "[host-defaults]\n",
+        "host-defaults.limit" => "[host-defaults.limit]\niops = 1\n",
+        "host" => "[[host]]\nnqn = \"nqn.2026-11.org.example:a\"\n",
+        "host.limit" => "[host.limit]\niops = 2\n",
+        "subsystem.namespace.limit" => "[subsystem.namespace.limit]\niops = 3\n",
         "limits" => "[limits]\n",
         "pacing" => "[pacing]\n",
         _ => "",
@@ -188,10 +202,15 @@ fn the_stated_defaults_are_the_codes() {
         "api",
         "limits",
         "pacing",
+        "host-defaults",
+        "host-defaults.limit",
+        "host",
+        "host.limit",
         "listener",
         "device",
         "subsystem",
         "subsystem.namespace",
+        "subsystem.namespace.limit",
         "referral",
     ];
     let without: String = order.map(least).concat();
@@ -202,7 +221,7 @@ fn the_stated_defaults_are_the_codes() {
     // What is said of lines differs with the lines.
     let plain = |config: Config| Config { warnings: Vec::new(), port_taken: Vec::new(), ..config };
     assert_eq!(plain(without), plain(with));
-    assert_eq!(compared.len(), 25, "{compared:?}");
+    assert_eq!(compared.len(), 29, "{compared:?}");
 }
 
 #[test]

@@ -6,6 +6,7 @@ mod good;
 mod pacing;
 mod pages;
 mod stacked;
+mod tenants;
 
 use std::collections::BTreeSet;
 

@@ -10,6 +10,7 @@ mod order;
 mod pacing;
 mod stacked;
 mod subsystems;
+mod tenants;
 mod values;
 
 use std::time::Duration;
@@ -44,6 +45,7 @@ pub(super) mod defaults {
     pub(in crate::config) const DRIVE_QUEUE_DEPTH: u16 = 256;
     pub(in crate::config) const DRIVE_TIMEOUT: Duration = Duration::from_secs(30);
     pub(in crate::config) const WEIGHT: u16 = 1;
+    pub(in crate::config) const BURST: u64 = 10_000_000;
     pub(in crate::config) const MODEL: &str = "nvmeof-tgt";
 }
 
@@ -66,10 +68,12 @@ pub(super) fn validate(
     let reactors = reactors(report, raw, machine);
     let (listeners, port_taken) = listeners::listeners(report, &raw.listener);
     let devices = devices::devices(report, &raw.device, &machine.held);
-    let subsystems = subsystems::subsystems(report, &raw.subsystem, &raw.device);
     let needs = Needs::of(reactors.len(), &listeners, &devices);
     let limits = limits::limits(report, &raw.limits, &needs, machine);
     let pacing = pacing::pacing(report, &raw.pacing, &limits.pacing());
+    let bounds = limits.tenants();
+    let subsystems = subsystems::subsystems(report, &raw.subsystem, &raw.device, &bounds);
+    let (host_defaults, hosts) = tenants::hosts(report, &raw.host_defaults, &raw.host, &bounds);
     let second = Duration::from_secs(1);
     // A newer format has been refused already.
     integer(report, "format", &raw.format, FORMAT, 1..=FORMAT);
@@ -96,6 +100,8 @@ pub(super) fn validate(
         api: api::api(report, raw.api.as_ref()),
         limits,
         pacing,
+        host_defaults,
+        hosts,
         listeners,
         port_taken,
         devices,

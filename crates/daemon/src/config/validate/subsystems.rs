@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use nvmeof_nvmf::limits::{CNTLID_MAX, MAX_NSID};
+use nvmeof_pacing::TenantLimits;
 use nvmeof_wire::Nqn;
 use toml::Spanned;
 
@@ -11,8 +12,9 @@ use super::super::problem::{Report, Span};
 use super::super::raw::{Key, RawDevice, RawNamespace, RawSubsystem};
 use super::super::{Namespace, Subsystem};
 use super::defaults;
+use super::tenants::limit;
 use super::values::{integer, one_of, required};
-use crate::limits;
+use crate::limits::{self, TenantBounds};
 
 const NQN_FORM: &str = "allowed: nqn.YYYY-MM.REVERSED-DOMAIN:NAME, as \
                         nqn.2026-11.org.example:disks, up to 223 bytes";
@@ -30,6 +32,7 @@ pub(super) fn subsystems<'r>(
     report: &mut Report<'_>,
     raw: &'r [Spanned<RawSubsystem>],
     devices: &'r [Spanned<RawDevice>],
+    bounds: &TenantBounds,
 ) -> Vec<Subsystem> {
     let mut seen = Seen::default();
     let known: Vec<&Spanned<String>> =
@@ -40,7 +43,7 @@ pub(super) fn subsystems<'r>(
             .and_then(|value| nqn(report, value, &mut seen));
         // Go on without a name, to tell all that is wrong at once.
         let nqn = nqn.unwrap_or_else(Nqn::discovery);
-        subsystems.push(subsystem(report, entry, nqn, &known, &mut seen));
+        subsystems.push(subsystem(report, entry, nqn, (&known, bounds), &mut seen));
     }
     if subsystems.is_empty() {
         let what = "there is none: hosts will find nothing to connect to";
@@ -101,7 +104,7 @@ fn subsystem<'r>(
     report: &mut Report<'_>,
     entry: &'r Spanned<RawSubsystem>,
     nqn: Nqn,
-    known: &[&'r Spanned<String>],
+    (known, bounds): (&[&'r Spanned<String>], &TenantBounds),
     seen: &mut Seen<'r>,
 ) -> Subsystem {
     let raw = entry.get_ref();
@@ -124,7 +127,10 @@ fn subsystem<'r>(
     let mut nsids = BTreeMap::new();
     let mut namespaces = Vec::new();
     for entry in &raw.namespace {
-        if let Some(namespace) = namespace(report, entry, &nqn, known, &mut nsids, seen) {
+        if let Some(mut namespace) = namespace(report, entry, &nqn, known, &mut nsids, seen) {
+            if let Some(value) = &entry.get_ref().limit {
+                namespace.limits = limit(report, "namespace.limit", value, bounds);
+            }
             namespaces.push(namespace);
         }
     }
@@ -234,6 +240,7 @@ fn namespace<'r>(
             defaults::WEIGHT,
             1..=limits::WEIGHT_MAX,
         ),
+        limits: TenantLimits::default(),
         uuid: identifier(report, "namespace.uuid", &raw.uuid, &mut seen.identifiers, UUID_FORM)
             .unwrap_or(derived.uuid),
         nguid: identifier(report, "namespace.nguid", &raw.nguid, &mut seen.identifiers, NGUID_FORM)

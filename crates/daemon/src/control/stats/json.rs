@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use nvmeof_pacing::{FlowStats, Snapshot};
 use serde_json::{Value, json};
 
-use super::{FlowName, Interval, Labels, Sample, mean, total};
+use super::{FlowName, Interval, Labels, Sample, TenantFigures, mean, total};
 use crate::reactor::stats::{
     Class, ErrorClass, FabricDevice, Flow, Latencies, Report, Stages, Tally, Whose,
 };
@@ -48,6 +48,7 @@ pub(super) fn total_line(
     line["kind"] = json!(kind);
     line["t"] = json!(seconds);
     line["policy"] = policy(now.policy, &now.pacing);
+    line["tenants"] = now.tenants.iter().map(TenantFigures::json).collect();
     line
 }
 

@@ -21,6 +21,7 @@ pub(crate) fn table(now: &Sample, before: Option<&Sample>, labels: &Labels) -> S
     let _ = listeners(&mut text, all, labels);
     let _ = fabric_devices(&mut text, &sum);
     let _ = devices(&mut text, all, labels);
+    now.tenants.iter().for_each(|tenant| text.push_str(&tenant.line()));
     let _ = flows(&mut text, now, labels);
     text
 }

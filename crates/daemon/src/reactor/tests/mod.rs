@@ -5,6 +5,7 @@ mod delays;
 mod pacing;
 mod rig;
 mod stats;
+mod tenants;
 mod trace;
 
 use nvmeof_core::block::BlockError;

@@ -29,6 +29,8 @@ use super::super::mailbox::{Counts, Message, Sender, mailbox};
 use super::super::stats::{Ask, Report};
 use super::super::trace::{Lives, TraceOrder};
 use super::super::{Load, Plan, Reactor};
+use crate::config::Config;
+use crate::tenants::{Tenants, host_rules};
 
 /// Bytes of a logical block.
 pub(super) const BLOCK: u32 = 512;
@@ -283,14 +285,76 @@ impl Rig {
         (host, data.as_bytes().to_vec())
     }
 
+    /// A host of this name with so many I/O queues; the first keeps its admin queue alive.
+    pub(super) fn connect_named(&mut self, name: &str, queues: u16) -> Vec<Host> {
+        let admin = self.attach();
+        let cntlid = self.connect_as(name, &admin, 0, CNTLID_DYNAMIC).expect("a controller");
+        let enable = PropertySet { size: PropertySize::Four, offset: offset::CC, value: CC_ENABLE };
+        admin.send(enable.encode(2), &[]);
+        self.turns(4);
+        assert_eq!(admin.statuses(), [(2, Status::SUCCESS)]);
+        let mut hosts: Vec<Host> = (1..=queues)
+            .map(|qid| {
+                let io = self.attach();
+                self.connect_as(name, &io, qid, cntlid).expect("an I/O queue");
+                io
+            })
+            .collect();
+        hosts[0].admin = Some(Box::new(admin));
+        hosts
+    }
+
+    /// Asks for a controller under this name.
+    pub(super) fn try_connect(&mut self, name: &str) -> (Host, Result<u16, Status>) {
+        let host = self.attach();
+        let answer = self.connect_as(name, &host, 0, CNTLID_DYNAMIC);
+        (host, answer)
+    }
+
     fn connect(&mut self, host: &Host, qid: u16, cntlid: u16) -> u16 {
-        let data = ConnectData::new(HOST_ID, cntlid, &nqn(SUBSYSTEM), &nqn(HOST));
+        self.connect_as(HOST, host, qid, cntlid).expect("a queue")
+    }
+
+    fn connect_as(
+        &mut self,
+        name: &str,
+        host: &Host,
+        qid: u16,
+        cntlid: u16,
+    ) -> Result<u16, Status> {
+        let data = ConnectData::new(HOST_ID, cntlid, &nqn(SUBSYSTEM), &nqn(name));
         let sgl = Sgl::InCapsule { offset: 0, length: 1024 };
         host.send(connect_command(qid).with_sgl(sgl), data.as_bytes());
         self.turns(4);
         let answer = host.take().pop().expect("an answer to Connect");
-        assert_eq!(answer.cqe.status(), Status::SUCCESS);
-        u16::try_from(answer.cqe.dw0() & 0xffff).unwrap()
+        match answer.cqe.status() {
+            Status::SUCCESS => Ok(u16::try_from(answer.cqe.dw0() & 0xffff).unwrap()),
+            refused => Err(refused),
+        }
+    }
+
+    /// Puts the weights and limits of a config in force; commands of up to 128 KiB. Its namespace is the
+    /// rig's.
+    pub(super) fn limit(&mut self, tenants: &mut Tenants, text: &str) {
+        let least = "[limits]\nmax-transfer = \"128KiB\"\n\
+                     [[listener]]\ntype = \"tcp\"\naddress = \"::1\"\n";
+        let machine = crate::config::Machine {
+            cpus: vec![0],
+            open_files: 4096,
+            memory: 8 << 30,
+            held: std::collections::BTreeSet::new(),
+        };
+        let config = Config::parse("t.toml", &format!("{least}{text}"), &machine).unwrap();
+        tenants.check(&config).unwrap();
+        self.target.limit_hosts(host_rules(&config));
+        let shares = tenants.change(&config, |_| Some(DeviceId(0)));
+        self.sender.send(Message::Shares(shares));
+        self.turn_after(0);
+    }
+
+    /// Tenants of a machine like this one.
+    pub(super) fn tenants() -> Tenants {
+        Tenants::new(Machine { cores: 1, largest: 256 << 10 })
     }
 
     /// Ends the hosts, and holds the counts to zero.
