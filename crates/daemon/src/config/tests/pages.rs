@@ -5,6 +5,8 @@ use super::{LEAST, machine, parse};
 
 const PACING: &str = include_str!("../../../../../docs/pacing.md");
 
+const TENANTS: &str = include_str!("../../../../../docs/tenants.md");
+
 /// The blocks of a page that are TOML.
 fn blocks(page: &str) -> Vec<&str> {
     let opened = page.split("```toml\n").skip(1);
@@ -21,6 +23,18 @@ fn every_config_on_the_page_about_pacing_passes_the_check() {
     }
     for policy in ["adaptive", "none", "buffer-credit", "token-bucket", "prototype"] {
         assert!(policies.contains(&policy), "no example of {policy}");
+    }
+}
+
+#[test]
+fn every_config_on_the_page_about_tenants_passes_the_check() {
+    let blocks = blocks(TENANTS);
+    assert!(!blocks.is_empty());
+    for block in blocks {
+        let config = parse(&format!("{block}\n{LEAST}"));
+        let config = config.unwrap_or_else(|error| panic!("{block}\n{error}"));
+        assert_eq!(config.warnings, []);
+        assert!(config.host_defaults.limits.is_any() && config.hosts.len() == 1);
     }
 }
 
