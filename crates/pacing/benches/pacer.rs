@@ -48,6 +48,21 @@ fn admit_and_release(c: &mut Criterion) {
     }
 }
 
+/// The same, of a host with limits that it never reaches: what passing them costs.
+fn within_limits(c: &mut Criterion) {
+    let mut group = c.benchmark_group("admit and release within limits, 64 flows");
+    group.throughput(Throughput::Elements(1));
+    for (name, policy) in policies() {
+        group.bench_function(name, |bench| {
+            let mut load = Load::new(&shared(&policy, 4), 0, 64, 32, IO);
+            load.limit(4);
+            bench.iter(|| load.turn_over());
+            load.finish();
+        });
+    }
+    group.finish();
+}
+
 /// Queue depth 1, as a reactor does it: each turn asks until there is nothing more, so that credit
 /// not in use is laid open for other cores after every command. The worst case.
 fn one_a_turn(c: &mut Criterion) {
@@ -164,5 +179,14 @@ fn flows(c: &mut Criterion) {
     });
 }
 
-criterion_group!(benches, reference, admit_and_release, one_a_turn, bound, threads, flows);
+criterion_group!(
+    benches,
+    reference,
+    admit_and_release,
+    within_limits,
+    one_a_turn,
+    bound,
+    threads,
+    flows
+);
 criterion_main!(benches);

@@ -564,7 +564,9 @@ impl Pacer {
     fn nothing_starts(&mut self) {
         self.wakeup = None;
         self.chain.rest();
-        self.gates.rest();
+        if self.gates.is_touched() {
+            self.gates.rest();
+        }
     }
 
     #[inline]

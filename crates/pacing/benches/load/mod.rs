@@ -5,8 +5,8 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 use nvmeof_pacing::{
-    Cost, FlowConfig, FlowId, Machine, Nanos, Outcome, Pace, Pacer, PacerConfig, Permit,
-    PolicyConfig, Shared, TokenBucketConfig,
+    Core, Cost, FlowConfig, FlowId, Machine, Nanos, Outcome, Pace, Pacer, PacerConfig, Permit,
+    PolicyConfig, Shared, Tenant, TenantLimits, Tenants, TokenBucketConfig,
 };
 
 const LARGEST: u32 = 1 << 20;
@@ -34,6 +34,7 @@ pub(crate) fn policies() -> [(&'static str, PolicyConfig); 4] {
 #[derive(Debug)]
 pub(crate) struct Load {
     pacer: Pacer,
+    flows: Vec<FlowId>,
     running: VecDeque<(FlowId, Permit)>,
     cost: Cost,
     pub(crate) now: Nanos,
@@ -51,15 +52,33 @@ impl Load {
         let each = in_flight + 2;
         let mut pacer =
             shared.pacer(core, Arc::new(|| ()), PacerConfig { flow_depth: each + in_flight });
-        for _ in 0..flows {
-            let flow = pacer.add_flow(FlowConfig::weight(1));
+        let flows: Vec<FlowId> =
+            (0..flows).map(|_| pacer.add_flow(FlowConfig::weight(1))).collect();
+        for &flow in &flows {
             for _ in 0..each {
                 pacer.enqueue(flow, cost, 7).expect("it fits");
             }
         }
-        let mut load = Self { pacer, running: VecDeque::with_capacity(2 * each), cost, now: 1 };
+        let mut load = Self { pacer, flows, running: VecDeque::with_capacity(2 * each), cost, now: 1 };
         while load.running.len() < in_flight && load.start() {}
         load
+    }
+
+    /// Gives all flows one host, with limits that it never reaches.
+    pub(crate) fn limit(&mut self, machine_cores: usize) {
+        let limits = TenantLimits {
+            iops: Some(1_000_000_000),
+            bandwidth: Some(1_000_000_000_000),
+            burst: 10_000_000,
+            in_flight: Some(256 << 20),
+        };
+        let machine = Machine { cores: machine_cores, largest: LARGEST };
+        let host = Tenant::new(limits, machine).expect("these can work");
+        let core = Core { index: 0, waker: Arc::new(|| ()) };
+        for flow in &self.flows {
+            let tenants = Tenants { host: Some(&host), namespace: None };
+            self.pacer.set_tenants(*flow, tenants, &core).expect("all fit");
+        }
     }
 
     #[inline]

@@ -370,3 +370,32 @@ fn loom_a_budget_that_goes_down_and_up_loses_nothing() {
         assert_whole(&shared, 2 * IO, &mut [&mut giver, &mut waiter, &mut resizer]);
     });
 }
+
+/// A strict budget grants nothing beside itself: a core that holds nothing waits, too, and gets what another
+/// gives back that goes away for good. That one may come again.
+#[test]
+fn loom_a_strict_budget_goes_from_a_core_that_leaves_to_one_that_waits() {
+    loom::model(|| {
+        let config = CreditConfig { budget: IO.into(), largest: IO, cores: 2 };
+        let shared = SharedCredit::strict(config).unwrap();
+        let mut giver = Core::new(&shared, 0);
+        let mut waiter = Core::new(&shared, 1);
+        let lease = giver.admit().unwrap();
+        let giving = thread::spawn(move || {
+            giver.release(lease);
+            drop(giver);
+        });
+        let at_once = waiter.admit();
+        giving.join().unwrap();
+        let grant = at_once.or_else(|| {
+            assert!(waiter.woken.load(Relaxed), "credit is there and nobody woke the waiter");
+            waiter.admit()
+        });
+        let mut again = Core::new(&shared, 0);
+        assert!(again.admit().is_none(), "beside the budget");
+        again.credit.rest();
+        waiter.release(grant.expect("the credit was given back"));
+        waiter.credit.rest();
+        assert_eq!(shared.unused(), shared.budget());
+    });
+}
