@@ -44,7 +44,8 @@ fn scrape() -> Scrape {
     report.flows = vec![Flow { queue: None, device: DeviceId(0), figures, ended: false }];
     let pacing = Snapshot { budget: Some(1 << 20), period: Some(5_500), last_move: None };
     let reactors = vec![report.clone(), report];
-    Scrape { sample: Sample { policy: "adaptive", pacing, reactors }, labels, buffer_memory: 4096 }
+    let sample = Sample { policy: "adaptive", pacing, reactors, ..Sample::default() };
+    Scrape { sample, labels, buffer_memory: 4096 }
 }
 
 fn nqn(name: &str) -> Nqn {
