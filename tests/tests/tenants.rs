@@ -138,10 +138,11 @@ fn limits_change_by_reload_for_commands_that_wait_already() {
     let slow = "limit = { iops = 1, burst = \"0s\" }\n";
     let daemon = Daemon::start(&config(&host(1, slow)));
     let idle = (daemon.counts(), daemon.open_files());
-    let worker = Worker::start_with(Host::connect(&daemon.endpoint(NQN), &options(1)), |host, _| {
-        let done = host.execute(0, reads(100)).expect("the connection");
-        assert!(done.iter().all(|done| done.result.is_ok()));
-    });
+    let worker =
+        Worker::start_with(Host::connect(&daemon.endpoint(NQN), &options(1)), |host, _| {
+            let done = host.execute(0, reads(100)).expect("the connection");
+            assert!(done.iter().all(|done| done.result.is_ok()));
+        });
     // They wait in the pacer, by its own count.
     assert!((0..10_000).any(|_| daemon.counts()["waiting"] >= 20), "nobody waits");
     let said = daemon.reload(&config(&host(1, "limit = { iops = 1000000 }\n")));

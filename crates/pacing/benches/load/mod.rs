@@ -59,7 +59,8 @@ impl Load {
                 pacer.enqueue(flow, cost, 7).expect("it fits");
             }
         }
-        let mut load = Self { pacer, flows, running: VecDeque::with_capacity(2 * each), cost, now: 1 };
+        let mut load =
+            Self { pacer, flows, running: VecDeque::with_capacity(2 * each), cost, now: 1 };
         while load.running.len() < in_flight && load.start() {}
         load
     }
