@@ -67,7 +67,7 @@ fn what_cannot_be_is_refused_with_what_to_do() {
         ("[host-defaults]\nmax-queues = -1\n", &["host-defaults.max-queues: -1", "or 0 for any"]),
         (
             "[host-defaults]\nmax-in-flight = \"1MiB\"\n",
-            &["max-in-flight: 1 MiB", "2 MiB (twice max-transfer) to 256 MiB (buffer-memory)"],
+            &["max-in-flight: 1MiB", "2MiB (twice max-transfer) to 256MiB (buffer-memory)"],
         ),
         (
             "[host-defaults]\nlimit = { iops = 0 }\n",
