@@ -160,6 +160,10 @@ impl Function for Watched {
         self.0.interrupts(vectors)
     }
 
+    fn rearm(&self) -> io::Result<()> {
+        self.0.rearm()
+    }
+
     fn set_bus_master(&self, on: bool) -> io::Result<()> {
         self.0.set_bus_master(on)
     }

@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{
     BlockDevice, BlockError, BlockOp, BlockOpKind, BlockQueue, Completed, DeviceInfo, Rejected,
@@ -21,6 +22,8 @@ pub struct NvmeDevice {
     controller: Arc<Controller>,
     maps: Arc<BufferMaps>,
     namespace: NamespaceInfo,
+    /// [`Controller::namespace_changes`] when the drive was last asked.
+    seen: AtomicU64,
 }
 
 impl NvmeDevice {
@@ -34,6 +37,8 @@ impl NvmeDevice {
         nsid: u32,
         maps: Arc<BufferMaps>,
     ) -> Result<Self, OpenError> {
+        // Before it is asked: a change in between is another one.
+        let seen = AtomicU64::new(controller.namespace_changes());
         let namespace = controller.namespace(nsid)?;
         // Mapped at once: a limit on locked memory shows now, and not with the first I/O.
         controller.attach(&maps).map_err(|error| OpenError {
@@ -51,7 +56,7 @@ impl NvmeDevice {
             deallocate_reads_zero: namespace.deallocate_reads_zero,
             write_zeroes: abilities.write_zeroes,
         };
-        Ok(Self { info, controller, maps, namespace })
+        Ok(Self { info, controller, maps, namespace, seen })
     }
 
     /// The controller behind it.
@@ -62,6 +67,26 @@ impl NvmeDevice {
     /// The namespace as the drive describes it.
     pub fn namespace(&self) -> &NamespaceInfo {
         &self.namespace
+    }
+
+    /// Whether the namespace is still what it was when this device was made of it. Asks the drive, which may take a
+    /// while.
+    ///
+    /// # Errors
+    /// The drive does not say, or the namespace cannot be served any more.
+    pub fn is_current(&self) -> Result<bool, OpenError> {
+        let changes = self.controller.namespace_changes();
+        let answer = self.controller.namespace(self.namespace.nsid);
+        let is_answer = |error: &OpenError| matches!(error.why, OpenErrorWhy::Namespace { .. });
+        if answer.as_ref().err().is_none_or(is_answer) {
+            self.seen.store(changes, Ordering::Relaxed);
+        }
+        Ok(answer? == self.namespace)
+    }
+
+    /// Whether the drive had reason to say that namespaces changed since it was last asked about this one.
+    pub fn may_have_changed(&self) -> bool {
+        self.controller.namespace_changes() != self.seen.load(Ordering::Relaxed)
     }
 
     /// A queue of the driver's own, which also compares and verifies.

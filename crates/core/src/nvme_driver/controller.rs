@@ -163,6 +163,12 @@ impl Controller {
         self.warden().events()
     }
 
+    /// A number that is another one whenever namespaces may have changed: the drive told so, or was reset and could
+    /// not tell.
+    pub fn namespace_changes(&self) -> u64 {
+        self.shared.counters.namespace_changes.load(Ordering::Relaxed)
+    }
+
     /// I/O queue pairs there are.
     pub fn queues(&self) -> usize {
         self.shared.queues.len()

@@ -111,6 +111,7 @@ pub(super) struct Counters {
     pub(super) resets: AtomicU64,
     pub(super) events: AtomicU64,
     pub(super) violations: AtomicU64,
+    pub(super) namespace_changes: AtomicU64,
     pub(super) resubmitted: AtomicU64,
     pub(super) leaked_buffers: AtomicU64,
     pub(super) leaked_bytes: AtomicU64,

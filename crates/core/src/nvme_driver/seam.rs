@@ -76,6 +76,13 @@ pub trait Function: Debug + Send + Sync {
     /// The system's.
     fn interrupts(&self, vectors: u16) -> io::Result<Vec<OwnedFd>>;
 
+    /// Sets up what [`interrupts`](Self::interrupts) last took once more, for the same descriptors: a function that was
+    /// away has lost its table of vectors.
+    ///
+    /// # Errors
+    /// The system's; nothing tells of completions then.
+    fn rearm(&self) -> io::Result<()>;
+
     /// Lets it, or does not let it, start reads and writes of memory (the bus master bit).
     ///
     /// # Errors

@@ -28,7 +28,7 @@ use std::sync::atomic::Ordering;
 use nvmeof_wire::Sqe;
 use nvmeof_wire::abort::{Abort, NOT_ABORTED};
 use nvmeof_wire::aer::AsyncEvent;
-use nvmeof_wire::log::GetLogPage;
+use nvmeof_wire::log::{GetLogPage, Lid};
 
 use super::admin::{AdminQueue, Answer, Owner, Reply};
 use super::bar::{Bar, Disabled, Enabled, Seen, Unsure};
@@ -166,7 +166,8 @@ pub(super) struct Warden {
     last_scan: u32,
     events: VecDeque<DriveEvent>,
     reach: Arc<Reach>,
-    /// The device was away, and with it its table of interrupts: nobody is told of completions by it.
+    /// The device was away, and with it its table of interrupts, which could not be set up anew: nobody is told of
+    /// completions by it.
     is_mute: bool,
     /// The system wants the function back.
     is_removed: bool,
@@ -433,6 +434,10 @@ impl Warden {
                 if let Err(error) = answer.result {
                     tracing::debug!(drive = self.address, ?event, %error, "the event's log page");
                 }
+                // Read or not: from here on another change is another event.
+                if event.log == Lid::CHANGED_NAMESPACES {
+                    Counters::add(&self.shared.counters.namespace_changes, 1);
+                }
             }
             Owner::Abort { queue, cid } => match answer.result {
                 Ok(reply) if u64::from(reply.dw0) & NOT_ABORTED == 0 => {
@@ -687,6 +692,8 @@ impl Warden {
                 self.aborted.clear();
                 // All were asked for anew.
                 self.owed.clear();
+                // What it told of meanwhile was told to nobody.
+                Counters::add(&self.shared.counters.namespace_changes, 1);
                 // What was broken before is over.
                 for queue in &self.shared.queues {
                     queue.take_violation();
@@ -731,6 +738,16 @@ impl Warden {
         if let Err(error) = hardware.function.set_bus_master(true) {
             let why = OpenErrorWhy::System { what: "bus master", error };
             return Err((disabled.into_unsure(), why));
+        }
+        if self.is_mute {
+            match hardware.function.rearm() {
+                Ok(()) => self.is_mute = false,
+                Err(error) => tracing::warn!(
+                    drive = self.address,
+                    %error,
+                    "it has no interrupts any more: completions are looked for every 10 ms"
+                ),
+            }
         }
         let answers = hardware.admin.begin(self.generation);
         let enabled = disabled.enable(hardware.admin.rings());

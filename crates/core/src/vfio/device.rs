@@ -42,8 +42,8 @@ pub(super) struct Device {
     vectors: u16,
     /// Signalled when the system wants the function back.
     removal: Option<OwnedFd>,
-    /// How many vectors are armed; held while they are replaced.
-    armed: Mutex<u16>,
+    /// What the vectors that are armed signal; held while they are replaced.
+    armed: Mutex<Vec<OwnedFd>>,
     taken: Taken,
 }
 
@@ -96,7 +96,7 @@ impl Device {
             "took a function"
         );
         let bar = Arc::new(bar);
-        Ok(Self { bar, config, can_reset, vectors, removal, armed: Mutex::new(0), taken })
+        Ok(Self { bar, config, can_reset, vectors, removal, armed: Mutex::default(), taken })
     }
 }
 
@@ -121,16 +121,35 @@ impl Function for Device {
     fn interrupts(&self, vectors: u16) -> io::Result<Vec<OwnedFd>> {
         let mut armed = self.armed.lock().unwrap_or_else(PoisonError::into_inner);
         let file = self.taken.file()?;
-        if *armed > 0 {
+        if !armed.is_empty() {
             // The kernel does not add vectors to those that are armed, and takes none away where none is.
             sys::set_irqs(file, VFIO_PCI_MSIX_IRQ_INDEX, &[])?;
-            *armed = 0;
+            armed.clear();
         }
         let signals = arm(vectors.min(self.vectors), |signals| {
             sys::set_irqs(file, VFIO_PCI_MSIX_IRQ_INDEX, signals)
         })?;
-        *armed = u16::try_from(signals.len()).unwrap_or(u16::MAX);
+        *armed = signals.iter().map(OwnedFd::try_clone).collect::<io::Result<_>>()?;
         Ok(signals)
+    }
+
+    fn rearm(&self) -> io::Result<()> {
+        let armed = self.armed.lock().unwrap_or_else(PoisonError::into_inner);
+        if armed.is_empty() {
+            return Ok(());
+        }
+        let file = self.taken.file()?;
+        // The kernel writes the function's table only where it believes that there is none.
+        sys::set_irqs(file, VFIO_PCI_MSIX_IRQ_INDEX, &[])?;
+        let signals: Vec<BorrowedFd<'_>> = armed.iter().map(AsFd::as_fd).collect();
+        match sys::set_irqs(file, VFIO_PCI_MSIX_IRQ_INDEX, &signals)? {
+            Armed::All => Ok(()),
+            Armed::Only(left) => {
+                let text =
+                    format!("of {} interrupt vectors the system has {left} left", armed.len());
+                Err(io::Error::other(text))
+            }
+        }
     }
 
     fn set_bus_master(&self, on: bool) -> io::Result<()> {

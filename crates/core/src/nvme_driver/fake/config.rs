@@ -42,6 +42,8 @@ pub struct Config {
     pub abort_helps: bool,
     /// [`Function::reset`](crate::nvme_driver::seam::Function::reset) works.
     pub can_reset: bool,
+    /// [`Function::rearm`](crate::nvme_driver::seam::Function::rearm) works.
+    pub can_rearm: bool,
     /// Nothing else keeps its IOMMU group in use: given back, it reaches no memory.
     pub alone: bool,
     /// A read or write across the namespace's NOIOB is a violation.
@@ -108,6 +110,7 @@ impl Default for Config {
             one_admin_at_a_time: false,
             abort_helps: true,
             can_reset: true,
+            can_rearm: true,
             alone: true,
             check_boundary: true,
             first_iova: 0x10_0000_3000,

@@ -65,6 +65,8 @@ pub(super) struct Controller {
     /// Doorbells written.
     pub(super) doorbells: u64,
     pub(super) interrupts: Vec<OwnedFd>,
+    /// It has a table of them.
+    pub(super) is_armed: bool,
 }
 
 /// Where CC.EN and CSTS.RDY are.
@@ -109,6 +111,7 @@ impl Controller {
             taken: BTreeMap::new(),
             doorbells: 0,
             interrupts: Vec::new(),
+            is_armed: false,
             config,
         }
     }
@@ -199,6 +202,16 @@ impl Controller {
         self.cc = Cc::new();
         self.aqa = Aqa::new();
         (self.asq, self.acq) = (0, 0);
+    }
+
+    pub(super) fn is_shutting_down(&self) -> bool {
+        self.shutdown.is_some_and(|readiness| left(readiness).is_some())
+    }
+
+    pub(super) fn finish_shutdown(&mut self) {
+        if self.shutdown.is_some() {
+            self.shutdown = Some(Readiness::AT_ONCE);
+        }
     }
 
     fn is_register(&mut self, at: u32, width: u32) -> bool {

@@ -147,9 +147,21 @@ impl Fake {
         let mut controller = self.lock();
         if controller.gone && !gone {
             controller.reset();
+            controller.is_armed = false;
             self.parts.space.set_bus_master(false);
         }
         controller.gone = gone;
+    }
+
+    /// Whether it was told to shut down and has not finished with it.
+    #[must_use]
+    pub fn is_shutting_down(&self) -> bool {
+        self.lock().is_shutting_down()
+    }
+
+    /// It finishes to shut down, however long it was to take.
+    pub fn finish_shutdown(&self) {
+        self.lock().finish_shutdown();
     }
 
     /// It resets itself, as with a reset of its subsystem: disabled, queues and commands are forgotten.
@@ -369,8 +381,18 @@ impl Function for Handle {
     fn interrupts(&self, vectors: u16) -> io::Result<Vec<OwnedFd>> {
         let mut controller = self.parts.lock();
         let count = vectors.min(controller.config.vectors);
+        controller.is_armed = true;
         controller.interrupts = (0..count).map(|_| eventfd()).collect::<io::Result<_>>()?;
         controller.interrupts.iter().map(OwnedFd::try_clone).collect()
+    }
+
+    fn rearm(&self) -> io::Result<()> {
+        let mut controller = self.parts.lock();
+        if controller.gone || !controller.config.can_rearm {
+            return Err(io::ErrorKind::NotConnected.into());
+        }
+        controller.is_armed = true;
+        Ok(())
     }
 
     fn set_bus_master(&self, on: bool) -> io::Result<()> {

@@ -181,7 +181,7 @@ impl Controller {
     /// Interrupts for what was written to a completion queue.
     pub(super) fn interrupt(&mut self, cqid: u16) {
         let Some(cq) = self.cqs.get_mut(&cqid) else { return };
-        if !std::mem::take(&mut cq.rang) {
+        if !std::mem::take(&mut cq.rang) || !self.is_armed {
             return;
         }
         let Some(descriptor) =

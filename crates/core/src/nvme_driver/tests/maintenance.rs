@@ -208,6 +208,59 @@ fn an_event_is_asked_for_again_when_there_is_room() {
 }
 
 #[test]
+fn events_are_asked_for_anew_after_a_reset_and_no_more_than_the_drive_takes() {
+    let rig = Rig::new(Config::default());
+    // More than are noted at once: some are still to be asked for again when the controller is reset.
+    rig.time.pass(10 * SECOND);
+    for _ in 0..100 {
+        rig.fake.raise(AsyncEvent::TEMPERATURE);
+        rig.controller.turn();
+    }
+    rig.controller.reset();
+    assert_eq!(rig.settle(&mut []), ControllerState::Live);
+    let before = rig.controller.stats().events;
+    rig.time.pass(2 * SECOND);
+    for count in 1..=3 {
+        rig.fake.raise(AsyncEvent::TEMPERATURE);
+        for _ in 0..3 {
+            rig.controller.turn();
+        }
+        assert!(rig.controller.stats().events >= before + count);
+    }
+    // A request more than the drive takes is a rule broken.
+    rig.end();
+}
+
+#[test]
+fn changes_of_namespaces_are_told_once_their_log_was_read() {
+    let rig = Rig::new(Config::default());
+    let device = rig.device(1);
+    assert!(device.is_current().unwrap());
+    for count in 1..=3 {
+        let before = rig.controller.namespace_changes();
+        rig.fake.change_namespace(1, |namespace| namespace.nsze.set(namespace.nsze.get() / 2));
+        rig.fake.run();
+        for _ in 0..3 {
+            rig.controller.turn();
+        }
+        assert_eq!(rig.controller.namespace_changes(), before + 1, "change {count}");
+        assert!(device.may_have_changed() && !device.is_current().unwrap());
+        assert!(!device.may_have_changed());
+    }
+    // A drive that is reset forgets what it wanted to say.
+    let before = rig.controller.namespace_changes();
+    rig.controller.reset();
+    assert_eq!(rig.settle(&mut []), ControllerState::Live);
+    assert_ne!(rig.controller.namespace_changes(), before);
+    assert!(device.may_have_changed());
+    rig.fake.set_attached(1, false);
+    let error = device.is_current().unwrap_err().to_string();
+    assert!(error.contains("namespace 1"), "{error}");
+    drop(device);
+    rig.end();
+}
+
+#[test]
 fn a_drive_that_tells_of_events_without_end_is_listened_to_now_and_then() {
     let rig = Rig::new(Config::default());
     rig.time.pass(10 * SECOND);

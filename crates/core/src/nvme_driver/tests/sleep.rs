@@ -1,9 +1,9 @@
 //! Reactors that sleep on the queue's descriptor, and poll only when it is readable. No time passes, nobody helps.
 
-use super::rig::{Rig, is_readable, options, read, write};
+use super::rig::{MILLI, Rig, SECOND, is_readable, options, read, write};
 use crate::block::Completed;
 use crate::nvme_driver::fake::{Config, Mode};
-use crate::nvme_driver::{ControllerOptions, IoQueue};
+use crate::nvme_driver::{ControllerOptions, ControllerState, IoQueue};
 use crate::rng::Rng;
 
 const LEN: usize = 1 << 20;
@@ -68,4 +68,51 @@ fn long_operations_end_though_nobody_polls_without_reason() {
             }
         }
     }
+}
+
+/// A drive that was away and is back, and a read that it has not answered, whose reactor sleeps.
+fn back_and_asleep(config: Config) -> (Rig, IoQueue) {
+    let rig = Rig::new(config);
+    let mut queue = rig.queue();
+    let mut done = Vec::new();
+    rig.pass(&mut queue, SECOND / 10, &mut done);
+    rig.fake.set_gone(true);
+    rig.pass(&mut queue, SECOND / 10, &mut done);
+    rig.fake.set_gone(false);
+    assert_eq!(rig.settle(&mut [&mut queue]), ControllerState::Live);
+    rig.fake.set_mode(Mode::Manual);
+    queue.submit(read(0, rig.filled(4096, 0))).unwrap();
+    for _ in 0..1000 {
+        queue.poll(&mut done);
+    }
+    assert!(done.is_empty() && !is_readable(queue.event_fd().unwrap()));
+    (rig, queue)
+}
+
+#[test]
+fn a_drive_that_was_away_tells_of_completions_again() {
+    let (rig, mut queue) = back_and_asleep(Config::default());
+    rig.fake.run();
+    assert!(
+        is_readable(queue.event_fd().unwrap()),
+        "by the device itself: nobody else did anything"
+    );
+    assert!(rig.controller.turn() > 10 * MILLI, "the warden need not look for it");
+    rig.fake.set_mode(Mode::Automatic);
+    assert_eq!(rig.finish(&mut queue)[0].result, Ok(()));
+    drop(queue);
+    rig.end();
+}
+
+#[test]
+fn where_interrupts_cannot_be_set_up_anew_the_warden_wakes_reactors() {
+    let (rig, mut queue) = back_and_asleep(Config { can_rearm: false, ..Config::default() });
+    rig.fake.run();
+    assert!(!is_readable(queue.event_fd().unwrap()));
+    assert_eq!(rig.controller.turn(), 10 * MILLI);
+    assert!(is_readable(queue.event_fd().unwrap()));
+    rig.fake.set_mode(Mode::Automatic);
+    assert_eq!(rig.finish(&mut queue)[0].result, Ok(()));
+    drop(queue);
+    rig.end();
 }

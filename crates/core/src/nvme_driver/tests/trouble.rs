@@ -6,6 +6,7 @@ use nvmeof_wire::opcode::{AdminOpcode, IoOpcode};
 use super::rig::{MILLI, Rig, SECOND, io, is_readable, read, write};
 use crate::block::BlockError;
 use crate::nvme_driver::fake::{Config, Fault, When};
+use crate::nvme_driver::gate::Violation;
 use crate::nvme_driver::{Controller, ControllerState, IoKind, Wait};
 
 fn failed(state: ControllerState) -> String {
@@ -121,6 +122,46 @@ fn a_drive_that_comes_back_in_time_goes_on() {
     let flush = rig.run(&mut queue, io(IoKind::Flush, 0, 0));
     assert_eq!(flush.result, Err(BlockError::FlushLost));
     drop((done, queue));
+    rig.end();
+}
+
+#[test]
+fn a_drive_that_goes_away_while_it_is_started_may_come_back() {
+    let rig = Rig::new(Config::default());
+    let mut queue = rig.queue();
+    rig.run(&mut queue, write(0, rig.filled(4096, 7)));
+    // Of the start: while it is asked what it is, and when its queues are made.
+    for opcode in [AdminOpcode::IDENTIFY, AdminOpcode::CREATE_IO_SQ] {
+        rig.fake.inject(When::admin(opcode), Fault::Gone);
+        rig.controller.reset();
+        let mut done = Vec::new();
+        rig.pass(&mut queue, SECOND, &mut done);
+        assert_eq!(rig.controller.state(), ControllerState::Resetting, "{opcode:?}");
+        rig.fake.set_gone(false);
+        assert_eq!(rig.settle(&mut [&mut queue]), ControllerState::Live, "{opcode:?}");
+        let read = rig.run(&mut queue, read(0, rig.filled(4096, 0)));
+        assert_eq!(read.result, Ok(()));
+        assert_eq!(read.buf.as_ref().unwrap().as_slice(), [7; 4096]);
+    }
+    drop(queue);
+    rig.end();
+}
+
+#[test]
+fn a_rule_broken_before_a_reset_is_no_reason_for_another_one() {
+    let rig = Rig::new(Config::default());
+    let mut queue = rig.queue();
+    queue.poll(&mut Vec::new());
+    rig.controller.reset();
+    // A queue that looks while the controller is being stopped says so only then.
+    rig.controller.shared().queues[0].set_violation(Violation::UnknownCommand);
+    assert_eq!(rig.settle(&mut [&mut queue]), ControllerState::Live);
+    for _ in 0..3 {
+        rig.controller.turn();
+        queue.poll(&mut Vec::new());
+    }
+    assert_eq!(rig.controller.stats().resets, 1);
+    drop(queue);
     rig.end();
 }
 
