@@ -9,25 +9,33 @@
 //! A device that is gone stays until the config is read again; its namespaces report errors meanwhile. Then
 //! it is closed first, since what is behind it (a drive's function, say) can be had only once, and opened
 //! anew. Where that fails, a *ghost* keeps its place.
+//!
+//! What drives do may take minutes: it is [begun](Devices::begin) ahead, and done by a thread (`groundwork`). A drive whose
+//! namespace has changed, its size say, is opened anew with what stands on it, like one whose config has changed.
 
 mod drives;
+mod groundwork;
 mod make;
 #[cfg(test)]
 mod tests;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::Context as _;
-use nvmeof_core::block::{BlockDevice, FileConfig};
+use nvmeof_core::block::{BlockDevice, FileConfig, NvmeDevice};
 use nvmeof_core::dma::SharedPool;
 use nvmeof_nvmf::DeviceId;
 use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
 
 use crate::config::{Device, DeviceKind};
+use crate::limits::DriveQueues;
 use crate::reactor::mailbox::{Message, Sender};
 use drives::Drives;
+pub(super) use groundwork::Groundwork;
+use groundwork::{Order, drop_aside};
 use make::{Live, ghost, make};
 
 /// How long the commands of a device that is gone may take to end before it is tried to open it anew.
@@ -38,7 +46,7 @@ const GONE_TIMEOUT: Duration = Duration::from_secs(10);
 pub(super) struct Devices {
     open: BTreeMap<String, Open>,
     next_id: u32,
-    drives: Drives,
+    drives: Arc<Mutex<Drives>>,
 }
 
 /// An open device.
@@ -52,12 +60,18 @@ pub(super) struct Open {
     pub(super) device: Arc<dyn BlockDevice>,
     /// What can be changed of it.
     live: Live,
+    /// The namespace of the drive is another one now.
+    is_outdated: bool,
 }
 
 impl Devices {
     /// None yet; drives are to reach the buffers of `pool`.
     pub(super) fn new(pool: &Arc<SharedPool>) -> Self {
-        Self { open: BTreeMap::new(), next_id: 0, drives: Drives::new(pool) }
+        Self::over(Drives::new(pool))
+    }
+
+    fn over(drives: Drives) -> Self {
+        Self { open: BTreeMap::new(), next_id: 0, drives: Arc::new(Mutex::new(drives)) }
     }
 
     /// The open device of this name.
@@ -65,16 +79,54 @@ impl Devices {
         self.open.get(name)
     }
 
-    /// Opens those of `wanted` that are not open as they are wanted, those that are gone, and those that
-    /// stand on one it opens; bases come before. On failure closes again what it opened; a device that
-    /// was gone before and is still is no failure. What is open and no longer wanted, or wanted
-    /// otherwise, is for [`Self::commit`].
-    pub(super) async fn prepare(
+    /// Lets go of what is gone, and begins to open drives as they are wanted: the groundwork for
+    /// [`prepare`](Self::prepare). Until then nothing else changes what is open.
+    pub(super) async fn begin(
         &mut self,
         wanted: &[Device],
         reactors: &[Sender],
-    ) -> anyhow::Result<Vec<Open>> {
+    ) -> JoinHandle<Groundwork> {
         self.let_go_of_gone(reactors).await;
+        let orders = wanted.iter().filter_map(|config| {
+            let DeviceKind::Nvme(drive) = &config.kind else { return None };
+            let open = self.open.get(&config.name);
+            let queues = DriveQueues::of(&drive.pci, wanted, reactors.len());
+            let order = Order { name: config.name.clone(), drive: drive.clone(), queues };
+            open.is_none_or(|open| !open.can_become(config)).then_some(order)
+        });
+        Groundwork::begin(&self.drives, orders.collect())
+    }
+
+    /// Devices of drives whose namespaces may have changed; [`changed`] asks the drives.
+    pub(super) fn suspects(&self) -> Vec<Suspect> {
+        let suspect = |open: &Open| match &open.live {
+            Live::Drive(device) if device.may_have_changed() && !open.is_outdated => {
+                Some(Suspect { name: open.config.name.clone(), device: Arc::clone(device) })
+            }
+            _ => None,
+        };
+        self.open.values().filter_map(suspect).collect()
+    }
+
+    /// Has these devices opened anew by the next reload.
+    pub(super) fn outdate(&mut self, names: &[String]) {
+        for name in names {
+            if let Some(open) = self.open.get_mut(name) {
+                open.is_outdated = true;
+            }
+        }
+    }
+
+    /// Opens those of `wanted` that are not open as they are wanted, those that are gone, and those that
+    /// stand on one it opens; bases come before, drives from `groundwork`. On failure closes again what it
+    /// opened; a device that was gone before and is still is no failure. What is open and no longer wanted,
+    /// or wanted otherwise, is for [`Self::commit`].
+    pub(super) async fn prepare(
+        &mut self,
+        wanted: &[Device],
+        mut groundwork: Groundwork,
+        reactors: &[Sender],
+    ) -> anyhow::Result<Vec<Open>> {
         let mut opened: Vec<Open> = Vec::new();
         for config in wanted {
             let is_new = |base: &String| opened.iter().any(|open| open.config.name == *base);
@@ -84,7 +136,7 @@ impl Devices {
                 continue;
             }
             let was_gone = open.is_some_and(|open| open.is_ghost() && open.config == *config);
-            match self.open_one(config, wanted, &opened, reactors).await {
+            match self.open_one(config, &mut groundwork, &opened, reactors).await {
                 Ok(open) => opened.push(open),
                 Err(error) if was_gone => tracing::warn!("still gone: {error:#}"),
                 Err(error) => {
@@ -170,17 +222,18 @@ impl Devices {
         if tokio::time::timeout(GONE_TIMEOUT, all).await.is_err() {
             tracing::warn!("a device that is gone still has commands, and keeps what is behind it");
         }
+        drop_aside(closing).await;
     }
 
     async fn open_one(
         &mut self,
         config: &Device,
-        wanted: &[Device],
+        groundwork: &mut Groundwork,
         opened: &[Open],
         reactors: &[Sender],
     ) -> anyhow::Result<Open> {
         let open = self
-            .make(config, wanted, opened, reactors.len())
+            .make(config, groundwork, opened)
             .with_context(|| format!("device {:?}", config.name))?;
         self.next_id += 1;
         let mut replies = Vec::new();
@@ -209,9 +262,8 @@ impl Devices {
     fn make(
         &mut self,
         config: &Device,
-        wanted: &[Device],
+        groundwork: &mut Groundwork,
         opened: &[Open],
-        reactors: usize,
     ) -> anyhow::Result<Open> {
         let base = |name: &String| {
             let new = opened.iter().find(|open| open.config.name == *name);
@@ -227,9 +279,10 @@ impl Devices {
         };
         let (device, live) = match resized {
             Some(resized) => resized,
-            None => make(config, bases, &mut self.drives, wanted, reactors)?,
+            None => make(config, bases, groundwork)?,
         };
-        Ok(Open { id: DeviceId(self.next_id), config: config.clone(), device, live })
+        let id = DeviceId(self.next_id);
+        Ok(Open { id, config: config.clone(), device, live, is_outdated: false })
     }
 }
 
@@ -239,7 +292,34 @@ pub(super) async fn close(open: Open, reactors: &[Sender]) {
         // A reactor that has ended uses no device.
         let _ = answer.await;
     }
-    tracing::info!(device = %open.config.name, "closed");
+    let name = open.config.name.clone();
+    drop_aside(open).await;
+    tracing::info!(device = %name, "closed");
+}
+
+/// A device of a drive whose namespace may have changed.
+#[derive(Debug)]
+pub(super) struct Suspect {
+    name: String,
+    device: Arc<NvmeDevice>,
+}
+
+/// Asks drives which of these namespaces have changed; names of their devices. May take long.
+pub(super) fn changed(suspects: Vec<Suspect>) -> Vec<String> {
+    let has_changed = |suspect: &Suspect| match suspect.device.is_current() {
+        Ok(is_current) => !is_current,
+        Err(error) => {
+            let device = &suspect.name;
+            tracing::warn!(%device, %error, "what became of its namespace is not known, and not followed");
+            false
+        }
+    };
+    let changed: Vec<String> =
+        suspects.into_iter().filter(has_changed).map(|suspect| suspect.name).collect();
+    for device in &changed {
+        tracing::warn!(%device, "the drive's namespace has changed: it is opened anew, with what stands on it");
+    }
+    changed
 }
 
 /// Has every reactor close its queue to the device; each answers when that is done.
@@ -277,7 +357,7 @@ impl Open {
     fn can_become(&self, wanted: &Device) -> bool {
         let (open, same_name) = (&self.config, self.config.name == wanted.name);
         match (&open.kind, &wanted.kind) {
-            _ if self.is_ghost() => false,
+            _ if self.is_ghost() || self.is_outdated => false,
             (
                 DeviceKind::Delay { base, seed, .. },
                 DeviceKind::Delay { base: other, seed: other_seed, .. },

@@ -9,11 +9,13 @@
 //! | `file` | the config file, read and written |
 //! | `devices` | opening and closing block devices on every reactor |
 //! | `stats` | what the reactors counted: to a file, and to the log on SIGUSR1 |
+//! | `aside` | what threads do meanwhile: drives that are opened for a reload, or asked what changed |
 //! | `notify` | what systemd is told: ready, reloading, stopping, signs of life |
 //! | `accept`, `place` | listeners, and which reactor serves a connection |
 
 mod accept;
 mod apply;
+mod aside;
 mod devices;
 mod file;
 mod notify;
@@ -36,6 +38,7 @@ use crate::config::Config;
 use crate::config::loaded::Loaded;
 use crate::drives::spread::of_stripes;
 use crate::logs;
+use aside::Aside;
 use stats::{Recorder, Wanted};
 
 pub(crate) use running::{Running, Wish};
@@ -46,6 +49,8 @@ const EXIT_USAGE: u8 = 2;
 const REBALANCE: Duration = Duration::from_secs(1);
 /// How often it is looked whether log lines were left out.
 const TELL_LEFT_OUT: Duration = Duration::from_secs(2);
+/// How often it is looked whether drives told of changed namespaces.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// Runs the daemon until it is told to stop; or, with `check`, only checks the config. `stats` is a
 /// file for statistics, and the time from one sample to the next.
@@ -70,7 +75,7 @@ pub fn run(path: &Path, check: bool, stats: Option<(&Path, &str)>) -> ExitCode {
         for warning in &config.warnings {
             eprintln!("warning: {warning}");
         }
-        for warning in of_stripes(&System::this(), &config.devices) {
+        for warning in of_stripes(&System::this(), &config.devices, &config.root_complexes) {
             eprintln!("warning: {warning}");
         }
         println!("{}: ok", path.display());
@@ -88,9 +93,12 @@ pub fn run(path: &Path, check: bool, stats: Option<(&Path, &str)>) -> ExitCode {
     let recording = stats.zip(recorder).map(|(wanted, recorder)| (wanted.interval, recorder));
     warn_of(config);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let served = runtime
-        .context("cannot start the control plane")
-        .and_then(|runtime| runtime.block_on(serve(path, loaded, recording)));
+    let served = runtime.context("cannot start the control plane").and_then(|runtime| {
+        let served = runtime.block_on(serve(path, loaded, recording));
+        // A thread that still waits for a drive is left behind.
+        runtime.shutdown_background();
+        served
+    });
     match served {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => match error.downcast_ref::<server::PortTaken>() {
@@ -111,25 +119,42 @@ fn warn_of(config: &Config) {
     for warning in &config.warnings {
         tracing::warn!("{warning}");
     }
-    for warning in of_stripes(&System::this(), &config.devices) {
+    for warning in of_stripes(&System::this(), &config.devices, &config.root_complexes) {
         tracing::warn!("{warning}");
     }
 }
 
 /// Signals the daemon acts on.
 struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
+    end: End,
     hangup: Signal,
     count: Signal,
+}
+
+/// Those that end it.
+struct End {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl End {
+    /// Waits for one.
+    async fn told(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
 }
 
 impl Signals {
     fn new() -> anyhow::Result<Self> {
         let on = |kind| signal(kind).context("cannot listen to signals");
         Ok(Self {
-            terminate: on(SignalKind::terminate())?,
-            interrupt: on(SignalKind::interrupt())?,
+            end: End {
+                terminate: on(SignalKind::terminate())?,
+                interrupt: on(SignalKind::interrupt())?,
+            },
             hangup: on(SignalKind::hangup())?,
             count: on(SignalKind::user_defined1())?,
         })
@@ -144,7 +169,11 @@ async fn serve(
     // Before anything is announced, so that a signal right after `ready` is not lost.
     let mut signals = Signals::new()?;
     let door = loaded.config.api.as_ref().map(api::Door::open).transpose()?;
-    let mut running = Running::start(path, loaded).await?;
+    let mut running = tokio::select! {
+        running = Running::start(path, loaded) => running?,
+        // As long as nobody is served, there is nothing to end in good order.
+        () = signals.end.told() => return Ok(()),
+    };
     let (handle, mut jobs) = api::handle();
     let _served = door.map(|door| door.serve(handle));
     let mut sample =
@@ -158,18 +187,27 @@ async fn serve(
     rebalance.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut tell = tokio::time::interval(TELL_LEFT_OUT);
     tell.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut look = tokio::time::interval(LOOK);
+    look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut aside = Aside::default();
     loop {
         let server = running.server_mut();
         let (records, spans_reactors) = (server.records(), server.spans_reactors());
         tokio::select! {
-            _ = signals.terminate.recv() => break,
-            _ = signals.interrupt.recv() => break,
-            _ = signals.hangup.recv() => running.hang_up().await,
+            () = signals.end.told() => break,
+            _ = signals.hangup.recv() => aside.hang_up(&mut running).await,
+            ready = Aside::ready(&mut aside.reload) => ready.apply(&mut running).await,
+            changed = Aside::answer(&mut aside.look) => aside.follow(&mut running, &changed).await,
+            _ = look.tick(), if aside.look.is_none() => aside.look = running.server().look_at_drives(),
             _ = signals.count.recv() => running.server_mut().log_counts().await,
             _ = sample.tick(), if records => running.server_mut().record().await,
             _ = rebalance.tick(), if spans_reactors => running.server_mut().rebalance(),
             _ = tell.tick() => logs::tell_left_out(),
-            Some(job) = jobs.recv() => job(&mut running).await,
+            Some(job) = jobs.recv() => tokio::select! {
+                () = job(&mut running) => {}
+                // It may wait for a drive.
+                () = signals.end.told() => break,
+            },
         }
     }
     notify::stopping(running.server().config().drain_timeout);

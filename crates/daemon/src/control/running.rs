@@ -17,6 +17,7 @@ use nvmeof_api::document::{Difference, Document};
 use nvmeof_api::{ApiError, Change, ErrorKind, Saved, Stats, Status};
 use serde_json::Value;
 
+use super::devices::Groundwork;
 use super::file::ConfigFile;
 use super::notify;
 use super::server::{NewListener, Server};
@@ -102,37 +103,56 @@ impl Running {
         self.server.record_to(recorder).await;
     }
 
-    /// Reads the file again, as SIGHUP asks. One that is wrong in any way changes nothing.
-    pub(super) async fn hang_up(&mut self) {
+    /// Reads the file again, as SIGHUP asks, for [`take_file`](Self::take_file). One that is wrong in any way
+    /// changes nothing.
+    pub(super) fn read_again(&self) -> Option<Loaded> {
         notify::reloading();
-        let came_of_it = match self.read_again().await {
+        match Loaded::read_with(self.file.path(), self.held()) {
+            Ok(loaded) => {
+                warn_of(&loaded.config);
+                Some(loaded)
+            }
+            Err(error) => {
+                tracing::error!("the config is not reloaded, nothing changes:\n{error}");
+                self.tell(false);
+                None
+            }
+        }
+    }
+
+    /// Makes what runs what was read from the file; it is logged why not.
+    pub(super) async fn take_file(&mut self, loaded: Loaded, groundwork: Groundwork) {
+        let text = loaded.text.clone();
+        let adopted = self.adopt(loaded, groundwork, NewListener::MayBeLeftOut).await;
+        match &adopted {
+            Ok(summary) => {
+                self.file.is_now(text, self.document.clone());
+                tracing::info!("config reloaded: {summary}");
+            }
+            Err(error) => {
+                tracing::error!("the config is not reloaded, nothing changes: {error:#}");
+            }
+        }
+        self.tell(adopted.is_ok());
+    }
+
+    fn tell(&self, is_reloaded: bool) {
+        let came_of_it = match is_reloaded {
             true => "config reloaded",
             false => "the config was not reloaded, see the log",
         };
         notify::ready(&format!("{}; {came_of_it}", self.ready_line()));
     }
 
-    /// Whether the file was read again; it is logged why not.
-    async fn read_again(&mut self) -> bool {
-        let loaded = match Loaded::read_with(self.file.path(), self.held()) {
-            Ok(loaded) => loaded,
-            Err(error) => {
-                tracing::error!("the config is not reloaded, nothing changes:\n{error}");
-                return false;
-            }
-        };
-        warn_of(&loaded.config);
-        let text = loaded.text.clone();
-        match self.adopt(loaded, NewListener::MayBeLeftOut).await {
-            Ok(summary) => {
-                self.file.is_now(text, self.document.clone());
-                tracing::info!("config reloaded: {summary}");
-                true
-            }
-            Err(error) => {
-                tracing::error!("the config is not reloaded, nothing changes: {error:#}");
-                false
-            }
+    /// Opens devices anew that are not what they were, with what stands on them; it is logged why not.
+    pub(super) async fn renew(&mut self, groundwork: Groundwork) {
+        let config = self.server.config().clone();
+        match self.server.reload(config, groundwork, NewListener::MayBeLeftOut).await {
+            Ok(summary) => tracing::info!("followed a drive's namespaces: {summary}"),
+            Err(error) => tracing::error!(
+                "a drive's namespace has changed and cannot be followed, it is served as it was: {error:#}; \
+                 change the config to what can be, and reload it"
+            ),
         }
     }
 
@@ -249,7 +269,8 @@ impl Running {
             loaded.config.warnings.iter().map(|one| warning(&loaded.text, one)).collect();
         let pending_restart = self.server.fixed_differences(&loaded.config);
         if !dry_run {
-            let summary = self.adopt(loaded, NewListener::HasToWork).await;
+            let groundwork = self.server.begin(&loaded.config).await.await.unwrap_or_default();
+            let summary = self.adopt(loaded, groundwork, NewListener::HasToWork).await;
             let summary = summary.map_err(|error| {
                 let what = format!("{error:#}");
                 ApiError::new(ErrorKind::Conflict, what).hint("nothing has changed")
@@ -260,9 +281,14 @@ impl Running {
         Ok(Change { dry_run, revision: self.revision(), changes, pending_restart, warnings })
     }
 
-    async fn adopt(&mut self, loaded: Loaded, listeners: NewListener) -> anyhow::Result<String> {
+    async fn adopt(
+        &mut self,
+        loaded: Loaded,
+        groundwork: Groundwork,
+        listeners: NewListener,
+    ) -> anyhow::Result<String> {
         let Loaded { config, document, .. } = loaded;
-        let summary = self.server.reload(config, listeners).await?;
+        let summary = self.server.reload(config, groundwork, listeners).await?;
         if self.document != document {
             self.changes += 1;
             self.document = document;

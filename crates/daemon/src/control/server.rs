@@ -12,10 +12,11 @@ use nvmeof_core::dma::SharedPool;
 use nvmeof_nvmf::{ControllerInfo, PortId, Target};
 use nvmeof_pacing::{Parts, PolicyConfig, Shared, Snapshot, Waker};
 use tokio::sync::oneshot;
+use tokio::task::{JoinHandle, spawn_blocking};
 
 use super::accept::{self, BindError, Listening, Rdma, Reactors, Service, url};
 use super::apply::target_spec;
-use super::devices::{Devices, close};
+use super::devices::{Devices, Groundwork, Suspect, changed, close};
 use super::place::{node_of, rebalance};
 use super::stats::{self, Labels, Recorder, Sample, table};
 use crate::clock;
@@ -26,6 +27,9 @@ use crate::reactor::roll::Listed;
 use crate::reactor::stats::Ask;
 use crate::reactor::{Handle, Load, Plan, spawn};
 use crate::tenants::{Tenants, host_rules};
+
+/// How long drives may take to shut down at least, when the daemon stops.
+const SHUTDOWN: Duration = Duration::from_secs(5);
 
 /// A port that somebody else listens on. The config can only be changed, so it ends the daemon with
 /// the status of a bad config.
@@ -143,7 +147,11 @@ impl Server {
             recorder: None,
             shown: None,
         };
-        if let Err(error) = server.reload(config, NewListener::MayBeLeftOut).await {
+        let reloaded = match server.begin(&config).await.await {
+            Ok(groundwork) => server.reload(config, groundwork, NewListener::MayBeLeftOut).await,
+            Err(error) => Err(anyhow::Error::new(error).context("opening drives")),
+        };
+        if let Err(error) = reloaded {
             server.stop(Duration::ZERO).await;
             return Err(error);
         }
@@ -154,16 +162,23 @@ impl Server {
         Ok(server)
     }
 
+    /// Begins what takes long of a reload, for [`reload`](Self::reload). Everything goes on meanwhile.
+    pub(super) async fn begin(&mut self, config: &Config) -> JoinHandle<Groundwork> {
+        self.devices.begin(&config.devices, &self.reactors.senders).await
+    }
+
     /// Changes what runs to what `config` wants, or nothing at all. Says what changed.
     pub(super) async fn reload(
         &mut self,
         config: Config,
+        groundwork: Groundwork,
         listeners: NewListener,
     ) -> anyhow::Result<String> {
         self.tenants.check(&config)?;
         let pacing = self.other_pacing(&config)?;
         let bound = self.bind_new(&config, listeners)?;
-        let opened = self.devices.prepare(&config.devices, &self.reactors.senders).await?;
+        let senders = &self.reactors.senders;
+        let opened = self.devices.prepare(&config.devices, groundwork, senders).await?;
         // From here on whatever fails is undone.
         let before = self.pacing.policy.clone();
         let applied = match pacing {
@@ -211,6 +226,18 @@ impl Server {
             changes.namespaces_changed.len(),
             changes.controllers_ended,
         ))
+    }
+
+    /// Begins to ask drives whose namespaces may have changed which of them have, if there are any; the answer is the
+    /// names of devices.
+    pub(super) fn look_at_drives(&self) -> Option<JoinHandle<Vec<String>>> {
+        let suspects: Vec<Suspect> = self.devices.suspects();
+        (!suspects.is_empty()).then(|| spawn_blocking(move || changed(suspects)))
+    }
+
+    /// Has these devices opened anew by the next reload.
+    pub(super) fn outdate(&mut self, devices: &[String]) {
+        self.devices.outdate(devices);
     }
 
     /// The line that tells scripts where hosts can connect.
@@ -453,6 +480,11 @@ impl Server {
             }
         }
         self.devices.flush_all();
+        let devices = self.devices;
+        let ended = spawn_blocking(move || drop(devices));
+        if tokio::time::timeout(timeout.max(SHUTDOWN), ended).await.is_err() {
+            tracing::warn!("a drive does not shut down; it is left to the system");
+        }
         tracing::info!("stopped");
     }
 

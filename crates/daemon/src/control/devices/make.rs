@@ -6,14 +6,13 @@ use anyhow::Context as _;
 use nvmeof_core::block::fault::{FaultControl, FaultDevice};
 use nvmeof_core::block::{
     BlockDevice, BlockError, BlockQueue, DelayDevice, DeviceInfo, FileDevice, NullDevice,
-    RamDevice, SplitDevice, StripeDevice,
+    NvmeDevice, RamDevice, SplitDevice, StripeDevice,
 };
 use nvmeof_core::dma::CorePool;
 
-use super::drives::Drives;
+use super::groundwork::Groundwork;
 use crate::clock;
 use crate::config::{Device, DeviceKind};
-use crate::limits::DriveQueues;
 
 /// What of a device can be changed while it is open.
 #[derive(Debug, Clone)]
@@ -28,18 +27,18 @@ pub(super) enum Live {
     Delay(Arc<DelayDevice>),
     /// Its faults.
     Fault(Arc<FaultControl>),
+    /// Nothing, but a drive may change by itself.
+    Drive(Arc<NvmeDevice>),
     /// Nothing: it stands for a device that is gone.
     Ghost,
 }
 
-/// Opens what a config describes on what it stands on; `all` are the devices there are to be, for what a
-/// drive is asked for. May take a moment: it is called at start and on reload only.
+/// Opens what a config describes on what it stands on, or takes it from the groundwork. May take a moment: it is
+/// called at start and on reload only.
 pub(super) fn make(
     config: &Device,
     mut bases: Vec<Arc<dyn BlockDevice>>,
-    drives: &mut Drives,
-    all: &[Device],
-    reactors: usize,
+    groundwork: &mut Groundwork,
 ) -> anyhow::Result<(Arc<dyn BlockDevice>, Live)> {
     let name = config.name.as_str();
     let block_size = || config.block_size.context("its block size is not known");
@@ -48,9 +47,9 @@ pub(super) fn make(
         DeviceKind::Null { size } => fixed(NullDevice::new(name, *size, block_size()?)?),
         DeviceKind::Ram { size } => ram(RamDevice::new(name, *size, block_size()?)?),
         DeviceKind::File(config) => file(FileDevice::open(config)?),
-        DeviceKind::Nvme(drive) => {
-            let queues = DriveQueues::of(&drive.pci, all, reactors);
-            fixed(drives.open(name, drive, queues)?)
+        DeviceKind::Nvme(_) => {
+            let device = Arc::new(groundwork.take(name)?);
+            (Arc::clone(&device) as Arc<dyn BlockDevice>, Live::Drive(device))
         }
         DeviceKind::Split { offset, size, .. } => {
             fixed(SplitDevice::new(name, base()?, *offset, *size)?)

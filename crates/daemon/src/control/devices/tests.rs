@@ -1,11 +1,11 @@
 //! Devices that come, change and go, without reactors; drives are controllers in memory.
 
-use std::cell::RefCell;
 use std::collections::BTreeSet;
+use std::sync::PoisonError;
 use std::time::Instant;
 
 use nvmeof_core::dma::{CorePool, PoolConfig};
-use nvmeof_core::nvme_driver::fake::{self, Fake, Mode};
+use nvmeof_core::nvme_driver::fake::{self, Fake, Mode, Readiness};
 
 use super::*;
 use crate::config::{Config, Machine};
@@ -14,10 +14,8 @@ use crate::config::{Config, Machine};
 const GUARD: Duration = Duration::from_secs(60);
 const PCI: &str = "0000:61:00.0";
 
-thread_local! {
-    /// The drives that the system has, by address.
-    static SYSTEM: RefCell<BTreeMap<String, Fake>> = const { RefCell::new(BTreeMap::new()) };
-}
+/// The drives that the system has, by address; each test has addresses of its own.
+static SYSTEM: Mutex<BTreeMap<String, Fake>> = Mutex::new(BTreeMap::new());
 
 fn plug_in(address: &str) -> Fake {
     let config = fake::Config {
@@ -26,34 +24,52 @@ fn plug_in(address: &str) -> Fake {
         ..fake::Config::default()
     };
     let fake = Fake::new(config);
-    SYSTEM.with_borrow_mut(|system| system.insert(address.to_owned(), fake.clone()));
+    system(|system| system.insert(address.to_owned(), fake.clone()));
     fake
+}
+
+fn pull_out(address: &str) {
+    system(|system| system.remove(address));
+}
+
+fn system<T>(f: impl FnOnce(&mut BTreeMap<String, Fake>) -> T) -> T {
+    f(&mut SYSTEM.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
 fn devices() -> (Devices, Arc<SharedPool>) {
     let pool = SharedPool::new(PoolConfig { cap: 16 << 20, ..PoolConfig::default() }).unwrap();
     let drives = Drives::taking(&pool, |address| {
-        let fake = SYSTEM.with_borrow(|system| system.get(address).map(Fake::function));
+        let fake = system(|system| system.get(address).map(Fake::function));
         fake.with_context(|| format!("there is no drive at {address}"))
     });
-    (Devices { open: BTreeMap::new(), next_id: 0, drives }, pool)
+    (Devices::over(drives), pool)
 }
 
 fn config(devices: &str) -> Vec<Device> {
+    whole_config(devices).devices
+}
+
+fn whole_config(devices: &str) -> Config {
     let machine =
         Machine { cpus: vec![0], open_files: 4096, memory: 8 << 30, held: BTreeSet::new() };
     let text = format!("[[listener]]\ntype = \"tcp\"\naddress = \"127.0.0.1\"\n{devices}");
-    Config::parse("t.toml", &text, &machine).unwrap_or_else(|error| panic!("{error}")).devices
+    Config::parse("t.toml", &text, &machine).unwrap_or_else(|error| panic!("{error}"))
 }
 
 fn device(name: &str, kind: &str, keys: &str) -> String {
     format!("[[device]]\nname = \"{name}\"\ntype = \"{kind}\"\n{keys}\n")
 }
 
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+}
+
 /// What a reload does; the names of what it opened.
 fn reload(devices: &mut Devices, wanted: &[Device]) -> anyhow::Result<Vec<String>> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let opened = runtime.block_on(devices.prepare(wanted, &[]))?;
+    let opened = runtime().block_on(async {
+        let groundwork = devices.begin(wanted, &[]).await.await?;
+        devices.prepare(wanted, groundwork, &[]).await
+    })?;
     let names = opened.iter().map(|open| open.config.name.clone()).collect();
     drop(devices.commit(wanted, opened));
     Ok(names)
@@ -137,7 +153,7 @@ fn namespaces_of_a_drive_share_it_and_come_back_when_it_does() {
     let deeper = config(&text.replace("pci =", "queue-depth = 64\npci ="));
     assert!(reload(&mut devices, &deeper).unwrap().is_empty());
     assert!(reload(&mut devices, &wanted).unwrap().is_empty());
-    SYSTEM.with_borrow_mut(BTreeMap::clear);
+    pull_out(PCI);
     fake.request_removal();
     wait_until(|| drive.is_gone());
     drop(drive);
@@ -156,4 +172,126 @@ fn namespaces_of_a_drive_share_it_and_come_back_when_it_does() {
     let error = format!("{:#}", reload(&mut devices, &config(&more)).unwrap_err());
     assert!(error.starts_with("device \"none\": 0000:61:00.0: namespace 77"), "{error}");
     assert!(!devices.get("drive").unwrap().device.is_gone());
+}
+
+/// Turns until the drive's own thread has taken notice of an event.
+fn notices(devices: &Devices) -> Vec<String> {
+    wait_until(|| !devices.suspects().is_empty());
+    changed(devices.suspects())
+}
+
+fn halve(fake: &Fake) {
+    fake.change_namespace(1, |namespace| namespace.nsze.set(namespace.nsze.get() / 2));
+}
+
+#[test]
+fn a_namespace_whose_size_changes_is_followed_and_so_is_what_stands_on_it() {
+    const AT: &str = "0000:62:00.0";
+    let (mut devices, _pool) = devices();
+    let fake = plug_in(AT);
+    let text = device("drive", "nvme", &format!("pci = \"{AT}\""))
+        + &device("ram", "ram", "size = \"16MiB\"")
+        + &device("s", "stripe", "members = [\"drive\", \"ram\"]\nchunk = \"4KiB\"")
+        + &device("part", "split", "base = \"drive\"\nsize = \"8MiB\"");
+    let served = text.clone()
+        + "[[subsystem]]\nnqn = \"nqn.2026-11.io.x:a\"\nallow-any-host = true\n\
+           [[subsystem.namespace]]\nnsid = 1\ndevice = \"drive\"\n\
+           [[subsystem.namespace]]\nnsid = 2\ndevice = \"ram\"\n";
+    let (wanted, whole) = (config(&text), whole_config(&served));
+    reload(&mut devices, &wanted).unwrap();
+    let target = nvmeof_nvmf::Target::new(whole.limits.nvmf());
+    let apply = |devices: &Devices| {
+        let ports = std::iter::empty();
+        let spec = super::super::apply::target_spec(&whole, ports, |name| devices.get(name));
+        target.apply(spec.unwrap()).unwrap().namespaces_changed.len()
+    };
+    apply(&devices);
+    let (size, all) = (size(&devices, "drive"), size(&devices, "s"));
+    let (ram, part) = (devices.get("ram").unwrap().id, devices.get("part").unwrap().id);
+    // Something else was told, or nothing is another: nothing is opened anew.
+    fake.change_namespace(1, |_| ());
+    assert!(notices(&devices).is_empty() && devices.suspects().is_empty());
+    halve(&fake);
+    let names = notices(&devices);
+    assert_eq!(names, ["drive"]);
+    devices.outdate(&names);
+    assert_eq!(reload(&mut devices, &wanted).unwrap(), ["drive", "s", "part"]);
+    assert_eq!(self::size(&devices, "drive"), size / 2);
+    assert!(self::size(&devices, "s") < all);
+    assert_ne!(devices.get("part").unwrap().id, part);
+    assert_eq!(devices.get("ram").unwrap().id, ram, "it has nothing to do with it");
+    // Hosts are told of the one namespace that is another now.
+    assert_eq!(apply(&devices), 1);
+    assert!(reload(&mut devices, &wanted).unwrap().is_empty());
+    // What cannot follow is named, and everything stays as it was.
+    halve(&fake);
+    let names = notices(&devices);
+    devices.outdate(&names);
+    let error = format!("{:#}", reload(&mut devices, &wanted).unwrap_err());
+    assert!(error.starts_with("device \"part\": "), "{error}");
+    assert_eq!(self::size(&devices, "drive"), size / 2);
+    assert!(devices.suspects().is_empty(), "it is not tried time and again");
+}
+
+fn size(devices: &Devices, name: &str) -> u64 {
+    devices.get(name).unwrap().device.info().size
+}
+
+#[test]
+fn a_drive_that_does_not_get_ready_holds_nothing_up() {
+    const AT: &str = "0000:63:00.0";
+    let (mut devices, _pool) = devices();
+    let fake = plug_in(AT);
+    // It may take two minutes by its own words, and takes them.
+    fake.reconfigure(|config| {
+        config.cap.set_to(0xff);
+        config.enable = Readiness::Never;
+    });
+    let ram = device("ram", "ram", "size = \"1MiB\"");
+    let with = config(&(ram.clone() + &device("drive", "nvme", &format!("pci = \"{AT}\""))));
+    let without = config(&ram);
+    let runtime = runtime();
+    runtime.block_on(async {
+        let groundwork = devices.begin(&with, &[]).await;
+        // Whatever else the control plane does goes on, another reload included.
+        let nothing = devices.begin(&without, &[]).await.await.unwrap();
+        let opened = devices.prepare(&without, nothing, &[]).await.unwrap();
+        assert_eq!(opened.len(), 1);
+        devices.commit(&without, opened);
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+        assert!(!groundwork.is_finished());
+        // Pulled out, it is given up.
+        fake.set_gone(true);
+        let error = groundwork.await.unwrap().take("drive").unwrap_err();
+        assert!(format!("{error:#}").contains(AT), "{error:#}");
+    });
+}
+
+#[test]
+fn a_drive_that_does_not_shut_down_holds_nothing_up() {
+    const AT: &str = "0000:64:00.0";
+    let (mut devices, _pool) = devices();
+    let fake = plug_in(AT);
+    let wanted = config(&device("drive", "nvme", &format!("pci = \"{AT}\"")));
+    reload(&mut devices, &wanted).unwrap();
+    fake.reconfigure(|config| config.shutdown = Readiness::Never);
+    let runtime = runtime();
+    runtime.block_on(async {
+        let gone = devices.commit(&[], Vec::new());
+        let closing = tokio::spawn(async move {
+            for open in gone {
+                close(open, &[]).await;
+            }
+        });
+        // Once it has been told to shut down, it is waited for; not by us.
+        while !fake.is_shutting_down() {
+            tokio::task::yield_now().await;
+        }
+        assert!(!closing.is_finished());
+        fake.finish_shutdown();
+        closing.await.unwrap();
+    });
+    assert!(!fake.is_running());
 }
