@@ -25,7 +25,8 @@ pub enum Action {
 pub struct Difference {
     /// What becomes of it.
     pub action: Action,
-    /// What it is: `device`, `subsystem`, `namespace`, `host`, `listener`, `referral`, or the section of a key.
+    /// What it is: `device`, `subsystem`, `namespace`, `host`, `listener`, `root-complex`, `referral`, or the
+    /// section of a key.
     pub item: String,
     /// Which one; a namespace is `NQN/NSID`, a section has no name.
     pub name: String,
@@ -62,6 +63,9 @@ impl Document {
         items(&mut all, "host", &self.host, &to.host, |one| one.nqn.clone());
         items(&mut all, "listener", &self.listener, &to.listener, |one| one.id());
         items(&mut all, "device", &self.device, &to.device, |one| one.name.clone());
+        items(&mut all, "root-complex", &self.root_complex, &to.root_complex, |one| {
+            one.address.clone()
+        });
         items(&mut all, "subsystem", &self.subsystem, &to.subsystem, |one| one.nqn.clone());
         let namespaces = |document: &Self| -> Vec<_> {
             let all = document.subsystem.iter().flat_map(|subsystem| {

@@ -13,7 +13,7 @@ use utoipa::ToSchema;
 pub use difference::{Action, Difference, KeyChange};
 pub use tables::{
     ApiSection, Device, Host, HostDefaults, Limit, LimitsSection, Listener, Namespace,
-    PacingSection, Referral, Subsystem,
+    PacingSection, Referral, RootComplex, Subsystem,
 };
 
 /// The newest form of a config that this version knows; it is written into every file.
@@ -62,6 +62,9 @@ pub struct Document {
     /// What is served.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub device: Vec<Device>,
+    /// What root complexes of the machine carry.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub root_complex: Vec<RootComplex>,
     /// What hosts see.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub subsystem: Vec<Subsystem>,

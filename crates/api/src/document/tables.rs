@@ -344,6 +344,16 @@ pub struct Namespace {
     pub eui64: Option<String>,
 }
 
+/// `[[root-complex]]`: what one carries, where it was measured.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct RootComplex {
+    /// PCI domain and root bus: `0000:60`.
+    pub address: String,
+    /// Of data in one direction, as `"42.6GB/s"`.
+    pub bandwidth: String,
+}
+
 /// `[[referral]]`: another discovery service that hosts are told of.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]

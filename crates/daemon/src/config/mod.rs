@@ -31,6 +31,7 @@ use std::time::Duration;
 
 use nvmeof_core::block::fault::FaultPlan;
 use nvmeof_core::block::{FileConfig, Latency};
+use nvmeof_core::pci::Capacities;
 use nvmeof_pacing::{PolicyConfig, TenantLimits};
 use nvmeof_wire::Nqn;
 
@@ -72,6 +73,8 @@ pub struct Config {
     pub port_taken: Vec<Problem>,
     /// What is served, each device behind those it is made of.
     pub devices: Vec<Device>,
+    /// What root complexes carry, where somebody has said so; only warnings depend on it.
+    pub root_complexes: Capacities,
     /// What hosts see.
     pub subsystems: Vec<Subsystem>,
     /// Other discovery services that hosts are told of.

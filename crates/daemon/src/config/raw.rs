@@ -33,6 +33,8 @@ pub(super) struct RawConfig {
     #[serde(default)]
     pub(super) device: Vec<Spanned<RawDevice>>,
     #[serde(default)]
+    pub(super) root_complex: Vec<Spanned<RawRootComplex>>,
+    #[serde(default)]
     pub(super) subsystem: Vec<Spanned<RawSubsystem>>,
     #[serde(default)]
     pub(super) referral: Vec<Spanned<RawReferral>>,
@@ -159,6 +161,13 @@ pub(super) struct RawDevice {
     pub(super) nsid: Key<i64>,
     pub(super) queue_depth: Key<i64>,
     pub(super) io_timeout: Key<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub(super) struct RawRootComplex {
+    pub(super) address: Key<String>,
+    pub(super) bandwidth: Key<String>,
 }
 
 #[derive(Debug, Deserialize)]

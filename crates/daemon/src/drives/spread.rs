@@ -9,8 +9,13 @@ use nvmeof_core::pci::{Address, Capacities, PciFunction, System, Warning, uneven
 use crate::config::{Device, DeviceKind};
 
 /// What is to be said of the stripes among `devices`: members that hang unevenly, and root complexes and ports that
-/// carry less than the members on them can do. Nothing where the system does not tell: it is only advice.
-pub(crate) fn of_stripes(system: &System, devices: &[Device]) -> Vec<String> {
+/// carry less than the members on them can do, by `capacities` where they say so. Nothing where the system does not tell:
+/// it is only advice.
+pub(crate) fn of_stripes(
+    system: &System,
+    devices: &[Device],
+    capacities: &Capacities,
+) -> Vec<String> {
     let stripes = devices.iter().filter(|d| matches!(d.kind, DeviceKind::Stripe { .. }));
     let stripes: Vec<&Device> = stripes.collect();
     if stripes.is_empty() {
@@ -30,7 +35,7 @@ pub(crate) fn of_stripes(system: &System, devices: &[Device]) -> Vec<String> {
         let wanted = drives(system, stripe, devices, &machine);
         let members: Vec<PciFunction> =
             machine.iter().filter(|f| wanted.contains(&f.address)).cloned().collect();
-        let loads = warnings(system, &members, &Capacities::default());
+        let loads = warnings(system, &members, capacities);
         let loads = loads.into_iter().filter(|warning| !matches!(warning, Warning::Link { .. }));
         let all = uneven(&members, &candidates).into_iter().chain(loads);
         lines.extend(all.map(|warning| format!("stripe {:?}: {warning}", stripe.name)));

@@ -23,7 +23,7 @@ const BAD: &[Bad] = &[
         place: "1:1: reactor",
         parts: &[
             "unknown key; allowed: format, reactors, busy-poll, drain-timeout, log, log-format, api, \
-             limits, pacing, host-defaults, host, listener, device, subsystem, referral \
+             limits, pacing, host-defaults, host, listener, device, root-complex, subsystem, referral \
              (did you mean `reactors`?)",
         ],
     },
@@ -48,6 +48,37 @@ const BAD: &[Bad] = &[
         text: "[[subsystem]]\nnqn = \"x\"\n[[subsystem.namespace]]\nnguuid = 1",
         place: "7:1: subsystem.namespace.nguuid",
         parts: &["unknown key", "nsid, device, weight, limit, uuid, nguid, eui64"],
+    },
+    Bad {
+        text: "[[root-complex]]\nbandwith = 1",
+        place: "5:1: root-complex.bandwith",
+        parts: &["(did you mean `bandwidth`?)"],
+    },
+    Bad {
+        text: "[[root-complex]]\naddress = \"0000:60:00.0\"\nbandwidth = \"40GB/s\"",
+        place: "5:11: root-complex.address",
+        parts: &["\"0000:60:00.0\" is no root complex", "as \"0000:60\""],
+    },
+    Bad {
+        text: "[[root-complex]]\naddress = \"0000:60\"\nbandwidth = \"40GB\"",
+        place: "6:13: root-complex.bandwidth",
+        parts: &["\"40GB\" has no unit of rate", "GB/s"],
+    },
+    Bad {
+        text: "[[root-complex]]\naddress = \"0000:60\"\nbandwidth = \"1MB/s\"",
+        place: "6:13: root-complex.bandwidth",
+        parts: &["8Mb/s is out of range", "allowed: 2Gb/s to 800Tb/s"],
+    },
+    Bad {
+        text: "[[root-complex]]\naddress = \"0000:60\"",
+        place: "4:1: root-complex.bandwidth",
+        parts: &["missing"],
+    },
+    Bad {
+        text: "[[root-complex]]\naddress = \"0000:60\"\nbandwidth = \"40GB/s\"\n\
+               [[root-complex]]\naddress = \"0000:60\"\nbandwidth = \"50GB/s\"",
+        place: "8:11: root-complex.address",
+        parts: &["line 5 says already what 0000:60 carries"],
     },
     Bad { text: "[[referral]]\nadress = 1", place: "5:1: referral.adress", parts: &["`address`"] },
     Bad { text: "[tls]\nkey = 1", place: "4:2: tls", parts: &["unknown key"] },

@@ -11,13 +11,14 @@ use super::{LEAST, machine, parse};
 const EXAMPLE: &str = include_str!("../../../../../configs/target.toml");
 
 /// Every table, with a key no table has.
-const TABLES: [(&str, &str); 14] = [
+const TABLES: [(&str, &str); 15] = [
     ("", "no-such-key = 1\n"),
     ("api", "[api]\nno-such-key = 1\n"),
     ("limits", "[limits]\nno-such-key = 1\n"),
     ("pacing", "[pacing]\nno-such-key = 1\n"),
     ("listener", "[[listener]]\nno-such-key = 1\n"),
     ("device", "[[device]]\nno-such-key = 1\n"),
+    ("root-complex", "[[root-complex]]\nno-such-key = 1\n"),
     ("subsystem", "[[subsystem]]\nno-such-key = 1\n"),
     ("subsystem.namespace", "[[subsystem]]\n[[subsystem.namespace]]\nno-such-key = 1\n"),
     ("referral", "[[referral]]\nno-such-key = 1\n"),

@@ -8,6 +8,7 @@ mod limits;
 mod listeners;
 mod order;
 mod pacing;
+mod root_complexes;
 mod stacked;
 mod subsystems;
 mod tenants;
@@ -105,6 +106,7 @@ pub(super) fn validate(
         listeners,
         port_taken,
         devices,
+        root_complexes: root_complexes::capacities(report, &raw.root_complex),
         subsystems,
         referrals: listeners::referrals(report, &raw.referral),
         warnings: Vec::new(),

@@ -108,7 +108,7 @@ impl Live {
         match self {
             Self::Ram(device) => device.prevail(),
             Self::File(device) => device.prevail(),
-            Self::Fixed | Self::Delay(_) | Self::Fault(_) | Self::Ghost => {}
+            Self::Fixed | Self::Delay(_) | Self::Fault(_) | Self::Drive(_) | Self::Ghost => {}
         }
     }
 

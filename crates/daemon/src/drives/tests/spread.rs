@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use nvmeof_core::block::{Direct, FileConfig};
+use nvmeof_core::pci::Capacities;
 
 use super::super::spread::of_stripes;
 use super::Rig;
@@ -46,16 +47,24 @@ fn members_on_one_root_complex_are_told_of() {
     let names: Vec<String> = devices.iter().map(|device| device.name.clone()).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     devices.push(stripe(&names));
-    let lines = of_stripes(&rig.host.system, &devices);
+    let lines = of_stripes(&rig.host.system, &devices, &Capacities::default());
     assert_eq!(lines.len(), 2, "{lines:?}");
     let uneven = "stripe \"all\": members hang unevenly on the root complexes (8 on 0000:00); spread are: \
                   0000:01:00.0 0000:2a:00.0";
     assert!(lines[0].starts_with(uneven), "{}", lines[0]);
     let over = "stripe \"all\": root complex 0000:00: its 8 drives can do 56.7 GB/s together";
     assert!(lines[1].starts_with(over), "{}", lines[1]);
+    // What somebody has measured takes the place of what is assumed.
+    assert!(lines[1].contains("assumed"), "{}", lines[1]);
+    let mut capacities = Capacities::default();
+    capacities.set("0000:00".parse().unwrap(), 60.0);
+    assert_eq!(of_stripes(&rig.host.system, &devices, &capacities).len(), 1);
+    capacities.set("0000:00".parse().unwrap(), 30.0);
+    let lines = of_stripes(&rig.host.system, &devices, &capacities);
+    assert!(lines[1].contains("30.0 GB/s") && !lines[1].contains("assumed"), "{}", lines[1]);
     // Without a stripe drives may hang as they like.
     devices.pop();
-    assert_eq!(of_stripes(&rig.host.system, &devices), [""; 0]);
+    assert_eq!(of_stripes(&rig.host.system, &devices, &Capacities::default()), [""; 0]);
 }
 
 #[test]
@@ -65,7 +74,7 @@ fn members_that_are_spread_are_not() {
     let mut devices: Vec<Device> =
         addresses.iter().enumerate().map(|(at, pci)| nvme(&format!("d{at}"), pci)).collect();
     devices.push(stripe(&["d0", "d1", "d2", "d3"]));
-    assert_eq!(of_stripes(&rig.host.system, &devices), [""; 0]);
+    assert_eq!(of_stripes(&rig.host.system, &devices, &Capacities::default()), [""; 0]);
 }
 
 #[test]
@@ -84,7 +93,7 @@ fn members_are_found_below_other_devices_and_behind_block_devices() {
         file("elsewhere", "/tmp/x"),
         stripe(&["pa", "pb", "elsewhere"]),
     ];
-    let lines = of_stripes(&rig.host.system, &devices);
+    let lines = of_stripes(&rig.host.system, &devices, &Capacities::default());
     assert_eq!(lines.len(), 1, "{lines:?}");
     assert!(lines[0].contains("(2 on 0000:00)"), "{}", lines[0]);
     // Where all others are in use, there is nothing better.
@@ -93,5 +102,5 @@ fn members_are_found_below_other_devices_and_behind_block_devices() {
         let line = format!("9 1 0:9 / /{name} rw - btrfs /dev/{name}n1 rw");
         rig.machine.mount(None, &line).unwrap();
     }
-    assert_eq!(of_stripes(&rig.host.system, &devices), [""; 0]);
+    assert_eq!(of_stripes(&rig.host.system, &devices, &Capacities::default()), [""; 0]);
 }
