@@ -87,7 +87,8 @@ pub(crate) struct TargetArgs {
     /// Load the devices as one, striped over them in chunks of this many bytes.
     #[arg(long, value_name = "SIZE", requires = "device", value_parser = nonzero_size)]
     pub(crate) stripe: Option<u64>,
-    /// Overwrite this device, written as in --device; may be given several times. All that is on it is lost.
+    /// Overwrite this device though it is not empty, written as in --device; may be given several times. All that is
+    /// on it is lost.
     #[arg(long, value_name = "DEVICE")]
     pub(crate) destroy_data: Vec<String>,
     #[command(flatten)]

@@ -234,7 +234,8 @@ impl JobSource {
         }
     }
 
-    fn open(self, pool: &mut Option<CorePool>) -> Result<JobQueue, Lost> {
+    /// Opens it for the calling thread, with `pool` for its memory, which is made if it has to be.
+    pub(crate) fn open(self, pool: &mut Option<CorePool>) -> Result<JobQueue, Lost> {
         match self {
             Self::Fabric { device, queue } => {
                 Ok(JobQueue::Fabric { device, queue: FabricQueue::new(queue) })

@@ -13,6 +13,7 @@ mod load;
 mod machine;
 mod pace;
 mod pattern;
+mod peek;
 mod plan;
 mod progress;
 mod queue;

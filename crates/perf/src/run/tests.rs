@@ -435,10 +435,16 @@ fn devices_of_this_machine_are_loaded_like_namespaces() {
     let report =
         local(&format!("--device {file} --rw randread --ios 200 --qd 8 --jobs 2")).unwrap();
     assert_eq!((number(&report["errors"]), &report["targets"][0]["kind"]), (0, &"file".into()));
-    let report = local(&format!(
-        "--device {file} --rw randrw:50 --ios 900 --qd 8 --verify --destroy-data {file}"
-    ));
-    let report = report.unwrap();
+    // What is empty may be written to, and then it is not empty any more.
+    let write = format!("--device {file} --rw randrw:50 --ios 900 --qd 8 --verify");
+    assert_eq!(number(&local(&write).unwrap()["verify_errors"]), 0);
+    let error = local(&write).unwrap_err();
+    assert!(error.is::<Misfit>() && error.to_string().contains("not empty"), "{error}");
+    let error = local(&format!("{write} --destroy-data ./disk")).unwrap_err();
+    assert!(error.to_string().contains("./disk is none of what is loaded"), "{error}");
+    let error = local("--device /nowhere/disk --rw write").unwrap_err();
+    assert!(error.to_string().contains("no such file"), "{error}");
+    let report = local(&format!("{write} --destroy-data {file}")).unwrap();
     assert_eq!((number(&report["errors"]), number(&report["verify_errors"])), (0, 0), "{report}");
     assert_eq!(report["verify"]["read_back"], true);
     // An I/O larger than a lease of memory, on a stripe of memory and nothing; both together with a namespace.

@@ -106,7 +106,7 @@ impl std::fmt::Display for DeviceSpec {
 
 impl DeviceSpec {
     /// Whether there is nothing on it that could be lost.
-    fn is_scratch(&self) -> bool {
+    pub(super) fn is_scratch(&self) -> bool {
         matches!(self, Self::Null { .. } | Self::Ram { .. })
     }
 }
@@ -115,26 +115,19 @@ impl DeviceSpec {
 #[derive(Debug)]
 pub(super) struct Opener<'a> {
     needs: &'a Needs,
-    /// What may be overwritten, as it was typed.
-    destroy: &'a [String],
     maps: Arc<BufferMaps>,
     system: System,
 }
 
 impl<'a> Opener<'a> {
-    pub(super) fn new(needs: &'a Needs, destroy: &'a [String], pool: &Arc<SharedPool>) -> Self {
+    pub(super) fn new(needs: &'a Needs, pool: &Arc<SharedPool>) -> Self {
         let maps = Arc::new(BufferMaps::new(pool));
-        Self { needs, destroy, maps, system: System::this() }
+        Self { needs, maps, system: System::this() }
     }
 
     /// Opens one device.
     pub(super) fn open(&mut self, spec: &DeviceSpec) -> Result<(Arc<dyn BlockDevice>, Identity)> {
         let name = spec.to_string();
-        misfit!(
-            self.needs.writes && !spec.is_scratch() && !self.destroy.contains(&name),
-            "{name} would be overwritten, and all that is on it lost; if that is meant, say \
-             --destroy-data {name}"
-        );
         let identity = |kind| Identity { kind, ..Identity::default() };
         Ok(match spec {
             DeviceSpec::Null { size } => {

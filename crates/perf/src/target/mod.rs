@@ -28,6 +28,7 @@ use self::local::Opener;
 use crate::args::TargetArgs;
 use crate::host;
 use crate::load::{self, JobSource, LoadSpec, Measured};
+use crate::peek;
 use crate::plan::misfit;
 
 /// What the loads to come ask at most; opening makes room for that.
@@ -116,6 +117,9 @@ impl Target {
     /// # Errors
     /// [`Misfit`](crate::plan::Misfit) where the arguments do not fit what is there; else what went wrong, and where.
     pub(crate) fn open(args: &TargetArgs, needs: &Needs) -> Result<Self> {
+        if needs.writes {
+            refuse_data(args, needs)?;
+        }
         let mut target = Self::empty()?;
         // What is open is disconnected whatever fails after it.
         if let Err(error) = target.open_all(args, needs) {
@@ -160,7 +164,7 @@ impl Target {
                 self.spaces.extend(spaces);
             }
         }
-        let mut opener = Opener::new(needs, &args.destroy_data, self.pool());
+        let mut opener = Opener::new(needs, self.pool());
         let opened: Vec<_> =
             args.device.iter().map(|spec| opener.open(spec)).collect::<Result<_>>()?;
         match args.stripe {
@@ -312,6 +316,29 @@ impl Device {
             Self::Local(_) => (0, 0),
         }
     }
+}
+
+/// Refuses devices of this machine that are neither named by `--destroy-data` nor empty.
+fn refuse_data(args: &TargetArgs, needs: &Needs) -> Result<()> {
+    let looking = Needs { jobs: 1, writes: false, ..*needs };
+    for spec in args.device.iter().filter(|spec| !spec.is_scratch()) {
+        let name = spec.to_string();
+        if args.destroy_data.contains(&name) {
+            continue;
+        }
+        let mut target = Target::empty()?;
+        let (device, identity) = Opener::new(&looking, target.pool()).open(spec)?;
+        target.push_local(name.clone(), device, identity);
+        let space = target.spaces[0].clone();
+        if let Some(at) = peek::first_data(&mut target, &space)? {
+            misfit!(
+                true,
+                "--device {name} is not empty: there is data near byte {at}, which would be lost; if that is meant, \
+                 say --destroy-data {name}"
+            );
+        }
+    }
+    Ok(())
 }
 
 /// Memory for local devices: bounded by half of the machine's, taken as it is used.
