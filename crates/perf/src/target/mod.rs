@@ -117,6 +117,7 @@ impl Target {
     /// # Errors
     /// [`Misfit`](crate::plan::Misfit) where the arguments do not fit what is there; else what went wrong, and where.
     pub(crate) fn open(args: &TargetArgs, needs: &Needs) -> Result<Self> {
+        check_names(args)?;
         if needs.writes {
             refuse_data(args, needs)?;
         }
@@ -144,15 +145,6 @@ impl Target {
     }
 
     fn open_all(&mut self, args: &TargetArgs, needs: &Needs) -> Result<()> {
-        let devices = args.device.iter().map(ToString::to_string);
-        let named: Vec<_> = devices.chain(args.connect.iter().map(ToString::to_string)).collect();
-        if let Some(unknown) = args.destroy_data.iter().find(|name| !named.contains(name)) {
-            misfit!(
-                true,
-                "--destroy-data {unknown} is none of what is loaded, which is {}; write it as there",
-                named.join(", ")
-            );
-        }
         if !args.connect.is_empty() {
             let ends = args.connect.iter().map(|endpoint| &endpoint.address);
             let options = fabric::options(host::options(&args.host, ends)?);
@@ -316,6 +308,20 @@ impl Device {
             Self::Local(_) => (0, 0),
         }
     }
+}
+
+/// Refuses a `--destroy-data` that means nothing, which may be a mistyped one.
+fn check_names(args: &TargetArgs) -> Result<()> {
+    let devices = args.device.iter().map(ToString::to_string);
+    let named: Vec<_> = devices.chain(args.connect.iter().map(ToString::to_string)).collect();
+    if let Some(unknown) = args.destroy_data.iter().find(|name| !named.contains(name)) {
+        misfit!(
+            true,
+            "--destroy-data {unknown} is none of what is loaded, which is {}; write it as there",
+            named.join(", ")
+        );
+    }
+    Ok(())
 }
 
 /// Refuses devices of this machine that are neither named by `--destroy-data` nor empty.
