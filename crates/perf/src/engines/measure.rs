@@ -20,7 +20,7 @@ use crate::units::Mix;
 
 /// Descriptors that are needed beside those of queues.
 const OTHER_FILES: u64 = 64;
-/// Descriptors of a queue of each drive: the drive, its ring, and what watches it.
+/// Descriptors of a queue of an engine that is not synchronous: the drive, its ring, and what watches it.
 const FILES_A_QUEUE: u64 = 3;
 
 /// Takes a PCI function from the system.
@@ -152,7 +152,8 @@ impl<'a> Bench<'a> {
             Layout::Stripe => point.drives.len() as u64 * u64::from(shape.threads),
             Layout::Single | Layout::Individual => queues,
         };
-        allow_files(queues * FILES_A_QUEUE + OTHER_FILES)?;
+        let files = if point.engine.is_synchronous() { queues } else { queues * FILES_A_QUEUE };
+        allow_files(files + OTHER_FILES)?;
         let spec = LoadSpec {
             qd: shape.depth.into(),
             shared: !dealt,

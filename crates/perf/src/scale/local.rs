@@ -130,6 +130,8 @@ fn fill(step: &mut Step, measured: &Measured) {
     if measured.errors() > 0 {
         let first = measured.messages.first().map_or("", String::as_str);
         step.problem = Some(format!("{} reads failed: {first}", measured.errors()));
+    } else if step.gib_per_s <= 0.0 && !step.partial {
+        step.problem = Some("no read was done in the time: use a longer --time".to_owned());
     }
 }
 

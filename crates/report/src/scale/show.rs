@@ -30,18 +30,20 @@ pub fn table(scaling: &Scaling, run: &Run) -> Table {
     for (at, step) in run.steps.iter().enumerate() {
         let drives = at + 1;
         let least = step.shares.iter().copied().fold(f64::INFINITY, f64::min);
-        let of_alone = run.alone().map_or(f64::NAN, |alone| step.share() / alone * 100.0);
+        let of_alone = run.alone().map(|alone| step.share() / alone * 100.0);
+        let root = &step.root_complex;
+        let known = |text: String| if root.is_empty() { "?".to_owned() } else { text };
         let mut cells = vec![
             drives.to_string(),
             step.drive.clone(),
-            if step.root_complex.is_empty() { "?".into() } else { step.root_complex.clone() },
-            run.on(&step.root_complex, drives).to_string(),
+            known(root.clone()),
+            known(run.on(root, drives).to_string()),
             format!("{:.2}", step.gib_per_s),
             format!("{:+.2}", step.gib_per_s - before),
             format!("{:.2}", step.share()),
             format!("{least:.2}"),
-            format!("{of_alone:.0}"),
-            format!("{:.2}", run.carried(&step.root_complex, at)),
+            of_alone.map_or_else(|| "?".to_owned(), |percent| format!("{percent:.0}")),
+            known(format!("{:.2}", run.carried(root, at))),
         ];
         before = step.gib_per_s;
         if compared {

@@ -80,6 +80,11 @@ fn the_table_has_shares_and_utilisation() {
     let cells: Vec<&str> = last.split('|').map(str::trim).collect();
     let expected = ["3", "c", "0000:00", "2", "12.00", "+0.00", "4.00", "4.00", "67", "8.00", ""];
     assert_eq!(cells[1..12], expected, "{text}");
+    scaling.runs[0].steps[0] = step("a", "", &[0.0]);
+    let text = table(&scaling, &scaling.runs[0]).markdown();
+    let first: Vec<&str> = text.lines().nth(2).unwrap().split('|').map(str::trim).collect();
+    assert_eq!(first[3..11], ["?", "?", "0.00", "+0.00", "0.00", "0.00", "?", "?"], "{text}");
+    let mut scaling = full();
     scaling.reference = vec![(3, 10.0)];
     let text = table(&scaling, &scaling.runs[0]).markdown();
     assert!(text.lines().last().unwrap().contains("| +20.0 |"), "{text}");
