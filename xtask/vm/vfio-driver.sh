@@ -1,7 +1,7 @@
 #!/bin/bash
 # Our driver on drives, without any fabric: data both ways between it and the kernel's driver, a drive pulled out
 # under it, and how fast the two read the same drive.
-# parts: written-by-us written-by-the-kernel 4k-blocks engines removal ratios
+# parts: written-by-us written-by-the-kernel 4k-blocks engines scale removal ratios
 SERVES=nothing
 . /share/lib.sh
 . /share/vfio-drives.sh
@@ -87,7 +87,7 @@ part_engines() {
     echo 0 >"$polled"
     drive_give vfio-pci 0
     nvmeof-perf engines --device "$(drive_block 1)" --device "pci:$(drive 0)" --concurrency 4 --layout individual \
-        --lba-size 512,4096 --destroy-data DRIVE0 --time 300ms --ramp 100ms >/tmp/engines.txt || fail "engines"
+        --lba-size 512,4096 --destroy-data DRIVE0 --time 1s --ramp 100ms >/tmp/engines.txt || fail "engines"
     sed 's/^/table /' /tmp/engines.txt
     for engine in sync psync pvsync pvsync2 pvsync2-hipri io-uring io-uring-polled vfio; do
         grep -E "^\| +512 \| individual +\| +1 \| $engine +\| +4 \| +[0-9]+ \| +[0-9.]+ " /tmp/engines.txt >/dev/null ||
@@ -106,8 +106,21 @@ part_engines() {
     drive_give nvme 1
     wait_for 20 drive_block 1
     if nvmeof-perf engines --device "$(drive_block 1)" --engine io-uring-polled --concurrency 1 --layout individual \
-        --time 100ms --ramp 0s >/tmp/engines.txt; then fail "a drive without queues to poll was polled"; fi
+        --time 1s --ramp 0s >/tmp/engines.txt; then fail "a drive without queues to poll was polled"; fi
     assert_has "why not" "$(cat /tmp/engines.txt)" 'nvme.poll_queues'
+}
+
+# One to three drives, found by their numbers: two by the kernel, one by our own driver.
+part_scale() {
+    drive_give vfio-pci 1
+    wait_for 20 drive_block 0
+    wait_for 20 drive_block 2
+    nvmeof-perf scale --drives 0-2 --by root-complex --order in-order,round-robin --bs 64k --jobs 1 --depth 4 \
+        --time 1s --ramp 100ms >/tmp/scale.txt || fail "scale: $(cat /tmp/scale.txt)"
+    sed 's/^/table /' /tmp/scale.txt
+    assert_has "the second drive" "$(cat /tmp/scale.txt)" "^\| +2 \| pci:$(drive 1) +\| 0000:00 +\| +2 \|"
+    assert_has "the third drive" "$(cat /tmp/scale.txt)" '^\| +3 \| /dev/nvme[0-9]+n1 +\| 0000:00 +\| +3 \|'
+    drive_give nvme 1
 }
 
 # A drive that is pulled out under load: reads end with an error, and the process with it.

@@ -74,8 +74,8 @@ pub fn about_polling(rows: &[Reference]) -> Vec<String> {
         format!(
             "It wins where latency is what limits: with 4096-byte blocks and 512 jobs, {} against {} million, \
              because each read is done sooner. With 1024 jobs and more the drives are at their end ({} against {} \
-             million) and it wins nothing. On a stripe of the kernel's (MD RAID-0) the wish does not reach the drives: \
-             {} against {} million.",
+             million) and it wins nothing. On a stripe of the kernel's (MD RAID-0) it makes no difference: {} against {} \
+             million.",
             at_4096(512, true).millions(),
             rates_of(rows, 4096, 512, "pvsync2").millions(),
             at_4096(2048, true).millions(),

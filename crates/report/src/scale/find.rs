@@ -69,7 +69,7 @@ fn dip(run: &Run, before: &Step, step: &Step, drives: usize) -> String {
         String::new()
     } else {
         let on = run.on(&step.root_complex, drives);
-        format!(", {} on root complex {}", count(on), step.root_complex)
+        format!(" ({} on root complex {})", count(on), step.root_complex)
     };
     format!(
         "{}: with {drives} drives{place} all together read less than with {}: {:.1} after {:.1} GiB/s",

@@ -57,7 +57,7 @@ fn what_says_itself_that_it_is_full_is_told_once_and_dips_are_told() {
         findings,
         [
             "in order: root complex 0000:00 is full at 3 drives: 2 drives on it, 8.0 GiB/s",
-            "in order: with 4 drives, 3 drives on root complex 0000:00 all together read less than with 3: 10.0 after \
+            "in order: with 4 drives (3 drives on root complex 0000:00) all together read less than with 3: 10.0 after \
              12.0 GiB/s",
         ]
     );
