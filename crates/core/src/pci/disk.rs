@@ -13,6 +13,8 @@ pub struct Disk {
     pub serial: Option<String>,
     /// Firmware revision.
     pub firmware: Option<String>,
+    /// Whether the kernel refuses writes to the block device.
+    pub read_only: bool,
 }
 
 impl System {
@@ -22,6 +24,7 @@ impl System {
         let Ok(folder) = std::fs::canonicalize(self.block_folder(name)) else {
             return Disk::default();
         };
+        let read_only = text(&folder.join("ro")).as_deref() == Some("1");
         let is_partition = folder.join("partition").exists();
         let disk = if is_partition {
             folder.parent().map_or(folder.clone(), PathBuf::from)
@@ -39,6 +42,7 @@ impl System {
             model: first(&["model"]),
             serial: first(&["serial"]),
             firmware: first(&["firmware_rev", "rev"]),
+            read_only,
         }
     }
 }

@@ -144,6 +144,7 @@ impl<'a> Opener<'a> {
     fn file(&self, name: &str, path: &Path) -> Result<(Arc<dyn BlockDevice>, Identity)> {
         let block = block_name(path);
         if let Some(block) = block.as_deref().filter(|_| self.needs.writes) {
+            misfit!(self.system.disk(block).read_only, "{}", read_only(name));
             let users = Usage::read(&self.system)?.of_block(block);
             refuse_used(name, &users)?;
         }
@@ -190,7 +191,7 @@ impl<'a> Opener<'a> {
                 refuse_used(name, &users.unwrap_or_default()).err().unwrap_or(error.into())
             }
             (OpenErrorWhy::System { source, .. }, _) if source.raw_os_error() == Some(EROFS) => {
-                Misfit(format!("--device {name} is read-only; it can be loaded with reads")).into()
+                Misfit(read_only(name)).into()
             }
             (OpenErrorWhy::System { source, .. }, _)
                 if source.kind() == std::io::ErrorKind::PermissionDenied =>
@@ -233,6 +234,10 @@ impl<'a> Opener<'a> {
         let device = NvmeDevice::new(name, controller, nsid, Arc::clone(&self.maps))?;
         Ok((Arc::new(device), identity))
     }
+}
+
+fn read_only(name: &str) -> String {
+    format!("--device {name} is read-only; it can be loaded with reads")
 }
 
 /// Refuses a device that somebody uses.

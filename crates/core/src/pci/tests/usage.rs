@@ -58,6 +58,8 @@ fn a_block_device_by_its_name() {
             (Some("Example Gen4 3840GB"), Some("FW10"))
         );
     }
+    machine.write(&format!("sys/class/block/{free}/ro"), "1\n").unwrap();
+    assert_eq!((system.disk(&disk).read_only, system.disk(&free).read_only), (false, true));
     assert_eq!(system.disk("sdz"), super::super::Disk::default());
 }
 
