@@ -3,15 +3,16 @@
 
 use std::fmt::Write as _;
 
-use crate::plot::{Plot, STYLE};
+use crate::plot::{Picture, Plot, STYLE};
 use crate::table::Table;
 
 /// Looks of the page around the plots.
 const PAGE_STYLE: &str = "\
 body{background:var(--ground);color:var(--ink);font:15px/1.5 system-ui,sans-serif;margin:0 auto;\
 max-width:1280px;padding:24px}
-h1{font-size:24px;margin:0}h2{font-size:18px;margin:32px 0 8px}p{margin:6px 0;max-width:90ch}
+h1{font-size:24px;margin:0}h2{font-size:18px;margin:32px 0 8px}h3{font-size:15px;margin:20px 0 6px}p{margin:6px 0;max-width:90ch}
 .note{color:var(--soft)}
+.warning{border-left:4px solid var(--s1);padding:4px 12px}
 .mark-where{border:1px solid var(--soft);border-radius:4px;font-size:13px;padding:1px 8px;\
 vertical-align:middle;margin-left:8px}
 .scroll{overflow-x:auto}
@@ -49,6 +50,16 @@ impl Page {
         let _ = writeln!(self.body, "<h2>{}</h2>", escape(text));
     }
 
+    /// A heading below [`Page::heading`].
+    pub fn subheading(&mut self, text: &str) {
+        let _ = writeln!(self.body, "<h3>{}</h3>", escape(text));
+    }
+
+    /// A paragraph that nobody should miss.
+    pub fn warning(&mut self, text: &str) {
+        let _ = writeln!(self.body, "<p class=\"warning\">{}</p>", escape(text));
+    }
+
     /// A paragraph.
     pub fn paragraph(&mut self, text: &str) {
         let _ = writeln!(self.body, "<p class=\"note\">{}</p>", escape(text));
@@ -74,6 +85,15 @@ impl Page {
         self.body.push_str("<div class=\"plots\">\n");
         for plot in plots {
             self.body.push_str(&plot.svg());
+        }
+        self.body.push_str("</div>\n");
+    }
+
+    /// Pictures of any kind, side by side.
+    pub fn pictures(&mut self, pictures: &[Picture]) {
+        self.body.push_str("<div class=\"plots\">\n");
+        for picture in pictures {
+            self.body.push_str(&picture.svg());
         }
         self.body.push_str("</div>\n");
     }

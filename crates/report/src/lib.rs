@@ -6,6 +6,7 @@
 //!                 --compare-> differences of two sets, with intervals
 //!                 --sweep-> Table (terminal, Markdown, HTML), Plot (SVG), a page that opens from disk
 //! engines::Engines, scale::Scaling --> JSON, Table, Plot, Page: what `nvmeof-perf` measures of drives
+//! steady::Study (a drive test) --steady-> any Sheet: a page that opens from disk (Page), paper (Pdf)
 //! ```
 //!
 //! Whoever measures fills [`Point`]s; everything else follows from them. Figures that come from the
@@ -18,15 +19,20 @@ pub mod csv;
 pub mod engines;
 pub mod html;
 pub mod json;
+pub mod pdf;
 pub mod plot;
 mod point;
 pub mod scale;
+mod sheet;
+pub mod steady;
 pub mod sweep;
 mod table;
 
 pub use html::Page;
-pub use plot::{Axis, Plot, Series};
+pub use pdf::Pdf;
+pub use plot::{Axis, Picture, Plot, Series};
 pub use point::{
     Figures, Flow, Latency, Network, Part, Point, Sample, Setting, Varied, Where, jain,
 };
+pub use sheet::Sheet;
 pub use table::{Align, Column, Table};

@@ -49,8 +49,8 @@ impl Column {
 /// A table of text.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Table {
-    columns: Vec<Column>,
-    rows: Vec<Vec<String>>,
+    pub(crate) columns: Vec<Column>,
+    pub(crate) rows: Vec<Vec<String>>,
 }
 
 impl Table {

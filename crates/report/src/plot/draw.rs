@@ -13,11 +13,11 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 use super::ticks::Scale;
 use super::{Plot, Series, Shape, ink};
 
-const WIDTH: u32 = 760;
+pub(super) const WIDTH: u32 = 760;
 /// Of the plot with its axes.
 const HEIGHT: u32 = 360;
 /// Of the title and the note.
-const HEAD: u32 = 58;
+pub(super) const HEAD: u32 = 58;
 /// Of a row of the legend.
 const ROW: u32 = 22;
 const FONT: &str = "system-ui, sans-serif";
@@ -28,36 +28,37 @@ const CHARACTER: u32 = 7;
 /// Room of the line before a name in the legend.
 const KEY: u32 = 30;
 
-type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
-type Drawn = Result<(), Box<dyn Error>>;
+pub(super) type Area<B> = DrawingArea<B, Shift>;
+pub(super) type Drawn = Result<(), Box<dyn Error>>;
 
-/// SVG with stand-in colours.
-pub(super) fn draw(plot: &Plot) -> String {
-    let rows = legend_rows(&plot.series);
-    let legend = u32::try_from(rows.len()).unwrap_or(u32::MAX).saturating_mul(ROW);
-    let mut svg = String::new();
-    {
-        let size = (WIDTH, (HEAD + HEIGHT).saturating_add(legend + 12));
-        let area = SVGBackend::with_string(&mut svg, size).into_drawing_area();
-        let outcome = shapes(plot, &area, &rows);
-        // A string takes everything that is drawn into it.
-        debug_assert!(outcome.is_ok(), "{outcome:?}");
-    }
-    svg
+/// Pixels of a plot: wide, high.
+pub(super) fn size(plot: &Plot) -> (u32, u32) {
+    let rows = legend_rows(&plot.series).len();
+    let legend = u32::try_from(rows).unwrap_or(u32::MAX).saturating_mul(ROW);
+    (WIDTH, (HEAD + HEIGHT).saturating_add(legend + 12))
 }
 
-fn shapes(plot: &Plot, area: &Area<'_>, rows: &[Vec<(usize, u32)>]) -> Drawn {
-    area.draw_text(&plot.title, &style(17.0, &ink::INK), (14, 10))?;
-    area.draw_text(&plot.note, &style(13.0, &ink::SOFT), (14, 34))?;
+/// Draws a plot in stand-in colours.
+pub(super) fn shapes<B: DrawingBackend>(plot: &Plot, area: &Area<B>) -> Drawn
+where
+    B::ErrorType: 'static,
+{
+    head(&plot.title, &plot.note, area)?;
     let (_, rest) = area.split_vertically(HEAD);
     let (chart, legend) = rest.split_vertically(HEIGHT);
     axes(plot, &chart)?;
-    for (row, entries) in rows.iter().enumerate() {
+    for (row, entries) in legend_rows(&plot.series).iter().enumerate() {
         let y = i32::try_from(row).unwrap_or(0) * ROW.cast_signed() + 14;
         for (series, x) in entries {
             let x = x.cast_signed();
-            let line = ink::key(*series).stroke_width(2);
-            legend.draw(&PathElement::new([(x, y), (x + KEY.cast_signed() - 8, y)], line))?;
+            let (left, right) = (x, x + KEY.cast_signed() - 8);
+            if plot.series[*series].shape == Shape::Area {
+                let corners = [(left, y - 6), (right, y + 6)];
+                legend.draw(&Rectangle::new(corners, ink::area_key(*series).filled()))?;
+            } else {
+                let line = ink::key(*series).stroke_width(2);
+                legend.draw(&PathElement::new([(left, y), (right, y)], line))?;
+            }
             let text = style(13.0, &ink::INK).pos(Pos::new(HPos::Left, VPos::Center));
             legend.draw_text(&plot.series[*series].name, &text, (x + KEY.cast_signed(), y))?;
         }
@@ -66,7 +67,20 @@ fn shapes(plot: &Plot, area: &Area<'_>, rows: &[Vec<(usize, u32)>]) -> Drawn {
     Ok(())
 }
 
-fn axes(plot: &Plot, area: &Area<'_>) -> Drawn {
+/// The title and the note of a picture.
+pub(super) fn head<B: DrawingBackend>(title: &str, note: &str, area: &Area<B>) -> Drawn
+where
+    B::ErrorType: 'static,
+{
+    area.draw_text(title, &style(17.0, &ink::INK), (14, 10))?;
+    area.draw_text(note, &style(13.0, &ink::SOFT), (14, 34))?;
+    Ok(())
+}
+
+fn axes<B: DrawingBackend>(plot: &Plot, area: &Area<B>) -> Drawn
+where
+    B::ErrorType: 'static,
+{
     let values = || plot.series.iter().flat_map(|series| &series.points);
     let finite = |value: &f64| value.is_finite();
     let x = Scale::over(&plot.x, values().map(|point| point.0).filter(finite));
@@ -99,6 +113,11 @@ fn axes(plot: &Plot, area: &Area<'_>) -> Drawn {
             .filter_map(|point| Some((x.place(point.0)?, y.place(point.1)?)))
             .collect();
         empty &= places.is_empty();
+        if series.shape == Shape::Area {
+            let area = Polygon::new(places, ink::area(index).filled());
+            chart.draw_series([area])?;
+            continue;
+        }
         let colour = ink::series(index);
         if series.shape != Shape::Marks && !places.is_empty() {
             let line = PathElement::new(means(&places), colour.stroke_width(2));
@@ -172,6 +191,6 @@ fn legend_rows(series: &[Series]) -> Vec<Vec<(usize, u32)>> {
     rows
 }
 
-fn style(size: f64, colour: &RGBColor) -> TextStyle<'static> {
+pub(super) fn style(size: f64, colour: &RGBColor) -> TextStyle<'static> {
     (FONT, size * POINTS).into_font().color(colour)
 }

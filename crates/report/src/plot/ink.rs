@@ -15,6 +15,18 @@ const LIGHT: [&str; 8] =
 
 /// How each round through the colours is dashed.
 const DASHES: [&str; 4] = ["", "7 4", "2 3", "9 3 2 3"];
+/// The same, for paper.
+const FLAT_DASHES: [&[f32]; 4] = [&[], &[7.0, 4.0], &[2.0, 3.0], &[9.0, 3.0, 2.0, 3.0]];
+
+const INK_LIGHT: &str = "#1a1a19";
+const SOFT_LIGHT: &str = "#5f5e5a";
+const GRID_LIGHT: &str = "#e1e0d9";
+const GROUND_LIGHT: &str = "#fcfcfb";
+
+/// Of planes between lines, over which lines are seen.
+const AREA_OPACITY: f32 = 0.16;
+/// Shades of cells.
+const HEAT_STEPS: u8 = 40;
 
 /// The styles of every plot, with their colours for both schemes.
 pub const STYLE: &str = "\
@@ -29,16 +41,18 @@ svg.plot .rule{stroke:var(--soft)}
 svg.plot .grid{stroke:var(--grid)}
 svg.plot .c0{--s:var(--s0)}svg.plot .c1{--s:var(--s1)}svg.plot .c2{--s:var(--s2)}svg.plot .c3{--s:var(--s3)}
 svg.plot .c4{--s:var(--s4)}svg.plot .c5{--s:var(--s5)}svg.plot .c6{--s:var(--s6)}svg.plot .c7{--s:var(--s7)}
-svg.plot .mark{fill:var(--s)}
+svg.plot .mark,svg.plot .area,svg.plot .area-key,svg.plot .heat{fill:var(--s)}
 svg.plot .line,svg.plot .key{stroke:var(--s)}
 ";
 
 /// Text that matters.
-pub(super) const INK: RGBColor = RGBColor(7, 1, 1);
+pub(crate) const INK: RGBColor = RGBColor(7, 1, 1);
 /// Text and lines that explain.
-pub(super) const SOFT: RGBColor = RGBColor(7, 1, 2);
+pub(crate) const SOFT: RGBColor = RGBColor(7, 1, 2);
+/// What hides what is behind it.
+pub(crate) const GROUND: RGBColor = RGBColor(7, 1, 4);
 /// Grid lines.
-pub(super) const GRID: RGBColor = RGBColor(7, 1, 3);
+pub(crate) const GRID: RGBColor = RGBColor(7, 1, 3);
 
 /// The stand-in of a series' markers and line. More than 256 share colours with the first.
 pub(super) fn series(index: usize) -> RGBColor {
@@ -48,6 +62,71 @@ pub(super) fn series(index: usize) -> RGBColor {
 /// The stand-in of a series' line in the legend.
 pub(super) fn key(index: usize) -> RGBColor {
     RGBColor(7, 2, series(index).2)
+}
+
+/// The stand-in of the plane of a series that is one.
+pub(super) fn area(index: usize) -> RGBColor {
+    RGBColor(7, 4, series(index).2)
+}
+
+/// The stand-in of such a plane in the legend.
+pub(super) fn area_key(index: usize) -> RGBColor {
+    RGBColor(7, 5, series(index).2)
+}
+
+/// The stand-in of a cell that has this much of what there is most of, 0 to 1.
+pub(super) fn heat(share: f64) -> RGBColor {
+    let steps = (share.clamp(0.0, 1.0) * f64::from(HEAT_STEPS)).round();
+    let step = (0..=HEAT_STEPS).find(|step| f64::from(*step) >= steps);
+    RGBColor(7, 3, step.unwrap_or(HEAT_STEPS))
+}
+
+/// A colour of the light scheme in place of a stand-in: for paper.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Flat {
+    /// Red, green and blue, 0 to 1.
+    pub(crate) rgb: [f32; 3],
+    /// Lengths of the dashes; none for a whole line.
+    pub(crate) dashes: &'static [f32],
+}
+
+/// What paper shows for a colour; one that is no stand-in as it is.
+pub(crate) fn flat(colour: (u8, u8, u8)) -> Flat {
+    let whole = |hex: &str| Flat { rgb: rgb(hex), dashes: &[] };
+    let index = usize::from(colour.2);
+    match colour {
+        (7, 1, 1) => whole(INK_LIGHT),
+        (7, 1, 2) => whole(SOFT_LIGHT),
+        (7, 1, 3) => whole(GRID_LIGHT),
+        (7, 1, 4) => Flat { rgb: [1.0; 3], dashes: &[] },
+        (7, 3, step) => Flat { rgb: over_white(LIGHT[0], heat_opacity(step)), dashes: &[] },
+        (7, 4 | 5, _) => {
+            Flat { rgb: over_white(LIGHT[index % LIGHT.len()], AREA_OPACITY), dashes: &[] }
+        }
+        (7, 0 | 2, _) => Flat {
+            rgb: rgb(LIGHT[index % LIGHT.len()]),
+            dashes: FLAT_DASHES[(index / LIGHT.len()) % FLAT_DASHES.len()],
+        },
+        (red, green, blue) => {
+            Flat { rgb: [red, green, blue].map(|part| f32::from(part) / 255.0), dashes: &[] }
+        }
+    }
+}
+
+fn rgb(hex: &str) -> [f32; 3] {
+    [1, 3, 5].map(|at| {
+        let part = hex.get(at..at + 2).and_then(|part| u8::from_str_radix(part, 16).ok());
+        f32::from(part.unwrap_or(0)) / 255.0
+    })
+}
+
+fn over_white(hex: &str, opacity: f32) -> [f32; 3] {
+    rgb(hex).map(|part| part * opacity + 1.0 - opacity)
+}
+
+/// Text stays readable on the darkest cell, in both schemes.
+fn heat_opacity(step: u8) -> f32 {
+    0.04 + 0.66 * f32::from(step) / f32::from(HEAT_STEPS)
 }
 
 /// Puts classes and colours in place of the stand-ins, and a description and a class on the whole.
@@ -92,20 +171,29 @@ fn recolour(line: &str) -> String {
 fn paint(attribute: &str, code: &str) -> String {
     let fixed = |class: &str, colour: &str| format!("class=\"{class}\" {attribute}=\"{colour}\"");
     match (code, attribute) {
-        ("0101", "fill") => fixed("ink", "#1a1a19"),
-        ("0102", "fill") => fixed("soft", "#5f5e5a"),
-        ("0102" | "0101", _) => fixed("rule", "#5f5e5a"),
-        ("0103", _) => fixed("grid", "#e1e0d9"),
+        ("0101", "fill") => fixed("ink", INK_LIGHT),
+        ("0102", "fill") => fixed("soft", SOFT_LIGHT),
+        ("0102" | "0101", _) => fixed("rule", SOFT_LIGHT),
+        ("0103", _) => fixed("grid", GRID_LIGHT),
+        ("0104", _) => fixed("ground", GROUND_LIGHT),
+        (heat, _) if heat.starts_with("03") => {
+            let step = u8::from_str_radix(&heat[2..], 16).unwrap_or(0);
+            let opacity = heat_opacity(step);
+            format!("class=\"heat c0\" {attribute}=\"{}\" fill-opacity=\"{opacity:.3}\"", LIGHT[0])
+        }
         _ => {
             let index = usize::from_str_radix(&code[2..], 16).unwrap_or(0);
             let colour = index % LIGHT.len();
             let shape = match attribute {
+                _ if code.starts_with("04") => "area",
+                _ if code.starts_with("05") => "area-key",
                 "fill" => "mark",
                 _ if code.starts_with("02") => "key",
                 _ => "line",
             };
             let dash = DASHES[(index / LIGHT.len()) % DASHES.len()];
             let dash = match (dash, shape) {
+                (_, "area" | "area-key") => format!(" fill-opacity=\"{AREA_OPACITY}\""),
                 ("", _) | (_, "mark") => String::new(),
                 _ => format!(" stroke-dasharray=\"{dash}\""),
             };

@@ -3,6 +3,8 @@
 //! | file | what |
 //! |---|---|
 //! | `draw` | from the data to shapes, with plotters |
+//! | `grid` | a figure for each pair of two settings: as cells with numbers, as a surface |
+//! | `picture` | any of them, onto anything that plotters draws on |
 //! | `ink` | from plotters' fixed colours to ones that follow the reader's scheme |
 //! | `ticks` | where the labels of an axis stand, and how numbers are written |
 //!
@@ -10,10 +12,15 @@
 //! polyline (`line s0`), so that what a page shows can be counted.
 
 mod draw;
-mod ink;
+mod grid;
+pub(crate) mod ink;
+mod picture;
 mod ticks;
 
+pub use grid::Grid;
 pub use ink::STYLE;
+pub use picture::Picture;
+pub(crate) use ticks::number;
 
 /// A plot.
 #[derive(Debug, Clone, PartialEq)]
@@ -95,6 +102,8 @@ pub enum Shape {
     Line,
     /// Only markers: for rows that do not belong to one curve.
     Marks,
+    /// The plane that the points go around, in their order, behind the lines of series before it: for a band.
+    Area,
 }
 
 impl Series {
@@ -109,7 +118,7 @@ impl Plot {
     /// An `<svg>` to stand in a page that has [`STYLE`] among its styles.
     #[must_use]
     pub fn svg(&self) -> String {
-        ink::follow_scheme(&draw::draw(self), &format!("{}. {}", self.title, self.note))
+        picture::svg(draw::size(self), &self.title, &self.note, |area| draw::shapes(self, area))
     }
 
     /// An SVG file of its own, as Markdown refers to one: it brings its styles and its background

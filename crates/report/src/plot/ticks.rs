@@ -75,7 +75,7 @@ impl Scale {
 }
 
 /// A number with as many digits as a reader can use.
-pub(super) fn number(value: f64) -> String {
+pub(crate) fn number(value: f64) -> String {
     let decimals = match value.abs() {
         size if size >= 100.0 || size == 0.0 => 0,
         size if size >= 10.0 => 1,

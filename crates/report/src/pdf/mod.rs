@@ -1,0 +1,72 @@
+//! Reports on paper: A4, text that can be selected, plots as lines and not as pixels, an outline.
+//!
+//! ```text
+//! heading, paragraph, table, picture --layout--> pages of operators --write--> bytes
+//!                                       | pictures: canvas, for plotters
+//!                                       | widths and encoding: font
+//! ```
+//!
+//! Fonts are the two of the fourteen that every reader of PDF has, so nothing is embedded; text that Windows' Latin
+//! encoding does not have is shown as a question mark.
+
+mod canvas;
+mod font;
+mod layout;
+mod rows;
+#[cfg(test)]
+pub(crate) mod tests;
+mod write;
+
+use crate::plot::Picture;
+use crate::sheet::Sheet;
+use crate::table::Table;
+
+/// A document, filled from top to bottom.
+#[derive(Debug, Clone)]
+pub struct Pdf {
+    title: String,
+    blocks: Vec<Block>,
+}
+
+/// What is laid out: a heading never ends a page, a picture is never cut.
+#[derive(Debug, Clone)]
+enum Block {
+    Heading { level: u8, text: String },
+    Paragraph { text: String, stands_out: bool },
+    Table(Table),
+    Picture(Picture),
+}
+
+impl Pdf {
+    /// An empty document. `mark` stands beside its title: where the figures come from.
+    #[must_use]
+    pub fn new(title: &str, mark: &str) -> Self {
+        let title = if mark.is_empty() { title.to_owned() } else { format!("{title} ({mark})") };
+        let heading = Block::Heading { level: 0, text: title.clone() };
+        Self { title, blocks: vec![heading] }
+    }
+
+    /// The file.
+    #[must_use]
+    pub fn document(&self) -> Vec<u8> {
+        write::document(&self.title, layout::pages(&self.title, &self.blocks))
+    }
+}
+
+impl Sheet for Pdf {
+    fn heading(&mut self, level: u8, text: &str) {
+        self.blocks.push(Block::Heading { level: level.max(1), text: text.into() });
+    }
+
+    fn paragraph(&mut self, text: &str, stands_out: bool) {
+        self.blocks.push(Block::Paragraph { text: text.into(), stands_out });
+    }
+
+    fn table(&mut self, table: &Table) {
+        self.blocks.push(Block::Table(table.clone()));
+    }
+
+    fn pictures(&mut self, pictures: &[Picture]) {
+        self.blocks.extend(pictures.iter().cloned().map(Block::Picture));
+    }
+}

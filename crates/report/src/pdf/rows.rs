@@ -1,0 +1,151 @@
+//! Tables on paper: columns as wide as they need to be, words in several lines where that is too wide.
+
+use plotters::style::RGBColor;
+
+use super::font::Font;
+use crate::plot::ink;
+use crate::table::{Align, Table};
+
+const SIZE: f32 = 8.0;
+/// Below which nobody can read.
+const SMALLEST: f32 = 5.5;
+/// On both sides of a cell, as a share of the font's size.
+const PADDING: f32 = 0.6;
+const LEADING: f32 = 1.25;
+/// Rows of a table that is not cut.
+const SHORT: usize = 16;
+/// A column of words is not made narrower than this many times the font's size.
+const NARROWEST: f32 = 8.0;
+
+/// A table with its widths.
+#[derive(Debug)]
+pub(super) struct Rows {
+    /// Of the font.
+    pub(super) size: f32,
+    pub(super) head: Row,
+    pub(super) rows: Vec<Row>,
+    /// Of columns, with their padding.
+    widths: Vec<f32>,
+    aligned: Vec<Align>,
+}
+
+/// Lines of each cell.
+#[derive(Debug)]
+pub(super) struct Row {
+    pub(super) font: Font,
+    cells: Vec<Vec<String>>,
+}
+
+impl Row {
+    pub(super) fn colour(&self) -> RGBColor {
+        match self.font {
+            Font::Plain => ink::INK,
+            Font::Bold => ink::SOFT,
+        }
+    }
+}
+
+impl Rows {
+    /// Lays a table out in `width`.
+    pub(super) fn new(table: &Table, width: f32) -> Self {
+        let aligned: Vec<_> = table.columns.iter().map(|column| column.align).collect();
+        let head: Vec<Vec<String>> = table
+            .columns
+            .iter()
+            .map(|column| {
+                let lines =
+                    [&column.name, &column.unit].into_iter().filter(|text| !text.is_empty());
+                lines.cloned().collect()
+            })
+            .collect();
+        let natural = |size: f32| -> Vec<f32> {
+            let of = |at: usize| {
+                let head = head[at].iter().map(|text| Font::Bold.width(text, size));
+                let cells = table.rows.iter().map(|row| Font::Plain.width(&row[at], size));
+                head.chain(cells).fold(0.0, f32::max) + 2.0 * PADDING * size
+            };
+            (0..aligned.len()).map(of).collect()
+        };
+        let mut size = SIZE;
+        let mut widths = natural(size);
+        narrow(&mut widths, &aligned, size, width);
+        while widths.iter().sum::<f32>() > width && size > SMALLEST {
+            size -= 0.5;
+            widths = natural(size);
+            narrow(&mut widths, &aligned, size, width);
+        }
+        let lines = |font: Font, at: usize, text: &str| {
+            font.wrap(text, size, widths[at] - 2.0 * PADDING * size + 0.01)
+        };
+        let head = head
+            .iter()
+            .enumerate()
+            .map(|(at, cell)| cell.iter().flat_map(|text| lines(Font::Bold, at, text)).collect());
+        let head = Row { font: Font::Bold, cells: head.collect() };
+        let row = |row: &Vec<String>| {
+            let cells = row.iter().enumerate().map(|(at, text)| lines(Font::Plain, at, text));
+            Row { font: Font::Plain, cells: cells.collect() }
+        };
+        let rows = table.rows.iter().map(row).collect();
+        Self { size, head, rows, widths, aligned }
+    }
+
+    pub(super) fn width(&self) -> f32 {
+        self.widths.iter().sum()
+    }
+
+    pub(super) fn height(&self, row: &Row) -> f32 {
+        let lines = row.cells.iter().map(Vec::len).max().unwrap_or(0);
+        if lines == 0 {
+            return 0.0;
+        }
+        let lines = f32::from(u16::try_from(lines).unwrap_or(u16::MAX));
+        (lines * LEADING + 0.5) * self.size
+    }
+
+    /// Of what begins on a page only together: a short table whole, of a long one the head and two rows.
+    pub(super) fn beginning(&self) -> f32 {
+        let together = if self.rows.len() <= SHORT { SHORT } else { 2 };
+        let rows = self.rows.iter().take(together).map(|row| self.height(row));
+        self.height(&self.head) + rows.sum::<f32>()
+    }
+
+    /// Each line of a row with its place from the left, and how far its baseline is below the top.
+    pub(super) fn places<'a>(
+        &'a self,
+        row: &'a Row,
+    ) -> impl Iterator<Item = (&'a str, f32, f32)> + 'a {
+        let mut left = 0.0;
+        let cells = row.cells.iter().enumerate().map(move |(at, lines)| {
+            let from = left;
+            left += self.widths[at];
+            (at, from, lines)
+        });
+        let pad = PADDING * self.size;
+        cells.flat_map(move |(at, from, lines)| {
+            let mut down = 0.25 * self.size;
+            lines.iter().map(move |text| {
+                down += LEADING * self.size;
+                let x = match self.aligned[at] {
+                    Align::Left => from + pad,
+                    Align::Right => from + self.widths[at] - pad - row.font.width(text, self.size),
+                };
+                (text.as_str(), x, down - 0.15 * self.size)
+            })
+        })
+    }
+}
+
+/// Makes columns of words narrower, the widest first, until all fit.
+fn narrow(widths: &mut [f32], aligned: &[Align], size: f32, most: f32) {
+    let too_much = widths.iter().sum::<f32>() - most;
+    if too_much <= 0.0 {
+        return;
+    }
+    let words = (0..widths.len()).filter(|at| aligned[*at] == Align::Left);
+    let Some(widest) = words.max_by(|a, b| widths[*a].total_cmp(&widths[*b])) else { return };
+    let least = NARROWEST * size;
+    if widths[widest] > least {
+        widths[widest] = (widths[widest] - too_much).max(least);
+    }
+}

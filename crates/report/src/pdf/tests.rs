@@ -1,0 +1,119 @@
+use super::*;
+use crate::plot::{Axis, Plot, Series};
+use crate::table::Column;
+
+fn plot(title: &str) -> Picture {
+    Picture::Plot(Plot {
+        title: title.into(),
+        note: "note".into(),
+        x: Axis::new("round", ""),
+        y: Axis::new("rate", "IOPS").from_zero(),
+        series: vec![
+            Series::new("4 KiB", vec![(1.0, 100.0), (2.0, 120.0)]),
+            Series::new("x", vec![]),
+        ],
+    })
+}
+
+/// The strings that a page shows, in order, page by page: its streams are not compressed.
+pub(crate) fn texts(file: &[u8]) -> Vec<Vec<String>> {
+    let file: String = file.iter().map(|byte| char::from(*byte)).collect();
+    let pages =
+        file.split("\nstream\n").skip(1).map(|rest| rest.split("endstream").next().unwrap());
+    let shown = |page: &str| {
+        let strings = page.lines().filter_map(|line| line.strip_prefix('(')?.strip_suffix(") Tj"));
+        strings.map(|text| text.replace("\\(", "(").replace("\\)", ")")).collect()
+    };
+    pages.map(shown).collect()
+}
+
+#[test]
+fn text_stands_in_the_file_as_text() {
+    let mut pdf = Pdf::new("A drive", "measured");
+    pdf.heading(1, "Convergence");
+    pdf.paragraph("All rounds.", false);
+    pdf.pictures(&[plot("IOPS of all rounds")]);
+    let mut table = Table::new(vec![Column::words("mix"), Column::numbers("rate", "IOPS")]);
+    table.push(vec!["0/100".into(), "12345".into()]);
+    pdf.table(&table);
+    let file = pdf.document();
+    assert!(file.starts_with(b"%PDF-1."));
+    let texts = texts(&file);
+    assert_eq!(texts.len(), 1);
+    for text in [
+        "A drive (measured)",
+        "Convergence",
+        "All rounds.",
+        "IOPS of all rounds",
+        "rate (IOPS)",
+        "4 KiB",
+        "mix",
+        "IOPS",
+        "0/100",
+        "12345",
+        "page 1 of 1",
+    ] {
+        assert!(texts[0].iter().any(|shown| shown == text), "{text}: {texts:?}");
+    }
+}
+
+#[test]
+fn a_heading_stands_on_the_page_of_what_follows_it() {
+    let mut pdf = Pdf::new("t", "");
+    for number in 0..7 {
+        pdf.heading(1, &format!("chapter {number}"));
+        pdf.heading(2, &format!("section {number}"));
+        pdf.paragraph(&format!("words {number}"), true);
+        pdf.pictures(&[plot(&format!("picture {number}"))]);
+    }
+    let texts = texts(&pdf.document());
+    assert!(texts.len() > 3, "{}", texts.len());
+    for number in 0..7 {
+        let page_of = |what: &str| {
+            let text = format!("{what} {number}");
+            texts.iter().position(|page| page.contains(&text)).unwrap()
+        };
+        let picture = page_of("picture");
+        for what in ["chapter", "section", "words"] {
+            assert_eq!(page_of(what), picture, "{what} {number}");
+        }
+    }
+}
+
+#[test]
+fn the_head_of_a_long_table_stands_on_each_of_its_pages() {
+    let mut table = Table::new(vec![Column::words("what"), Column::numbers("n", "")]);
+    for number in 0..200 {
+        table.push(vec![format!("row {number}"), number.to_string()]);
+    }
+    let mut pdf = Pdf::new("t", "");
+    pdf.table(&table);
+    let texts = texts(&pdf.document());
+    assert!(texts.len() >= 3);
+    assert!(texts.iter().all(|page| page.iter().any(|text| text == "what")));
+    let rows = texts.iter().flatten().filter(|text| text.starts_with("row ")).count();
+    assert_eq!(rows, 200);
+}
+
+#[test]
+fn a_wide_table_stays_on_the_page() {
+    let mut columns = vec![Column::words("command line")];
+    columns.extend((0..12).map(|n| Column::numbers(&format!("number {n}"), "MiB/s")));
+    let mut table = Table::new(columns);
+    let mut row = vec!["nvmeof-perf steady --device /dev/nvme0n1 ".repeat(8)];
+    row.extend((0..12).map(|n| format!("{n}00000.5")));
+    table.push(row);
+    let rows = rows::Rows::new(&table, layout::INNER);
+    assert!(rows.width() <= layout::INNER + 0.5, "{}", rows.width());
+    for (text, x, _) in rows.places(&rows.rows[0]) {
+        assert!(
+            x >= 0.0 && x + font::Font::Plain.width(text, rows.size) <= layout::INNER + 0.5,
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn an_empty_document_has_a_page() {
+    assert_eq!(texts(&Pdf::new("t", "").document()).len(), 1);
+}

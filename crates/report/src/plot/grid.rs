@@ -1,0 +1,260 @@
+//! A figure for each pair of two settings.
+
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
+
+use super::draw::{Area, Drawn, HEAD, WIDTH, head, style};
+use super::{ink, number};
+
+/// Of a row of cells.
+const CELL: u32 = 38;
+/// Of the names of rows, left of the cells.
+const LEFT: u32 = 150;
+const RIGHT: u32 = 24;
+/// Of the names of columns and their title, below the cells.
+const BELOW: u32 = 58;
+
+/// Of a surface, with its title.
+pub(super) const SURFACE_SIZE: (u32, u32) = (WIDTH, HEAD + 400);
+/// Where the nearest corner of a surface is.
+const CORNER: (f64, f64) = (360.0, 408.0);
+/// From there along the columns, and along the rows, as far as the surface goes.
+const ALONG_COLUMNS: (f64, f64) = (290.0, -82.0);
+const ALONG_ROWS: (f64, f64) = (-250.0, -104.0);
+/// Of the largest value.
+const PEAK: f64 = 170.0;
+
+/// A figure for each pair of two settings. Both have names; values stand in rows.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Grid {
+    /// Above it.
+    pub title: String,
+    /// Below the title, smaller: what the figures are, with their unit.
+    pub note: String,
+    /// What the columns are.
+    pub x: String,
+    /// Names of the columns.
+    pub columns: Vec<String>,
+    /// What the rows are.
+    pub y: String,
+    /// Names of the rows.
+    pub rows: Vec<String>,
+    /// As many as columns in each of as many as rows; `None` where nothing was measured.
+    pub values: Vec<Vec<Option<f64>>>,
+}
+
+impl Grid {
+    fn value(&self, row: usize, column: usize) -> Option<f64> {
+        let value = self.values.get(row)?.get(column).copied().flatten();
+        value.filter(|value| value.is_finite())
+    }
+
+    fn most(&self) -> f64 {
+        self.values
+            .iter()
+            .flatten()
+            .flatten()
+            .copied()
+            .filter(|v| v.is_finite())
+            .fold(0.0, f64::max)
+    }
+}
+
+/// Pixels of the cells with all around them.
+pub(super) fn cells_size(grid: &Grid) -> (u32, u32) {
+    let rows = u32::try_from(grid.rows.len()).unwrap_or(u32::MAX);
+    (WIDTH, (HEAD + BELOW).saturating_add(rows.saturating_mul(CELL)))
+}
+
+/// Cells with numbers; their shade goes with the logarithm, because figures of block sizes differ by powers.
+pub(super) fn cells<B: DrawingBackend>(grid: &Grid, area: &Area<B>) -> Drawn
+where
+    B::ErrorType: 'static,
+{
+    head(&grid.title, &grid.note, area)?;
+    let columns = u32::try_from(grid.columns.len()).unwrap_or(u32::MAX).max(1);
+    let wide = ((WIDTH - LEFT - RIGHT) / columns).max(1).cast_signed();
+    let high = CELL.cast_signed();
+    let (left, top) = (LEFT.cast_signed(), HEAD.cast_signed());
+    let middle = |h, v| Pos::new(h, v);
+    let values = || grid.values.iter().flatten().flatten().copied().filter(|v| *v > 0.0);
+    let ends = values().fold((f64::INFINITY, 0.0_f64), |(low, high), v| (low.min(v), high.max(v)));
+    let mut y = top;
+    for (row, name) in grid.rows.iter().enumerate() {
+        let text = style(12.0, &ink::SOFT).pos(middle(HPos::Right, VPos::Center));
+        area.draw_text(name, &text, (left - 8, y + high / 2))?;
+        let mut x = left;
+        for column in 0..grid.columns.len() {
+            let value = grid.value(row, column);
+            let shade = ink::heat(value.map_or(0.0, |value| shade(value, ends)));
+            let corners = [(x + 1, y + 1), (x + wide - 1, y + high - 1)];
+            area.draw(&Rectangle::new(corners, shade.filled()))?;
+            let text = value.map_or_else(|| "-".into(), number);
+            let look = style(12.0, &ink::INK).pos(middle(HPos::Center, VPos::Center));
+            area.draw_text(&text, &look, (x + wide / 2, y + high / 2))?;
+            x += wide;
+        }
+        y += high;
+    }
+    let mut x = left;
+    let text = style(12.0, &ink::SOFT).pos(middle(HPos::Center, VPos::Top));
+    for name in &grid.columns {
+        area.draw_text(name, &text, (x + wide / 2, y + 8))?;
+        x += wide;
+    }
+    let text = style(13.0, &ink::INK).pos(middle(HPos::Center, VPos::Top));
+    area.draw_text(&grid.x, &text, ((left + x) / 2, y + 30))?;
+    let text = style(13.0, &ink::INK).pos(middle(HPos::Left, VPos::Top));
+    area.draw_text(&grid.y, &text, (14, y + 8))?;
+    area.present()?;
+    Ok(())
+}
+
+/// How dark a value is between the least and the largest, 0 to 1.
+fn shade(value: f64, (low, high): (f64, f64)) -> f64 {
+    if value <= 0.0 {
+        return 0.0;
+    }
+    let span = (high / low).ln();
+    if span > 0.0 { (value / low).ln() / span } else { 1.0 }
+}
+
+/// A surface seen from above its nearest corner; the farthest parts are drawn first.
+pub(super) fn surface<B: DrawingBackend>(grid: &Grid, area: &Area<B>) -> Drawn
+where
+    B::ErrorType: 'static,
+{
+    head(&grid.title, &grid.note, area)?;
+    let (rows, columns) = (grid.rows.len(), grid.columns.len());
+    let most = grid.most();
+    let view = View { steps: (columns.max(2) - 1, rows.max(2) - 1), most };
+    for (row, column) in far_to_near(rows, columns) {
+        let corners = [(row, column), (row, column + 1), (row + 1, column + 1), (row + 1, column)];
+        let values: Option<Vec<f64>> = corners.iter().map(|at| grid.value(at.0, at.1)).collect();
+        let Some(values) = values else { continue };
+        let places = corners.iter().zip(&values).map(|(at, value)| view.place(at.1, at.0, *value));
+        let mut places: Vec<_> = places.collect();
+        let share = values.iter().sum::<f64>() / 4.0 / if most > 0.0 { most } else { 1.0 };
+        area.draw(&Polygon::new(places.clone(), ink::GROUND.filled()))?;
+        area.draw(&Polygon::new(places.clone(), ink::heat(share.sqrt()).filled()))?;
+        places.push(places[0]);
+        area.draw(&PathElement::new(places, ink::SOFT))?;
+    }
+    let edge = |area: &Area<B>, from: (i32, i32), to: (i32, i32)| {
+        area.draw(&PathElement::new([from, to], ink::SOFT))
+    };
+    let (last_row, last_column) = (view.steps.1, view.steps.0);
+    edge(area, view.place(0, 0, 0.0), view.place(last_column, 0, 0.0))?;
+    edge(area, view.place(0, 0, 0.0), view.place(0, last_row, 0.0))?;
+    for (column, name) in grid.columns.iter().enumerate() {
+        let (x, y) = view.place(column, 0, 0.0);
+        edge(area, (x, y), view.place(column, 0, grid.value(0, column).unwrap_or(0.0)))?;
+        area.draw_text(name, &style(11.0, &ink::SOFT), (x + 6, y + 6))?;
+    }
+    for (row, name) in grid.rows.iter().enumerate() {
+        let (x, y) = view.place(0, row, 0.0);
+        edge(area, (x, y), view.place(0, row, grid.value(row, 0).unwrap_or(0.0)))?;
+        let text = style(11.0, &ink::SOFT).pos(Pos::new(HPos::Right, VPos::Top));
+        area.draw_text(name, &text, (x - 6, y + 6))?;
+    }
+    let text = style(13.0, &ink::INK).pos(Pos::new(HPos::Center, VPos::Top));
+    area.draw_text(&grid.x, &text, (590, 412))?;
+    area.draw_text(&grid.y, &text, (130, 412))?;
+    area.present()?;
+    Ok(())
+}
+
+/// First corners of the parts of a surface, so that nearer ones come later: rows and columns grow away from us.
+fn far_to_near(rows: usize, columns: usize) -> Vec<(usize, usize)> {
+    let (rows, columns) = (rows.saturating_sub(1), columns.saturating_sub(1));
+    let all = (0..rows).flat_map(|row| (0..columns).map(move |column| (row, column)));
+    let mut all: Vec<_> = all.collect();
+    all.sort_by_key(|(row, column)| std::cmp::Reverse(row + column));
+    all
+}
+
+/// From a column, a row and a value to a place in the picture.
+#[derive(Debug, Clone, Copy)]
+struct View {
+    steps: (usize, usize),
+    most: f64,
+}
+
+impl View {
+    fn place(&self, column: usize, row: usize, value: f64) -> (i32, i32) {
+        let share = |step: usize, of: usize| {
+            let [step, of] = [step, of].map(|n| f64::from(u32::try_from(n).unwrap_or(u32::MAX)));
+            step / of
+        };
+        let (a, b) = (share(column, self.steps.0), share(row, self.steps.1));
+        let up = if self.most > 0.0 { value / self.most * PEAK } else { 0.0 };
+        let x = CORNER.0 + a * ALONG_COLUMNS.0 + b * ALONG_ROWS.0;
+        let y = CORNER.1 + a * ALONG_COLUMNS.1 + b * ALONG_ROWS.1 - up;
+        (pixel(x), pixel(y))
+    }
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "a place in a picture of less than 1000 pixels"
+)]
+fn pixel(at: f64) -> i32 {
+    at.round() as i32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plot::Picture;
+
+    fn grid() -> Grid {
+        Grid {
+            title: "Mix and size".into(),
+            note: "IOPS".into(),
+            x: "block size".into(),
+            columns: vec!["512".into(), "4k".into(), "1m".into()],
+            y: "reads / writes".into(),
+            rows: vec!["100/0".into(), "0/100".into()],
+            values: vec![
+                vec![Some(400_000.0), Some(300_000.0), Some(2_000.0)],
+                vec![Some(100_000.0), None, Some(1_000.0)],
+            ],
+        }
+    }
+
+    #[test]
+    fn every_value_is_a_cell_with_its_number() {
+        let svg = Picture::Cells(grid()).svg();
+        assert_eq!(svg.matches("class=\"heat c0\"").count(), 6);
+        for text in ["400000", "300000", "2000", "100000", "1000", "-", "100/0", "1m", "block size"]
+        {
+            assert!(svg.contains(&format!(">\n{text}\n<")), "{text}: {svg}");
+        }
+        assert!(!svg.contains("#07"), "a stand-in colour is left: {svg}");
+    }
+
+    #[test]
+    fn a_surface_has_a_part_between_four_values() {
+        let mut whole = grid();
+        assert_eq!(Picture::Surface(whole.clone()).svg().matches("class=\"heat c0\"").count(), 0);
+        whole.values[1][1] = Some(50_000.0);
+        let svg = Picture::Surface(whole).svg();
+        assert_eq!(svg.matches("class=\"heat c0\"").count(), 2);
+        assert!(!svg.contains("#07"), "a stand-in colour is left: {svg}");
+    }
+
+    #[test]
+    fn nothing_makes_a_picture_too() {
+        for picture in [Picture::Cells(Grid::default()), Picture::Surface(Grid::default())] {
+            assert!(picture.svg().starts_with("<svg "));
+        }
+    }
+
+    #[test]
+    fn shades_go_from_the_least_to_the_largest() {
+        assert!((shade(1.0, (1.0, 100.0))).abs() < 1e-9);
+        assert!((shade(10.0, (1.0, 100.0)) - 0.5).abs() < 1e-9);
+        assert!((shade(100.0, (1.0, 100.0)) - 1.0).abs() < 1e-9);
+        assert!((shade(7.0, (7.0, 7.0)) - 1.0).abs() < 1e-9);
+    }
+}

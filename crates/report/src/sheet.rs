@@ -1,0 +1,43 @@
+//! What a report is written on: a page for a browser, or paper.
+
+use crate::html::Page;
+use crate::plot::Picture;
+use crate::table::Table;
+
+/// Takes a report from top to bottom.
+pub trait Sheet {
+    /// A heading; `level` 1 is of a chapter, 2 of a section.
+    fn heading(&mut self, level: u8, text: &str);
+    /// A paragraph; one that nobody should miss stands out.
+    fn paragraph(&mut self, text: &str, stands_out: bool);
+    /// A table.
+    fn table(&mut self, table: &Table);
+    /// Pictures that belong together.
+    fn pictures(&mut self, pictures: &[Picture]);
+}
+
+impl Sheet for Page {
+    fn heading(&mut self, level: u8, text: &str) {
+        if level <= 1 {
+            Self::heading(self, text);
+        } else {
+            self.subheading(text);
+        }
+    }
+
+    fn paragraph(&mut self, text: &str, stands_out: bool) {
+        if stands_out {
+            self.warning(text);
+        } else {
+            Self::paragraph(self, text);
+        }
+    }
+
+    fn table(&mut self, table: &Table) {
+        Self::table(self, table);
+    }
+
+    fn pictures(&mut self, pictures: &[Picture]) {
+        Self::pictures(self, pictures);
+    }
+}

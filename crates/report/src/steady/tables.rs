@@ -1,0 +1,289 @@
+//! Tables of a drive test.
+
+use super::model::{Preparation, Reading, Round, Setup, Study, Test, TestRun, Verdict, Window};
+use crate::plot::number;
+use crate::table::{Column, Table};
+
+/// A size with the largest binary unit that divides it: `4 KiB`.
+pub(super) fn size(bytes: u64) -> String {
+    const UNITS: [(u64, &str); 4] =
+        [(1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
+    let unit = UNITS.iter().find(|(unit, _)| bytes >= *unit && bytes.is_multiple_of(*unit));
+    unit.map_or_else(|| format!("{bytes} B"), |(unit, name)| format!("{} {name}", bytes / unit))
+}
+
+/// What the share of reads is called.
+pub(super) fn mix(read_percent: u8) -> String {
+    format!("{read_percent}/{}", 100 - read_percent.min(100))
+}
+
+pub(super) fn percent(share: f64) -> String {
+    if share.is_finite() { format!("{:.1} %", share * 100.0) } else { "-".to_owned() }
+}
+
+pub(super) fn setup(setup: &Setup) -> Table {
+    let mut table = Table::new(vec![Column::words(""), Column::words("")]);
+    let mut row = |name: &str, value: &str| {
+        if !value.trim().is_empty() {
+            table.push(vec![name.into(), value.trim().into()]);
+        }
+    };
+    row("device", &setup.device);
+    row("drive", &setup.model);
+    row("serial number", &setup.serial);
+    row("firmware", &setup.firmware);
+    row("capacity tested", &format!("{} ({} bytes)", size(setup.capacity), setup.capacity));
+    row("logical block", &format!("{} bytes", setup.block_size));
+    row("path", &setup.path);
+    row("host", &setup.host);
+    row("kernel", &setup.kernel);
+    row("processor", &format!("{} x {}", setup.processors, setup.processor));
+    row("program", &setup.version);
+    row("command line", &setup.command_line);
+    row("begun", &setup.started);
+    row("load", &format!("{} jobs, iodepth {}, buffers refilled", setup.jobs, setup.iodepth));
+    row("length of a point", &format!("{} s", number(setup.seconds)));
+    let fill = format!("{} x capacity, sequential writes of 128 KiB", number(setup.precondition));
+    row("preconditioning", &fill);
+    table
+}
+
+/// One row a test: what came of it.
+#[must_use]
+pub fn verdicts(study: &Study) -> Table {
+    let mut table = Table::new(vec![
+        Column::words("test"),
+        Column::words("has to be steady"),
+        Column::words("verdict"),
+        Column::numbers("rounds", ""),
+        Column::words("window"),
+        Column::numbers("mean", ""),
+        Column::numbers("range", "at most 20 %"),
+        Column::numbers("slope", "at most 10 %"),
+    ]);
+    for run in &study.tests {
+        let (verdict, window) = match &run.verdict {
+            Verdict::Steady(window) => ("steady".to_owned(), Some(window)),
+            Verdict::Unsteady { window, most } => {
+                (format!("NOT steady in {most} rounds"), Some(window))
+            }
+            Verdict::Over { why } => (why.clone(), None),
+            Verdict::Cut => ("cut short: partial".to_owned(), None),
+        };
+        let mean = |window: &Window| format!("{} {}", number(window.mean), run.test.unit());
+        table.push(vec![
+            run.test.title().into(),
+            run.test.variable().into(),
+            verdict,
+            run.rounds.len().to_string(),
+            window.map_or_else(String::new, |w| format!("rounds {} to {}", w.first, w.last())),
+            window.map_or_else(String::new, mean),
+            window.map_or_else(String::new, |w| percent(w.range)),
+            window.map_or_else(String::new, |w| percent(w.slope)),
+        ]);
+    }
+    table
+}
+
+/// How the drive was made ready for each test.
+pub(super) fn preparations(study: &Study) -> Table {
+    let mut table = Table::new(vec![
+        Column::words("test"),
+        Column::words("purge"),
+        Column::words("preconditioning"),
+        Column::numbers("written", ""),
+        Column::numbers("took", "s"),
+    ]);
+    let how = |preparation: &Option<Preparation>| match preparation {
+        Some(done) if done.done => done.how.clone(),
+        Some(not) => format!("none: {}", not.how),
+        None => "-".to_owned(),
+    };
+    for run in &study.tests {
+        let both = || [&run.purge, &run.precondition].into_iter().flatten();
+        table.push(vec![
+            run.test.title().into(),
+            how(&run.purge),
+            how(&run.precondition),
+            size(both().map(|one| one.bytes).sum()),
+            format!("{:.1}", both().map(|one| one.seconds).sum::<f64>()),
+        ]);
+    }
+    table
+}
+
+/// The window's rounds against their line.
+pub(super) fn window(test: Test, window: &Window) -> Table {
+    let unit = test.unit();
+    let mut table = Table::new(vec![
+        Column::words(""),
+        Column::numbers("measured", unit),
+        Column::numbers("best fit", unit),
+    ]);
+    let last = window.values.len().saturating_sub(1).max(1);
+    for (at, value) in window.values.iter().enumerate() {
+        let [at_f, last_f] = [at, last].map(|n| f64::from(u32::try_from(n).unwrap_or(u32::MAX)));
+        let fit = window.fit_first + (window.fit_last - window.fit_first) * at_f / last_f;
+        let name = format!("round {}", window.first + at);
+        table.push(vec![name, number(*value), number(fit)]);
+    }
+    table.push(vec!["mean".into(), number(window.mean), String::new()]);
+    let (range, slope) = (percent(window.range), percent(window.slope));
+    table.push(vec![
+        format!("range (at most {})", percent(window.range_allowed)),
+        range,
+        String::new(),
+    ]);
+    table.push(vec![
+        format!("slope (at most {})", percent(window.slope_allowed)),
+        slope,
+        String::new(),
+    ]);
+    table
+}
+
+/// The rounds that figures are means of: the window, or the last ones there are.
+pub(super) fn measured(run: &TestRun) -> &[Round] {
+    let count = match &run.verdict {
+        Verdict::Steady(window) | Verdict::Unsteady { window, .. } => window.values.len(),
+        Verdict::Over { .. } | Verdict::Cut => 5,
+    };
+    &run.rounds[run.rounds.len().saturating_sub(count)..]
+}
+
+/// Mean of a figure over rounds; `None` if none of them has it.
+pub(super) fn mean_of(
+    rounds: &[Round],
+    (random, read_percent, bs): (bool, u8, u64),
+    figure: impl Fn(&Reading) -> f64,
+) -> Option<f64> {
+    let found = rounds.iter().filter_map(|round| round.find(random, read_percent, bs));
+    let figures: Vec<f64> = found.map(figure).collect();
+    let count = f64::from(u32::try_from(figures.len()).unwrap_or(u32::MAX));
+    (!figures.is_empty()).then(|| figures.iter().sum::<f64>() / count)
+}
+
+/// Each value of a workload's setting, in the order in which they were run.
+pub(super) fn distinct<T: PartialEq>(rounds: &[Round], of: impl Fn(&Reading) -> T) -> Vec<T> {
+    let mut all = Vec::new();
+    for value in rounds.iter().flat_map(|round| &round.readings).map(of) {
+        if !all.contains(&value) {
+            all.push(value);
+        }
+    }
+    all
+}
+
+fn shown(value: Option<f64>) -> String {
+    value.map_or_else(|| "-".into(), number)
+}
+
+/// Mixes by block sizes: rows are block sizes, as the specification has them.
+pub(super) fn by_mix(rounds: &[Round], figure: fn(&Reading) -> f64, unit: &str) -> Table {
+    let mixes = distinct(rounds, |reading| reading.workload.read_percent);
+    let sizes = distinct(rounds, |reading| reading.workload.bs);
+    let mut columns = vec![Column::words("block size")];
+    columns.extend(mixes.iter().map(|percent| Column::numbers(&mix(*percent), unit)));
+    let mut table = Table::new(columns);
+    for bs in sizes {
+        let mut row = vec![size(bs)];
+        row.extend(
+            mixes.iter().map(|percent| shown(mean_of(rounds, (true, *percent, bs), figure))),
+        );
+        table.push(row);
+    }
+    table
+}
+
+pub(super) fn throughput(rounds: &[Round]) -> Table {
+    let mut table = Table::new(vec![
+        Column::words("block size"),
+        Column::numbers("read", "MiB/s"),
+        Column::numbers("write", "MiB/s"),
+    ]);
+    for bs in distinct(rounds, |reading| reading.workload.bs) {
+        let rate = |percent| shown(mean_of(rounds, (false, percent, bs), Reading::mib_per_s));
+        table.push(vec![size(bs), rate(100), rate(0)]);
+    }
+    table
+}
+
+/// Response times of each mix and block size. Least and largest are over all rounds, the rest are means of rounds.
+pub(super) fn latencies(rounds: &[Round]) -> Table {
+    let mut table = Table::new(vec![
+        Column::words("read/write"),
+        Column::words("block size"),
+        Column::numbers("min", "us"),
+        Column::numbers("mean", "us"),
+        Column::numbers("p99.9", "us"),
+        Column::numbers("max", "us"),
+        Column::numbers("rate", "IOPS"),
+    ]);
+    for percent in distinct(rounds, |reading| reading.workload.read_percent) {
+        for bs in distinct(rounds, |reading| reading.workload.bs) {
+            let all = || rounds.iter().filter_map(|round| round.find(true, percent, bs));
+            let mean = |figure: fn(&Reading) -> f64| mean_of(rounds, (true, percent, bs), figure);
+            table.push(vec![
+                mix(percent),
+                size(bs),
+                shown(all().map(|reading| reading.times.min).reduce(f64::min)),
+                shown(mean(|reading| reading.times.mean)),
+                shown(mean(|reading| reading.times.p99_9)),
+                shown(all().map(|reading| reading.times.max).reduce(f64::max)),
+                shown(mean(Reading::iops)),
+            ]);
+        }
+    }
+    table
+}
+
+/// Write saturation in a few rows: its beginning, its parts, its end.
+pub(super) fn saturation(rounds: &[Round], capacity: u64) -> Table {
+    const ROWS: usize = 16;
+    let mut table = Table::new(vec![
+        Column::numbers("after", "s"),
+        Column::numbers("written", "GiB"),
+        Column::numbers("written", "x capacity"),
+        Column::numbers("rate", "IOPS"),
+        Column::numbers("mean", "us"),
+        Column::numbers("p99.9", "us"),
+        Column::numbers("max", "us"),
+    ]);
+    let curve = written(rounds);
+    let step = curve.len().div_ceil(ROWS).max(1);
+    for (index, (seconds, bytes, reading)) in curve.iter().enumerate() {
+        if index % step != 0 && index + 1 != curve.len() {
+            continue;
+        }
+        table.push(vec![
+            number(*seconds),
+            number(bytes / f64::from(1_u32 << 30)),
+            number(times(*bytes, capacity)),
+            number(reading.iops()),
+            number(reading.times.mean),
+            number(reading.times.p99_9),
+            number(reading.times.max),
+        ]);
+    }
+    table
+}
+
+/// Each sample with the time and the bytes at its end.
+pub(super) fn written(rounds: &[Round]) -> Vec<(f64, f64, &Reading)> {
+    let (mut seconds, mut bytes) = (0.0, 0.0);
+    let mut curve = Vec::new();
+    for reading in rounds.iter().flat_map(|round| &round.readings) {
+        seconds += reading.seconds;
+        #[expect(clippy::cast_precision_loss, reason = "to be shown")]
+        {
+            bytes += reading.bytes as f64;
+        }
+        curve.push((seconds, bytes, reading));
+    }
+    curve
+}
+
+#[expect(clippy::cast_precision_loss, reason = "to be shown")]
+pub(super) fn times(bytes: f64, capacity: u64) -> f64 {
+    bytes / capacity.max(1) as f64
+}
