@@ -77,6 +77,19 @@ impl Admin {
         })
     }
 
+    /// Executes a command without data that may take `timeout`; Keep Alive goes on meanwhile.
+    pub(crate) fn execute_long(
+        &mut self,
+        what: &'static str,
+        sqe: Sqe,
+        timeout: Duration,
+    ) -> Result<(), Error> {
+        let usual = std::mem::replace(&mut self.timeout, timeout);
+        let result = self.execute(what, sqe, Transfer::None);
+        self.timeout = usual;
+        result.map(drop)
+    }
+
     /// As [`Admin::execute`], with the status apart from connection errors.
     pub(crate) fn try_execute(
         &mut self,
@@ -107,7 +120,8 @@ impl Admin {
                 let (peer, after) = (self.peer(), self.timeout);
                 return Err(Failure::Connection(Error::Timeout { peer, what: what.into(), after }));
             }
-            self.pair.wait(Duration::from_nanos(left));
+            self.keep_alive().map_err(Failure::Connection)?;
+            self.pair.wait(Duration::from_nanos(left).min(self.look_again()));
         }
     }
 
@@ -115,6 +129,15 @@ impl Admin {
     pub(crate) fn poll(&mut self) -> Result<(), Error> {
         self.receive()?;
         self.done.clear();
+        self.keep_alive()
+    }
+
+    /// How long nothing is due for Keep Alive, at least.
+    fn look_again(&self) -> Duration {
+        self.keep_alive.as_ref().map_or(Duration::MAX, |keep_alive| keep_alive.timeout / 6)
+    }
+
+    fn keep_alive(&mut self) -> Result<(), Error> {
         let now = self.clock.now();
         let Some(keep_alive) = &mut self.keep_alive else { return self.pair.flush() };
         match keep_alive.waiting_since {

@@ -302,6 +302,16 @@ impl Controller {
         Ok(buffer.unwrap_or_else(|| Buffer::zeroed(len)))
     }
 
+    /// Executes an admin command without data that may take up to `timeout`.
+    pub(crate) fn execute_long(
+        &mut self,
+        what: &'static str,
+        sqe: Sqe,
+        timeout: Duration,
+    ) -> Result<(), Error> {
+        self.admin.execute_long(what, sqe, timeout)
+    }
+
     /// The other end, for messages.
     pub(crate) fn peer(&self) -> String {
         self.admin.peer()

@@ -9,6 +9,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use nvmeof_wire::opcode::IoOpcode;
 use nvmeof_wire::{Nqn, Status};
@@ -78,6 +79,12 @@ pub struct Traits {
     pub c2h_piece: u32,
     /// Most bytes of an R2T.
     pub r2t_piece: u32,
+    /// Has Format NVM.
+    pub format: bool,
+    /// A format is of all namespaces.
+    pub formats_all: bool,
+    /// How long a format takes.
+    pub format_time: Duration,
     /// Uses the SUCCESS flag.
     pub success_flag: bool,
     /// Records of its discovery log.
@@ -106,6 +113,9 @@ impl Default for Traits {
             namespaces: [(1, (4096, 9))].into(),
             c2h_piece: 16_384,
             r2t_piece: 65_536,
+            format: false,
+            formats_all: false,
+            format_time: Duration::ZERO,
             success_flag: true,
             discovery_records: 3,
             junk_data: None,

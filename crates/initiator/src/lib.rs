@@ -36,6 +36,7 @@ mod error;
 mod fabric;
 #[cfg(any(test, feature = "fake-target"))]
 pub mod fake;
+mod format;
 mod options;
 mod queue;
 pub mod rdma;
@@ -51,6 +52,7 @@ pub use controller::{Controller, ControllerInfo, NamespaceInfo};
 pub use discovery::{DiscoveryEntry, DiscoveryLog, discover};
 pub use error::{CommandError, Error};
 pub use fabric::{Command, Completed, RejectReason, Rejected, Transfer};
+pub use format::Formatted;
 pub use options::Options;
 pub use queue::{Io, IoKind, IoQueue};
 #[cfg(feature = "fuzzing")]

@@ -7,7 +7,7 @@ use nvmeof_wire::{Nqn, Status};
 
 use crate::fake::{Act, FakeTarget, Traits, name};
 use crate::{
-    Buffer, CommandError, Completed, Controller, Endpoint, Error, Io, IoKind, IoQueue,
+    Buffer, CommandError, Completed, Controller, Endpoint, Error, Formatted, Io, IoKind, IoQueue,
     NamespaceInfo, Options, RejectReason, discover, nanos,
 };
 
@@ -298,5 +298,36 @@ fn discovery_lists_everything_however_long() {
             assert_eq!(entry.endpoint(), Some(endpoint));
         }
         assert_eq!(target.shutdowns(), 1);
+    }
+}
+
+#[test]
+fn a_format_clears_one_namespace_and_takes_its_time() {
+    let traits = Traits {
+        namespaces: [(1, (64, 9)), (2, (64, 9))].into(),
+        format: true,
+        format_time: Duration::from_millis(700),
+        ..Traits::default()
+    };
+    let target = FakeTarget::start(traits.clone());
+    target.tamper(1, |disk| disk.fill(7));
+    target.tamper(2, |disk| disk.fill(8));
+    // The answer takes longer than any other command may.
+    let options = Options { connect_timeout: Duration::from_millis(500), ..Options::default() };
+    let mut controller = Controller::connect(&target.endpoint(), &options).unwrap();
+    assert_eq!(controller.format(1, Duration::from_secs(60)).unwrap(), Formatted::Done);
+    target.tamper(1, |disk| assert!(disk.iter().all(|byte| *byte == 0)));
+    target.tamper(2, |disk| assert!(disk.iter().all(|byte| *byte == 8)));
+    assert!(controller.format(9, Duration::from_secs(60)).is_err());
+    controller.disconnect().unwrap();
+    for (traits, expected) in [
+        (Traits { formats_all: true, ..traits.clone() }, Formatted::Others),
+        (Traits { format: false, ..traits }, Formatted::Unsupported),
+    ] {
+        let target = FakeTarget::start(traits);
+        target.tamper(1, |disk| disk.fill(7));
+        let mut controller = Controller::connect(&target.endpoint(), &Options::default()).unwrap();
+        assert_eq!(controller.format(1, Duration::from_secs(60)).unwrap(), expected);
+        target.tamper(1, |disk| assert!(disk.iter().all(|byte| *byte == 7)));
     }
 }

@@ -6,8 +6,9 @@ use std::sync::atomic::Ordering;
 use nvmeof_wire::fabrics::{
     Connect, ConnectData, ConnectResult, InvalidParameter, PropertyGet, PropertySet,
 };
+use nvmeof_wire::format::{FormatNvm, SecureErase};
 use nvmeof_wire::identify::{
-    Cns, Controller, IDENTIFY_SIZE, Identify, LbaFormat, Namespace, NsidList, oncs,
+    Cns, Controller, IDENTIFY_SIZE, Identify, LbaFormat, Namespace, NsidList, fna, oacs, oncs,
 };
 use nvmeof_wire::log::{
     AddressFamily, DISCOVERY_RECORD_SIZE, DiscoveryEntry, DiscoveryHeader, DiscoverySubtype,
@@ -179,6 +180,18 @@ impl Session {
                 let result = self.result(granted | granted << 16);
                 Answer::new(Status::SUCCESS, result)
             }
+            AdminOpcode::FORMAT_NVM if self.target.traits.format => {
+                std::thread::sleep(self.target.traits.format_time);
+                let asked = FormatNvm::parse(sqe);
+                let erases = asked.erase == SecureErase::USER_DATA && asked.lba_format == 0;
+                match self.target.disks().get_mut(&asked.nsid).filter(|_| erases) {
+                    Some(disk) => {
+                        disk.fill(0);
+                        Answer::new(Status::SUCCESS, 0)
+                    }
+                    None => Answer::new(Status::INVALID_FIELD, 0),
+                }
+            }
             AdminOpcode::KEEP_ALIVE => {
                 self.target.keep_alives.fetch_add(1, Ordering::SeqCst);
                 Answer::new(Status::SUCCESS, 0)
@@ -288,6 +301,8 @@ impl Session {
                 let deallocates = if traits.deallocate { oncs::DATASET_MANAGEMENT } else { 0 };
                 data.oncs = U16::new(deallocates);
                 data.cntlid = U16::new(CNTLID);
+                data.oacs = U16::new(if traits.format { oacs::FORMAT } else { 0 });
+                data.fna = if traits.formats_all { fna::FORMAT_ALL } else { 0 };
                 data.icdoff = U16::new(traits.icdoff);
                 data.ioccsz = U32::new((traits.in_capsule + 64) / 16 + u32::from(traits.icdoff));
                 data.as_bytes().to_vec()
