@@ -37,6 +37,53 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
         ensure!(pictures[0] != pictures[1], "{plan}: light and dark look the same");
         println!("{plan}: {shown}; screenshots in {}", shots.display());
     }
+    drive_test(workspace, &browser, &shots, profile.path())
+}
+
+/// A quick drive test of memory, all four tests, and what its page shows: each picture, each series, each round.
+fn drive_test(
+    workspace: &Workspace,
+    browser: &Browser<'_>,
+    shots: &Path,
+    folder: &Path,
+) -> Result<()> {
+    // A verdict takes five rounds, and no more are allowed. Memory has blocks of 4 KiB: seven sizes are left of IOPS,
+    // four of throughput, two of latency.
+    const ROUNDS: usize = 5;
+    const SERIES: [(&str, usize); 4] = [
+        ("Convergence: IOPS.", 7),
+        ("Convergence: throughput of writes.", 4),
+        ("Convergence: throughput of reads.", 4),
+        ("Convergence: mean response time.", 3 * 2),
+    ];
+    const PICTURES: usize = 6 + 5 + 6 + 4;
+    let out = folder.join("steady");
+    let mut command = workspace.cargo(["run", "--quiet", "--locked", "-p", "nvmeof-perf", "--"]);
+    command.args(["steady", "--device", "ram:32m", "--quick", "--time", "20ms"]);
+    command.args(["--jobs", "2", "--iodepth", "4", "--rounds"]).arg(ROUNDS.to_string());
+    command.arg("--out").arg(&out).stdout(Stdio::null());
+    let status = command.status().with_context(|| format!("cannot start `{}`", show(&command)))?;
+    ensure!(status.success(), "`{}` failed ({status})", show(&command));
+    let page = out.with_extension("html");
+    let dom = browser.dom(&page)?;
+    let drawn: Vec<&str> = dom.split("<svg").skip(1).collect();
+    ensure!(drawn.len() == PICTURES, "{} pictures are shown, {PICTURES} are to be", drawn.len());
+    for (title, series) in SERIES {
+        let title = format!("aria-label=\"{title}");
+        let plot = drawn.iter().find(|svg| svg.contains(&title));
+        let plot = plot.with_context(|| format!("no plot with {title}"))?;
+        let (keys, marks) = (count(plot, "key "), count(plot, "mark "));
+        ensure!(keys == series, "{title}: {keys} of {series} series");
+        ensure!(marks == series * ROUNDS, "{title}: {marks} points of {series} series");
+    }
+    let mut pictures = Vec::new();
+    for (scheme, number) in SCHEMES {
+        let file = shots.join(format!("steady-{scheme}.png"));
+        browser.picture(&page, &file, number)?;
+        pictures.push(fs::read(&file)?);
+    }
+    ensure!(pictures[0] != pictures[1], "steady: light and dark look the same");
+    println!("steady: {PICTURES} pictures; screenshots in {}", shots.display());
     Ok(())
 }
 

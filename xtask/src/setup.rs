@@ -35,6 +35,7 @@ pub(crate) const TEST: &[Need] = &[
         "libibverbs-dev",
         "RDMA's bindings are compared with it",
     ),
+    need("pdftotext", "poppler-utils", "text of reports in PDF is looked at"),
     need("/usr/include/rdma/rdma_cma.h", "librdmacm-dev", "RDMA's bindings are compared with it"),
 ];
 

@@ -50,7 +50,7 @@ pub(crate) enum Command {
 }
 
 /// Who the host is and how it connects.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub(crate) struct HostArgs {
     /// Host NQN [default: /etc/nvme/hostnqn if there is one, else a random UUID].
     #[arg(long, value_name = "NQN", value_parser = nqn)]
@@ -70,7 +70,7 @@ pub(crate) struct HostArgs {
 }
 
 /// What is loaded: namespaces over a fabric, devices of this machine, or both.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 #[command(group = ArgGroup::new("where").required(true).multiple(true).args(["connect", "device"]))]
 pub(crate) struct TargetArgs {
     /// Subsystem to load, by TCP (tcp://) or RDMA (rdma://); may be given several times. An IPv6 address goes

@@ -96,7 +96,8 @@ impl Keeper {
 
     fn write<R: Serialize>(&self, forms: &Forms<'_, R>) -> Result<()> {
         let write = |option: &str, path: &Path, text: &str| {
-            replace(path, text).with_context(|| format!("cannot write {option} {}", path.display()))
+            replace(path, text.as_bytes())
+                .with_context(|| format!("cannot write {option} {}", path.display()))
         };
         if let Some(path) = self.files.json.as_deref().filter(|path| *path != Path::new("-")) {
             let mut text = serde_json::to_string_pretty(forms.result)?;
@@ -126,11 +127,11 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     path.with_file_name(format!("{}-{suffix}{extension}", stem.unwrap_or_default()))
 }
 
-/// Puts `text` in the place of a file, all or nothing; into what is no regular file it is written.
-fn replace(path: &Path, text: &str) -> io::Result<()> {
+/// Puts `bytes` in the place of a file, all or nothing; into what is no regular file it is written.
+pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let is_special = fs::metadata(path).is_ok_and(|data| !data.is_file());
     if is_special {
-        return fs::OpenOptions::new().write(true).open(path)?.write_all(text.as_bytes());
+        return fs::OpenOptions::new().write(true).open(path)?.write_all(bytes);
     }
     // What a name stands for is replaced, not the name.
     let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
@@ -138,7 +139,7 @@ fn replace(path: &Path, text: &str) -> io::Result<()> {
     new.push(".new");
     let new = PathBuf::from(new);
     let written = File::create(&new)
-        .and_then(|mut file| file.write_all(text.as_bytes()).and_then(|()| file.sync_all()))
+        .and_then(|mut file| file.write_all(bytes).and_then(|()| file.sync_all()))
         .and_then(|()| fs::rename(&new, &path));
     if written.is_err() {
         // Half a file helps nobody.

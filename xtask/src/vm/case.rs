@@ -124,6 +124,7 @@ pub(crate) const CASES: &[Case] = &[
             Boot { name: "driver", guests: script!("vfio-driver.sh") },
             Boot { name: "served", guests: script!("vfio-served.sh") },
             Boot { name: "hands", guests: script!("vfio-hands.sh") },
+            Boot { name: "steady", guests: script!("vfio-steady.sh") },
         ],
     },
 ];

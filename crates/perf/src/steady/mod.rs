@@ -1,14 +1,281 @@
-//! `nvmeof-perf steady`: drive tests until a state is steady.
+//! `nvmeof-perf steady`: drive tests until a state is steady, after SNIA's Solid State Storage Performance Test
+//! Specification.
+//!
+//! ```text
+//! Args --> Plan --> Procedure <--> drive <--> Bench (Device: purge)
+//!                                    |
+//!                                  Store (results, line by line) --> Study --> report (HTML, PDF)
+//! ```
+//!
+//! | file | what |
+//! |---|---|
+//! | `plan` | the tests, their points and lengths; quick mode |
+//! | `procedure` | what comes next, given what came before; no clock, no I/O |
+//! | `judge` | whether five rounds are steady |
+//! | `drive` | from the first step to the last |
+//! | `bench` | what it needs of a drive; `device`: an open target; `fake`: drives of the tests |
+//! | `store` | the results file, and going on with it |
+//! | `purge` | how a drive is purged |
+//! | `setup` | what the report says of drive and host |
 
+mod bench;
+mod device;
+mod drive;
+#[cfg(test)]
+mod fake;
+mod judge;
+mod plan;
+mod procedure;
+mod purge;
+mod setup;
+mod store;
+
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result, bail};
+use nvmeof_report::steady::{self, Setup, Study, Test};
+
+use self::device::Device;
+use self::plan::{Plan, Unfit, Wanted};
+use self::procedure::{Next, Outcome, Procedure};
+use self::store::Store;
+use crate::args::TargetArgs;
+use crate::plan::Misfit;
+use crate::results::replace;
+use crate::run::stop_on_signals;
+use crate::units;
+
+const EXAMPLE: &str = "\
+Examples:
+  nvmeof-perf steady --device pci:0000:61:00.0 --destroy-data pci:0000:61:00.0 --out drive-1
+  nvmeof-perf steady --connect tcp://10.0.0.1:4420/NQN --nsid 1 --tests iops,latency --out shelf
+  nvmeof-perf steady --device /dev/nvme1n1 --destroy-data /dev/nvme1n1 --resume drive-1.jsonl
+
+Purges the drive, fills it twice, and runs rounds until five of them are steady; for each test. All of it takes a day or
+more; --quick shows in minutes that it works. Results are kept line by line in NAME.jsonl, the report is NAME.html and
+NAME.pdf, also of a test that is cut short.
+
+Exit code: 0 all tests came to their end (the report says which were steady), 1 cut short or failed, 2 wrong usage.";
 
 /// `nvmeof-perf steady`.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {}
+#[command(after_help = EXAMPLE)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    pub(crate) target: TargetArgs,
+    /// Tests to run: iops, throughput, latency, saturation.
+    #[arg(
+        long,
+        value_name = "LIST",
+        value_delimiter = ',',
+        value_parser = test,
+        default_value = "iops,throughput,latency,saturation"
+    )]
+    tests: Vec<Test>,
+    /// Threads, each with a queue of its own (latency: 1).
+    #[arg(long, value_name = "N", default_value_t = plan::JOBS, value_parser = clap::value_parser!(u16).range(1..=256))]
+    jobs: u16,
+    /// I/Os kept outstanding, per job (latency: 1).
+    #[arg(long, value_name = "N", default_value_t = plan::IODEPTH, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    iodepth: u32,
+    /// Length of a point [default: 60s, in quick mode 500ms].
+    #[arg(long, value_name = "TIME", value_parser = point_time)]
+    time: Option<Duration>,
+    /// Rounds in which a steady state is sought.
+    #[arg(long, value_name = "N", default_value_t = plan::ROUNDS, value_parser = rounds)]
+    rounds: usize,
+    /// Scale durations and preconditioning down, to see that it works: figures are no results. The report says so.
+    #[arg(long)]
+    quick: bool,
+    /// Test only the first so many bytes of the device.
+    #[arg(long, value_name = "SIZE", value_parser = units::size)]
+    size: Option<u64>,
+    /// Seed of addresses and data.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Begins the names of results (.jsonl) and reports (.html, .pdf).
+    #[arg(long, value_name = "NAME", default_value = "steady")]
+    out: PathBuf,
+    /// Go on with the test whose results are in this file, as it was begun.
+    #[arg(
+        long,
+        value_name = "FILE.jsonl",
+        conflicts_with_all = ["tests", "jobs", "iodepth", "time", "rounds", "quick", "size", "seed", "out"]
+    )]
+    resume: Option<PathBuf>,
+}
 
 /// The whole command.
-pub(crate) fn run(_args: &Args) -> Result<ExitCode> {
-    anyhow::bail!("`nvmeof-perf steady` is not in this build")
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let stop = stop_on_signals()?;
+    let mut session = match &args.resume {
+        Some(path) => Session::resume(args, path, &stop)?,
+        None => Session::begin(args, &stop)?,
+    };
+    let ended = session.run();
+    let partial = ended.as_ref().err().map(ToString::to_string).unwrap_or_default();
+    let study = session.procedure.study(session.setup, partial, session.resumed);
+    println!("\n{}", steady::verdicts(&study).markdown());
+    let written = write_reports(&session.results, &study);
+    if let Some(device) = session.device {
+        device.close();
+    }
+    if let Err(error) = ended {
+        eprintln!("error: {error}; the results so far are in {}", session.results.display());
+        written?;
+        return Ok(ExitCode::FAILURE);
+    }
+    written?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A test that is begun or gone on with.
+struct Session {
+    results: PathBuf,
+    store: Store,
+    procedure: Procedure,
+    setup: Setup,
+    resumed: usize,
+    /// None if there is nothing left to do.
+    device: Option<Device>,
+}
+
+type Stop = std::sync::Arc<std::sync::atomic::AtomicBool>;
+
+impl Session {
+    fn begin(args: &Args, stop: &Stop) -> Result<Self> {
+        let results = with_ending(&args.out, "jsonl");
+        let device = Device::open(&args.target, (args.jobs, args.iodepth), args.size, stop)?;
+        let begun = Self::plan(args, &device).and_then(|plan| {
+            let setup = setup::describe(&plan, device.space());
+            let store = Store::create(&results, &plan, &setup)?;
+            Ok((plan, setup, store))
+        });
+        match begun {
+            Ok((plan, setup, store)) => {
+                let procedure = Procedure::new(plan);
+                Ok(Self { results, store, procedure, setup, resumed: 0, device: Some(device) })
+            }
+            Err(error) => {
+                device.close();
+                Err(error)
+            }
+        }
+    }
+
+    fn plan(args: &Args, device: &Device) -> Result<Plan> {
+        let wanted = Wanted {
+            tests: args.tests.clone(),
+            jobs: args.jobs,
+            iodepth: args.iodepth,
+            time: args.time,
+            rounds: args.rounds,
+            quick: args.quick,
+            seed: args.seed,
+        };
+        let space = device.space();
+        let plan = Plan::new(&wanted, device.size(), space.block_size, space.max_transfer);
+        plan.map_err(|unfit: Unfit| Misfit(format!("{space}: {unfit}")).into())
+    }
+
+    fn resume(args: &Args, path: &Path, stop: &Stop) -> Result<Self> {
+        let (mut store, stored) = Store::resume(path)?;
+        let (plan, setup) = (stored.head.plan, stored.head.setup);
+        let mut resumed = stored.resumed;
+        let mut device = None;
+        if stored.procedure.next() != Next::Over {
+            let opened =
+                Device::open(&args.target, (plan.jobs, plan.iodepth), Some(plan.capacity), stop)?;
+            if !setup::is_same(&setup, &plan, opened.space()) {
+                let found = opened.space().to_string();
+                opened.close();
+                let (path, of) = (path.display(), &setup.device);
+                bail!(Misfit(format!(
+                    "{path} is a test of {of} ({} {}), and {found} is another device",
+                    setup.model, setup.serial
+                )));
+            }
+            device = Some(opened);
+            store.note_resumed(&setup::now())?;
+            resumed += 1;
+        }
+        let results = path.to_owned();
+        Ok(Self { results, store, procedure: stored.procedure, setup, resumed, device })
+    }
+
+    fn run(&mut self) -> Result<(), bench::Trouble> {
+        match &mut self.device {
+            Some(device) => drive::drive(&mut self.procedure, device, &mut self.store, &mut tell),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Says how far it is: a line a round.
+fn tell(procedure: &Procedure, outcome: &Outcome) {
+    match outcome {
+        Outcome::Purged(done) if done.done => {
+            println!("purge: {} ({:.1} s)", done.how, done.seconds);
+        }
+        Outcome::Purged(not) => println!("purge: none: {}", not.how),
+        Outcome::Filled(done) => {
+            println!("preconditioning: {} bytes written ({:.1} s)", done.bytes, done.seconds);
+        }
+        Outcome::Measured(_) => {
+            if let Some((test, number, value)) = procedure.ended_round() {
+                println!("{test}: round {number}, {} {value:.1} {}", test.variable(), test.unit());
+            }
+        }
+    }
+}
+
+/// Both forms of the report, beside the results.
+fn write_reports(results: &Path, study: &Study) -> Result<()> {
+    let (html, pdf) = (steady::html(study), steady::pdf(study));
+    for (ending, bytes) in [("html", html.as_bytes()), ("pdf", &pdf)] {
+        let path = results.with_extension(ending);
+        replace(&path, bytes).with_context(|| {
+            format!(
+                "cannot write {}; make room there and say --resume {} for the reports again",
+                path.display(),
+                results.display()
+            )
+        })?;
+        println!("report: {}", path.display());
+    }
+    Ok(())
+}
+
+/// A name with an ending; dots that are part of the name stay.
+fn with_ending(name: &Path, ending: &str) -> PathBuf {
+    let mut text = name.as_os_str().to_owned();
+    text.push(".");
+    text.push(ending);
+    text.into()
+}
+
+fn test(text: &str) -> Result<Test, String> {
+    Test::ALL.into_iter().find(|test| test.name() == text).ok_or_else(|| {
+        let names = Test::ALL.map(Test::name).join(", ");
+        format!("there is no test `{text}`; the tests are: {names}")
+    })
+}
+
+/// Shorter points have nothing to measure.
+const SHORTEST: Duration = Duration::from_millis(10);
+
+fn point_time(text: &str) -> Result<Duration, String> {
+    match units::duration(text)? {
+        time if time >= SHORTEST => Ok(time),
+        _ => Err("it must be 10ms at least".into()),
+    }
+}
+
+fn rounds(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(number @ judge::WINDOW..=plan::ROUNDS) => Ok(number),
+        _ => Err(format!("`{text}` is no number from {} to {}", judge::WINDOW, plan::ROUNDS)),
+    }
 }

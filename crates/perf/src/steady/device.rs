@@ -1,0 +1,320 @@
+//! A device or a namespace under test: what [`Bench`] needs of an open [`Target`].
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::Result;
+use nvmeof_report::steady::{Preparation, Reading, Times};
+
+use super::bench::{Bench, Point, Trouble, Until};
+use super::purge;
+use crate::args::TargetArgs;
+use crate::load::{LoadSpec, Measured};
+use crate::peek;
+use crate::plan::misfit;
+use crate::stats::{Latency, Tally};
+use crate::target::{Needs, Space, Target};
+use crate::units::Mix;
+
+/// A point of this length has at least one I/O, unless the device is stuck.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// What ends a point that is bounded by bytes alone.
+const LONGEST: Duration = Duration::from_secs(30 * 24 * 3600);
+/// Parts of a doubling that response times are told apart by in the results.
+const PARTS: f64 = 8.0;
+
+/// A device that may be overwritten.
+#[derive(Debug)]
+pub(crate) struct Device {
+    /// With what may be overwritten, as checked.
+    args: TargetArgs,
+    needs: Needs,
+    /// Closed while the drive is purged.
+    target: Option<Target>,
+    space: Space,
+    /// Bytes that are tested.
+    size: u64,
+    stop: Arc<AtomicBool>,
+}
+
+impl Device {
+    /// Opens the one device that the arguments name, if it may be overwritten: it is named by `--destroy-data`, or
+    /// empty. The first `size` bytes are tested, or all.
+    ///
+    /// # Errors
+    /// [`Misfit`](crate::plan::Misfit) where the arguments do not fit; else what went wrong, and where.
+    pub(crate) fn open(
+        args: &TargetArgs,
+        (jobs, depth): (u16, u32),
+        size: Option<u64>,
+        stop: &Arc<AtomicBool>,
+    ) -> Result<Self> {
+        let named = args.connect.len() + args.device.len();
+        misfit!(
+            named != 1 && args.stripe.is_none(),
+            "a drive test takes one device or namespace (or several as a --stripe): {named} are named"
+        );
+        let needs = Needs { jobs, depth, shared: false, writes: true };
+        let mut target = Target::open(args, &needs)?;
+        let space = match only(&target).and_then(|space| may_overwrite(&mut target, space, args)) {
+            Ok(space) => space,
+            Err(error) => {
+                target.close();
+                return Err(error);
+            }
+        };
+        // What was looked at once is not looked at again after a purge.
+        let destroy_data = names(args);
+        let args = TargetArgs { destroy_data, ..args.clone() };
+        let size = size.map_or(space.size, |size| size.min(space.size));
+        Ok(Self { args, needs, target: Some(target), space, size, stop: Arc::clone(stop) })
+    }
+
+    /// What is tested.
+    pub(crate) fn space(&self) -> &Space {
+        &self.space
+    }
+
+    /// Bytes that are tested.
+    pub(crate) fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// Shuts connections down.
+    pub(crate) fn close(self) {
+        if let Some(target) = self.target {
+            target.close();
+        }
+    }
+
+    fn run(&mut self, spec: &LoadSpec) -> Result<Measured, Trouble> {
+        let Some(target) = &mut self.target else {
+            return Err(Trouble::Device("it is not open".into()));
+        };
+        if self.stop.load(Ordering::Relaxed) {
+            return Err(Trouble::Interrupted);
+        }
+        let measured =
+            target.run(spec, &self.stop).map_err(|error| Trouble::Device(format!("{error:#}")))?;
+        let errors = measured.errors();
+        if errors > 0 {
+            let first = measured.messages.first().cloned().unwrap_or_default();
+            let what = format!("{errors} I/Os or queues failed, the first: {first}");
+            return Err(Trouble::Device(what));
+        }
+        if measured.interrupted {
+            return Err(Trouble::Interrupted);
+        }
+        Ok(measured)
+    }
+}
+
+impl Bench for Device {
+    fn measure(&mut self, point: &Point) -> Result<Reading, Trouble> {
+        let of = point.workload;
+        let Ok(bs) = u32::try_from(of.bs) else {
+            return Err(Trouble::Device(format!("no command carries {} bytes", of.bs)));
+        };
+        let mix = Mix::reads(of.random, of.read_percent);
+        let (time, io_size) = match point.until {
+            Until::Time(time) => (time, None),
+            Until::Bytes(bytes) => (LONGEST, Some(bytes)),
+        };
+        let mut spec = LoadSpec {
+            qd: of.iodepth,
+            jobs: of.jobs,
+            time,
+            io_size,
+            size: Some(self.size),
+            seed: point.seed,
+            refill: true,
+            ..LoadSpec::new(mix, bs)
+        };
+        let (measured, both) = loop {
+            let measured = self.run(&spec)?;
+            let mut both = measured.read();
+            both.add(&measured.write());
+            if both.ios() > 0 {
+                break (measured, both);
+            }
+            // A short point of a slow drive; figures of nothing are none.
+            if spec.time >= PATIENCE {
+                let what = format!("no I/O came to its end in {:?}", spec.time);
+                return Err(Trouble::Device(what));
+            }
+            spec.time *= 2;
+        };
+        Ok(Reading {
+            workload: of,
+            seconds: measured.seconds(),
+            ios: both.ios(),
+            bytes: both.bytes,
+            times: times(&both),
+            histogram: coarse(&both.latency),
+        })
+    }
+
+    fn purge(&mut self) -> Result<Preparation, Trouble> {
+        if self.stop.load(Ordering::Relaxed) {
+            return Err(Trouble::Interrupted);
+        }
+        let way = match purge::way(&self.args, self.space.nsid) {
+            Ok(way) => way,
+            Err(why) => return Ok(Preparation { how: why, ..Preparation::default() }),
+        };
+        // A drive is not formatted under open queues.
+        if let Some(target) = self.target.take() {
+            target.close();
+        }
+        let done = way.purge();
+        let target = Target::open(&self.args, &self.needs)
+            .map_err(|error| Trouble::Device(format!("after the purge: {error:#}")))?;
+        self.target = Some(target);
+        done
+    }
+}
+
+/// What is named, as it is spelled there.
+fn names(args: &TargetArgs) -> Vec<String> {
+    let fabrics = args.connect.iter().map(ToString::to_string);
+    fabrics.chain(args.device.iter().map(ToString::to_string)).collect()
+}
+
+/// The one space of a target.
+fn only(target: &Target) -> Result<Space> {
+    let spaces = target.spaces();
+    misfit!(
+        spaces.len() != 1,
+        "a drive test takes one namespace: there are {}; choose one with --nsid",
+        spaces.len()
+    );
+    Ok(spaces[0].clone())
+}
+
+/// The space, unless nothing can be written to it, or data would be lost that nobody has given up. Opening has looked
+/// at devices of this machine already.
+fn may_overwrite(target: &mut Target, space: Space, args: &TargetArgs) -> Result<Space> {
+    misfit!(space.read_only, "{space} is read-only, and a drive test writes");
+    let name = &space.connect;
+    if space.subnqn.is_some() && !args.destroy_data.contains(name) {
+        let found = peek::first_data(target, &space)?;
+        misfit!(
+            found.is_some(),
+            "{space} is not empty: there is data near byte {}, and a drive test overwrites everything; if that is meant, \
+             say --destroy-data {name}",
+            found.unwrap_or_default()
+        );
+    }
+    Ok(space)
+}
+
+#[expect(clippy::cast_precision_loss, reason = "microseconds with a fraction")]
+fn micros(nanos: u64) -> f64 {
+    nanos as f64 / 1e3
+}
+
+fn times(tally: &Tally) -> Times {
+    let latency = &tally.latency;
+    let quantile = |share| latency.quantile(share).map_or(0.0, micros);
+    Times {
+        min: latency.min().map_or(0.0, micros),
+        mean: latency.mean().map_or(0.0, |nanos| nanos / 1e3),
+        p50: quantile(0.5),
+        p99: quantile(0.99),
+        p99_9: quantile(0.999),
+        max: latency.max().map_or(0.0, micros),
+    }
+}
+
+/// Response times in parts of doublings: the middle of each, in microseconds.
+fn coarse(latency: &Latency) -> Vec<(f64, u64)> {
+    let mut parts: Vec<(f64, u64)> = Vec::new();
+    let mut last = f64::NEG_INFINITY;
+    for (nanos, count) in latency.counts() {
+        let part = (micros(nanos.max(1)).log2() * PARTS).floor();
+        match parts.last_mut() {
+            Some((_, sum)) if (part - last).abs() < 0.5 => *sum += count,
+            _ => parts.push((((part + 0.5) / PARTS).exp2(), count)),
+        }
+        last = part;
+    }
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::{Cli, Command};
+    use clap::Parser as _;
+
+    fn args(text: &str) -> TargetArgs {
+        let cli =
+            Cli::try_parse_from(format!("nvmeof-perf steady {text}").split_whitespace()).unwrap();
+        let Command::Steady(args) = cli.command else { panic!("not steady") };
+        args.target
+    }
+
+    fn open(text: &str) -> Result<Device> {
+        Device::open(&args(text), (2, 4), None, &Arc::new(AtomicBool::new(false)))
+    }
+
+    fn file(name: &str, bytes: &[u8]) -> String {
+        let folder = std::env::temp_dir().join(format!("steady-device-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let path = folder.join(name);
+        std::fs::write(&path, bytes).unwrap();
+        path.display().to_string()
+    }
+
+    #[test]
+    fn what_is_not_empty_is_left_alone_unless_named() {
+        let mut data = vec![0; 20 << 20];
+        let path = file("data", &data);
+        open(&format!("--device {path}")).unwrap().close();
+        data[(20 << 20) - 5000] = 1;
+        let path = file("data", &data);
+        let error = open(&format!("--device {path}")).unwrap_err();
+        assert!(error.is::<crate::plan::Misfit>());
+        assert!(error.to_string().contains(&format!("--destroy-data {path}")), "{error}");
+        assert!(std::fs::read(&path).unwrap() == data, "nothing was written");
+        open(&format!("--device {path} --destroy-data {path}")).unwrap().close();
+        let error = open(&format!("--device {path} --destroy-data /dev/other")).unwrap_err();
+        assert!(error.to_string().contains("is none of what is loaded"), "{error}");
+    }
+
+    #[test]
+    fn a_test_is_of_one_device() {
+        assert!(
+            open("--device ram:16m --device ram:16m")
+                .unwrap_err()
+                .to_string()
+                .contains("2 are named")
+        );
+        open("--device ram:16m --device ram:16m --stripe 64k").unwrap().close();
+        let error = open("--device /nobody/has/this").unwrap_err();
+        assert!(format!("{error:#}").contains("/nobody/has/this"), "{error:#}");
+    }
+
+    #[test]
+    fn a_point_moves_what_it_was_asked_to() {
+        let mut device = open("--device ram:16m").unwrap();
+        let workload = nvmeof_report::steady::Workload {
+            random: false,
+            read_percent: 0,
+            bs: 128 << 10,
+            jobs: 2,
+            iodepth: 4,
+        };
+        let point = Point { workload, until: Until::Bytes(8 << 20), seed: 3 };
+        let reading = device.measure(&point).unwrap();
+        assert!(reading.bytes >= 8 << 20 && reading.bytes < 12 << 20, "{}", reading.bytes);
+        assert_eq!(reading.histogram.iter().map(|bar| bar.1).sum::<u64>(), reading.ios);
+        assert!(reading.times.min <= reading.times.mean && reading.times.mean <= reading.times.max);
+        let purge = device.purge().unwrap();
+        assert!(!purge.done && !purge.how.is_empty());
+        device.stop.store(true, Ordering::Relaxed);
+        assert_eq!(device.measure(&point), Err(Trouble::Interrupted));
+        device.close();
+    }
+}

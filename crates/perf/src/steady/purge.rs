@@ -1,0 +1,190 @@
+//! How a drive is brought to the state it was made in.
+
+use std::fs;
+use std::os::unix::fs::FileTypeExt as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use nvmeof_core::nvme_driver::{AdminError, Controller, ControllerOptions};
+use nvmeof_core::pci::Address;
+use nvmeof_core::vfio;
+use nvmeof_initiator::{Endpoint, Formatted};
+use nvmeof_report::steady::Preparation;
+use nvmeof_wire::format::SecureErase;
+use nvmeof_wire::sanitize::SanitizeAction;
+
+use super::bench::Trouble;
+use crate::args::{HostArgs, TargetArgs};
+use crate::host;
+use crate::target::DeviceSpec;
+
+/// The program that the kernel's drives are formatted with.
+const NVME: &str = "nvme";
+
+/// How long a format over a fabric may take.
+const LONGEST: Duration = Duration::from_secs(24 * 3600);
+
+/// How, for one device.
+#[derive(Debug, Clone)]
+pub(crate) enum Way {
+    /// By its controller, over the fabric.
+    Fabric { endpoint: Endpoint, host: HostArgs, nsid: u32 },
+    /// By our own driver.
+    Driver { address: Address, nsid: Option<u32> },
+    /// The kernel has it, and nvme-cli asks the kernel.
+    Kernel { path: String },
+}
+
+/// How what the arguments name is purged, which is namespace `nsid` if it is over a fabric; if not at all, why.
+pub(crate) fn way(args: &TargetArgs, nsid: u32) -> Result<Way, String> {
+    let device = match (&args.device[..], args.stripe) {
+        ([], _) => {
+            let endpoint = args.connect.first().cloned().ok_or("nothing is named")?;
+            return Ok(Way::Fabric { endpoint, host: args.host.clone(), nsid });
+        }
+        (_, Some(_)) => return Err("a stripe is several devices".into()),
+        ([device], None) => device,
+        _ => return Err("several devices".into()),
+    };
+    match device {
+        DeviceSpec::Pci { address, nsid } => Ok(Way::Driver { address: *address, nsid: *nsid }),
+        DeviceSpec::File(path) => kernel(path),
+        DeviceSpec::Null { .. } | DeviceSpec::Ram { .. } => {
+            Err("it is memory, which has no state to go back to".into())
+        }
+    }
+}
+
+fn kernel(path: &Path) -> Result<Way, String> {
+    let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let is_block = fs::metadata(&path).is_ok_and(|data| data.file_type().is_block_device());
+    if !is_block {
+        return Err("a file has no Format".into());
+    }
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    // A partition is formatted with all the others.
+    let is_namespace =
+        name.strip_prefix(NVME).is_some_and(|rest| rest.contains('n') && !rest.contains('p'));
+    let (controller, _) = name.rsplit_once('n').unwrap_or_default();
+    let siblings =
+        fs::read_dir("/sys/class/block").into_iter().flatten().flatten().filter(|entry| {
+            let other = entry.file_name();
+            let rest =
+                other.to_str().and_then(|other| other.strip_prefix(controller)?.strip_prefix('n'));
+            rest.is_some_and(|number| number.chars().all(|digit| digit.is_ascii_digit()))
+        });
+    if is_namespace && siblings.count() > 1 {
+        return Err("its drive has other namespaces, and may format all at once".into());
+    }
+    match is_namespace {
+        true => Ok(Way::Kernel { path: path.display().to_string() }),
+        false => Err("it is no whole NVMe namespace, so it has no Format".into()),
+    }
+}
+
+impl Way {
+    /// Purges it. What the drive cannot do is no error.
+    ///
+    /// # Errors
+    /// The drive can, and has failed to.
+    pub(crate) fn purge(&self) -> Result<Preparation, Trouble> {
+        let began = Instant::now();
+        let done = match self {
+            Self::Fabric { endpoint, host, nsid } => by_fabric(endpoint, host, *nsid),
+            Self::Driver { address, nsid } => by_driver(*address, *nsid),
+            Self::Kernel { path } => by_kernel(path),
+        };
+        let seconds = began.elapsed().as_secs_f64();
+        Ok(match done? {
+            Ok(how) => Preparation { done: true, how, seconds, bytes: 0 },
+            Err(why) => Preparation { done: false, how: why, seconds, bytes: 0 },
+        })
+    }
+}
+
+/// What was done, or why nothing was; or what failed.
+type Purged = Result<Result<String, String>, Trouble>;
+
+fn by_fabric(endpoint: &Endpoint, host: &HostArgs, nsid: u32) -> Purged {
+    let failed = |what: String| Trouble::Device(format!("purging it: {what}"));
+    let options =
+        host::options(host, [&endpoint.address]).map_err(|error| failed(format!("{error:#}")))?;
+    let mut controller = nvmeof_initiator::Controller::connect(endpoint, &options)
+        .map_err(|error| failed(error.to_string()))?;
+    let formatted = controller.format(nsid, LONGEST).map_err(|error| failed(error.to_string()))?;
+    // The format is done, whatever becomes of the connection.
+    let _ = controller.disconnect();
+    Ok(match formatted {
+        Formatted::Done => Ok("Format NVM with user data erase, over the fabric".into()),
+        Formatted::Unsupported => Err("its controller has no Format NVM".into()),
+        Formatted::Others => Err(format!("its controller {ALL}")),
+    })
+}
+
+/// Why a format is not for us to give.
+const ALL: &str = "would format other namespaces, too";
+
+fn by_driver(address: Address, nsid: Option<u32>) -> Purged {
+    let failed = |what: String| Trouble::Device(format!("purging it: {what}"));
+    let function = vfio::open(&address.to_string()).map_err(|error| failed(error.to_string()))?;
+    let controller = Controller::open(function, ControllerOptions::default())
+        .map_err(|error| failed(error.to_string()))?;
+    let first = || -> Result<u32, Trouble> {
+        let all = controller.namespaces().map_err(|error| failed(error.to_string()))?;
+        all.first().copied().ok_or_else(|| failed("the drive has no namespace".into()))
+    };
+    let nsid = nsid.map_or_else(first, Ok)?;
+    let all = controller.namespaces().map_err(|error| failed(error.to_string()))?;
+    if all.len() > 1 {
+        let count = all.len();
+        return Ok(Err(format!(
+            "the drive has {count} namespaces, and may format or sanitize all at once"
+        )));
+    }
+    let format = controller.namespace(nsid).map_err(|error| failed(error.to_string()))?.format;
+    match controller.format(nsid, format, SecureErase::USER_DATA, &mut |_| {}) {
+        Ok(()) => return Ok(Ok("Format NVM with user data erase".into())),
+        Err(AdminError::Unsupported(_)) => {}
+        Err(error) => return Err(failed(format!("Format NVM: {error}"))),
+    }
+    for action in [SanitizeAction::BLOCK_ERASE, SanitizeAction::CRYPTO_ERASE] {
+        match controller.sanitize(action, &mut |_| {}) {
+            Ok(()) => return Ok(Ok(format!("Sanitize, {action}"))),
+            Err(AdminError::Unsupported(_)) => {}
+            Err(error) => return Err(failed(format!("Sanitize: {error}"))),
+        }
+    }
+    Ok(Err("the drive has neither Format NVM nor Sanitize with an erase".into()))
+}
+
+fn by_kernel(path: &str) -> Purged {
+    let mut command = Command::new(NVME);
+    command.args(["format", path, "--ses=1", "--force"]).stdin(Stdio::null());
+    let output = match command.output() {
+        Ok(output) => output,
+        Err(error) => {
+            return Ok(Err(format!(
+                "the kernel has the drive, and {NVME} (nvme-cli) does not start: {error}"
+            )));
+        }
+    };
+    if output.status.success() {
+        return Ok(Ok(format!("Format NVM with user data erase, by {NVME} format")));
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    let first =
+        said.lines().find(|line| !line.trim().is_empty()).unwrap_or("it says nothing").trim();
+    Ok(Err(format!("{NVME} format ended with {}: {first}", output.status)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_whole_namespaces_are_formatted() {
+        assert!(kernel(Path::new("/proc/self/exe")).unwrap_err().contains("a file"));
+        assert!(kernel(Path::new("/nobody/has/this")).is_err());
+    }
+}

@@ -1,0 +1,299 @@
+//! The results file: JSON lines, each appended as soon as it is known and handed to the disk, so that what was measured
+//! outlives whatever ends us.
+//!
+//! ```text
+//! head (plan, set-up)   purged   filled   measured measured ...   resumed   measured ...
+//! ```
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use nvmeof_report::steady::{Preparation, Reading, Setup};
+use serde::{Deserialize, Serialize};
+
+use super::bench::Trouble;
+use super::plan::Plan;
+use super::procedure::{Outcome, Procedure};
+
+/// Changes when a line changes its meaning.
+const VERSION: u32 = 1;
+/// Larger files are no results of ours.
+const MOST: u64 = 1 << 30;
+
+/// The first line.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Head {
+    version: u32,
+    pub(crate) plan: Plan,
+    pub(crate) setup: Setup,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Line {
+    Purged(Preparation),
+    Filled(Preparation),
+    Measured(Reading),
+    /// Gone on with after an interruption.
+    Resumed(String),
+}
+
+/// A results file that is open for more.
+#[derive(Debug)]
+pub(crate) struct Store {
+    path: PathBuf,
+    file: File,
+    /// Bytes of whole lines.
+    end: u64,
+}
+
+/// What a results file has.
+#[derive(Debug)]
+pub(crate) struct Stored {
+    pub(crate) head: Head,
+    /// As far as it came.
+    pub(crate) procedure: Procedure,
+    /// How often it was gone on with.
+    pub(crate) resumed: usize,
+}
+
+impl Store {
+    /// A new file, which must not exist.
+    ///
+    /// # Errors
+    /// It exists, or cannot be written.
+    pub(crate) fn create(path: &Path, plan: &Plan, setup: &Setup) -> Result<Self> {
+        let file = OpenOptions::new().create_new(true).append(true).open(path);
+        let file = match file {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => bail!(
+                "{} has results already: go on with them (--resume {0}), or choose another name (--out NAME)",
+                path.display()
+            ),
+            other => other.with_context(|| format!("cannot make {}", path.display()))?,
+        };
+        let mut store = Self { path: path.to_owned(), file, end: 0 };
+        store.lock()?;
+        let head = Head { version: VERSION, plan: plan.clone(), setup: setup.clone() };
+        if let Err(error) = store.append(&head) {
+            // Nothing is lost with a file that has nothing.
+            let _ = std::fs::remove_file(path);
+            return Err(error.into());
+        }
+        Ok(store)
+    }
+
+    /// Opens a file that an earlier run has left, and replays it.
+    ///
+    /// # Errors
+    /// It cannot be read, or is not what it should be.
+    pub(crate) fn resume(path: &Path) -> Result<(Self, Stored)> {
+        let shown = path.display();
+        let mut file = OpenOptions::new()
+            .read(true)
+            .append(true)
+            .open(path)
+            .with_context(|| format!("cannot open {shown}"))?;
+        let mut text = String::new();
+        (&mut file)
+            .take(MOST)
+            .read_to_string(&mut text)
+            .with_context(|| format!("cannot read {shown}"))?;
+        // What has no end was cut off by an interruption.
+        let end = text.rfind('\n').map_or(0, |at| at + 1);
+        let mut lines = text[..end].lines().enumerate();
+        let Some((_, first)) = lines.next() else {
+            bail!("{shown} is empty: there is nothing to go on with")
+        };
+        let head: Head = serde_json::from_str(first)
+            .with_context(|| format!("{shown}: line 1 is not the beginning of a drive test"))?;
+        if head.version != VERSION {
+            bail!("{shown} is of version {}; this program goes on with {VERSION}", head.version);
+        }
+        let mut procedure = Procedure::new(head.plan.clone());
+        let mut resumed = 0;
+        for (index, line) in lines {
+            let number = index + 1;
+            let line: Line = serde_json::from_str(line)
+                .with_context(|| format!("{shown}: line {number} is not a result"))?;
+            let outcome = match line {
+                Line::Purged(done) => Outcome::Purged(done),
+                Line::Filled(done) => Outcome::Filled(done),
+                Line::Measured(reading) => Outcome::Measured(reading),
+                Line::Resumed(_) => {
+                    resumed += 1;
+                    continue;
+                }
+            };
+            procedure
+                .take(outcome)
+                .with_context(|| format!("{shown}: line {number} is out of turn"))?;
+        }
+        let end = u64::try_from(end).unwrap_or(u64::MAX);
+        let store = Self { path: path.to_owned(), file, end };
+        store.lock()?;
+        Ok((store, Stored { head, procedure, resumed }))
+    }
+
+    /// Says that it is gone on with.
+    ///
+    /// # Errors
+    /// The file does not take it.
+    pub(crate) fn note_resumed(&mut self, when: &str) -> Result<(), Trouble> {
+        self.append(&Line::Resumed(when.to_owned()))
+    }
+
+    /// Appends what was done.
+    ///
+    /// # Errors
+    /// The file does not take it: as many whole lines as before are in it.
+    pub(crate) fn keep(&mut self, outcome: &Outcome) -> Result<(), Trouble> {
+        self.append(&match outcome.clone() {
+            Outcome::Purged(done) => Line::Purged(done),
+            Outcome::Filled(done) => Line::Filled(done),
+            Outcome::Measured(reading) => Line::Measured(reading),
+        })
+    }
+
+    /// Two runs would write into each other's lines.
+    fn lock(&self) -> Result<()> {
+        match self.file.try_lock() {
+            Ok(()) => Ok(()),
+            Err(std::fs::TryLockError::WouldBlock) => {
+                bail!("another run writes to {}", self.path.display())
+            }
+            Err(std::fs::TryLockError::Error(error)) => {
+                Err(error).with_context(|| format!("cannot lock {}", self.path.display()))
+            }
+        }
+    }
+
+    fn append(&mut self, line: &impl Serialize) -> Result<(), Trouble> {
+        let mut text = serde_json::to_string(line).map_err(|error| self.full(&error.into()))?;
+        text.push('\n');
+        match self.write(text.as_bytes()) {
+            Ok(()) => {
+                self.end += u64::try_from(text.len()).unwrap_or(u64::MAX);
+                Ok(())
+            }
+            Err(error) => {
+                // Half a line helps nobody; whoever goes on drops it anyway.
+                let _ = self.file.set_len(self.end);
+                Err(self.full(&error))
+            }
+        }
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        // What an interrupted run has left of a line goes first.
+        if self.file.seek(SeekFrom::End(0))? != self.end {
+            self.file.set_len(self.end)?;
+        }
+        self.file.write_all(bytes)?;
+        self.file.sync_data()
+    }
+
+    fn full(&self, error: &io::Error) -> Trouble {
+        let path = self.path.display();
+        Trouble::Results(format!(
+            "cannot write {path}: {error}; what it has is kept: make room there, then go on with --resume {path}"
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fake::{Drive, plan, setup};
+    use super::super::{bench::Bench as _, procedure::Next};
+    use super::*;
+
+    fn path(name: &str) -> PathBuf {
+        let folder = std::env::temp_dir().join(format!("steady-store-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let path = folder.join(name);
+        let _ = std::fs::remove_file(&path);
+        path
+    }
+
+    /// A file with a purge, a fill and two points.
+    fn begun(name: &str) -> (PathBuf, Store, Procedure) {
+        let path = path(name);
+        let mut store = Store::create(&path, &plan(), &setup()).unwrap();
+        let mut procedure = Procedure::new(plan());
+        let mut drive = Drive::steady_after(3);
+        for _ in 0..4 {
+            let outcome = match procedure.next() {
+                Next::Purge(_) => Outcome::Purged(drive.purge().unwrap()),
+                Next::Fill(..) => Outcome::Filled(Preparation::default()),
+                Next::Measure(_, point) => Outcome::Measured(drive.measure(&point).unwrap()),
+                Next::Over => panic!("over"),
+            };
+            store.keep(&outcome).unwrap();
+            procedure.take(outcome).unwrap();
+        }
+        (path, store, procedure)
+    }
+
+    #[test]
+    fn what_was_kept_is_gone_on_with() {
+        let (path, store, procedure) = begun("whole.jsonl");
+        drop(store);
+        let (mut store, stored) = Store::resume(&path).unwrap();
+        assert_eq!(stored.procedure.next(), procedure.next());
+        assert_eq!((stored.head.plan, stored.head.setup, stored.resumed), (plan(), setup(), 0));
+        store.note_resumed("now").unwrap();
+        drop(store);
+        assert_eq!(Store::resume(&path).unwrap().1.resumed, 1);
+    }
+
+    #[test]
+    fn half_a_line_is_dropped() {
+        let (path, store, procedure) = begun("half.jsonl");
+        drop(store);
+        let whole = std::fs::read(&path).unwrap();
+        std::fs::write(&path, [&whole[..], b"{\"measured\":{\"workl"].concat()).unwrap();
+        let (mut store, stored) = Store::resume(&path).unwrap();
+        assert_eq!(stored.procedure.next(), procedure.next());
+        store.note_resumed("now").unwrap();
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert!(
+            text.lines().all(|line| serde_json::from_str::<serde_json::Value>(line).is_ok()),
+            "{text}"
+        );
+        assert_eq!(text.lines().count(), 1 + 4 + 1);
+    }
+
+    #[test]
+    fn what_is_not_ours_is_refused() {
+        let (path, store, _) = begun("other.jsonl");
+        assert!(
+            Store::create(&path, &plan(), &setup()).unwrap_err().to_string().contains("--resume")
+        );
+        assert!(Store::resume(&path).unwrap_err().to_string().contains("another run"));
+        drop(store);
+        let whole = std::fs::read_to_string(&path).unwrap();
+        let lines: Vec<&str> = whole.lines().collect();
+        for (text, says) in [
+            (String::new(), "empty"),
+            ("{}\n".to_owned(), "line 1"),
+            (whole.replacen("\"version\":1", "\"version\":7", 1), "version 7"),
+            (format!("{}\n{}\n", lines[0], lines[2]), "line 2 is out of turn"),
+            (format!("{}\n{{\"what\":1}}\n", lines[0]), "line 2 is not a result"),
+        ] {
+            std::fs::write(&path, text).unwrap();
+            let error = format!("{:#}", Store::resume(&path).unwrap_err());
+            assert!(error.contains(says), "{says}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_full_disk_is_said_and_takes_nothing() {
+        let Ok(file) = OpenOptions::new().append(true).open("/dev/full") else { return };
+        let mut store = Store { path: "/dev/full".into(), file, end: 0 };
+        let Err(Trouble::Results(words)) = store.note_resumed("now") else {
+            panic!("it was taken")
+        };
+        assert!(words.contains("--resume /dev/full") && words.contains("space"), "{words}");
+    }
+}
