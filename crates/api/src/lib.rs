@@ -9,6 +9,8 @@
 //! | `stats` | what was counted |
 //! | `view` | the state's items, as they are and as they run |
 //! | `patch` | a part of an item |
+//! | `live` | where things stand, for whoever draws it |
+//! | `trace` | commands that are followed from capsule to completion |
 //! | `error` | why a call did not do what it was asked for |
 //!
 //! Keys of the config are called as in `target.toml` (kebab-case), everything else is in snake_case.
@@ -18,16 +20,20 @@
 mod change;
 pub mod document;
 mod error;
+mod live;
 mod patch;
 mod stats;
 mod status;
+mod trace;
 pub mod view;
 
 pub use change::{Change, Saved};
 pub use error::{ApiError, ErrorKind};
+pub use live::{Bucket, FlowNow, Live, PacerNow, ReactorNow, Times, Work};
 pub use patch::{DevicePatch, NamespacePatch, Patch, SubsystemPatch};
 pub use stats::Stats;
 pub use status::Status;
+pub use trace::{TRACE_SECONDS_MAX, TraceLine, TraceOp, TraceRequest, TracedCommand, TracedState};
 
 /// Where the API's calls begin; another number is another contract.
 pub const VERSION: &str = "v1";

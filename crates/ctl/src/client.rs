@@ -138,6 +138,22 @@ impl Client {
         body: Option<&impl Serialize>,
         revision: Option<&str>,
     ) -> anyhow::Result<Answer> {
+        let request = self.request(method, path, body, revision)?;
+        let answered = self.runtime.block_on(async {
+            let answered = tokio::time::timeout(TIMEOUT, self.exchange(request)).await;
+            answered.unwrap_or_else(|_| Err(self.broken(format!("no answer in {TIMEOUT:?}"))))
+        });
+        let (status, answer) = answered?;
+        if status.is_success() { Ok(answer) } else { Err(self.refusal(status, &answer)) }
+    }
+
+    fn request(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&impl Serialize>,
+        revision: Option<&str>,
+    ) -> anyhow::Result<Request<Full<Bytes>>> {
         let mut request = Request::builder().method(method).uri(path).header(HOST, self.host());
         if let Some(token) = &self.token {
             request = request.header(AUTHORIZATION, format!("Bearer {token}"));
@@ -152,40 +168,87 @@ impl Client {
             }
             None => Bytes::new(),
         };
-        let request = request.body(Full::new(bytes)).context("the call cannot be written")?;
-        let answered = self.runtime.block_on(async {
-            let answered = tokio::time::timeout(TIMEOUT, self.exchange(request)).await;
-            answered.unwrap_or_else(|_| Err(self.broken(format!("no answer in {TIMEOUT:?}"))))
-        });
-        let (status, answer) = answered?;
-        if status.is_success() {
-            return Ok(answer);
-        }
-        match serde_json::from_slice(&answer.body) {
-            Ok(error) => Err(CallError::Refused(error).into()),
-            Err(_) => Err(self.broken(format!("it says {status}")).into()),
-        }
+        request.body(Full::new(bytes)).context("the call cannot be written")
+    }
+
+    /// A `POST` whose answer comes line by line over up to `time`, each of them to be used as it comes; empty ones are left
+    /// out.
+    ///
+    /// # Errors
+    /// [`CallError`]; that of `each`, which ends the call.
+    pub fn lines(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+        time: Duration,
+        mut each: impl FnMut(&[u8]) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        let request = self.request(Method::POST, path, Some(body), None)?;
+        let all = async {
+            let mut response = self.respond(request).await?;
+            if !response.status().is_success() {
+                let status = response.status();
+                let answer = self.collected(response).await?;
+                return Err(self.refusal(status, &answer));
+            }
+            let mut pending = Vec::new();
+            while let Some(frame) = response.body_mut().frame().await {
+                let frame = frame.map_err(|error| self.broken(error.to_string()))?;
+                pending.extend_from_slice(frame.data_ref().map_or(&[][..], |data| data));
+                while let Some(end) = pending.iter().position(|byte| *byte == b'\n') {
+                    let line: Vec<u8> = pending.drain(..=end).collect();
+                    if line.len() > 1 {
+                        each(&line)?;
+                    }
+                }
+            }
+            Ok(())
+        };
+        let limit = time + TIMEOUT;
+        self.runtime.block_on(async {
+            let ended = tokio::time::timeout(limit, all).await;
+            ended.unwrap_or_else(|_| Err(self.broken(format!("no end in {limit:?}")).into()))
+        })
     }
 
     async fn exchange(
         &self,
         request: Request<Full<Bytes>>,
     ) -> Result<(StatusCode, Answer), CallError> {
-        let failed = |source| CallError::Connect { url: self.url.clone(), source };
-        let response = match &self.address {
-            Address::Unix(path) => {
-                self.over(UnixStream::connect(path).await.map_err(failed)?, request).await?
-            }
-            Address::Tcp(host) => {
-                self.over(TcpStream::connect(host).await.map_err(failed)?, request).await?
-            }
-        };
+        let response = self.respond(request).await?;
         let status = response.status();
+        Ok((status, self.collected(response).await?))
+    }
+
+    /// A refusal, as the daemon says it.
+    fn refusal(&self, status: StatusCode, answer: &Answer) -> anyhow::Error {
+        match serde_json::from_slice(&answer.body) {
+            Ok(error) => CallError::Refused(error).into(),
+            Err(_) => self.broken(format!("it says {status}")).into(),
+        }
+    }
+
+    async fn collected(&self, response: Response<Incoming>) -> Result<Answer, CallError> {
         let revision = response.headers().get(ETAG).and_then(|tag| tag.to_str().ok());
         let revision = revision.map(|tag| tag.trim_matches('"').to_owned());
         let body = response.into_body().collect().await;
         let body = body.map_err(|error| self.broken(error.to_string()))?.to_bytes();
-        Ok((status, Answer { revision, body }))
+        Ok(Answer { revision, body })
+    }
+
+    async fn respond(
+        &self,
+        request: Request<Full<Bytes>>,
+    ) -> Result<Response<Incoming>, CallError> {
+        let failed = |source| CallError::Connect { url: self.url.clone(), source };
+        match &self.address {
+            Address::Unix(path) => {
+                self.over(UnixStream::connect(path).await.map_err(failed)?, request).await
+            }
+            Address::Tcp(host) => {
+                self.over(TcpStream::connect(host).await.map_err(failed)?, request).await
+            }
+        }
     }
 
     async fn over<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(

@@ -6,11 +6,15 @@
 //! | `client` | calls over the UNIX socket or TCP |
 //! | `output` | tables for people, JSON for programs |
 //! | `commands` | one file a command |
+//! | `top` | what the daemon does, live |
+//! | `trace` | commands followed from capsule to completion |
 
 mod args;
 mod client;
 mod commands;
 mod output;
+mod top;
+mod trace;
 
 use std::process::ExitCode;
 

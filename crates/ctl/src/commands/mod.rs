@@ -24,6 +24,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use utoipa::ToSchema;
 
+use crate::top::Top;
+use crate::trace::Trace;
 use crate::{Args, Client};
 use change::{Ask, Insist};
 
@@ -35,6 +37,8 @@ pub enum Command {
     Status,
     /// Show what was counted since the daemon's start
     Stats,
+    Top(Top),
+    Trace(Trace),
     /// The state as a whole: show it, or replace it
     #[command(subcommand)]
     Config(config::Command),
@@ -97,6 +101,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Command::Completion { shell } => shell::completion(*shell)?,
         Command::Man { folder } => shell::man(folder)?,
         Command::Import(import) => import::run(import, json)?,
+        Command::Top(top) => crate::top::run(&client()?, json, top)?,
+        Command::Trace(trace) => crate::trace::run(&client()?, json, trace)?,
     }
     Ok(ExitCode::SUCCESS)
 }

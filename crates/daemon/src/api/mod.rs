@@ -28,14 +28,17 @@ mod extract;
 mod handle;
 mod hosts;
 mod listeners;
+mod metrics;
 mod namespaces;
 mod openapi;
 mod pacing;
+mod page;
 mod refusal;
 mod stats;
 mod status;
 mod subsystems;
 mod token;
+mod trace;
 
 pub(crate) use door::Door;
 pub(crate) use handle::{Handle, handle};
@@ -57,6 +60,9 @@ fn router() -> OpenApiRouter<Handle> {
         .merge(devices::router())
         .merge(pacing::router())
         .merge(connections::router())
+        .merge(trace::router())
+        .merge(metrics::router())
+        .merge(page::router())
 }
 
 /// The calls as a service, and their description.

@@ -8,6 +8,7 @@
 //! | `apply` | from a config to what runs, at start and on SIGHUP |
 //! | `file` | the config file, read and written |
 //! | `devices` | opening and closing block devices on every reactor |
+//! | `watch` | what runs, for those who only look: metrics, and commands that are followed |
 //! | `stats` | what the reactors counted: to a file, and to the log on SIGUSR1 |
 //! | `aside` | what threads do meanwhile: drives that are opened for a reload, or asked what changed |
 //! | `notify` | what systemd is told: ready, reloading, stopping, signs of life |
@@ -23,6 +24,7 @@ mod place;
 mod running;
 mod server;
 mod stats;
+mod watch;
 
 use std::io::Write as _;
 use std::path::Path;
@@ -42,6 +44,8 @@ use aside::Aside;
 use stats::{Recorder, Wanted};
 
 pub(crate) use running::{Running, Wish};
+pub(crate) use stats::metrics::CONTENT_TYPE as METRICS_TYPE;
+pub(crate) use watch::Following;
 
 /// Exit status for a config or command line that is wrong.
 const EXIT_USAGE: u8 = 2;

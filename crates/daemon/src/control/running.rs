@@ -21,7 +21,7 @@ use super::devices::Groundwork;
 use super::file::ConfigFile;
 use super::notify;
 use super::server::{NewListener, Server};
-use super::stats::{Recorder, lines};
+use super::stats::{Recorder, lines, live};
 use super::warn_of;
 use crate::config::loaded::{Loaded, Refused, place, without_lines};
 use crate::config::{ConfigError, DeviceKind, Problem};
@@ -246,6 +246,7 @@ impl Running {
             schema: super::stats::SCHEMA,
             seconds,
             lines: all.into_iter().filter_map(object).collect(),
+            live: live(&sample, self.server.labels()),
         }
     }
 

@@ -18,7 +18,9 @@ use super::accept::{self, BindError, Listening, Rdma, Reactors, Service, url};
 use super::apply::target_spec;
 use super::devices::{Devices, Groundwork, Suspect, changed, close};
 use super::place::{node_of, rebalance};
+use super::stats::metrics::Scrape;
 use super::stats::{self, Labels, Recorder, Sample, table};
+use super::watch::Tracing;
 use crate::clock;
 use crate::config::{Api, Config, Fabric, Listener, LogFormat, LogLevel, Problem, policy_name};
 use crate::limits::{Limits, raise_open_files};
@@ -57,6 +59,8 @@ pub(crate) struct Server {
     /// What to call devices and listeners in statistics.
     labels: Labels,
     recorder: Option<Recorder>,
+    /// Who has commands followed.
+    pub(super) tracing: Tracing,
     /// What SIGUSR1 last showed.
     shown: Option<Sample>,
 }
@@ -145,6 +149,7 @@ impl Server {
             next_port: 1,
             labels: Labels::default(),
             recorder: None,
+            tracing: Tracing::default(),
             shown: None,
         };
         let reloaded = match server.begin(&config).await.await {
@@ -393,6 +398,21 @@ impl Server {
             recorder.record(sample, &self.labels);
         }
         self.recorder = self.recorder.take().filter(Recorder::is_live);
+    }
+
+    /// Tells every reactor the same.
+    pub(super) fn tell(&self, message: impl Fn() -> Message) {
+        self.reactors.senders.iter().for_each(|sender| sender.send(message()));
+    }
+
+    /// What is counted, for Prometheus.
+    pub(super) async fn scrape(&self) -> Scrape {
+        let mapped = self.pool.stats().mapped;
+        Scrape {
+            sample: self.sample(false).await,
+            labels: self.labels.clone(),
+            buffer_memory: u64::try_from(mapped).unwrap_or(u64::MAX),
+        }
     }
 
     /// What every reactor says, asked all at once.

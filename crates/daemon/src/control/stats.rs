@@ -3,12 +3,14 @@
 //! | file | what |
 //! |---|---|
 //! | `json` | a sample as JSON lines |
+//! | `live` | a sample for whoever draws it |
 //! | `metrics` | a sample as Prometheus reads it |
 //! | `table` | a sample as a table for the log |
 //! | `record` | samples to a file, at an interval |
 //! | `tenants` | what hosts and namespaces have of what they may have |
 
 mod json;
+mod live;
 pub(super) mod metrics;
 mod record;
 mod table;
@@ -25,6 +27,7 @@ use crate::reactor::stats::{
 };
 
 pub(super) use json::{SCHEMA, sample as lines};
+pub(super) use live::live;
 pub(super) use record::{Recorder, Wanted};
 pub(super) use table::table;
 pub(super) use tenants::{TenantFigures, tenants};
@@ -77,6 +80,11 @@ impl Labels {
     /// A listener.
     pub(super) fn add_port(&mut self, id: PortId, url: String) {
         self.ports.insert(id, url);
+    }
+
+    /// What a device is called.
+    pub(super) fn device_name(&self, id: DeviceId) -> String {
+        self.device(id).name
     }
 
     fn device(&self, id: DeviceId) -> DeviceLabel {

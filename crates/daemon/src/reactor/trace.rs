@@ -102,6 +102,8 @@ pub(crate) struct Life {
     pub(crate) offset: u64,
     /// Bytes that moved between host and target.
     pub(crate) bytes: u32,
+    /// When its capsule came.
+    pub(crate) arrived: u64,
     /// How it ended; nothing if nobody was left to answer.
     pub(crate) status: Option<Status>,
     /// In order; the times are of the reactors' clock.
@@ -318,6 +320,7 @@ fn life_of(io: &Io, queue: Option<QueueInfo>, status: Option<Status>) -> Life {
         opcode: opcode_of(command.kind),
         offset: command.offset,
         bytes: command.data_len(),
+        arrived: io.arrived,
         status,
         steps: Vec::new(),
         cut: false,
@@ -362,6 +365,7 @@ mod tests {
             opcode: 2,
             offset: 0,
             bytes: 512,
+            arrived: 0,
             status: Some(Status::SUCCESS),
             steps: Vec::new(),
             cut: false,

@@ -26,8 +26,8 @@ const PREFIX: &str = "nvmeof_tgt";
 /// What is exported at one time.
 #[derive(Debug)]
 pub(crate) struct Scrape {
-    pub(crate) sample: Sample,
-    pub(crate) labels: Labels,
+    pub(in crate::control) sample: Sample,
+    pub(in crate::control) labels: Labels,
     /// Bytes of memory that buffers were ever taken from.
     pub(crate) buffer_memory: u64,
 }

@@ -79,6 +79,12 @@ impl Histogram {
         None
     }
 
+    /// Each bucket's end in nanoseconds, and how many times are in it; the last has an end only for show.
+    pub(crate) fn buckets(&self) -> impl Iterator<Item = (u64, u64)> {
+        let buckets = self.buckets.iter().enumerate();
+        buckets.map(|(index, count)| (end_of(index).unwrap_or(2 << END_OCTAVE), *count))
+    }
+
     /// For each whole octave its end in nanoseconds, and how many times were shorter. What is longer than
     /// the last end is in [`Self::count`] alone.
     pub(crate) fn octaves(&self) -> impl Iterator<Item = (u64, u64)> {

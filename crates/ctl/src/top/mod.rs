@@ -1,0 +1,116 @@
+//! `nvmeofctl top`: what the daemon does, live.
+//!
+//! | file | what |
+//! |---|---|
+//! | `moment` | what lies between two answers of the daemon |
+//! | `screen` | a moment as a screen of a terminal |
+//! | `figures` | numbers as people read them |
+
+mod figures;
+mod moment;
+mod screen;
+
+use std::io::IsTerminal as _;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use nvmeof_api::{Live, Stats};
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+
+use crate::Client;
+use crate::output::{print, print_json};
+pub(crate) use figures::time;
+use moment::Moment;
+use screen::{Screen, Sort};
+
+/// Columns and rows of what `--once` prints.
+const PAGE: (u16, u16) = (100, 40);
+
+/// What the daemon does, live: throughput, latency, what is in flight and waits, by host and namespace
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Keys: q quits; t, c, f, w, h sort by throughput, commands, in flight, waiting, host; \
+    arrows move; space stops and goes on.\n\nExamples:\n  nvmeofctl top\n  nvmeofctl top --once\n  \
+    nvmeofctl --json top --once --interval 5"
+)]
+pub(crate) struct Top {
+    /// Seconds from one look to the next: 1 to 60
+    #[arg(long, short, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=60))]
+    interval: u64,
+    /// Look once, over one interval, and print it; with --json as JSON
+    #[arg(long)]
+    once: bool,
+    /// By what the flows are sorted at first
+    #[arg(long, value_enum, default_value_t = Sort::Throughput)]
+    sort: Sort,
+}
+
+/// Shows it.
+pub(crate) fn run(client: &Client, json: bool, top: &Top) -> anyhow::Result<()> {
+    let interval = Duration::from_secs(top.interval);
+    if top.once || json {
+        let before = look(client)?;
+        std::thread::sleep(interval);
+        let moment = Moment::between(&before, &look(client)?);
+        if json {
+            return print_json(&moment);
+        }
+        let mut screen = Screen::new(top.sort);
+        screen.take(moment);
+        return print(&screen.text(PAGE.0, PAGE.1));
+    }
+    anyhow::ensure!(
+        std::io::stdin().is_terminal() && std::io::stdout().is_terminal(),
+        "top draws on a terminal, and this is none; --once prints, --json writes JSON"
+    );
+    // Before the screen is taken: an error is to be read.
+    let before = look(client)?;
+    let mut terminal = ratatui::try_init()?;
+    let shown = show(&mut terminal, client, before, interval, top.sort);
+    ratatui::try_restore()?;
+    shown
+}
+
+fn look(client: &Client) -> anyhow::Result<Live> {
+    Ok(client.get::<Stats>("/v1/stats")?.live)
+}
+
+/// Looks and draws until somebody quits. A daemon that does not answer for a while is told of, and asked again.
+fn show(
+    terminal: &mut ratatui::DefaultTerminal,
+    client: &Client,
+    mut before: Live,
+    interval: Duration,
+    sort: Sort,
+) -> anyhow::Result<()> {
+    let mut screen = Screen::new(sort);
+    let mut next = Instant::now() + interval;
+    loop {
+        terminal.draw(|frame| screen.draw(frame))?;
+        let left = next.saturating_duration_since(Instant::now());
+        if event::poll(left)? {
+            match event::read()? {
+                Event::Key(key) if quits(key) => return Ok(()),
+                Event::Key(key) if key.kind != KeyEventKind::Release => screen.press(key.code),
+                _ => {}
+            }
+            continue;
+        }
+        next = Instant::now() + interval;
+        match look(client) {
+            Ok(now) => {
+                // One that has started anew counts from nothing.
+                if now.at_ns > before.at_ns && now.pacer.started >= before.pacer.started {
+                    screen.take(Moment::between(&before, &now));
+                }
+                before = now;
+            }
+            Err(error) => screen.lost(&error),
+        }
+    }
+}
+
+fn quits(key: KeyEvent) -> bool {
+    let interrupt = key.code == KeyCode::Char('c') && key.modifiers == KeyModifiers::CONTROL;
+    interrupt || matches!(key.code, KeyCode::Char('q') | KeyCode::Esc)
+}

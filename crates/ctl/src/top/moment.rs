@@ -1,0 +1,164 @@
+//! What lies between two answers of the daemon: rates, times, and what holds at the later one.
+
+use nvmeof_api::{FlowNow, Live, PacerNow, Times, Work};
+use serde::Serialize;
+
+use super::figures::to_float;
+
+/// What lies between two answers.
+#[derive(Debug, Clone, Default, Serialize)]
+pub(crate) struct Moment {
+    /// Seconds between them.
+    pub(crate) seconds: f64,
+    /// Where the pacer stands.
+    pub(crate) pacer: PacerNow,
+    /// Commands held back, a second.
+    pub(crate) held_back_per_second: f64,
+    pub(crate) read: Rate,
+    pub(crate) write: Rate,
+    pub(crate) other: Rate,
+    /// From a read's data being complete in memory to its having left.
+    pub(crate) wire_delay: Spread,
+    /// Commands that failed, a second.
+    pub(crate) errors_per_second: f64,
+    pub(crate) reactors: Vec<Reactor>,
+    pub(crate) flows: Vec<Flow>,
+    pub(crate) flows_left_out: u64,
+}
+
+/// Commands of one kind.
+#[derive(Debug, Clone, Copy, Default, Serialize)]
+pub(crate) struct Rate {
+    pub(crate) ops_per_second: f64,
+    pub(crate) bytes_per_second: f64,
+    pub(crate) latency: Spread,
+}
+
+/// Times, in nanoseconds; none where nothing was measured.
+#[derive(Debug, Clone, Copy, Default, Serialize)]
+pub(crate) struct Spread {
+    pub(crate) mean_ns: Option<u64>,
+    pub(crate) p50_ns: Option<u64>,
+    pub(crate) p99_ns: Option<u64>,
+    pub(crate) p99_9_ns: Option<u64>,
+}
+
+/// A reactor.
+#[derive(Debug, Clone, Copy, Default, Serialize)]
+pub(crate) struct Reactor {
+    /// Share of its turns that found something to do.
+    pub(crate) busy: f64,
+    pub(crate) ops_per_second: f64,
+    pub(crate) in_flight_bytes: u64,
+    pub(crate) waiting: u64,
+}
+
+/// What one host does with one namespace.
+#[derive(Debug, Clone, Default, Serialize)]
+pub(crate) struct Flow {
+    pub(crate) subsystem: String,
+    pub(crate) nsid: Option<u32>,
+    pub(crate) host: String,
+    pub(crate) device: String,
+    pub(crate) ops_per_second: f64,
+    pub(crate) read_bytes_per_second: f64,
+    pub(crate) write_bytes_per_second: f64,
+    pub(crate) in_flight: u64,
+    pub(crate) in_flight_bytes: u64,
+    pub(crate) waiting: u64,
+    /// Since the daemon's start.
+    pub(crate) errors: u64,
+}
+
+impl Moment {
+    pub(crate) fn between(before: &Live, now: &Live) -> Self {
+        let seconds = to_float(now.at_ns.saturating_sub(before.at_ns)) / 1e9;
+        let over = |now: u64, before: u64| per_second(now, before, seconds);
+        let rate = |op: &str| {
+            let find = |live: &Live| live.work.iter().find(|work| work.op == op).cloned();
+            Rate::between(
+                &find(before).unwrap_or_default(),
+                &find(now).unwrap_or_default(),
+                seconds,
+            )
+        };
+        let reactors = now.reactors.iter().enumerate().map(|(index, now)| {
+            let before = before.reactors.get(index).unwrap_or(now);
+            let turns = now.turns.saturating_sub(before.turns).max(1);
+            let busy = now.busy_turns.saturating_sub(before.busy_turns);
+            Reactor {
+                busy: to_float(busy) / to_float(turns),
+                ops_per_second: over(now.started, before.started),
+                in_flight_bytes: now.in_flight_bytes,
+                waiting: now.waiting,
+            }
+        });
+        Self {
+            seconds,
+            held_back_per_second: over(now.pacer.held_back, before.pacer.held_back),
+            pacer: now.pacer.clone(),
+            read: rate("read"),
+            write: rate("write"),
+            other: rate("other"),
+            wire_delay: Spread::of(&now.wire_delay.since(&before.wire_delay)),
+            errors_per_second: over(now.errors, before.errors),
+            reactors: reactors.collect(),
+            flows: now.flows.iter().map(|flow| Flow::between(before, flow, seconds)).collect(),
+            flows_left_out: now.flows_left_out,
+        }
+    }
+}
+
+impl Rate {
+    fn between(before: &Work, now: &Work, seconds: f64) -> Self {
+        Self {
+            ops_per_second: per_second(now.ops, before.ops, seconds),
+            bytes_per_second: per_second(now.bytes, before.bytes, seconds),
+            latency: Spread::of(&now.times.since(&before.times)),
+        }
+    }
+}
+
+impl Spread {
+    fn of(times: &Times) -> Self {
+        Self {
+            mean_ns: times.mean(),
+            p50_ns: times.quantile(500),
+            p99_ns: times.quantile(990),
+            p99_9_ns: times.quantile(999),
+        }
+    }
+}
+
+impl Flow {
+    fn between(before: &Live, now: &FlowNow, seconds: f64) -> Self {
+        let same = |one: &&FlowNow| {
+            (&one.subsystem, one.nsid, &one.host, &one.device)
+                == (&now.subsystem, now.nsid, &now.host, &now.device)
+        };
+        let before = before.flows.iter().find(same).unwrap_or(now);
+        let ops = |flow: &FlowNow| flow.reads + flow.writes + flow.others;
+        let over = |now: u64, before: u64| per_second(now, before, seconds);
+        Self {
+            subsystem: now.subsystem.clone(),
+            nsid: now.nsid,
+            host: now.host.clone(),
+            device: now.device.clone(),
+            ops_per_second: over(ops(now), ops(before)),
+            read_bytes_per_second: over(now.read_bytes, before.read_bytes),
+            write_bytes_per_second: over(now.write_bytes, before.write_bytes),
+            in_flight: now.in_flight,
+            in_flight_bytes: now.in_flight_bytes,
+            waiting: now.waiting,
+            errors: now.errors,
+        }
+    }
+
+    pub(crate) fn bytes_per_second(&self) -> f64 {
+        self.read_bytes_per_second + self.write_bytes_per_second
+    }
+}
+
+fn per_second(now: u64, before: u64, seconds: f64) -> f64 {
+    if seconds > 0.0 { to_float(now.saturating_sub(before)) / seconds } else { 0.0 }
+}

@@ -1,0 +1,445 @@
+//! A moment as a screen of a terminal; 80 columns and 24 rows are enough.
+
+use std::cmp::Ordering;
+use std::collections::VecDeque;
+
+use ratatui::backend::TestBackend;
+use ratatui::crossterm::event::KeyCode;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{Block, Borders, Gauge, Paragraph, Row, Sparkline, Table, TableState};
+use ratatui::{Frame, Terminal};
+
+use super::figures::{bits, bytes, count, rate, shown, time, to_float};
+use super::moment::{Flow, Moment, Rate};
+
+/// Moments whose throughput is drawn.
+const KEEP: usize = 240;
+
+/// By what flows are sorted, the largest first; names from A.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Sort {
+    /// Bytes a second
+    Throughput,
+    /// Commands a second
+    Commands,
+    /// Bytes in flight
+    InFlight,
+    /// Commands that wait for admission
+    Waiting,
+    /// The host's name
+    Host,
+}
+
+impl Sort {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Throughput => "throughput",
+            Self::Commands => "commands",
+            Self::InFlight => "in flight",
+            Self::Waiting => "waiting",
+            Self::Host => "host",
+        }
+    }
+
+    fn compare(self, one: &Flow, two: &Flow) -> Ordering {
+        let names =
+            (&one.host, &one.subsystem, one.nsid).cmp(&(&two.host, &two.subsystem, two.nsid));
+        match self {
+            Self::Throughput => two.bytes_per_second().total_cmp(&one.bytes_per_second()),
+            Self::Commands => two.ops_per_second.total_cmp(&one.ops_per_second),
+            Self::InFlight => two.in_flight_bytes.cmp(&one.in_flight_bytes),
+            Self::Waiting => two.waiting.cmp(&one.waiting),
+            Self::Host => Ordering::Equal,
+        }
+        .then(names)
+    }
+}
+
+/// What is on the screen.
+#[derive(Debug)]
+pub(crate) struct Screen {
+    moment: Moment,
+    /// Throughput of the moments before, in bytes a second, the newest last.
+    history: VecDeque<u64>,
+    sort: Sort,
+    table: TableState,
+    stopped: bool,
+    /// Why there is nothing new.
+    trouble: Option<String>,
+}
+
+impl Screen {
+    pub(crate) fn new(sort: Sort) -> Self {
+        Self {
+            moment: Moment::default(),
+            history: VecDeque::new(),
+            sort,
+            table: TableState::default(),
+            stopped: false,
+            trouble: None,
+        }
+    }
+
+    /// Shows this moment, unless somebody has stopped the screen.
+    pub(crate) fn take(&mut self, moment: Moment) {
+        self.trouble = None;
+        if self.stopped {
+            return;
+        }
+        let throughput = moment.read.bytes_per_second + moment.write.bytes_per_second;
+        self.history.push_back(whole(throughput));
+        if self.history.len() > KEEP {
+            self.history.pop_front();
+        }
+        self.moment = moment;
+        self.arrange();
+    }
+
+    /// Says that there is nothing new.
+    pub(crate) fn lost(&mut self, why: &anyhow::Error) {
+        self.trouble = Some(format!("{why:#}").replace(char::is_control, " "));
+    }
+
+    /// A key that does not quit.
+    pub(crate) fn press(&mut self, key: KeyCode) {
+        match key {
+            KeyCode::Char('t') => self.sort = Sort::Throughput,
+            KeyCode::Char('c') => self.sort = Sort::Commands,
+            KeyCode::Char('f') => self.sort = Sort::InFlight,
+            KeyCode::Char('w') => self.sort = Sort::Waiting,
+            KeyCode::Char('h') => self.sort = Sort::Host,
+            KeyCode::Char(' ') => self.stopped = !self.stopped,
+            KeyCode::Down => self.table.select_next(),
+            KeyCode::Up => self.table.select_previous(),
+            KeyCode::Home => self.table.select_first(),
+            KeyCode::End => self.table.select_last(),
+            _ => {}
+        }
+        self.arrange();
+    }
+
+    fn arrange(&mut self) {
+        let sort = self.sort;
+        self.moment.flows.sort_by(|one, two| sort.compare(one, two));
+    }
+
+    /// The screen as text, for who has no terminal.
+    pub(crate) fn text(&mut self, columns: u16, rows: u16) -> String {
+        let flows = u16::try_from(self.moment.flows.len()).unwrap_or(u16::MAX);
+        let rows = rows.min(flows.saturating_add(HEAD + 2));
+        let Ok(mut terminal) = Terminal::new(TestBackend::new(columns, rows));
+        let Ok(_) = terminal.draw(|frame| self.draw(frame));
+        let buffer = terminal.backend().buffer();
+        let line = |row: &[ratatui::buffer::Cell]| {
+            let line: String = row.iter().map(ratatui::buffer::Cell::symbol).collect();
+            line.trim_end().to_owned() + "\n"
+        };
+        buffer.content().chunks(usize::from(columns)).map(line).collect()
+    }
+
+    pub(crate) fn draw(&mut self, frame: &mut Frame<'_>) {
+        let [title, work, pacer, reactors, flows] = Layout::vertical([
+            Constraint::Length(1),
+            Constraint::Length(5),
+            Constraint::Length(4),
+            Constraint::Length(1),
+            Constraint::Min(3),
+        ])
+        .areas(frame.area());
+        self.title(frame, title);
+        self.work(frame, work);
+        self.pacer(frame, pacer);
+        self.reactors(frame, reactors);
+        self.flows(frame, flows);
+    }
+
+    fn title(&self, frame: &mut Frame<'_>, area: Rect) {
+        let mut spans = vec![Span::styled("nvmeof-tgt", Style::new().add_modifier(Modifier::BOLD))];
+        match &self.trouble {
+            Some(why) => {
+                spans.push(Span::styled(format!("  {why}"), Style::new().fg(Color::Red)));
+            }
+            None if self.history.is_empty() => spans.push(Span::raw("  looking...")),
+            None => {
+                let state = if self.stopped { "  stopped, space goes on" } else { "" };
+                let keys = "  q quit  sort: t c f w h  space stop";
+                spans.push(Span::raw(format!("  {}{state}", policy(&self.moment))));
+                spans.push(Span::styled(keys, Style::new().fg(Color::DarkGray)));
+            }
+        }
+        frame.render_widget(Line::from(spans), area);
+    }
+
+    fn work(&self, frame: &mut Frame<'_>, area: Rect) {
+        let [table, line] =
+            Layout::horizontal([Constraint::Length(58), Constraint::Min(10)]).areas(area);
+        let row = |name: &'static str, work: &Rate| {
+            let times = &work.latency;
+            let figures = [bits(work.bytes_per_second), rate(work.ops_per_second)];
+            let times = [times.p50_ns, times.p99_ns, times.p99_9_ns].map(|one| shown(one, time));
+            Row::new(std::iter::once(name.to_owned()).chain(figures).chain(times))
+        };
+        let Moment { read, write, other, .. } = &self.moment;
+        let rows = [row("reads", read), row("writes", write), row("others", other)];
+        let widths = [7, 10, 10, 9, 9, 9].map(Constraint::Length);
+        let head = Row::new(["", "", "commands", "p50", "p99", "p99.9"]).style(soft());
+        frame.render_widget(Table::new(rows, widths).header(head), table);
+        let width = usize::from(line.width.saturating_sub(1));
+        let recent = self.history.len().saturating_sub(width);
+        let recent: Vec<u64> = self.history.iter().skip(recent).copied().collect();
+        let block = Block::new().borders(Borders::LEFT).title("throughput").border_style(soft());
+        frame.render_widget(Sparkline::default().data(recent).block(block).style(accent()), line);
+    }
+
+    fn pacer(&self, frame: &mut Frame<'_>, area: Rect) {
+        let [rule, fill, figures, wire] = Layout::vertical([Constraint::Length(1); 4]).areas(area);
+        frame.render_widget(
+            Block::new().borders(Borders::TOP).title("pacer").border_style(soft()),
+            rule,
+        );
+        let Moment { pacer, wire_delay, .. } = &self.moment;
+        let in_flight = pacer.in_flight_bytes;
+        match pacer.budget_bytes {
+            Some(budget) => {
+                let share = to_float(in_flight) / to_float(budget.max(1));
+                let label = format!("{} in flight of {}", bytes(in_flight), bytes(budget));
+                let gauge = Gauge::default().ratio(share.clamp(0.0, 1.0)).label(label);
+                frame.render_widget(gauge.gauge_style(accent()), fill);
+            }
+            None => {
+                let text = format!("{} in flight, without a bound", bytes(in_flight));
+                frame.render_widget(Line::raw(text), fill);
+            }
+        }
+        let line = format!(
+            "{} commands in flight, {} waiting, {} held back",
+            count(pacer.in_flight),
+            count(pacer.waiting),
+            rate(self.moment.held_back_per_second),
+        );
+        frame.render_widget(Line::raw(line), figures);
+        let [p50, p99] = [wire_delay.p50_ns, wire_delay.p99_ns].map(|one| shown(one, time));
+        let errors = self.moment.errors_per_second;
+        let line = format!("wire delay p50 {p50}, p99 {p99}; failed {}", rate(errors));
+        frame.render_widget(Line::raw(line), wire);
+    }
+
+    fn reactors(&self, frame: &mut Frame<'_>, area: Rect) {
+        let one = |(index, reactor): (usize, &super::moment::Reactor)| {
+            format!("  {index}: {:.0} %, {}", 100.0 * reactor.busy, rate(reactor.ops_per_second))
+        };
+        let all: String = self.moment.reactors.iter().enumerate().map(one).collect();
+        frame.render_widget(
+            Paragraph::new(format!("reactors, busy turns:{all}")).style(soft()),
+            area,
+        );
+    }
+
+    fn flows(&mut self, frame: &mut Frame<'_>, area: Rect) {
+        let names = ["host", "nsid", "device", "throughput", "commands", "in flight", "waiting"];
+        let host = usize::from(area.width).saturating_sub(61).max(12);
+        let rows = self.moment.flows.iter().map(|flow| {
+            let known = if flow.host.is_empty() { "(others)" } else { &flow.host };
+            Row::new([
+                tail(known, host),
+                shown(flow.nsid, |nsid| nsid.to_string()),
+                tail(&flow.device, 10),
+                bits(flow.bytes_per_second()),
+                rate(flow.ops_per_second),
+                bytes(flow.in_flight_bytes),
+                count(flow.waiting),
+            ])
+        });
+        let widths = [
+            Constraint::Min(12),
+            Constraint::Length(5),
+            Constraint::Length(10),
+            Constraint::Length(10),
+            Constraint::Length(10),
+            Constraint::Length(10),
+            Constraint::Length(8),
+        ];
+        let more = match self.moment.flows_left_out {
+            0 => String::new(),
+            more => format!(", and {more} more"),
+        };
+        let title = format!("flows by {}{more}", self.sort.name());
+        let block = Block::new().borders(Borders::TOP).title(title).border_style(soft());
+        let table = Table::new(rows, widths)
+            .header(Row::new(names).style(soft()))
+            .block(block)
+            .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED));
+        frame.render_stateful_widget(table, area, &mut self.table);
+    }
+}
+
+/// Rows above the flows.
+const HEAD: u16 = 11;
+
+fn policy(moment: &Moment) -> String {
+    let pacer = &moment.pacer;
+    let period =
+        pacer.period_ns.map_or_else(String::new, |nanos| format!(", {} a command", time(nanos)));
+    let moved = pacer.last_move.as_ref().map_or_else(String::new, |last| format!(" ({last})"));
+    format!("{}{period}{moved}", pacer.policy)
+}
+
+/// The end of a name that is too long, where names differ; without what would write on the terminal.
+fn tail(name: &str, width: usize) -> String {
+    let clean: Vec<char> = name.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    if clean.len() <= width {
+        return clean.into_iter().collect();
+    }
+    let kept = &clean[clean.len() - width.saturating_sub(2)..];
+    std::iter::repeat_n('.', 2).chain(kept.iter().copied()).collect()
+}
+
+fn soft() -> Style {
+    Style::new().fg(Color::DarkGray)
+}
+
+fn accent() -> Style {
+    Style::new().fg(Color::Blue)
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a height to be drawn")]
+fn whole(value: f64) -> u64 {
+    value.clamp(0.0, 1e18) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use nvmeof_api::{Bucket, FlowNow, Live, PacerNow, ReactorNow, Times, Work};
+
+    use super::*;
+
+    fn flow(host: &str, reads: u64, waiting: u64) -> FlowNow {
+        FlowNow {
+            host: format!("nqn.2014-08.org.nvmexpress:uuid:00000000-0000-0000-0000-{host}"),
+            nsid: Some(1),
+            device: "ram0".into(),
+            reads,
+            read_bytes: reads * 4096,
+            in_flight_bytes: 131_072,
+            waiting,
+            ..FlowNow::default()
+        }
+    }
+
+    /// So many seconds after the start, with so many commands a second.
+    fn live(seconds: u64, ops: u64) -> Live {
+        let bucket = Bucket { end_ns: 61_440, count: ops * seconds };
+        let times =
+            Times { count: ops * seconds, sum_ns: 60_000 * ops * seconds, buckets: vec![bucket] };
+        let work = Work {
+            op: "read".into(),
+            ops: ops * seconds,
+            bytes: ops * seconds * 4096,
+            times: times.clone(),
+        };
+        Live {
+            at_ns: seconds * 1_000_000_000,
+            pacer: PacerNow {
+                policy: "adaptive".into(),
+                budget_bytes: Some(4 << 20),
+                in_flight_bytes: 3 << 20,
+                in_flight: 24,
+                waiting: 1500,
+                ..PacerNow::default()
+            },
+            work: vec![work],
+            wire_delay: times,
+            reactors: vec![ReactorNow {
+                turns: 100 * seconds,
+                busy_turns: 25 * seconds,
+                ..ReactorNow::default()
+            }],
+            flows: vec![flow("aaaa", 10 * seconds, 7), flow("bbbb", 90 * seconds, 3)],
+            ..Live::default()
+        }
+    }
+
+    fn screen() -> Screen {
+        let mut screen = Screen::new(Sort::Throughput);
+        for seconds in 1..5 {
+            screen.take(Moment::between(&live(seconds, 250_000), &live(seconds + 1, 250_000)));
+        }
+        screen
+    }
+
+    fn drawn(screen: &mut Screen, columns: u16, rows: u16) -> Vec<String> {
+        let mut terminal = Terminal::new(TestBackend::new(columns, rows)).unwrap();
+        terminal.draw(|frame| screen.draw(frame)).unwrap();
+        let buffer = terminal.backend().buffer().clone();
+        let rows = buffer.content().chunks(usize::from(columns));
+        rows.map(|row| row.iter().map(ratatui::buffer::Cell::symbol).collect()).collect()
+    }
+
+    fn place(lines: &[String], what: &str) -> usize {
+        let found = lines.iter().position(|line| line.contains(what));
+        found.unwrap_or_else(|| panic!("no `{what}` in\n{}", lines.join("\n")))
+    }
+
+    #[test]
+    fn a_small_terminal_has_room_for_all() {
+        let lines = drawn(&mut screen(), 80, 24);
+        for what in [
+            "adaptive",
+            "8.19 Gb/s",
+            "250 k/s",
+            "61.4 us",
+            "3 MiB in flight of 4 MiB",
+            "24 commands in flight, 1.50 k waiting",
+            "wire delay p50 61.4 us",
+            "0: 25 %",
+            "flows by throughput",
+        ] {
+            place(&lines, what);
+        }
+        // The busier first, known by the end of its name.
+        assert!(place(&lines, "bbbb") < place(&lines, "aaaa"), "{}", lines.join("\n"));
+        assert!(lines[place(&lines, "bbbb")].contains("2.95 Mb/s"), "{}", lines.join("\n"));
+        // As many bars as moments.
+        let bars = lines.iter().flat_map(|line| line.chars()).filter(|c| *c == '\u{2588}').count();
+        assert!(bars >= 4, "{}", lines.join("\n"));
+    }
+
+    #[test]
+    fn keys_sort_and_stop() {
+        let mut screen = screen();
+        for (key, first, second) in
+            [('w', "aaaa", "bbbb"), ('c', "bbbb", "aaaa"), ('h', "aaaa", "bbbb")]
+        {
+            screen.press(KeyCode::Char(key));
+            let lines = drawn(&mut screen, 80, 24);
+            assert!(place(&lines, first) < place(&lines, second), "{key}\n{}", lines.join("\n"));
+        }
+        screen.press(KeyCode::Char(' '));
+        screen.take(Moment::between(&live(9, 1), &live(10, 1)));
+        let lines = drawn(&mut screen, 80, 24);
+        place(&lines, "250 k/s");
+        place(&lines, "stopped");
+    }
+
+    #[test]
+    fn no_terminal_is_too_small_and_no_name_writes_on_it() {
+        let mut screen = screen();
+        screen.moment.flows[0].host = "evil\u{1b}[2J\u{7}".repeat(20);
+        for (columns, rows) in [(1, 1), (20, 5), (80, 24), (300, 100)] {
+            let text = drawn(&mut screen, columns, rows).concat();
+            assert!(!text.contains(char::is_control), "{text}");
+        }
+        screen.lost(&anyhow::anyhow!("cannot reach the daemon"));
+        place(&drawn(&mut screen, 80, 24), "cannot reach the daemon");
+        place(&drawn(&mut Screen::new(Sort::Host), 80, 24), "looking");
+    }
+
+    #[test]
+    fn text_is_as_long_as_it_has_to_be() {
+        let text = screen().text(100, 40);
+        assert_eq!(text.lines().count(), usize::from(HEAD) + 4, "{text}");
+        assert!(text.contains("8.19 Gb/s") && text.lines().all(|line| line == line.trim_end()));
+    }
+}

@@ -1,0 +1,32 @@
+//! `/metrics`: what Prometheus scrapes.
+
+use axum::extract::State;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+use nvmeof_api::ApiError;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::Handle;
+use super::extract::Plain;
+use super::refusal::Refusal;
+use crate::control::METRICS_TYPE;
+
+pub(super) fn router() -> OpenApiRouter<Handle> {
+    OpenApiRouter::new().routes(routes!(get))
+}
+
+/// What was counted, as OpenMetrics text.
+#[utoipa::path(
+    get,
+    path = "/metrics",
+    operation_id = "metrics",
+    responses(
+        (status = OK, body = String, content_type = "application/openmetrics-text"),
+        (status = "default", body = ApiError),
+    ),
+)]
+async fn get(State(handle): State<Handle>, _: Plain) -> Result<Response, Refusal> {
+    let scrape = handle.call(async |running| running.scrape().await).await?;
+    Ok(([(CONTENT_TYPE, METRICS_TYPE)], scrape.text()).into_response())
+}

@@ -1,0 +1,114 @@
+//! `/v1/trace`: commands that are followed from capsule to completion.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::extract::State;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+use http_body_util::channel::{Channel, Sender};
+use nvmeof_api::{ApiError, ErrorKind, TRACE_SECONDS_MAX, TraceLine, TraceRequest};
+use tokio::time::Instant;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::Handle;
+use super::extract::{Body as Received, Plain};
+use super::refusal::Refusal;
+use crate::control::Following;
+
+/// Between two looks at what was followed.
+const LOOK: Duration = Duration::from_millis(200);
+/// Looks after which an empty line is written, so that a caller who has gone is seen.
+const LOOKS_TO_LINE: u32 = 5;
+/// How long a caller may take nothing.
+const STALL: Duration = Duration::from_secs(10);
+/// Pieces of the answer that may wait for the caller.
+const PIECES: usize = 4;
+
+pub(super) fn router() -> OpenApiRouter<Handle> {
+    OpenApiRouter::new().routes(routes!(post))
+}
+
+/// Follow commands for a while. The answer comes as they end: JSON, an object a line, the last of the kind `end`;
+/// empty lines in between mean nothing.
+#[utoipa::path(
+    post,
+    path = "/v1/trace",
+    operation_id = "trace",
+    request_body = TraceRequest,
+    responses(
+        (status = OK, body = TraceLine, content_type = "application/x-ndjson"),
+        (status = "default", body = ApiError),
+    ),
+)]
+async fn post(State(handle): State<Handle>, body: Bytes) -> Result<Response, Refusal> {
+    if !(1..=TRACE_SECONDS_MAX).contains(&wanted.seconds) {
+        let what = format!("{} is out of range", wanted.seconds);
+        let hint = format!("1 to {TRACE_SECONDS_MAX}");
+        return Err(ApiError::new(ErrorKind::Invalid, what).at("seconds").hint(hint).into());
+    }
+    let time = Duration::from_secs(wanted.seconds.into());
+    // In a task of its own: a caller who goes at any moment must not leave the reactors following.
+    let follow = tokio::spawn(async move {
+        let following = handle.call(async move |running| running.follow(&wanted)).await??;
+        let (sender, body) = Channel::<Bytes, Infallible>::new(PIECES);
+        tokio::spawn(tell(handle, following, time, sender));
+        Ok::<_, Refusal>(body)
+    });
+    let body = follow.await.map_err(|error| {
+        Refusal(ApiError::new(ErrorKind::Failed, format!("the trace has ended: {error}")))
+    })??;
+    Ok(([(CONTENT_TYPE, "application/x-ndjson")], Body::new(body)).into_response())
+}
+
+/// Writes what is followed until the time is over or nobody takes it any more, and ends the following.
+async fn tell(
+    handle: Handle,
+    following: Following,
+    time: Duration,
+    mut sender: Sender<Bytes, Infallible>,
+) {
+    let end = Instant::now() + time;
+    let (mut commands, mut left_out, mut looks) = (0, 0, 0);
+    let mut is_read = true;
+    while is_read && Instant::now() < end {
+        tokio::time::sleep_until(end.min(Instant::now() + LOOK)).await;
+        let Ok(followed) =
+            handle.call(async move |running| running.followed(following).await).await
+        else {
+            break;
+        };
+        left_out += followed.left_out;
+        let mut text = Vec::new();
+        for command in followed.commands {
+            commands += 1;
+            push_line(&mut text, &TraceLine::Command(Box::new(command)));
+        }
+        looks += 1;
+        if text.is_empty() && looks % LOOKS_TO_LINE == 0 {
+            text.push(b'\n');
+        }
+        is_read = text.is_empty() || send(&mut sender, text).await;
+    }
+    // Fails only if the daemon stops.
+    let _ = handle.call(async move |running| running.unfollow(following)).await;
+    if is_read {
+        let mut text = Vec::new();
+        push_line(&mut text, &TraceLine::End { commands, left_out });
+        send(&mut sender, text).await;
+    }
+}
+
+/// Hands a piece over; false if the caller has gone or takes nothing.
+async fn send(sender: &mut Sender<Bytes, Infallible>, text: Vec<u8>) -> bool {
+    matches!(tokio::time::timeout(STALL, sender.send_data(text.into())).await, Ok(Ok(())))
+}
+
+fn push_line(text: &mut Vec<u8>, line: &TraceLine) {
+    // Writing to memory, and nothing in it can fail to be JSON.
+    if serde_json::to_writer(&mut *text, line).is_ok() {
+        text.push(b'\n');
+    }
+}

@@ -1,0 +1,171 @@
+//! A sample for whoever draws it: `live` of `/v1/stats`.
+
+use std::collections::BTreeMap;
+
+use nvmeof_api::{Bucket, FlowNow, Live, PacerNow, ReactorNow, Times, Work};
+
+use super::{FlowName, Labels, Sample, done, total};
+use crate::reactor::stats::{Class, Histogram, Report, Tally};
+
+/// Flows that are told of; the sums of what is left out are in `work`.
+const FLOWS_MAX: usize = 200;
+
+/// Where things stand.
+pub(crate) fn live(sample: &Sample, labels: &Labels) -> Live {
+    let all = total(&sample.reactors);
+    let (flows, tally) = flows(sample, labels);
+    let flows_left_out = flows.len().saturating_sub(FLOWS_MAX);
+    Live {
+        at_ns: all.at,
+        pacer: pacer(sample, &all),
+        work: work(&all, &tally),
+        wire_delay: times([&*all.counters.wire]),
+        errors: tally.errors.iter().sum(),
+        reactors: sample.reactors.iter().map(reactor).collect(),
+        flows: flows.into_iter().take(FLOWS_MAX).collect(),
+        flows_left_out: u64::try_from(flows_left_out).unwrap_or(u64::MAX),
+    }
+}
+
+fn pacer(sample: &Sample, all: &Report) -> PacerNow {
+    let (pacing, counts) = (&sample.pacing, &all.pacer);
+    PacerNow {
+        policy: sample.policy.to_owned(),
+        budget_bytes: pacing.budget,
+        period_ns: pacing.period,
+        last_move: pacing.last_move.map(|last| format!("{last:?}").to_lowercase()),
+        in_flight: counts.outstanding(),
+        in_flight_bytes: counts.bytes_in_flight,
+        waiting: counts.waiting(),
+        started: counts.started,
+        held_back: counts.held_back,
+    }
+}
+
+fn work(all: &Report, tally: &Tally) -> Vec<Work> {
+    let one = |class: Class| {
+        let latencies = all.counters.ports.iter().map(|port| port.latencies.of(class));
+        let times = times(latencies);
+        let bytes = tally.bytes[class as usize];
+        Work { op: class.name().to_owned(), ops: times.count, bytes, times }
+    };
+    Class::ALL.map(one).into()
+}
+
+/// Several histograms as one.
+fn times<'a>(histograms: impl IntoIterator<Item = &'a Histogram>) -> Times {
+    let mut sum = Histogram::default();
+    histograms.into_iter().for_each(|one| sum.add(one));
+    let buckets = sum.buckets().map(|(end_ns, count)| Bucket { end_ns, count });
+    Times {
+        count: sum.count(),
+        sum_ns: sum.sum(),
+        buckets: buckets.filter(|bucket| bucket.count > 0).collect(),
+    }
+}
+
+fn reactor(report: &Report) -> ReactorNow {
+    ReactorNow {
+        turns: report.counters.turns,
+        busy_turns: report.counters.busy_turns,
+        started: report.pacer.started,
+        in_flight_bytes: report.pacer.bytes_in_flight,
+        waiting: report.pacer.waiting(),
+    }
+}
+
+/// What hosts do with namespaces, the busiest first, and all of it together.
+fn flows(sample: &Sample, labels: &Labels) -> (Vec<FlowNow>, Tally) {
+    let mut named = BTreeMap::<FlowName, FlowNow>::new();
+    let mut sum = Tally::default();
+    for (whose, tally) in done(&sample.reactors) {
+        sum.add(&tally);
+        // Admin commands are nobody's flow.
+        if whose.device.is_none() && whose.names.is_some() {
+            continue;
+        }
+        let flow = named.entry(FlowName::known(&whose, labels)).or_default();
+        let [reads, writes, others] = tally.ops;
+        flow.reads += reads;
+        flow.writes += writes;
+        flow.others += others;
+        flow.read_bytes += tally.bytes[Class::Read as usize];
+        flow.write_bytes += tally.bytes[Class::Write as usize];
+        flow.errors += tally.errors.iter().sum::<u64>();
+    }
+    for flow in sample.reactors.iter().flat_map(|report| &report.flows) {
+        // Those of a host there was no room for are with the others of that kind.
+        let name = FlowName::of(flow, labels);
+        let name = if named.contains_key(&name) { name } else { FlowName::default() };
+        let into = named.entry(name).or_default();
+        into.in_flight += u64::from(flow.figures.in_flight);
+        into.in_flight_bytes += flow.figures.bytes_in_flight;
+        into.waiting += u64::from(flow.figures.waiting);
+    }
+    let mut flows: Vec<_> = named
+        .into_iter()
+        .map(|(FlowName { subsystem, nsid, host, device }, flow)| FlowNow {
+            subsystem,
+            nsid,
+            host,
+            device,
+            ..flow
+        })
+        .collect();
+    let busy = |flow: &FlowNow| {
+        let now = flow.in_flight + flow.waiting;
+        std::cmp::Reverse((now, flow.read_bytes + flow.write_bytes))
+    };
+    flows.sort_by_key(busy);
+    (flows, sum)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use nvmeof_nvmf::{DeviceId, PortId};
+    use nvmeof_pacing::FlowStats;
+    use nvmeof_wire::{Nqn, Status};
+
+    use super::*;
+    use crate::reactor::stats::{Flow, Port, Whose};
+
+    fn whose(host: &str, device: u32) -> Whose {
+        let nqn = |name: &str| Nqn::relaxed(name).unwrap();
+        Whose { names: Some((nqn("subsystem"), nqn(host))), device: Some(device) }
+    }
+
+    #[test]
+    fn reactors_are_added_up_by_host_and_namespace() {
+        let mut labels = Labels::default();
+        labels.add_device(DeviceId(3), "disk", Some(("subsystem", 9)));
+        let mut tally = Tally::default();
+        tally.count(Class::Read, 4096, Status::SUCCESS);
+        tally.count(Class::Write, 512, Status::WRITE_FAULT);
+        let mut report = Report { at: 5, ..Report::default() };
+        report.tallies = vec![(whose("a", 3), tally)];
+        report.past = Arc::new([(whose("a", 3), tally), (whose("b", 3), tally)].into());
+        let mut port = Port::new(PortId(1));
+        port.latencies.record(Class::Read, 10_000);
+        report.counters.ports = vec![port];
+        report.counters.wire.record(2000);
+        // It has done nothing yet.
+        let figures = FlowStats { waiting: 7, ..FlowStats::default() };
+        report.flows = vec![Flow { queue: None, device: DeviceId(3), figures, ended: false }];
+        let sample =
+            Sample { reactors: vec![report.clone(), report], policy: "none", ..Sample::default() };
+        let live = live(&sample, &labels);
+        let flows: Vec<_> = live
+            .flows
+            .iter()
+            .map(|one| (one.host.as_str(), one.nsid, one.waiting, one.reads, one.read_bytes))
+            .collect();
+        let expected =
+            [("", None, 14, 0, 0), ("a", Some(9), 0, 4, 16384), ("b", Some(9), 0, 2, 8192)];
+        assert_eq!(flows, expected);
+        assert_eq!((live.errors, live.work[0].bytes, live.work[0].ops), (6, 6 * 4096, 2));
+        assert_eq!(live.work[0].times.quantile(500), Some(10240));
+        assert_eq!((live.wire_delay.count, live.reactors.len()), (2, 2));
+    }
+}

@@ -1,0 +1,156 @@
+//! What runs, for those who only look: metrics, and commands that are followed.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use nvmeof_api::{ApiError, ErrorKind, TraceOp, TraceRequest, TracedCommand, TracedState};
+use nvmeof_wire::Nqn;
+use nvmeof_wire::opcode::IoOpcode;
+use tokio::sync::oneshot;
+
+use super::Running;
+use super::stats::Labels;
+use super::stats::metrics::Scrape;
+use crate::clock;
+use crate::reactor::mailbox::Message;
+use crate::reactor::trace::{Filter, Life, TraceOrder};
+
+/// Who has commands followed: one at a time, as reactors know one filter.
+#[derive(Debug, Default)]
+pub(super) struct Tracing {
+    now: Option<Following>,
+    last: u64,
+}
+
+/// Names one time of following commands; whoever holds an old one ends nobody else's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Following(u64);
+
+/// Commands that were followed, and how many more there was no room for.
+#[derive(Debug, Default)]
+pub(crate) struct Followed {
+    pub(crate) commands: Vec<TracedCommand>,
+    pub(crate) left_out: u64,
+}
+
+impl Running {
+    /// What is counted, for Prometheus.
+    pub(crate) async fn scrape(&mut self) -> Scrape {
+        self.server_mut().scrape().await
+    }
+
+    /// Has commands followed until [`Self::unfollow`].
+    ///
+    /// # Errors
+    /// Somebody else has, or a name is none.
+    pub(crate) fn follow(&mut self, wanted: &TraceRequest) -> Result<Following, ApiError> {
+        let filter = filter(wanted)?;
+        let server = self.server_mut();
+        if server.tracing.now.is_some() {
+            let what = "commands are being followed already";
+            let hint = "wait until that ends: one call at a time, of 60 seconds at most";
+            return Err(ApiError::new(ErrorKind::Conflict, what).hint(hint));
+        }
+        server.tracing.last += 1;
+        let following = Following(server.tracing.last);
+        server.tracing.now = Some(following);
+        server.tell(|| Message::Trace(TraceOrder::On(filter.clone())));
+        Ok(following)
+    }
+
+    /// The commands that have ended since the last time.
+    pub(crate) async fn followed(&mut self, following: Following) -> Followed {
+        let server = self.server_mut();
+        let mut all = Followed::default();
+        if server.tracing.now != Some(following) {
+            return all;
+        }
+        let mut answers = Vec::new();
+        for sender in server.senders() {
+            let (reply, answer) = oneshot::channel();
+            sender.send(Message::Trace(TraceOrder::Read(reply)));
+            answers.push(answer);
+        }
+        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let boot = u64::try_from(since_1970.as_micros()).unwrap_or(u64::MAX);
+        let boot = boot.saturating_sub(clock::now() / 1000);
+        for (reactor, answer) in answers.into_iter().enumerate() {
+            // A reactor that has ended has nothing more to say.
+            let lives = answer.await.unwrap_or_default();
+            all.left_out += lives.left_out;
+            let told = lives.lives.into_iter();
+            all.commands.extend(told.map(|life| told_of(life, reactor, boot, server.labels())));
+        }
+        all.commands.sort_by_key(|command| command.unix_us);
+        all
+    }
+
+    /// Ends it; what was followed and not read is forgotten.
+    pub(crate) fn unfollow(&mut self, following: Following) {
+        let server = self.server_mut();
+        if server.tracing.now == Some(following) {
+            server.tracing.now = None;
+            server.tell(|| Message::Trace(TraceOrder::Off));
+        }
+    }
+}
+
+/// As reactors take it.
+fn filter(wanted: &TraceRequest) -> Result<Filter, ApiError> {
+    let name = |field: &str, name: &Option<String>| {
+        let parsed = name.as_deref().map(Nqn::relaxed).transpose();
+        parsed.map_err(|error| ApiError::new(ErrorKind::Invalid, error.to_string()).at(field))
+    };
+    Ok(Filter {
+        slower_than: wanted.slower_than_us.saturating_mul(1000),
+        host: name("host", &wanted.host)?,
+        subsystem: name("subsystem", &wanted.subsystem)?,
+        nsid: wanted.nsid,
+        opcode: wanted.op.map(|op| opcode_of(op).0),
+    })
+}
+
+/// As callers take it; `boot` is when the reactors' clock began, in microseconds since 1970.
+fn told_of(life: Life, reactor: usize, boot: u64, labels: &Labels) -> TracedCommand {
+    let begin = life.arrived;
+    let state = |step: &crate::reactor::trace::Step| TracedState {
+        state: step.state.name().to_owned(),
+        at_ns: step.at.saturating_sub(begin),
+    };
+    let states: Vec<_> = life.steps.iter().map(state).collect();
+    let queue = life.queue.as_ref();
+    TracedCommand {
+        unix_us: boot.saturating_add(begin / 1000),
+        took_ns: states.last().map_or(0, |last| last.at_ns),
+        reactor,
+        subsystem: queue.map_or_else(String::new, |queue| queue.subnqn.to_string()),
+        host: queue.map_or_else(String::new, |queue| queue.hostnqn.to_string()),
+        qid: queue.map(|queue| queue.qid),
+        cid: life.cid,
+        nsid: life.nsid,
+        device: labels.device_name(life.device),
+        op: op_of(IoOpcode(life.opcode)),
+        offset: life.offset,
+        bytes: life.bytes,
+        status: life.status.map(|status| status.to_string()),
+        states,
+        cut: life.cut,
+    }
+}
+
+const OPS: [(TraceOp, IoOpcode); 7] = [
+    (TraceOp::Read, IoOpcode::READ),
+    (TraceOp::Write, IoOpcode::WRITE),
+    (TraceOp::Flush, IoOpcode::FLUSH),
+    (TraceOp::Compare, IoOpcode::COMPARE),
+    (TraceOp::WriteZeroes, IoOpcode::WRITE_ZEROES),
+    (TraceOp::Deallocate, IoOpcode::DATASET_MANAGEMENT),
+    (TraceOp::Verify, IoOpcode::VERIFY),
+];
+
+fn opcode_of(op: TraceOp) -> IoOpcode {
+    OPS.iter().find(|(known, _)| *known == op).map_or(IoOpcode::READ, |(_, opcode)| *opcode)
+}
+
+fn op_of(opcode: IoOpcode) -> TraceOp {
+    OPS.iter().find(|(_, known)| *known == opcode).map_or(TraceOp::Read, |(op, _)| *op)
+}
