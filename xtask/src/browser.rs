@@ -1,5 +1,8 @@
 //! Reports in a real browser: Chromium without a window opens the pages as a reader would, in light and in dark,
 //! says nothing on its console, and shows as many series and points as the results have. Screenshots are kept.
+//! So is the daemon's status page, under load (`status_page`).
+
+mod status_page;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -37,7 +40,8 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
         ensure!(pictures[0] != pictures[1], "{plan}: light and dark look the same");
         println!("{plan}: {shown}; screenshots in {}", shots.display());
     }
-    drive_test(workspace, &browser, &shots, profile.path())
+    drive_test(workspace, &browser, &shots, profile.path())?;
+    status_page::run(workspace, &browser, profile.path(), &shots)
 }
 
 /// A quick drive test of memory, all four tests, and what its page shows: each picture, each series, each round.
@@ -151,37 +155,48 @@ struct Browser<'a> {
 impl Browser<'_> {
     /// The page as the browser understood it; anything on its console is an error.
     fn dom(&self, page: &Path) -> Result<String> {
-        self.open(page, &["--dump-dom".to_owned()])
+        self.dom_of(&format!("file://{}", page.display()), &[])
+    }
+
+    /// The same of a page that is served.
+    fn dom_of(&self, url: &str, more: &[String]) -> Result<String> {
+        self.open(url, &[&["--dump-dom".to_owned()], more].concat())
     }
 
     fn picture(&self, page: &Path, file: &Path, scheme: u8) -> Result<()> {
+        self.picture_of(&format!("file://{}", page.display()), file, scheme, &[])
+    }
+
+    /// The same of a page that is served.
+    fn picture_of(&self, url: &str, file: &Path, scheme: u8, more: &[String]) -> Result<()> {
         // Of an earlier run.
         let _ = fs::remove_file(file);
-        let more = [
+        let mut all = vec![
             format!("--screenshot={}", file.display()),
             "--window-size=1280,2400".to_owned(),
             format!("--blink-settings=preferredColorScheme={scheme}"),
         ];
-        self.open(page, &more)?;
+        all.extend_from_slice(more);
+        self.open(url, &all)?;
         let size = fs::metadata(file).with_context(|| format!("no {}", file.display()))?.len();
         ensure!(size > 10_000, "{}: {size} bytes are no picture of a page", file.display());
         Ok(())
     }
 
-    fn open(&self, page: &Path, more: &[String]) -> Result<String> {
+    fn open(&self, url: &str, more: &[String]) -> Result<String> {
         let mut command = Command::new("chromium");
         // Its own sandbox refuses to be root's; the page is ours.
         command.args(["--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]);
         command.args(["--enable-logging=stderr", "--no-first-run", "--disable-extensions"]);
         command.arg(format!("--user-data-dir={}", self.profile.join("profile").display()));
-        command.args(more).arg(format!("file://{}", page.display()));
+        command.args(more).arg(url);
         let output = command.stdin(Stdio::null()).output().context("cannot start chromium")?;
         let complaints = String::from_utf8_lossy(&output.stderr);
         if !output.status.success() {
             bail!("chromium failed ({}): {complaints}", output.status);
         }
         let said: Vec<_> = complaints.lines().filter(|line| line.contains(":CONSOLE")).collect();
-        ensure!(said.is_empty(), "{}: the console says {said:?}", page.display());
+        ensure!(said.is_empty(), "{url}: the console says {said:?}");
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 }

@@ -82,7 +82,7 @@ const STAGES: &[Stage] = &[
     },
     Stage {
         name: "browser",
-        about: "reports in a real browser: console, series, points, light and dark",
+        about: "reports and the status page in a real browser: console, series, points, light and dark",
         slow: true,
         needs: None,
         run: browser::run,

@@ -1,0 +1,147 @@
+//! The daemon's status page in a real browser: under load its plots move, in light and in dark, and its console
+//! stays empty.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+
+use super::{Browser, SCHEMES};
+use crate::workspace::{Workspace, run_checked};
+
+const NQN: &str = "nqn.2026-11.io.nvmeof-tgt:page";
+/// What the page is given to ask and draw, in milliseconds of its own time: more than ten times.
+const TIME: u32 = 14_000;
+/// Plots, and lines in them that move under a load of reads and writes.
+const PLOTS: usize = 6;
+const MOVING: [&str; 4] = ["reads", "writes", "reads p50", "reads p99"];
+
+/// A program that ends with the test.
+struct Guarded(Child);
+
+impl Drop for Guarded {
+    fn drop(&mut self) {
+        // It has ended if it cannot be killed.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Serves, loads, looks. Pictures go into `shots`.
+pub(super) fn run(
+    workspace: &Workspace,
+    browser: &Browser<'_>,
+    folder: &Path,
+    shots: &Path,
+) -> Result<()> {
+    let build = ["build", "--release", "--locked", "-p", "nvmeof-tgt", "-p", "nvmeof-perf"];
+    run_checked(&mut workspace.cargo(build))?;
+    // Free a moment ago; the daemon says so if somebody else was faster.
+    let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+    let (_daemon, target) = serve(workspace, folder, port)?;
+    let page = format!("http://127.0.0.1:{port}/");
+    let asked = [format!("--virtual-time-budget={TIME}")];
+    let idle = browser.dom_of(&page, &asked)?;
+    ensure!(
+        idle.contains("No host has asked for anything yet."),
+        "an idle daemon has hosts: {idle}"
+    );
+    let _load = load(workspace, &target)?;
+    let dom = browser.dom_of(&page, &asked)?;
+    let shown = looks_alive(&dom)?;
+    let mut pictures = Vec::new();
+    for (scheme, number) in SCHEMES {
+        let file = shots.join(format!("status-page-{scheme}.png"));
+        browser.picture_of(&page, &file, number, &asked)?;
+        pictures.push(fs::read(&file)?);
+    }
+    ensure!(pictures[0] != pictures[1], "the status page: light and dark look the same");
+    println!("status page: {shown}; screenshots in {}", shots.display());
+    Ok(())
+}
+
+/// A daemon with two null namespaces and its API on loopback; gives where hosts connect.
+fn serve(workspace: &Workspace, folder: &Path, port: u16) -> Result<(Guarded, String)> {
+    let config = folder.join("page.toml");
+    let socket = folder.join("page.sock");
+    let text = format!(
+        "[api]\nsocket = \"{}\"\nlisten = [\"127.0.0.1:{port}\"]\n\
+         [[listener]]\ntype = \"tcp\"\naddress = \"127.0.0.1\"\nport = 0\n\
+         [[device]]\nname = \"null0\"\ntype = \"null\"\nsize = \"1GiB\"\n\
+         [[device]]\nname = \"ram0\"\ntype = \"ram\"\nsize = \"64MiB\"\n\
+         [[subsystem]]\nnqn = \"{NQN}\"\nallow-any-host = true\n\
+         [[subsystem.namespace]]\nnsid = 1\ndevice = \"null0\"\n\
+         [[subsystem.namespace]]\nnsid = 2\ndevice = \"ram0\"\n",
+        socket.display()
+    );
+    fs::write(&config, text)?;
+    let mut command = Command::new(workspace.release_binary("nvmeof-tgt"));
+    command.arg("--config").arg(&config).stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut daemon = Guarded(command.spawn().context("cannot start the daemon")?);
+    let stdout = daemon.0.stdout.take().context("no standard output")?;
+    let mut ready = String::new();
+    BufReader::new(stdout).read_line(&mut ready)?;
+    let target = ready.trim().strip_prefix("ready ").context("the daemon does not serve")?;
+    Ok((daemon, target.to_owned()))
+}
+
+/// Reads and writes for longer than anybody looks.
+fn load(workspace: &Workspace, target: &str) -> Result<Guarded> {
+    let mut command = Command::new(workspace.release_binary("nvmeof-perf"));
+    command.args(["run", "--connect", &format!("{target}/{NQN}"), "--rw", "randrw:70"]);
+    command.args(["--bs", "64k", "--qd", "8", "--time", "10m"]);
+    command.stdin(Stdio::null()).stdout(Stdio::null());
+    Ok(Guarded(command.spawn().context("cannot start the load")?))
+}
+
+/// What the page shows under load.
+fn looks_alive(dom: &str) -> Result<String> {
+    let plots = dom.matches("<svg").count();
+    ensure!(plots == PLOTS, "{plots} plots are shown, {PLOTS} are to be");
+    let state = between(dom, "role=\"status\">", "<").context("no state")?;
+    ensure!(state.starts_with("live, "), "the page says: {state}");
+    let mut points = 0;
+    for series in MOVING {
+        let heights = heights(dom, series).with_context(|| format!("no line of {series}"))?;
+        ensure!(heights.len() >= 8, "{series}: {} points", heights.len());
+        let first = heights.first();
+        // All at one height is a line that does not move.
+        ensure!(heights.iter().any(|height| Some(height) != first), "{series} does not move");
+        points += heights.len();
+    }
+    let rows =
+        between(dom, "id=\"flows\">", "</tbody>").context("no flows")?.matches("<tr>").count();
+    ensure!(rows == 2, "{rows} flows of one host and two namespaces");
+    Ok(format!("{plots} plots, {points} points, {rows} flows"))
+}
+
+/// How high the points of a line are, from the commands of its path.
+fn heights<'a>(dom: &'a str, series: &str) -> Option<Vec<&'a str>> {
+    let of = format!("data-series=\"{series}\"");
+    let path = dom.split("<path ").skip(1).find(|path| {
+        path.split('>').next().is_some_and(|element| element.contains(&of) && element.contains('M'))
+    })?;
+    let commands = between(path, " d=\"", "\"")?;
+    let points = commands.split(['M', 'L']).filter(|point| !point.is_empty());
+    Some(points.filter_map(|point| point.split(' ').nth(1)).collect())
+}
+
+fn between<'a>(text: &'a str, before: &str, after: &str) -> Option<&'a str> {
+    text.split_once(before)?.1.split(after).next()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn heights_are_read_from_paths() {
+        let dom = "<svg><path class=\"line\" d=\"\" data-series=\"reads\"></path>\
+            <path class=\"line\" d=\"M1.0 20.5L2.0 19.0M4.0 7.0\" data-series=\"reads\"></path></svg>";
+        assert_eq!(heights(dom, "reads"), Some(vec!["20.5", "19.0", "7.0"]));
+        assert_eq!(heights(dom, "writes"), None);
+    }
+}
