@@ -43,7 +43,11 @@ pub(super) fn router() -> OpenApiRouter<Handle> {
         (status = "default", body = ApiError),
     ),
 )]
-async fn post(State(handle): State<Handle>, body: Bytes) -> Result<Response, Refusal> {
+async fn post(
+    State(handle): State<Handle>,
+    _: Plain,
+    Received(wanted): Received<TraceRequest>,
+) -> Result<Response, Refusal> {
     if !(1..=TRACE_SECONDS_MAX).contains(&wanted.seconds) {
         let what = format!("{} is out of range", wanted.seconds);
         let hint = format!("1 to {TRACE_SECONDS_MAX}");
