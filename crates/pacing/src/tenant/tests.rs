@@ -604,3 +604,20 @@ fn a_greedy_host_is_held_to_its_bound_and_the_modest_one_has_the_rest() {
     assert_eq!(shares(None) / 400, 0, "without a bound the modest host has less than a mebibyte");
     assert!(shares(Some(MIB)) / 400 >= 2, "with one of a mebibyte it has most of four");
 }
+
+#[test]
+fn a_rate_that_is_raised_counts_for_what_waits_already() {
+    let mut bench = Bench::new(&PolicyConfig::None, 1, &[limits(Some(1), None, 0)]);
+    bench.flow(0, FlowConfig::weight(1), Some(0), None);
+    for _ in 0..100 {
+        bench.enqueue(0, 0, 64 * KIB);
+    }
+    bench.now += 50_000;
+    assert_eq!(bench.turn(0), 1);
+    bench.now += 1_000_000;
+    assert_eq!(bench.turn(0), 0);
+    bench.change(0, limits(Some(1_000_000), None, 10_000_000));
+    bench.now += 1000;
+    assert_eq!(bench.turn(0), 99);
+    bench.drain();
+}
