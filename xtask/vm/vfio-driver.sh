@@ -13,7 +13,7 @@ DEPTHS="1 32 128"
 ROUNDS=3
 
 prepare() {
-    cp /share/nvme_bench /run/bin/
+    cp /share/nvme_bench /share/nvmeof-perf /run/bin/
     modprobe -a nvme vfio-pci
     drives_note
 }
