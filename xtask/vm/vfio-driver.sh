@@ -86,7 +86,7 @@ part_engines() {
     wait_for 20 drive_block 1
     echo 0 >"$polled"
     drive_give vfio-pci 0
-    nvmeof-perf engines --device "$(drive_block 1)" --device "pci:$(drive 0)" --concurrency 4 --layout individual \
+    /run/bin/nvmeof-perf engines --device "$(drive_block 1)" --device "pci:$(drive 0)" --concurrency 4 --layout individual \
         --lba-size 512,4096 --destroy-data DRIVE0 --time 1s --ramp 100ms >/tmp/engines.txt || fail "engines"
     sed 's/^/table /' /tmp/engines.txt
     for engine in sync psync pvsync pvsync2 pvsync2-hipri io-uring io-uring-polled vfio; do
@@ -105,7 +105,7 @@ part_engines() {
     drive_give vfio-pci 1
     drive_give nvme 1
     wait_for 20 drive_block 1
-    if nvmeof-perf engines --device "$(drive_block 1)" --engine io-uring-polled --concurrency 1 --layout individual \
+    if /run/bin/nvmeof-perf engines --device "$(drive_block 1)" --engine io-uring-polled --concurrency 1 --layout individual \
         --time 1s --ramp 0s >/tmp/engines.txt; then fail "a drive without queues to poll was polled"; fi
     assert_has "why not" "$(cat /tmp/engines.txt)" 'nvme.poll_queues'
 }
@@ -115,7 +115,7 @@ part_scale() {
     drive_give vfio-pci 1
     wait_for 20 drive_block 0
     wait_for 20 drive_block 2
-    nvmeof-perf scale --drives 0-2 --by root-complex --order in-order,round-robin --bs 64k --jobs 1 --depth 4 \
+    /run/bin/nvmeof-perf scale --drives 0-2 --by root-complex --order in-order,round-robin --bs 64k --jobs 1 --depth 4 \
         --time 1s --ramp 100ms >/tmp/scale.txt || fail "scale: $(cat /tmp/scale.txt)"
     sed 's/^/table /' /tmp/scale.txt
     assert_has "the second drive" "$(cat /tmp/scale.txt)" "^\| +2 \| pci:$(drive 1) +\| 0000:00 +\| +2 \|"
