@@ -48,7 +48,7 @@ fn config() -> String {
 fn steady(daemon: &Daemon, out: &Path, args: &str) -> Command {
     let mut command = Command::new(build::load_generator());
     command.arg("steady").arg("--connect").arg(daemon.endpoint(NQN).to_string());
-    command.args(["--quick", "--time", "20ms", "--rounds", "5", "--jobs", "2", "--iodepth", "4"]);
+    command.args(["--quick", "--time", "20ms", "--rounds", "5", "--jobs", "1", "--iodepth", "4"]);
     command.arg("--out").arg(out).args(args.split_whitespace());
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command

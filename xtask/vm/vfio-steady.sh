@@ -7,8 +7,8 @@ SERVES=nothing
 . /share/vfio-drives.sh
 LIMIT_all_four=120
 
-# Few points at a time: two emulated processors have to fill and to empty the drive's queues for each.
-LOAD="--quick --time 20ms --rounds 5 --jobs 2 --iodepth 4 --size 32m"
+# Few commands at a time: two emulated processors have to fill and to empty the drive's queues for each.
+LOAD="--quick --time 20ms --rounds 5 --jobs 1 --iodepth 4 --size 32m"
 
 prepare() {
     cp /share/nvmeof-perf /run/bin/
