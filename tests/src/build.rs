@@ -24,7 +24,17 @@ pub fn load_generator() -> &'static Path {
     PATH.get_or_init(|| binaries().join("nvmeof-perf"))
 }
 
-/// Builds both and gives the folder they are in. Cargo finds nothing to do if they are up to date.
+/// Path of `nvmeofctl`.
+///
+/// # Panics
+/// If it does not build.
+#[must_use]
+pub fn control() -> &'static Path {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| binaries().join("nvmeofctl"))
+}
+
+/// Builds them and gives the folder they are in. Cargo finds nothing to do if they are up to date.
 fn binaries() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
@@ -33,7 +43,16 @@ fn binaries() -> &'static Path {
         let folder = test.ancestors().nth(2).expect("folder of the profile").to_path_buf();
         let target = folder.parent().expect("target folder");
         let mut cargo = Command::new(env!("CARGO"));
-        cargo.args(["build", "--quiet", "-p", "nvmeof-tgt", "-p", "nvmeof-perf"]);
+        cargo.args([
+            "build",
+            "--quiet",
+            "-p",
+            "nvmeof-tgt",
+            "-p",
+            "nvmeof-perf",
+            "-p",
+            "nvmeof-ctl",
+        ]);
         cargo.arg("--target-dir").arg(target);
         match folder.file_name().and_then(|name| name.to_str()) {
             None | Some("debug") => {}

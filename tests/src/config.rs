@@ -20,6 +20,12 @@ pub fn listener_at(address: &str, port: u16) -> String {
     format!("\n[[listener]]\ntype = \"tcp\"\naddress = \"{address}\"\nport = {port}\n")
 }
 
+/// The API, at a socket in the daemon's folder.
+#[must_use]
+pub fn api() -> String {
+    format!("\n[api]\nsocket = \"{}\"\n", crate::api::SOCKET)
+}
+
 /// A device in memory.
 #[must_use]
 pub fn ram(name: &str, size: &str, block_size: u32) -> String {

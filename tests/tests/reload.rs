@@ -2,13 +2,12 @@
 
 use nvmeof_initiator::{Address, DiscoveryLog, Fabric, IoKind, discover};
 use nvmeof_tests::config::{NQN, OTHER_NQN, listener, ram, small, subsystem, subsystem_for};
+use nvmeof_tests::events::{ask_for_events, assert_event, changed_namespaces, request_event};
 use nvmeof_tests::{Daemon, Host, Pdu, Raw, Worker, options};
 use nvmeof_wire::aer::AsyncEvent;
-use nvmeof_wire::features::{Fid, SetFeatures};
 use nvmeof_wire::log::{DiscoveryHeader, GetLogPage, Lid};
-use nvmeof_wire::opcode::AdminOpcode;
 use nvmeof_wire::zerocopy::FromBytes;
-use nvmeof_wire::{Nqn, Sqe, Status};
+use nvmeof_wire::{Nqn, Status};
 
 /// Namespaces 1 and those given, of 64 MiB each.
 fn with_namespaces(nsids: &[u32]) -> String {
@@ -19,46 +18,6 @@ fn with_namespaces(nsids: &[u32]) -> String {
     }
     let namespaces: Vec<(u32, &str)> = names.iter().map(|(n, name)| (*n, name.as_str())).collect();
     text + &subsystem(NQN, &namespaces)
-}
-
-/// Enables every event and sends an Asynchronous Event Request.
-fn ask_for_events(admin: &mut Raw) {
-    let set = SetFeatures {
-        fid: Fid::ASYNC_EVENTS,
-        save: false,
-        nsid: 0,
-        cdw11: 1 << 8 | 1 << 31,
-        cdw12: 0,
-        uuid_index: 0,
-    };
-    // Each kind of controller has its events and refuses those of the other.
-    let both = admin.command(set.encode(0));
-    if !both.status().is_success() {
-        for bit in [8, 31] {
-            admin.command(SetFeatures { cdw11: 1 << bit, ..set }.encode(0));
-        }
-    }
-    request_event(admin);
-}
-
-fn request_event(admin: &mut Raw) {
-    let sqe = admin.numbered(Sqe::admin(AdminOpcode::ASYNC_EVENT_REQUEST, 0, 0));
-    let capsule = admin.capsule(sqe, &[]);
-    admin.send(&capsule);
-}
-
-/// The event comes; nothing else.
-fn assert_event(admin: &mut Raw, event: AsyncEvent) {
-    let cqe = admin.response();
-    assert_eq!((cqe.status(), AsyncEvent::parse(cqe.dw0())), (Status::SUCCESS, event));
-}
-
-/// The namespaces that changed; reading them rearms the event.
-fn changed_namespaces(admin: &mut Raw) -> Vec<u32> {
-    let page = GetLogPage { retain_event: false, ..GetLogPage::new(Lid::CHANGED_NAMESPACES, 4096) };
-    let data = admin.read(page.encode(0), 4096);
-    let nsids = data.chunks(4).map(|bytes| u32::from_le_bytes(bytes.try_into().expect("4 bytes")));
-    nsids.take_while(|&nsid| nsid != 0).collect()
 }
 
 fn listed(daemon: &Daemon, host: u8) -> DiscoveryLog {

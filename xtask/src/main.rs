@@ -5,6 +5,7 @@
 //! this crate itself builds quickly. Of ours it links only what `sweep` and `plots` take: pacing, sim and
 //! report.
 
+mod api_fuzz;
 mod bench;
 mod browser;
 mod checks;

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 
 use anyhow::{Context, Result, bail};
 
-use crate::workspace::run_checked;
+use crate::workspace::{Workspace, run_checked};
 
 /// One program (or file, by its whole path) a command needs, the Debian package it comes in, and the reason said aloud.
 #[derive(Debug, Clone, Copy)]
@@ -88,6 +88,13 @@ pub(crate) const SSH: &[Need] = &[
 pub(crate) const BROWSER: &[Need] =
     &[need("chromium", "chromium", "opens reports as a reader does")];
 
+/// What fuzzing the API takes.
+pub(crate) const PYTHON: &[Need] =
+    &[need("/usr/bin/python3", "python3-venv", "runs schemathesis, from a folder of its own")];
+
+/// schemathesis, which fuzzes the API: this version, as another may look for other things.
+const SCHEMATHESIS: &str = "schemathesis==4.32.5";
+
 /// What profiles in the QEMU machine take beside that.
 pub(crate) const VM_PROFILE: &[Need] = &[
     need("perf", "linux-perf", "samples what the guest runs"),
@@ -125,6 +132,26 @@ pub(crate) fn ensure(needs: &[&[Need]]) -> Result<()> {
         Some(need) => bail!("{} was installed, but `{}` is not there", need.package, need.program),
         None => Ok(()),
     }
+}
+
+/// The path of schemathesis, which is installed below the target folder where it is missing.
+pub(crate) fn schemathesis(workspace: &Workspace) -> Result<PathBuf> {
+    let folder = workspace.target().join("python").join(SCHEMATHESIS);
+    let program = folder.join("bin/schemathesis");
+    if program.is_file() {
+        return Ok(program);
+    }
+    println!("{SCHEMATHESIS} will be installed in {}", folder.display());
+    // What an earlier try left.
+    let _ = std::fs::remove_dir_all(&folder);
+    run_checked(Command::new("/usr/bin/python3").args(["-m", "venv"]).arg(&folder))?;
+    let mut pip = Command::new(folder.join("bin/pip"));
+    pip.args(["install", "--quiet", "--disable-pip-version-check", SCHEMATHESIS]);
+    if let Err(error) = run_checked(&mut pip) {
+        let _ = std::fs::remove_dir_all(&folder);
+        return Err(error.context("installing schemathesis from PyPI"));
+    }
+    Ok(program)
 }
 
 /// Refreshes apt's package lists, once in the life of this process.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 
 use crate::workspace::{Workspace, run_checked, show};
-use crate::{bench, browser, checks, fuzz, setup, sweep, vm};
+use crate::{api_fuzz, bench, browser, checks, fuzz, setup, sweep, vm};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = after_help())]
@@ -88,6 +88,13 @@ const STAGES: &[Stage] = &[
         run: browser::run,
     },
     Stage {
+        name: "api-fuzz",
+        about: "the API against its OpenAPI document, by schemathesis",
+        slow: true,
+        needs: Some("release"),
+        run: api_fuzz::run,
+    },
+    Stage {
         name: "instructions",
         about: "what an I/O costs our NVMe driver, against the baseline",
         slow: true,
@@ -156,7 +163,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let slow = STAGES.iter().any(|stage| stage.slow && chosen(stage));
     let mut needs = vec![setup::BUILD, setup::TEST];
     if slow {
-        needs.extend([setup::VM, setup::VM_RDMA, setup::SSH, setup::BROWSER]);
+        needs.extend([setup::VM, setup::VM_RDMA, setup::SSH, setup::BROWSER, setup::PYTHON]);
     }
     setup::ensure(&needs)?;
     let mut rows = vec![Row::new("set-up", "passed", started.elapsed())];

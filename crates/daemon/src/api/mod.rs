@@ -37,6 +37,8 @@ mod refusal;
 mod stats;
 mod status;
 mod subsystems;
+#[cfg(test)]
+mod tests;
 mod token;
 mod trace;
 

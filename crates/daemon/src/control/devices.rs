@@ -157,6 +157,7 @@ impl Devices {
         }
         // What stands on others first.
         for open in opened.into_iter().rev() {
+            open.live.unmake();
             close(open, reactors).await;
         }
     }

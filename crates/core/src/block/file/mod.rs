@@ -90,6 +90,8 @@ pub struct FileDevice {
     info: DeviceInfo,
     mode: Mode,
     opened: Arc<OpenFile>,
+    /// The file was not there before this device was opened.
+    is_made: bool,
     health: Arc<Health>,
 }
 
@@ -122,7 +124,8 @@ impl FileDevice {
             block_size = info.block_size, read_only = info.read_only, mode = %opened.why_mode,
             "opened"
         );
-        Ok(Self { info, mode, opened: Arc::new(opened), health: Arc::default() })
+        let is_made = opened.is_made;
+        Ok(Self { info, mode, opened: Arc::new(opened), is_made, health: Arc::default() })
     }
 
     /// The same file, more of it or less, or all there is of it now. Both work until one is dropped; a
@@ -135,7 +138,19 @@ impl FileDevice {
         let size = self.opened.resize(size, block_size, read_only)?;
         let (opened, health) = (Arc::clone(&self.opened), Arc::clone(&self.health));
         tracing::info!(device = %self.info.name, from = self.info.size, to = size, "resized");
-        Ok(Self { info: DeviceInfo { size, ..self.info.clone() }, mode: self.mode, opened, health })
+        let info = DeviceInfo { size, ..self.info.clone() };
+        Ok(Self { info, mode: self.mode, opened, is_made: false, health })
+    }
+
+    /// Removes the file if opening it as this device made it: the device is not to be.
+    pub fn unmake(&self) {
+        if !self.is_made {
+            return;
+        }
+        if let Err(error) = std::fs::remove_file(&self.opened.path) {
+            let path = self.opened.path.display();
+            tracing::warn!(%path, %error, "a file that is not needed cannot be removed");
+        }
     }
 
     /// Makes this the device that stays, after what was made of it with [`Self::resized`] is not used.

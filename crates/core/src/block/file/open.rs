@@ -102,6 +102,8 @@ pub struct OpenFile {
     flags: OFlags,
     /// How much of it the newest of those that share it has.
     pub(super) extent: Mutex<Extent>,
+    /// It was not there before.
+    pub(super) is_made: bool,
     pub(super) size: u64,
     pub(super) direct: bool,
     pub(super) deallocate: bool,
@@ -205,9 +207,10 @@ fn open_inner(config: &FileConfig) -> Result<OpenFile, OpenErrorWhy> {
     };
     let deallocate = !config.read_only && can_deallocate(&file, kind, size);
     let flags = if direct { flags | OFlags::DIRECT } else { flags };
-    let (path, kind) = (config.path.clone(), kind.unwrap_or(Kind::Regular));
+    let (path, is_made) = (config.path.clone(), kind.is_none());
+    let kind = kind.unwrap_or(Kind::Regular);
     let extent = Mutex::new(Extent::of(size));
-    Ok(OpenFile { path, kind, file, flags, extent, size, direct, deallocate, why_mode })
+    Ok(OpenFile { path, kind, file, flags, extent, is_made, size, direct, deallocate, why_mode })
 }
 
 fn check_inner(config: &FileConfig) -> Result<(), OpenErrorWhy> {

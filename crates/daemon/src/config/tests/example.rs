@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use nvmeof_api::document::Document;
 use nvmeof_core::block::fault::FaultPlan;
 
 use super::super::{Config, DeviceKind, policy_name};
@@ -138,6 +139,16 @@ fn the_example_has_every_key_and_no_other() {
     let mut present = BTreeSet::new();
     keys_of(&with_alternatives(|_| true).parse().unwrap(), "", &mut present);
     assert_eq!(present, known_keys());
+}
+
+/// What the API holds, and `save` writes, loses no key.
+#[test]
+fn a_document_has_every_key_of_a_config() {
+    let text = with_alternatives(|_| true);
+    let document = Document::from_toml(&text).unwrap().to_toml().unwrap();
+    let mut kept = BTreeSet::new();
+    keys_of(&document.parse().unwrap(), "", &mut kept);
+    assert_eq!(kept, known_keys());
 }
 
 #[test]

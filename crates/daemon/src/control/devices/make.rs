@@ -103,6 +103,13 @@ impl Live {
         })
     }
 
+    /// A device that was just opened is not to be: what was made for it goes.
+    pub(super) fn unmake(&self) {
+        if let Self::File(device) = self {
+            device.unmake();
+        }
+    }
+
     /// What was [resized](Self::resized) is not used: this device stays.
     pub(super) fn prevail(&self) {
         match self {

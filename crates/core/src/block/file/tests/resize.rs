@@ -52,6 +52,22 @@ fn a_file_grows_at_once_and_shrinks_when_the_larger_one_is_gone() {
 }
 
 #[test]
+fn a_file_that_was_made_in_vain_goes_and_others_stay() {
+    for (_folder, config) in configs(MIB, 512) {
+        let device = FileDevice::open(&config).unwrap();
+        device.resized(Some(2 * MIB)).unwrap().unmake();
+        assert!(config.path.exists());
+        device.unmake();
+        assert!(!config.path.exists());
+        drop(device);
+        fs::write(&config.path, [0; 4096]).unwrap();
+        let there = FileConfig { size: None, ..config.clone() };
+        FileDevice::open(&there).unwrap().unmake();
+        assert!(config.path.exists());
+    }
+}
+
+#[test]
 fn what_is_not_to_be_leaves_the_file_as_it_was() {
     for (_folder, config) in configs(MIB, 512) {
         let device = FileDevice::open(&config).unwrap();

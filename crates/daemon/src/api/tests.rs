@@ -1,0 +1,155 @@
+//! The document and the router are held together; bad requests are answered, each in its way.
+
+use axum::body::{Body, to_bytes};
+use axum::http::{Method, Request, StatusCode};
+use nvmeof_api::{ApiError, ErrorKind};
+use serde_json::Value;
+use tower::ServiceExt as _;
+
+use super::*;
+
+const METHODS: [Method; 6] =
+    [Method::GET, Method::PUT, Method::POST, Method::DELETE, Method::PATCH, Method::OPTIONS];
+
+/// The calls with nobody behind them: whoever gets that far hears that the daemon is stopping.
+fn calls() -> (Router, Value) {
+    let (handle, jobs) = handle();
+    drop(jobs);
+    let (router, document) = service(handle);
+    (router, serde_json::to_value(document).unwrap())
+}
+
+async fn call(
+    router: &Router,
+    method: Method,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: &str,
+) -> (StatusCode, Result<ApiError, String>) {
+    let mut request = Request::builder().method(method).uri(path);
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    let request = request.body(Body::from(body.to_owned())).unwrap();
+    let response = router.clone().oneshot(request).await.unwrap();
+    let status = response.status();
+    let bytes = to_bytes(response.into_body(), usize::MAX).await.unwrap();
+    let text = String::from_utf8_lossy(&bytes).into_owned();
+    (status, serde_json::from_slice(&bytes).map_err(|_| text))
+}
+
+/// A path with something in place of its parameters.
+fn filled(path: &str) -> String {
+    path.replace("{nsid}", "1").replace("{id}", "1").replace(['{', '}'], "")
+}
+
+fn operations(document: &Value) -> Vec<(String, Method, Value)> {
+    let paths = document["paths"].as_object().unwrap();
+    let all = paths.iter().flat_map(|(path, item)| {
+        item.as_object().unwrap().iter().map(move |(method, operation)| {
+            let method = Method::from_bytes(method.to_uppercase().as_bytes()).unwrap();
+            (path.clone(), method, operation.clone())
+        })
+    });
+    all.collect()
+}
+
+#[tokio::test]
+async fn every_call_of_the_document_is_there_and_no_other_method() {
+    let (router, document) = calls();
+    let operations = operations(&document);
+    assert!(operations.len() > 25, "{}", operations.len());
+    for path in document["paths"].as_object().unwrap().keys() {
+        for method in METHODS {
+            let described = operations.iter().any(|(at, of, _)| at == path && *of == method);
+            let (status, _) = call(&router, method.clone(), &filled(path), &[], "").await;
+            let there = !matches!(status, StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED);
+            assert_eq!(there, described, "{method} {path}: {status}");
+        }
+    }
+    let (status, error) = call(&router, Method::GET, "/v1/nothing", &[], "").await;
+    assert_eq!((status, error.unwrap().error), (StatusCode::NOT_FOUND, ErrorKind::NotFound));
+    let (status, text) = call(&router, Method::GET, openapi::PATH, &[], "").await;
+    assert_eq!(status, StatusCode::OK);
+    let served: Value = serde_json::from_str(&text.unwrap_err()).unwrap();
+    assert_eq!(served, document);
+}
+
+#[test]
+fn every_call_says_what_it_takes_and_answers() {
+    let (_, document) = calls();
+    let mut names = std::collections::BTreeSet::new();
+    for (path, method, operation) in operations(&document) {
+        let at = format!("{method} {path}");
+        let name = operation["operationId"].as_str().unwrap_or_else(|| panic!("{at}: no name"));
+        assert!(names.insert(name.to_owned()), "{at}: {name} is another's name, too");
+        let is_json = |schema: &Value| schema["content"]["application/json"]["schema"].is_object();
+        let responses = &operation["responses"];
+        if path.starts_with("/v1/") {
+            assert!(is_json(&responses["200"]), "{at}: no type of its answer");
+        }
+        let error = &responses["default"]["content"]["application/json"]["schema"]["$ref"];
+        assert_eq!(error, "#/components/schemas/ApiError", "{at}");
+        let has_body = matches!(method, Method::POST | Method::PUT | Method::PATCH);
+        let without = ["/v1/save", "/v1/reload", "/v1/subsystems/{nqn}/hosts/{host}"];
+        if has_body && !without.contains(&path.as_str()) {
+            assert!(is_json(&operation["requestBody"]), "{at}: no type of its body");
+        }
+        // Each parameter of the path is told of.
+        let told = operation["parameters"].as_array().map_or(&[][..], Vec::as_slice);
+        for part in path.split('/').filter_map(|part| part.strip_prefix('{')) {
+            let part = part.trim_end_matches('}');
+            assert!(told.iter().any(|one| one["name"] == part), "{at}: {part} is not told of");
+        }
+    }
+    let text = document.to_string();
+    let refs = text.split("\"$ref\":\"#/components/schemas/").skip(1);
+    for name in refs.filter_map(|rest| rest.split('"').next()) {
+        assert!(document["components"]["schemas"][name].is_object(), "no schema {name}");
+    }
+}
+
+#[tokio::test]
+async fn bad_requests_are_told_apart() {
+    let (router, _) = calls();
+    let json = ("content-type", "application/json");
+    let large = format!("{{\"log\": \"{}\"}}", "x".repeat(refusal::BODY_MAX));
+    let namespaces = "/v1/subsystems/n/namespaces/x";
+    let cases: [(Method, &str, &[(&str, &str)], &str, ErrorKind); 12] = [
+        (Method::PUT, "/v1/config", &[json], "{", ErrorKind::Malformed),
+        (Method::PUT, "/v1/config", &[json], "{\"x\": 1}", ErrorKind::Malformed),
+        (Method::PUT, "/v1/config", &[json], "{\"log\": 1}", ErrorKind::Malformed),
+        (Method::PUT, "/v1/config", &[], "{}", ErrorKind::MediaType),
+        (Method::PUT, "/v1/config", &[json], &large, ErrorKind::TooLarge),
+        (Method::PUT, "/v1/config?x=1", &[json], "{}", ErrorKind::Malformed),
+        (Method::PUT, "/v1/config?dry_run=maybe", &[json], "{}", ErrorKind::Malformed),
+        (Method::GET, "/v1/config?x=1", &[], "", ErrorKind::Malformed),
+        (Method::GET, namespaces, &[], "", ErrorKind::Malformed),
+        (Method::PUT, "/v1/config", &[json], "{}", ErrorKind::Unavailable),
+        (
+            Method::GET,
+            "/v1/status",
+            &[("origin", "http://evil.example"), ("host", "localhost")],
+            "",
+            ErrorKind::Forbidden,
+        ),
+        (
+            Method::GET,
+            "/v1/status",
+            &[("origin", "http://localhost"), ("host", "localhost")],
+            "",
+            ErrorKind::Unavailable,
+        ),
+    ];
+    for (method, path, headers, body, kind) in cases {
+        let shown: String = body.chars().take(40).collect();
+        let (status, error) = call(&router, method, path, headers, body).await;
+        let error = error.unwrap_or_else(|text| panic!("{path} {shown}: {status} {text}"));
+        assert_eq!(
+            (error.error, status.as_u16()),
+            (kind, kind.status()),
+            "{path} {shown}: {error}"
+        );
+        assert!(!error.what.is_empty());
+    }
+}

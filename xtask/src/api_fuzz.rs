@@ -1,0 +1,133 @@
+//! The API against its own description: schemathesis reads the OpenAPI document of a live daemon and calls everything
+//! in it, with what it allows and with what it does not. The daemon must answer each as the document says, fail at
+//! nothing, and end in good order.
+//!
+//! The daemon runs in a folder of its own, and as a user who owns nothing else: calls may name any file.
+
+use std::fs::{self, File};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::{PermissionsExt as _, chown};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use rustix::process::{Pid, Signal, geteuid, kill_process};
+
+use crate::workspace::{Workspace, run_checked, show};
+use crate::setup;
+
+/// Whom root runs the daemon as.
+const NOBODY: u32 = 65534;
+/// How long the daemon may take to come and to go.
+const GUARD: Duration = Duration::from_secs(60);
+/// Calls made of each operation, in each phase.
+const EXAMPLES: &str = "25";
+/// The same calls each time.
+const SEED: &str = "8";
+/// The document cannot say what the daemon knows (whether a name is free, say): that it refuses what the document
+/// allows is no defect.
+const NOT_CHECKED: &str = "positive_data_acceptance";
+
+/// Installs schemathesis where it is missing, and runs it.
+pub(crate) fn run(workspace: &Workspace) -> Result<()> {
+    let schemathesis = setup::schemathesis(workspace)?;
+    let folder = tempfile::Builder::new().prefix("api-fuzz").tempdir()?;
+    let mut daemon = Daemon::start(workspace, folder.path())?;
+    let url = format!("http://{}", daemon.address);
+    let mut command = Command::new(schemathesis);
+    command.arg("run").arg(format!("{url}/openapi.json")).args(["--url", &url]);
+    command.args(["--checks", "all", "--exclude-checks", NOT_CHECKED]);
+    command.args(["--max-examples", EXAMPLES, "--seed", SEED, "--request-timeout", "60"]);
+    command.args(["--phases", "coverage,fuzzing", "--no-color"]).current_dir(folder.path());
+    println!("$ {}", show(&command));
+    let fuzzed = run_checked(&mut command);
+    let ended = daemon.stop();
+    fuzzed?;
+    ended
+}
+
+/// A daemon that is killed if it is left behind.
+struct Daemon {
+    child: Child,
+    address: SocketAddr,
+    log: PathBuf,
+}
+
+impl Daemon {
+    fn start(workspace: &Workspace, folder: &Path) -> Result<Self> {
+        // A port that is free now, and most likely still is in a moment.
+        let address = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?;
+        let config = format!(
+            "log = \"info\"\n[api]\nsocket = \"api.sock\"\nlisten = [\"{address}\"]\n\
+             [[listener]]\ntype = \"tcp\"\naddress = \"127.0.0.1\"\nport = 0\n\
+             [[device]]\nname = \"ram0\"\ntype = \"ram\"\nsize = \"64MiB\"\n\
+             [[subsystem]]\nnqn = \"nqn.2026-11.io.nvmeof-tgt:fuzz\"\nhosts = []\n\
+             [[subsystem.namespace]]\nnsid = 1\ndevice = \"ram0\"\n"
+        );
+        fs::write(folder.join("target.toml"), config)?;
+        // A copy, as the user may not see the target folder.
+        let binary = folder.join("nvmeof-tgt");
+        fs::copy(workspace.release_binary("nvmeof-tgt"), &binary)
+            .context("cannot copy the daemon: cargo build --release -p nvmeof-tgt")?;
+        fs::set_permissions(folder, fs::Permissions::from_mode(0o755))?;
+        let log = folder.join("log");
+        let mut command = Command::new(&binary);
+        command.args(["--config", "target.toml"]).current_dir(folder);
+        command.env_remove("RUST_LOG").stdin(Stdio::null());
+        command.stdout(Stdio::null()).stderr(File::create(&log)?);
+        if geteuid().is_root() {
+            for path in [folder.to_owned(), folder.join("target.toml")] {
+                chown(path, Some(NOBODY), Some(NOBODY))?;
+            }
+            command.uid(NOBODY).gid(NOBODY);
+        }
+        let child = command.spawn().context("cannot start the daemon")?;
+        let mut daemon = Self { child, address, log };
+        let until = Instant::now() + GUARD;
+        while TcpStream::connect(address).is_err() {
+            if let Some(status) = daemon.child.try_wait()? {
+                bail!("the daemon ended ({status}):\n{}", daemon.said());
+            }
+            ensure!(Instant::now() < until, "the daemon does not come:\n{}", daemon.said());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(daemon)
+    }
+
+    /// The end of its log.
+    fn said(&self) -> String {
+        let text = fs::read_to_string(&self.log).unwrap_or_default();
+        let lines: Vec<&str> = text.lines().collect();
+        lines[lines.len().saturating_sub(20)..].join("\n")
+    }
+
+    /// Ends it in good order.
+    fn stop(&mut self) -> Result<()> {
+        if let Some(status) = self.child.try_wait()? {
+            bail!("the daemon ended meanwhile ({status}):\n{}", self.said());
+        }
+        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
+        kill_process(pid.context("no process identifier")?, Signal::TERM)?;
+        let until = Instant::now() + GUARD;
+        loop {
+            match self.child.try_wait()? {
+                Some(status) => {
+                    ensure!(status.success(), "the daemon ended badly ({status}):\n{}", self.said());
+                    return Ok(());
+                }
+                None if Instant::now() < until => std::thread::sleep(Duration::from_millis(20)),
+                None => bail!("the daemon does not end:\n{}", self.said()),
+            }
+        }
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        // It has ended if it cannot be killed.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
