@@ -1,7 +1,7 @@
 //! Who may use the API and how: sockets, tokens, callers that are slow or silent, and the command line.
 
 use std::io::{Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
