@@ -130,7 +130,8 @@ fn is_json(headers: &HeaderMap) -> bool {
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
     let mut text = serde_json::Deserializer::from_slice(bytes);
     let malformed = |what: String, place: String| {
-        let place = if place == "." { "body".into() } else { place };
+        // As serde_path_to_error calls the whole, and what it cannot name.
+        let place = if matches!(place.as_str(), "." | "?") { "body".into() } else { place };
         ApiError::new(ErrorKind::Malformed, what).at(place).hint("GET /openapi.json says what is")
     };
     let value = serde_path_to_error::deserialize(&mut text)
