@@ -658,7 +658,7 @@ mod tests {
         // 256 connections x ((128 entries + 2) x 8 KiB + 4 KiB), 2 reactors x (4 x 1 MiB + 4 x 2 MiB).
         assert_eq!(limits.reserve, (256 + 4 + 1 + 2 * (4 + 8)) << 20);
         assert_eq!(limits.memory_cap(), (256 + 285) << 20);
-        assert_eq!(limits.open_files, 64 + 256 + 1 + 1 + 2 * (4 + 3 + 1));
+        assert_eq!(limits.open_files, 128 + 256 + 1 + 1 + 2 * (4 + 3 + 1));
         assert_eq!(limits.requests_per_reactor, REQUESTS_AT_START);
         let text = limits.to_string();
         for part in ["256MiB for data", "285MiB in reserve", "MDTS 8", "338 file descriptors"] {
@@ -674,7 +674,7 @@ mod tests {
         assert_eq!(problems, []);
         // 256 connections x (2 x 128 x 8 KiB + 2 x 8 KiB + 4 KiB), 2 reactors x (4 x 1 MiB + 4 x 2 MiB).
         assert_eq!(limits.reserve, (256 * 2 + 4 + 1 + 2 * (4 + 8)) << 20);
-        assert_eq!(limits.open_files, 64 + 256 + 1 + 8 + 2 + 1 + 2 * (4 + 3 + 1));
+        assert_eq!(limits.open_files, 128 + 256 + 1 + 8 + 2 + 1 + 2 * (4 + 3 + 1));
     }
 
     #[test]
@@ -751,7 +751,7 @@ mod tests {
             ),
             (problems(|s| s.keep_alive_min = ms(1050)), "keep-alive-min", "multiples of 100ms"),
             (problems(|s| s.buffer_memory = 6 << 20), "buffer-memory", "at least 8MiB"),
-            (problems(|s| s.connections = 1000), "connections", "up to 942"),
+            (problems(|s| s.connections = 1000), "connections", "up to 878"),
         ] {
             assert_eq!(found.len(), 1, "{found:?}");
             assert_eq!(found[0].key, key);
