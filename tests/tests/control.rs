@@ -311,7 +311,7 @@ fn what_hosts_are_connected_through_goes_only_by_force() {
     let (daemon, api) = controlled(&config.concat());
     let worker = Worker::start(&daemon.endpoint(NQN), &options(1));
     let hosts = format!("/v1/subsystems/{NQN}/hosts");
-    let mut conflict = |path: &str| {
+    let conflict = |path: &str| {
         let error = refused(&api, ErrorKind::Conflict, Method::DELETE, path, None);
         assert!(error.what.contains(&one), "{error}");
     };
