@@ -429,7 +429,10 @@ fn mismatch(document: &Value, schema: &Value, value: &Value, at: &str) -> Option
     };
     let allowed = &schema["type"];
     let is = |name: &Value| *name == kind || (*name == "number" && kind == "integer");
-    if !allowed.is_null() && !is(allowed) && !allowed.as_array().is_some_and(|all| all.iter().any(is)) {
+    if !allowed.is_null()
+        && !is(allowed)
+        && !allowed.as_array().is_some_and(|all| all.iter().any(is))
+    {
         return Some(format!("{at}: {value} is no {allowed}"));
     }
     if let Value::Array(items) = value {
@@ -455,7 +458,12 @@ fn every_answer_is_what_the_document_says() {
     let config = [
         listener("127.0.0.1"),
         ram("ram0", "64MiB", 512),
-        file("disk", &std::env::temp_dir().join(format!("control-{}", std::process::id())), "1MiB", 512),
+        file(
+            "disk",
+            &std::env::temp_dir().join(format!("control-{}", std::process::id())),
+            "1MiB",
+            512,
+        ),
         subsystem_for(&[&host], NQN, &[(1, "ram0"), (2, "disk")]),
     ];
     let (daemon, api) = controlled(&config.concat());

@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 
-use crate::workspace::{Workspace, run_checked, show};
 use crate::setup;
+use crate::workspace::{Workspace, run_checked, show};
 
 /// Whom root runs the daemon as.
 const NOBODY: u32 = 65534;
@@ -114,7 +114,11 @@ impl Daemon {
         loop {
             match self.child.try_wait()? {
                 Some(status) => {
-                    ensure!(status.success(), "the daemon ended badly ({status}):\n{}", self.said());
+                    ensure!(
+                        status.success(),
+                        "the daemon ended badly ({status}):\n{}",
+                        self.said()
+                    );
                     return Ok(());
                 }
                 None if Instant::now() < until => std::thread::sleep(Duration::from_millis(20)),
