@@ -131,3 +131,26 @@ fn a_host_at_its_limit_of_connections_is_refused_as_busy_and_logged() {
 fn many_of(number: u8) -> Options {
     Options { queues: 2, ..options(number) }
 }
+
+#[test]
+fn limits_change_by_reload_for_commands_that_wait_already() {
+    // One a second: of this nothing would end in time.
+    let slow = "limit = { iops = 1, burst = \"0s\" }\n";
+    let daemon = Daemon::start(&config(&host(1, slow)));
+    let idle = (daemon.counts(), daemon.open_files());
+    std::thread::scope(|scope| {
+        let limited = scope.spawn(|| {
+            let mut host = Host::connect(&daemon.endpoint(NQN), &options(1));
+            let done = host.execute(0, reads(100)).expect("the connection");
+            assert!(done.iter().all(|done| done.result.is_ok()));
+            done.len()
+        });
+        // They wait in the pacer, by its own count.
+        assert!((0..10_000).any(|_| daemon.counts()["waiting"] >= 20), "nobody waits");
+        let said = daemon.reload(&config(&host(1, "limit = { iops = 1000000 }\n")));
+        assert!(said.contains("config reloaded"), "{said}");
+        assert_eq!(limited.join().expect("reads under a limit"), 100);
+    });
+    daemon.wait_for_counts(&idle.0, idle.1);
+    assert_eq!(daemon.counts()["lost_permits"], 0);
+}
