@@ -26,6 +26,8 @@ const GUARD: Duration = Duration::from_secs(60);
 const EXAMPLES: &str = "25";
 /// The same calls each time.
 const SEED: &str = "8";
+/// Seconds that it goes on.
+const SECONDS: &str = "75";
 /// The document cannot say what the daemon knows (whether a name is free, say): that it refuses what the document
 /// allows is no defect.
 const NOT_CHECKED: &str = "positive_data_acceptance";
@@ -40,6 +42,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     command.arg("run").arg(format!("{url}/openapi.json")).args(["--url", &url]);
     command.args(["--checks", "all", "--exclude-checks", NOT_CHECKED]);
     command.args(["--max-examples", EXAMPLES, "--seed", SEED, "--request-timeout", "60"]);
+    command.args(["--max-time", SECONDS]);
     command.args(["--phases", "coverage,fuzzing", "--no-color"]).current_dir(folder.path());
     println!("$ {}", show(&command));
     let fuzzed = run_checked(&mut command);
