@@ -161,7 +161,7 @@ fn an_spdk_config_loses_nothing_silently() {
         ("$.subsystems[4].config[9].params.base_bdevs[1]", "Malloc2p0"),
         ("$.subsystems[4].config[9]", "lacks members"),
         ("$.subsystems[4].config[12]", "raid1"),
-        ("$.subsystems[4].config[17]", "limits"),
+        ("$.subsystems[4].config[17]", "`limit`"),
         ("$.subsystems[4].config[18]", "bdev_crypto_create"),
         ("$.subsystems[5]", "iscsi"),
     ] {

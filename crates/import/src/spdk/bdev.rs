@@ -82,7 +82,7 @@ impl<'d> Bdevs<'d> {
             "bdev_delay_create" => self.delay(draft, call, notes),
             "bdev_passthru_create" | "bdev_error_create" => self.whole(draft, call, notes),
             "bdev_set_qos_limit" => {
-                let what = "limits of a namespace are set by `nvmeofctl` here, see docs/limits.md";
+                let what = "not read: give the namespace a `limit` (docs/tenants.md)";
                 notes.left_out(&call.path, what);
                 Ok(())
             }
