@@ -1,7 +1,8 @@
 //! Checks of the repository itself: nothing left out of the build, nothing that only holds on one
-//! machine, `unsafe` where it belongs, no dependency that goes untold.
+//! machine, `unsafe` where it belongs, no dependency that goes untold, no command in docs/ that nothing runs.
 
 mod dependencies;
+mod docs;
 mod source;
 
 use std::collections::BTreeSet;
@@ -63,6 +64,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Vec<String>> {
         }
     }
     findings.extend(dependencies::findings(workspace.root(), &files)?);
+    findings.extend(docs::findings(workspace.root(), &files)?);
     let roots = target_roots(workspace)?;
     for member in COMPLETE_MEMBERS {
         let reached = reach(workspace.root(), member, &roots)?;
@@ -74,6 +76,11 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Vec<String>> {
         }));
     }
     Ok(findings)
+}
+
+/// Which commands of the operator's pages are run by a test, and which are not.
+pub(crate) fn commands_in_docs(workspace: &Workspace) -> Result<String> {
+    docs::report(workspace.root(), &tracked_files(workspace.root())?)
 }
 
 /// Every file git knows or would add, so that a new file is checked before it is committed.

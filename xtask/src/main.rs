@@ -1,5 +1,5 @@
 //! Everything a person types in this repository: `cargo xtask run`, `test`, `vm`, `sweep`, `plots`,
-//! `bench`, `fuzz` and `ci`.
+//! `bench`, `fuzz`, `deb` and `ci`.
 //!
 //! The commands shell out to the tools a Debian or Ubuntu machine has (apt, dpkg, xz, QEMU), so that
 //! this crate itself builds quickly. Of ours it links only what `sweep` and `plots` take: pacing, sim and
@@ -11,6 +11,7 @@ mod browser;
 mod checks;
 mod ci;
 mod daemon_stats;
+mod deb;
 mod fuzz;
 mod listen;
 mod plots;
@@ -53,6 +54,8 @@ enum Command {
     Bench(bench::Args),
     /// Run the fuzz targets on what a peer may send
     Fuzz(fuzz::Args),
+    /// Build the Debian package, and check it
+    Deb(deb::Args),
     /// Run .ci/run in a clean clone of HEAD, as CI does
     Ci(ci::Args),
 }
@@ -66,6 +69,7 @@ fn main() -> ExitCode {
         Command::Plots(args) => plots::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Fuzz(args) => fuzz::run(&args),
+        Command::Deb(args) => deb::run(&args),
         Command::Ci(args) => ci::run(&args),
     };
     outcome.unwrap_or_else(|error| {

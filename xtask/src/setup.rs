@@ -95,6 +95,22 @@ pub(crate) const PYTHON: &[Need] =
 /// schemathesis, which fuzzes the API: this version, as another may look for other things.
 const SCHEMATHESIS: &str = "schemathesis==4.32.5";
 
+/// What packing and checking the Debian package takes.
+pub(crate) const DEB: &[Need] = &[
+    need("dpkg-deb", "dpkg", "packs the package"),
+    need("dpkg-shlibdeps", "dpkg-dev", "finds which libraries' packages the programs need"),
+    need("objdump", "binutils", "lists the symbols that the programs need of libraries"),
+    need("help2man", "help2man", "makes manual pages of what the programs say of themselves"),
+    need("lintian", "lintian", "checks the package against Debian's policy"),
+    need("git", "git", "says when the last change was made"),
+];
+
+/// What a guest with a Debian of its own takes beside the machine.
+pub(crate) const VM_ROOT: &[Need] = &[
+    need("mmdebstrap", "mmdebstrap", "makes the Debian that the package is installed on"),
+    need("mkfs.ext4", "e2fsprogs", "makes its disk"),
+];
+
 /// What profiles in the QEMU machine take beside that.
 pub(crate) const VM_PROFILE: &[Need] = &[
     need("perf", "linux-perf", "samples what the guest runs"),

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 
 use crate::workspace::{Workspace, run_checked, show};
-use crate::{api_fuzz, bench, browser, checks, fuzz, setup, sweep, vm};
+use crate::{api_fuzz, bench, browser, checks, deb, fuzz, setup, sweep, vm};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = after_help())]
@@ -130,6 +130,20 @@ const STAGES: &[Stage] = &[
         run: vm_vfio,
     },
     Stage {
+        name: "deb",
+        about: "the Debian package, its checks, and everything in it for arm64",
+        slow: true,
+        needs: Some("release"),
+        run: deb::test,
+    },
+    Stage {
+        name: "vm-deb",
+        about: "the package installed, used over a reboot, upgraded and removed, as docs/ tells",
+        slow: true,
+        needs: Some("deb"),
+        run: vm_deb,
+    },
+    Stage {
         name: "fuzz",
         about: "a short run of every fuzz target",
         slow: true,
@@ -164,6 +178,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let mut needs = vec![setup::BUILD, setup::TEST];
     if slow {
         needs.extend([setup::VM, setup::VM_RDMA, setup::SSH, setup::BROWSER, setup::PYTHON]);
+        needs.extend([setup::DEB, setup::VM_ROOT]);
     }
     setup::ensure(&needs)?;
     let mut rows = vec![Row::new("set-up", "passed", started.elapsed())];
@@ -314,6 +329,10 @@ fn vm_rdma(workspace: &Workspace) -> Result<()> {
 
 fn vm_vfio(workspace: &Workspace) -> Result<()> {
     vm_case(workspace, "vfio")
+}
+
+fn vm_deb(workspace: &Workspace) -> Result<()> {
+    vm_case(workspace, "deb")
 }
 
 fn vm_case(workspace: &Workspace, name: &str) -> Result<()> {

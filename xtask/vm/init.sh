@@ -16,11 +16,28 @@ mount -t proc proc /proc
 mount -t sysfs sysfs /sys
 mount -t devtmpfs devtmpfs /dev
 for word in $(cat /proc/cmdline); do
-    case $word in nvmeof.limit=*) limit=${word#*=} ;; esac
+    case $word in
+    nvmeof.limit=*) limit=${word#*=} ;;
+    nvmeof.root=*) root=${word#*=} ;;
+    esac
 done
 while read -r module; do
     insmod "/modules/$module" || report 120
 done </modules/order
+
+options=trans=virtio,version=9p2000.L,msize=262144
+
+# A Debian of its own: its systemd runs the script (guest.service), which reports the end.
+if [ -n "$root" ]; then
+    mount -t ext4 "$root" /new || report 125
+    mkdir -p /new/share "/new/lib/modules/$(uname -r)"
+    mount -t 9p -o $options share /new/share || report 123
+    mount -t 9p -o $options,ro,cache=loose modules "/new/lib/modules/$(uname -r)" || report 123
+    dmesg -n 1
+    umount /proc /sys
+    mount -o move /dev /new/dev
+    exec switch_root /new /sbin/init
+fi
 
 # The script's own end comes first; this one leaves the guest's state in the log.
 (
@@ -32,7 +49,6 @@ done </modules/order
     report 124
 ) &
 
-options=trans=virtio,version=9p2000.L,msize=262144
 mount -t 9p -o $options,ro,cache=loose host /host || report 121
 mount -t tmpfs tmpfs /upper
 mkdir /upper/files /upper/work

@@ -61,6 +61,10 @@ const DRIVES: &[Drive] = &[
     Drive { serial: "DRIVE4", block: 512, size: 128 << 20, place: (3, 1) },
 ];
 
+/// What the operator's pages find: one drive to take from the kernel, at 0000:01:00.0.
+const OPERATORS_DRIVES: &[Drive] =
+    &[Drive { serial: "DRIVE0", block: 512, size: 128 << 20, place: (0, 0) }];
+
 /// Every case there is.
 pub(crate) const CASES: &[Case] = &[
     Case {
@@ -127,6 +131,16 @@ pub(crate) const CASES: &[Case] = &[
             Boot { name: "steady", guests: script!("vfio-steady.sh") },
         ],
     },
+    Case {
+        name: "deb",
+        about: "the package on a Debian of its own, under systemd: from docs/ alone, over a reboot",
+        fabric: Fabric::Tcp,
+        drives: OPERATORS_DRIVES,
+        boots: &[
+            Boot { name: "walk", guests: script!("deb-walk.sh") },
+            Boot { name: "trixie", guests: script!("deb-trixie.sh") },
+        ],
+    },
 ];
 
 /// Which target the guest's scripts are run against.
@@ -172,6 +186,12 @@ impl Fabric {
 }
 
 impl Guest {
+    /// The release of the Debian that the guest boots with systemd, by its script's line `# root: bookworm`; without
+    /// one it runs its script on this machine's files.
+    pub(crate) fn root(&self) -> Option<&'static str> {
+        self.script.lines().find_map(|line| line.strip_prefix("# root: ")).map(str::trim)
+    }
+
     /// The parts this guest must run against a target over a fabric: what its script lists in lines
     /// `# parts: a b c` and, for one target or fabric only, `# parts ours: d e`, `# parts rdma: f`
     /// or `# parts rdma ours: g`.

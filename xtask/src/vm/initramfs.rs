@@ -12,7 +12,7 @@ use super::kernel::{self, Kernel};
 use crate::setup;
 
 /// What `init` loads before it can mount anything.
-const MODULES: &[&str] = &["virtio_pci", "9pnet_virtio", "9p", "overlay"];
+const MODULES: &[&str] = &["virtio_pci", "9pnet_virtio", "9p", "overlay", "virtio_blk", "ext4"];
 const INIT: &str = include_str!("../../vm/init.sh");
 
 /// Packs the initramfs for a kernel into `file`.

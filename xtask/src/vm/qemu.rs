@@ -69,6 +69,8 @@ pub(crate) struct Machine<'a> {
     /// To a second guest that runs at the same time.
     pub(crate) link: Option<Link>,
     pub(crate) disks: &'a [PathBuf],
+    /// A disk with a Debian, which the guest boots with systemd and may boot again.
+    pub(crate) root: Option<&'a Path>,
     /// Drives behind an IOMMU.
     pub(crate) bay: &'a Bay,
     pub(crate) log: &'a Path,
@@ -143,7 +145,10 @@ impl Machine<'_> {
     fn command(&self) -> Command {
         let mut qemu = Command::new("qemu-system-x86_64");
         qemu.stdin(Stdio::null()).stdout(Stdio::piped());
-        qemu.args(["-nographic", "-no-reboot", "-nodefaults", "-serial", "stdio"]);
+        qemu.args(["-nographic", "-nodefaults", "-serial", "stdio"]);
+        if self.root.is_none() {
+            qemu.arg("-no-reboot");
+        }
         // The emulated IOMMU remaps interrupts only where KVM leaves the I/O APIC to QEMU.
         let split = self.accel == Accel::Kvm && !self.bay.is_empty();
         let irqchip = if split { ",kernel-irqchip=split" } else { "" };
@@ -168,7 +173,9 @@ impl Machine<'_> {
             link.plug(&mut qemu);
         }
         self.bay.plug(&mut qemu);
-        for (index, disk) in self.disks.iter().enumerate() {
+        // The root last: the others have the names they have everywhere.
+        let root = self.root.map(Path::to_path_buf);
+        for (index, disk) in self.disks.iter().chain(&root).enumerate() {
             let file = disk.display();
             qemu.arg("-drive");
             qemu.arg(format!("file={file},if=none,id=d{index},format=raw,cache=unsafe"));
@@ -181,10 +188,17 @@ impl Machine<'_> {
     /// write into one fragment; over loopback the check then takes the receiver's copy of it for an
     /// overrun and kills the kernel, whatever the target.
     fn cmdline(&self) -> String {
+        let root = match (self.root, self.disks.len()) {
+            (None, _) => String::new(),
+            (Some(_), before) => {
+                let letter = char::from(b'a' + u8::try_from(before).unwrap_or(0));
+                format!("nvmeof.root=/dev/vd{letter} systemd.show_status=0 ")
+            }
+        };
         format!(
             "console=ttyS0 quiet panic=-1 oops=panic mitigations=off tsc=reliable no_timer_check \
              random.trust_cpu=on i8042.noaux i8042.nokbd 8250.nr_uarts=1 hardened_usercopy=off \
-             {}nvmeof.limit={}",
+             {root}{}nvmeof.limit={}",
             if self.bay.is_empty() { "" } else { "intel_iommu=on " },
             self.limit.as_secs()
         )

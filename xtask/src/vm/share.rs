@@ -17,6 +17,7 @@ const COMMON: &[(&str, &str)] = &[
     ("vfio-drives.sh", include_str!("../../vm/vfio-drives.sh")),
     ("vfio-daemon.sh", include_str!("../../vm/vfio-daemon.sh")),
     ("on-uevent.sh", include_str!("../../vm/on-uevent.sh")),
+    ("deb-lib.sh", include_str!("../../vm/deb-lib.sh")),
 ];
 
 /// Empties or makes a folder.
@@ -51,6 +52,24 @@ impl Share {
     /// Copies a program in. A copy, because the original may lie on a filesystem the guest does not
     /// see, and may be rebuilt while the guest runs it.
     pub(crate) fn add_program(&self, path: &Path) -> Result<()> {
+        self.add_file(path)
+    }
+
+    /// Copies a folder's own files in, as a folder of its name.
+    pub(crate) fn add_folder(&self, path: &Path) -> Result<()> {
+        let folder = self.folder.join(path.file_name().context("a folder without a name")?);
+        fs::create_dir_all(&folder)?;
+        for entry in fs::read_dir(path)? {
+            let entry = entry?;
+            if entry.file_type()?.is_file() {
+                fs::copy(entry.path(), folder.join(entry.file_name()))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies any file in.
+    pub(crate) fn add_file(&self, path: &Path) -> Result<()> {
         let name = path.file_name().context("a program without a name")?;
         fs::copy(path, self.folder.join(name))
             .with_context(|| format!("cannot copy {} for the guest", path.display()))?;

@@ -1,0 +1,165 @@
+//! The operator's pages, which are those that docs/README.md leads to: every block of commands is run by a script of the
+//! guest, or is listed as needing hardware.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+/// Words after `sh` of blocks that no test can run: they need a network card.
+const HARDWARE: &[&str] = &["nic"];
+
+/// A block of a page.
+#[derive(Debug, PartialEq, Eq)]
+struct Block<'a> {
+    /// Line of its opening fence.
+    line: usize,
+    /// What stands behind the fence: `sh`, `sh rdma`, `toml`, or nothing.
+    info: &'a str,
+}
+
+/// Blocks of commands that nobody runs, and fences that do not say what they hold.
+pub(super) fn findings(root: &Path, files: &[String]) -> Result<Vec<String>> {
+    let run = calls(root, files)?;
+    let mut findings = Vec::new();
+    for (page, text) in pages(root, files)? {
+        let blocks = blocks(&text);
+        if !blocks.iter().any(|block| word(block).is_some()) {
+            continue;
+        }
+        for block in &blocks {
+            let at = format!("docs/{page}:{}", block.line);
+            match word(block) {
+                Some(word) if HARDWARE.contains(&word) => {}
+                Some(word) if run.contains(&(page.clone(), word.to_owned())) => {}
+                Some(_) => findings
+                    .push(format!("{at}: no script of xtask/vm runs this block ({})", block.info)),
+                None if block.info.is_empty() => {
+                    findings.push(format!("{at}: a block that does not say what it holds"));
+                }
+                None => {}
+            }
+        }
+    }
+    Ok(findings)
+}
+
+/// Which blocks no test runs, a line each, and how many are run.
+pub(crate) fn report(root: &Path, files: &[String]) -> Result<String> {
+    let (mut run, mut text) = (0, String::new());
+    for (page, content) in pages(root, files)? {
+        for block in blocks(&content) {
+            match word(&block) {
+                Some(word) if HARDWARE.contains(&word) => {
+                    text.push_str(&format!(
+                        "  docs/{page}:{} needs hardware ({word})\n",
+                        block.line
+                    ));
+                }
+                Some(_) => run += 1,
+                None => {}
+            }
+        }
+    }
+    Ok(format!(
+        "{run} blocks of commands in docs/ are run in the guest, {} are not:\n{text}",
+        text.lines().count()
+    ))
+}
+
+/// The index of the operator's pages.
+const INDEX: &str = "docs/README.md";
+
+/// The pages of docs/ that the index leads to, and their texts.
+fn pages(root: &Path, files: &[String]) -> Result<Vec<(String, String)>> {
+    let index = fs::read_to_string(root.join(INDEX)).unwrap_or_default();
+    let names = files.iter().filter_map(|file| file.strip_prefix("docs/"));
+    let names = names.filter(|name| index.contains(&format!("]({name})")));
+    let read = |name: &str| {
+        let path = root.join("docs").join(name);
+        fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))
+    };
+    names
+        .filter(|name| root.join("docs").join(name).is_file())
+        .map(|name| Ok((name.to_owned(), read(name)?)))
+        .collect()
+}
+
+/// Pages and words that scripts of the guest run: `run_page PAGE [WORD]`.
+fn calls(root: &Path, files: &[String]) -> Result<Vec<(String, String)>> {
+    let mut calls = Vec::new();
+    for file in files.iter().filter(|file| file.starts_with("xtask/vm/") && file.ends_with(".sh")) {
+        let Ok(text) = fs::read_to_string(root.join(file)) else { continue };
+        for line in text.lines() {
+            let mut words = line.split_whitespace();
+            if words.next() == Some("run_page") {
+                let page = words.next().unwrap_or_default().to_owned();
+                calls.push((page, words.next().unwrap_or_default().to_owned()));
+            }
+        }
+    }
+    Ok(calls)
+}
+
+/// The word of a block of commands; empty for one that is just `sh`.
+fn word<'a>(block: &Block<'a>) -> Option<&'a str> {
+    let rest = block.info.strip_prefix("sh")?;
+    (rest.is_empty() || rest.starts_with(' ')).then(|| rest.trim())
+}
+
+fn blocks(text: &str) -> Vec<Block<'_>> {
+    let mut blocks = Vec::new();
+    let mut inside = false;
+    for (number, line) in text.lines().enumerate() {
+        let Some(info) = line.strip_prefix("```") else { continue };
+        if !inside {
+            blocks.push(Block { line: number + 1, info: info.trim() });
+        }
+        inside = !inside;
+    }
+    blocks
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGE: &str = "a\n```sh\nls\n```\n```sh nic\nip\n```\n```toml\n```\n```sh later\nx\n```\n";
+
+    #[test]
+    fn blocks_and_their_words() {
+        let found = blocks(PAGE);
+        let words: Vec<_> = found.iter().map(|block| (block.line, word(block))).collect();
+        assert_eq!(words, [(2, Some("")), (5, Some("nic")), (8, None), (10, Some("later"))]);
+        assert_eq!(word(&Block { line: 1, info: "shell" }), None);
+    }
+
+    #[test]
+    fn a_block_that_nobody_runs_is_found() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let put = |name: &str, text: &str| {
+            let path = folder.path().join(name);
+            fs::create_dir_all(path.parent().expect("a folder")).expect("folders");
+            fs::write(path, text).expect("a file");
+            name.to_owned()
+        };
+        let page = put("docs/a.md", PAGE);
+        let bare = put("docs/b.md", "```sh\nls\n```\n```\nwhat\n```\n");
+        let none = put("docs/c.md", "```\nno commands here\n```\n");
+        // One that the index does not name is for others.
+        put("docs/README.md", "[a](a.md) [b](b.md) [c](c.md)");
+        let other = put("docs/d.md", PAGE);
+        let script = put("xtask/vm/x.sh", "part_a() {\n    run_page a.md\n    run_page b.md\n}\n");
+        let files = [page, bare, none, other, script];
+        let found = findings(folder.path(), &files).expect("read");
+        assert_eq!(found.len(), 2, "{found:?}");
+        assert!(found[0].starts_with("docs/a.md:10: no script"), "{found:?}");
+        assert!(found[1].starts_with("docs/b.md:4: a block that does not say"), "{found:?}");
+        let text = report(folder.path(), &files).expect("read");
+        assert!(
+            text.starts_with("3 blocks of commands in docs/ are run in the guest, 1 are not:\n"),
+            "{text}"
+        );
+        assert!(text.contains("docs/a.md:5 needs hardware (nic)"), "{text}");
+    }
+}
