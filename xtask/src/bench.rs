@@ -7,11 +7,13 @@
 //! | `load` | one run of the load generator, and the middle of several |
 //! | `table` | how it is shown |
 //! | `pacing` | `bench pacing`: the daemon under each pacing policy |
+//! | `memory` | `bench memory`: what a connection and a namespace cost |
 //! | `instructions` | `bench instructions`: what an I/O costs our NVMe driver, held against a baseline |
 
 pub(crate) mod instructions;
 mod lines;
 mod load;
+mod memory;
 mod pacing;
 mod server;
 mod table;
@@ -51,6 +53,8 @@ enum Kind {
     E2e(E2e),
     /// Measure the daemon over TCP on this machine under each pacing policy
     Pacing(pacing::Args),
+    /// Measure what a connection and a namespace cost of memory
+    Memory(memory::Args),
     /// Count the instructions of an I/O in our NVMe driver, and hold them against the baseline
     Instructions(instructions::Args),
 }
@@ -115,6 +119,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     match &args.kind {
         Kind::E2e(args) => e2e(args),
         Kind::Pacing(args) => pacing::run(args),
+        Kind::Memory(args) => memory::run(args),
         Kind::Instructions(args) => instructions::run(args),
     }
 }
