@@ -211,7 +211,7 @@ impl<'a> World<'a> {
         let reasons = self.reasons(ticket.private_data(), ticket.reads());
         let request = Request::parse(ticket.private_data().as_slice());
         let known = |cntlid| cntlid == CNTLID;
-        let limits = Limits { max_qid: MAX_QID, has_controller: &known };
+        let limits = Limits { max_qid: MAX_QID, has_controller: &known, may_add_queue: &known };
         match admit(ticket, &self.registration, self.params, &limits) {
             Ok(parked) => {
                 assert_eq!(reasons, [], "an unsound request was taken: {parked:?}");

@@ -45,6 +45,7 @@ impl Api {
     ///
     /// # Panics
     /// If it does not answer at all.
+    #[expect(clippy::needless_pass_by_value, reason = "callers make it in place")]
     pub fn call(
         &self,
         method: Method,

@@ -24,6 +24,7 @@ fn controlled(config: &str) -> (Daemon, Api) {
 }
 
 /// Refused with this kind; the state is as it was.
+#[expect(clippy::needless_pass_by_value, reason = "callers make it in place")]
 fn refused(
     api: &Api,
     kind: ErrorKind,

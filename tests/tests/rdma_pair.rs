@@ -162,7 +162,7 @@ impl Reactor {
 
     fn take(&mut self, ticket: LoopbackTicket) {
         let known = |_| true;
-        let limits = Limits { max_qid: 16, has_controller: &known };
+        let limits = Limits { max_qid: 16, has_controller: &known, may_add_queue: &known };
         let parked =
             admit(ticket, &self.registration, self.params, &limits).expect("a good request");
         let session = self.first.another(parked.qid());

@@ -44,7 +44,7 @@ fn lines(daemon: &Daemon) -> Vec<Value> {
 }
 
 /// What a line says of a host.
-fn tenant<'a>(line: &'a Value, number: u8) -> Option<&'a Value> {
+fn tenant(line: &Value, number: u8) -> Option<&Value> {
     let nqn = options(number).hostnqn.to_string();
     line["tenants"].as_array()?.iter().find(|tenant| tenant["host"] == nqn)
 }

@@ -115,7 +115,8 @@ async fn bad_requests_are_told_apart() {
     let json = ("content-type", "application/json");
     let large = format!("{{\"log\": \"{}\"}}", "x".repeat(refusal::BODY_MAX));
     let namespaces = "/v1/subsystems/n/namespaces/x";
-    let cases: [(Method, &str, &[(&str, &str)], &str, ErrorKind); 12] = [
+    type Case<'a> = (Method, &'a str, &'a [(&'a str, &'a str)], &'a str, ErrorKind);
+    let cases: [Case<'_>; 12] = [
         (Method::PUT, "/v1/config", &[json], "{", ErrorKind::Malformed),
         (Method::PUT, "/v1/config", &[json], "{\"x\": 1}", ErrorKind::Malformed),
         (Method::PUT, "/v1/config", &[json], "{\"log\": 1}", ErrorKind::Malformed),

@@ -78,7 +78,7 @@ impl Running {
             let lives = answer.await.unwrap_or_default();
             all.left_out += lives.left_out;
             let told = lives.lives.into_iter();
-            all.commands.extend(told.map(|life| told_of(life, reactor, boot, server.labels())));
+            all.commands.extend(told.map(|life| told_of(&life, reactor, boot, server.labels())));
         }
         all.commands.sort_by_key(|command| command.unix_us);
         all
@@ -110,7 +110,7 @@ fn filter(wanted: &TraceRequest) -> Result<Filter, ApiError> {
 }
 
 /// As callers take it; `boot` is when the reactors' clock began, in microseconds since 1970.
-fn told_of(life: Life, reactor: usize, boot: u64, labels: &Labels) -> TracedCommand {
+fn told_of(life: &Life, reactor: usize, boot: u64, labels: &Labels) -> TracedCommand {
     let begin = life.arrived;
     let state = |step: &crate::reactor::trace::Step| TracedState {
         state: step.state.name().to_owned(),

@@ -210,8 +210,7 @@ impl LbaFormat {
     /// The number of the fastest format with blocks of `block_size` bytes and no metadata.
     #[must_use]
     pub fn fastest(formats: &[Self], block_size: u32) -> Option<u8> {
-        let of_size =
-            |(_, f): &(usize, &Self)| f.is_plain() && f.block_size() == Some(block_size);
+        let of_size = |(_, f): &(usize, &Self)| f.is_plain() && f.block_size() == Some(block_size);
         let best = formats.iter().enumerate().filter(of_size).min_by_key(|(_, f)| f.rp & 3);
         best.and_then(|(number, _)| u8::try_from(number).ok())
     }

@@ -64,7 +64,7 @@ impl Scrape {
         let version = vec![("version", env!("CARGO_PKG_VERSION").to_owned())];
         page.gauges("build", "The daemon that answers", None, [(version, 1)])?;
         let help = "Memory that data buffers were taken from";
-        page.gauges("buffer_memory", help, Some(Unit::Bytes), [(vec![], self.buffer_memory)])?;
+        page.gauges("buffer_memory", help, Some(&Unit::Bytes), [(vec![], self.buffer_memory)])?;
         let lost = nvmeof_pacing::lost_permits();
         page.counters("lost_permits", "Permits that were never given back", None, [(vec![], lost)])
     }
@@ -75,15 +75,15 @@ impl Scrape {
         page.gauges("pacer_policy", "The policy in force", None, [(policy, 1)])?;
         let budget = self.sample.pacing.budget.map(|budget| (vec![], budget));
         let help = "Bytes that may be in flight, if they are bounded";
-        page.gauges("pacer_budget", help, Some(Unit::Bytes), budget)?;
+        page.gauges("pacer_budget", help, Some(&Unit::Bytes), budget)?;
         let period = self.sample.pacing.period.map(|period| (vec![], seconds(period)));
         let help = "Time from one command to the next, if there is one";
-        page.gauges("pacer_period", help, Some(Unit::Seconds), period)?;
+        page.gauges("pacer_period", help, Some(&Unit::Seconds), period)?;
         let help = "Commands that have started and are not over";
         page.gauges("pacer_in_flight", help, None, [(vec![], pacer.outstanding())])?;
         let help = "Bytes of those";
         let bytes = [(vec![], pacer.bytes_in_flight)];
-        page.gauges("pacer_in_flight", help, Some(Unit::Bytes), bytes)?;
+        page.gauges("pacer_in_flight", help, Some(&Unit::Bytes), bytes)?;
         let help = "Commands that wait for admission";
         page.gauges("pacer_waiting", help, None, [(vec![], pacer.waiting())])?;
         let help = "Commands that have started";
@@ -109,7 +109,7 @@ impl Scrape {
         page.gauges("reactor_waiting", "Commands that wait for admission", None, waiting)?;
         let in_flight = each(|report| report.pacer.bytes_in_flight);
         let help = "Bytes of commands in flight";
-        page.gauges("reactor_in_flight", help, Some(Unit::Bytes), in_flight)?;
+        page.gauges("reactor_in_flight", help, Some(&Unit::Bytes), in_flight)?;
         let requests = self.sample.reactors.iter().enumerate().flat_map(|(index, report)| {
             // As the turn ends.
             let [.., sent] = &report.stages;
@@ -164,7 +164,7 @@ impl Scrape {
         page.counters("namespace_device_reads", "Reads that a device has finished", None, reads)?;
         let time = devices.iter().map(|device| (label(device), seconds(device.read_time)));
         let help = "Time they took on the device, added up";
-        page.counters("namespace_device_read", help, Some(Unit::Seconds), time)?;
+        page.counters("namespace_device_read", help, Some(&Unit::Seconds), time)?;
         let lent = devices.iter().map(|device| (label(device), device.lent));
         let help = "Reads answered from memory that the device lent";
         page.counters("namespace_lent_reads", help, None, lent)
@@ -191,7 +191,7 @@ impl Scrape {
         page.counters("commands", help, None, by_class(|tally| tally.ops))?;
         let help = "Bytes that moved between host and target";
         let bytes = by_class(|tally| tally.bytes);
-        page.counters("transferred", help, Some(Unit::Bytes), bytes)?;
+        page.counters("transferred", help, Some(&Unit::Bytes), bytes)?;
         let errors = named.iter().flat_map(|(name, tally)| {
             let figures = ErrorClass::ALL.into_iter().zip(tally.errors);
             figures.filter(|(_, count)| *count > 0).map(|(class, count)| {
@@ -225,7 +225,7 @@ impl Scrape {
         let help = "Commands with data in flight";
         page.gauges("flow_in_flight", help, None, each(|flow| flow.in_flight.into()))?;
         let bytes = each(|flow| flow.bytes_in_flight);
-        page.gauges("flow_in_flight", "Bytes of those", Some(Unit::Bytes), bytes)?;
+        page.gauges("flow_in_flight", "Bytes of those", Some(&Unit::Bytes), bytes)?;
         let help = "Commands that wait for admission";
         page.gauges("flow_waiting", help, None, each(|flow| flow.waiting.into()))
     }
@@ -279,10 +279,9 @@ impl Page<'_> {
         &mut self,
         name: &str,
         help: &str,
-        unit: Option<Unit>,
+        unit: Option<&Unit>,
         figures: impl IntoIterator<Item = (Names, V)>,
     ) -> Result<(), Error> {
-        let unit = unit.as_ref();
         let mut metric =
             self.encoder.encode_descriptor(name, &sentence(help), unit, MetricType::Gauge)?;
         for (labels, figure) in figures {
@@ -295,10 +294,9 @@ impl Page<'_> {
         &mut self,
         name: &str,
         help: &str,
-        unit: Option<Unit>,
+        unit: Option<&Unit>,
         figures: impl IntoIterator<Item = (Names, V)>,
     ) -> Result<(), Error> {
-        let unit = unit.as_ref();
         let mut metric =
             self.encoder.encode_descriptor(name, &sentence(help), unit, MetricType::Counter)?;
         for (labels, figure) in figures {
