@@ -37,13 +37,7 @@ pub(super) fn package(package: &Path) -> Result<()> {
         ensure!(inside, "the package has {name}");
     }
     let mut lintian = Command::new("lintian");
-    lintian.args([
-        "--fail-on",
-        "error,warning,info",
-        "--display-info",
-        "--show-overrides",
-        "--allow-root",
-    ]);
+    lintian.args(["--fail-on", "error,warning,info", "--display-info", "--allow-root"]);
     run_checked(lintian.arg(package)).context("lintian has something to say")
 }
 
