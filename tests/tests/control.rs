@@ -121,7 +121,7 @@ fn what_stands_on_a_device_grows_with_it() {
     let fixed = json!({ "name": "end", "type": "split", "base": "base", "offset": "1MiB" });
     api.change(Method::POST, "/v1/devices", Some(fixed)).expect("a split");
     let small = Some(json!({ "size": "1MiB" }));
-    refused(&api, ErrorKind::Conflict, Method::PATCH, "/v1/devices/base", small);
+    refused(&api, ErrorKind::Invalid, Method::PATCH, "/v1/devices/base", small);
     host.check(1, 4088, 4096, 4);
 }
 

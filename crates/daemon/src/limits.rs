@@ -661,7 +661,7 @@ mod tests {
         assert_eq!(limits.open_files, 128 + 256 + 1 + 1 + 2 * (4 + 3 + 1));
         assert_eq!(limits.requests_per_reactor, REQUESTS_AT_START);
         let text = limits.to_string();
-        for part in ["256MiB for data", "285MiB in reserve", "MDTS 8", "338 file descriptors"] {
+        for part in ["256MiB for data", "285MiB in reserve", "MDTS 8", "402 file descriptors"] {
             assert!(text.contains(part), "{part}: {text}");
         }
     }

@@ -215,7 +215,7 @@ mod tests {
             (r#"{"subsystem": [{"nqn": "a", "x": 1}]}"#, "subsystem[0].x", "unknown field `x`"),
             ("{", "body", "EOF"),
             ("{} {}", "body", "trailing"),
-            ("[]", "body", "invalid type"),
+            ("[]", "body", "invalid length"),
         ] {
             let error = parse::<Document>(text.as_bytes()).unwrap_err();
             assert_eq!(

@@ -90,7 +90,7 @@ pub(crate) struct Args {
     /// CPUs to pin the threads to, in turn (0-3,8).
     #[arg(long, value_name = "LIST", value_parser = units::cpus)]
     cpus: Option<CpuList>,
-    /// With --where sim: the machine, a file like configs/platforms/pcie-30.toml [default: that one].
+    /// With --where sim: the machine, a file like configs/pcie/pcie-30.toml [default: that one].
     #[arg(long, value_name = "FILE")]
     machine: Option<PathBuf>,
     #[command(flatten)]

@@ -13,8 +13,8 @@ use crate::plan::{Misfit, misfit};
 use crate::target::DeviceSpec;
 
 /// The machine that others measured.
-const MACHINE: &str = include_str!("../../../../configs/platforms/pcie-30.toml");
-const MACHINE_NAME: &str = "configs/platforms/pcie-30.toml";
+const MACHINE: &str = include_str!("../../../../configs/pcie/pcie-30.toml");
+const MACHINE_NAME: &str = "configs/pcie/pcie-30.toml";
 /// Class code of NVMe drives.
 const NVME: u32 = 0x01_08_02;
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// A machine with many drives. `configs/platforms/pcie-30.toml` says where its numbers come from.
+/// A machine with many drives. `configs/pcie/pcie-30.toml` says where its numbers come from.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct PcieMachine {
