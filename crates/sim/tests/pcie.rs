@@ -10,7 +10,7 @@ const NEAR: f64 = 0.1;
 const EXPLAINED: [(usize, &str); 0] = [];
 
 fn machine() -> PcieMachine {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../configs/platforms");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../configs/pcie");
     PcieMachine::load(&folder.join("pcie-30.toml")).expect("the machine is sound")
 }
 

@@ -14,7 +14,7 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `machine` | the numbers, from a file of `configs/platforms` |
+//! | `machine` | the numbers, from a file of `configs/pcie` |
 //! | `share` | who gets how much |
 //! | `measured` | rows that others measured, and the model beside them |
 
