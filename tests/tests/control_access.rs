@@ -68,7 +68,6 @@ fn the_command_line_does_what_it_says() {
         ("device show none", 1, "there is no device"),
         ("device resize r1", 2, "Usage"),
         ("reload --revision x-1", 1, "look at it again"),
-        ("--api nowhere status", 2, "--api nowhere"),
     ] {
         let output = ctl(&socket, arguments);
         let error = String::from_utf8_lossy(&output.stderr);
