@@ -1,6 +1,6 @@
 //! Reports in a real browser: Chromium without a window opens the pages as a reader would, in light and in dark,
 //! says nothing on its console, and shows as many series and points as the results have. Screenshots are kept.
-//! So is the daemon's status page, under load (`status_page`).
+//! So is the daemon's status page, under load (`status_page`), in a stage of its own.
 
 mod status_page;
 
@@ -40,7 +40,15 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
         ensure!(pictures[0] != pictures[1], "{plan}: light and dark look the same");
         println!("{plan}: {shown}; screenshots in {}", shots.display());
     }
-    drive_test(workspace, &browser, &shots, profile.path())?;
+    drive_test(workspace, &browser, &shots, profile.path())
+}
+
+/// Opens the daemon's status page, idle and under load.
+pub(crate) fn run_status_page(workspace: &Workspace) -> Result<()> {
+    let shots = workspace.target().join(SHOTS);
+    fs::create_dir_all(&shots).with_context(|| format!("cannot make {}", shots.display()))?;
+    let profile = tempfile::Builder::new().prefix("browser").tempdir()?;
+    let browser = Browser { profile: profile.path() };
     status_page::run(workspace, &browser, profile.path(), &shots)
 }
 
