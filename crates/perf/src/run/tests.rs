@@ -407,8 +407,9 @@ fn a_run_that_was_interrupted_goes_on_where_it_was() {
     target.tamper(1, |disk| disk.fill(7));
     let report = try_run_at(&target, &arguments, &state).unwrap();
     let (before, now) = (number(&report["resumed_bytes"]), number(&report["bytes"]));
-    // Nothing is left out; what was under way, 8 I/Os at most, is done again.
-    assert!(before > 0 && before <= first, "{before} {first}");
+    // Nothing is left out. Of the 8 I/Os that were under way when the connection was lost, those of the other job may
+    // have been done after the run: they are not in its report, and are not done again.
+    assert!(before > 0 && before <= first + 8 * 4096, "{before} {first}");
     assert_eq!(before + now, 2 * 512 * 512, "{report}");
     assert_eq!((&report["interrupted"], state.exists()), (&false.into(), false));
     let error = try_run(&target, &arguments.replace("--loops 2", "--ios 9")).unwrap_err();
