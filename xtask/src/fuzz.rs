@@ -7,11 +7,14 @@
 //! the fenced modules, and built here with debug assertions and overflow checks.
 
 use std::fs::{self, File};
+use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
 use std::time::Instant;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
 use crate::setup;
 use crate::workspace::{Workspace, output_of, run_checked, show};
@@ -104,9 +107,7 @@ fn after_help() -> String {
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let fuzzer = Fuzzer::build()?;
     let targets = chosen(&args.target)?;
-    for target in &targets {
-        fuzzer.run(target, args.runs, args.seconds)?;
-    }
+    fuzzer.run_all(&targets, args.runs, args.seconds)?;
     if args.merge {
         for target in &targets {
             fuzzer.merge(target)?;
@@ -121,11 +122,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 /// A short run of every target, for CI: bounded in executions and in time.
 pub(crate) fn fuzz_short(workspace: &Workspace) -> Result<()> {
     run_checked(&mut workspace.cargo(["fmt", "--check", "--manifest-path", "fuzz/Cargo.toml"]))?;
-    let fuzzer = Fuzzer::build()?;
-    for target in TARGETS {
-        fuzzer.run(target, 200_000, Some(60))?;
-    }
-    Ok(())
+    Fuzzer::build()?.run_all(&chosen(&[])?, 200_000, Some(60))
 }
 
 fn chosen(names: &[String]) -> Result<Vec<&'static Target>> {
@@ -158,6 +155,29 @@ impl Fuzzer {
         let binaries = build(&workspace, &triple, &target_dir, INSTRUMENT)?;
         let seeds = workspace.root().join("fuzz/corpus");
         Ok(Self { seeds, found: target_dir.join("found"), triple, binaries, workspace })
+    }
+
+    /// Runs targets, as many at a time as there are CPUs, and all of them even if one fails.
+    fn run_all(&self, targets: &[&Target], runs: u64, seconds: Option<u64>) -> Result<()> {
+        let waiting = Mutex::new(targets.iter());
+        let failures = Mutex::new(Vec::new());
+        let next = || waiting.lock().unwrap_or_else(PoisonError::into_inner).next();
+        let work = || {
+            while let Some(target) = next() {
+                if let Err(error) = self.run(target, runs, seconds) {
+                    let mut failures = failures.lock().unwrap_or_else(PoisonError::into_inner);
+                    failures.push(format!("{error:#}"));
+                }
+            }
+        };
+        thread::scope(|scope| {
+            for _ in 0..thread::available_parallelism().map_or(1, NonZero::get) {
+                scope.spawn(work);
+            }
+        });
+        let failures = failures.into_inner().unwrap_or_else(PoisonError::into_inner);
+        ensure!(failures.is_empty(), failures.join("\n"));
+        Ok(())
     }
 
     /// Runs a target until it has done its runs or its time is over.
