@@ -1,6 +1,7 @@
 //! What can be run in the machine, what each boot of it must report, and whether it did.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use anyhow::{Result, bail};
 
@@ -192,6 +193,12 @@ impl Guest {
         self.script.lines().find_map(|line| line.strip_prefix("# root: ")).map(str::trim)
     }
 
+    /// What a boot of this guest may take, by its script's line `# limit: 460`, in seconds.
+    pub(crate) fn limit(&self) -> Option<Duration> {
+        let line = self.script.lines().find_map(|line| line.strip_prefix("# limit: "))?;
+        Some(Duration::from_secs(line.trim().parse().ok()?))
+    }
+
     /// The parts this guest must run against a target over a fabric: what its script lists in lines
     /// `# parts: a b c` and, for one target or fabric only, `# parts ours: d e`, `# parts rdma: f`
     /// or `# parts rdma ours: g`.
@@ -245,6 +252,7 @@ mod tests {
         for case in CASES {
             for guest in case.boots.iter().flat_map(|boot| boot.guests) {
                 let parts = guest.parts(Target::Ours, case.fabric);
+                assert_eq!(guest.limit().is_some(), guest.script.contains("# limit:"));
                 assert!(!parts.is_empty(), "{} {} lists no parts", case.name, guest.name);
                 let unique: BTreeSet<_> = parts.iter().collect();
                 assert_eq!(unique.len(), parts.len(), "a part is listed twice: {parts:?}");

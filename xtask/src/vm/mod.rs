@@ -46,7 +46,7 @@ pub(crate) const RELEASE: &[&[&str]] = &[
     &["build", "--release", "--locked", "-p", "nvmeof-core", "--examples"],
 ];
 
-/// What one boot may take; the guest ends itself then, with its state in the log.
+/// What one boot may take if its scripts do not say; the guest ends itself then, with its state in the log.
 const BOOT_LIMIT: Duration = Duration::from_secs(230);
 /// What the trial boot under hardware virtualisation may take.
 const TRIAL_LIMIT: Duration = Duration::from_secs(20);
@@ -269,9 +269,7 @@ impl<'a> Bench<'a> {
             self.accel
         );
         let mut passed = true;
-        // A Debian of its own starts twice as many things, and may boot twice.
-        let rooted = boot.guests.iter().any(|guest| guest.root().is_some());
-        let limit = if rooted { BOOT_LIMIT * 2 } else { BOOT_LIMIT };
+        let limit = boot.guests.iter().filter_map(Guest::limit).max().unwrap_or(BOOT_LIMIT);
         for (run, parts) in self.boot(case, boot, parts, limit)?.iter().zip(parts) {
             passed &= self.judge(run, parts)?;
         }
