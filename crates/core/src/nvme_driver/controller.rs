@@ -16,6 +16,7 @@ use super::bar::{Bar, Enabled, Unsure};
 use super::bring_up::{QueuePlan, Session};
 use super::buffers::{BufferMap, BufferMaps, Reach};
 use super::error::{AdminError, OpenError, OpenErrorWhy};
+use super::events::DriveEvent;
 use super::gate::{Event, QueueShared, Shared};
 use super::identify::{Abilities, Identity, NamespaceInfo, namespace};
 use super::loan::Shelf;
@@ -26,7 +27,7 @@ use super::ring::{RingPair, Shadows};
 use super::seam::{DmaSpace, Function, Registers};
 use super::transfer::Lists;
 use super::wait::{SystemWait, Wait};
-use super::warden::{Beginning, DriveEvent, Hardware, Warden};
+use super::warden::{Beginning, Hardware, Warden};
 use crate::block::BlockError;
 
 /// Entries of an I/O queue at most.

@@ -13,6 +13,7 @@
 //!
 //! * [`Controller`] is opened over a [`Function`](seam::Function), and answers what concerns the whole drive;
 //! * `warden` watches over it: what takes too long, what goes wrong, resets (diagram on top of the file);
+//! * `events` is what a controller tells of by itself;
 //! * `gate` is how warden and queues agree without a lock (diagram on top of the file);
 //! * [`IoQueue`] cuts operations into commands (`split`), points at data (`transfer`) and polls completions;
 //! * `bar`, `admin`, `ring`, `bring_up`, `identify` are the parts of the specification, by section.
@@ -26,6 +27,7 @@ mod bring_up;
 mod buffers;
 mod controller;
 mod error;
+mod events;
 pub mod fake;
 mod gate;
 mod identify;
@@ -47,9 +49,9 @@ mod warden;
 pub use buffers::BufferMaps;
 pub use controller::{Controller, ControllerState, ControllerStats};
 pub use error::{AdminError, OpenError, OpenErrorWhy};
+pub use events::DriveEvent;
 pub use identify::{Identity, NamespaceInfo};
 pub use options::ControllerOptions;
 pub use queue::{Io, IoQueue};
 pub use split::IoKind;
 pub use wait::{SystemWait, Wait};
-pub use warden::DriveEvent;

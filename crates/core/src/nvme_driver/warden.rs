@@ -28,14 +28,15 @@ use std::sync::atomic::Ordering;
 use nvmeof_wire::Sqe;
 use nvmeof_wire::abort::{Abort, NOT_ABORTED};
 use nvmeof_wire::aer::AsyncEvent;
-use nvmeof_wire::log::{GetLogPage, Lid};
+use nvmeof_wire::log::Lid;
 
 use super::admin::{AdminQueue, Answer, Owner, Reply};
 use super::bar::{Bar, Disabled, Enabled, Seen, Unsure};
-use super::bring_up::{QueuePlan, Session, ask_for_event, has_log};
+use super::bring_up::{QueuePlan, Session};
 use super::buffers::Reach;
 use super::controller::ControllerState;
 use super::error::{AdminError, OpenErrorWhy};
+use super::events::{DriveEvent, Events};
 use super::gate::{Counters, Mode, QueueShared, Shared, Word};
 use super::identify::{Abilities, Identity};
 use super::options::{ControllerOptions, nanos};
@@ -58,11 +59,6 @@ const TICK_MIN: u64 = MILLISECOND;
 const STARTS: u32 = 3;
 /// Resets are counted over this time.
 const RESETS_OVER: u64 = 600_000 * MILLISECOND;
-/// Events that are remembered.
-const EVENTS_KEPT: usize = 64;
-/// Events that are noted and asked for anew at once, in each so long a time; more wait for the next.
-const EVENTS_MOST: u64 = 16;
-const EVENTS_OVER: u64 = 1000 * MILLISECOND;
 /// Why a controller fails that the system wants back.
 const TAKEN: &str = "the system takes it away";
 
@@ -104,45 +100,6 @@ enum Quiet {
     Unproven,
 }
 
-/// An event the controller told of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct DriveEvent {
-    /// What it told.
-    pub event: AsyncEvent,
-    /// When, in nanoseconds of the controller's clock.
-    pub at: u64,
-}
-
-/// An event that was told: its log page is to be read, if it is safe and of use, and another to be asked for.
-#[derive(Debug, Clone, Copy)]
-struct Owed {
-    event: AsyncEvent,
-    wants_log: bool,
-}
-
-/// How many events there were of late.
-#[derive(Debug, Default)]
-struct EventRate {
-    since: u64,
-    count: u64,
-}
-
-impl EventRate {
-    /// Begins to count anew if it is time; events since that nothing was said of, if any.
-    fn begins_anew(&mut self, now: u64) -> Option<u64> {
-        if now.saturating_sub(self.since) < EVENTS_OVER {
-            return None;
-        }
-        let silent = self.count.saturating_sub(EVENTS_MOST);
-        *self = Self { since: now, count: 0 };
-        (silent > 0).then_some(silent)
-    }
-
-    fn has_room(&self, now: u64) -> bool {
-        self.count < EVENTS_MOST || now.saturating_sub(self.since) >= EVENTS_OVER
-    }
-}
-
 #[derive(Debug)]
 pub(super) struct Warden {
     address: String,
@@ -164,16 +121,13 @@ pub(super) struct Warden {
     /// Commands that an abort was sent for: queue, identifier, tick.
     aborted: Vec<(usize, u16, u32)>,
     last_scan: u32,
-    events: VecDeque<DriveEvent>,
+    events: Events,
     reach: Arc<Reach>,
     /// The device was away, and with it its table of interrupts, which could not be set up anew: nobody is told of
     /// completions by it.
     is_mute: bool,
     /// The system wants the function back.
     is_removed: bool,
-    /// Events that are still to be asked for anew.
-    owed: VecDeque<Owed>,
-    rate: EventRate,
 }
 
 /// What a warden begins with.
@@ -212,12 +166,10 @@ impl Warden {
             resets: VecDeque::new(),
             aborted: Vec::new(),
             last_scan: 0,
-            events: VecDeque::new(),
+            events: Events::default(),
             reach: from.reach,
             is_mute: false,
             is_removed: false,
-            owed: VecDeque::new(),
-            rate: EventRate::default(),
         };
         warden.publish_tick();
         warden.shared.set(Word::new(warden.generation, Mode::Running));
@@ -285,7 +237,7 @@ impl Warden {
 
     /// The last events, oldest first.
     pub(super) fn events(&self) -> Vec<DriveEvent> {
-        self.events.iter().copied().collect()
+        self.events.last()
     }
 
     /// The function, if it has not been given back.
@@ -392,7 +344,10 @@ impl Warden {
             Seen::There(_) => {}
         }
         let complaint = self.answers(now);
-        self.ask_for_owed(now);
+        if let Some(hardware) = &mut self.hardware {
+            let deadline = now.saturating_add(nanos(self.options.admin_timeout));
+            self.events.ask(&mut hardware.admin, now, deadline);
+        }
         let complaint = complaint.or_else(|| self.broken_rules()).or_else(|| self.late(now));
         match complaint {
             Some(why) => self.stop(enabled.into_unsure(), &why, now),
@@ -427,7 +382,9 @@ impl Warden {
             Owner::Runner => {}
             Owner::Event => {
                 if let Ok(reply) = answer.result {
-                    self.happened(AsyncEvent::parse(reply.dw0), now);
+                    let event = AsyncEvent::parse(reply.dw0);
+                    Counters::add(&self.shared.counters.events, 1);
+                    self.events.happened(event, now, &self.address);
                 }
             }
             Owner::EventLog(event) => {
@@ -447,55 +404,6 @@ impl Warden {
                     tracing::debug!(drive = self.address, queue, cid, ?result, "not aborted");
                 }
             },
-        }
-    }
-
-    /// The controller told of an event: notes it, and that its log page is to be read so that it can tell of the next.
-    fn happened(&mut self, event: AsyncEvent, now: u64) {
-        Counters::add(&self.shared.counters.events, 1);
-        if let Some(silent) = self.rate.begins_anew(now) {
-            tracing::warn!(drive = self.address, silent, "the drive told of more events");
-        }
-        self.rate.count += 1;
-        if self.rate.count <= EVENTS_MOST {
-            tracing::warn!(
-                drive = self.address,
-                kind = %event.event_type,
-                info = event.info,
-                log = %event.log,
-                "the drive tells of an event"
-            );
-        }
-        if self.events.len() == EVENTS_KEPT {
-            self.events.pop_front();
-        }
-        self.events.push_back(DriveEvent { event, at: now });
-        self.owed.push_back(Owed { event, wants_log: has_log(event) });
-    }
-
-    /// Reads the log pages of events that were told, and asks to be told of the next ones: as soon as there is room
-    /// among the admin commands, and no more of them in a time than [`EVENTS_MOST`].
-    fn ask_for_owed(&mut self, now: u64) {
-        let Some(hardware) = &mut self.hardware else { return };
-        while let Some(owed) = self.owed.front_mut() {
-            if !self.rate.has_room(now) {
-                return;
-            }
-            if owed.wants_log {
-                let mut page = GetLogPage::new(owed.event.log, 512);
-                page.retain_event = false;
-                page.nsid = nvmeof_wire::sqe::NSID_ALL;
-                let deadline = now.saturating_add(nanos(self.options.admin_timeout));
-                let owner = Owner::EventLog(owed.event);
-                if hardware.admin.submit(page.encode(0), true, owner, Some(deadline)).is_err() {
-                    return;
-                }
-                owed.wants_log = false;
-            }
-            if ask_for_event(&mut hardware.admin).is_err() {
-                return;
-            }
-            self.owed.pop_front();
         }
     }
 
@@ -691,7 +599,7 @@ impl Warden {
                 tracing::info!(drive = self.address, millis = took, "the controller runs again");
                 self.aborted.clear();
                 // All were asked for anew.
-                self.owed.clear();
+                self.events.forget_owed();
                 // What it told of meanwhile was told to nobody.
                 Counters::add(&self.shared.counters.namespace_changes, 1);
                 // What was broken before is over.
