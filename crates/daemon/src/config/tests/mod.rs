@@ -5,6 +5,7 @@ mod example;
 mod good;
 mod pacing;
 mod pages;
+mod refused;
 mod stacked;
 mod tenants;
 
