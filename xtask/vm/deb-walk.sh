@@ -1,8 +1,8 @@
 #!/bin/bash
 # The package from its installation to its removal, on Debian 12, as the operator's pages tell it, over a reboot.
 # root: bookworm
-# limit: 460
-# parts: system install sandbox first hosts rdma operate written pages
+# limit: 600
+# parts: system install sandbox first refused hosts rdma operate written pages
 # parts: as-it-was upgrade rollback remove purge
 . /share/deb-lib.sh
 
@@ -42,6 +42,20 @@ part_first() {
     run_page first-namespace.md
 }
 
+# A reload of a config that is wrong fails, says why, and changes nothing.
+part_refused() {
+    local before config=/etc/nvmeof-tgt/target.toml
+    before=$(nvmeofctl config show)
+    cp -a $config $WORK/kept
+    printf 'nonsense = 1\n' >>$config
+    no systemctl reload $UNIT || fail "a config with an unknown key was reloaded"
+    assert_has "the log" "$(journalctl --no-pager -u $UNIT -n 20)" 'nonsense'
+    active || fail "the daemon ended for a config that it was to refuse"
+    assert_eq "the config" "$(nvmeofctl config show)" "$before"
+    cp -a $WORK/kept $config
+    systemctl reload $UNIT
+}
+
 part_hosts() {
     run_page hosts.md
 }
@@ -55,7 +69,15 @@ part_rdma() {
 }
 
 part_operate() {
-    run_page operate.md
+    local got
+    run_page operate.md | tee $WORK/operate.out
+    # The load as the host that is capped at 500 commands a second, and a burst.
+    got=$(awk '$1 == "total" { gsub(",", "", $2); print $2; exit }' $WORK/operate.out)
+    note "the capped host got ${got:-nothing} commands a second of 500"
+    [ "${got:-0}" -gt 100 ] && [ "$got" -lt 600 ] || fail "the cap of 500 commands a second does not hold: ${got:-no total}"
+    assert_has "top" "$(cat $WORK/operate.out)" '^nqn\.2026-11\.org\.example:greedy'
+    assert_has "the page" "$(cat $WORK/status.html)" '/v1/stats'
+    assert_has "the figures" "$(cat $WORK/stats.json)" 'example:greedy'
 }
 
 part_pages() {
@@ -70,7 +92,7 @@ part_written() {
     local nsid dev
     dd if=/dev/urandom of=$WORK/written bs=1M count=4 status=none
     nvme connect -t tcp -a 192.0.2.10 -s 4420 -n $DISKS
-    for nsid in 1; do
+    for nsid in 1 2; do
         dev=$(ns_wait $DISKS $nsid)
         dd if=$WORK/written of="$dev" bs=1M oflag=direct conv=fsync status=none
     done
@@ -81,7 +103,7 @@ part_written() {
 
 same_data() {
     local nsid dev
-    for nsid in 1; do
+    for nsid in 1 2; do
         dev=$(ns_wait $DISKS $nsid)
         dd if="$dev" bs=1M count=4 iflag=direct status=none | cmp - $WORK/written
     done
@@ -137,7 +159,7 @@ if [ $# -gt 0 ]; then run_one "$1"; fi
 case $(cat /var/lib/guest-phase 2>/dev/null) in
 '')
     echo 1 >/var/lib/guest-phase
-    run_phase system install sandbox first hosts rdma operate written pages
+    run_phase system install sandbox first refused hosts rdma operate written pages
     echo "--- rebooting"
     systemctl reboot
     ;;

@@ -6,8 +6,8 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-/// Words after `sh` of blocks that no test runs: they need a network card, or a drive behind an IOMMU.
-const HARDWARE: &[&str] = &["nic", "drive"];
+/// Words after `sh` of blocks that no test runs: they need a network card.
+const HARDWARE: &[&str] = &["nic"];
 
 /// A block of a page.
 #[derive(Debug, PartialEq, Eq)]

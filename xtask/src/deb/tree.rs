@@ -20,7 +20,6 @@ const FILES: &[(&str, &str)] = &[
     ("packaging/nvmeof-tgt.service", "usr/lib/systemd/system/nvmeof-tgt.service"),
     ("packaging/nvmeof-tgt-drive@.service", "usr/lib/systemd/system/nvmeof-tgt-drive@.service"),
     ("packaging/sysusers.conf", "usr/lib/sysusers.d/nvmeof-tgt.conf"),
-    ("packaging/udev.rules", "usr/lib/udev/rules.d/60-nvmeof-tgt.rules"),
     ("packaging/target.toml", "etc/nvmeof-tgt/target.toml"),
     ("packaging/debian/copyright", "usr/share/doc/nvmeof-tgt/copyright"),
     ("packaging/lintian-overrides", "usr/share/lintian/overrides/nvmeof-tgt"),
