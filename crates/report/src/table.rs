@@ -4,6 +4,9 @@ use std::fmt::Write as _;
 
 use crate::html::escape;
 
+/// Characters from which a cell of words is broken into lines on a page.
+const LONG: usize = 40;
+
 /// Where the text of a column stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Align {
@@ -158,7 +161,9 @@ impl Table {
         for row in &self.rows {
             text.push_str("<tr>");
             for (cell, column) in row.iter().zip(&self.columns) {
-                let _ = write!(text, "<td{}>{}</td>", class(column), escape(cell));
+                let is_long = column.align == Align::Left && cell.chars().count() > LONG;
+                let class = if is_long { " class=\"l\"" } else { class(column) };
+                let _ = write!(text, "<td{class}>{}</td>", escape(cell));
             }
             text.push_str("</tr>\n");
         }
@@ -197,6 +202,15 @@ mod tests {
              | none   |          142.4 |\n\
              | a\\|b   |                |\n"
         );
+    }
+
+    #[test]
+    fn long_words_are_broken_into_lines_and_numbers_are_not() {
+        let mut table = table();
+        table.push(vec!["why ".repeat(20), "9".repeat(70)]);
+        let html = table.html();
+        assert_eq!(html.matches("<td class=\"l\">").count(), 1);
+        assert!(html.contains("<td class=\"n\">999"), "{html}");
     }
 
     #[test]

@@ -100,6 +100,17 @@ fn a_plot_has_a_marker_for_each_figure_and_none_for_what_is_not_there() {
     }
 }
 
+/// Engines that read the same number.
+#[test]
+fn engines_of_one_place_do_not_hide_each_other() {
+    let rows = reference();
+    for (_, plot) in reference_plots(&rows) {
+        let places: Vec<f64> = plot.series.iter().map(|series| series.points[0].0).collect();
+        assert!(places.len() > 1 && places.is_sorted_by(|one, next| one < next), "{places:?}");
+        assert!(places.iter().all(|place| place.abs() < 0.5), "at their name: {places:?}");
+    }
+}
+
 #[test]
 fn the_page_has_both_and_says_which_is_which() {
     let html = page(Some(&engines()), &reference()).document();

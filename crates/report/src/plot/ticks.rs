@@ -31,7 +31,8 @@ impl Scale {
         });
         let (mut low, mut high) = if ends.0 <= ends.1 { ends } else { (0.0, 1.0) };
         if !this.names.is_empty() {
-            (low, high) = (low.min(0.0) - 0.5, high.max(0.0) + 0.5);
+            // Points may stand beside a name.
+            (low, high) = (low.min(0.0).round() - 0.5, high.max(0.0).round() + 0.5);
             this.labels = every(1.0, low.ceil(), high);
         } else if axis.log2 {
             (low, high) =

@@ -116,9 +116,9 @@ pub fn page(scaling: &Scaling) -> Page {
         "of each drive"
     };
     page.paragraph(&format!(
-        "{}. Sequential reads of {} KiB, {} threads, {} outstanding of each {queue}.",
+        "{}. Sequential reads of {}, {} threads, {} outstanding of each {queue}.",
         origin(scaling),
-        load.block_bytes / 1024,
+        block(load.block_bytes),
         load.jobs,
         load.depth
     ));
@@ -160,4 +160,11 @@ fn origin(scaling: &Scaling) -> String {
 #[expect(clippy::cast_precision_loss, reason = "a count of drives")]
 fn number(drives: usize) -> f64 {
     drives as f64
+}
+
+fn block(bytes: u64) -> String {
+    match bytes {
+        bytes if bytes.is_multiple_of(1 << 20) => format!("{} MiB", bytes >> 20),
+        bytes => format!("{} KiB", bytes >> 10),
+    }
 }
