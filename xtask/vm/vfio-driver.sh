@@ -6,7 +6,7 @@ SERVES=nothing
 . /share/lib.sh
 . /share/vfio-drives.sh
 LIMIT_ratios=160
-LIMIT_engines=90
+LIMIT_engines=150
 
 BYTES=$((8 << 20))
 DEPTHS="1 32 128"
@@ -76,26 +76,45 @@ part_4k_blocks() {
     both_ways 2
 }
 
-# Every way to read: by the kernel's engines drive 1, with a queue that can be polled, and drive 0 by our own driver, in
-# both LBA formats. What does not go says why.
+# Every way to read, on the same two drives, one by one and striped, in both LBA formats: one command hands them over,
+# formats them, and puts everything back. High priority says that it is without effect on this kernel.
 part_engines() {
-    local engine polled=/sys/module/nvme/parameters/poll_queues
+    local engine bytes layout polled=/sys/module/nvme/parameters/poll_queues
+    # The drives have a queue that can be polled from the next time on that the kernel takes them.
     echo 1 >"$polled"
-    drive_give vfio-pci 1
-    drive_give nvme 1
+    wait_for 20 drive_block 0
     wait_for 20 drive_block 1
+    /run/bin/nvmeof-perf engines --device "$(drive_block 0)" --device "$(drive_block 1)" --hand-over --concurrency 4 \
+        --lba-size 512,4096 --destroy-data DRIVE0 --destroy-data DRIVE1 --time 300ms --ramp 50ms --html /tmp/engines.html \
+        >/tmp/engines.txt 2>/tmp/engines.err || fail "engines: $(cat /tmp/engines.err /tmp/engines.txt)"
     echo 0 >"$polled"
-    drive_give vfio-pci 0
-    /run/bin/nvmeof-perf engines --device "$(drive_block 1)" --device "pci:$(drive 0)" --concurrency 4 --layout individual \
-        --lba-size 512,4096 --destroy-data DRIVE0 --time 1s --ramp 100ms >/tmp/engines.txt || fail "engines"
     sed 's/^/table /' /tmp/engines.txt
+    assert_eq "complaints" "$(cat /tmp/engines.err)" ""
     for engine in sync psync pvsync pvsync2 pvsync2-hipri io-uring io-uring-polled vfio; do
-        grep -E "^\| +512 \| individual +\| +1 \| $engine +\| +4 \| +[0-9]+ \| +[0-9.]+ " /tmp/engines.txt >/dev/null ||
-            fail "$engine was not measured with blocks of 512 bytes"
+        for bytes in 512 4096; do
+            for layout in individual stripe; do
+                grep -E "^\| +$bytes \| $layout +\| +2 \| $engine +\| +4 \| +[0-9]+ \| +[0-9.]+ " /tmp/engines.txt >/dev/null ||
+                    fail "$engine was not measured, $layout with blocks of $bytes bytes"
+            done
+        done
     done
-    grep -E '^\| +4096 \| individual +\| +1 \| vfio +\| +4 ' /tmp/engines.txt >/dev/null || fail "vfio, blocks of 4096"
-    assert_has "the kernel's drive in another format" "$(cat /tmp/engines.txt)" 'drives format --block-size 4096'
     assert_has "high priority" "$(cat /tmp/engines.txt)" 'takes no notice of RWF_HIPRI'
+    wait_for 10 driver_is 0 nvme
+    wait_for 10 driver_is 1 nvme
+    # A drive in use is left alone, and what else there is is measured.
+    mkfs.ext4 -q -F "$(drive_block 1)"
+    mkdir -p /mnt/drive
+    mount "$(drive_block 1)" /mnt/drive
+    /run/bin/nvmeof-perf engines --device "$(drive_block 1)" --hand-over --engine psync,vfio --layout individual --concurrency 1 \
+        --time 100ms --ramp 0s >/tmp/engines.txt || fail "engines of a drive in use: $(cat /tmp/engines.txt)"
+    umount /mnt/drive
+    assert_has "why our driver did not read it" "$(cat /tmp/engines.txt)" 'in use.*mounted'
+    # As a drive of our own driver's: given back to it.
+    drive_give vfio-pci 0
+    /run/bin/nvmeof-perf engines --device "pci:$(drive 0)" --hand-over --engine psync,vfio --layout individual --concurrency 1 \
+        --time 100ms --ramp 0s >/tmp/engines.txt || fail "engines of a bound drive: $(cat /tmp/engines.txt)"
+    grep -E '^\| +512 \| individual +\| +1 \| psync +\| +1 ' /tmp/engines.txt >/dev/null || fail "psync: $(cat /tmp/engines.txt)"
+    assert_eq "the driver" "$(basename "$(readlink "$PCI/$(drive 0)/driver")")" vfio-pci
     # It was formatted for 4096 bytes, and back: so the other parts find it.
     note "$(ours randread 0 4 1 sleep)"
     drive_give nvme 0

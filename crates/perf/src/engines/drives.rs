@@ -2,7 +2,7 @@
 
 use nvmeof_core::block::{Direct, FileConfig, OpenFile};
 use nvmeof_core::nvme_driver::{Controller, ControllerOptions};
-use nvmeof_core::pci::{PciFunction, System};
+use nvmeof_core::pci::{Address, PciFunction, System};
 use nvmeof_engines::{Source, Take, sector_size};
 use nvmeof_report::engines::Drive;
 
@@ -13,6 +13,8 @@ use crate::target::DeviceSpec;
 #[derive(Debug, Clone)]
 pub(super) struct Described {
     pub(super) spec: DeviceSpec,
+    /// Its PCI function, if it is a whole NVMe drive, or a namespace of one.
+    pub(super) function: Option<Address>,
     /// As the command line has it.
     pub(super) name: String,
     /// Bytes of a block; 0 if that is not known, and then opening it says why.
@@ -51,6 +53,27 @@ impl Described {
         matches!(self.spec, DeviceSpec::Pci { .. })
     }
 
+    /// Asks what opens it now for its format and size. Why that does not go is said when it is opened to be read.
+    pub(super) fn look(&mut self, take: Take<'_>) {
+        match &self.spec {
+            DeviceSpec::Pci { address, nsid } => {
+                let (address, nsid) = (address.to_string(), *nsid);
+                let _ = look_at_drive(self, &address, nsid, take);
+            }
+            DeviceSpec::File(path) => {
+                if let Ok(block_size) = sector_size(path) {
+                    self.lba_bytes = block_size;
+                    let config = FileConfig {
+                        read_only: true,
+                        ..FileConfig::new("drive", path, block_size)
+                    };
+                    self.bytes = OpenFile::open(&config).map_or(0, |file| file.size());
+                }
+            }
+            DeviceSpec::Null { .. } | DeviceSpec::Ram { .. } => {}
+        }
+    }
+
     pub(super) fn report(&self) -> Drive {
         Drive {
             name: self.name.clone(),
@@ -64,14 +87,20 @@ impl Described {
 }
 
 /// Looks at all of them. What cannot be looked at is not known, and said when it is opened.
-pub(super) fn describe(specs: &[DeviceSpec], take: Take<'_>) -> Vec<Described> {
-    let functions = System::this().nvme_functions().unwrap_or_default();
-    specs.iter().map(|spec| one(spec, &functions, take)).collect()
+pub(super) fn describe(specs: &[DeviceSpec], system: &System, take: Take<'_>) -> Vec<Described> {
+    let functions = system.nvme_functions().unwrap_or_default();
+    specs.iter().map(|spec| one(spec, system, &functions, take)).collect()
 }
 
-fn one(spec: &DeviceSpec, functions: &[PciFunction], take: Take<'_>) -> Described {
+fn one(spec: &DeviceSpec, system: &System, functions: &[PciFunction], take: Take<'_>) -> Described {
+    let function = match spec {
+        DeviceSpec::Pci { address, .. } => functions.iter().find(|f| f.address == *address),
+        DeviceSpec::File(path) => of_node(system, functions, &path.display().to_string()),
+        DeviceSpec::Null { .. } | DeviceSpec::Ram { .. } => None,
+    };
     let mut described = Described {
         spec: spec.clone(),
+        function: function.map(|function| function.address),
         name: spec.to_string(),
         lba_bytes: 0,
         bytes: 0,
@@ -80,29 +109,12 @@ fn one(spec: &DeviceSpec, functions: &[PciFunction], take: Take<'_>) -> Describe
         firmware: String::new(),
         nsid: 1,
     };
-    match spec {
-        DeviceSpec::Pci { address, nsid } => {
-            // Why not is said when it is opened to be read.
-            let _ = look_at_drive(&mut described, &address.to_string(), *nsid, take);
-        }
-        DeviceSpec::File(path) => {
-            let text = path.display().to_string();
-            let function = of_node(&System::this(), functions, &text);
-            let controller = function.and_then(|function| function.controller.as_ref());
-            if let Some(controller) = controller {
-                described.model = controller.model.clone().unwrap_or_default();
-                described.serial = controller.serial.clone().unwrap_or_default();
-                described.firmware = controller.firmware.clone().unwrap_or_default();
-            }
-            if let Ok(block_size) = sector_size(path) {
-                described.lba_bytes = block_size;
-                let config =
-                    FileConfig { read_only: true, ..FileConfig::new("drive", path, block_size) };
-                described.bytes = OpenFile::open(&config).map_or(0, |file| file.size());
-            }
-        }
-        DeviceSpec::Null { .. } | DeviceSpec::Ram { .. } => {}
+    if let Some(controller) = function.and_then(|function| function.controller.as_ref()) {
+        described.model = controller.model.clone().unwrap_or_default();
+        described.serial = controller.serial.clone().unwrap_or_default();
+        described.firmware = controller.firmware.clone().unwrap_or_default();
     }
+    described.look(take);
     described
 }
 

@@ -63,6 +63,11 @@ impl<'a> Formats<'a> {
         rows
     }
 
+    /// Whether a drive has another format than it had.
+    pub(super) fn has_changed(&self) -> bool {
+        !self.before.is_empty()
+    }
+
     /// Brings drives back to the format they had; says which could not be.
     pub(super) fn restore(&mut self, drives: &mut [Described], take: Take<'_>) -> Vec<String> {
         let before = std::mem::take(&mut self.before);
@@ -86,8 +91,8 @@ impl<'a> Formats<'a> {
         let (name, now) = (&drive.name, drive.lba_bytes);
         let DeviceSpec::Pci { address, .. } = &drive.spec else {
             return Err(format!(
-                "it has blocks of {now} bytes; to measure {wanted} bind it to vfio-pci, give pci:ADDRESS and \
-                 --destroy-data SERIAL, or format it: `nvmeof-tgt drives format --block-size {wanted}`"
+                "it has blocks of {now} bytes; to measure {wanted} give --hand-over and --destroy-data SERIAL, or bind \
+                 it to vfio-pci and format it: `nvmeof-tgt drives format --block-size {wanted}`"
             ));
         };
         if !self.destroy.contains(&drive.serial) {

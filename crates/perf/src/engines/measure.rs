@@ -12,6 +12,7 @@ use nvmeof_report::engines::{Figures, Layout, Outcome, Row};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::Args;
+use super::hands::Hands;
 use super::points::Point;
 use crate::load::{LoadSpec, Measured};
 use crate::machine;
@@ -35,6 +36,8 @@ pub(super) struct Bench<'a> {
     asked: Arc<AtomicBool>,
     /// Takes PCI functions from the system.
     pub(super) take: TakeFunction<'a>,
+    /// Hands drives over, where that is asked for.
+    pub(super) hands: Hands,
 }
 
 impl std::fmt::Debug for Bench<'_> {
@@ -54,7 +57,7 @@ impl<'a> Bench<'a> {
     /// With drives taken by VFIO.
     pub(super) fn new(args: &'a Args, stop: Arc<AtomicBool>, asked: Arc<AtomicBool>) -> Self {
         let take = |address: &str| vfio::open(address).map_err(|error| error.to_string());
-        Self { args, stop, asked, take: Box::new(take) }
+        Self { args, stop, asked, take: Box::new(take), hands: Hands::this() }
     }
 
     /// Whether a person has had enough.

@@ -6,30 +6,32 @@
 //!             table, plot, page <--rows-- measure ---'   each opens the drives anew, and closes them
 //! ```
 //!
+//! `course` goes through them; with `--hand-over` drives change sides between (`hands`).
+//!
 //! Nothing is ever written. An engine that does not go on a drive is a row that says why.
 
+mod course;
 mod drives;
 mod format;
+mod hands;
 mod measure;
 mod points;
 #[cfg(test)]
 mod tests;
 
-use std::io::IsTerminal as _;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Result;
 use nvmeof_engines::Engine;
 use nvmeof_report::engines::{
-    Engines, Layout, Outcome, VERSION, about_polling, page, plots, reference, reference_plots,
+    Engines, Layout, Outcome, about_polling, page, plots, reference, reference_plots,
     reference_table, table,
 };
 
 use nvmeof_report::Plot;
 
-use self::drives::Described;
-use self::format::Formats;
+use self::course::measure_all;
 use self::measure::Bench;
 use crate::args::{nonzero_size, nonzero_time};
 use crate::plan::misfit;
@@ -41,11 +43,12 @@ use crate::units::{self, CpuList};
 const EXAMPLE: &str = "\
 Examples:
   nvmeof-perf engines --device /dev/nvme1n1 --device /dev/nvme2n1 --device pci:0000:61:00.0 --html engines.html
+  nvmeof-perf engines --device /dev/nvme1n1 --device /dev/nvme2n1 --hand-over --html engines.html
   nvmeof-perf engines --device ./file --engine psync,io-uring --concurrency 16,64 --time 2s
   nvmeof-perf engines --reference --svg reference.svg
 
 The kernel's engines read files and block devices, vfio reads drives that are bound to vfio-pci (pci:ADDRESS): to see
-all of them beside each other name drives of both kinds. Nothing is written to a drive, unless --lba-size and
+all of them beside each other on the same drives give --hand-over, or name drives of both kinds. Nothing is written to a drive, unless --lba-size and
 --destroy-data ask for a format.
 
 Exit code: 0 success, 1 nothing could be measured, it was interrupted, or results could not be written, 2 wrong usage.";
@@ -96,6 +99,10 @@ pub(crate) struct Args {
     /// Serial number of a drive that may be formatted: all that is on it is lost. May be given several times.
     #[arg(long, value_name = "SERIAL", requires = "lba_size")]
     destroy_data: Vec<String>,
+    /// Hand drives between the kernel and vfio-pci, so that every engine reads each of them, and back at the end. A drive
+    /// that is in use is left alone.
+    #[arg(long)]
+    hand_over: bool,
     /// CPUs to pin the threads to, in turn (0-3,8).
     #[arg(long, value_name = "LIST", value_parser = units::cpus)]
     cpus: Option<CpuList>,
@@ -185,51 +192,6 @@ fn check(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Every point, in order; what was measured so far is kept with each.
-fn measure_all(args: &Args, bench: &mut Bench<'_>, keeper: &mut Keeper) -> Result<Engines> {
-    let mut drives = drives::describe(&args.device, &bench.take);
-    let mut engines = Engines {
-        version: VERSION,
-        machine: crate::machine::this(),
-        command: crate::machine::command(),
-        drives: drives.iter().map(Described::report).collect(),
-        block_bytes: u32::try_from(args.bs).unwrap_or(u32::MAX),
-        seconds: args.time.as_secs_f64(),
-        partial: false,
-        rows: Vec::new(),
-    };
-    let mut formats = Formats::new(&args.lba_size, &args.destroy_data);
-    for wanted in formats.wanted() {
-        let refused = formats.change(&mut drives, wanted, &bench.take);
-        engines.rows.extend(refused);
-        let points = points::points(args, &drives, wanted);
-        let count = points.len();
-        // Engines that do not go with some drives: not asked again at each concurrency.
-        let mut known = Vec::new();
-        for (number, point) in points.iter().enumerate() {
-            if bench.is_asked_to_stop() {
-                break;
-            }
-            if known.contains(&point.without_concurrency()) {
-                continue;
-            }
-            tell(number + 1, count, &point.to_string());
-            let row = bench.measure(point);
-            if row.concurrency == 0 {
-                known.push(point.without_concurrency());
-            }
-            engines.partial = bench.is_asked_to_stop();
-            engines.rows.push(row);
-            keeper.keep(&forms(&engines));
-        }
-    }
-    engines.partial = bench.is_asked_to_stop();
-    for problem in formats.restore(&mut drives, &bench.take) {
-        eprintln!("error: {problem}");
-    }
-    Ok(engines)
-}
-
 fn forms(engines: &Engines) -> Forms<'_, Engines> {
     let html = page(Some(engines), &reference()).document();
     Forms { result: engines, html, svg: pictures(&plots(engines)) }
@@ -238,13 +200,6 @@ fn forms(engines: &Engines) -> Forms<'_, Engines> {
 /// Plots as files, told apart by the LBA format.
 fn pictures(plots: &[(u32, Plot)]) -> Vec<(String, String)> {
     plots.iter().map(|(bytes, plot)| (bytes.to_string(), plot.standalone_svg())).collect()
-}
-
-/// A line of progress, on a terminal only.
-fn tell(number: usize, count: usize, what: &str) {
-    if std::io::stderr().is_terminal() {
-        eprintln!("[{number}/{count}] {what}");
-    }
 }
 
 fn layout(text: &str) -> Result<Layout, String> {

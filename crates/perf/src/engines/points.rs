@@ -22,6 +22,12 @@ pub(super) struct Point {
 }
 
 impl Point {
+    /// Whether its engine reads what its drives are to it: the kernel's, or ours.
+    pub(super) fn is_of_one_side(&self) -> bool {
+        let is_ours = |source: &Source| matches!(source, Source::Drive { .. });
+        self.drives.iter().all(|(_, source)| is_ours(source) == (self.engine == Engine::Vfio))
+    }
+
     /// What is alike of points that differ in nothing else.
     pub(super) fn without_concurrency(&self) -> Self {
         Self { concurrency: 0, ..self.clone() }
@@ -36,8 +42,14 @@ impl fmt::Display for Point {
     }
 }
 
-/// The points of drives with the `wanted` format; of all formats, one after the other, if none is wanted.
-pub(super) fn points(args: &Args, drives: &[Described], wanted: Option<u32>) -> Vec<Point> {
+/// The points of `engines` on drives with the `wanted` format; on those of all formats, one after the other, if none is
+/// wanted.
+pub(super) fn points(
+    args: &Args,
+    engines: &[Engine],
+    drives: &[Described],
+    wanted: Option<u32>,
+) -> Vec<Point> {
     let formats: BTreeSet<u32> = match wanted {
         Some(wanted) => BTreeSet::from([wanted]),
         None => drives.iter().map(|drive| drive.lba_bytes).collect(),
@@ -50,7 +62,7 @@ pub(super) fn points(args: &Args, drives: &[Described], wanted: Option<u32>) -> 
             continue;
         }
         for &layout in &args.layout {
-            for &engine in engines(args) {
+            for &engine in engines {
                 for drives in sets(layout, engine, &group) {
                     for &concurrency in &args.concurrency {
                         let drives = drives.clone();
@@ -63,7 +75,8 @@ pub(super) fn points(args: &Args, drives: &[Described], wanted: Option<u32>) -> 
     points
 }
 
-fn engines(args: &Args) -> &[Engine] {
+/// The engines that are asked for.
+pub(super) fn engines(args: &Args) -> &[Engine] {
     if args.engine.is_empty() { &Engine::ALL } else { &args.engine }
 }
 

@@ -7,8 +7,10 @@ use std::sync::atomic::AtomicBool;
 
 use clap::Parser as _;
 use nvmeof_core::nvme_driver::fake::{Config, Fake};
+use nvmeof_core::pci::fixture;
 use nvmeof_report::engines::Row;
 
+use super::hands::Hands;
 use super::*;
 use crate::args::{Cli, Command};
 
@@ -23,10 +25,15 @@ fn parse(arguments: &str) -> Box<Args> {
 }
 
 fn run_with(arguments: &str, fake: Option<&Fake>, stop: bool) -> Result<Engines> {
+    run_on(Hands::this(), arguments, fake, stop)
+}
+
+fn run_on(hands: Hands, arguments: &str, fake: Option<&Fake>, stop: bool) -> Result<Engines> {
     let args = parse(&format!("{arguments} --time 600s --ios 40 --ramp 0s"));
     check(&args)?;
     let flag = || Arc::new(AtomicBool::new(stop));
     let mut bench = Bench::new(&args, flag(), flag());
+    bench.hands = hands;
     if let Some(fake) = fake {
         let fake = fake.clone();
         bench.take = Box::new(move |_| Ok(fake.function()));
@@ -127,6 +134,55 @@ fn a_drive_is_formatted_only_if_it_is_named_and_formatted_back() {
     let odd = arguments.replace("512,4096", "1024");
     let engines = run_with(&format!("{odd} --destroy-data {serial}"), Some(&fake), false).unwrap();
     assert!(why(&engines.rows[0]).contains("no LBA format"), "{:?}", engines.rows);
+}
+
+/// Two drives of the kernel's; one of them has a filesystem that is mounted.
+#[test]
+fn a_drive_is_handed_over_for_each_engine_and_back() {
+    let folder = tempfile::tempdir_in(fixture::folder()).unwrap();
+    let mut machine = fixture::Machine::new(folder.path()).unwrap();
+    for address in ["0000:01:00.0", "0000:02:00.0"] {
+        machine.drive(&fixture::host(0), address).unwrap();
+    }
+    machine.mount(None, "30 1 259:8 / /data rw - ext4 /dev/nvme1n1 rw").unwrap();
+    let fake = Fake::new(Config::default());
+    let run = |arguments: &str, stop| {
+        let hands = Hands::of(machine.system(), Box::new(machine.kernel()));
+        run_on(
+            hands,
+            &format!("{arguments} --concurrency 2 --engine psync,vfio"),
+            Some(&fake),
+            stop,
+        )
+    };
+    let drivers = || -> Vec<_> {
+        let all = machine.system().nvme_functions().unwrap();
+        all.into_iter().map(|function| function.driver.unwrap()).collect()
+    };
+    let both = "--device /dev/nvme0n1 --device /dev/nvme1n1 --hand-over";
+    let engines = run(both, false).unwrap();
+    assert_eq!(drivers(), ["nvme", "nvme"]);
+    let of = |engine: &str, drive: &str| {
+        let is_it = |row: &&Row| row.engine == engine && row.drives == [drive];
+        engines.rows.iter().find(is_it).unwrap_or_else(|| panic!("{:?}", engines.rows))
+    };
+    let row = of("vfio", "/dev/nvme0n1");
+    assert!(matches!(&row.outcome, Outcome::Measured(figures) if figures.errors == 0), "{row:?}");
+    assert!(why(of("vfio", "/dev/nvme1n1")).contains("/data"), "{:?}", engines.rows);
+    // The kernel's engines, after that: of what is in the way of these files they say it themselves.
+    assert!(engines.rows.iter().any(|row| row.engine == "psync"), "{:?}", engines.rows);
+    assert_eq!(engines.drives[0].serial, "SERIAL00");
+
+    assert!(run(both, true).unwrap().partial);
+    assert_eq!(drivers(), ["nvme", "nvme"]);
+    for (arguments, says) in [
+        ("--device /no/drive --hand-over", "no --device is an NVMe drive"),
+        ("--device /dev/nvme0n1 --device pci:0000:01:00.0 --hand-over", "named by two"),
+    ] {
+        let error = run(arguments, false).unwrap_err();
+        assert!(error.is::<crate::plan::Misfit>() && error.to_string().contains(says), "{error}");
+    }
+    fake.assert_clean();
 }
 
 #[test]

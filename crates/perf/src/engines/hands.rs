@@ -1,0 +1,271 @@
+//! Drives between the kernel and our own driver, so that one command measures every engine on them.
+//!
+//! ```text
+//!                  +-- hand(Ours) ----> vfio-pci: our own driver, LBA formats
+//!   as it was -----+                       |   ^
+//!       ^          +-- hand(Kernel) --> nvme: the kernel's engines
+//!       '-- give_back: at the end, interrupted or failed
+//! ```
+//!
+//! Who uses a drive is looked at as `nvmeof-tgt drives bind` does it, each time: one in use stays where it is.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use nvmeof_core::pci::users::Usage;
+use nvmeof_core::pci::{
+    Address, BindError, NVME_DRIVER, PciFunction, Plan, Sysfs, System, VFIO_DRIVER, Writes,
+};
+
+/// How long a drive that was handed over may take to be free again, or to have its block device.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Between two looks.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Who drives a drive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Side {
+    /// `vfio-pci`, for our own driver.
+    Ours,
+    /// The kernel's own driver.
+    Kernel,
+}
+
+/// Hands drives over, and gives them back: at the latest when it is dropped.
+pub(super) struct Hands {
+    system: System,
+    writes: Box<dyn Writes>,
+    /// Drives that may be handed over: what shares an IOMMU group with another one goes along with it.
+    may: Vec<Address>,
+    /// Who had the drives that were to be handed over.
+    had: BTreeMap<Address, Side>,
+    /// Those that were: nobody but passers-by uses them.
+    moved: BTreeSet<Address>,
+}
+
+impl fmt::Debug for Hands {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hands").field("may", &self.may).field("had", &self.had).finish()
+    }
+}
+
+impl Hands {
+    /// Of this machine.
+    pub(super) fn this() -> Self {
+        Self::of(System::this(), Box::new(Sysfs))
+    }
+
+    /// Of a machine, whose sysfs takes what is written.
+    pub(super) fn of(system: System, writes: Box<dyn Writes>) -> Self {
+        Self { system, writes, may: Vec::new(), had: BTreeMap::new(), moved: BTreeSet::new() }
+    }
+
+    /// Where drives are looked for.
+    pub(super) fn system(&self) -> &System {
+        &self.system
+    }
+
+    /// Which drives may be handed over.
+    pub(super) fn allow(&mut self, may: Vec<Address>) {
+        self.may = may;
+    }
+
+    /// Brings a drive to a side.
+    ///
+    /// # Errors
+    /// Why not, and what to do: the drive is where it was.
+    pub(super) fn hand(&mut self, address: Address, side: Side) -> Result<(), String> {
+        let function = self.function(address)?;
+        let now = Side::of(&function).ok_or_else(|| {
+            let driver = function.driver.as_deref().unwrap_or("no driver");
+            format!("{address} is not handed over: {driver} has it, and not {NVME_DRIVER} or {VFIO_DRIVER}")
+        })?;
+        if now == side {
+            return Ok(());
+        }
+        let spaces = function.controller.map_or(0, |controller| controller.namespaces.len());
+        if spaces > 1 {
+            return Err(format!(
+                "{address} is not handed over: it has {spaces} namespaces, and which is which is not the same on both \
+                 sides; measure it twice, with `nvmeof-tgt drives bind` between"
+            ));
+        }
+        // Also where it fails: whatever was done of it is taken back at the end.
+        self.had.entry(address).or_insert(now);
+        self.move_to(address, side, self.moved.contains(&address))?;
+        self.moved.insert(address);
+        Ok(())
+    }
+
+    /// The block device that the kernel has made of a drive. It takes a moment to come.
+    ///
+    /// # Errors
+    /// There is none, or more than one.
+    pub(super) fn block_device(&self, address: Address) -> Result<PathBuf, String> {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let controller = self.function(address)?.controller;
+            let spaces = controller.map(|controller| controller.namespaces).unwrap_or_default();
+            match &spaces[..] {
+                [one] if self.system.dev.join(&one.name).exists() => {
+                    return Ok(self.system.dev.join(&one.name));
+                }
+                [_, _, ..] => {
+                    let count = spaces.len();
+                    return Err(format!("{address} has {count} namespaces: name the one to read"));
+                }
+                _ if Instant::now() >= until => {
+                    return Err(format!(
+                        "{address}: the kernel has it again, and has made no block device of it; `dmesg` may tell why"
+                    ));
+                }
+                _ => std::thread::sleep(PAUSE),
+            }
+        }
+    }
+
+    /// Gives all drives back to who had them; says which stay where they are.
+    pub(super) fn give_back(&mut self) -> Vec<String> {
+        let had = std::mem::take(&mut self.had);
+        let stays = had.into_iter().filter_map(|(address, side)| {
+            let why = self.move_to(address, side, true).err()?;
+            let (driver, command) = match side {
+                Side::Ours => (VFIO_DRIVER, "bind"),
+                Side::Kernel => (NVME_DRIVER, "unbind"),
+            };
+            Some(format!(
+                "{address} was not given back to {driver}: {why}; `nvmeof-tgt drives {command} {address}` does that"
+            ))
+        });
+        stays.collect()
+    }
+
+    /// `patient`: whoever looks at what we have just handed over (udev does) is waited for.
+    fn move_to(&self, address: Address, side: Side, patient: bool) -> Result<(), String> {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            match self.try_to(address, side) {
+                Ok(()) => return Ok(()),
+                Err(Refusal::InUse(_)) if patient && Instant::now() < until => {
+                    std::thread::sleep(PAUSE);
+                }
+                Err(Refusal::InUse(why) | Refusal::Other(why)) => return Err(why),
+            }
+        }
+    }
+
+    fn try_to(&self, address: Address, side: Side) -> Result<(), Refusal> {
+        let other = |why: &dyn fmt::Display| Refusal::Other(why.to_string());
+        let usage = Usage::read(&self.system).map_err(|error| other(&error))?;
+        let function = self.function(address).map_err(Refusal::Other)?;
+        let plan = match side {
+            Side::Ours if usage.is_partial() && Side::of(&function) != Some(Side::Ours) => {
+                return Err(Refusal::Other(format!(
+                    "{address} may be in use: there are programs whose open files cannot be seen; run it as root, and \
+                     with the machine's own /proc"
+                )));
+            }
+            Side::Ours => Plan::bind(&self.system, &usage, &function, &self.may),
+            Side::Kernel => Plan::unbind(&self.system, &usage, &function),
+        };
+        match plan.and_then(|plan| plan.run(&self.system, &*self.writes)) {
+            Ok(()) => Ok(()),
+            Err(error @ BindError::InUse { .. }) => Err(Refusal::InUse(error.to_string())),
+            Err(error) => Err(other(&error)),
+        }
+    }
+
+    fn function(&self, address: Address) -> Result<PciFunction, String> {
+        self.system.function(address).ok_or_else(|| format!("{address} is gone"))
+    }
+}
+
+impl Drop for Hands {
+    fn drop(&mut self) {
+        for problem in self.give_back() {
+            eprintln!("error: {problem}");
+        }
+    }
+}
+
+impl Side {
+    fn of(function: &PciFunction) -> Option<Self> {
+        match function.driver.as_deref() {
+            Some(VFIO_DRIVER) => Some(Self::Ours),
+            Some(NVME_DRIVER) => Some(Self::Kernel),
+            _ => None,
+        }
+    }
+}
+
+/// Why a drive stays where it is.
+enum Refusal {
+    /// Perhaps not for long.
+    InUse(String),
+    Other(String),
+}
+
+#[cfg(test)]
+mod tests {
+    use nvmeof_core::pci::fixture::{Machine, at, folder, host};
+
+    use super::*;
+
+    const ADDRESS: &str = "0000:01:00.0";
+
+    /// A machine with a drive of the kernel's.
+    fn machine() -> (tempfile::TempDir, Machine, Hands) {
+        let folder = tempfile::tempdir_in(folder()).unwrap();
+        let mut machine = Machine::new(folder.path()).unwrap();
+        machine.drive(&host(0), ADDRESS).unwrap();
+        let hands = Hands::of(machine.system(), Box::new(machine.kernel()));
+        (folder, machine, hands)
+    }
+
+    fn driver(machine: &Machine) -> Option<String> {
+        machine.system().function(at(ADDRESS)).unwrap().driver
+    }
+
+    #[test]
+    fn a_drive_changes_sides_and_is_given_back() {
+        let (_folder, machine, mut hands) = machine();
+        let path = hands.block_device(at(ADDRESS)).unwrap();
+        assert_eq!(path, machine.system().dev.join("nvme0n1"));
+        for _ in 0..2 {
+            hands.hand(at(ADDRESS), Side::Ours).unwrap();
+            assert_eq!(driver(&machine).as_deref(), Some(VFIO_DRIVER));
+            hands.hand(at(ADDRESS), Side::Kernel).unwrap();
+            assert_eq!(driver(&machine).as_deref(), Some(NVME_DRIVER));
+        }
+        hands.hand(at(ADDRESS), Side::Ours).unwrap();
+        assert_eq!(hands.give_back(), Vec::<String>::new());
+        assert_eq!(driver(&machine).as_deref(), Some(NVME_DRIVER));
+    }
+
+    #[test]
+    fn what_ends_early_gives_back_too() {
+        let (_folder, machine, mut hands) = machine();
+        hands.hand(at(ADDRESS), Side::Ours).unwrap();
+        // Who had it at first counts.
+        let mut others = Hands::of(machine.system(), Box::new(machine.kernel()));
+        others.hand(at(ADDRESS), Side::Kernel).unwrap();
+        drop(others);
+        assert_eq!(driver(&machine).as_deref(), Some(VFIO_DRIVER));
+        drop(hands);
+        assert_eq!(driver(&machine).as_deref(), Some(NVME_DRIVER));
+    }
+
+    #[test]
+    fn a_drive_that_is_in_use_stays_where_it_is() {
+        let (_folder, machine, mut hands) = machine();
+        machine.mount(None, "30 1 259:0 / /data rw - ext4 /dev/nvme0n1 rw").unwrap();
+        let why = hands.hand(at(ADDRESS), Side::Ours).unwrap_err();
+        assert!(why.contains("in use") && why.contains("/data"), "{why}");
+        assert_eq!(hands.give_back(), Vec::<String>::new());
+        assert_eq!(driver(&machine).as_deref(), Some(NVME_DRIVER));
+        let gone = hands.hand(at("0000:09:00.0"), Side::Ours).unwrap_err();
+        assert!(gone.contains("is gone"), "{gone}");
+    }
+}
