@@ -39,13 +39,13 @@ use crate::args::{Cli, Command};
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    let result = match &cli.command {
+    let result = run::outlive_file_limits().and_then(|()| match &cli.command {
         Command::Run(args) => run::run(args),
         Command::Steady(args) => steady::run(args),
         Command::Engines(args) => engines::run(args),
         Command::Scale(args) => scale::run(args),
         Command::Discover(args) => discover::discover(args).map(|()| ExitCode::SUCCESS),
-    };
+    });
     result.unwrap_or_else(|error| {
         eprintln!("error: {error:#}");
         if error.is::<plan::Misfit>() { ExitCode::from(run::USAGE) } else { ExitCode::FAILURE }

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use serde::Serialize;
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGINT, SIGTERM, SIGXFSZ};
 
 use crate::args::{OutputFormat, RunArgs};
 use crate::fio::fio_json;
@@ -39,6 +39,13 @@ pub(crate) fn stop_on_signals() -> Result<Arc<AtomicBool>> {
             .context("cannot handle signals")?;
     }
     Ok(stop)
+}
+
+/// A file that grows beyond what is allowed to (`ulimit -f`) shall be an error that is told, and not the end.
+pub(crate) fn outlive_file_limits() -> Result<()> {
+    let ignored = Arc::new(AtomicBool::new(false));
+    signal_hook::flag::register(SIGXFSZ, ignored).context("cannot handle signals")?;
+    Ok(())
 }
 
 /// Set by Ctrl-C and SIGTERM alone, and not by what ends a load early.

@@ -52,6 +52,7 @@ Examples:
   nvmeof-perf steady --device pci:0000:61:00.0 --destroy-data pci:0000:61:00.0 --out drive-1
   nvmeof-perf steady --connect tcp://10.0.0.1:4420/NQN --nsid 1 --tests iops,latency --out shelf
   nvmeof-perf steady --device /dev/nvme1n1 --destroy-data /dev/nvme1n1 --resume drive-1.jsonl
+  nvmeof-perf steady --report drive-1.jsonl
 
 Purges the drive, fills it twice, and runs rounds until five of them are steady; for each test. All of it takes a day or
 more; --quick shows in minutes that it works. Results are kept line by line in NAME.jsonl, the report is NAME.html and
@@ -95,9 +96,9 @@ pub(crate) struct Args {
     /// Seed of addresses and data.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Begins the names of results (.jsonl) and reports (.html, .pdf).
-    #[arg(long, value_name = "NAME", default_value = "steady")]
-    out: PathBuf,
+    /// Begins the names of results (.jsonl) and reports (.html, .pdf) [default: steady].
+    #[arg(long, value_name = "NAME")]
+    out: Option<PathBuf>,
     /// Go on with the test whose results are in this file, as it was begun.
     #[arg(
         long,
@@ -105,10 +106,22 @@ pub(crate) struct Args {
         conflicts_with_all = ["tests", "jobs", "iodepth", "time", "rounds", "quick", "size", "seed", "out"]
     )]
     resume: Option<PathBuf>,
+    /// Only write the reports of the results in this file, as far as it goes (--out: elsewhere than beside it). A run may
+    /// be under way.
+    #[arg(
+        long,
+        value_name = "FILE.jsonl",
+        group = "where",
+        conflicts_with_all = ["tests", "jobs", "iodepth", "time", "rounds", "quick", "size", "seed", "resume"]
+    )]
+    report: Option<PathBuf>,
 }
 
 /// The whole command.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    if let Some(results) = &args.report {
+        return report(args, results);
+    }
     let stop = stop_on_signals()?;
     let mut session = match &args.resume {
         Some(path) => Session::resume(args, path, &stop)?,
@@ -118,16 +131,32 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let partial = ended.as_ref().err().map(ToString::to_string).unwrap_or_default();
     let study = session.procedure.study(session.setup, partial, session.resumed);
     println!("\n{}", steady::verdicts(&study).markdown());
-    let written = write_reports(&session.results, &study);
+    let results = &session.results;
+    let written = write_reports(results, &results.with_extension(""), &study);
     if let Some(device) = session.device {
         device.close();
     }
     if let Err(error) = ended {
-        eprintln!("error: {error}; the results so far are in {}", session.results.display());
+        let shown = results.display();
+        eprintln!("error: {error}; the results so far are in {shown}: go on with --resume {shown}");
         written?;
         return Ok(ExitCode::FAILURE);
     }
     written?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Makes the reports of what there is.
+fn report(args: &Args, results: &Path) -> Result<ExitCode> {
+    let stored = Store::read(results)?;
+    let partial = match stored.procedure.next() {
+        Next::Over => String::new(),
+        _ => "the test is not at its end".to_owned(),
+    };
+    let study = stored.procedure.study(stored.head.setup, partial, stored.resumed);
+    println!("{}", steady::verdicts(&study).markdown());
+    let name = args.out.clone().unwrap_or_else(|| results.with_extension(""));
+    write_reports(results, &name, &study)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -146,7 +175,8 @@ type Stop = std::sync::Arc<std::sync::atomic::AtomicBool>;
 
 impl Session {
     fn begin(args: &Args, stop: &Stop) -> Result<Self> {
-        let results = with_ending(&args.out, "jsonl");
+        let name = args.out.as_deref().unwrap_or(Path::new("steady"));
+        let results = with_ending(name, "jsonl");
         let device = Device::open(&args.target, (args.jobs, args.iodepth), args.size, stop)?;
         let begun = Self::plan(args, &device).and_then(|plan| {
             let setup = setup::describe(&plan, device.space());
@@ -231,21 +261,26 @@ fn tell(procedure: &Procedure, outcome: &Outcome) {
     }
 }
 
-/// Both forms of the report, beside the results.
-fn write_reports(results: &Path, study: &Study) -> Result<()> {
+/// Both forms of the report, whose names begin with `name`. One that cannot be written does not keep the other.
+fn write_reports(results: &Path, name: &Path, study: &Study) -> Result<()> {
     let (html, pdf) = (steady::html(study), steady::pdf(study));
+    let mut written = Ok(());
     for (ending, bytes) in [("html", html.as_bytes()), ("pdf", &pdf)] {
-        let path = results.with_extension(ending);
-        replace(&path, bytes).with_context(|| {
-            format!(
-                "cannot write {}; make room there and say --resume {} for the reports again",
-                path.display(),
-                results.display()
-            )
-        })?;
-        println!("report: {}", path.display());
+        let path = with_ending(name, ending);
+        match replace(&path, bytes) {
+            Ok(()) => println!("report: {}", path.display()),
+            Err(error) => {
+                written = written.and(Err(error).with_context(|| {
+                    format!(
+                        "cannot write {}; to have the reports elsewhere say: nvmeof-perf steady --report {} --out NAME",
+                        path.display(),
+                        results.display()
+                    )
+                }));
+            }
+        }
     }
-    Ok(())
+    written
 }
 
 /// A name with an ending; dots that are part of the name stay.
@@ -277,5 +312,49 @@ fn rounds(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(number @ judge::WINDOW..=plan::ROUNDS) => Ok(number),
         _ => Err(format!("`{text}` is no number from {} to {}", judge::WINDOW, plan::ROUNDS)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+    use crate::args::{Cli, Command};
+
+    fn args(text: &str) -> Args {
+        let words = ["nvmeof-perf", "steady"].into_iter().chain(text.split_whitespace());
+        match Cli::try_parse_from(words).unwrap().command {
+            Command::Steady(args) => args,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn results_that_are_cut_short_have_a_report_elsewhere() {
+        let folder = tempfile::tempdir().unwrap();
+        let results = folder.path().join("full.jsonl");
+        drop(Store::create(&results, &fake::plan(), &fake::setup()).unwrap());
+        let out = folder.path().join("other.d/name");
+        let line = format!("--report {} --out {}", results.display(), out.display());
+        let error = format!("{:#}", run(&args(&line)).unwrap_err());
+        assert!(error.contains("name.html") && error.contains("--report"), "{error}");
+        std::fs::create_dir(out.parent().unwrap()).unwrap();
+        run(&args(&line)).unwrap();
+        let page = std::fs::read_to_string(with_ending(&out, "html")).unwrap();
+        assert!(page.contains("PARTIAL") && page.contains("not at its end"));
+        assert!(with_ending(&out, "pdf").exists());
+    }
+
+    /// A folder in the place of one report: the other is written.
+    #[test]
+    fn one_report_that_cannot_be_written_does_not_keep_the_other() {
+        let folder = tempfile::tempdir().unwrap();
+        let results = folder.path().join("r.jsonl");
+        drop(Store::create(&results, &fake::plan(), &fake::setup()).unwrap());
+        std::fs::create_dir(folder.path().join("r.html")).unwrap();
+        let error = run(&args(&format!("--report {}", results.display()))).unwrap_err();
+        assert!(error.to_string().contains("r.html"), "{error}");
+        assert!(folder.path().join("r.pdf").exists());
     }
 }

@@ -89,15 +89,31 @@ impl Store {
     /// # Errors
     /// It cannot be read, or is not what it should be.
     pub(crate) fn resume(path: &Path) -> Result<(Self, Stored)> {
-        let shown = path.display();
-        let mut file = OpenOptions::new()
+        let file = OpenOptions::new()
             .read(true)
             .append(true)
             .open(path)
-            .with_context(|| format!("cannot open {shown}"))?;
+            .with_context(|| format!("cannot open {}", path.display()))?;
+        let (stored, end) = Self::replay(path, &file)?;
+        let store = Self { path: path.to_owned(), file, end };
+        store.lock()?;
+        Ok((store, stored))
+    }
+
+    /// What a file has so far; a run may be writing to it.
+    ///
+    /// # Errors
+    /// As [`Store::resume`].
+    pub(crate) fn read(path: &Path) -> Result<Stored> {
+        let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
+        Ok(Self::replay(path, &file)?.0)
+    }
+
+    /// What is in a file, and the bytes of its whole lines.
+    fn replay(path: &Path, file: &File) -> Result<(Stored, u64)> {
+        let shown = path.display();
         let mut text = String::new();
-        (&mut file)
-            .take(MOST)
+        file.take(MOST)
             .read_to_string(&mut text)
             .with_context(|| format!("cannot read {shown}"))?;
         // What has no end was cut off by an interruption.
@@ -131,9 +147,7 @@ impl Store {
                 .with_context(|| format!("{shown}: line {number} is out of turn"))?;
         }
         let end = u64::try_from(end).unwrap_or(u64::MAX);
-        let store = Self { path: path.to_owned(), file, end };
-        store.lock()?;
-        Ok((store, Stored { head, procedure, resumed }))
+        Ok((Stored { head, procedure, resumed }, end))
     }
 
     /// Says that it is gone on with.
@@ -197,7 +211,7 @@ impl Store {
     fn full(&self, error: &io::Error) -> Trouble {
         let path = self.path.display();
         Trouble::Results(format!(
-            "cannot write {path}: {error}; what it has is kept: make room there, then go on with --resume {path}"
+            "cannot write {path}: {error}; what it has is kept: make room there"
         ))
     }
 }
@@ -248,6 +262,14 @@ mod tests {
     }
 
     #[test]
+    fn what_is_there_is_read_while_a_run_writes_to_it() {
+        let (path, store, procedure) = begun("reading.jsonl");
+        let stored = Store::read(&path).unwrap();
+        assert_eq!(stored.procedure.next(), procedure.next());
+        drop(store);
+    }
+
+    #[test]
     fn half_a_line_is_dropped() {
         let (path, store, procedure) = begun("half.jsonl");
         drop(store);
@@ -294,6 +316,6 @@ mod tests {
         let Err(Trouble::Results(words)) = store.note_resumed("now") else {
             panic!("it was taken")
         };
-        assert!(words.contains("--resume /dev/full") && words.contains("space"), "{words}");
+        assert!(words.contains("/dev/full") && words.contains("make room"), "{words}");
     }
 }
