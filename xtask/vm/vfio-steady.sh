@@ -1,7 +1,8 @@
 #!/bin/bash
 # Drive tests by our own driver: a drive with data or in use is left alone, all four tests run in quick mode and make a
-# report with every section, and a drive that is pulled out leaves a partial one.
-# parts: not-empty mounted all-four removal
+# report with every section, and a drive that is pulled out leaves a partial one. By the kernel's driver: it is purged by
+# nvme-cli; and of another target over TCP, which has no Format, the report says so.
+# parts: not-empty mounted kernel-purge other-target all-four removal
 SERVES=nothing
 . /share/lib.sh
 . /share/vfio-drives.sh
@@ -61,6 +62,46 @@ part_mounted() {
     [ "$code" != 0 ] || fail "it was tested: $text"
     assert_has "the refusal" "$text" "in use.*mounted"
     [ ! -e /run/mounted.jsonl ] || fail "there are results"
+}
+
+# The same drive, no longer mounted: what was on it is gone after the purge.
+part_kernel_purge() {
+    local dev
+    dev=$(drive_block 2)
+    dd if=/dev/urandom of="$dev" bs=1M count=1 seek=100 oflag=direct conv=fsync status=none
+    # shellcheck disable=SC2086
+    /run/bin/nvmeof-perf steady --device "$dev" --destroy-data "$dev" $LOAD --tests latency --out /run/kernels \
+        >/tmp/kernels.txt 2>&1 || fail "$(tail -5 /tmp/kernels.txt)"
+    note "$(grep '^purge' /tmp/kernels.txt)"
+    report_has kernels "Format NVM with user data erase, by nvme format" "the kernel's block device" DRIVE2
+    assert_eq "purges" "$(grep -c '^{"purged":{"done":true' /run/kernels.jsonl)" 1
+    # Only the first 32 MiB are tested.
+    cmp -n 1048576 /dev/zero <(dd if="$dev" bs=1M count=1 skip=100 iflag=direct status=none) || fail "it was not purged"
+}
+
+# The kernel's own target: it has no Format NVM.
+part_other_target() {
+    local nvmet=/sys/kernel/config/nvmet name=nqn.2026-11.io.nvmeof-tgt:other
+    modprobe -a nvmet nvmet-tcp null_blk
+    mkdir /sys/kernel/config/nullb/purged
+    echo 64 >/sys/kernel/config/nullb/purged/size
+    echo 1 >/sys/kernel/config/nullb/purged/memory_backed
+    echo 1 >/sys/kernel/config/nullb/purged/power
+    mkdir "$nvmet/subsystems/$name" "$nvmet/subsystems/$name/namespaces/1" "$nvmet/ports/9"
+    echo 1 >"$nvmet/subsystems/$name/attr_allow_any_host"
+    echo -n /dev/purged >"$nvmet/subsystems/$name/namespaces/1/device_path"
+    echo 1 >"$nvmet/subsystems/$name/namespaces/1/enable"
+    echo ipv4 >"$nvmet/ports/9/addr_adrfam"
+    echo tcp >"$nvmet/ports/9/addr_trtype"
+    echo 127.0.0.1 >"$nvmet/ports/9/addr_traddr"
+    echo 4499 >"$nvmet/ports/9/addr_trsvcid"
+    ln -s "$nvmet/subsystems/$name" "$nvmet/ports/9/subsystems/"
+    # shellcheck disable=SC2086
+    /run/bin/nvmeof-perf steady --connect "tcp://127.0.0.1:4499/$name" $LOAD --tests latency --out /run/others \
+        >/tmp/others.txt 2>&1 || fail "$(tail -5 /tmp/others.txt)"
+    note "$(grep '^purge' /tmp/others.txt)"
+    report_has others "its controller has no Format NVM" "NVMe/TCP"
+    rm "$nvmet/ports/9/subsystems/$name"
 }
 
 part_all_four() {
