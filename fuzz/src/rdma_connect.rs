@@ -357,6 +357,7 @@ impl<'a> World<'a> {
         let registrar: Arc<dyn Registrar> = self.registration.clone();
         self.shared.remove_registrar(&registrar);
         assert_eq!(self.registration.regions(), 0, "regions are left");
+        drop((registrar, self.registration));
         let counters = self.fabric.counters();
         assert_eq!((counters.endpoints, counters.completion_queues), (0, 0));
         assert_eq!((counters.shared_queues, counters.regions), (0, 0));

@@ -55,13 +55,13 @@ load() {
 profile() {
     local before after
     # Until it is told to end: programs start slowly from the host's files.
-    load "$2" "$3" 100 >/tmp/rate &
+    load "$2" "$3" 600 >/tmp/rate &
     wait_for 60 pgrep -x fio
     sleep 1
     before=$(grep '^cpu[0-9]' /proc/stat)
     perf record -q -a -F 499 -e cpu-clock -o /tmp/perf.data -- sleep "$RUN"
     after=$(grep '^cpu[0-9]' /proc/stat)
-    pkill -INT -x fio
+    pkill -INT -x fio || true # it ends by itself if all takes long
     wait $!
     note "profile $2 $1: $(cat /tmp/rate)/s"
     # User, system, interrupts and idle of each CPU, in per cent.

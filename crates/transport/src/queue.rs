@@ -14,7 +14,7 @@ use std::any::Any;
 use std::fmt::Debug;
 use std::os::fd::BorrowedFd;
 
-use nvmeof_core::dma::{Buffer, CorePool, Payload};
+use nvmeof_core::dma::{Buffer, CorePool, Lent, Payload};
 use nvmeof_wire::{Cqe, Sgl, Sqe};
 
 /// Monotonic time in nanoseconds, handed in by the caller.
@@ -81,8 +81,9 @@ pub trait HostQueue: Debug {
         true
     }
 
-    /// Whether a response may carry [`Payload::Lent`]: not where a device must know the memory it sends from.
-    fn takes_lent(&self) -> bool {
+    /// Whether a response may carry this as [`Payload::Lent`]: not where a device must know the memory it sends
+    /// from, and does not know this.
+    fn takes_lent(&self, _lent: &Lent) -> bool {
         true
     }
 }

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -40,6 +41,11 @@ impl LentRegion {
         let zeroes = Self::new_zeroes()?;
         *shared = Arc::downgrade(&zeroes);
         Ok(zeroes)
+    }
+
+    /// The memory that is shown again and again, as address and length. It stays mapped as long as the region lives.
+    pub fn window(&self) -> (NonNull<u8>, usize) {
+        (self.window.base(), self.window.len())
     }
 
     fn new_zeroes() -> io::Result<Arc<Self>> {
@@ -85,6 +91,11 @@ impl Lent {
     /// Whether nothing is lent.
     pub fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    /// What it is a run of: the bytes from the beginning of its window on.
+    pub fn region(&self) -> &Arc<LentRegion> {
+        &self.lender.region
     }
 
     /// The memory, as `(address, length)` pieces in order. The addresses are good to read from

@@ -259,13 +259,13 @@ impl Reactor {
     /// Answers a read from what the device lends, if it lends and the fabric can send that.
     #[inline]
     fn lend(&mut self, request: Key, connection: Key, command: &IoCommand, now: u64) -> bool {
-        if !self.connections.get(connection).is_some_and(|c| c.fabric.takes_lent()) {
-            return false;
-        }
         let Ok(len) = u32::try_from(command.len) else { return false };
         let Some(lent) = self.devices.lend(command.device, command.offset, len) else {
             return false;
         };
+        if !self.connections.get(connection).is_some_and(|c| c.fabric.takes_lent(&lent)) {
+            return false;
+        }
         let Some(Pending::Io(io)) = self.requests.get_mut(request) else { return false };
         io.request.lent();
         landed(io, now);

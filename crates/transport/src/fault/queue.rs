@@ -2,6 +2,8 @@
 
 use std::os::fd::BorrowedFd;
 
+use nvmeof_core::dma::Lent;
+
 use super::{Fault, FaultPlan, ParkedFaulty};
 use crate::queue::{
     CloseReason, Connected, Event, FabricError, FabricOp, HostQueue, Nanos, ParkedQueue, Progress,
@@ -219,7 +221,7 @@ impl HostQueue for Faulty {
         self.inner.is_movable()
     }
 
-    fn takes_lent(&self) -> bool {
-        self.inner.takes_lent()
+    fn takes_lent(&self, lent: &Lent) -> bool {
+        self.inner.takes_lent(lent)
     }
 }

@@ -3,7 +3,7 @@
 //! | file | what |
 //! |---|---|
 //! | `listener` | whether a connection request is taken, and with what answer (no I/O) |
-//! | `registration` | the pool's memory, known to a device: local keys by chunk |
+//! | `registration` | the pool's memory and lent zeroes, known to a device: local keys |
 //! | `source` | a device's completion queue on one reactor: whose completion is it |
 //! | `shared` | the receive queue that the connections of a source share |
 //! | `usher` | what may wait in the kernel, beside the reactors: accepting, and the end of queue pairs |

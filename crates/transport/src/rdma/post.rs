@@ -8,13 +8,14 @@
 //!   `Endpoint::destroy` did. Where neither does, it is kept for good (`RdmaQueue::take_memory`).
 //! * **Registered while leased.** All of it is leased from the pool, and the pool tells the
 //!   [`Registration`](super::Registration) of a chunk before it leases from it and after nothing of it is
-//!   leased. So each key is that of a live region with local write access.
+//!   leased. So each key is that of a live region with local write access. What is lent, which is only sent from,
+//!   is in a region that the registration keeps as long as it lives, and each queue keeps the registration.
 
 use std::io;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use nvmeof_core::dma::Buffer;
+use nvmeof_core::dma::{Buffer, LentRegion};
 use nvmeof_verbs::{
     Access, Device, Endpoint, Piece, Refused, SharedReceives, VerbsError, Work, WorkId,
 };
@@ -33,6 +34,17 @@ pub(super) fn register_chunk<D: Device>(
     // SAFETY: `Registrar::mapped` promises that the chunk stays mapped until `Registrar::unmapping` returns,
     // and `Registration` drops the region there.
     unsafe { device.register(base.as_ptr(), len, access) }
+}
+
+/// Registers what is lent, to be read by work requests of ours only.
+pub(super) fn register_lent<D: Device>(
+    device: &Arc<D>,
+    lent: &Arc<LentRegion>,
+) -> Result<D::Region, VerbsError> {
+    let (base, len) = lent.window();
+    // SAFETY: the window stays mapped as long as `lent` is held, which `Lending` does until it has dropped the
+    // region. Without any access nothing writes to it through the region, and nobody else does.
+    unsafe { device.register(base.as_ptr(), len, Access::default()) }
 }
 
 /// What receives can be posted to.
@@ -64,7 +76,7 @@ impl<Q: SharedReceives> PostReceive for SharedQueue<Q> {
 impl<E: Endpoint> Sends<'_, E> {
     /// Posts a chain; the memory it names is in the caller's keeping as the first invariant says.
     pub(super) fn post(&mut self, chain: &[Work]) -> Result<(), Refused> {
-        // SAFETY: `Outgoing` makes chains only of buffers in its tables of pulls and payloads and of slots of
+        // SAFETY: `Outgoing` makes chains only of memory in its tables of pulls and payloads and of slots of
         // its own slab, each held until the ring's entry for it is retired by a completion; inline pieces are
         // of that slab, too, and live longer than this call.
         unsafe { self.endpoint.post_send(chain) }

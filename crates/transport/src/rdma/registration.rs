@@ -1,11 +1,12 @@
-//! The pool's memory, known to a device. Chunks come and go under a lock; on the I/O path a key is one load.
+//! The pool's memory, and what devices lend, known to an RDMA device. Chunks come and go under a lock; on the I/O path
+//! a key is one load.
 
 use std::io;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use nvmeof_core::dma::{Buffer, ChunkId, Registrar, SharedPool};
+use nvmeof_core::dma::{Buffer, ChunkId, Lent, LentRegion, Payload, Registrar, SharedPool};
 use nvmeof_verbs::{Device, DeviceKind, Region, VerbsError};
 
 use super::post;
@@ -14,7 +15,7 @@ use super::usher::Usher;
 /// Chunks that a pool may grow by after it was asked how many it has at most: one for each reactor.
 const SLACK: usize = 1024;
 
-/// A device's registrations of all buffer memory, one a chunk.
+/// A device's registrations of all buffer memory, one a chunk, and of lent zeroes.
 #[derive(Debug)]
 pub struct Registration<D: Device> {
     device: Arc<D>,
@@ -22,6 +23,24 @@ pub struct Registration<D: Device> {
     /// Local key of each chunk, by its number.
     keys: Box<[AtomicU32]>,
     regions: Mutex<Vec<Option<D::Region>>>,
+    zeroes: Option<Lending<D>>,
+}
+
+/// Memory that is lent, and known to the device.
+#[derive(Debug)]
+struct Lending<D: Device> {
+    /// Before the memory, which is to be there until the device has forgotten it.
+    region: D::Region,
+    memory: Arc<LentRegion>,
+}
+
+/// Where a device finds data: byte `n` at `address + n % window`.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Span {
+    pub(super) address: u64,
+    pub(super) lkey: u32,
+    /// Bytes, not zero.
+    pub(super) window: u32,
 }
 
 impl<D: Device> Registration<D> {
@@ -53,6 +72,7 @@ impl<D: Device> Registration<D> {
             usher: Arc::new(usher),
             keys: (0..places).map(|_| AtomicU32::new(0)).collect(),
             regions: Mutex::new(Vec::new()),
+            zeroes: Lending::zeroes(device),
         });
         pool.add_registrar(registration.clone())?;
         Ok(registration)
@@ -75,6 +95,29 @@ impl<D: Device> Registration<D> {
         self.keys.get(buffer.chunk().index()).map_or(0, |key| key.load(Ordering::Relaxed))
     }
 
+    /// Where the device finds `payload`, which is not empty; `None` for lent memory that it does not know.
+    #[inline]
+    pub(super) fn span_of(&self, payload: &mut Payload) -> Option<Span> {
+        match payload {
+            Payload::Buffer(buffer) => Some(Span {
+                address: u64::try_from(buffer.as_mut_ptr().expose_provenance()).ok()?,
+                lkey: self.key_of(buffer),
+                window: u32::try_from(buffer.len()).ok()?,
+            }),
+            Payload::Lent(lent) => self.lending(lent)?.span(),
+        }
+    }
+
+    /// Whether the device knows the memory of `lent`.
+    #[inline]
+    pub(super) fn knows(&self, lent: &Lent) -> bool {
+        self.lending(lent).is_some()
+    }
+
+    fn lending(&self, lent: &Lent) -> Option<&Lending<D>> {
+        self.zeroes.as_ref().filter(|lending| Arc::ptr_eq(&lending.memory, lent.region()))
+    }
+
     /// Chunks that are registered.
     pub fn regions(&self) -> usize {
         self.lock().iter().flatten().count()
@@ -82,6 +125,30 @@ impl<D: Device> Registration<D> {
 
     fn lock(&self) -> MutexGuard<'_, Vec<Option<D::Region>>> {
         self.regions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<D: Device> Lending<D> {
+    /// The zeroes that are lent. A device that does not take them is used without: they are copied then.
+    fn zeroes(device: &Arc<D>) -> Option<Self> {
+        let lend = || -> io::Result<Self> {
+            let memory = LentRegion::zeroes()?;
+            let region = post::register_lent(device, &memory).map_err(io::Error::other)?;
+            Ok(Self { region, memory })
+        };
+        let copied = |error: &io::Error| {
+            tracing::debug!(device = device.name(), %error, "zeroes are copied for it");
+        };
+        lend().inspect_err(copied).ok()
+    }
+
+    fn span(&self) -> Option<Span> {
+        let (base, window) = self.memory.window();
+        Some(Span {
+            address: u64::try_from(base.as_ptr().expose_provenance()).ok()?,
+            lkey: self.region.lkey(),
+            window: u32::try_from(window).ok()?,
+        })
     }
 }
 

@@ -22,7 +22,7 @@ use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use nvmeof_core::dma::{CorePool, LeaseError, Payload};
+use nvmeof_core::dma::{CorePool, LeaseError, Lent};
 use nvmeof_verbs::{Device, DeviceLimits, Endpoint, EndpointSpec, PrivateData, VerbsError};
 use nvmeof_wire::rdma::{AcceptData, RejectStatus};
 use nvmeof_wire::zerocopy::IntoBytes;
@@ -266,25 +266,19 @@ impl<D: Device> RdmaQueue<D> {
         if !self.link.stage().is_live() {
             return Err(RejectReason::Closing);
         }
-        let (cid, sgl, buf) = match op {
+        let (cid, sgl, len) = match op {
             FabricOp::Pull { buf, .. } if buf.is_empty() => return Err(RejectReason::Invalid),
             FabricOp::Pull { .. } if self.outgoing.pulling() >= self.commands.depth() => {
                 return Err(RejectReason::QueueFull);
             }
-            FabricOp::Pull { cid, sgl, buf, .. } => (*cid, *sgl, buf),
-            FabricOp::Respond { cqe, sgl, data: Some(Payload::Buffer(buf)), .. }
-                if !buf.is_empty() =>
-            {
-                (cqe.cid.get(), *sgl, buf)
-            }
-            // Not registered with the device.
-            FabricOp::Respond { data: Some(Payload::Lent(_)), .. } => {
-                return Err(RejectReason::Invalid);
+            FabricOp::Pull { cid, sgl, buf, .. } => (*cid, *sgl, buf.len()),
+            FabricOp::Respond { cqe, sgl, data: Some(data), .. } if !data.is_empty() => {
+                (cqe.cid.get(), *sgl, data.len())
             }
             FabricOp::Respond { .. } => return Ok(None),
         };
         let list = self.commands.list(cid).ok_or(RejectReason::Invalid)?;
-        let targets = Targets::new(sgl, list).filter(|targets| targets.hold(buf.len()));
+        let targets = Targets::new(sgl, list).filter(|targets| targets.hold(len));
         targets.map(Some).ok_or(RejectReason::Invalid)
     }
 }
@@ -304,18 +298,20 @@ impl<D: Device> HostQueue for RdmaQueue<D> {
                 let lkey = self.registration.key_of(&buf);
                 self.outgoing.pull(token, buf, lkey, targets);
             }
-            (FabricOp::Respond { token, cqe, sgl, data, elidable }, targets) => {
-                let Some(invalidate) = self.commands.answered(cqe.cid.get()) else {
+            (FabricOp::Respond { token, cqe, sgl, mut data, elidable }, targets) => {
+                let span = data.as_mut().and_then(|data| self.registration.span_of(data));
+                let is_known = span.is_some() || targets.is_none();
+                let answered = is_known.then(|| self.commands.answered(cqe.cid.get())).flatten();
+                let Some(invalidate) = answered else {
                     let op = FabricOp::Respond { token, cqe, sgl, data, elidable };
                     return Err(Rejected { op, why: RejectReason::Invalid });
                 };
                 match data {
-                    Some(Payload::Buffer(buf)) => {
-                        let lkey = self.registration.key_of(&buf);
-                        let data = (token, buf, lkey);
-                        self.outgoing.respond_with(cqe, invalidate, data, targets);
+                    Some(payload) => {
+                        let way = span.zip(targets);
+                        self.outgoing.respond_with(cqe, invalidate, (token, payload), way);
                     }
-                    _ => self.outgoing.respond(cqe, invalidate),
+                    None => self.outgoing.respond(cqe, invalidate),
                 }
             }
             (op @ FabricOp::Pull { .. }, None) => {
@@ -372,8 +368,8 @@ impl<D: Device> HostQueue for RdmaQueue<D> {
         false
     }
 
-    fn takes_lent(&self) -> bool {
-        false
+    fn takes_lent(&self, lent: &Lent) -> bool {
+        self.registration.knows(lent)
     }
 }
 

@@ -17,7 +17,7 @@ use super::ring::{Posted, Ring};
 use super::transfers::{Cursor, Leaving, Pull, Table, Targets};
 use crate::queue::{Event, FabricError};
 use crate::rdma::pair::{Draining, Pair, Sends};
-use crate::rdma::registration::Registration;
+use crate::rdma::registration::{Registration, Span};
 use crate::rdma::slab::Slab;
 
 /// What bounds a queue's sends.
@@ -142,23 +142,21 @@ impl Outgoing {
         self.responses.push_back(Response { cqe, invalidate, data: None });
     }
 
-    /// Queues a response with data in a buffer, which fits `targets` unless it is empty.
+    /// Queues a response with data, which is in a span and fits targets unless it is empty.
     pub(super) fn respond_with(
         &mut self,
         cqe: Cqe,
         invalidate: Option<u32>,
-        (token, mut buf, lkey): (u64, Buffer, u32),
-        targets: Option<Targets>,
+        (token, payload): (u64, Payload),
+        way: Option<(Span, Targets)>,
     ) {
-        let length = u32::try_from(buf.len()).unwrap_or(0);
-        let address = u64::try_from(buf.as_mut_ptr().expose_provenance()).unwrap_or(0);
-        let payload = Payload::Buffer(buf);
-        let Some(targets) = targets else {
+        let length = u32::try_from(payload.len()).unwrap_or(0);
+        let Some((span, targets)) = way else {
             self.hollow.push((token, payload));
             return self.respond(cqe, invalidate);
         };
         let cursor = Cursor::default();
-        let leaving = Leaving { token, payload, address, lkey, length, targets, cursor };
+        let leaving = Leaving { token, payload, span, length, targets, cursor };
         let data = Some(self.leaving.insert(leaving));
         self.responses.push_back(Response { cqe, invalidate, data });
     }
@@ -232,10 +230,8 @@ impl Outgoing {
         let Some(response) = self.responses.front_mut() else { return false };
         let leaving = response.data.and_then(|at| Some((at, self.leaving.get_mut(at)?)));
         if let Some((at, leaving)) = leaving
-            && let Some(part) = leaving.cursor.next(&leaving.targets, leaving.length, self.message)
+            && let Some((part, piece)) = leaving.next(self.message)
         {
-            let address = leaving.address + u64::from(part.offset);
-            let piece = Piece { address, length: part.length, lkey: leaving.lkey };
             let payload = part.is_last.then_some(at);
             if part.is_last {
                 response.data = None;

@@ -3,9 +3,11 @@
 use std::rc::Rc;
 
 use nvmeof_core::dma::{Buffer, Payload};
+use nvmeof_verbs::Piece;
 use nvmeof_wire::Sgl;
 
 use crate::rdma::capsule::Remote;
+use crate::rdma::registration::Span;
 
 /// Where a command's data is on the host.
 #[derive(Debug, Clone)]
@@ -111,12 +113,21 @@ pub(super) struct Pull {
 pub(super) struct Leaving {
     pub(super) token: u64,
     pub(super) payload: Payload,
-    /// Where it is: one run of registered memory.
-    pub(super) address: u64,
-    pub(super) lkey: u32,
+    pub(super) span: Span,
     pub(super) length: u32,
     pub(super) targets: Targets,
     pub(super) cursor: Cursor,
+}
+
+impl Leaving {
+    /// The next part, of at most `most` bytes, and where it is here: in one run.
+    pub(super) fn next(&mut self, most: u32) -> Option<(Part, Piece)> {
+        let Span { address, lkey, window } = self.span;
+        let within = self.cursor.done % window.max(1);
+        let part = self.cursor.next(&self.targets, self.length, most.min(window - within))?;
+        let piece = Piece { address: address + u64::from(within), length: part.length, lkey };
+        Some((part, piece))
+    }
 }
 
 /// Things by a small number.

@@ -1,5 +1,7 @@
 //! Several descriptors a command, and what is wrong with them.
 
+use std::rc::Rc;
+
 use super::memory::Memory;
 use super::*;
 
@@ -69,6 +71,37 @@ fn sixteen_descriptors_are_written_and_read() {
         world.queues[at].answer(&sqe, None);
         world.settle(&mut [&mut host]);
         assert_eq!(host.responses(), [(2, None)]);
+        drop(memory);
+        world.check_empty(vec![host]);
+    }
+}
+
+#[test]
+fn lent_zeroes_are_written_from_one_window_and_come_back() {
+    // Runs that begin and end anywhere in the window, and messages longer and shorter than it.
+    let lens = [1_u32, 70_000, 65_536, 3, 131_072, 4096];
+    let total: u32 = lens.iter().sum();
+    for (message, depth) in [(1 << 20, 4096), (100_000, 5), (4000, 64)] {
+        let limits =
+            DeviceLimits { message, queue_depth: depth, ..DeviceOptions::default().limits };
+        let mut world = Setup { limits, ..Setup::default() }.world();
+        let (at, mut host) = world.connect(4);
+        let memory = Memory::with(&host.device, &pattern(5, 300_000));
+        let (sgl, behind) = listed(&memory, &lens, true);
+        host.send(Sqe::new(2, 1, 1).with_sgl(sgl), &behind);
+        world.settle(&mut [&mut host]);
+        let (sqe, _) = world.queues[at].commands.pop().unwrap();
+        let lender = Lender::new(&LentRegion::zeroes().unwrap());
+        let lent = lender.lend(total as usize).unwrap();
+        assert!(world.queues[at].queue.as_ref().unwrap().takes_lent(&lent));
+        let token = world.queues[at].answer_with(&sqe, Some(Payload::Lent(lent)));
+        assert_eq!(Rc::strong_count(&lender), 2);
+        for _ in 0..40 {
+            world.settle(&mut [&mut host]);
+        }
+        assert_eq!(host.responses(), [(1, Some(memory.rkey()))]);
+        assert_eq!(gathered(&memory, &lens), vec![0; total as usize]);
+        assert_eq!((&world.queues[at].sent[..], Rc::strong_count(&lender)), (&[token][..], 1));
         drop(memory);
         world.check_empty(vec![host]);
     }

@@ -15,7 +15,9 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use nvmeof_core::dma::{Buffer, CorePool, Payload, PoolConfig, Registrar, SharedPool};
+use nvmeof_core::dma::{
+    Buffer, CorePool, Lender, LentRegion, Payload, PoolConfig, Registrar, SharedPool,
+};
 use nvmeof_verbs::DeviceLimits;
 use nvmeof_verbs::loopback::{
     DeviceOptions, Fabric, LoopbackDevice, LoopbackListener, LoopbackTicket,
@@ -238,6 +240,7 @@ impl World {
         let registrar: Arc<dyn Registrar> = self.registration.clone();
         self.shared.remove_registrar(&registrar);
         assert_eq!(self.registration.regions(), 0, "regions are left");
+        drop((registrar, self.registration));
         let counters = self.fabric.counters();
         assert_eq!((counters.endpoints, counters.completion_queues), (0, 0));
         assert_eq!((counters.shared_queues, counters.regions), (0, 0));
@@ -305,12 +308,15 @@ impl Connection {
     }
 
     fn answer(&mut self, sqe: &Sqe, data: Option<Buffer>) -> u64 {
+        self.answer_with(sqe, data.map(Payload::Buffer))
+    }
+
+    fn answer_with(&mut self, sqe: &Sqe, data: Option<Payload>) -> u64 {
         let token = self.token();
         let sgl = match data {
             Some(_) => sqe.dptr.parse(),
             None => Sgl::Transport { length: 0 },
         };
-        let data = data.map(Payload::Buffer);
         let cqe = Cqe::success(sqe.cid.get(), 0);
         self.submit(FabricOp::Respond { token, cqe, sgl, data, elidable: true }).unwrap();
         token
