@@ -144,6 +144,13 @@ const STAGES: &[Stage] = &[
         run: deb::test,
     },
     Stage {
+        name: "vm-deb",
+        about: "the package on Debian 12 and 13 in QEMU, by the operator's pages, over a reboot",
+        slow: true,
+        needs: Some("release"),
+        run: vm_deb,
+    },
+    Stage {
         name: "fuzz",
         about: "a short run of every fuzz target",
         slow: true,
@@ -181,7 +188,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let mut needs = vec![setup::BUILD, setup::TEST];
     if slow {
         needs.extend([setup::VM, setup::VM_RDMA, setup::SSH, setup::BROWSER, setup::PYTHON]);
-        needs.extend([setup::DEB]);
+        needs.extend([setup::DEB, setup::VM_ROOT]);
     }
     setup::ensure(&needs)?;
     let mut rows = vec![Row::new("set-up", "passed", started.elapsed())];
@@ -332,6 +339,10 @@ fn vm_rdma(workspace: &Workspace) -> Result<()> {
 
 fn vm_vfio(workspace: &Workspace) -> Result<()> {
     vm_case(workspace, "vfio")
+}
+
+fn vm_deb(workspace: &Workspace) -> Result<()> {
+    vm_case(workspace, "deb")
 }
 
 fn vm_case(workspace: &Workspace, name: &str) -> Result<()> {

@@ -186,6 +186,13 @@ impl Fabric {
     }
 }
 
+impl Boot {
+    /// Whether a guest of it has a Debian of its own.
+    pub(crate) fn is_rooted(&self) -> bool {
+        self.guests.iter().any(|guest| guest.root().is_some())
+    }
+}
+
 impl Guest {
     /// The release of the Debian that the guest boots with systemd, by its script's line `# root: bookworm`; without
     /// one it runs its script on this machine's files.

@@ -113,7 +113,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if case.name == "profile" {
         setup::ensure(&[setup::VM_PROFILE])?;
     }
-    if case.boots.iter().flat_map(|boot| boot.guests).any(|guest| guest.root().is_some()) {
+    if case.boots.iter().any(Boot::is_rooted) {
         setup::ensure(&[setup::DEB, setup::VM_ROOT])?;
     }
     if args.target == Target::Ours && case.name != "boot" && !args.no_build {
@@ -154,7 +154,12 @@ fn run_boots(workspace: &Workspace, case: &Case, args: &Args) -> Result<bool> {
     if chosen.is_empty() {
         bail!("the case {} has no such boot or part: see `cargo xtask vm --list`", case.name);
     }
-    let bench = Bench::prepare(workspace, args)?;
+    let mut bench = Bench::prepare(workspace, args)?;
+    if chosen.iter().any(|(boot, _)| boot.is_rooted()) {
+        for revision in [1, 2] {
+            bench.packages.push(deb::build(workspace, revision)?);
+        }
+    }
     let mut failed = Vec::new();
     for (boot, parts) in chosen {
         if !bench.run_boot(case, boot, &parts)? {
@@ -207,6 +212,8 @@ struct Bench<'a> {
     accel: Accel,
     target: Target,
     verbose: bool,
+    /// What a Debian of its own is to install: our package, and one to upgrade to.
+    packages: Vec<PathBuf>,
     /// Held while we run: two runs of one checkout would share logs and disks.
     _lock: File,
 }
@@ -231,6 +238,7 @@ impl<'a> Bench<'a> {
             accel: args.icount.map_or(Accel::Tcg, |shift| Accel::Counted { shift }),
             target: args.target,
             verbose: args.verbose,
+            packages: Vec::new(),
             _lock: lock,
         };
         if args.kvm {
@@ -400,13 +408,13 @@ impl<'a> Bench<'a> {
         Ok(Run { name, ending, log })
     }
 
-    /// A disk with a Debian of this release, and our package in two revisions in the share.
+    /// A disk with a Debian of this release, and our packages and the operator's pages in the share.
     fn root(&self, release: &str, name: &str, share: &Share) -> Result<PathBuf> {
         let kept = root::prepare(&cache(&self.folder), release)?;
         let disk = self.folder.join(format!("{name}-root.raw"));
         run_checked(std::process::Command::new("cp").arg("--sparse=always").arg(kept).arg(&disk))?;
-        for revision in [1, 2] {
-            share.add_file(&deb::build(self.workspace, revision)?)?;
+        for package in &self.packages {
+            share.add_file(package)?;
         }
         share.add_folder(&self.workspace.root().join("docs"))?;
         Ok(disk)
