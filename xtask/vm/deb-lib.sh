@@ -23,6 +23,7 @@ report() {
 # Runs parts, each in a shell of its own with a time limit; the first that fails ends the machine.
 run_phase() {
     local name since
+    echo # whatever systemd has put on the line
     for name in "$@"; do
         case " $PARTS " in *" $name "*) ;; *) continue ;; esac
         since=$EPOCHREALTIME
