@@ -1,7 +1,7 @@
 #!/bin/bash
 # The package from its installation to its removal, on Debian 12, as the operator's pages tell it, over a reboot.
 # root: bookworm
-# limit: 600
+# limit: 900
 # parts: system install sandbox first refused hosts rdma operate written pages
 # parts: as-it-was upgrade rollback remove purge
 . /share/deb-lib.sh
