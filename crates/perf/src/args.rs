@@ -166,6 +166,12 @@ pub(crate) struct RunArgs {
     /// At most this much in total: I/Os a second (50k), or 500MiB/s, or 10gbit/s; or several of them (50k,500MiB/s).
     #[arg(long, value_name = "RATE", value_parser = units::rates)]
     pub(crate) rate: Option<Rates>,
+    /// At most this much of reads, as --rate; where writes are not held up, they go on meanwhile.
+    #[arg(long, value_name = "RATE", value_parser = units::rates)]
+    pub(crate) rate_read: Option<Rates>,
+    /// At most this much of writes, as --rate; where reads are not held up, they go on meanwhile.
+    #[arg(long, value_name = "RATE", value_parser = units::rates)]
+    pub(crate) rate_write: Option<Rates>,
     /// Pause of a job after every --thinktime-blocks I/Os, when they are done.
     #[arg(long, value_name = "TIME", value_parser = nonzero_time)]
     pub(crate) thinktime: Option<Duration>,

@@ -16,10 +16,9 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::buffers::Buffers;
 use crate::lane::{Lane, token_lane};
-use crate::pace::{Allowed, Pace, Think};
-use crate::queue::{Done, FabricQueue, Io, LocalQueue, Lost, Memory, Queue};
+use crate::pace::{Allowed, JobRates, Kinds, Pace, Think};
+use crate::queue::{Done, FabricQueue, Io, LocalQueue, Lost, Memory, Op, Queue};
 use crate::stats::Series;
-use crate::units::Rate;
 
 /// Turns without a completion between looks at the clock.
 const IDLE_TURNS: u32 = 16;
@@ -151,7 +150,7 @@ pub(crate) struct Timing {
     pub(crate) ramp: Duration,
     pub(crate) time: Duration,
     /// Rates of this job.
-    pub(crate) rates: Vec<Rate>,
+    pub(crate) rates: JobRates,
     pub(crate) think: Option<Think>,
     /// Bytes of the largest I/O.
     pub(crate) bs: u32,
@@ -182,6 +181,24 @@ pub(crate) struct JobResult {
     pub(crate) interrupted: bool,
     /// Reading back was done, and completely.
     pub(crate) read_back: bool,
+}
+
+impl JobResult {
+    /// Of a job that has not begun.
+    pub(crate) fn none(index: usize, messages: Vec<String>, time: Duration) -> Self {
+        Self {
+            index,
+            lanes: Vec::new(),
+            series: Series::new(nanos(time)),
+            measured: 0,
+            cpu: 0,
+            messages,
+            lost: 0,
+            queues: Vec::new(),
+            interrupted: false,
+            read_back: false,
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -282,18 +299,7 @@ impl Job {
         let from = start.saturating_add(nanos(self.timing.ramp));
         let to = from.saturating_add(nanos(self.timing.time));
         let lost = messages.len() as u64;
-        let result = JobResult {
-            index: self.index,
-            lanes: Vec::new(),
-            series: Series::new(nanos(self.timing.time)),
-            measured: 0,
-            cpu: 0,
-            messages,
-            lost,
-            queues: Vec::new(),
-            interrupted: false,
-            read_back: false,
-        };
+        let result = JobResult { lost, ..JobResult::none(self.index, messages, self.timing.time) };
         let Timing { rates, think, bs, .. } = &self.timing;
         let pace = Pace::new(rates, *think, start, self.lanes.len(), *bs);
         let queues = std::mem::take(&mut self.queues);
@@ -407,7 +413,7 @@ impl Running {
             }
             let goes_on = matches!(self.phase, Phase::Load | Phase::ReadBack);
             let alone = self.pace.is_free() && self.job.in_flight_at_most.is_none();
-            if goes_on && !(alone && self.issue(at, queue, now)) {
+            if goes_on && !(alone && self.issue(at, queue, now, Kinds::All)) {
                 self.is_starved = true;
             }
         }
@@ -421,9 +427,9 @@ impl Running {
         counter.bytes.store(self.bytes, Ordering::Relaxed);
     }
 
-    /// Starts one I/O of lane `at` on `queue`; false if that is not possible now.
+    /// Starts one I/O of lane `at`, of the `kinds` that may start, on `queue`; false if that is not possible now.
     #[inline]
-    fn issue(&mut self, at: usize, queue: &mut JobQueue, now: Nanos) -> bool {
+    fn issue(&mut self, at: usize, queue: &mut JobQueue, now: Nanos, kinds: Kinds) -> bool {
         if queue.room() == 0 {
             return false;
         }
@@ -431,13 +437,14 @@ impl Running {
             return false;
         }
         let Job { lanes, buffers, .. } = &mut self.job;
-        let Some(io) = lanes[at].next(now, buffers) else {
+        let Some(io) = lanes[at].next(now, kinds, buffers) else {
             if let Some(problem) = buffers.take_problem() {
                 self.give_up(problem);
             }
             return false;
         };
         let bytes = lanes[at].bytes(&io);
+        let is_read = matches!(io.op, Op::Read(_));
         if let Err(io) = queue.submit(io, now) {
             // The queue has failed; `poll` says why.
             let result = Err("its queue has failed".to_owned());
@@ -446,7 +453,7 @@ impl Running {
             return false;
         }
         self.in_flight += 1;
-        self.pace.started(bytes);
+        self.pace.started(bytes, is_read);
         true
     }
 
@@ -471,18 +478,18 @@ impl Running {
                 if !self.job.lanes[at].has_credit() {
                     continue;
                 }
-                match self.pace.look(now, self.in_flight) {
-                    Allowed::Now => {}
+                let kinds = match self.pace.look(now, self.in_flight) {
+                    Allowed::Now(kinds) => kinds,
                     Allowed::WhenIdle => return,
                     Allowed::At(at) => {
                         self.resume_at = Some(at);
                         return;
                     }
-                }
+                };
                 let device = self.job.lanes[at].device;
                 let mut issued = false;
                 for queue in queues.iter_mut().filter(|queue| queue.device() == device) {
-                    if self.issue(at, queue, now) {
+                    if self.issue(at, queue, now, kinds) {
                         issued = true;
                         break;
                     }
@@ -526,7 +533,7 @@ impl Running {
                 let wanted = self.job.timing.read_back && !self.result.interrupted;
                 if wanted && self.result.lost == 0 {
                     self.job.lanes.iter_mut().for_each(Lane::start_read_back);
-                    self.pace = Pace::new(&[], None, now, 0, 0);
+                    self.pace = Pace::new(&JobRates::default(), None, now, 0, 0);
                     self.is_starved = true;
                     self.phase = Phase::ReadBack;
                 } else {

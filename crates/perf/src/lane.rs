@@ -6,6 +6,7 @@ use nvmeof_initiator::Nanos;
 
 use crate::buffers::Buffers;
 use crate::load::LoadSpec;
+use crate::pace::Kinds;
 use crate::pattern::Pattern;
 use crate::plan::Flow;
 use crate::queue::{Buffer, Done, Io, Memory, Op};
@@ -202,12 +203,12 @@ impl Lane {
         self.read_back = Some(0);
     }
 
-    /// The next I/O, started `now`, with one of `buffers`, and its bytes; `None` if there is none at the moment (or at
-    /// all, when reading back).
+    /// The next I/O, of the `kinds` that may start, started `now`, with one of `buffers`, and its bytes; `None` if there is
+    /// none at the moment (or at all, when reading back).
     #[inline]
-    pub(crate) fn next(&mut self, now: Nanos, buffers: &mut Buffers) -> Option<Io> {
+    pub(crate) fn next(&mut self, now: Nanos, kinds: Kinds, buffers: &mut Buffers) -> Option<Io> {
         let number = *self.free.last()?;
-        let mut slot = Slot { started: now, ..self.choose()? };
+        let mut slot = Slot { started: now, ..self.choose(kinds)? };
         let Slot { unit, bytes, kind, .. } = slot;
         let blocks = bytes / self.block_size;
         let slba = unit * u64::from(self.unit / self.block_size);
@@ -239,7 +240,7 @@ impl Lane {
 
     /// Where the next I/O goes, its bytes, and what it does.
     #[inline]
-    fn choose(&mut self) -> Option<Slot> {
+    fn choose(&mut self, kinds: Kinds) -> Option<Slot> {
         if let Some(at) = &mut self.read_back {
             let (next, unit) = self.verifier.as_ref()?.ledger.next_written(*at)?;
             *at = next;
@@ -251,7 +252,7 @@ impl Lane {
         if self.quota == Some(0) {
             return None;
         }
-        let kind = self.kind_next();
+        let kind = self.kind_next(kinds);
         let bytes = match kind {
             Kind::Read => self.sizes.read.choose(&mut self.rng),
             // What is trimmed will be written as it is.
@@ -321,13 +322,14 @@ impl Lane {
     }
 
     #[inline]
-    fn kind_next(&mut self) -> Kind {
+    fn kind_next(&mut self, kinds: Kinds) -> Kind {
         if self.mix.trim != Trim::None {
             return Kind::Trim;
         }
         let is_read = match self.mix.read_percent {
             0 => false,
             100.. => true,
+            _ if kinds != Kinds::All => kinds == Kinds::Reads,
             percent => self.rng.below(100) < u64::from(percent),
         };
         if is_read { Kind::Read } else { Kind::Write }

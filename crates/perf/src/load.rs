@@ -14,7 +14,7 @@ use nvmeof_initiator::{Clock, IoQueue, Nanos};
 use crate::buffers::Buffers;
 use crate::job::{Counter, Gate, Job, JobQueue, JobResult, Shared, Timing, pin};
 use crate::lane::{Lane, Place};
-use crate::pace::Think;
+use crate::pace::{JobRates, Think};
 use crate::plan::{self, Flow};
 use crate::progress::{Goal, Progress};
 use crate::queue::{FabricQueue, LocalQueue, Lost, Memory};
@@ -65,6 +65,9 @@ pub(crate) struct LoadSpec {
     pub(crate) io_size: Option<u64>,
     /// How fast at most, in total; all of them hold.
     pub(crate) rates: Vec<Rate>,
+    /// The same of reads alone, and of writes alone.
+    pub(crate) read_rates: Vec<Rate>,
+    pub(crate) write_rates: Vec<Rate>,
     /// Pauses of each thread.
     pub(crate) think: Option<Think>,
     /// Every write has contents of its own.
@@ -115,6 +118,8 @@ impl LoadSpec {
             loops: None,
             io_size: None,
             rates: Vec::new(),
+            read_rates: Vec::new(),
+            write_rates: Vec::new(),
             think: None,
             refill: false,
             offset: 0,
@@ -338,11 +343,32 @@ fn execute(
         }
     }
     progress.finish();
+    with_lost(results, lost, spec.time)
+}
+
+/// Adds what no job could say, also where there is no job.
+fn with_lost(mut results: Vec<JobResult>, lost: Vec<String>, time: Duration) -> Vec<JobResult> {
+    if results.is_empty() && !lost.is_empty() {
+        results.push(JobResult::none(0, Vec::new(), time));
+    }
     if let Some(first) = results.first_mut() {
         first.lost += lost.len() as u64;
         first.messages.extend(lost);
     }
     results
+}
+
+/// Rates of each job. Where there are only reads, or only writes, rates of these are rates of all.
+fn rates(spec: &LoadSpec) -> JobRates {
+    let jobs = f64::from(spec.jobs);
+    let of =
+        |rates: &[Rate]| -> Vec<Rate> { rates.iter().map(|rate| rate.divided(jobs)).collect() };
+    let (mut all, reads, writes) = (of(&spec.rates), of(&spec.read_rates), of(&spec.write_rates));
+    if (1..100).contains(&spec.mix.read_percent) {
+        return JobRates { all, reads, writes };
+    }
+    all.extend(if spec.mix.read_percent == 0 { writes } else { reads });
+    JobRates { all, ..JobRates::default() }
 }
 
 /// Bytes of the largest I/O.
@@ -406,12 +432,11 @@ fn job(
         Lane::new(at, flow, spec, place)
     });
     let lanes = lanes.collect();
-    let jobs = f64::from(spec.jobs);
     let timing = Timing {
         ramp: spec.ramp,
         time: spec.time,
         ios: spec.ios.map_or(u64::MAX, |ios| ios.div_ceil(spec.jobs.into())),
-        rates: spec.rates.iter().map(|rate| rate.divided(jobs)).collect(),
+        rates: rates(spec),
         think: spec.think,
         bs: largest(&spec.sizes()),
         read_back: spec.verify.is_some() && spec.mix.writes(),
@@ -480,4 +505,18 @@ fn add_up(
         target.give_back(result.queues);
     }
     totals
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_kept_every_thread_from_starting_is_told() {
+        let time = Duration::from_secs(1);
+        let results = with_lost(Vec::new(), vec!["only 0 of 4 threads".into()], time);
+        assert_eq!((results.len(), results[0].lost), (1, 1));
+        assert_eq!(results[0].messages, ["only 0 of 4 threads"]);
+        assert!(with_lost(Vec::new(), Vec::new(), time).is_empty());
+    }
 }

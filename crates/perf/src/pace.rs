@@ -19,6 +19,9 @@ pub(crate) struct Think {
 #[derive(Debug)]
 pub(crate) struct Pace {
     limits: Vec<Limit>,
+    /// Of reads alone, and of writes alone, in a load that has both.
+    reads: Vec<Limit>,
+    writes: Vec<Limit>,
     think: Option<Think>,
     /// I/Os since the last pause.
     issued: u32,
@@ -29,30 +32,53 @@ pub(crate) struct Pace {
 /// Whether one more I/O may start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Allowed {
-    Now,
+    Now(Kinds),
     /// Not before this.
     At(Nanos),
     /// When all that is under way is back.
     WhenIdle,
 }
 
+/// Which I/Os may start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kinds {
+    All,
+    Reads,
+    Writes,
+}
+
+/// Rates of a job; all of them hold.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct JobRates {
+    /// Of all I/Os.
+    pub(crate) all: Vec<Rate>,
+    /// Of reads alone, and of writes alone: only in a load that has both.
+    pub(crate) reads: Vec<Rate>,
+    pub(crate) writes: Vec<Rate>,
+}
+
 impl Pace {
     /// `rates` are this job's own, from `origin` on; `lanes` many I/Os may be made up for after a pause, of about `bs`
     /// bytes.
     pub(crate) fn new(
-        rates: &[Rate],
+        rates: &JobRates,
         think: Option<Think>,
         origin: Nanos,
         lanes: usize,
         bs: u32,
     ) -> Self {
-        let limits = rates.iter().map(|rate| Limit::new(*rate, origin, lanes, bs)).collect();
-        Self { limits, think, issued: 0, until: None }
+        let limits = |rates: &[Rate]| -> Vec<Limit> {
+            rates.iter().map(|rate| Limit::new(*rate, origin, lanes, bs)).collect()
+        };
+        let [limits, reads, writes] =
+            [&rates.all, &rates.reads, &rates.writes].map(|of| limits(of));
+        Self { limits, reads, writes, think, issued: 0, until: None }
     }
 
     /// Whether it ever says anything but [`Allowed::Now`].
     pub(crate) fn is_free(&self) -> bool {
-        self.limits.is_empty() && self.think.is_none()
+        let is_limited = [&self.limits, &self.reads, &self.writes].iter().any(|of| !of.is_empty());
+        !is_limited && self.think.is_none()
     }
 
     /// Whether one more I/O may start `now`, with so many under way.
@@ -67,17 +93,30 @@ impl Pace {
             }
             (self.issued, self.until) = (0, None);
         }
-        let waits = self.limits.iter_mut().filter_map(|limit| limit.wait(now));
-        waits.max().map_or(Allowed::Now, Allowed::At)
+        if let Some(at) = wait(&mut self.limits, now) {
+            return Allowed::At(at);
+        }
+        match (wait(&mut self.reads, now), wait(&mut self.writes, now)) {
+            (None, None) => Allowed::Now(Kinds::All),
+            (Some(_), None) => Allowed::Now(Kinds::Writes),
+            (None, Some(_)) => Allowed::Now(Kinds::Reads),
+            (Some(read), Some(write)) => Allowed::At(read.min(write)),
+        }
     }
 
     /// An I/O of so many bytes has started.
-    pub(crate) fn started(&mut self, bytes: u64) {
+    pub(crate) fn started(&mut self, bytes: u64, is_read: bool) {
         self.issued = self.issued.saturating_add(1);
-        for limit in &mut self.limits {
+        let of_kind = if is_read { &mut self.reads } else { &mut self.writes };
+        for limit in self.limits.iter_mut().chain(of_kind) {
             limit.spent += if limit.is_of_bytes { bytes } else { 1 };
         }
     }
+}
+
+/// When all of them allow one more, if not now.
+fn wait(limits: &mut [Limit], now: Nanos) -> Option<Nanos> {
+    limits.iter_mut().filter_map(|limit| limit.wait(now)).max()
 }
 
 /// Spreads I/Os, or bytes, evenly over time.
@@ -127,13 +166,17 @@ mod tests {
 
     const SECOND: Nanos = 1_000_000_000;
 
+    fn all(rates: &[Rate]) -> JobRates {
+        JobRates { all: rates.to_vec(), ..JobRates::default() }
+    }
+
     /// I/Os of 4 KiB that start until `until` when nothing else holds them up.
     fn count(pace: &mut Pace, from: Nanos, until: Nanos) -> u64 {
         let (mut now, mut issued) = (from, 0);
         while now < until {
             match pace.look(now, 0) {
-                Allowed::Now => {
-                    pace.started(4096);
+                Allowed::Now(_) => {
+                    pace.started(4096, false);
                     issued += 1;
                 }
                 Allowed::At(later) => {
@@ -148,12 +191,12 @@ mod tests {
 
     #[test]
     fn a_rate_is_kept_and_not_much_is_made_up_for() {
-        let mut pace = Pace::new(&[Rate::Iops(1_000_000.0)], None, 0, 1, 4096);
+        let mut pace = Pace::new(&all(&[Rate::Iops(1_000_000.0)]), None, 0, 1, 4096);
         let issued = count(&mut pace, 0, SECOND / 1000);
         assert!((999..=1001).contains(&issued), "{issued}");
         let mut after_pause = 0;
-        while pace.look(SECOND, 0) == Allowed::Now {
-            pace.started(4096);
+        while pace.look(SECOND, 0) == Allowed::Now(Kinds::All) {
+            pace.started(4096, true);
             after_pause += 1;
         }
         assert_eq!(after_pause, 8);
@@ -162,28 +205,52 @@ mod tests {
     #[test]
     fn of_several_rates_the_lowest_holds() {
         let bytes = Rate::Bytes(4096.0 * 500.0);
-        let mut pace = Pace::new(&[Rate::Iops(10_000.0), bytes], None, 0, 1, 4096);
+        let mut pace = Pace::new(&all(&[Rate::Iops(10_000.0), bytes]), None, 0, 1, 4096);
         let issued = count(&mut pace, 0, SECOND);
         assert!((499..=502).contains(&issued), "{issued}");
-        let mut pace = Pace::new(&[Rate::Iops(300.0), bytes], None, 0, 1, 4096);
+        let mut pace = Pace::new(&all(&[Rate::Iops(300.0), bytes]), None, 0, 1, 4096);
         let issued = count(&mut pace, 0, SECOND);
         assert!((299..=302).contains(&issued), "{issued}");
     }
 
     #[test]
+    fn reads_and_writes_have_rates_of_their_own() {
+        let (reads, writes) = (vec![Rate::Iops(100.0)], vec![Rate::Bytes(4096.0 * 700.0)]);
+        let mut pace = Pace::new(&JobRates { reads, writes, all: Vec::new() }, None, 0, 1, 4096);
+        let (mut now, mut issued, mut turn) = (0, [0, 0], 0);
+        while now < SECOND {
+            let is_read = match pace.look(now, 0) {
+                Allowed::Now(Kinds::All) => turn % 2 == 0,
+                Allowed::Now(kinds) => kinds == Kinds::Reads,
+                Allowed::At(later) => {
+                    assert!(later > now);
+                    now = later;
+                    continue;
+                }
+                Allowed::WhenIdle => panic!("nothing is under way"),
+            };
+            pace.started(4096, is_read);
+            issued[usize::from(is_read)] += 1;
+            turn += 1;
+        }
+        let [writes, reads] = issued;
+        assert!((99..=102).contains(&reads) && (699..=702).contains(&writes), "{issued:?}");
+    }
+
+    #[test]
     fn it_thinks_after_so_many_ios_when_they_are_back() {
         let think = Think { ios: 3, time: Duration::from_millis(10) };
-        let mut pace = Pace::new(&[], Some(think), 0, 1, 4096);
+        let mut pace = Pace::new(&all(&[]), Some(think), 0, 1, 4096);
         for now in 0..3 {
-            assert_eq!(pace.look(now, 2), Allowed::Now);
-            pace.started(4096);
+            assert_eq!(pace.look(now, 2), Allowed::Now(Kinds::All));
+            pace.started(4096, true);
         }
         assert_eq!(pace.look(3, 1), Allowed::WhenIdle);
         assert_eq!(pace.look(1000, 0), Allowed::At(10_001_000));
         assert_eq!(pace.look(2000, 0), Allowed::At(10_001_000));
-        assert_eq!(pace.look(10_001_000, 0), Allowed::Now);
+        assert_eq!(pace.look(10_001_000, 0), Allowed::Now(Kinds::All));
         // 3 I/Os in each 10 ms.
-        let mut pace = Pace::new(&[], Some(think), 0, 1, 4096);
+        let mut pace = Pace::new(&all(&[]), Some(think), 0, 1, 4096);
         assert_eq!(count(&mut pace, 0, SECOND), 300);
     }
 }

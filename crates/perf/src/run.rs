@@ -23,6 +23,7 @@ use crate::plan::{Misfit, misfit};
 use crate::report::{Parameters, Report};
 use crate::resume::Resume;
 use crate::target::{Needs, Target};
+use crate::units::Trim;
 use crate::workload::distribution::Distribution;
 
 /// Exit code for arguments that do not fit the target.
@@ -141,6 +142,12 @@ fn load(args: &RunArgs) -> Result<LoadSpec> {
         args.rw,
         args.rw
     );
+    misfit!(
+        args.rate_read.is_some() && !args.rw.has_reads()
+            || args.rate_write.is_some() && (!args.rw.writes() || args.rw.trim != Trim::None),
+        "--rate-read needs reads, and --rate-write needs writes without trims: for --rw {} use --rate",
+        args.rw
+    );
     let time = args.time.unwrap_or(if is_bounded { Duration::MAX } else { DEFAULT_TIME });
     Ok(LoadSpec {
         split: args.bssplit.clone(),
@@ -154,6 +161,8 @@ fn load(args: &RunArgs) -> Result<LoadSpec> {
         loops: args.loops,
         io_size: args.io_size,
         rates: args.rate.clone().map(|rates| rates.0).unwrap_or_default(),
+        read_rates: args.rate_read.clone().map(|rates| rates.0).unwrap_or_default(),
+        write_rates: args.rate_write.clone().map(|rates| rates.0).unwrap_or_default(),
         think: args.thinktime.map(|time| Think { ios: args.thinktime_blocks, time }),
         refill: args.refill_buffers,
         offset: args.offset,

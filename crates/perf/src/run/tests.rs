@@ -222,6 +222,23 @@ fn a_rate_is_kept() {
     assert!(number(&report["ios"]) >= 300);
 }
 
+/// Reads come to their rate at once, and writes go on.
+#[test]
+fn reads_have_a_rate_of_their_own() {
+    let target = FakeTarget::start(small());
+    let report = run(&target, "--nsid 1 --rw randrw:50 --rate-read 1 --qd 2 --jobs 1 --ios 400");
+    let [reads, writes] = ["read", "write"].map(|kind| number(&report[kind]["ios"]));
+    assert!(reads > 0 && reads < 100 && writes > 300, "{reads} reads, {writes} writes");
+    for arguments in [
+        "--rw randread --rate-write 1k",
+        "--rw write --rate-read 1k",
+        "--rw randtrim --rate-write 1k",
+    ] {
+        let error = try_run(&target, arguments).unwrap_err();
+        assert!(error.is::<Misfit>() && error.to_string().contains("use --rate"), "{error}");
+    }
+}
+
 #[test]
 fn more_outstanding_than_a_queue_holds_takes_more_queues() {
     let traits = Traits { entries: 8, ..small() };
