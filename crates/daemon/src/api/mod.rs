@@ -46,7 +46,7 @@ pub(crate) use door::Door;
 pub(crate) use handle::{Handle, handle};
 
 use axum::Router;
-use utoipa::openapi::OpenApi;
+use serde_json::Value;
 use utoipa_axum::router::OpenApiRouter;
 
 /// Every call there is, and the document that describes them.
@@ -68,8 +68,9 @@ fn router() -> OpenApiRouter<Handle> {
 }
 
 /// The calls as a service, and their description.
-fn service(handle: Handle) -> (Router, OpenApi) {
+fn service(handle: Handle) -> (Router, Value) {
     let (router, document) = router().split_for_parts();
+    let document = openapi::told(&document);
     let router = openapi::serve(router, &document);
     (refusal::guard(router).with_state(handle), document)
 }

@@ -4,6 +4,7 @@
 use axum::Router;
 use axum::http::header::CONTENT_TYPE;
 use axum::routing::get;
+use serde_json::Value;
 use utoipa::openapi::{Info, OpenApi, OpenApiBuilder};
 
 /// Where the document is.
@@ -20,12 +21,39 @@ pub(super) fn head() -> OpenApi {
     OpenApiBuilder::new().info(info).build()
 }
 
+/// The whole document as it is told: integers with the largest value of their type, which its format alone does not say.
+pub(super) fn told(document: &OpenApi) -> Value {
+    // Nothing in it can fail to be JSON.
+    let mut told = serde_json::to_value(document).unwrap_or_default();
+    bound(&mut told);
+    told
+}
+
+fn bound(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            let largest = match fields.get("format").and_then(Value::as_str) {
+                Some("uint8") => Some(u64::from(u8::MAX)),
+                Some("uint16") => Some(u64::from(u16::MAX)),
+                Some("uint32") => Some(u64::from(u32::MAX)),
+                Some("uint64") => Some(u64::MAX),
+                _ => None,
+            };
+            if let Some(largest) = largest {
+                fields.entry("maximum").or_insert_with(|| largest.into());
+            }
+            fields.values_mut().for_each(bound);
+        }
+        Value::Array(items) => items.iter_mut().for_each(bound),
+        _ => {}
+    }
+}
+
 /// Serves the document.
 pub(super) fn serve<S: Clone + Send + Sync + 'static>(
     router: Router<S>,
-    document: &OpenApi,
+    document: &Value,
 ) -> Router<S> {
-    // Nothing in it can fail to be JSON.
-    let text = document.to_json().unwrap_or_default();
+    let text = document.to_string();
     router.route(PATH, get(async move || ([(CONTENT_TYPE, "application/json")], text)))
 }
