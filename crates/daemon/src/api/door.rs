@@ -22,22 +22,31 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinHandle;
 use tokio_io_timeout::TimeoutStream;
 
+use super::refusal::by_address;
 use super::token::Token;
 use super::{Handle, service};
 use crate::config::Api;
 
 /// Connections of callers at once; one more is told to come back.
 const CONNECTIONS: usize = 64;
-/// How long the head of a request may take, from when the connection is free for it.
-const HEAD: Duration = Duration::from_secs(10);
-/// How long a caller may bring nothing of a body, or take nothing of an answer.
-const STALL: Duration = Duration::from_secs(75);
+/// How long callers are waited for.
+const PATIENCE: Patience =
+    Patience { head: Duration::from_secs(10), stall: Duration::from_secs(75) };
 /// Pause after an accept failed for want of descriptors or memory, so as not to spin on it.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// What a caller hears that there is no room for.
 const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\n\
     connection: close\r\nretry-after: 1\r\n\r\n{\"error\":\"unavailable\",\
     \"what\":\"too many connections\",\"where\":\"\",\"hint\":\"try again\"}";
+
+/// How long a caller is waited for.
+#[derive(Debug, Clone, Copy)]
+struct Patience {
+    /// For the head of a request, from when the connection is free for it.
+    head: Duration,
+    /// While it brings nothing of a body, or takes nothing of an answer.
+    stall: Duration,
+}
 
 /// Sockets that are made, and not served yet.
 #[derive(Debug)]
@@ -84,7 +93,7 @@ impl Door {
         tracing::info!(socket = %self.file.0.display(), "controlled at");
         let guarded = match self.token {
             Some(token) => token.ask(router.clone()),
-            None => router.clone(),
+            None => by_address(router.clone()),
         };
         for listener in self.tcp {
             if let Ok(address) = listener.local_addr() {
@@ -165,7 +174,7 @@ fn tcp_socket(address: SocketAddr) -> std::io::Result<TcpListener> {
 async fn accept_unix(listener: UnixListener, router: Router, room: Arc<Semaphore>) {
     loop {
         match listener.accept().await {
-            Ok((stream, _)) => admit(stream, &router, &room),
+            Ok((stream, _)) => admit(stream, &router, &room, PATIENCE),
             Err(error) => pause(&error).await,
         }
     }
@@ -174,7 +183,7 @@ async fn accept_unix(listener: UnixListener, router: Router, room: Arc<Semaphore
 async fn accept_tcp(listener: TcpListener, router: Router, room: Arc<Semaphore>) {
     loop {
         match listener.accept().await {
-            Ok((stream, _)) => admit(stream, &router, &room),
+            Ok((stream, _)) => admit(stream, &router, &room, PATIENCE),
             Err(error) => pause(&error).await,
         }
     }
@@ -190,10 +199,11 @@ fn admit<S: AsyncRead + AsyncWrite + Send + 'static>(
     stream: S,
     router: &Router,
     room: &Arc<Semaphore>,
+    patience: Patience,
 ) {
     match Arc::clone(room).try_acquire_owned() {
         Ok(place) => {
-            tokio::spawn(talk(stream, router.clone(), place));
+            tokio::spawn(talk(stream, router.clone(), place, patience));
         }
         Err(_) => {
             tokio::spawn(async move {
@@ -206,16 +216,16 @@ fn admit<S: AsyncRead + AsyncWrite + Send + 'static>(
 }
 
 /// One connection, as long as it asks.
-async fn talk<S>(stream: S, router: Router, place: OwnedSemaphorePermit)
+async fn talk<S>(stream: S, router: Router, place: OwnedSemaphorePermit, patience: Patience)
 where
     S: AsyncRead + AsyncWrite + Send + 'static,
 {
     let mut stream = TimeoutStream::new(stream);
-    stream.set_read_timeout(Some(STALL));
-    stream.set_write_timeout(Some(STALL));
+    stream.set_read_timeout(Some(patience.stall));
+    stream.set_write_timeout(Some(patience.stall));
     let served = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(HEAD)
+        .header_read_timeout(patience.head)
         .serve_connection(TokioIo::new(Box::pin(stream)), TowerToHyperService::new(router));
     if let Err(error) = served.await {
         tracing::debug!(%error, "a caller of the API is gone");
@@ -225,7 +235,41 @@ where
 
 #[cfg(test)]
 mod tests {
+    use axum::body::Bytes;
+    use axum::routing::post;
+    use tokio::io::AsyncReadExt as _;
+
     use super::*;
+
+    #[tokio::test]
+    async fn callers_that_stop_in_the_middle_lose_their_places() {
+        let answer = "x".repeat(1 << 20);
+        let router = Router::new().route(
+            "/",
+            post(move |_: Bytes| {
+                let answer = answer.clone();
+                async { answer }
+            }),
+        );
+        let room = Arc::new(Semaphore::new(2));
+        let short = Patience { head: Duration::from_millis(50), stall: Duration::from_millis(100) };
+        let whole = "POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\nab";
+        let half = whole.strip_suffix('b').unwrap();
+        for said in ["", "POST / HT", "POST / HTTP/1.1\r\n", half, whole] {
+            // More than this is never taken of an answer.
+            let (mut caller, stream) = tokio::io::duplex(1024);
+            caller.write_all(said.as_bytes()).await.unwrap();
+            admit(stream, &router, &room, short);
+            assert_eq!(room.available_permits(), 1, "{said}");
+            // Both places are free only when it has lost its own, without having let go of it.
+            let guard = Duration::from_secs(60);
+            let all = tokio::time::timeout(guard, room.acquire_many(2)).await;
+            assert!(all.is_ok(), "{said}: it keeps its place");
+            let mut got = Vec::new();
+            caller.read_to_end(&mut got).await.unwrap();
+            assert!(got.len() <= 1024, "{said}: {} bytes", got.len());
+        }
+    }
 
     #[tokio::test]
     async fn a_socket_that_is_left_over_is_replaced_and_one_that_serves_is_not() {

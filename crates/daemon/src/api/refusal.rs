@@ -44,6 +44,30 @@ pub(super) fn guard<S: Clone + Send + Sync + 'static>(router: Router<S>) -> Rout
         .layer(axum::middleware::from_fn(same_origin))
 }
 
+/// Lets only callers in who name the daemon by its address: a browser's page can give its own name our address, and is
+/// then of no other origin. For where no token is asked for.
+pub(super) fn by_address(router: Router) -> Router {
+    router.layer(axum::middleware::from_fn(async |request: Request, next: Next| {
+        let host = request.headers().get(HOST).map(|host| host.to_str().unwrap_or(""));
+        if host.is_none_or(is_address) {
+            return next.run(request).await;
+        }
+        let what = "without a token the daemon is asked by its address, not by a name";
+        let error = ApiError::new(ErrorKind::Forbidden, what).at("host");
+        Refusal(error.hint("use the address, or set api.token-file")).into_response()
+    }))
+}
+
+/// `127.0.0.1:4480`, `[::1]:4480`, `localhost`.
+fn is_address(host: &str) -> bool {
+    let port = host.rsplit_once(':').filter(|(_, port)| port.parse::<u16>().is_ok());
+    let name = port.map_or(host, |(name, _)| name);
+    let bare = name.strip_prefix('[').and_then(|name| name.strip_suffix(']'));
+    name.eq_ignore_ascii_case("localhost")
+        || name.parse::<std::net::Ipv4Addr>().is_ok()
+        || bare.is_some_and(|bare| bare.parse::<std::net::Ipv6Addr>().is_ok())
+}
+
 /// A browser's page of another origin may not use whom it can reach from there.
 async fn same_origin(request: Request, next: Next) -> Response {
     if is_foreign(request.headers()) {

@@ -128,6 +128,27 @@ fn integers_are_told_with_their_bounds() {
 }
 
 #[tokio::test]
+async fn without_a_token_nobody_asks_by_a_name() {
+    let (router, _) = calls();
+    let router = refusal::by_address(router);
+    for (host, kind) in [
+        ("127.0.0.1:4480", ErrorKind::Unavailable),
+        ("192.0.2.1", ErrorKind::Unavailable),
+        ("[::1]:4480", ErrorKind::Unavailable),
+        ("localhost:4480", ErrorKind::Unavailable),
+        ("evil.example:4480", ErrorKind::Forbidden),
+        ("127.0.0.1.evil.example", ErrorKind::Forbidden),
+        ("", ErrorKind::Forbidden),
+    ] {
+        // As a page does that was given our address by a name of its own.
+        let origin = format!("http://{host}");
+        let headers = [("host", host), ("origin", origin.as_str())];
+        let (_, error) = call(&router, Method::GET, "/v1/status", &headers, "").await;
+        assert_eq!(error.unwrap().error, kind, "{host}");
+    }
+}
+
+#[tokio::test]
 async fn bad_requests_are_told_apart() {
     let (router, _) = calls();
     let json = ("content-type", "application/json");
