@@ -1,10 +1,12 @@
 //! What can be seen of a running daemon: metrics, the status page, live figures, commands that are followed, the log.
 
+use std::collections::BTreeSet;
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
+use std::process::Command;
 
 use nvmeof_tests::config::{NQN, delay, listener, ram, subsystem, subsystem_for};
-use nvmeof_tests::{Daemon, Host, options};
+use nvmeof_tests::{Daemon, Host, build, options};
 use serde_json::Value;
 
 /// One reactor, one namespace, reads 5 ms late; and a subsystem that is for nobody who comes.
@@ -171,6 +173,69 @@ fn slow_commands_are_followed_and_one_caller_at_a_time() {
     ] {
         let (head, answer) = post(&daemon, "/v1/trace", body);
         assert!(head.contains(status), "{body}: {head}\n{answer}");
+    }
+}
+
+/// The states of a command, in the order in which it goes through those it needs.
+const STATES: [&str; 7] = ["capsule", "waiting", "buffer", "pulling", "device", "sending", "done"];
+
+/// What `nvmeofctl trace` says of reads and writes that a slow device does meanwhile.
+fn traced(daemon: &Daemon, host: &mut Host, json: bool) -> String {
+    let mut command = Command::new(build::control());
+    command.arg("--api").arg(format!("unix:{}", daemon.folder().join("api.sock").display()));
+    command.args(json.then_some("--json"));
+    command.args(["trace", "--seconds", "2", "--slower-than", "4000", "--nsid", "1"]);
+    let followed = std::thread::spawn(move || command.output().expect("nvmeofctl runs"));
+    while !followed.is_finished() {
+        // More than a capsule brings, so that it is pulled.
+        host.write(1, 0, 64 << 10, 1);
+        host.check(1, 0, 64 << 10, 1);
+    }
+    let output = followed.join().expect("it has run");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("text")
+}
+
+#[test]
+fn the_command_line_follows_slow_commands_through_every_state() {
+    let slow = config().replace("write-latency = \"0us\"", "write-latency = \"5ms\"");
+    let daemon = Daemon::start(&slow);
+    let mut host = Host::connect(&daemon.endpoint(NQN), &options(1));
+    let text = traced(&daemon, &mut host, true);
+    let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
+    let commands: Vec<Value> = lines.filter(|line| line["kind"] == "command").collect();
+    let mut seen = BTreeSet::new();
+    for command in &commands {
+        assert_eq!(command["cut"], false, "{command}");
+        let states = command["states"].as_array().expect("states");
+        let name = |state: &Value| state["state"].as_str().expect("a name").to_owned();
+        let at = |state: &Value| state["at_ns"].as_u64().expect("a time");
+        let places: Vec<_> = states
+            .iter()
+            .map(|state| STATES.iter().position(|known| *known == name(state)).expect("a state"))
+            .collect();
+        assert!(places.is_sorted(), "{command}");
+        assert!(states.is_sorted_by_key(at), "{command}");
+        let (first, last) = (states.first().expect("one"), states.last().expect("one"));
+        assert_eq!((name(first), at(first), name(last)), ("capsule".into(), 0, "done".into()));
+        assert_eq!(Some(at(last)), command["took_ns"].as_u64(), "{command}");
+        // That is where the time went.
+        let device = states.iter().position(|state| name(state) == "device").expect("the device");
+        assert!(at(&states[device + 1]) - at(&states[device]) >= 4_900_000, "{command}");
+        let op = command["op"].as_str().expect("what it does").to_owned();
+        seen.extend(states.iter().map(|state| (op.clone(), name(state))));
+    }
+    let of = |op: &str| -> BTreeSet<&str> {
+        seen.iter().filter(|(of, _)| of == op).map(|(_, state)| state.as_str()).collect()
+    };
+    let (reads, writes) = (of("read"), of("write"));
+    assert!(writes.contains("pulling") && reads.contains("sending"), "{seen:?}");
+    let all: BTreeSet<&str> = reads.union(&writes).copied().collect();
+    assert_eq!(all, BTreeSet::from(STATES), "{seen:?}");
+
+    let text = traced(&daemon, &mut host, false);
+    for part in STATES.into_iter().chain(["nsid 1 (late)", "write 65536 B at 0"]) {
+        assert!(text.contains(part), "no {part} in\n{text}");
     }
 }
 

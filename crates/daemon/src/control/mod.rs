@@ -206,7 +206,10 @@ async fn serve(
             _ = signals.count.recv() => running.server_mut().log_counts().await,
             _ = sample.tick(), if records => running.server_mut().record().await,
             _ = rebalance.tick(), if spans_reactors => running.server_mut().rebalance(),
-            _ = tell.tick() => logs::tell_left_out(),
+            _ = tell.tick() => {
+                logs::tell_left_out();
+                running.end_overdue_following();
+            }
             Some(job) = jobs.recv() => tokio::select! {
                 () = job(&mut running) => {}
                 // It may wait for a drive.

@@ -1,6 +1,6 @@
 //! What runs, for those who only look: metrics, and commands that are followed.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nvmeof_api::{ApiError, ErrorKind, TraceOp, TraceRequest, TracedCommand, TracedState};
 use nvmeof_wire::Nqn;
@@ -14,11 +14,51 @@ use crate::clock;
 use crate::reactor::mailbox::Message;
 use crate::reactor::trace::{Filter, Life, TraceOrder};
 
+/// How much later than it should a following may end; then nobody is left who would end it: its caller was told that
+/// the daemon is busy, and the daemon began it all the same.
+const LATE: Duration = Duration::from_secs(150);
+
 /// Who has commands followed: one at a time, as reactors know one filter.
 #[derive(Debug, Default)]
 pub(super) struct Tracing {
-    now: Option<Following>,
+    /// And when it has to be over.
+    now: Option<(Following, Instant)>,
     last: u64,
+}
+
+impl Tracing {
+    /// Begins one of so many seconds, unless there is one.
+    fn begin(&mut self, seconds: u32, now: Instant) -> Option<Following> {
+        if self.now.is_some() {
+            return None;
+        }
+        self.last += 1;
+        let following = Following(self.last);
+        self.now = Some((following, now + Duration::from_secs(seconds.into()) + LATE));
+        Some(following)
+    }
+
+    fn is(&self, following: Following) -> bool {
+        self.now.is_some_and(|(now, _)| now == following)
+    }
+
+    /// Ends this one; whether it was.
+    fn end(&mut self, following: Following) -> bool {
+        let was = self.is(following);
+        if was {
+            self.now = None;
+        }
+        was
+    }
+
+    /// Ends one that should be over; whether there was one.
+    fn end_overdue(&mut self, now: Instant) -> bool {
+        let overdue = self.now.is_some_and(|(_, until)| now >= until);
+        if overdue {
+            self.now = None;
+        }
+        overdue
+    }
 }
 
 /// Names one time of following commands; whoever holds an old one ends nobody else's.
@@ -45,14 +85,11 @@ impl Running {
     pub(crate) fn follow(&mut self, wanted: &TraceRequest) -> Result<Following, ApiError> {
         let filter = filter(wanted)?;
         let server = self.server_mut();
-        if server.tracing.now.is_some() {
+        let Some(following) = server.tracing.begin(wanted.seconds, Instant::now()) else {
             let what = "commands are being followed already";
             let hint = "wait until that ends: one call at a time, of 60 seconds at most";
             return Err(ApiError::new(ErrorKind::Conflict, what).hint(hint));
-        }
-        server.tracing.last += 1;
-        let following = Following(server.tracing.last);
-        server.tracing.now = Some(following);
+        };
         server.tell(|| Message::Trace(TraceOrder::On(filter.clone())));
         Ok(following)
     }
@@ -61,7 +98,7 @@ impl Running {
     pub(crate) async fn followed(&mut self, following: Following) -> Followed {
         let server = self.server_mut();
         let mut all = Followed::default();
-        if server.tracing.now != Some(following) {
+        if !server.tracing.is(following) {
             return all;
         }
         let mut answers = Vec::new();
@@ -87,8 +124,16 @@ impl Running {
     /// Ends it; what was followed and not read is forgotten.
     pub(crate) fn unfollow(&mut self, following: Following) {
         let server = self.server_mut();
-        if server.tracing.now == Some(following) {
-            server.tracing.now = None;
+        if server.tracing.end(following) {
+            server.tell(|| Message::Trace(TraceOrder::Off));
+        }
+    }
+
+    /// Ends one that nobody ends.
+    pub(super) fn end_overdue_following(&mut self) {
+        let server = self.server_mut();
+        if server.tracing.end_overdue(Instant::now()) {
+            tracing::warn!("commands were followed for a caller that has gone; that ends now");
             server.tell(|| Message::Trace(TraceOrder::Off));
         }
     }
@@ -153,4 +198,23 @@ fn opcode_of(op: TraceOp) -> IoOpcode {
 
 fn op_of(opcode: IoOpcode) -> TraceOp {
     OPS.iter().find(|(_, known)| *known == opcode).map_or(TraceOp::Read, |(op, _)| *op)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_following_that_nobody_ends_is_over_some_time_after_it_should_be() {
+        let (mut tracing, start) = (Tracing::default(), Instant::now());
+        let first = tracing.begin(5, start).unwrap();
+        assert!(tracing.begin(5, start).is_none(), "one at a time");
+        let due = start + Duration::from_secs(5);
+        assert!(!tracing.end_overdue(due + LATE - Duration::from_nanos(1)));
+        assert!(tracing.is(first) && tracing.end_overdue(due + LATE));
+        assert!(!tracing.end_overdue(due + LATE), "once");
+        let second = tracing.begin(1, due).unwrap();
+        assert!(!tracing.end(first), "an old name ends nobody else's");
+        assert!(tracing.is(second) && tracing.end(second) && !tracing.is(second));
+    }
 }
