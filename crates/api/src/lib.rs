@@ -29,7 +29,7 @@ pub mod view;
 
 pub use change::{Change, Saved};
 pub use error::{ApiError, ErrorKind};
-pub use live::{Bucket, FlowNow, Live, PacerNow, ReactorNow, Times, Work};
+pub use live::{Bucket, FlowNow, Live, PacerNow, ReactorNow, TenantNow, Times, Work};
 pub use patch::{DevicePatch, NamespacePatch, Patch, SubsystemPatch};
 pub use stats::Stats;
 pub use status::Status;

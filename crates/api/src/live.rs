@@ -23,6 +23,12 @@ pub struct Live {
     pub flows: Vec<FlowNow>,
     /// Flows beyond those.
     pub flows_left_out: u64,
+    /// Hosts and namespaces that have limits, those first whose commands wait most.
+    #[serde(default)]
+    pub tenants: Vec<TenantNow>,
+    /// Tenants beyond those.
+    #[serde(default)]
+    pub tenants_left_out: u64,
 }
 
 /// Where the pacer stands.
@@ -125,6 +131,68 @@ pub struct FlowNow {
     pub write_bytes: u64,
     /// Commands that failed.
     pub errors: u64,
+}
+
+/// What a host, or a namespace with whoever uses it, has of what it may have. What it may have is left out where it is
+/// not limited.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+pub struct TenantNow {
+    /// The host; empty for a namespace.
+    pub host: String,
+    /// The namespace's subsystem; empty for a host, which is one in all.
+    pub subsystem: String,
+    /// The namespace; nothing for a host.
+    pub nsid: Option<u32>,
+    /// I/Os a second that it may start.
+    pub max_iops: Option<u64>,
+    /// Bytes a second that it may move.
+    pub max_bandwidth_bytes: Option<u64>,
+    /// Bytes that it may have in flight.
+    pub max_in_flight_bytes: Option<u64>,
+    /// Connections that it may have.
+    pub max_connections: Option<u32>,
+    /// I/O queues that it may have.
+    pub max_queues: Option<u32>,
+    /// I/O commands that were answered.
+    pub ops: u64,
+    /// Bytes that they moved.
+    pub bytes: u64,
+    /// Bytes that count against `max_in_flight_bytes` now; nothing where that is not limited.
+    pub taken_bytes: Option<u64>,
+    /// Connections of a host now.
+    pub connections: u32,
+    /// Its I/O queues now.
+    pub io_queues: u32,
+    /// Connects refused because it had as many as it may, since it last had none.
+    pub refused: u64,
+    /// Commands that wait now, for a limit or for the pacer.
+    pub waiting: u64,
+    /// Times that a command had to wait for a rate.
+    pub held_by_rate: u64,
+    /// Time that commands waited for a rate: that of each reactor on which any did, added up.
+    pub rate_wait_ns: u64,
+    /// Times that a command had to wait for bytes in flight.
+    pub held_by_in_flight: u64,
+    /// As `rate_wait_ns`, for bytes in flight.
+    pub in_flight_wait_ns: u64,
+}
+
+impl TenantNow {
+    /// Whether it has any limit.
+    #[must_use]
+    pub fn is_limited(&self) -> bool {
+        self.max_iops.is_some()
+            || self.max_bandwidth_bytes.is_some()
+            || self.max_in_flight_bytes.is_some()
+            || self.max_connections.is_some()
+            || self.max_queues.is_some()
+    }
+
+    /// Times that a command had to wait for any limit.
+    #[must_use]
+    pub fn held_back(&self) -> u64 {
+        self.held_by_rate.saturating_add(self.held_by_in_flight)
+    }
 }
 
 impl Times {

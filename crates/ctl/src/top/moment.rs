@@ -1,6 +1,6 @@
 //! What lies between two answers of the daemon: rates, times, and what holds at the later one.
 
-use nvmeof_api::{FlowNow, Live, PacerNow, Times, Work};
+use nvmeof_api::{FlowNow, Live, PacerNow, TenantNow, Times, Work};
 use serde::Serialize;
 
 use super::figures::to_float;
@@ -24,6 +24,8 @@ pub(crate) struct Moment {
     pub(crate) reactors: Vec<Reactor>,
     pub(crate) flows: Vec<Flow>,
     pub(crate) flows_left_out: u64,
+    pub(crate) tenants: Vec<Tenant>,
+    pub(crate) tenants_left_out: u64,
 }
 
 /// Commands of one kind.
@@ -70,6 +72,18 @@ pub(crate) struct Flow {
     pub(crate) errors: u64,
 }
 
+/// A host or a namespace with limits.
+#[derive(Debug, Clone, Default, Serialize)]
+pub(crate) struct Tenant {
+    /// What it may have and has, at the later answer.
+    #[serde(flatten)]
+    pub(crate) now: TenantNow,
+    pub(crate) ops_per_second: f64,
+    pub(crate) bytes_per_second: f64,
+    /// Commands held back by its limits, a second.
+    pub(crate) held_back_per_second: f64,
+}
+
 impl Moment {
     pub(crate) fn between(before: &Live, now: &Live) -> Self {
         let seconds = to_float(now.at_ns.saturating_sub(before.at_ns)) / 1e9;
@@ -105,6 +119,8 @@ impl Moment {
             reactors: reactors.collect(),
             flows: now.flows.iter().map(|flow| Flow::between(before, flow, seconds)).collect(),
             flows_left_out: now.flows_left_out,
+            tenants: now.tenants.iter().map(|one| Tenant::between(before, one, seconds)).collect(),
+            tenants_left_out: now.tenants_left_out,
         }
     }
 }
@@ -156,6 +172,30 @@ impl Flow {
 
     pub(crate) fn bytes_per_second(&self) -> f64 {
         self.read_bytes_per_second + self.write_bytes_per_second
+    }
+}
+
+impl Tenant {
+    fn between(before: &Live, now: &TenantNow, seconds: f64) -> Self {
+        let same = |one: &&TenantNow| {
+            (&one.host, &one.subsystem, one.nsid) == (&now.host, &now.subsystem, now.nsid)
+        };
+        let before = before.tenants.iter().find(same).unwrap_or(now);
+        let over = |now: u64, before: u64| per_second(now, before, seconds);
+        Self {
+            ops_per_second: over(now.ops, before.ops),
+            bytes_per_second: over(now.bytes, before.bytes),
+            held_back_per_second: over(now.held_back(), before.held_back()),
+            now: now.clone(),
+        }
+    }
+
+    /// A host by its name, a namespace by its subsystem's and its number.
+    pub(crate) fn name(&self) -> String {
+        match self.now.nsid {
+            Some(nsid) => format!("{}/{nsid}", self.now.subsystem),
+            None => self.now.host.clone(),
+        }
     }
 }
 

@@ -128,7 +128,7 @@ impl Screen {
     /// The screen as text, for who has no terminal.
     pub(crate) fn text(&mut self, columns: u16, rows: u16) -> String {
         let flows = u16::try_from(self.moment.flows.len()).unwrap_or(u16::MAX);
-        let rows = rows.min(flows.saturating_add(HEAD + 2));
+        let rows = rows.min(flows.saturating_add(HEAD + 2 + self.tenant_rows()));
         let Ok(mut terminal) = Terminal::new(TestBackend::new(columns, rows));
         let Ok(_) = terminal.draw(|frame| self.draw(frame));
         let buffer = terminal.backend().buffer();
@@ -140,12 +140,13 @@ impl Screen {
     }
 
     pub(crate) fn draw(&mut self, frame: &mut Frame<'_>) {
-        let [title, work, pacer, reactors, flows] = Layout::vertical([
+        let [title, work, pacer, reactors, flows, tenants] = Layout::vertical([
             Constraint::Length(1),
             Constraint::Length(5),
             Constraint::Length(4),
             Constraint::Length(1),
             Constraint::Min(3),
+            Constraint::Length(self.tenant_rows()),
         ])
         .areas(frame.area());
         self.title(frame, title);
@@ -153,6 +154,15 @@ impl Screen {
         self.pacer(frame, pacer);
         self.reactors(frame, reactors);
         self.flows(frame, flows);
+        self.tenants(frame, tenants);
+    }
+
+    /// Rows of the tenants, with those above them.
+    fn tenant_rows(&self) -> u16 {
+        match self.moment.tenants.len() {
+            0 => 0,
+            some => u16::try_from(some.min(TENANTS)).unwrap_or(0) + 2,
+        }
     }
 
     fn title(&self, frame: &mut Frame<'_>, area: Rect) {
@@ -275,8 +285,70 @@ impl Screen {
     }
 }
 
+impl Screen {
+    /// Those that are held back most come first, as the daemon sorts them.
+    fn tenants(&self, frame: &mut Frame<'_>, area: Rect) {
+        let Moment { tenants, tenants_left_out, .. } = &self.moment;
+        let names = ["", "commands", "throughput", "in flight", "conn.", "waiting", "held back"];
+        let width = usize::from(area.width).saturating_sub(70).max(10);
+        let rows = tenants.iter().take(TENANTS).map(|tenant| {
+            let now = &tenant.now;
+            let connections = if now.host.is_empty() {
+                "-".to_owned()
+            } else {
+                within(&count(now.connections.into()), now.max_connections, |most| {
+                    count(most.into())
+                })
+            };
+            Row::new([
+                tail(&tenant.name(), width),
+                within(&rate(tenant.ops_per_second), now.max_iops, |most| rate(to_float(most))),
+                within(&bits(tenant.bytes_per_second), now.max_bandwidth_bytes, |most| {
+                    bits(to_float(most))
+                }),
+                shown(now.taken_bytes, |taken| {
+                    within(&bytes(taken), now.max_in_flight_bytes, bytes)
+                }),
+                connections,
+                count(now.waiting),
+                rate(tenant.held_back_per_second),
+            ])
+        });
+        let widths = [
+            Constraint::Min(10),
+            Constraint::Length(13),
+            Constraint::Length(17),
+            Constraint::Length(13),
+            Constraint::Length(5),
+            Constraint::Length(7),
+            Constraint::Length(9),
+        ];
+        let beyond = u64::try_from(tenants.len().saturating_sub(TENANTS)).unwrap_or(u64::MAX);
+        let more = match beyond.saturating_add(*tenants_left_out) {
+            0 => String::new(),
+            more => format!(", and {more} more"),
+        };
+        let title = format!("tenants: of what they may have{more}");
+        let block = Block::new().borders(Borders::TOP).title(title).border_style(soft());
+        let header = Row::new(names).style(soft());
+        frame.render_widget(Table::new(rows, widths).header(header).block(block), area);
+    }
+}
+
+/// What it has, of what it may have if that is limited: `3.1/10 Gb/s`.
+fn within<T>(has: &str, most: Option<T>, form: impl Fn(T) -> String) -> String {
+    let Some(most) = most.map(form) else { return has.to_owned() };
+    // Of the same unit, that is said once.
+    match (has.split_once(' '), most.split_once(' ')) {
+        (Some((figure, unit)), Some((_, same))) if unit == same => format!("{figure}/{most}"),
+        _ => format!("{has}/{most}"),
+    }
+}
+
 /// Rows above the flows.
 const HEAD: u16 = 11;
+/// Tenants that there is room for.
+const TENANTS: usize = 6;
 
 fn policy(moment: &Moment) -> String {
     let pacer = &moment.pacer;
@@ -311,7 +383,7 @@ fn whole(value: f64) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use nvmeof_api::{Bucket, FlowNow, Live, PacerNow, ReactorNow, Times, Work};
+    use nvmeof_api::{Bucket, FlowNow, Live, PacerNow, ReactorNow, TenantNow, Times, Work};
 
     use super::*;
 
@@ -404,6 +476,53 @@ mod tests {
         // As many bars as moments.
         let bars = lines.iter().flat_map(|line| line.chars()).filter(|c| *c == '\u{2588}').count();
         assert!(bars >= 4, "{}", lines.join("\n"));
+    }
+
+    #[test]
+    fn tenants_are_shown_with_what_they_have_of_what_they_may_have() {
+        let lines = drawn(&mut screen(), 80, 24);
+        assert!(!lines.iter().any(|line| line.contains("tenants")), "nobody has limits");
+        let tenants = |seconds: u64| {
+            let host = TenantNow {
+                host: "nqn.2014-08.org.nvmexpress:uuid:host-a".into(),
+                max_iops: Some(50_000),
+                max_bandwidth_bytes: Some(1_250_000_000),
+                max_in_flight_bytes: Some(32 << 20),
+                max_connections: Some(8),
+                connections: 3,
+                taken_bytes: Some(3 << 19),
+                ops: 10_000 * seconds,
+                bytes: 125_000_000 * seconds,
+                waiting: 12,
+                held_by_rate: 200 * seconds,
+                held_by_in_flight: 50 * seconds,
+                ..TenantNow::default()
+            };
+            let namespace = TenantNow {
+                subsystem: "nqn.2026-11.org.example:disks".into(),
+                nsid: Some(7),
+                max_iops: Some(10),
+                ..TenantNow::default()
+            };
+            let live = live(seconds, 250_000);
+            Live { tenants: vec![host, namespace], tenants_left_out: 3, ..live }
+        };
+        let mut screen = screen();
+        screen.take(Moment::between(&tenants(8), &tenants(9)));
+        let lines = drawn(&mut screen, 80, 24);
+        place(&lines, "tenants: of what they may have, and 3 more");
+        let host = &lines[place(&lines, "host-a")];
+        for part in ["10/50 k/s", "1/10 Gb/s", "1.50/32 MiB", " 3/8 ", " 12 ", "250 /s"] {
+            assert!(host.contains(part), "{part}: {host}");
+        }
+        let namespace = &lines[place(&lines, "disks/7")];
+        assert!(namespace.contains("0/10 /s") && namespace.contains(" - "), "{namespace}");
+        // The flows are still there, and no terminal is too small.
+        place(&lines, "flows by throughput");
+        assert!(screen.text(100, 40).contains("disks/7"));
+        for (columns, rows) in [(1, 1), (20, 5), (300, 100)] {
+            drawn(&mut screen, columns, rows);
+        }
     }
 
     #[test]

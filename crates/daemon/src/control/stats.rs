@@ -30,6 +30,7 @@ pub(super) use json::{SCHEMA, sample as lines};
 pub(super) use live::live;
 pub(super) use record::{Recorder, Wanted};
 pub(super) use table::table;
+use tenants::limited;
 pub(super) use tenants::{TenantFigures, tenants};
 
 /// What all reactors said, at about the same time.

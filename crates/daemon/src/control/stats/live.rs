@@ -4,17 +4,21 @@ use std::collections::BTreeMap;
 
 use nvmeof_api::{Bucket, FlowNow, Live, PacerNow, ReactorNow, Times, Work};
 
-use super::{FlowName, Labels, Sample, done, total};
+use super::{FlowName, Labels, Sample, done, limited, total};
 use crate::reactor::stats::{Class, Histogram, Report, Tally};
 
 /// Flows that are told of; the sums of what is left out are in `work`.
 const FLOWS_MAX: usize = 200;
+/// Tenants that are told of.
+const TENANTS_MAX: usize = 200;
 
 /// Where things stand.
 pub(crate) fn live(sample: &Sample, labels: &Labels) -> Live {
     let all = total(&sample.reactors);
     let (flows, tally) = flows(sample, labels);
-    let flows_left_out = flows.len().saturating_sub(FLOWS_MAX);
+    let tenants = limited(sample, labels);
+    let beyond =
+        |all: usize, most: usize| u64::try_from(all.saturating_sub(most)).unwrap_or(u64::MAX);
     Live {
         at_ns: all.at,
         pacer: pacer(sample, &all),
@@ -22,8 +26,10 @@ pub(crate) fn live(sample: &Sample, labels: &Labels) -> Live {
         wire_delay: times([&*all.counters.wire]),
         errors: tally.errors.iter().sum(),
         reactors: sample.reactors.iter().map(reactor).collect(),
+        flows_left_out: beyond(flows.len(), FLOWS_MAX),
         flows: flows.into_iter().take(FLOWS_MAX).collect(),
-        flows_left_out: u64::try_from(flows_left_out).unwrap_or(u64::MAX),
+        tenants_left_out: beyond(tenants.len(), TENANTS_MAX),
+        tenants: tenants.into_iter().take(TENANTS_MAX).collect(),
     }
 }
 
@@ -129,6 +135,7 @@ mod tests {
     use nvmeof_wire::{Nqn, Status};
 
     use super::*;
+    use crate::control::stats::TenantFigures;
     use crate::reactor::stats::{Flow, Port, Whose};
 
     fn whose(host: &str, device: u32) -> Whose {
@@ -167,5 +174,38 @@ mod tests {
         assert_eq!((live.errors, live.work[0].bytes, live.work[0].ops), (6, 6 * 4096, 2));
         assert_eq!(live.work[0].times.quantile(500), Some(10240));
         assert_eq!((live.wire_delay.count, live.reactors.len()), (2, 2));
+        assert!(live.tenants.is_empty(), "nobody has limits");
+    }
+
+    #[test]
+    fn tenants_have_what_was_done_for_them_over_all_their_flows() {
+        let mut labels = Labels::default();
+        labels.add_device(DeviceId(3), "disk", Some(("subsystem", 9)));
+        labels.add_device(DeviceId(4), "other", Some(("subsystem", 8)));
+        let mut tally = Tally::default();
+        tally.count(Class::Read, 4096, Status::SUCCESS);
+        let admin = Whose { device: None, ..whose("a", 3) };
+        let mut report = Report { at: 5, ..Report::default() };
+        report.tallies = vec![(whose("a", 3), tally), (whose("a", 4), tally), (admin, tally)];
+        report.past = Arc::new([(whose("b", 3), tally)].into());
+        let figures = FlowStats { waiting: 7, ..FlowStats::default() };
+        report.flows = vec![Flow { queue: None, device: DeviceId(3), figures, ended: false }];
+        let tenants = vec![
+            TenantFigures::of_host("a"),
+            TenantFigures::of_namespace("subsystem", 9),
+            TenantFigures::of_host("never-here"),
+        ];
+        let sample = Sample { reactors: vec![report], tenants, ..Sample::default() };
+        let told: Vec<_> = live(&sample, &labels)
+            .tenants
+            .into_iter()
+            .map(|one| (one.host, one.nsid, one.ops, one.bytes, one.max_iops, one.refused))
+            .collect();
+        let expected = [
+            ("a".to_owned(), None, 2, 8192, Some(1000), 1),
+            ("never-here".to_owned(), None, 0, 0, Some(1000), 1),
+            (String::new(), Some(9), 2, 8192, Some(50), 0),
+        ];
+        assert_eq!(told, expected);
     }
 }

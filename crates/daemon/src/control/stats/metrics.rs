@@ -9,13 +9,14 @@ mod tests;
 use std::collections::BTreeMap;
 use std::fmt::Error;
 
+use nvmeof_api::TenantNow;
 use nvmeof_pacing::FlowStats;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeGaugeValue, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 
-use super::{FlowName, Labels, Sample, add_named, done, total};
+use super::{FlowName, Labels, Sample, add_named, done, limited, total};
 use crate::reactor::stats::{Class, ErrorClass, Histogram, Report, Stages};
 
 /// What the text is, for whoever asks.
@@ -55,6 +56,7 @@ impl Collector for Scrape {
         self.namespaces(&mut page, &all)?;
         self.hosts(&mut page)?;
         self.flows(&mut page)?;
+        self.tenants(&mut page)?;
         rdma(&mut page, &all)
     }
 }
@@ -231,6 +233,61 @@ impl Scrape {
     }
 }
 
+impl Scrape {
+    /// Hosts and namespaces that have limits: what they may have, what they have, and what had to wait.
+    fn tenants(&self, page: &mut Page<'_>) -> Result<(), Error> {
+        let all = limited(&self.sample, &self.labels);
+        let each = |figure: fn(&TenantNow) -> Option<u64>| {
+            all.iter().filter_map(move |tenant| Some((of_tenant(tenant), figure(tenant)?)))
+        };
+        let bytes = Some(&Unit::Bytes);
+        let iops = each(|one| one.max_iops);
+        page.gauges("tenant_limit_iops", "I/Os a second that it may start", None, iops)?;
+        let help = "Bytes a second that it may move";
+        page.gauges("tenant_limit_bandwidth", help, bytes, each(|one| one.max_bandwidth_bytes))?;
+        let help = "Bytes that it may have in flight";
+        page.gauges("tenant_limit_in_flight", help, bytes, each(|one| one.max_in_flight_bytes))?;
+        let connections = each(|one| one.max_connections.map(u64::from));
+        page.gauges("tenant_limit_connections", "Connections it may have", None, connections)?;
+        let queues = each(|one| one.max_queues.map(u64::from));
+        page.gauges("tenant_limit_queues", "I/O queues that it may have", None, queues)?;
+        let help = "Bytes that count against its limit in flight";
+        page.gauges("tenant_in_flight", help, bytes, each(|one| one.taken_bytes))?;
+        let of_host = |one: &TenantNow, figure: u64| (!one.host.is_empty()).then_some(figure);
+        let each_host = |figure: fn(&TenantNow) -> u64| {
+            let with = move |one| Some((of_tenant(one), of_host(one, figure(one))?));
+            all.iter().filter_map(with)
+        };
+        let connections = each_host(|one| one.connections.into());
+        page.gauges("tenant_connections", "Connections it has", None, connections)?;
+        let queues = each_host(|one| one.io_queues.into());
+        page.gauges("tenant_queues", "I/O queues that it has", None, queues)?;
+        let help = "Connects refused for its limits since it last had no connection";
+        page.gauges("tenant_refused", help, None, each_host(|one| one.refused))?;
+        let help = "Commands of it that wait, for its limits or for the pacer";
+        page.gauges("tenant_waiting", help, None, each(|one| Some(one.waiting)))?;
+        let held =
+            all.iter().flat_map(|one| held_by(one, [one.held_by_rate, one.held_by_in_flight]));
+        page.counters("tenant_held_back", "Times that a command waited for a limit", None, held)?;
+        let waits = all
+            .iter()
+            .flat_map(|one| held_by(one, [one.rate_wait_ns, one.in_flight_wait_ns].map(seconds)));
+        let help = "Time that any of its commands waited for a limit, of each reactor, added up";
+        page.counters("tenant_held_back", help, Some(&Unit::Seconds), waits)
+    }
+}
+
+/// A figure for the rates, and one for bytes in flight, which only hosts have.
+fn held_by<V>(tenant: &TenantNow, figures: [V; 2]) -> impl Iterator<Item = (Names, V)> + use<V> {
+    let limits = if tenant.host.is_empty() { &["rate"][..] } else { &["rate", "in_flight"][..] };
+    let names = of_tenant(tenant);
+    limits.iter().zip(figures).map(move |(limit, figure)| {
+        let mut labels = names.clone();
+        labels.push(("limit", (*limit).to_owned()));
+        (labels, figure)
+    })
+}
+
 /// Completion queues of RDMA devices.
 fn rdma(page: &mut Page<'_>, all: &Report) -> Result<(), Error> {
     let each = |figure: fn(&nvmeof_transport::SourceCounts) -> u64| {
@@ -252,6 +309,12 @@ fn of_flow(name: &FlowName) -> Names {
     let FlowName { subsystem, nsid, host, device } = name.clone();
     let nsid = nsid.map_or_else(String::new, |nsid| nsid.to_string());
     vec![("subsystem", subsystem), ("nsid", nsid), ("host", host), ("device", device)]
+}
+
+fn of_tenant(tenant: &TenantNow) -> Names {
+    let TenantNow { host, subsystem, nsid, .. } = tenant;
+    let nsid = nsid.map_or_else(String::new, |nsid| nsid.to_string());
+    vec![("subsystem", subsystem.clone()), ("nsid", nsid), ("host", host.clone())]
 }
 
 fn states(stages: &Stages) -> [(&'static str, u64); 6] {

@@ -1,9 +1,13 @@
 //! What hosts and namespaces have of what they may have, and how often that was not enough.
 
+use std::collections::BTreeMap;
+
+use nvmeof_api::TenantNow;
 use nvmeof_nvmf::{HostCounts, HostLimits, Target};
 use nvmeof_pacing::{Tenant, TenantCounts, TenantLimits};
 use serde_json::{Value, json};
 
+use super::{FlowName, Labels, Sample, done};
 use crate::tenants::Tenants;
 
 /// One host, or one namespace.
@@ -35,7 +39,77 @@ pub(crate) fn tenants(target: &Target, tenants: &Tenants) -> Vec<TenantFigures> 
     hosts.chain(namespaces).collect()
 }
 
+/// Those that have any limit, with what was done for them and what of theirs waits; those first whose commands wait.
+pub(super) fn limited(sample: &Sample, labels: &Labels) -> Vec<TenantNow> {
+    let mut done_for = BTreeMap::<Key, (u64, u64)>::new();
+    for (whose, tally) in done(&sample.reactors) {
+        // Admin commands are never limited.
+        for key in keys(&FlowName::known(&whose, labels)).filter(|_| whose.device.is_some()) {
+            let (ops, bytes) = done_for.entry(key).or_default();
+            *ops += tally.ops.iter().sum::<u64>();
+            *bytes += tally.bytes.iter().sum::<u64>();
+        }
+    }
+    let mut waiting = BTreeMap::<Key, u64>::new();
+    for flow in sample.reactors.iter().flat_map(|report| &report.flows) {
+        for key in keys(&FlowName::of(flow, labels)) {
+            *waiting.entry(key).or_default() += u64::from(flow.figures.waiting);
+        }
+    }
+    let tenants = sample.tenants.iter().map(TenantFigures::now).filter(TenantNow::is_limited);
+    let mut all: Vec<_> = tenants
+        .map(|tenant| {
+            let key = (tenant.host.clone(), tenant.subsystem.clone(), tenant.nsid);
+            let (ops, bytes) = done_for.get(&key).copied().unwrap_or_default();
+            let waiting = waiting.get(&key).copied().unwrap_or_default();
+            TenantNow { ops, bytes, waiting, ..tenant }
+        })
+        .collect();
+    all.sort_by_key(|tenant| std::cmp::Reverse((tenant.waiting, tenant.held_back())));
+    all
+}
+
+/// Host, subsystem and number, as a [`TenantNow`] has them.
+type Key = (String, String, Option<u32>);
+
+/// The tenants that a flow is of.
+fn keys(flow: &FlowName) -> impl Iterator<Item = Key> + use<> {
+    let host = (!flow.host.is_empty()).then(|| (flow.host.clone(), String::new(), None));
+    let namespace = flow.nsid.map(|nsid| (String::new(), flow.subsystem.clone(), Some(nsid)));
+    host.into_iter().chain(namespace)
+}
+
 impl TenantFigures {
+    /// Without what the reactors know of it.
+    fn now(&self) -> TenantNow {
+        let TenantLimits { iops, bandwidth, in_flight, .. } = self.limits;
+        let TenantCounts { held_by_rate, rate_ns, held_by_in_flight, in_flight_ns, taken } =
+            self.counts;
+        let mut now = TenantNow {
+            max_iops: iops,
+            max_bandwidth_bytes: bandwidth,
+            max_in_flight_bytes: in_flight,
+            taken_bytes: in_flight.map(|_| taken),
+            held_by_rate,
+            rate_wait_ns: rate_ns,
+            held_by_in_flight,
+            in_flight_wait_ns: in_flight_ns,
+            ..TenantNow::default()
+        };
+        match &self.name {
+            Name::Namespace { subsystem, nsid } => {
+                (now.subsystem, now.nsid) = (subsystem.clone(), Some(*nsid));
+            }
+            Name::Host { nqn, has, may_have } => {
+                now.host.clone_from(nqn);
+                (now.max_connections, now.max_queues) = (may_have.connections, may_have.io_queues);
+                (now.connections, now.io_queues) = (has.connections, has.io_queues);
+                now.refused = has.refused;
+            }
+        }
+        now
+    }
+
     fn of(name: Name, tenant: Option<&Tenant>) -> Self {
         let limits = tenant.map(|tenant| *tenant.limits()).unwrap_or_default();
         Self { name, limits, counts: tenant.map(Tenant::counts).unwrap_or_default() }
@@ -86,6 +160,40 @@ impl TenantFigures {
                  {held_by_in_flight} times, {in_flight_ns} ns, taken {taken} bytes\n",
                 has.connections, has.io_queues, has.refused,
             ),
+        }
+    }
+}
+
+#[cfg(test)]
+impl TenantFigures {
+    /// A host with every limit that has met all of them.
+    pub(super) fn of_host(nqn: &str) -> Self {
+        let has = HostCounts { connections: 3, io_queues: 2, refused: 1 };
+        let may_have = HostLimits { connections: Some(3), io_queues: Some(2) };
+        Self {
+            name: Name::Host { nqn: nqn.to_owned(), has, may_have },
+            limits: TenantLimits {
+                iops: Some(1000),
+                bandwidth: Some(1 << 20),
+                burst: 0,
+                in_flight: Some(1 << 19),
+            },
+            counts: TenantCounts {
+                held_by_rate: 7,
+                rate_ns: 500_000_000,
+                held_by_in_flight: 5,
+                in_flight_ns: 250_000_000,
+                taken: 4096,
+            },
+        }
+    }
+
+    /// A namespace with a rate.
+    pub(super) fn of_namespace(subsystem: &str, nsid: u32) -> Self {
+        Self {
+            name: Name::Namespace { subsystem: subsystem.to_owned(), nsid },
+            limits: TenantLimits { iops: Some(50), ..TenantLimits::default() },
+            counts: TenantCounts::default(),
         }
     }
 }

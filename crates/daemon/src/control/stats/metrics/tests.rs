@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use super::exposition::{Family, read};
 use super::*;
+use crate::control::stats::TenantFigures;
 use crate::reactor::stats::{Device, FabricDevice, Flow, Port, Tally, Whose};
 
 const PAGE: &str = include_str!("../../../../../../docs/observe.md");
@@ -44,7 +45,11 @@ fn scrape() -> Scrape {
     report.flows = vec![Flow { queue: None, device: DeviceId(0), figures, ended: false }];
     let pacing = Snapshot { budget: Some(1 << 20), period: Some(5_500), last_move: None };
     let reactors = vec![report.clone(), report];
-    let sample = Sample { policy: "adaptive", pacing, reactors, ..Sample::default() };
+    let tenants = vec![
+        TenantFigures::of_host("host \"of\" \\ all, {evil}"),
+        TenantFigures::of_namespace("nqn.2026-11.org.example:a", 7),
+    ];
+    let sample = Sample { policy: "adaptive", pacing, reactors, tenants };
     Scrape { sample, labels, buffer_memory: 4096 }
 }
 
@@ -80,6 +85,11 @@ fn a_strict_reader_takes_it_and_every_family_has_figures() {
     assert_eq!(find("nvmeof_tgt_connections")[0].value, 2.0);
     assert_eq!(find("nvmeof_tgt_pacer_budget_bytes")[0].value, 1048576.0);
     assert_eq!(find("nvmeof_tgt_pacer_period_seconds")[0].value, 5.5e-6);
+    let held = find("nvmeof_tgt_tenant_held_back_seconds_total").iter();
+    let held: Vec<_> = held
+        .map(|one| (one.labels["limit"].as_str(), one.labels["nsid"].as_str(), one.value))
+        .collect();
+    assert_eq!(held, [("rate", "", 0.5), ("in_flight", "", 0.25), ("rate", "7", 0.0)]);
 }
 
 #[test]
