@@ -162,6 +162,23 @@ pub(crate) struct Namespace {
     pub(crate) nguid: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) eui64: Option<String>,
+    #[serde(skip_serializing_if = "Limit::is_empty")]
+    pub(crate) limit: Limit,
+}
+
+/// What may be done with a namespace.
+#[derive(Debug, Default, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct Limit {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) iops: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) bandwidth: Option<String>,
+}
+
+impl Limit {
+    pub(crate) fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// Another discovery service.

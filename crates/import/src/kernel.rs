@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::Disks;
 use crate::address;
-use crate::draft::{Draft, Listener, Medium, Namespace, Referral, Subsystem};
+use crate::draft::{Draft, Limit, Listener, Medium, Namespace, Referral, Subsystem};
 use crate::json::{ImportError, Node, Object};
 use crate::note::Notes;
 
@@ -362,7 +362,8 @@ fn namespace(
             draft.add_device(wanted, medium)
         }
     };
-    let namespace = Namespace { nsid, device: name, uuid, nguid, eui64 };
+    let limit = Limit::default();
+    let namespace = Namespace { nsid, device: name, uuid, nguid, eui64, limit };
     draft.add_namespace(subsystem, node.path(), namespace, notes);
     raw.finish(notes);
     Ok(())

@@ -125,6 +125,12 @@ fn an_spdk_config_is_taken() {
         config.device(&found.device).unwrap()
     };
     assert!(matches!(of(1).kind, DeviceKind::Ram { size } if size == 64 << 20));
+    let limits = |nsid| {
+        let found = subsystem.namespaces.iter().find(|one| one.nsid == nsid).unwrap();
+        (found.limits.iops, found.limits.bandwidth)
+    };
+    assert_eq!(limits(1), (Some(20_000), Some(100 << 20)));
+    assert_eq!(limits(2), (None, None));
     let DeviceKind::Nvme(drive) = &of(2).kind else { panic!("{:?}", of(2)) };
     assert_eq!((drive.pci.as_str(), drive.nsid), ("0000:01:00.0", 1));
     assert_eq!(drive.io_timeout.as_secs(), 8);
@@ -161,7 +167,7 @@ fn an_spdk_config_loses_nothing_silently() {
         ("$.subsystems[4].config[9].params.base_bdevs[1]", "Malloc2p0"),
         ("$.subsystems[4].config[9]", "lacks members"),
         ("$.subsystems[4].config[12]", "raid1"),
-        ("$.subsystems[4].config[17]", "`limit`"),
+        ("$.subsystems[4].config[17].params.w_mbytes_per_sec", "writes alone (50 MiB/s)"),
         ("$.subsystems[4].config[18]", "bdev_crypto_create"),
         ("$.subsystems[5]", "iscsi"),
     ] {
@@ -177,6 +183,32 @@ fn an_spdk_config_loses_nothing_silently() {
         has(&notes, Kind::Changed, path, part);
     }
     has(&notes, Kind::NotNeeded, "$.subsystems[1]", "iobuf");
+}
+
+#[test]
+fn a_limit_of_a_device_that_no_namespace_is_or_that_several_are_is_told_of() {
+    let mut spdk: Value = serde_json::from_str(SPDK).unwrap();
+    let calls = spdk["subsystems"][4]["config"].as_array_mut().unwrap();
+    let limit = |name: &str, key: &str, figure: u64| json!({ "method": "bdev_set_qos_limit", "params": { "name": name, key: figure } });
+    let at = calls.len();
+    calls.push(limit("Malloc1", "rw_ios_per_sec", 1000));
+    // A later call changes what it names alone; 0 takes it away.
+    calls.push(limit("Malloc0", "rw_ios_per_sec", 0));
+    let namespace =
+        json!({ "nqn": "nqn.2016-06.io.spdk:cnode1", "namespace": { "bdev_name": "Malloc0" } });
+    let served = spdk["subsystems"][3]["config"].as_array_mut().unwrap();
+    served.push(json!({ "method": "nvmf_subsystem_add_ns", "params": namespace }));
+    let again = format!("$.subsystems[3].config[{}].params.namespace.bdev_name", served.len() - 1);
+    let files = Files::new();
+    let imported = import(&files.fill(&spdk.to_string()), &NoDisks).unwrap();
+    let path = format!("$.subsystems[4].config[{at}]");
+    has(&imported.notes, Kind::LeftOut, &path, "no namespace is block device \"Malloc1\"");
+    has(&imported.notes, Kind::Changed, &again, "here each has it");
+    let config = taken(&imported.toml);
+    let limits = config.subsystems[0].namespaces.iter().map(|one| one.limits);
+    let limited: Vec<_> = limits.filter(|limits| limits.is_any()).collect();
+    assert_eq!(limited.len(), 2);
+    assert!(limited.iter().all(|one| (one.iops, one.bandwidth) == (None, Some(100 << 20))));
 }
 
 /// A superblock moves SPDK's data behind it: a stripe of ours would read something else.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::Call;
 use crate::Disks;
-use crate::draft::{Draft, Medium};
+use crate::draft::{Draft, Limit, Medium};
 use crate::json::{ImportError, Node, Object};
 use crate::note::Notes;
 
@@ -16,6 +16,10 @@ const MEMBERS: std::ops::RangeInclusive<usize> = 2..=256;
 const SIZE_MAX: u64 = i64::MAX.unsigned_abs() / 2;
 /// Most parts of one device.
 const SPLITS_MAX: u64 = 1024;
+
+/// Highest limits that are taken over: I/Os a second, and MiB a second.
+const IOPS_MAX: u64 = 1_000_000_000;
+const MEBIBYTES_MAX: u64 = 1_000_000;
 
 /// Calls that say how SPDK works inside.
 const INNER: &[&str] = &[
@@ -45,6 +49,16 @@ struct Drive {
     pci: String,
 }
 
+/// What all users of a block device together may do with it.
+#[derive(Debug, Clone, Default)]
+struct Quota {
+    /// The call that said so last.
+    path: String,
+    limit: Limit,
+    /// Namespaces that have it.
+    namespaces: usize,
+}
+
 /// The block devices so far.
 pub(super) struct Bdevs<'d> {
     disks: &'d dyn Disks,
@@ -52,6 +66,8 @@ pub(super) struct Bdevs<'d> {
     drives: BTreeMap<String, Drive>,
     /// What `bdev_nvme_set_options` says of commands that take too long.
     timeout: Option<String>,
+    /// By SPDK's name.
+    quotas: BTreeMap<String, Quota>,
 }
 
 impl std::fmt::Debug for Bdevs<'_> {
@@ -62,7 +78,13 @@ impl std::fmt::Debug for Bdevs<'_> {
 
 impl<'d> Bdevs<'d> {
     pub(super) fn new(disks: &'d dyn Disks) -> Self {
-        Self { disks, bdevs: BTreeMap::new(), drives: BTreeMap::new(), timeout: None }
+        Self {
+            disks,
+            bdevs: BTreeMap::new(),
+            drives: BTreeMap::new(),
+            timeout: None,
+            quotas: BTreeMap::new(),
+        }
     }
 
     /// Makes what one call makes.
@@ -81,11 +103,7 @@ impl<'d> Bdevs<'d> {
             "bdev_split_create" => self.split(draft, call, notes),
             "bdev_delay_create" => self.delay(draft, call, notes),
             "bdev_passthru_create" | "bdev_error_create" => self.whole(draft, call, notes),
-            "bdev_set_qos_limit" => {
-                let what = "not read: give the namespace a `limit` (docs/tenants.md)";
-                notes.left_out(&call.path, what);
-                Ok(())
-            }
+            "bdev_set_qos_limit" => self.limit(call, notes),
             inner if INNER.contains(&inner) => {
                 notes.not_needed(&call.path, format!("{inner} says how SPDK works inside"));
                 Ok(())
@@ -93,6 +111,66 @@ impl<'d> Bdevs<'d> {
             other => {
                 notes.left_out(&call.path, format!("{other}: there is no such device here"));
                 Ok(())
+            }
+        }
+    }
+
+    /// Keeps a limit for the namespace that its device gets. What a call does not say stays as it was.
+    fn limit(&mut self, call: &Call<'_>, notes: &mut Notes) -> Result<(), ImportError> {
+        let mut params = call.params()?;
+        let name = params.need("name")?.text()?;
+        let quota = self.quotas.entry(name.to_owned()).or_default();
+        quota.path.clone_from(&call.path);
+        if let Some(node) = params.get("rw_ios_per_sec") {
+            quota.limit.iops = Some(node.number(0..=IOPS_MAX)?).filter(|iops| *iops > 0);
+        }
+        if let Some(node) = params.get("rw_mbytes_per_sec") {
+            let mebibytes =
+                Some(node.number(0..=MEBIBYTES_MAX)?).filter(|mebibytes| *mebibytes > 0);
+            quota.limit.bandwidth = mebibytes.map(|mebibytes| {
+                let bytes = mebibytes << 20;
+                format!("{}.{:03}kB/s", bytes / 1000, bytes % 1000)
+            });
+        }
+        for (key, way) in [("r_mbytes_per_sec", "reads"), ("w_mbytes_per_sec", "writes")] {
+            let node = params.get(key);
+            if let Some(node) = node.filter(|node| node.number(0..=0).is_err()) {
+                let what = format!(
+                    "a limit of {way} alone ({} MiB/s) has no counterpart: `limit` counts both directions \
+                     together (docs/tenants.md)",
+                    node.number(0..=MEBIBYTES_MAX)?
+                );
+                notes.left_out(node.path(), what);
+            }
+        }
+        params.finish(notes);
+        Ok(())
+    }
+
+    /// What a namespace on this block device may do.
+    pub(super) fn limit_of(&mut self, name: &str, path: &str, notes: &mut Notes) -> Limit {
+        let Some(quota) = self.quotas.get_mut(name) else { return Limit::default() };
+        quota.namespaces += 1;
+        if quota.namespaces == 2 && !quota.limit.is_empty() {
+            let what = format!(
+                "the limit of block device \"{}\" is one for all its namespaces there; here each has it",
+                name.escape_debug()
+            );
+            notes.changed(path, what);
+        }
+        quota.limit.clone()
+    }
+
+    /// Tells of limits that no namespace has.
+    pub(super) fn finish(self, notes: &mut Notes) {
+        for (name, quota) in self.quotas {
+            if quota.namespaces == 0 && !quota.limit.is_empty() {
+                let what = format!(
+                    "no namespace is block device \"{}\" itself: what stands on other devices has no limit \
+                     of its own here, only namespaces and hosts have (docs/tenants.md)",
+                    name.escape_debug()
+                );
+                notes.left_out(&quota.path, what);
             }
         }
     }

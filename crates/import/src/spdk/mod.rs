@@ -104,6 +104,7 @@ pub(crate) fn read(
         }
     }
     nvmf.finish(&mut draft, notes);
+    bdevs.finish(notes);
     for name in draft.prune() {
         notes.not_needed("$.subsystems", format!("no namespace uses device \"{name}\""));
     }

@@ -198,6 +198,7 @@ impl Target {
             return Ok(());
         };
         namespace.device = device;
+        namespace.limit = bdevs.limit_of(bdev.text()?, bdev.path(), notes);
         draft.add_namespace(subsystem, node.path(), namespace, notes);
         Ok(())
     }
