@@ -13,7 +13,8 @@ use utoipa::{PartialSchema, ToSchema};
 
 use crate::document::{Device, Namespace, Subsystem};
 
-/// Keys of a `T` to set; one that is `null` is left out from then on, as if it had never been written.
+/// Keys of a `T` to set; one that is `null` is left out from then on, as if it had never been written. Of a table (a
+/// namespace's `limit`) only the keys that are named change.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Patch<T> {
@@ -49,16 +50,24 @@ impl<T: Serialize + DeserializeOwned> Patch<T> {
     pub fn apply(&self, old: &T) -> Result<T, serde_json::Error> {
         let mut item = serde_json::to_value(old)?;
         if let Value::Object(keys) = &mut item {
-            for (key, value) in &self.keys {
-                keys.insert(key.clone(), value.clone());
-            }
+            merge(keys, &self.keys);
         }
         serde_json::from_value(item)
     }
 }
 
+/// Sets keys, and keys of tables that are there. `null` stays: only the type knows whether a key may be left out.
+fn merge(keys: &mut Map<String, Value>, patch: &Map<String, Value>) {
+    for (key, value) in patch {
+        match (keys.get_mut(key), value) {
+            (Some(Value::Object(table)), Value::Object(patch)) => merge(table, patch),
+            _ => _ = keys.insert(key.clone(), value.clone()),
+        }
+    }
+}
+
 impl<T: Serialize + DeserializeOwned + ToSchema> Patch<T> {
-    /// Of keys and values as people write them: `size=1GiB`, `members=a,b`, `weight=` to leave it out.
+    /// Of keys and values as people write them: `size=1GiB`, `members=a,b`, `limit.iops=1000`, `weight=` to leave it out.
     ///
     /// # Errors
     /// What is no key, and which there are; what is no value of its type.
@@ -73,12 +82,21 @@ impl<T: Serialize + DeserializeOwned + ToSchema> Patch<T> {
                 return Err(format!("{key}: no such key; there are {}", names.join(", ")));
             };
             let value = wanted.read(text).ok_or_else(|| format!("{word}: no {wanted}"))?;
-            if keys.insert(key.to_owned(), value).is_some() {
+            if !put(&mut keys, key, value) {
                 return Err(format!("{key}: given twice"));
             }
         }
         Ok(Self::new(keys))
     }
+}
+
+/// Sets a key, or a key of a table: `limit.iops`; false if it is set already, or the table as a whole.
+fn put(keys: &mut Map<String, Value>, key: &str, value: Value) -> bool {
+    let Some((table, key)) = key.split_once('.') else {
+        return keys.insert(key.to_owned(), value).is_none();
+    };
+    let table = keys.entry(table).or_insert_with(|| Value::Object(Map::new()));
+    table.as_object_mut().is_some_and(|table| table.insert(key.to_owned(), value).is_none())
 }
 
 /// What a key wants.
@@ -90,6 +108,8 @@ enum Wanted {
     List,
     /// A number or text.
     Size,
+    /// Keys of its own; as a whole it can only be left out.
+    Table,
 }
 
 impl Wanted {
@@ -125,6 +145,7 @@ impl Wanted {
             Self::Truth => text.parse::<bool>().ok().map(Value::from),
             Self::List => Some(text.split(',').map(str::trim).collect()),
             Self::Size => number().or_else(|| Some(text.into())),
+            Self::Table => None,
         }
     }
 }
@@ -137,6 +158,7 @@ impl fmt::Display for Wanted {
             Self::Truth => "true or false",
             Self::List => "list",
             Self::Size => "size",
+            Self::Table => "table; write KEY.NAME=VALUE for what is in it",
         })
     }
 }
@@ -144,8 +166,34 @@ impl fmt::Display for Wanted {
 /// The keys of a `T` that people can write, and what each wants.
 fn properties<T: ToSchema>() -> Vec<(String, Wanted)> {
     let RefOr::T(Schema::Object(object)) = T::schema() else { return Vec::new() };
-    let all = object.properties.iter();
-    all.filter_map(|(key, schema)| Some((key.clone(), Wanted::of(schema)?))).collect()
+    let mut schemas = Vec::new();
+    T::schemas(&mut schemas);
+    let mut all = Vec::new();
+    for (key, schema) in &object.properties {
+        let Some(wanted) = Wanted::of(schema) else { continue };
+        let table =
+            referred(schema).and_then(|name| schemas.iter().find(|(known, _)| known == name));
+        let Some((_, RefOr::T(Schema::Object(table)))) = table else {
+            all.push((key.clone(), wanted));
+            continue;
+        };
+        all.push((key.clone(), Wanted::Table));
+        let of_table = table.properties.iter();
+        all.extend(
+            of_table
+                .filter_map(|(name, schema)| Some((format!("{key}.{name}"), Wanted::of(schema)?))),
+        );
+    }
+    all
+}
+
+/// The name of the schema that a key, which may be left out, has elsewhere.
+fn referred(schema: &RefOr<Schema>) -> Option<&str> {
+    match schema {
+        RefOr::Ref(found) => found.ref_location.rsplit('/').next(),
+        RefOr::T(Schema::OneOf(either)) => either.items.iter().find_map(referred),
+        RefOr::T(_) => None,
+    }
 }
 
 /// That of `T`, with no key required.
@@ -172,6 +220,7 @@ impl<T: ToSchema> ToSchema for Patch<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::document::Limit;
 
     fn patch(text: &str) -> Patch<Namespace> {
         serde_json::from_str(text).unwrap()
@@ -195,6 +244,22 @@ mod tests {
         ] {
             let error = DevicePatch::from_words([word]).unwrap_err();
             assert!(error.contains(part), "{word}: {error}");
+        }
+        let patch =
+            NamespacePatch::from_words(["limit.iops=1000", "limit.bandwidth=1Gb/s"]).unwrap();
+        let wanted = serde_json::json!({ "limit": { "iops": 1000, "bandwidth": "1Gb/s" } });
+        assert_eq!(serde_json::to_value(&patch).unwrap(), wanted);
+        let patch = NamespacePatch::from_words(["limit="]).unwrap();
+        assert_eq!(serde_json::to_value(&patch).unwrap(), serde_json::json!({ "limit": null }));
+        for (words, part) in [
+            (&["limit=5"][..], "limit=5: no table; write KEY.NAME=VALUE"),
+            (&["limit.iop=5"], "limit.iops"),
+            (&["limit.iops=x"], "no whole number"),
+            (&["limit=", "limit.iops=5"], "given twice"),
+            (&["limit.iops=5", "limit.iops=6"], "given twice"),
+        ] {
+            let error = NamespacePatch::from_words(words.iter().copied()).unwrap_err();
+            assert!(error.contains(part), "{words:?}: {error}");
         }
         // A subsystem's namespaces are no key that people write.
         assert!(SubsystemPatch::from_words(["namespace=1"]).is_err());
@@ -221,6 +286,15 @@ mod tests {
         let new = patch(r#"{"device": "b", "weight": null}"#).apply(&old).unwrap();
         assert_eq!(new, Namespace { nsid: 1, device: "b".into(), ..Default::default() });
         assert_eq!(patch("{}").apply(&old).unwrap(), old);
+        // What a table has and the patch does not name stays.
+        let limited = patch(r#"{"limit": {"iops": 5, "burst": "1ms"}}"#).apply(&old).unwrap();
+        let changed = patch(r#"{"limit": {"iops": 6, "burst": null}}"#).apply(&limited).unwrap();
+        let limit = Limit { iops: Some(6), ..Limit::default() };
+        assert_eq!(changed.limit, Some(limit.clone()));
+        let both = patch(r#"{"limit": {"bandwidth": "1Gb/s"}}"#).apply(&changed).unwrap();
+        assert_eq!(both.limit, Some(Limit { bandwidth: Some("1Gb/s".into()), ..limit }));
+        assert_eq!(patch(r#"{"limit": null}"#).apply(&both).unwrap().limit, None);
+        assert!(patch(r#"{"limit": {"iop": null}}"#).apply(&both).is_err());
         for wrong in [r#"{"x": 1}"#, r#"{"weight": "1"}"#, r#"{"device": null}"#] {
             assert!(patch(wrong).apply(&old).is_err(), "{wrong}");
         }

@@ -1,5 +1,5 @@
 //! The operator's pages, which are those that docs/README.md leads to: every block of commands is run by a script of the
-//! guest, or is listed as needing hardware.
+//! guest, or by a test on a daemon alone, or is listed as needing hardware.
 
 use std::fs;
 use std::path::Path;
@@ -8,6 +8,10 @@ use anyhow::{Context, Result};
 
 /// Words after `sh` of blocks that no test runs: they need a network card.
 const HARDWARE: &[&str] = &["nic"];
+
+/// The word of blocks that need a daemon alone, and the test that names the pages whose blocks it runs.
+const DAEMON: &str = "daemon";
+const DAEMON_TEST: &str = "tests/tests/docs.rs";
 
 /// A block of a page.
 #[derive(Debug, PartialEq, Eq)]
@@ -32,8 +36,10 @@ pub(super) fn findings(root: &Path, files: &[String]) -> Result<Vec<String>> {
             match word(block) {
                 Some(word) if HARDWARE.contains(&word) => {}
                 Some(word) if run.contains(&(page.clone(), word.to_owned())) => {}
-                Some(_) => findings
-                    .push(format!("{at}: no script of xtask/vm runs this block ({})", block.info)),
+                Some(_) => findings.push(format!(
+                    "{at}: no script of xtask/vm and no test runs this block ({})",
+                    block.info
+                )),
                 None if block.info.is_empty() => {
                     findings.push(format!("{at}: a block that does not say what it holds"));
                 }
@@ -46,7 +52,7 @@ pub(super) fn findings(root: &Path, files: &[String]) -> Result<Vec<String>> {
 
 /// Which blocks no test runs, a line each, and how many are run.
 pub(crate) fn report(root: &Path, files: &[String]) -> Result<String> {
-    let (mut run, mut text) = (0, String::new());
+    let (mut run, mut on_daemon, mut text) = (0, 0, String::new());
     for (page, content) in pages(root, files)? {
         for block in blocks(&content) {
             match word(&block) {
@@ -56,13 +62,14 @@ pub(crate) fn report(root: &Path, files: &[String]) -> Result<String> {
                         block.line
                     ));
                 }
+                Some(DAEMON) => on_daemon += 1,
                 Some(_) => run += 1,
                 None => {}
             }
         }
     }
     Ok(format!(
-        "{run} blocks of commands in docs/ are run in the guest, {} are not:\n{text}",
+        "{run} blocks of commands in docs/ are run in the guest, {on_daemon} on a daemon alone, {} are not:\n{text}",
         text.lines().count()
     ))
 }
@@ -85,7 +92,7 @@ fn pages(root: &Path, files: &[String]) -> Result<Vec<(String, String)>> {
         .collect()
 }
 
-/// Pages and words that scripts of the guest run: `run_page PAGE [WORD]`.
+/// Pages and words that scripts of the guest run: `run_page PAGE [WORD]`; and those of the test on a daemon alone.
 fn calls(root: &Path, files: &[String]) -> Result<Vec<(String, String)>> {
     let mut calls = Vec::new();
     for file in files.iter().filter(|file| file.starts_with("xtask/vm/") && file.ends_with(".sh")) {
@@ -98,6 +105,10 @@ fn calls(root: &Path, files: &[String]) -> Result<Vec<(String, String)>> {
             }
         }
     }
+    let test = fs::read_to_string(root.join(DAEMON_TEST)).unwrap_or_default();
+    let named = test.lines().find(|line| line.starts_with("const PAGES")).unwrap_or_default();
+    let named = named.split('"').filter(|name| name.ends_with(".md"));
+    calls.extend(named.map(|page| (page.to_owned(), DAEMON.to_owned())));
     Ok(calls)
 }
 
@@ -147,17 +158,23 @@ mod tests {
         let bare = put("docs/b.md", "```sh\nls\n```\n```\nwhat\n```\n");
         let none = put("docs/c.md", "```\nno commands here\n```\n");
         // One that the index does not name is for others.
-        put("docs/README.md", "[a](a.md) [b](b.md) [c](c.md)");
+        put("docs/README.md", "[a](a.md) [b](b.md) [c](c.md) [e](e.md) [f](f.md)");
         let other = put("docs/d.md", PAGE);
+        let alone = put("docs/e.md", "```sh daemon\nls\n```\n");
+        let not_named = put("docs/f.md", "```sh daemon\nls\n```\n");
+        let test = put(DAEMON_TEST, "const PAGES: &[&str] = &[\"e.md\"];\n");
         let script = put("xtask/vm/x.sh", "part_a() {\n    run_page a.md\n    run_page b.md\n}\n");
-        let files = [page, bare, none, other, script];
+        let files = [page, bare, none, other, alone, not_named, test, script];
         let found = findings(folder.path(), &files).expect("read");
-        assert_eq!(found.len(), 2, "{found:?}");
+        assert_eq!(found.len(), 3, "{found:?}");
         assert!(found[0].starts_with("docs/a.md:10: no script"), "{found:?}");
         assert!(found[1].starts_with("docs/b.md:4: a block that does not say"), "{found:?}");
+        assert!(found[2].starts_with("docs/f.md:1: no script"), "{found:?}");
         let text = report(folder.path(), &files).expect("read");
         assert!(
-            text.starts_with("3 blocks of commands in docs/ are run in the guest, 1 are not:\n"),
+            text.starts_with(
+                "3 blocks of commands in docs/ are run in the guest, 2 on a daemon alone, 1 are not:\n"
+            ),
             "{text}"
         );
         assert!(text.contains("docs/a.md:5 needs hardware (nic)"), "{text}");
