@@ -32,14 +32,16 @@ pub(super) fn told(document: &OpenApi) -> Value {
 fn bound(value: &mut Value) {
     match value {
         Value::Object(fields) => {
-            let largest = match fields.get("format").and_then(Value::as_str) {
-                Some("uint8") => Some(u64::from(u8::MAX)),
-                Some("uint16") => Some(u64::from(u16::MAX)),
-                Some("uint32") => Some(u64::from(u32::MAX)),
-                Some("uint64") => Some(u64::MAX),
+            // utoipa writes the names with a hyphen that the registry of formats has not.
+            let known = match fields.get("format").and_then(Value::as_str) {
+                Some("u-int8" | "uint8") => Some(("uint8", u64::from(u8::MAX))),
+                Some("u-int16" | "uint16") => Some(("uint16", u64::from(u16::MAX))),
+                Some("u-int32" | "uint32") => Some(("uint32", u64::from(u32::MAX))),
+                Some("u-int64" | "uint64") => Some(("uint64", u64::MAX)),
                 _ => None,
             };
-            if let Some(largest) = largest {
+            if let Some((format, largest)) = known {
+                fields.insert("format".into(), format.into());
                 fields.entry("maximum").or_insert_with(|| largest.into());
             }
             fields.values_mut().for_each(bound);
