@@ -89,7 +89,7 @@ where
         .margin_left(12)
         .margin_right(24)
         .margin_top(6)
-        .set_label_area_size(LabelAreaPosition::Left, 68)
+        .set_label_area_size(LabelAreaPosition::Left, beside(&y))
         .set_label_area_size(LabelAreaPosition::Bottom, 52)
         .build_cartesian_2d(x.clone(), y.clone())?;
     chart
@@ -132,6 +132,13 @@ where
         area.draw_text("no data", &text, (WIDTH.cast_signed() / 2, HEIGHT.cast_signed() / 2))?;
     }
     Ok(())
+}
+
+/// Room to the left for the labels of an axis and its title, which must not meet.
+fn beside(y: &Scale) -> u32 {
+    let longest = y.labels.iter().map(|place| y.label(*place).chars().count()).max().unwrap_or(0);
+    let longest = u32::try_from(longest).unwrap_or(0);
+    (20 + 8 * longest).clamp(68, WIDTH / 2)
 }
 
 impl Ranged for Scale {

@@ -222,6 +222,26 @@ mod tests {
         assert!(!svg.contains("<none>"));
     }
 
+    /// Where the vertical axis stands: behind its labels, of whatever length.
+    #[test]
+    fn long_labels_have_more_room() {
+        let axis = |high: f64| {
+            let series = vec![Series::new("s", vec![(1.0, 0.0), (2.0, high)])];
+            let svg = Plot { series, ..plot() }.svg();
+            let rule = svg.lines().find(|line| line.contains("class=\"rule\"")).unwrap().to_owned();
+            rule.split("points=\"")
+                .nth(1)
+                .unwrap()
+                .split(',')
+                .next()
+                .unwrap()
+                .parse::<u32>()
+                .unwrap()
+        };
+        assert_eq!(axis(100.0), axis(500_000.0));
+        assert!(axis(9_000_000.0) > axis(500_000.0));
+    }
+
     #[test]
     fn log2_labels_are_powers_of_two() {
         let svg = plot().svg();
