@@ -101,7 +101,9 @@ fn calls(root: &Path, files: &[String]) -> Result<Vec<(String, String)>> {
             let mut words = line.split_whitespace();
             if words.next() == Some("run_page") {
                 let page = words.next().unwrap_or_default().to_owned();
-                calls.push((page, words.next().unwrap_or_default().to_owned()));
+                // What follows may also be a pipe.
+                let word = words.next().filter(|word| word.starts_with(char::is_alphabetic));
+                calls.push((page, word.unwrap_or_default().to_owned()));
             }
         }
     }
@@ -163,7 +165,8 @@ mod tests {
         let alone = put("docs/e.md", "```sh daemon\nls\n```\n");
         let not_named = put("docs/f.md", "```sh daemon\nls\n```\n");
         let test = put(DAEMON_TEST, "const PAGES: &[&str] = &[\"e.md\"];\n");
-        let script = put("xtask/vm/x.sh", "part_a() {\n    run_page a.md\n    run_page b.md\n}\n");
+        let script =
+            put("xtask/vm/x.sh", "part_a() {\n    run_page a.md\n    run_page b.md | tee log\n}\n");
         let files = [page, bare, none, other, alone, not_named, test, script];
         let found = findings(folder.path(), &files).expect("read");
         assert_eq!(found.len(), 3, "{found:?}");
