@@ -11,6 +11,8 @@ LISTEN=$FABRIC://$ADDRESS
 
 ssh_up() {
     mkdir -p /run/sshd "$KEYS"
+    # What shells of this machine's root start with is not for a guest, which cannot write there.
+    mountpoint -q /root || mount -t tmpfs home /root
     for key in host user; do
         [ -f "$KEYS/$key" ] || ssh-keygen -q -t ed25519 -N '' -f "$KEYS/$key"
     done
