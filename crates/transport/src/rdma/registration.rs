@@ -39,7 +39,7 @@ struct Lending<D: Device> {
 pub(super) struct Span {
     pub(super) address: u64,
     pub(super) lkey: u32,
-    /// Bytes, not zero.
+    /// Bytes; zero only of an empty payload.
     pub(super) window: u32,
 }
 
@@ -95,7 +95,7 @@ impl<D: Device> Registration<D> {
         self.keys.get(buffer.chunk().index()).map_or(0, |key| key.load(Ordering::Relaxed))
     }
 
-    /// Where the device finds `payload`, which is not empty; `None` for lent memory that it does not know.
+    /// Where the device finds `payload`; `None` for lent memory that it does not know.
     #[inline]
     pub(super) fn span_of(&self, payload: &mut Payload) -> Option<Span> {
         match payload {
