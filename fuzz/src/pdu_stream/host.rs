@@ -83,9 +83,14 @@ impl Host {
         }
     }
 
+    /// Nobody is there any more.
     pub(super) fn close(&mut self) {
         self.woke = true;
-        self.socket = None;
+        if let Some(socket) = self.socket.take() {
+            // The target is to hear of it now: a socket ends with its last holder, and that may be
+            // whoever looks at this process's descriptors.
+            let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
+        }
     }
 
     /// Is the target to say something?
