@@ -3,6 +3,14 @@
 //! Calls are written to the submission ring as they come and go to the kernel with one system
 //! call a turn; answers are read from the shared ring without one. The kernel has the address
 //! of a buffer from the submission until the answer, and for that time the ring owns the buffer.
+//!
+//! ```text
+//!   issue --> submission ring --enter--> kernel --answer--> reap: the buffer goes back
+//!                   |                      |
+//!                   |                      '--dropped: cancelled and awaited, then it goes back
+//!                   |                          '--the kernel does not even say: given up for good
+//!                   '--the kernel takes nothing any more: answered with EIO, never entered again
+//! ```
 
 use std::fmt;
 use std::io;
@@ -23,13 +31,17 @@ pub(super) struct Ring {
     calls: Box<[Option<InKernel>]>,
     /// Calls issued and not answered.
     out: usize,
+    /// Calls put into the submission ring since the start.
+    issued: u64,
     /// Answers are looked for at the drive, whenever the kernel is entered.
     polled: bool,
     /// The kernel was entered, and so looked, since answers were last taken.
     has_looked: bool,
-    /// The kernel takes nothing any more: calls are answered with an error here.
+    /// The kernel takes nothing any more: calls are answered with an error here, and what is in the submission
+    /// ring is not the kernel's and never will be.
     broken: bool,
     refused: Vec<Answer>,
+    /// What zeroes are written from.
     zeroes: Option<Mapping>,
     /// Keeps the file open; the kernel also holds it as a registered file.
     _file: OwnedFd,
@@ -38,6 +50,8 @@ pub(super) struct Ring {
 /// What must stay in memory until a call is answered.
 struct InKernel {
     buf: Option<Buffer>,
+    /// Its place in the order of those issued.
+    number: u64,
 }
 
 impl Ring {
@@ -53,6 +67,7 @@ impl Ring {
             ring,
             calls,
             out: 0,
+            issued: 0,
             polled,
             has_looked: false,
             broken: false,
@@ -102,13 +117,36 @@ impl Ring {
 
     /// Starts what was issued; where answers are polled for, looks for them.
     fn enter(&mut self) {
-        match self.ring.submit() {
-            Ok(_) => {}
+        let entered = if self.broken { self.look(0) } else { self.ring.submit().map(drop) };
+        match entered {
+            Ok(()) => {}
             // No memory for a moment. Sleeping on it would be sleeping for good.
             Err(error) if is_transient(&error) => std::thread::yield_now(),
-            Err(error) => {
+            Err(error) if !self.broken => {
                 tracing::error!(%error, "io_uring takes no operations any more");
                 self.broken = true;
+                self.take_back();
+            }
+            Err(_) => {}
+        }
+    }
+
+    /// Has the kernel write answers, once it has `least` of them, and takes nothing from the submission ring.
+    fn look(&self, least: u32) -> io::Result<()> {
+        const GETEVENTS: u32 = 1;
+        let nothing = None::<&libc::sigset_t>;
+        // SAFETY: nothing is submitted, so the kernel is handed no address; there is no argument.
+        unsafe { self.ring.submitter().enter(0, least, GETEVENTS, nothing) }.map(drop)
+    }
+
+    /// Answers the calls that the kernel has not taken and, as the ring is broken, never will.
+    fn take_back(&mut self) {
+        let untaken = self.ring.submission().len() as u64;
+        let first = self.issued.saturating_sub(untaken);
+        for (slot, call) in self.calls.iter_mut().enumerate() {
+            if let Some(InKernel { buf, .. }) = call.take_if(|call| call.number >= first) {
+                self.out -= 1;
+                self.refused.push(Answer { slot, result: -libc::EIO, buf });
             }
         }
     }
@@ -124,18 +162,44 @@ impl Ring {
     fn drain(&mut self) -> io::Result<()> {
         let mut answers = Vec::new();
         while self.out > 0 {
-            retry(|| self.ring.submit())?;
+            self.submit();
             // Not every kernel or call can be cancelled: then the answer comes by itself.
             let _ = self.ring.submitter().register_sync_cancel(None, CancelBuilder::any());
             self.reap(&mut answers);
             answers.clear();
             if self.out > 0 {
-                retry(|| self.ring.submit_and_wait(1))?;
+                self.wait()?;
                 self.reap(&mut answers);
                 answers.clear();
             }
         }
         Ok(())
+    }
+
+    /// Sleeps until there is an answer.
+    fn wait(&self) -> io::Result<()> {
+        loop {
+            match self.look(1) {
+                Err(error) if is_transient(&error) => std::thread::yield_now(),
+                waited => return waited,
+            }
+        }
+    }
+
+    /// Puts another file in the ring's place: nothing can be told the kernel any more, which has what it has.
+    #[cfg(test)]
+    pub(super) fn sever(&self) {
+        let null = std::fs::File::open("/dev/null").unwrap();
+        // SAFETY: the ring's descriptor stays open, and stays the ring's to close; its memory is mapped apart.
+        let at = unsafe { libc::dup2(null.as_raw_fd(), self.ring.as_raw_fd()) };
+        assert_eq!(at, self.ring.as_raw_fd());
+    }
+
+    /// Where zeroes are written from, and how many.
+    #[cfg(test)]
+    pub(super) fn zeroes(&self) -> Option<std::ops::Range<usize>> {
+        let at = self.zeroes.as_ref()?.as_ptr().addr();
+        Some(at..at + usize::try_from(ZERO_WRITE).unwrap())
     }
 }
 
@@ -152,11 +216,12 @@ impl Medium for Ring {
             self.zeroes = Mapping::zeroes(len).ok();
         }
         let entry = self.entry(call, buf.as_mut()).user_data(slot as u64);
-        self.calls[slot] = Some(InKernel { buf });
+        self.calls[slot] = Some(InKernel { buf, number: self.issued });
+        self.issued += 1;
         self.out += 1;
         // SAFETY: the entry names a run of a buffer (bounded by `entry`) that `self.calls` owns
-        // until the kernel has answered, or of the ring's zeroes; `drop` awaits every answer. The
-        // file is registered with the ring.
+        // until the kernel has answered, or of the ring's zeroes; `drop` awaits every answer, or gives
+        // that memory up. The file is registered with the ring.
         let pushed = unsafe { self.ring.submission().push(&entry) };
         assert!(pushed.is_ok(), "the submission ring has an entry for every slot");
     }
@@ -201,6 +266,8 @@ impl Drop for Ring {
                 // The kernel may still write there: never lease that memory again.
                 std::mem::forget(call.take());
             }
+            // Or still write from there to the file: nothing else may ever be mapped there.
+            std::mem::forget(self.zeroes.take());
         }
     }
 }
@@ -239,15 +306,4 @@ fn build(entries: u32, polled: bool) -> io::Result<IoUring> {
 /// Errors of a submission that go away.
 fn is_transient(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN | libc::EBUSY))
-}
-
-fn retry(mut call: impl FnMut() -> io::Result<usize>) -> io::Result<()> {
-    loop {
-        match call() {
-            Ok(_) => return Ok(()),
-            Err(error) if error.raw_os_error() == Some(libc::EBUSY) => return Ok(()),
-            Err(error) if is_transient(&error) => std::thread::yield_now(),
-            Err(error) => return Err(error),
-        }
-    }
 }

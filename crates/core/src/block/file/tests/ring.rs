@@ -39,6 +39,92 @@ fn dropping_a_ring_ends_its_calls_before_the_buffers_go_back() {
     std::io::Read::read_exact(&mut reader, &mut [0; 4096]).unwrap();
 }
 
+/// Every mapping of this process.
+fn mapped() -> Vec<std::ops::Range<usize>> {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let hex = |text: &str| usize::from_str_radix(text, 16).unwrap();
+    let ranges = maps.lines().map(|line| line.split(' ').next().unwrap().split_once('-').unwrap());
+    ranges.map(|(from, to)| hex(from)..hex(to)).collect()
+}
+
+#[test]
+fn memory_that_the_kernel_does_not_give_back_is_given_up_for_good() {
+    let pool = pool();
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    let mut ring = Ring::new(reader.try_clone().unwrap().into(), 4, false).unwrap();
+    let stuck = stuck_read(&pool, &mut ring, 0);
+    // A pipe's end for reading takes none, but from now on there are zeroes.
+    ring.issue(1, Call::WriteZeroes { offset: 0, len: 4096 }, None);
+    ring.submit();
+    let mut answers = Vec::new();
+    while answers.is_empty() {
+        ring.reap(&mut answers);
+    }
+    assert_eq!((answers[0].slot, answers[0].result), (1, -libc::EBADF));
+    let zeroes = ring.zeroes().unwrap();
+    ring.sever();
+    drop(ring);
+    assert_eq!(pool.leased(), 1, "the kernel may still write to it");
+    let again: Vec<_> = (0..64).map(|_| pool.lease(4096).unwrap()).collect();
+    writer.write_all(&[0xaa; 4096]).unwrap();
+    assert!(again.iter().all(|buf| buf.as_ptr() != stuck));
+    let is_mapped = mapped().iter().any(|one| one.start <= zeroes.start && zeroes.end <= one.end);
+    assert!(is_mapped, "the kernel may still write them to the file");
+}
+
+#[test]
+fn calls_that_the_kernel_never_takes_are_answered_and_those_it_has_are_awaited() {
+    let pool = pool();
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    let mut ring = Ring::new(reader.into(), 4, false).unwrap();
+    stuck_read(&pool, &mut ring, 0);
+    ring.submit();
+    ring.sever();
+    for slot in [2, 1] {
+        stuck_read(&pool, &mut ring, slot);
+    }
+    ring.submit();
+    // And from then on every one.
+    stuck_read(&pool, &mut ring, 3);
+    let mut answers: Vec<Answer> = Vec::new();
+    ring.reap(&mut answers);
+    let mut told: Vec<_> = answers.iter().map(|answer| (answer.slot, answer.result)).collect();
+    told.sort_unstable();
+    assert_eq!(told, [(1, -libc::EIO), (2, -libc::EIO), (3, -libc::EIO)]);
+    assert!(answers.drain(..).all(|answer| answer.buf.is_some()));
+    assert_eq!(pool.leased(), 1);
+    writer.write_all(&[0xaa; 100]).unwrap();
+    while answers.is_empty() {
+        std::thread::yield_now();
+        ring.reap(&mut answers);
+    }
+    assert_eq!((answers[0].slot, answers[0].result), (0, 100));
+    answers.clear();
+    drop(ring);
+    assert_eq!(pool.leased(), 0);
+}
+
+#[test]
+fn a_panic_ends_calls_before_the_buffers_go_back() {
+    let pool = pool();
+    let (mut reader, mut writer) = std::io::pipe().unwrap();
+    let mut ring = Ring::new(reader.try_clone().unwrap().into(), 4, false).unwrap();
+    let stuck = stuck_read(&pool, &mut ring, 0);
+    ring.submit();
+    let unwound = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let mut ring = ring;
+        let buf = pool.lease(4096).unwrap();
+        ring.issue(1, Call::Read { offset: 0, skip: 4096, len: 1 }, Some(buf));
+    }));
+    assert!(unwound.is_err());
+    assert_eq!(pool.leased(), 0);
+    writer.write_all(&[0xaa; 4096]).unwrap();
+    let again: Vec<_> = (0..2).map(|_| pool.lease(4096).unwrap()).collect();
+    let same = again.iter().find(|buf| buf.as_ptr() == stuck).unwrap();
+    assert!(same.as_slice().iter().all(|byte| *byte == 0x55));
+    std::io::Read::read_exact(&mut reader, &mut [0; 4096]).unwrap();
+}
+
 #[test]
 fn a_sleeper_is_woken_by_a_completion() {
     let pool = pool();
