@@ -62,13 +62,7 @@ async fn save(
     State(handle): State<Handle>,
     Insist { wish, force }: Insist,
 ) -> Result<Tagged<Saved>, Refusal> {
-    let saved = handle
-        .call(async move |running| {
-            let saved = running.save(&wish, force)?;
-            Ok(Tagged::new(running, saved))
-        })
-        .await?;
-    saved.map_err(Refusal)
+    handle.save(wish, force).await
 }
 
 /// Makes what runs what the config file says, as SIGHUP does.
@@ -80,11 +74,5 @@ async fn save(
     responses((status = OK, body = Change), (status = "default", body = ApiError)),
 )]
 async fn reload(State(handle): State<Handle>, Ask(wish): Ask) -> Result<Tagged<Change>, Refusal> {
-    let change = handle
-        .call(async move |running| {
-            let change = running.reload(&wish).await?;
-            Ok(Tagged::new(running, change))
-        })
-        .await?;
-    change.map_err(Refusal)
+    handle.reload(wish).await
 }

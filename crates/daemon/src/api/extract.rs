@@ -83,7 +83,12 @@ pub(super) struct Tagged<T> {
 impl<T> Tagged<T> {
     /// Of what runs now.
     pub(super) fn new(running: &Running, body: T) -> Self {
-        Self { revision: running.revision(), body }
+        Self::of(running.revision(), body)
+    }
+
+    /// Of the state with this number.
+    pub(super) fn of(revision: String, body: T) -> Self {
+        Self { revision, body }
     }
 }
 

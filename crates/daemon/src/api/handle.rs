@@ -1,68 +1,44 @@
-//! How a handler reaches what runs: it sends a job to control's loop, which does one after the other.
-//! So no two changes overlap, and nothing but that loop touches the reactors.
+//! How a handler reaches what runs: it asks control's loop, which makes one change after the other and lets others look
+//! meanwhile. So no two changes overlap, and nothing but that loop touches the reactors.
 
-use std::future::Future;
-use std::pin::Pin;
 use std::time::Duration;
 
 use nvmeof_api::document::Document;
-use nvmeof_api::{ApiError, Change, ErrorKind};
+use nvmeof_api::{ApiError, Change, ErrorKind, Saved};
 use tokio::sync::{mpsc, oneshot};
 
 use super::extract::Tagged;
 use super::refusal::Refusal;
-use crate::control::{Running, Wish};
+use crate::control::{Ask, Job, Order, Reply, Running, Wish};
 
-/// Jobs that may wait; callers beyond wait to hand theirs over.
+/// What is asked and not taken yet, at most; callers beyond wait to ask.
 const BACKLOG: usize = 64;
-/// How long a caller waits for its job to be done: devices that are gone may take a while to be let go.
+/// How long a caller waits: a drive that does not get ready may take longer.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Something to be done with what runs.
-pub(crate) type Job =
-    Box<dyn for<'a> FnOnce(&'a mut Running) -> Pin<Box<dyn Future<Output = ()> + 'a>> + Send>;
-
-/// Sends jobs.
+/// Asks.
 #[derive(Debug, Clone)]
 pub(crate) struct Handle {
-    jobs: mpsc::Sender<Job>,
+    asks: mpsc::Sender<Ask>,
 }
 
 /// Both ends.
-pub(crate) fn handle() -> (Handle, mpsc::Receiver<Job>) {
-    let (jobs, receiver) = mpsc::channel(BACKLOG);
-    (Handle { jobs }, receiver)
+pub(crate) fn handle() -> (Handle, mpsc::Receiver<Ask>) {
+    let (asks, receiver) = mpsc::channel(BACKLOG);
+    (Handle { asks }, receiver)
 }
 
 impl Handle {
-    /// Has a job done, and gives what came of it. A job that was begun is finished, whoever still waits.
+    /// Has a job done at once, whatever is being changed, and gives what came of it.
     pub(super) async fn call<R, F>(&self, job: F) -> Result<R, Refusal>
     where
         R: Send + 'static,
         F: AsyncFnOnce(&mut Running) -> R + Send + 'static,
     {
-        let (reply, answer) = oneshot::channel();
-        let job: Job = Box::new(move |running| {
-            Box::pin(async move {
-                // A caller that has gone needs no answer.
-                let _ = reply.send(job(running).await);
-            })
-        });
-        let done = async {
-            self.jobs.send(job).await.map_err(|_| stopping())?;
-            answer.await.map_err(|_| stopping())
-        };
-        match tokio::time::timeout(PATIENCE, done).await {
-            Ok(done) => done,
-            Err(_) => Err(Refusal(
-                ApiError::new(ErrorKind::Unavailable, "the daemon is busy with an earlier change")
-                    .hint("look at the state before you try again: this call may still be done"),
-            )),
-        }
+        let (job, answer) = boxed(job);
+        self.ask(Ask::Look(job), answer).await
     }
-}
 
-impl Handle {
     /// Looks at what runs.
     pub(super) async fn look<R, F>(&self, look: F) -> Result<Tagged<R>, Refusal>
     where
@@ -78,19 +54,66 @@ impl Handle {
         seen.map_err(Refusal)
     }
 
-    /// Changes what runs by an edit of its document, as [`Running::change`] does.
+    /// Changes what runs by an edit of its document: the whole edit, or nothing.
     pub(super) async fn change<F>(&self, wish: Wish, edit: F) -> Result<Tagged<Change>, Refusal>
     where
         F: FnOnce(&Running, &mut Document) -> Result<(), ApiError> + Send + 'static,
     {
-        let changed = self
-            .call(async move |running| {
-                let change = running.change(&wish, edit).await?;
-                Ok(Tagged::new(running, change))
-            })
-            .await?;
-        changed.map_err(Refusal)
+        self.order(|reply| Order::Edit { wish, edit: Box::new(edit), reply }).await
     }
+
+    /// Makes what runs what the file says.
+    pub(super) async fn reload(&self, wish: Wish) -> Result<Tagged<Change>, Refusal> {
+        self.order(|reply| Order::Reload { wish, reply }).await
+    }
+
+    /// Writes what runs to the file, when no change is under way.
+    pub(super) async fn save(&self, wish: Wish, force: bool) -> Result<Tagged<Saved>, Refusal> {
+        let (job, answer) = boxed(async move |running: &mut Running| {
+            let saved = running.save(&wish, force)?;
+            Ok(Tagged::new(running, saved))
+        });
+        self.ask(Ask::Change(Order::Short(job)), answer).await?.map_err(Refusal)
+    }
+
+    async fn order(&self, order: impl FnOnce(Reply) -> Order) -> Result<Tagged<Change>, Refusal> {
+        let (reply, answer) = oneshot::channel();
+        let change = self.ask(Ask::Change(order(reply)), answer).await?.map_err(Refusal)?;
+        Ok(Tagged::of(change.revision.clone(), change))
+    }
+
+    async fn ask<R>(&self, ask: Ask, answer: oneshot::Receiver<R>) -> Result<R, Refusal> {
+        let done = async {
+            self.asks.send(ask).await.map_err(|_| stopping())?;
+            answer.await.map_err(|_| stopping())
+        };
+        match tokio::time::timeout(PATIENCE, done).await {
+            Ok(done) => done,
+            Err(_) => Err(Refusal(
+                ApiError::new(
+                    ErrorKind::Unavailable,
+                    "this takes long: it, or a change before it, waits for a drive or a file",
+                )
+                .hint("look at the state before you try again: this call may still be done"),
+            )),
+        }
+    }
+}
+
+/// A job that answers.
+fn boxed<R, F>(job: F) -> (Job, oneshot::Receiver<R>)
+where
+    R: Send + 'static,
+    F: AsyncFnOnce(&mut Running) -> R + Send + 'static,
+{
+    let (reply, answer) = oneshot::channel();
+    let job: Job = Box::new(move |running| {
+        Box::pin(async move {
+            // A caller that has gone needs no answer.
+            let _ = reply.send(job(running).await);
+        })
+    });
+    (job, answer)
 }
 
 fn stopping() -> Refusal {

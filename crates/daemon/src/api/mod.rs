@@ -2,9 +2,9 @@
 //!
 //! ```text
 //!   caller --HTTP--> door (sockets, bounds) --> router --> a resource's handler
-//!                                                              |  Handle::call: a job
+//!                                                              |  Handle: looks, or asks for a change
 //!                                                              v
-//!                       answer <------------------- control's loop: Running, one job after the other
+//!                       answer <------------------- control's loop: Running, one change after the other
 //! ```
 //!
 //! | file | what |
@@ -68,7 +68,7 @@ fn router() -> OpenApiRouter<Handle> {
 }
 
 /// The calls as a service, and their description.
-fn service(handle: Handle) -> (Router, Value) {
+pub(crate) fn service(handle: Handle) -> (Router, Value) {
     let (router, document) = router().split_for_parts();
     let document = openapi::told(&document);
     let router = openapi::serve(router, &document);

@@ -144,6 +144,15 @@ pub struct Listener {
     pub rdma: Rdma,
 }
 
+impl Listener {
+    /// Whether both are at the same address, whatever their other keys; two that are at any port are not.
+    #[must_use]
+    pub fn is_at(&self, other: &Self) -> bool {
+        let at = |one: &Self| (one.fabric, one.address, one.port);
+        self.port != 0 && at(self) == at(other)
+    }
+}
+
 /// How an RDMA listener's connections are set up.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rdma {

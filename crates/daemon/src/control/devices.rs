@@ -10,14 +10,16 @@
 //! it is closed first, since what is behind it (a drive's function, say) can be had only once, and opened
 //! anew. Where that fails, a *ghost* keeps its place.
 //!
-//! What drives do may take minutes: it is [begun](Devices::begin) ahead, and done by a thread (`groundwork`). A drive whose
+//! What drives and files do may take minutes: it is [begun](Devices::begin) ahead, and done by a thread (`groundwork`). A
+//! drive whose
 //! namespace has changed, its size say, is opened anew with what stands on it, like one whose config has changed.
 
 mod drives;
 mod groundwork;
+mod leaving;
 mod make;
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -28,14 +30,16 @@ use nvmeof_core::block::{BlockDevice, FileConfig, NvmeDevice};
 use nvmeof_core::dma::SharedPool;
 use nvmeof_nvmf::DeviceId;
 use tokio::sync::oneshot;
-use tokio::task::JoinHandle;
+use tokio::task::spawn_blocking;
 
 use crate::config::{Device, DeviceKind};
 use crate::limits::DriveQueues;
 use crate::reactor::mailbox::{Message, Sender};
 use drives::Drives;
-pub(super) use groundwork::Groundwork;
-use groundwork::{Order, drop_aside};
+pub(super) use drives::{Take, from_vfio};
+pub(super) use groundwork::{Begun, Groundwork};
+use groundwork::{Order, What, drop_aside};
+use leaving::Leaving;
 use make::{Live, ghost, make};
 
 /// How long the commands of a device that is gone may take to end before it is tried to open it anew.
@@ -47,6 +51,8 @@ pub(super) struct Devices {
     open: BTreeMap<String, Open>,
     next_id: u32,
     drives: Arc<Mutex<Drives>>,
+    /// What is being closed and may be opened again.
+    leaving: Leaving,
 }
 
 /// An open device.
@@ -65,13 +71,10 @@ pub(super) struct Open {
 }
 
 impl Devices {
-    /// None yet; drives are to reach the buffers of `pool`.
-    pub(super) fn new(pool: &Arc<SharedPool>) -> Self {
-        Self::over(Drives::new(pool))
-    }
-
-    fn over(drives: Drives) -> Self {
-        Self { open: BTreeMap::new(), next_id: 0, drives: Arc::new(Mutex::new(drives)) }
+    /// None yet; drives are to reach the buffers of `pool`, and are taken from the system by `take`.
+    pub(super) fn new(pool: &Arc<SharedPool>, take: Take) -> Self {
+        let drives = Arc::new(Mutex::new(Drives::new(pool, take)));
+        Self { open: BTreeMap::new(), next_id: 0, drives, leaving: Leaving::new() }
     }
 
     /// The open device of this name.
@@ -79,22 +82,45 @@ impl Devices {
         self.open.get(name)
     }
 
-    /// Lets go of what is gone, and begins to open drives as they are wanted: the groundwork for
+    /// Lets go of what is gone, and begins to open drives and files as they are wanted: the groundwork for
     /// [`prepare`](Self::prepare). Until then nothing else changes what is open.
-    pub(super) async fn begin(
-        &mut self,
-        wanted: &[Device],
-        reactors: &[Sender],
-    ) -> JoinHandle<Groundwork> {
-        self.let_go_of_gone(reactors).await;
+    pub(super) fn begin(&mut self, wanted: &[Device], reactors: &[Sender]) -> Begun {
+        let let_go = self.let_go_of_gone(reactors);
         let orders = wanted.iter().filter_map(|config| {
-            let DeviceKind::Nvme(drive) = &config.kind else { return None };
             let open = self.open.get(&config.name);
-            let queues = DriveQueues::of(&drive.pci, wanted, reactors.len());
-            let order = Order { name: config.name.clone(), drive: drive.clone(), queues };
-            open.is_none_or(|open| !open.can_become(config)).then_some(order)
+            if open.is_some_and(|open| open.can_become(config)) {
+                return None;
+            }
+            let what = match &config.kind {
+                DeviceKind::Nvme(drive) => {
+                    What::Drive(drive.clone(), DriveQueues::of(&drive.pci, wanted, reactors.len()))
+                }
+                DeviceKind::File(file) => match open.map(|open| (&open.live, open)) {
+                    Some((Live::File(device), open)) if open.can_resize(config) => {
+                        What::Resize(Arc::clone(device), file.size)
+                    }
+                    _ => What::File(file.clone()),
+                },
+                _ => return None,
+            };
+            Some(Order { name: config.name.clone(), what })
         });
-        Groundwork::begin(&self.drives, orders.collect())
+        let leaving = self.leaving.clone();
+        Begun::new(&self.drives, orders.collect(), async move {
+            let_go.await;
+            leaving.over().await;
+        })
+    }
+
+    /// Closes what was opened ahead and is not used, aside; whoever [begins](Self::begin) next waits for that.
+    pub(super) fn leave(&self, groundwork: Groundwork) {
+        if !groundwork.is_empty() {
+            let leaver = self.leaving.begin();
+            spawn_blocking(move || {
+                groundwork.close();
+                drop(leaver);
+            });
+        }
     }
 
     /// Devices of drives whose namespaces may have changed; [`changed`] asks the drives.
@@ -118,13 +144,13 @@ impl Devices {
     }
 
     /// Opens those of `wanted` that are not open as they are wanted, those that are gone, and those that
-    /// stand on one it opens; bases come before, drives from `groundwork`. On failure closes again what it
+    /// stand on one it opens; bases come before, drives and files from `groundwork`. On failure closes again what it
     /// opened; a device that was gone before and is still is no failure. What is open and no longer wanted,
     /// or wanted otherwise, is for [`Self::commit`].
     pub(super) async fn prepare(
         &mut self,
         wanted: &[Device],
-        mut groundwork: Groundwork,
+        groundwork: &mut Groundwork,
         reactors: &[Sender],
     ) -> anyhow::Result<Vec<Open>> {
         let mut opened: Vec<Open> = Vec::new();
@@ -136,11 +162,11 @@ impl Devices {
                 continue;
             }
             let was_gone = open.is_some_and(|open| open.is_ghost() && open.config == *config);
-            match self.open_one(config, &mut groundwork, &opened, reactors).await {
+            match self.open_one(config, groundwork, &opened, reactors).await {
                 Ok(open) => opened.push(open),
                 Err(error) if was_gone => tracing::warn!("still gone: {error:#}"),
                 Err(error) => {
-                    self.abandon(opened, reactors).await;
+                    self.abandon(opened, reactors);
                     return Err(error);
                 }
             }
@@ -148,18 +174,27 @@ impl Devices {
         Ok(opened)
     }
 
-    /// Closes again what was [prepared](Self::prepare) and is not to be. What was resized has its old size.
-    pub(super) async fn abandon(&self, opened: Vec<Open>, reactors: &[Sender]) {
+    /// Closes again what was [prepared](Self::prepare) and is not to be, aside; whoever [begins](Self::begin) next waits
+    /// for that. What was resized has its old size.
+    pub(super) fn abandon(&self, opened: Vec<Open>, reactors: &[Sender]) {
         for open in &opened {
             if let Some(old) = self.open.get(&open.config.name) {
                 old.live.prevail();
             }
         }
-        // What stands on others first.
-        for open in opened.into_iter().rev() {
-            open.live.unmake();
-            close(open, reactors).await;
+        if opened.is_empty() {
+            return;
         }
+        let leaver = self.leaving.begin();
+        let reactors = reactors.to_vec();
+        tokio::spawn(async move {
+            // What stands on others first.
+            for open in opened.into_iter().rev() {
+                open.live.unmake();
+                close(open, &reactors).await;
+            }
+            drop(leaver);
+        });
     }
 
     /// Makes `opened` part of what is open, changes what can be changed while it is open, and gives
@@ -199,8 +234,8 @@ impl Devices {
         }
     }
 
-    /// Closes what is gone, and what stands on it, and leaves ghosts in their places.
-    async fn let_go_of_gone(&mut self, reactors: &[Sender]) {
+    /// Leaves ghosts in the places of what is gone and what stands on it; what this returns closes that.
+    fn let_go_of_gone(&mut self, reactors: &[Sender]) -> impl Future<Output = ()> + Send + use<> {
         let mut closing = Vec::new();
         for open in self.open.values_mut().filter(|open| !open.is_ghost()) {
             if open.device.is_gone() {
@@ -214,16 +249,25 @@ impl Devices {
             }
         }
         let answers: Vec<_> = closing.iter().flat_map(|open| remove(open, reactors)).collect();
-        let all = async {
-            for answer in answers {
-                // A reactor that has ended uses no device.
-                let _ = answer.await;
+        let leaver = self.leaving.begin();
+        async move {
+            if closing.is_empty() {
+                return;
             }
-        };
-        if tokio::time::timeout(GONE_TIMEOUT, all).await.is_err() {
-            tracing::warn!("a device that is gone still has commands, and keeps what is behind it");
+            let all = async {
+                for answer in answers {
+                    // A reactor that has ended uses no device.
+                    let _ = answer.await;
+                }
+            };
+            if tokio::time::timeout(GONE_TIMEOUT, all).await.is_err() {
+                tracing::warn!(
+                    "a device that is gone still has commands, and keeps what is behind it"
+                );
+            }
+            drop_aside(closing).await;
+            drop(leaver);
         }
-        drop_aside(closing).await;
     }
 
     async fn open_one(
@@ -253,7 +297,7 @@ impl Devices {
             }
         }
         if let Some(error) = failed {
-            close(open, reactors).await;
+            self.abandon(vec![open], reactors);
             anyhow::bail!("device {:?}: cannot be used: {error}", config.name);
         }
         Ok(open)

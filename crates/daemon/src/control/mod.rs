@@ -10,13 +10,14 @@
 //! | `devices` | opening and closing block devices on every reactor |
 //! | `watch` | what runs, for those who only look: metrics, and commands that are followed |
 //! | `stats` | what the reactors counted: to a file, and to the log on SIGUSR1 |
-//! | `aside` | what threads do meanwhile: drives that are opened for a reload, or asked what changed |
+//! | `changes` | which change is made when: one at a time, while threads open what it needs |
+//! | `wrong` | configs that cannot be used, as the log and the API tell of them |
 //! | `notify` | what systemd is told: ready, reloading, stopping, signs of life |
 //! | `accept`, `place` | listeners, and which reactor serves a connection |
 
 mod accept;
 mod apply;
-mod aside;
+mod changes;
 mod devices;
 mod file;
 mod notify;
@@ -25,6 +26,7 @@ mod running;
 mod server;
 mod stats;
 mod watch;
+mod wrong;
 
 use std::io::Write as _;
 use std::path::Path;
@@ -34,16 +36,18 @@ use std::time::Duration;
 use anyhow::Context as _;
 use nvmeof_core::pci::System;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::task::JoinHandle;
 
 use crate::api;
 use crate::config::Config;
 use crate::config::loaded::Loaded;
 use crate::drives::spread::of_stripes;
 use crate::logs;
-use aside::Aside;
+use changes::Changes;
 use stats::{Recorder, Wanted};
 
-pub(crate) use running::{Running, Wish};
+pub(crate) use changes::{Ask, Order, Reply};
+pub(crate) use running::{Job, Running, Wish};
 pub(crate) use stats::metrics::CONTENT_TYPE as METRICS_TYPE;
 pub(crate) use watch::Following;
 
@@ -174,7 +178,7 @@ async fn serve(
     let mut signals = Signals::new()?;
     let door = loaded.config.api.as_ref().map(api::Door::open).transpose()?;
     let mut running = tokio::select! {
-        running = Running::start(path, loaded) => running?,
+        running = Running::start(path, loaded, devices::from_vfio) => running?,
         // As long as nobody is served, there is nothing to end in good order.
         () = signals.end.told() => return Ok(()),
     };
@@ -193,16 +197,21 @@ async fn serve(
     tell.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut look = tokio::time::interval(LOOK);
     look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let mut aside = Aside::default();
+    let mut changes = Changes::default();
+    let mut looking = None;
     loop {
         let server = running.server_mut();
         let (records, spans_reactors) = (server.records(), server.spans_reactors());
+        let may_look = looking.is_none() && !changes.is_following();
         tokio::select! {
             () = signals.end.told() => break,
-            _ = signals.hangup.recv() => aside.hang_up(&mut running).await,
-            ready = Aside::ready(&mut aside.reload) => ready.apply(&mut running).await,
-            changed = Aside::answer(&mut aside.look) => aside.follow(&mut running, &changed).await,
-            _ = look.tick(), if aside.look.is_none() => aside.look = running.server().look_at_drives(),
+            _ = signals.hangup.recv() => changes.hang_up(&mut running).await,
+            done = changes.done() => tokio::select! {
+                () = changes.go_on(done, &mut running) => {}
+                () = signals.end.told() => break,
+            },
+            changed = answer(&mut looking) => changes.follow(changed, &mut running).await,
+            _ = look.tick(), if may_look => looking = running.server().look_at_drives(),
             _ = signals.count.recv() => running.server_mut().log_counts().await,
             _ = sample.tick(), if records => running.server_mut().record().await,
             _ = rebalance.tick(), if spans_reactors => running.server_mut().rebalance(),
@@ -210,16 +219,27 @@ async fn serve(
                 logs::tell_left_out();
                 running.end_overdue_following();
             }
-            Some(job) = jobs.recv() => tokio::select! {
-                () = job(&mut running) => {}
-                // It may wait for a drive.
+            Some(ask) = jobs.recv() => tokio::select! {
+                () = changes.answer(ask, &mut running) => {}
+                // A reactor may not answer.
                 () = signals.end.told() => break,
             },
         }
     }
-    notify::stopping(running.server().config().drain_timeout);
-    running.stop().await;
+    let drain = running.server().config().drain_timeout;
+    notify::stopping(drain);
+    // Whoever asks hears that the daemon is stopping.
+    drop(jobs);
+    tokio::join!(changes.end(drain.max(server::SHUTDOWN)), running.stop());
     Ok(())
+}
+
+/// What a thread answers, as soon as it does; never if there is none.
+async fn answer<T: Default>(thread: &mut Option<JoinHandle<T>>) -> T {
+    let Some(asked) = thread else { return std::future::pending().await };
+    let answer = asked.await.unwrap_or_default();
+    *thread = None;
+    answer
 }
 
 /// The one line on standard output that tells scripts the daemon serves.

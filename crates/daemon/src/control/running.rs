@@ -8,23 +8,29 @@
 //!      ^                                        |
 //!      '------------- takes its place <-- Server::reload, all or nothing
 //! ```
+//!
+//! When each of these is done is for [`changes`](super::changes) to say.
 
 use std::collections::BTreeSet;
+use std::future::Future;
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::time::Instant;
 
 use nvmeof_api::document::{Difference, Document};
 use nvmeof_api::{ApiError, Change, ErrorKind, Saved, Stats, Status};
 use serde_json::Value;
+use tokio::task::{JoinHandle, spawn_blocking};
 
-use super::devices::Groundwork;
+use super::changes::{Checked, Edit};
+use super::devices::{Begun, Groundwork, Take};
 use super::file::ConfigFile;
 use super::notify;
 use super::server::{NewListener, Server};
 use super::stats::{Recorder, lines, live};
-use super::warn_of;
-use crate::config::loaded::{Loaded, Refused, place, without_lines};
-use crate::config::{ConfigError, DeviceKind, Problem};
+use super::wrong::{Wrong, warning};
+use crate::config::DeviceKind;
+use crate::config::loaded::Loaded;
 
 /// What runs, and the document that says so.
 #[derive(Debug)]
@@ -48,14 +54,36 @@ pub(crate) struct Wish {
     pub(crate) dry_run: bool,
 }
 
+/// Something to be done with what runs.
+pub(crate) type Job =
+    Box<dyn for<'a> FnOnce(&'a mut Running) -> Pin<Box<dyn Future<Output = ()> + 'a>> + Send>;
+
+/// What is to be what runs, and what that would change.
+#[derive(Debug)]
+pub(super) struct Wanted {
+    loaded: Loaded,
+    changes: Vec<Difference>,
+    pending_restart: Vec<String>,
+}
+
+impl Wanted {
+    /// As the API tells of it, with the state's number.
+    pub(super) fn told(self, dry_run: bool, revision: String) -> Change {
+        let Self { loaded, changes, pending_restart } = self;
+        let warnings = loaded.config.warnings.iter();
+        let warnings = warnings.map(|one| warning(&loaded.text, one)).collect();
+        Change { dry_run, revision, changes, pending_restart, warnings }
+    }
+}
+
 impl Running {
-    /// Starts everything. Hosts can connect when this returns.
+    /// Starts everything, with drives that `take` takes from the system. Hosts can connect when this returns.
     ///
     /// # Errors
     /// As [`Server::start`].
-    pub(super) async fn start(path: &Path, loaded: Loaded) -> anyhow::Result<Self> {
+    pub(super) async fn start(path: &Path, loaded: Loaded, take: Take) -> anyhow::Result<Self> {
         let Loaded { config, document, text } = loaded;
-        let server = Server::start(config).await?;
+        let server = Server::start(config, take).await?;
         let since_1970 = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         Ok(Self {
             server,
@@ -103,27 +131,22 @@ impl Running {
         self.server.record_to(recorder).await;
     }
 
-    /// Reads the file again, as SIGHUP asks, for [`take_file`](Self::take_file). One that is wrong in any way
-    /// changes nothing.
-    pub(super) fn read_again(&self) -> Option<Loaded> {
+    /// Begins to read the file again, as SIGHUP asks.
+    pub(super) fn read_again(&self) -> JoinHandle<Checked> {
         notify::reloading();
-        match Loaded::read_with(self.file.path(), self.held()) {
-            Ok(loaded) => {
-                warn_of(&loaded.config);
-                Some(loaded)
-            }
-            Err(error) => {
-                tracing::error!("the config is not reloaded, nothing changes:\n{error}");
-                self.tell(false);
-                None
-            }
-        }
+        self.read()
+    }
+
+    /// The file that was read for SIGHUP is wrong: nothing changes.
+    pub(super) fn refuse_file(&self, wrong: &Wrong) {
+        tracing::error!("the config is not reloaded, nothing changes:\n{wrong}");
+        self.tell(false);
     }
 
     /// Makes what runs what was read from the file; it is logged why not.
-    pub(super) async fn take_file(&mut self, loaded: Loaded, groundwork: Groundwork) {
-        let text = loaded.text.clone();
-        let adopted = self.adopt(loaded, groundwork, NewListener::MayBeLeftOut).await;
+    pub(super) async fn take_file(&mut self, wanted: Wanted, groundwork: Groundwork) {
+        let text = wanted.loaded.text.clone();
+        let adopted = self.adopt(wanted.loaded, groundwork, NewListener::MayBeLeftOut).await;
         match &adopted {
             Ok(summary) => {
                 self.file.is_now(text, self.document.clone());
@@ -156,21 +179,81 @@ impl Running {
         }
     }
 
-    /// Reads the file again, as the API asks.
+    /// Begins to read the file again, as the API asks.
     ///
     /// # Errors
-    /// What is wrong with it, or why it cannot be; nothing has changed then.
-    pub(crate) async fn reload(&mut self, wish: &Wish) -> Result<Change, ApiError> {
+    /// The state is not the one that was seen.
+    pub(super) fn check_file(&self, wish: &Wish) -> Result<JoinHandle<Checked>, ApiError> {
         self.expect(wish)?;
-        let loaded =
-            Loaded::read_with(self.file.path(), self.held()).map_err(|error| in_file(&error))?;
-        let text = loaded.text.clone();
-        let change = self.change_to(loaded, wish.dry_run).await?;
-        if !wish.dry_run {
+        Ok(self.read())
+    }
+
+    /// Begins to look whether what an edit of the document makes can be what runs.
+    ///
+    /// # Errors
+    /// The state is not the one that was seen, or the edit refuses.
+    pub(super) fn check_edit(
+        &self,
+        wish: &Wish,
+        edit: Edit,
+    ) -> Result<JoinHandle<Checked>, ApiError> {
+        self.expect(wish)?;
+        let mut document = self.document.clone();
+        edit(self, &mut document)?;
+        let served = self.served_files();
+        Ok(spawn_blocking(move || Loaded::of(document, real(&served)).map_err(Wrong::Document)))
+    }
+
+    /// In a thread: what it names may be on servers that do not answer.
+    fn read(&self) -> JoinHandle<Checked> {
+        let (path, served) = (self.file.path().to_owned(), self.served_files());
+        spawn_blocking(move || Loaded::read_with(&path, real(&served)).map_err(Wrong::File))
+    }
+
+    /// What was checked, beside what runs.
+    pub(super) fn wanted(&self, loaded: Loaded) -> Wanted {
+        Wanted {
+            changes: self.document.differences(&loaded.document),
+            pending_restart: self.server.fixed_differences(&loaded.config),
+            loaded,
+        }
+    }
+
+    /// Begins what takes long of making this what runs, or what runs once more.
+    pub(super) fn begin(&mut self, wanted: Option<&Wanted>) -> Begun {
+        match wanted {
+            Some(wanted) => self.server.begin(&wanted.loaded.config),
+            None => {
+                let config = self.server.config().clone();
+                self.server.begin(&config)
+            }
+        }
+    }
+
+    /// Makes what runs what the API wants: all of it, or nothing.
+    ///
+    /// # Errors
+    /// It cannot be on this machine; nothing has changed then.
+    pub(super) async fn make(
+        &mut self,
+        wanted: Wanted,
+        groundwork: Groundwork,
+        is_file: bool,
+    ) -> Result<Change, ApiError> {
+        let loaded = wanted.loaded.clone();
+        let text = is_file.then(|| loaded.text.clone());
+        let summary = self.adopt(loaded, groundwork, NewListener::HasToWork).await;
+        let summary = summary.map_err(|error| {
+            let what = format!("{error:#}");
+            ApiError::new(ErrorKind::Conflict, what).hint("nothing has changed")
+        })?;
+        log(&wanted.changes);
+        tracing::info!("changed by the API: {summary}");
+        if let Some(text) = text {
             self.file.is_now(text, self.document.clone());
             notify::ready(&format!("{}; config reloaded", self.ready_line()));
         }
-        Ok(change)
+        Ok(wanted.told(false, self.revision()))
     }
 
     /// Writes what runs to the file. With `force` even if somebody else has changed the file.
@@ -190,23 +273,6 @@ impl Running {
             previous: previous.map(|path| path.display().to_string()),
             revision: self.revision(),
         })
-    }
-
-    /// Changes what runs by an edit of its document: the whole edit, or nothing.
-    ///
-    /// # Errors
-    /// The state is not the one that was seen, the edit refuses, the document it makes cannot be used, or
-    /// cannot be on this machine; nothing has changed then.
-    pub(crate) async fn change(
-        &mut self,
-        wish: &Wish,
-        edit: impl FnOnce(&Self, &mut Document) -> Result<(), ApiError>,
-    ) -> Result<Change, ApiError> {
-        self.expect(wish)?;
-        let mut document = self.document.clone();
-        edit(self, &mut document)?;
-        let loaded = Loaded::of(document, self.held()).map_err(|refused| invalid(&refused))?;
-        self.change_to(loaded, wish.dry_run).await
     }
 
     /// What runs, in short.
@@ -263,25 +329,6 @@ impl Running {
         }
     }
 
-    /// Makes what runs what was loaded, or says what that would change.
-    async fn change_to(&mut self, loaded: Loaded, dry_run: bool) -> Result<Change, ApiError> {
-        let changes = self.document.differences(&loaded.document);
-        let warnings =
-            loaded.config.warnings.iter().map(|one| warning(&loaded.text, one)).collect();
-        let pending_restart = self.server.fixed_differences(&loaded.config);
-        if !dry_run {
-            let groundwork = self.server.begin(&loaded.config).await.await.unwrap_or_default();
-            let summary = self.adopt(loaded, groundwork, NewListener::HasToWork).await;
-            let summary = summary.map_err(|error| {
-                let what = format!("{error:#}");
-                ApiError::new(ErrorKind::Conflict, what).hint("nothing has changed")
-            })?;
-            log(&changes);
-            tracing::info!("changed by the API: {summary}");
-        }
-        Ok(Change { dry_run, revision: self.revision(), changes, pending_restart, warnings })
-    }
-
     async fn adopt(
         &mut self,
         loaded: Loaded,
@@ -297,14 +344,19 @@ impl Running {
         Ok(summary)
     }
 
-    /// Files that are served.
-    fn held(&self) -> BTreeSet<PathBuf> {
+    /// Files that are served, by the names they were given.
+    fn served_files(&self) -> Vec<PathBuf> {
         let files = self.server.config().devices.iter().filter_map(|device| match &device.kind {
-            DeviceKind::File(file) => file.path.canonicalize().ok(),
+            DeviceKind::File(file) => Some(file.path.clone()),
             _ => None,
         });
         files.collect()
     }
+}
+
+/// Their own names. May take long.
+fn real(files: &[PathBuf]) -> BTreeSet<PathBuf> {
+    files.iter().filter_map(|file| file.canonicalize().ok()).collect()
 }
 
 fn log(changes: &[Difference]) {
@@ -312,46 +364,4 @@ fn log(changes: &[Difference]) {
         let keys = keys.iter().map(|key| key.key.as_str()).collect::<Vec<_>>().join(", ");
         tracing::info!(%action, item, name, keys, "the API changes the config");
     }
-}
-
-/// A document's problems, without lines that nobody sees.
-fn invalid(refused: &Refused) -> ApiError {
-    let one = |problem: &Problem| {
-        let what = without_lines(&refused.text, &problem.what);
-        ApiError::new(ErrorKind::Invalid, what)
-            .at(place(&refused.text, problem))
-            .hint(&problem.allowed)
-    };
-    all(refused.error.problems.iter().map(one))
-}
-
-/// A file's problems.
-fn in_file(error: &ConfigError) -> ApiError {
-    let one = |problem: &Problem| {
-        let mut place = problem.file.clone();
-        if let Some((line, column)) = problem.position {
-            place = format!("{place}:{line}:{column}");
-        }
-        if !problem.key.is_empty() {
-            place = format!("{place}: {}", problem.key);
-        }
-        ApiError::new(ErrorKind::Invalid, &problem.what).at(place).hint(&problem.allowed)
-    };
-    all(error.problems.iter().map(one))
-}
-
-/// The first of them, with the others in its wake.
-fn all(mut problems: impl Iterator<Item = ApiError>) -> ApiError {
-    let first = problems.next();
-    // Whoever refuses says why.
-    let mut first =
-        first.unwrap_or_else(|| ApiError::new(ErrorKind::Invalid, "the config cannot be used"));
-    first.more = problems.collect();
-    first
-}
-
-fn warning(text: &str, problem: &Problem) -> String {
-    let place = place(text, problem);
-    let what = without_lines(text, &problem.what);
-    format!("{place}: {what}; {}", problem.allowed)
 }

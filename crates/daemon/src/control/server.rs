@@ -1,5 +1,7 @@
 //! The running daemon: everything that lives from start to stop, and how it changes.
 
+mod listeners;
+
 use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::net::SocketAddr;
@@ -14,30 +16,29 @@ use nvmeof_pacing::{Parts, PolicyConfig, Shared, Snapshot, Waker};
 use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, spawn_blocking};
 
-use super::accept::{self, BindError, Listening, Rdma, Reactors, Service, url};
+use super::accept::{Rdma, Reactors, url};
 use super::apply::target_spec;
-use super::devices::{Devices, Groundwork, Suspect, changed, close};
+use super::devices::{Begun, Devices, Groundwork, Suspect, Take, changed, close};
 use super::place::{node_of, rebalance};
 use super::stats::metrics::Scrape;
 use super::stats::{self, Labels, Recorder, Sample, table};
 use super::watch::Tracing;
 use crate::clock;
-use crate::config::{Api, Config, Fabric, Listener, LogFormat, LogLevel, Problem, policy_name};
+use crate::config::{Api, Config, Listener, LogFormat, LogLevel, policy_name};
 use crate::limits::{Limits, raise_open_files};
 use crate::reactor::mailbox::{Counts, Message, Sender, mailbox};
 use crate::reactor::roll::Listed;
 use crate::reactor::stats::Ask;
 use crate::reactor::{Handle, Load, Plan, spawn};
 use crate::tenants::{Tenants, host_rules};
+use listeners::Serving;
+pub(super) use listeners::{NewListener, PortTaken};
 
 /// How long drives may take to shut down at least, when the daemon stops.
-const SHUTDOWN: Duration = Duration::from_secs(5);
+pub(super) const SHUTDOWN: Duration = Duration::from_secs(5);
 
-/// A port that somebody else listens on. The config can only be changed, so it ends the daemon with
-/// the status of a bad config.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub(crate) struct PortTaken(Problem);
+/// How long what was written to files may take to get to the medium at least, when the daemon stops.
+const FLUSH: Duration = Duration::from_secs(60);
 
 /// The running daemon.
 #[derive(Debug)]
@@ -75,15 +76,6 @@ struct Fixed {
     api: Option<Api>,
 }
 
-/// What is to be done with a new listener that cannot work here.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum NewListener {
-    /// It is left out, with a warning: another may work.
-    MayBeLeftOut,
-    /// Nothing changes.
-    HasToWork,
-}
-
 /// The policy in force.
 #[derive(Debug)]
 struct Pacing {
@@ -91,24 +83,9 @@ struct Pacing {
     shared: Shared,
 }
 
-/// A listener of the config, and its socket.
-#[derive(Debug)]
-struct Serving {
-    wanted: Listener,
-    listening: Listening,
-}
-
-/// A listener of the config that got its socket but does not accept yet.
-struct Bound {
-    port: PortId,
-    wanted: Listener,
-    socket: accept::Bound,
-    address: SocketAddr,
-}
-
 impl Server {
-    /// Starts everything. Hosts can connect when this returns.
-    pub(super) async fn start(config: Config) -> anyhow::Result<Self> {
+    /// Starts everything, with drives that `take` takes from the system. Hosts can connect when this returns.
+    pub(super) async fn start(config: Config, take: Take) -> anyhow::Result<Self> {
         let limits = &config.limits;
         tracing::info!("{limits}");
         if let Err(error) = raise_open_files(limits) {
@@ -141,7 +118,7 @@ impl Server {
             tenants: Tenants::new(limits.pacing().machine),
             target,
             rdma: Rdma::new(&pool),
-            devices: Devices::new(&pool),
+            devices: Devices::new(&pool, take),
             pool,
             reactors: Arc::new(reactors),
             threads,
@@ -152,10 +129,8 @@ impl Server {
             tracing: Tracing::default(),
             shown: None,
         };
-        let reloaded = match server.begin(&config).await.await {
-            Ok(groundwork) => server.reload(config, groundwork, NewListener::MayBeLeftOut).await,
-            Err(error) => Err(anyhow::Error::new(error).context("opening drives")),
-        };
+        let groundwork = server.begin(&config).done().await;
+        let reloaded = server.reload(config, groundwork, NewListener::MayBeLeftOut).await;
         if let Err(error) = reloaded {
             server.stop(Duration::ZERO).await;
             return Err(error);
@@ -168,23 +143,40 @@ impl Server {
     }
 
     /// Begins what takes long of a reload, for [`reload`](Self::reload). Everything goes on meanwhile.
-    pub(super) async fn begin(&mut self, config: &Config) -> JoinHandle<Groundwork> {
-        self.devices.begin(&config.devices, &self.reactors.senders).await
+    pub(super) fn begin(&mut self, config: &Config) -> Begun {
+        self.devices.begin(&config.devices, &self.reactors.senders)
     }
 
     /// Changes what runs to what `config` wants, or nothing at all. Says what changed.
     pub(super) async fn reload(
         &mut self,
         config: Config,
-        groundwork: Groundwork,
+        mut groundwork: Groundwork,
+        listeners: NewListener,
+    ) -> anyhow::Result<String> {
+        let reloaded = self.reload_on(config, &mut groundwork, listeners).await;
+        self.devices.leave(groundwork);
+        reloaded
+    }
+
+    async fn reload_on(
+        &mut self,
+        config: Config,
+        groundwork: &mut Groundwork,
         listeners: NewListener,
     ) -> anyhow::Result<String> {
         self.tenants.check(&config)?;
         let pacing = self.other_pacing(&config)?;
-        let bound = self.bind_new(&config, listeners)?;
-        let senders = &self.reactors.senders;
-        let opened = self.devices.prepare(&config.devices, groundwork, senders).await?;
+        let bound = self.bind_new(&config, listeners).await?;
         // From here on whatever fails is undone.
+        let senders = &self.reactors.senders;
+        let opened = match self.devices.prepare(&config.devices, groundwork, senders).await {
+            Ok(opened) => opened,
+            Err(error) => {
+                self.unbind(bound);
+                return Err(error);
+            }
+        };
         let before = self.pacing.policy.clone();
         let applied = match pacing {
             Some(pacing) => self.set_pacing(pacing).await,
@@ -201,7 +193,8 @@ impl Server {
             Ok(applied) => applied,
             Err(error) => {
                 self.back_to(&before).await;
-                self.devices.abandon(opened, &self.reactors.senders).await;
+                self.devices.abandon(opened, &self.reactors.senders);
+                self.unbind(bound);
                 return Err(error);
             }
         };
@@ -494,16 +487,24 @@ impl Server {
         for sender in &self.reactors.senders {
             sender.send(Message::Stop);
         }
-        for handle in self.threads.drain(..) {
-            if handle.thread.join().is_err() {
-                tracing::error!("a reactor ended in a panic");
-            }
+        let limit = timeout.max(SHUTDOWN);
+        let (threads, devices) = (self.threads, self.devices);
+        if !ended(spawn_blocking(move || join(threads)), limit).await {
+            tracing::warn!(
+                "a device does not answer: what it was asked is left to the system, with its memory"
+            );
         }
-        self.devices.flush_all();
-        let devices = self.devices;
-        let ended = spawn_blocking(move || drop(devices));
-        if tokio::time::timeout(timeout.max(SHUTDOWN), ended).await.is_err() {
-            tracing::warn!("a drive does not shut down; it is left to the system");
+        let flushed = spawn_blocking(move || {
+            devices.flush_all();
+            devices
+        });
+        match tokio::time::timeout(limit.max(FLUSH), flushed).await {
+            Ok(Ok(devices)) => {
+                if !ended(spawn_blocking(move || drop(devices)), limit).await {
+                    tracing::warn!("a drive does not shut down; it is left to the system");
+                }
+            }
+            _ => tracing::error!("a file is not flushed in time; it is left to the system"),
         }
         tracing::info!("stopped");
     }
@@ -600,82 +601,6 @@ impl Server {
         note("[api]", now.api == config.api);
         differ
     }
-
-    /// Sockets for the listeners of `config` that have none yet. A port that is taken is an error; so is
-    /// a new listener that cannot work here, or a warning, as it is asked for.
-    fn bind_new(&mut self, config: &Config, listeners: NewListener) -> anyhow::Result<Vec<Bound>> {
-        let mut bound = Vec::new();
-        let staying = self.staying(config);
-        let all = config.listeners.iter().zip(&config.port_taken).zip(staying);
-        for ((wanted, taken), _) in all.filter(|(_, stays)| stays.is_none()) {
-            match accept::bind(wanted, &self.rdma) {
-                Ok(socket) => {
-                    let address = socket.address();
-                    let port = PortId(self.next_port);
-                    self.next_port = self.next_port.wrapping_add(1).max(1);
-                    let wanted = wanted.clone();
-                    bound.push(Bound { port, wanted, socket, address });
-                }
-                Err(BindError::Taken(_)) => return Err(PortTaken(taken.clone()).into()),
-                Err(error)
-                    if listeners == NewListener::HasToWork
-                        && !self.config.listeners.contains(wanted) =>
-                {
-                    anyhow::bail!("the listener cannot work here: {error}");
-                }
-                Err(error) => tracing::warn!("the listener is left out: {error}"),
-            }
-        }
-        Ok(bound)
-    }
-
-    /// For each listener of `config`, in order, the port that serves it already; of two that are alike
-    /// (both at port 0) each has its own.
-    fn staying(&self, config: &Config) -> Vec<Option<PortId>> {
-        let mut serving: Vec<_> =
-            self.listeners.iter().map(|(port, serving)| (*port, &serving.wanted)).collect();
-        let one = |wanted: &Listener| {
-            let at = serving.iter().position(|(_, other)| *other == wanted)?;
-            Some(serving.remove(at).0)
-        };
-        config.listeners.iter().map(one).collect()
-    }
-
-    /// The ports there will be: those that stay and those that are new.
-    fn ports<'a>(
-        &'a self,
-        config: &'a Config,
-        bound: &'a [Bound],
-    ) -> impl Iterator<Item = (PortId, Fabric, SocketAddr)> + 'a {
-        let stay = self
-            .staying(config)
-            .into_iter()
-            .flatten()
-            .filter_map(|port| Some((port, self.listeners.get(&port)?)))
-            .map(|(port, serving)| (port, serving.wanted.fabric, serving.listening.address));
-        let new = bound.iter().map(|bound| (bound.port, bound.wanted.fabric, bound.address));
-        stay.chain(new)
-    }
-
-    /// Ends listeners that are no longer wanted and starts accepting on the new ones.
-    fn settle_listeners(&mut self, config: &Config, bound: Vec<Bound>) -> (usize, usize) {
-        let before = self.listeners.len();
-        let staying = self.staying(config);
-        self.listeners.retain(|port, _| staying.contains(&Some(*port)));
-        let ended = before - self.listeners.len();
-        let started = bound.len();
-        for Bound { port, wanted, socket, .. } in bound {
-            let service = Service {
-                port,
-                target: Arc::clone(&self.target),
-                reactors: Arc::clone(&self.reactors),
-                limits: self.limits,
-            };
-            let listening = socket.listen(service);
-            self.listeners.insert(port, Serving { wanted, listening });
-        }
-        (started, ended)
-    }
 }
 
 impl Pacing {
@@ -684,6 +609,20 @@ impl Pacing {
             .with_context(|| format!("[pacing]: policy \"{}\"", policy_name(policy)))?;
         Ok(Self { policy: policy.clone(), shared })
     }
+}
+
+/// Waits for the reactors' threads. Each ends when its devices have answered for what they were asked.
+fn join(threads: Vec<Handle>) {
+    for handle in threads {
+        if handle.thread.join().is_err() {
+            tracing::error!("a reactor ended in a panic");
+        }
+    }
+}
+
+/// Whether a thread ends in time.
+async fn ended(thread: JoinHandle<()>, limit: Duration) -> bool {
+    tokio::time::timeout(limit, thread).await.is_ok()
 }
 
 /// Starts a reactor on each CPU of the config.

@@ -149,6 +149,15 @@ pub(crate) struct Listening {
     task: JoinHandle<()>,
 }
 
+impl Listening {
+    /// Ends it; the address is free then.
+    pub(crate) async fn close(mut self) {
+        self.task.abort();
+        // What it had is dropped when it has ended, whatever it ended by.
+        let _ = (&mut self.task).await;
+    }
+}
+
 impl Drop for Listening {
     fn drop(&mut self) {
         self.task.abort();

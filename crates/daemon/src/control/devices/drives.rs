@@ -13,7 +13,12 @@ use crate::config::Drive;
 use crate::limits::DriveQueues;
 
 /// What takes a PCI function from the system, by its address.
-type Take = fn(&str) -> anyhow::Result<Arc<dyn Function>>;
+pub(in crate::control) type Take = fn(&str) -> anyhow::Result<Arc<dyn Function>>;
+
+/// Takes it from VFIO.
+pub(in crate::control) fn from_vfio(address: &str) -> anyhow::Result<Arc<dyn Function>> {
+    Ok(vfio::open(address)?)
+}
 
 /// The controllers in use, by PCI address.
 #[derive(Debug)]
@@ -24,13 +29,8 @@ pub(super) struct Drives {
 }
 
 impl Drives {
-    /// For buffers of `pool`, with functions from VFIO.
-    pub(super) fn new(pool: &Arc<SharedPool>) -> Self {
-        Self::taking(pool, |address| Ok(vfio::open(address)?))
-    }
-
-    /// The same, with functions from elsewhere.
-    pub(super) fn taking(pool: &Arc<SharedPool>, take: Take) -> Self {
+    /// For buffers of `pool`.
+    pub(super) fn new(pool: &Arc<SharedPool>, take: Take) -> Self {
         Self { maps: Arc::new(BufferMaps::new(pool)), controllers: BTreeMap::new(), take }
     }
 

@@ -33,8 +33,7 @@ pub(super) enum Live {
     Ghost,
 }
 
-/// Opens what a config describes on what it stands on, or takes it from the groundwork. May take a moment: it is
-/// called at start and on reload only.
+/// Opens what a config describes on what it stands on, or takes it from the groundwork, where it may wait.
 pub(super) fn make(
     config: &Device,
     mut bases: Vec<Arc<dyn BlockDevice>>,
@@ -46,9 +45,9 @@ pub(super) fn make(
     Ok(match &config.kind {
         DeviceKind::Null { size } => fixed(NullDevice::new(name, *size, block_size()?)?),
         DeviceKind::Ram { size } => ram(RamDevice::new(name, *size, block_size()?)?),
-        DeviceKind::File(config) => file(FileDevice::open(config)?),
+        DeviceKind::File(_) => file(groundwork.file(name)?),
         DeviceKind::Nvme(_) => {
-            let device = Arc::new(groundwork.take(name)?);
+            let device = Arc::new(groundwork.drive(name)?);
             (Arc::clone(&device) as Arc<dyn BlockDevice>, Live::Drive(device))
         }
         DeviceKind::Split { offset, size, .. } => {
@@ -91,14 +90,14 @@ fn file(device: FileDevice) -> (Arc<dyn BlockDevice>, Live) {
 }
 
 impl Live {
-    /// A device of the same bytes with the size that `wanted` has; nothing if there is no such.
+    /// Memory of the same bytes with the size that `wanted` has; nothing if it is no memory. (A file gets another size
+    /// in the groundwork.)
     pub(super) fn resized(
         &self,
         wanted: &Device,
     ) -> anyhow::Result<Option<(Arc<dyn BlockDevice>, Self)>> {
         Ok(match (self, &wanted.kind) {
             (Self::Ram(old), DeviceKind::Ram { size }) => Some(ram(old.resized(*size)?)),
-            (Self::File(old), DeviceKind::File(config)) => Some(file(old.resized(config.size)?)),
             _ => None,
         })
     }

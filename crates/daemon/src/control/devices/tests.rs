@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use nvmeof_core::dma::{CorePool, PoolConfig};
 use nvmeof_core::nvme_driver::fake::{self, Fake, Mode, Readiness};
+use nvmeof_core::nvme_driver::seam::Function;
 
 use super::*;
 use crate::config::{Config, Machine};
@@ -17,7 +18,7 @@ const PCI: &str = "0000:61:00.0";
 /// The drives that the system has, by address; each test has addresses of its own.
 static SYSTEM: Mutex<BTreeMap<String, Fake>> = Mutex::new(BTreeMap::new());
 
-fn plug_in(address: &str) -> Fake {
+pub(in crate::control) fn plug_in(address: &str) -> Fake {
     let config = fake::Config {
         address: address.to_owned(),
         mode: Mode::Automatic,
@@ -26,6 +27,12 @@ fn plug_in(address: &str) -> Fake {
     let fake = Fake::new(config);
     system(|system| system.insert(address.to_owned(), fake.clone()));
     fake
+}
+
+/// Takes a drive that is plugged in.
+pub(in crate::control) fn take(address: &str) -> anyhow::Result<Arc<dyn Function>> {
+    let fake = system(|system| system.get(address).map(Fake::function));
+    fake.with_context(|| format!("there is no drive at {address}"))
 }
 
 fn pull_out(address: &str) {
@@ -38,11 +45,7 @@ fn system<T>(f: impl FnOnce(&mut BTreeMap<String, Fake>) -> T) -> T {
 
 fn devices() -> (Devices, Arc<SharedPool>) {
     let pool = SharedPool::new(PoolConfig { cap: 16 << 20, ..PoolConfig::default() }).unwrap();
-    let drives = Drives::taking(&pool, |address| {
-        let fake = system(|system| system.get(address).map(Fake::function));
-        fake.with_context(|| format!("there is no drive at {address}"))
-    });
-    (Devices::over(drives), pool)
+    (Devices::new(&pool, take), pool)
 }
 
 fn config(devices: &str) -> Vec<Device> {
@@ -67,8 +70,12 @@ fn runtime() -> tokio::runtime::Runtime {
 /// What a reload does; the names of what it opened.
 fn reload(devices: &mut Devices, wanted: &[Device]) -> anyhow::Result<Vec<String>> {
     let opened = runtime().block_on(async {
-        let groundwork = devices.begin(wanted, &[]).await.await?;
-        devices.prepare(wanted, groundwork, &[]).await
+        let mut groundwork = devices.begin(wanted, &[]).done().await;
+        let prepared = devices.prepare(wanted, &mut groundwork, &[]).await;
+        devices.leave(groundwork);
+        // What was not to be is closed.
+        devices.leaving.clone().over().await;
+        prepared
     })?;
     let names = opened.iter().map(|open| open.config.name.clone()).collect();
     drop(devices.commit(wanted, opened));
@@ -252,19 +259,20 @@ fn a_drive_that_does_not_get_ready_holds_nothing_up() {
     let without = config(&ram);
     let runtime = runtime();
     runtime.block_on(async {
-        let groundwork = devices.begin(&with, &[]).await;
+        let mut groundwork = devices.begin(&with, &[]);
         // Whatever else the control plane does goes on, another reload included.
-        let nothing = devices.begin(&without, &[]).await.await.unwrap();
-        let opened = devices.prepare(&without, nothing, &[]).await.unwrap();
+        assert!(groundwork.give_up());
+        let mut nothing = devices.begin(&without, &[]).done().await;
+        let opened = devices.prepare(&without, &mut nothing, &[]).await.unwrap();
         assert_eq!(opened.len(), 1);
         devices.commit(&without, opened);
         for _ in 0..100 {
             tokio::task::yield_now().await;
         }
-        assert!(!groundwork.is_finished());
+        assert!(!groundwork.is_done());
         // Pulled out, it is given up.
         fake.set_gone(true);
-        let error = groundwork.await.unwrap().take("drive").unwrap_err();
+        let error = groundwork.done().await.drive("drive").unwrap_err();
         assert!(format!("{error:#}").contains(AT), "{error:#}");
     });
 }

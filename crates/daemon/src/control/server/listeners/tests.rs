@@ -1,0 +1,115 @@
+//! Listeners that change, without hosts: whether somebody listens is whether the system lets one connect.
+
+use std::collections::BTreeSet;
+use std::net::{TcpListener, TcpStream};
+use std::time::Duration;
+
+use super::*;
+use crate::config::Machine;
+
+/// A config with these listeners, and what else is given.
+fn config(listeners: &[(&str, u16)], more: &str) -> Config {
+    let machine =
+        Machine { cpus: vec![0], open_files: 4096, memory: 8 << 30, held: BTreeSet::new() };
+    let one = |(address, port): &(&str, u16)| {
+        format!("[[listener]]\ntype = \"tcp\"\naddress = \"{address}\"\nport = {port}\n")
+    };
+    let text = listeners.iter().map(one).collect::<String>() + more;
+    Config::parse("t.toml", &text, &machine).unwrap_or_else(|error| panic!("{error}"))
+}
+
+async fn start(config: Config) -> Server {
+    Server::start(config, |_| anyhow::bail!("there is no drive")).await.unwrap()
+}
+
+async fn reload(server: &mut Server, config: Config) -> anyhow::Result<String> {
+    let groundwork = server.begin(&config).done().await;
+    server.reload(config, groundwork, NewListener::HasToWork).await
+}
+
+/// The port's number, and where it listens.
+fn only(server: &Server) -> (PortId, SocketAddr) {
+    let all: Vec<_> = server.listeners().collect();
+    assert_eq!(all.len(), 1);
+    (all[0].0, all[0].2)
+}
+
+fn listens(address: &str, port: u16) -> bool {
+    TcpStream::connect((address, port)).is_ok()
+}
+
+#[tokio::test]
+async fn an_address_that_one_of_ours_is_in_the_way_of_is_taken_from_it() {
+    let mut server = start(config(&[("127.0.0.1", 0)], "")).await;
+    let (chosen, address) = only(&server);
+    let port = address.port();
+    // The port that the system chose, by its number.
+    reload(&mut server, config(&[("127.0.0.1", port)], "")).await.unwrap();
+    assert!(listens("127.0.0.1", port) && !listens("127.0.0.2", port));
+    assert_ne!(only(&server).0, chosen);
+    let said = reload(&mut server, config(&[("0.0.0.0", port)], "")).await.unwrap();
+    assert!(said.contains("1 listeners started, 1 ended"), "{said}");
+    assert!(listens("127.0.0.1", port) && listens("127.0.0.2", port));
+    // One makes way for two.
+    let two = [("127.0.0.1", port), ("127.0.0.2", port)];
+    let said = reload(&mut server, config(&two, "")).await.unwrap();
+    assert!(said.contains("2 listeners started, 1 ended"), "{said}");
+    assert!(listens("127.0.0.1", port) && listens("127.0.0.2", port));
+    assert!(!listens("127.0.0.3", port));
+    // And two for one.
+    let said = reload(&mut server, config(&[("0.0.0.0", port)], "")).await.unwrap();
+    assert!(said.contains("1 listeners started, 2 ended"), "{said}");
+    assert!(listens("127.0.0.3", port));
+    server.stop(Duration::ZERO).await;
+    assert!(!listens("127.0.0.1", port));
+}
+
+#[tokio::test]
+async fn a_listener_that_made_way_in_vain_is_had_back() {
+    let mut server = start(config(&[("127.0.0.1", 0)], "")).await;
+    let before = only(&server);
+    let port = before.1.port();
+    let is_as_it_was = |server: &Server| {
+        assert_eq!(only(server), before);
+        assert!(listens("127.0.0.1", port) && !listens("127.0.0.3", port));
+    };
+    // Somebody else is in the way as well.
+    let other = TcpListener::bind(("127.0.0.2", port)).unwrap();
+    let everywhere = [("0.0.0.0", port)];
+    let error = reload(&mut server, config(&everywhere, "")).await.unwrap_err();
+    let said = format!("{error:#}");
+    assert!(said.contains(&format!("something else listens at 0.0.0.0:{port}")), "{said}");
+    assert!(error.downcast_ref::<PortTaken>().is_some());
+    is_as_it_was(&server);
+    drop(other);
+    // It could be had, but what comes after cannot.
+    let drive = "[[device]]\nname = \"d\"\ntype = \"nvme\"\npci = \"0000:6f:00.0\"\n";
+    let error = reload(&mut server, config(&everywhere, drive)).await.unwrap_err();
+    assert_eq!(format!("{error:#}"), "device \"d\": there is no drive");
+    is_as_it_was(&server);
+    // Then the same is possible, and the other way round.
+    reload(&mut server, config(&everywhere, "")).await.unwrap();
+    reload(&mut server, config(&[("127.0.0.1", port)], "")).await.unwrap();
+    assert!(listens("127.0.0.1", port) && !listens("127.0.0.3", port));
+    server.stop(Duration::ZERO).await;
+}
+
+#[tokio::test]
+async fn other_keys_at_the_same_address_leave_the_port_its_number() {
+    let mut server = start(config(&[("127.0.0.1", 0)], "")).await;
+    let port = only(&server).1.port();
+    let same = || config(&[("127.0.0.1", port)], "");
+    reload(&mut server, same()).await.unwrap();
+    let before = only(&server);
+    // As if it had been another by a key that only RDMA has.
+    for serving in server.listeners.values_mut() {
+        serving.wanted.rdma.traffic_class = Some(8);
+    }
+    server.config.listeners[0].rdma.traffic_class = Some(8);
+    let said = reload(&mut server, same()).await.unwrap();
+    assert!(said.contains("0 controllers ended, 1 listeners started, 1 ended"), "{said}");
+    assert_eq!(only(&server), before);
+    assert!(listens("127.0.0.1", port));
+    assert!(server.listeners().all(|(_, wanted, _)| wanted.rdma.traffic_class.is_none()));
+    server.stop(Duration::ZERO).await;
+}

@@ -1,0 +1,83 @@
+//! Configs that cannot be used, as the log and the API tell of them.
+
+use std::fmt;
+
+use nvmeof_api::{ApiError, ErrorKind};
+
+use crate::config::loaded::{Refused, place, without_lines};
+use crate::config::{ConfigError, Problem};
+
+/// Why something cannot be what runs.
+#[derive(Debug)]
+pub(super) enum Wrong {
+    /// The document is refused.
+    Document(Refused),
+    /// The file is.
+    File(ConfigError),
+    /// It could not be looked at.
+    NotLooked(String),
+}
+
+impl Wrong {
+    /// As the API says it.
+    pub(super) fn told(&self) -> ApiError {
+        match self {
+            Self::Document(refused) => invalid(refused),
+            Self::File(error) => in_file(error),
+            Self::NotLooked(_) => ApiError::new(ErrorKind::Failed, self.to_string()),
+        }
+    }
+}
+
+impl fmt::Display for Wrong {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Document(refused) => refused.error.fmt(f),
+            Self::File(error) => error.fmt(f),
+            Self::NotLooked(why) => write!(f, "the config could not be looked at: {why}"),
+        }
+    }
+}
+
+/// A document's problems, without lines that nobody sees.
+fn invalid(refused: &Refused) -> ApiError {
+    let one = |problem: &Problem| {
+        let what = without_lines(&refused.text, &problem.what);
+        ApiError::new(ErrorKind::Invalid, what)
+            .at(place(&refused.text, problem))
+            .hint(&problem.allowed)
+    };
+    all(refused.error.problems.iter().map(one))
+}
+
+/// A file's problems.
+fn in_file(error: &ConfigError) -> ApiError {
+    let one = |problem: &Problem| {
+        let mut place = problem.file.clone();
+        if let Some((line, column)) = problem.position {
+            place = format!("{place}:{line}:{column}");
+        }
+        if !problem.key.is_empty() {
+            place = format!("{place}: {}", problem.key);
+        }
+        ApiError::new(ErrorKind::Invalid, &problem.what).at(place).hint(&problem.allowed)
+    };
+    all(error.problems.iter().map(one))
+}
+
+/// The first of them, with the others in its wake.
+fn all(mut problems: impl Iterator<Item = ApiError>) -> ApiError {
+    let first = problems.next();
+    // Whoever refuses says why.
+    let mut first =
+        first.unwrap_or_else(|| ApiError::new(ErrorKind::Invalid, "the config cannot be used"));
+    first.more = problems.collect();
+    first
+}
+
+/// What is allowed but probably not meant.
+pub(super) fn warning(text: &str, problem: &Problem) -> String {
+    let place = place(text, problem);
+    let what = without_lines(text, &problem.what);
+    format!("{place}: {what}; {}", problem.allowed)
+}
