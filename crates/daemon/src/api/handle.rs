@@ -35,7 +35,13 @@ impl Handle {
         R: Send + 'static,
         F: AsyncFnOnce(&mut Running) -> R + Send + 'static,
     {
-        let (job, answer) = boxed(job);
+        let (reply, answer) = oneshot::channel();
+        let job: Job = Box::new(move |running| {
+            Box::pin(async move {
+                // A caller that has gone needs no answer.
+                let _ = reply.send(job(running).await);
+            })
+        });
         self.ask(Ask::Look(job), answer).await
     }
 
@@ -69,11 +75,10 @@ impl Handle {
 
     /// Writes what runs to the file, when no change is under way.
     pub(super) async fn save(&self, wish: Wish, force: bool) -> Result<Tagged<Saved>, Refusal> {
-        let (job, answer) = boxed(async move |running: &mut Running| {
-            let saved = running.save(&wish, force)?;
-            Ok(Tagged::new(running, saved))
-        });
-        self.ask(Ask::Change(Order::Short(job)), answer).await?.map_err(Refusal)
+        let (reply, answer) = oneshot::channel();
+        let ask = Ask::Change(Order::Save { wish, force, reply });
+        let saved = self.ask(ask, answer).await?.map_err(Refusal)?;
+        Ok(Tagged::of(saved.revision.clone(), saved))
     }
 
     async fn order(&self, order: impl FnOnce(Reply) -> Order) -> Result<Tagged<Change>, Refusal> {
@@ -98,22 +103,6 @@ impl Handle {
             )),
         }
     }
-}
-
-/// A job that answers.
-fn boxed<R, F>(job: F) -> (Job, oneshot::Receiver<R>)
-where
-    R: Send + 'static,
-    F: AsyncFnOnce(&mut Running) -> R + Send + 'static,
-{
-    let (reply, answer) = oneshot::channel();
-    let job: Job = Box::new(move |running| {
-        Box::pin(async move {
-            // A caller that has gone needs no answer.
-            let _ = reply.send(job(running).await);
-        })
-    });
-    (job, answer)
 }
 
 fn stopping() -> Refusal {

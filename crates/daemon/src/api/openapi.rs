@@ -15,7 +15,9 @@ pub(super) fn head() -> OpenApi {
     let mut info = Info::new("nvmeof-tgt", env!("CARGO_PKG_VERSION"));
     info.description = Some(
         "Control a running nvmeof-tgt. Keys of the config are called as in target.toml, everything \
-         else is in snake_case. Unknown fields are refused. A change is made as a whole or not at all."
+         else is in snake_case. Unknown fields are refused. A change is made as a whole or not at all; changes are made \
+         one after the other, and what only looks is answered meanwhile. A change that takes longer than a minute, or \
+         waits so long for its turn, is answered with 503, and may still be made: look at the state's number."
             .into(),
     );
     OpenApiBuilder::new().info(info).build()

@@ -17,7 +17,7 @@ use std::future::pending;
 use std::time::Duration;
 
 use nvmeof_api::document::Document;
-use nvmeof_api::{ApiError, Change, ErrorKind};
+use nvmeof_api::{ApiError, Change, ErrorKind, Saved};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
@@ -46,14 +46,14 @@ pub(crate) enum Ask {
     Change(Order),
 }
 
-/// A change that is to be made.
+/// A change that is to be made. A caller that has gone needs no answer, here and everywhere.
 pub(crate) enum Order {
     /// An edit of the document.
     Edit { wish: Wish, edit: Edit, reply: Reply },
     /// What the file says.
     Reload { wish: Wish, reply: Reply },
-    /// Something short that must not come between the parts of a change.
-    Short(Job),
+    /// None, but to write what runs to the file, which must not come between the parts of a change.
+    Save { wish: Wish, force: bool, reply: oneshot::Sender<Result<Saved, ApiError>> },
     /// What the file says, by a signal.
     HangUp,
     /// Devices are to be opened anew, as their drives' namespaces changed.
@@ -99,27 +99,23 @@ impl Changes {
     pub(super) async fn answer(&mut self, ask: Ask, running: &mut Running) {
         match ask {
             Ask::Look(job) => job(running).await,
-            Ask::Change(order) => self.order(order, running).await,
+            Ask::Change(order) => self.order(order, running),
         }
     }
 
     /// Has a change made when it is its turn.
-    async fn order(&mut self, order: Order, running: &mut Running) {
+    fn order(&mut self, order: Order, running: &mut Running) {
         self.waiting.retain(|order| !order.is_left());
-        match order {
-            Order::Edit { reply, .. } | Order::Reload { reply, .. }
-                if self.waiting.len() >= WAITING_MAX =>
-            {
-                let error = ApiError::new(ErrorKind::Unavailable, "too many changes wait");
-                let _ = reply.send(Err(error.hint("try again")));
-            }
-            order => self.waiting.push_back(order),
+        if self.waiting.len() >= WAITING_MAX {
+            let error = ApiError::new(ErrorKind::Unavailable, "too many changes wait");
+            return order.refuse(error.hint("try again"));
         }
-        self.begin_next(running).await;
+        self.waiting.push_back(order);
+        self.begin_next(running);
     }
 
     /// Has the file read again: in the place of what it said before, if that can still be, or when it is its turn.
-    pub(super) async fn hang_up(&mut self, running: &mut Running) {
+    pub(super) fn hang_up(&mut self, running: &mut Running) {
         let before = self.now.as_ref().filter(|now| matches!(now.who, Who::Signal));
         if before.is_some_and(|now| now.stage.give_up()) {
             tracing::info!(
@@ -134,14 +130,14 @@ impl Changes {
             // One that still waits will read what is there by then.
             self.waiting.push_back(Order::HangUp);
         }
-        self.begin_next(running).await;
+        self.begin_next(running);
     }
 
     /// Has the devices of these names opened anew.
-    pub(super) async fn follow(&mut self, devices: Vec<String>, running: &mut Running) {
+    pub(super) fn follow(&mut self, devices: Vec<String>, running: &mut Running) {
         if !devices.is_empty() {
             self.waiting.push_back(Order::Follow(devices));
-            self.begin_next(running).await;
+            self.begin_next(running);
         }
     }
 
@@ -174,7 +170,7 @@ impl Changes {
                 (Done::Opened(_), Stage::Checking(_)) => {}
             }
         }
-        self.begin_next(running).await;
+        self.begin_next(running);
     }
 
     /// Gives up what waits, and waits for so long for what is being opened, to close it in good order.
@@ -194,15 +190,15 @@ impl Changes {
     }
 
     /// Begins what waits, until something of it takes long.
-    async fn begin_next(&mut self, running: &mut Running) {
+    fn begin_next(&mut self, running: &mut Running) {
         while self.now.is_none()
             && let Some(order) = self.waiting.pop_front()
         {
-            self.begin(order, running).await;
+            self.begin(order, running);
         }
     }
 
-    async fn begin(&mut self, order: Order, running: &mut Running) {
+    fn begin(&mut self, order: Order, running: &mut Running) {
         let checking = |who, thread| Some(UnderWay { who, stage: Stage::Checking(thread) });
         match order {
             order if order.is_left() => {}
@@ -220,7 +216,7 @@ impl Changes {
                 }
                 Err(error) => drop(reply.send(Err(error))),
             },
-            Order::Short(job) => job(running).await,
+            Order::Save { wish, force, reply } => drop(reply.send(running.save(&wish, force))),
             Order::HangUp => self.now = checking(Who::Signal, running.read_again()),
             Order::Follow(devices) => {
                 running.server_mut().outdate(&devices);
@@ -258,7 +254,6 @@ impl Who {
     /// Says that it is not done.
     fn refuse(self, error: ApiError) {
         if let Self::Caller { reply, .. } = self {
-            // A caller that has gone needs no answer, here and elsewhere.
             let _ = reply.send(Err(error));
         }
     }
@@ -269,7 +264,15 @@ async fn apply(who: Who, wanted: Option<Wanted>, groundwork: Groundwork, running
     match (who, wanted) {
         (Who::Caller { is_file, reply, .. }, Some(wanted)) => {
             // A change that was begun is finished, whoever still waits.
-            let _ = reply.send(running.make(wanted, groundwork, is_file).await);
+            let made = running.make(wanted, groundwork, is_file).await;
+            let settled = running.server().settled();
+            tokio::spawn(async move {
+                if made.is_err() {
+                    // When it is said that nothing has changed, nothing has: files have their sizes again.
+                    settled.await;
+                }
+                drop(reply.send(made));
+            });
         }
         (_, Some(wanted)) => running.take_file(wanted, groundwork).await,
         (_, None) => running.renew(groundwork).await,
@@ -291,7 +294,17 @@ impl Order {
     fn is_left(&self) -> bool {
         match self {
             Self::Edit { reply, .. } | Self::Reload { reply, .. } => reply.is_closed(),
-            Self::Short(_) | Self::HangUp | Self::Follow(_) => false,
+            Self::Save { reply, .. } => reply.is_closed(),
+            Self::HangUp | Self::Follow(_) => false,
+        }
+    }
+
+    /// Says that it is not done.
+    fn refuse(self, error: ApiError) {
+        match self {
+            Self::Edit { reply, .. } | Self::Reload { reply, .. } => drop(reply.send(Err(error))),
+            Self::Save { reply, .. } => drop(reply.send(Err(error))),
+            Self::HangUp | Self::Follow(_) => {}
         }
     }
 }

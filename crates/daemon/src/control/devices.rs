@@ -105,11 +105,16 @@ impl Devices {
             };
             Some(Order { name: config.name.clone(), what })
         });
-        let leaving = self.leaving.clone();
+        let settled = self.settled();
         Begun::new(&self.drives, orders.collect(), async move {
             let_go.await;
-            leaving.over().await;
+            settled.await;
         })
+    }
+
+    /// Waits until nothing is being closed that was not to be.
+    pub(super) fn settled(&self) -> impl Future<Output = ()> + Send + use<> {
+        self.leaving.clone().over()
     }
 
     /// Closes what was opened ahead and is not used, aside; whoever [begins](Self::begin) next waits for that.

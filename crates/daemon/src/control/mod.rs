@@ -205,12 +205,14 @@ async fn serve(
         let may_look = looking.is_none() && !changes.is_following();
         tokio::select! {
             () = signals.end.told() => break,
-            _ = signals.hangup.recv() => changes.hang_up(&mut running).await,
+            _ = signals.hangup.recv() => changes.hang_up(&mut running),
             done = changes.done() => tokio::select! {
+                // What is done has to be taken before anything else.
+                biased;
                 () = changes.go_on(done, &mut running) => {}
                 () = signals.end.told() => break,
             },
-            changed = answer(&mut looking) => changes.follow(changed, &mut running).await,
+            changed = answer(&mut looking) => changes.follow(changed, &mut running),
             _ = look.tick(), if may_look => looking = running.server().look_at_drives(),
             _ = signals.count.recv() => running.server_mut().log_counts().await,
             _ = sample.tick(), if records => running.server_mut().record().await,

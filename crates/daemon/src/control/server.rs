@@ -147,6 +147,11 @@ impl Server {
         self.devices.begin(&config.devices, &self.reactors.senders)
     }
 
+    /// Waits until what was opened for a change that is not made is closed again.
+    pub(super) fn settled(&self) -> impl Future<Output = ()> + Send + use<> {
+        self.devices.settled()
+    }
+
     /// Changes what runs to what `config` wants, or nothing at all. Says what changed.
     pub(super) async fn reload(
         &mut self,
@@ -489,7 +494,8 @@ impl Server {
         }
         let limit = timeout.max(SHUTDOWN);
         let (threads, devices) = (self.threads, self.devices);
-        if !ended(spawn_blocking(move || join(threads)), limit).await {
+        let joined = ended(spawn_blocking(move || join(threads)), limit).await;
+        if !joined {
             tracing::warn!(
                 "a device does not answer: what it was asked is left to the system, with its memory"
             );
@@ -498,7 +504,8 @@ impl Server {
             devices.flush_all();
             devices
         });
-        match tokio::time::timeout(limit.max(FLUSH), flushed).await {
+        let to_flush = if joined { limit.max(FLUSH) } else { limit };
+        match tokio::time::timeout(to_flush, flushed).await {
             Ok(Ok(devices)) => {
                 if !ended(spawn_blocking(move || drop(devices)), limit).await {
                     tracing::warn!("a drive does not shut down; it is left to the system");

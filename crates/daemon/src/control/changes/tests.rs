@@ -91,7 +91,7 @@ async fn control(
     loop {
         tokio::select! {
             _ = stopped.recv() => return (running, changes),
-            Some(()) = hung_up.recv() => changes.hang_up(&mut running).await,
+            Some(()) = hung_up.recv() => changes.hang_up(&mut running),
             done = changes.done() => changes.go_on(done, &mut running).await,
             Some(ask) = asks.recv() => changes.answer(ask, &mut running).await,
         }
@@ -198,6 +198,10 @@ async fn while_a_drive_opens_looks_are_answered_and_changes_wait_their_turn() {
         let first = rig.begin(drive(AT));
         wanted(AT).await;
         rig.look_at_all().await;
+        let save = {
+            let router = rig.router.clone();
+            tokio::spawn(async move { called(router, Method::POST, "/v1/save?dry_run=true", None).await })
+        };
         let (second, given_up) = (rig.begin(memory("second")), rig.begin(memory("given-up")));
         rig.look_at_all().await;
         given_up.abort();
@@ -209,7 +213,7 @@ async fn while_a_drive_opens_looks_are_answered_and_changes_wait_their_turn() {
         rig.look_at_all().await;
         std::fs::write(&rig.file, text(&ram("of-file"))).unwrap();
         assert_eq!(rig.state().await, (0, vec!["ram".to_owned()]));
-        assert!(!first.is_finished() && !second.is_finished());
+        assert!(!first.is_finished() && !second.is_finished() && !save.is_finished());
         open(AT);
         for (call, number) in [(first, 1), (second, 2)] {
             let (status, body) = call.await.unwrap();
@@ -218,6 +222,8 @@ async fn while_a_drive_opens_looks_are_answered_and_changes_wait_their_turn() {
             let revision = change["revision"].as_str().unwrap();
             assert!(revision.ends_with(&format!("-{number}")), "{revision}");
         }
+        let saved: Value = serde_json::from_slice(&save.await.unwrap().1).unwrap();
+        assert!(saved["revision"].as_str().unwrap().ends_with("-1"), "{saved}");
         let all = (3, vec!["ram".to_owned(), "of-file".to_owned()]);
         until(async || rig.state().await == all).await;
         rig.stop.send(()).unwrap();
@@ -297,7 +303,8 @@ async fn a_drive_that_does_not_open_changes_nothing_and_frees_what_was_made_for_
         assert_eq!(status, StatusCode::CONFLICT, "{said}");
         assert!(said.contains(&format!("there is no drive at {AT}")), "{said}");
         assert_eq!(rig.state().await, (0, vec!["ram".to_owned()]));
-        // The file is not locked, nor left over.
+        assert!(!disk.exists(), "it was made for nothing");
+        // Nor is it locked.
         let (status, body) = rig.begin(file).await.unwrap();
         assert_eq!(status, StatusCode::OK, "{}", String::from_utf8_lossy(&body));
         rig.stop.send(()).unwrap();

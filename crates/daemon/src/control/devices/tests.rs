@@ -74,7 +74,7 @@ fn reload(devices: &mut Devices, wanted: &[Device]) -> anyhow::Result<Vec<String
         let prepared = devices.prepare(wanted, &mut groundwork, &[]).await;
         devices.leave(groundwork);
         // What was not to be is closed.
-        devices.leaving.clone().over().await;
+        devices.settled().await;
         prepared
     })?;
     let names = opened.iter().map(|open| open.config.name.clone()).collect();
