@@ -84,7 +84,7 @@ enum Stage {
     /// It is looked whether it can be.
     Checking(JoinHandle<Checked>),
     /// What it needs is opened. Nothing is wanted but what runs if nothing is given.
-    Opening(Option<Wanted>, Begun),
+    Opening(Option<Box<Wanted>>, Begun),
 }
 
 /// What a thread is done with.
@@ -244,7 +244,8 @@ impl Changes {
             }
             who => {
                 let begun = running.begin(Some(&wanted));
-                self.now = Some(UnderWay { who, stage: Stage::Opening(Some(wanted), begun) });
+                let stage = Stage::Opening(Some(Box::new(wanted)), begun);
+                self.now = Some(UnderWay { who, stage });
             }
         }
     }
@@ -260,11 +261,16 @@ impl Who {
 }
 
 /// What it needs is open.
-async fn apply(who: Who, wanted: Option<Wanted>, groundwork: Groundwork, running: &mut Running) {
+async fn apply(
+    who: Who,
+    wanted: Option<Box<Wanted>>,
+    groundwork: Groundwork,
+    running: &mut Running,
+) {
     match (who, wanted) {
         (Who::Caller { is_file, reply, .. }, Some(wanted)) => {
             // A change that was begun is finished, whoever still waits.
-            let made = running.make(wanted, groundwork, is_file).await;
+            let made = running.make(*wanted, groundwork, is_file).await;
             let settled = running.server().settled();
             tokio::spawn(async move {
                 if made.is_err() {
@@ -274,7 +280,7 @@ async fn apply(who: Who, wanted: Option<Wanted>, groundwork: Groundwork, running
                 drop(reply.send(made));
             });
         }
-        (_, Some(wanted)) => running.take_file(wanted, groundwork).await,
+        (_, Some(wanted)) => running.take_file(*wanted, groundwork).await,
         (_, None) => running.renew(groundwork).await,
     }
 }

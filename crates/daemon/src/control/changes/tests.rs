@@ -200,7 +200,9 @@ async fn while_a_drive_opens_looks_are_answered_and_changes_wait_their_turn() {
         rig.look_at_all().await;
         let save = {
             let router = rig.router.clone();
-            tokio::spawn(async move { called(router, Method::POST, "/v1/save?dry_run=true", None).await })
+            tokio::spawn(async move {
+                called(router, Method::POST, "/v1/save?dry_run=true", None).await
+            })
         };
         let (second, given_up) = (rig.begin(memory("second")), rig.begin(memory("given-up")));
         rig.look_at_all().await;
