@@ -65,6 +65,8 @@ pub(crate) enum Order {
 pub(super) struct Changes {
     now: Option<UnderWay>,
     waiting: VecDeque<Order>,
+    /// What was being opened for what the file said before.
+    given_up: Option<Begun>,
 }
 
 /// A change whose turn it is.
@@ -121,7 +123,9 @@ impl Changes {
             tracing::info!(
                 "the config is read once more before what it said before could be applied"
             );
-            self.now = None;
+            if let Some(UnderWay { stage: Stage::Opening(_, begun), .. }) = self.now.take() {
+                self.given_up = Some(begun);
+            }
             self.waiting.push_front(Order::HangUp);
         } else if !self.waiting.iter().any(|order| matches!(order, Order::HangUp)) {
             if self.now.is_some() {
@@ -175,8 +179,8 @@ impl Changes {
 
     /// Gives up what waits, and waits for so long for what is being opened, to close it in good order.
     pub(super) async fn end(self, limit: Duration) {
-        let Self { now, waiting } = self;
-        drop(waiting);
+        let Self { now, waiting, given_up } = self;
+        drop((waiting, given_up));
         let Some(UnderWay { stage: Stage::Opening(_, mut begun), who }) = now else { return };
         // It hears that the daemon is stopping.
         drop(who);
@@ -220,7 +224,7 @@ impl Changes {
             Order::HangUp => self.now = checking(Who::Signal, running.read_again()),
             Order::Follow(devices) => {
                 running.server_mut().outdate(&devices);
-                let begun = running.begin(None);
+                let begun = running.begin(None, self.given_up.take());
                 let stage = Stage::Opening(None, begun);
                 self.now = Some(UnderWay { who: Who::Drive, stage });
             }
@@ -232,7 +236,11 @@ impl Changes {
         let loaded = match (checked, &who) {
             (Ok(loaded), _) => loaded,
             (Err(wrong), Who::Caller { .. }) => return who.refuse(wrong.told()),
-            (Err(wrong), Who::Signal | Who::Drive) => return running.refuse_file(&wrong),
+            (Err(wrong), Who::Signal | Who::Drive) => {
+                // Nobody wants it any more.
+                self.given_up = None;
+                return running.refuse_file(&wrong);
+            }
         };
         if matches!(who, Who::Signal) {
             warn_of(&loaded.config);
@@ -243,7 +251,7 @@ impl Changes {
                 drop(reply.send(Ok(wanted.told(true, running.revision()))));
             }
             who => {
-                let begun = running.begin(Some(&wanted));
+                let begun = running.begin(Some(&wanted), self.given_up.take());
                 let stage = Stage::Opening(Some(Box::new(wanted)), begun);
                 self.now = Some(UnderWay { who, stage });
             }

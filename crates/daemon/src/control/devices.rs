@@ -83,8 +83,13 @@ impl Devices {
     }
 
     /// Lets go of what is gone, and begins to open drives and files as they are wanted: the groundwork for
-    /// [`prepare`](Self::prepare). Until then nothing else changes what is open.
-    pub(super) fn begin(&mut self, wanted: &[Device], reactors: &[Sender]) -> Begun {
+    /// [`prepare`](Self::prepare). Until then nothing else changes what is open. `instead_of` was given up for it.
+    pub(super) fn begin(
+        &mut self,
+        wanted: &[Device],
+        reactors: &[Sender],
+        instead_of: Option<Begun>,
+    ) -> Begun {
         let let_go = self.let_go_of_gone(reactors);
         let orders = wanted.iter().filter_map(|config| {
             let open = self.open.get(&config.name);
@@ -106,10 +111,11 @@ impl Devices {
             Some(Order { name: config.name.clone(), what })
         });
         let settled = self.settled();
-        Begun::new(&self.drives, orders.collect(), async move {
+        let before = async move {
             let_go.await;
             settled.await;
-        })
+        };
+        Begun::new(&self.drives, orders.collect(), before, instead_of)
     }
 
     /// Waits until nothing is being closed that was not to be.

@@ -219,13 +219,13 @@ impl Running {
         }
     }
 
-    /// Begins what takes long of making this what runs, or what runs once more.
-    pub(super) fn begin(&mut self, wanted: Option<&Wanted>) -> Begun {
+    /// Begins what takes long of making this what runs, or what runs once more. `instead_of` was given up for it.
+    pub(super) fn begin(&mut self, wanted: Option<&Wanted>, instead_of: Option<Begun>) -> Begun {
         match wanted {
-            Some(wanted) => self.server.begin(&wanted.loaded.config),
+            Some(wanted) => self.server.begin(&wanted.loaded.config, instead_of),
             None => {
                 let config = self.server.config().clone();
-                self.server.begin(&config)
+                self.server.begin(&config, instead_of)
             }
         }
     }

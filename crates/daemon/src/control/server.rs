@@ -129,7 +129,7 @@ impl Server {
             tracing: Tracing::default(),
             shown: None,
         };
-        let groundwork = server.begin(&config).done().await;
+        let groundwork = server.begin(&config, None).done().await;
         let reloaded = server.reload(config, groundwork, NewListener::MayBeLeftOut).await;
         if let Err(error) = reloaded {
             server.stop(Duration::ZERO).await;
@@ -143,8 +143,9 @@ impl Server {
     }
 
     /// Begins what takes long of a reload, for [`reload`](Self::reload). Everything goes on meanwhile.
-    pub(super) fn begin(&mut self, config: &Config) -> Begun {
-        self.devices.begin(&config.devices, &self.reactors.senders)
+    /// `instead_of` was given up for it.
+    pub(super) fn begin(&mut self, config: &Config, instead_of: Option<Begun>) -> Begun {
+        self.devices.begin(&config.devices, &self.reactors.senders, instead_of)
     }
 
     /// Waits until what was opened for a change that is not made is closed again.

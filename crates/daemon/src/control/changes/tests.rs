@@ -262,6 +262,31 @@ async fn a_config_that_waits_for_a_drive_makes_way_for_a_newer_one() {
 }
 
 #[tokio::test]
+async fn a_drive_that_the_newer_config_wants_as_well_is_opened_once() {
+    const AT: &str = "0000:75:00.0";
+    plug_in(AT);
+    shut(AT);
+    let ((), running, changes) = with_control(async |rig| {
+        let drive = format!("[[device]]\nname = \"drive\"\ntype = \"nvme\"\npci = \"{AT}\"\n");
+        for more in ["", "one", "two"] {
+            let more = if more.is_empty() { String::new() } else { ram(more) };
+            std::fs::write(&rig.file, text(&(drive.clone() + &more))).unwrap();
+            rig.hang_up.send(()).unwrap();
+            wanted(AT).await;
+            rig.look_at_all().await;
+        }
+        open(AT);
+        let all = (1, ["ram", "drive", "two"].map(str::to_owned).to_vec());
+        until(async || rig.state().await == all).await;
+        assert_eq!(gate(AT, |gate| gate.came), 1);
+        rig.stop.send(()).unwrap();
+    })
+    .await;
+    changes.end(GUARD).await;
+    running.stop().await;
+}
+
+#[tokio::test]
 async fn a_daemon_that_stops_while_a_drive_opens_tells_callers_and_closes_it() {
     const AT: &str = "0000:73:00.0";
     let fake = plug_in(AT);

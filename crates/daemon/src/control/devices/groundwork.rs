@@ -65,11 +65,13 @@ const AT_FILES: u8 = 1;
 const GIVEN_UP: u8 = 2;
 
 impl Begun {
-    /// Begins to do what is ordered when `before` is done.
+    /// Begins to do what is ordered when `before` is done. What comes of `instead_of`, which was given up, is kept
+    /// until drives are open: those that both want are shared, not closed and opened again.
     pub(super) fn new(
         drives: &Arc<Mutex<Drives>>,
         orders: Vec<Order>,
         before: impl Future<Output = ()> + Send + 'static,
+        instead_of: Option<Self>,
     ) -> Self {
         let (drives, at) = (Arc::clone(drives), Arc::new(AtomicU8::new(AT_DRIVES)));
         let here = Arc::clone(&at);
@@ -79,6 +81,7 @@ impl Begun {
             before.await;
             let mut groundwork = Groundwork::default();
             groundwork.drives = aside(of_drives, move |orders| open_drives(&drives, orders)).await;
+            drop(instead_of);
             if pass(&here, AT_FILES) {
                 groundwork.files = aside(of_files, open_files).await;
             }

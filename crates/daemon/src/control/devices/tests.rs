@@ -70,7 +70,7 @@ fn runtime() -> tokio::runtime::Runtime {
 /// What a reload does; the names of what it opened.
 fn reload(devices: &mut Devices, wanted: &[Device]) -> anyhow::Result<Vec<String>> {
     let opened = runtime().block_on(async {
-        let mut groundwork = devices.begin(wanted, &[]).done().await;
+        let mut groundwork = devices.begin(wanted, &[], None).done().await;
         let prepared = devices.prepare(wanted, &mut groundwork, &[]).await;
         devices.leave(groundwork);
         // What was not to be is closed.
@@ -259,10 +259,10 @@ fn a_drive_that_does_not_get_ready_holds_nothing_up() {
     let without = config(&ram);
     let runtime = runtime();
     runtime.block_on(async {
-        let mut groundwork = devices.begin(&with, &[]);
+        let mut groundwork = devices.begin(&with, &[], None);
         // Whatever else the control plane does goes on, another reload included.
         assert!(groundwork.give_up());
-        let mut nothing = devices.begin(&without, &[]).done().await;
+        let mut nothing = devices.begin(&without, &[], None).done().await;
         let opened = devices.prepare(&without, &mut nothing, &[]).await.unwrap();
         assert_eq!(opened.len(), 1);
         devices.commit(&without, opened);

@@ -23,7 +23,7 @@ async fn start(config: Config) -> Server {
 }
 
 async fn reload(server: &mut Server, config: Config) -> anyhow::Result<String> {
-    let groundwork = server.begin(&config).done().await;
+    let groundwork = server.begin(&config, None).done().await;
     server.reload(config, groundwork, NewListener::HasToWork).await
 }
 
