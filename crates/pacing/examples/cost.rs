@@ -7,8 +7,8 @@
 //!
 //! The means of `cargo bench` hold whatever else the machine does; the fastest round does not. With a
 //! policy and a number of commands it does that many and prints nothing, so that the instructions
-//! of two runs can be taken from each other; with `limited` behind that, all flows are of a host with
-//! limits that it never reaches.
+//! of two runs can be taken from each other. Behind that, `limited` puts all flows under a host with
+//! limits that it never reaches, and a number is how many commands wait on each of the 64 flows.
 
 #[path = "../benches/load/mod.rs"]
 mod load;
@@ -29,8 +29,11 @@ fn main() {
         let policies = policies();
         let policy = policies.iter().find(|(known, _)| *known == name);
         let mut load = load(&policy.expect("none, buffer-credit, token-bucket or adaptive").1, 64);
-        if arguments.next().is_some_and(|limits| limits == "limited") {
-            load.limit(4);
+        for argument in arguments {
+            match argument.as_str() {
+                "limited" => load.limit(4),
+                waiting => load.wait(waiting.parse().expect("`limited` or how many wait")),
+            }
         }
         (0..commands).for_each(|_| load.turn_over());
         return load.finish();

@@ -109,7 +109,7 @@ impl Chain {
             device: ask.device,
             outcome: Outcome::Withdrawn,
             started: now,
-            landed: None,
+            network: 0,
         };
         self.first.release(withdrawn, grants.get(0), now);
         self.first.rest();

@@ -7,7 +7,7 @@ use thiserror::Error;
 use crate::chain::{Chain, Refusal};
 use crate::lanes::{FlowConfig, FlowId, FlowStats, LaneState, Lanes, Waiting};
 use crate::order::{self, Order, Pick, RoundRobin};
-use crate::permit::{Outcome, Permit};
+use crate::permit::{Outcome, Permit, network_part};
 use crate::policy::{Ask, Done, Grant, Grants, Policy};
 use crate::small::{SmallLane, SmallRule};
 use crate::tenant::{Assigned, Core, Gates, Kind, Tenants};
@@ -437,7 +437,7 @@ impl Pacer {
     pub fn release(&mut self, permit: Permit, outcome: Outcome, now: Nanos) {
         #[cfg(debug_assertions)]
         assert_eq!(permit.pacer, self.id, "a permit goes back to the pacer it came from");
-        let Permit { grants, started, landed, flow, cost, device, era, .. } = permit;
+        let Permit { grants, started, mark, flow, cost, device, era, .. } = permit;
         std::mem::forget(permit);
         self.counts.released = self.counts.released.wrapping_add(1);
         self.counts.bytes_in_flight =
@@ -446,9 +446,9 @@ impl Pacer {
             self.counts.released_without_data += 1;
             return;
         }
-        let landed = (landed != 0).then_some(landed);
-        let done = Done { cost, device, outcome, started, landed };
         let held = now.saturating_sub(started);
+        let network = network_part(mark, started, now);
+        let done = Done { cost, device, outcome, started, network };
         if grants.tenant() != Grant::default() {
             self.gates.release(grants.tenant(), cost.bytes, now);
         }

@@ -17,8 +17,8 @@ use crate::{Cost, Nanos};
 #[derive(Debug)]
 pub struct Permit {
     pub(crate) started: Nanos,
-    /// 0: not told.
-    pub(crate) landed: Nanos,
+    /// Which part of its time was the network's; see [`network_part`].
+    pub(crate) mark: u64,
     pub(crate) grants: Grants,
     pub(crate) flow: FlowId,
     pub(crate) cost: Cost,
@@ -50,6 +50,22 @@ pub fn lost_permits() -> u64 {
     LOST.load(Ordering::Relaxed)
 }
 
+/// In a permit's mark: what is beside it is how long a write's data took to come, in ns. Without it: when
+/// a read's data landed, or 0 if nobody told.
+const CAME: u64 = 1 << 63;
+
+/// For how long the network had the data of a command that started then and is over now, in ns, by
+/// its permit's mark.
+#[inline(always)]
+pub(crate) fn network_part(mark: u64, started: Nanos, now: Nanos) -> Nanos {
+    let part = match mark {
+        0 => 0,
+        came if came & CAME != 0 => came & !CAME,
+        landed => now.saturating_sub(landed),
+    };
+    part.min(now.saturating_sub(started))
+}
+
 static LOST: AtomicU64 = AtomicU64::new(0);
 
 impl Permit {
@@ -66,7 +82,7 @@ impl Permit {
         let _ = pacer;
         Self {
             started: now,
-            landed: 0,
+            mark: 0,
             grants,
             flow: waiting.flow,
             cost: waiting.cost,
@@ -78,13 +94,18 @@ impl Permit {
         }
     }
 
-    /// The data is complete in memory and only has to drain from it: a read's device is done and
-    /// the fabric sends, or a write's data came in and the device takes it. What passes from here
-    /// to the release tells policies how long data waits in memory. Told at most once; a policy
-    /// does without where nobody tells.
+    /// A read's data is complete in memory: its device is done, and from here to the release the
+    /// network has it. Told at most once; a policy does without where nobody tells.
     #[inline]
     pub fn landed(&mut self, now: Nanos) {
-        self.landed = now.max(1);
+        self.mark = now.max(1) & !CAME;
+    }
+
+    /// A write's data has come from its host: up to here the network had it, and from here to the
+    /// release its device has. Told at most once, as [`Permit::landed`] is.
+    #[inline]
+    pub fn came(&mut self, now: Nanos) {
+        self.mark = now.saturating_sub(self.started) | CAME;
     }
 
     /// The flow whose command it admits.

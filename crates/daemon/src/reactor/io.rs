@@ -331,8 +331,11 @@ impl Reactor {
         let (_, request) = Key::from_token(token);
         match self.requests.get_mut(request) {
             Some(Pending::Io(io)) => {
-                if result.is_ok() && io.request.io().kind == IoKind::Write {
-                    landed(io, now);
+                if result.is_ok()
+                    && io.request.io().kind == IoKind::Write
+                    && let Some(permit) = io.request.permit_mut()
+                {
+                    permit.came(now);
                 }
                 let step = io.request.pulled(buf, result.map_err(from_fabric));
                 self.drive(request, step, now);
@@ -407,7 +410,7 @@ impl Reactor {
     }
 }
 
-/// All of a command's data is in memory and only has to leave it.
+/// All of a read's data is in memory and only has to leave it.
 #[inline]
 fn landed(io: &mut Io, now: u64) {
     io.landed = now;

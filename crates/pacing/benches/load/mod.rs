@@ -54,15 +54,21 @@ impl Load {
             shared.pacer(core, Arc::new(|| ()), PacerConfig { flow_depth: each + in_flight });
         let flows: Vec<FlowId> =
             (0..flows).map(|_| pacer.add_flow(FlowConfig::weight(1))).collect();
-        for &flow in &flows {
-            for _ in 0..each {
-                pacer.enqueue(flow, cost, 7).expect("it fits");
-            }
-        }
-        let mut load =
-            Self { pacer, flows, running: VecDeque::with_capacity(2 * each), cost, now: 1 };
+        let running = VecDeque::with_capacity(2 * each);
+        let mut load = Self { pacer, flows, running, cost, now: 1 };
+        load.wait(u32::try_from(each).expect("a few"));
         while load.running.len() < in_flight && load.start() {}
         load
+    }
+
+    /// So many wait on every flow, not fewer than now.
+    pub(crate) fn wait(&mut self, each: u32) {
+        for &flow in &self.flows {
+            let now = self.pacer.flow_stats(flow).map_or(0, |stats| stats.waiting);
+            for _ in now..each {
+                self.pacer.enqueue(flow, self.cost, 7).expect("it fits");
+            }
+        }
     }
 
     /// Gives all flows one host, with limits that it never reaches.

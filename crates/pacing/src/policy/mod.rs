@@ -59,8 +59,9 @@ pub struct Ask {
     pub cost: Cost,
     /// The device it is for, see [`FlowConfig::device`](crate::FlowConfig::device).
     pub device: u32,
-    /// How long its flow can wait by the order among the flows: of two cores that wait for the
-    /// same budget the one with the lower figure comes first. Equal figures take turns.
+    /// How long its flow can wait by the order among the flows, in bytes: of two cores that wait for
+    /// the same budget the one with a figure lower by more than a few I/Os comes first. Those about
+    /// equal take turns.
     pub urgency: u64,
     /// It is small beside what else is under way, and jumped the queue.
     pub small: bool,
@@ -77,9 +78,10 @@ pub struct Done {
     pub outcome: Outcome,
     /// When it was admitted.
     pub started: Nanos,
-    /// When its data was complete in memory and only the draining was left, if that was told: see
-    /// [`Permit::landed`](crate::Permit::landed).
-    pub landed: Option<Nanos>,
+    /// How long the network had its data, in ns: a read's from when it had landed, a write's until it
+    /// had come. The rest of its time was its device's. 0 if nobody told, see
+    /// [`Permit::landed`](crate::Permit::landed) and [`Permit::came`](crate::Permit::came).
+    pub network: Nanos,
 }
 
 impl Ask {
@@ -96,8 +98,8 @@ impl Done {
     /// As [`Ask::apart`].
     #[inline(always)]
     pub(crate) fn apart(&self) -> Self {
-        let Self { cost, device, outcome, started, landed } = *self;
-        Self { cost, device, outcome, started, landed }
+        let Self { cost, device, outcome, started, network } = *self;
+        Self { cost, device, outcome, started, network }
     }
 }
 

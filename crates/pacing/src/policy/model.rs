@@ -54,7 +54,7 @@ fn ask(bytes: u32) -> Ask {
 
 fn done(bytes: u32) -> Done {
     let outcome = Outcome::Completed;
-    Done { cost: Cost::data(bytes), device: 0, outcome, started: 0, landed: None }
+    Done { cost: Cost::data(bytes), device: 0, outcome, started: 0, network: 0 }
 }
 
 fn shared(budget: u32, cores: usize) -> Arc<SharedCredit> {

@@ -16,7 +16,8 @@
 //!                 └───────────┘
 //! ```
 //!
-//! Cores that wait are served round-robin by core number; nobody else takes free credit meanwhile.
+//! Cores that wait for something about equally urgent are served round-robin by core number, before all
+//! others that wait; nobody else takes free credit meanwhile.
 //! A core that starts to wait sets a *recall* flag on every other core, in the same word as that
 //! core's open credit, so that a core which lays credit open learns in the same step that somebody
 //! waits: no credit is left lying beside a core that waits for it. The flag stays up while anybody
@@ -85,7 +86,7 @@ struct Slot {
     open: AtomicU64,
     /// A [`Ticket`].
     ticket: AtomicU64,
-    /// Of what it waits for; the lowest figure is served first.
+    /// Of what it waits for, in bytes; see [`SharedCredit::next_in_turn`].
     urgency: AtomicU64,
     /// The core has its policy; 0 or 1.
     taken: AtomicUsize,
@@ -97,6 +98,9 @@ struct Padded<T>(T);
 
 /// Somebody waits: lowest bit of [`Slot::open`].
 const RECALL: u64 = 1;
+
+/// Urgencies no further apart than this many of the largest I/Os that wait are as good as equal.
+const ABOUT_EQUAL: u64 = 1;
 
 /// Where a core stands with the shared budget.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -243,7 +247,7 @@ impl SharedCredit {
         if self.waiters.0.load(Ordering::Relaxed) > usize::from(i_wait) {
             return 0;
         }
-        self.take(short)
+        self.take(short, 0)
     }
 
     /// Takes back the credit a core laid open, or what is left of it.
@@ -422,9 +426,9 @@ impl SharedCredit {
         if self.waiters.0.load(Ordering::Acquire) == 0 {
             return false;
         }
-        let Some((core, word, bytes)) = self.most_urgent() else { return false };
+        let Some((core, word, bytes)) = self.next_in_turn() else { return false };
         let ticket = &self.slots[core].ticket;
-        let taken = self.take(bytes);
+        let taken = self.take_fairly(bytes);
         if taken == 0 {
             return false;
         }
@@ -444,25 +448,50 @@ impl SharedCredit {
         true
     }
 
-    /// The core that waits for what is most urgent, of equals the next in turn, with its ticket.
-    fn most_urgent(&self) -> Option<(usize, u64, u64)> {
+    /// The next core in turn among those that wait for something about as urgent as it gets, with its
+    /// ticket. By urgency alone what is in flight goes to the flows of few cores at a time, and some
+    /// ports and drives have nothing to do meanwhile.
+    fn next_in_turn(&self) -> Option<(usize, u64, u64)> {
+        let first = self.waiting().next()?;
+        let urgency = |core: usize| self.slots[core].urgency.load(Ordering::Relaxed);
+        let (most, largest) = self.waiting().fold((u64::MAX, 0), |(most, largest), waits| {
+            (urgency(waits.0).min(most), waits.2.max(largest))
+        });
+        let last = most.saturating_add(largest.saturating_mul(ABOUT_EQUAL));
+        if urgency(first.0) <= last {
+            return Some(first);
+        }
+        // What changed meanwhile must not leave everybody unserved.
+        self.waiting().find(|(core, ..)| urgency(*core) <= last).or(Some(first))
+    }
+
+    /// The cores that wait, from the one after the core served last, with their tickets.
+    fn waiting(&self) -> impl Iterator<Item = (usize, u64, u64)> {
         let last = self.rotor.load(Ordering::Relaxed);
-        let turn = (1..=self.slots.len()).map(|step| (last + step) % self.slots.len());
-        let waiting = turn.filter_map(|core| {
+        let turn = (1..=self.slots.len()).map(move |step| (last + step) % self.slots.len());
+        turn.filter_map(|core| {
             let word = self.slots[core].ticket.load(Ordering::Acquire);
             match Ticket::unpack(word) {
                 Ticket::Waiting(bytes) => Some((core, word, bytes)),
                 Ticket::Idle | Ticket::Granted(_) => None,
             }
-        });
-        waiting.min_by_key(|(core, ..)| self.slots[*core].urgency.load(Ordering::Relaxed))
+        })
     }
 
-    /// Takes `least` free bytes, up to a quantum if there is as much; or none.
-    fn take(&self, least: u64) -> u64 {
+    /// Takes `least` free bytes for a core that waits, with its part of what is free if that is much:
+    /// when the budget grows, the core that runs just then would have all that the others did not ask
+    /// for, before they have a turn to ask for more. Or takes none.
+    fn take_fairly(&self, least: u64) -> u64 {
+        let sharers = self.waiters.0.load(Ordering::Relaxed) as u64 + 1;
+        let even = self.free.0.load(Ordering::Acquire) / sharers;
+        self.take(least, even)
+    }
+
+    /// Takes `least` free bytes, up to a quantum or `most` if there is as much; or none.
+    fn take(&self, least: u64, most: u64) -> u64 {
         // An eighth of an even share: a core seldom asks, and no core can hold much more than its
         // share of a scarce budget for long.
-        let quantum = (self.share() / 8).max(4096);
+        let quantum = (self.share() / 8).max(4096).max(most);
         let mut free = self.free.0.load(Ordering::Acquire);
         while free >= least {
             let taken = free.min(least.max(quantum));

@@ -274,11 +274,5 @@ fn ask(bytes: u32) -> Ask {
 }
 
 fn withdrawn(bytes: u32, now: Nanos) -> Done {
-    Done {
-        cost: Cost { bytes },
-        device: 0,
-        outcome: Outcome::Withdrawn,
-        started: now,
-        landed: None,
-    }
+    Done { cost: Cost { bytes }, device: 0, outcome: Outcome::Withdrawn, started: now, network: 0 }
 }

@@ -1,9 +1,11 @@
 //! Buffer credit by itself: what is out, who gets it, and how it comes back.
 
+use std::sync::Arc;
+
 use super::machine::Machine;
 use super::{KIB, scattered};
-use crate::policy::CreditConfig;
-use crate::{BufferCredit, PolicyConfig};
+use crate::policy::{Admission, Ask, CreditConfig, Done};
+use crate::{BufferCredit, Cost, Outcome, Policy, PolicyConfig};
 use proptest::prelude::*;
 
 fn credit(cores: usize, flows: usize, budget: u64) -> Machine {
@@ -88,6 +90,58 @@ proptest! {
         let (least, most) = (got.iter().min().unwrap(), got.iter().max().unwrap());
         prop_assert!(most - least <= 4, "{:?}", got);
     }
+
+    /// A budget that grows goes to all that wait, though only one of them has a turn just then and
+    /// the others asked for one I/O each.
+    #[test]
+    fn what_a_budget_grows_by_is_for_all_that_wait(cores in 3usize..9, each in 3usize..12) {
+        let io = 128 * KIB;
+        let budget = u64::from(io) * (each * cores) as u64;
+        let mut machine = credit(cores, 1, budget);
+        for core in 0..cores {
+            for _ in 0..4 * each * cores {
+                machine.enqueue(core, 0, io);
+            }
+            machine.turn(core);
+        }
+        machine.resize(2 * budget, 0);
+        for core in 0..cores {
+            // Its part, and that which is left for a core that does not wait.
+            prop_assert!(machine.turn(core) <= 2 * each, "core {} had the others' part", core);
+        }
+        machine.check();
+        machine.drain();
+    }
+}
+
+/// Of two cores that wait the one with the more urgent command is served first if the other's is less
+/// urgent by more than an I/O; else the one whose turn it is.
+#[test]
+fn cores_that_wait_for_something_about_equally_urgent_take_turns() {
+    let io = 128 * KIB;
+    let first_served = |urgencies: [u64; 2]| {
+        let config = CreditConfig { budget: u64::from(io), largest: io, cores: 3 };
+        let shared = BufferCredit::shared(config).unwrap();
+        let mut cores = [0, 1, 2].map(|core| shared.core(core, Arc::new(|| ())));
+        let cost = Cost::data(io);
+        let ask = |urgency| Ask { cost, device: 0, urgency, small: false };
+        let admitted = |answer| matches!(answer, Admission::Granted(_));
+        let Admission::Granted(grant) = cores[0].admit(&ask(0), 0) else { panic!("it is free") };
+        for (core, urgency) in cores[1..].iter_mut().zip(urgencies) {
+            assert!(admitted(core.admit(&ask(urgency), 0)), "the one a core may always have");
+            assert!(!admitted(core.admit(&ask(urgency), 0)), "nothing is left");
+        }
+        let outcome = Outcome::Completed;
+        let done = Done { cost, device: 0, outcome, started: 0, network: 0 };
+        cores[0].release(&done, grant, 0);
+        let served = [1, 2].map(|core| admitted(cores[core].admit(&ask(urgencies[core - 1]), 0)));
+        assert_eq!(served.iter().filter(|served| **served).count(), 1, "{served:?}");
+        served[1]
+    };
+    let io = u64::from(io);
+    assert!(!first_served([io, 0]), "about equal: it is the first one's turn");
+    assert!(first_served([io + 1, 0]), "the second is more urgent");
+    assert!(!first_served([0, 10 * io]), "the first is more urgent, and it is its turn");
 }
 
 #[test]

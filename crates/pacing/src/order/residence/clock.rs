@@ -4,11 +4,11 @@ use std::sync::{Arc, Mutex};
 
 use crate::sync::{AtomicU64, Ordering};
 
-/// The virtual time of all cores, and how long their commands usually take to land.
+/// The virtual time of all cores, and how long commands are usually with their devices.
 #[derive(Debug)]
 pub struct VirtualTime {
     pub(super) now: AtomicU64,
-    /// Harmonic mean of the time commands take until their data landed, over all flows, in ns: a
+    /// Harmonic mean of the time commands are with their devices, over all flows, in ns: a
     /// few slow flows do not raise it, and a lucky one does not lower it.
     pub(super) usual_hold: AtomicU64,
     /// What the price of slow flows is multiplied with so that they keep their floor, in 1/65536.

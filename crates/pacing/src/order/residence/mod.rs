@@ -26,7 +26,7 @@ use crate::{FlowConfig, Nanos};
 /// bytes x price / weight,     price = (hold / (DEAD_ZONE x usual hold))^4, at least 1
 /// ```
 ///
-/// `hold` is the mean time from the start of the lane's commands until their data landed, the
+/// `hold` is the mean time that the lane's commands were with their devices, the
 /// *usual* hold the harmonic mean of that over all commands of all cores. So devices that are
 /// about equal share bandwidth by weight, and one many times slower does not fill the memory with
 /// what waits for it. The slow flows together keep a floor: one byte in `FLOOR` (`clock.rs`), as long as
@@ -52,7 +52,7 @@ pub struct Residence {
     paths: Paths,
     /// The mean charge of a command at the base price, in bytes.
     charge: u64,
-    /// Mean time of a command until it landed, in ns.
+    /// Mean time of a command with its device, in ns.
     landing: Nanos,
     /// Sums for the others to see, as in the clock.
     speed: u64,
@@ -222,7 +222,7 @@ impl Order for Residence {
     fn returned(&mut self, lane: u32, done: &Done, now: Nanos) {
         let entry = &mut self.lanes[lane as usize];
         // What it waits for the network is the same for all, and says nothing about the flow.
-        let held = done.landed.unwrap_or(now).saturating_sub(done.started);
+        let held = now.saturating_sub(done.started).saturating_sub(done.network);
         if entry.hold == 0 {
             entry.hold = held.max(1);
         } else {
@@ -232,8 +232,8 @@ impl Order for Residence {
         self.landing = self.landing - (self.landing >> MEMORY) + (held >> MEMORY);
         entry.returned += 1;
         let is_due = entry.returned >= REPRICE || entry.price == UNKNOWN;
-        if let Some(landed) = done.landed {
-            self.paths.drained(entry.path, now.saturating_sub(landed));
+        if done.network > 0 {
+            self.paths.drained(entry.path, done.network);
         }
         if is_due {
             self.reprice(lane);

@@ -38,15 +38,15 @@ impl Load {
             self.started[lane as usize] += 1;
             let started = self.now;
             self.now += 1000;
-            let landed = started + self.hold[lane as usize];
+            let network = 10_000;
             let done = Done {
                 cost: Cost::data(BYTES),
                 device: 0,
                 outcome: Outcome::Completed,
                 started,
-                landed: Some(landed),
+                network,
             };
-            self.order.returned(lane, &done, landed + 10_000);
+            self.order.returned(lane, &done, started + self.hold[lane as usize] + network);
             if at % 500 == 0 {
                 self.clock.refresh();
             }

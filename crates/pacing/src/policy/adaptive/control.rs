@@ -33,8 +33,8 @@ pub(super) struct Totals {
     pub(super) bytes: u64,
     /// Their bytes times ns in flight, over 2^10.
     pub(super) residence: u64,
-    /// Their bytes times ns from landed to gone, over 2^10.
-    pub(super) drain: u64,
+    /// Their bytes times ns that the network had them, over 2^10.
+    pub(super) network: u64,
     /// Commands started that were small beside the others.
     pub(super) small: u64,
     /// Times a command was told to wait.
@@ -158,8 +158,8 @@ enum Phase {
 struct Measured {
     budget: f64,
     in_flight: f64,
-    /// Of `in_flight`, what had landed and was on its way out.
-    draining: f64,
+    /// Of `in_flight`, what the network had.
+    network: f64,
     rate: f64,
     commands: f64,
     /// Times a command was told to wait, for each that went through.
@@ -299,13 +299,13 @@ impl Controller {
         let since = |of: fn(&Totals) -> u64| float(of(totals).wrapping_sub(of(&self.from)));
         let (bytes, commands) = (since(|t| t.bytes), since(|t| t.commands));
         let in_flight = since(|t| t.residence) * 1024.0 / elapsed;
-        let draining = since(|t| t.drain) * 1024.0 / elapsed;
+        let network = since(|t| t.network) * 1024.0 / elapsed;
         self.command = bytes / commands;
         self.some_small = since(|t| t.small) > SOME_SMALL * commands;
         Measured {
             budget: float(self.budget()),
             in_flight: in_flight.max(1.0),
-            draining: draining.min(in_flight),
+            network: network.min(in_flight),
             rate: bytes / elapsed,
             commands,
             refused: since(|t| t.refused) / commands,
@@ -414,9 +414,9 @@ impl Controller {
     /// What should be enough in flight, in bytes: what is with the devices, and behind it, for the
     /// network, as much as its completions scatter, and a few commands for what is uneven.
     fn enough(&self, measured: &Measured) -> f64 {
-        let elsewhere = (measured.in_flight - measured.draining) / self.command;
+        let devices = (measured.in_flight - measured.network) / self.command;
         let spare = if self.some_small { SPARE_BESIDE_SMALL } else { SPARE };
-        (elsewhere + ROOTS * elsewhere.sqrt() + spare) * self.command
+        (devices + ROOTS * devices.sqrt() + spare) * self.command
     }
 
     /// A step up, or half the way to what should be enough if it gains much, or half the way to

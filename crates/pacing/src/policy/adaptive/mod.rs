@@ -41,8 +41,8 @@ struct Sums {
     bytes: AtomicU64,
     /// Bytes times ns in flight, over 2^10.
     residence: AtomicU64,
-    /// Bytes times ns from landed to gone, over 2^10.
-    drain: AtomicU64,
+    /// Bytes times ns that the network had them, over 2^10.
+    network: AtomicU64,
     /// Commands that were small beside the others, and went first.
     small: AtomicU64,
     /// Times a command was told to wait.
@@ -129,7 +129,7 @@ impl SharedAdaptive {
             commands: sum(|s| &s.commands),
             bytes: sum(|s| &s.bytes),
             residence: sum(|s| &s.residence),
-            drain: sum(|s| &s.drain),
+            network: sum(|s| &s.network),
             small: sum(|s| &s.small),
             refused: sum(|s| &s.refused),
         }
@@ -203,12 +203,11 @@ impl Policy for Adaptive {
         }
         let bytes = u64::from(done.cost.bytes);
         let held = now.saturating_sub(done.started);
-        let drain = done.landed.map_or(0, |landed| now.saturating_sub(landed));
         let sums = self.sums();
         let commands = add(&sums.commands, 1);
         add(&sums.bytes, bytes);
         add(&sums.residence, bytes.wrapping_mul(held) >> 10);
-        add(&sums.drain, bytes.wrapping_mul(drain) >> 10);
+        add(&sums.network, bytes.wrapping_mul(done.network) >> 10);
         if commands.is_multiple_of(LOOK_EVERY) && self.shared.is_due(now) {
             self.shared.look(now, self.core);
         }

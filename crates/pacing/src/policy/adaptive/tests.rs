@@ -55,7 +55,7 @@ impl Plant {
             self.totals.commands = whole(self.commands);
             self.totals.bytes = whole(self.commands * IO);
             self.totals.residence += whole(n * IO * elapsed / 1024.0);
-            self.totals.drain += whole((self.draining)(n) * IO * elapsed / 1024.0);
+            self.totals.network += whole((self.draining)(n) * IO * elapsed / 1024.0);
             self.now += pause;
             if look >= looks / 2 {
                 sum += n * elapsed;

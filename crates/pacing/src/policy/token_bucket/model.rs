@@ -103,7 +103,7 @@ fn loom_a_grant_withdrawn_goes_back_once() {
         let (mut one, mut two) = (shared.core(), shared.core());
         assert_eq!(start(&mut one, 100), 100);
         let outcome = Outcome::Withdrawn;
-        let done = Done { cost: ask().cost, device: 0, outcome, started: 100, landed: None };
+        let done = Done { cost: ask().cost, device: 0, outcome, started: 100, network: 0 };
         let leaving = thread::spawn(move || {
             one.release(&done, Grant::default(), 100);
             one

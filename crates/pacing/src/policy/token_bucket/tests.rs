@@ -20,7 +20,7 @@ fn ask(bytes: u32) -> Ask {
 
 fn withdrawn(bytes: u32) -> Done {
     let outcome = Outcome::Withdrawn;
-    Done { cost: Cost::data(bytes), device: 0, outcome, started: 0, landed: None }
+    Done { cost: Cost::data(bytes), device: 0, outcome, started: 0, network: 0 }
 }
 
 fn starts(core: &mut TokenBucket, bytes: u32, now: Nanos) -> bool {
