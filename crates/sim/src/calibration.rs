@@ -7,24 +7,31 @@
 //! judged.
 //!
 //! What the rows show and the machine does not have:
-//! * At 128 buffers in a pool, and with null devices at a depth of 128 to 1024 in one, more was missed than here:
-//!   real buffers do not fill the cache as evenly, or something else on the host uses it.
-//! * Deep unpaced loads are slower at the same hit rate (A, depth 1024: 143 Gb/s, here 163): what the
+//! * With null devices and no pacing, 64 to 128 outstanding a host hit more than here (B: 77 to 79 %, here 62 to 65 %),
+//!   and A's 256 a host less (45 %, here 65 %).
+//! * Deep unpaced loads are slower at the same hit rate (A, depth 1024: 143 Gb/s, here 159): what the
 //!   adapter and the cores keep for every command must come from memory too, and nothing here grows with it.
-//! * Kernel hosts without pacing collapse at once at depth 8 (107 Gb/s); here they do so by degrees.
+//! * Kernel hosts without pacing collapse at once at depth 8 (107 Gb/s); here they do so by degrees. With a
+//!   pool of 96 they were measured at line rate; here A's lose up to 6 % at depth 32.
 //! * 16 cores with a static pool (test 9) lost 5 to 15 % by starving for seconds at a time: runs here are
 //!   too short for it.
 //! * A local load (no fabric) is not run.
-//! * A pool of 128 was measured to be as fast and to miss as much as no pool with 128 outstanding (B: 65 and 64 %
-//!   hits), and a pool of 96 the same with a cache of 6 or 24 a core (88 to 91 %). Here the caches divide the pool evenly
-//!   among the cores, and some have less to send than their part: of 96 buffers 54 to 64 are in use on null devices (B: 38
-//!   to 66 were measured), and more is hit: 81 % at 128, 95 to 97 % at 96. This is behind most of the hit rates that are
-//!   off, and how a port takes turns among cores is the first suspect.
 //!
-//! Tried against that, with all numbers as they are: a cache that keeps its size's part of a cycle of buffers
-//! larger than itself, in place of one that loses by distance (hit rates met of user rows held out: A 9 of 24 for 19,
-//! B 4 of 18 for 9; bandwidth met of those fitted: A 22 of 28 for 26, B 13 of 23 for 21); the product of both (A 18, B 9; A 27,
-//! B 17).
+//! What was tried for pools of 96 and 128 buffers, which hit more here than on the machines as long as a port served
+//! the cores in strict turns, one command each (hit rates met of user rows held out: A 22 of 29, B 9 of 18):
+//! * Turns of a random number of commands (module `nic`, `port-run`): A 24, and B 16 with its other numbers fitted
+//!   anew. This is what the machine has. Queues that fill and empty make the runs of deep loads differ: numbers of B
+//!   that differ by less than 1 % met 14 to 16 of its 18 hit rates and 14 to 17 of its bandwidths.
+//! * Turns of a fixed number of commands, 8 on A and 16 on B: A 24, B 14, but kernel hosts with a pool lose 12 to 18 %.
+//! * The next core at random: A 24, B 10; at random and for four commands: A 16, B 14.
+//! * Turns by queue, whatever their core: A 12, B 5 (deep loads then hit next to nothing). Four commands of a queue
+//!   at a time: A 23, B 9.
+//! * Acknowledgements handed over every 50 us: A 23, B 9, and bandwidth at small depths is lost.
+//! * A core's cache first in, first out: A 10, B 5. No such cache, one stack for all: A 20, B 10; one store, first in, first
+//!   out: A 11, B 6. Buffers going to and from the shared store one by one: A 22, B 9.
+//! * Queues exchanged between random cores: A 19, B 12.
+//! * A cache that keeps its size's part of a cycle of buffers larger than itself, in place of one that loses by
+//!   distance: A 9 of 24 for 19, B 4 of 18 for 9 of an earlier machine; the product of both: A 18, B 9.
 
 use std::fmt::Write as _;
 

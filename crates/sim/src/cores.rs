@@ -1,8 +1,8 @@
 //! Target cores: each works in turns on what came in since its last.
 //!
 //! A turn takes `turn + steps x step + waiting x waiting_ns`, where `steps` are the capsules and completions
-//! it handles and `waiting` the commands that wait for admission on it. What it does takes effect when it
-//! ends; what comes in meanwhile is for the next turn.
+//! it handles and `waiting` the commands that wait for admission on it in a list that it walks: the
+//! prototype's. What it does takes effect when it ends; what comes in meanwhile is for the next turn.
 
 use crate::numbers::{id, nanos};
 use crate::platform::Platform;

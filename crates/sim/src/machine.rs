@@ -7,7 +7,7 @@
 //!                    └─acknowledged: permit and buffer back
 //! ```
 //!
-//! A write goes `waits ─permit, buffer─▶ pulled from the host ─data in cache─▶ core: landed ─▶ drive
+//! A write goes `waits ─permit, buffer─▶ pulled from the host ─data in cache─▶ core: came ─▶ drive
 //! fetches it out of the cache ─▶ core ─answer─▶ host`. This module sees to the order of things; the
 //! times are each mechanism's own, in the module of its name.
 
@@ -68,6 +68,7 @@ impl<'a> Machine<'a> {
         let hosts = Hosts::new(platform, scenario, &mut gates, fork());
         let count = scenario.devices.iter().filter_map(|d| behind(*d).0).max();
         let drives = Drives::new(platform, count.map_or(0, |d| d as usize + 1), fork());
+        let nic = Nic::new(platform, scenario.cores as usize, fork());
         let (total, keep) = stock(&scenario.pacing);
         let endless = scenario.pacing == Pacing::EndlessCache;
         let sample = match scenario.sample {
@@ -84,7 +85,7 @@ impl<'a> Machine<'a> {
             events: Events::default(),
             commands: Commands::default(),
             cores: Cores::new(platform, scenario.cores as usize),
-            nic: Nic::new(platform, scenario.cores as usize),
+            nic,
             cache: Cache::new(platform, total, endless),
             buffers: Buffers::new(scenario.cores as usize, total, keep),
             record: Recorder::new(scenario, hosts.sizes.len()),
@@ -273,8 +274,8 @@ impl<'a> Machine<'a> {
     }
 
     fn start_turn(&mut self, core: usize) {
-        let waiting = self.gates.waiting(core);
-        if let Some(end) = self.cores.start(core, waiting, self.now) {
+        let walked = self.gates.walked(core);
+        if let Some(end) = self.cores.start(core, walked, self.now) {
             self.events.at(end, Event::TurnEnds(id(core)));
         }
     }
@@ -470,7 +471,7 @@ impl<'a> Machine<'a> {
         let now = self.now;
         let state = self.commands.of_mut(command);
         if let Some(permit) = &mut state.permit {
-            permit.landed(now);
+            permit.came(now);
         }
         let &mut Command { queue, bytes, buffer, .. } = state;
         let device = self.hosts.queue(queue).device as usize;

@@ -2,11 +2,15 @@
 //! it sends.
 //!
 //! A port serves the cores that have data to send in turn, and the queues of each core in turn, one
-//! command at a time (an adapter schedules by doorbell page, and a core has one). Hosts ask all of their
-//! queues for the same in the long run, so where a core has more of a host's queues than others have,
-//! these get less each, and what the host keeps outstanding piles up in them; the others' data is sent
-//! soon after it landed. The next
-//! command's data is fetched out of the cache or memory by the one engine all ports share:
+//! command a queue (an adapter schedules by doorbell page, and a core has one). A core's turn is over
+//! after any command with odds of one in `port_run`, and when the core has no more. So what a core has in
+//! flight comes and goes in bursts, its stack of buffers is dug deeper, and colder buffers are used than if
+//! the cores took strict turns of one command each.
+//!
+//! Hosts ask all of their queues for the same in the long run, so where a core has more of a host's
+//! queues than others have, these get less each, and what the host keeps outstanding piles up in them;
+//! the others' data is sent soon after it landed. The next command's data is fetched out of the cache or
+//! memory by the one engine all ports share:
 //!
 //! ```text
 //! fetch = bytes / fetch_hit + missed x (bytes / fetch_miss - bytes / fetch_hit)
@@ -22,6 +26,7 @@ use std::collections::VecDeque;
 use crate::commands::Commands;
 use crate::numbers::nanos;
 use crate::platform::Platform;
+use crate::rng::Rng;
 use crate::scenario::Nanos;
 
 /// The NIC.
@@ -35,12 +40,17 @@ pub(crate) struct Nic {
     engine_free: Nanos,
     /// Share of its rate that the network runs at.
     rate: f64,
+    /// Odds that a core's turn is over after a command.
+    turn_over: f64,
+    rng: Rng,
 }
 
 #[derive(Debug, Default)]
 struct Port {
     /// Cores with something to send, by turn.
     turns: VecDeque<usize>,
+    /// The core that sends goes on with its turn, if it has more.
+    goes_on: bool,
     /// By core: its queues with something to send, by turn.
     queues: Vec<VecDeque<u32>>,
     sending: bool,
@@ -63,16 +73,34 @@ pub(crate) struct Outbox {
 }
 
 impl Port {
+    /// A queue that had nothing to send has now.
     fn join(&mut self, core: usize, queue: u32) {
         if self.queues[core].is_empty() {
             self.turns.push_back(core);
         }
         self.queues[core].push_back(queue);
     }
+
+    /// The queue that sends has more.
+    fn join_again(&mut self, core: usize, queue: u32) {
+        if self.queues[core].is_empty() {
+            self.line_up(core);
+        }
+        self.queues[core].push_back(queue);
+    }
+
+    /// The core that sends has more.
+    fn line_up(&mut self, core: usize) {
+        if self.goes_on {
+            self.turns.push_front(core);
+        } else {
+            self.turns.push_back(core);
+        }
+    }
 }
 
 impl Nic {
-    pub(crate) fn new(platform: &Platform, cores: usize) -> Self {
+    pub(crate) fn new(platform: &Platform, cores: usize, rng: Rng) -> Self {
         let port = || Port { queues: vec![VecDeque::new(); cores], ..Port::default() };
         Self {
             ports: (0..platform.ports).map(|_| port()).collect(),
@@ -82,6 +110,8 @@ impl Nic {
             quiet: 8.0 / platform.fetch_quiet_gbps,
             engine_free: 0,
             rate: 1.0,
+            turn_over: 1.0 / platform.port_run,
+            rng,
         }
     }
 
@@ -111,8 +141,9 @@ impl Nic {
         }
         let core = state.turns.pop_front()?;
         let queue = state.queues[core].pop_front()?;
+        state.goes_on = self.rng.unit() >= self.turn_over;
         if !state.queues[core].is_empty() {
-            state.turns.push_back(core);
+            state.line_up(core);
         }
         state.sending = true;
         Some(Sender { port, core, queue })
@@ -128,7 +159,7 @@ impl Nic {
         let command = outbox.first?;
         outbox.first = commands.of(command).behind;
         if outbox.first.is_some() {
-            self.ports[from.port].join(from.core, from.queue);
+            self.ports[from.port].join_again(from.core, from.queue);
         } else {
             outbox.last = None;
         }

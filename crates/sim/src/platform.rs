@@ -16,6 +16,8 @@ pub struct Platform {
     pub port_gbps: f64,
     /// Bits on the link for one bit of data.
     pub wire_bits: f64,
+    /// Commands of one core that a port sends in a row, on the mean, while the core has any.
+    pub port_run: f64,
     /// From host to target or back, in us, without the time the data itself takes on the link.
     pub one_way_us: f64,
     /// What the kernel's initiator adds to every command, in us.
@@ -46,12 +48,10 @@ pub struct Platform {
     pub turn_us: f64,
     /// A core's work on a command at each of its three steps, in us.
     pub step_us: f64,
-    /// What every command that waits on a core adds to its turns, in ns.
+    /// What every command in the prototype's list of those that wait on a core adds to its turns, in ns.
     pub waiting_ns: f64,
     /// Share of the cache that DMA may use, in MiB.
     pub cache_share_mib: f64,
-    /// How gradually lines are lost beyond it, in MiB.
-    pub cache_spread_mib: f64,
     /// Hit rate with room to spare, 0 to 1.
     pub cache_best: f64,
     /// What the NIC fetches out of the cache in Gb/s.
@@ -122,6 +122,9 @@ impl Platform {
             if rate && value <= 0.0 {
                 return bad(key, value, "more than 0");
             }
+            if key == "port-run" && value < 1.0 {
+                return bad(key, value, "at least 1");
+            }
             if matches!(key, "cache-best" | "drive-tail" | "stray-queues") && value > 1.0 {
                 return bad(key, value, "0 to 1");
             }
@@ -136,6 +139,7 @@ impl Platform {
             ("ports", f64::from(self.ports)),
             ("port-gbps", self.port_gbps),
             ("wire-bits", self.wire_bits),
+            ("port-run", self.port_run),
             ("one-way-us", self.one_way_us),
             ("kernel-us", self.kernel_us),
             ("queue-commands", f64::from(self.queue_commands)),
@@ -153,7 +157,6 @@ impl Platform {
             ("step-us", self.step_us),
             ("waiting-ns", self.waiting_ns),
             ("cache-share-mib", self.cache_share_mib),
-            ("cache-spread-mib", self.cache_spread_mib),
             ("cache-best", self.cache_best),
             ("fetch-hit-gbps", self.fetch_hit_gbps),
             ("fetch-miss-gbps", self.fetch_miss_gbps),
@@ -190,7 +193,6 @@ impl Platform {
             fetch_miss_gbps: self.fetch_miss_gbps * rate,
             fetch_quiet_gbps: self.fetch_quiet_gbps * rate,
             cache_share_mib: self.cache_share_mib * cache,
-            cache_spread_mib: self.cache_spread_mib * cache,
             one_way_us: self.one_way_us * time,
             kernel_us: self.kernel_us * time,
             drive_read_us: self.drive_read_us * time,

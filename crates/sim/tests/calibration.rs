@@ -42,17 +42,16 @@ fn platform_b_predicts_what_was_measured() {
     judge("B", LEAST_B);
 }
 
-/// What is aimed at is 0.9 of the bandwidths and 0.8 of the hit rates. What a half does not reach
-/// stands here as it is, so that it cannot get worse unseen.
-const LEAST_A: [f64; 4] = [0.9, 0.9, 0.8, 0.7];
-/// See [`LEAST_A`].
-const LEAST_B: [f64; 4] = [0.9, 0.85, 0.8, 0.5];
+/// What is aimed at is 0.9 of the bandwidths and 0.8 of the hit rates: both halves of A reach it.
+const LEAST_A: [f64; 4] = [0.9, 0.9, 0.8, 0.8];
+/// Both halves of B as well.
+const LEAST_B: [f64; 4] = [0.9, 0.9, 0.8, 0.8];
 
 /// Figures of policies count on the machine they were found on: whoever changes it runs them anew.
 #[test]
 fn the_machines_are_the_ones_that_figures_were_found_on() {
     let found = ["A", "B"].map(|name| format!("{:#018x}", platform(name).fingerprint()));
-    assert_eq!(found, ["0xf00b6b78c3e7ba07", "0xc3894c7bd83a43c7"]);
+    assert_eq!(found, ["0x2dbfa686f57f7e07", "0x5100676ae3d60077"]);
 }
 
 #[test]
