@@ -111,6 +111,38 @@ fn a_queue_dropped_in_full_flight_gives_every_buffer_back() {
 }
 
 #[test]
+fn nothing_is_written_to_buffers_that_a_dropped_queue_gave_back() {
+    const READS: u64 = 16;
+    for (_folder, config) in configs(READS * MIB, 4096) {
+        fs::write(&config.path, vec![0xaa; (READS * MIB) as usize]).unwrap();
+        let device = FileDevice::open(&config).unwrap();
+        let pool = pool();
+        for _ in 0..4 {
+            let mut queue = device.open_queue(&pool).unwrap();
+            for token in 0..READS {
+                let buf = filled(&pool, MIB as usize, 7);
+                queue.submit(BlockOp::read(token, token * MIB, buf)).unwrap();
+            }
+            // Most of them are with the drive now.
+            queue.poll(&mut Vec::new());
+            drop(queue);
+            assert_eq!(pool.leased(), 0);
+            let again: Vec<_> = (0..READS).map(|_| filled(&pool, MIB as usize, 0x55)).collect();
+            // Whatever the drive was still to do comes before this.
+            let mut queue = device.open_queue(&pool).unwrap();
+            for token in 0..READS {
+                let read = BlockOp::read(token, token * MIB, pool.lease(MIB as usize).unwrap());
+                let buf = run(&mut *queue, read).buf.unwrap();
+                assert!(buf.as_slice().iter().all(|byte| *byte == 0xaa));
+            }
+            for buf in &again {
+                assert!(buf.as_slice().iter().all(|byte| *byte == 0x55), "written to afterwards");
+            }
+        }
+    }
+}
+
+#[test]
 fn write_zeroes_and_deallocate_read_as_zero_and_free() {
     for (_folder, config) in configs(4 * MIB, 4096) {
         let device = FileDevice::open(&config).unwrap();
