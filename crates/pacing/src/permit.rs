@@ -50,23 +50,24 @@ pub fn lost_permits() -> u64 {
     LOST.load(Ordering::Relaxed)
 }
 
+static LOST: AtomicU64 = AtomicU64::new(0);
+
 /// In a permit's mark: what is beside it is how long a write's data took to come, in ns. Without it: when
 /// a read's data landed, or 0 if nobody told.
 const CAME: u64 = 1 << 63;
 
 /// For how long the network had the data of a command that started then and is over now, in ns, by
-/// its permit's mark.
+/// its permit's mark: at least 1 if anybody told, 0 if nobody did.
 #[inline(always)]
 pub(crate) fn network_part(mark: u64, started: Nanos, now: Nanos) -> Nanos {
     let part = match mark {
-        0 => 0,
+        0 => return 0,
         came if came & CAME != 0 => came & !CAME,
         landed => now.saturating_sub(landed),
     };
-    part.min(now.saturating_sub(started))
+    // What lands and leaves within a turn took no time by its clock; that is told all the same.
+    part.min(now.saturating_sub(started)).max(1)
 }
-
-static LOST: AtomicU64 = AtomicU64::new(0);
 
 impl Permit {
     #[inline]
@@ -134,5 +135,31 @@ impl Drop for Permit {
         if cfg!(debug_assertions) && !std::thread::panicking() {
             panic!("a permit of {:?} was dropped: give it back with Pacer::release", self.flow);
         }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// The network's part of a command from 100 to 150.
+    fn part(mark: u64) -> Nanos {
+        network_part(mark, 100, 150)
+    }
+
+    #[test]
+    fn a_read_is_the_networks_from_when_it_landed_and_a_write_until_it_came() {
+        assert_eq!(part(0), 0, "nobody told");
+        assert_eq!(part(120), 30, "a read that landed at 120");
+        assert_eq!(part(20 | CAME), 20, "a write whose data took 20 to come");
+    }
+
+    #[test]
+    fn what_took_no_time_is_told_and_clocks_that_jump_make_nothing_of_it() {
+        assert_eq!((part(150), part(CAME)), (1, 1));
+        assert_eq!(part(50), 50, "landed before it started");
+        assert_eq!(part(200), 1, "over before it landed");
+        assert_eq!(part(900 | CAME), 50, "came after it was over");
+        assert_eq!(network_part(120, 100, 90), 1, "over before it started");
     }
 }

@@ -79,7 +79,7 @@ pub struct Done {
     /// When it was admitted.
     pub started: Nanos,
     /// How long the network had its data, in ns: a read's from when it had landed, a write's until it
-    /// had come. The rest of its time was its device's. 0 if nobody told, see
+    /// had come. The rest of its time was its device's. At least 1, and 0 if nobody told, see
     /// [`Permit::landed`](crate::Permit::landed) and [`Permit::came`](crate::Permit::came).
     pub network: Nanos,
 }
