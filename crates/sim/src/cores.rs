@@ -60,7 +60,7 @@ impl Cores {
     }
 
     /// Starts a turn if there is something to do and none is under way; yields when it ends.
-    pub(crate) fn start(&mut self, core: usize, waiting: usize, now: Nanos) -> Option<Nanos> {
+    pub(crate) fn start(&mut self, core: usize, walked: usize, now: Nanos) -> Option<Nanos> {
         let core = &mut self.cores[core];
         if core.in_turn || (core.inbox.is_empty() && !core.called) {
             return None;
@@ -69,8 +69,8 @@ impl Cores {
         core.called = false;
         std::mem::swap(&mut core.inbox, &mut core.batch);
         let steps = f64::from(id(core.batch.len()));
-        let waiting = f64::from(id(waiting));
-        Some(now + nanos(self.turn + steps * self.step + waiting * self.waiting).max(1))
+        let walked = f64::from(id(walked));
+        Some(now + nanos(self.turn + steps * self.step + walked * self.waiting).max(1))
     }
 
     /// What the turn that ends worked on; to be given back with [`Cores::end`].

@@ -522,11 +522,11 @@ fn keys(folder: &Path) -> Result<()> {
 
 /// A sshd in a namespace, which lets in who has our key.
 fn sshd(namespace: &Namespace, folder: &Path, address: &str) -> Result<Child> {
-    // A home without start files: what somebody's shell does first is not what is tried here.
     // sshd insists on its folder, and on who may write to it.
     fs::create_dir_all("/run/sshd").context("sshd needs the folder /run/sshd")?;
     fs::set_permissions("/run/sshd", fs::Permissions::from_mode(0o755))?;
     let shown = folder.display();
+    // A home without start files: what somebody's shell does first is not what is tried here.
     let config = format!(
         "ListenAddress {address}:{PORT}\nHostKey {shown}/host_key\nPidFile none\nUsePAM no\n\
          AuthorizedKeysFile {shown}/authorized_keys\nPasswordAuthentication no\nStrictModes no\n\

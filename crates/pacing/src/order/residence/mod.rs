@@ -53,7 +53,7 @@ pub struct Residence {
     /// The mean charge of a command at the base price, in bytes.
     charge: u64,
     /// Mean time of a command with its device, in ns.
-    landing: Nanos,
+    with_device: Nanos,
     /// Sums for the others to see, as in the clock.
     speed: u64,
     returned: u64,
@@ -117,7 +117,7 @@ impl Residence {
             lanes: Vec::new(),
             paths: Paths::default(),
             charge: 0,
-            landing: 0,
+            with_device: 0,
             speed: 0,
             returned: 0,
             bytes: 0,
@@ -141,7 +141,7 @@ impl Residence {
         if usual > 0 {
             entry.price = price(entry.hold, usual, self.shared.relief.load(Ordering::Relaxed));
         }
-        self.paths.settle(entry.path, self.charge, self.landing);
+        self.paths.settle(entry.path, self.charge, self.with_device);
     }
 }
 
@@ -229,7 +229,7 @@ impl Order for Residence {
             let kept = entry.hold - (entry.hold >> MEMORY);
             entry.hold = (kept + (held >> MEMORY)).max(1);
         }
-        self.landing = self.landing - (self.landing >> MEMORY) + (held >> MEMORY);
+        self.with_device = self.with_device - (self.with_device >> MEMORY) + (held >> MEMORY);
         entry.returned += 1;
         let is_due = entry.returned >= REPRICE || entry.price == UNKNOWN;
         if done.network > 0 {

@@ -23,7 +23,7 @@ pub(super) struct Paths {
 #[derive(Debug, Default)]
 struct Path {
     queue: Queue,
-    /// Mean time its last commands took to drain, in ns; 0: none told.
+    /// Mean time that the network had its last commands (a write's while it came), in ns; 0: none told.
     drain: Nanos,
     /// How far its tags are moved on.
     lag: u64,
@@ -62,7 +62,7 @@ impl Paths {
         tops.min_by_key(|(_, urgency)| *urgency)
     }
 
-    /// A command of this path drained in so many ns.
+    /// The network had a command of this path for so many ns.
     #[inline]
     pub(super) fn drained(&mut self, path: u8, took: Nanos) {
         let drain = &mut self.paths[usize::from(path)].drain;
@@ -70,9 +70,10 @@ impl Paths {
     }
 
     /// Sets the lag of a path: what it drains slower than the others, but at most twice their mean,
-    /// in commands of `charge` ([`AHEAD`] of them, for all of its flows together). Where data takes long to land (`landing`, in ns) what starts now
+    /// in commands of `charge` ([`AHEAD`] of them, for all of its flows together). Where commands are long with
+    /// their devices (`with_device`, in ns) what starts now
     /// helps a path only after so long, and the lag is less for it, or it would overshoot.
-    pub(super) fn settle(&mut self, path: u8, charge: u64, landing: Nanos) {
+    pub(super) fn settle(&mut self, path: u8, charge: u64, with_device: Nanos) {
         if self.used == 1 {
             return;
         }
@@ -84,7 +85,7 @@ impl Paths {
             return;
         }
         let mean = sum / count;
-        let most = charge.saturating_mul(path.drain.min(2 * mean)) / (mean + landing);
+        let most = charge.saturating_mul(path.drain.min(2 * mean)) / (mean + with_device);
         path.lag = most / path.queue.shared_by(AHEAD);
     }
 }

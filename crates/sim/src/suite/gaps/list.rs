@@ -58,14 +58,14 @@ pub(super) const LIST: &[Gap] = &[
         case: "B half the link, qd 32",
         what: "up after ms",
         reached: 340.00,
-        why: "the load: all it asks for is in flight, and without pacing it is 250 too",
+        why: "mostly the load: all it asks for is in flight, and without pacing it is 250",
     },
     Gap {
         family: Family::Stall,
         case: "B half the link, kernel qd 4",
         what: "up after ms",
         reached: 280.00,
-        why: "the load: all it asks for is in flight, and without pacing it is 270 too",
+        why: "the load: all it asks for is in flight, and without pacing it is 270",
     },
     Gap {
         family: Family::Stall,
@@ -128,7 +128,7 @@ pub(super) const LIST: &[Gap] = &[
         case: "A 2 hosts, qd 256",
         what: "% of reference",
         reached: 98.89,
-        why: "they wait in the network behind large ones that left before",
+        why: "less is in flight for the small ones\' sake, and a port runs dry now and then",
     },
     Gap {
         family: Family::Small,
@@ -142,7 +142,7 @@ pub(super) const LIST: &[Gap] = &[
         case: "B 2 hosts, qd 256",
         what: "% of reference",
         reached: 98.994,
-        why: "they wait in the network behind large ones that left before",
+        why: "less is in flight for the small ones\' sake, and a port runs dry now and then",
     },
     Gap {
         family: Family::Small,
