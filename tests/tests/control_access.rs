@@ -149,9 +149,15 @@ fn callers_that_are_silent_or_never_read_take_no_more_than_their_places() {
         asked += sent;
         assert!(asked < 64 << 20, "it takes whatever comes");
     }
-    assert!(api.get("/v1/status").is_object());
-    // All places are taken by callers that say nothing, or half of it.
-    let mut silent: Vec<UnixStream> = (0..63).map(|_| open()).collect();
+    // One who is answered all the same, and stays.
+    let mut answered = open();
+    answered.write_all(b"GET /v1/status HTTP/1.1\r\nhost: x\r\n\r\n").expect("a request");
+    let mut status = [0; 15];
+    answered.set_read_timeout(Some(GUARD)).expect("a guard");
+    answered.read_exact(&mut status).expect("an answer");
+    assert_eq!(&status, b"HTTP/1.1 200 OK");
+    // All places are taken, the others by callers that say nothing, or half of it.
+    let mut silent: Vec<UnixStream> = (0..62).map(|_| open()).collect();
     for (at, stream) in silent.iter_mut().enumerate().filter(|(at, _)| at % 2 == 0) {
         let half: &[u8] = if at % 4 == 0 { b"GET /v1/sta" } else { b"PUT /v1/config HTTP/1.1\r\n" };
         stream.write_all(half).expect("half a request");
@@ -161,7 +167,7 @@ fn callers_that_are_silent_or_never_read_take_no_more_than_their_places() {
     let mut answer = String::new();
     one_more.read_to_string(&mut answer).expect("an answer");
     assert!(answer.starts_with("HTTP/1.1 503") && answer.contains("too many"), "{answer}");
-    drop((greedy, silent, one_more));
+    drop((greedy, answered, silent, one_more));
     daemon.wait_for_counts(&daemon.counts(), files);
     assert!(api.get("/v1/status").is_object());
 }

@@ -146,6 +146,12 @@ impl<B: AsRef<[u8]>, P> Request<B, P> {
         matches!(self.state, State::Waiting { .. })
     }
 
+    /// Whether the device has nothing more to do for it.
+    #[must_use]
+    pub fn is_past_device(&self) -> bool {
+        matches!(self.state, State::Sending { .. } | State::Done)
+    }
+
     /// Where it stands.
     #[must_use]
     pub fn stage(&self) -> Stage {

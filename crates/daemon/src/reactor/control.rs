@@ -6,6 +6,7 @@ use nvmeof_nvmf::DeviceId;
 use nvmeof_transport::CloseReason;
 
 use super::Reactor;
+use super::io::Pending;
 use super::kind;
 use super::mailbox::{Counts, Message};
 use crate::clock;
@@ -38,7 +39,7 @@ impl Reactor {
             Message::RemoveDevice { id, reply } => {
                 self.devices.remove(id, reply);
                 self.stats.forget(id);
-                self.devices.retire(&self.poller);
+                self.retire_devices();
             }
             Message::Abort(order) => {
                 let aborted = self.abort_here(&order, now);
@@ -85,6 +86,18 @@ impl Reactor {
             }
             Message::Stop => self.stopping = true,
         }
+    }
+
+    /// Closes devices that are on their way out when the last command that names them has done with them.
+    pub(super) fn retire_devices(&mut self) {
+        let requests = &self.requests;
+        let is_wanted = |id| {
+            requests.iter().any(|(_, pending)| match pending {
+                Pending::Io(io) => io.request.io().device == id && !io.request.is_past_device(),
+                Pending::Admin(_) | Pending::Abort { .. } => false,
+            })
+        };
+        self.devices.retire(&self.poller, is_wanted);
     }
 
     /// While draining: answers once nothing is in flight and every answer has been sent. No

@@ -26,8 +26,8 @@ struct Device {
     queue: Box<dyn BlockQueue>,
     backlog: VecDeque<BlockOp>,
     removal: Option<oneshot::Sender<()>>,
-    /// Keeps the device open while its queue is.
-    _device: Arc<dyn BlockDevice>,
+    /// Open while its queue is.
+    device: Arc<dyn BlockDevice>,
 }
 
 impl Devices {
@@ -50,13 +50,12 @@ impl Devices {
         if self.slots.len() <= index {
             self.slots.resize_with(index + 1, || None);
         }
-        self.slots[index] =
-            Some(Device { queue, backlog: VecDeque::new(), removal: None, _device: device });
+        self.slots[index] = Some(Device { queue, backlog: VecDeque::new(), removal: None, device });
         self.live.push(id.0);
         Ok(())
     }
 
-    /// Closes the device once nothing is in flight on it, then answers.
+    /// Closes the device once nothing is in flight on it or on its way to it, then answers.
     pub(crate) fn remove(&mut self, id: DeviceId, reply: oneshot::Sender<()>) {
         match self.get(id) {
             Some(device) => device.removal = Some(reply),
@@ -113,16 +112,19 @@ impl Devices {
         self.slots.iter().flatten().filter_map(|device| device.queue.next_due()).min()
     }
 
-    /// Closes devices that are being removed and have nothing left in flight. `poller` is the one they were added
-    /// with: a queue's descriptor may belong to its device, and outlive the queue.
-    pub(crate) fn retire(&mut self, poller: &Poller) {
+    /// Closes devices that are being removed and have nothing left to do. `poller` is the one they were added
+    /// with: a queue's descriptor may belong to its device, and outlive the queue. `is_wanted` says whether a
+    /// command that was taken in has yet to come to the device, waiting for its turn, a buffer or the host's data;
+    /// of one that is gone it is not asked, since there it would fail.
+    pub(crate) fn retire(&mut self, poller: &Poller, is_wanted: impl Fn(DeviceId) -> bool) {
         let slots = &mut self.slots;
         self.live.retain(|&id| {
             let slot = &mut slots[id as usize];
-            let quiet = slot.as_ref().is_some_and(|device| {
-                device.removal.is_some()
-                    && device.queue.in_flight() == 0
-                    && device.backlog.is_empty()
+            let quiet = slot.as_ref().is_some_and(|slot| {
+                slot.removal.is_some()
+                    && slot.queue.in_flight() == 0
+                    && slot.backlog.is_empty()
+                    && (slot.device.is_gone() || !is_wanted(DeviceId(id)))
             });
             if quiet && let Some(mut device) = slot.take() {
                 let reply = device.removal.take();
@@ -233,7 +235,7 @@ mod tests {
             let signal = signal_of(&mut devices, id);
             let (reply, mut answer) = oneshot::channel();
             devices.remove(id, reply);
-            devices.retire(&poller);
+            devices.retire(&poller, |_| false);
             answer.try_recv().expect("nothing was in flight");
             rustix::io::write(&signal, &1_u64.to_ne_bytes()).unwrap();
             let woken = ready(&mut poller);

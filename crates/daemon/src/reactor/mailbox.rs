@@ -37,7 +37,7 @@ pub(crate) enum Message {
         /// Answered with the error's text if the device cannot be used.
         reply: oneshot::Sender<Result<(), String>>,
     },
-    /// Finish what is in flight on this device, then close the queue to it and answer.
+    /// Finish the commands that were taken in for this device, then close the queue to it and answer.
     RemoveDevice {
         /// The device.
         id: DeviceId,

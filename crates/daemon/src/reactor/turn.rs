@@ -303,7 +303,7 @@ impl Reactor {
         for key in self.connections.keys() {
             self.connection_timers(key, now);
         }
-        self.devices.retire(&self.poller);
+        self.retire_devices();
         self.drop_sources();
         self.finish_drain();
     }

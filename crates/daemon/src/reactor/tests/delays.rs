@@ -139,6 +139,51 @@ fn a_device_is_closed_and_a_reactor_drained_when_the_last_late_command_has_ended
     rig.finish([host]);
 }
 
+/// Commands that were taken in for a device end there, however late they come to it: it may have been replaced by
+/// one of another size meanwhile, which the host need not know yet.
+#[test]
+fn a_device_waits_for_commands_that_have_not_come_to_it() {
+    let mut rig = Rig::new(Some(64 * u64::from(KIB)));
+    let host = rig.connect_io();
+    let data = pattern(1, 64 * KIB);
+    host.write_unoffered(1, 0, 64 * KIB);
+    // One whose turn has not come.
+    host.read(2, 0, 64 * KIB);
+    rig.settle();
+    assert_eq!((rig.with_device(), rig.counts().waiting), (0, 1));
+    let mut removed = rig.remove_device();
+    rig.settle();
+    assert!(removed.try_recv().is_err());
+    host.offer(1, data.clone());
+    rig.settle();
+    let answers = host.take();
+    let answered: Vec<_> =
+        answers.iter().map(|answer| (answer.cqe.cid.get(), answer.cqe.status())).collect();
+    assert_eq!(answered, [(1, Status::SUCCESS), (2, Status::SUCCESS)]);
+    assert_eq!(answers[1].data, data);
+    rig.settle();
+    assert!(removed.try_recv().is_ok());
+    rig.finish([host]);
+}
+
+/// What has not come to a device that is gone would fail there, and must not keep it: a drive is opened anew only
+/// when the queues of the one before are closed.
+#[test]
+fn a_device_that_is_gone_waits_for_nobody() {
+    let mut rig = Rig::new(None);
+    let host = rig.connect_io();
+    host.write_unoffered(1, 0, 64 * KIB);
+    rig.settle();
+    rig.faults.remove();
+    let mut removed = rig.remove_device();
+    rig.settle();
+    assert!(removed.try_recv().is_ok());
+    host.offer(1, pattern(1, 64 * KIB));
+    rig.settle();
+    assert_eq!(host.statuses(), [(1, Failure::DeviceGone.status())]);
+    rig.finish([host]);
+}
+
 #[test]
 fn a_reactor_that_ends_before_its_late_commands_gives_everything_back() {
     let mut rig = Rig::new(Some(256 * u64::from(KIB)));
