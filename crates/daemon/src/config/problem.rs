@@ -129,8 +129,22 @@ impl<'a> Report<'a> {
 
     fn problem(&self, at: Option<usize>, key: &str, what: String, allowed: String) -> Problem {
         let position = at.map(|at| position(self.text, at));
-        Problem { file: self.file.into(), position, key: key.into(), what, allowed }
+        let (key, what, allowed) = (one_line(key), one_line(&what), one_line(&allowed));
+        Problem { file: self.file.into(), position, key, what, allowed }
     }
+}
+
+/// A text that may quote the config, whose values can be anything: a problem is one line, and moves no cursor.
+fn one_line(text: &str) -> String {
+    let mut line = String::with_capacity(text.len());
+    for one in text.chars() {
+        if one.is_control() {
+            line.extend(one.escape_default());
+        } else {
+            line.push(one);
+        }
+    }
+    line
 }
 
 /// Line and column of a byte, from 1.

@@ -362,6 +362,11 @@ const BAD: &[Bad] = &[
         parts: &["/nowhere/at/all: there is no such file", "create = true"],
     },
     Bad {
+        text: "[[device]]\nname = \"a\"\ntype = \"file\"\npath = \"/nowhere\\n\\u007f\"",
+        place: "7:8: device.path",
+        parts: &["/nowhere\\n\\u{7f}: there is no such file"],
+    },
+    Bad {
         text: "[[device]]\nname = \"a\"\ntype = \"file\"\npath = \"/nowhere/at/all\"\n\
                create = true\nsize = 512",
         place: "7:8: device.path",
