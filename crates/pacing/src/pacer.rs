@@ -420,7 +420,8 @@ impl Pacer {
                 }
             };
             let device = self.lanes.config(small.flow.slot()).device;
-            let ask = Ask { cost: small.cost, device, urgency: 0, small: true };
+            let is_small = self.small.is_open();
+            let ask = Ask { cost: small.cost, device, urgency: 0, small: is_small };
             match self.chain.admit(ask, now) {
                 Ok(grants) => return Some(self.take_small(device, grants)),
                 Err(Refusal::ThisDevice) => self.small_to_its_lane(),

@@ -50,6 +50,12 @@ impl SmallLane {
         bytes < self.below
     }
 
+    /// Is any command small? One that was small by the rule before may still wait as such.
+    #[inline]
+    pub(crate) fn is_open(&self) -> bool {
+        self.rule != SmallRule::Never
+    }
+
     /// May a small command pass one that is not?
     #[inline]
     pub(crate) fn may_pass(&self) -> bool {

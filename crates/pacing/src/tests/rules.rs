@@ -422,6 +422,31 @@ proptest! {
     }
 }
 
+/// Small commands that wait when the policy changes have no part of the budget to themselves if small ones have none
+/// with the new policy.
+#[test]
+fn small_commands_of_the_policy_before_keep_the_new_budget() {
+    let mut machine = Machine::new(&PolicyConfig::Adaptive, 1, 2);
+    for _ in 0..40 {
+        machine.enqueue(0, 0, LARGEST);
+    }
+    machine.turn(0);
+    for _ in 0..20 {
+        machine.finish_one(0, 0);
+    }
+    let budget = u64::from(LARGEST);
+    for _ in 0..2 * budget / 512 {
+        machine.enqueue(0, 1, 512);
+    }
+    machine.turn(0);
+    machine.check();
+    assert!(machine.cores[0].pacer.counts().started_small > 0);
+    machine.swap(&PolicyConfig::BufferCredit { budget });
+    machine.turn(0);
+    machine.check();
+    machine.drain();
+}
+
 /// What can never fit is refused when it is enqueued, and the largest that fits is not.
 #[test]
 fn too_large_is_decided_at_once() {
