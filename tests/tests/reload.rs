@@ -1,7 +1,9 @@
 //! SIGHUP: what changed is added or removed with the events hosts expect, the rest goes on.
 
 use nvmeof_initiator::{Address, DiscoveryLog, Fabric, IoKind, discover};
-use nvmeof_tests::config::{NQN, OTHER_NQN, listener, ram, small, subsystem, subsystem_for};
+use nvmeof_tests::config::{
+    NQN, OTHER_NQN, listener, listener_at, ram, small, subsystem, subsystem_for,
+};
 use nvmeof_tests::events::{ask_for_events, assert_event, changed_namespaces, request_event};
 use nvmeof_tests::{Daemon, Host, Pdu, Raw, Worker, options};
 use nvmeof_wire::aer::AsyncEvent;
@@ -164,6 +166,42 @@ fn listeners_come_and_go_with_their_hosts() {
     worker.stop();
 }
 
+/// A listener whose address takes in another's takes its port over. Should the change not be made, the one before has
+/// its port back, and its hosts have noticed nothing.
+#[test]
+fn a_listener_takes_its_port_from_one_whose_address_it_takes_in() {
+    let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = free.local_addr().expect("its number").port();
+    drop(free);
+    let at = |address: &str| {
+        let parts =
+            [listener_at(address, port), ram("ram0", "64MiB", 512), subsystem(NQN, &[(1, "ram0")])];
+        parts.concat()
+    };
+    let daemon = Daemon::start(&at("127.0.0.1"));
+    let endpoint = daemon.endpoint(NQN);
+    let worker = Worker::start(&endpoint, &options(1));
+    // More than a process can have, which shows only when it is opened.
+    let too_large = [at("0.0.0.0"), ram("ram1", "1000TiB", 512)].concat();
+    let said = daemon.reload(&too_large);
+    assert!(said.contains("nothing changes"), "{said}");
+    daemon.wait_for_line("cannot give it 1000TiB of memory");
+    worker.goes_on();
+    worker.stop();
+    let (mut admin, _) = Raw::admin(daemon.address(), NQN, &options(2));
+
+    for (address, reached) in [("0.0.0.0", "127.0.0.2"), ("127.0.0.1", "127.0.0.1")] {
+        let said = daemon.reload(&at(address));
+        assert!(said.contains("1 listeners started, 1 ended"), "{said}");
+        assert!(matches!(admin.pdu(), Pdu::End), "a controller of the listener before");
+        let reached = format!("{reached}:{port}").parse().expect("an address");
+        (admin, _) = Raw::admin(reached, NQN, &options(2));
+        let mut host = Host::connect(&endpoint, &options(1));
+        host.write(1, 0, 4096, 5);
+        host.check(1, 0, 4096, 5);
+    }
+}
+
 #[test]
 fn a_bad_config_changes_nothing_and_says_why() {
     let good = with_namespaces(&[1, 2]);
@@ -179,9 +217,7 @@ fn a_bad_config_changes_nothing_and_says_why() {
     .concat();
     let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = taken.local_addr().expect("its number").port();
-    let busy_port =
-        [good.replace("ram2", "ram3"), nvmeof_tests::config::listener_at("127.0.0.1", port)]
-            .concat();
+    let busy_port = [good.replace("ram2", "ram3"), listener_at("127.0.0.1", port)].concat();
     let cases = [
         (unknown_key, "limits.queue_depth"),
         (missing_file, "/nonexistent/f"),

@@ -12,7 +12,7 @@ use nvmeof_core::dma::CorePool;
 
 use super::groundwork::Groundwork;
 use crate::clock;
-use crate::config::{Device, DeviceKind};
+use crate::config::{Device, DeviceKind, show_size};
 
 /// What of a device can be changed while it is open.
 #[derive(Debug, Clone)]
@@ -44,7 +44,10 @@ pub(super) fn make(
     let mut base = || bases.pop().context("its base is not open");
     Ok(match &config.kind {
         DeviceKind::Null { size } => fixed(NullDevice::new(name, *size, block_size()?)?),
-        DeviceKind::Ram { size } => ram(RamDevice::new(name, *size, block_size()?)?),
+        DeviceKind::Ram { size } => {
+            let device = RamDevice::new(name, *size, block_size()?);
+            ram(device.with_context(|| no_memory(*size))?)
+        }
         DeviceKind::File(_) => file(groundwork.file(name)?),
         DeviceKind::Nvme(_) => {
             let device = Arc::new(groundwork.drive(name)?);
@@ -75,6 +78,14 @@ pub(super) fn ghost(info: &DeviceInfo) -> Arc<dyn BlockDevice> {
     Arc::new(Ghost(info.clone()))
 }
 
+/// Why memory of this size cannot be had.
+fn no_memory(size: u64) -> String {
+    let size = show_size(size);
+    format!(
+        "this machine cannot give it {size} of memory; make it smaller, or the process's limit larger"
+    )
+}
+
 fn fixed(device: impl BlockDevice + 'static) -> (Arc<dyn BlockDevice>, Live) {
     (Arc::new(device), Live::Fixed)
 }
@@ -97,7 +108,9 @@ impl Live {
         wanted: &Device,
     ) -> anyhow::Result<Option<(Arc<dyn BlockDevice>, Self)>> {
         Ok(match (self, &wanted.kind) {
-            (Self::Ram(old), DeviceKind::Ram { size }) => Some(ram(old.resized(*size)?)),
+            (Self::Ram(old), DeviceKind::Ram { size }) => {
+                Some(ram(old.resized(*size).with_context(|| no_memory(*size))?))
+            }
             _ => None,
         })
     }
