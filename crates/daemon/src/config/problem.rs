@@ -84,13 +84,13 @@ impl<'a> Report<'a> {
         what: impl Into<String>,
         allowed: impl Into<String>,
     ) {
-        let problem = self.problem(Some(span.start), key, what.into(), allowed.into());
+        let problem = self.problem(Some(span.start), key, &what.into(), &allowed.into());
         self.problems.push((Some(span.start), problem));
     }
 
     /// The config as a whole cannot be used.
     pub(super) fn error_in_file(&mut self, key: &str, what: impl Into<String>, allowed: &str) {
-        let problem = self.problem(None, key, what.into(), allowed.into());
+        let problem = self.problem(None, key, &what.into(), allowed);
         self.problems.push((None, problem));
     }
 
@@ -102,13 +102,13 @@ impl<'a> Report<'a> {
         what: impl Into<String>,
         allowed: impl Into<String>,
     ) {
-        let problem = self.problem(Some(span.start), key, what.into(), allowed.into());
+        let problem = self.problem(Some(span.start), key, &what.into(), &allowed.into());
         self.warnings.push(problem);
     }
 
     /// What to say if the value at `span` turns out not to work later on.
     pub(super) fn foresee(&self, span: &Span, key: &str, what: &str, allowed: &str) -> Problem {
-        self.problem(Some(span.start), key, what.into(), allowed.into())
+        self.problem(Some(span.start), key, what, allowed)
     }
 
     /// The line a value stands on.
@@ -127,9 +127,9 @@ impl<'a> Report<'a> {
         })
     }
 
-    fn problem(&self, at: Option<usize>, key: &str, what: String, allowed: String) -> Problem {
+    fn problem(&self, at: Option<usize>, key: &str, what: &str, allowed: &str) -> Problem {
         let position = at.map(|at| position(self.text, at));
-        let (key, what, allowed) = (one_line(key), one_line(&what), one_line(&allowed));
+        let (key, what, allowed) = (one_line(key), one_line(what), one_line(allowed));
         Problem { file: self.file.into(), position, key, what, allowed }
     }
 }
