@@ -170,15 +170,12 @@ fn listeners_come_and_go_with_their_hosts() {
 /// its port back, and its hosts have noticed nothing.
 #[test]
 fn a_listener_takes_its_port_from_one_whose_address_it_takes_in() {
-    let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-    let port = free.local_addr().expect("its number").port();
-    drop(free);
-    let at = |address: &str| {
-        let parts =
-            [listener_at(address, port), ram("ram0", "64MiB", 512), subsystem(NQN, &[(1, "ram0")])];
-        parts.concat()
+    let on = |listener: String| {
+        [listener, ram("ram0", "64MiB", 512), subsystem(NQN, &[(1, "ram0")])].concat()
     };
-    let daemon = Daemon::start(&at("127.0.0.1"));
+    let daemon = Daemon::start(&on(listener("127.0.0.1")));
+    let port = daemon.address().port();
+    let at = |address: &str| on(listener_at(address, port));
     let endpoint = daemon.endpoint(NQN);
     let worker = Worker::start(&endpoint, &options(1));
     // More than a process can have, which shows only when it is opened.
