@@ -166,6 +166,24 @@ fn a_device_waits_for_commands_that_have_not_come_to_it() {
     rig.finish([host]);
 }
 
+/// A host that leaves takes along what the device waits for.
+#[test]
+fn a_device_waits_for_no_host_that_has_left() {
+    let mut rig = Rig::new(Some(64 * u64::from(KIB)));
+    let host = rig.connect_io();
+    host.write_unoffered(1, 0, 64 * KIB);
+    host.read(2, 0, 64 * KIB);
+    rig.settle();
+    let mut removed = rig.remove_device();
+    rig.settle();
+    assert!(removed.try_recv().is_err());
+    host.close();
+    rig.settle();
+    rig.settle();
+    assert!(removed.try_recv().is_ok());
+    rig.finish([host]);
+}
+
 /// What has not come to a device that is gone would fail there, and must not keep it: a drive is opened anew only
 /// when the queues of the one before are closed.
 #[test]
