@@ -170,6 +170,7 @@ fn total(reports: &[Report]) -> Report {
             add_stages(into, from);
         }
         sum.flows.extend(report.flows.iter().cloned());
+        sum.closed.add(&report.closed);
     }
     sum
 }
@@ -307,6 +308,7 @@ impl Interval<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::reactor::stats::Class;
 
     fn port(id: u16, ios: u64, latency: u64) -> Port {
         Port {
@@ -337,6 +339,21 @@ mod tests {
         let ports: Vec<_> =
             sum.counters.ports.iter().map(|p| (p.id.0, p.ios, p.latency, p.latency_max)).collect();
         assert_eq!(ports, [(1, 2, 100, 100), (2, 4, 57, 50)]);
+    }
+
+    #[test]
+    fn what_was_done_with_closed_devices_is_one_line_if_it_was_anything() {
+        let labels = Labels::default();
+        let lines = |closed: &Tally| json::commands(&BTreeMap::new(), closed, &labels);
+        assert_eq!(lines(&Tally::default()), serde_json::json!([]));
+        let mut one = report(10, 4, Vec::new());
+        one.closed.count(Class::Read, 4096, nvmeof_wire::Status::SUCCESS);
+        let lines = lines(&total(&[one.clone(), one]).closed);
+        assert_eq!((&lines[0]["device"], &lines[0]["host"]), (&"closed".into(), &"".into()));
+        assert_eq!(
+            (&lines[0]["ops"]["read"], &lines[0]["bytes"]["read"]),
+            (&2.into(), &8192.into())
+        );
     }
 
     #[test]

@@ -5,7 +5,7 @@ use nvmeof_nvmf::{DeviceId, Queue, QueueInfo};
 use nvmeof_pacing::{Core, FlowConfig, FlowId, Pacer, Tenants};
 use nvmeof_transport::HostQueue;
 
-use super::slots::Key;
+use super::slots::{Key, Slots};
 use super::stats::{Stats, Tally};
 use crate::tenants::{DeviceShare, HostShare, Shares};
 
@@ -43,23 +43,39 @@ pub(crate) struct Connection {
     /// What its host has against others and may have; asked for with its first I/O command.
     share: Option<HostShare>,
     /// Where its commands wait, by device.
-    pub(super) lanes: Vec<Lane>,
+    pub(super) lanes: Slots<Lane>,
     /// What was answered that is in no lane's figures: admin commands, and refusals.
     pub(super) tally: Tally,
     /// A buffer for small admin data: what a Connect brings never waits for other hosts' commands.
     pub(super) own: Reserve,
 }
 
-/// What a connection does with one device.
+/// What a connection does with one device. It ends with the connection, or with the last of its commands when the
+/// device is closed.
 #[derive(Debug)]
 pub(crate) struct Lane {
     pub(crate) device: DeviceId,
     /// Where its commands wait.
     pub(crate) flow: FlowId,
     /// Where the device's figures are kept.
-    pub(super) figures: Key,
+    figures: Key,
     /// What was answered.
     pub(super) tally: Tally,
+    /// Commands between capsule and response: one that is past its device has a permit of the flow until it is sent.
+    in_flight: u32,
+    /// Its device is closed.
+    pub(super) is_ending: bool,
+}
+
+/// The lane that a command has joined.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Joined {
+    /// Its place among those of the connection.
+    pub(super) lane: Key,
+    /// Where the command waits.
+    pub(super) flow: FlowId,
+    /// Where the device's figures are kept.
+    pub(super) figures: Key,
 }
 
 /// Bytes of a connection's own buffer: the data of a Connect, an Identify, a list of ranges.
@@ -112,7 +128,7 @@ impl Connection {
             dirty: false,
             departing: false,
             share: None,
-            lanes: Vec::new(),
+            lanes: Slots::default(),
             tally: Tally::default(),
             own,
         }
@@ -129,24 +145,43 @@ impl Connection {
         self.queue.connected().is_some_and(|info| !info.admin)
     }
 
-    /// The lane in which this connection's commands for `device` wait: its place among `lanes`.
+    /// A command for `device` joins its lane; it has to [leave](Self::leave) it.
     #[inline]
-    pub(crate) fn lane(
+    pub(super) fn join(
         &mut self,
         device: DeviceId,
         shares: &Shares,
         (pacer, core): (&mut Pacer, &Core),
         stats: &mut Stats,
-    ) -> usize {
-        if let Some(known) = self.lanes.iter().position(|lane| lane.device == device) {
-            return known;
+    ) -> Joined {
+        let known = self.lanes.iter_mut().find(|(_, lane)| lane.device == device);
+        if let Some((key, lane)) = known {
+            lane.in_flight += 1;
+            return Joined { lane: key, flow: lane.flow, figures: lane.figures };
         }
         let host = self.share.get_or_insert_with(|| share_of(self.info.as_ref(), shares)).clone();
         let flow = pacer.add_flow(FlowConfig { weight: 1, device: device.0, path: self.path });
         set_share(flow, &host, &shares.device(device), (pacer, core));
         let (figures, tally) = (stats.device(device), Tally::default());
-        self.lanes.push(Lane { device, flow, figures, tally });
-        self.lanes.len() - 1
+        let lane = Lane { device, flow, figures, tally, in_flight: 1, is_ending: false };
+        Joined { lane: self.lanes.insert(lane), flow, figures }
+    }
+
+    /// A command that had joined this lane is over. Whether the lane has to end now.
+    #[inline]
+    pub(super) fn leave(&mut self, lane: Key) -> bool {
+        // None of a connection that is about to end.
+        self.lanes.get_mut(lane).is_some_and(|lane| {
+            lane.in_flight -= 1;
+            lane.is_ending && lane.in_flight == 0
+        })
+    }
+
+    /// A device is closed. Yields the lane for it if that has to end now.
+    pub(super) fn device_closed(&mut self, device: DeviceId) -> Option<Key> {
+        let (key, lane) = self.lanes.iter_mut().find(|(_, lane)| lane.device == device)?;
+        lane.is_ending = true;
+        (lane.in_flight == 0).then_some(key)
     }
 
     /// The connection's own buffer, if `len` bytes fit and it is not in use.
@@ -160,7 +195,7 @@ impl Connection {
             return;
         }
         let host = share_of(self.info.as_ref(), shares);
-        for lane in &self.lanes {
+        for (_, lane) in self.lanes.iter() {
             set_share(lane.flow, &host, &shares.device(lane.device), (pacer, core));
         }
         self.share = Some(host);
@@ -168,7 +203,9 @@ impl Connection {
 
     /// Ends the lanes, giving back the tokens of what still waited there.
     pub(crate) fn end_flows(&mut self, pacer: &mut Pacer) -> Vec<u64> {
-        self.lanes.drain(..).flat_map(|lane| pacer.remove_flow(lane.flow)).collect()
+        let keys = self.lanes.keys().into_iter();
+        let lanes = keys.filter_map(|key| self.lanes.remove(key));
+        lanes.flat_map(|lane| pacer.remove_flow(lane.flow)).collect()
     }
 }
 

@@ -37,8 +37,10 @@ impl Reactor {
                 let _ = reply.send(result);
             }
             Message::RemoveDevice { id, reply } => {
-                self.devices.remove(id, reply);
-                self.stats.forget(id);
+                if !self.devices.remove(id, reply) {
+                    // It was closed when it was gone, and its namespace has been served errors since.
+                    self.device_closed(id);
+                }
                 self.retire_devices();
             }
             Message::Abort(order) => {
@@ -97,7 +99,20 @@ impl Reactor {
                 Pending::Admin(_) | Pending::Abort { .. } => false,
             })
         };
-        self.devices.retire(&self.poller, is_wanted);
+        for id in self.devices.retire(&self.poller, is_wanted) {
+            self.device_closed(id);
+        }
+    }
+
+    /// Ends what is kept of a device that is closed: its figures, and connections' lanes for it.
+    fn device_closed(&mut self, id: DeviceId) {
+        self.stats.forget(id);
+        for key in self.connections.keys() {
+            let connection = self.connections.get_mut(key);
+            if let Some(lane) = connection.and_then(|connection| connection.device_closed(id)) {
+                self.end_lane(key, lane);
+            }
+        }
     }
 
     /// While draining: answers once nothing is in flight and every answer has been sent. No

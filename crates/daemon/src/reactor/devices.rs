@@ -55,15 +55,16 @@ impl Devices {
         Ok(())
     }
 
-    /// Closes the device once nothing is in flight on it or on its way to it, then answers.
-    pub(crate) fn remove(&mut self, id: DeviceId, reply: oneshot::Sender<()>) {
-        match self.get(id) {
-            Some(device) => device.removal = Some(reply),
-            // Not open here: nothing is in use. An asker that has gone needs no answer.
-            None => {
-                let _ = reply.send(());
-            }
-        }
+    /// Closes the device once nothing is in flight on it or on its way to it, then answers. False if it is not open
+    /// here.
+    pub(crate) fn remove(&mut self, id: DeviceId, reply: oneshot::Sender<()>) -> bool {
+        let Some(device) = self.get(id) else {
+            // Nothing is in use. An asker that has gone needs no answer.
+            let _ = reply.send(());
+            return false;
+        };
+        device.removal = Some(reply);
+        true
     }
 
     /// Submits an operation; a full queue keeps it in the backlog. Hands the operation back when
@@ -115,9 +116,13 @@ impl Devices {
     /// Closes devices that are being removed and have nothing left to do. `poller` is the one they were added
     /// with: a queue's descriptor may belong to its device, and outlive the queue. `is_wanted` says whether a
     /// command that was taken in has yet to come to the device, waiting for its turn, a buffer or the host's data;
-    /// of one that is gone it is not asked, since there it would fail.
-    pub(crate) fn retire(&mut self, poller: &Poller, is_wanted: impl Fn(DeviceId) -> bool) {
-        let slots = &mut self.slots;
+    /// of one that is gone it is not asked, since there it would fail. Yields those that it has closed.
+    pub(crate) fn retire(
+        &mut self,
+        poller: &Poller,
+        is_wanted: impl Fn(DeviceId) -> bool,
+    ) -> Vec<DeviceId> {
+        let (slots, mut closed) = (&mut self.slots, Vec::new());
         self.live.retain(|&id| {
             let slot = &mut slots[id as usize];
             let quiet = slot.as_ref().is_some_and(|slot| {
@@ -135,9 +140,11 @@ impl Devices {
                 if let Some(reply) = reply {
                     let _ = reply.send(());
                 }
+                closed.push(DeviceId(id));
             }
             !quiet
         });
+        closed
     }
 
     /// Operations the devices or their backlogs hold.
@@ -235,7 +242,7 @@ mod tests {
             let signal = signal_of(&mut devices, id);
             let (reply, mut answer) = oneshot::channel();
             devices.remove(id, reply);
-            devices.retire(&poller, |_| false);
+            assert_eq!(devices.retire(&poller, |_| false), [id]);
             answer.try_recv().expect("nothing was in flight");
             rustix::io::write(&signal, &1_u64.to_ne_bytes()).unwrap();
             let woken = ready(&mut poller);

@@ -10,7 +10,7 @@ use nvmeof_transport::{FabricError, FabricOp};
 use nvmeof_wire::{Sgl, Sqe, Status};
 
 use super::Reactor;
-use super::connection::Lane;
+use super::connection::Joined;
 use super::failure::{from_block, from_fabric};
 use super::kind;
 use super::slots::Key;
@@ -42,10 +42,10 @@ pub(super) enum Pending {
 pub(super) struct Io {
     /// Where it came from; stale once that connection is gone.
     pub(super) connection: Key,
-    /// The lane it waits in.
+    /// Where it waits.
     pub(super) flow: FlowId,
-    /// The lane's place among those of the connection.
-    pub(super) lane: usize,
+    /// Its lane's place among those of the connection.
+    pub(super) lane: Key,
     /// Where the device's figures are kept.
     pub(super) figures: Key,
     /// When its capsule came.
@@ -111,8 +111,8 @@ impl Reactor {
             _ => None,
         };
         let paced = (&mut self.pacer, &self.core);
-        let lane = connection.lane(io.device, &self.shares, paced, &mut self.stats);
-        let Lane { flow, figures, .. } = connection.lanes[lane];
+        let joined = connection.join(io.device, &self.shares, paced, &mut self.stats);
+        let Joined { lane, flow, figures } = joined;
         connection.in_flight += 1;
         let request = Request::new(io, inline);
         let cost = request.cost();
@@ -388,10 +388,16 @@ impl Reactor {
     fn end_request(&mut self, request: Key, outcome: Outcome, now: u64) {
         self.trace_end(request);
         match self.requests.remove(request) {
-            Some(Pending::Io(io)) => {
-                self.one_less(io.connection);
-                if let Some(permit) = io.request.into_permit() {
+            Some(Pending::Io(Io { connection: key, lane, request, .. })) => {
+                // Before the lane may end, and with it the flow that the permit was granted to.
+                if let Some(permit) = request.into_permit() {
                     self.pacer.release(permit, outcome, now);
+                }
+                if let Some(connection) = self.connections.get_mut(key) {
+                    connection.in_flight -= 1;
+                    if connection.leave(lane) {
+                        self.end_lane(key, lane);
+                    }
                 }
             }
             Some(Pending::Admin(Admin { connection, .. }) | Pending::Abort { connection, .. }) => {

@@ -150,6 +150,16 @@ impl Reactor {
         }
     }
 
+    /// Ends a lane whose device is closed, and of whose commands the last is over.
+    #[cold]
+    pub(super) fn end_lane(&mut self, key: Key, lane: Key) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        let Some(lane) = connection.lanes.remove(lane) else { return };
+        self.stats.keep_lane(connection, &lane, self.pacer.flow_stats(lane.flow));
+        let waiting = self.pacer.remove_flow(lane.flow);
+        debug_assert!(waiting.is_empty(), "commands wait in a lane without any in flight");
+    }
+
     /// The fabric has given everything back: the connection is gone. Commands a device still works
     /// on end when it is done with their buffers.
     pub(super) fn closed(&mut self, key: Key, reason: &CloseReason, now: u64) {

@@ -35,7 +35,7 @@ impl Reactor {
                 peer: connection.queue.peer().to_owned(),
                 info: connection.info.clone(),
                 in_flight: connection.in_flight,
-                waiting: connection.lanes.iter().map(|lane| waiting(lane.flow)).sum(),
+                waiting: connection.lanes.iter().map(|(_, lane)| waiting(lane.flow)).sum(),
             }
         });
         listed.collect()

@@ -98,6 +98,13 @@ impl<T> Slots<T> {
         })
     }
 
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (Key, &mut T)> {
+        (0u32..).zip(&mut self.entries).filter_map(|(slot, entry)| {
+            let key = Key { slot, generation: entry.generation };
+            Some((key, entry.value.as_mut()?))
+        })
+    }
+
     pub(crate) fn keys(&self) -> Vec<Key> {
         self.iter().map(|(key, _)| key).collect()
     }

@@ -23,7 +23,7 @@ use nvmeof_wire::Status;
 use tokio::sync::oneshot;
 
 use super::Reactor;
-use super::connection::Connection;
+use super::connection::{Connection, Lane};
 use super::io::{Io, Pending};
 use super::slots::{Key, Slots};
 pub(crate) use histogram::Histogram;
@@ -117,7 +117,8 @@ pub(crate) struct Flow {
     pub(crate) queue: Option<QueueInfo>,
     pub(crate) device: DeviceId,
     pub(crate) figures: FlowStats,
-    /// Its connection has left this reactor since the last report that went to the recorder.
+    /// Its connection has left this reactor, or its device was closed, since the last report that went to the
+    /// recorder.
     pub(crate) ended: bool,
 }
 
@@ -135,6 +136,8 @@ pub(crate) struct Report {
     pub(crate) tallies: Vec<(Whose, Tally)>,
     /// What those before them have done.
     pub(crate) past: Arc<BTreeMap<Whose, Tally>>,
+    /// What all have done with devices that are closed.
+    pub(crate) closed: Tally,
 }
 
 /// A question for a [`Report`].
@@ -162,6 +165,7 @@ pub(super) struct Stats {
     /// Those of `counters` while they are counted: who counts knows where.
     devices: Slots<Device>,
     past: Arc<BTreeMap<Whose, Tally>>,
+    closed: Tally,
     asked: Vec<Ask>,
     stages: [Stages; 3],
     /// Flows that ended since the recorder last asked; none are kept before it first has.
@@ -274,21 +278,49 @@ impl Stats {
         add_source(&mut self.counters.sources, name, counts);
     }
 
-    /// A device is closed: its figures are of no use any more.
+    /// A device is closed: its figures are of no use any more, but for sums over all.
     pub(super) fn forget(&mut self, device: DeviceId) {
         let known = self.devices.iter().find(|(_, known)| known.id == device).map(|(key, _)| key);
         if let Some(key) = known {
             self.devices.remove(key);
         }
         if self.past.keys().any(|whose| whose.device == Some(device.0)) {
-            Arc::make_mut(&mut self.past).retain(|whose, _| whose.device != Some(device.0));
+            let Self { past, closed, .. } = self;
+            Arc::make_mut(past).retain(|whose, tally| {
+                let stays = whose.device != Some(device.0);
+                if !stays {
+                    closed.add(tally);
+                }
+                stays
+            });
         }
     }
 
-    /// A connection ends: what it has done is kept under its names.
+    /// A connection ends: what it has done is kept under its names, for as long as the device is there.
     fn keep(&mut self, connection: &Connection) {
-        let past = Arc::make_mut(&mut self.past);
-        tallies_of(connection, |whose, tally| add_tally(past, whose, tally));
+        let (past, info) = (Arc::make_mut(&mut self.past), connection.info.as_ref());
+        add_tally(past, Whose::of(info, None), &connection.tally);
+        for (_, lane) in connection.lanes.iter() {
+            if lane.is_ending {
+                self.closed.add(&lane.tally);
+            } else {
+                add_tally(past, Whose::of(info, Some(lane.device)), &lane.tally);
+            }
+        }
+    }
+
+    /// A lane ends with its device: its flow's figures are for the recorder.
+    pub(super) fn keep_lane(
+        &mut self,
+        connection: &Connection,
+        lane: &Lane,
+        figures: Option<FlowStats>,
+    ) {
+        self.closed.add(&lane.tally);
+        if let Some(figures) = figures.filter(|_| self.recorded) {
+            let (queue, device) = (connection.info.clone(), lane.device);
+            self.ended.push(Flow { queue, device, figures, ended: true });
+        }
     }
 
     pub(super) fn ask(&mut self, ask: Ask) {
@@ -306,7 +338,7 @@ impl Stats {
 fn tallies_of(connection: &Connection, mut each: impl FnMut(Whose, &Tally)) {
     let info = connection.info.as_ref();
     each(Whose::of(info, None), &connection.tally);
-    for lane in &connection.lanes {
+    for (_, lane) in connection.lanes.iter() {
         each(Whose::of(info, Some(lane.device)), &lane.tally);
     }
 }
@@ -385,6 +417,7 @@ impl Reactor {
                 flows,
                 tallies,
                 past: Arc::clone(&self.stats.past),
+                closed: self.stats.closed,
             };
             if recorder {
                 self.stats.counters.ports.iter_mut().for_each(|port| port.latency_max = 0);
@@ -395,7 +428,7 @@ impl Reactor {
     }
 
     fn flows_of(&self, connection: &Connection, ended: bool, flows: &mut Vec<Flow>) {
-        for lane in &connection.lanes {
+        for (_, lane) in connection.lanes.iter() {
             let Some(figures) = self.pacer.flow_stats(lane.flow) else { continue };
             let (queue, device) = (connection.info.clone(), lane.device);
             flows.push(Flow { queue, device, figures, ended });

@@ -138,14 +138,14 @@ fn times(latencies: &Latencies) -> Value {
     Class::ALL.into_iter().map(one).collect::<serde_json::Map<_, _>>().into()
 }
 
-/// What was answered, and to whom.
-pub(super) fn commands(done: &BTreeMap<Whose, Tally>, labels: &Labels) -> Value {
+/// What was answered, and to whom; what was done with devices that are closed is one line of all.
+pub(super) fn commands(done: &BTreeMap<Whose, Tally>, closed: &Tally, labels: &Labels) -> Value {
     let by = |names: &[&str], figures: &[u64]| -> Value {
         let pairs = names.iter().zip(figures).map(|(name, figure)| ((*name).into(), json!(figure)));
         pairs.collect::<serde_json::Map<_, _>>().into()
     };
-    let one = |(whose, tally): (&Whose, &Tally)| {
-        let FlowName { subsystem, nsid, host, device } = FlowName::known(whose, labels);
+    let one = |(name, tally): (FlowName, &Tally)| {
+        let FlowName { subsystem, nsid, host, device } = name;
         json!({
             "subsystem": subsystem,
             "nsid": nsid,
@@ -156,7 +156,10 @@ pub(super) fn commands(done: &BTreeMap<Whose, Tally>, labels: &Labels) -> Value 
             "errors": by(&ErrorClass::ALL.map(ErrorClass::name), &tally.errors),
         })
     };
-    done.iter().map(one).collect()
+    let done = done.iter().map(|(whose, tally)| (FlowName::known(whose, labels), tally));
+    let all_closed = FlowName { device: "closed".to_owned(), ..FlowName::default() };
+    let closed = (!closed.is_empty()).then_some((all_closed, closed));
+    done.chain(closed).map(one).collect()
 }
 
 fn listeners(interval: Interval<'_>, labels: &Labels) -> Value {

@@ -15,7 +15,8 @@ const TENANTS_MAX: usize = 200;
 /// Where things stand.
 pub(crate) fn live(sample: &Sample, labels: &Labels) -> Live {
     let all = total(&sample.reactors);
-    let (flows, tally) = flows(sample, labels);
+    let (flows, mut tally) = flows(sample, labels);
+    tally.add(&all.closed);
     let tenants = limited(sample, labels);
     let beyond =
         |all: usize, most: usize| u64::try_from(all.saturating_sub(most)).unwrap_or(u64::MAX);
@@ -153,6 +154,8 @@ mod tests {
         let mut report = Report { at: 5, ..Report::default() };
         report.tallies = vec![(whose("a", 3), tally)];
         report.past = Arc::new([(whose("a", 3), tally), (whose("b", 3), tally)].into());
+        // Nobody's flow any more, but done.
+        report.closed = tally;
         let mut port = Port::new(PortId(1));
         port.latencies.record(Class::Read, 10_000);
         report.counters.ports = vec![port];
@@ -171,7 +174,7 @@ mod tests {
         let expected =
             [("", None, 14, 0, 0), ("a", Some(9), 0, 4, 16384), ("b", Some(9), 0, 2, 8192)];
         assert_eq!(flows, expected);
-        assert_eq!((live.errors, live.work[0].bytes, live.work[0].ops), (6, 6 * 4096, 2));
+        assert_eq!((live.errors, live.work[0].bytes, live.work[0].ops), (8, 8 * 4096, 2));
         assert_eq!(live.work[0].times.quantile(500), Some(10240));
         assert_eq!((live.wire_delay.count, live.reactors.len()), (2, 2));
         assert!(live.tenants.is_empty(), "nobody has limits");

@@ -13,7 +13,7 @@ use nvmeof_pacing::FlowStats;
 use serde_json::{Value, json};
 
 use super::json::{self, SCHEMA};
-use super::{FlowName, Labels, Sample, add_named, done};
+use super::{FlowName, Labels, Sample, add_named, done, total};
 
 /// Samples the writer may be behind; more are left out.
 const BACKLOG: usize = 64;
@@ -112,7 +112,8 @@ impl Recorder {
         }
         let mut last = json::total_line("final", self.seconds(), &sample, None, labels);
         last["flows"] = json::named_flows(&flows);
-        last["commands"] = json::commands(&done(&sample.reactors), labels);
+        let closed = total(&sample.reactors).closed;
+        last["commands"] = json::commands(&done(&sample.reactors), &closed, labels);
         last["samples_left_out"] = json!(self.left_out);
         self.record(sample, labels);
         self.send(vec![last]);

@@ -2,6 +2,7 @@
 //! rejects on demand. Every case ends with the counts at zero: nothing may leak on any path.
 
 mod delays;
+mod lanes;
 mod pacing;
 mod rig;
 mod stats;

@@ -34,6 +34,8 @@ use crate::tenants::{Tenants, host_rules};
 
 /// Bytes of a logical block.
 pub(super) const BLOCK: u32 = 512;
+/// Blocks of the device, as long as no other takes its place.
+pub(super) const BLOCKS: u64 = 1 << 17;
 
 const HOST_ID: [u8; 16] = [7; 16];
 const SUBSYSTEM: &str = "nqn.2026-11.io.nvmeof-tgt:test";
@@ -55,6 +57,8 @@ pub(super) struct Rig {
     sender: Sender,
     now: u64,
     rng: u64,
+    /// What the namespace stands on.
+    device: DeviceId,
     pub(super) faults: Arc<FaultControl>,
     /// On top of the faults; adds nothing until told to.
     pub(super) delay: Arc<DelayDevice>,
@@ -78,7 +82,7 @@ impl Rig {
 
     fn build(budget: Option<u64>, seed: u64) -> Self {
         let target = Target::new(Limits { queue_depth: 32, ..Limits::default() });
-        target.apply(spec()).unwrap();
+        target.apply(spec(DeviceId(0), BLOCKS)).unwrap();
         let pool = SharedPool::new(PoolConfig {
             cap: 4 << 20,
             reserve: 64 << 20,
@@ -108,17 +112,25 @@ impl Rig {
             clock: || NOW.get(),
         })
         .unwrap();
-        let ram: Arc<dyn BlockDevice> = Arc::new(RamDevice::new("ram0", 64 << 20, BLOCK).unwrap());
+        let ram: Arc<dyn BlockDevice> =
+            Arc::new(RamDevice::new("ram0", BLOCKS * u64::from(BLOCK), BLOCK).unwrap());
         let (device, faults) = FaultDevice::new(ram, FaultPlan::default());
         let delay =
             Arc::new(DelayDevice::new("ram0", Arc::new(device), Latency::default(), || NOW.get()));
         let device = Arc::clone(&delay) as Arc<dyn BlockDevice>;
-        let mut rig = Self { reactor, target, sender, now: 1, rng: seed, faults, delay };
-        let (reply, mut answer) = oneshot::channel();
-        rig.sender.send(Message::AddDevice { id: DeviceId(0), device, reply });
+        let id = DeviceId(0);
+        let mut rig =
+            Self { reactor, target, sender, now: 1, rng: seed, device: id, faults, delay };
+        rig.add_device(device);
         rig.settle();
-        answer.try_recv().unwrap().unwrap();
         rig
+    }
+
+    fn add_device(&mut self, device: Arc<dyn BlockDevice>) {
+        let (reply, mut answer) = oneshot::channel();
+        self.sender.send(Message::AddDevice { id: self.device, device, reply });
+        self.turn_after(0);
+        answer.try_recv().unwrap().unwrap();
     }
 
     /// A number below `bound`.
@@ -184,9 +196,32 @@ impl Rig {
 
     /// Has the reactor close its device.
     pub(super) fn remove_device(&mut self) -> oneshot::Receiver<()> {
+        self.close_device(self.device)
+    }
+
+    fn close_device(&mut self, id: DeviceId) -> oneshot::Receiver<()> {
         let (reply, answer) = oneshot::channel();
-        self.sender.send(Message::RemoveDevice { id: DeviceId(0), reply });
+        self.sender.send(Message::RemoveDevice { id, reply });
         answer
+    }
+
+    /// Puts an empty device of so many blocks in the place of the one there is, as a change of the config does, and
+    /// has the reactor close that.
+    pub(super) fn replace_device(&mut self, blocks: u64) -> oneshot::Receiver<()> {
+        let old = self.device;
+        self.device = DeviceId(old.0 + 1);
+        let ram = RamDevice::new("ram0", blocks * u64::from(BLOCK), BLOCK).unwrap();
+        self.add_device(Arc::new(ram));
+        self.target.apply(spec(self.device, blocks)).unwrap();
+        let answer = self.close_device(old);
+        self.turn_after(0);
+        answer
+    }
+
+    /// Lanes of all connections, and flows of the pacer.
+    pub(super) fn lanes(&self) -> (usize, usize) {
+        let lanes = self.reactor.connections.iter().map(|(_, one)| one.lanes.len()).sum();
+        (lanes, self.reactor.pacer.flows())
     }
 
     pub(super) fn settle(&mut self) {
@@ -347,7 +382,7 @@ impl Rig {
         let config = Config::parse("t.toml", &format!("{least}{text}"), &machine).unwrap();
         tenants.check(&config).unwrap();
         self.target.limit_hosts(host_rules(&config));
-        let shares = tenants.change(&config, |_| Some(DeviceId(0)));
+        let shares = tenants.change(&config, |_| Some(self.device));
         self.sender.send(Message::Shares(shares));
         self.turn_after(0);
     }
@@ -384,12 +419,12 @@ fn parts(policy: &PolicyConfig, largest: u32) -> Parts {
     Shared::new(policy, Machine { cores: 1, largest }).unwrap().parts(0, Arc::new(|| {}))
 }
 
-fn spec() -> TargetSpec {
+fn spec(device: DeviceId, blocks: u64) -> TargetSpec {
     let namespace = NamespaceSpec {
         nsid: 1,
-        device: DeviceId(0),
+        device,
         block_size: BLOCK,
-        blocks: (64 << 20) / u64::from(BLOCK),
+        blocks,
         uuid: [1; 16],
         nguid: [2; 16],
         eui64: [3; 8],
