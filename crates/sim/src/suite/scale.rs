@@ -12,7 +12,8 @@ pub(super) const ABOUT: &str = "Everything scaled by 1/4, 1/2, 1, 2 and 4, norma
     stay. `faster`: rates by the factor and all times by its inverse. Both are the same machine in \
     other units, and the share of the link is compared. `literal`: link, drive and memory rates, \
     cache and the latencies of network and drives by the factor at the same block size: another machine, where \
-    the share of its own best static setting is compared.";
+    the share of its own best static setting is compared, and more than that \
+    counts as all of it.";
 
 const FACTORS: [f64; 5] = [0.25, 0.5, 1.0, 2.0, 4.0];
 
@@ -98,7 +99,8 @@ fn attempt(
     under_test.sample = times(under_test.sample, stretch);
     let outcome = lab.run(&machine, &under_test)?;
     let reference = match reading {
-        Reading::Literal => lab.best_static(&machine, &scenario)?.gbps,
+        // The search for it may miss a narrow best: to be better is not to be apart.
+        Reading::Literal => lab.best_static(&machine, &scenario)?.gbps.max(outcome.total.gbps),
         _ => machine.link_gbps(),
     };
     Ok(Verdict::of(&outcome, reference))
