@@ -3,7 +3,7 @@
 use super::lab::Lab;
 use super::verdict::Verdict;
 use super::{Case, Family, SuiteError};
-use crate::numbers::nanos;
+use crate::numbers::micros;
 use crate::outcome::Outcome;
 use crate::platform::Platform;
 use crate::rng::Rng;
@@ -121,7 +121,7 @@ fn judge(lab: &Lab, platform: &Platform, scenario: &Scenario) -> Result<Verdict,
     // Large ones are few, and a budget is found by what so many of them tell, in so many turnovers.
     warm_up *= u64::from(block / BLOCK).max(1);
     let slowest = platform.drive_read_us.max(platform.drive_write_us);
-    warm_up = warm_up.max(WARM_UP_TURNS * nanos(slowest * 1000.0));
+    warm_up = warm_up.max(WARM_UP_TURNS * micros(slowest));
     scenario = scenario.lasting(warm_up, time);
     let outcome = lab.run(platform, &scenario)?;
     let mut verdict = Verdict::of(&outcome, best.gbps);
