@@ -106,7 +106,8 @@ impl Host {
         }
     }
 
-    /// Reads what is there and checks each PDU against what is due.
+    /// Reads what is there and checks each PDU against what is due. Ends at an ICResp: what follows
+    /// is framed as that says, so it is read by the next call.
     pub(super) fn read(&mut self, told: &mut Vec<Told>) {
         let mut window = WINDOW.take();
         while let Some(socket) = &self.socket {
@@ -141,7 +142,11 @@ impl Host {
             let (pdu, after) = rest.split_at(head.plen as usize);
             rest = after;
             let news = self.pdu(&head, pdu);
+            let is_granted = matches!(news, Some(Told::Granted(_)));
             told.extend(news);
+            if is_granted {
+                break;
+            }
         }
         self.inbox.extend_from_slice(rest);
     }

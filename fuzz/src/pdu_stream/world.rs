@@ -502,9 +502,13 @@ impl World {
 
     /// The host reads.
     fn listen(&mut self) {
+        let was_granted = self.host.framing.is_some();
         self.host.read(&mut self.told);
         for told in std::mem::take(&mut self.told) {
             self.hear(&told);
+        }
+        if !was_granted && self.host.framing.is_some() {
+            self.listen();
         }
     }
 
