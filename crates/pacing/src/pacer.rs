@@ -384,7 +384,7 @@ impl Pacer {
         }
         let chosen = if self.lanes.has_out_of_order() {
             self.out_of_order(now)?
-        } else if let Some(pick) = self.order.pick() {
+        } else if let Some(pick) = self.order.pick(now) {
             match self.admit_first(pick, now) {
                 Ok(chosen) => chosen,
                 Err(refusal) => self.refused(pick.lane, refusal, now)?,
@@ -405,7 +405,7 @@ impl Pacer {
             return Some(Chosen { waiting, device: 0, grants: Grants::default() });
         }
         loop {
-            let pick = self.order.pick();
+            let pick = self.order.pick(now);
             let small = match (self.lanes.first_small(), pick) {
                 (Some(small), pick) if pick.is_none() || self.small.may_pass() => small,
                 (_, Some(pick)) => {
@@ -423,7 +423,7 @@ impl Pacer {
             let is_small = self.small.is_open();
             let ask = Ask { cost: small.cost, device, urgency: 0, small: is_small };
             match self.chain.admit(ask, now) {
-                Ok(grants) => return Some(self.take_small(device, grants)),
+                Ok(grants) => return Some(self.take_small(device, grants, now)),
                 Err(Refusal::ThisDevice) => self.small_to_its_lane(),
                 Err(Refusal::Until(when)) => {
                     self.hold_back(when);
@@ -454,10 +454,10 @@ impl Pacer {
             self.gates.release(grants.tenant(), cost.bytes, now);
         }
         let live = self.lanes.count_end(flow, cost.bytes, held);
-        if live && outcome == Outcome::Completed {
-            self.order.returned(flow.slot(), done, now);
-        }
         if era == self.era {
+            if live {
+                self.order.returned(flow.slot(), done, now);
+            }
             self.chain.release(done, grants, now);
             if !self.parked.is_empty() {
                 self.unpark();
@@ -525,7 +525,7 @@ impl Pacer {
         let ask = Ask { cost: first.cost(), device, urgency, small: false };
         let mut grants = self.chain.admit(ask, now)?;
         let (waiting, emptied) = first.start();
-        self.order.started(lane, waiting.cost.bytes);
+        self.order.started(lane, waiting.cost.bytes, now);
         // What is behind it has to pass the limits of its tenants first.
         if emptied || gated {
             self.order.leave(lane);
@@ -549,7 +549,7 @@ impl Pacer {
             self.lanes.park(lane);
             self.parked.push(lane);
             self.counts.held_back += 1;
-            let Some(next) = self.order.pick() else {
+            let Some(next) = self.order.pick(now) else {
                 self.nothing_starts();
                 return None;
             };
@@ -636,12 +636,12 @@ impl Pacer {
     }
 
     #[inline]
-    fn take_small(&mut self, device: u32, mut grants: Grants) -> Chosen {
+    fn take_small(&mut self, device: u32, mut grants: Grants, now: Nanos) -> Chosen {
         let (waiting, _) = self.lanes.pop_small();
         if self.lanes.is_gated(waiting.flow.slot()) {
             self.gates.started(waiting.flow.slot(), Kind::Small, &mut grants);
         }
-        self.order.started(waiting.flow.slot(), waiting.cost.bytes);
+        self.order.started(waiting.flow.slot(), waiting.cost.bytes, now);
         self.small.small_started(waiting.cost.bytes);
         self.counts.started_small += 1;
         self.lanes.count_start(waiting.flow, waiting.cost.bytes);
@@ -693,7 +693,8 @@ impl Pacer {
 
     /// If nothing waits any more, the policies must not keep anything for it.
     fn settle(&mut self) {
-        if self.order.pick().is_none() && self.lanes.first_small().is_none() {
+        // Whichever it is: no time has gone by.
+        if self.order.pick(Nanos::MIN).is_none() && self.lanes.first_small().is_none() {
             self.wakeup = None;
             self.chain.rest();
         }

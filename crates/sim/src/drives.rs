@@ -37,8 +37,8 @@ pub(crate) struct Drives {
     path: Nanos,
     read_gbps: f64,
     write_gbps: f64,
-    /// Nothing completes before this.
-    stalled_until: Nanos,
+    /// Each completes nothing before this.
+    stalled_until: Vec<Nanos>,
     rng: Rng,
 }
 
@@ -53,7 +53,7 @@ impl Drives {
             path: micros(platform.drive_path_us),
             read_gbps: platform.drive_read_gbps,
             write_gbps: platform.drive_write_gbps,
-            stalled_until: 0,
+            stalled_until: vec![0; drives],
             rng,
         }
     }
@@ -81,12 +81,17 @@ impl Drives {
         mean * (1.0 - self.tail + self.tail * self.rng.exponential())
     }
 
-    pub(crate) fn stall(&mut self, until: Nanos) {
-        self.stalled_until = self.stalled_until.max(until);
+    /// One of them, or all, complete nothing until then.
+    pub(crate) fn stall(&mut self, drive: Option<u32>, until: Nanos) {
+        let (from, many) = drive.map_or((0, usize::MAX), |drive| (drive as usize, 1));
+        for stalled in self.stalled_until.iter_mut().skip(from).take(many) {
+            *stalled = (*stalled).max(until);
+        }
     }
 
-    /// When a completion due now really comes, if later.
-    pub(crate) fn held_until(&self, now: Nanos) -> Option<Nanos> {
-        (self.stalled_until > now).then_some(self.stalled_until)
+    /// When a completion of a drive due now really comes, if later.
+    pub(crate) fn held_until(&self, drive: u32, now: Nanos) -> Option<Nanos> {
+        let until = self.stalled_until[drive as usize];
+        (until > now).then_some(until)
     }
 }

@@ -378,19 +378,19 @@ impl<'a> Machine<'a> {
     // Devices.
 
     fn drive_done(&mut self, command: u32) {
-        if let Some(later) = self.drives.held_until(self.now) {
+        let &Command { kind, queue, bytes, buffer, .. } = self.commands.of(command);
+        let device = self.hosts.queue(queue).device as usize;
+        let (drive, _, delay) = behind(self.scenario.devices[device]);
+        if let Some(later) = drive.and_then(|drive| self.drives.held_until(drive, self.now)) {
             self.events.at(later, Event::DriveDone(command));
             return;
         }
-        let &Command { kind, queue, bytes, buffer, .. } = self.commands.of(command);
         if kind == Kind::Read
             && let Some(buffer) = buffer
         {
             self.cache.write(buffer, bytes);
             self.last_landing = Some(self.now);
         }
-        let device = self.hosts.queue(queue).device as usize;
-        let delay = behind(self.scenario.devices[device]).2;
         if delay > 0 {
             let over = self.now + delay + micros(self.platform.delay_us);
             self.events.at(over, Event::DelayDone(command));
@@ -498,7 +498,8 @@ impl<'a> Machine<'a> {
             }
             match trouble.what {
                 Trouble::Link(share) => rate = rate.min(share),
-                Trouble::Drives => self.drives.stall(end),
+                Trouble::Drives => self.drives.stall(None, end),
+                Trouble::Drive(drive) => self.drives.stall(Some(drive), end),
             }
         }
         self.nic.set_rate(rate);

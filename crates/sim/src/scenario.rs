@@ -112,6 +112,8 @@ pub enum Trouble {
     Link(f64),
     /// Every drive completes nothing.
     Drives,
+    /// One drive completes nothing.
+    Drive(u32),
 }
 
 impl Scenario {

@@ -61,20 +61,20 @@ impl Known {
     }
 
     #[inline(always)]
-    pub(crate) fn pick(&mut self) -> Option<Pick> {
+    pub(crate) fn pick(&mut self, now: Nanos) -> Option<Pick> {
         match self {
-            Known::RoundRobin(order) => order.pick(),
-            Known::Residence(order) => order.pick(),
-            Known::Other(order) => order.pick(),
+            Known::RoundRobin(order) => order.pick(now),
+            Known::Residence(order) => order.pick(now),
+            Known::Other(order) => order.pick(now),
         }
     }
 
     #[inline(always)]
-    pub(crate) fn started(&mut self, lane: u32, bytes: u32) {
+    pub(crate) fn started(&mut self, lane: u32, bytes: u32, now: Nanos) {
         match self {
-            Known::RoundRobin(order) => order.started(lane, bytes),
-            Known::Residence(order) => order.started(lane, bytes),
-            Known::Other(order) => order.started(lane, bytes),
+            Known::RoundRobin(order) => order.started(lane, bytes, now),
+            Known::Residence(order) => order.started(lane, bytes, now),
+            Known::Other(order) => order.started(lane, bytes, now),
         }
     }
 

@@ -32,14 +32,15 @@ pub trait Order: Any + Debug + Send {
     fn leave(&mut self, lane: u32);
 
     /// The lane whose first command is next, if any lane is in. Asked again before anything was
-    /// started it must answer the same, else a large command could be passed over for ever.
-    fn pick(&mut self) -> Option<Pick>;
+    /// started it must answer the same as long as no lane joins and nothing returns, else a large command could be passed over for ever.
+    fn pick(&mut self, now: Nanos) -> Option<Pick>;
 
     /// A command of `bytes` of this lane has started: the lane last picked, or one whose command
     /// was small and went first.
-    fn started(&mut self, lane: u32, bytes: u32);
+    fn started(&mut self, lane: u32, bytes: u32, now: Nanos);
 
-    /// A command of this lane is over. Not called for a lane that was removed meanwhile.
+    /// A command of this lane that this order was told of by [`Order::started`] is over, however it
+    /// ended. Not called for a lane that was removed meanwhile.
     fn returned(&mut self, lane: u32, done: &Done, now: Nanos) {
         let _ = (lane, done, now);
     }

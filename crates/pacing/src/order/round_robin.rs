@@ -1,7 +1,7 @@
 //! Round-robin by bytes: lanes take turns, and each turn is worth the same number of bytes.
 
 use super::{Order, Pick};
-use crate::FlowConfig;
+use crate::{FlowConfig, Nanos};
 
 /// Round-robin in which a turn is worth [`RoundRobin::QUANTUM`] bytes times the weight of the
 /// lane. A turn goes on while the lane's account is above zero; the command that overdraws it is
@@ -119,7 +119,7 @@ impl Order for RoundRobin {
     }
 
     #[inline(always)]
-    fn pick(&mut self) -> Option<Pick> {
+    fn pick(&mut self, _now: Nanos) -> Option<Pick> {
         if self.members == 0 {
             return None;
         }
@@ -129,7 +129,7 @@ impl Order for RoundRobin {
     }
 
     #[inline]
-    fn started(&mut self, lane: u32, bytes: u32) {
+    fn started(&mut self, lane: u32, bytes: u32, _now: Nanos) {
         self.lane(lane).account -= i64::from(bytes.max(Self::LEAST_CHARGE));
     }
 }

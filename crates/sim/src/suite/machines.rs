@@ -11,8 +11,8 @@ use crate::scenario::{Nanos, Scenario};
 use crate::setups::{self, BLOCK, MS};
 
 pub(super) const ABOUT: &str = "Platform A with its cache times 0.5 to 4, drives of 20 us to 2 ms, 8 to \
-    64 of them, blocks of 4 KiB to 1 MiB, reads, writes and 70/30, one by one and in random \
-    combinations: at least 97 % of the best static buffer credit found by search on the same \
+    64 of them, blocks of 4 KiB to 1 MiB, reads, writes and 70/30, one by one, in random \
+    combinations, and large writes to few drives: at least 97 % of the best static buffer credit found by search on the same \
     machine with the same seed; no sample below 80 % of the mean. Blocks above 128 KiB have a warm-up \
     longer by as much, and slow drives one of at least 100 of their commands' times.";
 
@@ -26,6 +26,8 @@ struct Variant {
     block: u32,
     reads: f64,
     depth: u32,
+    /// Least of a warm-up.
+    warm_up: Nanos,
 }
 
 const CACHES: [f64; 4] = [0.5, 1.0, 2.0, 4.0];
@@ -38,8 +40,26 @@ const DEPTHS: [u32; 3] = [32, 256, 2048];
 /// Least of a warm-up, in times of a command with its drive.
 const WARM_UP_TURNS: u64 = 100;
 
-const BASE: Variant =
-    Variant { cache: 1.0, drive_us: None, drives: 16, block: BLOCK, reads: 1.0, depth: 256 };
+const BASE: Variant = Variant {
+    cache: 1.0,
+    drive_us: None,
+    drives: 16,
+    block: BLOCK,
+    reads: 1.0,
+    depth: 256,
+    warm_up: 0,
+};
+
+/// Drives that are the bottleneck with few commands in flight, which pile up at one of them after a
+/// while if it is not seen to that all have something to do.
+const FEW_LARGE: Variant = Variant {
+    drive_us: Some(50.0),
+    drives: 8,
+    block: 1 << 20,
+    reads: 0.0,
+    warm_up: 4000 * MS,
+    ..BASE
+};
 
 pub(super) fn cases(lab: &Lab) -> Vec<Case> {
     let Some((name, platform)) = lab.base() else { return Vec::new() };
@@ -48,6 +68,7 @@ pub(super) fn cases(lab: &Lab) -> Vec<Case> {
         depths.iter().flat_map(|&depth| one_by_one(Variant { depth, ..BASE })).collect();
     let mut rng = Rng::new(1);
     variants.extend((0..lab.pick(60, 10)).map(|_| random(&mut rng)));
+    variants.push(FEW_LARGE);
     variants.dedup();
     variants.into_iter().map(|variant| case(name, platform, variant)).collect()
 }
@@ -73,6 +94,7 @@ fn random(rng: &mut Rng) -> Variant {
         block: one_of(rng, &BLOCKS),
         reads: one_of(rng, &MIXES),
         depth: one_of(rng, &DEPTHS),
+        warm_up: 0,
     }
 }
 
@@ -85,7 +107,12 @@ impl Variant {
         let drive = self.drive_us.map_or_else(String::new, |us| format!(" {us} us"));
         let mix = (self.reads * 100.0).round();
         let (cache, drives, block) = (self.cache, self.drives, self.block / 1024);
-        format!("{platform} x{cache}{drive} {drives} drives {block}K {mix}% qd {}", self.depth)
+        let after = match self.warm_up / MS {
+            0 => String::new(),
+            ms => format!(" after {ms} ms"),
+        };
+        let depth = self.depth;
+        format!("{platform} x{cache}{drive} {drives} drives {block}K {mix}% qd {depth}{after}")
     }
 
     fn platform(&self, base: &Platform) -> Platform {
@@ -105,11 +132,16 @@ impl Variant {
 fn case(name: &str, platform: &Platform, variant: Variant) -> Case {
     let platform = variant.platform(platform);
     Case::new(Family::Machines, variant.name(name), move |lab| {
-        judge(lab, &platform, &variant.scenario())
+        judge(lab, &platform, &variant.scenario(), variant.warm_up)
     })
 }
 
-fn judge(lab: &Lab, platform: &Platform, scenario: &Scenario) -> Result<Verdict, SuiteError> {
+fn judge(
+    lab: &Lab,
+    platform: &Platform,
+    scenario: &Scenario,
+    least_warm_up: Nanos,
+) -> Result<Verdict, SuiteError> {
     let best = lab.best_static(platform, scenario)?;
     let mut scenario = lab.under_test(scenario);
     let (mut warm_up, mut time) = (scenario.warm_up, scenario.time);
@@ -121,7 +153,7 @@ fn judge(lab: &Lab, platform: &Platform, scenario: &Scenario) -> Result<Verdict,
     // Large ones are few, and a budget is found by what so many of them tell, in so many turnovers.
     warm_up *= u64::from(block / BLOCK).max(1);
     let slowest = platform.drive_read_us.max(platform.drive_write_us);
-    warm_up = warm_up.max(WARM_UP_TURNS * micros(slowest));
+    warm_up = warm_up.max(WARM_UP_TURNS * micros(slowest)).max(least_warm_up);
     scenario = scenario.lasting(warm_up, time);
     let outcome = lab.run(platform, &scenario)?;
     let mut verdict = Verdict::of(&outcome, best.gbps);

@@ -5,12 +5,13 @@ use super::verdict::Verdict;
 use super::{Case, Family, SuiteError};
 use crate::outcome::Outcome;
 use crate::platform::Platform;
-use crate::scenario::{Nanos, Scenario, Trouble};
+use crate::scenario::{Job, Nanos, Scenario, Trouble};
 use crate::setups::{self, MS};
 
 pub(super) const ABOUT: &str = "16 drives: the link or all drives stand still for 2 ms: back at \
     98 % of what the load can get within 100 ms, and no later 50 ms below it; the link falls to half its \
-    rate for a while and comes back: 98 % of the new rate within 200 ms, both ways.";
+    rate for a while and comes back: 98 % of the new rate within 200 ms, both ways; one drive of 16, each \
+    with its own load, stands still for 500 ms: the others make 97 % of what they get without it.";
 
 /// The series is looked at in steps of this.
 const STEP: Nanos = 10 * MS;
@@ -18,6 +19,8 @@ const STEP: Nanos = 10 * MS;
 const STRETCH: Nanos = 50 * MS;
 /// When trouble begins.
 const AT: Nanos = 300 * MS;
+/// How long one drive stands still.
+const ONE: Nanos = 500 * MS;
 /// How long half of the link lasts.
 const HALF: Nanos = 500 * MS;
 
@@ -41,6 +44,10 @@ pub(super) fn cases(lab: &Lab) -> Vec<Case> {
             cases.push(stall(name("drives 2 ms"), platform, drives));
             let half = scenario().disturbed(Trouble::Link(0.5), AT, HALF);
             cases.push(half_link(name("half the link"), platform, half));
+        }
+        for &depth in lab.pick(&[8, 32, 128][..], &[32]) {
+            let name = format!("{name} one drive, 16 x qd {depth}");
+            cases.push(one_drive(name, platform, depth));
         }
     }
     cases
@@ -75,6 +82,26 @@ fn stall(name: String, platform: &Platform, scenario: Scenario) -> Case {
         let mut verdict = Verdict::of(&outcome, reference);
         let back = back_at(&outcome, 0.98 * reference, over, end);
         verdict.at_most("back after ms", in_ms(back), 100.0);
+        Ok(verdict)
+    })
+}
+
+/// A job for every drive.
+fn each_its_own(depth: u32) -> Scenario {
+    let mut scenario = Scenario::reads(setups::drives(16), depth);
+    scenario.jobs = (0..16).map(|drive| Job::reads(drive..=drive, depth)).collect();
+    scenario
+}
+
+fn one_drive(name: String, platform: &Platform, depth: u32) -> Case {
+    let platform = platform.clone();
+    Case::new(Family::Stall, name, move |lab| {
+        let scenario = each_its_own(depth).disturbed(Trouble::Drive(0), AT, ONE);
+        let outcome = run(lab, &platform, &scenario, AT + ONE)?;
+        let mut others = each_its_own(depth);
+        others.jobs.remove(0);
+        let mut verdict = Verdict::of(&outcome, lab.ceiling(&platform, &others)?);
+        verdict.share(97.0);
         Ok(verdict)
     })
 }

@@ -11,16 +11,20 @@ use std::sync::Arc;
 pub use clock::VirtualTime;
 use clock::{FULL, SPEED_SHIFT};
 use paths::Paths;
+use queue::Link;
 
 use super::{Order, Pick};
 use crate::policy::Done;
 use crate::sync::Ordering;
-use crate::{FlowConfig, Nanos};
+use crate::{FlowConfig, Nanos, Outcome};
 
 /// Start-time fair queueing whose service is residence: bytes times the time they stay in flight.
 ///
-/// Every lane has a *tag*, the virtual time up to which it was served; the lowest is next. A
-/// command moves its lane's tag on by
+/// Every lane has a *tag*, the virtual time up to which it was served, and a *key*, the tag and what
+/// the lane has in flight over its weight; one with the lowest key is next. So of lanes that are served
+/// alike the one whose device has the least to do is next, and devices that are the
+/// bottleneck are all kept busy with few commands. What is in flight comes back, so shares in the
+/// long run are those of the tags. A command moves its lane's tag on by
 ///
 /// ```text
 /// bytes x price / weight,     price = (hold / (DEAD_ZONE x usual hold))^4, at least 1
@@ -36,14 +40,20 @@ use crate::{FlowConfig, Nanos};
 /// urgency a core waits with when the budget is short. A lane that comes back after a pause joins
 /// at the virtual time: nobody saves up.
 ///
+/// A drive that stands still would fill the memory: its lanes fall behind, so they are next. But what a
+/// lane has in flight counts as often as nothing of it came back for the time of a command, and after
+/// many of those the lane's tag keeps up with the virtual time. So it starts no more as long as others have something
+/// waiting, and when the drive goes on it catches up on nothing.
+///
 /// Flows that drain through the same port of the network share a *path*. One buffer too many behind
 /// one port is one too few behind another, and a fixed sum of buffers drifts to either side of its
-/// own accord. So a path that drains faster than the others goes a few commands ahead of its tags.
+/// own accord. So a path that drains faster than the others goes a few commands ahead of its keys.
 /// The lead is bounded, so shares in the long run are those of the tags.
 ///
 /// *Bound.* While a lane has something waiting it is passed over by another lane at most while that
-/// one's tag, its path's lag included, is below its own: for at most [`Residence::MOST_CHARGES`]
-/// commands of the largest size, over its weight.
+/// one's key, its path's lag included, is below its own or in the same bucket of keys (`queue.rs`), which
+/// is about half a command: for at most [`Residence::MOST_CHARGES`] commands of the largest size,
+/// over its weight, and what it has in flight itself.
 #[derive(Debug)]
 pub struct Residence {
     shared: Arc<VirtualTime>,
@@ -54,6 +64,8 @@ pub struct Residence {
     charge: u64,
     /// Mean time of a command with its device, in ns.
     with_device: Nanos,
+    /// Mean time of a command in flight, in ns; [`NEVER`]: none came back yet.
+    usual_time: u32,
     /// Sums for the others to see, as in the clock.
     speed: u64,
     returned: u64,
@@ -61,30 +73,51 @@ pub struct Residence {
     slow_bytes: u64,
 }
 
+/// One cache line.
 #[derive(Debug, Clone, Copy, Default)]
+#[repr(align(64))]
 struct Lane {
     tag: u64,
+    /// What it is queued by; see [`Lane::settle`].
+    key: u64,
+    /// Bytes in flight, each command's at least the least charge.
+    in_flight: u64,
     /// Mean hold time of its commands in ns; 0: none came back yet.
     hold: Nanos,
+    /// When its last command came back, or its only one started.
+    heard: Nanos,
+    /// Mean time of its commands in flight in ns, or of the core's as long as none came back.
+    time: u32,
     /// In 1/256.
     price: u32,
+    link: Link,
     weight: u16,
     /// Returned since the price was set.
     returned: u8,
     path: u8,
-    place: Place,
 }
 
-/// Where a lane is in the queue of its path.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-enum Place {
-    /// Nowhere: nothing of it waits.
-    #[default]
-    Out,
-    /// This number in the ring.
-    Ring(u32),
-    /// This position in the heap.
-    Heap(u32),
+const _: () = assert!(size_of::<Lane>() == 64);
+
+impl Lane {
+    /// Of something in bytes the part that counts, by the lane's weight.
+    #[inline(always)]
+    fn over_weight(&self, bytes: u64) -> u64 {
+        // Most weights are 1, and a division takes as long as all the rest.
+        if self.weight == 1 { bytes } else { bytes / u64::from(self.weight) }
+    }
+
+    /// Did nothing come back for twice the time of a command, with something in flight?
+    #[inline(always)]
+    fn is_silent(&self, now: Nanos) -> bool {
+        now.saturating_sub(self.heard) > 2 * Nanos::from(self.time) && self.in_flight > 0
+    }
+
+    /// The tag, the weight or what is in flight is another: sets the key.
+    #[inline(always)]
+    fn settle(&mut self) {
+        self.key = self.tag.wrapping_add(self.over_weight(self.in_flight));
+    }
 }
 
 /// Differences of hold times up to this factor are not told apart.
@@ -100,6 +133,11 @@ const _: () = assert!(Residence::MOST_CHARGES == 4 * TOP_PRICE as u64);
 const MEMORY: u32 = 3;
 /// Commands from one setting of a price to the next.
 const REPRICE: u8 = 4;
+/// What is in flight counts so often at most for a lane of which nothing comes back: from then on its tag
+/// keeps up with the virtual time.
+const MOST_TIMES: u64 = 8;
+/// Nothing is known of how long commands take.
+const NEVER: u32 = u32::MAX;
 /// Least bytes charged: the smallest buffer there is.
 const LEAST_CHARGE: u64 = 4096;
 
@@ -118,6 +156,7 @@ impl Residence {
             paths: Paths::default(),
             charge: 0,
             with_device: 0,
+            usual_time: NEVER,
             speed: 0,
             returned: 0,
             bytes: 0,
@@ -125,10 +164,13 @@ impl Residence {
         }
     }
 
-    /// Sets a lane's price anew, and its path's lag.
+    /// Sets a lane's price anew, and its path's lag; its last command was in flight for `time`.
     #[cold]
-    fn reprice(&mut self, lane: u32) {
+    fn reprice(&mut self, lane: u32, time: Nanos) {
         let entry = &mut self.lanes[lane as usize];
+        let time = u32::try_from(time).unwrap_or(NEVER - 1).max(1);
+        entry.time = mean(entry.time, time);
+        self.usual_time = mean(self.usual_time, time);
         let returned = u64::from(std::mem::take(&mut entry.returned));
         self.returned += returned;
         self.speed = self.speed.wrapping_add((returned << SPEED_SHIFT) / entry.hold.max(1));
@@ -141,7 +183,50 @@ impl Residence {
         if usual > 0 {
             entry.price = price(entry.hold, usual, self.shared.relief.load(Ordering::Relaxed));
         }
-        self.paths.settle(entry.path, self.charge, self.with_device);
+        let path = entry.path;
+        self.paths.settle(path, self.charge, self.with_device);
+        self.paths.queue(path).set_width(self.charge / 2, &mut self.lanes);
+    }
+
+    /// Whose command is next where `first` would be, a lane that is silent.
+    #[cold]
+    fn pick_with_silent(&mut self, now: Nanos, mut first: Pick) -> Pick {
+        while self.lanes[first.lane as usize].is_silent(now) && self.put_off(first.lane, now) {
+            match self.paths.first(&mut self.lanes) {
+                Some((lane, urgency)) => first = Pick { lane, urgency },
+                None => break,
+            }
+        }
+        first
+    }
+
+    /// Moves a silent lane behind those that are ahead of it by what it has in flight: true if that is
+    /// further back than it was.
+    fn put_off(&mut self, lane: u32, now: Nanos) -> bool {
+        let entry = &mut self.lanes[lane as usize];
+        let times = now.saturating_sub(entry.heard) / Nanos::from(entry.time);
+        if times > MOST_TIMES {
+            // It catches up on nothing.
+            entry.tag = entry.tag.max(self.shared.now.load(Ordering::Relaxed));
+        }
+        let lead = entry.over_weight(entry.in_flight) * times.min(MOST_TIMES);
+        let key = entry.tag.wrapping_add(lead);
+        if key <= entry.key {
+            return false;
+        }
+        entry.key = key;
+        self.paths.queue(entry.path).moved(lane, &mut self.lanes);
+        true
+    }
+
+    /// The key of a lane may be another.
+    #[inline(always)]
+    fn settle(&mut self, lane: u32) {
+        let entry = &mut self.lanes[lane as usize];
+        entry.settle();
+        if entry.link.is_in() {
+            self.paths.queue(entry.path).moved(lane, &mut self.lanes);
+        }
     }
 }
 
@@ -161,20 +246,28 @@ fn price(hold: Nanos, usual: Nanos, relief: u64) -> u32 {
     ((price * f64::from(BASE_PRICE)) as u32).max(BASE_PRICE + 1)
 }
 
+/// A mean that goes on by one value, or starts with it.
+#[inline(always)]
+fn mean(mean: u32, value: u32) -> u32 {
+    if mean == NEVER { value } else { mean - (mean >> MEMORY) + (value >> MEMORY) }
+}
+
 impl Order for Residence {
     fn add(&mut self, lane: u32, config: FlowConfig) {
         if self.lanes.len() <= lane as usize {
             self.lanes.resize(lane as usize + 1, Lane::default());
         }
         let path = Paths::of(config.path);
-        self.paths.reserve(path, self.lanes.len());
+        self.paths.open(path);
         let tag = self.shared.now.load(Ordering::Relaxed);
-        let (weight, price) = (config.weight, UNKNOWN);
-        self.lanes[lane as usize] = Lane { tag, weight, price, path, ..Lane::default() };
+        let (weight, price, time) = (config.weight, UNKNOWN, self.usual_time);
+        self.lanes[lane as usize] =
+            Lane { tag, key: tag, weight, price, path, time, ..Lane::default() };
     }
 
     fn set_weight(&mut self, lane: u32, weight: u16) {
         self.lanes[lane as usize].weight = weight;
+        self.settle(lane);
     }
 
     #[inline]
@@ -182,6 +275,7 @@ impl Order for Residence {
         let now = self.shared.now.load(Ordering::Relaxed);
         let entry = &mut self.lanes[lane as usize];
         entry.tag = entry.tag.max(now);
+        entry.settle();
         self.paths.queue(entry.path).push(lane, &mut self.lanes);
     }
 
@@ -191,35 +285,47 @@ impl Order for Residence {
     }
 
     #[inline(always)]
-    fn pick(&mut self) -> Option<Pick> {
-        let (lane, urgency) = self.paths.first()?;
+    fn pick(&mut self, now: Nanos) -> Option<Pick> {
+        let (lane, urgency) = self.paths.first(&mut self.lanes)?;
+        if self.lanes[lane as usize].is_silent(now) {
+            return Some(self.pick_with_silent(now, Pick { lane, urgency }));
+        }
         Some(Pick { lane, urgency })
     }
 
     #[inline(always)]
-    fn started(&mut self, lane: u32, bytes: u32) {
+    fn started(&mut self, lane: u32, bytes: u32, now: Nanos) {
         let entry = &mut self.lanes[lane as usize];
+        if entry.in_flight == 0 {
+            entry.heard = now;
+        }
         let tag = entry.tag;
         let bytes = u64::from(bytes).max(LEAST_CHARGE);
         let charge = (bytes * u64::from(entry.price)) >> 8;
-        // Most weights are 1, and a division takes as long as all the rest.
-        let charge = if entry.weight == 1 { charge } else { charge / u64::from(entry.weight) };
+        let charge = entry.over_weight(charge);
         entry.tag = tag.wrapping_add(charge);
+        entry.in_flight += bytes;
         self.bytes = self.bytes.wrapping_add(bytes);
-        let is_usual = entry.price <= BASE_PRICE;
-        if is_usual {
+        if entry.price <= BASE_PRICE {
             self.charge = self.charge - (self.charge >> MEMORY) + (charge >> MEMORY);
         } else {
             self.slow_bytes = self.slow_bytes.wrapping_add(bytes);
         }
-        if entry.place != Place::Out {
-            self.paths.queue(entry.path).later(lane, is_usual, &mut self.lanes);
+        if entry.link.is_in() {
             self.shared.advance(tag);
         }
+        self.settle(lane);
     }
 
     #[inline(always)]
     fn returned(&mut self, lane: u32, done: &Done, now: Nanos) {
+        let entry = &mut self.lanes[lane as usize];
+        entry.in_flight -= u64::from(done.cost.bytes).max(LEAST_CHARGE);
+        entry.heard = now;
+        self.settle(lane);
+        if done.outcome != Outcome::Completed {
+            return;
+        }
         let entry = &mut self.lanes[lane as usize];
         // What it waits for the network is the same for all, and says nothing about the flow.
         let held = now.saturating_sub(done.started).saturating_sub(done.network);
@@ -236,7 +342,7 @@ impl Order for Residence {
             self.paths.drained(entry.path, done.network);
         }
         if is_due {
-            self.reprice(lane);
+            self.reprice(lane, now.saturating_sub(done.started));
         }
     }
 }

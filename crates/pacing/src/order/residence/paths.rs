@@ -1,5 +1,6 @@
 //! Ports of the network that data drains to, and which of them are in want of it.
 
+use super::Lane;
 use super::queue::Queue;
 use crate::Nanos;
 
@@ -25,7 +26,7 @@ struct Path {
     queue: Queue,
     /// Mean time that the network had its last commands (a write's while it came), in ns; 0: none told.
     drain: Nanos,
-    /// How far its tags are moved on.
+    /// How far its keys are moved on.
     lag: u64,
 }
 
@@ -42,22 +43,21 @@ impl Paths {
         &mut self.paths[usize::from(path)].queue
     }
 
-    /// Makes room on a path, for so many lanes in all.
-    pub(super) fn reserve(&mut self, path: u8, lanes: usize) {
-        self.queue(path).reserve(lanes);
+    /// A path has a lane.
+    pub(super) fn open(&mut self, path: u8) {
         self.used = self.used.max(usize::from(path) + 1);
     }
 
-    /// The lane with the lowest tag, its path's lag counted, and that figure.
+    /// The lane with the lowest key, its path's lag counted, and that figure.
     #[inline(always)]
-    pub(super) fn first(&self) -> Option<(u32, u64)> {
+    pub(super) fn first(&mut self, lanes: &mut [Lane]) -> Option<(u32, u64)> {
         if self.used == 1 {
             // Nobody to lag behind.
-            return self.paths[0].queue.top();
+            return self.paths[0].queue.top(lanes);
         }
-        let tops = self.paths.iter().take(self.used).filter_map(|path| {
-            let (lane, tag) = path.queue.top()?;
-            Some((lane, tag + path.lag))
+        let tops = self.paths.iter_mut().take(self.used).filter_map(|path| {
+            let (lane, key) = path.queue.top(lanes)?;
+            Some((lane, key + path.lag))
         });
         tops.min_by_key(|(_, urgency)| *urgency)
     }

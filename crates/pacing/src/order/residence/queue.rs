@@ -1,233 +1,245 @@
-//! Lanes by tag: those whose tags come in order in a ring, the others in a binary heap.
+//! Lanes by key, in a circle of buckets.
 //!
 //! ```text
-//!            front                    back
-//!   ring:   tag 7 ─ tag 7 ─ gap ─ tag 9        heap:    tag 8
-//!             │                     ▲                  ╱     ╲
-//!             └── started, tag 11 ──┘              tag 12   tag 40
+//!   bucket      base           base + 1        base + 2                base + 47
+//!   keys      40 .. 48         48 .. 56        56 .. 64       ...     416 and beyond
+//!   lanes    41 ─ 47 ─ 40          -              57                      900
 //! ```
 //!
-//! Lanes of equal price and weight come back in the order in which they were taken, so that nearly
-//! always the one that is moved on belongs behind all others: that takes no search. Whoever does not
-//! goes to the heap. The lower of the two tops is next. A lane that leaves the middle of the ring
-//! leaves a gap; neither end is ever one.
+//! A bucket is a list of lanes in the order in which they came. Which buckets have any is one word of
+//! bits, so the first of them is found by one instruction, and a lane that goes in or out moves
+//! nobody else. The price is that keys are told apart by a bucket's width alone, a part of a
+//! command. Whoever is further ahead than a lane may be put waits in the last of these, and goes on to
+//! where it belongs when it comes to be the first.
 
-use super::{Lane, Place};
+use super::Lane;
 
-/// Lanes, the one with the lowest tag first.
-#[derive(Debug, Default)]
+/// Lanes, one of those with the lowest keys first.
+#[derive(Debug)]
 pub(super) struct Queue {
-    /// A power of two of places (or none); a number's place is its low bits.
-    ring: Vec<Entry>,
-    /// Numbers of the first in the ring and of the next behind the last.
-    front: u32,
-    back: u32,
-    heap: Vec<Entry>,
-    members: usize,
+    lists: [List; COUNT as usize],
+    /// The places that have lanes.
+    filled: u64,
+    /// Number of the first bucket that may have lanes; the low bits of a number are its place.
+    base: u64,
+    /// A bucket's width is two to this.
+    width: u32,
+    members: u64,
 }
 
-/// A lane and a copy of its tag, so that to compare two takes no look at the lanes.
+/// Where a lane is in the queue of its path.
 #[derive(Debug, Clone, Copy)]
-struct Entry {
-    tag: u64,
-    lane: u32,
+pub(super) struct Link {
+    /// The lanes before and behind it in its bucket.
+    before: u32,
+    behind: u32,
+    /// Its bucket's place, or [`OUT`].
+    place: u8,
 }
 
-/// The lane of an entry of the ring that nobody has.
-const GAP: u32 = u32::MAX;
+#[derive(Debug, Clone, Copy)]
+struct List {
+    first: u32,
+    last: u32,
+}
+
+/// Buckets: as many as a word has bits.
+const COUNT: u8 = 64;
+/// Buckets that a lane goes ahead of the first at most: the rest is room for lanes whose keys become
+/// lower than all others.
+const REACH: u64 = 47;
+/// Width before anything is known of commands, as a power of two: half of the least charge.
+const FIRST_WIDTH: u32 = 11;
+/// The place of a lane that is not in: nothing of it waits.
+const OUT: u8 = u8::MAX;
+/// No lane.
+const NIL: u32 = u32::MAX;
+const EMPTY: List = List { first: NIL, last: NIL };
+
+impl Default for Queue {
+    fn default() -> Self {
+        let lists = [EMPTY; COUNT as usize];
+        Self { lists, filled: 0, base: 0, width: FIRST_WIDTH, members: 0 }
+    }
+}
+
+impl Default for Link {
+    fn default() -> Self {
+        Self { before: NIL, behind: NIL, place: OUT }
+    }
+}
+
+impl Link {
+    #[inline]
+    pub(super) fn is_in(self) -> bool {
+        self.place != OUT
+    }
+}
 
 impl Queue {
-    /// The lane with the lowest tag, and that tag.
+    /// The first lane of the first bucket, and its key.
     #[inline(always)]
-    pub(super) fn top(&self) -> Option<(u32, u64)> {
-        let in_heap = self.heap.first();
-        if self.front == self.back {
-            return in_heap.map(|entry| (entry.lane, entry.tag));
+    pub(super) fn top(&mut self, all: &mut [Lane]) -> Option<(u32, u64)> {
+        while self.filled != 0 {
+            self.base += u64::from(self.ahead().trailing_zeros());
+            let lane = self.lists[usize::from(place_of(self.base))].first;
+            let key = all[lane as usize].key;
+            if self.bucket_of(key) <= self.base {
+                return Some((lane, key));
+            }
+            // It waited here for want of a bucket as far ahead as it is.
+            if self.filled.is_power_of_two() {
+                self.go_on(all);
+            } else {
+                self.moved(lane, all);
+            }
         }
-        let first = self.ring[self.place_of(self.front)];
-        match in_heap {
-            Some(entry) if entry.tag < first.tag => Some((entry.lane, entry.tag)),
-            _ => Some((first.lane, first.tag)),
-        }
+        None
     }
 
     /// Its lanes for each of so many, at least 1.
     pub(super) fn shared_by(&self, many: u64) -> u64 {
-        (self.members as u64 / many).max(1)
+        (self.members / many).max(1)
     }
 
-    /// Makes room for so many lanes.
-    pub(super) fn reserve(&mut self, lanes: usize) {
-        self.heap.reserve(lanes.saturating_sub(self.heap.len()));
-        // Twice as many, so that gaps seldom fill it.
-        let room = (2 * lanes).next_power_of_two();
-        if room <= self.ring.len() {
+    /// Makes a bucket about so many bytes wide, if it is far from that.
+    pub(super) fn set_width(&mut self, bytes: u64, all: &mut [Lane]) {
+        let width = bytes.max(1).ilog2();
+        if width.abs_diff(self.width) < 2 {
             return;
         }
-        let mut ring = vec![Entry { tag: 0, lane: GAP }; room];
-        let mut number = self.front;
-        while number != self.back {
-            ring[number as usize & (room - 1)] = self.ring[self.place_of(number)];
-            number = number.wrapping_add(1);
+        // In one chain in their order, and then back.
+        let mut chain = EMPTY;
+        while let Some((lane, _)) = self.top(all) {
+            self.take(lane, all);
+            if chain.first == NIL {
+                chain.first = lane;
+            } else {
+                all[chain.last as usize].link.behind = lane;
+            }
+            chain.last = lane;
         }
-        self.ring = ring;
+        self.width = width;
+        while chain.first != NIL {
+            let lane = chain.first;
+            chain.first = all[lane as usize].link.behind;
+            self.put(lane, all);
+        }
     }
 
     pub(super) fn push(&mut self, lane: u32, all: &mut [Lane]) {
         self.members += 1;
-        self.insert(Entry { tag: all[lane as usize].tag, lane }, all);
+        self.put(lane, all);
     }
 
+    /// Takes a lane out, if it is in.
     pub(super) fn remove(&mut self, lane: u32, all: &mut [Lane]) {
-        match std::mem::take(&mut all[lane as usize].place) {
-            Place::Out => return,
-            Place::Ring(number) => self.take_out(number),
-            Place::Heap(at) => self.remove_from_heap(at, all),
+        if all[lane as usize].link.is_in() {
+            self.members -= 1;
+            self.take(lane, all);
         }
-        self.members -= 1;
     }
 
-    /// The tag of a lane that is in has gone up, by a usual charge or by a high one.
+    /// The key of a lane that is in is another.
     #[inline(always)]
-    pub(super) fn later(&mut self, lane: u32, is_usual: bool, all: &mut [Lane]) {
-        let Lane { place, tag, .. } = all[lane as usize];
-        let entry = Entry { tag, lane };
-        match place {
-            Place::Ring(number) if number == self.front && is_usual => {
-                self.front = number.wrapping_add(1);
-                if self.front != self.back && self.ring[self.place_of(self.front)].lane == GAP {
-                    self.skip_gaps();
-                }
-                self.insert(entry, all);
-            }
-            place => self.later_elsewhere(entry, place, is_usual, all),
-        }
+    pub(super) fn moved(&mut self, lane: u32, all: &mut [Lane]) {
+        self.take(lane, all);
+        self.put(lane, all);
     }
 
-    fn later_elsewhere(&mut self, entry: Entry, place: Place, is_usual: bool, all: &mut [Lane]) {
-        match place {
-            Place::Out => {}
-            Place::Ring(number) => {
-                self.take_out(number);
-                if is_usual { self.insert(entry, all) } else { self.push_heap(entry, all) }
-            }
-            Place::Heap(at) if is_usual && self.is_last(entry.tag) => {
-                self.remove_from_heap(at, all);
-                self.insert(entry, all);
-            }
-            Place::Heap(at) => {
-                self.heap[at as usize].tag = entry.tag;
-                self.sift_down(at, all);
-            }
-        }
-    }
-
+    /// The number of the bucket of a key.
     #[inline(always)]
-    fn place_of(&self, number: u32) -> usize {
-        number as usize & self.ring.len().wrapping_sub(1)
+    fn bucket_of(&self, key: u64) -> u64 {
+        // Below 64, and not checked for each command.
+        key.wrapping_shr(self.width)
     }
 
-    /// Does this tag belong behind the ring, and is there room?
+    /// The places that have lanes, the base's in the lowest bit.
     #[inline(always)]
-    fn is_last(&self, tag: u64) -> bool {
-        if self.front == self.back {
-            return !self.ring.is_empty();
-        }
-        let used = self.back.wrapping_sub(self.front) as usize;
-        self.ring[self.place_of(self.back.wrapping_sub(1))].tag <= tag && used < self.ring.len()
+    fn ahead(&self) -> u64 {
+        self.filled.rotate_right(u32::from(place_of(self.base)))
     }
 
+    /// Puts a lane at the end of its bucket.
     #[inline(always)]
-    fn insert(&mut self, entry: Entry, all: &mut [Lane]) {
-        if !self.is_last(entry.tag) {
-            return self.push_heap(entry, all);
-        }
-        all[entry.lane as usize].place = Place::Ring(self.back);
-        let place = self.place_of(self.back);
-        self.ring[place] = entry;
-        self.back = self.back.wrapping_add(1);
-    }
-
-    /// Takes an entry out of the ring.
-    #[inline(never)]
-    fn take_out(&mut self, number: u32) {
-        let place = self.place_of(number);
-        self.ring[place].lane = GAP;
-        self.skip_gaps();
-    }
-
-    /// Neither end of the ring stays a gap.
-    #[inline(never)]
-    fn skip_gaps(&mut self) {
-        while self.front != self.back && self.ring[self.place_of(self.front)].lane == GAP {
-            self.front = self.front.wrapping_add(1);
-        }
-        while self.front != self.back
-            && self.ring[self.place_of(self.back.wrapping_sub(1))].lane == GAP
-        {
-            self.back = self.back.wrapping_sub(1);
-        }
-    }
-
-    #[inline(never)]
-    fn push_heap(&mut self, entry: Entry, all: &mut [Lane]) {
-        let at = u32::try_from(self.heap.len()).unwrap_or(u32::MAX);
-        self.heap.push(entry);
-        self.sift_up(at, all);
-    }
-
-    fn remove_from_heap(&mut self, at: u32, all: &mut [Lane]) {
-        let Some(last) = self.heap.pop() else { return };
-        if let Some(entry) = self.heap.get_mut(at as usize) {
-            *entry = last;
-            let at = self.sift_up(at, all);
-            self.sift_down(at, all);
-        }
-    }
-
-    /// Yields where it came to.
-    fn sift_up(&mut self, mut at: u32, all: &mut [Lane]) -> u32 {
-        let entries = self.heap.as_mut_slice();
-        let moved = entries[at as usize];
-        while at > 0 {
-            let above = (at - 1) >> 1;
-            let parent = entries[above as usize];
-            if moved.tag >= parent.tag {
-                break;
+    fn put(&mut self, lane: u32, all: &mut [Lane]) {
+        let bucket = self.bucket_of(all[lane as usize].key);
+        if bucket < self.base || self.filled == 0 {
+            let used = u64::from(u64::BITS - self.ahead().leading_zeros());
+            if self.filled == 0 || self.base - bucket + used <= u64::from(COUNT) {
+                self.base = bucket;
             }
-            entries[at as usize] = parent;
-            all[parent.lane as usize].place = Place::Heap(at);
-            at = above;
         }
-        entries[at as usize] = moved;
-        all[moved.lane as usize].place = Place::Heap(at);
-        at
+        self.insert(lane, bucket, all);
     }
 
-    fn sift_down(&mut self, mut at: u32, all: &mut [Lane]) {
-        let entries = self.heap.as_mut_slice();
-        let moved = entries[at as usize];
-        loop {
-            let left = at << 1 | 1;
-            let (child, below) = match entries.get(left as usize..) {
-                Some([one, other, ..]) => {
-                    let is_other = other.tag < one.tag;
-                    let child = left.wrapping_add(u32::from(is_other));
-                    (child, *if is_other { other } else { one })
-                }
-                Some(&[one]) => (left, one),
-                _ => break,
-            };
-            if moved.tag <= below.tag {
-                break;
-            }
-            entries[at as usize] = below;
-            all[below.lane as usize].place = Place::Heap(at);
-            at = child;
+    /// Puts a lane at the end of a bucket, or of one as near to it as there is.
+    #[inline(always)]
+    fn insert(&mut self, lane: u32, bucket: u64, all: &mut [Lane]) {
+        let place = place_of(bucket.clamp(self.base, self.base + REACH));
+        self.filled |= bit(place);
+        let list = &mut self.lists[usize::from(place)];
+        let before = std::mem::replace(&mut list.last, lane);
+        if before == NIL {
+            list.first = lane;
+        } else {
+            all[before as usize].link.behind = lane;
         }
-        entries[at as usize] = moved;
-        all[moved.lane as usize].place = Place::Heap(at);
+        all[lane as usize].link = Link { before, behind: NIL, place };
     }
+
+    /// Goes on to the lowest key: all lanes are in the base's bucket, and none may belong there.
+    #[cold]
+    fn go_on(&mut self, all: &mut [Lane]) {
+        let list = &mut self.lists[usize::from(place_of(self.base))];
+        let mut at = std::mem::replace(list, EMPTY).first;
+        self.filled = 0;
+        let (first, mut lowest) = (at, u64::MAX);
+        while at != NIL {
+            lowest = lowest.min(self.bucket_of(all[at as usize].key));
+            at = all[at as usize].link.behind;
+        }
+        self.base = lowest;
+        at = first;
+        while at != NIL {
+            let behind = all[at as usize].link.behind;
+            self.insert(at, self.bucket_of(all[at as usize].key), all);
+            at = behind;
+        }
+    }
+
+    /// Takes a lane that is in out of its bucket.
+    #[inline(always)]
+    fn take(&mut self, lane: u32, all: &mut [Lane]) {
+        let Link { before, behind, place } = std::mem::take(&mut all[lane as usize].link);
+        let list = &mut self.lists[usize::from(place)];
+        if before == NIL {
+            list.first = behind;
+        } else {
+            all[before as usize].link.behind = behind;
+        }
+        if behind == NIL {
+            list.last = before;
+        } else {
+            all[behind as usize].link.before = before;
+        }
+        if list.first == NIL {
+            self.filled &= !bit(place);
+        }
+    }
+}
+
+/// Where the bucket of this number is.
+#[inline(always)]
+fn place_of(bucket: u64) -> u8 {
+    let [low, ..] = bucket.to_le_bytes();
+    low % COUNT
+}
+
+/// A place in a word of them.
+#[inline(always)]
+fn bit(place: u8) -> u64 {
+    1_u64.wrapping_shl(u32::from(place))
 }
 
 #[cfg(all(test, not(loom)))]
@@ -236,6 +248,7 @@ mod tests {
     use proptest::prelude::*;
 
     const LANES: u32 = 12;
+    const BUCKET: u64 = 1 << FIRST_WIDTH;
 
     /// A queue, its lanes, and which of them are in.
     struct Model {
@@ -246,51 +259,66 @@ mod tests {
 
     impl Model {
         fn new() -> Self {
-            let mut queue = Queue::default();
-            queue.reserve(LANES as usize);
-            let all = vec![Lane::default(); LANES as usize];
+            let queue = Queue::default();
+            let all = vec![Lane { key: 100 * BUCKET, ..Lane::default() }; LANES as usize];
             Self { queue, all, is_in: vec![false; LANES as usize] }
         }
 
-        fn act(&mut self, lane: u32, what: u8, by: u64) {
-            let at = lane as usize;
-            match (what, self.is_in[at]) {
-                (0, true) => {
-                    self.queue.remove(lane, &mut self.all);
-                    self.is_in[at] = false;
-                }
-                (0 | 1, false) => {
-                    self.all[at].tag += by;
-                    self.queue.push(lane, &mut self.all);
-                    self.is_in[at] = true;
-                }
-                (1, true) => {
-                    self.all[at].tag += by;
-                    self.queue.later(lane, by < 5, &mut self.all);
-                }
-                _ => {
-                    // Whoever is next, by the usual charge.
-                    let Some((next, _)) = self.queue.top() else { return };
-                    self.all[next as usize].tag += 3;
-                    self.queue.later(next, true, &mut self.all);
-                }
+        fn all_in() -> Self {
+            let mut model = Self::new();
+            for lane in 0..LANES {
+                model.join(lane);
+            }
+            model
+        }
+
+        fn join(&mut self, lane: u32) {
+            self.is_in[lane as usize] = true;
+            self.queue.push(lane, &mut self.all);
+        }
+
+        fn leave(&mut self, lane: u32) {
+            self.is_in[lane as usize] = false;
+            self.queue.remove(lane, &mut self.all);
+        }
+
+        fn set_key(&mut self, lane: u32, key: u64) {
+            self.all[lane as usize].key = key;
+            if self.is_in[lane as usize] {
+                self.queue.moved(lane, &mut self.all);
             }
         }
 
+        fn top(&mut self) -> Option<u32> {
+            let (lane, key) = self.queue.top(&mut self.all)?;
+            assert!(self.is_in[lane as usize]);
+            assert_eq!(key, self.all[lane as usize].key);
+            Some(lane)
+        }
+
+        fn bucket(&self, lane: u32) -> u64 {
+            self.all[lane as usize].key >> self.queue.width
+        }
+
+        /// Every lane that is in is in one bucket, where it says, and that bucket is marked.
         fn check(&self) {
-            let lowest = (0..LANES as usize).filter(|lane| self.is_in[*lane]);
-            let lowest = lowest.map(|lane| self.all[lane].tag).min();
-            assert_eq!(self.queue.top().map(|(_, tag)| tag), lowest);
+            let mut found = vec![false; LANES as usize];
+            for (place, list) in self.queue.lists.iter().enumerate() {
+                assert_eq!(self.queue.filled >> place & 1 == 1, list.first != NIL);
+                let (mut at, mut before) = (list.first, NIL);
+                while at != NIL {
+                    let link = self.all[at as usize].link;
+                    assert_eq!((link.before, usize::from(link.place)), (before, place));
+                    assert!(!std::mem::replace(&mut found[at as usize], true), "{at} twice");
+                    (before, at) = (at, link.behind);
+                }
+                assert_eq!(list.last, before);
+            }
+            assert_eq!(found, self.is_in);
             let members = self.is_in.iter().filter(|is_in| **is_in).count();
-            assert_eq!(self.queue.members, members);
-            for (lane, is_in) in (0..).zip(&self.is_in) {
-                let entry = match self.all[lane as usize].place {
-                    Place::Out => None,
-                    Place::Ring(number) => Some(self.queue.ring[self.queue.place_of(number)]),
-                    Place::Heap(at) => Some(self.queue.heap[at as usize]),
-                };
-                let found = entry.map(|entry| (entry.lane, entry.tag));
-                assert_eq!(found, is_in.then(|| (lane, self.all[lane as usize].tag)));
+            assert_eq!(self.queue.members, members as u64);
+            for (lane, is_in) in self.all.iter().zip(&self.is_in) {
+                assert_eq!(lane.link.is_in(), *is_in);
             }
         }
     }
@@ -298,44 +326,88 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
 
-        /// The first is the lowest whoever joins, leaves and is moved on, and every lane is where
-        /// it says.
+        /// Whoever joins, leaves and is moved to wherever: nobody is lost, and as long as all are
+        /// within the room below the reach the first is one of the lowest bucket.
         #[test]
-        fn the_first_is_the_lowest(
-            steps in prop::collection::vec((0..LANES, 0u8..5, 0u64..9), 1..300),
+        fn the_first_is_of_the_lowest_bucket(
+            spread in prop_oneof![1..=u64::from(COUNT) - 1 - REACH, Just(200)],
+            steps in prop::collection::vec((0..LANES, 0u8..8, 0u64..1 << 32), 1..300),
         ) {
             let mut model = Model::new();
             for (lane, what, by) in steps {
-                model.act(lane, what, by);
+                let key = (100 * BUCKET) + by % (spread * BUCKET);
+                match what {
+                    0 => model.leave(lane),
+                    1 => model.queue.set_width(BUCKET << (by % 8), &mut model.all),
+                    _ => {
+                        model.set_key(lane, key);
+                        if !model.is_in[lane as usize] {
+                            model.join(lane);
+                        }
+                    }
+                }
                 model.check();
+                let first = model.top();
+                let lowest = (0..LANES).filter(|lane| model.is_in[*lane as usize]);
+                let lowest = lowest.map(|lane| model.bucket(lane)).min();
+                prop_assert_eq!(first.is_some(), lowest.is_some());
+                if spread < u64::from(COUNT) {
+                    prop_assert_eq!(first.map(|lane| model.bucket(lane)), lowest);
+                }
             }
         }
     }
 
-    /// Room for more lanes keeps who is in where it is.
+    /// A lane beyond the last bucket waits there, and is in its place when its turn comes.
     #[test]
-    fn room_for_more_moves_nobody() {
-        let mut model = Model::new();
+    fn who_is_far_ahead_comes_when_the_others_are_there() {
+        let mut model = Model::all_in();
+        model.set_key(3, 1000 * BUCKET);
+        model.set_key(7, 900 * BUCKET);
+        for (far, bucket) in [(7, 900), (3, 1000)] {
+            while let Some(first) = model.top().filter(|first| *first != far) {
+                assert!(model.bucket(first) <= bucket, "{far} is passed over");
+                model.set_key(first, model.all[first as usize].key + BUCKET);
+            }
+            let others = (0..LANES).filter(|lane| ![3, 7].contains(lane));
+            assert!(others.map(|lane| model.bucket(lane)).min() >= Some(bucket));
+            model.set_key(far, 2000 * BUCKET);
+        }
+    }
+
+    /// However far that is, it takes no walk there.
+    #[test]
+    fn where_all_are_far_ahead_the_lowest_is_first() {
+        let mut model = Model::all_in();
+        assert_eq!(model.top(), Some(0));
         for lane in 0..LANES {
-            model.act(lane, 1, 1);
+            model.set_key(lane, u64::MAX / 2 - u64::from(lane) * BUCKET);
         }
-        for _ in 0..30 {
-            model.act(0, 9, 0);
-        }
-        model.queue.reserve(100);
+        assert_eq!(model.top(), Some(LANES - 1));
         model.check();
-        assert!(model.queue.heap.is_empty(), "equal lanes come in order");
     }
 
     #[test]
     fn equal_lanes_are_taken_in_turn() {
-        let mut model = Model::new();
-        for lane in 0..LANES {
-            model.act(lane, 1, 0);
-        }
+        let mut model = Model::all_in();
         for turn in 0..5 * LANES {
-            assert_eq!(model.queue.top().map(|(lane, _)| lane), Some(turn % LANES));
-            model.act(0, 9, 0);
+            let lane = turn % LANES;
+            assert_eq!(model.top(), Some(lane));
+            let key = model.all[lane as usize].key;
+            model.set_key(lane, key + 3 * BUCKET);
         }
+    }
+
+    /// Who comes back below all others is next.
+    #[test]
+    fn a_key_that_becomes_the_lowest_is_first() {
+        let mut model = Model::all_in();
+        for lane in 0..LANES {
+            model.set_key(lane, (100 + u64::from(lane)) * BUCKET);
+        }
+        model.set_key(9, 90 * BUCKET);
+        assert_eq!(model.top(), Some(9));
+        model.set_key(9, 120 * BUCKET);
+        assert_eq!(model.top(), Some(0));
     }
 }
