@@ -32,7 +32,8 @@ pub trait Order: Any + Debug + Send {
     fn leave(&mut self, lane: u32);
 
     /// The lane whose first command is next, if any lane is in. Asked again before anything was
-    /// started it must answer the same as long as no lane joins and nothing returns, else a large command could be passed over for ever.
+    /// started it must answer the same unless a lane joined, something returned or time went by; and
+    /// who is passed over for that must come first in the end, or a large command waits for ever.
     fn pick(&mut self, now: Nanos) -> Option<Pick>;
 
     /// A command of `bytes` of this lane has started: the lane last picked, or one whose command

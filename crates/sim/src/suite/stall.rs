@@ -10,8 +10,8 @@ use crate::setups::{self, MS};
 
 pub(super) const ABOUT: &str = "16 drives: the link or all drives stand still for 2 ms: back at \
     98 % of what the load can get within 100 ms, and no later 50 ms below it; the link falls to half its \
-    rate for a while and comes back: 98 % of the new rate within 200 ms, both ways; one drive of 16, each \
-    with its own load, stands still for 500 ms: the others make 97 % of what they get without it.";
+    rate for a while and comes back: 98 % of the new rate within 200 ms, both ways; one drive of 16, \
+    each with its own load, stands still for 500 ms: the others make 97 % of what they get without it.";
 
 /// The series is looked at in steps of this.
 const STEP: Nanos = 10 * MS;

@@ -21,10 +21,10 @@ use crate::{FlowConfig, Nanos, Outcome};
 /// Start-time fair queueing whose service is residence: bytes times the time they stay in flight.
 ///
 /// Every lane has a *tag*, the virtual time up to which it was served, and a *key*, the tag and what
-/// the lane has in flight over its weight; one with the lowest key is next. So of lanes that are served
-/// alike the one whose device has the least to do is next, and devices that are the
-/// bottleneck are all kept busy with few commands. What is in flight comes back, so shares in the
-/// long run are those of the tags. A command moves its lane's tag on by
+/// the lane has in flight over its weight; one with the lowest key is next. So of lanes that are
+/// served alike the one whose device has the least to do is next, and devices that are the bottleneck
+/// are all kept busy with few commands. What is in flight comes back, so shares in the long run are
+/// those of the tags. A command moves its lane's tag on by
 ///
 /// ```text
 /// bytes x price / weight,     price = (hold / (DEAD_ZONE x usual hold))^4, at least 1
@@ -40,10 +40,10 @@ use crate::{FlowConfig, Nanos, Outcome};
 /// urgency a core waits with when the budget is short. A lane that comes back after a pause joins
 /// at the virtual time: nobody saves up.
 ///
-/// A drive that stands still would fill the memory: its lanes fall behind, so they are next. But what a
-/// lane has in flight counts as often as nothing of it came back for the time of a command, and after
-/// many of those the lane's tag keeps up with the virtual time. So it starts no more as long as others have something
-/// waiting, and when the drive goes on it catches up on nothing.
+/// A drive that stands still would fill the memory: its lanes fall behind, so they are next. But what
+/// a lane has in flight counts as often as nothing of it came back for the time of a command, and
+/// after many of those the lane's tag keeps up with the virtual time. So it starts no more as long as
+/// others have something waiting, and when the drive goes on it catches up on nothing.
 ///
 /// Flows that drain through the same port of the network share a *path*. One buffer too many behind
 /// one port is one too few behind another, and a fixed sum of buffers drifts to either side of its
@@ -53,7 +53,7 @@ use crate::{FlowConfig, Nanos, Outcome};
 /// *Bound.* While a lane has something waiting it is passed over by another lane at most while that
 /// one's key, its path's lag included, is below its own or in the same bucket of keys (`queue.rs`), which
 /// is about half a command: for at most [`Residence::MOST_CHARGES`] commands of the largest size,
-/// over its weight, and what it has in flight itself.
+/// over its weight, and what it has in flight itself, as often as that counts.
 #[derive(Debug)]
 pub struct Residence {
     shared: Arc<VirtualTime>,
@@ -133,8 +133,8 @@ const _: () = assert!(Residence::MOST_CHARGES == 4 * TOP_PRICE as u64);
 const MEMORY: u32 = 3;
 /// Commands from one setting of a price to the next.
 const REPRICE: u8 = 4;
-/// What is in flight counts so often at most for a lane of which nothing comes back: from then on its tag
-/// keeps up with the virtual time.
+/// What is in flight counts so often at most for a lane of which nothing comes back: from then on its
+/// tag keeps up with the virtual time.
 const MOST_TIMES: u64 = 8;
 /// Nothing is known of how long commands take.
 const NEVER: u32 = u32::MAX;
