@@ -189,25 +189,24 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
     setup::ensure(&needs)?;
     let mut rows = vec![Row::new("set-up", "passed", started.elapsed())];
-    let mut failed: Vec<&str> = Vec::new();
+    let mut failed: Vec<(&str, String)> = Vec::new();
     for stage in STAGES {
         if !chosen(stage) {
             rows.push(Row::new(stage.name, "not asked for", Duration::ZERO));
-        } else if let Some(need) = stage.needs.filter(|need| failed.contains(need)) {
+        } else if let Some(need) = stage.needs.filter(|need| has_failed(&failed, need)) {
             println!("\n=== {}: cannot run, {need} failed", stage.name);
             rows.push(Row::new(stage.name, "NOT RUN", Duration::ZERO));
-            failed.push(stage.name);
+            failed.push((stage.name, format!("{need} failed")));
         } else {
-            let row = run_stage(&workspace, stage);
-            if row.result == "FAILED" {
-                failed.push(stage.name);
-            }
+            let (row, error) = run_stage(&workspace, stage);
+            failed.extend(error.map(|error| (stage.name, error)));
             rows.push(row);
         }
     }
     print_table(&rows, started.elapsed());
-    for name in &failed {
-        println!("failed: {name}; run it again: cargo xtask test --only {name}");
+    // Once more what was said above: who reads the end of a long output is to find it there.
+    for (name, error) in &failed {
+        println!("failed: {name}; run it again: cargo xtask test --only {name}\n  {error}");
     }
     Ok(if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -225,19 +224,22 @@ impl Row {
     }
 }
 
-fn run_stage(workspace: &Workspace, stage: &Stage) -> Row {
+fn has_failed(failed: &[(&str, String)], stage: &str) -> bool {
+    failed.iter().any(|(name, _)| *name == stage)
+}
+
+/// Runs a stage; with what went wrong, if anything did.
+fn run_stage(workspace: &Workspace, stage: &Stage) -> (Row, Option<String>) {
     println!("\n=== {}: {}", stage.name, stage.about);
     let started = Instant::now();
-    let result = match (stage.run)(workspace) {
-        Ok(()) => "passed",
-        Err(error) => {
-            println!("{}: {error:#}", stage.name);
-            "FAILED"
-        }
-    };
+    let error = (stage.run)(workspace).err().map(|error| format!("{error:#}"));
+    if let Some(error) = &error {
+        println!("{}: {error}", stage.name);
+    }
+    let result = if error.is_none() { "passed" } else { "FAILED" };
     let took = started.elapsed();
     println!("=== {}: {result} in {:.1} s", stage.name, took.as_secs_f32());
-    Row::new(stage.name, result, took)
+    (Row::new(stage.name, result, took), error)
 }
 
 fn print_table(rows: &[Row], total: Duration) {
@@ -345,8 +347,9 @@ fn vm_deb(workspace: &Workspace) -> Result<()> {
 }
 
 fn vm_case(workspace: &Workspace, name: &str) -> Result<()> {
-    if !vm::run_case(workspace, name)? {
-        bail!("the case {name} did not pass");
+    let failures = vm::run_case(workspace, name)?;
+    if !failures.is_empty() {
+        bail!("the case {name} did not pass: {}", failures.join("\n  "));
     }
     Ok(())
 }
@@ -376,6 +379,8 @@ mod tests {
     fn a_stage_that_fails_says_so() {
         let stage = Stage { name: "x", about: "y", slow: false, needs: None, run: |_| bail!("no") };
         let workspace = Workspace::find().expect("cargo runs this test");
-        assert_eq!(run_stage(&workspace, &stage).result, "FAILED");
+        let (row, error) = run_stage(&workspace, &stage);
+        assert_eq!(row.result, "FAILED");
+        assert_eq!(error.as_deref(), Some("no"));
     }
 }

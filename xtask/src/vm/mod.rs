@@ -121,12 +121,12 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             run_checked(&mut workspace.cargo(build.iter().copied()))?;
         }
     }
-    let passed = run_boots(&workspace, case, args)?;
-    Ok(if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let failures = run_boots(&workspace, case, args)?;
+    Ok(if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Runs every part of a case against the release binaries there are; true if all passed.
-pub(crate) fn run_case(workspace: &Workspace, name: &str) -> Result<bool> {
+/// Runs every part of a case against the release binaries there are, and yields what failed.
+pub(crate) fn run_case(workspace: &Workspace, name: &str) -> Result<Vec<String>> {
     let args = Args {
         case: None,
         list: false,
@@ -141,8 +141,8 @@ pub(crate) fn run_case(workspace: &Workspace, name: &str) -> Result<bool> {
     run_boots(workspace, case::find(name)?, &args)
 }
 
-/// Runs the chosen boots of a case and says which failed; true if none did.
-fn run_boots(workspace: &Workspace, case: &Case, args: &Args) -> Result<bool> {
+/// Runs the chosen boots of a case and says which failed; yields how.
+fn run_boots(workspace: &Workspace, case: &Case, args: &Args) -> Result<Vec<String>> {
     let wanted = |boot: &&Boot| args.boot.as_ref().is_none_or(|name| boot.name == *name);
     let chosen: Vec<(&Boot, Vec<Vec<&str>>)> = case
         .boots
@@ -160,17 +160,19 @@ fn run_boots(workspace: &Workspace, case: &Case, args: &Args) -> Result<bool> {
             bench.packages.push(deb::build(workspace, revision)?);
         }
     }
-    let mut failed = Vec::new();
+    let (mut failed, mut failures) = (Vec::new(), Vec::new());
     for (boot, parts) in chosen {
-        if !bench.run_boot(case, boot, &parts)? {
+        let found = bench.run_boot(case, boot, &parts)?;
+        if !found.is_empty() {
             failed.push(boot.name);
         }
+        failures.extend(found);
     }
     if failed.is_empty() {
         let extent =
             if args.boot.is_none() && args.part.is_empty() { "every" } else { "the chosen" };
         println!("vm {}: {extent} part of {extent} boot ran and passed", case.name);
-        return Ok(true);
+        return Ok(failures);
     }
     println!("vm {}: FAILED in {}", case.name, failed.join(", "));
     for boot in failed {
@@ -180,7 +182,7 @@ fn run_boots(workspace: &Workspace, case: &Case, args: &Args) -> Result<bool> {
             args.target.name()
         );
     }
-    Ok(false)
+    Ok(failures)
 }
 
 /// The parts each guest is to run: all that it lists, or those of them that were asked for.
@@ -266,8 +268,8 @@ impl<'a> Bench<'a> {
         Ok(())
     }
 
-    /// Runs one boot and says how it went; true if everything its guests list ran and passed.
-    fn run_boot(&self, case: &Case, boot: &Boot, parts: &[Vec<&str>]) -> Result<bool> {
+    /// Runs one boot and says how it went; yields what its guests list and did not run or pass.
+    fn run_boot(&self, case: &Case, boot: &Boot, parts: &[Vec<&str>]) -> Result<Vec<String>> {
         println!(
             "vm {} {}: Linux {}, target {}, {:?}",
             case.name,
@@ -276,16 +278,16 @@ impl<'a> Bench<'a> {
             self.target.name(),
             self.accel
         );
-        let mut passed = true;
+        let mut failures = Vec::new();
         let limit = boot.guests.iter().filter_map(Guest::limit).max().unwrap_or(BOOT_LIMIT);
         for (run, parts) in self.boot(case, boot, parts, limit)?.iter().zip(parts) {
-            passed &= self.judge(run, parts)?;
+            failures.extend(self.judge(run, parts)?);
         }
-        Ok(passed)
+        Ok(failures)
     }
 
-    /// Says how one guest's run went; true if every part ran and passed.
-    fn judge(&self, run: &Run, parts: &[&str]) -> Result<bool> {
+    /// Says how one guest's run went; yields how it failed, unless every part ran and passed.
+    fn judge(&self, run: &Run, parts: &[&str]) -> Result<Option<String>> {
         let name = &run.name;
         let log = String::from_utf8_lossy(&fs::read(&run.log)?).into_owned();
         let missing = case::missing(parts, &log);
@@ -297,7 +299,7 @@ impl<'a> Bench<'a> {
         let took = run.ending.took.as_secs_f32();
         if run.ending.end == End::Success && missing.is_empty() {
             println!("vm {name}: {} parts ok in {took:.1} s", parts.len());
-            return Ok(true);
+            return Ok(None);
         }
         if !self.verbose {
             println!("--- the last {TAIL_LINES} lines of {}", run.log.display());
@@ -314,7 +316,9 @@ impl<'a> Bench<'a> {
             "  serial log: {}; the daemon's own log is in the folder beside it",
             run.log.display()
         );
-        Ok(false)
+        let said: Vec<&str> = log.lines().map(str::trim).filter(|line| is_failure(line)).collect();
+        let parts = missing.join(", ");
+        Ok(Some(format!("{name}: {}; parts: {parts}; {}", why(run.ending.end), said.join("; "))))
     }
 
     /// Runs the guests of a boot at the same time, each with its own parts.
@@ -487,6 +491,10 @@ fn cache(folder: &Path) -> PathBuf {
 fn is_report(line: &str) -> bool {
     let line = line.trim_start();
     line.starts_with("part ") || line.starts_with("note ") || line.starts_with("table ")
+}
+
+fn is_failure(line: &str) -> bool {
+    line.starts_with("FAIL: ") || line.starts_with("part ") && line.contains(" FAILED ")
 }
 
 fn why(end: End) -> String {
