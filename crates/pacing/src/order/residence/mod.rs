@@ -53,7 +53,9 @@ use crate::{FlowConfig, Nanos, Outcome};
 /// *Bound.* While a lane has something waiting it is passed over by another lane at most while that
 /// one's key, its path's lag included, is below its own or in the same bucket of keys (`queue.rs`), which
 /// is about half a command: for at most [`Residence::MOST_CHARGES`] commands of the largest size,
-/// over its weight, and what it has in flight itself, as often as that counts.
+/// over its weight, and what it has in flight itself, as often as that counts. But a lane of which
+/// nothing comes back for long is passed over until something does, or nobody else waits: also if it
+/// is one command that hangs.
 #[derive(Debug)]
 pub struct Residence {
     shared: Arc<VirtualTime>,
@@ -100,11 +102,11 @@ struct Lane {
 const _: () = assert!(size_of::<Lane>() == 64);
 
 impl Lane {
-    /// Of something in bytes the part that counts, by the lane's weight.
+    /// Of something in bytes the part that counts, by the lane's weight: never nothing of something.
     #[inline(always)]
     fn over_weight(&self, bytes: u64) -> u64 {
         // Most weights are 1, and a division takes as long as all the rest.
-        if self.weight == 1 { bytes } else { bytes / u64::from(self.weight) }
+        if self.weight == 1 { bytes } else { bytes.div_ceil(u64::from(self.weight)) }
     }
 
     /// Did nothing come back for twice the time of a command, with something in flight?

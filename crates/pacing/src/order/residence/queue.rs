@@ -46,7 +46,8 @@ struct List {
 /// Buckets: as many as a word has bits.
 const COUNT: u8 = 64;
 /// Buckets that a lane goes ahead of the first at most: the rest is room for lanes whose keys become
-/// lower than all others.
+/// lower than all others. One that becomes lower still while somebody is as far ahead as that comes
+/// after those in the first bucket.
 const REACH: u64 = 47;
 /// Width before anything is known of commands, as a power of two: half of the least charge.
 const FIRST_WIDTH: u32 = 11;
@@ -80,6 +81,7 @@ impl Queue {
     /// The first lane of the first bucket, and its key.
     #[inline(always)]
     pub(super) fn top(&mut self, all: &mut [Lane]) -> Option<(u32, u64)> {
+        let from = self.base;
         while self.filled != 0 {
             self.base += u64::from(self.ahead().trailing_zeros());
             let lane = self.lists[usize::from(place_of(self.base))].first;
@@ -88,7 +90,7 @@ impl Queue {
                 return Some((lane, key));
             }
             // It waited here for want of a bucket as far ahead as it is.
-            if self.filled.is_power_of_two() {
+            if self.filled.is_power_of_two() || self.base - from > u64::from(COUNT) {
                 self.go_on(all);
             } else {
                 self.moved(lane, all);
@@ -188,19 +190,29 @@ impl Queue {
         all[lane as usize].link = Link { before, behind: NIL, place };
     }
 
-    /// Goes on to the lowest key: all lanes are in the base's bucket, and none may belong there.
+    /// Goes on to the lowest key, however far that is.
     #[cold]
     fn go_on(&mut self, all: &mut [Lane]) {
-        let list = &mut self.lists[usize::from(place_of(self.base))];
-        let mut at = std::mem::replace(list, EMPTY).first;
-        self.filled = 0;
-        let (first, mut lowest) = (at, u64::MAX);
+        // All in one chain in their order, and then back.
+        let mut chain = EMPTY;
+        while self.filled != 0 {
+            let place = place_of(self.base + u64::from(self.ahead().trailing_zeros()));
+            let list = std::mem::replace(&mut self.lists[usize::from(place)], EMPTY);
+            self.filled &= !bit(place);
+            if chain.first == NIL {
+                chain.first = list.first;
+            } else {
+                all[chain.last as usize].link.behind = list.first;
+            }
+            chain.last = list.last;
+        }
+        let (mut at, mut lowest) = (chain.first, u64::MAX);
         while at != NIL {
             lowest = lowest.min(self.bucket_of(all[at as usize].key));
             at = all[at as usize].link.behind;
         }
         self.base = lowest;
-        at = first;
+        at = chain.first;
         while at != NIL {
             let behind = all[at as usize].link.behind;
             self.insert(at, self.bucket_of(all[at as usize].key), all);
@@ -384,6 +396,25 @@ mod tests {
             model.set_key(lane, u64::MAX / 2 - u64::from(lane) * BUCKET);
         }
         assert_eq!(model.top(), Some(LANES - 1));
+        model.check();
+    }
+
+    /// The same of lanes that wait in different buckets for want of one as far ahead as they are.
+    #[test]
+    fn far_lanes_in_different_buckets_take_no_walk_either() {
+        let mut model = Model::all_in();
+        let far = u64::MAX / 4;
+        model.set_key(0, far);
+        for lane in 2..LANES {
+            model.set_key(lane, 120 * BUCKET);
+        }
+        model.leave(1);
+        assert_eq!(model.top(), Some(2));
+        model.set_key(1, far - BUCKET);
+        model.join(1);
+        model.check();
+        (2..LANES).for_each(|lane| model.leave(lane));
+        assert_eq!(model.top(), Some(1));
         model.check();
     }
 
