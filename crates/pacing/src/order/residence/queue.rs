@@ -110,23 +110,9 @@ impl Queue {
         if width.abs_diff(self.width) < 2 {
             return;
         }
-        // In one chain in their order, and then back.
-        let mut chain = EMPTY;
-        while let Some((lane, _)) = self.top(all) {
-            self.take(lane, all);
-            if chain.first == NIL {
-                chain.first = lane;
-            } else {
-                all[chain.last as usize].link.behind = lane;
-            }
-            chain.last = lane;
-        }
+        let first = self.take_all(all);
         self.width = width;
-        while chain.first != NIL {
-            let lane = chain.first;
-            chain.first = all[lane as usize].link.behind;
-            self.put(lane, all);
-        }
+        self.put_all(first, all);
     }
 
     pub(super) fn push(&mut self, lane: u32, all: &mut [Lane]) {
@@ -193,7 +179,12 @@ impl Queue {
     /// Goes on to the lowest key, however far that is.
     #[cold]
     fn go_on(&mut self, all: &mut [Lane]) {
-        // All in one chain in their order, and then back.
+        let first = self.take_all(all);
+        self.put_all(first, all);
+    }
+
+    /// Takes all lanes out, and yields the first of a chain of them in their order.
+    fn take_all(&mut self, all: &mut [Lane]) -> u32 {
         let mut chain = EMPTY;
         while self.filled != 0 {
             let place = place_of(self.base + u64::from(self.ahead().trailing_zeros()));
@@ -206,13 +197,18 @@ impl Queue {
             }
             chain.last = list.last;
         }
-        let (mut at, mut lowest) = (chain.first, u64::MAX);
+        chain.first
+    }
+
+    /// Puts a chain of lanes in, where none is; the lowest key of them is where the circle begins.
+    fn put_all(&mut self, first: u32, all: &mut [Lane]) {
+        let (mut at, mut lowest) = (first, u64::MAX);
         while at != NIL {
             lowest = lowest.min(self.bucket_of(all[at as usize].key));
             at = all[at as usize].link.behind;
         }
         self.base = lowest;
-        at = chain.first;
+        at = first;
         while at != NIL {
             let behind = all[at as usize].link.behind;
             self.insert(at, self.bucket_of(all[at as usize].key), all);
