@@ -198,19 +198,28 @@ struct State {
     ended: bool,
 }
 
-/// Blocks the rounds go over, each round four of them.
+/// Blocks the small writes of all rounds go over, four in each; those of the large ones come after them.
 const REGION: u64 = 4096;
 
 impl Worker {
-    /// Connects, and does I/O from then on.
+    /// Blocks a worker writes to, from its first one on.
+    pub const BLOCKS: u64 = 2 * REGION;
+
+    /// Connects, and does I/O from then on, on the first [`Self::BLOCKS`].
     #[must_use]
     pub fn start(endpoint: &Endpoint, options: &Options) -> Self {
-        Self::start_with(Host::connect(endpoint, options), |host, round| {
+        Self::start_at(endpoint, options, 0)
+    }
+
+    /// As [`Self::start`], from block `first` on: workers on one device are to keep clear of each other.
+    #[must_use]
+    pub fn start_at(endpoint: &Endpoint, options: &Options, first: u64) -> Self {
+        Self::start_with(Host::connect(endpoint, options), move |host, round| {
             let block = host.block_size(1) as usize;
             // Small and in the capsule, then larger than that: R2T.
             for (at, blocks) in [(round * 4 % REGION, 4), (REGION + round * 64 % REGION, 64)] {
-                host.write(1, at, blocks * block, round);
-                host.check(1, at, blocks * block, round);
+                host.write(1, first + at, blocks * block, round);
+                host.check(1, first + at, blocks * block, round);
             }
         })
     }

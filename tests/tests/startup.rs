@@ -205,7 +205,9 @@ fn a_drain_that_takes_too_long_is_cut_short() {
 #[test]
 fn the_end_comes_under_load_too() {
     let mut daemon = Daemon::start(&small());
-    let workers = [1, 2, 3].map(|n| Worker::start(&daemon.endpoint(NQN), &options(n)));
+    let endpoint = daemon.endpoint(NQN);
+    let workers =
+        [1, 2, 3].map(|n| Worker::start_at(&endpoint, &options(n), u64::from(n) * Worker::BLOCKS));
     assert_eq!(daemon.stop().code(), Some(0), "{}", daemon.log_text());
     for worker in workers {
         worker.fails();
