@@ -43,7 +43,9 @@ use crate::{FlowConfig, Nanos, Outcome};
 /// A drive that stands still would fill the memory: its lanes fall behind, so they are next. But what
 /// a lane has in flight counts as often as nothing of it came back for the time of a command, and
 /// after many of those the lane's tag keeps up with the virtual time. So it starts no more as long as
-/// others have something waiting, and when the drive goes on it catches up on nothing.
+/// others have something waiting, but a *probe* at longer and longer intervals, and when the drive goes on
+/// it catches up on nothing. Where it is not the drive but a few commands that hang, a probe comes back;
+/// from then on these do not count as a drive that stands still.
 ///
 /// Flows that drain through the same port of the network share a *path*. One buffer too many behind
 /// one port is one too few behind another, and a fixed sum of buffers drifts to either side of its
@@ -54,8 +56,8 @@ use crate::{FlowConfig, Nanos, Outcome};
 /// one's key, its path's lag included, is below its own or in the same bucket of keys (`queue.rs`), which
 /// is about half a command: for at most [`Residence::MOST_CHARGES`] commands of the largest size,
 /// over its weight, and what it has in flight itself, as often as that counts. But a lane of which
-/// nothing comes back for long is passed over until something does, or nobody else waits: also if it
-/// is one command that hangs.
+/// nothing comes back is passed over until it does, or nobody else waits, or that has lasted 32 times
+/// as long as a command takes; then again until 32 times as long as that.
 #[derive(Debug)]
 pub struct Residence {
     shared: Arc<VirtualTime>,
@@ -84,15 +86,20 @@ struct Lane {
     key: u64,
     /// Bytes in flight, each command's at least the least charge.
     in_flight: u64,
-    /// Mean hold time of its commands in ns; 0: none came back yet.
-    hold: Nanos,
     /// When its last command came back, or its only one started.
     heard: Nanos,
+    /// Mean hold time of its commands in ns; 0: none came back yet.
+    hold: u32,
     /// Mean time of its commands in flight in ns, or of the core's as long as none came back.
     time: u32,
     /// In 1/256.
     price: u32,
     link: Link,
+    /// What it has in flight that something else came back before, in least charges: it hangs.
+    hangs: u16,
+    /// What it had in flight when it was found to stand still, in least charges; 0: it does not. What it
+    /// has beyond that are probes.
+    still: u16,
     weight: u16,
     /// Returned since the price was set.
     returned: u8,
@@ -109,10 +116,24 @@ impl Lane {
         if self.weight == 1 { bytes } else { bytes.div_ceil(u64::from(self.weight)) }
     }
 
-    /// Did nothing come back for twice the time of a command, with something in flight?
+    /// Did nothing come back for twice the time of a command, with something in flight that is not known
+    /// to hang?
     #[inline(always)]
     fn is_silent(&self, now: Nanos) -> bool {
-        now.saturating_sub(self.heard) > 2 * Nanos::from(self.time) && self.in_flight > 0
+        now.saturating_sub(self.heard) > 2 * Nanos::from(self.time)
+            && self.in_flight / LEAST_CHARGE > u64::from(self.hangs)
+    }
+
+    /// What it has in flight, in least charges.
+    fn charges(&self) -> u16 {
+        u16::try_from(self.in_flight.div_ceil(LEAST_CHARGE)).unwrap_or(u16::MAX)
+    }
+
+    /// Something came back of a lane that stood still: what did not may hang for ever.
+    #[cold]
+    fn answers(&mut self) {
+        self.hangs = self.charges();
+        self.still = 0;
     }
 
     /// The tag, the weight or what is in flight is another: sets the key.
@@ -138,6 +159,10 @@ const REPRICE: u8 = 4;
 /// What is in flight counts so often at most for a lane of which nothing comes back: from then on its
 /// tag keeps up with the virtual time.
 const MOST_TIMES: u64 = 8;
+/// A lane that stands still may start something so many times a command's time after it was last heard of, and
+/// again each time that has become as many times longer: two to this.
+const PROBE: u32 = 5;
+const _: () = assert!(1 << PROBE > MOST_TIMES);
 /// Nothing is known of how long commands take.
 const NEVER: u32 = u32::MAX;
 /// Least bytes charged: the smallest buffer there is.
@@ -169,13 +194,22 @@ impl Residence {
     /// Sets a lane's price anew, and its path's lag; its last command was in flight for `time`.
     #[cold]
     fn reprice(&mut self, lane: u32, time: Nanos) {
-        let entry = &mut self.lanes[lane as usize];
         let time = u32::try_from(time).unwrap_or(NEVER - 1).max(1);
-        entry.time = mean(entry.time, time);
+        if self.usual_time == NEVER {
+            // Now there is something to tell by whether the others ever answer.
+            self.lanes
+                .iter_mut()
+                .filter(|lane| lane.time == NEVER)
+                .for_each(|lane| lane.time = time);
+        }
         self.usual_time = mean(self.usual_time, time);
+        let entry = &mut self.lanes[lane as usize];
+        entry.time = if entry.price == UNKNOWN { time } else { mean(entry.time, time) };
+        entry.hangs = entry.hangs.min(entry.charges());
         let returned = u64::from(std::mem::take(&mut entry.returned));
         self.returned += returned;
-        self.speed = self.speed.wrapping_add((returned << SPEED_SHIFT) / entry.hold.max(1));
+        self.speed =
+            self.speed.wrapping_add((returned << SPEED_SHIFT) / u64::from(entry.hold.max(1)));
         let found = &self.shared.by_core[self.core];
         found.returned.store(self.returned, Ordering::Relaxed);
         found.speed.store(self.speed, Ordering::Relaxed);
@@ -183,7 +217,8 @@ impl Residence {
         found.slow_bytes.store(self.slow_bytes, Ordering::Relaxed);
         let usual = self.shared.usual_hold.load(Ordering::Relaxed);
         if usual > 0 {
-            entry.price = price(entry.hold, usual, self.shared.relief.load(Ordering::Relaxed));
+            entry.price =
+                price(Nanos::from(entry.hold), usual, self.shared.relief.load(Ordering::Relaxed));
         }
         let path = entry.path;
         self.paths.settle(path, self.charge, self.with_device);
@@ -203,13 +238,20 @@ impl Residence {
     }
 
     /// Moves a silent lane behind those that are ahead of it by what it has in flight: true if that is
-    /// further back than it was.
+    /// further back than it was, and it is not to be asked whether it still stands.
     fn put_off(&mut self, lane: u32, now: Nanos) -> bool {
         let entry = &mut self.lanes[lane as usize];
         let times = now.saturating_sub(entry.heard) / Nanos::from(entry.time);
         if times > MOST_TIMES {
             // It catches up on nothing.
             entry.tag = entry.tag.max(self.shared.now.load(Ordering::Relaxed));
+            if entry.still == 0 {
+                entry.still = entry.charges();
+            }
+            let probes = u64::from(times.ilog2() / PROBE) * self.charge;
+            if entry.in_flight < u64::from(entry.still) * LEAST_CHARGE + probes {
+                return false;
+            }
         }
         let lead = entry.over_weight(entry.in_flight) * times.min(MOST_TIMES);
         let key = entry.tag.wrapping_add(lead);
@@ -324,6 +366,9 @@ impl Order for Residence {
         let entry = &mut self.lanes[lane as usize];
         entry.in_flight -= u64::from(done.cost.bytes).max(LEAST_CHARGE);
         entry.heard = now;
+        if entry.still > 0 {
+            entry.answers();
+        }
         self.settle(lane);
         if done.outcome != Outcome::Completed {
             return;
@@ -331,12 +376,9 @@ impl Order for Residence {
         let entry = &mut self.lanes[lane as usize];
         // What it waits for the network is the same for all, and says nothing about the flow.
         let held = now.saturating_sub(done.started).saturating_sub(done.network);
-        if entry.hold == 0 {
-            entry.hold = held.max(1);
-        } else {
-            let kept = entry.hold - (entry.hold >> MEMORY);
-            entry.hold = (kept + (held >> MEMORY)).max(1);
-        }
+        let own = u32::try_from(held).unwrap_or(NEVER - 1);
+        let hold = if entry.hold == 0 { own } else { mean(entry.hold, own) };
+        entry.hold = hold.max(1);
         self.with_device = self.with_device - (self.with_device >> MEMORY) + (held >> MEMORY);
         entry.returned += 1;
         let is_due = entry.returned >= REPRICE || entry.price == UNKNOWN;
