@@ -45,7 +45,7 @@ use crate::{FlowConfig, Nanos, Outcome};
 /// after many of those the lane's tag keeps up with the virtual time. So it starts no more as long as
 /// others have something waiting, but a *probe* at longer and longer intervals, and when the drive goes on
 /// it catches up on nothing. Where it is not the drive but a few commands that hang, a probe comes back;
-/// from then on these do not count as a drive that stands still.
+/// from then on these do not count.
 ///
 /// Flows that drain through the same port of the network share a *path*. One buffer too many behind
 /// one port is one too few behind another, and a fixed sum of buffers drifts to either side of its
@@ -90,17 +90,19 @@ struct Lane {
     heard: Nanos,
     /// Mean hold time of its commands in ns; 0: none came back yet.
     hold: u32,
-    /// Mean time of its commands in flight in ns, or of the core's as long as none came back.
+    /// Mean time of its commands in flight in ns, the last one's as long as it has no price, or the core's as
+    /// long as none came back.
     time: u32,
-    /// In 1/256.
-    price: u32,
     link: Link,
-    /// What it has in flight that something else came back before, in least charges: it hangs.
-    hangs: u16,
-    /// What it had in flight when it was found to stand still, in least charges; 0: it does not. What it
-    /// has beyond that are probes.
-    still: u16,
+    /// In 1/256.
+    price: u16,
     weight: u16,
+    /// At most so much of what it has in flight hangs: a probe came back before it. In least charges.
+    hangs: u16,
+    /// The low bits of what it had in flight when its last probe was let through, in least charges.
+    probed: u16,
+    /// Probes let through since it stands still.
+    probes: u8,
     /// Returned since the price was set.
     returned: u8,
     path: u8,
@@ -116,24 +118,40 @@ impl Lane {
         if self.weight == 1 { bytes } else { bytes.div_ceil(u64::from(self.weight)) }
     }
 
-    /// Did nothing come back for twice the time of a command, with something in flight that is not known
-    /// to hang?
+    /// Is something in flight that is not known to hang?
+    #[inline(always)]
+    fn is_at_work(&self) -> bool {
+        self.in_flight / LEAST_CHARGE > u64::from(self.hangs)
+    }
+
+    /// Did nothing come back for twice the time of a command, with something in flight?
     #[inline(always)]
     fn is_silent(&self, now: Nanos) -> bool {
-        now.saturating_sub(self.heard) > 2 * Nanos::from(self.time)
-            && self.in_flight / LEAST_CHARGE > u64::from(self.hangs)
+        now.saturating_sub(self.heard) > 2 * Nanos::from(self.time) && self.is_at_work()
     }
 
-    /// What it has in flight, in least charges.
-    fn charges(&self) -> u16 {
-        u16::try_from(self.in_flight.div_ceil(LEAST_CHARGE)).unwrap_or(u16::MAX)
-    }
-
-    /// Something came back of a lane that stood still: what did not may hang for ever.
+    /// Something came back of a lane that has probes out, or something that hangs.
     #[cold]
-    fn answers(&mut self) {
-        self.hangs = self.charges();
-        self.still = 0;
+    fn came_back(&mut self, outcome: Outcome) {
+        let charges = u16::try_from(self.in_flight.div_ceil(LEAST_CHARGE)).unwrap_or(u16::MAX);
+        if self.probes > 0 && outcome == Outcome::Completed {
+            // What did not may hang for ever.
+            self.hangs = charges;
+            self.probes = 0;
+        }
+        self.hangs = self.hangs.min(charges);
+    }
+
+    /// May a lane that is silent for so many times a command's time ask its device once more? Until something
+    /// is started, if so.
+    fn may_probe(&mut self, times: u64) -> bool {
+        let [low, high, ..] = (self.in_flight / LEAST_CHARGE).to_le_bytes();
+        let in_flight = u16::from_le_bytes([low, high]);
+        if u32::from(self.probes) < times.ilog2() / PROBE {
+            self.probes += 1;
+            self.probed = in_flight;
+        }
+        self.probes > 0 && self.probed == in_flight
     }
 
     /// The tag, the weight or what is in flight is another: sets the key.
@@ -146,12 +164,13 @@ impl Lane {
 /// Differences of hold times up to this factor are not told apart.
 const DEAD_ZONE: f64 = 2.0;
 /// Price of the fastest, in 1/256.
-const BASE_PRICE: u32 = 256;
+const BASE_PRICE: u16 = 256;
 /// Price of a flow that has not shown yet how long it holds; a hair below the fastest's.
-const UNKNOWN: u32 = BASE_PRICE - 1;
+const UNKNOWN: u16 = BASE_PRICE - 1;
 /// Highest price: a flow however slow starts one command for so many of the fastest.
-const TOP_PRICE: u32 = 32;
+const TOP_PRICE: u16 = 32;
 const _: () = assert!(Residence::MOST_CHARGES == 4 * TOP_PRICE as u64);
+const _: () = assert!(TOP_PRICE < u16::MAX / BASE_PRICE);
 /// Commands a mean looks back on, as a power of two.
 const MEMORY: u32 = 3;
 /// Commands from one setting of a price to the next.
@@ -205,7 +224,6 @@ impl Residence {
         self.usual_time = mean(self.usual_time, time);
         let entry = &mut self.lanes[lane as usize];
         entry.time = if entry.price == UNKNOWN { time } else { mean(entry.time, time) };
-        entry.hangs = entry.hangs.min(entry.charges());
         let returned = u64::from(std::mem::take(&mut entry.returned));
         self.returned += returned;
         self.speed =
@@ -245,11 +263,7 @@ impl Residence {
         if times > MOST_TIMES {
             // It catches up on nothing.
             entry.tag = entry.tag.max(self.shared.now.load(Ordering::Relaxed));
-            if entry.still == 0 {
-                entry.still = entry.charges();
-            }
-            let probes = u64::from(times.ilog2() / PROBE) * self.charge;
-            if entry.in_flight < u64::from(entry.still) * LEAST_CHARGE + probes {
+            if entry.may_probe(times) {
                 return false;
             }
         }
@@ -280,14 +294,14 @@ impl Residence {
     clippy::cast_sign_loss,
     reason = "a ratio of times, held between two constants"
 )]
-fn price(hold: Nanos, usual: Nanos, relief: u64) -> u32 {
+fn price(hold: Nanos, usual: Nanos, relief: u64) -> u16 {
     let ratio = hold as f64 / (DEAD_ZONE * usual as f64);
     if ratio <= 1.0 {
         return BASE_PRICE;
     }
     let price =
         (ratio * ratio * ratio * ratio).min(f64::from(TOP_PRICE)) * relief as f64 / FULL as f64;
-    ((price * f64::from(BASE_PRICE)) as u32).max(BASE_PRICE + 1)
+    ((price * f64::from(BASE_PRICE)) as u16).max(BASE_PRICE + 1)
 }
 
 /// A mean that goes on by one value, or starts with it.
@@ -340,7 +354,7 @@ impl Order for Residence {
     #[inline(always)]
     fn started(&mut self, lane: u32, bytes: u32, now: Nanos) {
         let entry = &mut self.lanes[lane as usize];
-        if entry.in_flight == 0 {
+        if !entry.is_at_work() {
             entry.heard = now;
         }
         let tag = entry.tag;
@@ -365,9 +379,12 @@ impl Order for Residence {
     fn returned(&mut self, lane: u32, done: &Done, now: Nanos) {
         let entry = &mut self.lanes[lane as usize];
         entry.in_flight -= u64::from(done.cost.bytes).max(LEAST_CHARGE);
-        entry.heard = now;
-        if entry.still > 0 {
-            entry.answers();
+        if done.outcome != Outcome::Withdrawn {
+            // The device never saw that one.
+            entry.heard = now;
+        }
+        if entry.probes > 0 || entry.hangs > 0 {
+            entry.came_back(done.outcome);
         }
         self.settle(lane);
         if done.outcome != Outcome::Completed {

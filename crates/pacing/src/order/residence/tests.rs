@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Residence, VirtualTime};
+use super::{PROBE, Residence, VirtualTime};
 use crate::order::Order;
 use crate::permit::Outcome;
 use crate::policy::Done;
@@ -261,39 +261,61 @@ fn a_lane_that_never_answered_does_not_fill_the_memory() {
     assert!((1..=MOST_HELD + PROBES).contains(&held), "{held} of 16");
 }
 
-/// Many lanes, few of them in flight at a time, so that a lane is idle for long between its turns: one command of
-/// lane 0 never comes back, all others do.
+/// Many lanes, few of them in flight at a time, so that each is idle for long between its turns. The
+/// first commands of lane 0 never come back, all others do. Yields what lane 0 starts in the second half of
+/// the time, as a part of its even share.
+fn share_while_some_hang(weight: u16, hang: u32) -> f64 {
+    const LANES: u32 = 256;
+    let mut busy = Busy::new(&[weight; LANES as usize]);
+    let (mut held, mut started) = (0, 0);
+    let mut out = std::collections::VecDeque::new();
+    let rounds = 2000 * LANES;
+    for round in 0..rounds {
+        while out.len() + (held as usize) < 16 {
+            let lane = busy.start();
+            if lane == 0 && held < hang {
+                held += 1;
+                continue;
+            }
+            started += u32::from(lane == 0 && round >= rounds / 2);
+            out.push_back(lane);
+        }
+        busy.now += HOLD / 16;
+        busy.over(out.pop_front().expect("some are out"), Outcome::Completed);
+    }
+    f64::from(started) * f64::from(LANES) / f64::from(rounds / 2)
+}
+
 #[test]
 fn a_command_that_hangs_holds_up_no_other_of_its_lane() {
-    let lanes = 256;
-    let mut busy = Busy::new(&[1; 256]);
-    for hung in 0..3 {
-        // It starts while the others come and go.
-        loop {
-            let lane = busy.start();
-            if lane == 0 {
-                break;
-            }
-            busy.over(lane, Outcome::Completed);
+    // Of two, the second is the first probe.
+    for (weight, hang) in [(1, 1), (1, 2), (4, 2), (u16::MAX, 2)] {
+        let share = share_while_some_hang(weight, hang);
+        assert!((0.9..1.1).contains(&share), "{share} of its share, weight {weight}, {hang} hang");
+    }
+}
+
+/// What is known to hang is forgotten when it comes back in the end, however.
+#[test]
+fn what_hung_and_came_back_hangs_no_more() {
+    for outcome in [Outcome::Completed, Outcome::Failed, Outcome::Withdrawn] {
+        let mut busy = Busy::new(&[1, 1]);
+        for lane in [0, 0, 0, 1] {
+            busy.order.started(lane, BYTES, busy.now);
         }
-        let mut started = 0;
-        let mut out = std::collections::VecDeque::new();
-        let rounds = 2000 * lanes;
-        for round in 0..rounds {
-            while out.len() + hung + 1 < 16 {
-                let lane = busy.start();
-                started += u32::from(lane == 0 && round > rounds / 2);
-                out.push_back(lane);
-            }
-            busy.now += HOLD / 16;
-            busy.over(out.pop_front().expect("some are out"), Outcome::Completed);
+        busy.now += HOLD;
+        busy.over(1, Outcome::Completed);
+        busy.now += HOLD << PROBE;
+        while busy.start() != 0 {
+            busy.over(1, Outcome::Completed);
         }
-        out.into_iter().for_each(|lane| busy.over(lane, Outcome::Completed));
-        let fair = rounds / 2 / lanes;
-        assert!(
-            u64::from(started) > fair as u64 * 9 / 10,
-            "{started} of {fair}, {hung} hang before"
-        );
+        assert_eq!(busy.order.lanes[0].probes, 1);
+        busy.over(0, Outcome::Completed);
+        assert!(!busy.order.lanes[0].is_at_work(), "{:?}", busy.order.lanes[0]);
+        for left in (0..3).rev() {
+            busy.over(0, outcome);
+            assert_eq!(u32::from(busy.order.lanes[0].hangs), left * BYTES / 4096);
+        }
     }
 }
 
