@@ -250,7 +250,8 @@ verify_io() {
     }
 }
 
-# Writes and verifies a device over and over until load_stop: load_start DEVICE [fio options...]
+# Writes and verifies a device over and over until load_stop, so that it lasts as long as what is done meanwhile, on a
+# slow machine, too: load_start DEVICE [fio options...]
 load_start() {
     local dev=$1
     shift
@@ -273,7 +274,7 @@ load_stop() {
     : >/run/load-stop
     wait "$LOAD_PID" || fail "the load failed"
     [ "$(cat /run/load-rounds)" -ge 1 ] || fail "the load verified nothing"
-    note "meanwhile $(cat /run/load-rounds) rounds of 1 MiB written and verified"
+    note "meanwhile written and verified $(cat /run/load-rounds) time(s)"
 }
 
 # --- what the target holds ---------------------------------------------------------------------

@@ -25,38 +25,31 @@ part_come_and_go() {
 # The host itself drops everything and comes back.
 part_reconnect() {
     connect "$DEMO" --reconnect-delay=1
-    local dev pid name
-    dev=$(ns_wait "$DEMO" 4)
+    local name
+    load_start "$(ns_wait "$DEMO" 4)" --bs=16k --size=16m --rate_iops=200
     name=$(controller_of "$DEMO")
-    verify_io "$dev" 16k 16m --rate_iops=200 &
-    pid=$!
     sleep 2
     nvme reset "/dev/$name"
     sleep 1
     echo 1 >"/sys/class/nvme/$name/reset_controller"
-    kill -0 "$pid" || fail "fio ended before the resets"
-    wait "$pid"
+    load_stop
     disconnect "$DEMO"
 }
 
 # SIGKILL amid writes to a file-backed namespace, three seconds of nobody, then a new daemon.
 part_kill_restart() {
     connect "$DEMO" --reconnect-delay=1 --ctrl-loss-tmo=60 --keep-alive-tmo=10
-    local dev pid
-    dev=$(ns_wait "$DEMO" 4)
+    ns_wait "$DEMO" 4 >/dev/null
     dmesg -C
-    verify_io "$dev" 16k 48m --rate_iops=200 &
-    pid=$!
+    load_start "$(ns_wait "$DEMO" 4)" --bs=16k --size=48m --rate_iops=200
     sleep 5
     target_kill
     sleep 3
-    kill -0 "$pid" || fail "fio ended while the target was dead"
     if controller_live "$DEMO"; then fail "the host did not notice that the target died"; fi
     target_restart
     wait_for 20 controller_live "$DEMO"
-    kill -0 "$pid" || fail "fio ended before the host was back"
-    note "the host reconnected while fio ran: $(dmesg | grep -c 'Successfully reconnected') time(s)"
-    wait "$pid"
+    note "the host reconnected under load: $(dmesg | grep -c 'Successfully reconnected') time(s)"
+    load_stop
     assert_has "the kernel's log" "$(dmesg)" 'Successfully reconnected'
     if dmesg | grep -E 'I/O error|Buffer I/O'; then fail "the kernel gave up on I/O"; fi
     disconnect "$DEMO"
@@ -89,10 +82,8 @@ part_port_events() {
     ip link set "$RDMA_CARD" up
     wait_for 5 rdma_is ACTIVE
     connect "$DEMO" -i 2
-    local dev pid round
-    dev=$(ns_wait "$DEMO" 1)
-    verify_io "$dev" 16k 16m --rate_iops=150 &
-    pid=$!
+    local round
+    load_start "$(ns_wait "$DEMO" 1)" --bs=16k --size=16m --rate_iops=150
     for round in 1 2 3; do
         sleep 1
         ip link set "$RDMA_CARD" carrier off
@@ -101,8 +92,7 @@ part_port_events() {
         ip link set "$RDMA_CARD" carrier on
         wait_for 5 rdma_is ACTIVE
     done
-    kill -0 "$pid" || fail "fio ended before the port was up for the last time"
-    wait "$pid"
+    load_stop
     note "the port went $round times"
     disconnect "$DEMO"
 }
@@ -110,18 +100,14 @@ part_port_events() {
 # SIGTERM amid I/O: what was taken in is finished, the exit code is 0, and the host comes back.
 part_stop_drains() {
     connect "$DEMO" --reconnect-delay=1 --ctrl-loss-tmo=60 --keep-alive-tmo=10
-    local dev pid
-    dev=$(ns_wait "$DEMO" 4)
-    verify_io "$dev" 16k 24m --rate_iops=200 &
-    pid=$!
+    load_start "$(ns_wait "$DEMO" 4)" --bs=16k --size=24m --rate_iops=200
     sleep 3
     kill -TERM "$(daemon_pid)"
     wait_for 20 test -s /run/state/exit
     assert_eq "exit code after SIGTERM under load" "$(cat /run/state/exit)" 0
-    kill -0 "$pid" || fail "fio ended when the target stopped"
     daemon_start
     wait_for 20 controller_live "$DEMO"
-    wait "$pid"
+    load_stop
     disconnect "$DEMO"
 }
 
