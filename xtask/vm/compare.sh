@@ -5,7 +5,7 @@
 # parts: ratios
 # parts ours: perf-ours perf-kernel leaks
 . /share/lib.sh
-LIMIT_ratios=200
+LIMIT_ratios=300
 
 ROUNDS=3
 if [ "$CLOCK" = counted ]; then ROUNDS=1; fi # another would show the same

@@ -18,7 +18,7 @@ DISCOVERY=nqn.2014-08.org.nvmexpress.discovery
 PORT=4420
 DISK_FS=/dev/vda
 DISK_RAW=/dev/vdb
-PART_LIMIT=100
+PART_LIMIT=150
 
 . "/share/fabric-$FABRIC.sh" # ADDRESS, ADDRESS6, fabric_up
 . "/share/target-${SERVES:-$TARGET}.sh"

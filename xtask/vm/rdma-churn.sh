@@ -28,7 +28,7 @@ part_churn() {
     disconnect "$DEMO"
     target_remove_subsystem "$DEMO-extra"
 }
-LIMIT_churn=200
+LIMIT_churn=300
 
 part_leaks() {
     leaks_and_exit

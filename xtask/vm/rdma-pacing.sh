@@ -4,7 +4,7 @@
 # is printed.
 # parts ours: pacing
 . /share/lib.sh
-LIMIT_pacing=210
+LIMIT_pacing=310
 
 DEPTHS=128
 DEVICES=ram,delay

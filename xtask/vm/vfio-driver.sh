@@ -5,8 +5,8 @@
 SERVES=nothing
 . /share/lib.sh
 . /share/vfio-drives.sh
-LIMIT_ratios=160
-LIMIT_engines=150
+LIMIT_ratios=240
+LIMIT_engines=220
 
 BYTES=$((8 << 20))
 DEPTHS="1 32 128"

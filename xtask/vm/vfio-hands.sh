@@ -5,7 +5,7 @@
 . /share/lib.sh
 . /share/vfio-drives.sh
 . /share/vfio-daemon.sh
-LIMIT_removal=160
+LIMIT_removal=240
 
 BYTES=$((8 << 20))
 

@@ -47,7 +47,7 @@ pub(crate) const RELEASE: &[&[&str]] = &[
 ];
 
 /// What one boot may take if its scripts do not say; the guest ends itself then, with its state in the log.
-const BOOT_LIMIT: Duration = Duration::from_secs(230);
+const BOOT_LIMIT: Duration = Duration::from_secs(400);
 /// What the trial boot under hardware virtualisation may take.
 const TRIAL_LIMIT: Duration = Duration::from_secs(20);
 /// Size of each of the machine's two disks; sparse files.
