@@ -209,15 +209,13 @@ impl Queue {
     }
 
     /// The ranges of a Deallocate in bytes of its device, from the data the host sent. Empty ranges are
-    /// left out.
+    /// left out. What counts is the namespace as it was when the queue last took a command.
     ///
     /// # Errors
-    /// A range is beyond the namespace, or the namespace is gone.
+    /// A range is beyond the namespace, or the namespace is gone, or its NSID is another device's.
     pub fn parse_ranges(&self, io: &IoCommand, data: &[u8]) -> Result<Vec<Extent>, Failure> {
         match (&self.state, io.kind) {
-            (State::Io(queue), IoKind::Deallocate { ranges }) => {
-                queue.ranges(io.nsid, ranges, data)
-            }
+            (State::Io(queue), IoKind::Deallocate { ranges }) => queue.ranges(io, ranges, data),
             (State::Ended(_), _) => Err(Failure::QueueDeleted),
             _ => Err(Failure::Internal),
         }

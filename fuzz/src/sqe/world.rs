@@ -27,7 +27,8 @@ const LINKS: usize = 7;
 /// A command that was taken and not answered.
 #[derive(Debug)]
 enum Open {
-    Io { io: IoCommand, namespace: NamespaceSpec },
+    /// `size` is the most bytes that its namespace has had since it came.
+    Io { io: IoCommand, size: u64 },
     Data { sqe: Sqe, len: u32 },
     Abort,
     Held,
@@ -175,14 +176,14 @@ impl World {
                 answered(&done, cid);
                 assert!(done.cqe.status().is_success());
             }
-            Open::Io { io, namespace } => {
+            Open::Io { io, size } => {
                 let list = match io.kind {
                     IoKind::Deallocate { ranges } => data_of(input, usize::from(ranges) * 16),
                     _ => Vec::new(),
                 };
                 let ranges = |list: &[u8]| {
                     let extents = link.queue.parse_ranges(&io, list);
-                    check_extents(&extents, link, &io, &namespace, &self.spec);
+                    check_extents(&extents, &io, size);
                     extents
                 };
                 let outcome = request::run(input, &io, list, ranges);
@@ -259,6 +260,14 @@ impl World {
         self.target.apply(TargetSpec::clone(&wanted)).expect("a valid spec");
         let changes = self.target.apply(TargetSpec::clone(&wanted)).expect("a valid spec");
         assert!(changes.is_empty(), "the same again: {changes:?}");
+        for Link { queue, open, .. } in &mut self.links {
+            for open in open.values_mut() {
+                let Open::Io { io, size } = open else { continue };
+                if let Some(namespace) = find(&self.spec, queue, io.nsid) {
+                    *size = size_of(namespace).max(*size);
+                }
+            }
+        }
     }
 
     fn choose(&self, input: &mut Input<'_>) -> Option<usize> {
@@ -324,8 +333,8 @@ impl World {
                 return Some(len);
             }
             Disposition::Io(io) => {
-                let namespace = check_io(&io, sqe, inline_len, link, &self.spec);
-                Open::Io { io, namespace }
+                let size = check_io(&io, sqe, inline_len, link, &self.spec);
+                Open::Io { io, size }
             }
             Disposition::Held => Open::Held,
             Disposition::Abort { controller, sqid, .. } => {
@@ -436,25 +445,30 @@ fn check_source(source: DataSource, len: u32, inline: u32, sqe: &Sqe, transport:
     }
 }
 
-fn find<'a>(spec: &'a TargetSpec, link: &Link, nsid: u32) -> Option<&'a NamespaceSpec> {
-    let info = link.queue.connected()?;
+fn find<'a>(spec: &'a TargetSpec, queue: &Queue, nsid: u32) -> Option<&'a NamespaceSpec> {
+    let info = queue.connected()?;
     let subsystem = spec.subsystems.iter().find(|subsystem| subsystem.nqn == info.subnqn)?;
     subsystem.namespaces.iter().find(|namespace| namespace.nsid == nsid)
 }
 
-/// An I/O command is within its namespace as it is now, and its data within what the host gave.
+fn size_of(namespace: &NamespaceSpec) -> u64 {
+    namespace.blocks * u64::from(namespace.block_size)
+}
+
+/// An I/O command is within its namespace as it is now, and its data within what the host gave. Gives the
+/// namespace's size.
 fn check_io(
     io: &IoCommand,
     sqe: &Sqe,
     inline_len: u32,
     link: &Link,
     spec: &TargetSpec,
-) -> NamespaceSpec {
-    let namespace = find(spec, link, io.nsid).expect("a namespace there is");
+) -> u64 {
+    let namespace = find(spec, &link.queue, io.nsid).expect("a namespace there is");
     assert_eq!((io.cid, io.nsid), (sqe.cid.get(), sqe.nsid.get()));
     assert_eq!(io.device, namespace.device);
     assert!(!link.queue.connected().is_some_and(|info| info.admin || info.discovery));
-    let size = namespace.blocks * u64::from(namespace.block_size);
+    let size = size_of(namespace);
     assert!(io.offset.checked_add(io.len).is_some_and(|end| end <= size));
     let block = u64::from(namespace.block_size);
     assert!(io.offset.is_multiple_of(block) && io.len.is_multiple_of(block));
@@ -490,25 +504,17 @@ fn check_io(
         IoKind::Read | IoKind::Compare | IoKind::Verify | IoKind::Flush => false,
     };
     assert!(!(writes && namespace.read_only));
-    namespace.clone()
+    size
 }
 
-/// Ranges lie in the namespace as it was when the command came, or as it is.
-fn check_extents(
-    extents: &Result<Vec<Extent>, Failure>,
-    link: &Link,
-    io: &IoCommand,
-    then: &NamespaceSpec,
-    spec: &TargetSpec,
-) {
+/// Ranges lie in the namespace as it was when the command came, or at a time since then.
+fn check_extents(extents: &Result<Vec<Extent>, Failure>, io: &IoCommand, size: u64) {
     let Ok(extents) = extents else { return };
     let IoKind::Deallocate { ranges } = io.kind else { panic!("{io:?}") };
     assert!(extents.len() <= usize::from(ranges));
-    let size = |namespace: &NamespaceSpec| namespace.blocks * u64::from(namespace.block_size);
-    let now = find(spec, link, io.nsid).map_or(0, size);
     for extent in extents {
         let end = extent.offset.checked_add(extent.len).expect("no overflow");
-        assert!(extent.len > 0 && end <= size(then).max(now));
+        assert!(extent.len > 0 && end <= size);
     }
 }
 

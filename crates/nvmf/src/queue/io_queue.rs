@@ -95,24 +95,19 @@ impl IoQueue {
         Ok(Outcome::Io(io))
     }
 
-    /// The ranges of a Dataset Management command in bytes. Empty ranges are left out.
+    /// The ranges of a Deallocate in bytes. Empty ranges are left out.
     pub(super) fn ranges(
         &self,
-        nsid: u32,
+        io: &IoCommand,
         ranges: u16,
         data: &[u8],
     ) -> Result<Vec<Extent>, Failure> {
-        let namespace = self.namespace(nsid)?;
-        let (ranges, _) = <[DsmRange]>::ref_from_prefix_with_elems(data, usize::from(ranges))
-            .map_err(|_| Failure::DataTransfer)?;
-        let mut extents = Vec::with_capacity(ranges.len());
-        for range in ranges {
-            let extent = extent(namespace, range.range())?;
-            if extent.len > 0 {
-                extents.push(extent);
-            }
+        let namespace = self.namespace(io.nsid)?;
+        if namespace.spec.device != io.device {
+            // Another one has this NSID by now; the command's own is inactive.
+            return Err(Failure::InvalidField);
         }
-        Ok(extents)
+        extents(namespace, ranges, data)
     }
 
     #[inline]
@@ -215,7 +210,7 @@ impl IoQueue {
         data: &[u8],
     ) -> Result<Outcome, Failure> {
         let dsm = DatasetManagement::parse(sqe);
-        self.ranges(sqe.nsid.get(), dsm.ranges, data)?;
+        extents(self.namespace(sqe.nsid.get())?, dsm.ranges, data)?;
         Ok(Outcome::Done(0))
     }
 
@@ -266,6 +261,20 @@ impl IoQueue {
         let is_known = crate::admin::effects::has_io_command(sqe.io_opcode());
         if is_known { Failure::InvalidField } else { Failure::InvalidOpcode }
     }
+}
+
+/// The ranges of a list in bytes, but for empty ones.
+fn extents(namespace: &Namespace, ranges: u16, data: &[u8]) -> Result<Vec<Extent>, Failure> {
+    let (ranges, _) = <[DsmRange]>::ref_from_prefix_with_elems(data, usize::from(ranges))
+        .map_err(|_| Failure::DataTransfer)?;
+    let mut extents = Vec::with_capacity(ranges.len());
+    for range in ranges {
+        let extent = extent(namespace, range.range())?;
+        if extent.len > 0 {
+            extents.push(extent);
+        }
+    }
+    Ok(extents)
 }
 
 /// Bytes of these blocks.

@@ -387,7 +387,17 @@ fn queues_see_namespaces_come_and_go() {
     let command = io.io(deallocate(9, 1));
     target.apply(spec()).unwrap();
     // Its ranges are checked against the snapshot it was accepted with.
-    let parsed = io.queue.parse_ranges(&command, DsmRange::new(0, 1).as_bytes());
+    let range = DsmRange::new(0, 1);
+    let parsed = io.queue.parse_ranges(&command, range.as_bytes());
     assert_eq!(parsed, Ok(vec![Extent { offset: 0, len: 512 }]));
     io.run(read(9), &[]).fails(Status::INVALID_FIELD);
+    assert_eq!(io.queue.parse_ranges(&command, range.as_bytes()), Err(Failure::InvalidField));
+
+    // Nor are they another device's that has come in its place.
+    let mut replaced = spec();
+    let nine = NamespaceSpec { device: DeviceId(10), ..namespace(9) };
+    replaced.subsystems[0].namespaces.push(nine);
+    target.apply(replaced).unwrap();
+    assert_eq!(io.io(read(9)).device, DeviceId(10));
+    assert_eq!(io.queue.parse_ranges(&command, range.as_bytes()), Err(Failure::InvalidField));
 }
