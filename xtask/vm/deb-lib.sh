@@ -60,6 +60,18 @@ active() {
     [ "$(systemctl is-active "$UNIT")" = active ]
 }
 
+# Waits until the daemon runs, or fails with what it says: active_within SECONDS
+active_within() {
+    local deadline=$((SECONDS + $1))
+    until active; do
+        if [ "$SECONDS" -ge "$deadline" ]; then
+            fail "not active but $(systemctl is-active "$UNIT") after $1 s: $(journalctl --no-pager -b -o cat \
+                -u "$UNIT" -u 'nvmeof-tgt-drive@*' -n 12 | tr '\n' ';')"
+        fi
+        sleep 0.2
+    done
+}
+
 main_pid() {
     systemctl show -p MainPID --value "$UNIT"
 }

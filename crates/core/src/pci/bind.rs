@@ -154,6 +154,21 @@ pub struct Companion {
     pub driver: String,
 }
 
+impl BindError {
+    /// Whether it may be over in a moment: a program looks at the drive, as udev does at every new one, or the
+    /// kernel's driver took it while we looked.
+    #[must_use]
+    pub fn may_pass(&self) -> bool {
+        match self {
+            Self::InUse { users, .. } => users.iter().all(User::may_pass),
+            Self::NotTaken { driver, now, .. } => {
+                *driver == VFIO_DRIVER && now.as_deref() == Some(NVME_DRIVER)
+            }
+            _ => false,
+        }
+    }
+}
+
 impl Plan {
     /// What hands a drive to [`VFIO_DRIVER`]. `along` are functions that are handed over in the same go.
     ///

@@ -1,5 +1,8 @@
 //! Handing drives over, and back.
 
+use std::collections::BTreeSet;
+use std::time::Duration;
+
 use nvmeof_core::pci::{Address, BindError, NVME_DRIVER, PciFunction, Plan, VFIO_DRIVER};
 
 use super::census::Census;
@@ -18,6 +21,19 @@ pub struct Args {
     /// Show what would be written, and write nothing
     #[arg(long)]
     pub(super) dry_run: bool,
+    /// Wait so long for programs that have a drive open, as udev has new ones for a moment
+    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+    pub(super) wait: u16,
+}
+
+/// How often it is looked again whether programs are done with a drive.
+const PAUSE: Duration = Duration::from_millis(250);
+
+/// Why drives were not handed over.
+struct Refused {
+    why: Failure,
+    /// Every reason may be over in a moment.
+    may_pass: bool,
 }
 
 pub(super) fn bind(host: &Host, args: &Args, output: &mut Output<'_>) -> Result<(), Failure> {
@@ -42,14 +58,40 @@ fn hand(
     if !args.dry_run && !host.system.sys.join("bus/pci/drivers").join(driver).is_dir() {
         (host.load)(driver);
     }
+    let mut pauses = u128::from(args.wait) * 1000 / PAUSE.as_millis();
+    let mut done = BTreeSet::new();
+    loop {
+        match hand_now(host, args, output, driver, &plan, &mut done) {
+            Err(Refused { may_pass: true, .. }) if pauses > 0 => {
+                pauses -= 1;
+                (host.pause)(PAUSE);
+            }
+            result => return result.map_err(|refused| refused.why),
+        }
+    }
+}
+
+/// Hands over what is not `done`, or nothing.
+fn hand_now(
+    host: &Host,
+    args: &Args,
+    output: &mut Output<'_>,
+    driver: &str,
+    plan: impl Fn(&Census, &PciFunction, &[Address]) -> Result<Plan, BindError>,
+    done: &mut BTreeSet<Address>,
+) -> Result<(), Refused> {
     let (census, functions) = find(host, &args.drives)?;
     let addresses: Vec<Address> = functions.iter().map(|function| function.address).collect();
     let mut plans = Vec::new();
     let mut refused = Vec::new();
+    let mut may_pass = true;
     for function in &functions {
         match plan(&census, function, &addresses) {
             Ok(plan) => plans.push(plan),
-            Err(error) => refused.push(error.to_string()),
+            Err(error) => {
+                may_pass &= error.may_pass();
+                refused.push(error.to_string());
+            }
         }
     }
     if driver == VFIO_DRIVER && census.usage.is_partial() {
@@ -58,15 +100,20 @@ fn hand(
         if args.dry_run {
             unseen.iter().try_for_each(|line| writeln!(output.notes, "note: {line}"))?;
         } else {
+            may_pass &= unseen.is_empty();
             refused.extend(unseen);
         }
     }
     if !refused.is_empty() {
-        return Err(refusal(&refused, "nothing was done"));
+        let end = if done.is_empty() { "nothing was done" } else { "the others are done" };
+        return Err(Refused { why: refusal(&refused, end), may_pass });
     }
     let mut failed = Vec::new();
     for plan in &plans {
         let address = plan.function.address;
+        if done.contains(&address) {
+            continue;
+        }
         let was = plan.function.driver.as_deref().unwrap_or("no driver");
         if plan.steps.is_empty() {
             writeln!(output.out, "{address}: {driver} has it already")?;
@@ -76,12 +123,28 @@ fn hand(
             }
         } else {
             match plan.run(&host.system, host.writes.as_ref()) {
-                Ok(()) => writeln!(output.out, "{address}: {was} -> {driver}")?,
-                Err(error) => failed.push(error.to_string()),
+                Ok(()) => {
+                    done.insert(address);
+                    writeln!(output.out, "{address}: {was} -> {driver}")?;
+                }
+                Err(error) => {
+                    may_pass &= error.may_pass();
+                    failed.push(error.to_string());
+                }
             }
         }
     }
-    if failed.is_empty() { Ok(()) } else { Err(refusal(&failed, "the others, if any, are done")) }
+    if failed.is_empty() {
+        return Ok(());
+    }
+    Err(Refused { why: refusal(&failed, "the others, if any, are done"), may_pass })
+}
+
+impl<E: Into<Failure>> From<E> for Refused {
+    /// What has nothing to do with who uses a drive.
+    fn from(why: E) -> Self {
+        Self { why: why.into(), may_pass: false }
+    }
 }
 
 /// Whether somebody other than us may have the drive until then.

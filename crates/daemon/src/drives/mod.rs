@@ -21,6 +21,7 @@ use std::fmt;
 use std::io::{self, IsTerminal as _, Write};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use clap::Subcommand;
 use nvmeof_core::nvme_driver::seam::Function;
@@ -78,6 +79,8 @@ struct Host {
     open: Box<Open>,
     /// Loads a module of the kernel; whether that worked shows afterwards.
     load: fn(&str),
+    /// Lets time pass.
+    pause: Box<dyn Fn(Duration)>,
 }
 
 type Open = dyn Fn(&str) -> Result<Arc<dyn Function>, String>;
@@ -106,6 +109,7 @@ impl Host {
             writes: Box::new(Sysfs),
             open: Box::new(|address| vfio::open(address).map_err(|error| error.to_string())),
             load,
+            pause: Box::new(std::thread::sleep),
         }
     }
 }

@@ -101,6 +101,14 @@ pub enum User {
     },
 }
 
+impl User {
+    /// Whether it may be done with the drive by itself: a program, not a mount or an array.
+    #[must_use]
+    pub fn may_pass(&self) -> bool {
+        matches!(self, Self::Process { .. } | Self::Exclusive { .. })
+    }
+}
+
 /// What uses the block devices of a machine, read once for all drives.
 #[derive(Debug)]
 pub struct Usage {

@@ -90,6 +90,50 @@ fn names_that_are_no_drive() {
     assert!(failure.starts_with(expected), "{failure}");
 }
 
+/// As udev's workers do when a drive appears.
+#[test]
+fn who_only_looks_is_waited_for() {
+    let mut rig = Rig::new(Vec::new());
+    let disk = format!("/dev/{}n1", kernel_name(&rig, "0000:62:00.0"));
+    let process = rig.machine.process(77, "(udev-worker)", "4026531841", &[&disk]);
+    process.unwrap();
+    let both = ["0000:61:00.0", "0000:62:00.0"];
+    let failure = rig.bind(&both).failure();
+    assert!(
+        failure.contains("(udev-worker)") && failure.ends_with("nothing was done"),
+        "{failure}"
+    );
+
+    // Not for ever: 250 ms each.
+    let pauses = rig.count_pauses(|_| {});
+    let failure = rig.bind_within(2, &both).failure();
+    assert!(failure.ends_with("nothing was done"), "{failure}");
+    assert_eq!(pauses.get(), 8);
+
+    let worker = rig.host.system.proc.join("77");
+    let pauses = rig.count_pauses(move |count| {
+        if count == 3 {
+            std::fs::remove_dir_all(&worker).unwrap();
+        }
+    });
+    let ran = rig.bind_within(2, &both);
+    ran.assert_done();
+    assert_eq!(ran.out, "0000:61:00.0: nvme -> vfio-pci\n0000:62:00.0: nvme -> vfio-pci\n");
+    assert_eq!(pauses.get(), 3);
+}
+
+#[test]
+fn what_stays_is_not_waited_for() {
+    let rig = Rig::new(Vec::new());
+    let disk = kernel_name(&rig, "0000:62:00.0");
+    rig.machine.process(77, "dd", "4026531841", &[&format!("/dev/{disk}n1")]).unwrap();
+    rig.machine.mount(None, &format!("9 1 0:9 / /srv rw - btrfs /dev/{disk}n1 rw")).unwrap();
+    // A pause would panic.
+    let failure = rig.bind_within(60, &["0000:62:00.0"]).failure();
+    assert!(failure.contains("is mounted at /srv"), "{failure}");
+    assert!(rig.bind_within(60, &["0000:23:00.0"]).failure().contains("is no NVMe drive"));
+}
+
 fn kernel_name(rig: &Rig, address: &str) -> String {
     rig.host.system.function(address.parse().unwrap()).unwrap().controller.unwrap().name
 }

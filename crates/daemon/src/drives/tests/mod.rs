@@ -5,6 +5,8 @@ mod erase;
 mod list;
 mod spread;
 
+use std::cell::Cell;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use nvmeof_core::nvme_driver::fake::{Config, Fake};
@@ -43,6 +45,7 @@ impl Rig {
             writes: Box::new(machine.kernel()),
             open: Box::new(open),
             load: |_| {},
+            pause: Box::new(|_| panic!("nobody was to wait")),
         };
         Self { machine, host, _folder: folder }
     }
@@ -57,6 +60,22 @@ impl Rig {
 
     fn bind(&self, drives: &[&str]) -> Ran {
         self.run(|host, output| super::bind::bind(host, &arguments(drives, false), output))
+    }
+
+    fn bind_within(&self, wait: u16, drives: &[&str]) -> Ran {
+        let args = super::bind::Args { wait, ..arguments(drives, false) };
+        self.run(|host, output| super::bind::bind(host, &args, output))
+    }
+
+    /// Lets pauses pass at once; `then` is told which one it was, from 1.
+    fn count_pauses(&mut self, then: impl Fn(u32) + 'static) -> Rc<Cell<u32>> {
+        let count = Rc::new(Cell::new(0));
+        let counted = Rc::clone(&count);
+        self.host.pause = Box::new(move |_| {
+            counted.set(counted.get() + 1);
+            then(counted.get());
+        });
+        count
     }
 
     fn driver(&self, address: &str) -> Option<String> {
@@ -78,7 +97,8 @@ impl Ran {
 }
 
 fn arguments(drives: &[&str], dry_run: bool) -> super::bind::Args {
-    super::bind::Args { drives: drives.iter().map(|name| (*name).to_owned()).collect(), dry_run }
+    let drives = drives.iter().map(|name| (*name).to_owned()).collect();
+    super::bind::Args { drives, dry_run, wait: 0 }
 }
 
 /// A drive in memory of this serial number.
