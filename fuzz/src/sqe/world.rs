@@ -28,8 +28,14 @@ const LINKS: usize = 7;
 #[derive(Debug)]
 enum Open {
     /// `size` is the most bytes that its namespace has had since it came.
-    Io { io: IoCommand, size: u64 },
-    Data { sqe: Sqe, len: u32 },
+    Io {
+        io: IoCommand,
+        size: u64,
+    },
+    Data {
+        sqe: Sqe,
+        len: u32,
+    },
     Abort,
     Held,
 }
@@ -457,13 +463,7 @@ fn size_of(namespace: &NamespaceSpec) -> u64 {
 
 /// An I/O command is within its namespace as it is now, and its data within what the host gave. Gives the
 /// namespace's size.
-fn check_io(
-    io: &IoCommand,
-    sqe: &Sqe,
-    inline_len: u32,
-    link: &Link,
-    spec: &TargetSpec,
-) -> u64 {
+fn check_io(io: &IoCommand, sqe: &Sqe, inline_len: u32, link: &Link, spec: &TargetSpec) -> u64 {
     let namespace = find(spec, &link.queue, io.nsid).expect("a namespace there is");
     assert_eq!((io.cid, io.nsid), (sqe.cid.get(), sqe.nsid.get()));
     assert_eq!(io.device, namespace.device);
