@@ -71,7 +71,7 @@ fn hand(
     }
 }
 
-/// Hands over what is not `done`, or nothing.
+/// Hands over what is not `done`, or nothing. What is enters `done`, so that it is said once.
 fn hand_now(
     host: &Host,
     args: &Args,
@@ -116,6 +116,7 @@ fn hand_now(
         }
         let was = plan.function.driver.as_deref().unwrap_or("no driver");
         if plan.steps.is_empty() {
+            done.insert(address);
             writeln!(output.out, "{address}: {driver} has it already")?;
         } else if args.dry_run {
             for step in &plan.steps {
