@@ -62,14 +62,8 @@ active() {
 
 # Waits until the daemon runs, or fails with what it says: active_within SECONDS
 active_within() {
-    local deadline=$((SECONDS + $1))
-    until active; do
-        if [ "$SECONDS" -ge "$deadline" ]; then
-            fail "not active but $(systemctl is-active "$UNIT") after $1 s: $(journalctl --no-pager -b -o cat \
-                -u "$UNIT" -u 'nvmeof-tgt-drive@*' -n 12 | tr '\n' ';')"
-        fi
-        sleep 0.2
-    done
+    (wait_for "$1" active) || fail "the daemon is $(systemctl is-active "$UNIT"): $(journalctl --no-pager -b -o cat \
+        -u "$UNIT" -u 'nvmeof-tgt-drive@*' -n 12 | tr '\n' ';')"
 }
 
 main_pid() {

@@ -36,6 +36,14 @@ struct Refused {
     may_pass: bool,
 }
 
+/// What is in the way of drives, a line each.
+#[derive(Default)]
+struct Reasons {
+    lines: Vec<String>,
+    /// One of them does not go away by itself.
+    stays: bool,
+}
+
 pub(super) fn bind(host: &Host, args: &Args, output: &mut Output<'_>) -> Result<(), Failure> {
     hand(host, args, output, VFIO_DRIVER, |census, function, along| {
         Plan::bind(&host.system, &census.usage, function, along)
@@ -61,7 +69,8 @@ fn hand(
     let mut pauses = u128::from(args.wait) * 1000 / PAUSE.as_millis();
     let mut done = BTreeSet::new();
     loop {
-        match hand_now(host, args, output, driver, &plan, &mut done) {
+        let plans = plan_all(host, args, output, driver, &plan, &done);
+        match plans.and_then(|plans| run_all(host, args, output, &plans, &mut done)) {
             Err(Refused { may_pass: true, .. }) if pauses > 0 => {
                 pauses -= 1;
                 (host.pause)(PAUSE);
@@ -71,27 +80,23 @@ fn hand(
     }
 }
 
-/// Hands over what is not `done`, or nothing. What is enters `done`, so that it is said once.
-fn hand_now(
+/// What hands all that are named over; an error where one of them cannot be. `done` are those that an earlier try did.
+fn plan_all(
     host: &Host,
     args: &Args,
     output: &mut Output<'_>,
     driver: &str,
     plan: impl Fn(&Census, &PciFunction, &[Address]) -> Result<Plan, BindError>,
-    done: &mut BTreeSet<Address>,
-) -> Result<(), Refused> {
+    done: &BTreeSet<Address>,
+) -> Result<Vec<Plan>, Refused> {
     let (census, functions) = find(host, &args.drives)?;
     let addresses: Vec<Address> = functions.iter().map(|function| function.address).collect();
     let mut plans = Vec::new();
-    let mut refused = Vec::new();
-    let mut may_pass = true;
+    let mut refused = Reasons::default();
     for function in &functions {
         match plan(&census, function, &addresses) {
             Ok(plan) => plans.push(plan),
-            Err(error) => {
-                may_pass &= error.may_pass();
-                refused.push(error.to_string());
-            }
+            Err(error) => refused.add(&error),
         }
     }
     if driver == VFIO_DRIVER && census.usage.is_partial() {
@@ -100,45 +105,65 @@ fn hand_now(
         if args.dry_run {
             unseen.iter().try_for_each(|line| writeln!(output.notes, "note: {line}"))?;
         } else {
-            may_pass &= unseen.is_empty();
-            refused.extend(unseen);
+            refused.stays |= !unseen.is_empty();
+            refused.lines.extend(unseen);
         }
     }
-    if !refused.is_empty() {
-        let end = if done.is_empty() { "nothing was done" } else { "the others are done" };
-        return Err(Refused { why: refusal(&refused, end), may_pass });
-    }
-    let mut failed = Vec::new();
-    for plan in &plans {
-        let address = plan.function.address;
+    refused.unless_none(if done.is_empty() {
+        "nothing was done"
+    } else {
+        "the others are done"
+    })?;
+    Ok(plans)
+}
+
+/// Follows plans, but those that are `done`, which each enters when it is, so that it is said once.
+fn run_all(
+    host: &Host,
+    args: &Args,
+    output: &mut Output<'_>,
+    plans: &[Plan],
+    done: &mut BTreeSet<Address>,
+) -> Result<(), Refused> {
+    let mut failed = Reasons::default();
+    for plan in plans {
+        let Plan { function, driver, steps } = plan;
+        let address = function.address;
         if done.contains(&address) {
             continue;
         }
-        let was = plan.function.driver.as_deref().unwrap_or("no driver");
-        if plan.steps.is_empty() {
-            done.insert(address);
+        if args.dry_run && !steps.is_empty() {
+            steps.iter().try_for_each(|step| writeln!(output.out, "{step}"))?;
+            continue;
+        }
+        if let Err(error) = plan.run(&host.system, host.writes.as_ref()) {
+            failed.add(&error);
+            continue;
+        }
+        done.insert(address);
+        let was = function.driver.as_deref().unwrap_or("no driver");
+        if steps.is_empty() {
             writeln!(output.out, "{address}: {driver} has it already")?;
-        } else if args.dry_run {
-            for step in &plan.steps {
-                writeln!(output.out, "{step}")?;
-            }
         } else {
-            match plan.run(&host.system, host.writes.as_ref()) {
-                Ok(()) => {
-                    done.insert(address);
-                    writeln!(output.out, "{address}: {was} -> {driver}")?;
-                }
-                Err(error) => {
-                    may_pass &= error.may_pass();
-                    failed.push(error.to_string());
-                }
-            }
+            writeln!(output.out, "{address}: {was} -> {driver}")?;
         }
     }
-    if failed.is_empty() {
-        return Ok(());
+    failed.unless_none("the others, if any, are done")
+}
+
+impl Reasons {
+    fn add(&mut self, error: &BindError) {
+        self.stays |= !error.may_pass();
+        self.lines.push(error.to_string());
     }
-    Err(Refused { why: refusal(&failed, "the others, if any, are done"), may_pass })
+
+    /// An error that ends with what was done all the same.
+    fn unless_none(self, end: &str) -> Result<(), Refused> {
+        if self.lines.is_empty() {
+            return Ok(());
+        }
+        Err(Refused { why: refusal(&self.lines, end), may_pass: !self.stays })
+    }
 }
 
 impl<E: Into<Failure>> From<E> for Refused {
