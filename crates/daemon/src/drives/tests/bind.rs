@@ -1,5 +1,12 @@
 //! Handing drives over, and back.
 
+use std::cell::Cell;
+use std::io;
+use std::path::Path;
+
+use nvmeof_core::pci::Writes;
+use nvmeof_core::pci::fixture::Kernel;
+
 use super::super::bind;
 use super::{Rig, arguments, fake};
 
@@ -120,6 +127,43 @@ fn who_only_looks_is_waited_for() {
     ran.assert_done();
     assert_eq!(ran.out, "0000:61:00.0: nvme -> vfio-pci\n0000:62:00.0: nvme -> vfio-pci\n");
     assert_eq!(pauses.get(), 3);
+}
+
+/// The kernel's driver comes between one drive's steps; the other is handed over once, and said once.
+#[test]
+fn a_drive_that_the_kernel_was_quicker_to_take_is_taken_again() {
+    let mut rig = Rig::new(Vec::new());
+    let kernel = Quick { kernel: rig.machine.kernel(), left: Cell::new(1) };
+    rig.host.writes = Box::new(kernel);
+    let pauses = rig.count_pauses(|_| {});
+    let ran = rig.bind_within(1, &["0000:61:00.0", "0000:62:00.0"]);
+    ran.assert_done();
+    assert_eq!(ran.out, "0000:61:00.0: nvme -> vfio-pci\n0000:62:00.0: nvme -> vfio-pci\n");
+    assert_eq!(pauses.get(), 1);
+
+    let kernel = Quick { kernel: rig.machine.kernel(), left: Cell::new(1) };
+    rig.run(|host, output| bind::unbind(host, &arguments(&["0000:62:00.0"], false), output))
+        .assert_done();
+    rig.host.writes = Box::new(kernel);
+    let failure = rig.bind(&["0000:61:00.0", "0000:62:00.0"]).failure();
+    assert!(failure.contains("vfio-pci did not take it, nvme has it"), "{failure}");
+}
+
+/// A kernel whose own driver takes a drive before it can be offered to another, so many times.
+struct Quick {
+    kernel: Kernel,
+    left: Cell<u32>,
+}
+
+impl Writes for Quick {
+    fn write(&self, file: &Path, text: &str) -> io::Result<()> {
+        if file.ends_with("drivers_probe") && text.contains("0000:62") && self.left.get() > 0 {
+            self.left.set(self.left.get() - 1);
+            let devices = file.with_file_name("devices");
+            self.kernel.write(&devices.join(text).join("driver_override"), "\n")?;
+        }
+        self.kernel.write(file, text)
+    }
 }
 
 #[test]
