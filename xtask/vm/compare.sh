@@ -2,6 +2,7 @@
 # The same fio jobs against our daemon and against the kernel's own target, in turns in one boot.
 # Emulation makes the speeds themselves worthless; their ratio is what is printed. With a counted clock
 # (`--icount`) it is that of the instructions which a job takes, host and target together on one CPU.
+# measures
 # parts: ratios
 # parts ours: perf-ours perf-kernel leaks
 . /share/lib.sh
@@ -9,6 +10,7 @@ LIMIT_ratios=300
 
 ROUNDS=3
 if [ "$CLOCK" = counted ]; then ROUNDS=1; fi # another would show the same
+if [ "$MEASURE" = shortly ]; then ROUNDS=1; fi
 # A job is how, at which block size, at which depth. RDMA has to hold its own in all of them.
 case $FABRIC in
 tcp) JOBS="randread-4k-32 randread-4k-1 randread-128k-8 randwrite-4k-32" RUN=2 RAMP=1 ;;

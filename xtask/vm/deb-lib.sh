@@ -10,7 +10,7 @@ UNIT=nvmeof-tgt.service
 WORK=/var/tmp/walk
 mkdir -p "$WORK"
 # Packages take their time in an emulated machine.
-PART_LIMIT=200
+PART_LIMIT=300
 
 # Ends the machine, for good or bad. QEMU exits with (code << 1) | 1.
 report() {

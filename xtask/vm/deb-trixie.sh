@@ -1,7 +1,7 @@
 #!/bin/bash
 # The same package on Debian 13: installed, started, used, removed.
 # root: trixie
-# limit: 460
+# limit: 700
 # parts: system install use remove
 . /share/deb-lib.sh
 

@@ -41,7 +41,7 @@ fi
 
 # The script's own end comes first; this one leaves the guest's state in the log.
 (
-    sleep "${limit:-400}"
+    sleep "${limit:-600}"
     echo "LIMIT: the script did not end within ${limit} s; tasks that wait:"
     echo w >/proc/sysrq-trigger
     ps -o pid,ppid,stat,args | grep -v '\[' | tail -30

@@ -2,6 +2,7 @@
 # Every pacing policy on the daemon over soft RDMA, by the same bench that runs on loopback TCP. Emulation
 # makes the speeds worthless by themselves; that every run moves its data, and how policies compare, is what
 # is printed.
+# measures
 # parts ours: pacing
 . /share/lib.sh
 LIMIT_pacing=310

@@ -70,8 +70,8 @@ starve() {
     exec 8<&-
     disconnect "$SLOW"
 }
-LIMIT_slow_writes=200
-LIMIT_slow_reads=200
+LIMIT_slow_writes=300
+LIMIT_slow_reads=300
 
 # Commands to the slow namespace that have ended, and those that have not: fields of the paths' counts.
 ended() {

@@ -1,6 +1,7 @@
 #!/bin/bash
 # Where the time of a job goes, with our daemon and with the kernel's own target, on the whole guest:
 # how busy each CPU is, which functions run, and which system calls the daemon makes for an I/O.
+# measures
 # parts ours: profile
 # limit: 1500
 . /share/lib.sh

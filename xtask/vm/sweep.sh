@@ -5,7 +5,7 @@
 
 KEYS=/run/keys
 # ssh's arithmetic takes its time in emulation.
-PART_LIMIT=180
+PART_LIMIT=300
 PLAN=/run/plan.toml
 LISTEN=$FABRIC://$ADDRESS
 

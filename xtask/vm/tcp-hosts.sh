@@ -22,7 +22,7 @@ part_host_dies() {
     ADDRESS=10.77.0.2 connect "$DEMO" --keep-alive-tmo=5 --reconnect-delay=1 --ctrl-loss-tmo=120
     [ "$(daemon_count connections)" -ge 2 ] || fail "the daemon counts no connections"
     ip link set near0 down
-    local deadline=$((SECONDS + 30))
+    local deadline=$((SECONDS + 90))
     until [ "$(target_sizes)" = "$before" ]; do
         [ "$SECONDS" -lt "$deadline" ] || fail "a dead host's state stays: $(target_sizes), not $before"
         sleep 0.5

@@ -5,7 +5,6 @@
 . /share/lib.sh
 . /share/vfio-drives.sh
 . /share/vfio-daemon.sh
-LIMIT_removal=240
 
 BYTES=$((8 << 20))
 

@@ -6,7 +6,6 @@
 SERVES=nothing
 . /share/lib.sh
 . /share/vfio-drives.sh
-LIMIT_all_four=180
 
 # Few commands at a time: two emulated processors have to fill and to empty the drive's queues for each.
 LOAD="--quick --time 20ms --rounds 5 --jobs 1 --iodepth 4 --size 32m"

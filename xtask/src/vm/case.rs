@@ -191,6 +191,12 @@ impl Boot {
     pub(crate) fn is_rooted(&self) -> bool {
         self.guests.iter().any(|guest| guest.root().is_some())
     }
+
+    /// Whether a guest of it measures speeds that mean something only if nothing runs beside it, by its script's line
+    /// `# measures`.
+    pub(crate) fn measures(&self) -> bool {
+        self.guests.iter().any(|guest| guest.script.lines().any(|line| line == "# measures"))
+    }
 }
 
 impl Guest {

@@ -11,11 +11,14 @@ mod qemu;
 mod qmp;
 mod root;
 mod share;
+mod turns;
 
 use std::env;
 use std::fs::{self, File};
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -47,12 +50,14 @@ pub(crate) const RELEASE: &[&[&str]] = &[
 ];
 
 /// What one boot may take if its scripts do not say; the guest ends itself then, with its state in the log.
-const BOOT_LIMIT: Duration = Duration::from_secs(400);
+const BOOT_LIMIT: Duration = Duration::from_secs(600);
 /// What the trial boot under hardware virtualisation may take.
 const TRIAL_LIMIT: Duration = Duration::from_secs(20);
 /// Size of each of the machine's two disks; sparse files.
 const DISK_BYTES: u64 = 256 << 20;
 const DISKS: usize = 2;
+/// Boots at once unless told otherwise, where there are as many processors: a guest waits for half of its time.
+const JOBS: usize = 4;
 /// How much of the serial log is shown when a boot fails.
 const TAIL_LINES: usize = 80;
 
@@ -85,9 +90,24 @@ pub(crate) struct Args {
     /// Use the release binaries there are, without building
     #[arg(long)]
     no_build: bool,
-    /// Show the serial line while it runs
-    #[arg(short, long)]
+    /// Measure only for as long as it takes to see that measuring works
+    #[arg(long)]
+    short: bool,
+    /// Boots at once, each of two CPUs and 1 GiB; one that measures runs alone, unless `--short` is given [default: one
+    /// for each processor, at most 4]
+    #[arg(short, long, value_name = "N")]
+    jobs: Option<NonZeroUsize>,
+    /// Show the serial line while it runs, one boot after the other
+    #[arg(short, long, conflicts_with = "jobs")]
     verbose: bool,
+}
+
+impl Args {
+    /// How many boots run at once.
+    fn jobs(&self) -> usize {
+        let processors = || thread::available_parallelism().map_or(1, NonZeroUsize::get).min(JOBS);
+        if self.verbose { 1 } else { self.jobs.map_or_else(processors, NonZeroUsize::get) }
+    }
 }
 
 fn after_help() -> String {
@@ -125,7 +145,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     Ok(if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Runs every part of a case against the release binaries there are, and yields what failed.
+/// Runs every part of a case against the release binaries there are, measuring shortly, and yields what failed.
 pub(crate) fn run_case(workspace: &Workspace, name: &str) -> Result<Vec<String>> {
     let args = Args {
         case: None,
@@ -136,6 +156,8 @@ pub(crate) fn run_case(workspace: &Workspace, name: &str) -> Result<Vec<String>>
         kvm: false,
         icount: None,
         no_build: true,
+        short: true,
+        jobs: None,
         verbose: false,
     };
     run_boots(workspace, case::find(name)?, &args)
@@ -160,9 +182,13 @@ fn run_boots(workspace: &Workspace, case: &Case, args: &Args) -> Result<Vec<Stri
             bench.packages.push(deb::build(workspace, revision)?);
         }
     }
+    let alone = |(boot, _): &(&Boot, _)| !args.short && boot.measures();
+    let results = turns::run_in_turns(&chosen, args.jobs(), alone, |(boot, parts)| {
+        bench.run_boot(case, boot, parts)
+    });
     let (mut failed, mut failures) = (Vec::new(), Vec::new());
-    for (boot, parts) in chosen {
-        let found = bench.run_boot(case, boot, &parts)?;
+    for ((boot, _), result) in chosen.iter().zip(results) {
+        let found = result.with_context(|| format!("cannot run {} {}", case.name, boot.name))?;
         if !found.is_empty() {
             failed.push(boot.name);
         }
@@ -213,7 +239,10 @@ struct Bench<'a> {
     initramfs: PathBuf,
     accel: Accel,
     target: Target,
+    short: bool,
     verbose: bool,
+    /// Held by who reports how a boot went, so that reports do not mix.
+    report: Mutex<()>,
     /// What a Debian of its own is to install: our package, and one to upgrade to.
     packages: Vec<PathBuf>,
     /// Held while we run: two runs of one checkout would share logs and disks.
@@ -239,7 +268,9 @@ impl<'a> Bench<'a> {
             initramfs,
             accel: args.icount.map_or(Accel::Tcg, |shift| Accel::Counted { shift }),
             target: args.target,
+            short: args.short,
             verbose: args.verbose,
+            report: Mutex::new(()),
             packages: Vec::new(),
             _lock: lock,
         };
@@ -280,7 +311,9 @@ impl<'a> Bench<'a> {
         );
         let mut failures = Vec::new();
         let limit = boot.guests.iter().filter_map(Guest::limit).max().unwrap_or(BOOT_LIMIT);
-        for (run, parts) in self.boot(case, boot, parts, limit)?.iter().zip(parts) {
+        let runs = self.boot(case, boot, parts, limit)?;
+        let _report = self.report.lock().unwrap_or_else(PoisonError::into_inner);
+        for (run, parts) in runs.iter().zip(parts) {
             failures.extend(self.judge(run, parts)?);
         }
         Ok(failures)
@@ -329,7 +362,7 @@ impl<'a> Bench<'a> {
         parts: &[Vec<&str>],
         limit: Duration,
     ) -> Result<Vec<Run>> {
-        let sockets = Sockets::new()?;
+        let sockets = Sockets::new(&[case.name, boot.name].join("-"))?;
         let links = match boot.guests.len() {
             1 => vec![None],
             2 => {
@@ -374,6 +407,7 @@ impl<'a> Bench<'a> {
             ("GUEST", guest.name),
             ("PARTS", &parts),
             ("CLOCK", self.accel.clock()),
+            ("MEASURE", if self.short { "shortly" } else { "wholly" }),
         ];
         let share = Share::create(self.folder.join(name), guest.script, &settings)?;
         let root = guest.root().map(|release| self.root(release, name, &share)).transpose()?;
@@ -458,8 +492,8 @@ struct Wires {
 struct Sockets(PathBuf);
 
 impl Sockets {
-    fn new() -> Result<Self> {
-        let folder = env::temp_dir().join(format!("nvmeof-vm-{}", std::process::id()));
+    fn new(boot: &str) -> Result<Self> {
+        let folder = env::temp_dir().join(format!("nvmeof-vm-{}-{boot}", std::process::id()));
         Ok(Self(share::fresh(folder)?))
     }
 
