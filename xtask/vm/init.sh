@@ -39,14 +39,22 @@ if [ -n "$root" ]; then
     exec switch_root /new /sbin/init
 fi
 
-# The script's own end comes first; this one leaves the guest's state in the log.
-(
-    sleep "${limit:-600}"
-    echo "LIMIT: the script did not end within ${limit} s; tasks that wait:"
+# Leaves the guest's state in the log and ends it with a code: give_up CODE WHAT
+give_up() {
+    echo "LIMIT: $2; tasks that wait:"
     echo w >/proc/sysrq-trigger
     ps -o pid,ppid,stat,args | grep -v '\[' | tail -30
     dmesg | tail -60
-    report 124
+    report "$1"
+}
+
+# The script's own end comes first. Before it has made the file `up` it has run nothing that is under test.
+(
+    up=120
+    sleep $up
+    [ -e /new/run/up ] || give_up 126 "the machine was not up after $up s"
+    sleep $((${limit:-600} - up))
+    give_up 124 "the script did not end within $limit s"
 ) &
 
 mount -t 9p -o $options,ro,cache=loose host /host || report 121

@@ -72,6 +72,7 @@ machine_up() {
     mkdir -p /run/bin /run/state /mnt/backing /mnt/demo
     mkfs.ext4 -q -F "$DISK_FS"
     mount "$DISK_FS" /mnt/backing
+    : >/run/up
 }
 
 # --- connecting --------------------------------------------------------------------------------

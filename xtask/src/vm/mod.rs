@@ -58,6 +58,8 @@ const DISK_BYTES: u64 = 256 << 20;
 const DISKS: usize = 2;
 /// Boots at once unless told otherwise, where there are as many processors: a guest waits for half of its time.
 const JOBS: usize = 4;
+/// Boots of a machine that does not come up: an emulated one now and then stands still before its script has begun.
+const TRIES: usize = 3;
 /// How much of the serial log is shown when a boot fails.
 const TAIL_LINES: usize = 80;
 
@@ -311,7 +313,14 @@ impl<'a> Bench<'a> {
         );
         let mut failures = Vec::new();
         let limit = boot.guests.iter().filter_map(Guest::limit).max().unwrap_or(BOOT_LIMIT);
-        let runs = self.boot(case, boot, parts, limit)?;
+        let mut runs = self.boot(case, boot, parts, limit)?;
+        for _ in 1..TRIES {
+            if !runs.iter().any(|run| run.ending.end == End::NotUp) {
+                break;
+            }
+            println!("vm {} {}: the machine did not come up, again", case.name, boot.name);
+            runs = self.boot(case, boot, parts, limit)?;
+        }
         let _report = self.report.lock().unwrap_or_else(PoisonError::into_inner);
         for (run, parts) in runs.iter().zip(parts) {
             failures.extend(self.judge(run, parts)?);
@@ -534,6 +543,7 @@ fn is_failure(line: &str) -> bool {
 fn why(end: End) -> String {
     match end {
         End::Success => "the script ended well, but not every listed part ran".to_owned(),
+        End::NotUp => "the machine did not come up, so nothing was tested".to_owned(),
         End::Failure(code) => format!("the guest reported code {code}"),
         End::NoReport => "the guest panicked or switched itself off".to_owned(),
         End::Broken(status) => format!("QEMU did not work or was killed ({status})"),

@@ -15,6 +15,9 @@ use super::drives::Bay;
 /// QEMU's exit code when the guest wrote 0 to the debug port: the only success there is. 0 means
 /// the guest panicked or switched itself off.
 const SUCCESS: i32 = 1;
+/// What a guest reports that did not come as far as its script's first part: an emulated processor that got no more
+/// interrupts, mostly.
+const NOT_UP: u8 = 126;
 /// How much longer than its own limit a guest may live: by then it should have ended itself, with
 /// its state in the log.
 const GRACE: Duration = Duration::from_secs(10);
@@ -101,6 +104,8 @@ pub(crate) struct Ending {
 pub(crate) enum End {
     /// The guest's script ended well.
     Success,
+    /// The guest did not come up: nothing was tested.
+    NotUp,
     /// The guest reported this code.
     Failure(u8),
     /// The guest panicked or switched itself off without a report.
@@ -238,9 +243,11 @@ impl End {
             Some(SUCCESS) => Self::Success,
             Some(0) => Self::NoReport,
             // The device turns the guest's byte `c` into exit code `(c << 1) | 1`.
-            Some(code) if code & 1 == 1 && code > 1 => {
-                u8::try_from(code >> 1).map_or(Self::Broken(status), Self::Failure)
-            }
+            Some(code) if code & 1 == 1 && code > 1 => match u8::try_from(code >> 1) {
+                Ok(NOT_UP) => Self::NotUp,
+                Ok(code) => Self::Failure(code),
+                Err(_) => Self::Broken(status),
+            },
             _ => Self::Broken(status),
         }
     }
@@ -297,6 +304,7 @@ mod tests {
         assert_eq!(exit(1), End::Success);
         assert_eq!(exit(0), End::NoReport);
         assert_eq!(exit(3), End::Failure(1));
+        assert_eq!(exit(253), End::NotUp);
         assert_eq!(exit(255), End::Failure(127));
         assert!(matches!(exit(2), End::Broken(_)));
         assert!(matches!(End::of(ExitStatus::from_raw(9)), End::Broken(_)));
