@@ -86,11 +86,18 @@ probe() {
     note "$(tail -1 /tmp/probe.txt)"
 }
 
-part_busy() {
-    local pid
-    /run/bin/vfio_probe hold "$(drive 1)" >/tmp/hold.txt &
+# Has a process hold a drive, and yields it in $pid: hold NUMBER
+hold() {
+    # What one before it said must not be taken for what this one says.
+    rm -f /tmp/hold.txt
+    /run/bin/vfio_probe hold "$(drive "$1")" >/tmp/hold.txt &
     pid=$!
     wait_for 10 grep -q ^holding /tmp/hold.txt
+}
+
+part_busy() {
+    local pid
+    hold 1
     refused_with 'in use: another process has /dev/vfio/[0-9]+' "$(drive 1)"
     kill "$pid"
     wait "$pid" || true
@@ -132,9 +139,7 @@ part_entry_limit() {
 # The kernel asks for a drive, gets it, and it comes back; what is left of it reads as all ones.
 part_removal() {
     local pid
-    /run/bin/vfio_probe hold "$(drive 1)" >/tmp/hold.txt &
-    pid=$!
-    wait_for 10 grep -q ^holding /tmp/hold.txt
+    hold 1
     hands remove 1
     kill -0 "$pid" || fail "the drive went only when the process had ended"
     wait "$pid" || fail "$(cat /tmp/hold.txt)"
