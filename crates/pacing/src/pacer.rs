@@ -421,7 +421,7 @@ impl Pacer {
             };
             let device = self.lanes.config(small.flow.slot()).device;
             let is_small = self.small.is_open();
-            let ask = Ask { cost: small.cost, device, urgency: 0, small: is_small };
+            let ask = Ask { cost: small.cost, device, urgency: 0, load: 0, small: is_small };
             match self.chain.admit(ask, now) {
                 Ok(grants) => return Some(self.take_small(device, grants, now)),
                 Err(Refusal::ThisDevice) => self.small_to_its_lane(),
@@ -519,10 +519,10 @@ impl Pacer {
     /// The first command of the lane that is next, if it is granted.
     #[inline(always)]
     fn admit_first(&mut self, pick: Pick, now: Nanos) -> Result<Chosen, Refusal> {
-        let Pick { lane, urgency } = pick;
+        let Pick { lane, urgency, load } = pick;
         let first = self.lanes.first(lane);
         let (device, gated) = (first.device(), first.is_gated());
-        let ask = Ask { cost: first.cost(), device, urgency, small: false };
+        let ask = Ask { cost: first.cost(), device, urgency, load, small: false };
         let mut grants = self.chain.admit(ask, now)?;
         let (waiting, emptied) = first.start();
         self.order.started(lane, waiting.cost.bytes, now);

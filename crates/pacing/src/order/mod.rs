@@ -54,4 +54,6 @@ pub struct Pick {
     pub lane: u32,
     /// How urgent against the picks of other cores; see [`Ask::urgency`](crate::policy::Ask::urgency).
     pub urgency: u64,
+    /// See [`Ask::load`](crate::policy::Ask::load).
+    pub load: u64,
 }

@@ -125,7 +125,7 @@ impl Order for RoundRobin {
         }
         let front = self.front;
         let lane = if self.lane(front).account > 0 { front } else { self.next_turn() };
-        Some(Pick { lane, urgency: 0 })
+        Some(Pick { lane, urgency: 0, load: 0 })
     }
 
     #[inline]

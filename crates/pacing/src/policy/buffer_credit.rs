@@ -70,7 +70,7 @@ impl BufferCredit {
 
     /// The lease is short: get more, or use the floor, or wait.
     #[cold]
-    fn admit_short(&mut self, bytes: u64, urgency: u64) -> Admission {
+    fn admit_short(&mut self, bytes: u64, ask: &Ask) -> Admission {
         self.leased += self.shared.take_back(self.core);
         self.collect();
         if self.surplus() < bytes {
@@ -84,7 +84,7 @@ impl BufferCredit {
             self.floor_out = true;
             return Admission::Granted(FLOOR);
         }
-        self.wait_for(bytes, urgency);
+        self.wait_for(bytes, ask);
         self.collect();
         if self.surplus() >= bytes {
             return self.grant(bytes);
@@ -93,11 +93,11 @@ impl BufferCredit {
     }
 
     /// Waits in turn for `bytes`, keeping nothing meanwhile.
-    fn wait_for(&mut self, bytes: u64, urgency: u64) {
+    fn wait_for(&mut self, bytes: u64, ask: &Ask) {
         let surplus = self.surplus();
         self.leased = self.in_flight;
         let changed = self.asked != bytes;
-        self.shared.hurry(self.core, urgency);
+        self.shared.hurry(self.core, ask.urgency, ask.load);
         if self.asked == 0 {
             self.shared.start_waiting(self.core, bytes);
         } else if changed {
@@ -170,7 +170,7 @@ impl Policy for BufferCredit {
             self.overdraft += bytes;
             Admission::Granted(OVERDRAFT)
         } else {
-            self.admit_short(bytes, ask.urgency)
+            self.admit_short(bytes, ask)
         }
     }
 

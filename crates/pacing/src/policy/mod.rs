@@ -63,6 +63,9 @@ pub struct Ask {
     /// the same budget the one with a figure lower by more than a few I/Os comes first. Those about
     /// equal take turns.
     pub urgency: u64,
+    /// What its flow has in flight over its weight, in bytes, as far as the order tells: of two that are about equally
+    /// urgent the one with less comes first.
+    pub load: u64,
     /// It is small beside what else is under way, and jumped the queue.
     pub small: bool,
 }
@@ -89,8 +92,8 @@ impl Ask {
     /// takes that of the original, all of it goes through memory on every other way, too.
     #[inline(always)]
     pub(crate) fn apart(&self) -> Self {
-        let Self { cost, device, urgency, small } = *self;
-        Self { cost, device, urgency, small }
+        let Self { cost, device, urgency, load, small } = *self;
+        Self { cost, device, urgency, load, small }
     }
 }
 

@@ -49,7 +49,7 @@ impl Core {
 }
 
 fn ask(bytes: u32) -> Ask {
-    Ask { cost: Cost::data(bytes), device: 0, urgency: 0, small: false }
+    Ask { cost: Cost::data(bytes), device: 0, urgency: 0, load: 0, small: false }
 }
 
 fn done(bytes: u32) -> Done {

@@ -16,8 +16,8 @@
 //!                 └───────────┘
 //! ```
 //!
-//! Cores that wait for something about equally urgent are served round-robin by core number, before all
-//! others that wait; nobody else takes free credit meanwhile.
+//! Cores that wait for something about equally urgent are served before all others that wait, those whose flow has
+//! little in flight first, and of these round-robin by core number; nobody else takes free credit meanwhile.
 //! A core that starts to wait sets a *recall* flag on every other core, in the same word as that
 //! core's open credit, so that a core which lays credit open learns in the same step that somebody
 //! waits: no credit is left lying beside a core that waits for it. The flag stays up while anybody
@@ -86,8 +86,9 @@ struct Slot {
     open: AtomicU64,
     /// A [`Ticket`].
     ticket: AtomicU64,
-    /// Of what it waits for, in bytes; see [`SharedCredit::next_in_turn`].
+    /// Of what it waits for, and what its flow has in flight, both in bytes; see [`SharedCredit::next_in_turn`].
     urgency: AtomicU64,
+    load: AtomicU64,
     /// The core has its policy; 0 or 1.
     taken: AtomicUsize,
     waker: OnceLock<Waker>,
@@ -100,7 +101,7 @@ struct Padded<T>(T);
 const RECALL: u64 = 1;
 
 /// Urgencies no further apart than this many of the largest I/Os that wait are as good as equal.
-const ABOUT_EQUAL: u64 = 1;
+const ABOUT_EQUAL: u64 = 4;
 
 /// Where a core stands with the shared budget.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -154,6 +155,7 @@ impl SharedCredit {
             open: AtomicU64::new(0),
             ticket: AtomicU64::new(Ticket::Idle.pack()),
             urgency: AtomicU64::new(0),
+            load: AtomicU64::new(0),
             taken: AtomicUsize::new(0),
             waker: OnceLock::new(),
         };
@@ -340,11 +342,13 @@ impl SharedCredit {
         self.waiters.0.load(Ordering::Relaxed) > 0 || self.owed.0.load(Ordering::Relaxed) > 0
     }
 
-    /// How urgent it is what this core waits for, or is about to.
-    pub(super) fn hurry(&self, core: usize, urgency: u64) {
-        let known = &self.slots[core].urgency;
-        if known.load(Ordering::Relaxed) != urgency {
-            known.store(urgency, Ordering::Relaxed);
+    /// How urgent it is what this core waits for, or is about to, and how much its flow has in flight.
+    pub(super) fn hurry(&self, core: usize, urgency: u64, load: u64) {
+        let slot = &self.slots[core];
+        for (known, now) in [(&slot.urgency, urgency), (&slot.load, load)] {
+            if known.load(Ordering::Relaxed) != now {
+                known.store(now, Ordering::Relaxed);
+            }
         }
     }
 
@@ -448,21 +452,21 @@ impl SharedCredit {
         true
     }
 
-    /// The next core in turn among those that wait for something about as urgent as it gets, with its
-    /// ticket. By urgency alone what is in flight goes to the flows of few cores at a time, and some
-    /// ports and drives have nothing to do meanwhile.
+    /// The next core to be served, with its ticket: of those that wait for something about as urgent as it gets the
+    /// one whose flow has the fewest commands in flight, so that no device is without work while others pile it up; of
+    /// those with as few the next in turn. By urgency alone what is in flight goes to the flows of few cores at a time,
+    /// and some ports and drives have nothing to do meanwhile.
     fn next_in_turn(&self) -> Option<(usize, u64, u64)> {
         let first = self.waiting().next()?;
         let urgency = |core: usize| self.slots[core].urgency.load(Ordering::Relaxed);
-        let (most, largest) = self.waiting().fold((u64::MAX, 0), |(most, largest), waits| {
+        let load = |core: usize| self.slots[core].load.load(Ordering::Relaxed);
+        let (most, largest) = self.waiting().fold((u64::MAX, 1), |(most, largest), waits| {
             (urgency(waits.0).min(most), waits.2.max(largest))
         });
         let last = most.saturating_add(largest.saturating_mul(ABOUT_EQUAL));
-        if urgency(first.0) <= last {
-            return Some(first);
-        }
+        let urgent = self.waiting().filter(|(core, ..)| urgency(*core) <= last);
         // What changed meanwhile must not leave everybody unserved.
-        self.waiting().find(|(core, ..)| urgency(*core) <= last).or(Some(first))
+        urgent.min_by_key(|(core, ..)| load(*core) / largest).or(Some(first))
     }
 
     /// The cores that wait, from the one after the core served last, with their tickets.

@@ -270,7 +270,7 @@ impl Door {
 }
 
 fn ask(bytes: u32) -> Ask {
-    Ask { cost: Cost { bytes }, device: 0, urgency: 0, small: false }
+    Ask { cost: Cost { bytes }, device: 0, urgency: 0, load: 0, small: false }
 }
 
 fn withdrawn(bytes: u32, now: Nanos) -> Done {

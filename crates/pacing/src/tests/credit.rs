@@ -114,34 +114,40 @@ proptest! {
     }
 }
 
-/// Of two cores that wait the one with the more urgent command is served first if the other's is less
-/// urgent by more than an I/O; else the one whose turn it is.
+/// Of two cores that wait the one with the more urgent command is served first if the other's is less urgent by more than
+/// a few I/Os; else the one whose flow has fewer in flight, and else the one whose turn it is.
 #[test]
 fn cores_that_wait_for_something_about_equally_urgent_take_turns() {
     let io = 128 * KIB;
-    let first_served = |urgencies: [u64; 2]| {
+    // What each of them waits with: its urgency, and what its flow has in flight.
+    let first_served = |waits: [(u64, u64); 2]| {
         let config = CreditConfig { budget: u64::from(io), largest: io, cores: 3 };
         let shared = BufferCredit::shared(config).unwrap();
         let mut cores = [0, 1, 2].map(|core| shared.core(core, Arc::new(|| ())));
         let cost = Cost::data(io);
-        let ask = |urgency| Ask { cost, device: 0, urgency, small: false };
+        let ask = |(urgency, load)| Ask { cost, device: 0, urgency, load, small: false };
         let admitted = |answer| matches!(answer, Admission::Granted(_));
-        let Admission::Granted(grant) = cores[0].admit(&ask(0), 0) else { panic!("it is free") };
-        for (core, urgency) in cores[1..].iter_mut().zip(urgencies) {
-            assert!(admitted(core.admit(&ask(urgency), 0)), "the one a core may always have");
-            assert!(!admitted(core.admit(&ask(urgency), 0)), "nothing is left");
+        let Admission::Granted(grant) = cores[0].admit(&ask((0, 0)), 0) else {
+            panic!("it is free")
+        };
+        for (core, waits) in cores[1..].iter_mut().zip(waits) {
+            assert!(admitted(core.admit(&ask(waits), 0)), "the one a core may always have");
+            assert!(!admitted(core.admit(&ask(waits), 0)), "nothing is left");
         }
         let outcome = Outcome::Completed;
         let done = Done { cost, device: 0, outcome, started: 0, network: 0 };
         cores[0].release(&done, grant, 0);
-        let served = [1, 2].map(|core| admitted(cores[core].admit(&ask(urgencies[core - 1]), 0)));
+        let served = [1, 2].map(|core| admitted(cores[core].admit(&ask(waits[core - 1]), 0)));
         assert_eq!(served.iter().filter(|served| **served).count(), 1, "{served:?}");
         served[1]
     };
     let io = u64::from(io);
-    assert!(!first_served([io, 0]), "about equal: it is the first one's turn");
-    assert!(first_served([io + 1, 0]), "the second is more urgent");
-    assert!(!first_served([0, 10 * io]), "the first is more urgent, and it is its turn");
+    assert!(!first_served([(4 * io, 0), (0, 0)]), "about equal: it is the first one's turn");
+    assert!(first_served([(4 * io + 1, 0), (0, 0)]), "the second is more urgent");
+    assert!(!first_served([(0, 0), (10 * io, 0)]), "the first is more urgent, and it is its turn");
+    assert!(first_served([(0, io), (4 * io, 0)]), "about equal: the second has less in flight");
+    assert!(!first_served([(0, io), (4 * io, io)]), "and as much: it is the first one's turn");
+    assert!(!first_served([(0, io), (10 * io, 0)]), "what is in flight does not outweigh urgency");
 }
 
 #[test]

@@ -248,11 +248,17 @@ impl Residence {
     fn pick_with_silent(&mut self, now: Nanos, mut first: Pick) -> Pick {
         while self.lanes[first.lane as usize].is_silent(now) && self.put_off(first.lane, now) {
             match self.paths.first(&mut self.lanes) {
-                Some((lane, urgency)) => first = Pick { lane, urgency },
+                Some((lane, urgency)) => first = self.picked(lane, urgency),
                 None => break,
             }
         }
         first
+    }
+
+    #[inline(always)]
+    fn picked(&self, lane: u32, urgency: u64) -> Pick {
+        let entry = &self.lanes[lane as usize];
+        Pick { lane, urgency, load: entry.over_weight(entry.in_flight) }
     }
 
     /// Moves a silent lane behind those that are ahead of it by what it has in flight: true if that is
@@ -345,10 +351,11 @@ impl Order for Residence {
     #[inline(always)]
     fn pick(&mut self, now: Nanos) -> Option<Pick> {
         let (lane, urgency) = self.paths.first(&mut self.lanes)?;
+        let first = self.picked(lane, urgency);
         if self.lanes[lane as usize].is_silent(now) {
-            return Some(self.pick_with_silent(now, Pick { lane, urgency }));
+            return Some(self.pick_with_silent(now, first));
         }
-        Some(Pick { lane, urgency })
+        Some(first)
     }
 
     #[inline(always)]

@@ -16,7 +16,7 @@ fn bucket(burst: u64, cores: usize) -> Arc<SharedTokens> {
 }
 
 fn ask() -> Ask {
-    Ask { cost: Cost::data(4096), device: 0, urgency: 0, small: false }
+    Ask { cost: Cost::data(4096), device: 0, urgency: 0, load: 0, small: false }
 }
 
 fn level(shared: &SharedTokens) -> Nanos {

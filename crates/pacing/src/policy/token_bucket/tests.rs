@@ -15,7 +15,7 @@ fn bucket(pace: Pace, burst: Option<u64>, cores: usize) -> Vec<TokenBucket> {
 }
 
 fn ask(bytes: u32) -> Ask {
-    Ask { cost: Cost::data(bytes), device: 0, urgency: 0, small: false }
+    Ask { cost: Cost::data(bytes), device: 0, urgency: 0, load: 0, small: false }
 }
 
 fn withdrawn(bytes: u32) -> Done {
