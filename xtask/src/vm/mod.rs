@@ -56,8 +56,6 @@ const TRIAL_LIMIT: Duration = Duration::from_secs(20);
 /// Size of each of the machine's two disks; sparse files.
 const DISK_BYTES: u64 = 256 << 20;
 const DISKS: usize = 2;
-/// Boots at once unless told otherwise, where there are as many processors: a guest waits for half of its time.
-const JOBS: usize = 4;
 /// Boots of a machine that does not come up: an emulated one now and then stands still before its script has begun.
 const TRIES: usize = 3;
 /// How much of the serial log is shown when a boot fails.
@@ -95,21 +93,13 @@ pub(crate) struct Args {
     /// Measure only for as long as it takes to see that measuring works
     #[arg(long)]
     short: bool,
-    /// Boots at once, each of two CPUs and 1 GiB; one that measures runs alone, unless `--short` is given [default: one
-    /// for each processor, at most 4]
-    #[arg(short, long, value_name = "N")]
-    jobs: Option<NonZeroUsize>,
-    /// Show the serial line while it runs, one boot after the other
-    #[arg(short, long, conflicts_with = "jobs")]
+    /// Boots at once, each with two CPUs to emulate and 1 GiB: on a machine with more than two. One that measures runs
+    /// alone, unless `--short` is given
+    #[arg(short, long, value_name = "N", default_value = "1")]
+    jobs: NonZeroUsize,
+    /// Show the serial line while it runs
+    #[arg(short, long)]
     verbose: bool,
-}
-
-impl Args {
-    /// How many boots run at once.
-    fn jobs(&self) -> usize {
-        let processors = || thread::available_parallelism().map_or(1, NonZeroUsize::get).min(JOBS);
-        if self.verbose { 1 } else { self.jobs.map_or_else(processors, NonZeroUsize::get) }
-    }
 }
 
 fn after_help() -> String {
@@ -159,7 +149,7 @@ pub(crate) fn run_case(workspace: &Workspace, name: &str) -> Result<Vec<String>>
         icount: None,
         no_build: true,
         short: true,
-        jobs: None,
+        jobs: NonZeroUsize::MIN,
         verbose: false,
     };
     run_boots(workspace, case::find(name)?, &args)
@@ -185,7 +175,7 @@ fn run_boots(workspace: &Workspace, case: &Case, args: &Args) -> Result<Vec<Stri
         }
     }
     let alone = |(boot, _): &(&Boot, _)| !args.short && boot.measures();
-    let results = turns::run_in_turns(&chosen, args.jobs(), alone, |(boot, parts)| {
+    let results = turns::run_in_turns(&chosen, args.jobs.get(), alone, |(boot, parts)| {
         bench.run_boot(case, boot, parts)
     });
     let (mut failed, mut failures) = (Vec::new(), Vec::new());
