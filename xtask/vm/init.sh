@@ -51,9 +51,10 @@ give_up() {
 # The script's own end comes first. Before it has made the file `up` it has run nothing that is under test.
 (
     up=120
+    [ "${limit:=600}" -ge $up ] || up=$limit
     sleep $up
     [ -e /new/run/up ] || give_up 126 "the machine was not up after $up s"
-    sleep $((${limit:-600} - up))
+    sleep $((limit - up))
     give_up 124 "the script did not end within $limit s"
 ) &
 

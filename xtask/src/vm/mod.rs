@@ -98,7 +98,7 @@ pub(crate) struct Args {
     #[arg(short, long, value_name = "N", default_value = "1")]
     jobs: NonZeroUsize,
     /// Show the serial line while it runs
-    #[arg(short, long)]
+    #[arg(short, long, conflicts_with = "jobs")]
     verbose: bool,
 }
 

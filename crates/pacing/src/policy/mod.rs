@@ -61,7 +61,7 @@ pub struct Ask {
     pub device: u32,
     /// How long its flow can wait by the order among the flows, in bytes: of two cores that wait for
     /// the same budget the one with a figure lower by more than a few I/Os comes first. Those about
-    /// equal take turns.
+    /// equal go by their load, and else take turns.
     pub urgency: u64,
     /// What its flow has in flight over its weight, in bytes, as far as the order tells: of two that are about equally
     /// urgent the one with less comes first.

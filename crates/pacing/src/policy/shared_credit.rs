@@ -86,7 +86,7 @@ struct Slot {
     open: AtomicU64,
     /// A [`Ticket`].
     ticket: AtomicU64,
-    /// Of what it waits for, and what its flow has in flight, both in bytes; see [`SharedCredit::next_in_turn`].
+    /// Of what it waits for, and what its flow has in flight, both in bytes; see [`SharedCredit::next_to_serve`].
     urgency: AtomicU64,
     load: AtomicU64,
     /// The core has its policy; 0 or 1.
@@ -100,7 +100,8 @@ struct Padded<T>(T);
 /// Somebody waits: lowest bit of [`Slot::open`].
 const RECALL: u64 = 1;
 
-/// Urgencies no further apart than this many of the largest I/Os that wait are as good as equal.
+/// Urgencies no further apart than this many of the largest I/Os that wait are as good as equal: a core is
+/// passed over at most while the flows of others catch up that far.
 const ABOUT_EQUAL: u64 = 4;
 
 /// Where a core stands with the shared budget.
@@ -430,7 +431,7 @@ impl SharedCredit {
         if self.waiters.0.load(Ordering::Acquire) == 0 {
             return false;
         }
-        let Some((core, word, bytes)) = self.next_in_turn() else { return false };
+        let Some((core, word, bytes)) = self.next_to_serve() else { return false };
         let ticket = &self.slots[core].ticket;
         let taken = self.take_fairly(bytes);
         if taken == 0 {
@@ -456,7 +457,7 @@ impl SharedCredit {
     /// one whose flow has the fewest commands in flight, so that no device is without work while others pile it up; of
     /// those with as few the next in turn. By urgency alone what is in flight goes to the flows of few cores at a time,
     /// and some ports and drives have nothing to do meanwhile.
-    fn next_in_turn(&self) -> Option<(usize, u64, u64)> {
+    fn next_to_serve(&self) -> Option<(usize, u64, u64)> {
         let first = self.waiting().next()?;
         let urgency = |core: usize| self.slots[core].urgency.load(Ordering::Relaxed);
         let load = |core: usize| self.slots[core].load.load(Ordering::Relaxed);

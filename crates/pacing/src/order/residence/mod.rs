@@ -255,6 +255,7 @@ impl Residence {
         first
     }
 
+    /// A lane that is next, with what other cores compare it by.
     #[inline(always)]
     fn picked(&self, lane: u32, urgency: u64) -> Pick {
         let entry = &self.lanes[lane as usize];
