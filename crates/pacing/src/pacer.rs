@@ -303,6 +303,7 @@ impl Pacer {
         }
         self.lanes.unpark(flow.slot());
         self.parked.retain(|lane| *lane != flow.slot());
+        self.order.remove(flow.slot());
         self.lanes.remove(flow);
         self.settle();
         tokens

@@ -34,6 +34,14 @@ impl Known {
         }
     }
 
+    pub(crate) fn remove(&mut self, lane: u32) {
+        match self {
+            Known::RoundRobin(_) => {}
+            Known::Residence(order) => order.remove(lane),
+            Known::Other(order) => order.remove(lane),
+        }
+    }
+
     pub(crate) fn set_weight(&mut self, lane: u32, weight: u16) {
         match self {
             Known::RoundRobin(order) => order.set_weight(lane, weight),

@@ -22,6 +22,11 @@ pub trait Order: Any + Debug + Send {
     /// Its weight is at least 1.
     fn add(&mut self, lane: u32, config: FlowConfig);
 
+    /// The flow that had this lane is gone, which has nothing waiting: no more is told of what it has in flight.
+    fn remove(&mut self, lane: u32) {
+        let _ = lane;
+    }
+
     /// The weight of a lane is another from now on.
     fn set_weight(&mut self, lane: u32, weight: u16);
 

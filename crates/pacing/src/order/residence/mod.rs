@@ -49,12 +49,13 @@ use crate::{FlowConfig, Nanos, Outcome};
 ///
 /// Flows that drain through the same port of the network share a *path*. One buffer too many behind
 /// one port is one too few behind another, and a fixed sum of buffers drifts to either side of its
-/// own accord. So a path that drains faster than the others goes a few commands ahead of its keys.
-/// The lead is bounded, so shares in the long run are those of the tags.
+/// own accord. So of the paths' first lanes that are within a few commands of the lowest key the one whose
+/// path has the least in flight on this core goes first. Nobody goes further ahead for it, so shares in
+/// the long run are those of the tags.
 ///
 /// *Bound.* While a lane has something waiting it is passed over by another lane at most while that
-/// one's key, its path's lag included, is below its own or in the same bucket of keys (`queue.rs`), which
-/// is about half a command: for at most [`Residence::MOST_CHARGES`] commands of the largest size,
+/// one's key is below its own, in the same bucket of keys (`queue.rs`), which is about half a command, or, on
+/// another path, less than two commands above it: for at most [`Residence::MOST_CHARGES`] commands of the largest size,
 /// over its weight, and what it has in flight itself, as often as that counts. But a lane of which
 /// nothing comes back is passed over until it does, or nobody else waits, or that has lasted 32 times
 /// as long as a command takes; then again until 32 times as long as that.
@@ -66,8 +67,6 @@ pub struct Residence {
     paths: Paths,
     /// The mean charge of a command at the base price, in bytes.
     charge: u64,
-    /// Mean time of a command with its device, in ns.
-    with_device: Nanos,
     /// Mean time of a command in flight, in ns; [`NEVER`]: none came back yet.
     usual_time: u32,
     /// Sums for the others to see, as in the clock.
@@ -201,7 +200,6 @@ impl Residence {
             lanes: Vec::new(),
             paths: Paths::default(),
             charge: 0,
-            with_device: 0,
             usual_time: NEVER,
             speed: 0,
             returned: 0,
@@ -210,7 +208,7 @@ impl Residence {
         }
     }
 
-    /// Sets a lane's price anew, and its path's lag; its last command was in flight for `time`.
+    /// Sets a lane's price anew; its last command was in flight for `time`.
     #[cold]
     fn reprice(&mut self, lane: u32, time: Nanos) {
         let time = u32::try_from(time).unwrap_or(NEVER - 1).max(1);
@@ -239,7 +237,6 @@ impl Residence {
                 price(Nanos::from(entry.hold), usual, self.shared.relief.load(Ordering::Relaxed));
         }
         let path = entry.path;
-        self.paths.settle(path, self.charge, self.with_device);
         self.paths.queue(path).set_width(self.charge / 2, &mut self.lanes);
     }
 
@@ -247,7 +244,7 @@ impl Residence {
     #[cold]
     fn pick_with_silent(&mut self, now: Nanos, mut first: Pick) -> Pick {
         while self.lanes[first.lane as usize].is_silent(now) && self.put_off(first.lane, now) {
-            match self.paths.first(&mut self.lanes) {
+            match self.paths.first(self.charge, &mut self.lanes) {
                 Some((lane, urgency)) => first = self.picked(lane, urgency),
                 None => break,
             }
@@ -330,6 +327,11 @@ impl Order for Residence {
             Lane { tag, key: tag, weight, price, path, time, ..Lane::default() };
     }
 
+    fn remove(&mut self, lane: u32) {
+        let entry = &mut self.lanes[lane as usize];
+        self.paths.returned(entry.path, std::mem::take(&mut entry.in_flight));
+    }
+
     fn set_weight(&mut self, lane: u32, weight: u16) {
         self.lanes[lane as usize].weight = weight;
         self.settle(lane);
@@ -351,7 +353,7 @@ impl Order for Residence {
 
     #[inline(always)]
     fn pick(&mut self, now: Nanos) -> Option<Pick> {
-        let (lane, urgency) = self.paths.first(&mut self.lanes)?;
+        let (lane, urgency) = self.paths.first(self.charge, &mut self.lanes)?;
         let first = self.picked(lane, urgency);
         if self.lanes[lane as usize].is_silent(now) {
             return Some(self.pick_with_silent(now, first));
@@ -371,6 +373,7 @@ impl Order for Residence {
         let charge = entry.over_weight(charge);
         entry.tag = tag.wrapping_add(charge);
         entry.in_flight += bytes;
+        self.paths.started(entry.path, bytes);
         self.bytes = self.bytes.wrapping_add(bytes);
         if entry.price <= BASE_PRICE {
             self.charge = self.charge - (self.charge >> MEMORY) + (charge >> MEMORY);
@@ -386,7 +389,9 @@ impl Order for Residence {
     #[inline(always)]
     fn returned(&mut self, lane: u32, done: &Done, now: Nanos) {
         let entry = &mut self.lanes[lane as usize];
-        entry.in_flight -= u64::from(done.cost.bytes).max(LEAST_CHARGE);
+        let bytes = u64::from(done.cost.bytes).max(LEAST_CHARGE);
+        entry.in_flight -= bytes;
+        self.paths.returned(entry.path, bytes);
         if done.outcome != Outcome::Withdrawn {
             // The device never saw that one.
             entry.heard = now;
@@ -404,12 +409,8 @@ impl Order for Residence {
         let own = u32::try_from(held).unwrap_or(NEVER - 1);
         let hold = if entry.hold == 0 { own } else { mean(entry.hold, own) };
         entry.hold = hold.max(1);
-        self.with_device = self.with_device - (self.with_device >> MEMORY) + (held >> MEMORY);
         entry.returned += 1;
         let is_due = entry.returned >= REPRICE || entry.price == UNKNOWN;
-        if done.network > 0 {
-            self.paths.drained(entry.path, done.network);
-        }
         if is_due {
             self.reprice(lane, now.saturating_sub(done.started));
         }

@@ -1,16 +1,13 @@
-//! Ports of the network that data drains to, and which of them are in want of it.
+//! Ports of the network that data drains to, and which of them has the least to do.
 
 use super::Lane;
 use super::queue::Queue;
-use crate::Nanos;
 
 /// Paths told apart; numbers beyond share them.
 const COUNT: u16 = 8;
-/// Commands the mean drain time of a path looks back on, as a power of two.
-const MEMORY: u32 = 4;
-
-/// Commands that a path goes ahead of, per mean drain time that it is faster.
-const AHEAD: u64 = 8;
+/// Keys less far apart than this many commands are as good as equal between paths. With more, flows that ask
+/// for little wait too long behind others' turns.
+const ABOUT_EQUAL: u64 = 2;
 
 /// The lanes that are in, by path.
 #[derive(Debug, Default)]
@@ -24,10 +21,8 @@ pub(super) struct Paths {
 #[derive(Debug, Default)]
 struct Path {
     queue: Queue,
-    /// Mean time that the network had its last commands (a write's while it came), in ns; 0: none told.
-    drain: Nanos,
-    /// How far its keys are moved on.
-    lag: u64,
+    /// Bytes in flight of all of its lanes, as they count them.
+    in_flight: u64,
 }
 
 impl Paths {
@@ -48,44 +43,44 @@ impl Paths {
         self.used = self.used.max(usize::from(path) + 1);
     }
 
-    /// The lane with the lowest key, its path's lag counted, and that figure.
+    /// The lane that is next, and its key: of the first lanes of the paths, as far as their keys are within a
+    /// few commands of `charge` of the lowest, the one whose path has the least in flight.
     #[inline(always)]
-    pub(super) fn first(&mut self, lanes: &mut [Lane]) -> Option<(u32, u64)> {
+    pub(super) fn first(&mut self, charge: u64, lanes: &mut [Lane]) -> Option<(u32, u64)> {
         if self.used == 1 {
-            // Nobody to lag behind.
             return self.paths[0].queue.top(lanes);
         }
-        let tops = self.paths.iter_mut().take(self.used).filter_map(|path| {
-            let (lane, key) = path.queue.top(lanes)?;
-            Some((lane, key + path.lag))
-        });
-        tops.min_by_key(|(_, urgency)| *urgency)
+        self.first_of_some(charge, lanes)
     }
 
-    /// The network had a command of this path for so many ns.
-    #[inline]
-    pub(super) fn drained(&mut self, path: u8, took: Nanos) {
-        let drain = &mut self.paths[usize::from(path)].drain;
-        *drain = (*drain + (took >> MEMORY)).saturating_sub(*drain >> MEMORY).max(1);
+    #[inline(never)]
+    fn first_of_some(&mut self, charge: u64, lanes: &mut [Lane]) -> Option<(u32, u64)> {
+        let mut tops = [None; COUNT as usize];
+        let mut lowest = u64::MAX;
+        for (top, path) in tops.iter_mut().zip(&mut self.paths[..self.used]) {
+            *top = path.queue.top(lanes);
+            lowest = top.map_or(lowest, |(_, key)| lowest.min(key));
+        }
+        let end = lowest.saturating_add((ABOUT_EQUAL * charge).max(1));
+        let tops = tops.into_iter().zip(&self.paths).filter_map(|(top, path)| Some((top?, path)));
+        let near = tops.filter(|((_, key), _)| *key < end);
+        near.min_by_key(|((_, key), path)| (path.in_flight, *key)).map(|(top, _)| top)
     }
 
-    /// Sets the lag of a path: what it drains slower than the others, but at most twice their mean,
-    /// in commands of `charge` ([`AHEAD`] of them, for all of its flows together). Where commands are long with
-    /// their devices (`with_device`, in ns) what starts now
-    /// helps a path only after so long, and the lag is less for it, or it would overshoot.
-    pub(super) fn settle(&mut self, path: u8, charge: u64, with_device: Nanos) {
-        if self.used == 1 {
-            return;
-        }
-        let known = self.paths.iter().map(|path| path.drain).filter(|drain| *drain > 0);
-        let (sum, count) = known.fold((0, 0), |(sum, count), drain| (sum + drain, count + 1));
-        let path = &mut self.paths[usize::from(path)];
-        if count < 2 {
-            path.lag = 0;
-            return;
-        }
-        let mean = sum / count;
-        let most = charge.saturating_mul(path.drain.min(2 * mean)) / (mean + with_device);
-        path.lag = most / path.queue.shared_by(AHEAD);
+    /// So many bytes more are in flight on a path.
+    #[inline(always)]
+    pub(super) fn started(&mut self, path: u8, bytes: u64) {
+        self.paths[usize::from(path)].in_flight += bytes;
+    }
+
+    /// So many bytes less are in flight on a path.
+    #[inline(always)]
+    pub(super) fn returned(&mut self, path: u8, bytes: u64) {
+        self.paths[usize::from(path)].in_flight -= bytes;
+    }
+
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn in_flight(&self, path: u8) -> u64 {
+        self.paths[usize::from(path)].in_flight
     }
 }

@@ -24,7 +24,6 @@ pub(super) struct Queue {
     base: u64,
     /// A bucket's width is two to this.
     width: u32,
-    members: u64,
 }
 
 /// Where a lane is in the queue of its path.
@@ -60,7 +59,7 @@ const EMPTY: List = List { first: NIL, last: NIL };
 impl Default for Queue {
     fn default() -> Self {
         let lists = [EMPTY; COUNT as usize];
-        Self { lists, filled: 0, base: 0, width: FIRST_WIDTH, members: 0 }
+        Self { lists, filled: 0, base: 0, width: FIRST_WIDTH }
     }
 }
 
@@ -99,11 +98,6 @@ impl Queue {
         None
     }
 
-    /// Its lanes for each of so many, at least 1.
-    pub(super) fn shared_by(&self, many: u64) -> u64 {
-        (self.members / many).max(1)
-    }
-
     /// Makes a bucket about so many bytes wide, if it is far from that.
     pub(super) fn set_width(&mut self, bytes: u64, all: &mut [Lane]) {
         let width = bytes.max(1).ilog2();
@@ -115,15 +109,9 @@ impl Queue {
         self.put_all(first, all);
     }
 
-    pub(super) fn push(&mut self, lane: u32, all: &mut [Lane]) {
-        self.members += 1;
-        self.put(lane, all);
-    }
-
     /// Takes a lane out, if it is in.
     pub(super) fn remove(&mut self, lane: u32, all: &mut [Lane]) {
         if all[lane as usize].link.is_in() {
-            self.members -= 1;
             self.take(lane, all);
         }
     }
@@ -132,7 +120,7 @@ impl Queue {
     #[inline(always)]
     pub(super) fn moved(&mut self, lane: u32, all: &mut [Lane]) {
         self.take(lane, all);
-        self.put(lane, all);
+        self.push(lane, all);
     }
 
     /// The number of the bucket of a key.
@@ -150,7 +138,7 @@ impl Queue {
 
     /// Puts a lane at the end of its bucket.
     #[inline(always)]
-    fn put(&mut self, lane: u32, all: &mut [Lane]) {
+    pub(super) fn push(&mut self, lane: u32, all: &mut [Lane]) {
         let bucket = self.bucket_of(all[lane as usize].key);
         if bucket < self.base || self.filled == 0 {
             let used = u64::from(u64::BITS - self.ahead().leading_zeros());
@@ -323,8 +311,6 @@ mod tests {
                 assert_eq!(list.last, before);
             }
             assert_eq!(found, self.is_in);
-            let members = self.is_in.iter().filter(|is_in| **is_in).count();
-            assert_eq!(self.queue.members, members as u64);
             for (lane, is_in) in self.all.iter().zip(&self.is_in) {
                 assert_eq!(lane.link.is_in(), *is_in);
             }

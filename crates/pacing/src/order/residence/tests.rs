@@ -186,6 +186,66 @@ fn a_weight_that_changes_moves_who_waits() {
     assert_eq!([busy.start(), busy.start()], [0, 0]);
 }
 
+/// A lane on each of these paths, all served alike, with nothing in flight.
+fn on_paths(paths: &[u16]) -> Busy {
+    let mut busy = Busy { order: Residence::new(VirtualTime::new(1), 0), now: 1 };
+    for (lane, path) in (0..).zip(paths) {
+        busy.order.add(lane, FlowConfig { path: *path, ..FlowConfig::weight(1) });
+        busy.order.join(lane);
+    }
+    // So that it is known what a command is charged.
+    for _ in 0..100 * paths.len() {
+        let lane = busy.start();
+        busy.over(lane, Outcome::Completed);
+    }
+    busy
+}
+
+#[test]
+fn of_paths_about_equally_urgent_the_one_with_the_least_in_flight_is_next() {
+    let mut busy = on_paths(&[0, 0, 1]);
+    for lane in [0, 0, 1, 1, 2, 2, 2] {
+        busy.order.started(lane, BYTES, busy.now);
+    }
+    busy.over(2, Outcome::Completed);
+    // Lane 2 is one command ahead of the others, but they have four in flight and it has two.
+    assert_eq!(busy.start(), 2);
+    // Now it is three ahead, with what it has in flight.
+    assert_eq!([busy.start(), busy.start()].map(|lane| lane < 2), [true; 2]);
+}
+
+/// A port that drains at once gets no more than its share for it.
+#[test]
+fn a_path_that_drains_quicker_gets_no_more_in_the_long_run() {
+    let mut busy = on_paths(&[0, 1]);
+    let mut started = [0_u32; 2];
+    let mut out = std::collections::VecDeque::new();
+    for _ in 0..20_000 {
+        let lane = busy.start();
+        started[lane as usize] += 1;
+        if lane == 0 {
+            busy.over(0, Outcome::Completed);
+        } else {
+            out.push_back(lane);
+        }
+        if out.len() > 8 {
+            busy.over(out.pop_front().expect("it was asked"), Outcome::Completed);
+        }
+    }
+    assert!(started[0].abs_diff(started[1]) <= 20, "{started:?}");
+}
+
+#[test]
+fn what_a_flow_that_was_removed_has_in_flight_is_nothing_of_its_path() {
+    let mut busy = on_paths(&[0, 1]);
+    busy.order.add(2, FlowConfig::weight(1));
+    for _ in 0..16 {
+        busy.order.started(2, BYTES, busy.now);
+    }
+    busy.order.remove(2);
+    assert_eq!([busy.order.paths.in_flight(0), busy.order.paths.in_flight(1)], [0, 0]);
+}
+
 /// Sixteen are in flight at any time; lane 0 stands still from now on. Yields the most that it has in
 /// flight.
 fn stand_still(busy: &mut Busy, rounds: u32) -> u32 {

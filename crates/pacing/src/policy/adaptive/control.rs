@@ -103,7 +103,7 @@ const HELD_BACK: f64 = 0.05;
 /// What is enough in flight: so many square roots of what is with the devices, and so many
 /// commands, beside it.
 const ROOTS: f64 = 2.0;
-const SPARE: f64 = 14.0;
+const SPARE: f64 = 8.0;
 /// The same, and the elasticity aimed at, while some commands are small beside the others: those
 /// wait in the network behind the large ones, and for them less should stand there.
 const SPARE_BESIDE_SMALL: f64 = 4.0;
@@ -336,6 +336,7 @@ impl Controller {
         };
         let gap = (measured.in_flight / last.in_flight).ln();
         if gap.abs() < self.swing / 2.0 || (gap > 0.0) != (measured.budget > last.budget) {
+            self.leave_the_floor(&measured);
             return;
         }
         let elasticity = ((measured.rate / last.rate).ln() / gap).clamp(-1.5, 1.5);
@@ -368,6 +369,16 @@ impl Controller {
             self.lower(&measured, &last, too_much);
         }
         self.trend.forget();
+    }
+
+    /// A core that has nothing in flight may start one command whatever the budget, so a budget of about one a core
+    /// bounds nothing, and swinging it changes nothing: it goes to what should be enough, if that is more.
+    fn leave_the_floor(&mut self, measured: &Measured) {
+        let enough = self.enough(measured);
+        if measured.in_flight > measured.budget && enough > self.base && !self.starting {
+            self.base = enough;
+            self.reason = Move::Gained;
+        }
     }
 
     /// Takes the budget back to where the best rate of late was, if more in flight lost much of it.

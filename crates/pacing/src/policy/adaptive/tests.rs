@@ -12,6 +12,8 @@ struct Plant {
     draining: Box<dyn Fn(f64) -> f64>,
     /// Commands the hosts offer.
     offered: f64,
+    /// Commands in flight whatever the budget: one on each core.
+    floor: f64,
     /// Commands let through.
     commands: f64,
     totals: Totals,
@@ -32,6 +34,7 @@ impl Plant {
             rate: Box::new(rate),
             draining: Box::new(draining),
             offered: f64::INFINITY,
+            floor: 1.0,
             commands: 0.0,
             totals: Totals::default(),
             now: 1,
@@ -40,7 +43,7 @@ impl Plant {
 
     fn in_flight(&self) -> f64 {
         let budget = u32::try_from(self.controller.budget() / 131_072).expect("a few commands");
-        f64::from(budget.max(1)).min(self.offered)
+        f64::from(budget).max(self.floor).min(self.offered)
     }
 
     /// Lets it run for so many looks; yields the mean in flight and the rate of the last half.
@@ -107,6 +110,19 @@ fn it_follows_devices_that_become_slower_and_faster_again() {
         assert!(rate > 0.97 * 0.176, "{device} us: {rate}");
         assert!(in_flight < 2.0 * knee + 24.0, "{device} us: {in_flight} in flight");
     }
+}
+
+/// Each core may start one command, so with 20 cores and a budget for less, swings change nothing.
+#[test]
+fn a_budget_below_one_command_a_core_grows_again() {
+    let mut plant = Plant::new(100.0, 0.02, 1e9);
+    plant.floor = 20.0;
+    plant.run(1000);
+    assert!(plant.controller.budget() < 20 * 131_072, "{}", plant.controller.budget());
+    let faster = Plant::new(100.0, 0.4, 1e9);
+    (plant.rate, plant.draining) = (faster.rate, faster.draining);
+    let (in_flight, rate) = plant.run(2000);
+    assert!(rate > 0.97 * 0.4, "{rate} with {in_flight} in flight");
 }
 
 #[test]
