@@ -49,16 +49,16 @@ use crate::{FlowConfig, Nanos, Outcome};
 ///
 /// Flows that drain through the same port of the network share a *path*. One buffer too many behind
 /// one port is one too few behind another, and a fixed sum of buffers drifts to either side of its
-/// own accord. So of the paths' first lanes that are within a few commands of the lowest key the one whose
-/// path has the least in flight on this core goes first. Nobody goes further ahead for it, so shares in
-/// the long run are those of the tags.
+/// own accord. So of the paths' first lanes, as far as they are within a few commands of the lowest
+/// key, the one whose path has the least in flight on this core goes first. Nobody goes further ahead
+/// for it, so shares in the long run are those of the tags.
 ///
 /// *Bound.* While a lane has something waiting it is passed over by another lane at most while that
-/// one's key is below its own, in the same bucket of keys (`queue.rs`), which is about half a command, or, on
-/// another path, less than two commands above it: for at most [`Residence::MOST_CHARGES`] commands of the largest size,
-/// over its weight, and what it has in flight itself, as often as that counts. But a lane of which
-/// nothing comes back is passed over until it does, or nobody else waits, or that has lasted 32 times
-/// as long as a command takes; then again until 32 times as long as that.
+/// one's key is below its own, in the same bucket of keys (`queue.rs`), which is about half a command,
+/// or, on another path, less than two commands above it: for at most [`Residence::MOST_CHARGES`] commands
+/// of the largest size, over its weight, and what it has in flight itself, as often as that counts. But a
+/// lane of which nothing comes back is passed over until it does, or nobody else waits, or that has
+/// lasted 32 times as long as a command takes; then again until 32 times as long as that.
 #[derive(Debug)]
 pub struct Residence {
     shared: Arc<VirtualTime>,
