@@ -104,7 +104,11 @@ impl Machine {
             let woken = Arc::new(AtomicBool::new(false));
             let parts = era.shared.parts(core, waker(&woken));
             let mut pacer = Pacer::with_parts(parts, PacerConfig::default());
-            let flows = (0..flows).map(|_| pacer.add_flow(FlowConfig::weight(1))).collect();
+            let on = |flow: usize| FlowConfig {
+                path: u16::from(flow % 2 == 1),
+                ..FlowConfig::weight(1)
+            };
+            let flows = (0..flows).map(|flow| pacer.add_flow(on(flow))).collect();
             Core {
                 pacer,
                 flows,

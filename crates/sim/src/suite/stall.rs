@@ -12,7 +12,7 @@ pub(super) const ABOUT: &str = "16 drives: the link or all drives stand still fo
     98 % of what the load can get within 100 ms, and no later 50 ms below it; the link falls to half its \
     rate for a while and comes back: 98 % of the new rate within 200 ms, both ways; one drive of 16, \
     each with its own load, stands still for 500 ms: the others make 97 % of what they get without it. \
-    A load so shallow that unpaced and with an endless cache it is not back by then itself, since it moves by \
+    A load that unpaced and with an endless cache is not back by then itself, as shallow ones that move by \
     more than 2 % anyway, has 50 ms more than that takes.";
 
 /// The series is looked at in steps of this.

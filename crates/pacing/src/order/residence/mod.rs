@@ -319,6 +319,8 @@ impl Order for Residence {
         if self.lanes.len() <= lane as usize {
             self.lanes.resize(lane as usize + 1, Lane::default());
         }
+        // Nothing is left of who had the number, unless that was not said to be gone.
+        self.remove(lane);
         let path = Paths::of(config.path);
         self.paths.open(path);
         let tag = self.shared.now.load(Ordering::Relaxed);

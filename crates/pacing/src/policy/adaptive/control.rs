@@ -372,13 +372,21 @@ impl Controller {
     }
 
     /// A core that has nothing in flight may start one command whatever the budget, so a budget of about one a core
-    /// bounds nothing, and swinging it changes nothing: it goes to what should be enough, if that is more.
+    /// bounds nothing, and swinging it changes nothing: it goes to what should be enough, if that is more. What is
+    /// said to be in flight beyond that came back late, and tells nothing.
     fn leave_the_floor(&mut self, measured: &Measured) {
-        let enough = self.enough(measured);
-        if measured.in_flight > measured.budget && enough > self.base && !self.starting {
-            self.base = enough;
-            self.reason = Move::Gained;
+        let floor = self.cores * self.command;
+        let is_floor = measured.budget < 2.0 * floor
+            && measured.in_flight > measured.budget
+            && measured.in_flight < measured.budget + floor;
+        let wanted = self.enough(measured).min(self.ceiling / (1.0 + self.swing));
+        if self.starting || !is_floor || wanted <= self.base {
+            return;
         }
+        self.base = wanted;
+        self.reason = Move::Gained;
+        self.trend.forget();
+        self.last = None;
     }
 
     /// Takes the budget back to where the best rate of late was, if more in flight lost much of it.

@@ -116,6 +116,7 @@ fn it_follows_devices_that_become_slower_and_faster_again() {
 #[test]
 fn a_budget_below_one_command_a_core_grows_again() {
     let mut plant = Plant::new(100.0, 0.02, 1e9);
+    plant.controller = Controller::new(20, 131_072);
     plant.floor = 20.0;
     plant.run(1000);
     assert!(plant.controller.budget() < 20 * 131_072, "{}", plant.controller.budget());
@@ -123,6 +124,22 @@ fn a_budget_below_one_command_a_core_grows_again() {
     (plant.rate, plant.draining) = (faster.rate, faster.draining);
     let (in_flight, rate) = plant.run(2000);
     assert!(rate > 0.97 * 0.4, "{rate} with {in_flight} in flight");
+}
+
+/// A drive that stood still gives back at once what it held for long: that was not in flight now.
+#[test]
+fn what_comes_back_late_does_not_raise_the_budget() {
+    let mut plant = Plant::new(100.0, 0.176, 1e9);
+    plant.run(500);
+    for look in 0..1000 {
+        let before = plant.controller.budget();
+        if look % 7 == 0 {
+            plant.totals.residence += whole(1000.0 * IO * 1_000_000.0 / 1024.0);
+        }
+        plant.run(1);
+        let after = plant.controller.budget();
+        assert!(after < before + before / 2, "{before} bytes, then {after}");
+    }
 }
 
 #[test]
