@@ -55,28 +55,26 @@ pub(super) fn cases(lab: &Lab) -> Vec<Case> {
     cases
 }
 
-/// The policy under test, in one window up to `end` and in fine samples.
+/// In one window up to `end` and in fine samples.
 fn run(
     lab: &Lab,
     platform: &Platform,
-    scenario: &Scenario,
+    scenario: Scenario,
     end: Nanos,
 ) -> Result<Outcome, SuiteError> {
-    let mut scenario = lab.under_test(scenario).lasting(AT, end - AT);
+    let mut scenario = scenario.lasting(AT, end - AT);
     scenario.sample = STEP;
     lab.run(platform, &scenario)
 }
 
-/// The same without pacing and with an endless cache.
+/// The same load without pacing and with an endless cache.
 fn unpaced(
     lab: &Lab,
     platform: &Platform,
     scenario: &Scenario,
     end: Nanos,
 ) -> Result<Outcome, SuiteError> {
-    let mut scenario = lab.under_test(scenario).endless().lasting(AT, end - AT);
-    scenario.sample = STEP;
-    lab.run(platform, &scenario)
+    run(lab, platform, lab.under_test(scenario).endless(), end)
 }
 
 /// In how many ms a load has to be back that is back after `bare` without pacing: by `asked`, if it can.
@@ -97,7 +95,7 @@ fn stall(name: String, platform: &Platform, scenario: Scenario) -> Case {
     Case::new(Family::Stall, name, move |lab| {
         let over = AT + 2 * MS;
         let end = over + 300 * MS;
-        let outcome = run(lab, &platform, &scenario, end)?;
+        let outcome = run(lab, &platform, lab.under_test(&scenario), end)?;
         let reference = undisturbed(lab, &platform, &scenario)?;
         let mut verdict = Verdict::of(&outcome, reference);
         let back = |of: &Outcome| back_at(of, 0.98 * reference, over, end);
@@ -118,7 +116,7 @@ fn one_drive(name: String, platform: &Platform, depth: u32) -> Case {
     let platform = platform.clone();
     Case::new(Family::Stall, name, move |lab| {
         let scenario = each_its_own(depth).disturbed(Trouble::Drive(0), AT, ONE);
-        let outcome = run(lab, &platform, &scenario, AT + ONE)?;
+        let outcome = run(lab, &platform, lab.under_test(&scenario), AT + ONE)?;
         let mut others = each_its_own(depth);
         others.jobs.remove(0);
         let mut verdict = Verdict::of(&outcome, lab.ceiling(&platform, &others)?);
@@ -132,7 +130,7 @@ fn half_link(name: String, platform: &Platform, scenario: Scenario) -> Case {
     Case::new(Family::Stall, name, move |lab| {
         let over = AT + HALF;
         let end = over + 500 * MS;
-        let outcome = run(lab, &platform, &scenario, end)?;
+        let outcome = run(lab, &platform, lab.under_test(&scenario), end)?;
         let reference = undisturbed(lab, &platform, &scenario)?;
         let mut verdict = Verdict::of(&outcome, reference);
         // The window holds both rates: the share shown is of what they make together.
