@@ -17,10 +17,10 @@ pub enum SmallRule {
 const PART: u64 = 16;
 /// Small commands pass others only while they are at most one part in so many of the bytes started.
 const SHARE: i64 = 4;
-/// Commands that the mean size looks back on, as a power of two.
-const MEMORY: u32 = 6;
+/// Commands that the mean size looks back on.
+const MEMORY: u32 = 64;
 
-/// Commands from one look at the mean to the next: it takes a division.
+/// Commands from one look at the mean to the next.
 const EVERY: u32 = 8;
 
 /// Knows what is small, and sees that the small do not starve the large.
@@ -30,8 +30,11 @@ pub(crate) struct SmallLane {
     /// Means over the last commands started, of the bytes and of the bytes squared (over 4096).
     mean: u64,
     mean_square: u64,
-    below: u32,
+    /// The same of the commands since these were set, and how many they are.
+    bytes: u64,
+    square: u64,
     observed: u32,
+    below: u32,
     /// Bytes that small commands may still start before the large must have their turn.
     allowance: i64,
 }
@@ -42,7 +45,16 @@ impl SmallLane {
             SmallRule::Below(bytes) => bytes,
             SmallRule::Never | SmallRule::BesideOthers => 0,
         };
-        Self { rule, mean: 0, mean_square: 0, below, observed: 0, allowance: 0 }
+        Self {
+            rule,
+            mean: 0,
+            mean_square: 0,
+            bytes: 0,
+            square: 0,
+            observed: 0,
+            below,
+            allowance: 0,
+        }
     }
 
     #[inline]
@@ -84,18 +96,26 @@ impl SmallLane {
         }
     }
 
-    /// The size that the mean byte comes in is the mean of the squares over the mean.
     #[inline]
     fn observe(&mut self, bytes: u32) {
+        // Sums of a few commands, and squares of 32 bits over 4096: neither can overflow.
         let bytes = u64::from(bytes);
-        self.mean += bytes;
-        self.mean -= self.mean >> MEMORY;
-        self.mean_square += (bytes * bytes) >> 12;
-        self.mean_square -= self.mean_square >> MEMORY;
+        self.bytes = self.bytes.wrapping_add(bytes);
+        self.square = self.square.wrapping_add((bytes * bytes) >> 12);
         self.observed = self.observed.wrapping_add(1);
-        if !self.observed.is_multiple_of(EVERY) {
-            return;
+        if self.observed >= EVERY {
+            self.look();
         }
+    }
+
+    /// The size that the mean byte comes in is the mean of the squares over the mean.
+    #[inline(never)]
+    fn look(&mut self) {
+        let part = u64::from(MEMORY / EVERY);
+        self.mean = self.mean - self.mean / part + std::mem::take(&mut self.bytes);
+        self.mean_square =
+            self.mean_square - self.mean_square / part + std::mem::take(&mut self.square);
+        self.observed = 0;
         let typical = (self.mean_square / self.mean.max(1)) << 12;
         self.below = u32::try_from(typical / PART).unwrap_or(u32::MAX);
     }

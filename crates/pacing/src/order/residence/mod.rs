@@ -65,8 +65,9 @@ pub struct Residence {
     core: usize,
     lanes: Vec<Lane>,
     paths: Paths,
-    /// The mean charge of a command at the base price, in bytes.
+    /// The mean charge of a command at the base price, in bytes, and what the last one was charged.
     charge: u64,
+    last_charge: u64,
     /// Mean time of a command in flight, in ns; [`NEVER`]: none came back yet.
     usual_time: u32,
     /// Sums for the others to see, as in the clock.
@@ -200,6 +201,7 @@ impl Residence {
             lanes: Vec::new(),
             paths: Paths::default(),
             charge: 0,
+            last_charge: 0,
             usual_time: NEVER,
             speed: 0,
             returned: 0,
@@ -237,6 +239,10 @@ impl Residence {
                 price(Nanos::from(entry.hold), usual, self.shared.relief.load(Ordering::Relaxed));
         }
         let path = entry.path;
+        self.charge = match self.charge {
+            0 => self.last_charge,
+            charge => charge - (charge >> MEMORY) + (self.last_charge >> MEMORY),
+        };
         self.paths.queue(path).set_width(self.charge / 2, &mut self.lanes);
     }
 
@@ -256,7 +262,7 @@ impl Residence {
     #[inline(always)]
     fn picked(&self, lane: u32, urgency: u64) -> Pick {
         let entry = &self.lanes[lane as usize];
-        Pick { lane, urgency, load: entry.over_weight(entry.in_flight) }
+        Pick { lane, urgency, load: urgency.wrapping_sub(entry.tag) }
     }
 
     /// Moves a silent lane behind those that are ahead of it by what it has in flight: true if that is
@@ -282,7 +288,6 @@ impl Residence {
     }
 
     /// The key of a lane may be another.
-    #[inline(always)]
     fn settle(&mut self, lane: u32) {
         let entry = &mut self.lanes[lane as usize];
         entry.settle();
@@ -371,21 +376,24 @@ impl Order for Residence {
         }
         let tag = entry.tag;
         let bytes = u64::from(bytes).max(LEAST_CHARGE);
-        let charge = (bytes * u64::from(entry.price)) >> 8;
-        let charge = entry.over_weight(charge);
+        let charge = entry.over_weight((bytes * u64::from(entry.price)) >> 8);
         entry.tag = tag.wrapping_add(charge);
+        // As a rule a command of it is back before it is next again.
+        let least = entry.tag.wrapping_add(entry.over_weight(entry.in_flight));
         entry.in_flight += bytes;
-        self.paths.started(entry.path, bytes);
+        entry.settle();
         self.bytes = self.bytes.wrapping_add(bytes);
         if entry.price <= BASE_PRICE {
-            self.charge = self.charge - (self.charge >> MEMORY) + (charge >> MEMORY);
+            self.last_charge = charge;
         } else {
             self.slow_bytes = self.slow_bytes.wrapping_add(bytes);
         }
-        if entry.link.is_in() {
+        let (path, is_in) = (entry.path, entry.link.is_in());
+        self.paths.started(path, bytes);
+        if is_in {
             self.shared.advance(tag);
+            self.paths.queue(path).raised(lane, least, &mut self.lanes);
         }
-        self.settle(lane);
     }
 
     #[inline(always)]
@@ -401,18 +409,22 @@ impl Order for Residence {
         if entry.probes > 0 || entry.hangs > 0 {
             entry.came_back(done.outcome);
         }
-        self.settle(lane);
-        if done.outcome != Outcome::Completed {
-            return;
+        entry.settle();
+        let queue = self.paths.queue(entry.path);
+        let is_misplaced = entry.link.is_in() && queue.is_beyond_its_key(entry);
+        let mut is_due = false;
+        if done.outcome == Outcome::Completed {
+            // What it waits for the network is the same for all, and says nothing about the flow.
+            let held = now.saturating_sub(done.started).saturating_sub(done.network);
+            let own = u32::try_from(held).unwrap_or(NEVER - 1);
+            let hold = if entry.hold == 0 { own } else { mean(entry.hold, own) };
+            entry.hold = hold.max(1);
+            entry.returned += 1;
+            is_due = entry.returned >= REPRICE || entry.price == UNKNOWN;
         }
-        let entry = &mut self.lanes[lane as usize];
-        // What it waits for the network is the same for all, and says nothing about the flow.
-        let held = now.saturating_sub(done.started).saturating_sub(done.network);
-        let own = u32::try_from(held).unwrap_or(NEVER - 1);
-        let hold = if entry.hold == 0 { own } else { mean(entry.hold, own) };
-        entry.hold = hold.max(1);
-        entry.returned += 1;
-        let is_due = entry.returned >= REPRICE || entry.price == UNKNOWN;
+        if is_misplaced {
+            queue.moved(lane, &mut self.lanes);
+        }
         if is_due {
             self.reprice(lane, now.saturating_sub(done.started));
         }

@@ -12,17 +12,11 @@ const ABOUT_EQUAL: u64 = 2;
 /// The lanes that are in, by path.
 #[derive(Debug, Default)]
 pub(super) struct Paths {
-    paths: [Path; COUNT as usize],
+    queues: [Queue; COUNT as usize],
+    /// Bytes in flight of all lanes of each path, as they count them.
+    in_flight: [u64; COUNT as usize],
     /// Those from here on never had a lane.
     used: usize,
-}
-
-/// Flows whose data leaves through the same port.
-#[derive(Debug, Default)]
-struct Path {
-    queue: Queue,
-    /// Bytes in flight of all of its lanes, as they count them.
-    in_flight: u64,
 }
 
 impl Paths {
@@ -35,7 +29,7 @@ impl Paths {
     /// The lanes of a path that are in.
     #[inline]
     pub(super) fn queue(&mut self, path: u8) -> &mut Queue {
-        &mut self.paths[usize::from(path)].queue
+        &mut self.queues[index(path)]
     }
 
     /// A path has a lane.
@@ -48,7 +42,7 @@ impl Paths {
     #[inline(always)]
     pub(super) fn first(&mut self, charge: u64, lanes: &mut [Lane]) -> Option<(u32, u64)> {
         if self.used == 1 {
-            return self.paths[0].queue.top(lanes);
+            return self.queues[0].top(lanes);
         }
         self.first_of_some(charge, lanes)
     }
@@ -57,30 +51,37 @@ impl Paths {
     fn first_of_some(&mut self, charge: u64, lanes: &mut [Lane]) -> Option<(u32, u64)> {
         let mut tops = [None; COUNT as usize];
         let mut lowest = u64::MAX;
-        for (top, path) in tops.iter_mut().zip(&mut self.paths[..self.used]) {
-            *top = path.queue.top(lanes);
+        for (top, queue) in tops.iter_mut().zip(&mut self.queues[..self.used]) {
+            *top = queue.top(lanes);
             lowest = top.map_or(lowest, |(_, key)| lowest.min(key));
         }
         let end = lowest.saturating_add((ABOUT_EQUAL * charge).max(1));
-        let tops = tops.into_iter().zip(&self.paths).filter_map(|(top, path)| Some((top?, path)));
+        let tops =
+            tops.into_iter().zip(self.in_flight).filter_map(|(top, path)| Some((top?, path)));
         let near = tops.filter(|((_, key), _)| *key < end);
-        near.min_by_key(|((_, key), path)| (path.in_flight, *key)).map(|(top, _)| top)
+        near.min_by_key(|((_, key), in_flight)| (*in_flight, *key)).map(|(top, _)| top)
     }
 
     /// So many bytes more are in flight on a path.
     #[inline(always)]
     pub(super) fn started(&mut self, path: u8, bytes: u64) {
-        self.paths[usize::from(path)].in_flight += bytes;
+        self.in_flight[index(path)] += bytes;
     }
 
     /// So many bytes less are in flight on a path.
     #[inline(always)]
     pub(super) fn returned(&mut self, path: u8, bytes: u64) {
-        self.paths[usize::from(path)].in_flight -= bytes;
+        self.in_flight[index(path)] -= bytes;
     }
 
     #[cfg(all(test, not(loom)))]
     pub(super) fn in_flight(&self, path: u8) -> u64 {
-        self.paths[usize::from(path)].in_flight
+        self.in_flight[index(path)]
     }
+}
+
+/// Where a path is; its number is below [`COUNT`], which is not checked for each command.
+#[inline(always)]
+fn index(path: u8) -> usize {
+    usize::from(path) % usize::from(COUNT)
 }

@@ -10,7 +10,8 @@
 //! bits, so the first of them is found by one instruction, and a lane that goes in or out moves
 //! nobody else. The price is that keys are told apart by a bucket's width alone, a part of a
 //! command. Whoever is further ahead than a lane may be put waits in the last of these, and goes on to
-//! where it belongs when it comes to be the first.
+//! where it belongs when it comes to be the first. So does one whose key is about to come down, which
+//! saves a move: it waits where it will belong.
 
 use super::Lane;
 
@@ -83,12 +84,12 @@ impl Queue {
         let from = self.base;
         while self.filled != 0 {
             self.base += u64::from(self.ahead().trailing_zeros());
-            let lane = self.lists[usize::from(place_of(self.base))].first;
+            let lane = self.lists[index(place_of(self.base))].first;
             let key = all[lane as usize].key;
             if self.bucket_of(key) <= self.base {
                 return Some((lane, key));
             }
-            // It waited here for want of a bucket as far ahead as it is.
+            // It waited here for want of a bucket as far ahead as it is, or for its key to come down.
             if self.filled.is_power_of_two() || self.base - from > u64::from(COUNT) {
                 self.go_on(all);
             } else {
@@ -117,10 +118,24 @@ impl Queue {
     }
 
     /// The key of a lane that is in is another.
-    #[inline(always)]
     pub(super) fn moved(&mut self, lane: u32, all: &mut [Lane]) {
+        let key = all[lane as usize].key;
+        self.raised(lane, key, all);
+    }
+
+    /// The key of a lane that is in is higher. It is put where `least` belongs, which is no more than its key: if
+    /// it is the first there before its key came down to that, it goes on.
+    #[inline(always)]
+    pub(super) fn raised(&mut self, lane: u32, least: u64, all: &mut [Lane]) {
         self.take(lane, all);
-        self.push(lane, all);
+        self.put(lane, self.bucket_of(least), all);
+    }
+
+    /// Is a lane that is in further ahead than its key, which became lower?
+    #[inline(always)]
+    pub(super) fn is_beyond_its_key(&self, lane: &Lane) -> bool {
+        let ahead = place_of(u64::from(lane.link.place).wrapping_sub(self.base));
+        self.bucket_of(lane.key) < self.base + u64::from(ahead)
     }
 
     /// The number of the bucket of a key.
@@ -139,7 +154,12 @@ impl Queue {
     /// Puts a lane at the end of its bucket.
     #[inline(always)]
     pub(super) fn push(&mut self, lane: u32, all: &mut [Lane]) {
-        let bucket = self.bucket_of(all[lane as usize].key);
+        self.put(lane, self.bucket_of(all[lane as usize].key), all);
+    }
+
+    /// Puts a lane at the end of a bucket, which becomes the base if it is before it.
+    #[inline(always)]
+    fn put(&mut self, lane: u32, bucket: u64, all: &mut [Lane]) {
         if bucket < self.base || self.filled == 0 {
             let used = u64::from(u64::BITS - self.ahead().leading_zeros());
             if self.filled == 0 || self.base - bucket + used <= u64::from(COUNT) {
@@ -154,7 +174,7 @@ impl Queue {
     fn insert(&mut self, lane: u32, bucket: u64, all: &mut [Lane]) {
         let place = place_of(bucket.clamp(self.base, self.base + REACH));
         self.filled |= bit(place);
-        let list = &mut self.lists[usize::from(place)];
+        let list = &mut self.lists[index(place)];
         let before = std::mem::replace(&mut list.last, lane);
         if before == NIL {
             list.first = lane;
@@ -176,7 +196,7 @@ impl Queue {
         let mut chain = EMPTY;
         while self.filled != 0 {
             let place = place_of(self.base + u64::from(self.ahead().trailing_zeros()));
-            let list = std::mem::replace(&mut self.lists[usize::from(place)], EMPTY);
+            let list = std::mem::replace(&mut self.lists[index(place)], EMPTY);
             self.filled &= !bit(place);
             if chain.first == NIL {
                 chain.first = list.first;
@@ -208,7 +228,7 @@ impl Queue {
     #[inline(always)]
     fn take(&mut self, lane: u32, all: &mut [Lane]) {
         let Link { before, behind, place } = std::mem::take(&mut all[lane as usize].link);
-        let list = &mut self.lists[usize::from(place)];
+        let list = &mut self.lists[index(place)];
         if before == NIL {
             list.first = behind;
         } else {
@@ -230,6 +250,12 @@ impl Queue {
 fn place_of(bucket: u64) -> u8 {
     let [low, ..] = bucket.to_le_bytes();
     low % COUNT
+}
+
+/// Where a place's list is; who is in has one below [`COUNT`], which is not checked for each command.
+#[inline(always)]
+fn index(place: u8) -> usize {
+    usize::from(place % COUNT)
 }
 
 /// A place in a word of them.
@@ -279,8 +305,18 @@ mod tests {
         }
 
         fn set_key(&mut self, lane: u32, key: u64) {
-            self.all[lane as usize].key = key;
-            if self.is_in[lane as usize] {
+            self.set_key_of_least(lane, key, key);
+        }
+
+        /// A higher key is put where `least` belongs, if that is lower.
+        fn set_key_of_least(&mut self, lane: u32, key: u64, least: u64) {
+            let before = std::mem::replace(&mut self.all[lane as usize].key, key);
+            if !self.is_in[lane as usize] {
+                return;
+            }
+            if key > before {
+                self.queue.raised(lane, least.clamp(before, key), &mut self.all);
+            } else if self.queue.is_beyond_its_key(&self.all[lane as usize]) {
                 self.queue.moved(lane, &mut self.all);
             }
         }
@@ -334,7 +370,7 @@ mod tests {
                     0 => model.leave(lane),
                     1 => model.queue.set_width(BUCKET << (by % 8), &mut model.all),
                     _ => {
-                        model.set_key(lane, key);
+                        model.set_key_of_least(lane, key, key - by % (u64::from(what) * BUCKET));
                         if !model.is_in[lane as usize] {
                             model.join(lane);
                         }

@@ -26,7 +26,7 @@ use crate::sync::{AtomicU64, Ordering};
 pub struct SharedAdaptive {
     credit: Arc<SharedCredit>,
     virtual_time: Arc<VirtualTime>,
-    cores: Box<[Sums]>,
+    cores: Box<[Arc<Sums>]>,
     /// When the controller looked last, and after how long it looks again.
     looked: AtomicU64,
     pause: AtomicU64,
@@ -60,7 +60,7 @@ impl SharedAdaptive {
         Ok(Arc::new(Self {
             credit: BufferCredit::shared(config)?,
             virtual_time: VirtualTime::new(cores),
-            cores: (0..cores).map(|_| Sums::default()).collect(),
+            cores: (0..cores).map(|_| Arc::default()).collect(),
             looked: AtomicU64::new(0),
             pause: AtomicU64::new(0),
             controller: Mutex::new(controller),
@@ -71,7 +71,8 @@ impl SharedAdaptive {
     #[must_use]
     pub fn core(self: &Arc<Self>, core: usize, waker: Waker) -> Adaptive {
         let credit = self.credit.core(core, waker);
-        Adaptive { credit, core, shared: Arc::clone(self) }
+        let sums = Arc::clone(&self.cores[core]);
+        Adaptive { credit, core, sums, shared: Arc::clone(self) }
     }
 
     /// The virtual time that the order among the flows goes by.
@@ -150,6 +151,7 @@ const LOOK_EVERY: u64 = 8;
 pub struct Adaptive {
     credit: BufferCredit,
     core: usize,
+    sums: Arc<Sums>,
     shared: Arc<SharedAdaptive>,
 }
 
@@ -162,19 +164,14 @@ fn add(sum: &AtomicU64, more: u64) -> u64 {
 }
 
 impl Adaptive {
-    #[inline(always)]
-    fn sums(&self) -> &Sums {
-        &self.shared.cores[self.core]
-    }
-
     #[inline(never)]
     fn note_small(&self) {
-        add(&self.sums().small, 1);
+        add(&self.sums.small, 1);
     }
 
     #[inline(never)]
     fn note_refused(&self) {
-        add(&self.sums().refused, 1);
+        add(&self.sums.refused, 1);
     }
 }
 
@@ -203,7 +200,7 @@ impl Policy for Adaptive {
         }
         let bytes = u64::from(done.cost.bytes);
         let held = now.saturating_sub(done.started);
-        let sums = self.sums();
+        let sums = &*self.sums;
         let commands = add(&sums.commands, 1);
         add(&sums.bytes, bytes);
         add(&sums.residence, bytes.wrapping_mul(held) >> 10);
