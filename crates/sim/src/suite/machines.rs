@@ -14,7 +14,7 @@ pub(super) const ABOUT: &str = "Platform A with its cache times 0.5 to 4, drives
     64 of them, blocks of 4 KiB to 1 MiB, reads, writes and 70/30, one by one, in random \
     combinations, and large writes to few drives: at least 97 % of the best static buffer credit \
     found by search on the same machine with the same seed; no sample below 80 % of the mean. Blocks \
-    above 128 KiB have a warm-up longer by as much, and slow drives one of at least 100 of their \
+    above 128 KiB have a warm-up longer by as much, and slow drives one of at least 500 of their \
     commands' times.";
 
 /// One machine and what is asked of it.
@@ -39,7 +39,7 @@ const MIXES: [f64; 3] = [1.0, 0.0, 0.7];
 const DEPTHS: [u32; 3] = [32, 256, 2048];
 
 /// Least of a warm-up, in times of a command with its drive.
-const WARM_UP_TURNS: u64 = 100;
+const WARM_UP_TURNS: u64 = 500;
 
 const BASE: Variant = Variant {
     cache: 1.0,

@@ -16,12 +16,13 @@
 //!
 //! Two things make it quick where swings tell little. What is with the devices, twice its square
 //! root and a few commands more is *enough* in flight: beyond it, data waits for the network. It is
-//! the first guess, and where no gain is to be seen the base moves towards it. And a budget that did
+//! the first guess, and where no gain is to be seen the base moves towards it. And below a budget that did
 //! clear harm is a *ceiling*, approached by halves and forgotten slowly.
 //!
 //! Nothing here is in units of time or bytes: intervals are in turnovers of the budget and in
 //! commands, steps are ratios.
 
+use super::ceiling::Ceiling;
 use crate::Nanos;
 
 /// Sums over all cores since the start.
@@ -92,9 +93,15 @@ const COLLAPSE: f64 = 0.9;
 const COLLAPSE_EXCESS: f64 = 1.15;
 /// What is left of the best rate from one measurement to the next.
 const FADE: f64 = 0.97;
-/// How fast a ceiling rises at first when it is in the way, and at most.
-const PUSH: f64 = 0.005;
-const MOST_PUSH: f64 = 0.5;
+/// A rate that is lower by this part with the larger budget did harm, too, though no more was found in flight: what
+/// comes back in a collapse was not in it for long.
+const LOSS: f64 = 0.1;
+/// A swing is made narrower by this factor while the two rates differ by so many times what as many commands scatter,
+/// to this part at most: the more it costs to be beside the best, the less is needed to tell where that is.
+const NARROWER: f64 = 0.7;
+const WIDER: f64 = 1.4;
+const TELLS: f64 = 2.0;
+const NARROWEST: f64 = 0.25;
 /// The part of the budget that must be in use for a measurement to say something about it.
 const IN_USE: f64 = 0.85;
 /// Commands told to wait, for each that goes through, from which a budget is in use though its mean
@@ -104,9 +111,8 @@ const HELD_BACK: f64 = 0.05;
 /// commands, beside it.
 const ROOTS: f64 = 2.0;
 const SPARE: f64 = 8.0;
-/// The same, and the elasticity aimed at, while some commands are small beside the others: those
-/// wait in the network behind the large ones, and for them less should stand there.
-const SPARE_BESIDE_SMALL: f64 = 4.0;
+/// The elasticity aimed at while some commands are small beside the others: those wait in the network behind the
+/// large ones, and for them less should stand there. So no commands to spare are asked for then.
 const TARGET_BESIDE_SMALL: f64 = 0.06;
 /// Small commands among all from which that holds.
 const SOME_SMALL: f64 = 0.01;
@@ -126,6 +132,8 @@ pub(super) struct Controller {
     starting: bool,
     high: bool,
     swing: f64,
+    /// The part of the swing that is enough to tell.
+    narrow: f64,
     /// Mean bytes of a command.
     command: f64,
     /// Some commands are small beside the others.
@@ -140,9 +148,7 @@ pub(super) struct Controller {
     best: Option<Measured>,
     step: f64,
     upwards: bool,
-    /// Where it was too much lately, in bytes, and how fast that is forgotten.
-    ceiling: f64,
-    push: f64,
+    ceiling: Ceiling,
     reason: Move,
 }
 
@@ -164,6 +170,19 @@ struct Measured {
     commands: f64,
     /// Times a command was told to wait, for each that went through.
     refused: f64,
+}
+
+impl Measured {
+    /// Do the two rates differ by more than so many commands scatter?
+    fn differs_clearly(&self, other: &Measured) -> bool {
+        (self.rate / other.rate).ln().abs() * self.commands.min(other.commands).sqrt() > TELLS
+    }
+
+    /// Did the one of the two that had the larger budget bring much less?
+    fn lost_with_more(&self, other: &Measured) -> bool {
+        let (less, more) = if self.budget < other.budget { (self, other) } else { (other, self) };
+        less.budget < more.budget && (more.rate / less.rate).ln() < -LOSS
+    }
 }
 
 /// Elasticities seen since the last move, and how much they scatter in general.
@@ -211,6 +230,7 @@ impl Controller {
             starting: true,
             high: true,
             swing: SWING,
+            narrow: 1.0,
             command: 0.0,
             some_small: false,
             from: Totals::default(),
@@ -220,8 +240,7 @@ impl Controller {
             best: None,
             step: LEAST_STEP,
             upwards: true,
-            ceiling: f64::INFINITY,
-            push: PUSH,
+            ceiling: Ceiling::none(),
             reason: Move::Start,
         }
     }
@@ -284,7 +303,7 @@ impl Controller {
                 }
                 self.high = !self.high;
                 let finer = SWING * (COMMANDS / measured.commands).sqrt();
-                self.swing = finer.clamp(LEAST_SWING, SWING);
+                self.swing = (finer * self.narrow).clamp(LEAST_SWING * self.narrow, SWING);
                 pause(SETTLE * turnover)
             }
         }
@@ -336,7 +355,11 @@ impl Controller {
         };
         let gap = (measured.in_flight / last.in_flight).ln();
         if gap.abs() < self.swing / 2.0 || (gap > 0.0) != (measured.budget > last.budget) {
-            self.leave_the_floor(&measured);
+            if !self.starting && last.lost_with_more(&measured) {
+                self.lower(&measured, &last, true);
+            } else {
+                self.leave_the_floor(&measured);
+            }
             return;
         }
         let elasticity = ((measured.rate / last.rate).ln() / gap).clamp(-1.5, 1.5);
@@ -348,6 +371,9 @@ impl Controller {
             return;
         }
         self.trend.add(elasticity);
+        let is_wide = last.differs_clearly(&measured);
+        self.narrow *= if is_wide { NARROWER } else { WIDER };
+        self.narrow = self.narrow.clamp(NARROWEST, 1.0);
         let target = if self.some_small { TARGET_BESIDE_SMALL } else { TARGET };
         let surplus = self.trend.mean() - target;
         let is_clear = surplus.abs() >= CLEAR * self.trend.error();
@@ -366,7 +392,8 @@ impl Controller {
             }
             self.raise(&measured);
         } else {
-            self.lower(&measured, &last, too_much);
+            let is_harm = self.trend.mean() < HARM;
+            self.lower(&measured, &last, is_harm);
         }
         self.trend.forget();
     }
@@ -379,7 +406,7 @@ impl Controller {
         let is_floor = measured.budget < 2.0 * floor
             && measured.in_flight > measured.budget
             && measured.in_flight < measured.budget + floor;
-        let wanted = self.enough(measured).min(self.ceiling / (1.0 + self.swing));
+        let wanted = self.enough(measured).min(self.ceiling.base(self.swing));
         if self.starting || !is_floor || wanted <= self.base {
             return;
         }
@@ -403,8 +430,7 @@ impl Controller {
         {
             return false;
         }
-        self.ceiling = measured.budget;
-        self.push = PUSH;
+        self.ceiling.set(measured.budget, measured.budget);
         self.base = best.in_flight.max(self.least);
         self.reason = Move::Wasted;
         self.trend.forget();
@@ -434,7 +460,7 @@ impl Controller {
     /// network, as much as its completions scatter, and a few commands for what is uneven.
     fn enough(&self, measured: &Measured) -> f64 {
         let devices = (measured.in_flight - measured.network) / self.command;
-        let spare = if self.some_small { SPARE_BESIDE_SMALL } else { SPARE };
+        let spare = if self.some_small { 0.0 } else { SPARE };
         (devices + ROOTS * devices.sqrt() + spare) * self.command
     }
 
@@ -444,28 +470,34 @@ impl Controller {
         self.reason = Move::Gained;
         let stepped = self.base * (1.0 + self.step);
         let halfway = (self.base * self.enough(measured)).sqrt();
-        let gains_much = self.trend.mean() > START_GAIN && self.ceiling.is_infinite();
+        let gains_much = self.trend.mean() > START_GAIN && self.ceiling.is_none();
         let wanted = if gains_much { stepped.max(halfway) } else { stepped };
-        let ceiling = self.ceiling / (1.0 + self.swing);
-        if wanted <= ceiling {
+        let highest = self.ceiling.base(self.swing);
+        if wanted <= highest {
             self.base = wanted;
             return;
         }
-        self.base = self.base.max(f64::midpoint(self.base, ceiling));
-        self.ceiling *= 1.0 + self.push;
-        self.push = (1.5 * self.push).min(MOST_PUSH);
+        self.base = self.base.max(f64::midpoint(self.base, highest));
+        self.ceiling.push();
     }
 
-    /// A step down, or half the way to what should be enough.
-    fn lower(&mut self, measured: &Measured, last: &Measured, too_much: bool) {
+    /// A step down: from more than enough at least half the way there, and from what did harm to what did none.
+    fn lower(&mut self, measured: &Measured, last: &Measured, is_harm: bool) {
         self.reason = Move::Wasted;
-        if self.trend.mean() < HARM {
-            self.ceiling = measured.budget.max(last.budget);
-            self.push = PUSH;
-        }
+        self.upwards = false;
         let stepped = self.base / (1.0 + self.step);
-        let halfway = (self.base * self.enough(measured)).sqrt();
-        self.base = if too_much { stepped.min(halfway) } else { stepped }.max(self.least);
+        let enough = self.enough(measured);
+        self.base = if is_harm {
+            let (good, bad) = (measured.budget.min(last.budget), measured.budget.max(last.budget));
+            self.ceiling.set(good, bad);
+            stepped.max(good.min(self.ceiling.base(self.swing)))
+        } else if measured.in_flight > enough {
+            stepped.min((self.base * enough).sqrt())
+        } else {
+            stepped
+        };
+        self.base = self.base.max(self.least);
+        self.trend.forget();
         // The next measurement is better for certain; that must not count as harm again.
         self.last = None;
     }

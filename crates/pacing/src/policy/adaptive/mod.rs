@@ -3,6 +3,7 @@
 //! [`control`] decides, from sums over all cores, what the budget is; this file keeps the sums and
 //! asks it now and then.
 
+mod ceiling;
 mod control;
 #[cfg(all(test, not(loom)))]
 mod tests;

@@ -14,6 +14,8 @@ struct Plant {
     offered: f64,
     /// Commands in flight whatever the budget: one on each core.
     floor: f64,
+    /// Most commands that are seen in flight.
+    seen: f64,
     /// Commands let through.
     commands: f64,
     totals: Totals,
@@ -35,6 +37,7 @@ impl Plant {
             draining: Box::new(draining),
             offered: f64::INFINITY,
             floor: 1.0,
+            seen: f64::INFINITY,
             commands: 0.0,
             totals: Totals::default(),
             now: 1,
@@ -57,8 +60,11 @@ impl Plant {
             self.commands += rate * elapsed / 1000.0;
             self.totals.commands = whole(self.commands);
             self.totals.bytes = whole(self.commands * IO);
-            self.totals.residence += whole(n * IO * elapsed / 1024.0);
+            self.totals.residence += whole(n.min(self.seen) * IO * elapsed / 1024.0);
             self.totals.network += whole((self.draining)(n) * IO * elapsed / 1024.0);
+            if self.offered > n {
+                self.totals.refused = self.totals.commands;
+            }
             self.now += pause;
             if look >= looks / 2 {
                 sum += n * elapsed;
@@ -97,6 +103,29 @@ fn it_stays_out_of_a_cache_that_runs_over() {
     let mut plant = Plant::new(100.0, 0.176, 12.0);
     let (in_flight, rate) = plant.run(2000);
     assert!(rate > 0.95 * 0.176, "{rate} with {in_flight} in flight");
+}
+
+/// Slow devices that need nearly all of the cache: each command more is a gain up to where it runs over, which costs
+/// a third.
+fn cliff() -> Plant {
+    let mut plant = Plant::new(2000.0, 0.3, 1e9);
+    plant.rate = Box::new(|n| if n <= 360.0 { n / 2000.0 } else { 0.65 * 0.18 });
+    plant
+}
+
+#[test]
+fn it_stays_close_to_a_cliff() {
+    let mut plant = cliff();
+    let (_, rate) = plant.run(2000);
+    assert!(rate > 0.92 * 0.18, "{rate} of 0.18");
+}
+
+#[test]
+fn it_leaves_what_runs_over_though_no_more_is_seen_in_flight() {
+    let mut plant = cliff();
+    plant.seen = 340.0;
+    let (_, rate) = plant.run(2000);
+    assert!(rate > 0.92 * 0.18, "{rate} of 0.18");
 }
 
 #[test]

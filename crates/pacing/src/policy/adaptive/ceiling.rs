@@ -1,0 +1,101 @@
+//! Where a budget did harm, and how close to that one may go.
+
+/// A budget beyond which it was too much lately, in bytes. It rises while it is in the way, faster and
+/// faster, since what did harm once may do none any more. Where harm is found again in the same place it
+/// rises more slowly each time, so that an edge that stays is met ever less often.
+#[derive(Debug)]
+pub(super) struct Ceiling {
+    at: f64,
+    /// The budget that did harm.
+    edge: f64,
+    /// How much it rises next, as a part of it, and how much it did first since it was found.
+    push: f64,
+    first_push: f64,
+}
+
+/// How much a ceiling rises at first, at least where it was found again and again, and at most.
+const PUSH: f64 = 0.005;
+const LEAST_PUSH: f64 = 0.0001;
+const MOST_PUSH: f64 = 0.5;
+/// Growth of that each time.
+const GROWTH: f64 = 1.5;
+/// Edges no further apart than this part of them are the same.
+const SAME: f64 = 0.1;
+
+impl Ceiling {
+    /// Nothing did harm yet.
+    pub(super) fn none() -> Self {
+        Self { at: f64::INFINITY, edge: f64::INFINITY, push: PUSH, first_push: PUSH }
+    }
+
+    pub(super) fn is_none(&self) -> bool {
+        self.at.is_infinite()
+    }
+
+    /// A budget of `bad` bytes did harm, one of `good`, which is no more, did not.
+    pub(super) fn set(&mut self, good: f64, bad: f64) {
+        let is_known = (bad / self.edge).ln().abs() < SAME;
+        self.first_push = if is_known { (self.first_push / 2.0).max(LEAST_PUSH) } else { PUSH };
+        self.push = self.first_push;
+        self.edge = bad;
+        self.at = (good * bad).sqrt();
+    }
+
+    /// The highest base that stays below it when the budget swings so far to either side, as a part of the base.
+    pub(super) fn base(&self, swing: f64) -> f64 {
+        self.at / (1.0 + swing)
+    }
+
+    /// It is in the way.
+    pub(super) fn push(&mut self) {
+        self.at *= 1.0 + self.push;
+        self.push = (GROWTH * self.push).min(MOST_PUSH);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::Ceiling;
+
+    /// Times it is in the way until it is where harm was, from just below.
+    fn pushes(ceiling: &mut Ceiling, edge: f64) -> u32 {
+        ceiling.set(0.9 * edge, edge);
+        let mut count = 0;
+        while ceiling.base(0.0) < edge {
+            ceiling.push();
+            count += 1;
+        }
+        count
+    }
+
+    #[test]
+    fn it_lies_between_what_did_harm_and_what_did_none() {
+        let mut ceiling = Ceiling::none();
+        assert!(ceiling.is_none());
+        ceiling.set(90.0, 100.0);
+        assert!(!ceiling.is_none());
+        assert!((90.0..100.0).contains(&ceiling.base(0.0)));
+        assert!(ceiling.base(0.05) * 1.05 < 100.0);
+    }
+
+    #[test]
+    fn an_edge_that_stays_is_met_less_often_each_time() {
+        let mut ceiling = Ceiling::none();
+        let mut before = 0;
+        for edge in [100.0, 101.0, 98.0, 104.0] {
+            let count = pushes(&mut ceiling, edge);
+            assert!(count > before, "{count} after {before}");
+            before = count;
+        }
+        let most = (0..100).map(|_| pushes(&mut ceiling, 100.0)).max();
+        assert!(most < Some(30), "{most:?}: it is found out in the end whether it is still there");
+    }
+
+    #[test]
+    fn an_edge_elsewhere_is_a_new_one() {
+        let mut ceiling = Ceiling::none();
+        let first = pushes(&mut ceiling, 100.0);
+        (0..5).for_each(|_| _ = pushes(&mut ceiling, 100.0));
+        assert_eq!(pushes(&mut ceiling, 200.0), first);
+    }
+}
