@@ -82,7 +82,7 @@ pub struct Residence {
 #[repr(align(64))]
 struct Lane {
     tag: u64,
-    /// What it is queued by; see [`Lane::settle`].
+    /// What it is queued by, at the latest when it is first; see [`Lane::settle`].
     key: u64,
     /// Bytes in flight, each command's at least the least charge.
     in_flight: u64,
@@ -262,7 +262,7 @@ impl Residence {
     #[inline(always)]
     fn picked(&self, lane: u32, urgency: u64) -> Pick {
         let entry = &self.lanes[lane as usize];
-        Pick { lane, urgency, load: urgency.wrapping_sub(entry.tag) }
+        Pick { lane, urgency, load: urgency.saturating_sub(entry.tag) }
     }
 
     /// Moves a silent lane behind those that are ahead of it by what it has in flight: true if that is
@@ -392,7 +392,7 @@ impl Order for Residence {
         self.paths.started(path, bytes);
         if is_in {
             self.shared.advance(tag);
-            self.paths.queue(path).raised(lane, least, &mut self.lanes);
+            self.paths.queue(path).moved_to(lane, least, &mut self.lanes);
         }
     }
 

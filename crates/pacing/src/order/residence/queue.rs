@@ -90,7 +90,8 @@ impl Queue {
                 return Some((lane, key));
             }
             // It waited here for want of a bucket as far ahead as it is, or for its key to come down.
-            if self.filled.is_power_of_two() || self.base - from > u64::from(COUNT) {
+            let is_alone = self.filled.is_power_of_two() && all[lane as usize].link.behind == NIL;
+            if is_alone || self.base - from > u64::from(COUNT) {
                 self.go_on(all);
             } else {
                 self.moved(lane, all);
@@ -120,13 +121,13 @@ impl Queue {
     /// The key of a lane that is in is another.
     pub(super) fn moved(&mut self, lane: u32, all: &mut [Lane]) {
         let key = all[lane as usize].key;
-        self.raised(lane, key, all);
+        self.moved_to(lane, key, all);
     }
 
-    /// The key of a lane that is in is higher. It is put where `least` belongs, which is no more than its key: if
+    /// The key of a lane that is in is another. It is put where `least` belongs, which is no more than its key: if
     /// it is the first there before its key came down to that, it goes on.
     #[inline(always)]
-    pub(super) fn raised(&mut self, lane: u32, least: u64, all: &mut [Lane]) {
+    pub(super) fn moved_to(&mut self, lane: u32, least: u64, all: &mut [Lane]) {
         self.take(lane, all);
         self.put(lane, self.bucket_of(least), all);
     }
@@ -315,7 +316,7 @@ mod tests {
                 return;
             }
             if key > before {
-                self.queue.raised(lane, least.clamp(before, key), &mut self.all);
+                self.queue.moved_to(lane, least.clamp(before, key), &mut self.all);
             } else if self.queue.is_beyond_its_key(&self.all[lane as usize]) {
                 self.queue.moved(lane, &mut self.all);
             }

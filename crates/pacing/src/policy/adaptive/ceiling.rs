@@ -17,8 +17,9 @@ pub(super) struct Ceiling {
 const PUSH: f64 = 0.005;
 const LEAST_PUSH: f64 = 0.0001;
 const MOST_PUSH: f64 = 0.5;
-/// Growth of that each time.
+/// Growth of that each time, of a new edge and of one that was found again.
 const GROWTH: f64 = 1.5;
+const KNOWN_GROWTH: f64 = 1.2;
 /// Edges no further apart than this part of them are the same.
 const SAME: f64 = 0.1;
 
@@ -32,10 +33,14 @@ impl Ceiling {
         self.at.is_infinite()
     }
 
-    /// A budget of `bad` bytes did harm, one of `good`, which is no more, did not.
+    /// A budget of `bad` bytes did harm, one of `good` did not, or is as much if none is known.
     pub(super) fn set(&mut self, good: f64, bad: f64) {
-        let is_known = (bad / self.edge).ln().abs() < SAME;
-        self.first_push = if is_known { (self.first_push / 2.0).max(LEAST_PUSH) } else { PUSH };
+        if (bad / self.edge).ln().abs() >= SAME {
+            self.first_push = PUSH;
+        } else if self.push > self.first_push {
+            // It was tried beyond the ceiling in between; else this is the same event, still on the way down.
+            self.first_push = (self.first_push / 2.0).max(LEAST_PUSH);
+        }
         self.push = self.first_push;
         self.edge = bad;
         self.at = (good * bad).sqrt();
@@ -49,7 +54,8 @@ impl Ceiling {
     /// It is in the way.
     pub(super) fn push(&mut self) {
         self.at *= 1.0 + self.push;
-        self.push = (GROWTH * self.push).min(MOST_PUSH);
+        let growth = if self.first_push < PUSH { KNOWN_GROWTH } else { GROWTH };
+        self.push = (growth * self.push).min(MOST_PUSH);
     }
 }
 
@@ -89,6 +95,18 @@ mod tests {
         }
         let most = (0..100).map(|_| pushes(&mut ceiling, 100.0)).max();
         assert!(most < Some(30), "{most:?}: it is found out in the end whether it is still there");
+    }
+
+    /// On the way down from harm it is met at each step, which is not being found again.
+    #[test]
+    fn a_descent_is_one_event() {
+        let mut ceiling = Ceiling::none();
+        let first = pushes(&mut ceiling, 100.0);
+        let mut ceiling = Ceiling::none();
+        for edge in [116.0, 108.0] {
+            ceiling.set(0.9 * edge, edge);
+        }
+        assert_eq!(pushes(&mut ceiling, 100.0), first);
     }
 
     #[test]

@@ -58,7 +58,7 @@ pub enum Move {
 
 /// Most that a side of the swing is from the base, as a part of it.
 const SWING: f64 = 0.08;
-/// Least that it is, where so many commands are measured that less can be told apart.
+/// Least that it is, where so many commands are measured that less can be told apart, before it is made narrower.
 const LEAST_SWING: f64 = 0.04;
 /// Turnovers of the budget from a swing to the measurement, and least of a measurement.
 const SETTLE: f64 = 2.0;
@@ -91,17 +91,21 @@ const HARM: f64 = -0.3;
 /// collapse: the budget goes back to where the best was.
 const COLLAPSE: f64 = 0.9;
 const COLLAPSE_EXCESS: f64 = 1.15;
+/// A rate so many times the best of late is that of another machine: what did harm before need do none now.
+const NEWS: f64 = 1.2;
 /// What is left of the best rate from one measurement to the next.
 const FADE: f64 = 0.97;
 /// A rate that is lower by this part with the larger budget did harm, too, though no more was found in flight: what
 /// comes back in a collapse was not in it for long.
 const LOSS: f64 = 0.1;
+/// And by so many times what as many commands scatter.
+const SURE: f64 = 3.0;
 /// A swing is made narrower by this factor while the two rates differ by so many times what as many commands scatter,
 /// to this part at most: the more it costs to be beside the best, the less is needed to tell where that is.
 const NARROWER: f64 = 0.7;
 const WIDER: f64 = 1.4;
-const TELLS: f64 = 2.0;
-const NARROWEST: f64 = 0.25;
+const TELLS: f64 = 1.5;
+const NARROWEST: f64 = 0.15;
 /// The part of the budget that must be in use for a measurement to say something about it.
 const IN_USE: f64 = 0.85;
 /// Commands told to wait, for each that goes through, from which a budget is in use though its mean
@@ -181,7 +185,8 @@ impl Measured {
     /// Did the one of the two that had the larger budget bring much less?
     fn lost_with_more(&self, other: &Measured) -> bool {
         let (less, more) = if self.budget < other.budget { (self, other) } else { (other, self) };
-        less.budget < more.budget && (more.rate / less.rate).ln() < -LOSS
+        let clear = SURE / less.commands.min(more.commands).sqrt();
+        less.budget < more.budget && (more.rate / less.rate).ln() < -LOSS.max(clear)
     }
 }
 
@@ -353,12 +358,18 @@ impl Controller {
             }
             return;
         };
+        if self.best.is_some_and(|best| measured.rate > NEWS * best.rate) {
+            self.ceiling = Ceiling::none();
+        }
         let gap = (measured.in_flight / last.in_flight).ln();
         if gap.abs() < self.swing / 2.0 || (gap > 0.0) != (measured.budget > last.budget) {
-            if !self.starting && last.lost_with_more(&measured) {
-                self.lower(&measured, &last, true);
-            } else {
+            if self.starting {
+                return;
+            }
+            if measured.budget < 2.0 * self.floor() {
                 self.leave_the_floor(&measured);
+            } else if last.lost_with_more(&measured) {
+                self.lower(&measured, &last, true);
             }
             return;
         }
@@ -402,18 +413,26 @@ impl Controller {
     /// bounds nothing, and swinging it changes nothing: it goes to what should be enough, if that is more. What is
     /// said to be in flight beyond that came back late, and tells nothing.
     fn leave_the_floor(&mut self, measured: &Measured) {
-        let floor = self.cores * self.command;
-        let is_floor = measured.budget < 2.0 * floor
-            && measured.in_flight > measured.budget
-            && measured.in_flight < measured.budget + floor;
-        let wanted = self.enough(measured).min(self.ceiling.base(self.swing));
-        if self.starting || !is_floor || wanted <= self.base {
+        let is_floor = measured.in_flight > measured.budget
+            && measured.in_flight < measured.budget + self.floor();
+        let (enough, highest) = (self.enough(measured), self.ceiling.base(self.swing));
+        if !is_floor {
             return;
         }
-        self.base = wanted;
-        self.reason = Move::Gained;
-        self.trend.forget();
-        self.last = None;
+        if highest < enough {
+            self.ceiling.push();
+        }
+        if enough.min(highest) > self.base {
+            self.base = enough.min(highest);
+            self.reason = Move::Gained;
+            self.trend.forget();
+            self.last = None;
+        }
+    }
+
+    /// One command a core, in bytes.
+    fn floor(&self) -> f64 {
+        self.cores * self.command
     }
 
     /// Takes the budget back to where the best rate of late was, if more in flight lost much of it.
@@ -481,20 +500,27 @@ impl Controller {
         self.ceiling.push();
     }
 
-    /// A step down: from more than enough at least half the way there, and from what did harm to what did none.
+    /// A step down: from more than enough at least half the way there, and from what did harm towards what did none.
     fn lower(&mut self, measured: &Measured, last: &Measured, is_harm: bool) {
         self.reason = Move::Wasted;
         self.upwards = false;
         let stepped = self.base / (1.0 + self.step);
-        let enough = self.enough(measured);
+        let (less, more) =
+            if measured.budget < last.budget { (measured, last) } else { (last, measured) };
+        // In a collapse the network has so much that little seems to be enough.
+        let side = if is_harm { less } else { measured };
+        let enough = self.enough(side);
+        let halfway = if side.in_flight > enough { (self.base * enough).sqrt() } else { self.base };
         self.base = if is_harm {
-            let (good, bad) = (measured.budget.min(last.budget), measured.budget.max(last.budget));
-            self.ceiling.set(good, bad);
-            stepped.max(good.min(self.ceiling.base(self.swing)))
-        } else if measured.in_flight > enough {
-            stepped.min((self.base * enough).sqrt())
+            self.ceiling.set(less.budget, more.budget);
+            let harmless = less.budget.min(self.ceiling.base(self.swing)).min(self.base);
+            if halfway < self.base {
+                harmless.min(stepped).min(halfway)
+            } else {
+                harmless.max(stepped)
+            }
         } else {
-            stepped
+            stepped.min(halfway)
         };
         self.base = self.base.max(self.least);
         self.trend.forget();

@@ -120,6 +120,18 @@ fn it_stays_close_to_a_cliff() {
     assert!(rate > 0.92 * 0.18, "{rate} of 0.18");
 }
 
+/// Where the edge was says nothing about a machine that became faster.
+#[test]
+fn an_edge_is_forgotten_with_the_machine_that_had_it() {
+    let mut plant = cliff();
+    plant.run(4000);
+    plant.rate = Box::new(|n| (n / 1000.0).min(0.7));
+    let before = plant.now;
+    while plant.run(1).1 < 0.95 * 0.7 {}
+    let turns = (plant.now - before) / 1_000_000;
+    assert!(turns < 200, "{turns} times as long as a command took");
+}
+
 #[test]
 fn it_leaves_what_runs_over_though_no_more_is_seen_in_flight() {
     let mut plant = cliff();
@@ -141,18 +153,38 @@ fn it_follows_devices_that_become_slower_and_faster_again() {
     }
 }
 
-/// Each core may start one command, so with 20 cores and a budget for less, swings change nothing.
+/// Each core may start one command, so with 20 cores and a budget for less, swings change nothing, and no
+/// change of the rate meanwhile is their doing.
 #[test]
 fn a_budget_below_one_command_a_core_grows_again() {
-    let mut plant = Plant::new(100.0, 0.02, 1e9);
-    plant.controller = Controller::new(20, 131_072);
-    plant.floor = 20.0;
-    plant.run(1000);
-    assert!(plant.controller.budget() < 20 * 131_072, "{}", plant.controller.budget());
-    let faster = Plant::new(100.0, 0.4, 1e9);
-    (plant.rate, plant.draining) = (faster.rate, faster.draining);
-    let (in_flight, rate) = plant.run(2000);
-    assert!(rate > 0.97 * 0.4, "{rate} with {in_flight} in flight");
+    for (phase, part) in (0..8).flat_map(|phase| [1.0, 0.95, 0.85, 0.7].map(|part| (phase, part))) {
+        let mut plant = Plant::new(100.0, 0.02, 1e9);
+        plant.controller = Controller::new(20, 131_072);
+        plant.floor = 20.0;
+        plant.run(1000 + phase);
+        assert!(plant.controller.budget() < 20 * 131_072, "{}", plant.controller.budget());
+        plant.rate = Box::new(move |n| (n / 100.0).min(0.02 * part));
+        plant.run(100);
+        let faster = Plant::new(100.0, 0.4, 1e9);
+        (plant.rate, plant.draining) = (faster.rate, faster.draining);
+        let (in_flight, rate) = plant.run(2000);
+        assert!(rate > 0.97 * 0.4, "{phase}, {part}: {rate} with {in_flight} in flight");
+    }
+}
+
+/// Devices that become fast leave the network with far too much, which the cache cannot hold.
+#[test]
+fn harm_is_left_quickly() {
+    for device in [500.0, 1000.0, 2000.0] {
+        let mut plant = Plant::new(device, 0.176, 1e9);
+        plant.run(800);
+        let faster = Plant::new(100.0, 0.176, 12.0);
+        (plant.rate, plant.draining) = (faster.rate, faster.draining);
+        let before = plant.now;
+        while plant.run(1).1 < 0.95 * 0.176 {}
+        let turns = (plant.now - before) / whole(device * 1000.0);
+        assert!(turns < 400, "{device} us: {turns} times as long as a command took");
+    }
 }
 
 /// A drive that stood still gives back at once what it held for long: that was not in flight now.
