@@ -153,6 +153,8 @@ pub(super) struct Controller {
     step: f64,
     upwards: bool,
     ceiling: Ceiling,
+    /// The last move was away from harm.
+    harmed: bool,
     reason: Move,
 }
 
@@ -246,6 +248,7 @@ impl Controller {
             step: LEAST_STEP,
             upwards: true,
             ceiling: Ceiling::none(),
+            harmed: false,
             reason: Move::Start,
         }
     }
@@ -487,6 +490,7 @@ impl Controller {
     /// where it was too much.
     fn raise(&mut self, measured: &Measured) {
         self.reason = Move::Gained;
+        self.harmed = false;
         let stepped = self.base * (1.0 + self.step);
         let halfway = (self.base * self.enough(measured)).sqrt();
         let gains_much = self.trend.mean() > START_GAIN && self.ceiling.is_none();
@@ -500,7 +504,8 @@ impl Controller {
         self.ceiling.push();
     }
 
-    /// A step down: from more than enough at least half the way there, and from what did harm towards what did none.
+    /// A step down: from more than enough at least half the way there. From what did harm it goes to what did none
+    /// first, and on like that if there is harm, too.
     fn lower(&mut self, measured: &Measured, last: &Measured, is_harm: bool) {
         self.reason = Move::Wasted;
         self.upwards = false;
@@ -511,14 +516,13 @@ impl Controller {
         let side = if is_harm { less } else { measured };
         let enough = self.enough(side);
         let halfway = if side.in_flight > enough { (self.base * enough).sqrt() } else { self.base };
-        self.base = if is_harm {
+        if is_harm {
             self.ceiling.set(less.budget, more.budget);
+        }
+        let again = std::mem::replace(&mut self.harmed, is_harm);
+        self.base = if is_harm && !again {
             let harmless = less.budget.min(self.ceiling.base(self.swing)).min(self.base);
-            if halfway < self.base {
-                harmless.min(stepped).min(halfway)
-            } else {
-                harmless.max(stepped)
-            }
+            harmless.max(stepped)
         } else {
             stepped.min(halfway)
         };
