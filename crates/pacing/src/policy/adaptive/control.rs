@@ -399,17 +399,14 @@ impl Controller {
         let upwards = if is_clear { surplus > 0.0 } else { !too_much };
         let step = if upwards == self.upwards { 1.5 * self.step } else { 0.5 * self.step };
         self.step = step.clamp(LEAST_STEP.min(self.swing), MOST_STEP);
-        self.upwards = upwards;
         if upwards {
             if too_much {
                 self.step = self.step.min(CREEP);
             }
             self.raise(&measured);
         } else {
-            let is_harm = self.trend.mean() < HARM;
-            self.lower(&measured, &last, is_harm);
+            self.lower(&measured, &last, self.trend.mean() < HARM);
         }
-        self.trend.forget();
     }
 
     /// A core that has nothing in flight may start one command whatever the budget, so a budget of about one a core
@@ -491,10 +488,12 @@ impl Controller {
     fn raise(&mut self, measured: &Measured) {
         self.reason = Move::Gained;
         self.harmed = false;
+        self.upwards = true;
         let stepped = self.base * (1.0 + self.step);
         let halfway = (self.base * self.enough(measured)).sqrt();
         let gains_much = self.trend.mean() > START_GAIN && self.ceiling.is_none();
         let wanted = if gains_much { stepped.max(halfway) } else { stepped };
+        self.trend.forget();
         let highest = self.ceiling.base(self.swing);
         if wanted <= highest {
             self.base = wanted;
