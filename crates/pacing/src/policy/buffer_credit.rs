@@ -170,7 +170,7 @@ impl Policy for BufferCredit {
             self.overdraft += bytes;
             Admission::Granted(OVERDRAFT)
         } else {
-            self.admit_short(bytes, ask)
+            self.admit_short(bytes, &ask.apart())
         }
     }
 

@@ -103,8 +103,8 @@ struct Lane {
     probed: u16,
     /// Probes let through since it stands still.
     probes: u8,
-    /// Returned since the price was set.
-    returned: u8,
+    /// Commands that have to return before the price is set.
+    unpriced: u8,
     path: u8,
 }
 
@@ -154,6 +154,11 @@ impl Lane {
         self.probes > 0 && self.probed == in_flight
     }
 
+    /// Commands from one setting of its price to the next.
+    fn until_repriced(&self) -> u8 {
+        if self.price == UNKNOWN { 1 } else { REPRICE }
+    }
+
     /// The tag, the weight or what is in flight is another: sets the key.
     #[inline(always)]
     fn settle(&mut self) {
@@ -162,7 +167,7 @@ impl Lane {
 }
 
 /// Differences of hold times up to this factor are not told apart.
-const DEAD_ZONE: f64 = 2.0;
+const DEAD_ZONE: u64 = 2;
 /// Price of the fastest, in 1/256.
 const BASE_PRICE: u16 = 256;
 /// Price of a flow that has not shown yet how long it holds; a hair below the fastest's.
@@ -224,7 +229,7 @@ impl Residence {
         self.usual_time = mean(self.usual_time, time);
         let entry = &mut self.lanes[lane as usize];
         entry.time = if entry.price == UNKNOWN { time } else { mean(entry.time, time) };
-        let returned = u64::from(std::mem::take(&mut entry.returned));
+        let returned = u64::from(entry.until_repriced());
         self.returned += returned;
         self.speed =
             self.speed.wrapping_add((returned << SPEED_SHIFT) / u64::from(entry.hold.max(1)));
@@ -238,6 +243,7 @@ impl Residence {
             entry.price =
                 price(Nanos::from(entry.hold), usual, self.shared.relief.load(Ordering::Relaxed));
         }
+        entry.unpriced = entry.until_repriced();
         let path = entry.path;
         self.charge = match self.charge {
             0 => self.last_charge,
@@ -246,23 +252,17 @@ impl Residence {
         self.paths.queue(path).set_width(self.charge / 2, &mut self.lanes);
     }
 
-    /// Whose command is next where `first` would be, a lane that is silent.
+    /// Which lane is next where `first` would be, a lane that is silent.
     #[cold]
-    fn pick_with_silent(&mut self, now: Nanos, mut first: Pick) -> Pick {
-        while self.lanes[first.lane as usize].is_silent(now) && self.put_off(first.lane, now) {
+    fn pick_with_silent(&mut self, now: Nanos, first: u32) -> u32 {
+        let mut lane = first;
+        while self.lanes[lane as usize].is_silent(now) && self.put_off(lane, now) {
             match self.paths.first(self.charge, &mut self.lanes) {
-                Some((lane, urgency)) => first = self.picked(lane, urgency),
+                Some(first) => lane = first,
                 None => break,
             }
         }
-        first
-    }
-
-    /// A lane that is next, with what other cores compare it by.
-    #[inline(always)]
-    fn picked(&self, lane: u32, urgency: u64) -> Pick {
-        let entry = &self.lanes[lane as usize];
-        Pick { lane, urgency, load: urgency.saturating_sub(entry.tag) }
+        lane
     }
 
     /// Moves a silent lane behind those that are ahead of it by what it has in flight: true if that is
@@ -304,10 +304,10 @@ impl Residence {
     reason = "a ratio of times, held between two constants"
 )]
 fn price(hold: Nanos, usual: Nanos, relief: u64) -> u16 {
-    let ratio = hold as f64 / (DEAD_ZONE * usual as f64);
-    if ratio <= 1.0 {
+    if hold <= DEAD_ZONE * usual {
         return BASE_PRICE;
     }
+    let ratio = hold as f64 / (DEAD_ZONE * usual) as f64;
     let price =
         (ratio * ratio * ratio * ratio).min(f64::from(TOP_PRICE)) * relief as f64 / FULL as f64;
     ((price * f64::from(BASE_PRICE)) as u16).max(BASE_PRICE + 1)
@@ -316,7 +316,13 @@ fn price(hold: Nanos, usual: Nanos, relief: u64) -> u16 {
 /// A mean that goes on by one value, or starts with it.
 #[inline(always)]
 fn mean(mean: u32, value: u32) -> u32 {
-    if mean == NEVER { value } else { mean - (mean >> MEMORY) + (value >> MEMORY) }
+    if mean == NEVER { value } else { go_on(mean, value) }
+}
+
+/// A mean that goes on by one value. It cannot overflow: it stays between the two.
+#[inline(always)]
+fn go_on(mean: u32, value: u32) -> u32 {
+    mean.wrapping_sub(mean >> MEMORY).wrapping_add(value >> MEMORY)
 }
 
 impl Order for Residence {
@@ -330,8 +336,9 @@ impl Order for Residence {
         self.paths.open(path);
         let tag = self.shared.now.load(Ordering::Relaxed);
         let (weight, price, time) = (config.weight, UNKNOWN, self.usual_time);
+        let unpriced = 1;
         self.lanes[lane as usize] =
-            Lane { tag, key: tag, weight, price, path, time, ..Lane::default() };
+            Lane { tag, key: tag, weight, price, path, time, unpriced, ..Lane::default() };
     }
 
     fn remove(&mut self, lane: u32) {
@@ -360,12 +367,12 @@ impl Order for Residence {
 
     #[inline(always)]
     fn pick(&mut self, now: Nanos) -> Option<Pick> {
-        let (lane, urgency) = self.paths.first(self.charge, &mut self.lanes)?;
-        let first = self.picked(lane, urgency);
+        let mut lane = self.paths.first(self.charge, &mut self.lanes)?;
         if self.lanes[lane as usize].is_silent(now) {
-            return Some(self.pick_with_silent(now, first));
+            lane = self.pick_with_silent(now, lane);
         }
-        Some(first)
+        let Lane { key: urgency, tag, .. } = self.lanes[lane as usize];
+        Some(Pick { lane, urgency, load: urgency.saturating_sub(tag) })
     }
 
     #[inline(always)]
@@ -417,10 +424,10 @@ impl Order for Residence {
             // What it waits for the network is the same for all, and says nothing about the flow.
             let held = now.saturating_sub(done.started).saturating_sub(done.network);
             let own = u32::try_from(held).unwrap_or(NEVER - 1);
-            let hold = if entry.hold == 0 { own } else { mean(entry.hold, own) };
+            let hold = if entry.hold == 0 { own } else { go_on(entry.hold, own) };
             entry.hold = hold.max(1);
-            entry.returned += 1;
-            is_due = entry.returned >= REPRICE || entry.price == UNKNOWN;
+            entry.unpriced = entry.unpriced.wrapping_sub(1);
+            is_due = entry.unpriced == 0;
         }
         if is_misplaced {
             queue.moved(lane, &mut self.lanes);

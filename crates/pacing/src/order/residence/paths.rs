@@ -37,18 +37,18 @@ impl Paths {
         self.used = self.used.max(usize::from(path) + 1);
     }
 
-    /// The lane that is next, and its key: of the first lanes of the paths, as far as their keys are within a
+    /// The lane that is next: of the first lanes of the paths, as far as their keys are within a
     /// few commands of `charge` of the lowest, the one whose path has the least in flight.
     #[inline(always)]
-    pub(super) fn first(&mut self, charge: u64, lanes: &mut [Lane]) -> Option<(u32, u64)> {
+    pub(super) fn first(&mut self, charge: u64, lanes: &mut [Lane]) -> Option<u32> {
         if self.used == 1 {
-            return self.queues[0].top(lanes);
+            return self.queues[0].top(lanes).map(|(lane, _)| lane);
         }
         self.first_of_some(charge, lanes)
     }
 
     #[inline(never)]
-    fn first_of_some(&mut self, charge: u64, lanes: &mut [Lane]) -> Option<(u32, u64)> {
+    fn first_of_some(&mut self, charge: u64, lanes: &mut [Lane]) -> Option<u32> {
         let mut tops = [None; COUNT as usize];
         let mut lowest = u64::MAX;
         for (top, queue) in tops.iter_mut().zip(&mut self.queues[..self.used]) {
@@ -59,7 +59,7 @@ impl Paths {
         let tops =
             tops.into_iter().zip(self.in_flight).filter_map(|(top, path)| Some((top?, path)));
         let near = tops.filter(|((_, key), _)| *key < end);
-        near.min_by_key(|((_, key), in_flight)| (*in_flight, *key)).map(|(top, _)| top)
+        near.min_by_key(|((_, key), in_flight)| (*in_flight, *key)).map(|((lane, _), _)| lane)
     }
 
     /// So many bytes more are in flight on a path.

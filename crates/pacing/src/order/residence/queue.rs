@@ -173,7 +173,7 @@ impl Queue {
     /// Puts a lane at the end of a bucket, or of one as near to it as there is.
     #[inline(always)]
     fn insert(&mut self, lane: u32, bucket: u64, all: &mut [Lane]) {
-        let place = place_of(bucket.clamp(self.base, self.base + REACH));
+        let place = place_of(bucket.max(self.base).min(self.base.wrapping_add(REACH)));
         self.filled |= bit(place);
         let list = &mut self.lists[index(place)];
         let before = std::mem::replace(&mut list.last, lane);
