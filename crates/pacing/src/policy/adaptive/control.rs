@@ -75,23 +75,29 @@ const START_GAIN: f64 = 0.3;
 /// The elasticity aimed at.
 const TARGET: f64 = 0.02;
 /// How many times its likely error a mean elasticity must be off the target to be clear.
-const CLEAR: f64 = 2.0;
+const CLEAR: f64 = 0.8;
 /// Swings after which it is decided without being clear.
-const PATIENCE: f64 = 12.0;
-/// Swings after which a budget that is more than enough is taken back if it brings nothing.
+const PATIENCE: f64 = 40.0;
+/// Swings after which a budget that is more than enough is taken back if it brings nothing, and no more than this
+/// part of the rate is lost by it, as far as can be told.
 const HASTE: f64 = 3.0;
+const RISK: f64 = 0.005;
 /// The smallest and the largest step of the base, as parts of it.
 const LEAST_STEP: f64 = 0.02;
 const MOST_STEP: f64 = 0.4;
 /// The largest step up from what should be enough already.
-const CREEP: f64 = 0.03;
+const CREEP: f64 = 0.2;
 /// An elasticity below this did harm.
 const HARM: f64 = -0.3;
 /// A rate below this part of the best of late, with so much more in flight than the best had, is a
 /// collapse: the budget goes back to where the best was.
 const COLLAPSE: f64 = 0.9;
 const COLLAPSE_EXCESS: f64 = 1.15;
-/// A rate so many times the best of late is that of another machine: what did harm before need do none now.
+/// It is a flood with so many times of what the network had then, so many measurements in a row.
+const FLOOD: f64 = 1.5;
+const FLOODED: u32 = 2;
+/// A rate so many times the best of late is that of another machine: what did harm before need do none now, and what
+/// was enough before is not.
 const NEWS: f64 = 1.2;
 /// What is left of the best rate from one measurement to the next.
 const FADE: f64 = 0.97;
@@ -116,8 +122,10 @@ const HELD_BACK: f64 = 0.05;
 const ROOTS: f64 = 2.0;
 const SPARE: f64 = 8.0;
 /// The elasticity aimed at while some commands are small beside the others: those wait in the network behind the
-/// large ones, and for them less should stand there. So no commands to spare are asked for then.
-const TARGET_BESIDE_SMALL: f64 = 0.06;
+/// large ones, and for them less should stand there. So no commands to spare are asked for then, and the swing is at
+/// most this part of what it is else: the slowest of the small ones are those of its upper side.
+const TARGET_BESIDE_SMALL: f64 = 0.09;
+const SWING_BESIDE_SMALL: f64 = 0.25;
 /// Small commands among all from which that holds.
 const SOME_SMALL: f64 = 0.01;
 /// Longest time between looks, in ns, should nothing get through: a bound, not a setting.
@@ -150,6 +158,8 @@ pub(super) struct Controller {
     trend: Trend,
     /// The best measurement of late; its rate fades.
     best: Option<Measured>,
+    /// Measurements in a row that were a flood.
+    flooded: u32,
     step: f64,
     upwards: bool,
     ceiling: Ceiling,
@@ -192,37 +202,52 @@ impl Measured {
     }
 }
 
-/// Elasticities seen since the last move, and how much they scatter in general.
+/// What was gained since the last move, in logarithms, over how much more was in flight, and how much elasticities
+/// scatter in general.
 #[derive(Debug, Clone, Copy)]
 struct Trend {
-    sum: f64,
+    gains: f64,
+    gaps: f64,
     count: f64,
     previous: f64,
     scatter: f64,
 }
 
 impl Trend {
-    fn add(&mut self, elasticity: f64) {
-        // Two in a row differ by 1.4 times what each is off, on average.
-        self.scatter += ((elasticity - self.previous).abs() / 1.4 - self.scatter) / 16.0;
+    fn new() -> Self {
+        Self { gains: 0.0, gaps: 0.0, count: 0.0, previous: 0.0, scatter: 0.14 }
+    }
+
+    fn add(&mut self, gain: f64, gap: f64) {
+        let elasticity = bounded(gain / gap);
+        self.scatter += ((elasticity - self.previous).abs() - self.scatter) / 16.0;
         self.previous = elasticity;
-        self.sum += elasticity;
+        self.gains += gain * gap.signum();
+        self.gaps += gap.abs();
         self.count += 1.0;
     }
 
     fn mean(&self) -> f64 {
-        self.sum / self.count
+        self.gains / self.gaps
     }
 
-    /// How far the mean is likely off.
+    /// How far the mean is likely off. Neighbours share a measurement, so the mean of `count` is off by the root of 2
+    /// more than of so many that know nothing of each other; and two of these in a row differ by as much as each is
+    /// off, where the mean size of that is 0.8 of its root mean square.
     fn error(&self) -> f64 {
-        self.scatter / self.count.sqrt()
+        1.8 * self.scatter / self.count.sqrt()
     }
 
     fn forget(&mut self) {
-        self.sum = 0.0;
+        self.gains = 0.0;
+        self.gaps = 0.0;
         self.count = 0.0;
     }
+}
+
+/// An elasticity that is not taken for more than it can be.
+fn bounded(elasticity: f64) -> f64 {
+    elasticity.clamp(-1.5, 1.5)
 }
 
 impl Controller {
@@ -243,8 +268,9 @@ impl Controller {
             from: Totals::default(),
             since: None,
             last: None,
-            trend: Trend { sum: 0.0, count: 0.0, previous: 0.0, scatter: 0.1 },
+            trend: Trend::new(),
             best: None,
+            flooded: 0,
             step: LEAST_STEP,
             upwards: true,
             ceiling: Ceiling::none(),
@@ -361,8 +387,8 @@ impl Controller {
             }
             return;
         };
-        if self.best.is_some_and(|best| measured.rate > NEWS * best.rate) {
-            self.ceiling = Ceiling::none();
+        if !self.starting && (self.is_news(&measured) || self.is_flooded(&measured)) {
+            return;
         }
         let gap = (measured.in_flight / last.in_flight).ln();
         if gap.abs() < self.swing / 2.0 || (gap > 0.0) != (measured.budget > last.budget) {
@@ -376,23 +402,37 @@ impl Controller {
             }
             return;
         }
-        let elasticity = ((measured.rate / last.rate).ln() / gap).clamp(-1.5, 1.5);
+        let gain = (measured.rate / last.rate).ln();
         if self.starting {
-            self.go_on_starting(elasticity, &measured, &last);
+            self.go_on_starting(bounded(gain / gap), &measured, &last);
             return;
         }
         if self.has_collapsed(&measured) {
             return;
         }
-        self.trend.add(elasticity);
-        let is_wide = last.differs_clearly(&measured);
+        self.trend.add(gain, gap);
+        self.set_width(last.differs_clearly(&measured));
+        self.decide(&measured, &last);
+    }
+
+    /// The more it costs to be beside the best, the less of a swing is needed.
+    fn set_width(&mut self, is_wide: bool) {
+        let widest = if self.some_small { SWING_BESIDE_SMALL } else { 1.0 };
         self.narrow *= if is_wide { NARROWER } else { WIDER };
-        self.narrow = self.narrow.clamp(NARROWEST, 1.0);
+        self.narrow = self.narrow.clamp(NARROWEST, widest);
+    }
+
+    /// Moves the base if there is reason enough.
+    fn decide(&mut self, measured: &Measured, last: &Measured) {
         let target = if self.some_small { TARGET_BESIDE_SMALL } else { TARGET };
         let surplus = self.trend.mean() - target;
         let is_clear = surplus.abs() >= CLEAR * self.trend.error();
-        let too_much = self.enough(&measured) < measured.in_flight;
-        let is_waste = too_much && surplus <= 0.0 && self.trend.count >= HASTE;
+        let enough = self.enough(measured);
+        let too_much = enough < measured.in_flight;
+        // What it brought at most, as far as can be told, on half the way to what is enough.
+        let risk =
+            (self.trend.mean() + self.trend.error()) * (measured.in_flight / enough).ln() / 2.0;
+        let is_waste = too_much && surplus <= 0.0 && self.trend.count >= HASTE && risk <= RISK;
         if !is_clear && !is_waste && self.trend.count < PATIENCE {
             return;
         }
@@ -403,10 +443,54 @@ impl Controller {
             if too_much {
                 self.step = self.step.min(CREEP);
             }
-            self.raise(&measured);
+            self.raise(measured);
         } else {
-            self.lower(&measured, &last, self.trend.mean() < HARM);
+            self.lower(measured, last, self.trend.mean() < HARM);
         }
+    }
+
+    /// A rate that was not to be had before: where harm was is forgotten, and if what should be enough is more than
+    /// there is, the budget goes there at once.
+    fn is_news(&mut self, measured: &Measured) -> bool {
+        if self.best.is_none_or(|best| measured.rate <= NEWS * best.rate) {
+            return false;
+        }
+        self.ceiling = Ceiling::none();
+        let enough = self.enough(measured);
+        if enough <= self.base {
+            return false;
+        }
+        self.best = Some(*measured);
+        self.go_to(enough, Move::Gained);
+        true
+    }
+
+    /// Much less goes through than lately though as much is in flight, because it waits for the network: the cache ran
+    /// over, or the link became slower. What keeps a cache run over is what waits, so there it stays whatever the budget
+    /// does around where it is, until all that waits is gone.
+    fn is_flooded(&mut self, measured: &Measured) -> bool {
+        let enough = self.enough(measured);
+        let is_flood = self.best.is_some_and(|best| {
+            measured.rate < COLLAPSE * best.rate && measured.network > FLOOD * best.network
+        });
+        self.flooded = if is_flood && measured.in_flight > enough { self.flooded + 1 } else { 0 };
+        if self.flooded < FLOODED {
+            return false;
+        }
+        self.flooded = 0;
+        // Once: whatever it is after this, it is another machine.
+        self.best = Some(*measured);
+        self.upwards = false;
+        self.go_to(enough, Move::Wasted);
+        true
+    }
+
+    /// Goes to another base, where nothing is known yet.
+    fn go_to(&mut self, base: f64, reason: Move) {
+        self.base = base.max(self.least);
+        self.reason = reason;
+        self.trend.forget();
+        self.last = None;
     }
 
     /// A core that has nothing in flight may start one command whatever the budget, so a budget of about one a core
@@ -423,10 +507,7 @@ impl Controller {
             self.ceiling.push();
         }
         if enough.min(highest) > self.base {
-            self.base = enough.min(highest);
-            self.reason = Move::Gained;
-            self.trend.forget();
-            self.last = None;
+            self.go_to(enough.min(highest), Move::Gained);
         }
     }
 
@@ -450,10 +531,7 @@ impl Controller {
             return false;
         }
         self.ceiling.set(measured.budget, measured.budget);
-        self.base = best.in_flight.max(self.least);
-        self.reason = Move::Wasted;
-        self.trend.forget();
-        self.last = None;
+        self.go_to(best.in_flight, Move::Wasted);
         true
     }
 
@@ -478,7 +556,9 @@ impl Controller {
     /// What should be enough in flight, in bytes: what is with the devices, and behind it, for the
     /// network, as much as its completions scatter, and a few commands for what is uneven.
     fn enough(&self, measured: &Measured) -> f64 {
-        let devices = (measured.in_flight - measured.network) / self.command;
+        // What is said to be in flight beyond this came back late, and was not in flight now.
+        let in_flight = measured.in_flight.min(measured.budget + self.floor());
+        let devices = (in_flight - measured.network).max(0.0) / self.command;
         let spare = if self.some_small { 0.0 } else { SPARE };
         (devices + ROOTS * devices.sqrt() + spare) * self.command
     }

@@ -199,7 +199,9 @@ fn what_comes_back_late_does_not_raise_the_budget() {
         }
         plant.run(1);
         let after = plant.controller.budget();
-        assert!(after < before + before / 2, "{before} bytes, then {after}");
+        // What should be enough here is 31 commands, and a swing more; it may go there at once from below.
+        let most = (before + before / 2).max(36 * 131_072);
+        assert!(after < most, "{before} bytes, then {after}");
     }
 }
 
