@@ -19,6 +19,9 @@
 //! the first guess, and where no gain is to be seen the base moves towards it. And below a budget that did
 //! clear harm is a *ceiling*, approached by halves and forgotten slowly.
 //!
+//! Two things are seen without a swing, and answered by going to what should be enough at once: a rate never seen
+//! before (*news*), and much less through with as much in flight because it waits for the network (a *flood*).
+//!
 //! Nothing here is in units of time or bytes: intervals are in turnovers of the budget and in
 //! commands, steps are ratios.
 
@@ -76,8 +79,9 @@ const START_GAIN: f64 = 0.3;
 const TARGET: f64 = 0.02;
 /// How many times its likely error a mean elasticity must be off the target to be clear.
 const CLEAR: f64 = 0.8;
-/// Swings after which it is decided without being clear.
-const PATIENCE: f64 = 40.0;
+/// Swings after which it is decided without being clear: up to what should be enough, and down to it.
+const PATIENCE: f64 = 12.0;
+const PATIENCE_DOWN: f64 = 40.0;
 /// Swings after which a budget that is more than enough is taken back if it brings nothing, and no more than this
 /// part of the rate is lost by it, as far as can be told.
 const HASTE: f64 = 3.0;
@@ -433,7 +437,8 @@ impl Controller {
         let risk =
             (self.trend.mean() + self.trend.error()) * (measured.in_flight / enough).ln() / 2.0;
         let is_waste = too_much && surplus <= 0.0 && self.trend.count >= HASTE && risk <= RISK;
-        if !is_clear && !is_waste && self.trend.count < PATIENCE {
+        let patience = if too_much { PATIENCE_DOWN } else { PATIENCE };
+        if !is_clear && !is_waste && self.trend.count < patience {
             return;
         }
         let upwards = if is_clear { surplus > 0.0 } else { !too_much };
