@@ -86,6 +86,8 @@ const PATIENCE_DOWN: f64 = 40.0;
 /// part of the rate is lost by it, as far as can be told.
 const HASTE: f64 = 3.0;
 const RISK: f64 = 0.005;
+/// No more than this may be lost, as far as can be told, by going half the way to what is enough at once.
+const JUMP_RISK: f64 = 0.02;
 /// The smallest and the largest step of the base, as parts of it.
 const LEAST_STEP: f64 = 0.02;
 const MOST_STEP: f64 = 0.4;
@@ -121,6 +123,8 @@ const IN_USE: f64 = 0.85;
 /// Commands told to wait, for each that goes through, from which a budget is in use though its mean
 /// is low: hosts that come in bursts meet it at their peaks.
 const HELD_BACK: f64 = 0.05;
+/// What should be enough over a budget, from which that is far below it.
+const FAR_BELOW: f64 = 1.5;
 /// What is enough in flight: so many square roots of what is with the devices, and so many
 /// commands, beside it.
 const ROOTS: f64 = 2.0;
@@ -337,6 +341,10 @@ impl Controller {
                 if measured.in_flight < IN_USE * usable && measured.refused < HELD_BACK {
                     self.give_up_unused(&measured);
                 } else {
+                    let is_far_below = FAR_BELOW * measured.budget < self.enough(&measured);
+                    if self.reason == Move::Idle && is_far_below {
+                        self.start_over();
+                    }
                     self.judge(measured);
                 }
                 self.high = !self.high;
@@ -345,6 +353,16 @@ impl Controller {
                 pause(SETTLE * turnover)
             }
         }
+    }
+
+    /// The base came down to what hosts asked for, which says nothing about the machine, and is far below what
+    /// they ask for now: it doubles again until that brings little.
+    fn start_over(&mut self) {
+        self.starting = true;
+        self.best = None;
+        self.reason = Move::Start;
+        self.trend.forget();
+        self.last = None;
     }
 
     fn start_phase(&mut self, totals: Totals, now: Nanos) {
@@ -397,12 +415,13 @@ impl Controller {
         let gap = (measured.in_flight / last.in_flight).ln();
         if gap.abs() < self.swing / 2.0 || (gap > 0.0) != (measured.budget > last.budget) {
             if self.starting {
+                self.go_on_blindly(&measured, &last);
                 return;
             }
             if measured.budget < 2.0 * self.floor() {
                 self.leave_the_floor(&measured);
             } else if last.lost_with_more(&measured) {
-                self.lower(&measured, &last, true);
+                self.lower(&measured, &last, true, false);
             }
             return;
         }
@@ -450,7 +469,7 @@ impl Controller {
             }
             self.raise(measured);
         } else {
-            self.lower(measured, last, self.trend.mean() < HARM);
+            self.lower(measured, last, self.trend.mean() < HARM, risk <= JUMP_RISK);
         }
     }
 
@@ -540,6 +559,16 @@ impl Controller {
         true
     }
 
+    /// At the start, two measurements that cannot be compared, as where hosts came in the midst of one: what is not known
+    /// to be harm does not end it, and nothing is found out by staying.
+    fn go_on_blindly(&mut self, measured: &Measured, last: &Measured) {
+        if last.lost_with_more(measured) {
+            self.go_on_starting(HARM, measured, last);
+        } else {
+            self.base *= START;
+        }
+    }
+
     fn go_on_starting(&mut self, elasticity: f64, measured: &Measured, last: &Measured) {
         if elasticity > START_GAIN {
             self.base *= START;
@@ -588,9 +617,9 @@ impl Controller {
         self.ceiling.push();
     }
 
-    /// A step down: from more than enough at least half the way there. From what did harm it goes to what did none
-    /// first, and on like that if there is harm, too.
-    fn lower(&mut self, measured: &Measured, last: &Measured, is_harm: bool) {
+    /// A step down: from more than enough at least half the way there, if that is safe. From what did harm it goes to
+    /// what did none first, and half the way if there is harm, too.
+    fn lower(&mut self, measured: &Measured, last: &Measured, is_harm: bool, is_safe: bool) {
         self.reason = Move::Wasted;
         self.upwards = false;
         let stepped = self.base / (1.0 + self.step);
@@ -599,7 +628,8 @@ impl Controller {
         // In a collapse the network has so much that little seems to be enough.
         let side = if is_harm { less } else { measured };
         let enough = self.enough(side);
-        let halfway = if side.in_flight > enough { (self.base * enough).sqrt() } else { self.base };
+        let may_jump = side.in_flight > enough && (is_harm || is_safe);
+        let halfway = if may_jump { (self.base * enough).sqrt() } else { self.base };
         if is_harm {
             self.ceiling.set(less.budget, more.budget);
         }
