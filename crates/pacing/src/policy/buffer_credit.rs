@@ -18,7 +18,7 @@ use crate::Nanos;
 /// A core with nothing in flight always gets one I/O (*the floor*): if the budget is out, that
 /// I/O is not counted against it. So the bytes in flight never exceed the budget by more than one
 /// I/O a core and the sixteenth for small commands. (A *strict* budget, as that of one tenant, has
-/// neither.)
+/// neither.) Where the budget became smaller than an I/O, that I/O goes by the floor.
 ///
 /// Unused credit never stays out of reach: a core that is refused keeps none, and one that has
 /// nothing waiting puts it where others can take it.

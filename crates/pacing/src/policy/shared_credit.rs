@@ -203,11 +203,12 @@ impl SharedCredit {
         self.budget.0.load(Ordering::Relaxed)
     }
 
-    /// Changes the budget while serving; it stays at least the largest I/O. What a smaller one
-    /// leaves in flight too much is not granted again when it comes back. One caller at a time;
+    /// Changes the budget while serving; a strict one stays at least the largest I/O. What a smaller
+    /// one leaves in flight too much is not granted again when it comes back. One caller at a time;
     /// `core` is the caller's number, which is not woken.
     pub fn resize(&self, budget: u64, core: usize) {
-        let budget = budget.max(u64::from(self.largest)).min(u64::MAX >> 2);
+        let least = if self.strict { u64::from(self.largest) } else { 1 };
+        let budget = budget.max(least).min(u64::MAX >> 2);
         let before = self.budget.0.swap(budget, Ordering::Relaxed);
         if budget >= before {
             self.give(budget - before, core);
@@ -470,15 +471,16 @@ impl SharedCredit {
         urgent.min_by_key(|(core, ..)| load(*core) / largest).or(Some(first))
     }
 
-    /// The cores that wait, from the one after the core served last, with their tickets.
+    /// The cores that wait, from the one after the core served last, with their tickets. Whoever waits for more than the
+    /// budget became holds nobody up; it starts by the floor.
     fn waiting(&self) -> impl Iterator<Item = (usize, u64, u64)> {
-        let last = self.rotor.load(Ordering::Relaxed);
+        let (last, budget) = (self.rotor.load(Ordering::Relaxed), self.budget());
         let turn = (1..=self.slots.len()).map(move |step| (last + step) % self.slots.len());
-        turn.filter_map(|core| {
+        turn.filter_map(move |core| {
             let word = self.slots[core].ticket.load(Ordering::Acquire);
             match Ticket::unpack(word) {
-                Ticket::Waiting(bytes) => Some((core, word, bytes)),
-                Ticket::Idle | Ticket::Granted(_) => None,
+                Ticket::Waiting(bytes) if bytes <= budget => Some((core, word, bytes)),
+                Ticket::Waiting(_) | Ticket::Idle | Ticket::Granted(_) => None,
             }
         })
     }

@@ -73,7 +73,7 @@ proptest! {
     #[test]
     fn the_budget_is_kept_while_it_moves(
         cores in 1usize..6,
-        budgets in prop::collection::vec(256u64..8192, 1..20),
+        budgets in prop::collection::vec(prop_oneof![1u64..256, 256u64..8192], 1..20),
         sizes in prop::collection::vec(1u32..=256, 50),
         seed in any::<u64>(),
     ) {

@@ -20,6 +20,8 @@ const MOST_PUSH: f64 = 0.5;
 /// Growth of that each time, of a new edge and of one that was found again.
 const GROWTH: f64 = 1.5;
 const KNOWN_GROWTH: f64 = 1.2;
+/// See [`Ceiling::certainty`].
+const FOUND_ONCE: f64 = 1.5;
 /// Edges no further apart than this part of them are the same.
 const SAME: f64 = 0.1;
 
@@ -31,6 +33,16 @@ impl Ceiling {
 
     pub(super) fn is_none(&self) -> bool {
         self.at.is_infinite()
+    }
+
+    /// How many times as far as else a rate has to wander that this edge is taken for chance: what was found in the same
+    /// place again never is.
+    pub(super) fn certainty(&self) -> f64 {
+        match (self.is_none(), self.first_push < PUSH) {
+            (true, _) => 1.0,
+            (false, false) => FOUND_ONCE,
+            (false, true) => f64::INFINITY,
+        }
     }
 
     /// A budget of `bad` bytes did harm, one of `good` did not, or is as much if none is known.

@@ -22,10 +22,13 @@
 //! Two things are seen without a swing, and answered by going to what should be enough at once: a rate never seen
 //! before (*news*), and much less through with as much in flight because it waits for the network (a *flood*).
 //!
+//! Where the rate wanders so far by itself that swings tell nothing, [`search`] takes over.
+//!
 //! Nothing here is in units of time or bytes: intervals are in turnovers of the budget and in
 //! commands, steps are ratios.
 
 use super::ceiling::Ceiling;
+use super::search::{self, Search, Step};
 use crate::Nanos;
 
 /// Sums over all cores since the start.
@@ -91,10 +94,12 @@ const JUMP_RISK: f64 = 0.02;
 /// The smallest and the largest step of the base, as parts of it.
 const LEAST_STEP: f64 = 0.02;
 const MOST_STEP: f64 = 0.4;
-/// The largest step up from what should be enough already.
+/// The largest step up from what should be enough already, and the smallest where much is gained on a noisy machine.
 const CREEP: f64 = 0.2;
 /// An elasticity below this did harm.
 const HARM: f64 = -0.3;
+/// And by so many times what measurements of the same budget differ by.
+const TELLS_HARM: f64 = 2.0;
 /// A rate below this part of the best of late, with so much more in flight than the best had, is a
 /// collapse: the budget goes back to where the best was.
 const COLLAPSE: f64 = 0.9;
@@ -112,6 +117,8 @@ const FADE: f64 = 0.97;
 const LOSS: f64 = 0.1;
 /// And by so many times what as many commands scatter.
 const SURE: f64 = 3.0;
+/// And by so many times what measurements of the same budget differ by.
+const NOISY: f64 = 3.0;
 /// A swing is made narrower by this factor while the two rates differ by so many times what as many commands scatter,
 /// to this part at most: the more it costs to be beside the best, the less is needed to tell where that is.
 const NARROWER: f64 = 0.7;
@@ -143,7 +150,7 @@ const LONGEST_PAUSE: f64 = 1e9;
 #[derive(Debug)]
 pub(super) struct Controller {
     cores: f64,
-    /// Bytes of the largest command; no budget is smaller.
+    /// Bytes of a command, the largest there may be until some were seen; no budget is smaller.
     least: f64,
     /// The budget between swings, in bytes.
     base: f64,
@@ -171,6 +178,7 @@ pub(super) struct Controller {
     step: f64,
     upwards: bool,
     ceiling: Ceiling,
+    search: Search,
     /// The last move was away from harm.
     harmed: bool,
     reason: Move,
@@ -185,28 +193,35 @@ enum Phase {
 
 /// One side of a swing; bytes, and bytes per ns.
 #[derive(Debug, Clone, Copy)]
-struct Measured {
+pub(super) struct Measured {
     budget: f64,
     in_flight: f64,
     /// Of `in_flight`, what the network had.
     network: f64,
-    rate: f64,
+    pub(super) rate: f64,
     commands: f64,
     /// Times a command was told to wait, for each that went through.
     refused: f64,
 }
 
 impl Measured {
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn of(budget: f64, rate: f64) -> Self {
+        let network = budget / 2.0;
+        Self { budget, in_flight: budget, network, rate, commands: COMMANDS, refused: 1.0 }
+    }
+
     /// Do the two rates differ by more than so many commands scatter?
     fn differs_clearly(&self, other: &Measured) -> bool {
         (self.rate / other.rate).ln().abs() * self.commands.min(other.commands).sqrt() > TELLS
     }
 
     /// Did the one of the two that had the larger budget bring much less?
-    fn lost_with_more(&self, other: &Measured) -> bool {
+    fn lost_with_more(&self, other: &Measured, noise: f64) -> bool {
         let (less, more) = if self.budget < other.budget { (self, other) } else { (other, self) };
         let clear = SURE / less.commands.min(more.commands).sqrt();
-        less.budget < more.budget && (more.rate / less.rate).ln() < -LOSS.max(clear)
+        less.budget < more.budget
+            && (more.rate / less.rate).ln() < -LOSS.max(clear).max(NOISY * noise)
     }
 }
 
@@ -282,6 +297,7 @@ impl Controller {
             step: LEAST_STEP,
             upwards: true,
             ceiling: Ceiling::none(),
+            search: Search::new(),
             harmed: false,
             reason: Move::Start,
         }
@@ -296,7 +312,7 @@ impl Controller {
     pub(super) fn budget(&self) -> u64 {
         // A swing of less than one command would be none.
         let swing = (self.base * self.swing).max(self.command);
-        let budget = match (self.starting, self.high) {
+        let budget = match (self.starting || self.search.is_blind(), self.high) {
             (true, _) => self.base,
             (_, true) => self.base + swing,
             (_, false) => self.base - swing,
@@ -330,7 +346,11 @@ impl Controller {
             }
             Phase::Settle => {
                 self.phase = Phase::Measure;
-                let wanted = if self.starting { 0.0 } else { COMMANDS };
+                let wanted = match (self.starting, self.search.is_trying()) {
+                    (true, _) => 0.0,
+                    (_, true) => search::TRIAL * COMMANDS,
+                    _ => COMMANDS,
+                };
                 let turnovers = wanted * self.command / measured.in_flight;
                 pause(turnovers.max(MEASURE) * turnover)
             }
@@ -376,6 +396,7 @@ impl Controller {
         let in_flight = since(|t| t.residence) * 1024.0 / elapsed;
         let network = since(|t| t.network) * 1024.0 / elapsed;
         self.command = bytes / commands;
+        self.least = self.command;
         self.some_small = since(|t| t.small) > SOME_SMALL * commands;
         Measured {
             budget: float(self.budget()),
@@ -390,6 +411,10 @@ impl Controller {
     /// The hosts do not use the budget up: it comes down to what they use, with some room, so that
     /// a burst finds it near. If even that is more than enough, it is tried with less.
     fn give_up_unused(&mut self, measured: &Measured) {
+        if let Some(base) = self.search.stop() {
+            self.base = base;
+            return;
+        }
         self.last = None;
         self.reason = Move::Idle;
         if self.enough(measured) < measured.in_flight {
@@ -403,6 +428,9 @@ impl Controller {
 
     /// Compares a measurement with the last.
     fn judge(&mut self, measured: Measured) {
+        if !self.starting {
+            self.search.see(&measured, self.base, self.high, self.ceiling.certainty());
+        }
         let Some(last) = self.last.replace(measured) else {
             if self.starting {
                 self.base *= START;
@@ -410,6 +438,10 @@ impl Controller {
             return;
         };
         if !self.starting && (self.is_news(&measured) || self.is_flooded(&measured)) {
+            return;
+        }
+        if self.search.is_blind() {
+            self.search_on(measured);
             return;
         }
         let gap = (measured.in_flight / last.in_flight).ln();
@@ -420,7 +452,7 @@ impl Controller {
             }
             if measured.budget < 2.0 * self.floor() {
                 self.leave_the_floor(&measured);
-            } else if last.lost_with_more(&measured) {
+            } else if last.lost_with_more(&measured, self.search.noise()) {
                 self.lower(&measured, &last, true, false);
             }
             return;
@@ -430,12 +462,27 @@ impl Controller {
             self.go_on_starting(bounded(gain / gap), &measured, &last);
             return;
         }
+        if gain / gap > START_GAIN {
+            self.forget_another_best(&measured);
+        }
         if self.has_collapsed(&measured) {
             return;
         }
         self.trend.add(gain, gap);
         self.set_width(last.differs_clearly(&measured));
         self.decide(&measured, &last);
+    }
+
+    /// Where swings tell nothing: see [`search`].
+    fn search_on(&mut self, measured: Measured) {
+        match self.search.step(&measured, self.base, 2.0 * self.floor()) {
+            Step::Hold(base) => self.base = base,
+            Step::Keep { upwards } => {
+                self.best = Some(measured);
+                self.ceiling = Ceiling::none();
+                self.go_to(self.base, if upwards { Move::Gained } else { Move::Wasted });
+            }
+        }
     }
 
     /// The more it costs to be beside the best, the less of a swing is needed.
@@ -467,10 +514,24 @@ impl Controller {
             if too_much {
                 self.step = self.step.min(CREEP);
             }
+            if is_clear
+                && self.trend.mean() > START_GAIN
+                && self.ceiling.is_none()
+                && self.search.is_noisy()
+            {
+                self.step = self.step.max(CREEP);
+            }
             self.raise(measured);
         } else {
-            self.lower(measured, last, self.trend.mean() < HARM, risk <= JUMP_RISK);
+            let is_harm = self.trend.mean() < HARM.min(-self.likely_noise());
+            self.lower(measured, last, is_harm, risk <= JUMP_RISK);
         }
+    }
+
+    /// How much of a mean elasticity may be due to what the rate wanders by itself.
+    fn likely_noise(&self) -> f64 {
+        let gap = self.trend.gaps / self.trend.count;
+        TELLS_HARM * self.search.noise() / (gap * self.trend.count.sqrt())
     }
 
     /// A rate that was not to be had before: where harm was is forgotten, and if what should be enough is more than
@@ -559,10 +620,17 @@ impl Controller {
         true
     }
 
+    /// More in flight gained much, and more is in flight than where the best was: that was the best of another load.
+    fn forget_another_best(&mut self, measured: &Measured) {
+        if self.best.is_some_and(|best| measured.in_flight > COLLAPSE_EXCESS * best.in_flight) {
+            self.best = Some(*measured);
+        }
+    }
+
     /// At the start, two measurements that cannot be compared, as where hosts came in the midst of one: what is not known
     /// to be harm does not end it, and nothing is found out by staying.
     fn go_on_blindly(&mut self, measured: &Measured, last: &Measured) {
-        if last.lost_with_more(measured) {
+        if last.lost_with_more(measured, self.search.noise()) {
             self.go_on_starting(HARM, measured, last);
         } else {
             self.base *= START;

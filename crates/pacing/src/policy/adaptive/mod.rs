@@ -5,6 +5,7 @@
 
 mod ceiling;
 mod control;
+mod search;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
