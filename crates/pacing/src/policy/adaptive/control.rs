@@ -358,14 +358,17 @@ impl Controller {
                 self.phase = Phase::Settle;
                 // Part of a command cannot be used.
                 let usable = (measured.budget / self.command).floor().max(1.0) * self.command;
-                if measured.in_flight < IN_USE * usable && measured.refused < HELD_BACK {
-                    self.give_up_unused(&measured);
-                } else {
-                    let is_far_below = FAR_BELOW * measured.budget < self.enough(&measured);
-                    if self.reason == Move::Idle && is_far_below {
-                        self.start_over();
+                let is_unused =
+                    measured.in_flight < IN_USE * usable && measured.refused < HELD_BACK;
+                let is_far_below = FAR_BELOW * measured.budget < self.enough(&measured);
+                // A trial says what it brought, used up or not.
+                match self.search.is_trying() {
+                    false if is_unused => self.give_up_unused(&measured),
+                    false if self.reason == Move::Idle && is_far_below => {
+                        self.start_over(&measured);
+                        self.judge(measured);
                     }
-                    self.judge(measured);
+                    _ => self.judge(measured),
                 }
                 self.high = !self.high;
                 let finer = SWING * (COMMANDS / measured.commands).sqrt();
@@ -377,7 +380,12 @@ impl Controller {
 
     /// The base came down to what hosts asked for, which says nothing about the machine, and is far below what
     /// they ask for now: it doubles again until that brings little.
-    fn start_over(&mut self) {
+    fn start_over(&mut self, measured: &Measured) {
+        if self.search.is_blind() {
+            self.search.hold_anew();
+            self.go_to(self.enough(measured), Move::Gained);
+            return;
+        }
         self.starting = true;
         self.best = None;
         self.reason = Move::Start;
@@ -411,10 +419,7 @@ impl Controller {
     /// The hosts do not use the budget up: it comes down to what they use, with some room, so that
     /// a burst finds it near. If even that is more than enough, it is tried with less.
     fn give_up_unused(&mut self, measured: &Measured) {
-        if let Some(base) = self.search.stop() {
-            self.base = base;
-            return;
-        }
+        self.search.swing();
         self.last = None;
         self.reason = Move::Idle;
         if self.enough(measured) < measured.in_flight {
@@ -428,7 +433,8 @@ impl Controller {
 
     /// Compares a measurement with the last.
     fn judge(&mut self, measured: Measured) {
-        if !self.starting {
+        // Where nobody waits the hosts decide what is in flight, and what they do says nothing about swings.
+        if !self.starting && measured.refused >= HELD_BACK {
             self.search.see(&measured, self.base, self.high, self.ceiling.certainty());
         }
         let Some(last) = self.last.replace(measured) else {
@@ -438,6 +444,7 @@ impl Controller {
             return;
         };
         if !self.starting && (self.is_news(&measured) || self.is_flooded(&measured)) {
+            self.search.hold_anew();
             return;
         }
         if self.search.is_blind() {

@@ -38,8 +38,12 @@ const MEMORY: f64 = 8.0;
 /// The rate became another one if it is off by so many times the noise, so many times in a row.
 const FAR: f64 = 4.0;
 const FAR_IN_A_ROW: u32 = 3;
-/// A trial is as long as so many measurements.
+/// A measurement of a trial is as long as so many others; a trial has at most so many.
 pub(super) const TRIAL: f64 = 2.0;
+const MOST_TRIALS: f64 = 4.0;
+/// What is better or worse by so many times the noise is so clearly, and how much of that decides where it never is.
+const CLEAR_UP: f64 = 1.0;
+const CLEAR_DOWN: f64 = 0.7;
 
 /// What to do next.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -61,11 +65,44 @@ pub(super) struct Search {
     upwards: bool,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 enum State {
     Swinging,
     Holding(Hold),
-    Trying { hold: Hold, from: f64 },
+    Trying(Trial),
+}
+
+/// Another budget than that of `hold`, which was `from`, is in force.
+#[derive(Debug, Clone, Copy)]
+struct Trial {
+    hold: Hold,
+    from: f64,
+    /// The sum of what it gained, in logarithms, in so many measurements.
+    gains: f64,
+    count: f64,
+}
+
+impl Trial {
+    fn new(hold: Hold, from: f64) -> Self {
+        Self { hold, from, gains: 0.0, count: 0.0 }
+    }
+
+    /// Is it better? More in flight has to gain, less only has to lose nothing. `None` while that is not clear.
+    fn is_better(&self, upwards: bool, noise: f64) -> Option<bool> {
+        let gain = self.gains / self.count;
+        let doubt = noise / self.count.sqrt();
+        let (least, clear) = if upwards {
+            (0.0, CLEAR_UP * doubt)
+        } else {
+            (-CLEAR_DOWN * doubt, CLEAR_DOWN * doubt)
+        };
+        match gain {
+            _ if gain > clear => Some(true),
+            _ if gain <= least => Some(false),
+            _ if self.count < MOST_TRIALS => None,
+            _ => Some(!upwards && gain > 0.0),
+        }
+    }
 }
 
 /// The budget stands still.
@@ -136,7 +173,7 @@ impl Search {
     }
 
     pub(super) fn is_trying(&self) -> bool {
-        matches!(self.state, State::Trying { .. })
+        matches!(self.state, State::Trying(_))
     }
 
     /// Takes in a measurement around `base`, on the high side of the swing or on the low one. The rate has to wander
@@ -160,34 +197,53 @@ impl Search {
         }
     }
 
-    /// What is known of this budget says nothing about the next: yields the base that a trial left.
-    pub(super) fn stop(&mut self) -> Option<f64> {
-        match std::mem::replace(&mut self.state, State::Swinging) {
-            State::Trying { from, .. } => Some(from),
-            State::Swinging | State::Holding(_) => None,
+    /// What is known of this budget says nothing about the next.
+    pub(super) fn swing(&mut self) {
+        self.state = State::Swinging;
+    }
+
+    /// The budget goes elsewhere: what was tried, and what was held, was of another machine.
+    pub(super) fn hold_anew(&mut self) {
+        if self.is_blind() {
+            self.state = State::Holding(Hold::new());
         }
+    }
+
+    /// The trial was not better: the next one is in the other direction.
+    fn fail(&mut self, hold: Hold) {
+        self.upwards = !self.upwards;
+        self.state = State::Holding(hold.failed());
     }
 
     /// After a measurement while blind: what next. No budget below `least` is tried.
     pub(super) fn step(&mut self, measured: &Measured, base: f64, least: f64) -> Step {
-        match std::mem::replace(&mut self.state, State::Swinging) {
+        match self.state {
             State::Swinging => Step::Hold(base),
-            State::Trying { hold, from } => {
-                let gain = (measured.rate / hold.rate).ln();
-                let upwards = base > from;
-                // More has to be clear, less only has to be as good.
-                if gain > if upwards { self.noise } else { 0.0 } {
-                    self.state = State::Holding(Hold::kept(measured.rate));
-                    return Step::Keep { upwards };
+            State::Trying(mut trial) => {
+                trial.gains += (measured.rate / trial.hold.rate).ln();
+                trial.count += 1.0;
+                let upwards = base > trial.from;
+                match trial.is_better(upwards, self.noise) {
+                    None => {
+                        self.state = State::Trying(trial);
+                        Step::Hold(base)
+                    }
+                    Some(true) => {
+                        self.state = State::Holding(Hold::kept(measured.rate));
+                        Step::Keep { upwards }
+                    }
+                    Some(false) => {
+                        self.upwards = upwards;
+                        self.fail(trial.hold);
+                        Step::Hold(trial.from)
+                    }
                 }
-                self.upwards = !upwards;
-                self.state = State::Holding(hold.failed());
-                Step::Hold(from)
             }
             State::Holding(mut hold) => {
                 hold.add(measured.rate, self.noise);
                 if hold.far >= FAR_IN_A_ROW {
                     self.noise = NOISE;
+                    self.swing();
                     return Step::Hold(base);
                 }
                 if hold.since < hold.interval {
@@ -196,7 +252,7 @@ impl Search {
                 }
                 let less = base / hold.reach();
                 let next = if self.upwards || less < least { base * hold.reach() } else { less };
-                self.state = State::Trying { hold, from: base };
+                self.state = State::Trying(Trial::new(hold, base));
                 Step::Hold(next)
             }
         }
@@ -228,7 +284,10 @@ mod tests {
                 base = next;
             }
         }
-        search.stop().unwrap_or(base)
+        match search.state {
+            State::Trying(trial) => trial.from,
+            _ => base,
+        }
     }
 
     #[test]
@@ -245,6 +304,29 @@ mod tests {
             let end = ends_at(64.0, seed, |base| if base < 10.0 { 130.0 } else { 100.0 });
             assert!(end < 10.0, "seed {seed}: {end}");
         }
+    }
+
+    #[test]
+    fn a_trial_lasts_until_it_is_clear() {
+        let hold = Hold { rate: 100.0, count: 8.0, ..Hold::new() };
+        let decided = |upwards: bool, gain: f64| {
+            let mut trial = Trial::new(hold, 10.0);
+            (1..10).find_map(|turn| {
+                trial.gains += gain;
+                trial.count += 1.0;
+                trial.is_better(upwards, 0.02).map(|is_better| (is_better, turn))
+            })
+        };
+        // More in flight that gains nothing is left at once, and so is less that loses much.
+        assert_eq!(decided(true, -0.001), Some((false, 1)));
+        assert_eq!(decided(false, -0.03), Some((false, 1)));
+        assert_eq!(decided(true, 0.03), Some((true, 1)));
+        assert_eq!(decided(false, 0.03), Some((true, 1)));
+        // A little tells little.
+        assert_eq!(decided(true, 0.015), Some((true, 2)));
+        assert_eq!(decided(true, 0.001), Some((false, 4)));
+        assert_eq!(decided(false, 0.001), Some((true, 4)));
+        assert_eq!(decided(false, -0.001), Some((false, 4)));
     }
 
     #[test]

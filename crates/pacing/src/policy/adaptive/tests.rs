@@ -50,6 +50,27 @@ impl Plant {
         }
     }
 
+    /// The machine is another one; the controller knows nothing of that.
+    fn become_like(&mut self, other: Plant) {
+        (self.rate, self.draining) = (other.rate, other.draining);
+    }
+
+    /// The rate wanders by itself, by up to so much to either side.
+    fn wander(&mut self, part: f64, seed: u64) {
+        let state = Cell::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        let rate = std::mem::replace(&mut self.rate, Box::new(|_| 0.0));
+        self.rate = Box::new(move |n| {
+            let mut next = state.get();
+            next ^= next << 13;
+            next ^= next >> 7;
+            next ^= next << 17;
+            state.set(next);
+            let chance =
+                f64::from(u32::try_from(next >> 32).expect("32 bits")) / f64::from(u32::MAX);
+            rate(n) * (1.0 + part * (2.0 * chance - 1.0))
+        });
+    }
+
     fn in_flight(&self) -> f64 {
         let budget = u32::try_from(self.controller.budget() / 131_072).expect("a few commands");
         f64::from(budget).max(self.floor).min(self.offered)
@@ -179,7 +200,7 @@ fn a_faster_link_is_followed_at_once() {
         let mut plant = Plant::new(400.0, 0.05, 1e9);
         plant.run(1000 + phase);
         let faster = Plant::new(400.0, 0.2, 1e9);
-        (plant.rate, plant.draining) = (faster.rate, faster.draining);
+        plant.become_like(faster);
         let mut looks = 0;
         while plant.run(1).1 < 0.97 * 0.2 {
             looks += 1;
@@ -234,7 +255,7 @@ fn it_follows_devices_that_become_slower_and_faster_again() {
     plant.run(500);
     for (device, knee) in [(400.0, 70.4), (50.0, 8.8)] {
         let other = Plant::new(device, 0.176, 1e9);
-        (plant.rate, plant.draining) = (other.rate, other.draining);
+        plant.become_like(other);
         let (in_flight, rate) = plant.run(2000);
         assert!(rate > 0.97 * 0.176, "{device} us: {rate}");
         assert!(in_flight < 2.0 * knee + 24.0, "{device} us: {in_flight} in flight");
@@ -254,7 +275,7 @@ fn a_budget_below_one_command_a_core_grows_again() {
         plant.rate = Box::new(move |n| (n / 100.0).min(0.02 * part));
         plant.run(100);
         let faster = Plant::new(100.0, 0.4, 1e9);
-        (plant.rate, plant.draining) = (faster.rate, faster.draining);
+        plant.become_like(faster);
         let (in_flight, rate) = plant.run(2000);
         assert!(rate > 0.97 * 0.4, "{phase}, {part}: {rate} with {in_flight} in flight");
     }
@@ -267,7 +288,7 @@ fn harm_is_left_quickly() {
         let mut plant = Plant::new(device, 0.176, 1e9);
         plant.run(800);
         let faster = Plant::new(100.0, 0.176, 12.0);
-        (plant.rate, plant.draining) = (faster.rate, faster.draining);
+        plant.become_like(faster);
         let before = plant.now;
         while plant.run(1).1 < 0.95 * 0.176 {}
         let turns = (plant.now - before) / whole(device * 1000.0);
@@ -315,7 +336,7 @@ fn hosts_that_come_back_are_followed_as_at_the_start() {
             // Of another device, that needs little in flight.
             let mut other = Plant::new(10.0, 0.176, 1e9);
             other.run(500);
-            (other.rate, other.draining) = (plant.rate, plant.draining);
+            other.become_like(plant);
             plant = other;
         }
         plant.offered = 3.0;
@@ -351,10 +372,27 @@ fn a_slower_device_grows_from_a_budget_of_a_fast_one() {
         let mut plant = Plant::new(10.0, 0.176, 1e9);
         plant.run(500 + phase);
         let slow = Plant::new(1000.0, 0.08, 1e9);
-        (plant.rate, plant.draining) = (slow.rate, slow.draining);
+        plant.become_like(slow);
         plant.run(300);
         let (_, rate) = plant.run(200);
         assert!(rate > 0.95 * 0.08, "phase {phase}: {rate}, {:?}", plant.controller);
+    }
+}
+
+/// With a rate that wanders by more than a swing brings, too, what is there is found, and found again by hosts that come
+/// back; and what is best with little in flight is not left for what should be enough.
+#[test]
+fn it_finds_its_way_blindly() {
+    for seed in 0..16 {
+        let mut plant = Plant::new(1000.0, 0.08, 1e9);
+        plant.wander(0.06, seed);
+        let (_, rate) = plant.run(600);
+        assert!(rate > 0.9 * 0.08, "seed {seed}: {rate}, {:?}", plant.controller);
+        plant.offered = 3.0;
+        plant.run(100);
+        plant.offered = f64::INFINITY;
+        let (_, rate) = plant.run(600);
+        assert!(rate > 0.9 * 0.08, "seed {seed}, back: {rate}, {:?}", plant.controller);
     }
 }
 
