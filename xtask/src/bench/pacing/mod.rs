@@ -4,6 +4,7 @@
 //! | file | what |
 //! |---|---|
 //! | `plan` | policies, devices and depths, their order, and the daemon's config for each |
+//! | `yardstick` | whether the two CPUs are far apart now |
 //! | `result` | one run as a point |
 //! | `activity` | what the pacer did over time, from the daemon's statistics |
 //! | `verdict` | whether adaptive keeps what it promises |
@@ -14,6 +15,7 @@ mod plan;
 mod result;
 mod show;
 mod verdict;
+mod yardstick;
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -35,6 +37,7 @@ use crate::workspace::{Workspace, output_of, run_checked};
 use activity::Moment;
 use plan::{DEVICES, Device, Policy, Step};
 use show::Shown;
+use yardstick::Yardstick;
 
 /// How often the daemon writes down what it counted while it is measured, and in the run that is
 /// drawn over time.
@@ -42,6 +45,8 @@ const INTERVAL: &str = "50ms";
 const FINE_INTERVAL: &str = "10ms";
 /// Times a point is tried.
 const ATTEMPTS: u32 = 3;
+/// Times a point is measured, if the CPUs were apart meanwhile.
+const MEASUREMENTS: u32 = 12;
 /// The run that is drawn over time.
 const ACTIVITY_TIME: Duration = Duration::from_secs(3);
 
@@ -51,7 +56,9 @@ const ACTIVITY_TIME: Duration = Duration::from_secs(3);
     Policies are measured one\nafter the other at each point, in rounds: ratios are within a round, and \
     of them the medians are told.\n\n\
     Example: cargo xtask bench pacing --repeat 5 --json pacing.jsonl --svg plots --html pacing.html\n\n\
-    A busy neighbour on the same core costs more than any policy wins: look at the spread."
+    A busy neighbour on the same core costs more than any policy wins: a point is measured again if \
+    the CPUs\nare further apart meanwhile than they can be, as where a virtual machine was moved. Look at the \
+    spread all the same."
 )]
 pub(super) struct Args {
     /// Queue depths, over all jobs and namespaces
@@ -72,7 +79,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = duration)]
     time: Duration,
     /// How long it runs before that
-    #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = duration)]
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = duration)]
     ramp: Duration,
     /// Rounds over all points
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
@@ -187,14 +194,16 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         Bench { args, plan: &plan, workspace: &workspace, folder, machine: machine(), build };
 
     let before = server::time_of(cpus)?;
-    let points = bench.rounds(&mut json)?;
+    let mut apart = Apart { yardstick: Yardstick::new(cpus)?, again: 0, kept: 0 };
+    let points = bench.rounds(&mut json, &mut apart)?;
     let stolen = server::time_of(cpus)?.stolen_since(before);
     let activity = bench.activity()?;
 
     let note = format!("measured locally on {}, {} round(s)", bench.machine, plan.repeat);
     let about = format!(
         "{}; over {}; {} job(s); {} round(s) of {:?} after {:?} a point; {}; {stolen:.1} % of both \
-         CPUs' time taken by other machines",
+         CPUs' time taken by other machines; a round trip between the CPUs takes {:?}; {} \
+         runs left out as it took half as much again, {} kept all the same",
         bench.machine,
         args.listen,
         args.jobs,
@@ -202,6 +211,9 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         plan.time,
         plan.ramp,
         if args.realtime { "SCHED_FIFO" } else { "ordinary scheduling" },
+        apart.yardstick.trip(),
+        apart.again,
+        apart.kept,
     );
     let verdicts = verdict::all(&points, &args.devices, &plan.depths);
     let shown = Shown {
@@ -314,6 +326,33 @@ struct Bench<'a> {
     build: u64,
 }
 
+/// Leaves out what was measured while the machine below this one had the CPUs far apart, whatever came of it.
+struct Apart {
+    yardstick: Yardstick,
+    /// Runs left out, and points that were kept though the CPUs were apart every time.
+    again: u32,
+    kept: u32,
+}
+
+impl Apart {
+    fn leave_out<T>(&mut self, ramp: Duration, measure: impl Fn() -> Result<T>) -> Result<T> {
+        let mut times = 1;
+        loop {
+            self.yardstick.wait()?;
+            let (measured, were_apart) = self.yardstick.watch(ramp, &measure)?;
+            if !were_apart {
+                return measured;
+            }
+            if times == MEASUREMENTS {
+                self.kept += 1;
+                return measured;
+            }
+            times += 1;
+            self.again += 1;
+        }
+    }
+}
+
 /// What one run of a step left behind.
 struct Ran {
     result: Value,
@@ -322,11 +361,11 @@ struct Ran {
 }
 
 impl Bench<'_> {
-    fn rounds(&self, output: &mut Output) -> Result<Vec<Point>> {
+    fn rounds(&self, output: &mut Output, apart: &mut Apart) -> Result<Vec<Point>> {
         let mut points = Vec::new();
         for round in 0..self.plan.repeat {
             for step in plan::round(round, &self.args.devices, &self.plan.depths) {
-                let point = self.try_point(step, round + 1)?;
+                let point = apart.leave_out(self.plan.ramp, || self.try_point(step, round + 1))?;
                 output.keep(&point)?;
                 points.push(point);
             }
