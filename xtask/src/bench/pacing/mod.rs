@@ -17,7 +17,8 @@ mod show;
 mod verdict;
 mod yardstick;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::fs::{self, File};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::BufReader;
@@ -45,8 +46,8 @@ const INTERVAL: &str = "50ms";
 const FINE_INTERVAL: &str = "10ms";
 /// Times a point is tried.
 const ATTEMPTS: u32 = 3;
-/// Times a point is measured, if the CPUs were apart meanwhile.
-const MEASUREMENTS: u32 = 12;
+/// Runs that may be left out for each that is wanted.
+const MOST_LEFT_OUT: u32 = 3;
 /// The run that is drawn over time.
 const ACTIVITY_TIME: Duration = Duration::from_secs(3);
 
@@ -194,7 +195,14 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         Bench { args, plan: &plan, workspace: &workspace, folder, machine: machine(), build };
 
     let before = server::time_of(cpus)?;
-    let mut apart = Apart { yardstick: Yardstick::new(cpus)?, again: 0, kept: 0 };
+    let points = u32::try_from(plan::round(0, &args.devices, &plan.depths).len())?;
+    let mut apart = Apart {
+        yardstick: Yardstick::new(cpus)?,
+        time: plan.time,
+        left: points.saturating_mul(plan.repeat).saturating_mul(MOST_LEFT_OUT),
+        out: BTreeMap::new(),
+        kept: 0,
+    };
     let points = bench.rounds(&mut json, &mut apart)?;
     let stolen = server::time_of(cpus)?.stolen_since(before);
     let activity = bench.activity()?;
@@ -202,8 +210,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let note = format!("measured locally on {}, {} round(s)", bench.machine, plan.repeat);
     let about = format!(
         "{}; over {}; {} job(s); {} round(s) of {:?} after {:?} a point; {}; {stolen:.1} % of both \
-         CPUs' time taken by other machines; a round trip between the CPUs takes {:?}; {} \
-         runs left out as it took half as much again, {} kept all the same",
+         CPUs' time taken by other machines; {apart}",
         bench.machine,
         args.listen,
         args.jobs,
@@ -211,9 +218,6 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         plan.time,
         plan.ramp,
         if args.realtime { "SCHED_FIFO" } else { "ordinary scheduling" },
-        apart.yardstick.trip(),
-        apart.again,
-        apart.kept,
     );
     let verdicts = verdict::all(&points, &args.devices, &plan.depths);
     let shown = Shown {
@@ -329,27 +333,49 @@ struct Bench<'a> {
 /// Leaves out what was measured while the machine below this one had the CPUs far apart, whatever came of it.
 struct Apart {
     yardstick: Yardstick,
-    /// Runs left out, and points that were kept though the CPUs were apart every time.
-    again: u32,
+    /// The end of a run that is measured.
+    time: Duration,
+    /// Runs that may still be left out: it must come to an end.
+    left: u32,
+    /// Runs left out, by policy, and runs that were kept all the same.
+    out: BTreeMap<String, u32>,
     kept: u32,
 }
 
 impl Apart {
-    fn leave_out<T>(&mut self, ramp: Duration, measure: impl Fn() -> Result<T>) -> Result<T> {
-        let mut times = 1;
+    fn leave_out<T>(&mut self, policy: Policy, measure: impl Fn() -> Result<T>) -> Result<T> {
         loop {
-            self.yardstick.wait()?;
-            let (measured, were_apart) = self.yardstick.watch(ramp, &measure)?;
-            if !were_apart {
+            if self.left > 0 {
+                self.yardstick.wait()?;
+            }
+            let (measured, were_apart) = self.yardstick.watch(self.time, &measure)?;
+            if !were_apart || measured.is_err() {
                 return measured;
             }
-            if times == MEASUREMENTS {
+            if self.left == 0 {
                 self.kept += 1;
                 return measured;
             }
-            times += 1;
-            self.again += 1;
+            self.left -= 1;
+            *self.out.entry(policy.to_string()).or_default() += 1;
         }
+    }
+}
+
+impl fmt::Display for Apart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(trip) = self.yardstick.trip() else {
+            return f.write_str("how far the CPUs are apart was not seen");
+        };
+        let out: Vec<_> =
+            self.out.iter().map(|(policy, count)| format!("{policy} {count}")).collect();
+        write!(
+            f,
+            "a round trip between the CPUs takes {trip:?}; runs left out as it took half as much again: {}; \
+             kept all the same: {}",
+            if out.is_empty() { "none".to_owned() } else { out.join(", ") },
+            self.kept
+        )
     }
 }
 
@@ -365,7 +391,7 @@ impl Bench<'_> {
         let mut points = Vec::new();
         for round in 0..self.plan.repeat {
             for step in plan::round(round, &self.args.devices, &self.plan.depths) {
-                let point = apart.leave_out(self.plan.ramp, || self.try_point(step, round + 1))?;
+                let point = apart.leave_out(step.policy, || self.try_point(step, round + 1))?;
                 output.keep(&point)?;
                 points.push(point);
             }

@@ -143,8 +143,9 @@ pub(super) fn markdown(shown: &Shown<'_>) -> String {
 /// How many of them are met.
 fn summary(verdicts: &[Verdict]) -> String {
     let met = verdicts.iter().filter(|verdict| verdict.is_met).count();
-    let close = verdicts.iter().filter(|verdict| verdict.is_close()).count();
-    format!("\n{met} of {} met; in {close} of them rounds lie on both sides", verdicts.len())
+    let close = verdicts.iter().filter(|verdict| !verdict.is_met && verdict.is_close()).count();
+    let missed = verdicts.len() - met - close;
+    format!("\n{met} of {} met; {missed} missed in every round, {close} in some", verdicts.len())
 }
 
 /// The whole as a page that opens from disk.

@@ -58,15 +58,29 @@ impl<'a> Cell<'a> {
 
     /// A figure of ours over one of the other's, within each round that both have.
     pub(super) fn over(&self, ours: Of, other: &Self, theirs: Of) -> Spread {
-        let ratios: Vec<f64> = self
-            .0
-            .iter()
-            .filter_map(|mine| {
-                let same = |point: &&&Point| point.repetition == mine.repetition;
-                other.0.iter().find(same).map(|theirs_is| ours(mine) / theirs(theirs_is))
-            })
-            .collect();
-        Spread::of(&ratios)
+        self.against(ours, |_| Some(other), theirs)
+    }
+
+    /// The same, where the other may be another one in each round.
+    fn against<'o>(&self, ours: Of, other: impl Fn(u32) -> Option<&'o Self>, theirs: Of) -> Spread
+    where
+        'a: 'o,
+    {
+        let ratio = |mine: &&Point| {
+            let other = other(mine.repetition)?.in_round(mine.repetition)?;
+            Some(ours(mine) / theirs(other))
+        };
+        Spread::of(&self.0.iter().filter_map(ratio).collect::<Vec<_>>())
+    }
+
+    fn in_round(&self, round: u32) -> Option<&Point> {
+        self.0.iter().copied().find(|point| point.repetition == round)
+    }
+
+    /// The middle of what was measured in other rounds than this one; in this one, if there is no other.
+    fn median_beside(&self, of: Of, round: u32) -> f64 {
+        let others = |point: &&&Point| point.repetition != round || self.0.len() == 1;
+        Spread::of(&self.0.iter().filter(others).map(|point| of(point)).collect::<Vec<_>>()).median
     }
 }
 
@@ -138,16 +152,25 @@ pub(super) fn all(points: &[Point], devices: &[Device], depths: &[u32]) -> Vec<V
     verdicts
 }
 
-/// Against the best of the others, which is known only after the fact: where all are equal, that is
-/// the one that was lucky.
+/// Against the best of the others.
 fn bandwidth(points: &[Point], device: Device, depth: u32) -> Option<Verdict> {
     let cells = cells(points, device, depth);
     let (ours, others) = apart(&cells)?;
     let gbps = |cell: &Cell<'_>| cell.spread(GBPS).median;
-    let (name, best) = others.into_iter().max_by(|a, b| gbps(&a.1).total_cmp(&gbps(&b.1)))?;
+    let (name, best) = others.iter().max_by(|a, b| gbps(&a.1).total_cmp(&gbps(&b.1)))?;
     let figures = format!("{:.2} Gb/s, {name} {:.2}", gbps(ours), gbps(best));
     let what = format!("bandwidth, {device}, depth {depth}");
-    Some(Verdict::new(what, ours.over(GBPS, best, GBPS), (1.0, true), figures))
+    Some(Verdict::new(what, of_the_best(ours, &others), (1.0, true), figures))
+}
+
+/// Our bandwidth over that of the best of the others, round by round. Which that is the other rounds say: where all are
+/// equal, the best of a round is the one that was lucky in it.
+fn of_the_best(ours: &Cell<'_>, others: &[&Named<'_>]) -> Spread {
+    let best = |round: u32| {
+        let gbps = |named: &&&Named<'_>| named.1.median_beside(GBPS, round);
+        others.iter().max_by(|a, b| gbps(a).total_cmp(&gbps(b))).map(|named| &named.1)
+    };
+    ours.against(GBPS, best, GBPS)
 }
 
 /// Among those near the best in bandwidth.
@@ -156,22 +179,27 @@ fn tail(points: &[Point], device: Device, depth: u32, name: &str, of: Of) -> Opt
     let (ours, others) = apart(&cells)?;
     let gbps = |cell: &Cell<'_>| cell.spread(GBPS).median;
     let best = cells.iter().map(|(_, cell)| cell).max_by(|a, b| gbps(a).total_cmp(&gbps(b)))?;
-    let is_near = |cell: &Cell<'_>| cell.over(GBPS, best, GBPS).median >= NEAR;
     let what = format!("{name}, {device}, depth {depth}");
-    if !is_near(ours) {
-        let ratio = ours.over(GBPS, best, GBPS);
+    let bandwidth = of_the_best(ours, &others);
+    if bandwidth.median < NEAR {
         let figures = format!("not within 2 % of the best in bandwidth, {:.2} Gb/s", gbps(best));
-        return Some(Verdict::new(what, ratio, (NEAR, true), figures));
+        return Some(Verdict::new(what, bandwidth, (NEAR, true), figures));
     }
     let middle = |cell: &Cell<'_>| cell.spread(of).median;
-    let near = others.into_iter().filter(|(_, cell)| is_near(cell));
-    let Some((rival, theirs)) = near.min_by(|a, b| middle(&a.1).total_cmp(&middle(&b.1))) else {
+    let is_near = |cell: &Cell<'_>| cell.over(GBPS, best, GBPS).median >= NEAR;
+    let near: Vec<_> = others.into_iter().filter(|(_, cell)| is_near(cell)).collect();
+    let Some((rival, theirs)) = near.iter().min_by(|a, b| middle(&a.1).total_cmp(&middle(&b.1)))
+    else {
         let ratio = ours.over(of, ours, of);
         let figures = format!("{:.0} us, nobody else near in bandwidth", middle(ours));
         return Some(Verdict::new(what, ratio, (1.0, false), figures));
     };
+    let shortest = |round: u32| {
+        let tail = |named: &&&Named<'_>| named.1.median_beside(of, round);
+        near.iter().min_by(|a, b| tail(a).total_cmp(&tail(b))).map(|named| &named.1)
+    };
     let figures = format!("{:.0} us, {rival} {:.0}", middle(ours), middle(theirs));
-    Some(Verdict::new(what, ours.over(of, theirs, of), (1.0, false), figures))
+    Some(Verdict::new(what, ours.against(of, shortest, of), (1.0, false), figures))
 }
 
 /// The fast namespace beside a slow one, against itself alone at the same depth in total.
@@ -255,6 +283,28 @@ mod tests {
         assert!(!verdict.is_met && verdict.is_close());
         assert!(verdict.to_string().starts_with("not met: bandwidth, ram, depth 64"), "{verdict}");
         assert!(verdict.to_string().ends_with("rounds differ"), "{verdict}");
+    }
+
+    /// Where two are equal, whoever was lucky in a round is not what that round is held against.
+    #[test]
+    fn luck_of_a_round_is_no_rival() {
+        let points = ram(&[
+            (Policy::Adaptive, &[10.0, 10.0, 10.0], 100.0),
+            (CREDIT, &[11.0, 10.0, 9.0], 100.0),
+            (Policy::BufferCredit(16), &[9.0, 10.0, 11.0], 100.0),
+        ]);
+        let verdict = bandwidth(&points, Device::Ram, 64).expect("there are points");
+        // The first round was lucky for the one, and the others say that the other one is better.
+        assert!((verdict.ratio.max - 10.0 / 9.0).abs() < 1e-9, "{verdict}");
+        assert!(verdict.is_met, "{verdict}");
+        // One that is better in all of them is the rival in all of them.
+        let points = ram(&[
+            (Policy::Adaptive, &[10.0, 10.0, 10.0], 100.0),
+            (CREDIT, &[11.0, 11.0, 11.0], 100.0),
+            (Policy::BufferCredit(16), &[9.0, 10.0, 11.0], 100.0),
+        ]);
+        let verdict = bandwidth(&points, Device::Ram, 64).expect("there are points");
+        assert!(!verdict.is_met && (verdict.ratio.max - 10.0 / 11.0).abs() < 1e-9, "{verdict}");
     }
 
     #[test]

@@ -94,7 +94,7 @@ const JUMP_RISK: f64 = 0.02;
 /// The smallest and the largest step of the base, as parts of it.
 const LEAST_STEP: f64 = 0.02;
 const MOST_STEP: f64 = 0.4;
-/// The largest step up from what should be enough already, and the smallest where much is gained on a noisy machine.
+/// The largest step up from what should be enough already.
 const CREEP: f64 = 0.2;
 /// An elasticity below this did harm.
 const HARM: f64 = -0.3;
@@ -110,6 +110,7 @@ const FLOODED: u32 = 2;
 /// A rate so many times the best of late is that of another machine: what did harm before need do none now, and what
 /// was enough before is not.
 const NEWS: f64 = 1.2;
+const MUCH_LESS: f64 = 1.3;
 /// What is left of the best rate from one measurement to the next.
 const FADE: f64 = 0.97;
 /// A rate that is lower by this part with the larger budget did harm, too, though no more was found in flight: what
@@ -194,7 +195,7 @@ enum Phase {
 /// One side of a swing; bytes, and bytes per ns.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Measured {
-    budget: f64,
+    pub(super) budget: f64,
     in_flight: f64,
     /// Of `in_flight`, what the network had.
     network: f64,
@@ -364,10 +365,7 @@ impl Controller {
                 // A trial says what it brought, used up or not.
                 match self.search.is_trying() {
                     false if is_unused => self.give_up_unused(&measured),
-                    false if self.reason == Move::Idle && is_far_below => {
-                        self.start_over(&measured);
-                        self.judge(measured);
-                    }
+                    false if self.reason == Move::Idle && is_far_below => self.start_over(measured),
                     _ => self.judge(measured),
                 }
                 self.high = !self.high;
@@ -379,11 +377,12 @@ impl Controller {
     }
 
     /// The base came down to what hosts asked for, which says nothing about the machine, and is far below what
-    /// they ask for now: it doubles again until that brings little.
-    fn start_over(&mut self, measured: &Measured) {
+    /// they ask for now: it doubles again until that brings little, or goes to what should be enough where swings tell
+    /// nothing.
+    fn start_over(&mut self, measured: Measured) {
         if self.search.is_blind() {
             self.search.hold_anew();
-            self.go_to(self.enough(measured), Move::Gained);
+            self.go_to(self.enough(&measured), Move::Gained);
             return;
         }
         self.starting = true;
@@ -391,6 +390,7 @@ impl Controller {
         self.reason = Move::Start;
         self.trend.forget();
         self.last = None;
+        self.judge(measured);
     }
 
     fn start_phase(&mut self, totals: Totals, now: Nanos) {
@@ -403,11 +403,12 @@ impl Controller {
         let (bytes, commands) = (since(|t| t.bytes), since(|t| t.commands));
         let in_flight = since(|t| t.residence) * 1024.0 / elapsed;
         let network = since(|t| t.network) * 1024.0 / elapsed;
+        let budget = float(self.budget());
         self.command = bytes / commands;
         self.least = self.command;
         self.some_small = since(|t| t.small) > SOME_SMALL * commands;
         Measured {
-            budget: float(self.budget()),
+            budget,
             in_flight: in_flight.max(1.0),
             network: network.min(in_flight),
             rate: bytes / elapsed,
@@ -433,9 +434,18 @@ impl Controller {
 
     /// Compares a measurement with the last.
     fn judge(&mut self, measured: Measured) {
+        if self.search.is_trying() {
+            // What it finds is no news of another machine.
+            self.search_on(measured);
+            return;
+        }
+        let was_blind = self.search.is_blind();
         // Where nobody waits the hosts decide what is in flight, and what they do says nothing about swings.
         if !self.starting && measured.refused >= HELD_BACK {
-            self.search.see(&measured, self.base, self.high, self.ceiling.certainty());
+            self.search.see(&measured, self.high, self.ceiling.certainty());
+        }
+        if was_blind && !self.search.is_blind() {
+            self.last = None;
         }
         let Some(last) = self.last.replace(measured) else {
             if self.starting {
@@ -482,8 +492,14 @@ impl Controller {
 
     /// Where swings tell nothing: see [`search`].
     fn search_on(&mut self, measured: Measured) {
+        self.remember_best(&measured);
         match self.search.step(&measured, self.base, 2.0 * self.floor()) {
-            Step::Hold(base) => self.base = base,
+            Step::Hold(base) => {
+                self.base = base;
+                if !self.search.is_blind() {
+                    self.last = None;
+                }
+            }
             Step::Keep { upwards } => {
                 self.best = Some(measured);
                 self.ceiling = Ceiling::none();
@@ -521,13 +537,6 @@ impl Controller {
             if too_much {
                 self.step = self.step.min(CREEP);
             }
-            if is_clear
-                && self.trend.mean() > START_GAIN
-                && self.ceiling.is_none()
-                && self.search.is_noisy()
-            {
-                self.step = self.step.max(CREEP);
-            }
             self.raise(measured);
         } else {
             let is_harm = self.trend.mean() < HARM.min(-self.likely_noise());
@@ -544,7 +553,11 @@ impl Controller {
     /// A rate that was not to be had before: where harm was is forgotten, and if what should be enough is more than
     /// there is, the budget goes there at once.
     fn is_news(&mut self, measured: &Measured) -> bool {
-        if self.best.is_none_or(|best| measured.rate <= NEWS * best.rate) {
+        // With much less in flight it may be due to that.
+        let is_news = self.best.is_some_and(|best| {
+            measured.rate > NEWS * best.rate && MUCH_LESS * measured.in_flight > best.in_flight
+        });
+        if !is_news {
             return false;
         }
         self.ceiling = Ceiling::none();
@@ -610,13 +623,7 @@ impl Controller {
 
     /// Takes the budget back to where the best rate of late was, if more in flight lost much of it.
     fn has_collapsed(&mut self, measured: &Measured) -> bool {
-        let best = match self.best {
-            Some(best) if FADE * best.rate > measured.rate => {
-                Measured { rate: FADE * best.rate, ..best }
-            }
-            _ => *measured,
-        };
-        self.best = Some(best);
+        let best = self.remember_best(measured);
         if measured.rate >= COLLAPSE * best.rate
             || measured.in_flight <= COLLAPSE_EXCESS * best.in_flight
         {
@@ -625,6 +632,17 @@ impl Controller {
         self.ceiling.set(measured.budget, measured.budget);
         self.go_to(best.in_flight, Move::Wasted);
         true
+    }
+
+    /// The best of late, which fades.
+    fn remember_best(&mut self, measured: &Measured) -> Measured {
+        let best = match self.best {
+            Some(best) if FADE * best.rate > measured.rate => {
+                Measured { rate: FADE * best.rate, ..best }
+            }
+            _ => *measured,
+        };
+        *self.best.insert(best)
     }
 
     /// More in flight gained much, and more is in flight than where the best was: that was the best of another load.

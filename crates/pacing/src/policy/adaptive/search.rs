@@ -24,7 +24,7 @@ const BLIND: f64 = 0.02;
 const NOISE: f64 = 0.01;
 const NOISE_STEP: f64 = 1.1;
 const NOISE_BOUNDS: (f64, f64) = (0.002, 0.2);
-/// Bases no further apart than this part are the same.
+/// Budgets no further apart than this part are the same.
 const SAME: f64 = 0.01;
 /// Budgets are tried that are larger or smaller by the first factor, and, when neither was better, by the second, in turn.
 const REACH: [f64; 2] = [2.0, 1.4];
@@ -41,7 +41,8 @@ const FAR_IN_A_ROW: u32 = 3;
 /// A measurement of a trial is as long as so many others; a trial has at most so many.
 pub(super) const TRIAL: f64 = 2.0;
 const MOST_TRIALS: f64 = 4.0;
-/// What is better or worse by so many times the noise is so clearly, and how much of that decides where it never is.
+/// What is better by so many times the noise, or worse where that has to be told, is so clearly. A trial that stays
+/// unclear to its end is kept only if it is downwards and not worse.
 const CLEAR_UP: f64 = 1.0;
 const CLEAR_DOWN: f64 = 0.7;
 
@@ -58,7 +59,7 @@ pub(super) enum Step {
 #[derive(Debug)]
 pub(super) struct Search {
     noise: f64,
-    /// The last base and rate of either side of the swing.
+    /// The last budget and rate of either side of the swing.
     seen: [Option<(f64, f64)>; 2],
     state: State,
     /// The next trial is upwards.
@@ -126,9 +127,13 @@ impl Hold {
     }
 
     fn add(&mut self, rate: f64, noise: f64) {
-        let is_far = self.count > 1.0 && (rate / self.rate).ln().abs() > FAR * noise;
-        self.far = if is_far { self.far + 1 } else { 0 };
         self.since += 1.0;
+        // What is far off must not move the mean by which the next is judged: it may have been a pause of the machine.
+        if self.count > 1.0 && (rate / self.rate).ln().abs() > FAR * noise {
+            self.far += 1;
+            return;
+        }
+        self.far = 0;
         self.count = (self.count + 1.0).min(MEMORY);
         self.rate += (rate - self.rate) / self.count;
     }
@@ -147,8 +152,10 @@ impl Hold {
         self
     }
 
-    fn kept(rate: f64) -> Self {
-        Self { rate, count: TRIAL, ..Self::new() }
+    /// Holds what was tried.
+    fn of(trial: &Trial) -> Self {
+        let rate = trial.hold.rate * (trial.gains / trial.count).exp();
+        Self { rate, count: (TRIAL * trial.count).min(MEMORY), ..Self::new() }
     }
 }
 
@@ -162,11 +169,6 @@ impl Search {
         self.noise
     }
 
-    /// Swings tell nothing, or are about to.
-    pub(super) fn is_noisy(&self) -> bool {
-        self.noise > BLIND
-    }
-
     /// The budget stands still, but for trials.
     pub(super) fn is_blind(&self) -> bool {
         !matches!(self.state, State::Swinging)
@@ -176,14 +178,16 @@ impl Search {
         matches!(self.state, State::Trying(_))
     }
 
-    /// Takes in a measurement around `base`, on the high side of the swing or on the low one. The rate has to wander
-    /// `certainty` times as far as else to be taken for noise: near an edge it does so, too.
-    pub(super) fn see(&mut self, measured: &Measured, base: f64, high: bool, certainty: f64) {
+    /// Takes in a measurement on the high side of the swing or on the low one. The rate has to wander `certainty` times as
+    /// far as else to be taken for noise: near an edge it does so, too.
+    pub(super) fn see(&mut self, measured: &Measured, high: bool, certainty: f64) {
         if self.is_trying() {
             return;
         }
-        let before = self.seen[usize::from(high)].replace((base, measured.rate));
-        if let Some((_, rate)) = before.filter(|(other, _)| (base / other).ln().abs() < SAME) {
+        let before = self.seen[usize::from(high)].replace((measured.budget, measured.rate));
+        if let Some((_, rate)) =
+            before.filter(|(other, _)| (measured.budget / other).ln().abs() < SAME)
+        {
             let differs = (measured.rate / rate).ln().abs();
             self.noise *= if differs > self.noise { NOISE_STEP } else { 1.0 / NOISE_STEP };
             self.noise = self.noise.clamp(NOISE_BOUNDS.0, NOISE_BOUNDS.1);
@@ -229,7 +233,7 @@ impl Search {
                         Step::Hold(base)
                     }
                     Some(true) => {
-                        self.state = State::Holding(Hold::kept(measured.rate));
+                        self.state = State::Holding(Hold::of(&trial));
                         Step::Keep { upwards }
                     }
                     Some(false) => {
@@ -277,7 +281,7 @@ mod tests {
             let chance = f64::from((state >> 40) as u32) / f64::from(1 << 24);
             let around = if search.is_trying() { WANDERS / 2.0 } else { WANDERS };
             let measured = Measured::of(base, rate(base) * (1.0 + around * (2.0 * chance - 1.0)));
-            search.see(&measured, base, turn % 2 == 0, 1.0);
+            search.see(&measured, turn % 2 == 0, 1.0);
             if search.is_blind()
                 && let Step::Hold(next) = search.step(&measured, base, 2.0)
             {
@@ -338,7 +342,7 @@ mod tests {
             let rate =
                 if base == 10.0 { 100.0 } else { 70.0 } * if turn % 4 < 2 { 1.0 } else { 1.04 };
             let measured = Measured::of(base, rate);
-            search.see(&measured, base, turn % 2 == 0, 1.0);
+            search.see(&measured, turn % 2 == 0, 1.0);
             if search.is_blind() {
                 assert_ne!(search.step(&measured, base, 2.0), Step::Keep { upwards: base > 10.0 });
                 base = if search.is_trying() {
@@ -362,7 +366,7 @@ mod tests {
                 let base = if search.is_trying() { 20.0 } else { 10.0 };
                 let rate = scale * if turn % 4 < 2 { 100.0 } else { 104.0 };
                 let measured = Measured::of(base, if base == 10.0 { rate } else { 0.7 * rate });
-                search.see(&measured, base, turn.is_multiple_of(2), 1.0);
+                search.see(&measured, turn.is_multiple_of(2), 1.0);
                 if search.is_blind() {
                     search.step(&measured, base, 2.0);
                 }
@@ -374,12 +378,24 @@ mod tests {
     }
 
     #[test]
+    fn a_machine_that_paused_is_still_the_same() {
+        for count in 2..12 {
+            let mut hold = Hold::new();
+            (0..count).for_each(|_| hold.add(100.0, 0.02));
+            hold.add(1.0, 0.02);
+            assert_eq!(hold.far, 1);
+            hold.add(100.0, 0.02);
+            assert_eq!((hold.far, hold.rate), (0, 100.0), "after {count}");
+        }
+    }
+
+    #[test]
     fn an_edge_that_is_known_is_not_taken_for_noise() {
         for (certainty, is_blind) in [(1.0, true), (f64::INFINITY, false)] {
             let mut search = Search::new();
             for turn in 0..100 {
                 let measured = Measured::of(10.0, if turn % 4 < 2 { 100.0 } else { 110.0 });
-                search.see(&measured, 10.0, turn % 2 == 0, certainty);
+                search.see(&measured, turn % 2 == 0, certainty);
             }
             assert_eq!(search.is_blind(), is_blind, "{search:?}");
         }

@@ -380,7 +380,7 @@ fn a_slower_device_grows_from_a_budget_of_a_fast_one() {
 }
 
 /// With a rate that wanders by more than a swing brings, too, what is there is found, and found again by hosts that come
-/// back; and what is best with little in flight is not left for what should be enough.
+/// back.
 #[test]
 fn it_finds_its_way_blindly() {
     for seed in 0..16 {
@@ -393,6 +393,33 @@ fn it_finds_its_way_blindly() {
         plant.offered = f64::INFINITY;
         let (_, rate) = plant.run(600);
         assert!(rate > 0.9 * 0.08, "seed {seed}, back: {rate}, {:?}", plant.controller);
+    }
+}
+
+/// A trial that finds much more with less in flight is kept: it is no news of another machine, which would be left for what
+/// should be enough.
+#[test]
+fn a_trial_that_finds_much_more_is_kept() {
+    for seed in 0..16 {
+        let mut plant = Plant::new(80.0, 0.1, 1e9);
+        plant.controller = Controller::new(1, 131_072);
+        plant.wander(0.06, seed);
+        plant.run(200);
+        let mut peaked = Plant::new(80.0, 0.1, 1e9);
+        peaked.rate = Box::new(|n| if n < 7.0 { 0.16 } else { 0.1 });
+        peaked.wander(0.06, seed);
+        plant.become_like(peaked);
+        let mut looks = 0;
+        while plant.in_flight() >= 7.0 {
+            plant.run(1);
+            looks += 1;
+            assert!(looks < 5000, "seed {seed}: {:?}", plant.controller);
+        }
+        // It settles, is measured, and then held.
+        for look in 0..8 {
+            plant.run(1);
+            assert!(plant.in_flight() < 7.0, "seed {seed}, look {look}: {:?}", plant.controller);
+        }
     }
 }
 
