@@ -5,20 +5,21 @@
 //! |---|---|
 //! | `plan` | policies, devices and depths, their order, and the daemon's config for each |
 //! | `yardstick` | whether the two CPUs are far apart now |
+//! | `apart` | which runs are left out for that |
 //! | `result` | one run as a point |
 //! | `activity` | what the pacer did over time, from the daemon's statistics |
 //! | `verdict` | whether adaptive keeps what it promises |
 //! | `show` | tables, plots, the page |
 
 mod activity;
+mod apart;
 mod plan;
 mod result;
 mod show;
 mod verdict;
 mod yardstick;
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::BufReader;
@@ -36,9 +37,9 @@ use super::{go_first, machine, pinned, require_programs};
 use crate::listen::Listen;
 use crate::workspace::{Workspace, output_of, run_checked};
 use activity::Moment;
+use apart::Apart;
 use plan::{DEVICES, Device, Policy, Step};
 use show::Shown;
-use yardstick::Yardstick;
 
 /// How often the daemon writes down what it counted while it is measured, and in the run that is
 /// drawn over time.
@@ -46,8 +47,6 @@ const INTERVAL: &str = "50ms";
 const FINE_INTERVAL: &str = "10ms";
 /// Times a point is tried.
 const ATTEMPTS: u32 = 3;
-/// Runs that may be left out for each that is wanted.
-const MOST_LEFT_OUT: u32 = 3;
 /// The run that is drawn over time.
 const ACTIVITY_TIME: Duration = Duration::from_secs(3);
 
@@ -195,14 +194,8 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         Bench { args, plan: &plan, workspace: &workspace, folder, machine: machine(), build };
 
     let before = server::time_of(cpus)?;
-    let points = u32::try_from(plan::round(0, &args.devices, &plan.depths).len())?;
-    let mut apart = Apart {
-        yardstick: Yardstick::new(cpus)?,
-        time: plan.time,
-        left: points.saturating_mul(plan.repeat).saturating_mul(MOST_LEFT_OUT),
-        out: BTreeMap::new(),
-        kept: 0,
-    };
+    let wanted = plan::round(0, &args.devices, &plan.depths).len() * usize::try_from(plan.repeat)?;
+    let mut apart = Apart::new(cpus, plan.time, wanted)?;
     let points = bench.rounds(&mut json, &mut apart)?;
     let stolen = server::time_of(cpus)?.stolen_since(before);
     let activity = bench.activity()?;
@@ -328,55 +321,6 @@ struct Bench<'a> {
     folder: PathBuf,
     machine: String,
     build: u64,
-}
-
-/// Leaves out what was measured while the machine below this one had the CPUs far apart, whatever came of it.
-struct Apart {
-    yardstick: Yardstick,
-    /// The end of a run that is measured.
-    time: Duration,
-    /// Runs that may still be left out: it must come to an end.
-    left: u32,
-    /// Runs left out, by policy, and runs that were kept all the same.
-    out: BTreeMap<String, u32>,
-    kept: u32,
-}
-
-impl Apart {
-    fn leave_out<T>(&mut self, policy: Policy, measure: impl Fn() -> Result<T>) -> Result<T> {
-        loop {
-            if self.left > 0 {
-                self.yardstick.wait()?;
-            }
-            let (measured, were_apart) = self.yardstick.watch(self.time, &measure)?;
-            if !were_apart || measured.is_err() {
-                return measured;
-            }
-            if self.left == 0 {
-                self.kept += 1;
-                return measured;
-            }
-            self.left -= 1;
-            *self.out.entry(policy.to_string()).or_default() += 1;
-        }
-    }
-}
-
-impl fmt::Display for Apart {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Some(trip) = self.yardstick.trip() else {
-            return f.write_str("how far the CPUs are apart was not seen");
-        };
-        let out: Vec<_> =
-            self.out.iter().map(|(policy, count)| format!("{policy} {count}")).collect();
-        write!(
-            f,
-            "a round trip between the CPUs takes {trip:?}; runs left out as it took half as much again: {}; \
-             kept all the same: {}",
-            if out.is_empty() { "none".to_owned() } else { out.join(", ") },
-            self.kept
-        )
-    }
 }
 
 /// What one run of a step left behind.

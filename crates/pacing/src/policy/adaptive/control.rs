@@ -110,6 +110,7 @@ const FLOODED: u32 = 2;
 /// A rate so many times the best of late is that of another machine: what did harm before need do none now, and what
 /// was enough before is not.
 const NEWS: f64 = 1.2;
+/// Unless the best had so many times as much in flight: then less in flight may be what brought it.
 const MUCH_LESS: f64 = 1.3;
 /// What is left of the best rate from one measurement to the next.
 const FADE: f64 = 0.97;
@@ -553,7 +554,6 @@ impl Controller {
     /// A rate that was not to be had before: where harm was is forgotten, and if what should be enough is more than
     /// there is, the budget goes there at once.
     fn is_news(&mut self, measured: &Measured) -> bool {
-        // With much less in flight it may be due to that.
         let is_news = self.best.is_some_and(|best| {
             measured.rate > NEWS * best.rate && MUCH_LESS * measured.in_flight > best.in_flight
         });

@@ -213,12 +213,6 @@ impl Search {
         }
     }
 
-    /// The trial was not better: the next one is in the other direction.
-    fn fail(&mut self, hold: Hold) {
-        self.upwards = !self.upwards;
-        self.state = State::Holding(hold.failed());
-    }
-
     /// After a measurement while blind: what next. No budget below `least` is tried.
     pub(super) fn step(&mut self, measured: &Measured, base: f64, least: f64) -> Step {
         match self.state {
@@ -237,8 +231,8 @@ impl Search {
                         Step::Keep { upwards }
                     }
                     Some(false) => {
-                        self.upwards = upwards;
-                        self.fail(trial.hold);
+                        self.upwards = !upwards;
+                        self.state = State::Holding(trial.hold.failed());
                         Step::Hold(trial.from)
                     }
                 }
