@@ -313,9 +313,9 @@ impl Trial {
     fn far_daemon(&self, sweep: &mut Sweep) -> Result<Pid> {
         let limit = Instant::now() + LIMIT;
         loop {
-            let daemons = self.hosts[0].namespace.running("nvmeof-tgt");
+            let daemons = self.hosts[0].namespace.daemons();
             if let Some(pid) = daemons.first().and_then(|pid| Pid::from_raw(*pid)) {
-                let here = self.target.running("nvmeof-tgt");
+                let here = self.target.daemons();
                 ensure!(
                     here.is_empty(),
                     "a target runs on the machine of the sweep, too: {here:?}"
@@ -476,10 +476,15 @@ impl Namespace {
         self.pids().iter().filter_map(name).collect()
     }
 
-    /// Processes in it by this name.
-    fn running(&self, program: &str) -> Vec<i32> {
-        let name = |pid: &i32| fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-        self.pids().into_iter().filter(|pid| name(pid).trim() == program).collect()
+    /// The daemons in it; not the program that is asked for its version before, which is gone again at once.
+    fn daemons(&self) -> Vec<i32> {
+        let serves = |pid: &i32| {
+            let command = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            let mut words = command.split(|byte| *byte == 0);
+            words.next().is_some_and(|program| program.ends_with(b"nvmeof-tgt"))
+                && words.any(|word| word == b"--config")
+        };
+        self.pids().into_iter().filter(serves).collect()
     }
 
     /// Ends what runs in it, which is all ours.
