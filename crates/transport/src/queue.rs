@@ -35,7 +35,8 @@ pub trait HostQueue: Debug {
 
     /// Sends the turn's output, appending [`Event::Sent`] for what has left: gone to the network, not
     /// merely into a queue of the system's.
-    /// [`Progress::Idle`] when nothing is left to send or the fabric takes no more for now.
+    /// [`Progress::Idle`] when nothing is left to send or the fabric takes no more for now; [`Progress::More`] when it
+    /// was enough for a turn.
     fn flush(&mut self, now: Nanos, events: &mut Vec<Event>) -> Progress;
 
     /// When to look, with [`depart`](Self::depart), for data that is still on its way out, since

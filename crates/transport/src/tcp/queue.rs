@@ -177,7 +177,7 @@ impl TcpQueue {
                 Ok(Outcome::Drained | Outcome::Stop(Stop::Paused)) => break Progress::Idle,
                 Ok(Outcome::More) => break Progress::More,
                 Ok(Outcome::Stop(Stop::Hello(request))) => match self.answer(&request) {
-                    Ok(()) => self.send(now, events),
+                    Ok(()) => self.send_all(now, events),
                     Err(fault) => {
                         self.terminate(&fault, now, events);
                         return Progress::Idle;
@@ -229,7 +229,7 @@ impl TcpQueue {
             until: now.saturating_add(self.params.linger),
             reason: CloseReason::Protocol(fault.error.to_string()),
         };
-        self.send(now, events);
+        self.send_all(now, events);
     }
 
     /// Waits for the host to close after a TermReq; what it still sends is thrown away, so that the
@@ -245,10 +245,16 @@ impl TcpQueue {
         if discarded == Discarded::More { Progress::More } else { Progress::Idle }
     }
 
-    fn send(&mut self, now: Nanos, events: &mut Vec<Event>) {
-        if let Err(error) = self.outbound.flush(self.socket.as_fd(), now, events) {
+    fn send(&mut self, now: Nanos, events: &mut Vec<Event>) -> Progress {
+        self.outbound.flush(self.socket.as_fd(), now, events).unwrap_or_else(|error| {
             self.close(CloseReason::Lost(error.to_string()));
-        }
+            Progress::Idle
+        })
+    }
+
+    /// Sends all that the socket takes, where nobody comes back for more: what ends or opens a connection.
+    fn send_all(&mut self, now: Nanos, events: &mut Vec<Event>) {
+        while self.send(now, events) == Progress::More {}
     }
 
     /// Since when the host owes us something: the rest of a PDU, data, or room in the socket.
@@ -285,7 +291,8 @@ impl TcpQueue {
         if let Phase::Closing(reason) = std::mem::replace(&mut self.phase, Phase::Closed) {
             self.give_back_input(events);
             // What was queued before the end, an answer that says why perhaps, leaves if it can.
-            let _ = self.outbound.flush(self.socket.as_fd(), 0, events);
+            let socket = self.socket.as_fd();
+            while matches!(self.outbound.flush(socket, 0, events), Ok(Progress::More)) {}
             self.outbound.drain(events);
             events.push(Event::Closed { reason });
         }
@@ -347,16 +354,17 @@ impl HostQueue for TcpQueue {
     }
 
     fn flush(&mut self, now: Nanos, events: &mut Vec<Event>) -> Progress {
+        let mut progress = Progress::Idle;
         if !matches!(self.phase, Phase::Closing(_) | Phase::Closed) {
             if std::mem::take(&mut self.asked) {
                 self.heard = Some(now);
             }
-            self.send(now, events);
+            progress = self.send(now, events);
         }
         if matches!(self.phase, Phase::Closing(_)) {
             self.finish(events);
         }
-        Progress::Idle
+        progress
     }
 
     fn departing(&self) -> Option<Nanos> {

@@ -1,7 +1,12 @@
 //! PDUs to the host: queued as the turn goes, sent together at its end.
 //!
 //! Headers and digests are written once, in stream order, into one buffer; data stays where it is.
-//! A send gathers both, so a turn's output is one system call however many commands it answers.
+//! A send gathers both, so a turn's output is one system call however many small commands it answers.
+//!
+//! Large data goes by a bounded amount a turn. While the socket copies, nobody reads what hosts want, devices are not
+//! asked, and what has left gives no permit back. So if all that is ready left in one turn, the commands that its
+//! permits start would come together, be ready together and leave together: the devices have nothing to do while data
+//! leaves, and nothing leaves while they work.
 
 use std::collections::VecDeque;
 use std::io;
@@ -17,8 +22,10 @@ use super::digest::{Crc32c, crc32c};
 use super::path::{self, Chooser, Way};
 use super::sys::{self, Gather};
 use crate::payload::for_each_slice;
-use crate::queue::{Event, Nanos};
+use crate::queue::{Event, Nanos, Progress};
 
+/// Bytes that may leave in a turn: what began below it is sent whole.
+const BUDGET: usize = 1 << 20;
 /// Bytes of sent headers that are worth moving the rest down for.
 const COMPACT: usize = 16 << 10;
 
@@ -164,21 +171,36 @@ impl Outbound {
         bytes.len() + usize::from(nvmeof_wire::tcp::DIGEST_LEN)
     }
 
-    /// Sends what is queued until all is sent or the socket is full.
+    /// Sends what is queued until all is sent, the socket is full, or it was enough for a turn.
     pub(super) fn flush(
         &mut self,
         socket: BorrowedFd<'_>,
         now: Nanos,
         events: &mut Vec<Event>,
-    ) -> io::Result<()> {
+    ) -> io::Result<Progress> {
+        self.flush_within(BUDGET, socket, now, events)
+    }
+
+    fn flush_within(
+        &mut self,
+        budget: usize,
+        socket: BorrowedFd<'_>,
+        now: Nanos,
+        events: &mut Vec<Event>,
+    ) -> io::Result<Progress> {
         let large = self
             .pdus
             .iter()
             .any(|pdu| pdu.data.as_ref().is_some_and(|data| self.may_go_by_file(data)));
         let began = large.then(sys::clock);
         let mut bytes = 0;
+        let mut progress = Progress::Idle;
         while !self.pdus.is_empty() {
-            match self.send_some(socket) {
+            if bytes >= budget {
+                progress = Progress::More;
+                break;
+            }
+            match self.send_some(budget - bytes, socket) {
                 Ok(Sent::All(len)) => {
                     self.stalled = None;
                     bytes += len;
@@ -202,13 +224,13 @@ impl Outbound {
             self.chooser.record(bytes, sys::clock().saturating_sub(began));
         }
         self.depart(socket, now, events);
-        Ok(())
+        Ok(progress)
     }
 
-    /// One system call's worth.
-    fn send_some(&self, socket: BorrowedFd<'_>) -> io::Result<Sent> {
+    /// One system call's worth, and no PDU behind `enough` bytes.
+    fn send_some(&self, enough: usize, socket: BorrowedFd<'_>) -> io::Result<Sent> {
         let mut gather = Gather::new();
-        let more = self.gather(&mut gather);
+        let more = self.gather(enough, &mut gather);
         if gather.bytes() == 0 {
             return self.send_front_file(socket);
         }
@@ -219,7 +241,7 @@ impl Outbound {
 
     /// Gathers what is queued up to data that is to be sent from its file, which is then what is
     /// first if nothing was gathered; `true` if such data is next.
-    fn gather<'a>(&'a self, gather: &mut Gather<'a>) -> bool {
+    fn gather<'a>(&'a self, enough: usize, gather: &mut Gather<'a>) -> bool {
         let mut skip = self.sent;
         // Headers gathered but not yet added: `run..at` in `headers`.
         let mut run = self.first;
@@ -241,7 +263,7 @@ impl Outbound {
                 if self.file_of(data).is_some() {
                     return true;
                 }
-                if !gather.add_payload(&data.payload, skip) {
+                if !gather.add_payload(&data.payload, skip) || gather.bytes() >= enough {
                     return false;
                 }
                 skip = 0;
@@ -403,5 +425,34 @@ mod tests {
             assert!(rest(output(&pool, 1200), sent).0 == whole[sent..], "after {sent}");
         }
         assert_eq!(pool.leased(), 0);
+    }
+
+    #[test]
+    fn a_turn_sends_so_much_and_the_next_goes_on() {
+        const LEN: usize = 10_000;
+        const BUDGET: usize = 45_000;
+        let config = PoolConfig { huge_pages: false, ..PoolConfig::default() };
+        let pool = CorePool::new(&SharedPool::new(config).unwrap());
+        let mut outbound = Outbound::default();
+        for cid in 0..12 {
+            let mut buf = pool.lease(LEN).unwrap();
+            buf.as_mut_slice().fill(1);
+            outbound.data_and_response(cid.into(), Cqe::success(cid, 0), buf.into(), 10_000, true);
+        }
+        let (socket, mut host) = UnixStream::pair().unwrap();
+        let mut events = Vec::new();
+        let mut turn = |outbound: &mut Outbound| {
+            let progress = outbound.flush_within(BUDGET, socket.as_fd(), 0, &mut events).unwrap();
+            let left = events.len();
+            // The socket was never full: there is room for more than this in it.
+            assert_eq!(outbound.stalled(), None);
+            (progress, left)
+        };
+        assert_eq!(turn(&mut outbound), (Progress::More, 5));
+        assert_eq!(turn(&mut outbound), (Progress::More, 10));
+        assert_eq!(turn(&mut outbound), (Progress::Idle, 12));
+        let mut bytes = vec![0; 12 * (LEN + usize::from(SHORT_LEN))];
+        host.read_exact(&mut bytes).unwrap();
+        assert_eq!(bytes.iter().filter(|byte| **byte == 1).count() / LEN, 12);
     }
 }
