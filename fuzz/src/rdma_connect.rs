@@ -325,7 +325,7 @@ impl<'a> World<'a> {
         self.queues.retain_mut(|queue| {
             let mut events = Vec::new();
             queue.receive(now, &mut events);
-            queue.flush(now, &mut events);
+            queue.flush(&mut { usize::MAX }, now, &mut events);
             events.retain(|event| !matches!(event, Event::Watch));
             let closed = events.iter().any(|event| matches!(event, Event::Closed { .. }));
             assert_eq!(events.len(), usize::from(closed), "no host has sent a command: {events:?}");

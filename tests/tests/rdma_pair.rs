@@ -196,12 +196,12 @@ impl Served {
     fn turn(&mut self, now: u64, pool: &CorePool) {
         let mut events = Vec::new();
         self.queue.receive(now, &mut events);
-        self.queue.flush(now, &mut events);
+        self.queue.flush(&mut { usize::MAX }, now, &mut events);
         for event in events {
             self.event(event, pool);
         }
         let mut events = Vec::new();
-        self.queue.flush(now, &mut events);
+        self.queue.flush(&mut { usize::MAX }, now, &mut events);
         for event in events {
             self.event(event, pool);
         }

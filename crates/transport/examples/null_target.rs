@@ -169,7 +169,7 @@ fn serve(stream: TcpStream, len: u32, depth: u16, stop: &AtomicBool) -> Result<(
             served += u64::from(matches!(op, FabricOp::Respond { .. }));
             queue.submit(op).map_err(|rejected| rejected.to_string())?;
         }
-        queue.flush(now, &mut events);
+        queue.flush(&mut { usize::MAX }, now, &mut events);
     }
     Ok((served, cpu_time() - before))
 }

@@ -35,9 +35,11 @@ pub trait HostQueue: Debug {
 
     /// Sends the turn's output, appending [`Event::Sent`] for what has left: gone to the network, not
     /// merely into a queue of the system's.
-    /// [`Progress::Idle`] when nothing is left to send or the fabric takes no more for now; [`Progress::More`] when it
-    /// was enough for a turn.
-    fn flush(&mut self, now: Nanos, events: &mut Vec<Event>) -> Progress;
+    /// [`Progress::Idle`] when nothing is left to send or the fabric takes no more for now.
+    ///
+    /// `room` is how many bytes all connections together may send in this turn. A fabric that copies what it sends takes
+    /// them off, sends whole what it began, and says [`Progress::More`] when there is no room for the rest.
+    fn flush(&mut self, room: &mut usize, now: Nanos, events: &mut Vec<Event>) -> Progress;
 
     /// When to look, with [`depart`](Self::depart), for data that is still on its way out, since
     /// nothing announces that it has left; `None` while there is none.

@@ -522,7 +522,7 @@ impl World {
                 self.happen(event);
             }
         }
-        self.queue().flush(now, &mut events);
+        self.queue().flush(&mut { usize::MAX }, now, &mut events);
         for event in events.drain(..) {
             assert!(matches!(
                 event,

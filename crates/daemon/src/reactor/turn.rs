@@ -18,6 +18,13 @@ const DIRECT: usize = 8;
 const TURNS_BETWEEN_POLLS: u32 = 16;
 /// Nanoseconds to the next try when the pool is empty and another core may give buffers back.
 const STARVED_RETRY: u64 = 200_000;
+/// Bytes that the connections of a fabric that copies what it sends may send in a turn; what began before is sent whole.
+///
+/// While the socket copies, nobody reads what hosts want, devices are not asked, and what has left gives no permit back.
+/// If all that is ready left in one turn, the commands that its permits start would come together, be ready together and
+/// leave together: the devices have nothing to do while data leaves, and nothing leaves while they work.
+/// `transport::tcp` tells what was measured.
+const ROOM: usize = 1 << 20;
 /// Nanoseconds; what is due sooner is waited for awake: going to sleep and waking take longer.
 const SHORTEST_SLEEP: u64 = 15_000;
 
@@ -241,16 +248,16 @@ impl Reactor {
         busy
     }
 
-    /// Sends what there is to send, and gives the time it is by then: what was sent has left now,
+    /// Sends what there is to send and a turn has room for, and gives the time it is by then: what was sent has left now,
     /// not when the turn began.
     fn flush_all(&mut self, mut now: u64) -> (bool, u64) {
         let busy = !self.dirty.is_empty();
         let mut events = std::mem::take(&mut self.events);
-        let mut again = Vec::new();
+        let (mut again, mut room) = (Vec::new(), ROOM);
         for key in std::mem::take(&mut self.dirty) {
             let Some(connection) = self.connections.get_mut(key) else { continue };
             connection.dirty = false;
-            if connection.fabric.flush(now, &mut events) == Progress::More {
+            if connection.fabric.flush(&mut room, now, &mut events) == Progress::More {
                 again.push(key);
             }
             connection.active_at = now;
@@ -264,8 +271,9 @@ impl Reactor {
             self.handle_events(key, &mut events, now);
         }
         self.events = events;
-        for key in again {
-            self.mark_dirty(key);
+        // The first is the one that took what room was left: the others come before it now.
+        for key in again.iter().skip(1).chain(again.first()) {
+            self.mark_dirty(*key);
         }
         (busy, now)
     }

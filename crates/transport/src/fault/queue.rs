@@ -162,8 +162,8 @@ impl HostQueue for Faulty {
         }
     }
 
-    fn flush(&mut self, now: Nanos, events: &mut Vec<Event>) -> Progress {
-        let progress = self.inner.flush(now, &mut self.fresh);
+    fn flush(&mut self, room: &mut usize, now: Nanos, events: &mut Vec<Event>) -> Progress {
+        let progress = self.inner.flush(room, now, &mut self.fresh);
         self.pass(now, events);
         progress
     }

@@ -125,14 +125,19 @@ impl HostQueue for LoopbackQueue {
         Ok(())
     }
 
-    fn flush(&mut self, now: Nanos, events: &mut Vec<Event>) -> Progress {
+    fn flush(&mut self, room: &mut usize, now: Nanos, events: &mut Vec<Event>) -> Progress {
         let end = now.saturating_add(self.params.latency);
-        self.moving.extend(self.submitted.drain(..).map(|op| (end, op)));
+        while *room > 0
+            && let Some(op) = self.submitted.pop_front()
+        {
+            *room = room.saturating_sub(sent_by(&op));
+            self.moving.push_back((end, op));
+        }
         if matches!(self.end, End::Open) {
             self.complete(now, events);
         }
         self.finish(events);
-        Progress::Idle
+        if self.submitted.is_empty() { Progress::Idle } else { Progress::More }
     }
 
     fn close(&mut self, why: CloseReason) {
@@ -275,6 +280,14 @@ impl LoopbackQueue {
         self.wire.lock().closed = Some(reason.clone());
         self.end = End::Closed;
         events.push(Event::Closed { reason });
+    }
+}
+
+/// Bytes that go to the host.
+fn sent_by(op: &FabricOp) -> usize {
+    match op {
+        FabricOp::Respond { data: Some(data), .. } => data.len(),
+        FabricOp::Respond { data: None, .. } | FabricOp::Pull { .. } => 0,
     }
 }
 

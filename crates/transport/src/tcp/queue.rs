@@ -245,8 +245,8 @@ impl TcpQueue {
         if discarded == Discarded::More { Progress::More } else { Progress::Idle }
     }
 
-    fn send(&mut self, now: Nanos, events: &mut Vec<Event>) -> Progress {
-        self.outbound.flush(self.socket.as_fd(), now, events).unwrap_or_else(|error| {
+    fn send(&mut self, room: &mut usize, now: Nanos, events: &mut Vec<Event>) -> Progress {
+        self.outbound.flush(self.socket.as_fd(), room, now, events).unwrap_or_else(|error| {
             self.close(CloseReason::Lost(error.to_string()));
             Progress::Idle
         })
@@ -254,7 +254,7 @@ impl TcpQueue {
 
     /// Sends all that the socket takes, where nobody comes back for more: what ends or opens a connection.
     fn send_all(&mut self, now: Nanos, events: &mut Vec<Event>) {
-        while self.send(now, events) == Progress::More {}
+        self.send(&mut { usize::MAX }, now, events);
     }
 
     /// Since when the host owes us something: the rest of a PDU, data, or room in the socket.
@@ -291,8 +291,7 @@ impl TcpQueue {
         if let Phase::Closing(reason) = std::mem::replace(&mut self.phase, Phase::Closed) {
             self.give_back_input(events);
             // What was queued before the end, an answer that says why perhaps, leaves if it can.
-            let socket = self.socket.as_fd();
-            while matches!(self.outbound.flush(socket, 0, events), Ok(Progress::More)) {}
+            let _ = self.outbound.flush(self.socket.as_fd(), &mut { usize::MAX }, 0, events);
             self.outbound.drain(events);
             events.push(Event::Closed { reason });
         }
@@ -353,13 +352,13 @@ impl HostQueue for TcpQueue {
         Ok(())
     }
 
-    fn flush(&mut self, now: Nanos, events: &mut Vec<Event>) -> Progress {
+    fn flush(&mut self, room: &mut usize, now: Nanos, events: &mut Vec<Event>) -> Progress {
         let mut progress = Progress::Idle;
         if !matches!(self.phase, Phase::Closing(_) | Phase::Closed) {
             if std::mem::take(&mut self.asked) {
                 self.heard = Some(now);
             }
-            progress = self.send(now, events);
+            progress = self.send(room, now, events);
         }
         if matches!(self.phase, Phase::Closing(_)) {
             self.finish(events);

@@ -2,11 +2,6 @@
 //!
 //! Headers and digests are written once, in stream order, into one buffer; data stays where it is.
 //! A send gathers both, so a turn's output is one system call however many small commands it answers.
-//!
-//! Large data goes by a bounded amount a turn. While the socket copies, nobody reads what hosts want, devices are not
-//! asked, and what has left gives no permit back. So if all that is ready left in one turn, the commands that its
-//! permits start would come together, be ready together and leave together: the devices have nothing to do while data
-//! leaves, and nothing leaves while they work.
 
 use std::collections::VecDeque;
 use std::io;
@@ -24,8 +19,6 @@ use super::sys::{self, Gather};
 use crate::payload::for_each_slice;
 use crate::queue::{Event, Nanos, Progress};
 
-/// Bytes that may leave in a turn: what began below it is sent whole.
-const BUDGET: usize = 1 << 20;
 /// Bytes of sent headers that are worth moving the rest down for.
 const COMPACT: usize = 16 << 10;
 
@@ -171,20 +164,11 @@ impl Outbound {
         bytes.len() + usize::from(nvmeof_wire::tcp::DIGEST_LEN)
     }
 
-    /// Sends what is queued until all is sent, the socket is full, or it was enough for a turn.
+    /// Sends what is queued until all is sent, the socket is full, or there is no more room in the turn.
     pub(super) fn flush(
         &mut self,
         socket: BorrowedFd<'_>,
-        now: Nanos,
-        events: &mut Vec<Event>,
-    ) -> io::Result<Progress> {
-        self.flush_within(BUDGET, socket, now, events)
-    }
-
-    fn flush_within(
-        &mut self,
-        budget: usize,
-        socket: BorrowedFd<'_>,
+        room: &mut usize,
         now: Nanos,
         events: &mut Vec<Event>,
     ) -> io::Result<Progress> {
@@ -196,11 +180,12 @@ impl Outbound {
         let mut bytes = 0;
         let mut progress = Progress::Idle;
         while !self.pdus.is_empty() {
-            if bytes >= budget {
+            let left = room.saturating_sub(bytes);
+            if left == 0 {
                 progress = Progress::More;
                 break;
             }
-            match self.send_some(budget - bytes, socket) {
+            match self.send_some(left, socket) {
                 Ok(Sent::All(len)) => {
                     self.stalled = None;
                     bytes += len;
@@ -220,6 +205,7 @@ impl Outbound {
                 Err(error) => return Err(error),
             }
         }
+        *room = room.saturating_sub(bytes);
         if let Some(began) = began {
             self.chooser.record(bytes, sys::clock().saturating_sub(began));
         }
@@ -401,7 +387,7 @@ mod tests {
         outbound.advance(sent);
         let mut bytes = Vec::new();
         while !outbound.is_empty() {
-            outbound.flush(socket.as_fd(), 0, &mut events).unwrap();
+            outbound.flush(socket.as_fd(), &mut { usize::MAX }, 0, &mut events).unwrap();
             let error = host.read_to_end(&mut bytes).unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
         }
@@ -430,7 +416,6 @@ mod tests {
     #[test]
     fn a_turn_sends_so_much_and_the_next_goes_on() {
         const LEN: usize = 10_000;
-        const BUDGET: usize = 45_000;
         let config = PoolConfig { huge_pages: false, ..PoolConfig::default() };
         let pool = CorePool::new(&SharedPool::new(config).unwrap());
         let mut outbound = Outbound::default();
@@ -442,7 +427,7 @@ mod tests {
         let (socket, mut host) = UnixStream::pair().unwrap();
         let mut events = Vec::new();
         let mut turn = |outbound: &mut Outbound| {
-            let progress = outbound.flush_within(BUDGET, socket.as_fd(), 0, &mut events).unwrap();
+            let progress = outbound.flush(socket.as_fd(), &mut { 45_000 }, 0, &mut events).unwrap();
             let left = events.len();
             // The socket was never full: there is room for more than this in it.
             assert_eq!(outbound.stalled(), None);

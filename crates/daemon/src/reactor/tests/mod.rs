@@ -114,6 +114,26 @@ fn a_device_error_reaches_the_host_and_nothing_else() {
 }
 
 #[test]
+fn a_turn_sends_so_much_and_connections_take_turns() {
+    let mut rig = Rig::new(None);
+    let hosts = [rig.connect_io(), rig.connect_io()];
+    for host in &hosts {
+        (1..=16).for_each(|cid| host.read(cid, 0, 128 * KIB));
+    }
+    let (mut answered, mut turns) = ([0, 0], 0);
+    while answered != [16, 16] {
+        rig.turns(1);
+        let now = hosts.each_ref().map(|host| host.take().len());
+        assert!(now[0] + now[1] <= 8, "{now:?} of 128 KiB in a turn");
+        answered = [answered[0] + now[0], answered[1] + now[1]];
+        assert!(answered[0].abs_diff(answered[1]) <= 8, "{answered:?}");
+        turns += 1;
+        assert!(turns < 20, "{answered:?}");
+    }
+    rig.finish(hosts);
+}
+
+#[test]
 fn data_that_cannot_be_fetched_ends_the_command_alone() {
     let mut rig = Rig::new(None);
     let host = rig.connect_io();

@@ -321,7 +321,7 @@ impl<D: Device> HostQueue for RdmaQueue<D> {
         Ok(())
     }
 
-    fn flush(&mut self, now: Nanos, events: &mut Vec<Event>) -> Progress {
+    fn flush(&mut self, _room: &mut usize, now: Nanos, events: &mut Vec<Event>) -> Progress {
         self.repost_starved();
         self.post(events);
         self.life.posted(self.outgoing.awaits(), now);

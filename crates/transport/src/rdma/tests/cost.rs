@@ -69,7 +69,7 @@ impl Bench {
             };
             self.queue.submit(op).unwrap();
         }
-        self.queue.flush(self.now, &mut events);
+        self.queue.flush(&mut { usize::MAX }, self.now, &mut events);
         assert!(events.is_empty());
         self.events = events;
     }

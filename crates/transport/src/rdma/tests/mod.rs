@@ -254,7 +254,7 @@ impl Connection {
         let Some(queue) = &mut self.queue else { return };
         let mut events = Vec::new();
         while queue.receive(now, &mut events) == crate::queue::Progress::More {}
-        queue.flush(now, &mut events);
+        queue.flush(&mut { usize::MAX }, now, &mut events);
         for event in events {
             self.take(event);
         }

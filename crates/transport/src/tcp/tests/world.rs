@@ -153,7 +153,7 @@ impl World {
     pub(super) fn turn(&mut self) {
         self.host.write_some();
         self.queue.receive(self.now, &mut self.events);
-        self.queue.flush(self.now, &mut self.events);
+        self.queue.flush(&mut { usize::MAX }, self.now, &mut self.events);
         self.host.read_some();
     }
 
