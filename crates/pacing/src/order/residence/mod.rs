@@ -9,7 +9,7 @@ mod tests;
 use std::sync::Arc;
 
 pub use clock::VirtualTime;
-use clock::{FULL, SPEED_SHIFT};
+use clock::{FLOOR, FULL, SPEED_SHIFT};
 use paths::Paths;
 use queue::Link;
 
@@ -75,6 +75,10 @@ pub struct Residence {
     returned: u64,
     bytes: u64,
     slow_bytes: u64,
+    /// Bytes that slow lanes may start while nobody else waits and the network is busy, as of when others had started
+    /// so many.
+    slow_room: i64,
+    fast_bytes: u64,
 }
 
 /// One cache line.
@@ -168,6 +172,9 @@ impl Lane {
 
 /// Differences of hold times up to this factor are not told apart.
 const DEAD_ZONE: u64 = 2;
+/// Nor are those that are less than one part in so many of the time that commands are in flight: where devices answer
+/// at once, chance alone makes one hold time many times another.
+const TOLD_APART: u64 = 16;
 /// Price of the fastest, in 1/256.
 const BASE_PRICE: u16 = 256;
 /// Price of a flow that has not shown yet how long it holds; a hair below the fastest's.
@@ -187,6 +194,8 @@ const MOST_TIMES: u64 = 8;
 /// again each time that has become as many times longer: two to this.
 const PROBE: u32 = 5;
 const _: () = assert!(1 << PROBE > MOST_TIMES);
+/// What slow lanes may start while nobody else waits and the network is busy adds up to so many commands, either way.
+const MOST_ROOM: u64 = 4;
 /// Nothing is known of how long commands take.
 const NEVER: u32 = u32::MAX;
 /// Least bytes charged: the smallest buffer there is.
@@ -212,6 +221,8 @@ impl Residence {
             returned: 0,
             bytes: 0,
             slow_bytes: 0,
+            slow_room: 0,
+            fast_bytes: 0,
         }
     }
 
@@ -240,6 +251,7 @@ impl Residence {
         found.slow_bytes.store(self.slow_bytes, Ordering::Relaxed);
         let usual = self.shared.usual_hold.load(Ordering::Relaxed);
         if usual > 0 {
+            let usual = usual.max(u64::from(self.usual_time) / TOLD_APART);
             entry.price =
                 price(Nanos::from(entry.hold), usual, self.shared.relief.load(Ordering::Relaxed));
         }
@@ -285,6 +297,32 @@ impl Residence {
         entry.key = key;
         self.paths.queue(entry.path).moved(lane, &mut self.lanes);
         true
+    }
+
+    /// This slow lane is first. If nobody waits but slow ones, and the network has enough to do, what it starts now only
+    /// makes others wait later, though they have nothing waiting just now: slow lanes start no more than their floor then,
+    /// as long as something is in flight whose return asks again, and others are there.
+    #[cold]
+    fn must_wait(&mut self, lane: u32, now: Nanos) -> bool {
+        if !self.shared.is_busy.load(Ordering::Relaxed) {
+            return false;
+        }
+        let fast = self.bytes.wrapping_sub(self.slow_bytes);
+        let room = fast.wrapping_sub(self.fast_bytes) / (FLOOR - 1);
+        self.fast_bytes = fast;
+        self.slow_room = self.bounded_room(self.slow_room.saturating_add_unsigned(room));
+        if self.slow_room > 0 || !self.lanes.iter().any(Lane::is_at_work) {
+            return false;
+        }
+        let long = Nanos::from(self.lanes[lane as usize].time);
+        let mut others = self.lanes.iter().filter(|lane| lane.price <= BASE_PRICE);
+        others.clone().any(|lane| now.saturating_sub(lane.heard) < long)
+            && !others.any(|lane| lane.link.is_in())
+    }
+
+    fn bounded_room(&self, room: i64) -> i64 {
+        let most = i64::try_from(MOST_ROOM * self.charge).unwrap_or(i64::MAX);
+        room.clamp(-most, most)
     }
 
     /// The key of a lane may be another.
@@ -371,7 +409,10 @@ impl Order for Residence {
         if self.lanes[lane as usize].is_silent(now) {
             lane = self.pick_with_silent(now, lane);
         }
-        let Lane { key: urgency, tag, .. } = self.lanes[lane as usize];
+        let Lane { key: urgency, tag, price, .. } = self.lanes[lane as usize];
+        if price > BASE_PRICE && self.must_wait(lane, now) {
+            return None;
+        }
         Some(Pick { lane, urgency, load: urgency.saturating_sub(tag) })
     }
 
@@ -394,7 +435,10 @@ impl Order for Residence {
             self.last_charge = charge;
         } else {
             self.slow_bytes = self.slow_bytes.wrapping_add(bytes);
+            let room = self.slow_room.saturating_sub_unsigned(entry.over_weight(bytes));
+            self.slow_room = self.bounded_room(room);
         }
+        let entry = &self.lanes[lane as usize];
         let (path, is_in) = (entry.path, entry.link.is_in());
         self.paths.started(path, bytes);
         if is_in {

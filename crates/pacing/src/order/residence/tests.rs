@@ -48,7 +48,7 @@ impl Load {
             };
             self.order.returned(lane, &done, started + self.hold[lane as usize] + network);
             if at % 500 == 0 {
-                self.clock.refresh();
+                self.clock.refresh(false);
             }
         }
     }
@@ -99,6 +99,59 @@ fn nobody_saves_up_while_it_has_nothing_to_do() {
     load.started.fill(0);
     load.run(1000);
     assert!(load.started[1] <= 520, "{:?}", load.started);
+}
+
+#[test]
+fn devices_that_answer_at_once_are_not_told_apart() {
+    // The network has each command for 10 us.
+    let mut load = Load::new(&[(1, 1), (1, 40), (1, 200)]);
+    load.run(60_000);
+    for lane in 0..3 {
+        assert!((load.share(lane) * 3.0 - 1.0).abs() < 0.02, "{:?}", load.started);
+    }
+}
+
+/// How many commands lane 1 starts, of 100, until none may.
+fn starts(load: &mut Load) -> u32 {
+    let mut count = 0;
+    while count < 100 && load.order.pick(load.now).is_some() {
+        load.order.started(1, BYTES, load.now);
+        count += 1;
+    }
+    count
+}
+
+#[test]
+fn where_the_network_is_busy_slow_lanes_start_their_floor_though_nobody_else_waits() {
+    for (is_busy, is_another_there) in [(true, true), (true, false), (false, true)] {
+        let mut load = Load::new(&[(1, 100_000), (1, 1_600_000)]);
+        load.run(10_000);
+        let done = Done {
+            cost: Cost::data(BYTES),
+            device: 0,
+            outcome: Outcome::Completed,
+            started: load.now,
+            network: 0,
+        };
+        load.clock.refresh(is_busy);
+        load.order.started(0, BYTES, load.now);
+        load.order.leave(0);
+        if !is_another_there {
+            load.now += 10_000_000;
+            load.order.returned(0, &Done { started: load.now, ..done }, load.now);
+            load.now += 10_000_000;
+        }
+        let starts = starts(&mut load);
+        let all = !is_busy || !is_another_there;
+        assert_eq!(starts == 100, all, "{starts}, busy {is_busy}, another {is_another_there}");
+        assert!(starts <= 8 || all, "{starts}");
+        // Nothing else is at work, so nothing would ask again: one more may start.
+        (0..starts).for_each(|_| load.order.returned(1, &done, load.now));
+        if is_another_there {
+            load.order.returned(0, &done, load.now);
+        }
+        assert!(load.order.pick(load.now).is_some(), "nothing is in flight");
+    }
 }
 
 /// Lanes whose commands come back when the test says so.

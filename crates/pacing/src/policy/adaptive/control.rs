@@ -138,6 +138,8 @@ const FAR_BELOW: f64 = 1.5;
 /// commands, beside it.
 const ROOTS: f64 = 2.0;
 const SPARE: f64 = 8.0;
+/// The network has enough to do with so many commands in place of [`SPARE`].
+const ENOUGH_TO_SEND: f64 = 4.0;
 /// The elasticity aimed at while some commands are small beside the others: those wait in the network behind the
 /// large ones, and for them less should stand there. So no commands to spare are asked for then, and the swing is at
 /// most this part of what it is else: the slowest of the small ones are those of its upper side.
@@ -183,6 +185,8 @@ pub(super) struct Controller {
     search: Search,
     /// The last move was away from harm.
     harmed: bool,
+    /// What one more command brings would only wait behind others for the network.
+    is_busy: bool,
     reason: Move,
 }
 
@@ -301,6 +305,7 @@ impl Controller {
             ceiling: Ceiling::none(),
             search: Search::new(),
             harmed: false,
+            is_busy: false,
             reason: Move::Start,
         }
     }
@@ -358,6 +363,7 @@ impl Controller {
             }
             Phase::Measure => {
                 self.phase = Phase::Settle;
+                self.is_busy = self.has_enough_to_send(&measured);
                 // Part of a command cannot be used.
                 let usable = (measured.budget / self.command).floor().max(1.0) * self.command;
                 let is_unused =
@@ -375,6 +381,16 @@ impl Controller {
                 pause(SETTLE * turnover)
             }
         }
+    }
+
+    /// Would what one more command brings only wait behind others for the network?
+    pub(super) fn is_busy(&self) -> bool {
+        self.is_busy
+    }
+
+    fn has_enough_to_send(&self, measured: &Measured) -> bool {
+        let devices = (measured.in_flight - measured.network).max(0.0) / self.command;
+        measured.network / self.command > devices.sqrt() + ENOUGH_TO_SEND
     }
 
     /// The base came down to what hosts asked for, which says nothing about the machine, and is far below what
