@@ -213,7 +213,7 @@ impl Outbound {
         Ok(progress)
     }
 
-    /// One system call's worth, and no PDU behind `enough` bytes.
+    /// One system call's worth, and no more than [`Self::gather`] takes for `enough`.
     fn send_some(&self, enough: usize, socket: BorrowedFd<'_>) -> io::Result<Sent> {
         let mut gather = Gather::new();
         let more = self.gather(enough, &mut gather);
@@ -225,7 +225,7 @@ impl Outbound {
         Ok(if len == tried { Sent::All(len) } else { Sent::Part(len) })
     }
 
-    /// Gathers what is queued up to data that is to be sent from its file, which is then what is
+    /// Gathers what is queued, no PDU that begins behind `enough` bytes, up to data that is to be sent from its file, which is then what is
     /// first if nothing was gathered; `true` if such data is next.
     fn gather<'a>(&'a self, enough: usize, gather: &mut Gather<'a>) -> bool {
         let mut skip = self.sent;
@@ -233,6 +233,9 @@ impl Outbound {
         let mut run = self.first;
         let mut at = self.first;
         for pdu in &self.pdus {
+            if gather.bytes() >= enough {
+                break;
+            }
             let skipped = skip.min(pdu.before);
             if skipped > 0 {
                 run = at + skipped;
@@ -249,7 +252,7 @@ impl Outbound {
                 if self.file_of(data).is_some() {
                     return true;
                 }
-                if !gather.add_payload(&data.payload, skip) || gather.bytes() >= enough {
+                if !gather.add_payload(&data.payload, skip) {
                     return false;
                 }
                 skip = 0;
@@ -419,6 +422,8 @@ mod tests {
         let config = PoolConfig { huge_pages: false, ..PoolConfig::default() };
         let pool = CorePool::new(&SharedPool::new(config).unwrap());
         let mut outbound = Outbound::default();
+        // What began goes to its end, the digest, too.
+        outbound.settle(Framing::new(false, true, 0));
         for cid in 0..12 {
             let mut buf = pool.lease(LEN).unwrap();
             buf.as_mut_slice().fill(1);
@@ -436,7 +441,7 @@ mod tests {
         assert_eq!(turn(&mut outbound), (Progress::More, 5));
         assert_eq!(turn(&mut outbound), (Progress::More, 10));
         assert_eq!(turn(&mut outbound), (Progress::Idle, 12));
-        let mut bytes = vec![0; 12 * (LEN + usize::from(SHORT_LEN))];
+        let mut bytes = vec![0; 12 * (LEN + usize::from(SHORT_LEN) + 4)];
         host.read_exact(&mut bytes).unwrap();
         assert_eq!(bytes.iter().filter(|byte| **byte == 1).count() / LEN, 12);
     }

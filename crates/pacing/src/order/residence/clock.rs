@@ -14,7 +14,7 @@ pub struct VirtualTime {
     /// What the price of slow flows is multiplied with so that they keep their floor, in 1/65536.
     pub(super) relief: AtomicU64,
     /// The network has enough to do: what slow flows add to it only makes others wait.
-    pub(super) is_busy: AtomicBool,
+    pub(super) network_is_busy: AtomicBool,
     pub(super) by_core: Box<[Found]>,
     seen: Mutex<Seen>,
 }
@@ -39,7 +39,7 @@ impl VirtualTime {
             now: AtomicU64::new(0),
             usual_hold: AtomicU64::new(0),
             relief: AtomicU64::new(FULL),
-            is_busy: AtomicBool::new(false),
+            network_is_busy: AtomicBool::new(false),
             by_core: (0..cores).map(|_| Found::default()).collect(),
             seen: Mutex::new(Seen::default()),
         })
@@ -47,8 +47,8 @@ impl VirtualTime {
 
     /// Takes in what the cores found since the last call. Called now and then by one core, so that
     /// it is about the recent past.
-    pub(crate) fn refresh(&self, is_busy: bool) {
-        self.is_busy.store(is_busy, Ordering::Relaxed);
+    pub(crate) fn refresh(&self, network_is_busy: bool) {
+        self.network_is_busy.store(network_is_busy, Ordering::Relaxed);
         let Ok(mut seen) = self.seen.try_lock() else { return };
         let sum = |of: fn(&Found) -> &AtomicU64| -> u64 {
             let of_cores = self.by_core.iter().map(|core| of(core).load(Ordering::Relaxed));

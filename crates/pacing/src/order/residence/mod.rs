@@ -75,10 +75,10 @@ pub struct Residence {
     returned: u64,
     bytes: u64,
     slow_bytes: u64,
-    /// Bytes that slow lanes may start while nobody else waits and the network is busy, as of when others had started
-    /// so many.
+    /// Bytes that slow lanes may start while nobody else waits and the network is busy, as of when so many had been
+    /// started, of all lanes and of slow ones.
     slow_room: i64,
-    fast_bytes: u64,
+    counted: (u64, u64),
 }
 
 /// One cache line.
@@ -222,7 +222,7 @@ impl Residence {
             bytes: 0,
             slow_bytes: 0,
             slow_room: 0,
-            fast_bytes: 0,
+            counted: (0, 0),
         }
     }
 
@@ -304,13 +304,10 @@ impl Residence {
     /// as long as something is in flight whose return asks again, and others are there.
     #[cold]
     fn must_wait(&mut self, lane: u32, now: Nanos) -> bool {
-        if !self.shared.is_busy.load(Ordering::Relaxed) {
+        if !self.shared.network_is_busy.load(Ordering::Relaxed) {
             return false;
         }
-        let fast = self.bytes.wrapping_sub(self.slow_bytes);
-        let room = fast.wrapping_sub(self.fast_bytes) / (FLOOR - 1);
-        self.fast_bytes = fast;
-        self.slow_room = self.bounded_room(self.slow_room.saturating_add_unsigned(room));
+        self.count_room();
         if self.slow_room > 0 || !self.lanes.iter().any(Lane::is_at_work) {
             return false;
         }
@@ -320,9 +317,13 @@ impl Residence {
             && !others.any(|lane| lane.link.is_in())
     }
 
-    fn bounded_room(&self, room: i64) -> i64 {
+    /// What was started since the last time makes room for slow lanes, or takes it.
+    fn count_room(&mut self) {
+        let (all, slow) = std::mem::replace(&mut self.counted, (self.bytes, self.slow_bytes));
+        let (all, slow) = (self.bytes.wrapping_sub(all), self.slow_bytes.wrapping_sub(slow));
         let most = i64::try_from(MOST_ROOM * self.charge).unwrap_or(i64::MAX);
-        room.clamp(-most, most)
+        let room = self.slow_room.saturating_add_unsigned(all / FLOOR);
+        self.slow_room = room.saturating_sub_unsigned(slow).clamp(-most, most);
     }
 
     /// The key of a lane may be another.
@@ -435,10 +436,7 @@ impl Order for Residence {
             self.last_charge = charge;
         } else {
             self.slow_bytes = self.slow_bytes.wrapping_add(bytes);
-            let room = self.slow_room.saturating_sub_unsigned(entry.over_weight(bytes));
-            self.slow_room = self.bounded_room(room);
         }
-        let entry = &self.lanes[lane as usize];
         let (path, is_in) = (entry.path, entry.link.is_in());
         self.paths.started(path, bytes);
         if is_in {

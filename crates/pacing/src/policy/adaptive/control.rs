@@ -138,7 +138,7 @@ const FAR_BELOW: f64 = 1.5;
 /// commands, beside it.
 const ROOTS: f64 = 2.0;
 const SPARE: f64 = 8.0;
-/// The network has enough to do with so many commands in place of [`SPARE`].
+/// The network is busy with more than the root of what is with the devices and so many commands.
 const ENOUGH_TO_SEND: f64 = 4.0;
 /// The elasticity aimed at while some commands are small beside the others: those wait in the network behind the
 /// large ones, and for them less should stand there. So no commands to spare are asked for then, and the swing is at
@@ -185,8 +185,7 @@ pub(super) struct Controller {
     search: Search,
     /// The last move was away from harm.
     harmed: bool,
-    /// What one more command brings would only wait behind others for the network.
-    is_busy: bool,
+    network_is_busy: bool,
     reason: Move,
 }
 
@@ -305,7 +304,7 @@ impl Controller {
             ceiling: Ceiling::none(),
             search: Search::new(),
             harmed: false,
-            is_busy: false,
+            network_is_busy: false,
             reason: Move::Start,
         }
     }
@@ -363,7 +362,7 @@ impl Controller {
             }
             Phase::Measure => {
                 self.phase = Phase::Settle;
-                self.is_busy = self.has_enough_to_send(&measured);
+                self.network_is_busy = self.has_enough_to_send(&measured);
                 // Part of a command cannot be used.
                 let usable = (measured.budget / self.command).floor().max(1.0) * self.command;
                 let is_unused =
@@ -384,8 +383,8 @@ impl Controller {
     }
 
     /// Would what one more command brings only wait behind others for the network?
-    pub(super) fn is_busy(&self) -> bool {
-        self.is_busy
+    pub(super) fn network_is_busy(&self) -> bool {
+        self.network_is_busy
     }
 
     fn has_enough_to_send(&self, measured: &Measured) -> bool {

@@ -116,7 +116,7 @@ impl SharedAdaptive {
         let pause = controller.look(self.totals(), now);
         self.looked.store(now, Ordering::Relaxed);
         self.pause.store(pause, Ordering::Relaxed);
-        self.virtual_time.refresh(controller.is_busy());
+        self.virtual_time.refresh(controller.network_is_busy());
         if controller.budget() != self.credit.budget() {
             self.credit.resize(controller.budget(), core);
         }

@@ -126,6 +126,17 @@ fn it_finds_the_knee_whatever_the_devices_take() {
 }
 
 #[test]
+fn the_network_is_busy_where_commands_wait_for_it() {
+    // 18 commands are with the devices where the network has all it can do.
+    for (offered, is_busy) in [(8.0, false), (18.0, false), (32.0, true), (f64::INFINITY, true)] {
+        let mut plant = Plant::new(100.0, 0.18, 1e9);
+        plant.offered = offered;
+        plant.run(500);
+        assert_eq!(plant.controller.network_is_busy(), is_busy, "{offered} commands");
+    }
+}
+
+#[test]
 fn it_stays_out_of_a_cache_that_runs_over() {
     // Without a bound 500 in flight bring an eighth of what 25 do.
     let mut plant = Plant::new(100.0, 0.176, 12.0);
