@@ -38,7 +38,7 @@ pub trait Order: Any + Debug + Send {
 
     /// The lane whose first command is next, if any lane is in. None is next, though some are in, only while something
     /// is in flight whose return may change that. Asked again before anything was started it must answer the same unless
-    /// a lane joined, something returned or time went by; and who is passed over
+    /// a lane joined, something returned, another core did something or time went by; and who is passed over
     /// for that must come first in the end, or a large command waits for ever.
     fn pick(&mut self, now: Nanos) -> Option<Pick>;
 

@@ -63,8 +63,9 @@ pub struct Ask {
     /// the same budget the one with a figure lower by more than a few I/Os comes first. Those about
     /// equal go by their load, and else take turns.
     pub urgency: u64,
-    /// What its flow has in flight over its weight, in bytes, as far as the order tells, and more of one of which
-    /// nothing comes back: of two that are about equally urgent the one with less comes first.
+    /// What its flow has in flight over its weight, in bytes, as far as the order tells, more of one of which
+    /// nothing comes back, and what its device and its path have on all cores: of two that are about equally
+    /// urgent the one with less comes first.
     pub load: u64,
     /// It is small beside what else is under way, and jumped the queue.
     pub small: bool,

@@ -344,7 +344,7 @@ impl SharedCredit {
         self.waiters.0.load(Ordering::Relaxed) > 0 || self.owed.0.load(Ordering::Relaxed) > 0
     }
 
-    /// How urgent it is what this core waits for, or is about to, and how much its flow has in flight.
+    /// How urgent it is what this core waits for, or is about to, and how much is in flight before it.
     pub(super) fn hurry(&self, core: usize, urgency: u64, load: u64) {
         let slot = &self.slots[core];
         for (known, now) in [(&slot.urgency, urgency), (&slot.load, load)] {
@@ -455,9 +455,9 @@ impl SharedCredit {
     }
 
     /// The next core to be served, with its ticket: of those that wait for something about as urgent as it gets the
-    /// one whose flow has the fewest commands in flight, so that no device is without work while others pile it up; of
-    /// those with as few the next in turn. By urgency alone what is in flight goes to the flows of few cores at a time,
-    /// and some ports and drives have nothing to do meanwhile.
+    /// one whose flow, device and port have the fewest commands in flight, so that none is without work while others
+    /// pile it up; of those with as few the next in turn. By urgency alone what is in flight goes to the flows of few
+    /// cores at a time, and some ports and drives have nothing to do meanwhile.
     fn next_to_serve(&self) -> Option<(usize, u64, u64)> {
         let first = self.waiting().next()?;
         let urgency = |core: usize| self.slots[core].urgency.load(Ordering::Relaxed);

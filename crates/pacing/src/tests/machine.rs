@@ -44,6 +44,8 @@ struct Era {
     turned: Vec<bool>,
     /// The most bytes there may be in flight, but for one I/O a core.
     ceiling: u64,
+    /// Of these the part that small commands may have beside, as of the largest budget since none was in flight.
+    small: u64,
 }
 
 /// Cores over one shared policy.
@@ -63,7 +65,14 @@ impl Era {
         let shared = Shared::new(config, machine).unwrap();
         let budget = shared.snapshot().budget;
         let turned = vec![true; cores];
-        Self { config: config.clone(), shared, budget, turned, ceiling: budget.unwrap_or(u64::MAX) }
+        Self {
+            config: config.clone(),
+            shared,
+            budget,
+            turned,
+            ceiling: budget.unwrap_or(u64::MAX),
+            small: 0,
+        }
     }
 
     /// A budget that was lowered is kept once every core had a turn, as far as what was in flight
@@ -79,13 +88,16 @@ impl Era {
             self.ceiling = self.ceiling.min(budget.max(over_floor));
         }
         self.ceiling = self.ceiling.max(budget);
-        // Small commands have a part of the budget to themselves where they have a lane.
-        let small = match self.config {
-            PolicyConfig::Adaptive => self.ceiling / 16,
-            _ => 0,
-        };
+        // Small commands have a part of the budget to themselves where they have a lane, and keep what they were given of a
+        // larger one.
+        if over_floor == 0 {
+            self.small = 0;
+        }
+        if matches!(self.config, PolicyConfig::Adaptive) {
+            self.small = self.small.max(self.ceiling / 16);
+        }
         assert!(
-            over_floor <= self.ceiling + small,
+            over_floor <= self.ceiling + self.small,
             "in flight beyond one I/O a core: {over_floor}, budget {budget}, was {} ({:?})",
             self.ceiling,
             self.config

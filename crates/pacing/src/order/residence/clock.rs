@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
+use super::loads;
 use crate::sync::{AtomicBool, AtomicU64, Ordering};
 
 /// The virtual time of all cores, and how long commands are usually with their devices.
@@ -15,6 +16,8 @@ pub struct VirtualTime {
     pub(super) relief: AtomicU64,
     /// The network has enough to do: what slow flows add to it only makes others wait.
     pub(super) network_is_busy: AtomicBool,
+    /// What is in flight where.
+    pub(super) loads: loads::Shared,
     pub(super) by_core: Box<[Found]>,
     seen: Mutex<Seen>,
 }
@@ -40,6 +43,7 @@ impl VirtualTime {
             usual_hold: AtomicU64::new(0),
             relief: AtomicU64::new(FULL),
             network_is_busy: AtomicBool::new(false),
+            loads: loads::Shared::new(cores),
             by_core: (0..cores).map(|_| Found::default()).collect(),
             seen: Mutex::new(Seen::default()),
         })

@@ -1,6 +1,7 @@
 //! Shares what is in flight by residence: who holds memory longer starts less.
 
 mod clock;
+mod loads;
 mod paths;
 mod queue;
 #[cfg(all(test, not(loom)))]
@@ -10,6 +11,7 @@ use std::sync::Arc;
 
 pub use clock::VirtualTime;
 use clock::{FLOOR, FULL, SPEED_SHIFT};
+use loads::{Loads, Way};
 use paths::Paths;
 use queue::Link;
 
@@ -45,26 +47,29 @@ use crate::{FlowConfig, Nanos, Outcome};
 /// after many of those the lane's tag keeps up with the virtual time. So it starts no more as long as
 /// others have something waiting, but a *probe* at longer and longer intervals, and when the drive goes on
 /// it catches up on nothing. Where it is not the drive but a few commands that hang, a probe comes back;
-/// from then on these do not count.
+/// from then on these do not count, but where devices and paths are compared.
 ///
 /// Flows that drain through the same port of the network share a *path*. One buffer too many behind
 /// one port is one too few behind another, and a fixed sum of buffers drifts to either side of its
-/// own accord. So of the paths' first lanes, as far as they are within a few commands of the lowest
-/// key, the one whose path has the least in flight on this core goes first. Nobody goes further ahead
-/// for it, so shares in the long run are those of the tags.
+/// own accord; and one too many at a device waits there. So among the first lanes, as far as they are
+/// within a few commands of the lowest key, the one goes first whose path has the least in flight, and
+/// on that path the one whose device has; over all cores, as far as these have told (`loads.rs`).
+/// Nobody goes further ahead for it, so shares in the long run are those of the tags.
 ///
 /// *Bound.* While a lane has something waiting it is passed over by another lane at most while that
 /// one's key is below its own, in the same bucket of keys (`queue.rs`), which is about half a command,
-/// or, on another path, less than two commands above it: for at most [`Residence::MOST_CHARGES`] commands
-/// of the largest size, over its weight, and what it has in flight itself, as often as that counts. But a
-/// lane of which nothing comes back is passed over until it does, or nobody else waits, or that has
-/// lasted 32 times as long as a command takes; then again until 32 times as long as that.
+/// or, if its device or path has less in flight, less than two commands above it: for at most
+/// [`Residence::MOST_CHARGES`] commands of the largest size, over its weight, and what it has in flight
+/// itself, as often as that counts. But a lane of which nothing comes back is passed over until it does,
+/// or nobody else waits, or that has lasted 32 times as long as a command takes; then again until 32
+/// times as long as that.
 #[derive(Debug)]
 pub struct Residence {
     shared: Arc<VirtualTime>,
     core: usize,
     lanes: Vec<Lane>,
     paths: Paths,
+    loads: Loads,
     /// The mean charge of a command at the base price, in bytes, and what the last one was charged.
     charge: u64,
     last_charge: u64,
@@ -109,7 +114,7 @@ struct Lane {
     probes: u8,
     /// Commands that have to return before the price is set.
     unpriced: u8,
-    path: u8,
+    way: Way,
 }
 
 const _: () = assert!(size_of::<Lane>() == 64);
@@ -196,6 +201,8 @@ const PROBE: u32 = 5;
 const _: () = assert!(1 << PROBE > MOST_TIMES);
 /// What slow lanes may start while nobody else waits and the network is busy adds up to so many commands, either way.
 const MOST_ROOM: u64 = 4;
+/// What others have in flight is looked at anew so many times in a command's time.
+const LOOKS: u64 = 16;
 /// Nothing is known of how long commands take.
 const NEVER: u32 = u32::MAX;
 /// Least bytes charged: the smallest buffer there is.
@@ -207,13 +214,18 @@ impl Residence {
     pub const MOST_CHARGES: u64 = 4 * 32;
 
     /// The order on core number `core`.
+    ///
+    /// # Panics
+    /// If `shared` is of fewer cores.
     #[must_use]
     pub fn new(shared: Arc<VirtualTime>, core: usize) -> Self {
+        let loads = Loads::new(core, &shared.loads);
         Self {
             shared,
             core,
             lanes: Vec::new(),
             paths: Paths::default(),
+            loads,
             charge: 0,
             last_charge: 0,
             usual_time: NEVER,
@@ -256,12 +268,12 @@ impl Residence {
                 price(Nanos::from(entry.hold), usual, self.shared.relief.load(Ordering::Relaxed));
         }
         entry.unpriced = entry.until_repriced();
-        let path = entry.path;
+        let way = entry.way;
         self.charge = match self.charge {
             0 => self.last_charge,
             charge => charge - (charge >> MEMORY) + (self.last_charge >> MEMORY),
         };
-        self.paths.queue(path).set_width(self.charge / 2, &mut self.lanes);
+        self.paths.queue(way).set_width(self.charge / 2, &mut self.lanes);
     }
 
     /// Which lane is next where `first` would be, a lane that is silent.
@@ -269,7 +281,7 @@ impl Residence {
     fn pick_with_silent(&mut self, now: Nanos, first: u32) -> u32 {
         let mut lane = first;
         while self.lanes[lane as usize].is_silent(now) && self.put_off(lane, now) {
-            match self.paths.first(self.charge, &mut self.lanes) {
+            match self.paths.first(self.charge, &self.loads, &mut self.lanes) {
                 Some(first) => lane = first,
                 None => break,
             }
@@ -295,7 +307,7 @@ impl Residence {
             return false;
         }
         entry.key = key;
-        self.paths.queue(entry.path).moved(lane, &mut self.lanes);
+        self.paths.queue(entry.way).moved(lane, &mut self.lanes);
         true
     }
 
@@ -331,7 +343,7 @@ impl Residence {
         let entry = &mut self.lanes[lane as usize];
         entry.settle();
         if entry.link.is_in() {
-            self.paths.queue(entry.path).moved(lane, &mut self.lanes);
+            self.paths.queue(entry.way).moved(lane, &mut self.lanes);
         }
     }
 }
@@ -371,18 +383,19 @@ impl Order for Residence {
         }
         // Nothing is left of who had the number, unless that was not said to be gone.
         self.remove(lane);
-        let path = Paths::of(config.path);
-        self.paths.open(path);
+        let way = Way::new(config.device, config.path);
+        self.paths.open(way);
+        self.loads.open(way, &self.shared.loads);
         let tag = self.shared.now.load(Ordering::Relaxed);
         let (weight, price, time) = (config.weight, UNKNOWN, self.usual_time);
         let unpriced = 1;
         self.lanes[lane as usize] =
-            Lane { tag, key: tag, weight, price, path, time, unpriced, ..Lane::default() };
+            Lane { tag, key: tag, weight, price, way, time, unpriced, ..Lane::default() };
     }
 
     fn remove(&mut self, lane: u32) {
         let entry = &mut self.lanes[lane as usize];
-        self.paths.returned(entry.path, std::mem::take(&mut entry.in_flight));
+        self.loads.returned(entry.way, std::mem::take(&mut entry.in_flight), &self.shared.loads);
     }
 
     fn set_weight(&mut self, lane: u32, weight: u16) {
@@ -396,25 +409,27 @@ impl Order for Residence {
         let entry = &mut self.lanes[lane as usize];
         entry.tag = entry.tag.max(now);
         entry.settle();
-        self.paths.queue(entry.path).push(lane, &mut self.lanes);
+        self.paths.queue(entry.way).push(lane, &mut self.lanes);
     }
 
     fn leave(&mut self, lane: u32) {
-        let path = self.lanes[lane as usize].path;
-        self.paths.queue(path).remove(lane, &mut self.lanes);
+        let way = self.lanes[lane as usize].way;
+        self.paths.queue(way).remove(lane, &mut self.lanes);
     }
 
     #[inline(always)]
     fn pick(&mut self, now: Nanos) -> Option<Pick> {
-        let mut lane = self.paths.first(self.charge, &mut self.lanes)?;
+        self.loads.look(now, self.usual_time, &self.shared.loads);
+        let mut lane = self.paths.first(self.charge, &self.loads, &mut self.lanes)?;
         if self.lanes[lane as usize].is_silent(now) {
             lane = self.pick_with_silent(now, lane);
         }
-        let Lane { key: urgency, tag, price, .. } = self.lanes[lane as usize];
+        let Lane { key: urgency, tag, price, way, .. } = self.lanes[lane as usize];
         if price > BASE_PRICE && self.must_wait(lane, now) {
             return None;
         }
-        Some(Pick { lane, urgency, load: urgency.saturating_sub(tag) })
+        let load = urgency.saturating_sub(tag).wrapping_add(self.loads.on(way));
+        Some(Pick { lane, urgency, load })
     }
 
     #[inline(always)]
@@ -437,11 +452,11 @@ impl Order for Residence {
         } else {
             self.slow_bytes = self.slow_bytes.wrapping_add(bytes);
         }
-        let (path, is_in) = (entry.path, entry.link.is_in());
-        self.paths.started(path, bytes);
+        let (way, is_in) = (entry.way, entry.link.is_in());
+        self.loads.started(way, bytes, &self.shared.loads);
         if is_in {
             self.shared.advance(tag);
-            self.paths.queue(path).moved_to(lane, least, &mut self.lanes);
+            self.paths.queue(way).moved_to(lane, least, &mut self.lanes);
         }
     }
 
@@ -450,7 +465,7 @@ impl Order for Residence {
         let entry = &mut self.lanes[lane as usize];
         let bytes = u64::from(done.cost.bytes).max(LEAST_CHARGE);
         entry.in_flight -= bytes;
-        self.paths.returned(entry.path, bytes);
+        self.loads.returned(entry.way, bytes, &self.shared.loads);
         if done.outcome != Outcome::Withdrawn {
             // The device never saw that one.
             entry.heard = now;
@@ -459,7 +474,7 @@ impl Order for Residence {
             entry.came_back(done.outcome);
         }
         entry.settle();
-        let queue = self.paths.queue(entry.path);
+        let queue = self.paths.queue(entry.way);
         let is_misplaced = entry.link.is_in() && queue.is_beyond_its_key(entry);
         let mut is_due = false;
         if done.outcome == Outcome::Completed {

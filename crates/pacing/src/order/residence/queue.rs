@@ -14,6 +14,7 @@
 //! saves a move: it waits where it will belong.
 
 use super::Lane;
+use super::loads::Loads;
 
 /// Lanes, one of those with the lowest keys first.
 #[derive(Debug)]
@@ -49,6 +50,8 @@ const COUNT: u8 = 64;
 /// lower than all others. One that becomes lower still while somebody is as far ahead as that comes
 /// after those in the first bucket.
 const REACH: u64 = 47;
+/// Lanes that are looked at for one whose device has little to do, from the lowest key on. Twice as many are no better.
+const LOOKED_AT: usize = 4;
 /// Width before anything is known of commands, as a power of two: half of the least charge.
 const FIRST_WIDTH: u32 = 11;
 /// The place of a lane that is not in: nothing of it waits.
@@ -78,16 +81,16 @@ impl Link {
 }
 
 impl Queue {
-    /// The first lane of the first bucket, and its key.
+    /// The first lane of the first bucket.
     #[inline(always)]
-    pub(super) fn top(&mut self, all: &mut [Lane]) -> Option<(u32, u64)> {
+    pub(super) fn top(&mut self, all: &mut [Lane]) -> Option<u32> {
         let from = self.base;
         while self.filled != 0 {
             self.base += u64::from(self.ahead().trailing_zeros());
             let lane = self.lists[index(place_of(self.base))].first;
             let key = all[lane as usize].key;
             if self.bucket_of(key) <= self.base {
-                return Some((lane, key));
+                return Some(lane);
             }
             // It waited here for want of a bucket as far ahead as it is, or for its key to come down.
             let is_alone = self.filled.is_power_of_two() && all[lane as usize].link.behind == NIL;
@@ -98,6 +101,31 @@ impl Queue {
             }
         }
         None
+    }
+
+    /// Of a few lanes from the first on, as far as their keys are below `end`, the one whose device has the least in
+    /// flight. `top` is the first, and its key is.
+    #[inline(always)]
+    pub(super) fn least_loaded_from(&self, top: u32, end: u64, loads: &Loads, all: &[Lane]) -> u32 {
+        let (mut least, mut chosen) = ((u64::MAX, u64::MAX), top);
+        let (mut next, mut ahead) = (top, self.ahead());
+        for _ in 0..LOOKED_AT {
+            let lane = &all[next as usize];
+            let load = (loads.at_device(lane.way), lane.key);
+            if load < least && lane.key < end {
+                (least, chosen) = (load, next);
+            }
+            next = lane.link.behind;
+            if next == NIL {
+                ahead &= ahead.wrapping_sub(1);
+                if ahead == 0 {
+                    break;
+                }
+                let bucket = self.base + u64::from(ahead.trailing_zeros());
+                next = self.lists[index(place_of(bucket))].first;
+            }
+        }
+        chosen
     }
 
     /// Makes a bucket about so many bytes wide, if it is far from that.
@@ -323,9 +351,8 @@ mod tests {
         }
 
         fn top(&mut self) -> Option<u32> {
-            let (lane, key) = self.queue.top(&mut self.all)?;
+            let lane = self.queue.top(&mut self.all)?;
             assert!(self.is_in[lane as usize]);
-            assert_eq!(key, self.all[lane as usize].key);
             Some(lane)
         }
 

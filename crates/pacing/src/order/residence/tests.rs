@@ -271,6 +271,42 @@ fn of_paths_about_equally_urgent_the_one_with_the_least_in_flight_is_next() {
     assert_eq!([busy.start(), busy.start()].map(|lane| lane < 2), [true; 2]);
 }
 
+/// A core with a lane to each of these devices, of so many cores, whose commands are known.
+fn to_devices(devices: &[u32], clock: &Arc<VirtualTime>, core: usize) -> Busy {
+    let mut busy = Busy { order: Residence::new(Arc::clone(clock), core), now: 1 };
+    for (lane, device) in (0..).zip(devices) {
+        busy.order.add(lane, FlowConfig { device: *device, ..FlowConfig::weight(1) });
+        busy.order.join(lane);
+    }
+    for _ in 0..100 * devices.len() {
+        let lane = busy.start();
+        busy.now += HOLD;
+        busy.over(lane, Outcome::Completed);
+    }
+    busy
+}
+
+/// What another core has in flight counts.
+#[test]
+fn of_lanes_about_equally_urgent_the_one_whose_device_has_the_least_in_flight_is_next() {
+    let clock = VirtualTime::new(2);
+    let mut one = to_devices(&[0, 1, 2], &clock, 0);
+    let mut other = to_devices(&[0, 1, 2], &clock, 1);
+    for lane in [0, 0, 0, 2, 2] {
+        other.order.started(lane, BYTES, other.now);
+    }
+    one.now = other.now + HOLD;
+    assert_eq!(one.start(), 1);
+    // That one is ahead of the others now.
+    assert_eq!(one.start(), 2);
+}
+
+/// A device that answers at once gets no more for having little in flight.
+#[test]
+fn a_device_with_little_in_flight_gets_no_more_in_the_long_run() {
+    assert_shared_evenly_where_one_is_quicker(to_devices(&[0, 1], &VirtualTime::new(1), 0));
+}
+
 /// A port that drains at once gets no more than its share for it.
 #[test]
 fn a_path_that_drains_quicker_gets_no_more_in_the_long_run() {
@@ -285,7 +321,8 @@ fn what_a_flow_that_was_removed_has_in_flight_is_nothing_of_its_path() {
         busy.order.started(2, BYTES, busy.now);
     }
     busy.order.remove(2);
-    assert_eq!([busy.order.paths.in_flight(0), busy.order.paths.in_flight(1)], [0, 0]);
+    assert_eq!([0, 1].map(|path| busy.order.loads.on_path(path)), [0, 0]);
+    assert_eq!(busy.order.loads.at_device(busy.order.lanes[2].way), 0);
 }
 
 /// Sixteen are in flight at any time; lane 0 stands still from now on. Yields the most that it has in

@@ -11,12 +11,19 @@ pub(super) struct Ceiling {
     /// How much it rises next, as a part of it, and how much it did first since it was found.
     push: f64,
     first_push: f64,
+    /// How far below the edge it is, as a part of it, since that is not found in quite the same place each time.
+    margin: f64,
+    /// Much was lost beyond it, and not little that may have been chance.
+    steep: bool,
 }
 
 /// How much a ceiling rises at first, at least where it was found again and again, and at most.
 const PUSH: f64 = 0.005;
 const LEAST_PUSH: f64 = 0.0001;
 const MOST_PUSH: f64 = 0.5;
+/// How much further below an edge a ceiling is each time that it is found again, and at most.
+const MARGIN: f64 = 0.01;
+const MOST_MARGIN: f64 = 0.04;
 /// Growth of that each time, of a new edge and of one that was found again.
 const GROWTH: f64 = 1.5;
 const KNOWN_GROWTH: f64 = 1.2;
@@ -28,7 +35,14 @@ const SAME: f64 = 0.1;
 impl Ceiling {
     /// Nothing did harm yet.
     pub(super) fn none() -> Self {
-        Self { at: f64::INFINITY, edge: f64::INFINITY, push: PUSH, first_push: PUSH }
+        Self {
+            at: f64::INFINITY,
+            edge: f64::INFINITY,
+            push: PUSH,
+            first_push: PUSH,
+            margin: 0.0,
+            steep: false,
+        }
     }
 
     pub(super) fn is_none(&self) -> bool {
@@ -45,17 +59,28 @@ impl Ceiling {
         }
     }
 
-    /// A budget of `bad` bytes did harm, one of `good` did not, or is as much if none is known.
-    pub(super) fn set(&mut self, good: f64, bad: f64) {
+    /// Is it below an edge beyond which much is lost?
+    pub(super) fn is_steep(&self) -> bool {
+        self.steep
+    }
+
+    /// A budget of `bad` bytes did harm, `steep` if much, one of `good` did not, or is as much if none is known.
+    pub(super) fn set(&mut self, good: f64, bad: f64, steep: bool) {
         if (bad / self.edge).ln().abs() >= SAME {
             self.first_push = PUSH;
+            self.margin = 0.0;
+            self.steep = steep;
         } else if self.push > self.first_push {
             // It was tried beyond the ceiling in between; else this is the same event, still on the way down.
             self.first_push = (self.first_push / 2.0).max(LEAST_PUSH);
+            self.margin = if steep { (self.margin + MARGIN).min(MOST_MARGIN) } else { 0.0 };
+            self.steep = steep;
+        } else {
+            self.steep |= steep;
         }
         self.push = self.first_push;
         self.edge = bad;
-        self.at = (good * bad).sqrt();
+        self.at = (good * bad).sqrt() * (1.0 - self.margin);
     }
 
     /// The highest base that stays below it when the budget swings so far to either side, as a part of the base.
@@ -77,7 +102,7 @@ mod tests {
 
     /// Times it is in the way until it is where harm was, from just below.
     fn pushes(ceiling: &mut Ceiling, edge: f64) -> u32 {
-        ceiling.set(0.9 * edge, edge);
+        ceiling.set(0.9 * edge, edge, false);
         let mut count = 0;
         while ceiling.base(0.0) < edge {
             ceiling.push();
@@ -90,7 +115,7 @@ mod tests {
     fn it_lies_between_what_did_harm_and_what_did_none() {
         let mut ceiling = Ceiling::none();
         assert!(ceiling.is_none());
-        ceiling.set(90.0, 100.0);
+        ceiling.set(90.0, 100.0, false);
         assert!(!ceiling.is_none());
         assert!((90.0..100.0).contains(&ceiling.base(0.0)));
         assert!(ceiling.base(0.05) * 1.05 < 100.0);
@@ -109,6 +134,26 @@ mod tests {
         assert!(most < Some(30), "{most:?}: it is found out in the end whether it is still there");
     }
 
+    #[test]
+    fn it_keeps_further_below_a_steep_edge_each_time_that_is_found() {
+        let mut ceiling = Ceiling::none();
+        let mut before = f64::INFINITY;
+        for _ in 0..4 {
+            ceiling.set(90.0, 100.0, true);
+            assert!(ceiling.base(0.0) < before, "{ceiling:?}");
+            before = ceiling.base(0.0);
+            ceiling.push();
+        }
+        for _ in 0..10 {
+            ceiling.set(90.0, 100.0, true);
+            ceiling.push();
+        }
+        assert!(before > 0.9 * (90.0_f64 * 100.0).sqrt());
+        // One that is not steep may be chance.
+        ceiling.set(90.0, 100.0, false);
+        assert!((ceiling.base(0.0) - (90.0_f64 * 100.0).sqrt()).abs() < 1e-9);
+    }
+
     /// On the way down from harm it is met at each step, which is not being found again.
     #[test]
     fn a_descent_is_one_event() {
@@ -116,7 +161,7 @@ mod tests {
         let first = pushes(&mut ceiling, 100.0);
         let mut ceiling = Ceiling::none();
         for edge in [116.0, 108.0] {
-            ceiling.set(0.9 * edge, edge);
+            ceiling.set(0.9 * edge, edge, false);
         }
         assert_eq!(pushes(&mut ceiling, 100.0), first);
     }

@@ -3,8 +3,10 @@
 //! ```text
 //!            16 commands           budget in force           enough measured
 //!   First ────────────────▶ Settle ────────────────▶ Measure ────────────────┐
-//!                             ▲                                              │
-//!                             └──────── judge; swing to the other side ──────┘
+//!                            ▲  ▲                                            │
+//!              what waits    │  └──────── judge; swing to the other side ────┤
+//!                 is gone    └───────────────── Drain ◀──────────────────────┘
+//!                                                        a flood
 //! ```
 //!
 //! The budget swings around its *base*, a little above and a little below in turn, and each side is
@@ -20,7 +22,8 @@
 //! clear harm is a *ceiling*, approached by halves and forgotten slowly.
 //!
 //! Two things are seen without a swing, and answered by going to what should be enough at once: a rate never seen
-//! before (*news*), and much less through with as much in flight because it waits for the network (a *flood*).
+//! before (*news*), and much less through with as much in flight because it waits for the network (a *flood*), which is
+//! drained first.
 //!
 //! Where the rate wanders so far by itself that swings tell nothing, [`search`] takes over.
 //!
@@ -29,6 +32,7 @@
 
 use super::ceiling::Ceiling;
 use super::search::{self, Search, Step};
+use super::trend::{Trend, bounded};
 use crate::Nanos;
 
 /// Sums over all cores since the start.
@@ -96,6 +100,8 @@ const LEAST_STEP: f64 = 0.02;
 const MOST_STEP: f64 = 0.4;
 /// The largest step up from what should be enough already.
 const CREEP: f64 = 0.2;
+/// The largest step down from what should not be enough.
+const SINK: f64 = 0.06;
 /// An elasticity below this did harm.
 const HARM: f64 = -0.3;
 /// And by so many times what measurements of the same budget differ by.
@@ -104,7 +110,7 @@ const TELLS_HARM: f64 = 2.0;
 /// collapse: the budget goes back to where the best was.
 const COLLAPSE: f64 = 0.9;
 const COLLAPSE_EXCESS: f64 = 1.15;
-/// It is a flood with so many times of what the network had then, so many measurements in a row.
+/// It is a flood with so many times of what the network had then. So many that follow each other are another machine.
 const FLOOD: f64 = 1.5;
 const FLOODED: u32 = 2;
 /// A rate so many times the best of late is that of another machine: what did harm before need do none now, and what
@@ -143,8 +149,11 @@ const ENOUGH_TO_SEND: f64 = 4.0;
 /// The elasticity aimed at while some commands are small beside the others: those wait in the network behind the
 /// large ones, and for them less should stand there. So no commands to spare are asked for then, and the swing is at
 /// most this part of what it is else: the slowest of the small ones are those of its upper side.
-const TARGET_BESIDE_SMALL: f64 = 0.09;
+const TARGET_BESIDE_SMALL: f64 = 0.12;
 const SWING_BESIDE_SMALL: f64 = 0.25;
+/// How many times its likely error a mean elasticity must be off the target to be clear, while some are small: a swing
+/// so narrow scatters more, and a budget that wanders with it is at times too large for the small ones.
+const CLEAR_BESIDE_SMALL: f64 = 1.2;
 /// Small commands among all from which that holds.
 const SOME_SMALL: f64 = 0.01;
 /// Longest time between looks, in ns, should nothing get through: a bound, not a setting.
@@ -177,7 +186,7 @@ pub(super) struct Controller {
     trend: Trend,
     /// The best measurement of late; its rate fades.
     best: Option<Measured>,
-    /// Measurements in a row that were a flood.
+    /// Measurements that were a flood, with no other between that could tell.
     flooded: u32,
     step: f64,
     upwards: bool,
@@ -186,14 +195,18 @@ pub(super) struct Controller {
     /// The last move was away from harm.
     harmed: bool,
     network_is_busy: bool,
+    /// The hosts did not use the budget up in the last measurement.
+    is_unused: bool,
     reason: Move,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 enum Phase {
     First,
     Settle,
     Measure,
+    /// So much is in force for a moment, that what waits for the network gets away.
+    Drain(f64),
 }
 
 /// One side of a swing; bytes, and bytes per ns.
@@ -230,54 +243,6 @@ impl Measured {
     }
 }
 
-/// What was gained since the last move, in logarithms, over how much more was in flight, and how much elasticities
-/// scatter in general.
-#[derive(Debug, Clone, Copy)]
-struct Trend {
-    gains: f64,
-    gaps: f64,
-    count: f64,
-    previous: f64,
-    scatter: f64,
-}
-
-impl Trend {
-    fn new() -> Self {
-        Self { gains: 0.0, gaps: 0.0, count: 0.0, previous: 0.0, scatter: 0.14 }
-    }
-
-    fn add(&mut self, gain: f64, gap: f64) {
-        let elasticity = bounded(gain / gap);
-        self.scatter += ((elasticity - self.previous).abs() - self.scatter) / 16.0;
-        self.previous = elasticity;
-        self.gains += gain * gap.signum();
-        self.gaps += gap.abs();
-        self.count += 1.0;
-    }
-
-    fn mean(&self) -> f64 {
-        self.gains / self.gaps
-    }
-
-    /// How far the mean is likely off. Neighbours share a measurement, so the mean of `count` is off by the root of 2
-    /// more than of so many that know nothing of each other; and two of these in a row differ by as much as each is
-    /// off, where the mean size of that is 0.8 of its root mean square.
-    fn error(&self) -> f64 {
-        1.8 * self.scatter / self.count.sqrt()
-    }
-
-    fn forget(&mut self) {
-        self.gains = 0.0;
-        self.gaps = 0.0;
-        self.count = 0.0;
-    }
-}
-
-/// An elasticity that is not taken for more than it can be.
-fn bounded(elasticity: f64) -> f64 {
-    elasticity.clamp(-1.5, 1.5)
-}
-
 impl Controller {
     pub(super) fn new(cores: usize, largest: u32) -> Self {
         let least = f64::from(largest.max(1));
@@ -305,6 +270,7 @@ impl Controller {
             search: Search::new(),
             harmed: false,
             network_is_busy: false,
+            is_unused: false,
             reason: Move::Start,
         }
     }
@@ -318,6 +284,9 @@ impl Controller {
     pub(super) fn budget(&self) -> u64 {
         // A swing of less than one command would be none.
         let swing = (self.base * self.swing).max(self.command);
+        if let Phase::Drain(budget) = self.phase {
+            return budget.max(self.least) as u64;
+        }
         let budget = match (self.starting || self.search.is_blind(), self.high) {
             (true, _) => self.base,
             (_, true) => self.base + swing,
@@ -350,11 +319,17 @@ impl Controller {
                 self.base = (START_COMMANDS * self.cores * self.command).max(self.least);
                 pause(SETTLE * self.base / measured.rate)
             }
+            Phase::Drain(_) => {
+                self.phase = Phase::Settle;
+                pause(SETTLE * turnover)
+            }
             Phase::Settle => {
                 self.phase = Phase::Measure;
                 let wanted = match (self.starting, self.search.is_trying()) {
                     (true, _) => 0.0,
                     (_, true) => search::TRIAL * COMMANDS,
+                    // All that is to be seen is whether hosts ask for more now.
+                    _ if self.is_unused => COMMANDS / 8.0,
                     _ => COMMANDS,
                 };
                 let turnovers = wanted * self.command / measured.in_flight;
@@ -367,6 +342,7 @@ impl Controller {
                 let usable = (measured.budget / self.command).floor().max(1.0) * self.command;
                 let is_unused =
                     measured.in_flight < IN_USE * usable && measured.refused < HELD_BACK;
+                self.is_unused = is_unused;
                 let is_far_below = FAR_BELOW * measured.budget < self.enough(&measured);
                 // A trial says what it brought, used up or not.
                 match self.search.is_trying() {
@@ -403,6 +379,7 @@ impl Controller {
         }
         self.starting = true;
         self.best = None;
+        self.flooded = 0;
         self.reason = Move::Start;
         self.trend.forget();
         self.last = None;
@@ -437,6 +414,7 @@ impl Controller {
     /// a burst finds it near. If even that is more than enough, it is tried with less.
     fn give_up_unused(&mut self, measured: &Measured) {
         self.search.swing();
+        self.flooded = 0;
         self.last = None;
         self.reason = Move::Idle;
         if self.enough(measured) < measured.in_flight {
@@ -531,11 +509,21 @@ impl Controller {
         self.narrow = self.narrow.clamp(NARROWEST, widest);
     }
 
+    /// There is no need to tell by swings what the ceiling decides, and each swing below an edge costs.
+    fn narrow_below_ceiling(&mut self) {
+        if !self.some_small && self.ceiling.is_steep() {
+            self.narrow = (self.narrow * NARROWER * NARROWER).max(NARROWEST);
+        }
+    }
+
     /// Moves the base if there is reason enough.
     fn decide(&mut self, measured: &Measured, last: &Measured) {
-        let target = if self.some_small { TARGET_BESIDE_SMALL } else { TARGET };
+        let (target, clear) = match self.some_small {
+            true => (TARGET_BESIDE_SMALL, CLEAR_BESIDE_SMALL),
+            false => (TARGET, CLEAR),
+        };
         let surplus = self.trend.mean() - target;
-        let is_clear = surplus.abs() >= CLEAR * self.trend.error();
+        let is_clear = surplus.abs() >= clear * self.trend.error();
         let enough = self.enough(measured);
         let too_much = enough < measured.in_flight;
         // What it brought at most, as far as can be told, on half the way to what is enough.
@@ -556,6 +544,9 @@ impl Controller {
             self.raise(measured);
         } else {
             let is_harm = self.trend.mean() < HARM.min(-self.likely_noise());
+            if !too_much && !is_harm {
+                self.step = self.step.min(SINK);
+            }
             self.lower(measured, last, is_harm, risk <= JUMP_RISK);
         }
     }
@@ -585,23 +576,34 @@ impl Controller {
         true
     }
 
-    /// Much less goes through than lately though as much is in flight, because it waits for the network: the cache ran
-    /// over, or the link became slower. What keeps a cache run over is what waits, so there it stays whatever the budget
-    /// does around where it is, until all that waits is gone.
+    /// Much less goes through than lately though as much is in flight, because it waits for the network: the cache
+    /// ran over, or the link became slower. What keeps a cache run over is what waits, so there it stays whatever the
+    /// budget does around where it is, until all that waits is gone: that is drained, and the base goes to what did
+    /// no harm. If that does not end it, it is another machine.
     fn is_flooded(&mut self, measured: &Measured) -> bool {
-        let enough = self.enough(measured);
-        let is_flood = self.best.is_some_and(|best| {
-            measured.rate < COLLAPSE * best.rate && measured.network > FLOOD * best.network
-        });
-        self.flooded = if is_flood && measured.in_flight > enough { self.flooded + 1 } else { 0 };
-        if self.flooded < FLOODED {
+        let Some(best) = self.best else { return false };
+        let noise = NOISY * self.search.noise();
+        let is_flood = (measured.rate / best.rate).ln() < COLLAPSE.ln().min(-noise)
+            && measured.network > FLOOD * best.network;
+        self.flooded = if is_flood { self.flooded + 1 } else { 0 };
+        let is_again = self.flooded >= FLOODED;
+        if !is_again && (!is_flood || self.search.is_blind()) {
             return false;
         }
-        self.flooded = 0;
-        // Once: whatever it is after this, it is another machine.
-        self.best = Some(*measured);
+        let base = if is_again {
+            self.flooded = 0;
+            // Once: whatever it is after this, it is another machine.
+            self.best = Some(*measured);
+            self.enough(measured).min(measured.in_flight)
+        } else {
+            let harmless = best.in_flight.min(measured.budget);
+            self.ceiling.set(harmless, measured.budget, true);
+            self.base.min(harmless).min(self.ceiling.base(self.swing))
+        };
         self.upwards = false;
-        self.go_to(enough, Move::Wasted);
+        self.go_to(base, Move::Wasted);
+        let drained = measured.in_flight - measured.network + best.network;
+        self.phase = Phase::Drain(drained.min(self.base));
         true
     }
 
@@ -644,7 +646,7 @@ impl Controller {
         {
             return false;
         }
-        self.ceiling.set(measured.budget, measured.budget);
+        self.ceiling.set(measured.budget, measured.budget, true);
         self.go_to(best.in_flight, Move::Wasted);
         true
     }
@@ -722,6 +724,7 @@ impl Controller {
             return;
         }
         self.base = self.base.max(f64::midpoint(self.base, highest));
+        self.narrow_below_ceiling();
         self.ceiling.push();
     }
 
@@ -739,7 +742,8 @@ impl Controller {
         let may_jump = side.in_flight > enough && (is_harm || is_safe);
         let halfway = if may_jump { (self.base * enough).sqrt() } else { self.base };
         if is_harm {
-            self.ceiling.set(less.budget, more.budget);
+            let is_steep = (more.rate / less.rate).ln() < -LOSS;
+            self.ceiling.set(less.budget, more.budget, is_steep);
         }
         let again = std::mem::replace(&mut self.harmed, is_harm);
         self.base = if is_harm && !again {

@@ -8,6 +8,7 @@ mod control;
 mod search;
 #[cfg(all(test, not(loom)))]
 mod tests;
+mod trend;
 
 use std::fmt;
 use std::sync::{Arc, Mutex};
@@ -100,10 +101,13 @@ impl SharedAdaptive {
         self.controller.try_lock().ok().map(|controller| controller.last_move())
     }
 
+    /// Cores look at the clock once a turn, so many are a little behind who decided last; only a clock that is far behind
+    /// went back, and is due at once: it starts over.
     #[inline]
     fn is_due(&self, now: Nanos) -> bool {
-        // A clock that went back is due at once, too, and starts over.
-        now.wrapping_sub(self.looked.load(Ordering::Relaxed)) >= self.pause.load(Ordering::Relaxed)
+        let looked = self.looked.load(Ordering::Relaxed);
+        (now >= looked && now - looked >= self.pause.load(Ordering::Relaxed))
+            || looked.saturating_sub(now) > WENT_BACK
     }
 
     /// One core at a time decides; the others go on.
@@ -145,6 +149,8 @@ impl fmt::Debug for SharedAdaptive {
     }
 }
 
+/// A clock that is so many ns behind went back: as long as the longest pause, and not a setting.
+const WENT_BACK: Nanos = 1_000_000_000;
 /// Commands of a core between two questions whether it is time to look.
 const LOOK_EVERY: u64 = 8;
 

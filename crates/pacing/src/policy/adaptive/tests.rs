@@ -128,9 +128,9 @@ fn it_finds_the_knee_whatever_the_devices_take() {
 #[test]
 fn the_network_is_busy_where_commands_wait_for_it() {
     // 18 commands are with the devices where the network has all it can do.
-    for (offered, is_busy) in [(8.0, false), (18.0, false), (32.0, true), (f64::INFINITY, true)] {
+    for (offered, is_busy) in [(8.0, false), (18.0, false), (32.0, true), (64.0, true)] {
         let mut plant = Plant::new(100.0, 0.18, 1e9);
-        plant.offered = offered;
+        (plant.offered, plant.floor) = (offered, offered);
         plant.run(500);
         assert_eq!(plant.controller.network_is_busy(), is_busy, "{offered} commands");
     }
@@ -341,6 +341,8 @@ fn hosts_that_offer_little_bring_the_budget_down_to_them() {
 /// A budget that came down to hosts that asked for next to nothing says nothing about the machine.
 #[test]
 fn hosts_that_come_back_are_followed_as_at_the_start() {
+    /// How long a command takes, in ns.
+    const DEVICE: u64 = 1_000_000;
     for (phase, had_a_load) in (0..8).flat_map(|phase| [(phase, false), (phase, true)]) {
         let mut plant = Plant::new(1000.0, 0.176, 1e9);
         if had_a_load {
@@ -353,10 +355,13 @@ fn hosts_that_come_back_are_followed_as_at_the_start() {
         plant.offered = 3.0;
         plant.run(20 + phase);
         plant.offered = f64::INFINITY;
-        let mut looks = 0;
+        let from = plant.now;
         while plant.run(1).1 < 0.95 * 0.176 {
-            looks += 1;
-            assert!(looks < 40, "phase {phase} after a load {had_a_load}: {:?}", plant.controller);
+            assert!(
+                plant.now - from < 100 * DEVICE,
+                "phase {phase} after a load {had_a_load}: {:?}",
+                plant.controller
+            );
         }
     }
 }
@@ -404,6 +409,36 @@ fn it_finds_its_way_blindly() {
         plant.offered = f64::INFINITY;
         let (_, rate) = plant.run(600);
         assert!(rate > 0.9 * 0.08, "seed {seed}, back: {rate}, {:?}", plant.controller);
+    }
+}
+
+/// A cache that has run over stays so until what waits for the network is gone: the budget goes below what keeps it
+/// so, and then to where it was well before.
+#[test]
+fn a_flood_is_drained() {
+    const DEVICES: f64 = 1000.0;
+    for phase in 0..8 {
+        let mut plant = Plant::new(DEVICES, 0.176, 1e9);
+        plant.run(400 + phase);
+        let edge = 0.95 * plant.in_flight();
+        // Once more than this is in flight, two thirds of the rate are gone until a quarter less is.
+        let flooded = Rc::new(Cell::new(true));
+        let is_flooded = move |n: f64| {
+            flooded.set(n > edge || (flooded.get() && n > 0.75 * edge));
+            flooded.get()
+        };
+        let draining = is_flooded.clone();
+        plant.rate = Box::new(move |n| {
+            let most = if is_flooded(n) { 0.06 } else { 0.176 };
+            (n / DEVICES).min(most)
+        });
+        plant.draining = Box::new(move |n| {
+            let devices = if draining(n) { 0.06 * DEVICES } else { 0.95 * n };
+            n - devices
+        });
+        plant.run(60);
+        let (in_flight, rate) = plant.run(200);
+        assert!(rate > 0.85 * 0.176, "phase {phase}: {rate}, {in_flight}: {:?}", plant.controller);
     }
 }
 
