@@ -37,6 +37,7 @@
 
 mod chain;
 mod config;
+mod due;
 pub mod keys;
 mod lanes;
 pub mod order;

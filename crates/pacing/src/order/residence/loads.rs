@@ -5,18 +5,23 @@
 //!          others ◀──────────────────────────────────────── less its own, for each core
 //! ```
 //!
-//! Each part has one writer, so a command costs a few plain stores, and nothing that cores take from each other.
+//! As long as all cores go to one device by one path there is nothing to compare, and nobody counts. After that each
+//! part has one writer, so a command costs a few plain stores, and nothing that cores take from each other.
 //! What others have in flight is known a part of a command's time late.
 
-use super::{LOOKS, NEVER};
+use super::{Lane, NEVER};
 use crate::Nanos;
+use crate::due::is_due;
 use crate::sync::{AtomicBool, AtomicU64, Ordering};
 
 /// Devices told apart; numbers beyond share them.
-pub(super) const DEVICES: usize = 64;
+const DEVICES: u8 = 64;
 /// Paths told apart; numbers beyond share them.
-pub(super) const PATHS: usize = 8;
-const PLACES: usize = DEVICES + PATHS;
+pub(super) const PATHS: u8 = 8;
+/// A place for each device, and then for each path.
+const PLACES: usize = DEVICES as usize + PATHS as usize;
+/// What others have in flight is looked at anew so many times in a command's time.
+const LOOKS: u64 = 16;
 /// A clock that is so many commands' times behind the last sums went back.
 const WENT_BACK: u64 = 1024;
 
@@ -31,25 +36,27 @@ impl Way {
     pub(super) fn new(device: u32, path: u16) -> Self {
         let [device, ..] = device.to_le_bytes();
         let [path, _] = path.to_le_bytes();
-        Self { device: device % LAST_DEVICE, path: path % LAST_PATH }
+        Self { device: device % DEVICES, path: path % PATHS }
     }
 
-    /// Below [`DEVICES`], which is not checked for each command.
+    /// The place of the device. It is below [`DEVICES`], which is not checked for each command.
     #[inline(always)]
     fn device(self) -> usize {
-        usize::from(self.device) % DEVICES
+        usize::from(self.device % DEVICES)
     }
 
-    /// Below [`PATHS`].
+    /// The number of the path; so is that.
     #[inline(always)]
     pub(super) fn path(self) -> usize {
-        usize::from(self.path) % PATHS
+        usize::from(self.path % PATHS)
     }
 }
 
-const LAST_DEVICE: u8 = 64;
-const LAST_PATH: u8 = 8;
-const _: () = assert!(LAST_DEVICE as usize == DEVICES && LAST_PATH as usize == PATHS);
+/// The place of a path.
+#[inline(always)]
+fn place_of_path(path: usize) -> usize {
+    usize::from(DEVICES) + path % usize::from(PATHS)
+}
 
 /// Bytes at each device, and then on each path.
 #[derive(Debug)]
@@ -92,16 +99,21 @@ impl Shared {
     /// The places in use.
     fn places(&self) -> impl Iterator<Item = usize> {
         let devices = bits(self.devices.load(Ordering::Relaxed));
-        devices.chain(bits(self.paths.load(Ordering::Relaxed)).map(|path| DEVICES + path))
+        devices.chain(bits(self.paths.load(Ordering::Relaxed)).map(place_of_path))
     }
 
-    /// Are the sums old, where commands take so long? Cores look at the clock once a turn, so many are a little behind
-    /// who summed up last; only a clock that is far behind went back.
+    /// Do all lanes of all cores go the same way? Then there is nothing to compare.
+    #[inline(always)]
+    fn is_one_way(&self) -> bool {
+        is_one(self.devices.load(Ordering::Relaxed)) && is_one(self.paths.load(Ordering::Relaxed))
+    }
+
+    /// Are the sums old, where commands take so long?
     #[inline(always)]
     fn is_due(&self, now: Nanos, time: u32) -> bool {
+        let time = Nanos::from(time);
         let summed = self.summed.load(Ordering::Relaxed);
-        now.saturating_sub(summed) > Nanos::from(time) / LOOKS
-            || summed.saturating_sub(now) > Nanos::from(time).saturating_mul(WENT_BACK)
+        is_due(now, summed, time / LOOKS + 1, WENT_BACK * time)
     }
 
     #[cold]
@@ -135,19 +147,32 @@ pub(super) struct Loads {
     /// Its devices and its paths, a bit each.
     devices: u64,
     paths: u64,
+    is_one_way: bool,
+    /// It counts what it has in flight: not as long as all cores go one way.
+    counts: bool,
 }
 
 impl Loads {
     /// Of core number `core`, which has nothing in flight as far as this order is told.
     pub(super) fn new(core: usize, shared: &Shared) -> Self {
         shared.by_core[core].0.iter().for_each(|place| place.store(0, Ordering::Relaxed));
-        Self { core, own: [0; PLACES], others: [0; PLACES], seen: 0, devices: 0, paths: 0 }
+        Self {
+            core,
+            own: [0; PLACES],
+            others: [0; PLACES],
+            seen: 0,
+            devices: 0,
+            paths: 0,
+            is_one_way: true,
+            counts: false,
+        }
     }
 
     /// This core has a lane that goes this way.
     pub(super) fn open(&mut self, way: Way, shared: &Shared) {
         self.devices |= 1 << way.device();
         self.paths |= 1 << way.path();
+        self.is_one_way = is_one(self.devices) && is_one(self.paths);
         shared.devices.fetch_or(self.devices, Ordering::Relaxed);
         shared.paths.fetch_or(self.paths, Ordering::Relaxed);
     }
@@ -155,8 +180,7 @@ impl Loads {
     /// Do all lanes of this core go the same way?
     #[inline(always)]
     pub(super) fn is_one_way(&self) -> bool {
-        let is_one = |bits: u64| bits & bits.wrapping_sub(1) == 0;
-        is_one(self.devices) && is_one(self.paths)
+        self.is_one_way
     }
 
     #[inline(always)]
@@ -171,8 +195,11 @@ impl Loads {
 
     #[inline(always)]
     fn change(&mut self, way: Way, shared: &Shared, to: impl Fn(u64) -> u64) {
+        if !self.counts {
+            return;
+        }
         let part = &shared.by_core[self.core].0;
-        for place in [way.device(), DEVICES + way.path()] {
+        for place in [way.device(), place_of_path(way.path())] {
             self.own[place] = to(self.own[place]);
             part[place].store(self.own[place], Ordering::Relaxed);
         }
@@ -180,9 +207,29 @@ impl Loads {
 
     /// Takes in what others have in flight, if what is known of it is old for commands that take so long. The start of
     /// time is no time: it says that none went by.
-    #[inline]
-    pub(super) fn look(&mut self, now: Nanos, time: u32, shared: &Shared) {
-        if shared.by_core.len() == 1 || time == NEVER || now == Nanos::MIN {
+    #[inline(always)]
+    pub(super) fn look(&mut self, now: Nanos, time: u32, lanes: &[Lane], shared: &Shared) {
+        if !self.counts {
+            if shared.is_one_way() {
+                return;
+            }
+            self.begin(lanes, shared);
+        }
+        if shared.by_core.len() > 1 {
+            self.take_in(now, time, shared);
+        }
+    }
+
+    /// There is something to compare from now on.
+    #[cold]
+    fn begin(&mut self, lanes: &[Lane], shared: &Shared) {
+        self.counts = true;
+        lanes.iter().for_each(|lane| self.started(lane.way, lane.in_flight, shared));
+    }
+
+    #[inline(never)]
+    fn take_in(&mut self, now: Nanos, time: u32, shared: &Shared) {
+        if time == NEVER || now == Nanos::MIN {
             return;
         }
         if shared.is_due(now, time) {
@@ -197,9 +244,12 @@ impl Loads {
         }
     }
 
-    /// Bytes in flight at the device and on the path together.
+    /// Bytes in flight at the device and on the path together, if there is something to compare.
     #[inline(always)]
     pub(super) fn on(&self, way: Way) -> u64 {
+        if !self.counts {
+            return 0;
+        }
         self.at_device(way).wrapping_add(self.on_path(way.path()))
     }
 
@@ -212,13 +262,19 @@ impl Loads {
     /// Bytes in flight on a path.
     #[inline(always)]
     pub(super) fn on_path(&self, path: usize) -> u64 {
-        self.at(DEVICES + path % PATHS)
+        self.at(place_of_path(path))
     }
 
     #[inline(always)]
     fn at(&self, place: usize) -> u64 {
         self.own[place].wrapping_add(self.others[place])
     }
+}
+
+/// Is at most one bit set?
+#[inline(always)]
+fn is_one(bits: u64) -> bool {
+    bits & bits.wrapping_sub(1) == 0
 }
 
 /// The numbers of the bits that are set.
@@ -246,6 +302,8 @@ mod tests {
         std::array::from_fn(|core| {
             let mut loads = Loads::new(core, shared);
             ways().into_iter().for_each(|way| loads.open(way, shared));
+            // There are two ways, so it counts.
+            loads.look(Nanos::MIN, TIME, &[], shared);
             loads
         })
     }
@@ -264,18 +322,18 @@ mod tests {
         b.started(other, 7, &shared);
         assert_eq!([seen(&a), seen(&b)], [[100, 100, 0, 0], [0, 0, 7, 7]]);
         let mut now = u64::from(TIME);
-        a.look(now, TIME, &shared);
-        b.look(now, TIME, &shared);
+        a.look(now, TIME, &[], &shared);
+        b.look(now, TIME, &[], &shared);
         assert_eq!([seen(&a), seen(&b)], [[100, 100, 7, 7]; 2]);
         // What a core does itself it knows at once, and does not take for what others do.
         a.returned(one, 100, &shared);
-        a.look(now, TIME, &shared);
-        b.look(now, TIME, &shared);
+        a.look(now, TIME, &[], &shared);
+        b.look(now, TIME, &[], &shared);
         assert_eq!([seen(&a), seen(&b)], [[0, 0, 7, 7], [100, 100, 7, 7]]);
         now += u64::from(TIME) / LOOKS + 1;
-        b.look(now, TIME, &shared);
+        b.look(now, TIME, &[], &shared);
         a.started(one, 30, &shared);
-        a.look(now, TIME, &shared);
+        a.look(now, TIME, &[], &shared);
         assert_eq!([seen(&a), seen(&b)], [[30, 30, 7, 7], [0, 0, 7, 7]]);
     }
 
@@ -285,10 +343,10 @@ mod tests {
         let shared = Shared::new(2);
         let [mut a, mut b] = cores(&shared);
         let now = u64::from(TIME);
-        b.look(now, TIME, &shared);
+        b.look(now, TIME, &[], &shared);
         for behind in [now - 1, now - 5000, 1, Nanos::MIN] {
             a.started(ways()[0], 100, &shared);
-            a.look(behind, TIME, &shared);
+            a.look(behind, TIME, &[], &shared);
             assert_eq!(shared.summed.load(Ordering::Relaxed), now);
         }
     }
@@ -299,17 +357,34 @@ mod tests {
         let [mut a, mut b] = cores(&shared);
         a.started(ways()[0], 100, &shared);
         let _again = Loads::new(0, &shared);
-        b.look(u64::from(TIME), TIME, &shared);
+        b.look(u64::from(TIME), TIME, &[], &shared);
         assert_eq!(seen(&b), [0; 4]);
+    }
+
+    #[test]
+    fn what_was_started_before_there_was_a_choice_counts_when_there_is() {
+        let shared = Shared::new(1);
+        let [one, other] = ways();
+        let mut loads = Loads::new(0, &shared);
+        loads.open(one, &shared);
+        let lanes = [Lane { way: one, in_flight: 100, ..Lane::default() }];
+        loads.started(one, 100, &shared);
+        loads.look(1, TIME, &lanes, &shared);
+        assert_eq!(seen(&loads), [0; 4]);
+        loads.open(other, &shared);
+        loads.look(2, TIME, &lanes, &shared);
+        assert_eq!(seen(&loads), [100, 100, 0, 0]);
+        loads.returned(one, 100, &shared);
+        assert_eq!(seen(&loads), [0; 4]);
     }
 
     #[test]
     fn a_clock_that_goes_back_is_no_reason_to_know_nothing() {
         let shared = Shared::new(2);
         let [mut a, mut b] = cores(&shared);
-        b.look(1 << 40, TIME, &shared);
+        b.look(1 << 40, TIME, &[], &shared);
         a.started(ways()[0], 100, &shared);
-        b.look(5, TIME, &shared);
+        b.look(5, TIME, &[], &shared);
         assert_eq!(seen(&b), [100, 100, 0, 0]);
     }
 

@@ -201,8 +201,6 @@ const PROBE: u32 = 5;
 const _: () = assert!(1 << PROBE > MOST_TIMES);
 /// What slow lanes may start while nobody else waits and the network is busy adds up to so many commands, either way.
 const MOST_ROOM: u64 = 4;
-/// What others have in flight is looked at anew so many times in a command's time.
-const LOOKS: u64 = 16;
 /// Nothing is known of how long commands take.
 const NEVER: u32 = u32::MAX;
 /// Least bytes charged: the smallest buffer there is.
@@ -419,7 +417,7 @@ impl Order for Residence {
 
     #[inline(always)]
     fn pick(&mut self, now: Nanos) -> Option<Pick> {
-        self.loads.look(now, self.usual_time, &self.shared.loads);
+        self.loads.look(now, self.usual_time, &self.lanes, &self.shared.loads);
         let mut lane = self.paths.first(self.charge, &self.loads, &mut self.lanes)?;
         if self.lanes[lane as usize].is_silent(now) {
             lane = self.pick_with_silent(now, lane);

@@ -11,7 +11,7 @@ const ABOUT_EQUAL: u64 = 2;
 /// The lanes that are in, by path.
 #[derive(Debug, Default)]
 pub(super) struct Paths {
-    queues: [Queue; PATHS],
+    queues: [Queue; PATHS as usize],
     /// Those from here on never had a lane.
     used: usize,
 }
@@ -32,14 +32,14 @@ impl Paths {
     #[inline(always)]
     pub(super) fn first(&mut self, charge: u64, loads: &Loads, lanes: &mut [Lane]) -> Option<u32> {
         if loads.is_one_way() {
-            return self.queues[self.used.saturating_sub(1) % PATHS].top(lanes);
+            return self.queues[self.used.saturating_sub(1) % usize::from(PATHS)].top(lanes);
         }
         self.first_of_some(charge, loads, lanes)
     }
 
     #[inline(never)]
     fn first_of_some(&mut self, charge: u64, loads: &Loads, lanes: &mut [Lane]) -> Option<u32> {
-        let (mut lowest, mut tops) = (u64::MAX, [None; PATHS]);
+        let (mut lowest, mut tops) = (u64::MAX, [None; PATHS as usize]);
         for (top, queue) in tops.iter_mut().zip(&mut self.queues[..self.used]) {
             *top = queue.top(lanes).map(|lane| (lanes[lane as usize].key, lane));
             lowest = top.map_or(lowest, |(key, _)| lowest.min(key));

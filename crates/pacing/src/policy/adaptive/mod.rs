@@ -21,6 +21,7 @@ use super::{
     Waker,
 };
 use crate::Nanos;
+use crate::due::is_due;
 use crate::order::VirtualTime;
 use crate::permit::Outcome;
 use crate::sync::{AtomicU64, Ordering};
@@ -101,13 +102,11 @@ impl SharedAdaptive {
         self.controller.try_lock().ok().map(|controller| controller.last_move())
     }
 
-    /// Cores look at the clock once a turn, so many are a little behind who decided last; only a clock that is far behind
-    /// went back, and is due at once: it starts over.
+    /// A clock that went back is due at once, and starts over.
     #[inline]
     fn is_due(&self, now: Nanos) -> bool {
         let looked = self.looked.load(Ordering::Relaxed);
-        (now >= looked && now - looked >= self.pause.load(Ordering::Relaxed))
-            || looked.saturating_sub(now) > WENT_BACK
+        is_due(now, looked, self.pause.load(Ordering::Relaxed), WENT_BACK)
     }
 
     /// One core at a time decides; the others go on.
