@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,6 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use signal_hook::consts::signal;
 
 use super::drives::Bay;
 
@@ -238,6 +240,18 @@ impl Link {
 }
 
 impl End {
+    /// The machine failed, not what it tests: the guest did not come up, or QEMU itself crashed. One that was killed is
+    /// not among them: where memory ran out, it does so again.
+    pub(crate) fn is_of_the_machine(self) -> bool {
+        const CRASHES: [i32; 5] =
+            [signal::SIGSEGV, signal::SIGABRT, signal::SIGBUS, signal::SIGILL, signal::SIGFPE];
+        match self {
+            Self::NotUp => true,
+            Self::Broken(status) => status.signal().is_some_and(|signal| CRASHES.contains(&signal)),
+            Self::Success | Self::Failure(_) | Self::NoReport | Self::Limit => false,
+        }
+    }
+
     fn of(status: ExitStatus) -> Self {
         match status.code() {
             Some(SUCCESS) => Self::Success,
@@ -294,8 +308,6 @@ fn wait_until(child: &mut Child, deadline: Instant) -> Result<Option<ExitStatus>
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::process::ExitStatusExt;
-
     use super::*;
 
     #[test]
@@ -308,6 +320,18 @@ mod tests {
         assert_eq!(exit(255), End::Failure(127));
         assert!(matches!(exit(2), End::Broken(_)));
         assert!(matches!(End::of(ExitStatus::from_raw(9)), End::Broken(_)));
+    }
+
+    #[test]
+    fn a_crash_of_qemu_says_nothing_of_what_it_runs() {
+        let by_signal = |signal: i32| End::of(ExitStatus::from_raw(signal)).is_of_the_machine();
+        assert!(by_signal(signal::SIGSEGV));
+        assert!(by_signal(signal::SIGABRT));
+        assert!(!by_signal(signal::SIGKILL));
+        assert!(!by_signal(signal::SIGTERM));
+        let by_code = |code: i32| End::of(ExitStatus::from_raw(code << 8)).is_of_the_machine();
+        assert!(by_code(253));
+        assert!(![0, 1, 2, 3].into_iter().any(by_code));
     }
 
     #[test]
