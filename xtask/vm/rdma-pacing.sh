@@ -16,8 +16,8 @@ part_pacing() {
     local workspace=/run/bench build=/run/bench/target points
     mkdir -p "$workspace/xtask" "$build/release"
     touch "$workspace/xtask/Cargo.toml"
-    cp /share/nvmeof-tgt /share/nvmeof-perf "$build/release/"
-    # The daemon under test stays, idle: the bench starts one of its own for each point, at any port.
+    ln -s /run/bin/nvmeof-tgt /run/bin/nvmeof-perf /share/nvmeofctl "$build/release/" # Memory is scarce here.
+    # The daemon under test stays, idle: the bench starts one of its own for all points of a depth, at any port.
     (cd "$workspace" && CARGO_TARGET_DIR=$build /share/xtask bench pacing --no-build \
         --listen "rdma://$ADDRESS" --depths "$DEPTHS" --devices "$DEVICES" \
         --repeat 1 --time 300ms --ramp 200ms --json /tmp/pacing.jsonl >/tmp/pacing.md)

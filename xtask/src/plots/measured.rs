@@ -165,10 +165,11 @@ fn table(points: &[Point], group: &Group<'_>) -> Table {
     table
 }
 
-/// The value in the middle, the lower one of two.
+/// The value in the middle, or halfway between two.
 fn median(values: &mut [f64]) -> Option<f64> {
     values.sort_by(f64::total_cmp);
-    values.get(values.len().checked_sub(1)? / 2).copied()
+    let last = values.len().checked_sub(1)?;
+    Some(f64::midpoint(values[last / 2], values[last.div_ceil(2)]))
 }
 
 #[cfg(test)]
@@ -179,6 +180,6 @@ mod tests {
     fn the_middle_of_several() {
         assert_eq!(median(&mut []), None);
         assert_eq!(median(&mut [3.0, 1.0, 2.0]), Some(2.0));
-        assert_eq!(median(&mut [4.0, 1.0]), Some(1.0));
+        assert_eq!(median(&mut [4.0, 1.0]), Some(2.5));
     }
 }

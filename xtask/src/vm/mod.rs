@@ -309,7 +309,10 @@ impl<'a> Bench<'a> {
             let Some(run) = runs.iter().find(|run| run.ending.end.is_of_the_machine()) else {
                 break;
             };
-            println!("vm {}: {}; again", run.name, why(run.ending.end));
+            let kept = run.log.with_extension("first.log");
+            fs::rename(&run.log, &kept)?;
+            let why = why(run.ending.end);
+            println!("vm {}: {why}; again (what it said: {})", run.name, kept.display());
             runs = self.boot(case, boot, parts, limit)?;
         }
         let _report = self.report.lock().unwrap_or_else(PoisonError::into_inner);
@@ -413,8 +416,9 @@ impl<'a> Bench<'a> {
         let root = guest.root().map(|release| self.root(release, name, &share)).transpose()?;
         let needs_ours = self.target == Target::Ours && case.name != "boot" && root.is_none();
         if needs_ours {
-            share.add_program(&self.workspace.release_binary("nvmeof-tgt"))?;
-            share.add_program(&self.workspace.release_binary("nvmeof-perf"))?;
+            for program in ["nvmeof-tgt", "nvmeof-perf", "nvmeofctl"] {
+                share.add_program(&self.workspace.release_binary(program))?;
+            }
             for example in ["ping", "vfio_probe", "nvme_bench"] {
                 let path = self.workspace.release_binary(&format!("examples/{example}"));
                 share.add_program(&path)?;

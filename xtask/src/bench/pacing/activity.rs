@@ -1,6 +1,7 @@
 //! What the daemon's pacer did over time, from the file that `nvmeof-tgt --stats` writes.
 
-use std::fs;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
 
 use anyhow::{Context, Result};
@@ -10,10 +11,19 @@ use nvmeof_report::{Axis, Plot, Series};
 use crate::daemon_stats::parse;
 pub(super) use crate::daemon_stats::{Moment, last};
 
-/// Reads the file; a last line that was cut off is left out.
-pub(super) fn read(path: &Path) -> Result<Vec<Moment>> {
-    let text =
-        fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+/// Reads the file from the first line that begins at `from` bytes or later; a last line that was cut off is left out.
+pub(super) fn read(path: &Path, from: u64) -> Result<Vec<Moment>> {
+    let mut text = String::new();
+    let read = |text: &mut String| {
+        let mut file = BufReader::new(File::open(path)?);
+        // A byte before it: if that ends a line, what is read is none of it.
+        if let Some(before) = from.checked_sub(1) {
+            file.seek(SeekFrom::Start(before))?;
+            file.read_until(b'\n', &mut Vec::new())?;
+        }
+        file.read_to_string(text)
+    };
+    read(&mut text).with_context(|| format!("cannot read {}", path.display()))?;
     parse(&text).with_context(|| path.display().to_string())
 }
 
@@ -78,6 +88,23 @@ pub(super) fn plots(moments: &[Moment], note: &str) -> Vec<(&'static str, Plot)>
 mod tests {
     use super::*;
     use crate::daemon_stats::tests::LINES;
+
+    #[test]
+    fn a_file_is_read_from_the_next_line_on() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        std::fs::write(file.path(), LINES).expect("it is written");
+        let times = |from: usize| {
+            let moments =
+                read(file.path(), u64::try_from(from).expect("small")).expect("good lines");
+            moments.iter().map(|moment| moment.t).collect::<Vec<_>>()
+        };
+        let second = LINES.match_indices("{\"kind\":\"total\"").nth(1).expect("there is one").0;
+        assert_eq!(times(0), [0.1, 0.2]);
+        assert_eq!(times(second - 1), [0.2]);
+        assert_eq!(times(second), [0.2]);
+        assert!(times(second + 1).is_empty());
+        assert!(times(LINES.len()).is_empty());
+    }
 
     #[test]
     fn every_plot_shows_every_moment_that_has_its_figure() {

@@ -37,13 +37,13 @@ impl Apart {
     pub(super) fn leave_out<T>(
         &mut self,
         policy: Policy,
-        measure: impl Fn() -> Result<T>,
+        mut measure: impl FnMut() -> Result<T>,
     ) -> Result<T> {
         loop {
             if self.left > 0 {
                 self.yardstick.wait()?;
             }
-            let (measured, were_apart) = self.yardstick.watch(self.time, &measure)?;
+            let (measured, were_apart) = self.yardstick.watch(self.time, &mut measure)?;
             if !were_apart || measured.is_err() {
                 return measured;
             }

@@ -4,17 +4,21 @@
 //! | file | what |
 //! |---|---|
 //! | `plan` | policies, devices and depths, their order, and the daemon's config for each |
+//! | `serving` | a daemon that goes from one policy to another while it serves |
 //! | `yardstick` | whether the two CPUs are far apart now |
 //! | `apart` | which runs are left out for that |
 //! | `result` | one run as a point |
 //! | `activity` | what the pacer did over time, from the daemon's statistics |
+//! | `known` | how far the middle of what was measured is known |
 //! | `verdict` | whether adaptive keeps what it promises |
 //! | `show` | tables, plots, the page |
 
 mod activity;
 mod apart;
+mod known;
 mod plan;
 mod result;
+mod serving;
 mod show;
 mod verdict;
 mod yardstick;
@@ -25,20 +29,21 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use nvmeof_report::{Plot, Point, json};
 use serde_json::Value;
 
 use super::load::{self, Endpoint};
-use super::server::{self, Server};
+use super::server;
 use super::{go_first, machine, pinned, require_programs};
 use crate::listen::Listen;
 use crate::workspace::{Workspace, output_of, run_checked};
 use activity::Moment;
 use apart::Apart;
-use plan::{DEVICES, Device, Policy, Step};
+use plan::{DEVICES, Device, NSIDS, Policy, Served, Step};
+use serving::Serving;
 use show::Shown;
 
 /// How often the daemon writes down what it counted while it is measured, and in the run that is
@@ -52,10 +57,11 @@ const ACTIVITY_TIME: Duration = Duration::from_secs(3);
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "The daemon, started anew for each point, and the load generator have a CPU each. \
-    Policies are measured one\nafter the other at each point, in rounds: ratios are within a round, and \
-    of them the medians are told.\n\n\
-    Example: cargo xtask bench pacing --repeat 5 --json pacing.jsonl --svg plots --html pacing.html\n\n\
+    after_help = "The daemon and the load generator have a CPU each. In each round a daemon is started for each depth, \
+    which goes\nfrom one policy to the next while it serves, so that those that are compared have the same memory \
+    and are\nmeasured shortly after one another. Ratios are within a round; their median is told, with how far it is \
+    known\nby so many rounds.\n\n\
+    Example: cargo xtask bench pacing --repeat 20 --json pacing.jsonl --svg plots --html pacing.html\n\n\
     A busy neighbour on the same core costs more than any policy wins: a point is measured again if \
     the CPUs\nare further apart meanwhile than they can be, as where a virtual machine was moved. Look at the \
     spread all the same."
@@ -76,13 +82,13 @@ pub(super) struct Args {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     jobs: u32,
     /// How long each point is measured in each round: a number and ms or s
-    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = duration)]
+    #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = duration)]
     time: Duration,
     /// How long it runs before that
-    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = duration)]
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = duration)]
     ramp: Duration,
     /// Rounds over all points
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1000))]
     repeat: u32,
     /// One round of 200 ms a point at depths 32, 256 and 2048: to see that everything works
     #[arg(long, conflicts_with_all = ["depths", "time", "ramp", "repeat"])]
@@ -181,8 +187,8 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     server::time_of(cpus)?; // Before anything is built: they exist.
     let mut json = Output::open(args)?;
     if !args.no_build {
-        let build = ["build", "--release", "--locked", "-p", "nvmeof-tgt", "-p", "nvmeof-perf"];
-        run_checked(&mut workspace.cargo(build))?;
+        let programs = ["-p", "nvmeof-tgt", "-p", "nvmeof-perf", "-p", "nvmeof-ctl"];
+        run_checked(workspace.cargo(["build", "--release", "--locked"]).args(programs))?;
     }
     if args.realtime {
         go_first()?;
@@ -304,7 +310,7 @@ fn write_files(args: &Args, shown: &Shown<'_>) -> Result<()> {
 /// Changes when one of the binaries does.
 fn build_of(workspace: &Workspace) -> Result<u64> {
     let mut hasher = DefaultHasher::new();
-    for binary in ["nvmeof-tgt", "nvmeof-perf"] {
+    for binary in ["nvmeof-tgt", "nvmeof-perf", "nvmeofctl"] {
         let path = workspace.release_binary(binary);
         fs::read(&path)
             .with_context(|| format!("cannot read {}; build it", path.display()))?
@@ -334,10 +340,19 @@ impl Bench<'_> {
     fn rounds(&self, output: &mut Output, apart: &mut Apart) -> Result<Vec<Point>> {
         let mut points = Vec::new();
         for round in 0..self.plan.repeat {
-            for step in plan::round(round, &self.args.devices, &self.plan.depths) {
-                let point = apart.leave_out(step.policy, || self.try_point(step, round + 1))?;
-                output.keep(&point)?;
-                points.push(point);
+            let steps = plan::round(round, &self.args.devices, &self.plan.depths);
+            for steps in steps.chunk_by(|one, other| one.depth == other.depth) {
+                let mut serving = None;
+                for &step in steps {
+                    let point = apart
+                        .leave_out(step.policy, || self.try_point(&mut serving, step, round + 1))?;
+                    output.keep(&point)?;
+                    points.push(point);
+                }
+                // All its points are kept, so how it ends costs none of them.
+                if let Some(Err(error)) = serving.map(Serving::stop) {
+                    eprintln!("round {}, the daemon's end: {error:#}", round + 1);
+                }
             }
             eprintln!("round {} of {} done", round + 1, self.plan.repeat);
         }
@@ -345,12 +360,19 @@ impl Bench<'_> {
     }
 
     /// The machine may stop for longer than a point lasts; hours of results are not lost for that.
-    fn try_point(&self, step: Step, repetition: u32) -> Result<Point> {
+    fn try_point(
+        &self,
+        serving: &mut Option<Serving>,
+        step: Step,
+        repetition: u32,
+    ) -> Result<Point> {
         let mut attempt = 1;
         loop {
-            match self.point(step, repetition) {
+            match self.point(serving, step, repetition) {
                 Err(error) if attempt < ATTEMPTS => {
                     eprintln!("once more: {step}, round {repetition}: {error:#}");
+                    // Whatever went wrong, the next one has nothing of it.
+                    *serving = None;
                     attempt += 1;
                 }
                 outcome => return outcome.with_context(|| format!("cannot measure {step}")),
@@ -358,12 +380,17 @@ impl Bench<'_> {
         }
     }
 
-    fn point(&self, step: Step, repetition: u32) -> Result<Point> {
+    fn point(&self, serving: &mut Option<Serving>, step: Step, repetition: u32) -> Result<Point> {
         let Plan { ramp, time, .. } = *self.plan;
-        let ran = self.step(step, INTERVAL, self.args.realtime, ramp, time)?;
+        let serving = match serving {
+            Some(serving) => serving,
+            none => none.insert(self.serve(step, INTERVAL, self.args.realtime)?),
+        };
+        serving.go_on_with(step.policy)?;
+        let ran = self.load(serving, step, self.args.realtime, ramp, time)?;
         let mut hasher = DefaultHasher::new();
-        (self.build, step.config(self.args.target_cpu, self.args.listen, self.args.jobs))
-            .hash(&mut hasher);
+        (self.build, self.served(step.depth).config(step.policy)).hash(&mut hasher);
+        step.arguments("", self.args.jobs).hash(&mut hasher);
         (self.args.jobs, self.plan.ramp, self.plan.time, self.args.realtime).hash(&mut hasher);
         let run = result::Run {
             step,
@@ -391,47 +418,51 @@ impl Bench<'_> {
         let step = Step { policy: Policy::Adaptive, device, depth };
         let time = if self.args.quick { self.plan.time * 2 } else { ACTIVITY_TIME };
         // Not in real time: the daemon shall find the time to write down what it does.
-        let ran = self
-            .step(step, FINE_INTERVAL, false, Duration::ZERO, time)
-            .with_context(|| format!("cannot draw {step}"))?;
+        let draw = || {
+            let serving = self.serve(step, FINE_INTERVAL, false)?;
+            let ran = self.load(&serving, step, false, Duration::ZERO, time)?;
+            serving.stop().map(|()| ran)
+        };
+        let ran = draw().with_context(|| format!("cannot draw {step}"))?;
         let note = format!("{step}; measured locally on {}", self.machine);
         Ok(activity::plots(&ran.moments, &note))
     }
 
-    /// Starts the daemon, writes its memory once, loads it and stops it.
-    fn step(
+    fn served(&self, depth: u32) -> Served {
+        let Args { jobs, target_cpu: cpu, listen, .. } = *self.args;
+        Served { depth, jobs, cpu, listen }
+    }
+
+    /// Starts the daemon for this step and others of its depth, and writes its memory once.
+    fn serve(&self, step: Step, interval: &str, realtime: bool) -> Result<Serving> {
+        let command = pinned(self.workspace, realtime, self.args.target_cpu, "nvmeof-tgt");
+        let how = (step.policy, interval);
+        let served = self.served(step.depth);
+        let serving = Serving::start(self.workspace, command, &self.folder, served, how)?;
+        for nsid in NSIDS {
+            let endpoint = Endpoint { address: serving.address(), null: nsid, ram: nsid };
+            self.perf(load::fill(&endpoint), realtime)?;
+        }
+        Ok(serving)
+    }
+
+    /// Loads the daemon as the step says.
+    fn load(
         &self,
+        serving: &Serving,
         step: Step,
-        interval: &str,
         realtime: bool,
         ramp: Duration,
         time: Duration,
     ) -> Result<Ran> {
-        let config = self.folder.join("target.toml");
-        let text = step.config(self.args.target_cpu, self.args.listen, self.args.jobs);
-        fs::write(&config, text).with_context(|| format!("cannot write {}", config.display()))?;
-        let stats = self.folder.join("stats.jsonl");
-        let mut command = pinned(self.workspace, realtime, self.args.target_cpu, "nvmeof-tgt");
-        command.arg("--config").arg(&config).arg("--stats").arg(&stats);
-        command.args(["--stats-interval", interval]);
-        let server = Server::start(command)?;
-        let ready = Instant::now();
-        let Endpoint { address, .. } = server.endpoint();
-        for nsid in 1..=step.device.namespaces() {
-            let endpoint = Endpoint { address: address.clone(), null: nsid, ram: nsid };
-            self.perf(load::fill(&endpoint), realtime)?;
-        }
-        let Some(mut args) = step.arguments(&address, self.args.jobs) else {
+        let Some(mut args) = step.arguments(&serving.address(), self.args.jobs) else {
             bail!("{} jobs cannot share this depth", self.args.jobs);
         };
         args.extend(["--time".to_owned(), format!("{}ms", time.as_millis())]);
         args.extend(["--ramp".to_owned(), format!("{}ms", ramp.as_millis())]);
-        let begun = ready.elapsed().as_secs_f64();
+        let before = serving.recorded()?;
         let result = self.perf(args, realtime)?;
-        server.stop()?;
-        let mut moments = activity::read(&stats)?;
-        // Recording begins before `ready` is said; the little in between is none of the load's.
-        moments.retain(|moment| moment.t > begun);
+        let moments = serving.moments_since(before)?;
         Ok(Ran { result, moments })
     }
 
@@ -469,7 +500,7 @@ mod tests {
         assert_eq!(cli.args.devices, DEVICES);
         let plan = Plan::of(&cli.args).expect("they can be shared");
         assert_eq!(plan.depths, [32, 64, 256, 1024, 2048]);
-        assert_eq!((plan.repeat, cli.args.jobs), (5, 1));
+        assert_eq!((plan.repeat, cli.args.jobs), (10, 1));
     }
 
     #[test]

@@ -15,7 +15,8 @@ const SIZE: &str = "256MiB";
 const BUFFER_MEMORY_LEAST: u64 = 256 << 20;
 /// What the slow device adds to a read.
 pub(super) const DELAY: &str = "1ms";
-/// Connections beside those of the measured jobs: the admin queues, and those that fill.
+/// Connections beside those of the measured jobs, and of those measured before that are not gone yet: the admin queues,
+/// and those that fill.
 const MORE_CONNECTIONS: u32 = 16;
 
 /// A pacing policy, as it is set.
@@ -79,12 +80,25 @@ pub(super) enum Device {
 
 pub(super) const DEVICES: &[Device] = &[Device::Ram, Device::Delay, Device::Mix];
 
+/// Namespaces of the daemon, whatever is read: the fast one and the slow one. Each is written once before.
+pub(super) const NSIDS: [u32; 2] = [1, 2];
+
 impl Device {
-    /// Namespaces, numbered from 1; each is written once before it is read.
+    /// How many of the namespaces are read.
     pub(super) fn namespaces(self) -> u32 {
         match self {
             Self::Ram | Self::Delay => 1,
             Self::Mix => 2,
+        }
+    }
+
+    /// Which ones, as the load generator takes it.
+    fn nsids(self) -> String {
+        let [fast, slow] = NSIDS;
+        match self {
+            Self::Ram => fast.to_string(),
+            Self::Delay => slow.to_string(),
+            Self::Mix => format!("{fast},{slow}"),
         }
     }
 
@@ -96,36 +110,11 @@ impl Device {
         }
     }
 
-    /// Namespaces that are slowed.
+    /// Namespaces that are read and slowed.
     pub(super) fn slow(self) -> u32 {
         match self {
             Self::Ram => 0,
             Self::Delay | Self::Mix => 1,
-        }
-    }
-
-    fn config(self) -> String {
-        let ram = |name: &str| {
-            format!(
-                "[[device]]\nname = \"{name}\"\ntype = \"ram\"\nsize = \"{SIZE}\"\nblock-size = 4096\n"
-            )
-        };
-        let delay = format!(
-            "[[device]]\nname = \"slow\"\ntype = \"delay\"\nbase = \"below\"\nread-latency = \"{DELAY}\"\n"
-        );
-        match self {
-            Self::Ram => ram("fast"),
-            Self::Delay => ram("below") + &delay,
-            Self::Mix => ram("fast") + &ram("below") + &delay,
-        }
-    }
-
-    /// Devices behind the namespaces, in their order.
-    fn served(self) -> &'static [&'static str] {
-        match self {
-            Self::Ram => &["fast"],
-            Self::Delay => &["slow"],
-            Self::Mix => &["fast", "slow"],
         }
     }
 }
@@ -149,15 +138,20 @@ pub(super) struct Step {
     pub(super) depth: u32,
 }
 
-/// One round: what is compared with one another stands together, and who comes first changes from
-/// round to round, so that what the machine does meanwhile meets all policies alike.
+/// One round, a daemon for each depth after the other: what is compared with one another stands together, and who comes
+/// first changes from round to round, so that what the machine does meanwhile meets all policies alike.
 pub(super) fn round(number: u32, devices: &[Device], depths: &[u32]) -> Vec<Step> {
-    let first = usize::try_from(number).unwrap_or(0) % POLICIES.len();
+    let number = usize::try_from(number).unwrap_or(0);
+    let mut policies = POLICIES.to_vec();
+    policies.rotate_left(number % POLICIES.len());
+    // Nobody always comes after the same one.
+    if number / POLICIES.len() % 2 == 1 {
+        policies.reverse();
+    }
     let mut steps = Vec::new();
     for &depth in depths {
         for &device in devices {
-            let policies = POLICIES.iter().cycle().skip(first).take(POLICIES.len());
-            steps.extend(policies.map(|&policy| Step { policy, device, depth }));
+            steps.extend(policies.iter().map(|&policy| Step { policy, device, depth }));
         }
     }
     steps
@@ -170,43 +164,18 @@ impl Step {
         (self.depth >= lanes && self.depth.is_multiple_of(lanes)).then(|| self.depth / lanes)
     }
 
-    /// The daemon's config: one reactor, and bounds that leave it to the policy what is in flight.
-    pub(super) fn config(&self, cpu: usize, listen: Listen, jobs: u32) -> String {
-        let listener = listen.config();
-        let a_queue = self.depth.div_ceil(jobs) + 1;
-        let queue_depth = a_queue.next_power_of_two().clamp(128, 4096);
-        let memory = (2 * u64::from(self.depth) * BLOCK).max(BUFFER_MEMORY_LEAST);
-        // A pool that is larger than the depth still has to fit.
-        let memory = memory.max(2 * self.policy.buffers().unwrap_or(0) * BLOCK);
-        let connections = 2 * jobs + MORE_CONNECTIONS;
-        let mut text = format!(
-            "reactors = \"{cpu}\"\nlog = \"warn\"\n\
-             [limits]\nconnections = {connections}\nqueue-depth = {queue_depth}\n\
-             max-transfer = {MAX_TRANSFER}\nbuffer-memory = {memory}\n\
-             [pacing]\n{}\
-             {listener}\
-             {}\
-             [[subsystem]]\nnqn = \"{NQN}\"\nallow-any-host = true\n",
-            self.policy.config(),
-            self.device.config(),
-        );
-        for (index, device) in self.device.served().iter().enumerate() {
-            let nsid = index + 1;
-            text += &format!("[[subsystem.namespace]]\nnsid = {nsid}\ndevice = \"{device}\"\n");
-        }
-        text
-    }
-
     /// Arguments that measure it, but for the times; `None` if the depth cannot be shared.
     pub(super) fn arguments(&self, address: &str, jobs: u32) -> Option<Vec<String>> {
         let (qd, jobs) = (self.qd(jobs)?.to_string(), jobs.to_string());
-        let block = BLOCK.to_string();
+        let (block, nsids) = (BLOCK.to_string(), self.device.nsids());
         let args = [
             "run",
             "--connect",
             address,
             "--rw",
             "randread",
+            "--nsid",
+            &nsids,
             "--bs",
             &block,
             "--qd",
@@ -220,6 +189,49 @@ impl Step {
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} at depth {} with {}", self.device, self.depth, self.policy)
+    }
+}
+
+/// A daemon for all runs of a depth.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Served {
+    pub(super) depth: u32,
+    pub(super) jobs: u32,
+    pub(super) cpu: usize,
+    pub(super) listen: Listen,
+}
+
+impl Served {
+    /// Its config: one reactor, and bounds that leave it to the policy what is in flight. Policies change nothing but
+    /// `[pacing]`, so that the daemon can go from one to the other.
+    pub(super) fn config(&self, policy: Policy) -> String {
+        let Self { depth, jobs, cpu, listen } = *self;
+        let queue_depth = (depth.div_ceil(jobs) + 1).next_power_of_two().clamp(128, 4096);
+        // The largest pool has to fit, even if it is larger than the depth.
+        let most = POLICIES.iter().filter_map(|policy| policy.buffers()).max().unwrap_or(0);
+        let memory = (2 * BLOCK * most.max(depth.into())).max(BUFFER_MEMORY_LEAST);
+        let connections = 4 * jobs + MORE_CONNECTIONS;
+        let ram = |name: &str| {
+            format!(
+                "[[device]]\nname = \"{name}\"\ntype = \"ram\"\nsize = \"{SIZE}\"\nblock-size = 4096\n"
+            )
+        };
+        let [fast, slow] = NSIDS;
+        format!(
+            "reactors = \"{cpu}\"\nlog = \"warn\"\n\
+             [limits]\nconnections = {connections}\nqueue-depth = {queue_depth}\n\
+             max-transfer = {MAX_TRANSFER}\nbuffer-memory = {memory}\n\
+             [pacing]\n{}\
+             {}{}{}\
+             [[device]]\nname = \"slow\"\ntype = \"delay\"\nbase = \"below\"\nread-latency = \"{DELAY}\"\n\
+             [[subsystem]]\nnqn = \"{NQN}\"\nallow-any-host = true\n\
+             [[subsystem.namespace]]\nnsid = {fast}\ndevice = \"fast\"\n\
+             [[subsystem.namespace]]\nnsid = {slow}\ndevice = \"slow\"\n",
+            policy.config(),
+            listen.config(),
+            ram("fast"),
+            ram("below"),
+        )
     }
 }
 
@@ -257,6 +269,22 @@ mod tests {
     }
 
     #[test]
+    fn every_policy_comes_after_several_others() {
+        let steps = |number: u32| round(number, &[Device::Ram], &[64]);
+        let rounds = 2 * u32::try_from(POLICIES.len()).expect("a few");
+        for policy in POLICIES {
+            let before: HashSet<_> = (0..rounds)
+                .filter_map(|number| {
+                    let steps = steps(number);
+                    let at = steps.iter().position(|step| step.policy == *policy)?;
+                    at.checked_sub(1).map(|before| steps[before].policy.to_string())
+                })
+                .collect();
+            assert!(before.len() > 1, "{policy} after {before:?}");
+        }
+    }
+
+    #[test]
     fn the_product_of_jobs_namespaces_and_queue_depth_is_the_depth() {
         for step in round(0, DEVICES, DEPTHS) {
             for jobs in [1, 2, 4, 8] {
@@ -272,18 +300,35 @@ mod tests {
 
     #[test]
     fn a_config_has_room_for_what_is_asked_of_it() {
-        for step in round(0, DEVICES, DEPTHS) {
-            let config: toml::Value =
-                toml::from_str(&step.config(0, Listen::default(), 4)).expect("TOML");
+        for (&depth, &policy) in DEPTHS.iter().flat_map(|d| POLICIES.iter().map(move |p| (d, p))) {
+            let served = Served { depth, jobs: 4, cpu: 0, listen: Listen::default() };
+            let config: toml::Value = toml::from_str(&served.config(policy)).expect("TOML");
             let limit = |key: &str| config["limits"][key].as_integer().expect("a number");
-            assert!(limit("queue-depth") > i64::from(step.depth / 4), "{step}");
-            assert!(limit("buffer-memory") >= 2 * i64::from(step.depth) * (128 << 10), "{step}");
+            assert!(limit("queue-depth") > i64::from(depth / 4), "{policy} at {depth}");
+            assert!(limit("buffer-memory") >= 2 * i64::from(depth) * (128 << 10), "{depth}");
             if let Some(budget) = config["pacing"].get("budget").and_then(toml::Value::as_integer) {
-                assert!(budget >= 2 * limit("max-transfer"), "{step}");
-                assert!(budget <= limit("buffer-memory"), "{step}");
+                assert!(budget >= 2 * limit("max-transfer"), "{policy} at {depth}");
+                assert!(budget <= limit("buffer-memory"), "{policy} at {depth}");
             }
-            let served = config["subsystem"][0]["namespace"].as_array().expect("a list");
-            assert_eq!(u32::try_from(served.len()).ok(), Some(step.device.namespaces()), "{step}");
+            let namespaces = config["subsystem"][0]["namespace"].as_array().expect("a list");
+            assert_eq!(namespaces.len(), NSIDS.len());
+        }
+    }
+
+    /// What else changed would need a daemon of its own.
+    #[test]
+    fn policies_differ_in_pacing_alone() {
+        let served = Served { depth: 64, jobs: 1, cpu: 0, listen: Listen::default() };
+        let without = |policy: Policy| {
+            let mut config: toml::Table = toml::from_str(&served.config(policy)).expect("TOML");
+            let pacing = config.remove("pacing").expect("there is one");
+            (config, pacing)
+        };
+        let first = without(Policy::None);
+        for &policy in &POLICIES[1..] {
+            let other = without(policy);
+            assert_eq!(other.0, first.0, "{policy}");
+            assert_ne!(other.1, first.1, "{policy}");
         }
     }
 }

@@ -4,7 +4,7 @@ use anyhow::Result;
 use nvmeof_report::{Axis, Column, Page, Plot, Point, Series, Table, json};
 
 use super::plan::{Device, POLICIES, Policy};
-use super::verdict::{Cell, FAST_GBPS, GBPS, Of, P99, P99_9, SLOW_GBPS, Verdict, cells};
+use super::verdict::{Cell, FAST_GBPS, GBPS, Of, Outcome, P99, P99_9, SLOW_GBPS, Verdict, cells};
 use crate::bench::load::Spread;
 
 /// What a run was, for everything that is shown.
@@ -142,10 +142,12 @@ pub(super) fn markdown(shown: &Shown<'_>) -> String {
 
 /// How many of them are met.
 fn summary(verdicts: &[Verdict]) -> String {
-    let met = verdicts.iter().filter(|verdict| verdict.is_met).count();
-    let close = verdicts.iter().filter(|verdict| !verdict.is_met && verdict.is_close()).count();
-    let missed = verdicts.len() - met - close;
-    format!("\n{met} of {} met; {missed} missed in every round, {close} in some", verdicts.len())
+    let count = |outcome| verdicts.iter().filter(|verdict| verdict.outcome() == outcome).count();
+    let [met, open, missed] = [Outcome::Met, Outcome::Open, Outcome::Missed].map(count);
+    format!(
+        "\n{met} of {} met; {open} open: short by less than so many rounds tell; {missed} not met",
+        verdicts.len()
+    )
 }
 
 /// The whole as a page that opens from disk.

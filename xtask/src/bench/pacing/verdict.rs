@@ -5,6 +5,7 @@ use std::fmt;
 
 use nvmeof_report::Point;
 
+use super::known::Known;
 use super::plan::{Device, POLICIES, Policy};
 use super::result::{DEPTH, DEVICE, POLICY};
 use crate::bench::load::Spread;
@@ -57,12 +58,12 @@ impl<'a> Cell<'a> {
     }
 
     /// A figure of ours over one of the other's, within each round that both have.
-    pub(super) fn over(&self, ours: Of, other: &Self, theirs: Of) -> Spread {
+    pub(super) fn over(&self, ours: Of, other: &Self, theirs: Of) -> Known {
         self.against(ours, |_| Some(other), theirs)
     }
 
     /// The same, where the other may be another one in each round.
-    fn against<'o>(&self, ours: Of, other: impl Fn(u32) -> Option<&'o Self>, theirs: Of) -> Spread
+    fn against<'o>(&self, ours: Of, other: impl Fn(u32) -> Option<&'o Self>, theirs: Of) -> Known
     where
         'a: 'o,
     {
@@ -70,7 +71,7 @@ impl<'a> Cell<'a> {
             let other = other(mine.repetition)?.in_round(mine.repetition)?;
             Some(ours(mine) / theirs(other))
         };
-        Spread::of(&self.0.iter().filter_map(ratio).collect::<Vec<_>>())
+        Known::of(&self.0.iter().filter_map(ratio).collect::<Vec<_>>())
     }
 
     fn in_round(&self, round: u32) -> Option<&Point> {
@@ -98,9 +99,8 @@ pub(super) fn cells(points: &[Point], device: Device, depth: u32) -> Vec<(Policy
 pub(super) struct Verdict {
     /// What is compared.
     pub(super) what: String,
-    pub(super) is_met: bool,
     /// Adaptive over what it is held against.
-    pub(super) ratio: Spread,
+    pub(super) ratio: Known,
     /// The bound of `ratio`, and whether it is the least.
     bound: f64,
     is_least: bool,
@@ -108,29 +108,46 @@ pub(super) struct Verdict {
     pub(super) figures: String,
 }
 
+/// What a comparison says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// The middle keeps the bound, whether or not so many rounds can tell.
+    Met,
+    /// The middle is short of the bound, but by less than so many rounds can tell.
+    Open,
+    Missed,
+}
+
 impl Verdict {
-    fn new(what: String, ratio: Spread, (bound, is_least): (f64, bool), figures: String) -> Self {
-        let is_met = if is_least { ratio.median >= bound } else { ratio.median <= bound };
-        Self { what, is_met, ratio, bound, is_least, figures }
+    fn new(what: String, ratio: Known, (bound, is_least): (f64, bool), figures: String) -> Self {
+        Self { what, ratio, bound, is_least, figures }
     }
 
-    /// Rounds lie on both sides of the bound: another run may end the other way.
-    pub(super) fn is_close(&self) -> bool {
-        self.ratio.min < self.bound && self.bound < self.ratio.max
+    pub(super) fn outcome(&self) -> Outcome {
+        let Self { ratio, bound, .. } = self;
+        let keeps = |ratio: f64| if self.is_least { ratio >= *bound } else { ratio <= *bound };
+        match (keeps(ratio.median), keeps(ratio.low) || keeps(ratio.high)) {
+            (true, _) => Outcome::Met,
+            (false, true) => Outcome::Open,
+            (false, false) => Outcome::Missed,
+        }
     }
 }
 
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { what, ratio, bound, figures, .. } = self;
-        let word = if self.is_met { "met" } else { "not met" };
+        let word = match self.outcome() {
+            Outcome::Met => "met",
+            Outcome::Open => "open",
+            Outcome::Missed => "not met",
+        };
         let side = if self.is_least { "at least" } else { "at most" };
-        write!(
-            f,
-            "{word}: {what}: {figures}; ratio {:.3} ({:.3}-{:.3}), {side} {bound:.2} wanted",
-            ratio.median, ratio.min, ratio.max
-        )?;
-        if self.is_close() { write!(f, "; rounds differ") } else { Ok(()) }
+        write!(f, "{word}: {what}: {figures}; ratio {:.3}", ratio.median)?;
+        if ratio.low.is_finite() {
+            write!(f, " ({:.3} to {:.3})", ratio.low, ratio.high)?;
+        }
+        write!(f, ", {side} {bound:.2} wanted")
     }
 }
 
@@ -165,7 +182,7 @@ fn bandwidth(points: &[Point], device: Device, depth: u32) -> Option<Verdict> {
 
 /// Our bandwidth over that of the best of the others, round by round. Which that is the other rounds say: where all are
 /// equal, the best of a round is the one that was lucky in it.
-fn of_the_best(ours: &Cell<'_>, others: &[&Named<'_>]) -> Spread {
+fn of_the_best(ours: &Cell<'_>, others: &[&Named<'_>]) -> Known {
     let best = |round: u32| {
         let gbps = |named: &&&Named<'_>| named.1.median_beside(GBPS, round);
         others.iter().max_by(|a, b| gbps(a).total_cmp(&gbps(b))).map(|named| &named.1)
@@ -236,6 +253,10 @@ mod tests {
 
     const CREDIT: Policy = Policy::BufferCredit(96);
 
+    fn is_met(verdict: &Verdict) -> bool {
+        verdict.outcome() == Outcome::Met
+    }
+
     /// A point a round, with these bandwidths and this tail.
     fn rounds(policy: Policy, device: Device, gbps: &[f64], p99: f64) -> Vec<Point> {
         let step = Step { policy, device, depth: 64 };
@@ -262,27 +283,36 @@ mod tests {
     #[test]
     fn a_machine_that_changes_its_speed_between_rounds_changes_no_ratio() {
         let points = ram(&[
-            (Policy::Adaptive, &[20.0, 40.0, 10.0], 100.0),
-            (CREDIT, &[19.0, 38.0, 9.5], 90.0),
-            (Policy::None, &[5.0, 5.0, 5.0], 1.0),
+            (Policy::Adaptive, &[20.0, 40.0, 10.0, 20.0, 40.0, 10.0], 100.0),
+            (CREDIT, &[19.0, 38.0, 9.5, 19.0, 38.0, 9.5], 90.0),
+            (Policy::None, &[5.0; 6], 1.0),
         ]);
         let verdict = bandwidth(&points, Device::Ram, 64).expect("there are points");
-        assert!(verdict.is_met && !verdict.is_close(), "{verdict}");
-        let ends = [verdict.ratio.min, verdict.ratio.median, verdict.ratio.max];
+        assert_eq!(verdict.outcome(), Outcome::Met, "{verdict}");
+        let ends = [verdict.ratio.low, verdict.ratio.median, verdict.ratio.high];
         assert!(ends.iter().all(|ratio| (ratio - 20.0 / 19.0).abs() < 1e-9), "{verdict}");
         assert!(verdict.figures.contains("buffer-credit 96 19.00"), "{verdict}");
     }
 
     #[test]
-    fn a_little_less_than_the_best_is_not_met_and_rounds_that_differ_are_said() {
-        let points = ram(&[
-            (Policy::Adaptive, &[9.9, 9.9, 10.1], 100.0),
-            (CREDIT, &[10.0, 10.0, 10.0], 100.0),
-        ]);
-        let verdict = bandwidth(&points, Device::Ram, 64).expect("there are points");
-        assert!(!verdict.is_met && verdict.is_close());
-        assert!(verdict.to_string().starts_with("not met: bandwidth, ram, depth 64"), "{verdict}");
-        assert!(verdict.to_string().ends_with("rounds differ"), "{verdict}");
+    fn less_than_the_best_is_missed_or_open_by_how_far_rounds_tell() {
+        let outcome = |ours: &[f64]| {
+            let best = vec![10.0; ours.len()];
+            let points = ram(&[(Policy::Adaptive, ours, 100.0), (CREDIT, &best, 100.0)]);
+            let verdict = bandwidth(&points, Device::Ram, 64).expect("there are points");
+            (verdict.outcome(), verdict.to_string())
+        };
+        let (missed, text) = outcome(&[9.9; 6]);
+        assert_eq!(missed, Outcome::Missed, "{text}");
+        assert!(text.starts_with("not met: bandwidth, ram, depth 64"), "{text}");
+        assert!(text.ends_with("ratio 0.990 (0.990 to 0.990), at least 1.00 wanted"), "{text}");
+        let (open, text) = outcome(&[9.9, 9.9, 9.9, 9.9, 9.9, 10.1]);
+        assert_eq!(open, Outcome::Open, "{text}");
+        assert!(text.starts_with("open: "), "{text}");
+        // So few say nothing, though all of them are short of it.
+        let (open, text) = outcome(&[9.9; 5]);
+        assert_eq!(open, Outcome::Open, "{text}");
+        assert!(text.ends_with("ratio 0.990, at least 1.00 wanted"), "{text}");
     }
 
     /// Where two are equal, whoever was lucky in a round is not what that round is held against.
@@ -294,9 +324,8 @@ mod tests {
             (Policy::BufferCredit(16), &[9.0, 10.0, 11.0], 100.0),
         ]);
         let verdict = bandwidth(&points, Device::Ram, 64).expect("there are points");
-        // The first round was lucky for the one, and the others say that the other one is better.
-        assert!((verdict.ratio.max - 10.0 / 9.0).abs() < 1e-9, "{verdict}");
-        assert!(verdict.is_met, "{verdict}");
+        // Whoever was lucky in a round is not the best of the other rounds.
+        assert_eq!(verdict.outcome(), Outcome::Met, "{verdict}");
         // One that is better in all of them is the rival in all of them.
         let points = ram(&[
             (Policy::Adaptive, &[10.0, 10.0, 10.0], 100.0),
@@ -304,7 +333,7 @@ mod tests {
             (Policy::BufferCredit(16), &[9.0, 10.0, 11.0], 100.0),
         ]);
         let verdict = bandwidth(&points, Device::Ram, 64).expect("there are points");
-        assert!(!verdict.is_met && (verdict.ratio.max - 10.0 / 11.0).abs() < 1e-9, "{verdict}");
+        assert!((verdict.ratio.median - 10.0 / 11.0).abs() < 1e-9, "{verdict}");
     }
 
     #[test]
@@ -316,20 +345,20 @@ mod tests {
             (Policy::BufferCredit(16), &[9.7], 10.0),
         ]);
         let verdict = tail(&points, Device::Ram, 64, "p99", P99).expect("there are points");
-        assert!(verdict.is_met && verdict.figures.contains("buffer-credit 96 120"), "{verdict}");
+        assert!(is_met(&verdict) && verdict.figures.contains("buffer-credit 96 120"), "{verdict}");
         let points = ram(&[(Policy::Adaptive, &[9.9], 100.0), (CREDIT, &[10.0], 80.0)]);
         let verdict = tail(&points, Device::Ram, 64, "p99", P99).expect("there are points");
-        assert!(!verdict.is_met && (verdict.ratio.median - 1.25).abs() < 1e-9, "{verdict}");
+        assert!(!is_met(&verdict) && (verdict.ratio.median - 1.25).abs() < 1e-9, "{verdict}");
     }
 
     #[test]
     fn a_short_tail_is_worth_nothing_without_bandwidth() {
         let points = ram(&[(Policy::Adaptive, &[9.0], 1.0), (CREDIT, &[10.0], 80.0)]);
         let verdict = tail(&points, Device::Ram, 64, "p99.9", P99_9).expect("there are points");
-        assert!(!verdict.is_met && verdict.figures.contains("not within 2 %"), "{verdict}");
+        assert!(!is_met(&verdict) && verdict.figures.contains("not within 2 %"), "{verdict}");
         let points = ram(&[(Policy::Adaptive, &[10.0], 99.0), (CREDIT, &[9.0], 80.0)]);
         let verdict = tail(&points, Device::Ram, 64, "p99.9", P99_9).expect("there are points");
-        assert!(verdict.is_met && verdict.figures.contains("nobody else"), "{verdict}");
+        assert!(is_met(&verdict) && verdict.figures.contains("nobody else"), "{verdict}");
     }
 
     #[test]
@@ -337,11 +366,11 @@ mod tests {
         let mut points = rounds(Policy::Adaptive, Device::Ram, &[10.0, 20.0], 1.0);
         points.extend(rounds(Policy::Adaptive, Device::Mix, &[10.0, 20.0], 1.0));
         let verdict = kept(&points, 64).expect("there are points");
-        assert!(!verdict.is_met && (verdict.ratio.median - 0.9).abs() < 1e-9, "{verdict}");
+        assert!(!is_met(&verdict) && (verdict.ratio.median - 0.9).abs() < 1e-9, "{verdict}");
         for point in &mut points {
             point.flows[0].gbps = 0.96 * point.total.gbps;
         }
-        assert!(kept(&points, 64).expect("there are points").is_met);
+        assert!(is_met(&kept(&points, 64).expect("there are points")));
     }
 
     #[test]

@@ -1,0 +1,72 @@
+//! How far the middle of what was measured is known.
+
+/// The median of what rounds gave, and where it may really lie.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Known {
+    pub(super) median: f64,
+    /// In at least 95 of 100 such measurements the real median lies between these two; they are infinite where so few
+    /// rounds say nothing.
+    pub(super) low: f64,
+    pub(super) high: f64,
+}
+
+impl Known {
+    /// Of at least one value; not-a-number otherwise. No shape of what is measured is assumed: each round lies above
+    /// the real median or below it, by the toss of a coin.
+    pub(super) fn of(values: &[f64]) -> Self {
+        let mut values = values.to_vec();
+        values.sort_by(f64::total_cmp);
+        let Some(last) = values.len().checked_sub(1) else {
+            return Self { median: f64::NAN, low: f64::NEG_INFINITY, high: f64::INFINITY };
+        };
+        let median = f64::midpoint(values[last / 2], values[last.div_ceil(2)]);
+        let ends = left_out(values.len()).map(|out| (values[out], values[last - out]));
+        let (low, high) = ends.unwrap_or((f64::NEG_INFINITY, f64::INFINITY));
+        Self { median, low, high }
+    }
+}
+
+/// How many of the least, and as many of the largest, of so many values are left out; `None` where even all of them lie
+/// on the same side more often than once in twenty times.
+fn left_out(values: usize) -> Option<usize> {
+    const ONE_SIDE: f64 = 0.025;
+    // Of so many tosses exactly `heads` are heads.
+    let mut exactly = 0.5_f64.powi(i32::try_from(values).ok()?);
+    let mut at_most = exactly;
+    let mut out = None;
+    for heads in 0..values {
+        if at_most > ONE_SIDE {
+            break;
+        }
+        out = Some(heads);
+        #[expect(clippy::cast_precision_loss, reason = "rounds are few")]
+        let next = (values - heads) as f64 / (heads + 1) as f64;
+        exactly *= next;
+        at_most += exactly;
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As tables of the sign test have it.
+    #[test]
+    fn few_rounds_say_nothing_and_many_leave_more_out() {
+        let known =
+            [(5, None), (6, Some(0)), (8, Some(0)), (9, Some(1)), (12, Some(2)), (25, Some(7))];
+        for (values, out) in known {
+            assert_eq!(left_out(values), out, "{values}");
+        }
+    }
+
+    #[test]
+    fn ends_are_values_that_were_measured() {
+        let values = [9.0, 1.0, 8.0, 2.0, 7.0, 3.0, 6.0, 4.0, 5.0];
+        assert_eq!(Known::of(&values), Known { median: 5.0, low: 2.0, high: 8.0 });
+        let few = Known::of(&[3.0, 1.0]);
+        assert_eq!((few.median, few.low, few.high), (2.0, f64::NEG_INFINITY, f64::INFINITY));
+        assert!(Known::of(&[]).median.is_nan());
+    }
+}
