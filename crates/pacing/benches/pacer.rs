@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
-use load::{IO, Load, STEP, policies, shared};
+use load::{IO, Load, STEP, many_ways, one_way, policies, shared};
 use nvmeof_pacing::{
     Cost, FlowConfig, Nanos, Outcome, Pace, Pacer, PacerConfig, PolicyConfig, TokenBucketConfig,
 };
@@ -34,12 +34,16 @@ fn reference(c: &mut Criterion) {
 /// Flows that always have something waiting, 32 commands in flight: each that ends is followed by
 /// the next flow's.
 fn admit_and_release(c: &mut Criterion) {
-    for flows in [1, 64] {
-        let mut group = c.benchmark_group(format!("admit and release, {flows} flows"));
+    for (what, flows) in [
+        ("1 flow", one_way(1)),
+        ("64 flows", one_way(64)),
+        ("64 flows over 16 devices and 2 ports", many_ways(64)),
+    ] {
+        let mut group = c.benchmark_group(format!("admit and release, {what}"));
         group.throughput(Throughput::Elements(1));
         for (name, policy) in policies() {
             group.bench_function(name, |bench| {
-                let mut load = Load::new(&shared(&policy, 4), 0, flows, 32, IO);
+                let mut load = Load::new(&shared(&policy, 4), 0, &flows, 32, IO);
                 bench.iter(|| load.turn_over());
                 load.finish();
             });
@@ -54,7 +58,7 @@ fn within_limits(c: &mut Criterion) {
     group.throughput(Throughput::Elements(1));
     for (name, policy) in policies() {
         group.bench_function(name, |bench| {
-            let mut load = Load::new(&shared(&policy, 4), 0, 64, 32, IO);
+            let mut load = Load::new(&shared(&policy, 4), 0, &one_way(64), 32, IO);
             load.limit(4);
             bench.iter(|| load.turn_over());
             load.finish();
@@ -104,7 +108,8 @@ fn bound(c: &mut Criterion) {
     ];
     for (name, policy) in policies {
         group.bench_function(name, |bench| {
-            let mut load = Load::new(&shared(&policy, 4), 0, 64, 96, Cost::data(128 << 10));
+            let mut load =
+                Load::new(&shared(&policy, 4), 0, &one_way(64), 96, Cost::data(128 << 10));
             bench.iter(|| turn(&mut load));
             load.finish();
         });
@@ -141,7 +146,7 @@ fn run_threads(policy: &PolicyConfig, threads: usize, turns: u64) -> Duration {
     let barrier = Barrier::new(threads);
     let start = Instant::now();
     let run = |core| {
-        let mut load = Load::new(&shared, core, 64, 32, IO);
+        let mut load = Load::new(&shared, core, &one_way(64), 32, IO);
         barrier.wait();
         let began = Instant::now();
         for _ in 0..turns {

@@ -15,6 +15,21 @@ pub(crate) const IO: Cost = Cost::data(4096);
 /// Time from one command to the next, for policies that look at it.
 pub(crate) const STEP: Nanos = 100;
 
+/// So many flows, all to one device.
+pub(crate) fn one_way(flows: usize) -> Vec<FlowConfig> {
+    vec![FlowConfig::weight(1); flows]
+}
+
+/// So many flows, over 16 devices and 2 ports.
+pub(crate) fn many_ways(flows: u16) -> Vec<FlowConfig> {
+    let flow = |number: u16| FlowConfig {
+        device: u32::from(number % 16),
+        path: number % 2,
+        ..FlowConfig::weight(1)
+    };
+    (0..flows).map(flow).collect()
+}
+
 /// Policies with room for all that the benches have in flight.
 pub(crate) fn policies() -> [(&'static str, PolicyConfig); 4] {
     // Faster than the commands come (4 KiB in 100 ns): the bucket never runs dry.
@@ -41,19 +56,18 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    /// With so many flows and commands in flight.
+    /// With these flows and so many commands in flight.
     pub(crate) fn new(
         shared: &Shared,
         core: usize,
-        flows: usize,
+        flows: &[FlowConfig],
         in_flight: usize,
         cost: Cost,
     ) -> Self {
         let each = in_flight + 2;
         let mut pacer =
             shared.pacer(core, Arc::new(|| ()), PacerConfig { flow_depth: each + in_flight });
-        let flows: Vec<FlowId> =
-            (0..flows).map(|_| pacer.add_flow(FlowConfig::weight(1))).collect();
+        let flows: Vec<FlowId> = flows.iter().map(|&flow| pacer.add_flow(flow)).collect();
         let running = VecDeque::with_capacity(2 * each);
         let mut load = Self { pacer, flows, running, cost, now: 1 };
         load.wait(u32::try_from(each).expect("a few"));

@@ -109,8 +109,8 @@ struct Seen {
 
 /// Unit of a speed: one in 2^40 ns.
 pub(super) const SPEED_SHIFT: u32 = 40;
-/// Slow flows together get one byte in so many, if they want it: a little more than a twentieth, so
-/// that what the control is off by does not take them below that.
-pub(super) const FLOOR: u64 = 19;
+/// Slow flows together get one byte in so many, if they want it: a twentieth. What their price is off by adds to it, as
+/// it falls faster than it rises.
+pub(super) const FLOOR: u64 = 20;
 /// A relief of 1.
 pub(super) const FULL: u64 = 1 << 16;

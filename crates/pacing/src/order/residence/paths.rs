@@ -39,15 +39,24 @@ impl Paths {
 
     #[inline(never)]
     fn first_of_some(&mut self, charge: u64, loads: &Loads, lanes: &mut [Lane]) -> Option<u32> {
-        let (mut lowest, mut tops) = (u64::MAX, [None; PATHS as usize]);
-        for (top, queue) in tops.iter_mut().zip(&mut self.queues[..self.used]) {
-            *top = queue.top(lanes).map(|lane| (lanes[lane as usize].key, lane));
-            lowest = top.map_or(lowest, |(key, _)| lowest.min(key));
+        let mut lowest = u64::MAX;
+        // Of the paths that are used; a path where nobody is has a key beyond all others.
+        let mut tops = [(u64::MAX, 0); PATHS as usize];
+        for (queue, top) in self.queues[..self.used].iter_mut().zip(&mut tops) {
+            if let Some(lane) = queue.top(lanes) {
+                *top = (lanes[lane as usize].key, lane);
+                lowest = lowest.min(top.0);
+            }
         }
         let end = lowest.saturating_add((ABOUT_EQUAL * charge).max(1));
-        let tops = tops.into_iter().enumerate().filter_map(|(path, top)| Some((path, top?)));
-        let near = tops.filter(|(_, (key, _))| *key < end);
-        let (path, (_, top)) = near.min_by_key(|(path, (key, _))| (loads.on_path(*path), *key))?;
+        let (mut least, mut chosen) = ((u64::MAX, u64::MAX), None);
+        for (path, &(key, lane)) in tops[..self.used].iter().enumerate() {
+            let load = (loads.on_path(path), key);
+            if key < end && load < least {
+                (least, chosen) = (load, Some((path, lane)));
+            }
+        }
+        let (path, top) = chosen?;
         Some(self.queues[path].least_loaded_from(top, end, loads, lanes))
     }
 }
