@@ -40,7 +40,7 @@ fn main() {
                 "spread" => {}
                 "limited" => load.limit(4),
                 waiting => {
-                    load.wait(waiting.parse().expect("`spread`, `limited` or how many wait"))
+                    load.wait(waiting.parse().expect("`spread`, `limited` or how many wait"));
                 }
             }
         }
