@@ -1,5 +1,7 @@
 //! How far the middle of what was measured is known.
 
+use std::fmt;
+
 /// The median of what rounds gave, and where it may really lie.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Known {
@@ -23,6 +25,16 @@ impl Known {
         let ends = left_out(values.len()).map(|out| (values[out], values[last - out]));
         let (low, high) = ends.unwrap_or((f64::NEG_INFINITY, f64::INFINITY));
         Self { median, low, high }
+    }
+}
+
+impl fmt::Display for Known {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:.3}", self.median)?;
+        if self.low.is_finite() {
+            write!(f, " ({:.3} to {:.3})", self.low, self.high)?;
+        }
+        Ok(())
     }
 }
 

@@ -4,7 +4,9 @@ use anyhow::Result;
 use nvmeof_report::{Axis, Column, Page, Plot, Point, Series, Table, json};
 
 use super::plan::{Device, POLICIES, Policy};
-use super::verdict::{Cell, FAST_GBPS, GBPS, Of, Outcome, P99, P99_9, SLOW_GBPS, Verdict, cells};
+use super::verdict::{
+    Cell, FAST_GBPS, GBPS, Of, Outcome, P99, P99_9, SLOW_GBPS, Verdict, at_all_depths, cells,
+};
 use crate::bench::load::Spread;
 
 /// What a run was, for everything that is shown.
@@ -133,11 +135,31 @@ pub(super) fn markdown(shown: &Shown<'_>) -> String {
         let table = table(shown.points, device, shown.depths).markdown();
         text += &format!("\n### {device}: {}\n\n{table}", device.about());
     }
+    text += "\n### adaptive over the others, at all depths together\n\n";
+    text += &overall(shown).markdown();
     text += "\n### verdicts\n\n";
     for verdict in shown.verdicts {
         text += &format!("* {verdict}\n");
     }
     text + &summary(shown.verdicts) + "\n"
+}
+
+/// A row for each device with one namespace and each other policy.
+fn overall(shown: &Shown<'_>) -> Table {
+    let columns = ["bandwidth", "p99"].map(|name| Column::numbers(name, "ratio"));
+    let [gbps, p99] = columns;
+    let mut table = Table::new(vec![Column::words("device"), Column::words("policy"), gbps, p99]);
+    let devices = shown.devices.iter().filter(|device| **device != Device::Mix);
+    for (&device, &policy) in devices.flat_map(|device| POLICIES.iter().map(move |p| (device, p))) {
+        let ratio = |of| at_all_depths(shown.points, device, shown.depths, policy, of);
+        let is_measured = !ratio(GBPS).median.is_nan();
+        if policy != Policy::Adaptive && is_measured {
+            let ratios = [GBPS, P99].map(|of| ratio(of).to_string());
+            table
+                .push([device.to_string(), policy.to_string()].into_iter().chain(ratios).collect());
+        }
+    }
+    table
 }
 
 /// How many of them are met.
@@ -159,6 +181,8 @@ pub(super) fn page(shown: &Shown<'_>) -> Result<String> {
         page.paragraph(&verdict.to_string());
     }
     page.paragraph(summary(shown.verdicts).trim());
+    page.heading("Adaptive over the others, at all depths together");
+    page.table(&overall(shown));
     page.heading("Figures");
     let plots: Vec<Plot> = plots(shown).into_iter().map(|(_, plot)| plot).collect();
     page.plots(&plots);
@@ -221,5 +245,8 @@ mod tests {
         );
         let page = page(&shown).expect("points are JSON");
         assert_eq!(page.matches("bench-pacing").count(), points.len());
+        let overall = overall(&shown).markdown();
+        // Two devices with one namespace, under the header and its line.
+        assert_eq!(overall.lines().count() - 2, 2 * (POLICIES.len() - 1), "{overall}");
     }
 }

@@ -67,11 +67,18 @@ impl<'a> Cell<'a> {
     where
         'a: 'o,
     {
+        Known::of(&self.ratios(ours, other, theirs))
+    }
+
+    fn ratios<'o>(&self, ours: Of, other: impl Fn(u32) -> Option<&'o Self>, theirs: Of) -> Vec<f64>
+    where
+        'a: 'o,
+    {
         let ratio = |mine: &&Point| {
             let other = other(mine.repetition)?.in_round(mine.repetition)?;
             Some(ours(mine) / theirs(other))
         };
-        Known::of(&self.0.iter().filter_map(ratio).collect::<Vec<_>>())
+        self.0.iter().filter_map(ratio).collect()
     }
 
     fn in_round(&self, round: u32) -> Option<&Point> {
@@ -143,12 +150,24 @@ impl fmt::Display for Verdict {
             Outcome::Missed => "not met",
         };
         let side = if self.is_least { "at least" } else { "at most" };
-        write!(f, "{word}: {what}: {figures}; ratio {:.3}", ratio.median)?;
-        if ratio.low.is_finite() {
-            write!(f, " ({:.3} to {:.3})", ratio.low, ratio.high)?;
-        }
-        write!(f, ", {side} {bound:.2} wanted")
+        write!(f, "{word}: {what}: {figures}; ratio {ratio}, {side} {bound:.2} wanted")
     }
+}
+
+/// Adaptive over another policy, at all depths together: what is too little to be seen at one of them.
+pub(super) fn at_all_depths(
+    points: &[Point],
+    device: Device,
+    depths: &[u32],
+    other: Policy,
+    of: Of,
+) -> Known {
+    let ratios = |&depth: &u32| {
+        let cell = |policy| Cell::of(points, policy, device, depth);
+        let theirs = cell(other);
+        cell(Policy::Adaptive).ratios(of, |_| Some(&theirs), of)
+    };
+    Known::of(&depths.iter().flat_map(ratios).collect::<Vec<_>>())
 }
 
 /// Everything that can be said of these points: bandwidth and tails where there is one namespace, and
@@ -371,6 +390,32 @@ mod tests {
             point.flows[0].gbps = 0.96 * point.total.gbps;
         }
         assert!(is_met(&kept(&points, 64).expect("there are points")));
+    }
+
+    #[test]
+    fn all_depths_together_tell_more_than_one() {
+        let at = |depth, policy, gbps: &[f64]| {
+            let mut points = rounds(policy, Device::Ram, gbps, 1.0);
+            for point in &mut points {
+                *point = Point {
+                    total: point.total,
+                    ..made_up(Step { policy, device: Device::Ram, depth }, point.repetition)
+                };
+            }
+            points
+        };
+        let points: Vec<Point> = [32, 64]
+            .into_iter()
+            .flat_map(|depth| {
+                let mut points = at(depth, Policy::Adaptive, &[11.0, 11.0, 12.0]);
+                points.extend(at(depth, CREDIT, &[10.0, 10.0, 10.0]));
+                points
+            })
+            .collect();
+        let known = |depths: &[u32]| at_all_depths(&points, Device::Ram, depths, CREDIT, GBPS);
+        assert!(!known(&[32]).low.is_finite());
+        assert_eq!(known(&[32, 64]), Known { median: 1.1, low: 1.1, high: 1.2 });
+        assert!(known(&[]).median.is_nan());
     }
 
     #[test]
