@@ -14,6 +14,7 @@ mod daemon_stats;
 mod deb;
 mod fuzz;
 mod listen;
+mod middle;
 mod plots;
 mod run;
 mod setup;

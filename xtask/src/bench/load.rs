@@ -6,6 +6,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
 use super::lines::Line;
+use crate::middle::middle;
 
 /// Bytes of the namespace in memory that are used. More than the caches hold.
 const RAM_SIZE: &str = "256m";
@@ -137,7 +138,7 @@ impl Spread {
         values.sort_by(f64::total_cmp);
         let at = |index: usize| values.get(index).copied().unwrap_or(f64::NAN);
         let last = values.len().saturating_sub(1);
-        let median = f64::midpoint(at(last / 2), at(last.div_ceil(2)));
+        let median = middle(&values).unwrap_or(f64::NAN);
         Self { median, min: at(0), max: at(last) }
     }
 

@@ -3,6 +3,7 @@
 use nvmeof_report::{Axis, Column, Plot, Point, Series, Table};
 
 use super::figures::{Figure, upwards};
+use crate::middle::middle;
 
 /// The varied keys of `cargo xtask bench pacing`.
 const DEVICE: &str = "device";
@@ -145,9 +146,10 @@ fn table(points: &[Point], group: &Group<'_>) -> Table {
             if runs.is_empty() {
                 continue;
             }
-            let middle = |of: fn(&Point) -> Option<f64>| {
+            let median = |of: fn(&Point) -> Option<f64>| {
                 let mut values: Vec<f64> = runs.iter().filter_map(|point| of(point)).collect();
-                median(&mut values)
+                values.sort_by(f64::total_cmp);
+                middle(&values)
             };
             let cell = |value: Option<f64>, digits: usize| {
                 value.map_or_else(String::new, |value| format!("{value:.digits$}"))
@@ -155,31 +157,12 @@ fn table(points: &[Point], group: &Group<'_>) -> Table {
             table.push(vec![
                 name.to_owned(),
                 offered.to_string(),
-                cell(middle(|p| Some(p.total.gbps)), 1),
-                cell(middle(|p| Some(p.total.latency_us.p99)), 0),
-                cell(middle(|p| Some(p.total.latency_us.p99_9)), 0),
-                cell(middle(|p| p.buffers_mean), 0),
+                cell(median(|p| Some(p.total.gbps)), 1),
+                cell(median(|p| Some(p.total.latency_us.p99)), 0),
+                cell(median(|p| Some(p.total.latency_us.p99_9)), 0),
+                cell(median(|p| p.buffers_mean), 0),
             ]);
         }
     }
     table
-}
-
-/// The value in the middle, or halfway between two.
-fn median(values: &mut [f64]) -> Option<f64> {
-    values.sort_by(f64::total_cmp);
-    let last = values.len().checked_sub(1)?;
-    Some(f64::midpoint(values[last / 2], values[last.div_ceil(2)]))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::median;
-
-    #[test]
-    fn the_middle_of_several() {
-        assert_eq!(median(&mut []), None);
-        assert_eq!(median(&mut [3.0, 1.0, 2.0]), Some(2.0));
-        assert_eq!(median(&mut [4.0, 1.0]), Some(2.5));
-    }
 }

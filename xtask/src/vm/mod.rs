@@ -309,7 +309,7 @@ impl<'a> Bench<'a> {
             let Some(run) = runs.iter().find(|run| run.ending.end.is_of_the_machine()) else {
                 break;
             };
-            let kept = run.log.with_extension("first.log");
+            let kept = run.log.with_extension("before.log");
             fs::rename(&run.log, &kept)?;
             let why = why(run.ending.end);
             println!("vm {}: {why}; again (what it said: {})", run.name, kept.display());

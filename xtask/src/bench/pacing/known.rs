@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::middle::middle;
+
 /// The median of what rounds gave, and where it may really lie.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Known {
@@ -18,11 +20,8 @@ impl Known {
     pub(super) fn of(values: &[f64]) -> Self {
         let mut values = values.to_vec();
         values.sort_by(f64::total_cmp);
-        let Some(last) = values.len().checked_sub(1) else {
-            return Self { median: f64::NAN, low: f64::NEG_INFINITY, high: f64::INFINITY };
-        };
-        let median = f64::midpoint(values[last / 2], values[last.div_ceil(2)]);
-        let ends = left_out(values.len()).map(|out| (values[out], values[last - out]));
+        let median = middle(&values).unwrap_or(f64::NAN);
+        let ends = left_out(values.len()).map(|out| (values[out], values[values.len() - 1 - out]));
         let (low, high) = ends.unwrap_or((f64::NEG_INFINITY, f64::INFINITY));
         Self { median, low, high }
     }

@@ -436,9 +436,9 @@ impl Bench<'_> {
     /// Starts the daemon for this step and others of its depth, and writes its memory once.
     fn serve(&self, step: Step, interval: &str, realtime: bool) -> Result<Serving> {
         let command = pinned(self.workspace, realtime, self.args.target_cpu, "nvmeof-tgt");
-        let how = (step.policy, interval);
         let served = self.served(step.depth);
-        let serving = Serving::start(self.workspace, command, &self.folder, served, how)?;
+        let Self { workspace, folder, .. } = self;
+        let serving = Serving::start(workspace, command, folder, served, step.policy, interval)?;
         for nsid in NSIDS {
             let endpoint = Endpoint { address: serving.address(), null: nsid, ram: nsid };
             self.perf(load::fill(&endpoint), realtime)?;

@@ -32,7 +32,8 @@ impl Serving {
         mut command: Command,
         folder: &Path,
         served: Served,
-        (policy, interval): (Policy, &str),
+        policy: Policy,
+        interval: &str,
     ) -> Result<Self> {
         let socket = tempfile::Builder::new()
             .prefix("nvmeof-bench-")

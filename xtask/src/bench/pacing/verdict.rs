@@ -278,7 +278,10 @@ mod tests {
 
     /// A point a round, with these bandwidths and this tail.
     fn rounds(policy: Policy, device: Device, gbps: &[f64], p99: f64) -> Vec<Point> {
-        let step = Step { policy, device, depth: 64 };
+        rounds_of(Step { policy, device, depth: 64 }, gbps, p99)
+    }
+
+    fn rounds_of(step: Step, gbps: &[f64], p99: f64) -> Vec<Point> {
         (1..)
             .zip(gbps)
             .map(|(repetition, &gbps)| {
@@ -394,24 +397,12 @@ mod tests {
 
     #[test]
     fn all_depths_together_tell_more_than_one() {
-        let at = |depth, policy, gbps: &[f64]| {
-            let mut points = rounds(policy, Device::Ram, gbps, 1.0);
-            for point in &mut points {
-                *point = Point {
-                    total: point.total,
-                    ..made_up(Step { policy, device: Device::Ram, depth }, point.repetition)
-                };
-            }
-            points
-        };
-        let points: Vec<Point> = [32, 64]
-            .into_iter()
-            .flat_map(|depth| {
-                let mut points = at(depth, Policy::Adaptive, &[11.0, 11.0, 12.0]);
-                points.extend(at(depth, CREDIT, &[10.0, 10.0, 10.0]));
-                points
-            })
-            .collect();
+        let mut points = Vec::new();
+        for depth in [32, 64] {
+            let step = |policy| Step { policy, device: Device::Ram, depth };
+            points.extend(rounds_of(step(Policy::Adaptive), &[11.0, 11.0, 12.0], 1.0));
+            points.extend(rounds_of(step(CREDIT), &[10.0, 10.0, 10.0], 1.0));
+        }
         let known = |depths: &[u32]| at_all_depths(&points, Device::Ram, depths, CREDIT, GBPS);
         assert!(!known(&[32]).low.is_finite());
         assert_eq!(known(&[32, 64]), Known { median: 1.1, low: 1.1, high: 1.2 });
