@@ -30,9 +30,9 @@ impl Chain {
         self.largest
     }
 
-    /// Grants of every policy, or of none and why not.
+    /// Grants of every policy, or what else.
     #[inline(always)]
-    pub(crate) fn admit(&mut self, ask: Ask, now: Nanos) -> Result<Grants, Refusal> {
+    pub(crate) fn admit(&mut self, ask: Ask, now: Nanos) -> Result<Grants, Exception> {
         match self.first.admit(ask, now) {
             Admission::Granted(grant) => {
                 let mut grants = Grants::default();
@@ -40,16 +40,24 @@ impl Chain {
                 if self.others.is_empty() {
                     Ok(grants)
                 } else {
-                    self.admit_others(grants, &ask.apart(), now)
+                    self.admit_others(grants, true, &ask.apart(), now)
                 }
             }
-            refused => {
-                if !self.others.is_empty() {
-                    self.rest_others();
-                }
-                Err(Refusal::of(refused))
-            }
+            other => Err(self.exception(other, &ask.apart(), now)),
         }
+    }
+
+    /// The first did not simply grant.
+    #[inline(never)]
+    fn exception(&mut self, answer: Admission, ask: &Ask, now: Nanos) -> Exception {
+        if let Admission::OutOfTurn(grant) = answer {
+            let mut grants = Grants::default();
+            grants.set(0, grant);
+            let granted = self.admit_others(grants, false, ask, now);
+            return granted.map_or_else(|exception| exception, Exception::OutOfTurn);
+        }
+        self.rest_others();
+        Exception::refusal(answer)
     }
 
     /// The first granted: now the others.
@@ -57,19 +65,20 @@ impl Chain {
     fn admit_others(
         &mut self,
         mut grants: Grants,
+        mut in_turn: bool,
         ask: &Ask,
         now: Nanos,
-    ) -> Result<Grants, Refusal> {
+    ) -> Result<Grants, Exception> {
         for at in 0..self.others.len() {
-            match self.others[at].admit(ask, now) {
-                Admission::Granted(grant) => grants.set(at + 1, grant),
-                refused => {
-                    self.back_out(at, ask, grants, now);
-                    return Err(Refusal::of(refused));
-                }
-            }
+            let answer = self.others[at].admit(ask, now);
+            let Some(grant) = answer.grant() else {
+                self.back_out(at, ask, grants, now);
+                return Err(Exception::refusal(answer));
+            };
+            grants.set(at + 1, grant);
+            in_turn &= matches!(answer, Admission::Granted(_));
         }
-        Ok(grants)
+        if in_turn { Ok(grants) } else { Err(Exception::OutOfTurn(grants)) }
     }
 
     #[inline(always)]
@@ -124,23 +133,27 @@ impl Chain {
     }
 }
 
-/// Why a chain did not grant.
+/// What a chain answers if not all of it simply grants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Refusal {
+pub(crate) enum Exception {
+    /// It grants, [out of turn](Admission::OutOfTurn).
+    OutOfTurn(Grants),
     /// Nothing starts before this time, or before a release if it is not known.
     Until(Option<Nanos>),
     /// Only this device is not served now.
     ThisDevice,
 }
 
-impl Refusal {
+impl Exception {
     /// What an answer means that is not a grant.
     #[inline]
-    fn of(refused: Admission) -> Self {
+    fn refusal(refused: Admission) -> Self {
         match refused {
-            Admission::At(when) => Refusal::Until(Some(when)),
-            Admission::NotThisDevice => Refusal::ThisDevice,
-            Admission::AfterRelease | Admission::Granted(_) => Refusal::Until(None),
+            Admission::At(when) => Exception::Until(Some(when)),
+            Admission::NotThisDevice => Exception::ThisDevice,
+            Admission::AfterRelease | Admission::Granted(_) | Admission::OutOfTurn(_) => {
+                Exception::Until(None)
+            }
         }
     }
 }

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use thiserror::Error;
 
-use crate::chain::{Chain, Refusal};
+use crate::chain::{Chain, Exception};
 use crate::lanes::{FlowConfig, FlowId, FlowStats, LaneState, Lanes, Waiting};
 use crate::order::{self, Order, Pick, RoundRobin};
 use crate::permit::{Outcome, Permit, network_part};
@@ -388,7 +388,7 @@ impl Pacer {
         } else if let Some(pick) = self.order.pick(now) {
             match self.admit_first(pick, now) {
                 Ok(chosen) => chosen,
-                Err(refusal) => self.refused(pick.lane, refusal, now)?,
+                Err(exception) => self.not_simply(pick.lane, exception, now)?,
             }
         } else {
             self.nothing_starts();
@@ -412,7 +412,7 @@ impl Pacer {
                 (_, Some(pick)) => {
                     return match self.admit_first(pick, now) {
                         Ok(chosen) => Some(chosen),
-                        Err(refusal) => self.refused(pick.lane, refusal, now),
+                        Err(exception) => self.not_simply(pick.lane, exception, now),
                     };
                 }
                 (_, None) => {
@@ -424,9 +424,11 @@ impl Pacer {
             let is_small = self.small.is_open();
             let ask = Ask { cost: small.cost, device, urgency: 0, load: 0, small: is_small };
             match self.chain.admit(ask, now) {
-                Ok(grants) => return Some(self.take_small(device, grants, now)),
-                Err(Refusal::ThisDevice) => self.small_to_its_lane(),
-                Err(Refusal::Until(when)) => {
+                Ok(grants) | Err(Exception::OutOfTurn(grants)) => {
+                    return Some(self.take_small(device, grants, now));
+                }
+                Err(Exception::ThisDevice) => self.small_to_its_lane(),
+                Err(Exception::Until(when)) => {
                     self.hold_back(when);
                     return None;
                 }
@@ -517,16 +519,27 @@ impl Pacer {
         self.largest
     }
 
-    /// The first command of the lane that is next, if it is granted.
+    /// The first command of the lane that is next, if it is simply granted.
     #[inline(always)]
-    fn admit_first(&mut self, pick: Pick, now: Nanos) -> Result<Chosen, Refusal> {
+    fn admit_first(&mut self, pick: Pick, now: Nanos) -> Result<Chosen, Exception> {
         let Pick { lane, urgency, load } = pick;
         let first = self.lanes.first(lane);
+        let (cost, device) = (first.cost(), first.device());
+        let grants = self.chain.admit(Ask { cost, device, urgency, load, small: false }, now)?;
+        Ok(self.take_first(lane, grants, true, now))
+    }
+
+    /// The first command of this lane starts, in its turn or before.
+    #[inline(always)]
+    fn take_first(&mut self, lane: u32, mut grants: Grants, in_turn: bool, now: Nanos) -> Chosen {
+        let first = self.lanes.first(lane);
         let (device, gated) = (first.device(), first.is_gated());
-        let ask = Ask { cost: first.cost(), device, urgency, load, small: false };
-        let mut grants = self.chain.admit(ask, now)?;
         let (waiting, emptied) = first.start();
-        self.order.started(lane, waiting.cost.bytes, now);
+        if in_turn {
+            self.order.started(lane, waiting.cost.bytes, now);
+        } else {
+            self.order.started_out_of_turn(lane, waiting.cost.bytes, now);
+        }
         // What is behind it has to pass the limits of its tenants first.
         if emptied || gated {
             self.order.leave(lane);
@@ -535,16 +548,27 @@ impl Pacer {
             self.gates.started(lane, Kind::Lane, &mut grants);
         }
         self.small.large_started(waiting.cost.bytes);
-        Ok(Chosen { waiting, device, grants })
+        Chosen { waiting, device, grants }
     }
 
-    /// The first command of this lane may not start: if that is for its device, the next may.
+    /// The first command of this lane starts out of turn, or may not start: if that is for its device, the next may.
     #[inline(never)]
-    fn refused(&mut self, mut lane: u32, mut refusal: Refusal, now: Nanos) -> Option<Chosen> {
+    fn not_simply(
+        &mut self,
+        mut lane: u32,
+        mut exception: Exception,
+        now: Nanos,
+    ) -> Option<Chosen> {
         loop {
-            if let Refusal::Until(when) = refusal {
-                self.hold_back(when);
-                return None;
+            match exception {
+                Exception::OutOfTurn(grants) => {
+                    return Some(self.take_first(lane, grants, false, now));
+                }
+                Exception::Until(when) => {
+                    self.hold_back(when);
+                    return None;
+                }
+                Exception::ThisDevice => {}
             }
             self.order.leave(lane);
             self.lanes.park(lane);
@@ -556,7 +580,7 @@ impl Pacer {
             };
             match self.admit_first(next, now) {
                 Ok(chosen) => return Some(chosen),
-                Err(again) => (lane, refusal) = (next.lane, again),
+                Err(again) => (lane, exception) = (next.lane, again),
             }
         }
     }

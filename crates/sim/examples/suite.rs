@@ -48,6 +48,9 @@ struct Arguments {
     /// Everything random follows from it.
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// How many seeds, from that one on; each bound is held by what is in the middle of them.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    seeds: u64,
     /// Print the course of every run that does not pass (or of every run with --only).
     #[arg(long)]
     series: bool,
@@ -66,6 +69,7 @@ fn main() -> Result<ExitCode> {
     let platforms = arguments.platform.iter().map(|name| platform(name));
     let platforms = platforms.collect::<Result<_>>()?;
     let lab = Lab::new(platforms, policy(&arguments.policy)?, extent).seeded(arguments.seed);
+    let labs = lab.with_seeds(arguments.seeds);
     let start = Instant::now();
     let mut judged = Vec::new();
     for family in families(&arguments.families)? {
@@ -80,7 +84,7 @@ fn main() -> Result<ExitCode> {
             continue;
         }
         println!("{}", heading(style));
-        let verdicts = judge(&lab, &wanted, arguments.threads.max(1), style)?;
+        let verdicts = judge(&labs, &wanted, arguments.threads.max(1), style)?;
         if arguments.series {
             let shown = |verdict: &&Verdict| !verdict.passes() || arguments.only.is_some();
             wanted.iter().zip(&verdicts).filter(|(_, v)| shown(v)).for_each(|(c, v)| series(c, v));
@@ -91,8 +95,14 @@ fn main() -> Result<ExitCode> {
         std::fs::write(file, as_list(&judged)).with_context(|| format!("{}", file.display()))?;
     }
     let (cases, failed) = (judged.len(), judged.iter().filter(|(_, v)| !v.passes()).count());
+    let sum = |of: fn(&Verdict) -> usize| judged.iter().map(|(_, v)| of(v)).sum::<usize>();
+    let (runs, missed) = (sum(|v| v.judged), sum(|v| v.missed));
     let seconds = start.elapsed().as_secs_f64();
-    println!("\n{cases} cases, {failed} failed, {seconds:.0} s, simulated; {}", arguments.policy);
+    println!(
+        "\n{cases} cases, {failed} failed ({missed} of {runs} with one seed), {seconds:.0} s, \
+         simulated; {}",
+        arguments.policy
+    );
     Ok(if failed > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
@@ -104,7 +114,7 @@ fn title(style: Style, family: Family) {
 }
 
 /// Judges cases a few at a time and prints them in their order.
-fn judge(lab: &Lab, cases: &[Case], threads: usize, style: Style) -> Result<Vec<Verdict>> {
+fn judge(labs: &[Lab], cases: &[Case], threads: usize, style: Style) -> Result<Vec<Verdict>> {
     let next = AtomicUsize::new(0);
     let done = Mutex::new((BTreeMap::new(), Vec::new()));
     let work = || -> Result<()> {
@@ -112,7 +122,7 @@ fn judge(lab: &Lab, cases: &[Case], threads: usize, style: Style) -> Result<Vec<
             let at = next.fetch_add(1, Ordering::Relaxed);
             cases.get(at).map(|case| (at, case))
         } {
-            let verdict = case.judge(lab).with_context(|| format!("case {case:?}"))?;
+            let verdict = case.judge_each(labs).with_context(|| format!("case {case:?}"))?;
             let mut done = done.lock().expect("nobody panics with the list");
             done.0.insert(at, verdict);
             while let Some(verdict) = {

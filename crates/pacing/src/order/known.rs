@@ -86,6 +86,15 @@ impl Known {
         }
     }
 
+    #[cold]
+    pub(crate) fn started_out_of_turn(&mut self, lane: u32, bytes: u32, now: Nanos) {
+        match self {
+            Known::RoundRobin(order) => order.started(lane, bytes, now),
+            Known::Residence(order) => order.started_out_of_turn(lane, bytes, now),
+            Known::Other(order) => order.started_out_of_turn(lane, bytes, now),
+        }
+    }
+
     #[inline(always)]
     pub(crate) fn returned(&mut self, lane: u32, done: Done, now: Nanos) {
         match self {

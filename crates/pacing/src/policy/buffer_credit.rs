@@ -82,7 +82,10 @@ impl BufferCredit {
         }
         if self.in_flight == 0 && !self.floor_out && !self.shared.is_strict() {
             self.floor_out = true;
-            return Admission::Granted(FLOOR);
+            return match self.shared.is_urgent(self.core, ask.urgency) {
+                true => Admission::Granted(FLOOR),
+                false => Admission::OutOfTurn(FLOOR),
+            };
         }
         self.wait_for(bytes, ask);
         self.collect();

@@ -112,6 +112,9 @@ impl Done {
 pub enum Admission {
     /// It may start.
     Granted(Grant),
+    /// It may start, though what another core waits with is more urgent: it is there to keep this core
+    /// at work, and says nothing about how far everybody is served.
+    OutOfTurn(Grant),
     /// Not before something is released, on this core or on another (whose policy then wakes
     /// this one).
     AfterRelease,
@@ -120,6 +123,18 @@ pub enum Admission {
     /// Not before something of the same device is released on this core; commands for other
     /// devices may start meanwhile.
     NotThisDevice,
+}
+
+impl Admission {
+    /// What was granted, in turn or not.
+    #[inline(always)]
+    #[must_use]
+    pub fn grant(self) -> Option<Grant> {
+        match self {
+            Admission::Granted(grant) | Admission::OutOfTurn(grant) => Some(grant),
+            Admission::AfterRelease | Admission::At(_) | Admission::NotThisDevice => Option::None,
+        }
+    }
 }
 
 /// What a policy remembers about one command it granted; the permit carries it back. Its meaning

@@ -471,6 +471,15 @@ impl SharedCredit {
         urgent.min_by_key(|(core, ..)| load(*core) / largest).or(Some(first))
     }
 
+    /// Is what this core wants about as urgent as what any other core waits with, or more?
+    pub(super) fn is_urgent(&self, core: usize, urgency: u64) -> bool {
+        let mut others = self.waiting().filter(|(other, ..)| *other != core);
+        others.all(|(other, _, bytes)| {
+            let most = self.slots[other].urgency.load(Ordering::Relaxed);
+            urgency <= most.saturating_add(bytes.saturating_mul(ABOUT_EQUAL))
+        })
+    }
+
     /// The cores that wait, from the one after the core served last, with their tickets. Whoever waits for more than the
     /// budget became holds nobody up; it starts by the floor.
     fn waiting(&self) -> impl Iterator<Item = (usize, u64, u64)> {

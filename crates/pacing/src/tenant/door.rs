@@ -82,7 +82,7 @@ impl Bucket {
 
     fn admit(&mut self, bytes: u32, now: Nanos) -> Result<(), Until> {
         match self.tokens.admit(&ask(bytes), now) {
-            Admission::Granted(_) => Ok(()),
+            Admission::Granted(_) | Admission::OutOfTurn(_) => Ok(()),
             Admission::At(when) => Err(Until::Time(when)),
             Admission::AfterRelease | Admission::NotThisDevice => Err(Until::Release),
         }
@@ -188,13 +188,11 @@ impl Door {
                 *io_paid = false;
                 Ok(())
             }
-            Limit::InFlight { credit, .. } => match credit.admit(&ask(wish.bytes), now) {
-                Admission::Granted(_) => {
-                    self.lent += 1;
-                    Ok(())
-                }
-                _ => Err(Until::Release),
-            },
+            Limit::InFlight { credit, .. } => {
+                credit.admit(&ask(wish.bytes), now).grant().ok_or(Until::Release)?;
+                self.lent += 1;
+                Ok(())
+            }
         }
     }
 

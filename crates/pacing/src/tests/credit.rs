@@ -126,7 +126,7 @@ fn cores_that_wait_for_something_about_equally_urgent_take_turns() {
         let mut cores = [0, 1, 2].map(|core| shared.core(core, Arc::new(|| ())));
         let cost = Cost::data(io);
         let ask = |(urgency, load)| Ask { cost, device: 0, urgency, load, small: false };
-        let admitted = |answer| matches!(answer, Admission::Granted(_));
+        let admitted = |answer: Admission| answer.grant().is_some();
         let Admission::Granted(grant) = cores[0].admit(&ask((0, 0)), 0) else {
             panic!("it is free")
         };
@@ -148,6 +148,32 @@ fn cores_that_wait_for_something_about_equally_urgent_take_turns() {
     assert!(first_served([(0, io), (4 * io, 0)]), "about equal: the second has less in flight");
     assert!(!first_served([(0, io), (4 * io, io)]), "and as much: it is the first one's turn");
     assert!(!first_served([(0, io), (10 * io, 0)]), "what is in flight does not outweigh urgency");
+}
+
+/// The one I/O that a core may always have says nothing about how far everybody is served if others wait for
+/// something more urgent by more than a few.
+#[test]
+fn a_core_kept_at_work_with_something_less_urgent_is_out_of_turn() {
+    let io = 128 * KIB;
+    let config = CreditConfig { budget: u64::from(io), largest: io, cores: 3 };
+    let shared = BufferCredit::shared(config).unwrap();
+    let [mut first, mut second, mut third] =
+        [0, 1, 2].map(|core| shared.core(core, Arc::new(|| ())));
+    let cost = Cost::data(io);
+    let ask = |urgency| Ask { cost, device: 0, urgency, load: 0, small: false };
+    assert!(matches!(first.admit(&ask(1 << 40), 0), Admission::Granted(_)), "it is free");
+    assert!(matches!(second.admit(&ask(1 << 40), 0), Admission::Granted(_)), "nobody waits");
+    assert_eq!(second.admit(&ask(7), 0), Admission::AfterRelease);
+    let late = 7 + 4 * u64::from(io) + 1;
+    let Admission::OutOfTurn(grant) = third.admit(&ask(late), 0) else {
+        panic!("the second comes first")
+    };
+    let done = Done { cost, device: 0, outcome: Outcome::Completed, started: 0, network: 0 };
+    third.release(&done, grant, 0);
+    assert!(
+        matches!(third.admit(&ask(late - 1), 0), Admission::Granted(_)),
+        "it is about as urgent"
+    );
 }
 
 #[test]

@@ -83,6 +83,19 @@ impl Lab {
         self
     }
 
+    /// So many labs like this one, each with the next seed.
+    #[must_use]
+    pub fn with_seeds(&self, seeds: u64) -> Vec<Self> {
+        let with = |more: u64| Self {
+            platforms: self.platforms.clone(),
+            policy: self.policy.clone(),
+            extent: self.extent,
+            seed: self.seed + more,
+            found: Mutex::default(),
+        };
+        (0..seeds).map(with).collect()
+    }
+
     pub(super) fn platforms(&self) -> &[(String, Platform)] {
         &self.platforms
     }

@@ -67,7 +67,12 @@ pub fn line(style: Style, case: &Case, verdict: &Verdict) -> String {
 
 /// `ok` with every value, or the bounds that do not hold.
 fn answer(verdict: &Verdict) -> String {
-    let note = if verdict.note.is_empty() { String::new() } else { format!(" ({})", verdict.note) };
+    let mut note = verdict.note.clone();
+    if verdict.judged > 1 && verdict.missed > 0 {
+        let (missed, judged) = (verdict.missed, verdict.judged);
+        note = [format!("missed by {missed} of {judged} seeds"), note].join("; ");
+    }
+    let note = if note.is_empty() { note } else { format!(" ({})", note.trim_end_matches("; ")) };
     if verdict.passes() {
         let all: Vec<_> = verdict.checks.iter().map(shown).collect();
         return format!("ok: {}{note}", all.join("; "));

@@ -42,7 +42,7 @@ pub(super) fn cases(lab: &Lab) -> Vec<Case> {
             ("with a core a queue", Place::CoreAQueue),
         ] {
             cases.push(case(format!("{name} {words}"), platform, place, None));
-            for stopped in lab.pick(&[0, 1, 2][..], &[2]) {
+            for stopped in lab.pick(&[0, 1, 2][..], &[1, 2]) {
                 let name = format!("{name} {words}, {} stopped", WEIGHTS[*stopped]);
                 cases.push(case(name, platform, place, Some(*stopped)));
             }

@@ -19,6 +19,10 @@ pub struct Verdict {
     pub violations: Vec<String>,
     /// Real time it took, with all references that had to be found.
     pub real_seconds: f64,
+    /// Seeds it is the middle of.
+    pub judged: usize,
+    /// With how many of them a bound was missed.
+    pub missed: usize,
 }
 
 /// Figures of one run.

@@ -336,6 +336,35 @@ impl Residence {
         self.slow_room = room.saturating_sub_unsigned(slow).clamp(-most, most);
     }
 
+    /// Charges a lane with a command that starts; yields the tag it had if it is in.
+    #[inline(always)]
+    fn start(&mut self, lane: u32, bytes: u32, now: Nanos) -> Option<u64> {
+        let entry = &mut self.lanes[lane as usize];
+        if !entry.is_at_work() {
+            entry.heard = now;
+        }
+        let tag = entry.tag;
+        let bytes = u64::from(bytes).max(LEAST_CHARGE);
+        let charge = entry.over_weight((bytes * u64::from(entry.price)) >> 8);
+        entry.tag = tag.wrapping_add(charge);
+        // As a rule a command of it is back before it is next again.
+        let least = entry.tag.wrapping_add(entry.over_weight(entry.in_flight));
+        entry.in_flight += bytes;
+        entry.settle();
+        self.bytes = self.bytes.wrapping_add(bytes);
+        if entry.price <= BASE_PRICE {
+            self.last_charge = charge;
+        } else {
+            self.slow_bytes = self.slow_bytes.wrapping_add(bytes);
+        }
+        let (way, is_in) = (entry.way, entry.link.is_in());
+        self.loads.started(way, bytes, &self.shared.loads);
+        if is_in {
+            self.paths.queue(way).moved_to(lane, least, &mut self.lanes);
+        }
+        is_in.then_some(tag)
+    }
+
     /// The key of a lane may be another.
     fn settle(&mut self, lane: u32) {
         let entry = &mut self.lanes[lane as usize];
@@ -432,30 +461,15 @@ impl Order for Residence {
 
     #[inline(always)]
     fn started(&mut self, lane: u32, bytes: u32, now: Nanos) {
-        let entry = &mut self.lanes[lane as usize];
-        if !entry.is_at_work() {
-            entry.heard = now;
-        }
-        let tag = entry.tag;
-        let bytes = u64::from(bytes).max(LEAST_CHARGE);
-        let charge = entry.over_weight((bytes * u64::from(entry.price)) >> 8);
-        entry.tag = tag.wrapping_add(charge);
-        // As a rule a command of it is back before it is next again.
-        let least = entry.tag.wrapping_add(entry.over_weight(entry.in_flight));
-        entry.in_flight += bytes;
-        entry.settle();
-        self.bytes = self.bytes.wrapping_add(bytes);
-        if entry.price <= BASE_PRICE {
-            self.last_charge = charge;
-        } else {
-            self.slow_bytes = self.slow_bytes.wrapping_add(bytes);
-        }
-        let (way, is_in) = (entry.way, entry.link.is_in());
-        self.loads.started(way, bytes, &self.shared.loads);
-        if is_in {
+        if let Some(tag) = self.start(lane, bytes, now) {
             self.shared.advance(tag);
-            self.paths.queue(way).moved_to(lane, least, &mut self.lanes);
         }
+    }
+
+    /// The virtual time stays where it is: who has the only lane of a core would take it along, and leave those
+    /// behind that come back on a core where many wait.
+    fn started_out_of_turn(&mut self, lane: u32, bytes: u32, now: Nanos) {
+        let _ = self.start(lane, bytes, now);
     }
 
     #[inline(always)]

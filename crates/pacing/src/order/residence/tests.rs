@@ -111,6 +111,45 @@ fn nobody_saves_up_while_it_has_nothing_to_do() {
     assert!(load.started[1] <= 520, "{:?}", load.started);
 }
 
+/// A core's only lane, kept at work while others that wait come first, is soon far ahead of them. Who comes back
+/// after a pause does not have to wait until all have caught up with that.
+#[test]
+fn who_goes_out_of_turn_does_not_take_the_virtual_time_along() {
+    let clock = VirtualTime::new(2);
+    let [mut ahead, mut behind] = [0, 1].map(|core| Residence::new(Arc::clone(&clock), core));
+    ahead.add(0, FlowConfig::weight(1));
+    ahead.join(0);
+    for lane in 0..2 {
+        behind.add(lane, FlowConfig::weight(4));
+        behind.join(lane);
+    }
+    let urgency = |order: &mut Residence| order.pick(1).expect("a lane waits").urgency;
+    let done = Done {
+        cost: Cost::data(BYTES),
+        device: 0,
+        outcome: Outcome::Completed,
+        started: 1,
+        network: 1,
+    };
+    for _ in 0..100 {
+        ahead.started_out_of_turn(0, BYTES, 1);
+        ahead.returned(0, &done, 2);
+    }
+    assert!(urgency(&mut ahead) > 90 * u64::from(BYTES));
+    behind.leave(0);
+    behind.leave(1);
+    behind.join(1);
+    assert_eq!(urgency(&mut behind), 0);
+    // In turn it does, and nobody saves up.
+    for _ in 0..100 {
+        ahead.started(0, BYTES, 1);
+        ahead.returned(0, &done, 2);
+    }
+    behind.join(0);
+    behind.leave(1);
+    assert!(urgency(&mut behind) > 90 * u64::from(BYTES));
+}
+
 /// How many commands lane 1 starts, of 100, until none may.
 fn starts(load: &mut Load) -> u32 {
     let mut count = 0;

@@ -190,7 +190,7 @@ impl Policy for Adaptive {
     #[inline(always)]
     fn admit(&mut self, ask: &Ask, now: Nanos) -> Admission {
         let answer = self.credit.admit(ask, now);
-        if ask.small && matches!(answer, Admission::Granted(_)) {
+        if ask.small && answer.grant().is_some() {
             self.note_small();
         }
         if answer == Admission::AfterRelease {
