@@ -344,8 +344,8 @@ impl Controller {
                     measured.in_flight < IN_USE * usable && measured.refused < HELD_BACK;
                 self.is_unused = is_unused;
                 let is_far_below = FAR_BELOW * measured.budget < self.enough(&measured);
-                // A trial says what it brought, used up or not.
-                match self.search.is_trying() {
+                // A trial says what it brought, used up or not, and so does the start where it lost much.
+                match self.search.is_trying() || self.started_too_far(&measured) {
                     false if is_unused => self.give_up_unused(&measured),
                     false if self.reason == Move::Idle && is_far_below => self.start_over(measured),
                     _ => self.judge(measured),
@@ -418,8 +418,9 @@ impl Controller {
         self.last = None;
         self.reason = Move::Idle;
         if self.enough(measured) < measured.in_flight {
-            self.starting = false;
-            self.base = measured.in_flight;
+            // At the start nothing is known but that, and where too much is in flight all of it may be of no use.
+            let starting = std::mem::take(&mut self.starting);
+            self.base = if starting { self.enough(measured) } else { measured.in_flight };
         } else {
             self.base = self.base.min((1.25 * measured.in_flight).max(self.base / 1.2));
         }
@@ -667,6 +668,12 @@ impl Controller {
         if self.best.is_some_and(|best| measured.in_flight > COLLAPSE_EXCESS * best.in_flight) {
             self.best = Some(*measured);
         }
+    }
+
+    /// At the start, did the budget that was doubled last bring much less?
+    fn started_too_far(&self, measured: &Measured) -> bool {
+        let noise = self.search.noise();
+        self.starting && self.last.is_some_and(|last| last.lost_with_more(measured, noise))
     }
 
     /// At the start, two measurements that cannot be compared, as where hosts came in the midst of one: what is not known

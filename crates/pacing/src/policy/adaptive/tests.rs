@@ -204,6 +204,25 @@ fn a_flood_is_left() {
     }
 }
 
+/// The budget doubles at last beyond what the hosts offer, and all of that runs the cache over. Swings around it would
+/// tell nothing, so it does not stay there, whether that costs much or nothing yet.
+#[test]
+fn a_start_that_ends_in_a_flood_does_not_stay_in_it() {
+    for flooded in [0.09, 0.16] {
+        let mut plant = Plant::new(800.0, 0.176, 1e9);
+        plant.offered = 216.0;
+        plant.rate = Box::new(move |n| if n > 150.0 { flooded } else { n / 800.0 });
+        plant.draining = Box::new(|n| if n > 150.0 { n - 20.0 } else { 0.05 * n });
+        let mut most: f64 = 0.0;
+        while most < plant.offered {
+            plant.run(1);
+            most = most.max(plant.in_flight());
+        }
+        plant.run(4);
+        assert!(plant.in_flight() < 150.0, "{flooded}: {:?}", plant.controller);
+    }
+}
+
 /// A rate never seen before tells what is enough, without a swing.
 #[test]
 fn a_faster_link_is_followed_at_once() {
