@@ -83,7 +83,7 @@ const START_COMMANDS: f64 = 4.0;
 const START: f64 = 2.0;
 const START_GAIN: f64 = 0.3;
 /// The elasticity aimed at.
-const TARGET: f64 = 0.02;
+const TARGET: f64 = 0.015;
 /// How many times its likely error a mean elasticity must be off the target to be clear.
 const CLEAR: f64 = 0.8;
 /// Swings after which it is decided without being clear: up to what should be enough, and down to it.
