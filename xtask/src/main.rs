@@ -13,6 +13,7 @@ mod ci;
 mod daemon_stats;
 mod deb;
 mod fuzz;
+mod interrupt;
 mod listen;
 mod middle;
 mod plots;

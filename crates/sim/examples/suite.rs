@@ -1,4 +1,5 @@
-//! Runs the acceptance suite and prints a line a case. Every figure is simulated.
+//! Runs the acceptance suite and prints a line a case, of what is in the middle of several seeds. Every figure is
+//! simulated.
 //!
 //! ```text
 //! cargo run -p nvmeof-sim --example suite -- depth slow --platform A --quick
@@ -18,7 +19,7 @@ use nvmeof_pacing::PolicyConfig;
 use nvmeof_sim::Platform;
 use nvmeof_sim::scenario::Pacing;
 use nvmeof_sim::setups::BLOCK;
-use nvmeof_sim::suite::{Case, Extent, Family, Lab, Style, Verdict, as_list, heading, line};
+use nvmeof_sim::suite::{Case, Extent, Family, Lab, SEEDS, Style, Verdict, as_list, heading, line};
 
 /// Runs the acceptance suite of the pacing policies on the simulated machine.
 ///
@@ -49,7 +50,7 @@ struct Arguments {
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// How many seeds, from that one on; each bound is held by what is in the middle of them.
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, default_value_t = SEEDS, value_parser = clap::value_parser!(u64).range(1..))]
     seeds: u64,
     /// Print the course of every run that does not pass (or of every run with --only).
     #[arg(long)]

@@ -10,7 +10,7 @@ use nvmeof_pacing::PolicyConfig;
 use nvmeof_sim::Platform;
 use nvmeof_sim::scenario::Pacing;
 use nvmeof_sim::suite::{
-    Case, Extent, Family, Lab, Style, Verdict, disagreements, heading, known_gaps, line,
+    Case, Extent, Family, Lab, SEEDS, Style, Verdict, disagreements, heading, known_gaps, line,
 };
 
 fn lab(policy: Pacing) -> Lab {
@@ -22,14 +22,20 @@ fn lab(policy: Pacing) -> Lab {
     Lab::new(vec![load("A"), load("B")], policy, Extent::Quick)
 }
 
-/// Judges the cases of a family whose names are wanted, and prints them.
-fn judged(lab: &Lab, family: Family, wanted: impl Fn(&str) -> bool) -> Vec<(Case, Verdict)> {
+/// Judges the cases of a family whose names are wanted with so many seeds, and prints them.
+fn judged(
+    lab: &Lab,
+    seeds: u64,
+    family: Family,
+    wanted: impl Fn(&str) -> bool,
+) -> Vec<(Case, Verdict)> {
     let mut cases = family.cases(lab);
     cases.retain(|case| wanted(&case.name));
     assert!(!cases.is_empty(), "no case of {family:?} has such a name");
+    let labs = lab.with_seeds(seeds);
     println!("{} (simulated)\n{}", family.name(), heading(Style::Text));
     let judge = |case: Case| {
-        let verdict = case.judge(lab).expect("a scenario that can be run");
+        let verdict = case.judge_each(&labs).expect("a scenario that can be run");
         println!("{}", line(Style::Text, &case, &verdict));
         (case, verdict)
     };
@@ -38,7 +44,7 @@ fn judged(lab: &Lab, family: Family, wanted: impl Fn(&str) -> bool) -> Vec<(Case
 
 fn holds(family: Family, wanted: impl Fn(&str) -> bool) {
     let lab = lab(Pacing::Policy(PolicyConfig::Adaptive));
-    let verdicts = judged(&lab, family, wanted);
+    let verdicts = judged(&lab, SEEDS, family, wanted);
     for gap in known_gaps().iter().filter(|gap| gap.family == family) {
         println!("known gap: {} {} {}: {}", gap.case, gap.what, gap.reached, gap.why);
     }
@@ -122,7 +128,7 @@ mod bounds_can_fail {
     }
 
     fn one(lab: &Lab, family: Family, name: &str) -> Verdict {
-        let mut verdicts = judged(lab, family, |case| case == name);
+        let mut verdicts = judged(lab, 1, family, |case| case == name);
         assert_eq!(verdicts.len(), 1);
         verdicts.remove(0).1
     }

@@ -33,6 +33,7 @@ fn block(name: &str, data: &Data) -> Result<String> {
         "measured" => measured::markdown(&data.measured),
         "suite" => suite(&data.suite).markdown(),
         "gaps" => gaps(&data.suite),
+        "missed" => missed(&data.suite),
         _ => match name.strip_prefix("tried ") {
             Some(question) => tried(data, question)?.markdown(),
             None => bail!("there is no block {name}"),
@@ -143,23 +144,40 @@ fn suite(cases: &[Judged]) -> Table {
         Column::words("what is asked"),
         Column::numbers("cases", ""),
         Column::numbers("met", ""),
+        Column::numbers("runs", ""),
+        Column::numbers("that missed", ""),
     ]);
-    let mut at = 0;
-    while let Some(first) = cases.get(at) {
-        let family: Vec<_> =
-            cases[at..].iter().take_while(|case| case.family == first.family).collect();
-        let met = family.iter().filter(|case| case.met).count();
-        table.push(vec![
-            first.family.clone(),
-            first.about.clone(),
-            family.len().to_string(),
-            met.to_string(),
-        ]);
-        at += family.len();
+    for family in cases.chunk_by(|one, next| one.family == next.family) {
+        let first = &family[0];
+        let mut row = vec![first.family.clone(), first.about.clone()];
+        row.extend(counts(family));
+        table.push(row);
     }
-    let met = cases.iter().filter(|case| case.met).count();
-    table.push(vec!["all".to_owned(), String::new(), cases.len().to_string(), met.to_string()]);
+    let mut row = vec!["all".to_owned(), String::new()];
+    row.extend(counts(cases));
+    table.push(row);
     table
+}
+
+/// Cases, those that are met, runs of them with one seed, and those that missed a bound.
+fn counts(cases: &[Judged]) -> [String; 4] {
+    let sum = |of: fn(&Judged) -> usize| cases.iter().map(of).sum::<usize>().to_string();
+    [sum(|_| 1), sum(|case| usize::from(case.met)), sum(|case| case.runs), sum(|case| case.missed)]
+}
+
+/// Every case that some seeds miss, though what is in the middle of all does not.
+fn missed(cases: &[Judged]) -> String {
+    let mut table = Table::new(vec![
+        Column::words("family"),
+        Column::words("case"),
+        Column::numbers("runs", ""),
+        Column::numbers("that missed", ""),
+    ]);
+    for case in cases.iter().filter(|case| case.met && case.missed > 0) {
+        let [_, _, runs, missed] = counts(std::slice::from_ref(case));
+        table.push(vec![case.family.clone(), case.case.clone(), runs, missed]);
+    }
+    if table.is_empty() { "None.\n".to_owned() } else { table.markdown() }
 }
 
 /// Every bound that is not kept.

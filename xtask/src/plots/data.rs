@@ -46,6 +46,10 @@ pub(super) struct Judged {
     pub(super) about: String,
     pub(super) case: String,
     pub(super) met: bool,
+    /// Runs it is the middle of, one a seed.
+    pub(super) runs: usize,
+    /// How many of them missed a bound.
+    pub(super) missed: usize,
     pub(super) gbps: f64,
     /// Of the reference it is compared with, if there is one.
     pub(super) percent: Option<f64>,

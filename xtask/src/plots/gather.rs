@@ -12,7 +12,7 @@ use nvmeof_pacing::PolicyConfig;
 use nvmeof_report::{Point, Varied, Where, json};
 use nvmeof_sim::Platform;
 use nvmeof_sim::scenario::Pacing;
-use nvmeof_sim::suite::{Bound, Case, Check, Extent, Family, Lab, Verdict};
+use nvmeof_sim::suite::{Bound, Case, Check, Extent, Family, Lab, SEEDS, Verdict};
 
 use super::data::{Held, Judged};
 use crate::sweep;
@@ -135,14 +135,15 @@ pub(super) fn suite(workspace: &Workspace) -> Result<Vec<Judged>> {
     };
     let platforms: Result<Vec<_>> = PLATFORMS.iter().map(|name| load(name)).collect();
     let lab = Lab::new(platforms?, Pacing::Policy(PolicyConfig::Adaptive), Extent::Quick);
+    let labs = lab.with_seeds(SEEDS);
     let cases: Vec<Case> = Family::ALL.iter().flat_map(|family| family.cases(&lab)).collect();
-    eprintln!("{} cases of the acceptance suite", cases.len());
+    eprintln!("{} cases of the acceptance suite, {SEEDS} seeds", cases.len());
     let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     let work = || -> Result<()> {
         loop {
             let at = next.fetch_add(1, Ordering::Relaxed);
             let Some(case) = cases.get(at) else { return Ok(()) };
-            let verdict = case.judge(&lab)?;
+            let verdict = case.judge_each(&labs)?;
             let mut done = done.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
             done.push((at, judged(case, &verdict)));
         }
@@ -165,6 +166,8 @@ fn judged(case: &Case, verdict: &Verdict) -> Judged {
         about: case.family.about().to_owned(),
         case: case.name.clone(),
         met: verdict.passes(),
+        runs: verdict.judged,
+        missed: verdict.missed,
         gbps: verdict.figures.gbps,
         percent: Some(verdict.percent()).filter(|percent| percent.is_finite()),
         checks: verdict.checks.iter().map(held).collect(),

@@ -32,17 +32,16 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use nvmeof_report::{Point, Varied, Where, csv, sweep};
 
+use crate::interrupt;
 use crate::workspace::Workspace;
 use place::Place;
-use place::real::{self, Real};
+use place::real::Real;
 use place::sim::Simulator;
 use plan::Plan;
 use results::Results;
 
 /// What clap says for arguments that cannot be.
 const USAGE: u8 = 2;
-/// What a shell says of a program that Ctrl-C ended.
-const INTERRUPTED: u8 = 130;
 
 #[derive(Debug, clap::Args)]
 #[command(
@@ -160,7 +159,7 @@ fn sweep(args: &Args, plan: &Plan, place: &dyn Place) -> Result<ExitCode> {
             None => ("nowhere, for want of --json".to_owned(), ""),
         };
         eprintln!("interrupted after {} points; they are kept in {file}{more}", points.len());
-        return Ok(ExitCode::from(INTERRUPTED));
+        return Ok(ExitCode::from(interrupt::STATUS));
     }
     let sound = failures.is_empty() && broken.is_empty();
     Ok(if sound { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -218,7 +217,7 @@ fn simulator(args: &Args, plan: &Plan) -> Result<Simulator> {
 fn machines(args: &Args, place: PlaceName, plan: &mut Plan) -> Result<(Real, Vec<String>)> {
     let place = if place == PlaceName::Local { Where::Local } else { Where::Remote };
     let machines = args.machines.machines(place, plan)?;
-    real::handle_signals()?;
+    interrupt::handle_signals()?;
     let place = Real::new(machines, &plan.points)?;
     let left_out = run::leave_out(plan, &place)?;
     Ok((place, left_out))

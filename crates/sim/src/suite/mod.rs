@@ -8,6 +8,8 @@
 //! bounds. Where a bound speaks of "the best static setting" or of "an endless cache", the
 //! [`Lab`] finds that reference by running it, on the same machine with the same seed. Every run
 //! is also held to the checkers: a violation of theirs fails the case whatever the figures.
+//!
+//! A case is judged with several seeds, and by what is in the middle of them.
 
 mod cores;
 mod depth;
@@ -29,6 +31,9 @@ pub use gaps::{Gap, as_list, disagreements, known_gaps};
 pub use lab::{Extent, Lab, SuiteError};
 pub use table::{Style, heading, line};
 pub use verdict::{Bound, Check, Figures, Verdict};
+
+/// Seeds that tests, pages and the example judge a case with unless told otherwise.
+pub const SEEDS: u64 = 3;
 
 /// What is asked of a policy, one kind of question a family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

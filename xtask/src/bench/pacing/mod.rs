@@ -38,6 +38,7 @@ use serde_json::Value;
 use super::load::{self, Endpoint};
 use super::server;
 use super::{go_first, machine, pinned, require_programs};
+use crate::interrupt;
 use crate::listen::Listen;
 use crate::workspace::{Workspace, output_of, run_checked};
 use activity::Moment;
@@ -202,6 +203,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let before = server::time_of(cpus)?;
     let wanted = plan::round(0, &args.devices, &plan.depths).len() * usize::try_from(plan.repeat)?;
     let mut apart = Apart::new(cpus, plan.time, wanted)?;
+    interrupt::handle_signals()?;
     let points = bench.rounds(&mut json, &mut apart)?;
     let stolen = server::time_of(cpus)?.stolen_since(before);
     let activity = bench.activity()?;
@@ -344,6 +346,11 @@ impl Bench<'_> {
             for steps in steps.chunk_by(|one, other| one.depth == other.depth) {
                 let mut serving = None;
                 for &step in steps {
+                    // Whoever serves goes with us.
+                    ensure!(
+                        !interrupt::is_noted(),
+                        "interrupted; what was measured is where --json says"
+                    );
                     let point = apart
                         .leave_out(step.policy, || self.try_point(&mut serving, step, round + 1))?;
                     output.keep(&point)?;
@@ -369,7 +376,7 @@ impl Bench<'_> {
         let mut attempt = 1;
         loop {
             match self.point(serving, step, repetition) {
-                Err(error) if attempt < ATTEMPTS => {
+                Err(error) if attempt < ATTEMPTS && !interrupt::is_noted() => {
                     eprintln!("once more: {step}, round {repetition}: {error:#}");
                     // Whatever went wrong, the next one has nothing of it.
                     *serving = None;

@@ -40,7 +40,7 @@ use crate::{FlowConfig, Nanos, Outcome};
 ///
 /// The virtual time is one for all cores, so that a tag is comparable between them: it is the
 /// urgency a core waits with when the budget is short. A lane that comes back after a pause joins
-/// at the virtual time: nobody saves up.
+/// at the virtual time: nobody saves up. A command that passed over what another core waits with does not move it.
 ///
 /// A drive that stands still would fill the memory: its lanes fall behind, so they are next. But what
 /// a lane has in flight counts as often as nothing of it came back for the time of a command, and
@@ -336,9 +336,9 @@ impl Residence {
         self.slow_room = room.saturating_sub_unsigned(slow).clamp(-most, most);
     }
 
-    /// Charges a lane with a command that starts; yields the tag it had if it is in.
+    /// Charges a lane with a command that starts, up to a tag of `most`; yields the tag it had if it is in.
     #[inline(always)]
-    fn start(&mut self, lane: u32, bytes: u32, now: Nanos) -> Option<u64> {
+    fn start(&mut self, lane: u32, bytes: u32, now: Nanos, most: u64) -> Option<u64> {
         let entry = &mut self.lanes[lane as usize];
         if !entry.is_at_work() {
             entry.heard = now;
@@ -346,7 +346,7 @@ impl Residence {
         let tag = entry.tag;
         let bytes = u64::from(bytes).max(LEAST_CHARGE);
         let charge = entry.over_weight((bytes * u64::from(entry.price)) >> 8);
-        entry.tag = tag.wrapping_add(charge);
+        entry.tag = tag.wrapping_add(charge).min(most.max(tag));
         // As a rule a command of it is back before it is next again.
         let least = entry.tag.wrapping_add(entry.over_weight(entry.in_flight));
         entry.in_flight += bytes;
@@ -461,15 +461,18 @@ impl Order for Residence {
 
     #[inline(always)]
     fn started(&mut self, lane: u32, bytes: u32, now: Nanos) {
-        if let Some(tag) = self.start(lane, bytes, now) {
+        if let Some(tag) = self.start(lane, bytes, now, u64::MAX) {
             self.shared.advance(tag);
         }
     }
 
     /// The virtual time stays where it is: who has the only lane of a core would take it along, and leave those
-    /// behind that come back on a core where many wait.
+    /// behind that come back on a core where many wait. Nor does the lane go so far ahead of it that a new one on its
+    /// core would be served alone for long.
     fn started_out_of_turn(&mut self, lane: u32, bytes: u32, now: Nanos) {
-        let _ = self.start(lane, bytes, now);
+        let lead = Self::MOST_CHARGES * self.charge.max(bytes.into());
+        let most = self.shared.now.load(Ordering::Relaxed).saturating_add(lead);
+        let _ = self.start(lane, bytes, now, most);
     }
 
     #[inline(always)]

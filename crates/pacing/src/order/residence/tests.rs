@@ -111,6 +111,12 @@ fn nobody_saves_up_while_it_has_nothing_to_do() {
     assert!(load.started[1] <= 520, "{:?}", load.started);
 }
 
+/// A command that came back a nanosecond after it had started.
+fn done() -> Done {
+    let (cost, outcome) = (Cost::data(BYTES), Outcome::Completed);
+    Done { cost, device: 0, outcome, started: 1, network: 1 }
+}
+
 /// A core's only lane, kept at work while others that wait come first, is soon far ahead of them. Who comes back
 /// after a pause does not have to wait until all have caught up with that.
 #[test]
@@ -124,16 +130,9 @@ fn who_goes_out_of_turn_does_not_take_the_virtual_time_along() {
         behind.join(lane);
     }
     let urgency = |order: &mut Residence| order.pick(1).expect("a lane waits").urgency;
-    let done = Done {
-        cost: Cost::data(BYTES),
-        device: 0,
-        outcome: Outcome::Completed,
-        started: 1,
-        network: 1,
-    };
     for _ in 0..100 {
         ahead.started_out_of_turn(0, BYTES, 1);
-        ahead.returned(0, &done, 2);
+        ahead.returned(0, &done(), 2);
     }
     assert!(urgency(&mut ahead) > 90 * u64::from(BYTES));
     behind.leave(0);
@@ -143,11 +142,34 @@ fn who_goes_out_of_turn_does_not_take_the_virtual_time_along() {
     // In turn it does, and nobody saves up.
     for _ in 0..100 {
         ahead.started(0, BYTES, 1);
-        ahead.returned(0, &done, 2);
+        ahead.returned(0, &done(), 2);
     }
     behind.join(0);
     behind.leave(1);
     assert!(urgency(&mut behind) > 90 * u64::from(BYTES));
+}
+
+/// If the others that come first are never served, as where all of the budget hangs, a new lane is not served alone for
+/// as long as that lasted.
+#[test]
+fn who_goes_out_of_turn_for_long_is_still_served_beside_a_new_lane() {
+    let mut order = Residence::new(VirtualTime::new(2), 0);
+    order.add(0, FlowConfig::weight(1));
+    order.join(0);
+    for _ in 0..100_000 {
+        order.started_out_of_turn(0, BYTES, 1);
+        order.returned(0, &done(), 2);
+    }
+    // Of another port: those of one are kept within a circle of keys anyway.
+    order.add(1, FlowConfig { path: 1, ..FlowConfig::weight(1) });
+    order.join(1);
+    let mut alone = 0;
+    while order.pick(1).expect("two lanes wait").lane == 1 {
+        order.started_out_of_turn(1, BYTES, 1);
+        order.returned(1, &done(), 2);
+        alone += 1;
+        assert!(alone <= Residence::MOST_CHARGES + 1, "the first is not served");
+    }
 }
 
 /// How many commands lane 1 starts, of 100, until none may.

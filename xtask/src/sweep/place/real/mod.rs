@@ -26,7 +26,6 @@ mod target;
 mod visit;
 
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -36,6 +35,7 @@ use nvmeof_report::{Point, Where};
 use super::super::plan::Planned;
 use super::super::setup::{DeviceKind, Initiator, Setup};
 use super::{Place, Run, digest};
+use crate::interrupt;
 use crate::listen::Listen;
 use cache::Cache;
 use config::Site;
@@ -53,9 +53,6 @@ const SLACK: Duration = Duration::from_secs(60);
 const LINUX_PERF: &str = "perf";
 /// Between two looks at what goes on.
 const LOOK: Duration = Duration::from_millis(20);
-
-/// Set by Ctrl-C: the point under way is given up, everything is stopped and disconnected.
-static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
 /// What counting hits in the cache came to, where there was something to count.
 type Counted = Option<Result<Finished>>;
@@ -253,7 +250,7 @@ impl Real {
         let (mut before, mut after, mut hits) = (None, None, None);
         loop {
             let now = Instant::now();
-            if INTERRUPTED.load(Ordering::Relaxed) {
+            if interrupt::is_noted() {
                 bail!("interrupted");
             }
             target.check()?;
@@ -380,27 +377,8 @@ impl Place for Real {
     }
 
     fn is_interrupted(&self) -> bool {
-        INTERRUPTED.load(Ordering::Relaxed)
+        interrupt::is_noted()
     }
-}
-
-/// From now on Ctrl-C ends the point under way in good order; a second one ends us.
-pub(crate) fn handle_signals() -> Result<()> {
-    let flag = std::sync::Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        signal_hook::flag::register_conditional_shutdown(signal, 130, std::sync::Arc::clone(&flag))
-            .and_then(|_| signal_hook::flag::register(signal, std::sync::Arc::clone(&flag)))
-            .context("cannot handle signals")?;
-    }
-    thread::spawn(move || {
-        loop {
-            if flag.load(Ordering::Relaxed) {
-                INTERRUPTED.store(true, Ordering::Relaxed);
-            }
-            thread::sleep(LOOK);
-        }
-    });
-    Ok(())
 }
 
 /// Processor, CPUs and kernel.

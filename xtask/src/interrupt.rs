@@ -1,0 +1,29 @@
+//! Ctrl-C and SIGTERM: what is under way is given up in good order, and what was started is stopped.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use anyhow::{Context, Result};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::flag;
+
+static INTERRUPTED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
+
+/// Exit status of a command that was interrupted: what a shell says of one that Ctrl-C ended.
+pub(crate) const STATUS: u8 = 130;
+
+/// From now on the first signal is only noted; a second one ends us.
+pub(crate) fn handle_signals() -> Result<()> {
+    let noted = INTERRUPTED.get_or_init(Arc::default);
+    for signal in [SIGINT, SIGTERM] {
+        flag::register_conditional_shutdown(signal, STATUS.into(), Arc::clone(noted))
+            .and_then(|_| flag::register(signal, Arc::clone(noted)))
+            .context("cannot handle signals")?;
+    }
+    Ok(())
+}
+
+/// Was there a signal?
+pub(crate) fn is_noted() -> bool {
+    INTERRUPTED.get().is_some_and(|noted| noted.load(Ordering::Relaxed))
+}
