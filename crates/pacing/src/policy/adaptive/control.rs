@@ -140,6 +140,8 @@ const IN_USE: f64 = 0.85;
 const HELD_BACK: f64 = 0.05;
 /// What should be enough over a budget, from which that is far below it.
 const FAR_BELOW: f64 = 1.5;
+/// The best rate of late over one that is that of another load, where the budget is far below what should be enough.
+const ANOTHER_LOAD: f64 = 4.0;
 /// What is enough in flight: so many square roots of what is with the devices, and so many
 /// commands, beside it.
 const ROOTS: f64 = 2.0;
@@ -329,7 +331,7 @@ impl Controller {
                     (true, _) => 0.0,
                     (_, true) => search::TRIAL * COMMANDS,
                     // All that is to be seen is whether hosts ask for more now.
-                    _ if self.is_unused => COMMANDS / 8.0,
+                    _ if self.is_unused || self.is_another_load(&measured) => COMMANDS / 8.0,
                     _ => COMMANDS,
                 };
                 let turnovers = wanted * self.command / measured.in_flight;
@@ -343,11 +345,13 @@ impl Controller {
                 let is_unused =
                     measured.in_flight < IN_USE * usable && measured.refused < HELD_BACK;
                 self.is_unused = is_unused;
-                let is_far_below = FAR_BELOW * measured.budget < self.enough(&measured);
+                let is_back = self.reason == Move::Idle && self.is_far_below(&measured);
                 // A trial says what it brought, used up or not, and so does the start where it lost much.
                 match self.search.is_trying() || self.started_too_far(&measured) {
                     false if is_unused => self.give_up_unused(&measured),
-                    false if self.reason == Move::Idle && is_far_below => self.start_over(measured),
+                    false if is_back || self.is_another_load(&measured) => {
+                        self.start_over(measured)
+                    }
                     _ => self.judge(measured),
                 }
                 self.high = !self.high;
@@ -668,6 +672,20 @@ impl Controller {
         if self.best.is_some_and(|best| measured.in_flight > COLLAPSE_EXCESS * best.in_flight) {
             self.best = Some(*measured);
         }
+    }
+
+    /// Should far more be enough than the budget?
+    fn is_far_below(&self, measured: &Measured) -> bool {
+        FAR_BELOW * measured.budget < self.enough(measured)
+    }
+
+    /// With a small budget next to nothing goes through of what did of late, though commands wait: they are of a device
+    /// that takes far longer. What is to be seen of a swing there takes as many turnovers as it needs commands.
+    fn is_another_load(&self, measured: &Measured) -> bool {
+        !self.starting
+            && measured.refused >= HELD_BACK
+            && self.best.is_some_and(|best| ANOTHER_LOAD * measured.rate < best.rate)
+            && self.is_far_below(measured)
     }
 
     /// At the start, did the budget that was doubled last bring much less?

@@ -362,23 +362,27 @@ fn hosts_that_offer_little_bring_the_budget_down_to_them() {
 fn hosts_that_come_back_are_followed_as_at_the_start() {
     /// How long a command takes, in ns.
     const DEVICE: u64 = 1_000_000;
-    for (phase, had_a_load) in (0..8).flat_map(|phase| [(phase, false), (phase, true)]) {
+    let others = [None, Some(10.0), Some(15.0), Some(25.0)];
+    let loads = others.into_iter().flat_map(|other| [2.0, 3.0, 4.0, 6.0].map(|few| (other, few)));
+    for (phase, (other, few)) in
+        (0..8).flat_map(|phase| loads.clone().map(move |load| (phase, load)))
+    {
         let mut plant = Plant::new(1000.0, 0.176, 1e9);
-        if had_a_load {
+        if let Some(device) = other {
             // Of another device, that needs little in flight.
-            let mut other = Plant::new(10.0, 0.176, 1e9);
+            let mut other = Plant::new(device, 0.176, 1e9);
             other.run(500);
             other.become_like(plant);
             plant = other;
         }
-        plant.offered = 3.0;
+        plant.offered = few;
         plant.run(20 + phase);
         plant.offered = f64::INFINITY;
         let from = plant.now;
         while plant.run(1).1 < 0.95 * 0.176 {
             assert!(
                 plant.now - from < 100 * DEVICE,
-                "phase {phase} after a load {had_a_load}: {:?}",
+                "phase {phase}, {few} commands, after a load of {other:?}: {:?}",
                 plant.controller
             );
         }
