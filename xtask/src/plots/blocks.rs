@@ -11,6 +11,8 @@ use super::measured;
 pub(super) const OPENING: &str = "<!-- generated: ";
 pub(super) const CLOSING: &str = "<!-- end -->";
 
+const NOT_RUN: &str = "The suite was not run yet.\n";
+
 /// The page with every block made anew.
 pub(super) fn fill(page: &str, data: &Data) -> Result<String> {
     let mut filled = String::new();
@@ -177,7 +179,11 @@ fn missed(cases: &[Judged]) -> String {
         let [_, _, runs, missed] = counts(std::slice::from_ref(case));
         table.push(vec![case.family.clone(), case.case.clone(), runs, missed]);
     }
-    if table.is_empty() { "None.\n".to_owned() } else { table.markdown() }
+    match (cases.is_empty(), table.is_empty()) {
+        (true, _) => NOT_RUN.to_owned(),
+        (_, true) => "None.\n".to_owned(),
+        _ => table.markdown(),
+    }
 }
 
 /// Every bound that is not kept.
@@ -206,7 +212,7 @@ fn gaps(cases: &[Judged]) -> String {
         }
     }
     match (cases.is_empty(), table.is_empty()) {
-        (true, _) => "The suite was not run yet.\n".to_owned(),
+        (true, _) => NOT_RUN.to_owned(),
         (_, true) => "Every bound is kept.\n".to_owned(),
         _ => table.markdown(),
     }

@@ -46,12 +46,12 @@ pub trait Order: Any + Debug + Send {
     /// was small and went first.
     fn started(&mut self, lane: u32, bytes: u32, now: Nanos);
 
-    /// As [`Order::started`], of a command that went before others that come first.
+    /// As [`Order::started`], of a command that went before what another core waits with and is more urgent.
     fn started_out_of_turn(&mut self, lane: u32, bytes: u32, now: Nanos) {
         self.started(lane, bytes, now);
     }
 
-    /// A command of this lane that this order was told of by [`Order::started`] is over, however it
+    /// A command of this lane that this order was told of when it started is over, however it
     /// ended. Not called for a lane that was removed meanwhile.
     fn returned(&mut self, lane: u32, done: &Done, now: Nanos) {
         let _ = (lane, done, now);

@@ -82,7 +82,7 @@ impl BufferCredit {
         }
         if self.in_flight == 0 && !self.floor_out && !self.shared.is_strict() {
             self.floor_out = true;
-            return match self.shared.is_urgent(self.core, ask.urgency) {
+            return match self.shared.is_urgent(self.core, bytes, ask.urgency) {
                 true => Admission::Granted(FLOOR),
                 false => Admission::OutOfTurn(FLOOR),
             };

@@ -112,8 +112,8 @@ impl Done {
 pub enum Admission {
     /// It may start.
     Granted(Grant),
-    /// It may start, though what another core waits with is more urgent: it is there to keep this core
-    /// at work, and says nothing about how far everybody is served.
+    /// It may start, though what another core waits with is more urgent by more than a few I/Os: it is
+    /// there to keep this core at work, and says nothing about how far everybody is served.
     OutOfTurn(Grant),
     /// Not before something is released, on this core or on another (whose policy then wakes
     /// this one).

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use loom::thread;
 
-use super::{Admission, Ask, BufferCredit, CreditConfig, Done, Grant, Policy, SharedCredit};
+use super::{Ask, BufferCredit, CreditConfig, Done, Grant, Policy, SharedCredit};
 use crate::Cost;
 use crate::permit::Outcome;
 
@@ -33,10 +33,7 @@ impl Core {
     }
 
     fn admit_bytes(&mut self, bytes: u32) -> Option<Grant> {
-        match self.credit.admit(&ask(bytes), 0) {
-            Admission::Granted(grant) => Some(grant),
-            _ => None,
-        }
+        self.credit.admit(&ask(bytes), 0).grant()
     }
 
     fn release(&mut self, grant: Grant) {

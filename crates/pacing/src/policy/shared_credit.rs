@@ -462,22 +462,29 @@ impl SharedCredit {
         let first = self.waiting().next()?;
         let urgency = |core: usize| self.slots[core].urgency.load(Ordering::Relaxed);
         let load = |core: usize| self.slots[core].load.load(Ordering::Relaxed);
-        let (most, largest) = self.waiting().fold((u64::MAX, 1), |(most, largest), waits| {
-            (urgency(waits.0).min(most), waits.2.max(largest))
-        });
-        let last = most.saturating_add(largest.saturating_mul(ABOUT_EQUAL));
+        let (last, largest) = self.last_urgent(|_| true, 1);
         let urgent = self.waiting().filter(|(core, ..)| urgency(*core) <= last);
         // What changed meanwhile must not leave everybody unserved.
         urgent.min_by_key(|(core, ..)| load(*core) / largest).or(Some(first))
     }
 
     /// Is what this core wants about as urgent as what any other core waits with, or more?
-    pub(super) fn is_urgent(&self, core: usize, urgency: u64) -> bool {
-        let mut others = self.waiting().filter(|(other, ..)| *other != core);
-        others.all(|(other, _, bytes)| {
-            let most = self.slots[other].urgency.load(Ordering::Relaxed);
-            urgency <= most.saturating_add(bytes.saturating_mul(ABOUT_EQUAL))
-        })
+    pub(super) fn is_urgent(&self, core: usize, bytes: u64, urgency: u64) -> bool {
+        let nobody_waits = self.waiters.0.load(Ordering::Relaxed) == 0;
+        nobody_waits || urgency <= self.last_urgent(|other| other != core, bytes).0
+    }
+
+    /// Up to which urgency what waits on these cores is about as urgent as it gets, and the largest in bytes of that and
+    /// of `largest`.
+    fn last_urgent(&self, of: impl Fn(usize) -> bool, largest: u64) -> (u64, u64) {
+        let (most, largest) = self.waiting().filter(|(core, ..)| of(*core)).fold(
+            (u64::MAX, largest),
+            |(most, largest), (core, _, bytes)| {
+                let urgency = self.slots[core].urgency.load(Ordering::Relaxed);
+                (urgency.min(most), bytes.max(largest))
+            },
+        );
+        (most.saturating_add(largest.saturating_mul(ABOUT_EQUAL)), largest)
     }
 
     /// The cores that wait, from the one after the core served last, with their tickets. Whoever waits for more than the

@@ -2,10 +2,11 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use crate::order::{Order, Pick};
 use crate::policy::{self, CreditConfig};
 use crate::{
-    BufferCredit, Cost, FlowConfig, Nanos, Outcome, Pacer, PacerConfig, Parts, Policy, TooLarge,
-    lost_permits,
+    BufferCredit, Cost, FlowConfig, Nanos, Outcome, Pacer, PacerConfig, Parts, Policy, SmallRule,
+    TooLarge, lost_permits,
 };
 
 /// Grants what it is told to; stands for policies that come later.
@@ -64,6 +65,79 @@ fn a_chain_grants_all_or_nothing() {
         pacer.release(permit, Outcome::Failed, 130);
         assert!(pacer.next(130).is_none());
         assert_eq!((out(), shared.unused()), (0, 8192));
+    }
+}
+
+/// One flow after the other, each as urgent as it is told; counts what went out of turn.
+#[derive(Debug)]
+struct Told {
+    urgency: u64,
+    waits: Vec<u32>,
+    out_of_turn: std::sync::Arc<std::sync::atomic::AtomicI64>,
+}
+
+impl Order for Told {
+    fn add(&mut self, _lane: u32, _config: FlowConfig) {}
+
+    fn set_weight(&mut self, _lane: u32, _weight: u16) {}
+
+    fn join(&mut self, lane: u32) {
+        self.waits.push(lane);
+    }
+
+    fn leave(&mut self, lane: u32) {
+        self.waits.retain(|waits| *waits != lane);
+    }
+
+    fn pick(&mut self, _now: Nanos) -> Option<Pick> {
+        let urgency = self.urgency;
+        self.waits.first().map(|&lane| Pick { lane, urgency, load: 0 })
+    }
+
+    fn started(&mut self, _lane: u32, _bytes: u32, _now: Nanos) {}
+
+    fn started_out_of_turn(&mut self, _lane: u32, _bytes: u32, _now: Nanos) {
+        self.out_of_turn.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    }
+}
+
+/// The order is told what went out of turn, wherever in a chain that was granted; and where another policy of it refuses,
+/// the one command that a core may always have is still to be had.
+#[test]
+fn what_goes_out_of_turn_goes_through_a_chain() {
+    for (credit_first, urgency, wanted) in
+        [(true, 1 << 40, 2), (false, 1 << 40, 2), (true, 0, 0), (false, 0, 0)]
+    {
+        let config = CreditConfig { budget: 8192, largest: 8192, cores: 3 };
+        let shared = BufferCredit::shared(config).unwrap();
+        let mut others = [0, 1].map(|core| shared.core(core, std::sync::Arc::new(|| ())));
+        let cost = Cost::data(8192);
+        let ask = policy::Ask { cost, device: 0, urgency: 0, load: 0, small: false };
+        let answers =
+            [others[0].admit(&ask, 0), others[1].admit(&ask, 0), others[1].admit(&ask, 0)];
+        assert_eq!(answers.map(|answer| answer.grant().is_some()), [true, true, false]);
+
+        let credit: Box<dyn Policy> = Box::new(shared.core(2, std::sync::Arc::new(|| ())));
+        let gate = Box::new(Gate { opens_at: 100, out: std::sync::Arc::default() });
+        let policies = if credit_first { vec![credit, gate] } else { vec![gate as _, credit] };
+        let out_of_turn = std::sync::Arc::default();
+        let waits = Vec::new();
+        let order =
+            Box::new(Told { urgency, waits, out_of_turn: std::sync::Arc::clone(&out_of_turn) });
+        let parts = Parts { policies, order, small: SmallRule::Never };
+        let mut pacer = Pacer::with_parts(parts, PacerConfig::default());
+        let flow = pacer.add_flow(FlowConfig::weight(1));
+        for token in 0..2 {
+            pacer.enqueue(flow, cost, token).unwrap();
+        }
+        assert!(pacer.next(10).is_none(), "the gate is closed");
+        for token in 0..2 {
+            let (started, permit) = pacer.next(100).expect("the one it may always have");
+            assert_eq!(started, token);
+            assert!(pacer.next(100).is_none(), "and no more than one");
+            pacer.release(permit, Outcome::Completed, 110);
+        }
+        assert_eq!(out_of_turn.load(std::sync::atomic::Ordering::Relaxed), wanted);
     }
 }
 

@@ -6,8 +6,8 @@
 
 use super::verdict::{Check, Verdict};
 
-/// Every check as it is in the middle of these verdicts of one case, with the figures of the one
-/// whose bandwidth is. What is broken in any of them stays broken.
+/// Every check as it is in the middle of these verdicts of one case, with the figures and the course
+/// of the one whose share of the reference is. What is broken in any of them stays broken.
 ///
 /// Of an even number the worse of the two in the middle counts.
 #[must_use]
@@ -37,8 +37,9 @@ fn names(verdicts: &[Verdict]) -> Vec<&'static str> {
 fn of_all(verdicts: &[Verdict], what: &str) -> Option<Check> {
     let all = verdicts.iter().flat_map(|verdict| &verdict.checks);
     let mut all: Vec<Check> = all.filter(|check| check.what == what).copied().collect();
-    // What is not a number sorts last: it counts as missed.
-    all.sort_by(|a, b| a.shortfall().total_cmp(&b.shortfall()));
+    // What is not a number is missed, whatever its sign.
+    let worse = |check: &Check| !check.holds();
+    all.sort_by(|a, b| worse(a).cmp(&worse(b)).then(a.shortfall().total_cmp(&b.shortfall())));
     all.get(all.len() / 2).copied()
 }
 
@@ -70,7 +71,10 @@ mod tests {
         assert!(!middle(vec![of(98.0, 1.0), of(98.5, 1.0), of(99.5, 1.0)]).passes());
         assert!(!middle(vec![of(98.0, 1.0), of(99.5, 1.0)]).passes(), "the worse of two");
         let never = f64::INFINITY;
-        assert!(!middle(vec![of(99.5, never), of(99.5, f64::NAN), of(99.5, 1.0)]).passes());
+        for unknown in [f64::NAN, -f64::NAN] {
+            assert!(!middle(vec![of(99.5, never), of(99.5, unknown), of(99.5, 1.0)]).passes());
+            assert!(!middle(vec![of(unknown, 1.0), of(98.0, 1.0), of(99.5, 1.0)]).passes());
+        }
         assert!(middle(vec![of(99.5, never), of(99.5, 1.0), of(99.5, 1.0)]).passes());
     }
 

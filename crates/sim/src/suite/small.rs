@@ -14,7 +14,7 @@ pub(super) const ABOUT: &str = "One stream of 80 % 128 KiB and 20 % 4 KiB reads 
     of the link and what the same stream reaches unpaced with an endless cache.";
 
 const SMALL: u32 = 4096;
-/// As long in quick runs, too: beside small commands the swing is narrow, and tells less in as long.
+/// As long in quick runs, too: beside small commands the swing is narrow, so it takes longer to find the budget.
 const WARM_UP: Nanos = 200 * MS;
 const TIME: Nanos = 500 * MS;
 

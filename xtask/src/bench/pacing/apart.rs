@@ -8,6 +8,7 @@ use anyhow::Result;
 
 use super::plan::Policy;
 use super::yardstick::Yardstick;
+use crate::interrupt;
 
 /// Runs that may be left out for each that is wanted.
 const MOST_LEFT_OUT: usize = 3;
@@ -44,7 +45,7 @@ impl Apart {
                 self.yardstick.wait()?;
             }
             let (measured, were_apart) = self.yardstick.watch(self.time, &mut measure)?;
-            if !were_apart || measured.is_err() {
+            if !were_apart || measured.is_err() || interrupt::is_noted() {
                 return measured;
             }
             if self.left == 0 {

@@ -205,6 +205,11 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let mut apart = Apart::new(cpus, plan.time, wanted)?;
     interrupt::handle_signals()?;
     let points = bench.rounds(&mut json, &mut apart)?;
+    if interrupt::is_noted() {
+        let kept = json.place().unwrap_or("nowhere, for want of --json".to_owned());
+        eprintln!("interrupted after {} runs; they are kept in {kept}", points.len());
+        return Ok(ExitCode::from(interrupt::STATUS));
+    }
     let stolen = server::time_of(cpus)?.stolen_since(before);
     let activity = bench.activity()?;
 
@@ -287,6 +292,11 @@ impl Output {
         ))
     }
 
+    /// The file, if there is one.
+    fn place(&self) -> Option<String> {
+        self.0.as_ref().map(|(_, path)| path.display().to_string())
+    }
+
     fn keep(&mut self, point: &Point) -> Result<()> {
         let Some((file, path)) = &mut self.0 else { return Ok(()) };
         json::write(file, point).with_context(|| format!("cannot write {}", path.display()))
@@ -346,13 +356,13 @@ impl Bench<'_> {
             for steps in steps.chunk_by(|one, other| one.depth == other.depth) {
                 let mut serving = None;
                 for &step in steps {
-                    // Whoever serves goes with us.
-                    ensure!(
-                        !interrupt::is_noted(),
-                        "interrupted; what was measured is where --json says"
-                    );
                     let point = apart
-                        .leave_out(step.policy, || self.try_point(&mut serving, step, round + 1))?;
+                        .leave_out(step.policy, || self.try_point(&mut serving, step, round + 1));
+                    if interrupt::is_noted() {
+                        // Whoever serves goes with us.
+                        return Ok(points);
+                    }
+                    let point = point?;
                     output.keep(&point)?;
                     points.push(point);
                 }

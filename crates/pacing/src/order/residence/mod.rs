@@ -40,7 +40,9 @@ use crate::{FlowConfig, Nanos, Outcome};
 ///
 /// The virtual time is one for all cores, so that a tag is comparable between them: it is the
 /// urgency a core waits with when the budget is short. A lane that comes back after a pause joins
-/// at the virtual time: nobody saves up. A command that passed over what another core waits with does not move it.
+/// at the virtual time: nobody saves up. A command that passed over something more urgent of another core, by more than
+/// a few commands, does not move it. It is charged all the same, but little from [`Residence::MOST_CHARGES`] ahead of the
+/// virtual time on, and nobody joins further than that behind it on the same core.
 ///
 /// A drive that stands still would fill the memory: its lanes fall behind, so they are next. But what
 /// a lane has in flight counts as often as nothing of it came back for the time of a command, and
@@ -84,6 +86,8 @@ pub struct Residence {
     /// started, of all lanes and of slow ones.
     slow_room: i64,
     counted: (u64, u64),
+    /// Nobody joins with a tag below this.
+    least_tag: u64,
 }
 
 /// One cache line.
@@ -188,6 +192,9 @@ const UNKNOWN: u16 = BASE_PRICE - 1;
 const TOP_PRICE: u16 = 32;
 const _: () = assert!(Residence::MOST_CHARGES == 4 * TOP_PRICE as u64);
 const _: () = assert!(TOP_PRICE < u16::MAX / BASE_PRICE);
+/// What a command out of turn is charged that far ahead: one part in so many, so that lanes there still take turns by
+/// their weights, and the virtual time catches up.
+const BEYOND: u64 = 32;
 /// Commands a mean looks back on, as a power of two.
 const MEMORY: u32 = 3;
 /// Commands from one setting of a price to the next.
@@ -233,6 +240,7 @@ impl Residence {
             slow_bytes: 0,
             slow_room: 0,
             counted: (0, 0),
+            least_tag: 0,
         }
     }
 
@@ -336,7 +344,7 @@ impl Residence {
         self.slow_room = room.saturating_sub_unsigned(slow).clamp(-most, most);
     }
 
-    /// Charges a lane with a command that starts, up to a tag of `most`; yields the tag it had if it is in.
+    /// Charges a lane with a command that starts, and little beyond a tag of `most`; yields the tag it had if it is in.
     #[inline(always)]
     fn start(&mut self, lane: u32, bytes: u32, now: Nanos, most: u64) -> Option<u64> {
         let entry = &mut self.lanes[lane as usize];
@@ -346,7 +354,7 @@ impl Residence {
         let tag = entry.tag;
         let bytes = u64::from(bytes).max(LEAST_CHARGE);
         let charge = entry.over_weight((bytes * u64::from(entry.price)) >> 8);
-        entry.tag = tag.wrapping_add(charge).min(most.max(tag));
+        entry.tag = tag.wrapping_add(charge).min(most.max(tag + charge / BEYOND));
         // As a rule a command of it is back before it is next again.
         let least = entry.tag.wrapping_add(entry.over_weight(entry.in_flight));
         entry.in_flight += bytes;
@@ -413,7 +421,7 @@ impl Order for Residence {
         let way = Way::new(config.device, config.path);
         self.paths.open(way);
         self.loads.open(way, &self.shared.loads);
-        let tag = self.shared.now.load(Ordering::Relaxed);
+        let tag = self.shared.now.load(Ordering::Relaxed).max(self.least_tag);
         let (weight, price, time) = (config.weight, UNKNOWN, self.usual_time);
         let unpriced = 1;
         self.lanes[lane as usize] =
@@ -434,7 +442,7 @@ impl Order for Residence {
     fn join(&mut self, lane: u32) {
         let now = self.shared.now.load(Ordering::Relaxed);
         let entry = &mut self.lanes[lane as usize];
-        entry.tag = entry.tag.max(now);
+        entry.tag = entry.tag.max(now).max(self.least_tag);
         entry.settle();
         self.paths.queue(entry.way).push(lane, &mut self.lanes);
     }
@@ -467,12 +475,16 @@ impl Order for Residence {
     }
 
     /// The virtual time stays where it is: who has the only lane of a core would take it along, and leave those
-    /// behind that come back on a core where many wait. Nor does the lane go so far ahead of it that a new one on its
-    /// core would be served alone for long.
+    /// behind that come back on a core where many wait. Nor is a new lane on its core served alone for long.
     fn started_out_of_turn(&mut self, lane: u32, bytes: u32, now: Nanos) {
-        let lead = Self::MOST_CHARGES * self.charge.max(bytes.into());
+        let entry = self.lanes[lane as usize];
+        let lead = entry.over_weight(Self::MOST_CHARGES * u64::from(bytes));
         let most = self.shared.now.load(Ordering::Relaxed).saturating_add(lead);
         let _ = self.start(lane, bytes, now, most);
+        let tag = self.lanes[lane as usize].tag;
+        // So far behind that what is charged here catches up in as many commands.
+        let behind = Self::MOST_CHARGES * (tag - entry.tag);
+        self.least_tag = self.least_tag.max(tag.saturating_sub(behind));
     }
 
     #[inline(always)]

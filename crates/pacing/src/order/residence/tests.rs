@@ -170,6 +170,15 @@ fn who_goes_out_of_turn_for_long_is_still_served_beside_a_new_lane() {
         alone += 1;
         assert!(alone <= Residence::MOST_CHARGES + 1, "the first is not served");
     }
+    // From then on by their weights, though the virtual time stands still.
+    let mut started = [0_u32; 2];
+    for _ in 0..10_000 {
+        let lane = order.pick(1).expect("two lanes wait").lane;
+        order.started_out_of_turn(lane, BYTES, 1);
+        order.returned(lane, &done(), 2);
+        started[lane as usize] += 1;
+    }
+    assert!(started[0].abs_diff(started[1]) < 200, "{started:?}");
 }
 
 /// How many commands lane 1 starts, of 100, until none may.

@@ -199,6 +199,8 @@ pub(super) struct Controller {
     network_is_busy: bool,
     /// The hosts did not use the budget up in the last measurement.
     is_unused: bool,
+    /// Before this measurement began it looked like another load.
+    seems_another: bool,
     reason: Move,
 }
 
@@ -273,6 +275,7 @@ impl Controller {
             harmed: false,
             network_is_busy: false,
             is_unused: false,
+            seems_another: false,
             reason: Move::Start,
         }
     }
@@ -327,11 +330,12 @@ impl Controller {
             }
             Phase::Settle => {
                 self.phase = Phase::Measure;
+                self.seems_another = self.is_another_load(&measured);
                 let wanted = match (self.starting, self.search.is_trying()) {
                     (true, _) => 0.0,
                     (_, true) => search::TRIAL * COMMANDS,
                     // All that is to be seen is whether hosts ask for more now.
-                    _ if self.is_unused || self.is_another_load(&measured) => COMMANDS / 8.0,
+                    _ if self.is_unused || self.seems_another => COMMANDS / 8.0,
                     _ => COMMANDS,
                 };
                 let turnovers = wanted * self.command / measured.in_flight;
@@ -346,12 +350,12 @@ impl Controller {
                     measured.in_flight < IN_USE * usable && measured.refused < HELD_BACK;
                 self.is_unused = is_unused;
                 let is_back = self.reason == Move::Idle && self.is_far_below(&measured);
+                // Twice in a row: what stood still for a moment is no other load.
+                let is_another = self.seems_another && self.is_another_load(&measured);
                 // A trial says what it brought, used up or not, and so does the start where it lost much.
                 match self.search.is_trying() || self.started_too_far(&measured) {
                     false if is_unused => self.give_up_unused(&measured),
-                    false if is_back || self.is_another_load(&measured) => {
-                        self.start_over(measured)
-                    }
+                    false if is_back || is_another => self.start_over(measured),
                     _ => self.judge(measured),
                 }
                 self.high = !self.high;
