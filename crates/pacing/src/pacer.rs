@@ -388,7 +388,7 @@ impl Pacer {
         } else if let Some(pick) = self.order.pick(now) {
             match self.admit_first(pick, now) {
                 Ok(chosen) => chosen,
-                Err(exception) => self.not_simply(pick.lane, exception, now)?,
+                Err(exception) => self.on_exception(pick.lane, exception, now)?,
             }
         } else {
             self.nothing_starts();
@@ -412,7 +412,7 @@ impl Pacer {
                 (_, Some(pick)) => {
                     return match self.admit_first(pick, now) {
                         Ok(chosen) => Some(chosen),
-                        Err(exception) => self.not_simply(pick.lane, exception, now),
+                        Err(exception) => self.on_exception(pick.lane, exception, now),
                     };
                 }
                 (_, None) => {
@@ -553,7 +553,7 @@ impl Pacer {
 
     /// The first command of this lane starts out of turn, or may not start: if that is for its device, the next may.
     #[inline(never)]
-    fn not_simply(
+    fn on_exception(
         &mut self,
         mut lane: u32,
         mut exception: Exception,

@@ -354,7 +354,7 @@ impl Residence {
         let tag = entry.tag;
         let bytes = u64::from(bytes).max(LEAST_CHARGE);
         let charge = entry.over_weight((bytes * u64::from(entry.price)) >> 8);
-        entry.tag = tag.wrapping_add(charge).min(most.max(tag + charge / BEYOND));
+        entry.tag = tag.wrapping_add(charge).min(most.max(tag.wrapping_add(charge / BEYOND)));
         // As a rule a command of it is back before it is next again.
         let least = entry.tag.wrapping_add(entry.over_weight(entry.in_flight));
         entry.in_flight += bytes;
