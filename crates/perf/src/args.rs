@@ -139,7 +139,7 @@ pub(crate) struct RunArgs {
     /// Threads, each with connections of its own.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) jobs: u16,
-    /// How long to measure, at most [default: 10s, or without end with --io-size and --loops].
+    /// How long to measure, at most [default: 10s, or without end with --io-size, --loops and --turns].
     #[arg(long, value_name = "TIME", value_parser = nonzero_time)]
     pub(crate) time: Option<Duration>,
     /// End after this many bytes, on all namespaces and by all jobs together, if the time is not up before.
@@ -157,6 +157,14 @@ pub(crate) struct RunArgs {
     /// How long to run before measuring.
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = units::duration)]
     pub(crate) ramp: Duration,
+    /// Count in turns, which lines of standard input call: each is a name, or - to count nothing, and then NSID=DEPTH
+    /// for namespaces of which so many I/Os are outstanding from now on, up to --qd. When a turn ends, a line of JSON on
+    /// standard output tells what it counted, and nothing else is written there; the end of the input ends the run.
+    #[arg(
+        long,
+        conflicts_with_all = ["ramp", "verify", "resume", "io_size", "loops", "ios", "shared_qd", "output_format"]
+    )]
+    pub(crate) turns: bool,
     /// Bytes of each namespace to use [default: all from --offset on].
     #[arg(long, value_name = "SIZE", value_parser = nonzero_size)]
     pub(crate) size: Option<u64>,

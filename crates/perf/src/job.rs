@@ -19,6 +19,7 @@ use crate::lane::{Lane, token_lane};
 use crate::pace::{Allowed, JobRates, Kinds, Pace, Think};
 use crate::queue::{Done, FabricQueue, Io, LocalQueue, Lost, Memory, Op, Queue};
 use crate::stats::Series;
+use crate::turns::Seat;
 
 /// Turns without a completion between looks at the clock.
 const IDLE_TURNS: u32 = 16;
@@ -217,6 +218,8 @@ pub(crate) struct Job {
     pub(crate) shared: Arc<Shared>,
     /// Whether it sleeps when it has nothing to do.
     pub(crate) sleeps: bool,
+    /// What says what is counted when, if it is not the time.
+    pub(crate) seat: Option<Seat>,
     pub(crate) start: Arc<Gate>,
 }
 
@@ -366,10 +369,22 @@ impl Running {
                 self.rest(now);
             }
             self.tell(now);
+            if self.job.seat.as_ref().is_some_and(Seat::has_news) && self.phase == Phase::Load {
+                self.next_turn(clock.now());
+            }
             self.advance(now);
         }
         let connections = queues.into_iter().filter_map(JobQueue::into_connection);
         self.result.queues = connections.collect();
+    }
+
+    /// Another turn has been called.
+    fn next_turn(&mut self, now: Nanos) {
+        let Job { seat, lanes, .. } = &mut self.job;
+        if let Some(seat) = seat {
+            seat.go_on(lanes, now);
+            self.is_starved = true;
+        }
     }
 
     /// Sleeps through most of a pause, if nothing is under way that could come back meanwhile.
@@ -397,7 +412,11 @@ impl Running {
     #[inline]
     fn take(&mut self, done: &mut Vec<Done>, queue: &mut JobQueue, now: Nanos) {
         let (from, to) = self.window;
-        let record = self.phase == Phase::Load && now >= from && now < to;
+        let (from, is_counting) = match &self.job.seat {
+            Some(seat) => (seat.origin(), seat.is_counting()),
+            None => (from, now >= from),
+        };
+        let record = self.phase == Phase::Load && is_counting && now < to;
         let (mut ios, mut bytes) = (0, 0);
         for completed in done.drain(..) {
             let at = token_lane(completed.token);
@@ -517,13 +536,21 @@ impl Running {
                 }
                 let stop = self.job.shared.stop.load(Ordering::Relaxed);
                 let is_done = self.job.lanes.iter().all(Lane::is_done);
-                let is_over = now >= to || self.ios >= self.job.timing.ios || is_done;
+                let is_called_off = self.job.seat.as_ref().is_some_and(Seat::is_over);
+                let is_over =
+                    now >= to || self.ios >= self.job.timing.ios || is_done || is_called_off;
                 if !is_over && !stop {
                     return;
                 }
                 self.result.interrupted = !is_over;
-                self.result.measured = now.min(to).saturating_sub(from);
-                self.result.cpu = cpu_time() - self.cpu_at_start.unwrap_or_else(cpu_time);
+                let Job { seat, lanes, .. } = &mut self.job;
+                (self.result.measured, self.result.cpu) = match seat {
+                    Some(seat) => seat.leave(lanes, now),
+                    None => (
+                        now.min(to).saturating_sub(from),
+                        cpu_time() - self.cpu_at_start.unwrap_or_else(cpu_time),
+                    ),
+                };
                 self.phase = Phase::Drain;
             }
             Phase::Drain => {
@@ -619,7 +646,7 @@ pub(crate) fn pin(cpu: usize) -> Result<(), String> {
 }
 
 /// CPU time of this thread.
-fn cpu_time() -> Nanos {
+pub(crate) fn cpu_time() -> Nanos {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
     seconds * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0)

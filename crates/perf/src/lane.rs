@@ -41,6 +41,8 @@ pub(crate) struct Lane {
     rng: Rng,
     slots: Vec<Slot>,
     free: Vec<u32>,
+    /// I/Os under way at most.
+    depth: u32,
     /// Bytes still to be asked for; none if there is no end.
     quota: Option<u64>,
     /// Bytes asked for, with those of the run that this one resumes.
@@ -160,6 +162,7 @@ impl Lane {
             rng: Rng::new(seed, stream | 1),
             slots: vec![Slot::default(); load.qd as usize],
             free: (0..load.qd).rev().collect(),
+            depth: load.qd,
             quota: flow.quota(turn, turns).map(|quota| quota.saturating_sub(place.done)),
             asked: place.done,
             failed_at: u64::MAX,
@@ -195,7 +198,27 @@ impl Lane {
     /// May one more I/O be under way?
     #[inline]
     pub(crate) fn has_credit(&self) -> bool {
-        !self.free.is_empty()
+        self.slots.len() - self.free.len() < self.depth as usize && !self.free.is_empty()
+    }
+
+    /// From now on so many I/Os are under way at most, and never more than the load allows.
+    pub(crate) fn limit(&mut self, depth: u32) {
+        self.depth = depth;
+    }
+
+    pub(crate) fn nsid(&self) -> u32 {
+        self.nsid
+    }
+
+    /// Reads, writes and trims counted so far; counting begins anew.
+    pub(crate) fn take_tallies(&mut self) -> [Tally; 3] {
+        let all = [&mut self.read, &mut self.write, &mut self.trim];
+        all.map(|tally| std::mem::replace(tally, Tally::new()))
+    }
+
+    /// Puts what was taken back in the place of what is counted now.
+    pub(crate) fn put_tallies(&mut self, tallies: [Tally; 3]) {
+        [self.read, self.write, self.trim] = tallies;
     }
 
     /// From now on [`Lane::next`] reads what this run has written, each unit once.
@@ -207,6 +230,9 @@ impl Lane {
     /// none at the moment (or at all, when reading back).
     #[inline]
     pub(crate) fn next(&mut self, now: Nanos, kinds: Kinds, buffers: &mut Buffers) -> Option<Io> {
+        if !self.has_credit() {
+            return None;
+        }
         let number = *self.free.last()?;
         let mut slot = Slot { started: now, ..self.choose(kinds)? };
         let Slot { unit, bytes, kind, .. } = slot;

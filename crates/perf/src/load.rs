@@ -20,6 +20,7 @@ use crate::progress::{Goal, Progress};
 use crate::queue::{FabricQueue, LocalQueue, Lost, Memory};
 use crate::stats::{Series, Tally, Verified};
 use crate::target::Target;
+use crate::turns::{Conductor, Console, FlowName};
 use crate::units::{CpuList, Mix, Rate, Trim};
 use crate::workload::distribution::Distribution;
 use crate::workload::sizes::BlockSplit;
@@ -86,6 +87,8 @@ pub(crate) struct LoadSpec {
     pub(crate) done: Vec<Vec<u64>>,
     /// Who is told now and then how far it is.
     pub(crate) watcher: Option<Watcher>,
+    /// Who says what is counted when; else it is all after the ramp.
+    pub(crate) turns: Option<Console>,
 }
 
 /// Takes bytes done by thread and space while a load is on; called about every second, on the caller's thread.
@@ -129,6 +132,7 @@ impl LoadSpec {
             cpus: None,
             done: Vec::new(),
             watcher: None,
+            turns: None,
         }
     }
 
@@ -294,12 +298,19 @@ fn execute(
     let mut lost = Vec::new();
     let mut started = 0;
     let clock = target.clock();
+    let conductor = conductor(target, spec, flows, jobs).unwrap_or_else(|problem| {
+        lost.push(problem);
+        shared.stop.store(true, Ordering::Relaxed);
+        None
+    });
     let (sender, receiver) = channel();
     for (index, sources) in sources.into_iter().enumerate() {
         let (shared, start, sender) = (Arc::clone(&shared), Arc::clone(&start), sender.clone());
         let (flows, spec) = (flows.to_vec(), spec.clone());
+        let seat = conductor.as_ref().map(|conductor| conductor.seat(flows.len()));
         let spawned = thread::Builder::new().spawn(move || {
-            let job = job(index, &flows, &spec, sources, clock, shared, start);
+            let mut job = job(index, &flows, &spec, sources, clock, shared, start);
+            job.seat = seat;
             // The receiver is there until every job has sent.
             let _ = sender.send(job.run());
         });
@@ -343,7 +354,25 @@ fn execute(
         }
     }
     progress.finish();
+    lost.extend(conductor.and_then(Conductor::finish));
     with_lost(results, lost, spec.time)
+}
+
+/// Whoever calls the turns, if there are turns; or why nobody can.
+fn conductor(
+    target: &Target,
+    spec: &LoadSpec,
+    flows: &[Flow],
+    jobs: usize,
+) -> Result<Option<Conductor>, String> {
+    let Some(console) = &spec.turns else { return Ok(None) };
+    let name = |flow: &Flow| FlowName {
+        connect: target.spaces()[flow.space].connect.clone(),
+        nsid: flow.nsid,
+    };
+    Conductor::start(console, flows.iter().map(name).collect(), spec.qd, jobs)
+        .map(Some)
+        .map_err(|error| format!("no thread for --turns: {error}"))
 }
 
 /// Adds what no job could say, also where there is no job.
@@ -384,6 +413,7 @@ fn goal(spec: &LoadSpec, flows: &[Flow]) -> Goal {
     let times = if spec.mix.trim == Trim::ThenWrite { 2 } else { 1 };
     match flows.iter().map(Flow::total).sum::<Option<u64>>() {
         Some(bytes) if !flows.is_empty() => Goal::Bytes(bytes.saturating_sub(done) * times),
+        _ if spec.time == Duration::MAX => Goal::None,
         _ => Goal::Time(spec.ramp.saturating_add(spec.time)),
     }
 }
@@ -450,6 +480,7 @@ fn job(
         timing,
         clock,
         sleeps: spec.sleeps,
+        seat: None,
         problems,
         shared,
         start,

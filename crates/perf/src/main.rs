@@ -27,6 +27,7 @@ mod stats;
 mod steady;
 mod table;
 mod target;
+mod turns;
 mod units;
 mod verify;
 mod workload;

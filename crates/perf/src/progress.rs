@@ -29,6 +29,8 @@ pub(crate) enum Goal {
     Time(Duration),
     /// So many bytes.
     Bytes(u64),
+    /// None that is known.
+    None,
 }
 
 impl Progress {
@@ -37,6 +39,7 @@ impl Progress {
         let length = match goal {
             Goal::Time(time) => u64::try_from(time.as_millis()).unwrap_or(u64::MAX),
             Goal::Bytes(bytes) => bytes,
+            Goal::None => u64::MAX,
         };
         let bar = if std::io::stderr().is_terminal() {
             ProgressBar::new(length)
@@ -75,6 +78,7 @@ impl Progress {
                 let of = format!("{:.0} s, {:.1} %", elapsed.as_secs_f64(), percent.min(100.0));
                 (bytes >= all, bytes.min(all), of)
             }
+            Goal::None => (false, 0, format!("{:.0} s", elapsed.as_secs_f64())),
         };
         let phase = if is_over { "finishing" } else { "running" };
         self.bar.set_position(position);

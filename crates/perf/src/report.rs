@@ -121,7 +121,7 @@ pub(crate) struct TargetReport {
 
 /// I/Os of one direction, or of both.
 #[derive(Debug, Clone, Serialize)]
-struct Rates {
+pub(crate) struct Rates {
     iops: f64,
     bandwidth_gbps: f64,
     latency_us: LatencyReport,
@@ -319,7 +319,7 @@ impl FlowReport {
 }
 
 impl Rates {
-    fn new(tally: &Tally, seconds: f64, percentiles: &[f64]) -> Self {
+    pub(crate) fn new(tally: &Tally, seconds: f64, percentiles: &[f64]) -> Self {
         let latency = &tally.latency;
         #[expect(clippy::cast_precision_loss, reason = "microseconds with a fraction")]
         let micros = |nanos: Option<u64>| nanos.map(|nanos| nanos as f64 / 1e3);

@@ -4,7 +4,7 @@
 mod tests;
 
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::{self, BufReader, Write};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -23,6 +23,7 @@ use crate::plan::{Misfit, misfit};
 use crate::report::{Parameters, Report};
 use crate::resume::Resume;
 use crate::target::{Needs, Target};
+use crate::turns::Console;
 use crate::units::Trim;
 use crate::workload::distribution::Distribution;
 
@@ -71,7 +72,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
         (None, OutputFormat::FioJson) => Some(standard),
         (None, OutputFormat::Json) => None,
     };
-    if json != Some(standard) {
+    if json != Some(standard) && !args.turns {
         print!("{}", report.text());
     }
     match (json, args.output_format) {
@@ -133,6 +134,10 @@ fn load(args: &RunArgs) -> Result<LoadSpec> {
     };
     let is_bounded = args.io_size.is_some() || args.loops.is_some();
     misfit!(
+        args.turns && args.json.as_deref() == Some(Path::new("-")),
+        "--turns writes its results to standard output: name a file for --json"
+    );
+    misfit!(
         args.resume.is_some() && !is_bounded,
         "--resume is for runs that end after --io-size or --loops: only these have a place to go on from"
     );
@@ -148,7 +153,8 @@ fn load(args: &RunArgs) -> Result<LoadSpec> {
         "--rate-read needs reads, and --rate-write needs writes without trims: for --rw {} use --rate",
         args.rw
     );
-    let time = args.time.unwrap_or(if is_bounded { Duration::MAX } else { DEFAULT_TIME });
+    let has_end = is_bounded || args.turns;
+    let time = args.time.unwrap_or(if has_end { Duration::MAX } else { DEFAULT_TIME });
     Ok(LoadSpec {
         split: args.bssplit.clone(),
         distribution: args.random_distribution.clone(),
@@ -170,8 +176,13 @@ fn load(args: &RunArgs) -> Result<LoadSpec> {
         seed: args.seed,
         verify: args.verify.then(run_mark),
         cpus: args.cpus.clone(),
+        turns: args.turns.then(standard_console),
         ..LoadSpec::new(args.rw, bs)
     })
+}
+
+fn standard_console() -> Console {
+    Console(Arc::new(|| (Box::new(BufReader::new(io::stdin())), Box::new(io::stdout()))))
 }
 
 fn parameters(args: &RunArgs, spec: &LoadSpec, opened: &Target) -> Parameters {

@@ -479,3 +479,164 @@ fn devices_of_this_machine_are_loaded_like_namespaces() {
     assert_eq!(number(&report["write"]["bytes"]), 2 * ((1 << 20) + 512 * 512 + 64 * 4096));
     assert_eq!(number(&report["errors"]), 0, "{report}");
 }
+
+mod turns {
+    use std::io::{BufRead, BufReader, PipeReader, PipeWriter, Write, pipe};
+    use std::sync::Mutex;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::plan::Misfit;
+
+    /// Whoever calls the turns.
+    struct Caller {
+        lines: PipeWriter,
+        results: BufReader<PipeReader>,
+    }
+
+    impl Caller {
+        fn say(&mut self, line: &str) {
+            writeln!(self.lines, "{line}").unwrap();
+        }
+
+        /// Has a turn for a moment, and what is said to have been counted in it.
+        fn turn(&mut self, line: &str) -> Value {
+            self.say(line);
+            std::thread::sleep(Duration::from_millis(1));
+            self.say("-");
+            self.result().unwrap()
+        }
+
+        fn result(&mut self) -> Option<Value> {
+            let mut line = String::new();
+            self.results.read_line(&mut line).unwrap();
+            (!line.is_empty()).then(|| serde_json::from_str(&line).unwrap())
+        }
+
+        /// Has turns until one is as it is to be.
+        fn until(&mut self, line: &str, is_so: impl Fn(&Value) -> bool) -> (Value, u64) {
+            let mut ios = 0;
+            for _ in 0..10_000 {
+                let result = self.turn(line);
+                ios += number(&result["ios"]);
+                if is_so(&result) {
+                    return (result, ios);
+                }
+            }
+            panic!("ten thousand turns, and never so");
+        }
+    }
+
+    /// Runs in turns that `call` calls; the report, and what it made of that.
+    fn in_turns<T: Send>(
+        target: &FakeTarget,
+        arguments: &str,
+        call: impl FnOnce(Caller) -> T + Send,
+    ) -> (Value, T) {
+        let connect = format!("--connect={}", target.endpoint());
+        let fixed = ["nvmeof-perf", "run", &connect, "--rw=randread", "--turns"];
+        let arguments = fixed.into_iter().chain(arguments.split_whitespace());
+        let Command::Run(args) = Cli::try_parse_from(arguments).unwrap().command else {
+            panic!("not a run")
+        };
+        let ((lines, to_lines), (from_results, results)) = (pipe().unwrap(), pipe().unwrap());
+        let ends = Mutex::new(Some((lines, results)));
+        let console = Console(Arc::new(move || {
+            let (lines, results) = ends.lock().unwrap().take().unwrap();
+            (Box::new(BufReader::new(lines)), Box::new(results))
+        }));
+        let caller = Caller { lines: to_lines, results: BufReader::new(from_results) };
+        std::thread::scope(|scope| {
+            let called = scope.spawn(|| call(caller));
+            let mut spec = LoadSpec { turns: Some(console), ..load(&args).unwrap() };
+            let needs = Needs { jobs: spec.jobs, depth: spec.qd, shared: false, writes: false };
+            let mut opened = Target::open(&args.target, &needs).unwrap();
+            let stop = Arc::new(AtomicBool::new(false));
+            let report = load_target(&args, &mut spec, &mut opened, &stop).unwrap();
+            opened.close();
+            (serde_json::to_value(&report).unwrap(), called.join().unwrap())
+        })
+    }
+
+    fn ios(result: &Value) -> [u64; 2] {
+        [0, 1].map(|flow| number(&result["flows"][flow]["ios"]))
+    }
+
+    #[test]
+    fn what_is_counted_and_what_is_loaded_goes_by_the_lines() {
+        let target = FakeTarget::start(small());
+        let (report, counted) = in_turns(&target, "--qd 4 --jobs 2", |mut caller| {
+            let (first, mut counted) = caller.until("both", |turn| ios(turn).iter().all(|n| *n > 0));
+            assert_eq!((&first["turn"], &first["flows"][1]["nsid"]), (&"both".into(), &2.into()));
+            assert!(first["latency_us"]["p99"].as_f64().unwrap() > 0.0, "{first}");
+            caller.say("- 2=0");
+            // What was under way when it was said is back at some time.
+            let only_one = |turn: &Value| ios(turn)[0] > 0 && ios(turn)[1] == 0;
+            counted += caller.until("one", only_one).1;
+            counted += caller.until("other 1=0 2=1", |turn| ios(turn)[0] == 0 && ios(turn)[1] > 0).1;
+            // The last one ends with the lines.
+            caller.say("last 1=4");
+            let Caller { lines, results } = caller;
+            drop(lines);
+            let last: Value = serde_json::from_reader(results).unwrap();
+            assert_eq!(last["turn"], "last");
+            counted + number(&last["ios"])
+        });
+        assert_eq!(number(&report["ios"]), counted, "the report has all turns, and nothing else");
+        assert_eq!((&report["errors"], &report["interrupted"]), (&0.into(), &false.into()));
+        assert_eq!(target.shutdowns(), 1);
+    }
+
+    #[test]
+    fn a_line_that_cannot_be_followed_ends_the_run_and_is_told() {
+        let target = FakeTarget::start(small());
+        for (line, says) in [
+            ("1=2", "line 2 of standard input: a turn begins with its name"),
+            ("", "line 2 of standard input: a turn begins with its name"),
+            ("x 1:2", "`1:2` is not NSID=DEPTH"),
+            ("x 1=-1", "`1=-1` is not NSID=DEPTH"),
+            ("x 3=1", "namespace 3 is not loaded; these are: 1, 2"),
+            ("x 1=5", "1=5 is deeper than --qd 4"),
+        ] {
+            let (report, ()) = in_turns(&target, "--qd 4", |mut caller| {
+                caller.say("-");
+                caller.say(line);
+                assert_eq!(caller.result(), None);
+            });
+            let message = report["messages"][0].as_str().unwrap();
+            assert!(message.contains(says), "{line}: {message}");
+            assert!(number(&report["errors"]) > 0, "{line}");
+        }
+    }
+
+    #[test]
+    fn results_that_nobody_takes_end_the_run() {
+        let target = FakeTarget::start(small());
+        let (report, ()) = in_turns(&target, "--qd 1", |Caller { mut lines, results }| {
+            drop(results);
+            lines.write_all(b"a\n-\n").unwrap();
+        });
+        let message = report["messages"][0].as_str().unwrap();
+        assert!(message.starts_with("cannot write the result of turn a"), "{message}");
+    }
+
+    #[test]
+    fn a_load_that_ends_before_its_lines_waits_for_none() {
+        let target = FakeTarget::start(small());
+        // Lines that never come: held until the run is over.
+        let (report, caller) = in_turns(&target, "--qd 1 --time 1ms", |caller| caller);
+        assert_eq!((number(&report["ios"]), number(&report["errors"])), (0, 0));
+        drop(caller);
+    }
+
+    #[test]
+    fn results_have_standard_output_to_themselves() {
+        let line = "nvmeof-perf run --device null --rw read --turns --json -".split(' ');
+        let Command::Run(args) = Cli::try_parse_from(line).unwrap().command else { panic!() };
+        assert!(load(&args).unwrap_err().is::<Misfit>());
+        for other in ["--ramp=1s", "--verify", "--ios=3", "--loops=1", "--shared-qd=3"] {
+            let line = ["nvmeof-perf", "run", "--device=null", "--rw=read", "--turns", other];
+            assert!(Cli::try_parse_from(line).is_err(), "{other}");
+        }
+    }
+}

@@ -4,10 +4,12 @@
 //! | file | what |
 //! |---|---|
 //! | `plan` | policies, devices and depths, their order, and the daemon's config for each |
+//! | `rounds` | everything in turns, round by round |
 //! | `serving` | a daemon that goes from one policy to another while it serves |
+//! | `turns` | a load that goes on meanwhile, and is counted in turns |
 //! | `yardstick` | whether the two CPUs are far apart now |
-//! | `apart` | which runs are left out for that |
-//! | `result` | one run as a point |
+//! | `apart` | which turns are left out for that |
+//! | `result` | turns as a point |
 //! | `activity` | what the pacer did over time, from the daemon's statistics |
 //! | `known` | how far the middle of what was measured is known |
 //! | `verdict` | whether adaptive keeps what it promises |
@@ -18,8 +20,10 @@ mod apart;
 mod known;
 mod plan;
 mod result;
+mod rounds;
 mod serving;
 mod show;
+mod turns;
 mod verdict;
 mod yardstick;
 
@@ -32,38 +36,27 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use nvmeof_report::{Plot, Point, json};
-use serde_json::Value;
+use nvmeof_report::{Point, json};
 
-use super::load::{self, Endpoint};
 use super::server;
-use super::{go_first, machine, pinned, require_programs};
+use super::{go_first, machine, require_programs};
 use crate::interrupt;
 use crate::listen::Listen;
-use crate::workspace::{Workspace, output_of, run_checked};
-use activity::Moment;
+use crate::workspace::{Workspace, run_checked};
 use apart::Apart;
-use plan::{DEVICES, Device, NSIDS, Policy, Served, Step};
-use serving::Serving;
+use plan::{DEVICES, Device, Policy, Step};
+use rounds::Bench;
 use show::Shown;
-
-/// How often the daemon writes down what it counted while it is measured, and in the run that is
-/// drawn over time.
-const INTERVAL: &str = "50ms";
-const FINE_INTERVAL: &str = "10ms";
-/// Times a point is tried.
-const ATTEMPTS: u32 = 3;
-/// The run that is drawn over time.
-const ACTIVITY_TIME: Duration = Duration::from_secs(3);
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "The daemon and the load generator have a CPU each. In each round a daemon is started for each depth, \
-    which goes\nfrom one policy to the next while it serves, so that those that are compared have the same memory \
-    and are\nmeasured shortly after one another. Ratios are within a round; their median is told, with how far it is \
-    known\nby so many rounds.\n\n\
-    Example: cargo xtask bench pacing --repeat 20 --json pacing.jsonl --svg plots --html pacing.html\n\n\
-    A busy neighbour on the same core costs more than any policy wins: a point is measured again if \
+    after_help = "The daemon and the load generator have a CPU each. In each round a daemon is started for each depth, and \
+    a load that goes\non while the daemon goes from one policy to the next: those that are compared have the same \
+    memory and\nconnection and are measured a moment after one another, again and again. How fast a machine is wanders, \
+    and\nthe shorter a turn the less of that is between those that are compared. Ratios are within a cycle of turns;\n\
+    their median is told, with how far it is known by so many.\n\n\
+    Example: cargo xtask bench pacing --repeat 8 --json pacing.jsonl --svg plots --html pacing.html\n\n\
+    A busy neighbour on the same core costs more than any policy wins: turns are measured again if \
     the CPUs\nare further apart meanwhile than they can be, as where a virtual machine was moved. Look at the \
     spread all the same."
 )]
@@ -82,17 +75,20 @@ pub(super) struct Args {
     /// Threads of the load generator, each with a connection of its own; they share its CPU
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     jobs: u32,
-    /// How long each point is measured in each round: a number and ms or s
-    #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = duration)]
+    /// How long a turn is counted: a number and ms or s
+    #[arg(long, value_name = "TIME", default_value = "200ms", value_parser = duration)]
     time: Duration,
-    /// How long it runs before that
-    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = duration)]
+    /// How long the load settles before that
+    #[arg(long, value_name = "TIME", default_value = "200ms", value_parser = duration)]
     ramp: Duration,
+    /// Turns of each point in a round
+    #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    turns: u32,
     /// Rounds over all points
-    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1000))]
     repeat: u32,
-    /// One round of 200 ms a point at depths 32, 256 and 2048: to see that everything works
-    #[arg(long, conflicts_with_all = ["depths", "time", "ramp", "repeat"])]
+    /// One turn of each point at depths 32, 256 and 2048: to see that everything works
+    #[arg(long, conflicts_with_all = ["depths", "time", "ramp", "turns", "repeat"])]
     quick: bool,
     /// Where the daemon listens
     #[arg(long, value_name = "tcp://ADDR|rdma://ADDR", default_value_t)]
@@ -113,7 +109,7 @@ pub(super) struct Args {
     /// Measure nothing: show what an earlier run wrote with --json
     #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "quick", "depths"])]
     from: Option<PathBuf>,
-    /// Write every run to this file as JSON lines, as soon as it is over
+    /// Write every point of a round to this file as JSON lines, as soon as its depth is over
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Write tables and plots to this file as a page
@@ -144,25 +140,23 @@ struct Plan {
     depths: Vec<u32>,
     time: Duration,
     ramp: Duration,
+    turns: u32,
     repeat: u32,
 }
 
 impl Plan {
     fn of(args: &Args) -> Result<Self> {
-        let quick = Duration::from_millis(200);
-        let mut plan = match args.quick {
-            true => Self { depths: vec![32, 256, 2048], time: quick, ramp: quick, repeat: 1 },
-            false => Self {
-                depths: args.depths.clone(),
-                time: args.time,
-                ramp: args.ramp,
-                repeat: args.repeat,
-            },
-        };
+        let Args { depths, time, ramp, turns, repeat, .. } = args;
+        let (depths, time, ramp) = (depths.clone(), *time, *ramp);
+        let mut plan = Self { depths, time, ramp, turns: *turns, repeat: *repeat };
+        if args.quick {
+            (plan.depths, plan.turns, plan.repeat) = (vec![32, 256, 2048], 1, 1);
+        }
         plan.depths.sort_unstable();
         plan.depths.dedup();
-        for step in plan::round(0, &args.devices, &plan.depths) {
-            let (device, depth, jobs) = (step.device, step.depth, args.jobs);
+        let all = plan.depths.iter().flat_map(|&depth| args.devices.iter().map(move |d| (depth, *d)));
+        for (depth, device) in all {
+            let (step, jobs) = (Step { policy: Policy::None, device, depth }, args.jobs);
             ensure!(
                 step.qd(jobs).is_some() && depth / jobs <= 4000,
                 "--depths {depth}: {jobs} jobs and {} namespace(s) ({device}) cannot share it, or a \
@@ -201,33 +195,36 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         Bench { args, plan: &plan, workspace: &workspace, folder, machine: machine(), build };
 
     let before = server::time_of(cpus)?;
-    let wanted = plan::round(0, &args.devices, &plan.depths).len() * usize::try_from(plan.repeat)?;
-    let mut apart = Apart::new(cpus, plan.time, wanted)?;
+    let mut apart = Apart::new(cpus, bench.comparisons()?)?;
     interrupt::handle_signals()?;
     let points = bench.rounds(&mut json, &mut apart)?;
     if interrupt::is_noted() {
         let kept = json.place().unwrap_or("nowhere, for want of --json".to_owned());
-        eprintln!("interrupted after {} runs; they are kept in {kept}", points.len());
+        eprintln!("interrupted after {} points; they are kept in {kept}", points.len());
         return Ok(ExitCode::from(interrupt::STATUS));
     }
     let stolen = server::time_of(cpus)?.stolen_since(before);
     let activity = bench.activity()?;
 
-    let note = format!("measured locally on {}, {} round(s)", bench.machine, plan.repeat);
+    let turns = plan.turns * plan.repeat;
+    let note = format!("measured locally on {}, {turns} turn(s)", bench.machine);
     let about = format!(
-        "{}; over {}; {} job(s); {} round(s) of {:?} after {:?} a point; {}; {stolen:.1} % of both \
+        "{}; over {}; {} job(s); {} round(s) of {} turn(s) of {:?} after {:?}; {}; {stolen:.1} % of both \
          CPUs' time taken by other machines; {apart}",
         bench.machine,
         args.listen,
         args.jobs,
         plan.repeat,
+        plan.turns,
         plan.time,
         plan.ramp,
         if args.realtime { "SCHED_FIFO" } else { "ordinary scheduling" },
     );
-    let verdicts = verdict::all(&points, &args.devices, &plan.depths);
+    let by_turn = result::by_turn(&points);
+    let verdicts = verdict::all(&by_turn, &args.devices, &plan.depths);
     let shown = Shown {
-        points: &points,
+        rounds: &points,
+        turns: &by_turn,
         devices: &args.devices,
         depths: &plan.depths,
         verdicts: &verdicts,
@@ -250,14 +247,17 @@ fn again(args: &Args, path: &Path) -> Result<ExitCode> {
     let depths: Vec<u32> = depths.into_iter().collect();
     let Some(first) = points.first() else { bail!("{shown_path}: there is no result") };
     let rounds = points.iter().map(|point| point.repetition).max().unwrap_or_default();
+    let turns = first.turns.len();
     let note = format!("measured locally on {}, {rounds} round(s)", first.platform);
+    let by_turn = result::by_turn(&points);
     let shown = Shown {
-        points: &points,
+        rounds: &points,
+        turns: &by_turn,
         devices: &args.devices,
         depths: &depths,
-        verdicts: &verdict::all(&points, &args.devices, &depths),
+        verdicts: &verdict::all(&by_turn, &args.devices, &depths),
         about: &format!(
-            "{}; {} job(s); {rounds} round(s) of {:.1} s a point",
+            "{}; {} job(s); {rounds} round(s) of {turns} turn(s), {:.1} s a point and round",
             first.platform, first.setting.jobs, first.measured_s
         ),
         note: &note,
@@ -331,169 +331,6 @@ fn build_of(workspace: &Workspace) -> Result<u64> {
     Ok(hasher.finish())
 }
 
-struct Bench<'a> {
-    args: &'a Args,
-    plan: &'a Plan,
-    workspace: &'a Workspace,
-    /// For the config and what both sides write.
-    folder: PathBuf,
-    machine: String,
-    build: u64,
-}
-
-/// What one run of a step left behind.
-struct Ran {
-    result: Value,
-    /// From the start of the load on.
-    moments: Vec<Moment>,
-}
-
-impl Bench<'_> {
-    fn rounds(&self, output: &mut Output, apart: &mut Apart) -> Result<Vec<Point>> {
-        let mut points = Vec::new();
-        for round in 0..self.plan.repeat {
-            let steps = plan::round(round, &self.args.devices, &self.plan.depths);
-            for steps in steps.chunk_by(|one, other| one.depth == other.depth) {
-                let mut serving = None;
-                for &step in steps {
-                    let point = apart
-                        .leave_out(step.policy, || self.try_point(&mut serving, step, round + 1));
-                    if interrupt::is_noted() {
-                        // Whoever serves goes with us.
-                        return Ok(points);
-                    }
-                    let point = point?;
-                    output.keep(&point)?;
-                    points.push(point);
-                }
-                // All its points are kept, so how it ends costs none of them.
-                if let Some(Err(error)) = serving.map(Serving::stop) {
-                    eprintln!("round {}, the daemon's end: {error:#}", round + 1);
-                }
-            }
-            eprintln!("round {} of {} done", round + 1, self.plan.repeat);
-        }
-        Ok(points)
-    }
-
-    /// The machine may stop for longer than a point lasts; hours of results are not lost for that.
-    fn try_point(
-        &self,
-        serving: &mut Option<Serving>,
-        step: Step,
-        repetition: u32,
-    ) -> Result<Point> {
-        let mut attempt = 1;
-        loop {
-            match self.point(serving, step, repetition) {
-                Err(error) if attempt < ATTEMPTS && !interrupt::is_noted() => {
-                    eprintln!("once more: {step}, round {repetition}: {error:#}");
-                    // Whatever went wrong, the next one has nothing of it.
-                    *serving = None;
-                    attempt += 1;
-                }
-                outcome => return outcome.with_context(|| format!("cannot measure {step}")),
-            }
-        }
-    }
-
-    fn point(&self, serving: &mut Option<Serving>, step: Step, repetition: u32) -> Result<Point> {
-        let Plan { ramp, time, .. } = *self.plan;
-        let serving = match serving {
-            Some(serving) => serving,
-            none => none.insert(self.serve(step, INTERVAL, self.args.realtime)?),
-        };
-        serving.go_on_with(step.policy)?;
-        let ran = self.load(serving, step, self.args.realtime, ramp, time)?;
-        let mut hasher = DefaultHasher::new();
-        (self.build, self.served(step.depth).config(step.policy)).hash(&mut hasher);
-        step.arguments("", self.args.jobs).hash(&mut hasher);
-        (self.args.jobs, self.plan.ramp, self.plan.time, self.args.realtime).hash(&mut hasher);
-        let run = result::Run {
-            step,
-            repetition,
-            jobs: self.args.jobs,
-            machine: &self.machine,
-            fingerprint: &format!("{:016x}", hasher.finish()),
-        };
-        let measured = activity::last(&ran.moments, self.plan.time.as_secs_f64());
-        let mut point = result::point(&run, &ran.result, measured)?;
-        if self.args.realtime {
-            // The thread that writes statistics gets the CPU only while the reactor sleeps, which
-            // is when little is in flight.
-            (point.buffers_mean, point.in_flight_mib) = (None, None);
-        }
-        Ok(point)
-    }
-
-    /// The plots of one run of adaptive, from its first command on: with two namespaces if that is
-    /// measured at all, at the depth in the middle.
-    fn activity(&self) -> Result<Vec<(&'static str, Plot)>> {
-        let device = self.args.devices.iter().copied().max_by_key(|device| device.namespaces());
-        let depth = self.plan.depths.get(self.plan.depths.len() / 2).copied();
-        let (Some(device), Some(depth)) = (device, depth) else { return Ok(Vec::new()) };
-        let step = Step { policy: Policy::Adaptive, device, depth };
-        let time = if self.args.quick { self.plan.time * 2 } else { ACTIVITY_TIME };
-        // Not in real time: the daemon shall find the time to write down what it does.
-        let draw = || {
-            let serving = self.serve(step, FINE_INTERVAL, false)?;
-            let ran = self.load(&serving, step, false, Duration::ZERO, time)?;
-            serving.stop().map(|()| ran)
-        };
-        let ran = draw().with_context(|| format!("cannot draw {step}"))?;
-        let note = format!("{step}; measured locally on {}", self.machine);
-        Ok(activity::plots(&ran.moments, &note))
-    }
-
-    fn served(&self, depth: u32) -> Served {
-        let Args { jobs, target_cpu: cpu, listen, .. } = *self.args;
-        Served { depth, jobs, cpu, listen }
-    }
-
-    /// Starts the daemon for this step and others of its depth, and writes its memory once.
-    fn serve(&self, step: Step, interval: &str, realtime: bool) -> Result<Serving> {
-        let command = pinned(self.workspace, realtime, self.args.target_cpu, "nvmeof-tgt");
-        let served = self.served(step.depth);
-        let Self { workspace, folder, .. } = self;
-        let serving = Serving::start(workspace, command, folder, served, step.policy, interval)?;
-        for nsid in NSIDS {
-            let endpoint = Endpoint { address: serving.address(), null: nsid, ram: nsid };
-            self.perf(load::fill(&endpoint), realtime)?;
-        }
-        Ok(serving)
-    }
-
-    /// Loads the daemon as the step says.
-    fn load(
-        &self,
-        serving: &Serving,
-        step: Step,
-        realtime: bool,
-        ramp: Duration,
-        time: Duration,
-    ) -> Result<Ran> {
-        let Some(mut args) = step.arguments(&serving.address(), self.args.jobs) else {
-            bail!("{} jobs cannot share this depth", self.args.jobs);
-        };
-        args.extend(["--time".to_owned(), format!("{}ms", time.as_millis())]);
-        args.extend(["--ramp".to_owned(), format!("{}ms", ramp.as_millis())]);
-        let before = serving.recorded()?;
-        let result = self.perf(args, realtime)?;
-        let moments = serving.moments_since(before)?;
-        Ok(Ran { result, moments })
-    }
-
-    /// Runs the load generator to its end and hands back what it reports.
-    fn perf(&self, args: Vec<String>, realtime: bool) -> Result<Value> {
-        let json = self.folder.join("point.json");
-        let mut command = pinned(self.workspace, realtime, self.args.initiator_cpu, "nvmeof-perf");
-        command.args(args).arg("--json").arg(&json);
-        output_of(&mut command)?;
-        let text = fs::read(&json).with_context(|| format!("cannot read {}", json.display()))?;
-        Ok(serde_json::from_slice(&text)?)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use clap::Parser;
@@ -517,13 +354,13 @@ mod tests {
         assert_eq!(cli.args.devices, DEVICES);
         let plan = Plan::of(&cli.args).expect("they can be shared");
         assert_eq!(plan.depths, [32, 64, 256, 1024, 2048]);
-        assert_eq!((plan.repeat, cli.args.jobs), (10, 1));
+        assert_eq!((plan.repeat, plan.turns, cli.args.jobs), (8, 9, 1));
     }
 
     #[test]
     fn quick_is_one_short_round() {
         let quick = plan("--quick").expect("it can be shared");
-        assert_eq!((quick.repeat, quick.time), (1, Duration::from_millis(200)));
+        assert_eq!((quick.repeat, quick.turns, quick.depths), (1, 1, vec![32, 256, 2048]));
         assert!(plan("--quick --repeat 2").is_err());
     }
 

@@ -7,6 +7,8 @@ use crate::listen::Listen;
 
 /// Bytes of an I/O.
 pub(super) const BLOCK: u64 = 128 << 10;
+/// Of the addresses that are read.
+pub(super) const SEED: u64 = 1;
 /// Largest I/O the daemon takes: what a host may ask for without being asked to split.
 const MAX_TRANSFER: u64 = 1 << 20;
 /// Bytes of a namespace; as many as `load::fill` writes.
@@ -110,6 +112,11 @@ impl Device {
         }
     }
 
+    /// Whether the fast one is among them.
+    fn reads_fast(self) -> bool {
+        matches!(self, Self::Ram | Self::Mix)
+    }
+
     /// Namespaces that are read and slowed.
     pub(super) fn slow(self) -> u32 {
         match self {
@@ -138,9 +145,19 @@ pub(super) struct Step {
     pub(super) depth: u32,
 }
 
-/// One round, a daemon for each depth after the other: what is compared with one another stands together, and who comes
-/// first changes from round to round, so that what the machine does meanwhile meets all policies alike.
-pub(super) fn round(number: u32, devices: &[Device], depths: &[u32]) -> Vec<Step> {
+/// What is measured under a policy before the next one has its turn.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Stint {
+    pub(super) policy: Policy,
+    pub(super) steps: Vec<Step>,
+}
+
+/// What is compared with one another: a stint for each policy, one right after the other.
+pub(super) type Comparison = Vec<Stint>;
+
+/// Everything once at one depth. Who comes first changes from time to time, so that what the machine does meanwhile meets
+/// all policies alike; and what a fast namespace gets alone is measured right beside what it gets next to a slow one.
+pub(super) fn cycle(number: u32, devices: &[Device], depth: u32) -> Vec<Comparison> {
     let number = usize::try_from(number).unwrap_or(0);
     let mut policies = POLICIES.to_vec();
     policies.rotate_left(number % POLICIES.len());
@@ -148,13 +165,19 @@ pub(super) fn round(number: u32, devices: &[Device], depths: &[u32]) -> Vec<Step
     if number / POLICIES.len() % 2 == 1 {
         policies.reverse();
     }
-    let mut steps = Vec::new();
-    for &depth in depths {
-        for &device in devices {
-            steps.extend(policies.iter().map(|&policy| Step { policy, device, depth }));
-        }
-    }
-    steps
+    let with = |is_fast_read: bool| -> Vec<Device> {
+        devices.iter().copied().filter(|device| device.reads_fast() == is_fast_read).collect()
+    };
+    let comparison = |devices: Vec<Device>| {
+        let steps = |policy| devices.iter().map(move |&device| Step { policy, device, depth });
+        let stint = |&policy: &Policy| Stint { policy, steps: steps(policy).collect() };
+        policies.iter().map(stint).collect()
+    };
+    [with(true), with(false)]
+        .into_iter()
+        .filter(|devices| !devices.is_empty())
+        .map(comparison)
+        .collect()
 }
 
 impl Step {
@@ -162,6 +185,28 @@ impl Step {
     pub(super) fn qd(&self, jobs: u32) -> Option<u32> {
         let lanes = jobs * self.device.namespaces();
         (self.depth >= lanes && self.depth.is_multiple_of(lanes)).then(|| self.depth / lanes)
+    }
+
+    /// How many I/Os are outstanding on each namespace, as turns of the load generator take it; `None` if the depth
+    /// cannot be shared.
+    pub(super) fn depths(&self, jobs: u32) -> Option<String> {
+        let qd = self.qd(jobs)?;
+        let [fast, slow] = NSIDS;
+        let [on_fast, on_slow] = match self.device {
+            Device::Ram => [qd, 0],
+            Device::Delay => [0, qd],
+            Device::Mix => [qd, qd],
+        };
+        Some(format!("{fast}={on_fast} {slow}={on_slow}"))
+    }
+
+    /// Whether it reads this namespace.
+    pub(super) fn reads(&self, nsid: u32) -> bool {
+        match self.device {
+            Device::Ram => nsid == NSIDS[0],
+            Device::Delay => nsid == NSIDS[1],
+            Device::Mix => true,
+        }
     }
 
     /// Arguments that measure it, but for the times; `None` if the depth cannot be shared.
@@ -192,6 +237,22 @@ impl fmt::Display for Step {
     }
 }
 
+/// Arguments of a load that goes on through all turns of a depth: on both namespaces, with so many I/Os outstanding on each
+/// at most.
+pub(super) fn turns_of(address: &str, depth: u32, jobs: u32) -> Vec<String> {
+    let (qd, jobs) = ((depth / jobs).to_string(), jobs.to_string());
+    let (block, nsids, seed) = (BLOCK.to_string(), Device::Mix.nsids(), SEED.to_string());
+    let args =
+        ["run", "--connect", address, "--rw", "randread", "--nsid", &nsids, "--seed", &seed];
+    let more = ["--bs", &block, "--qd", &qd, "--jobs", &jobs];
+    args.into_iter().chain(more).map(str::to_owned).collect()
+}
+
+/// Depths of a load that pauses.
+pub(super) fn nothing() -> String {
+    NSIDS.map(|nsid| format!("{nsid}=0")).join(" ")
+}
+
 /// A daemon for all runs of a depth.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Served {
@@ -206,7 +267,8 @@ impl Served {
     /// `[pacing]`, so that the daemon can go from one to the other.
     pub(super) fn config(&self, policy: Policy) -> String {
         let Self { depth, jobs, cpu, listen } = *self;
-        let queue_depth = (depth.div_ceil(jobs) + 1).next_power_of_two().clamp(128, 4096);
+        // The load generator wants room for both namespaces, though never more than the depth is outstanding.
+        let queue_depth = (2 * depth.div_ceil(jobs)).next_power_of_two().clamp(128, 4096);
         // The largest pool has to fit, even if it is larger than the depth.
         let most = POLICIES.iter().filter_map(|policy| policy.buffers()).max().unwrap_or(0);
         let memory = (2 * BLOCK * most.max(depth.into())).max(BUFFER_MEMORY_LEAST);
@@ -243,20 +305,40 @@ mod tests {
 
     const DEPTHS: &[u32] = &[32, 64, 256, 1024, 2048];
 
+    fn steps(number: u32, devices: &[Device], depth: u32) -> Vec<Step> {
+        let stints = cycle(number, devices, depth).into_iter().flatten();
+        stints.flat_map(|stint| stint.steps).collect()
+    }
+
     #[test]
-    fn every_round_has_every_point_once_and_policies_beside_one_another() {
+    fn every_cycle_has_every_point_once_and_compares_like_with_like() {
         let names = |steps: &[Step]| steps.iter().map(Step::to_string).collect::<HashSet<_>>();
-        let first = round(0, DEVICES, DEPTHS);
-        assert_eq!(first.len(), POLICIES.len() * DEVICES.len() * DEPTHS.len());
+        let first = steps(0, DEVICES, 64);
+        assert_eq!(first.len(), POLICIES.len() * DEVICES.len());
         assert_eq!(names(&first).len(), first.len());
-        for number in 1..8 {
-            let steps = round(number, DEVICES, DEPTHS);
-            assert_eq!(names(&steps), names(&first), "round {number}");
-            for group in steps.chunks(POLICIES.len()) {
-                assert!(
-                    group.iter().all(|s| (s.device, s.depth) == (group[0].device, group[0].depth))
-                );
+        for number in 1..12 {
+            assert_eq!(names(&steps(number, DEVICES, 64)), names(&first), "cycle {number}");
+            for comparison in cycle(number, DEVICES, 64) {
+                let policies: HashSet<_> =
+                    comparison.iter().map(|stint| stint.policy.to_string()).collect();
+                assert_eq!(policies.len(), POLICIES.len(), "cycle {number}");
+                let devices = |stint: &Stint| -> Vec<_> {
+                    assert!(stint.steps.iter().all(|step| step.policy == stint.policy));
+                    stint.steps.iter().map(|step| step.device).collect()
+                };
+                let first = devices(&comparison[0]);
+                assert!(comparison.iter().all(|stint| devices(stint) == first), "cycle {number}");
             }
+        }
+        assert_eq!(cycle(0, &[Device::Delay], 64).len(), 1);
+    }
+
+    #[test]
+    fn what_the_fast_one_gets_alone_is_measured_beside_what_it_gets_next_to_a_slow_one() {
+        for number in 0..4 {
+            let comparisons = cycle(number, DEVICES, 64);
+            let devices: Vec<_> = comparisons[0][0].steps.iter().map(|step| step.device).collect();
+            assert_eq!(devices, [Device::Ram, Device::Mix]);
         }
     }
 
@@ -264,18 +346,17 @@ mod tests {
     fn every_policy_comes_first_as_often_as_the_others() {
         let count = u32::try_from(POLICIES.len()).expect("a few");
         let firsts: HashSet<_> =
-            (0..count).map(|number| round(number, DEVICES, DEPTHS)[0].policy.to_string()).collect();
+            (0..count).map(|number| steps(number, DEVICES, 64)[0].policy.to_string()).collect();
         assert_eq!(firsts.len(), POLICIES.len());
     }
 
     #[test]
     fn every_policy_comes_after_several_others() {
-        let steps = |number: u32| round(number, &[Device::Ram], &[64]);
-        let rounds = 2 * u32::try_from(POLICIES.len()).expect("a few");
+        let cycles = 2 * u32::try_from(POLICIES.len()).expect("a few");
         for policy in POLICIES {
-            let before: HashSet<_> = (0..rounds)
+            let before: HashSet<_> = (0..cycles)
                 .filter_map(|number| {
-                    let steps = steps(number);
+                    let steps = steps(number, &[Device::Ram], 64);
                     let at = steps.iter().position(|step| step.policy == *policy)?;
                     at.checked_sub(1).map(|before| steps[before].policy.to_string())
                 })
@@ -285,8 +366,28 @@ mod tests {
     }
 
     #[test]
+    fn a_turn_loads_what_its_step_reads_and_as_deep() {
+        for step in steps(0, DEVICES, 64) {
+            let depths = step.depths(2).expect("it can be shared");
+            let mut all = 0;
+            for (word, nsid) in depths.split(' ').zip(NSIDS) {
+                let (named, depth) = word.split_once('=').expect("NSID=DEPTH");
+                let depth: u32 = depth.parse().expect("a number");
+                assert_eq!((named, depth > 0), (nsid.to_string().as_str(), step.reads(nsid)));
+                assert!(depth * 2 <= step.depth, "the load generator has no more: {depths}");
+                all += 2 * depth;
+            }
+            assert_eq!(all, step.depth, "{step}: {depths}");
+        }
+        let odd = Step { policy: Policy::None, device: Device::Mix, depth: 30 };
+        assert_eq!(odd.depths(4), None);
+        let args = turns_of("tcp://h:1/n", 64, 2).join(" ");
+        assert!(args.contains("--nsid 1,2") && args.ends_with("--qd 32 --jobs 2"), "{args}");
+    }
+
+    #[test]
     fn the_product_of_jobs_namespaces_and_queue_depth_is_the_depth() {
-        for step in round(0, DEVICES, DEPTHS) {
+        for step in DEPTHS.iter().flat_map(|&depth| steps(0, DEVICES, depth)) {
             for jobs in [1, 2, 4, 8] {
                 let qd = step.qd(jobs).expect("these depths can be shared");
                 assert_eq!(qd * jobs * step.device.namespaces(), step.depth, "{step}");

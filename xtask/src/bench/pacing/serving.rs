@@ -17,6 +17,8 @@ use crate::workspace::{Workspace, output_of};
 pub(super) struct Serving {
     server: Server,
     served: Served,
+    /// In force.
+    policy: Policy,
     config: PathBuf,
     stats: PathBuf,
     /// `nvmeofctl`.
@@ -45,7 +47,7 @@ impl Serving {
         command.args(["--stats-interval", interval]);
         let control = workspace.release_binary("nvmeofctl");
         let server = Server::start(command)?;
-        Ok(Self { server, served, config, stats, control, socket })
+        Ok(Self { server, served, policy, config, stats, control, socket })
     }
 
     /// `tcp://ADDR:PORT/SUBNQN`.
@@ -54,19 +56,21 @@ impl Serving {
     }
 
     /// Has it go on under a policy that knows nothing yet; it does when this returns.
-    pub(super) fn go_on_with(&self, policy: Policy) -> Result<()> {
-        // One that is in force already would go on with what it has learned.
-        let other = if policy == Policy::None { Policy::Adaptive } else { Policy::None };
-        self.set(other)?;
+    pub(super) fn go_on_with(&mut self, policy: Policy) -> Result<()> {
+        if policy == self.policy {
+            // It would go on with what it has learned.
+            self.set(if policy == Policy::None { Policy::Adaptive } else { Policy::None })?;
+        }
         self.set(policy)
     }
 
-    fn set(&self, policy: Policy) -> Result<()> {
+    fn set(&mut self, policy: Policy) -> Result<()> {
         write(&self.config, self.served, policy, &self.socket)?;
         let mut reload = Command::new(&self.control);
         reload.arg("--api").arg(format!("unix:{}", socket_in(&self.socket).display()));
         output_of(reload.arg("reload"))
             .with_context(|| format!("the daemon does not take {policy}"))?;
+        self.policy = policy;
         Ok(())
     }
 

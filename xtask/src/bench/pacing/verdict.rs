@@ -1,4 +1,4 @@
-//! Whether adaptive keeps what it promises: arithmetic over points, within each round, because the
+//! Whether adaptive keeps what it promises: arithmetic over points, each of a turn, within each cycle of turns, because the
 //! machine may be another one by the next.
 
 use std::fmt;
@@ -289,8 +289,9 @@ mod tests {
                 point.total.gbps = gbps;
                 point.total.latency_us.p99 = p99;
                 point.total.latency_us.p99_9 = 2.0 * p99;
-                point.flows[0].gbps = 0.9 * gbps;
-                point.flows[1].gbps = 0.1 * gbps;
+                for (flow, share) in point.flows.iter_mut().zip([0.9, 0.1]) {
+                    flow.gbps = share * gbps;
+                }
                 point
             })
             .collect()

@@ -36,14 +36,14 @@ impl Yardstick {
     /// Finds out what these CPUs can do.
     pub(super) fn new(cpus: [usize; 2]) -> Result<Self> {
         let mut yardstick = Self { cpus, best: Duration::MAX };
-        yardstick.watch(FIRST, || thread::sleep(FIRST))?;
+        yardstick.watch(|| thread::sleep(FIRST))?;
         Ok(yardstick)
     }
 
     /// Waits until they are not apart, for a while.
     pub(super) fn wait(&mut self) -> Result<()> {
         let begun = Instant::now();
-        while self.watch(PATIENCE, || thread::sleep(4 * PAUSE))?.1 && begun.elapsed() < PATIENCE {}
+        while self.watch(|| thread::sleep(4 * PAUSE))?.1 && begun.elapsed() < PATIENCE {}
         Ok(())
     }
 
@@ -52,13 +52,8 @@ impl Yardstick {
         (self.best < Duration::MAX).then(|| self.best / TRIPS)
     }
 
-    /// Does something that takes a while; yields what came of it, and whether the CPUs were apart in the `last` part of
-    /// it.
-    pub(super) fn watch<T>(
-        &mut self,
-        last: Duration,
-        measure: impl FnOnce() -> T,
-    ) -> Result<(T, bool)> {
+    /// Does something that takes a while; yields what came of it, and whether the CPUs were apart meanwhile.
+    pub(super) fn watch<T>(&mut self, measure: impl FnOnce() -> T) -> Result<(T, bool)> {
         let [near, far] = self.cpus;
         let ball = Ball { at: AtomicU32::new(0), is_over: AtomicBool::new(false) };
         let begun = Instant::now();
@@ -71,13 +66,11 @@ impl Yardstick {
             join(there)?;
             join(here).map(|looks| (measured, looks))
         })?;
-        let from = begun.elapsed().saturating_sub(last);
-        let looks: Vec<_> = looks.into_iter().filter(|look| look.at >= from).collect();
         Ok((measured, self.were_apart(&looks)))
     }
 
-    fn were_apart(&mut self, looks: &[Look]) -> bool {
-        let mut took: Vec<_> = looks.iter().map(|look| look.took).collect();
+    fn were_apart(&mut self, looks: &[Duration]) -> bool {
+        let mut took = looks.to_vec();
         took.sort_unstable();
         let Some(&middle) = took.get(took.len() / 2) else { return false };
         self.best = self.best.min(middle);
@@ -92,13 +85,6 @@ impl Drop for End<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
-}
-
-/// How long the fastest slice took, and when that was after the start.
-#[derive(Debug, Clone, Copy)]
-struct Look {
-    at: Duration,
-    took: Duration,
 }
 
 fn join<T>(thread: thread::ScopedJoinHandle<'_, Result<T>>) -> Result<T> {
@@ -116,7 +102,7 @@ struct Ball {
 
 impl Ball {
     /// Plays from `begun` on, every [`PAUSE`], until it is over; yields the times of the fastest slices.
-    fn watch(&self, cpu: usize, side: u32, begun: Instant) -> Result<Vec<Look>> {
+    fn watch(&self, cpu: usize, side: u32, begun: Instant) -> Result<Vec<Duration>> {
         let mut set = CpuSet::new();
         set.set(cpu);
         sched_setaffinity(None, &set).with_context(|| format!("cannot run on CPU {cpu}"))?;
@@ -126,8 +112,7 @@ impl Ball {
             if self.is_over.load(Ordering::Relaxed) {
                 break;
             }
-            let at = begun.elapsed();
-            looks.extend(self.play(turn, side).map(|took| Look { at, took }));
+            looks.extend(self.play(turn, side));
         }
         Ok(looks)
     }
@@ -175,16 +160,14 @@ mod tests {
         let mut yardstick = Yardstick { cpus: [0, 1], best: Duration::from_micros(4) };
         let looks = |apart: usize, near: u64| {
             let took = |index| if index < apart { 15 } else { near };
-            let look =
-                |index| Look { at: Duration::ZERO, took: Duration::from_micros(took(index)) };
-            (0..20).map(look).collect::<Vec<_>>()
+            (0..20).map(|index| Duration::from_micros(took(index))).collect::<Vec<_>>()
         };
         assert!(!yardstick.were_apart(&looks(0, 5)) && !yardstick.were_apart(&looks(9, 5)));
         assert!(yardstick.were_apart(&looks(11, 5)));
         assert!(!yardstick.were_apart(&[]), "nothing was seen");
         // They can be nearer than was known, but not for a moment only.
         let mut lucky = looks(0, 5);
-        lucky[0].took = Duration::from_micros(1);
+        lucky[0] = Duration::from_micros(1);
         assert!(!yardstick.were_apart(&lucky) && !yardstick.were_apart(&looks(0, 5)));
         assert!(!yardstick.were_apart(&looks(0, 2)));
         assert!(yardstick.were_apart(&looks(0, 5)));
@@ -209,7 +192,7 @@ mod tests {
     #[test]
     fn what_is_measured_comes_back() {
         let mut yardstick = Yardstick { cpus: [cpu(); 2], best: Duration::MAX };
-        let watched = yardstick.watch(Duration::ZERO, || 7).expect("there is a CPU");
+        let watched = yardstick.watch(|| 7).expect("there is a CPU");
         assert_eq!(watched.0, 7);
     }
 
@@ -217,7 +200,7 @@ mod tests {
     fn what_panics_does_not_hang() {
         let panics = thread::spawn(|| {
             let mut yardstick = Yardstick { cpus: [cpu(); 2], best: Duration::MAX };
-            yardstick.watch(Duration::ZERO, || panic!("as a test")).map(|(never, _): (u8, _)| never)
+            yardstick.watch(|| panic!("as a test")).map(|(never, _): (u8, _)| never)
         });
         panics.join().expect_err("it panicked");
     }

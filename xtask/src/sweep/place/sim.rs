@@ -254,6 +254,7 @@ fn point(run: &Run<'_>, platform: &str, fingerprint: String, outcome: Outcome) -
         host_cpus: None,
         network: None,
         series,
+        turns: Vec::new(),
         problems: outcome.violations,
     }
 }

@@ -100,6 +100,7 @@ pub(super) fn point(of: &Gathered<'_>) -> Point {
             rnr: change.rnr,
         }),
         series,
+        turns: Vec::new(),
         problems: Vec::new(),
     }
 }

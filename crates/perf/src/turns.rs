@@ -1,0 +1,394 @@
+//! Turns of a run: what is counted, and how much is outstanding meanwhile, as lines say while the load goes on. What a
+//! connection, its memory and the machine do to a run then meets everything alike that is compared in it.
+//!
+//! ```text
+//! lines --conduct--> Turns --has_news--> every job ends its turn and begins the next --Part--> conduct --> JSON
+//! ```
+
+use std::io::{self, BufRead, Write};
+use std::str::FromStr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use nvmeof_initiator::Nanos;
+use serde::Serialize;
+
+use crate::job::cpu_time;
+use crate::lane::Lane;
+use crate::report::{Rates, seconds};
+use crate::stats::Tally;
+
+/// Time between two looks whether the load has ended while a turn's results are waited for.
+const LOOK: Duration = Duration::from_millis(50);
+/// Counted as nothing.
+const NOTHING: &str = "-";
+
+/// Where lines come from and results go.
+#[derive(Clone)]
+pub(crate) struct Console(pub(crate) Arc<dyn Fn() -> (Lines, Results) + Send + Sync>);
+
+pub(crate) type Lines = Box<dyn BufRead + Send>;
+pub(crate) type Results = Box<dyn Write + Send>;
+
+impl std::fmt::Debug for Console {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Console")
+    }
+}
+
+/// What a line says: `NAME` or `-`, and then `NSID=DEPTH` as often as wanted.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Order {
+    /// What is counted from now on, if anything is.
+    name: Option<String>,
+    /// I/Os outstanding, per job, of namespaces for which that changes.
+    depths: Vec<(u32, u32)>,
+}
+
+impl FromStr for Order {
+    type Err = String;
+
+    fn from_str(line: &str) -> Result<Self, String> {
+        let mut words = line.split_whitespace();
+        let name = words.next().filter(|word| !word.contains('='));
+        let name = name.ok_or("a turn begins with its name, or with - for nothing")?;
+        let depths = words.map(|word| {
+            let parts = word.split_once('=');
+            parts
+                .and_then(|(nsid, depth)| Some((nsid.parse().ok()?, depth.parse().ok()?)))
+                .ok_or_else(|| format!("`{word}` is not NSID=DEPTH"))
+        });
+        let name = (name != NOTHING).then(|| name.to_owned());
+        Ok(Self { name, depths: depths.collect::<Result<_, _>>()? })
+    }
+}
+
+/// What jobs are told.
+#[derive(Debug)]
+struct Turns {
+    /// Of the order in force.
+    number: AtomicU64,
+    order: Mutex<Order>,
+    /// There are no more.
+    is_over: AtomicBool,
+    /// The load has ended, for whatever reason.
+    is_closed: AtomicBool,
+    problem: Mutex<Option<String>>,
+    parts: Sender<Part>,
+}
+
+/// What a job counted in a turn.
+#[derive(Debug)]
+struct Part {
+    number: u64,
+    elapsed: Nanos,
+    /// Reads, writes and trims, by index of the flow.
+    lanes: Vec<(usize, [Tally; 3])>,
+}
+
+impl Turns {
+    fn new() -> (Arc<Self>, Receiver<Part>) {
+        let (parts, receiver) = channel();
+        let turns = Self {
+            number: AtomicU64::new(0),
+            order: Mutex::default(),
+            is_over: AtomicBool::new(false),
+            is_closed: AtomicBool::new(false),
+            problem: Mutex::default(),
+            parts,
+        };
+        (Arc::new(turns), receiver)
+    }
+
+    /// Whether the last turn has been.
+    fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::Acquire)
+    }
+
+    /// Says that no job will send anything more.
+    fn close(&self) {
+        self.is_closed.store(true, Ordering::Release);
+    }
+
+    fn begin(&self, order: Order) -> u64 {
+        let mut current = lock(&self.order);
+        *current = order;
+        // Under the lock: whoever sees the number finds its order, or a later one.
+        self.number.fetch_add(1, Ordering::AcqRel) + 1
+    }
+
+    fn end(&self, problem: Option<String>) {
+        *lock(&self.problem) = problem;
+        self.is_over.store(true, Ordering::Release);
+        self.begin(Order::default());
+    }
+
+    fn current(&self) -> (u64, Order) {
+        let order = lock(&self.order);
+        (self.number.load(Ordering::Acquire), order.clone())
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A job's place in the turns.
+#[derive(Debug)]
+pub(crate) struct Seat {
+    turns: Arc<Turns>,
+    number: u64,
+    is_counting: bool,
+    /// When this turn began, and what was the job's CPU time then.
+    since: Nanos,
+    cpu_since: Nanos,
+    /// Time counted in turns that have ended, and CPU time used in them.
+    counted: Nanos,
+    cpu: Nanos,
+    /// What was counted in them, by lane.
+    totals: Vec<[Tally; 3]>,
+}
+
+impl Seat {
+    /// Counts nothing until the first order.
+    fn new(turns: Arc<Turns>, lanes: usize) -> Self {
+        let totals = (0..lanes).map(|_| nothing()).collect();
+        let (number, is_counting) = (0, false);
+        Self { turns, number, is_counting, since: 0, cpu_since: 0, counted: 0, cpu: 0, totals }
+    }
+
+    /// Has another turn been called?
+    #[inline]
+    pub(crate) fn has_news(&self) -> bool {
+        self.turns.number.load(Ordering::Acquire) != self.number
+    }
+
+    /// Is what completes counted?
+    #[inline]
+    pub(crate) fn is_counting(&self) -> bool {
+        self.is_counting
+    }
+
+    /// From which time on series count, as if turns followed one another.
+    #[inline]
+    pub(crate) fn origin(&self) -> Nanos {
+        self.since.saturating_sub(self.counted)
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.turns.is_over()
+    }
+
+    /// Ends the turn and begins the one that was called last.
+    pub(crate) fn go_on(&mut self, lanes: &mut [Lane], now: Nanos) {
+        // Before it is said that this one has ended: then there may be yet another, and none may be left out.
+        let (number, order) = self.turns.current();
+        self.end(lanes, now);
+        for (nsid, depth) in order.depths {
+            lanes.iter_mut().filter(|lane| lane.nsid() == nsid).for_each(|lane| lane.limit(depth));
+        }
+        (self.number, self.is_counting) = (number, order.name.is_some());
+        (self.since, self.cpu_since) = (now, cpu_time());
+    }
+
+    /// Ends the turn, and tells what was counted in it: nothing, perhaps, but that it has ended.
+    fn end(&mut self, lanes: &mut [Lane], now: Nanos) {
+        let mut part = Part { number: self.number, elapsed: 0, lanes: Vec::new() };
+        if std::mem::take(&mut self.is_counting) {
+            part.elapsed = now.saturating_sub(self.since);
+            self.counted += part.elapsed;
+            self.cpu += cpu_time().saturating_sub(self.cpu_since);
+            for (lane, totals) in lanes.iter_mut().zip(&mut self.totals) {
+                let counted = lane.take_tallies();
+                totals.iter_mut().zip(&counted).for_each(|(total, turn)| total.add(turn));
+                part.lanes.push((lane.flow, counted));
+            }
+        }
+        // Nobody takes it if the lines have ended with an error.
+        let _ = self.turns.parts.send(part);
+    }
+
+    /// Ends the last turn and gives lanes what was counted in all of them; the time of that, and CPU time.
+    pub(crate) fn leave(&mut self, lanes: &mut [Lane], now: Nanos) -> (Nanos, Nanos) {
+        self.end(lanes, now);
+        for (lane, totals) in lanes.iter_mut().zip(&mut self.totals) {
+            lane.put_tallies(std::mem::replace(totals, nothing()));
+        }
+        (self.counted, self.cpu)
+    }
+}
+
+fn nothing() -> [Tally; 3] {
+    [Tally::new(), Tally::new(), Tally::new()]
+}
+
+/// A flow, as results call it.
+#[derive(Debug, Clone)]
+pub(crate) struct FlowName {
+    pub(crate) connect: String,
+    pub(crate) nsid: u32,
+}
+
+/// What is written of a turn.
+#[derive(Debug, Serialize)]
+struct TurnReport<'a> {
+    turn: &'a str,
+    elapsed_s: f64,
+    #[serde(flatten)]
+    total: Rates,
+    flows: Vec<FlowReport<'a>>,
+}
+
+#[derive(Debug, Serialize)]
+struct FlowReport<'a> {
+    connect: &'a str,
+    nsid: u32,
+    #[serde(flatten)]
+    total: Rates,
+}
+
+/// Who calls the turns of a load.
+#[derive(Debug)]
+pub(crate) struct Conductor {
+    turns: Arc<Turns>,
+    thread: JoinHandle<()>,
+}
+
+impl Conductor {
+    /// Begins to read lines, for a load of `jobs` threads with these flows and so many I/Os outstanding at most.
+    pub(crate) fn start(
+        console: &Console,
+        flows: Vec<FlowName>,
+        depth: u32,
+        jobs: usize,
+    ) -> io::Result<Self> {
+        let ((turns, parts), console) = (Turns::new(), Arc::clone(&console.0));
+        let for_thread = Arc::clone(&turns);
+        let thread = thread::Builder::new().spawn(move || {
+            conduct(console(), (&for_thread, &parts), (&flows, depth), jobs);
+        })?;
+        Ok(Self { turns, thread })
+    }
+
+    /// A place for a job.
+    pub(crate) fn seat(&self, lanes: usize) -> Seat {
+        Seat::new(Arc::clone(&self.turns), lanes)
+    }
+
+    /// To be called when all jobs have ended; what was wrong with the lines.
+    pub(crate) fn finish(self) -> Option<String> {
+        self.turns.close();
+        // Else it waits for a line, which is no reason to wait for it.
+        if self.turns.is_over() && self.thread.join().is_err() {
+            return Some("the thread that reads --turns panicked".to_owned());
+        }
+        lock(&self.turns.problem).take()
+    }
+}
+
+/// Calls turns as the lines say, and writes what `jobs` threads counted in each, until the lines or the load end.
+fn conduct(
+    (lines, mut results): (Lines, Results),
+    (turns, parts): (&Turns, &Receiver<Part>),
+    (flows, depth): (&[FlowName], u32),
+    jobs: usize,
+) {
+    // The order that the next one ends; every job has followed it before there is another.
+    let mut last = (0, None);
+    let mut finish = |(order, name): (u64, Option<String>)| {
+        let collected = collect((turns, parts), order, jobs)?;
+        name.map_or(Some(Ok(())), |name| Some(write(&mut results, &name, flows, collected)))
+    };
+    let mut problem = None;
+    for (number, line) in (1..).zip(lines.lines()) {
+        let order = line.map_err(|error| error.to_string()).and_then(|line| line.parse());
+        let order = order.and_then(|order: Order| check(&order, flows, depth).map(|()| order));
+        let called = match order {
+            Ok(order) => {
+                let name = order.name.clone();
+                (turns.begin(order), name)
+            }
+            Err(error) => {
+                problem = Some(format!("--turns, line {number} of standard input: {error}"));
+                break;
+            }
+        };
+        match finish(std::mem::replace(&mut last, called)) {
+            Some(Ok(())) => {}
+            Some(Err(error)) => {
+                problem = Some(error);
+                break;
+            }
+            None => break,
+        }
+    }
+    turns.end(problem);
+    // What was counted last ends with the lines.
+    if let Some(Err(error)) = finish(last) {
+        lock(&turns.problem).get_or_insert(error);
+    }
+}
+
+/// Does the load have these namespaces, and are these depths possible?
+fn check(order: &Order, flows: &[FlowName], most: u32) -> Result<(), String> {
+    for &(nsid, depth) in &order.depths {
+        if flows.iter().all(|flow| flow.nsid != nsid) {
+            let have: Vec<_> = flows.iter().map(|flow| flow.nsid.to_string()).collect();
+            return Err(format!("namespace {nsid} is not loaded; these are: {}", have.join(", ")));
+        }
+        if depth > most {
+            return Err(format!("{nsid}={depth} is deeper than --qd {most}"));
+        }
+    }
+    Ok(())
+}
+
+/// What all jobs counted in a turn; none if the load has ended meanwhile.
+fn collect(
+    (turns, parts): (&Turns, &Receiver<Part>),
+    number: u64,
+    jobs: usize,
+) -> Option<Vec<Part>> {
+    let mut collected = Vec::new();
+    while collected.len() < jobs {
+        // Looked at before: what was sent before the load ended is there.
+        let is_closed = turns.is_closed.load(Ordering::Acquire);
+        match parts.recv_timeout(LOOK) {
+            Ok(part) if part.number == number => collected.push(part),
+            Ok(_) => {}
+            Err(RecvTimeoutError::Timeout) if !is_closed => {}
+            Err(_) => return None,
+        }
+    }
+    Some(collected)
+}
+
+fn write(
+    results: &mut Results,
+    turn: &str,
+    flows: &[FlowName],
+    parts: Vec<Part>,
+) -> Result<(), String> {
+    let elapsed = parts.iter().map(|part| part.elapsed).max().unwrap_or(0);
+    let mut tallies: Vec<Tally> = flows.iter().map(|_| Tally::new()).collect();
+    for (flow, counted) in parts.into_iter().flat_map(|part| part.lanes) {
+        counted.iter().for_each(|tally| tallies[flow].add(tally));
+    }
+    let mut total = Tally::new();
+    tallies.iter().for_each(|tally| total.add(tally));
+    let elapsed_s = seconds(elapsed);
+    let rates = |tally: &Tally| Rates::new(tally, elapsed_s, &[]);
+    let flows = flows.iter().zip(&tallies).map(|(flow, tally)| FlowReport {
+        connect: &flow.connect,
+        nsid: flow.nsid,
+        total: rates(tally),
+    });
+    let report = TurnReport { turn, elapsed_s, total: rates(&total), flows: flows.collect() };
+    let line = serde_json::to_string(&report).map_err(|error| error.to_string())?;
+    writeln!(results, "{line}")
+        .and_then(|()| results.flush())
+        .map_err(|error| format!("cannot write the result of turn {turn}: {error}"))
+}
