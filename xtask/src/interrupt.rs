@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -12,6 +14,9 @@ static INTERRUPTED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 /// Exit status of a command that was interrupted: what a shell says of one that Ctrl-C ended.
 pub(crate) const STATUS: u8 = 130;
 
+/// A signal is noticed so soon.
+const SLICE: Duration = Duration::from_millis(100);
+
 /// From now on the first signal is only noted; a second one ends us.
 pub(crate) fn handle_signals() -> Result<()> {
     let noted = INTERRUPTED.get_or_init(Arc::default);
@@ -21,6 +26,17 @@ pub(crate) fn handle_signals() -> Result<()> {
             .context("cannot handle signals")?;
     }
     Ok(())
+}
+
+/// Sleeps for so long, or until there is a signal.
+pub(crate) fn sleep(time: Duration) {
+    let begun = Instant::now();
+    while !is_noted() {
+        match time.checked_sub(begun.elapsed()) {
+            Some(left) if !left.is_zero() => thread::sleep(left.min(SLICE)),
+            _ => break,
+        }
+    }
 }
 
 /// Was there a signal?

@@ -158,11 +158,14 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = units::duration)]
     pub(crate) ramp: Duration,
     /// Count in turns, which lines of standard input call: each is a name, or - to count nothing, and then NSID=DEPTH
-    /// for namespaces of which so many I/Os are outstanding from now on, up to --qd. When a turn ends, a line of JSON on
-    /// standard output tells what it counted, and nothing else is written there; the end of the input ends the run.
+    /// for namespaces of which so many I/Os are outstanding per job from now on, up to --qd. When the next line comes, or
+    /// the last one has come, a line of JSON on standard output tells what completed in the turn; nothing else is written
+    /// there. The end of the input ends the run.
     #[arg(
         long,
-        conflicts_with_all = ["ramp", "verify", "resume", "io_size", "loops", "ios", "shared_qd", "output_format"]
+        conflicts_with_all = [
+            "time", "ramp", "verify", "resume", "io_size", "loops", "ios", "shared_qd", "percentiles", "output_format"
+        ]
     )]
     pub(crate) turns: bool,
     /// Bytes of each namespace to use [default: all from --offset on].

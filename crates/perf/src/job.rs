@@ -1,7 +1,7 @@
 //! One thread of a run: its lanes, its queues, and the loop that keeps both busy.
 //!
 //! ```text
-//! Load --time is up, or --ios done, or stop--> Drain --all I/Os back--> [ReadBack --everything read-->] Done
+//! Load --time is up, or --ios done, or no more turns, or stop--> Drain --all I/Os back--> [ReadBack --everything read-->] Done
 //! ```
 
 use std::os::fd::BorrowedFd;
@@ -370,7 +370,7 @@ impl Running {
             }
             self.tell(now);
             if self.job.seat.as_ref().is_some_and(Seat::has_news) && self.phase == Phase::Load {
-                self.next_turn(clock.now());
+                self.next_turn();
             }
             self.advance(now);
         }
@@ -379,10 +379,10 @@ impl Running {
     }
 
     /// Another turn has been called.
-    fn next_turn(&mut self, now: Nanos) {
-        let Job { seat, lanes, .. } = &mut self.job;
+    fn next_turn(&mut self) {
+        let Job { seat, lanes, clock, .. } = &mut self.job;
         if let Some(seat) = seat {
-            seat.go_on(lanes, now);
+            seat.go_on(lanes, clock);
             self.is_starved = true;
         }
     }

@@ -174,7 +174,13 @@ impl Lane {
 
     /// Nothing under way?
     pub(crate) fn is_idle(&self) -> bool {
-        self.free.len() == self.slots.len()
+        self.in_flight() == 0
+    }
+
+    /// I/Os under way.
+    #[inline]
+    pub(crate) fn in_flight(&self) -> usize {
+        self.slots.len() - self.free.len()
     }
 
     /// Everything done that there was to do?
@@ -198,7 +204,7 @@ impl Lane {
     /// May one more I/O be under way?
     #[inline]
     pub(crate) fn has_credit(&self) -> bool {
-        self.slots.len() - self.free.len() < self.depth as usize && !self.free.is_empty()
+        self.in_flight() < self.depth as usize && !self.free.is_empty()
     }
 
     /// From now on so many I/Os are under way at most, and never more than the load allows.

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use nvmeof_initiator::Nanos;
+use nvmeof_initiator::{Clock, Nanos};
 use serde::Serialize;
 
 use crate::job::cpu_time;
@@ -85,8 +85,19 @@ struct Turns {
 struct Part {
     number: u64,
     elapsed: Nanos,
-    /// Reads, writes and trims, by index of the flow.
-    lanes: Vec<(usize, [Tally; 3])>,
+    cpu: Nanos,
+    lanes: Vec<LanePart>,
+}
+
+#[derive(Debug)]
+struct LanePart {
+    /// Index of the flow.
+    flow: usize,
+    /// Reads, writes and trims.
+    tallies: [Tally; 3],
+    errors: u64,
+    /// I/Os under way at its end.
+    in_flight: usize,
 }
 
 impl Turns {
@@ -150,14 +161,25 @@ pub(crate) struct Seat {
     cpu: Nanos,
     /// What was counted in them, by lane.
     totals: Vec<[Tally; 3]>,
+    /// Failed I/Os of each lane before this turn.
+    errors_before: Vec<u64>,
 }
 
 impl Seat {
     /// Counts nothing until the first order.
     fn new(turns: Arc<Turns>, lanes: usize) -> Self {
         let totals = (0..lanes).map(|_| nothing()).collect();
-        let (number, is_counting) = (0, false);
-        Self { turns, number, is_counting, since: 0, cpu_since: 0, counted: 0, cpu: 0, totals }
+        Self {
+            turns,
+            number: 0,
+            is_counting: false,
+            since: 0,
+            cpu_since: 0,
+            counted: 0,
+            cpu: 0,
+            totals,
+            errors_before: vec![0; lanes],
+        }
     }
 
     /// Has another turn been called?
@@ -183,28 +205,33 @@ impl Seat {
     }
 
     /// Ends the turn and begins the one that was called last.
-    pub(crate) fn go_on(&mut self, lanes: &mut [Lane], now: Nanos) {
+    pub(crate) fn go_on(&mut self, lanes: &mut [Lane], clock: &Clock) {
         // Before it is said that this one has ended: then there may be yet another, and none may be left out.
         let (number, order) = self.turns.current();
-        self.end(lanes, now);
+        self.end(lanes, clock.now());
         for (nsid, depth) in order.depths {
             lanes.iter_mut().filter(|lane| lane.nsid() == nsid).for_each(|lane| lane.limit(depth));
         }
         (self.number, self.is_counting) = (number, order.name.is_some());
-        (self.since, self.cpu_since) = (now, cpu_time());
+        self.errors_before = lanes.iter().map(|lane| lane.errors).collect();
+        // Adding up took a moment, which is of neither turn.
+        (self.since, self.cpu_since) = (clock.now(), cpu_time());
     }
 
     /// Ends the turn, and tells what was counted in it: nothing, perhaps, but that it has ended.
     fn end(&mut self, lanes: &mut [Lane], now: Nanos) {
-        let mut part = Part { number: self.number, elapsed: 0, lanes: Vec::new() };
+        let mut part = Part { number: self.number, elapsed: 0, cpu: 0, lanes: Vec::new() };
         if std::mem::take(&mut self.is_counting) {
             part.elapsed = now.saturating_sub(self.since);
+            part.cpu = cpu_time().saturating_sub(self.cpu_since);
             self.counted += part.elapsed;
-            self.cpu += cpu_time().saturating_sub(self.cpu_since);
-            for (lane, totals) in lanes.iter_mut().zip(&mut self.totals) {
-                let counted = lane.take_tallies();
-                totals.iter_mut().zip(&counted).for_each(|(total, turn)| total.add(turn));
-                part.lanes.push((lane.flow, counted));
+            self.cpu += part.cpu;
+            let before = self.errors_before.iter();
+            for ((lane, totals), before) in lanes.iter_mut().zip(&mut self.totals).zip(before) {
+                let tallies = lane.take_tallies();
+                totals.iter_mut().zip(&tallies).for_each(|(total, turn)| total.add(turn));
+                let (errors, in_flight) = (lane.errors - before, lane.in_flight());
+                part.lanes.push(LanePart { flow: lane.flow, tallies, errors, in_flight });
             }
         }
         // Nobody takes it if the lines have ended with an error.
@@ -237,6 +264,11 @@ pub(crate) struct FlowName {
 struct TurnReport<'a> {
     turn: &'a str,
     elapsed_s: f64,
+    /// CPU seconds of the job threads in it.
+    cpu_seconds: f64,
+    /// I/Os that failed in it, and those that were outstanding at its end.
+    errors: u64,
+    in_flight: usize,
     #[serde(flatten)]
     total: Rates,
     flows: Vec<FlowReport<'a>>,
@@ -373,9 +405,13 @@ fn write(
     parts: Vec<Part>,
 ) -> Result<(), String> {
     let elapsed = parts.iter().map(|part| part.elapsed).max().unwrap_or(0);
+    let cpu: Nanos = parts.iter().map(|part| part.cpu).sum();
     let mut tallies: Vec<Tally> = flows.iter().map(|_| Tally::new()).collect();
-    for (flow, counted) in parts.into_iter().flat_map(|part| part.lanes) {
-        counted.iter().for_each(|tally| tallies[flow].add(tally));
+    let (mut errors, mut in_flight) = (0, 0);
+    for lane in parts.into_iter().flat_map(|part| part.lanes) {
+        lane.tallies.iter().for_each(|tally| tallies[lane.flow].add(tally));
+        errors += lane.errors;
+        in_flight += lane.in_flight;
     }
     let mut total = Tally::new();
     tallies.iter().for_each(|tally| total.add(tally));
@@ -386,7 +422,15 @@ fn write(
         nsid: flow.nsid,
         total: rates(tally),
     });
-    let report = TurnReport { turn, elapsed_s, total: rates(&total), flows: flows.collect() };
+    let report = TurnReport {
+        turn,
+        elapsed_s,
+        cpu_seconds: seconds(cpu),
+        errors,
+        in_flight,
+        total: rates(&total),
+        flows: flows.collect(),
+    };
     let line = serde_json::to_string(&report).map_err(|error| error.to_string())?;
     writeln!(results, "{line}")
         .and_then(|()| results.flush())

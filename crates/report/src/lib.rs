@@ -32,7 +32,7 @@ pub use html::Page;
 pub use pdf::Pdf;
 pub use plot::{Axis, Picture, Plot, Series};
 pub use point::{
-    Figures, Flow, Latency, Network, Part, Point, Sample, Setting, Turn, Varied, Where, jain,
+    Figures, Flow, Latency, Network, Part, Point, Sample, Setting, Varied, Where, jain,
 };
 pub use sheet::Sheet;
 pub use table::{Align, Column, Table};

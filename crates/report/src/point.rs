@@ -79,25 +79,8 @@ pub struct Point {
     pub network: Option<Network>,
     /// Time series, a sample every 100 ms unless the plan asks for finer ones.
     pub series: Vec<Sample>,
-    /// What it is the middle of, if it was measured in turns with others: those of the same place were measured shortly
-    /// after one another.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub turns: Vec<Turn>,
     /// What went wrong in the run; its figures are not to be trusted then.
     pub problems: Vec<String>,
-}
-
-/// One of the turns a point was measured in.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-pub struct Turn {
-    /// Goodput in Gb/s.
-    pub gbps: f64,
-    /// Latencies in us.
-    pub p99_us: f64,
-    /// See [`Turn::p99_us`].
-    pub p99_9_us: f64,
-    /// Goodput in Gb/s of each flow.
-    pub flows_gbps: Vec<f64>,
 }
 
 /// What the target's side of the network counted.
@@ -375,7 +358,6 @@ pub(crate) mod tests {
                 Sample { t: 0.1, gbps: 184.7, hit_pct: Some(99.0), ..Sample::default() },
                 Sample { t: 0.2, gbps: 184.9, hit_pct: Some(99.2), ..Sample::default() },
             ],
-            turns: Vec::new(),
             problems: Vec::new(),
         }
     }

@@ -483,6 +483,7 @@ fn devices_of_this_machine_are_loaded_like_namespaces() {
 mod turns {
     use std::io::{BufRead, BufReader, PipeReader, PipeWriter, Write, pipe};
     use std::sync::Mutex;
+    use std::sync::atomic::{AtomicU64, Ordering};
     use std::time::Duration;
 
     use super::*;
@@ -566,14 +567,16 @@ mod turns {
     fn what_is_counted_and_what_is_loaded_goes_by_the_lines() {
         let target = FakeTarget::start(small());
         let (report, counted) = in_turns(&target, "--qd 4 --jobs 2", |mut caller| {
-            let (first, mut counted) = caller.until("both", |turn| ios(turn).iter().all(|n| *n > 0));
+            let (first, mut counted) =
+                caller.until("both", |turn| ios(turn).iter().all(|n| *n > 0));
             assert_eq!((&first["turn"], &first["flows"][1]["nsid"]), (&"both".into(), &2.into()));
             assert!(first["latency_us"]["p99"].as_f64().unwrap() > 0.0, "{first}");
             caller.say("- 2=0");
             // What was under way when it was said is back at some time.
             let only_one = |turn: &Value| ios(turn)[0] > 0 && ios(turn)[1] == 0;
             counted += caller.until("one", only_one).1;
-            counted += caller.until("other 1=0 2=1", |turn| ios(turn)[0] == 0 && ios(turn)[1] > 0).1;
+            counted +=
+                caller.until("other 1=0 2=1", |turn| ios(turn)[0] == 0 && ios(turn)[1] > 0).1;
             // The last one ends with the lines.
             caller.say("last 1=4");
             let Caller { lines, results } = caller;
@@ -585,6 +588,39 @@ mod turns {
         assert_eq!(number(&report["ios"]), counted, "the report has all turns, and nothing else");
         assert_eq!((&report["errors"], &report["interrupted"]), (&0.into(), &false.into()));
         assert_eq!(target.shutdowns(), 1);
+    }
+
+    #[test]
+    fn what_fails_is_told_in_the_turn_in_which_it_does() {
+        let left = Arc::new(AtomicU64::new(0));
+        let to_fail = Arc::clone(&left);
+        let script: Script = Box::new(move |_, _| {
+            let fail = |left: u64| left.checked_sub(1);
+            match to_fail.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fail) {
+                Ok(_) => Act::Fail(Status::UNRECOVERED_READ_ERROR),
+                Err(_) => Act::Serve,
+            }
+        });
+        let target = FakeTarget::scripted(small(), script);
+        let (report, _) = in_turns(&target, "--qd 4", |mut caller| {
+            caller.say("first");
+            caller.say("second");
+            assert_eq!(caller.result().unwrap()["errors"], 0);
+            left.store(3, Ordering::Relaxed);
+            let mut failed = 0;
+            for _ in 0..10_000 {
+                // One follows the other without a gap.
+                caller.say("next");
+                let turn = caller.result().unwrap();
+                failed += number(&turn["errors"]);
+                if failed == 3 {
+                    // What the last turn counted can still be told.
+                    return caller.results;
+                }
+            }
+            panic!("only {failed} have failed");
+        });
+        assert_eq!(report["errors"], 3);
     }
 
     #[test]
@@ -622,10 +658,14 @@ mod turns {
 
     #[test]
     fn a_load_that_ends_before_its_lines_waits_for_none() {
-        let target = FakeTarget::start(small());
+        let script: Script = Box::new(|_, _| Act::HangUp);
+        let target = FakeTarget::scripted(small(), script);
         // Lines that never come: held until the run is over.
-        let (report, caller) = in_turns(&target, "--qd 1 --time 1ms", |caller| caller);
-        assert_eq!((number(&report["ios"]), number(&report["errors"])), (0, 0));
+        let (report, caller) = in_turns(&target, "--qd 1", |mut caller| {
+            caller.say("- 1=0");
+            caller
+        });
+        assert!(number(&report["errors"]) > 0, "{report}");
         drop(caller);
     }
 
@@ -634,7 +674,8 @@ mod turns {
         let line = "nvmeof-perf run --device null --rw read --turns --json -".split(' ');
         let Command::Run(args) = Cli::try_parse_from(line).unwrap().command else { panic!() };
         assert!(load(&args).unwrap_err().is::<Misfit>());
-        for other in ["--ramp=1s", "--verify", "--ios=3", "--loops=1", "--shared-qd=3"] {
+        for other in ["--time=9s", "--ramp=1s", "--verify", "--ios=3", "--loops=1", "--shared-qd=3"]
+        {
             let line = ["nvmeof-perf", "run", "--device=null", "--rw=read", "--turns", other];
             assert!(Cli::try_parse_from(line).is_err(), "{other}");
         }

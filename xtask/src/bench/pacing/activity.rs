@@ -8,8 +8,8 @@ use anyhow::{Context, Result};
 use nvmeof_report::plot::Shape;
 use nvmeof_report::{Axis, Plot, Series};
 
-use crate::daemon_stats::parse;
 pub(super) use crate::daemon_stats::Moment;
+use crate::daemon_stats::parse;
 
 /// Reads the file from the first line that begins at `from` bytes or later; a last line that was cut off is left out.
 pub(super) fn read(path: &Path, from: u64) -> Result<Vec<Moment>> {

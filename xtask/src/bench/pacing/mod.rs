@@ -7,17 +7,16 @@
 //! | `rounds` | everything in turns, round by round |
 //! | `serving` | a daemon that goes from one policy to another while it serves |
 //! | `turns` | a load that goes on meanwhile, and is counted in turns |
-//! | `yardstick` | whether the two CPUs are far apart now |
-//! | `apart` | which turns are left out for that |
-//! | `result` | turns as a point |
+//! | `link` | a link that is slower than the machine, and wanders less |
+//! | `result` | a turn as a point |
 //! | `activity` | what the pacer did over time, from the daemon's statistics |
 //! | `known` | how far the middle of what was measured is known |
 //! | `verdict` | whether adaptive keeps what it promises |
 //! | `show` | tables, plots, the page |
 
 mod activity;
-mod apart;
 mod known;
+mod link;
 mod plan;
 mod result;
 mod rounds;
@@ -25,7 +24,6 @@ mod serving;
 mod show;
 mod turns;
 mod verdict;
-mod yardstick;
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -39,26 +37,24 @@ use anyhow::{Context, Result, bail, ensure};
 use nvmeof_report::{Point, json};
 
 use super::server;
-use super::{go_first, machine, require_programs};
+use super::{machine, require_programs};
 use crate::interrupt;
 use crate::listen::Listen;
 use crate::workspace::{Workspace, run_checked};
-use apart::Apart;
+use link::{Link, Rate};
 use plan::{DEVICES, Device, Policy, Step};
 use rounds::Bench;
 use show::Shown;
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "The daemon and the load generator have a CPU each. In each round a daemon is started for each depth, and \
-    a load that goes\non while the daemon goes from one policy to the next: those that are compared have the same \
-    memory and\nconnection and are measured a moment after one another, again and again. How fast a machine is wanders, \
-    and\nthe shorter a turn the less of that is between those that are compared. Ratios are within a cycle of turns;\n\
-    their median is told, with how far it is known by so many.\n\n\
-    Example: cargo xtask bench pacing --repeat 8 --json pacing.jsonl --svg plots --html pacing.html\n\n\
-    A busy neighbour on the same core costs more than any policy wins: turns are measured again if \
-    the CPUs\nare further apart meanwhile than they can be, as where a virtual machine was moved. Look at the \
-    spread all the same."
+    after_help = "The daemon and the load generator have a CPU each, and a link between them that is slower than they are. \
+    In\neach round a daemon is started for each depth, and a load that goes on while the daemon goes from one policy to \
+    the\nnext, which begin with nothing learned and nothing outstanding: those that are compared have the same memory and\n\
+    connection and are measured shortly after one another. Ratios are within a round; their median is told, with how\n\
+    far it is known by so many rounds.\n\n\
+    Example: cargo xtask bench pacing --repeat 20 --json pacing.jsonl --svg plots --html pacing.html\n         \
+    cargo xtask bench pacing --link none --devices ram --depths 256"
 )]
 pub(super) struct Args {
     /// Queue depths, over all jobs and namespaces
@@ -76,33 +72,30 @@ pub(super) struct Args {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     jobs: u32,
     /// How long a turn is counted: a number and ms or s
-    #[arg(long, value_name = "TIME", default_value = "200ms", value_parser = duration)]
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = duration)]
     time: Duration,
     /// How long the load settles before that
-    #[arg(long, value_name = "TIME", default_value = "200ms", value_parser = duration)]
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = duration)]
     ramp: Duration,
-    /// Turns of each point in a round
-    #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    turns: u32,
     /// Rounds over all points
-    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1000))]
     repeat: u32,
-    /// One turn of each point at depths 32, 256 and 2048: to see that everything works
-    #[arg(long, conflicts_with_all = ["depths", "time", "ramp", "turns", "repeat"])]
+    /// One round of 200 ms a point at depths 32, 256 and 2048: to see that everything works
+    #[arg(long, conflicts_with_all = ["depths", "time", "ramp", "repeat"])]
     quick: bool,
     /// Where the daemon listens
     #[arg(long, value_name = "tcp://ADDR|rdma://ADDR", default_value_t)]
     listen: Listen,
+    /// How fast the link is: a number and gbit, or none for as fast as the machine goes, which wanders by itself where
+    /// others share it. A link is made in a network namespace of its own, which takes root
+    #[arg(long, value_name = "RATE|none", default_value = "10gbit")]
+    link: Rate,
     /// CPU of the daemon
     #[arg(long, value_name = "CPU", default_value_t = 0)]
     target_cpu: usize,
     /// CPU of the load generator
     #[arg(long, value_name = "CPU", default_value_t = 1)]
     initiator_cpu: usize,
-    /// Run both sides under SCHED_FIFO, for machines that are not ours alone; the kernel takes 5 % of
-    /// each second away then, unless told not to, and tails show it
-    #[arg(long)]
-    realtime: bool,
     /// Take the release binaries as they are
     #[arg(long)]
     no_build: bool,
@@ -140,21 +133,25 @@ struct Plan {
     depths: Vec<u32>,
     time: Duration,
     ramp: Duration,
-    turns: u32,
     repeat: u32,
 }
 
 impl Plan {
     fn of(args: &Args) -> Result<Self> {
-        let Args { depths, time, ramp, turns, repeat, .. } = args;
-        let (depths, time, ramp) = (depths.clone(), *time, *ramp);
-        let mut plan = Self { depths, time, ramp, turns: *turns, repeat: *repeat };
-        if args.quick {
-            (plan.depths, plan.turns, plan.repeat) = (vec![32, 256, 2048], 1, 1);
-        }
+        let quick = Duration::from_millis(200);
+        let mut plan = match args.quick {
+            true => Self { depths: vec![32, 256, 2048], time: quick, ramp: quick, repeat: 1 },
+            false => Self {
+                depths: args.depths.clone(),
+                time: args.time,
+                ramp: args.ramp,
+                repeat: args.repeat,
+            },
+        };
         plan.depths.sort_unstable();
         plan.depths.dedup();
-        let all = plan.depths.iter().flat_map(|&depth| args.devices.iter().map(move |d| (depth, *d)));
+        let all =
+            plan.depths.iter().flat_map(|&depth| args.devices.iter().map(move |d| (depth, *d)));
         for (depth, device) in all {
             let (step, jobs) = (Step { policy: Policy::None, device, depth }, args.jobs);
             ensure!(
@@ -174,8 +171,6 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     }
     let plan = Plan::of(args)?;
     let workspace = Workspace::find()?;
-    // Of several busy threads on a CPU, SCHED_FIFO runs one to its end before the next.
-    ensure!(args.jobs == 1 || !args.realtime, "--realtime takes one job: they share a CPU");
     let cpus = [args.target_cpu, args.initiator_cpu];
     ensure!(cpus[0] != cpus[1], "each side needs a CPU of its own, not both CPU {}", cpus[0]);
     require_programs()?;
@@ -185,19 +180,16 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         let programs = ["-p", "nvmeof-tgt", "-p", "nvmeof-perf", "-p", "nvmeof-ctl"];
         run_checked(workspace.cargo(["build", "--release", "--locked"]).args(programs))?;
     }
-    if args.realtime {
-        go_first()?;
-    }
     let folder = workspace.target().join("bench-pacing");
     fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let build = build_of(&workspace)?;
-    let bench =
-        Bench { args, plan: &plan, workspace: &workspace, folder, machine: machine(), build };
+    interrupt::handle_signals()?;
+    let (plan, machine) = (&plan, machine());
+    let link = Link::make(args.link, args.listen)?;
+    let bench = Bench { args, plan, workspace: &workspace, folder, machine, build, link };
 
     let before = server::time_of(cpus)?;
-    let mut apart = Apart::new(cpus, bench.comparisons()?)?;
-    interrupt::handle_signals()?;
-    let points = bench.rounds(&mut json, &mut apart)?;
+    let points = bench.rounds(&mut json)?;
     if interrupt::is_noted() {
         let kept = json.place().unwrap_or("nowhere, for want of --json".to_owned());
         eprintln!("interrupted after {} points; they are kept in {kept}", points.len());
@@ -206,25 +198,15 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let stolen = server::time_of(cpus)?.stolen_since(before);
     let activity = bench.activity()?;
 
-    let turns = plan.turns * plan.repeat;
-    let note = format!("measured locally on {}, {turns} turn(s)", bench.machine);
+    let note = format!("measured locally on {}, {} round(s)", bench.machine, plan.repeat);
     let about = format!(
-        "{}; over {}; {} job(s); {} round(s) of {} turn(s) of {:?} after {:?}; {}; {stolen:.1} % of both \
-         CPUs' time taken by other machines; {apart}",
-        bench.machine,
-        args.listen,
-        args.jobs,
-        plan.repeat,
-        plan.turns,
-        plan.time,
-        plan.ramp,
-        if args.realtime { "SCHED_FIFO" } else { "ordinary scheduling" },
+        "{}; over {}, link: {}; {} job(s); {} round(s) of {:?} after {:?} a point; {stolen:.1} % of both CPUs' time \
+         taken by other machines",
+        bench.machine, args.listen, args.link, args.jobs, plan.repeat, plan.time, plan.ramp,
     );
-    let by_turn = result::by_turn(&points);
-    let verdicts = verdict::all(&by_turn, &args.devices, &plan.depths);
+    let verdicts = verdict::all(&points, &args.devices, &plan.depths);
     let shown = Shown {
-        rounds: &points,
-        turns: &by_turn,
+        points: &points,
         devices: &args.devices,
         depths: &plan.depths,
         verdicts: &verdicts,
@@ -247,17 +229,14 @@ fn again(args: &Args, path: &Path) -> Result<ExitCode> {
     let depths: Vec<u32> = depths.into_iter().collect();
     let Some(first) = points.first() else { bail!("{shown_path}: there is no result") };
     let rounds = points.iter().map(|point| point.repetition).max().unwrap_or_default();
-    let turns = first.turns.len();
     let note = format!("measured locally on {}, {rounds} round(s)", first.platform);
-    let by_turn = result::by_turn(&points);
     let shown = Shown {
-        rounds: &points,
-        turns: &by_turn,
+        points: &points,
         devices: &args.devices,
         depths: &depths,
-        verdicts: &verdict::all(&by_turn, &args.devices, &depths),
+        verdicts: &verdict::all(&points, &args.devices, &depths),
         about: &format!(
-            "{}; {} job(s); {rounds} round(s) of {turns} turn(s), {:.1} s a point and round",
+            "{}; {} job(s); {rounds} round(s) of {:.1} s a point",
             first.platform, first.setting.jobs, first.measured_s
         ),
         note: &note,
@@ -354,13 +333,13 @@ mod tests {
         assert_eq!(cli.args.devices, DEVICES);
         let plan = Plan::of(&cli.args).expect("they can be shared");
         assert_eq!(plan.depths, [32, 64, 256, 1024, 2048]);
-        assert_eq!((plan.repeat, plan.turns, cli.args.jobs), (8, 9, 1));
+        assert_eq!((plan.repeat, cli.args.jobs, cli.args.link), (10, 1, Rate::Gbit(10.0)));
     }
 
     #[test]
     fn quick_is_one_short_round() {
         let quick = plan("--quick").expect("it can be shared");
-        assert_eq!((quick.repeat, quick.turns, quick.depths), (1, 1, vec![32, 256, 2048]));
+        assert_eq!((quick.repeat, quick.time), (1, Duration::from_millis(200)));
         assert!(plan("--quick --repeat 2").is_err());
     }
 

@@ -155,9 +155,9 @@ pub(super) struct Stint {
 /// What is compared with one another: a stint for each policy, one right after the other.
 pub(super) type Comparison = Vec<Stint>;
 
-/// Everything once at one depth. Who comes first changes from time to time, so that what the machine does meanwhile meets
+/// Everything once at one depth. Who comes first changes from round to round, so that what the machine does meanwhile meets
 /// all policies alike; and what a fast namespace gets alone is measured right beside what it gets next to a slow one.
-pub(super) fn cycle(number: u32, devices: &[Device], depth: u32) -> Vec<Comparison> {
+pub(super) fn round(number: u32, devices: &[Device], depth: u32) -> Vec<Comparison> {
     let number = usize::try_from(number).unwrap_or(0);
     let mut policies = POLICIES.to_vec();
     policies.rotate_left(number % POLICIES.len());
@@ -242,8 +242,7 @@ impl fmt::Display for Step {
 pub(super) fn turns_of(address: &str, depth: u32, jobs: u32) -> Vec<String> {
     let (qd, jobs) = ((depth / jobs).to_string(), jobs.to_string());
     let (block, nsids, seed) = (BLOCK.to_string(), Device::Mix.nsids(), SEED.to_string());
-    let args =
-        ["run", "--connect", address, "--rw", "randread", "--nsid", &nsids, "--seed", &seed];
+    let args = ["run", "--connect", address, "--rw", "randread", "--nsid", &nsids, "--seed", &seed];
     let more = ["--bs", &block, "--qd", &qd, "--jobs", &jobs];
     args.into_iter().chain(more).map(str::to_owned).collect()
 }
@@ -267,7 +266,7 @@ impl Served {
     /// `[pacing]`, so that the daemon can go from one to the other.
     pub(super) fn config(&self, policy: Policy) -> String {
         let Self { depth, jobs, cpu, listen } = *self;
-        // The load generator wants room for both namespaces, though never more than the depth is outstanding.
+        // The load generator has so many for each of the two namespaces before it is told otherwise.
         let queue_depth = (2 * depth.div_ceil(jobs)).next_power_of_two().clamp(128, 4096);
         // The largest pool has to fit, even if it is larger than the depth.
         let most = POLICIES.iter().filter_map(|policy| policy.buffers()).max().unwrap_or(0);
@@ -306,37 +305,37 @@ mod tests {
     const DEPTHS: &[u32] = &[32, 64, 256, 1024, 2048];
 
     fn steps(number: u32, devices: &[Device], depth: u32) -> Vec<Step> {
-        let stints = cycle(number, devices, depth).into_iter().flatten();
+        let stints = round(number, devices, depth).into_iter().flatten();
         stints.flat_map(|stint| stint.steps).collect()
     }
 
     #[test]
-    fn every_cycle_has_every_point_once_and_compares_like_with_like() {
+    fn every_round_has_every_point_once_and_compares_like_with_like() {
         let names = |steps: &[Step]| steps.iter().map(Step::to_string).collect::<HashSet<_>>();
         let first = steps(0, DEVICES, 64);
         assert_eq!(first.len(), POLICIES.len() * DEVICES.len());
         assert_eq!(names(&first).len(), first.len());
         for number in 1..12 {
-            assert_eq!(names(&steps(number, DEVICES, 64)), names(&first), "cycle {number}");
-            for comparison in cycle(number, DEVICES, 64) {
+            assert_eq!(names(&steps(number, DEVICES, 64)), names(&first), "round {number}");
+            for comparison in round(number, DEVICES, 64) {
                 let policies: HashSet<_> =
                     comparison.iter().map(|stint| stint.policy.to_string()).collect();
-                assert_eq!(policies.len(), POLICIES.len(), "cycle {number}");
+                assert_eq!(policies.len(), POLICIES.len(), "round {number}");
                 let devices = |stint: &Stint| -> Vec<_> {
                     assert!(stint.steps.iter().all(|step| step.policy == stint.policy));
                     stint.steps.iter().map(|step| step.device).collect()
                 };
                 let first = devices(&comparison[0]);
-                assert!(comparison.iter().all(|stint| devices(stint) == first), "cycle {number}");
+                assert!(comparison.iter().all(|stint| devices(stint) == first), "round {number}");
             }
         }
-        assert_eq!(cycle(0, &[Device::Delay], 64).len(), 1);
+        assert_eq!(round(0, &[Device::Delay], 64).len(), 1);
     }
 
     #[test]
     fn what_the_fast_one_gets_alone_is_measured_beside_what_it_gets_next_to_a_slow_one() {
         for number in 0..4 {
-            let comparisons = cycle(number, DEVICES, 64);
+            let comparisons = round(number, DEVICES, 64);
             let devices: Vec<_> = comparisons[0][0].steps.iter().map(|step| step.device).collect();
             assert_eq!(devices, [Device::Ram, Device::Mix]);
         }
@@ -352,9 +351,9 @@ mod tests {
 
     #[test]
     fn every_policy_comes_after_several_others() {
-        let cycles = 2 * u32::try_from(POLICIES.len()).expect("a few");
+        let rounds = 2 * u32::try_from(POLICIES.len()).expect("a few");
         for policy in POLICIES {
-            let before: HashSet<_> = (0..cycles)
+            let before: HashSet<_> = (0..rounds)
                 .filter_map(|number| {
                     let steps = steps(number, &[Device::Ram], 64);
                     let at = steps.iter().position(|step| step.policy == *policy)?;

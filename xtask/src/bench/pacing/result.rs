@@ -1,17 +1,19 @@
 //! From what the load generator and the daemon wrote to a [`Point`].
 
-use anyhow::{Context, Result};
-use nvmeof_report::{Figures, Flow, Latency, Point, Setting, Turn, Varied, Where, jain};
+use anyhow::{Context, Result, ensure};
+use nvmeof_report::{Figures, Flow, Latency, Point, Setting, Varied, Where, jain};
 use serde_json::Value;
 
 use super::activity::Moment;
 use super::plan::{SEED, Step};
-use crate::middle::middle;
 
 /// Keys of [`Point::varied`].
 pub(super) const DEVICE: &str = "device";
 pub(super) const POLICY: &str = "policy";
 pub(super) const DEPTH: &str = "depth";
+
+/// CPUs the load generator may have used: it has one, and its clocks are read one after the other.
+const MOST_CPUS: f64 = 1.1;
 
 /// What a run was.
 #[derive(Debug, Clone, Copy)]
@@ -26,37 +28,24 @@ pub(super) struct Run<'a> {
     pub(super) fingerprint: &'a str,
 }
 
-/// One turn of a step.
-#[derive(Debug, Clone)]
-pub(super) struct Counted {
-    pub(super) elapsed_s: f64,
-    pub(super) figures: Figures,
-    /// By namespace: those that the step reads.
-    pub(super) flows: Vec<Flow>,
-    /// What the daemon wrote down meanwhile.
-    pub(super) moments: Vec<Moment>,
-}
-
-impl Counted {
-    /// Takes what the load generator reports of a turn.
-    pub(super) fn read(step: Step, result: &Value, moments: Vec<Moment>) -> Result<Self> {
-        let elapsed_s = number(result, "/elapsed_s")?;
-        let mut flows = flows(result)?;
-        flows.retain(|flow| step.reads(flow.device + 1));
-        Ok(Self { elapsed_s, figures: figures(result)?, flows, moments })
-    }
-}
-
-/// What a step came to in a round, by the middle of its turns.
-pub(super) fn point(run: &Run<'_>, turns: &[Counted]) -> Point {
+/// Takes what the load generator reports of a turn, and what the daemon counted meanwhile.
+pub(super) fn point(run: &Run<'_>, result: &Value, moments: &[Moment]) -> Result<Point> {
+    let errors = number(result, "/errors")?;
+    ensure!(errors == 0.0, "{errors} I/Os failed");
     let Step { policy, device, depth } = run.step;
-    let flows = middle_flows(turns);
+    let (cpu, elapsed) = (number(result, "/cpu_seconds")?, number(result, "/elapsed_s")?);
+    ensure!(
+        cpu <= MOST_CPUS * elapsed,
+        "jobs that share one CPU used {cpu:.2} s of it in {elapsed:.2} s: they ran one after the \
+         other, and their rates do not add up"
+    );
+    let mut flows = flows(result)?;
+    flows.retain(|flow| run.step.reads(flow.device + 1));
     let rates: Vec<f64> = flows.iter().map(|flow| flow.gbps).collect();
-    let moments = || turns.iter().flat_map(|turn| &turn.moments);
-    let mean = |of: fn(&Moment) -> Option<f64>| mean(moments().filter_map(of));
+    let mean = |of: fn(&Moment) -> Option<f64>| mean(moments.iter().filter_map(of));
     let varied =
         [(DEVICE, device.to_string()), (POLICY, policy.to_string()), (DEPTH, depth.to_string())];
-    Point {
+    Ok(Point {
         plan: "bench-pacing".to_owned(),
         test: "pacing".to_owned(),
         varied: varied.map(|(key, value)| Varied { key: key.to_owned(), value }).to_vec(),
@@ -67,7 +56,7 @@ pub(super) fn point(run: &Run<'_>, turns: &[Counted]) -> Point {
         machines: None,
         fingerprint: run.fingerprint.to_owned(),
         seed: SEED,
-        measured_s: turns.iter().map(|turn| turn.elapsed_s).sum(),
+        measured_s: elapsed,
         setting: Setting {
             devices: device.to_string(),
             initiator: "nvmeof-perf".to_owned(),
@@ -80,7 +69,7 @@ pub(super) fn point(run: &Run<'_>, turns: &[Counted]) -> Point {
             offered: depth.into(),
             ..Setting::default()
         },
-        total: middle_figures(turns),
+        total: figures(result)?,
         hosts: Vec::new(),
         jobs: Vec::new(),
         sizes: Vec::new(),
@@ -100,81 +89,8 @@ pub(super) fn point(run: &Run<'_>, turns: &[Counted]) -> Point {
         host_cpus: None,
         network: None,
         series: Vec::new(),
-        turns: turns.iter().map(turn).collect(),
         problems: Vec::new(),
-    }
-}
-
-fn turn(counted: &Counted) -> Turn {
-    // More digits than that say nothing, and there are thousands of turns.
-    let rounded = |value: f64| (value * 1e3).round() / 1e3;
-    Turn {
-        gbps: rounded(counted.figures.gbps),
-        p99_us: rounded(counted.figures.latency_us.p99),
-        p99_9_us: rounded(counted.figures.latency_us.p99_9),
-        flows_gbps: counted.flows.iter().map(|flow| rounded(flow.gbps)).collect(),
-    }
-}
-
-fn middle_figures(turns: &[Counted]) -> Figures {
-    let middle = |of: fn(&Figures) -> f64| middle_of(turns.iter().map(|turn| of(&turn.figures)));
-    Figures {
-        kiops: middle(|figures| figures.kiops),
-        gbps: middle(|figures| figures.gbps),
-        latency_us: Latency {
-            mean: middle(|figures| figures.latency_us.mean),
-            p50: middle(|figures| figures.latency_us.p50),
-            p99: middle(|figures| figures.latency_us.p99),
-            p99_9: middle(|figures| figures.latency_us.p99_9),
-            max: turns.iter().map(|turn| turn.figures.latency_us.max).fold(0.0, f64::max),
-        },
-        at_target_us: None,
-    }
-}
-
-fn middle_flows(turns: &[Counted]) -> Vec<Flow> {
-    let Some(first) = turns.first() else { return Vec::new() };
-    let flow = |(at, flow): (usize, &Flow)| {
-        let middle = |of: fn(&Flow) -> f64| {
-            middle_of(turns.iter().filter_map(|turn| turn.flows.get(at)).map(of))
-        };
-        Flow {
-            gbps: middle(|flow| flow.gbps),
-            mean_us: middle(|flow| flow.mean_us),
-            p99_us: middle(|flow| flow.p99_us),
-            ..*flow
-        }
-    };
-    first.flows.iter().enumerate().map(flow).collect()
-}
-
-fn middle_of(values: impl Iterator<Item = f64>) -> f64 {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    middle(&values).unwrap_or_default()
-}
-
-/// A point for each turn, so that turns of the same number are compared; points without turns as they are.
-pub(super) fn by_turn(points: &[Point]) -> Vec<Point> {
-    let most = points.iter().map(|point| point.turns.len()).max().unwrap_or_default().max(1);
-    let most = u32::try_from(most).unwrap_or(u32::MAX);
-    let mut all = Vec::new();
-    for point in points {
-        if point.turns.is_empty() {
-            all.push(point.clone());
-        }
-        let before = point.repetition.saturating_sub(1) * most;
-        for (number, turn) in (1..).zip(&point.turns) {
-            let mut one = Point { turns: Vec::new(), repetition: before + number, ..point.clone() };
-            one.total.gbps = turn.gbps;
-            (one.total.latency_us.p99, one.total.latency_us.p99_9) = (turn.p99_us, turn.p99_9_us);
-            for (flow, &gbps) in one.flows.iter_mut().zip(&turn.flows_gbps) {
-                flow.gbps = gbps;
-            }
-            all.push(one);
-        }
-    }
-    all
+    })
 }
 
 fn figures(of: &Value) -> Result<Figures> {
@@ -238,7 +154,8 @@ pub(super) mod tests {
         let latency = json!({ "mean": 10.0, "p50": 9.0, "p99": 20.0, "p99_9": 30.0, "max": 40.0 });
         let nothing = json!({ "mean": null, "p50": null, "p99": null, "p99_9": null, "max": null });
         json!({
-            "turn": "counted", "iops": 4e4, "bandwidth_gbps": 42.0, "elapsed_s": 0.5, "latency_us": latency,
+            "turn": "counted", "iops": 4e4, "bandwidth_gbps": 42.0, "errors": 0, "elapsed_s": 1.0, "cpu_seconds": 0.9,
+            "latency_us": latency,
             "flows": [
                 { "nsid": 2, "bandwidth_gbps": 0.0, "latency_us": nothing },
                 { "nsid": 1, "bandwidth_gbps": 42.0, "latency_us": latency },
@@ -246,88 +163,51 @@ pub(super) mod tests {
         })
     }
 
-    fn run(step: Step, repetition: u32) -> Run<'static> {
-        Run { step, repetition, jobs: 2, machine: "m", fingerprint: "f" }
-    }
-
     pub(in crate::bench::pacing) fn made_up(step: Step, repetition: u32) -> Point {
-        let counted = Counted::read(step, &result(), Vec::new()).expect("complete");
-        // As a point of one turn; what tells turns apart is tested here alone.
-        Point { turns: Vec::new(), ..point(&run(step, repetition), &[counted]) }
-    }
-
-    /// Turns with these bandwidths.
-    fn turns(step: Step, gbps: &[f64]) -> Vec<Counted> {
-        let turn = |gbps: &f64| {
-            let mut result = result();
-            result["bandwidth_gbps"] = json!(gbps);
-            result["flows"][1]["bandwidth_gbps"] = json!(gbps / 2.0);
-            result["latency_us"]["p99"] = json!(1000.0 / gbps);
-            result["latency_us"]["max"] = json!(gbps);
-            let at = Moment { in_flight: *gbps, budget_mib: Some(1.5), ..Moment::default() };
-            Counted::read(step, &result, vec![at]).expect("complete")
-        };
-        gbps.iter().map(turn).collect()
+        let run = Run { step, repetition, jobs: 2, machine: "m", fingerprint: "f" };
+        point(&run, &result(), &[]).expect("complete")
     }
 
     #[test]
-    fn a_point_is_the_middle_of_its_turns_and_is_local() {
+    fn a_point_has_what_was_measured_and_is_local() {
         let step = Step { policy: Policy::BufferCredit(96), device: Device::Mix, depth: 64 };
-        let point = point(&run(step, 3), &turns(step, &[10.0, 50.0, 20.0]));
+        let run = Run { step, repetition: 3, jobs: 2, machine: "m", fingerprint: "f" };
+        let at =
+            |in_flight, budget| Moment { in_flight, budget_mib: Some(budget), ..Moment::default() };
+        let point = point(&run, &result(), &[at(4.0, 1.0), at(8.0, 2.0)]).expect("complete");
         assert_eq!((point.place, point.setting.qd, point.setting.offered), (Where::Local, 16, 64));
-        let latency = point.total.latency_us;
-        assert_eq!((point.total.gbps, latency.p99, latency.max), (20.0, 50.0, 50.0));
-        assert_eq!((point.measured_s, point.repetition), (1.5, 3));
-        let moments = [10.0, 50.0, 20.0].iter().sum::<f64>() / 3.0;
-        assert_eq!((point.buffers_mean, point.budget_bytes), (Some(moments), Some(1.5 * 1_048_576.0)));
-        let flows: Vec<_> = point.flows.iter().map(|flow| (flow.device, flow.gbps)).collect();
-        assert_eq!(flows, [(0, 10.0), (1, 0.0)], "by namespace");
+        assert_eq!((point.total.gbps, point.total.latency_us.p99_9), (42.0, 30.0));
+        assert_eq!((point.buffers_mean, point.budget_bytes), (Some(6.0), Some(1.5 * 1_048_576.0)));
+        let devices: Vec<_> = point.flows.iter().map(|flow| flow.device).collect();
+        assert_eq!(devices, [0, 1], "by namespace");
         assert_eq!(
             (point.value(POLICY), point.value(DEPTH)),
             (Some("buffer-credit 96"), Some("64"))
         );
         assert_eq!(point.setting.num_buffers, Some(96));
-        assert_eq!(point.turns[1], Turn {
-            gbps: 50.0,
-            p99_us: 20.0,
-            p99_9_us: 30.0,
-            flows_gbps: vec![25.0, 0.0],
-        });
     }
 
+    #[test]
+    fn a_run_with_errors_is_no_measurement() {
+        let step = Step { policy: Policy::None, device: Device::Ram, depth: 32 };
+        let run = Run { step, repetition: 1, jobs: 1, machine: "m", fingerprint: "f" };
+        let mut broken = result();
+        broken["errors"] = json!(2);
+        let error = point(&run, &broken, &[]).expect_err("it failed");
+        assert!(error.to_string().contains("2 I/Os failed"), "{error}");
+        assert!(point(&run, &json!({}), &[]).is_err());
+        let mut serial = result();
+        serial["cpu_seconds"] = json!(3.8);
+        let error = point(&run, &serial, &[]).expect_err("four seconds in one");
+        assert!(error.to_string().contains("one after the"), "{error}");
+    }
     #[test]
     fn a_namespace_that_is_not_read_is_no_flow() {
-        let step = Step { policy: Policy::None, device: Device::Ram, depth: 64 };
-        let point = point(&run(step, 1), &turns(step, &[10.0]));
-        assert_eq!(point.flows.iter().map(|flow| flow.device).collect::<Vec<_>>(), [0]);
-        let step = Step { device: Device::Delay, ..step };
-        let counted = Counted::read(step, &result(), Vec::new()).expect("complete");
-        assert_eq!(counted.flows.iter().map(|flow| flow.device).collect::<Vec<_>>(), [1]);
-    }
-
-    #[test]
-    fn turns_of_a_round_are_told_apart_from_those_of_another() {
-        let step = Step { policy: Policy::None, device: Device::Mix, depth: 64 };
-        let points = [
-            point(&run(step, 1), &turns(step, &[10.0, 20.0])),
-            point(&run(step, 2), &turns(step, &[30.0])),
-            made_up(step, 9),
-        ];
-        let turns = by_turn(&points);
-        let shown: Vec<_> = turns
-            .iter()
-            .map(|point| (point.repetition, point.total.gbps, point.flows[0].gbps))
-            .collect();
-        assert_eq!(shown, [(1, 10.0, 5.0), (2, 20.0, 10.0), (3, 30.0, 15.0), (9, 42.0, 42.0)]);
-        assert_eq!(turns[0].total.latency_us.p99, 100.0);
-    }
-
-    #[test]
-    fn a_turn_in_which_nothing_got_through_is_no_measurement() {
-        let step = Step { policy: Policy::None, device: Device::Ram, depth: 32 };
-        let mut none = result();
-        none["latency_us"]["p99"] = json!(null);
-        let error = Counted::read(step, &none, Vec::new()).expect_err("nothing got through");
-        assert!(error.to_string().contains("/latency_us/p99"), "{error}");
+        for (device, flows) in
+            [(Device::Ram, vec![0]), (Device::Delay, vec![1]), (Device::Mix, vec![0, 1])]
+        {
+            let point = made_up(Step { policy: Policy::None, device, depth: 64 }, 1);
+            assert_eq!(point.flows.iter().map(|flow| flow.device).collect::<Vec<_>>(), flows);
+        }
     }
 }

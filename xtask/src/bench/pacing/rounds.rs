@@ -1,23 +1,23 @@
 //! Everything that is measured, in turns.
 //!
 //! ```text
-//! round --a depth--> daemon and load --a cycle--> comparison --a policy--> stint --a device--> turn
+//! round --a depth--> daemon and load --what is compared--> a stint a policy --> a turn a device
 //! ```
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::PathBuf;
-use std::thread;
+use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 use nvmeof_report::{Plot, Point};
 use serde_json::Value;
 
 use super::activity::{self, Moment};
-use super::apart::Apart;
+use super::link::Link;
 use super::plan::{self, Comparison, Device, NSIDS, POLICIES, Policy, Served, Step};
-use super::result::{self, Counted};
+use super::result;
 use super::serving::Serving;
 use super::turns::Load;
 use super::{Args, Output, Plan};
@@ -32,9 +32,6 @@ const INTERVAL: &str = "50ms";
 const FINE_INTERVAL: &str = "10ms";
 /// How long a load goes on before its first turn, on each namespace: memory is touched for the first time meanwhile.
 const WARM_UP: Duration = Duration::from_millis(500);
-/// A load that completes nothing for so long has nothing outstanding any more, and how often that is looked at.
-const EMPTY: Duration = Duration::from_millis(20);
-const LOOKS: u32 = 1000;
 /// Times a comparison is tried.
 const ATTEMPTS: u32 = 3;
 /// The run that is drawn over time.
@@ -49,35 +46,26 @@ pub(super) struct Bench<'a> {
     pub(super) folder: PathBuf,
     pub(super) machine: String,
     pub(super) build: u64,
+    /// Between daemon and load.
+    pub(super) link: Link,
 }
 
-/// A daemon under load.
+/// A daemon under load; the load goes first when it ends.
 struct Loaded {
-    serving: Serving,
     load: Load,
+    serving: Serving,
 }
-
-/// What was counted, by step and in the order of cycles.
-type Turns = Vec<(Step, Vec<Counted>)>;
 
 impl Bench<'_> {
-    /// How many comparisons there are in all.
-    pub(super) fn comparisons(&self) -> Result<usize> {
-        let a_cycle = plan::cycle(0, &self.args.devices, 1).len();
-        let cycles = u64::from(self.plan.turns) * u64::from(self.plan.repeat);
-        Ok(a_cycle * self.plan.depths.len() * usize::try_from(cycles)?)
-    }
-
-    pub(super) fn rounds(&self, output: &mut Output, apart: &mut Apart) -> Result<Vec<Point>> {
+    pub(super) fn rounds(&self, output: &mut Output) -> Result<Vec<Point>> {
         let mut points = Vec::new();
         for round in 0..self.plan.repeat {
             for &depth in &self.plan.depths {
-                let turns = self.depth(depth, round, apart)?;
+                let measured = self.depth(depth, round);
                 if interrupt::is_noted() {
                     return Ok(points);
                 }
-                for (step, turns) in &turns {
-                    let point = self.point(*step, round + 1, turns);
+                for point in measured? {
                     output.keep(&point)?;
                     points.push(point);
                 }
@@ -87,37 +75,22 @@ impl Bench<'_> {
         Ok(points)
     }
 
-    /// All turns of a depth in a round; not all of them if it is interrupted.
-    fn depth(&self, depth: u32, round: u32, apart: &mut Apart) -> Result<Turns> {
-        let mut turns: Turns = Vec::new();
+    /// All points of a depth in a round, in the order of tables.
+    fn depth(&self, depth: u32, round: u32) -> Result<Vec<Point>> {
+        let mut points = Vec::new();
         let mut loaded = None;
-        for cycle in 0..self.plan.turns {
-            let number = round * self.plan.turns + cycle;
-            for comparison in plan::cycle(number, &self.args.devices, depth) {
-                let counted = apart.leave_out(|| self.try_to_compare(&mut loaded, &comparison));
-                if interrupt::is_noted() {
-                    // Whoever serves, and whoever loads, goes with us.
-                    return Ok(turns);
-                }
-                for (step, counted) in counted? {
-                    match turns.iter_mut().find(|(known, _)| *known == step) {
-                        Some((_, turns)) => turns.push(counted),
-                        None => turns.push((step, vec![counted])),
-                    }
-                }
+        for comparison in plan::round(round, &self.args.devices, depth) {
+            points.extend(self.try_to_compare(&mut loaded, &comparison, round + 1)?);
+        }
+        if let Some(Loaded { load, serving }) = loaded {
+            // All points are there, so how it ends costs none of them.
+            if let Err(error) = load.stop().and_then(|()| serving.stop()) {
+                eprintln!("round {}, the end of depth {depth}: {error:#}", round + 1);
             }
         }
-        if let Some(Loaded { serving, load }) = loaded {
-            load.stop().with_context(|| format!("cannot measure depth {depth}"))?;
-            // All that was counted is there, so how it ends costs none of it.
-            if let Err(error) = serving.stop() {
-                eprintln!("round {}, the daemon's end: {error:#}", round + 1);
-            }
-        }
-        // In the order of tables, whoever came first here.
-        let place = |policy| POLICIES.iter().position(|known| *known == policy);
-        turns.sort_by_key(|(step, _)| place(step.policy));
-        Ok(turns)
+        let place = |policy: &str| POLICIES.iter().position(|known| known.to_string() == policy);
+        points.sort_by_key(|point| place(&point.policy));
+        Ok(points)
     }
 
     /// The machine may stop for longer than a turn lasts; hours of results are not lost for that.
@@ -125,12 +98,13 @@ impl Bench<'_> {
         &self,
         loaded: &mut Option<Loaded>,
         comparison: &Comparison,
-    ) -> Result<Vec<(Step, Counted)>> {
+        repetition: u32,
+    ) -> Result<Vec<Point>> {
         let mut attempt = 1;
         loop {
-            match self.compare(loaded, comparison) {
+            match self.compare(loaded, comparison, repetition) {
                 Err(error) if attempt < ATTEMPTS && !interrupt::is_noted() => {
-                    eprintln!("once more: {error:#}");
+                    eprintln!("once more, round {repetition}: {error:#}");
                     // Whatever went wrong, the next one has nothing of it.
                     *loaded = None;
                     attempt += 1;
@@ -144,8 +118,9 @@ impl Bench<'_> {
         &self,
         loaded: &mut Option<Loaded>,
         comparison: &Comparison,
-    ) -> Result<Vec<(Step, Counted)>> {
-        let mut counted = Vec::new();
+        repetition: u32,
+    ) -> Result<Vec<Point>> {
+        let mut points = Vec::new();
         for stint in comparison {
             for (number, &step) in stint.steps.iter().enumerate() {
                 let what = || format!("cannot measure {step}");
@@ -154,45 +129,30 @@ impl Bench<'_> {
                 }
                 let loaded = loaded.as_mut().context("nothing serves")?;
                 if number == 0 {
-                    Self::hand_over(loaded, stint.policy).with_context(what)?;
+                    loaded.hand_over(stint.policy).with_context(what)?;
                 }
-                counted.push((step, self.turn(loaded, step).with_context(what)?));
-                if interrupt::is_noted() {
-                    bail!("interrupted");
-                }
+                points.push(self.turn(loaded, step, repetition).with_context(what)?);
             }
         }
-        Ok(counted)
+        Ok(points)
     }
 
-    /// Has the next policy begin with nothing of what the one before has left.
-    fn hand_over(Loaded { serving, load }: &mut Loaded, policy: Policy) -> Result<()> {
-        load.change_to(&plan::nothing())?;
-        // Nothing that waits is held up for long.
-        serving.go_on_with(Policy::None)?;
-        let is_empty = |_| Ok(load.count(EMPTY)?["ios"] == 0);
-        let looks = (0..LOOKS).map(is_empty).find(|look: &Result<bool>| !matches!(look, Ok(false)));
-        ensure!(looks.transpose()? == Some(true), "what is outstanding does not come to an end");
-        serving.go_on_with(policy)
-    }
-
-    fn turn(&self, loaded: &mut Loaded, step: Step) -> Result<Counted> {
-        let Loaded { serving, load } = loaded;
-        let depths = step.depths(self.args.jobs);
-        load.change_to(&depths.context("the jobs cannot share this depth")?)?;
-        thread::sleep(self.plan.ramp);
-        let before = serving.recorded()?;
-        let result = load.count(self.plan.time)?;
-        let moments = serving.moments_since(before)?;
-        Counted::read(step, &result, moments)
-    }
-
-    fn point(&self, step: Step, repetition: u32, turns: &[Counted]) -> Point {
+    fn turn(&self, loaded: &mut Loaded, step: Step, repetition: u32) -> Result<Point> {
         let Plan { time, ramp, .. } = *self.plan;
+        let Loaded { serving, load } = loaded;
+        let depths = step.depths(self.args.jobs).context("the jobs cannot share this depth")?;
+        load.change_to(&depths)?;
+        interrupt::sleep(ramp);
+        let before = serving.recorded()?;
+        let counted = load.count(time)?;
+        let moments = serving.moments_since(before)?;
+        if interrupt::is_noted() {
+            bail!("interrupted");
+        }
         let mut hasher = DefaultHasher::new();
         (self.build, self.served(step.depth).config(step.policy)).hash(&mut hasher);
-        (step.depths(self.args.jobs), self.args.jobs, ramp, time).hash(&mut hasher);
-        (self.args.realtime, turns.len()).hash(&mut hasher);
+        (depths, self.args.jobs, ramp, time).hash(&mut hasher);
+        self.args.link.to_string().hash(&mut hasher);
         let run = result::Run {
             step,
             repetition,
@@ -200,13 +160,7 @@ impl Bench<'_> {
             machine: &self.machine,
             fingerprint: &format!("{:016x}", hasher.finish()),
         };
-        let mut point = result::point(&run, turns);
-        if self.args.realtime {
-            // The thread that writes statistics gets the CPU only while the reactor sleeps, which
-            // is when little is in flight.
-            (point.buffers_mean, point.in_flight_mib) = (None, None);
-        }
-        point
+        result::point(&run, &counted, &moments)
     }
 
     /// The plots of one run of adaptive, from its first command on: with two namespaces if that is
@@ -217,9 +171,8 @@ impl Bench<'_> {
         let (Some(device), Some(depth)) = (device, depth) else { return Ok(Vec::new()) };
         let step = Step { policy: Policy::Adaptive, device, depth };
         let time = if self.args.quick { self.plan.time * 2 } else { ACTIVITY_TIME };
-        // Not in real time: the daemon shall find the time to write down what it does.
         let draw = || {
-            let serving = self.serve(step, FINE_INTERVAL, false)?;
+            let serving = self.serve(step, FINE_INTERVAL)?;
             let moments = self.moments(&serving, step, time)?;
             serving.stop().map(|()| moments)
         };
@@ -235,7 +188,7 @@ impl Bench<'_> {
         };
         args.extend(["--time".to_owned(), format!("{}ms", time.as_millis())]);
         let before = serving.recorded()?;
-        self.perf(args, false)?;
+        self.perf(args)?;
         serving.moments_since(before)
     }
 
@@ -246,39 +199,55 @@ impl Bench<'_> {
 
     /// Starts the daemon under the policy of this step, and a load that waits for its turns.
     fn start(&self, step: Step) -> Result<Loaded> {
-        let serving = self.serve(step, INTERVAL, self.args.realtime)?;
-        let Args { jobs, initiator_cpu, realtime, .. } = *self.args;
-        let mut command = pinned(self.workspace, realtime, initiator_cpu, "nvmeof-perf");
+        let serving = self.serve(step, INTERVAL)?;
+        let jobs = self.args.jobs;
+        let mut command = self.initiator();
         command.args(plan::turns_of(&serving.address(), step.depth, jobs));
         let mut load = Load::start(command)?;
         for device in [Device::Ram, Device::Delay] {
             let depths = Step { device, ..step }.depths(jobs);
             load.change_to(&depths.context("the jobs cannot share this depth")?)?;
-            thread::sleep(WARM_UP);
+            interrupt::sleep(WARM_UP);
         }
-        Ok(Loaded { serving, load })
+        Ok(Loaded { load, serving })
     }
 
     /// Starts the daemon for this step and others of its depth, and writes its memory once.
-    fn serve(&self, step: Step, interval: &str, realtime: bool) -> Result<Serving> {
-        let command = pinned(self.workspace, realtime, self.args.target_cpu, "nvmeof-tgt");
+    fn serve(&self, step: Step, interval: &str) -> Result<Serving> {
+        let Self { workspace, folder, link, args, .. } = self;
+        let command = link.command(pinned(workspace, false, args.target_cpu, "nvmeof-tgt"));
         let served = self.served(step.depth);
-        let Self { workspace, folder, .. } = self;
         let serving = Serving::start(workspace, command, folder, served, step.policy, interval)?;
         for nsid in NSIDS {
             let endpoint = Endpoint { address: serving.address(), null: nsid, ram: nsid };
-            self.perf(load::fill(&endpoint), realtime)?;
+            self.perf(load::fill(&endpoint))?;
         }
         Ok(serving)
     }
 
+    /// The load generator at its end of the link.
+    fn initiator(&self) -> Command {
+        let Self { workspace, link, args, .. } = self;
+        link.command(pinned(workspace, false, args.initiator_cpu, "nvmeof-perf"))
+    }
+
     /// Runs the load generator to its end and hands back what it reports.
-    fn perf(&self, args: Vec<String>, realtime: bool) -> Result<Value> {
+    fn perf(&self, args: Vec<String>) -> Result<Value> {
         let json = self.folder.join("point.json");
-        let mut command = pinned(self.workspace, realtime, self.args.initiator_cpu, "nvmeof-perf");
+        let mut command = self.initiator();
         command.args(args).arg("--json").arg(&json);
         output_of(&mut command)?;
         let text = fs::read(&json).with_context(|| format!("cannot read {}", json.display()))?;
         Ok(serde_json::from_slice(&text)?)
+    }
+}
+
+impl Loaded {
+    /// Has the next policy begin with nothing of what the one before has left.
+    fn hand_over(&mut self, policy: Policy) -> Result<()> {
+        // Nothing that waits is held up for long.
+        self.serving.go_on_with(Policy::None)?;
+        self.load.empty()?;
+        self.serving.go_on_with(policy)
     }
 }

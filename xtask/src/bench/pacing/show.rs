@@ -12,9 +12,7 @@ use crate::bench::load::Spread;
 /// What a run was, for everything that is shown.
 #[derive(Debug)]
 pub(super) struct Shown<'a> {
-    /// A point a round, and a point a turn of them.
-    pub(super) rounds: &'a [Point],
-    pub(super) turns: &'a [Point],
+    pub(super) points: &'a [Point],
     pub(super) devices: &'a [Device],
     pub(super) depths: &'a [u32],
     pub(super) verdicts: &'a [Verdict],
@@ -26,7 +24,7 @@ pub(super) struct Shown<'a> {
     pub(super) activity: &'a [(&'static str, Plot)],
 }
 
-/// One row for each depth and policy: medians over the turns.
+/// One row for each depth and policy: medians over the rounds.
 pub(super) fn table(points: &[Point], device: Device, depths: &[u32]) -> Table {
     let mut columns = vec![
         Column::numbers("depth", ""),
@@ -124,7 +122,7 @@ pub(super) fn plots(shown: &Shown<'_>) -> Vec<(String, Plot)> {
 /// The median at each depth.
 fn series(shown: &Shown<'_>, device: Device, policy: Policy, of: Of) -> Series {
     let at = |&depth: &u32| {
-        let cell = Cell::of(shown.turns, policy, device, depth);
+        let cell = Cell::of(shown.points, policy, device, depth);
         (!cell.is_empty()).then(|| (f64::from(depth), cell.spread(of).median))
     };
     Series::new(&policy.to_string(), shown.depths.iter().filter_map(at).collect())
@@ -134,7 +132,7 @@ fn series(shown: &Shown<'_>, device: Device, policy: Policy, of: Of) -> Series {
 pub(super) fn markdown(shown: &Shown<'_>) -> String {
     let mut text = format!("measured locally: {}\n", shown.about);
     for &device in shown.devices {
-        let table = table(shown.turns, device, shown.depths).markdown();
+        let table = table(shown.points, device, shown.depths).markdown();
         text += &format!("\n### {device}: {}\n\n{table}", device.about());
     }
     text += "\n### adaptive over the others, at all depths together\n\n";
@@ -153,7 +151,7 @@ fn overall(shown: &Shown<'_>) -> Table {
     let mut table = Table::new(vec![Column::words("device"), Column::words("policy"), gbps, p99]);
     let devices = shown.devices.iter().filter(|device| **device != Device::Mix);
     for (&device, &policy) in devices.flat_map(|device| POLICIES.iter().map(move |p| (device, p))) {
-        let ratio = |of| at_all_depths(shown.turns, device, shown.depths, policy, of);
+        let ratio = |of| at_all_depths(shown.points, device, shown.depths, policy, of);
         let is_measured = !ratio(GBPS).median.is_nan();
         if policy != Policy::Adaptive && is_measured {
             let ratios = [GBPS, P99].map(|of| ratio(of).to_string());
@@ -169,7 +167,7 @@ fn summary(verdicts: &[Verdict]) -> String {
     let count = |outcome| verdicts.iter().filter(|verdict| verdict.outcome() == outcome).count();
     let [met, open, missed] = [Outcome::Met, Outcome::Open, Outcome::Missed].map(count);
     format!(
-        "\n{met} of {} met; {open} open: short by less than so many turns tell; {missed} not met",
+        "\n{met} of {} met; {open} open: short by less than so many rounds tell; {missed} not met",
         verdicts.len()
     )
 }
@@ -190,7 +188,7 @@ pub(super) fn page(shown: &Shown<'_>) -> Result<String> {
     page.plots(&plots);
     for &device in shown.devices {
         page.heading(&format!("{device}: {}", device.about()));
-        page.table(&table(shown.turns, device, shown.depths));
+        page.table(&table(shown.points, device, shown.depths));
     }
     if !shown.activity.is_empty() {
         page.heading("Pacer activity over time");
@@ -198,7 +196,7 @@ pub(super) fn page(shown: &Shown<'_>) -> Result<String> {
         page.plots(&plots);
     }
     let mut lines = Vec::new();
-    for point in shown.rounds {
+    for point in shown.points {
         lines.push(json::line(point)?.trim_end().to_owned());
     }
     page.data("results", &format!("[{}]", lines.join(",")));
@@ -207,7 +205,7 @@ pub(super) fn page(shown: &Shown<'_>) -> Result<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::plan::{DEVICES, cycle};
+    use super::super::plan::{DEVICES, round};
     use super::super::result::tests::made_up;
     use super::super::verdict;
     use super::*;
@@ -216,15 +214,14 @@ mod tests {
 
     #[test]
     fn every_depth_and_policy_is_a_row_a_mark_and_in_the_page() {
-        let stints = DEPTHS.iter().flat_map(|&depth| cycle(0, DEVICES, depth)).flatten();
+        let stints = DEPTHS.iter().flat_map(|&depth| round(0, DEVICES, depth)).flatten();
         let steps: Vec<_> = stints.flat_map(|stint| stint.steps).collect();
         let points: Vec<Point> = (1..=2)
             .flat_map(|repetition| steps.iter().map(move |&step| made_up(step, repetition)))
             .collect();
         let verdicts = verdict::all(&points, DEVICES, DEPTHS);
         let shown = Shown {
-            rounds: &points,
-            turns: &points,
+            points: &points,
             devices: DEVICES,
             depths: DEPTHS,
             verdicts: &verdicts,

@@ -1,12 +1,18 @@
 //! A load that goes on while the daemon goes from one policy to the next, and is counted in turns.
 
-use std::io::{BufRead, BufReader, Lines, Write};
+use std::io::{BufRead, BufReader, Lines, Read, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
+
+use super::plan::nothing;
+use crate::interrupt;
+
+/// How often it is looked whether anything is outstanding, and how long that takes.
+const LOOKS: u32 = 500;
+const LOOK: Duration = Duration::from_millis(20);
 
 /// The load generator; killed when dropped.
 #[derive(Debug)]
@@ -20,9 +26,9 @@ pub(super) struct Load {
 impl Load {
     /// Starts it, with the arguments of its load in `command`.
     pub(super) fn start(mut command: Command) -> Result<Self> {
-        let spawned =
-            command.arg("--turns").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
-        let mut child = spawned.context("cannot start the load generator")?;
+        // No line of progress over ours, and from a thread on the CPU that is measured.
+        command.arg("--turns").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().context("cannot start the load generator")?;
         let lines = child.stdin.take();
         let results = child.stdout.take().context("the load generator has no standard output")?;
         Ok(Self { child, lines, results: BufReader::new(results).lines() })
@@ -36,15 +42,40 @@ impl Load {
     /// Counts for this time; what it counted.
     pub(super) fn count(&mut self, time: Duration) -> Result<Value> {
         self.say("counted")?;
-        thread::sleep(time);
+        interrupt::sleep(time);
         self.say("-")?;
-        let line = self.results.next().context("the load generator ended early")??;
-        serde_json::from_str(&line).with_context(|| format!("the load generator said {line}"))
+        match self.results.next().transpose()? {
+            Some(line) => serde_json::from_str(&line)
+                .with_context(|| format!("the load generator said {line}")),
+            None => bail!("the load generator ended early: {}", self.complaints()),
+        }
+    }
+
+    /// Has nothing outstanding any more; not at all if it is interrupted meanwhile.
+    pub(super) fn empty(&mut self) -> Result<()> {
+        self.change_to(&nothing())?;
+        for _ in 0..LOOKS {
+            if self.count(LOOK)?["in_flight"] == 0 || interrupt::is_noted() {
+                return Ok(());
+            }
+        }
+        bail!("what is outstanding does not come to an end")
     }
 
     fn say(&mut self, line: &str) -> Result<()> {
         let lines = self.lines.as_mut().context("there are no more turns")?;
-        writeln!(lines, "{line}").context("the load generator takes no more turns")
+        let written = writeln!(lines, "{line}");
+        written.with_context(|| format!("the load generator has ended: {}", self.complaints()))
+    }
+
+    /// What it said was wrong; to be asked when it has ended.
+    fn complaints(&mut self) -> String {
+        let mut text = String::new();
+        if let Some(mut errors) = self.child.stderr.take() {
+            // What can be read of it.
+            let _ = errors.read_to_string(&mut text);
+        }
+        text.trim().to_owned()
     }
 
     /// Ends it; an error if an I/O has failed.
@@ -52,7 +83,11 @@ impl Load {
         // It ends with its lines.
         drop(self.lines.take());
         let status = self.child.wait()?;
-        ensure!(status.success(), "the load generator ended badly: {status}");
+        ensure!(
+            status.success(),
+            "the load generator ended badly: {status}; {}",
+            self.complaints()
+        );
         Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! Whether adaptive keeps what it promises: arithmetic over points, each of a turn, within each cycle of turns, because the
+//! Whether adaptive keeps what it promises: arithmetic over points, within each round, because the
 //! machine may be another one by the next.
 
 use std::fmt;

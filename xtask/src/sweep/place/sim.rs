@@ -254,7 +254,6 @@ fn point(run: &Run<'_>, platform: &str, fingerprint: String, outcome: Outcome) -
         host_cpus: None,
         network: None,
         series,
-        turns: Vec::new(),
         problems: outcome.violations,
     }
 }

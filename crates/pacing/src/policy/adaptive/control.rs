@@ -31,26 +31,10 @@
 //! commands, steps are ratios.
 
 use super::ceiling::Ceiling;
+use super::measured::{LOSS, Measured, NOISY, Totals};
 use super::search::{self, Search, Step};
 use super::trend::{Trend, bounded};
 use crate::Nanos;
-
-/// Sums over all cores since the start.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Totals {
-    /// Commands over.
-    pub(super) commands: u64,
-    /// Their bytes.
-    pub(super) bytes: u64,
-    /// Their bytes times ns in flight, over 2^10.
-    pub(super) residence: u64,
-    /// Their bytes times ns that the network had them, over 2^10.
-    pub(super) network: u64,
-    /// Commands started that were small beside the others.
-    pub(super) small: u64,
-    /// Times a command was told to wait.
-    pub(super) refused: u64,
-}
 
 /// Why the budget last moved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -74,7 +58,7 @@ const LEAST_SWING: f64 = 0.04;
 const SETTLE: f64 = 2.0;
 const MEASURE: f64 = 4.0;
 /// Commands in a measurement.
-const COMMANDS: f64 = 600.0;
+pub(super) const COMMANDS: f64 = 600.0;
 /// Commands seen before anything is decided.
 const FIRST: u64 = 16;
 /// Commands a core may have in flight at the start.
@@ -120,18 +104,10 @@ const NEWS: f64 = 1.2;
 const MUCH_LESS: f64 = 1.3;
 /// What is left of the best rate from one measurement to the next.
 const FADE: f64 = 0.97;
-/// A rate that is lower by this part with the larger budget did harm, too, though no more was found in flight: what
-/// comes back in a collapse was not in it for long.
-const LOSS: f64 = 0.1;
-/// And by so many times what as many commands scatter.
-const SURE: f64 = 3.0;
-/// And by so many times what measurements of the same budget differ by.
-const NOISY: f64 = 3.0;
-/// A swing is made narrower by this factor while the two rates differ by so many times what as many commands scatter,
+/// A swing is made narrower by this factor while the two rates differ clearly, and wider again by the other,
 /// to this part at most: the more it costs to be beside the best, the less is needed to tell where that is.
 const NARROWER: f64 = 0.7;
 const WIDER: f64 = 1.4;
-const TELLS: f64 = 1.5;
 const NARROWEST: f64 = 0.15;
 /// The part of the budget that must be in use for a measurement to say something about it.
 const IN_USE: f64 = 0.85;
@@ -211,40 +187,6 @@ enum Phase {
     Measure,
     /// So much is in force for a moment, that what waits for the network gets away.
     Drain(f64),
-}
-
-/// One side of a swing; bytes, and bytes per ns.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Measured {
-    pub(super) budget: f64,
-    in_flight: f64,
-    /// Of `in_flight`, what the network had.
-    network: f64,
-    pub(super) rate: f64,
-    commands: f64,
-    /// Times a command was told to wait, for each that went through.
-    refused: f64,
-}
-
-impl Measured {
-    #[cfg(all(test, not(loom)))]
-    pub(super) fn of(budget: f64, rate: f64) -> Self {
-        let network = budget / 2.0;
-        Self { budget, in_flight: budget, network, rate, commands: COMMANDS, refused: 1.0 }
-    }
-
-    /// Do the two rates differ by more than so many commands scatter?
-    fn differs_clearly(&self, other: &Measured) -> bool {
-        (self.rate / other.rate).ln().abs() * self.commands.min(other.commands).sqrt() > TELLS
-    }
-
-    /// Did the one of the two that had the larger budget bring much less?
-    fn lost_with_more(&self, other: &Measured, noise: f64) -> bool {
-        let (less, more) = if self.budget < other.budget { (self, other) } else { (other, self) };
-        let clear = SURE / less.commands.min(more.commands).sqrt();
-        less.budget < more.budget
-            && (more.rate / less.rate).ln() < -LOSS.max(clear).max(NOISY * noise)
-    }
 }
 
 impl Controller {

@@ -5,6 +5,7 @@
 
 mod ceiling;
 mod control;
+mod measured;
 mod search;
 #[cfg(all(test, not(loom)))]
 mod tests;
@@ -13,8 +14,9 @@ mod trend;
 use std::fmt;
 use std::sync::{Arc, Mutex};
 
+use control::Controller;
 pub use control::Move;
-use control::{Controller, Totals};
+use measured::Totals;
 
 use super::{
     Admission, Ask, BudgetTooSmall, BufferCredit, CreditConfig, Done, Grant, Policy, SharedCredit,

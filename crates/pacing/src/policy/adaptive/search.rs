@@ -14,7 +14,7 @@
 //! still, which costs nothing, and now and then one is tried that is larger or smaller by a factor, for long enough to
 //! tell. What is better is kept; what is not is tried ever more rarely.
 
-use super::control::Measured;
+use super::measured::Measured;
 
 /// Two measurements of the same budget that differ by less say that swings tell, and by more that they do not; in
 /// logarithms, in the middle of many.

@@ -3,7 +3,8 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use super::control::{Controller, Move, Totals};
+use super::control::{Controller, Move};
+use super::measured::Totals;
 
 const IO: f64 = 131_072.0;
 

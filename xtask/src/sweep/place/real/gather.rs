@@ -100,7 +100,6 @@ pub(super) fn point(of: &Gathered<'_>) -> Point {
             rnr: change.rnr,
         }),
         series,
-        turns: Vec::new(),
         problems: Vec::new(),
     }
 }

@@ -1,0 +1,69 @@
+//! What is measured of a budget: sums over all cores, and what they say over a while.
+
+/// A rate that is lower by this part with the larger budget did harm, too, though no more was found in flight: what
+/// comes back in a collapse was not in it for long.
+pub(super) const LOSS: f64 = 0.1;
+/// And by so many times what as many commands scatter.
+const SURE: f64 = 3.0;
+/// And by so many times what measurements of the same budget differ by.
+pub(super) const NOISY: f64 = 3.0;
+/// Rates differ clearly by so many times what as many commands scatter.
+const TELLS: f64 = 1.5;
+
+/// Sums over all cores since the start.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Totals {
+    /// Commands over.
+    pub(super) commands: u64,
+    /// Their bytes.
+    pub(super) bytes: u64,
+    /// Their bytes times ns in flight, over 2^10.
+    pub(super) residence: u64,
+    /// Their bytes times ns that the network had them, over 2^10.
+    pub(super) network: u64,
+    /// Commands started that were small beside the others.
+    pub(super) small: u64,
+    /// Times a command was told to wait.
+    pub(super) refused: u64,
+}
+
+/// One side of a swing; bytes, and bytes per ns.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Measured {
+    pub(super) budget: f64,
+    pub(super) in_flight: f64,
+    /// Of `in_flight`, what the network had.
+    pub(super) network: f64,
+    pub(super) rate: f64,
+    pub(super) commands: f64,
+    /// Times a command was told to wait, for each that went through.
+    pub(super) refused: f64,
+}
+
+impl Measured {
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn of(budget: f64, rate: f64) -> Self {
+        let network = budget / 2.0;
+        Self {
+            budget,
+            in_flight: budget,
+            network,
+            rate,
+            commands: super::control::COMMANDS,
+            refused: 1.0,
+        }
+    }
+
+    /// Do the two rates differ by more than so many commands scatter?
+    pub(super) fn differs_clearly(&self, other: &Measured) -> bool {
+        (self.rate / other.rate).ln().abs() * self.commands.min(other.commands).sqrt() > TELLS
+    }
+
+    /// Did the one of the two that had the larger budget bring much less?
+    pub(super) fn lost_with_more(&self, other: &Measured, noise: f64) -> bool {
+        let (less, more) = if self.budget < other.budget { (self, other) } else { (other, self) };
+        let clear = SURE / less.commands.min(more.commands).sqrt();
+        less.budget < more.budget
+            && (more.rate / less.rate).ln() < -LOSS.max(clear).max(NOISY * noise)
+    }
+}
