@@ -28,7 +28,7 @@ use crate::workspace::{Workspace, output_of};
 
 /// How often the daemon writes down what it counted while it is measured, and in the run that is
 /// drawn over time.
-const INTERVAL: &str = "50ms";
+const INTERVAL: &str = "200ms";
 const FINE_INTERVAL: &str = "10ms";
 /// How long a load goes on before its first turn, on each namespace: memory is touched for the first time meanwhile.
 const WARM_UP: Duration = Duration::from_millis(500);

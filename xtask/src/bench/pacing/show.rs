@@ -165,9 +165,11 @@ fn overall(shown: &Shown<'_>) -> Table {
 /// How many of them are met.
 fn summary(verdicts: &[Verdict]) -> String {
     let count = |outcome| verdicts.iter().filter(|verdict| verdict.outcome() == outcome).count();
-    let [met, open, missed] = [Outcome::Met, Outcome::Open, Outcome::Missed].map(count);
+    let [met, equal, open, missed] =
+        [Outcome::Met, Outcome::Equal, Outcome::Open, Outcome::Missed].map(count);
     format!(
-        "\n{met} of {} met; {open} open: short by less than so many rounds tell; {missed} not met",
+        "\n{met} of {} met; {equal} equal: short by less than a hundredth; {open} open: short by less than so many \
+         rounds tell; {missed} not met",
         verdicts.len()
     )
 }

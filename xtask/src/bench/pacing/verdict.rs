@@ -12,6 +12,8 @@ use crate::bench::load::Spread;
 
 /// Policies that carry at least this part of the best one's bandwidth are compared by their tails.
 const NEAR: f64 = 0.98;
+/// What is known to be off by no more than this part is as good as equal.
+const SAME: f64 = 0.01;
 /// What the fast namespace has to keep, beside a slow one, of what it gets alone.
 const KEPT: f64 = 0.95;
 
@@ -120,6 +122,8 @@ pub(super) struct Verdict {
 pub(super) enum Outcome {
     /// The middle keeps the bound, whether or not so many rounds can tell.
     Met,
+    /// The middle is short of the bound, but all that it may really be is within [`SAME`] of it.
+    Equal,
     /// The middle is short of the bound, but by less than so many rounds can tell.
     Open,
     Missed,
@@ -131,12 +135,17 @@ impl Verdict {
     }
 
     pub(super) fn outcome(&self) -> Outcome {
-        let Self { ratio, bound, .. } = self;
-        let keeps = |ratio: f64| if self.is_least { ratio >= *bound } else { ratio <= *bound };
-        match (keeps(ratio.median), keeps(ratio.low) || keeps(ratio.high)) {
-            (true, _) => Outcome::Met,
-            (false, true) => Outcome::Open,
-            (false, false) => Outcome::Missed,
+        let Self { ratio, bound, .. } = *self;
+        let keeps = |ratio: f64| if self.is_least { ratio >= bound } else { ratio <= bound };
+        let is_same = |ratio: f64| (ratio / bound - 1.0).abs() <= SAME;
+        if keeps(ratio.median) {
+            Outcome::Met
+        } else if is_same(ratio.low) && is_same(ratio.high) {
+            Outcome::Equal
+        } else if keeps(ratio.low) || keeps(ratio.high) {
+            Outcome::Open
+        } else {
+            Outcome::Missed
         }
     }
 }
@@ -146,6 +155,7 @@ impl fmt::Display for Verdict {
         let Self { what, ratio, bound, figures, .. } = self;
         let word = match self.outcome() {
             Outcome::Met => "met",
+            Outcome::Equal => "equal",
             Outcome::Open => "open",
             Outcome::Missed => "not met",
         };
@@ -325,10 +335,15 @@ mod tests {
             let verdict = bandwidth(&points, Device::Ram, 64).expect("there are points");
             (verdict.outcome(), verdict.to_string())
         };
-        let (missed, text) = outcome(&[9.9; 6]);
+        let (missed, text) = outcome(&[9.8; 6]);
         assert_eq!(missed, Outcome::Missed, "{text}");
         assert!(text.starts_with("not met: bandwidth, ram, depth 64"), "{text}");
-        assert!(text.ends_with("ratio 0.990 (0.990 to 0.990), at least 1.00 wanted"), "{text}");
+        assert!(text.ends_with("ratio 0.980 (0.980 to 0.980), at least 1.00 wanted"), "{text}");
+        // A hundredth and no more, in all that it may be.
+        let (equal, text) = outcome(&[9.95, 9.95, 9.95, 9.95, 9.95, 9.91]);
+        assert_eq!(equal, Outcome::Equal, "{text}");
+        assert!(text.starts_with("equal: bandwidth, ram, depth 64"), "{text}");
+        assert_eq!(outcome(&[9.95, 9.95, 9.95, 9.95, 9.95, 9.85]).0, Outcome::Missed);
         let (open, text) = outcome(&[9.9, 9.9, 9.9, 9.9, 9.9, 10.1]);
         assert_eq!(open, Outcome::Open, "{text}");
         assert!(text.starts_with("open: "), "{text}");
