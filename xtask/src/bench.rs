@@ -231,7 +231,7 @@ fn pinned(workspace: &Workspace, realtime: bool, cpu: usize, binary: &str) -> Co
 }
 
 /// Puts this process, which times the daemon's start and reads its CPU time, before all it measures.
-/// It sleeps but for that, and for looks at how far the CPUs are apart where policies are compared.
+/// It sleeps but for that.
 fn go_first() -> Result<()> {
     let pid = std::process::id().to_string();
     run_checked(Command::new("chrt").args(["--fifo", "--pid", "20", &pid]))

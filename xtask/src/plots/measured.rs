@@ -114,8 +114,12 @@ pub(super) fn markdown(points: &[Point]) -> String {
             .to_owned();
     }
     let mut text = String::new();
-    for platform in distinct(points, |point| point.platform.as_str()) {
-        text += &format!("Measured on {platform}; medians of the repetitions.\n\n");
+    let place = |point: &Point| match &point.machines {
+        Some(machines) => format!("{}, {machines}", point.platform),
+        None => point.platform.clone(),
+    };
+    for place in distinct(points, place) {
+        text += &format!("Measured on {place}; medians of the repetitions.\n\n");
     }
     for figure in figures(points) {
         text += &format!("![{}]({})\n", figure.plot.title, format_args!("pacing/{}", figure.file));

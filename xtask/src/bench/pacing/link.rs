@@ -4,7 +4,9 @@
 //! next: far more than policies differ. A link wanders by less than a hundredth.
 
 use std::fmt;
-use std::process::{self, Command};
+use std::fs;
+use std::path::Path;
+use std::process::{self, Command, Stdio};
 use std::str::FromStr;
 
 use anyhow::{Context, Result, ensure};
@@ -17,6 +19,11 @@ use crate::workspace::run_checked;
 const LEAST_BURST: f64 = 262_144.0;
 /// It sends at once what the link takes in so many seconds.
 const BURST_S: f64 = 1e-3;
+/// Slower than two processors are that others share, and faster than most.
+const USUAL_GBIT: f64 = 10.0;
+/// Where `ip` keeps namespaces, and how ours are called, with our process behind it.
+const NAMESPACES: &str = "/run/netns";
+const PREFIX: &str = "nvmeof-bench-";
 /// What may wait in it, in bytes: more than sockets ever hand it.
 const LIMIT: u32 = 64 << 20;
 
@@ -54,6 +61,40 @@ impl fmt::Display for Rate {
     }
 }
 
+impl Rate {
+    /// What a link to `listen` is, if nothing is said.
+    pub(super) fn usual(listen: Listen) -> Self {
+        if is_local_tcp(listen) { Self::Gbit(USUAL_GBIT) } else { Self::Unbound }
+    }
+
+    /// Whether there can be such a link, before anything else is done.
+    pub(super) fn check(self, listen: Listen) -> Result<()> {
+        if self == Self::Unbound {
+            return Ok(());
+        }
+        ensure!(
+            is_local_tcp(listen),
+            "--link {self} is for tcp:// on a loopback address: what else is listened at, as --listen {listen}, takes \
+             --link none"
+        );
+        for needed in ["ip", "tc"] {
+            ensure!(
+                program(needed).is_some(),
+                "a link of {self} takes `{needed}`: install iproute2, or measure with --link none"
+            );
+        }
+        ensure!(
+            rustix::process::geteuid().is_root(),
+            "a link of {self} takes root, for a network namespace: use sudo, or measure with --link none"
+        );
+        Ok(())
+    }
+}
+
+fn is_local_tcp(listen: Listen) -> bool {
+    listen.fabric == Fabric::Tcp && listen.address.is_loopback()
+}
+
 /// A link, while it lasts.
 #[derive(Debug)]
 pub(super) struct Link {
@@ -62,25 +103,15 @@ pub(super) struct Link {
 }
 
 impl Link {
-    /// Makes one that `listen` can be reached over.
-    pub(super) fn make(rate: Rate, listen: Listen) -> Result<Self> {
+    /// Makes one; [`Rate::check`] has had its say.
+    pub(super) fn make(rate: Rate) -> Result<Self> {
         let Rate::Gbit(gbit) = rate else { return Ok(Self { name: None }) };
-        ensure!(
-            listen.fabric == Fabric::Tcp && listen.address.is_loopback(),
-            "--link {rate} is for tcp:// on a loopback address: what else is listened at, as --listen {listen}, takes \
-             --link none"
-        );
-        for needed in ["ip", "tc"] {
-            ensure!(
-                program(needed).is_some(),
-                "--link {rate} takes `{needed}`: install iproute2, or measure with --link none"
-            );
-        }
-        let name = format!("nvmeof-bench-{}", process::id());
-        run_checked(Command::new("ip").args(["netns", "add", &name])).context(
-            "a link takes root (or CAP_SYS_ADMIN), for a network namespace; --link none takes none",
-        )?;
-        let link = Self { name: Some(name) };
+        remove_left_over();
+        // From here on it is taken away, whatever comes of it.
+        let name = format!("{PREFIX}{}", process::id());
+        let link = Self { name: Some(name.clone()) };
+        run_checked(Command::new("ip").args(["netns", "add", &name]))
+            .context("no network namespace for a link; --link none takes none")?;
         link.run(&["ip", "link", "set", "lo", "up"])?;
         let (burst, limit) = ((gbit * 1e9 / 8.0 * BURST_S).max(LEAST_BURST), LIMIT.to_string());
         let (rate, burst) = (format!("{}mbit", gbit * 1e3), format!("{burst:.0}"));
@@ -108,11 +139,23 @@ impl Link {
     }
 }
 
+/// Takes away what runs left that were killed.
+fn remove_left_over() {
+    let names = fs::read_dir(NAMESPACES).into_iter().flatten().flatten();
+    for name in names.filter_map(|entry| entry.file_name().into_string().ok()) {
+        let is_left = |pid: &str| !Path::new("/proc").join(pid).exists();
+        if name.strip_prefix(PREFIX).is_some_and(is_left) {
+            // Another run may be quicker.
+            let _ = Command::new("ip").args(["netns", "del", &name]).stderr(Stdio::null()).status();
+        }
+    }
+}
+
 impl Drop for Link {
     fn drop(&mut self) {
         if let Some(name) = &self.name {
             // What is left of it goes with its last process.
-            let _ = Command::new("ip").args(["netns", "del", name]).status();
+            let _ = Command::new("ip").args(["netns", "del", name]).stderr(Stdio::null()).status();
         }
     }
 }
@@ -139,10 +182,12 @@ mod tests {
     fn what_is_not_on_the_loopback_interface_has_no_slow_link() {
         for listen in ["tcp://10.0.0.1", "rdma://127.0.0.1"] {
             let listen: Listen = listen.parse().expect("an address");
-            let error = Link::make(Rate::Gbit(1.0), listen).expect_err("it is elsewhere");
+            let error = Rate::Gbit(1.0).check(listen).expect_err("it is elsewhere");
             assert!(error.to_string().contains("--link none"), "{error}");
-            Link::make(Rate::Unbound, listen).expect("as it is");
+            assert_eq!(Rate::usual(listen), Rate::Unbound);
+            Rate::Unbound.check(listen).expect("as it is");
         }
+        assert_eq!(Rate::usual(Listen::default()), Rate::Gbit(10.0));
     }
 
     #[test]

@@ -87,9 +87,10 @@ pub(super) struct Args {
     #[arg(long, value_name = "tcp://ADDR|rdma://ADDR", default_value_t)]
     listen: Listen,
     /// How fast the link is: a number and gbit, or none for as fast as the machine goes, which wanders by itself where
-    /// others share it. A link is made in a network namespace of its own, which takes root
-    #[arg(long, value_name = "RATE|none", default_value = "10gbit")]
-    link: Rate,
+    /// others share it. A link is made in a network namespace of its own, which takes root [default: 10gbit for tcp:// on a
+    /// loopback address, none for all else]
+    #[arg(long, value_name = "RATE|none")]
+    link: Option<Rate>,
     /// CPU of the daemon
     #[arg(long, value_name = "CPU", default_value_t = 0)]
     target_cpu: usize,
@@ -175,6 +176,8 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     ensure!(cpus[0] != cpus[1], "each side needs a CPU of its own, not both CPU {}", cpus[0]);
     require_programs()?;
     server::time_of(cpus)?; // Before anything is built: they exist.
+    let rate = args.link.unwrap_or(Rate::usual(args.listen));
+    rate.check(args.listen)?;
     let mut json = Output::open(args)?;
     if !args.no_build {
         let programs = ["-p", "nvmeof-tgt", "-p", "nvmeof-perf", "-p", "nvmeof-ctl"];
@@ -185,8 +188,8 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let build = build_of(&workspace)?;
     interrupt::handle_signals()?;
     let (plan, machine) = (&plan, machine());
-    let link = Link::make(args.link, args.listen)?;
-    let bench = Bench { args, plan, workspace: &workspace, folder, machine, build, link };
+    let link = Link::make(rate)?;
+    let bench = Bench { args, plan, workspace: &workspace, folder, machine, build, rate, link };
 
     let before = server::time_of(cpus)?;
     let points = bench.rounds(&mut json)?;
@@ -196,13 +199,17 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         return Ok(ExitCode::from(interrupt::STATUS));
     }
     let stolen = server::time_of(cpus)?.stolen_since(before);
-    let activity = bench.activity()?;
+    let activity = bench.activity().unwrap_or_else(|error| {
+        // Nothing that was measured is lost for a picture.
+        eprintln!("{error:#}");
+        Vec::new()
+    });
 
-    let note = format!("measured locally on {}, {} round(s)", bench.machine, plan.repeat);
+    let note = note(&bench.machine, points.first(), plan.repeat);
     let about = format!(
         "{}; over {}, link: {}; {} job(s); {} round(s) of {:?} after {:?} a point; {stolen:.1} % of both CPUs' time \
          taken by other machines",
-        bench.machine, args.listen, args.link, args.jobs, plan.repeat, plan.time, plan.ramp,
+        bench.machine, args.listen, rate, args.jobs, plan.repeat, plan.time, plan.ramp,
     );
     let verdicts = verdict::all(&points, &args.devices, &plan.depths);
     let shown = Shown {
@@ -229,15 +236,26 @@ fn again(args: &Args, path: &Path) -> Result<ExitCode> {
     let depths: Vec<u32> = depths.into_iter().collect();
     let Some(first) = points.first() else { bail!("{shown_path}: there is no result") };
     let rounds = points.iter().map(|point| point.repetition).max().unwrap_or_default();
-    let note = format!("measured locally on {}, {rounds} round(s)", first.platform);
+    let is_other = |point: &&Point| point.machines != first.machines;
+    if let Some(other) = points.iter().find(is_other) {
+        bail!(
+            "{shown_path}: some were measured {}, and some {}: show them apart",
+            first.machines.as_deref().unwrap_or("without a link"),
+            other.machines.as_deref().unwrap_or("without a link")
+        );
+    }
+    let note = note(&first.platform, Some(first), rounds);
     let shown = Shown {
         points: &points,
         devices: &args.devices,
         depths: &depths,
         verdicts: &verdict::all(&points, &args.devices, &depths),
         about: &format!(
-            "{}; {} job(s); {rounds} round(s) of {:.1} s a point",
-            first.platform, first.setting.jobs, first.measured_s
+            "{}, {}; {} job(s); {rounds} round(s) of {:.1} s a point",
+            first.platform,
+            first.machines.as_deref().unwrap_or("without a link"),
+            first.setting.jobs,
+            first.measured_s
         ),
         note: &note,
         activity: &[],
@@ -246,6 +264,13 @@ fn again(args: &Args, path: &Path) -> Result<ExitCode> {
     print!("{}", show::markdown(&shown));
     write_files(args, &shown)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// What was measured, in a few words.
+fn note(machine: &str, point: Option<&Point>, rounds: u32) -> String {
+    let link = point.and_then(|point| point.machines.as_deref());
+    let link = link.map_or_else(String::new, |link| format!(", {link}"));
+    format!("measured locally on {machine}{link}, {rounds} round(s)")
 }
 
 /// Where results go as they come.
@@ -333,7 +358,7 @@ mod tests {
         assert_eq!(cli.args.devices, DEVICES);
         let plan = Plan::of(&cli.args).expect("they can be shared");
         assert_eq!(plan.depths, [32, 64, 256, 1024, 2048]);
-        assert_eq!((plan.repeat, cli.args.jobs, cli.args.link), (10, 1, Rate::Gbit(10.0)));
+        assert_eq!((plan.repeat, cli.args.jobs, cli.args.link), (10, 1, None));
     }
 
     #[test]

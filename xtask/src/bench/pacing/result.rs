@@ -5,6 +5,7 @@ use nvmeof_report::{Figures, Flow, Latency, Point, Setting, Varied, Where, jain}
 use serde_json::Value;
 
 use super::activity::Moment;
+use super::link::Rate;
 use super::plan::{SEED, Step};
 
 /// Keys of [`Point::varied`].
@@ -24,6 +25,7 @@ pub(super) struct Run<'a> {
     pub(super) jobs: u32,
     /// Processor and kernel.
     pub(super) machine: &'a str,
+    pub(super) link: Rate,
     /// Changes with the daemon, its config or the load.
     pub(super) fingerprint: &'a str,
 }
@@ -53,7 +55,10 @@ pub(super) fn point(run: &Run<'_>, result: &Value, moments: &[Moment]) -> Result
         place: Where::Local,
         platform: run.machine.to_owned(),
         policy: policy.to_string(),
-        machines: None,
+        machines: match run.link {
+            Rate::Unbound => None,
+            rate => Some(format!("over a link of {rate}")),
+        },
         fingerprint: run.fingerprint.to_owned(),
         seed: SEED,
         measured_s: elapsed,
@@ -164,14 +169,28 @@ pub(super) mod tests {
     }
 
     pub(in crate::bench::pacing) fn made_up(step: Step, repetition: u32) -> Point {
-        let run = Run { step, repetition, jobs: 2, machine: "m", fingerprint: "f" };
+        let run = Run {
+            step,
+            repetition,
+            jobs: 2,
+            machine: "m",
+            link: Rate::Gbit(10.0),
+            fingerprint: "f",
+        };
         point(&run, &result(), &[]).expect("complete")
     }
 
     #[test]
     fn a_point_has_what_was_measured_and_is_local() {
         let step = Step { policy: Policy::BufferCredit(96), device: Device::Mix, depth: 64 };
-        let run = Run { step, repetition: 3, jobs: 2, machine: "m", fingerprint: "f" };
+        let run = Run {
+            step,
+            repetition: 3,
+            jobs: 2,
+            machine: "m",
+            link: Rate::Gbit(10.0),
+            fingerprint: "f",
+        };
         let at =
             |in_flight, budget| Moment { in_flight, budget_mib: Some(budget), ..Moment::default() };
         let point = point(&run, &result(), &[at(4.0, 1.0), at(8.0, 2.0)]).expect("complete");
@@ -185,12 +204,20 @@ pub(super) mod tests {
             (Some("buffer-credit 96"), Some("64"))
         );
         assert_eq!(point.setting.num_buffers, Some(96));
+        assert_eq!(point.machines.as_deref(), Some("over a link of 10gbit"));
     }
 
     #[test]
     fn a_run_with_errors_is_no_measurement() {
         let step = Step { policy: Policy::None, device: Device::Ram, depth: 32 };
-        let run = Run { step, repetition: 1, jobs: 1, machine: "m", fingerprint: "f" };
+        let run = Run {
+            step,
+            repetition: 1,
+            jobs: 1,
+            machine: "m",
+            link: Rate::Gbit(10.0),
+            fingerprint: "f",
+        };
         let mut broken = result();
         broken["errors"] = json!(2);
         let error = point(&run, &broken, &[]).expect_err("it failed");
@@ -201,6 +228,7 @@ pub(super) mod tests {
         let error = point(&run, &serial, &[]).expect_err("four seconds in one");
         assert!(error.to_string().contains("one after the"), "{error}");
     }
+
     #[test]
     fn a_namespace_that_is_not_read_is_no_flow() {
         for (device, flows) in

@@ -15,7 +15,7 @@ use nvmeof_report::{Plot, Point};
 use serde_json::Value;
 
 use super::activity::{self, Moment};
-use super::link::Link;
+use super::link::{Link, Rate};
 use super::plan::{self, Comparison, Device, NSIDS, POLICIES, Policy, Served, Step};
 use super::result;
 use super::serving::Serving;
@@ -26,10 +26,12 @@ use crate::bench::pinned;
 use crate::interrupt;
 use crate::workspace::{Workspace, output_of};
 
-/// How often the daemon writes down what it counted while it is measured, and in the run that is
-/// drawn over time.
-const INTERVAL: &str = "200ms";
-const FINE_INTERVAL: &str = "10ms";
+/// How often the daemon writes down what it counted while it is measured, at most: it has one CPU for that, too.
+const INTERVAL: Duration = Duration::from_millis(200);
+/// And in a turn at least.
+const MOMENTS: u32 = 4;
+/// How often in the run that is drawn over time.
+const FINE_INTERVAL: Duration = Duration::from_millis(10);
 /// How long a load goes on before its first turn, on each namespace: memory is touched for the first time meanwhile.
 const WARM_UP: Duration = Duration::from_millis(500);
 /// Times a comparison is tried.
@@ -47,6 +49,7 @@ pub(super) struct Bench<'a> {
     pub(super) machine: String,
     pub(super) build: u64,
     /// Between daemon and load.
+    pub(super) rate: Rate,
     pub(super) link: Link,
 }
 
@@ -152,12 +155,13 @@ impl Bench<'_> {
         let mut hasher = DefaultHasher::new();
         (self.build, self.served(step.depth).config(step.policy)).hash(&mut hasher);
         (depths, self.args.jobs, ramp, time).hash(&mut hasher);
-        self.args.link.to_string().hash(&mut hasher);
+        self.rate.to_string().hash(&mut hasher);
         let run = result::Run {
             step,
             repetition,
             jobs: self.args.jobs,
             machine: &self.machine,
+            link: self.rate,
             fingerprint: &format!("{:016x}", hasher.finish()),
         };
         result::point(&run, &counted, &moments)
@@ -199,7 +203,7 @@ impl Bench<'_> {
 
     /// Starts the daemon under the policy of this step, and a load that waits for its turns.
     fn start(&self, step: Step) -> Result<Loaded> {
-        let serving = self.serve(step, INTERVAL)?;
+        let serving = self.serve(step, INTERVAL.min(self.plan.time / MOMENTS))?;
         let jobs = self.args.jobs;
         let mut command = self.initiator();
         command.args(plan::turns_of(&serving.address(), step.depth, jobs));
@@ -213,11 +217,12 @@ impl Bench<'_> {
     }
 
     /// Starts the daemon for this step and others of its depth, and writes its memory once.
-    fn serve(&self, step: Step, interval: &str) -> Result<Serving> {
+    fn serve(&self, step: Step, interval: Duration) -> Result<Serving> {
         let Self { workspace, folder, link, args, .. } = self;
         let command = link.command(pinned(workspace, false, args.target_cpu, "nvmeof-tgt"));
         let served = self.served(step.depth);
-        let serving = Serving::start(workspace, command, folder, served, step.policy, interval)?;
+        let interval = format!("{}ms", interval.as_millis());
+        let serving = Serving::start(workspace, command, folder, served, step.policy, &interval)?;
         for nsid in NSIDS {
             let endpoint = Endpoint { address: serving.address(), null: nsid, ram: nsid };
             self.perf(load::fill(&endpoint))?;

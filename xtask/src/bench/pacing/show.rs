@@ -168,7 +168,7 @@ fn summary(verdicts: &[Verdict]) -> String {
     let [met, equal, open, missed] =
         [Outcome::Met, Outcome::Equal, Outcome::Open, Outcome::Missed].map(count);
     format!(
-        "\n{met} of {} met; {equal} equal: short by less than a hundredth; {open} open: short by less than so many \
+        "\n{met} of {} met; {equal} equal: within a hundredth in all that they may be; {open} open: short by less than so many \
          rounds tell; {missed} not met",
         verdicts.len()
     )

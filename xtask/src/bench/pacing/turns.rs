@@ -54,12 +54,14 @@ impl Load {
     /// Has nothing outstanding any more; not at all if it is interrupted meanwhile.
     pub(super) fn empty(&mut self) -> Result<()> {
         self.change_to(&nothing())?;
+        let mut left = Value::Null;
         for _ in 0..LOOKS {
-            if self.count(LOOK)?["in_flight"] == 0 || interrupt::is_noted() {
+            left = self.count(LOOK)?["in_flight"].take();
+            if left == 0 || interrupt::is_noted() {
                 return Ok(());
             }
         }
-        bail!("what is outstanding does not come to an end")
+        bail!("{left} I/Os do not come back, for {:?}: does the daemon still serve?", LOOK * LOOKS)
     }
 
     fn say(&mut self, line: &str) -> Result<()> {

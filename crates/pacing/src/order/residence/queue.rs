@@ -8,7 +8,7 @@
 //!
 //! A bucket is a list of lanes in the order in which they came. Which buckets have any is one word of
 //! bits, so the first of them is found by one instruction, and a lane that goes in or out moves
-//! nobody else. The price is that keys are told apart by a bucket's width alone, a part of a
+//! nobody else, unless it comes in far below all others. The price is that keys are told apart by a bucket's width alone, a part of a
 //! command. Whoever is further ahead than a lane may be put waits in the last of these, and goes on to
 //! where it belongs when it comes to be the first. So does one whose key is about to come down, which
 //! saves a move: it waits where it will belong.
@@ -198,7 +198,9 @@ impl Queue {
         self.insert(lane, bucket, all);
     }
 
-    /// Puts a lane in a bucket that is further before the first than the circle has room: the others go on from there.
+    /// Puts a lane in a bucket that is further before the first than the circle has room: all others are put anew behind
+    /// it. That takes as long as there are others, and is for lanes that come back while only such wait as are many
+    /// commands ahead.
     #[cold]
     fn put_far_below(&mut self, lane: u32, bucket: u64, all: &mut [Lane]) {
         let others = self.take_all(all);
@@ -486,7 +488,7 @@ mod tests {
         }
     }
 
-    /// The one that is alone is further ahead than the circle has room for.
+    /// The two that wait are further ahead than the circle has room for.
     #[test]
     fn who_joins_far_below_all_others_is_first() {
         let mut model = Model::new();
@@ -498,6 +500,12 @@ mod tests {
         model.join(7);
         assert_eq!(model.top(), Some(7));
         model.check();
+        // And so is one below that.
+        model.set_key(8, 20 * BUCKET);
+        model.join(8);
+        assert_eq!(model.top(), Some(8));
+        model.check();
+        model.leave(8);
         model.set_key(7, 1002 * BUCKET);
         assert_eq!(model.top(), Some(3));
     }
