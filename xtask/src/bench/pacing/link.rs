@@ -19,13 +19,13 @@ use crate::workspace::run_checked;
 const LEAST_BURST: f64 = 262_144.0;
 /// It sends at once what the link takes in so many seconds.
 const BURST_S: f64 = 1e-3;
+/// What may wait in it, in bytes: more than sockets ever hand it.
+const LIMIT: u32 = 64 << 20;
 /// Slower than two processors are that others share, and faster than most.
 const USUAL_GBIT: f64 = 10.0;
 /// Where `ip` keeps namespaces, and how ours are called, with our process behind it.
 const NAMESPACES: &str = "/run/netns";
 const PREFIX: &str = "nvmeof-bench-";
-/// What may wait in it, in bytes: more than sockets ever hand it.
-const LIMIT: u32 = 64 << 20;
 
 /// How fast a link is.
 #[derive(Debug, Clone, Copy, PartialEq)]

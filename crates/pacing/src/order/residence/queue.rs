@@ -8,8 +8,8 @@
 //!
 //! A bucket is a list of lanes in the order in which they came. Which buckets have any is one word of
 //! bits, so the first of them is found by one instruction, and a lane that goes in or out moves
-//! nobody else, unless it comes in far below all others. The price is that keys are told apart by a bucket's width alone, a part of a
-//! command. Whoever is further ahead than a lane may be put waits in the last of these, and goes on to
+//! nobody else, unless it comes in far below all others. The price is that keys are told apart by a
+//! bucket's width alone, a part of a command. Whoever is further ahead than a lane may be put waits in the last of these, and goes on to
 //! where it belongs when it comes to be the first. So does one whose key is about to come down, which
 //! saves a move: it waits where it will belong.
 
