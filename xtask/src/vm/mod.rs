@@ -539,6 +539,7 @@ fn why(end: End) -> String {
     match end {
         End::Success => "the script ended well, but not every listed part ran".to_owned(),
         End::NotUp => "the machine did not come up, so nothing was tested".to_owned(),
+        End::LostCount => "the guest's kernel waits for calls that no task is in".to_owned(),
         End::Failure(code) => format!("the guest reported code {code}"),
         End::NoReport => "the guest panicked or switched itself off".to_owned(),
         End::Broken(status) => format!("QEMU did not work or was killed ({status})"),

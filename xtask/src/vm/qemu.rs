@@ -20,6 +20,8 @@ const SUCCESS: i32 = 1;
 /// What a guest reports that did not come as far as its script's first part: an emulated processor that got no more
 /// interrupts, mostly.
 const NOT_UP: u8 = 126;
+/// What the guest reports when its kernel waits for calls that no task is in (`init.sh`).
+const LOST_COUNT: u8 = 119;
 /// How much longer than its own limit a guest may live: by then it should have ended itself, with
 /// its state in the log.
 const GRACE: Duration = Duration::from_secs(10);
@@ -108,6 +110,8 @@ pub(crate) enum End {
     Success,
     /// The guest did not come up: nothing was tested.
     NotUp,
+    /// The guest's kernel lost count of the calls that are in a driver, and waits for them for ever.
+    LostCount,
     /// The guest reported this code.
     Failure(u8),
     /// The guest panicked or switched itself off without a report.
@@ -240,13 +244,13 @@ impl Link {
 }
 
 impl End {
-    /// The machine failed, not what it tests: the guest did not come up, or QEMU itself crashed. One that was killed is
-    /// not among them (where memory ran out, it does so again), nor one that gave up by itself: a driver may make an
-    /// emulated drive do that.
+    /// The machine failed, not what it tests: the guest did not come up, its kernel lost count, or QEMU itself crashed.
+    /// One that was killed is not among them (where memory ran out, it does so again), nor one that gave up by itself: a
+    /// driver may make an emulated drive do that.
     pub(crate) fn is_of_the_machine(self) -> bool {
         const CRASHES: [i32; 4] = [signal::SIGSEGV, signal::SIGBUS, signal::SIGILL, signal::SIGFPE];
         match self {
-            Self::NotUp => true,
+            Self::NotUp | Self::LostCount => true,
             Self::Broken(status) => status.signal().is_some_and(|signal| CRASHES.contains(&signal)),
             Self::Success | Self::Failure(_) | Self::NoReport | Self::Limit => false,
         }
@@ -259,6 +263,7 @@ impl End {
             // The device turns the guest's byte `c` into exit code `(c << 1) | 1`.
             Some(code) if code & 1 == 1 && code > 1 => match u8::try_from(code >> 1) {
                 Ok(NOT_UP) => Self::NotUp,
+                Ok(LOST_COUNT) => Self::LostCount,
                 Ok(code) => Self::Failure(code),
                 Err(_) => Self::Broken(status),
             },
@@ -317,6 +322,7 @@ mod tests {
         assert_eq!(exit(0), End::NoReport);
         assert_eq!(exit(3), End::Failure(1));
         assert_eq!(exit(253), End::NotUp);
+        assert_eq!(exit(239), End::LostCount);
         assert_eq!(exit(255), End::Failure(127));
         assert!(matches!(exit(2), End::Broken(_)));
         assert!(matches!(End::of(ExitStatus::from_raw(9)), End::Broken(_)));
@@ -330,7 +336,7 @@ mod tests {
         assert!(!by_signal(signal::SIGKILL));
         assert!(!by_signal(signal::SIGTERM));
         let by_code = |code: i32| End::of(ExitStatus::from_raw(code << 8)).is_of_the_machine();
-        assert!(by_code(253));
+        assert!(by_code(253) && by_code(239));
         assert!(![0, 1, 2, 3].into_iter().any(by_code));
     }
 
