@@ -72,17 +72,19 @@ impl VirtualTime {
         *seen = now;
     }
 
-    /// Lowers the price of slow flows while together they get less than the floor.
+    /// Lowers the price of slow flows while together they get less than the floor, and raises it again as fast, so that
+    /// in the long run they get what is aimed at.
     fn keep_floor(&self, started: u64, started_slow: u64, slow: u64) {
         let relief = self.relief.load(Ordering::Relaxed);
         // In proportion to what is missing or too much: what is changed shows only when slow commands
         // are back, and full steps would have them come in crowds that leave little for the others.
-        let wanted = (started / FLOOR).max(1);
+        let floor = (started / FLOOR).max(1);
+        let wanted = floor + floor / ABOVE_FLOOR;
         let part = |of: u64, by: u64| of * by.min(wanted) / wanted;
         let relief = if slow > 0 && started_slow < wanted {
-            (relief - part(relief / 4, wanted - started_slow)).max(FULL / 16)
+            (relief - part(relief / STEP, wanted - started_slow)).max(FULL / 16)
         } else {
-            (relief + part(relief / 8, started_slow.saturating_sub(wanted)) + 1).min(FULL)
+            (relief + part(relief / STEP, started_slow.saturating_sub(wanted)) + 1).min(FULL)
         };
         self.relief.store(relief, Ordering::Relaxed);
     }
@@ -109,8 +111,11 @@ struct Seen {
 
 /// Unit of a speed: one in 2^40 ns.
 pub(super) const SPEED_SHIFT: u32 = 40;
-/// Slow flows together get one byte in so many, if they want it: a twentieth. What their price is off by adds to it, as
-/// it falls faster than it rises.
+/// Slow flows together get one byte in so many, if they want it: a twentieth.
 pub(super) const FLOOR: u64 = 20;
+/// And one part of that in so many more: it goes up and down about what is aimed at.
+const ABOVE_FLOOR: u64 = 16;
+/// The relief becomes less or more by one part in so many, at most, at once.
+const STEP: u64 = 8;
 /// A relief of 1.
 pub(super) const FULL: u64 = 1 << 16;
