@@ -72,19 +72,21 @@ impl VirtualTime {
         *seen = now;
     }
 
-    /// Lowers the price of slow flows while together they get less than the floor, and raises it again as fast, so that
-    /// in the long run they get what is aimed at.
+    /// Lowers the price of slow flows while together they get less than is aimed at, and raises it again as fast.
     fn keep_floor(&self, started: u64, started_slow: u64, slow: u64) {
+        let wanted = slow_part(started);
+        if wanted == 0 {
+            // Nothing is missing where nothing was started.
+            return;
+        }
         let relief = self.relief.load(Ordering::Relaxed);
         // In proportion to what is missing or too much: what is changed shows only when slow commands
         // are back, and full steps would have them come in crowds that leave little for the others.
-        let floor = (started / FLOOR).max(1);
-        let wanted = floor + floor / ABOVE_FLOOR;
-        let part = |of: u64, by: u64| of * by.min(wanted) / wanted;
+        let part = |by: u64| relief / STEP * by.min(wanted) / wanted;
         let relief = if slow > 0 && started_slow < wanted {
-            (relief - part(relief / STEP, wanted - started_slow)).max(FULL / 16)
+            (relief - part(wanted - started_slow)).max(FULL / 16)
         } else {
-            (relief + part(relief / STEP, started_slow.saturating_sub(wanted)) + 1).min(FULL)
+            (relief + part(started_slow.saturating_sub(wanted)) + 1).min(FULL)
         };
         self.relief.store(relief, Ordering::Relaxed);
     }
@@ -111,11 +113,48 @@ struct Seen {
 
 /// Unit of a speed: one in 2^40 ns.
 pub(super) const SPEED_SHIFT: u32 = 40;
-/// Slow flows together get one byte in so many, if they want it: a twentieth.
-pub(super) const FLOOR: u64 = 20;
-/// And one part of that in so many more: it goes up and down about what is aimed at.
+/// Of so many bytes, what slow flows together are to have if they want it: their floor, and a little more, as what they get
+/// goes up and down about that.
+pub(super) fn slow_part(bytes: u64) -> u64 {
+    let floor = bytes / FLOOR;
+    floor + floor / ABOVE_FLOOR
+}
+
+/// The floor of slow flows: one byte in so many, a twentieth.
+const FLOOR: u64 = 20;
+/// One part in so many of that is aimed at beside it.
 const ABOVE_FLOOR: u64 = 16;
-/// The relief becomes less or more by one part in so many, at most, at once.
+/// The relief becomes less or more by one part in so many at once, at most.
 const STEP: u64 = 8;
 /// A relief of 1.
 pub(super) const FULL: u64 = 1 << 16;
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// However unevenly slow commands come back, the price does not wander to one side of what is aimed at.
+    #[test]
+    fn the_price_goes_up_as_fast_as_down() {
+        const STARTED: u64 = 1 << 26;
+        let clock = VirtualTime::new(1);
+        clock.relief.store(FULL / 2, Ordering::Relaxed);
+        for round in 0..20 {
+            let slow = if round % 2 == 0 { 0 } else { 2 * slow_part(STARTED) };
+            clock.keep_floor(STARTED, slow, 1);
+        }
+        let relief = clock.relief.load(Ordering::Relaxed);
+        assert!((FULL * 2 / 5..=FULL * 3 / 5).contains(&relief), "{relief}");
+    }
+
+    /// Where nothing was started nothing is missing.
+    #[test]
+    fn a_pause_leaves_the_price_as_it_is() {
+        let clock = VirtualTime::new(1);
+        clock.relief.store(FULL / 2, Ordering::Relaxed);
+        for _ in 0..100 {
+            clock.keep_floor(0, 0, 1);
+        }
+        assert_eq!(clock.relief.load(Ordering::Relaxed), FULL / 2);
+    }
+}

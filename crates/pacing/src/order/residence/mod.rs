@@ -10,7 +10,7 @@ mod tests;
 use std::sync::Arc;
 
 pub use clock::VirtualTime;
-use clock::{FLOOR, FULL, SPEED_SHIFT};
+use clock::{FULL, SPEED_SHIFT, slow_part};
 use loads::{Loads, Way};
 use paths::Paths;
 use queue::Link;
@@ -340,7 +340,7 @@ impl Residence {
         let (all, slow) = std::mem::replace(&mut self.counted, (self.bytes, self.slow_bytes));
         let (all, slow) = (self.bytes.wrapping_sub(all), self.slow_bytes.wrapping_sub(slow));
         let most = i64::try_from(MOST_ROOM * self.charge).unwrap_or(i64::MAX);
-        let room = self.slow_room.saturating_add_unsigned(all / FLOOR);
+        let room = self.slow_room.saturating_add_unsigned(slow_part(all));
         self.slow_room = room.saturating_sub_unsigned(slow).clamp(-most, most);
     }
 
