@@ -49,7 +49,8 @@ give_up() {
 }
 
 # Waits until the kernel waits for nobody, for so many seconds: where it removes a disk (del_gendisk), for calls into the
-# disk's driver to end (__synchronize_srcu) that no task is in, on processors that have nothing to do. The emulated one
+# disk's driver to end (__synchronize_srcu) that no task is in, on processors that have nothing to do in nine tenths of
+# the time. The emulated one
 # does that now and then as a connection ends, with the kernel's own target, too, and does not go on. No target can bring it
 # about: what is in flight has ended by then, and such a call waits for no answer. (Not for a guest with a root of its
 # own: that one has left this script.)

@@ -72,7 +72,8 @@ impl VirtualTime {
         *seen = now;
     }
 
-    /// Lowers the price of slow flows while together they get less than is aimed at, and raises it again as fast.
+    /// Lowers the price of slow flows while together they get less than is aimed at, and raises it again as fast; what is
+    /// too much by more than the aim counts as that much.
     fn keep_floor(&self, started: u64, started_slow: u64, slow: u64) {
         let wanted = slow_part(started);
         if wanted == 0 {
@@ -102,6 +103,13 @@ impl VirtualTime {
     }
 }
 
+/// Of so many bytes, what slow flows together are to have if they want it: their floor, and a little more, as what they get
+/// goes up and down about that.
+pub(super) fn slow_part(bytes: u64) -> u64 {
+    let floor = bytes / FLOOR;
+    floor + floor / ABOVE_FLOOR
+}
+
 /// The sums at the last refresh.
 #[derive(Debug, Default)]
 struct Seen {
@@ -113,13 +121,6 @@ struct Seen {
 
 /// Unit of a speed: one in 2^40 ns.
 pub(super) const SPEED_SHIFT: u32 = 40;
-/// Of so many bytes, what slow flows together are to have if they want it: their floor, and a little more, as what they get
-/// goes up and down about that.
-pub(super) fn slow_part(bytes: u64) -> u64 {
-    let floor = bytes / FLOOR;
-    floor + floor / ABOVE_FLOOR
-}
-
 /// The floor of slow flows: one byte in so many, a twentieth.
 const FLOOR: u64 = 20;
 /// One part in so many of that is aimed at beside it.
@@ -133,7 +134,8 @@ pub(super) const FULL: u64 = 1 << 16;
 mod tests {
     use super::*;
 
-    /// However unevenly slow commands come back, the price does not wander to one side of what is aimed at.
+    /// Where slow commands come back in crowds, none at one look and twice what is aimed at by the next, the price stays
+    /// about where it is.
     #[test]
     fn the_price_goes_up_as_fast_as_down() {
         const STARTED: u64 = 1 << 26;
