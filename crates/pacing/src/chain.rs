@@ -96,6 +96,15 @@ impl Chain {
         }
     }
 
+    /// A turn begins, see [`Policy::turn`].
+    #[inline]
+    pub(crate) fn turn(&mut self, now: Nanos, after: Nanos) {
+        self.first.turn(now, after);
+        for policy in &mut self.others {
+            policy.turn(now, after);
+        }
+    }
+
     /// Nothing will start here for now.
     #[inline]
     pub(crate) fn rest(&mut self) {

@@ -470,6 +470,15 @@ impl Pacer {
         }
     }
 
+    /// The core begins a turn at `now`, so long after it began the last, or 0 if it slept since: others had its processor,
+    /// or the turn before had much to do. A core that never calls this is taken for one that is always there.
+    #[inline]
+    pub fn turn(&mut self, now: Nanos, after: Nanos) {
+        if self.counts.waiting() > 0 {
+            self.chain.turn(now, after);
+        }
+    }
+
     /// When to call [`Pacer::next`] again if nothing else happens: `None` when only a release can
     /// help (or nothing waits). Valid after `next` yielded `None`.
     #[must_use]

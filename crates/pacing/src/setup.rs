@@ -68,6 +68,10 @@ pub struct Snapshot {
     pub period: Option<Nanos>,
     /// Why the budget last moved, where it moves by itself.
     pub last_move: Option<Move>,
+    /// Bytes of the budget that are for while cores are away, where it knows of that.
+    pub reserved: Option<u64>,
+    /// Bytes since the policy began that could have been sent while cores were away.
+    pub missed: Option<u64>,
 }
 
 impl Shared {
@@ -151,6 +155,8 @@ impl Shared {
             Kind::Adaptive(shared) => Snapshot {
                 budget: Some(shared.budget()),
                 last_move: shared.last_move(),
+                reserved: shared.reserved(),
+                missed: Some(shared.missed()),
                 ..Snapshot::default()
             },
             Kind::TokenBucket(tokens, credit) => Snapshot {

@@ -35,9 +35,24 @@ struct Core {
     inbox: Vec<Work>,
     batch: Vec<Work>,
     in_turn: bool,
+    /// When the last turn began.
+    began: Nanos,
+    /// When a core that goes round and round would have begun its last turn before it has the one for what is in the
+    /// inbox, or for the call.
+    looked: Option<Nanos>,
     /// Have a turn even with nothing in the inbox.
     called: bool,
     alarm: Option<Nanos>,
+    /// No turn begins before.
+    stalled_until: Nanos,
+}
+
+impl Core {
+    /// There is something to do.
+    fn note(&mut self, now: Nanos) {
+        let looked = if self.in_turn { self.began } else { now };
+        self.looked.get_or_insert(looked);
+    }
 }
 
 impl Cores {
@@ -50,27 +65,46 @@ impl Cores {
         }
     }
 
-    pub(crate) fn push(&mut self, core: usize, work: Work) {
-        self.cores[core].inbox.push(work);
+    pub(crate) fn push(&mut self, core: usize, work: Work, now: Nanos) {
+        let core = &mut self.cores[core];
+        core.inbox.push(work);
+        core.note(now);
+    }
+
+    /// This core, or all of them, begins no turn before this; those under way end.
+    pub(crate) fn stall(&mut self, core: Option<u32>, until: Nanos) {
+        let cores = match core {
+            Some(core) => std::slice::from_mut(&mut self.cores[core as usize]),
+            None => &mut self.cores,
+        };
+        for core in cores {
+            core.stalled_until = core.stalled_until.max(until);
+        }
     }
 
     /// The core shall have a turn though nothing came in.
-    pub(crate) fn call(&mut self, core: usize) {
-        self.cores[core].called = true;
+    pub(crate) fn call(&mut self, core: usize, now: Nanos) {
+        let core = &mut self.cores[core];
+        core.called = true;
+        core.note(now);
     }
 
-    /// Starts a turn if there is something to do and none is under way; yields when it ends.
-    pub(crate) fn start(&mut self, core: usize, walked: usize, now: Nanos) -> Option<Nanos> {
+    /// Starts a turn if there is something to do and none is under way; yields when it ends, and how long before
+    /// it nobody looked.
+    pub(crate) fn start(&mut self, core: usize, walked: usize, now: Nanos) -> Option<(Nanos, Nanos)> {
         let core = &mut self.cores[core];
-        if core.in_turn || (core.inbox.is_empty() && !core.called) {
+        if now < core.stalled_until || core.in_turn || (core.inbox.is_empty() && !core.called) {
             return None;
         }
         core.in_turn = true;
         core.called = false;
+        let after = now - core.looked.take().unwrap_or(now);
+        core.began = now;
         std::mem::swap(&mut core.inbox, &mut core.batch);
         let steps = f64::from(id(core.batch.len()));
         let walked = f64::from(id(walked));
-        Some(now + nanos(self.turn + steps * self.step + walked * self.waiting).max(1))
+        let lasts = nanos(self.turn + steps * self.step + walked * self.waiting).max(1);
+        Some((now + lasts, after))
     }
 
     /// What the turn that ends worked on; to be given back with [`Cores::end`].
@@ -101,7 +135,7 @@ impl Cores {
             return false;
         }
         *alarm = None;
-        self.call(core);
+        self.call(core, now);
         true
     }
 }

@@ -269,13 +269,14 @@ impl<'a> Machine<'a> {
 
     fn hand_over(&mut self, command: u32, work: Work) {
         let core = self.core_of(command);
-        self.cores.push(core, work);
+        self.cores.push(core, work, self.now);
         self.start_turn(core);
     }
 
     fn start_turn(&mut self, core: usize) {
         let walked = self.gates.walked(core);
-        if let Some(end) = self.cores.start(core, walked, self.now) {
+        if let Some((end, after)) = self.cores.start(core, walked, self.now) {
+            self.gates.turn(core, self.now, after);
             self.events.at(end, Event::TurnEnds(id(core)));
         }
     }
@@ -305,7 +306,7 @@ impl<'a> Machine<'a> {
         while woken != 0 {
             let other = woken.trailing_zeros() as usize;
             woken &= woken - 1;
-            self.cores.call(other);
+            self.cores.call(other, self.now);
             self.start_turn(other);
         }
         self.start_turn(number);
@@ -500,9 +501,14 @@ impl<'a> Machine<'a> {
                 Trouble::Link(share) => rate = rate.min(share),
                 Trouble::Drives => self.drives.stall(None, end),
                 Trouble::Drive(drive) => self.drives.stall(Some(drive), end),
+                Trouble::Cores => self.cores.stall(None, end),
+                Trouble::Core(core) => self.cores.stall(Some(core), end),
             }
         }
         self.nic.set_rate(rate);
+        for core in 0..self.scenario.cores as usize {
+            self.start_turn(core);
+        }
         for port in 0..self.nic.ports() {
             self.send(port);
         }

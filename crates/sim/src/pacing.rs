@@ -72,6 +72,11 @@ impl Gates {
         self.pacers[core].release(permit, outcome, now);
     }
 
+    /// A turn begins, so long after the last began, or should have.
+    pub(crate) fn turn(&mut self, core: usize, now: Nanos, after: Nanos) {
+        self.pacers[core].turn(now, after);
+    }
+
     pub(crate) fn next_wakeup(&self, core: usize) -> Option<Nanos> {
         self.pacers[core].next_wakeup()
     }

@@ -114,6 +114,10 @@ pub enum Trouble {
     Drives,
     /// One drive completes nothing.
     Drive(u32),
+    /// The target's cores begin nothing: others have the processors.
+    Cores,
+    /// One of them.
+    Core(u32),
 }
 
 impl Scenario {
@@ -143,6 +147,11 @@ impl Scenario {
                 && !(0.0..=1.0).contains(&rate)
             {
                 return Err(format!("the link cannot run at {rate} of its rate: 0 to 1 can be"));
+            }
+            if let Trouble::Core(core) = trouble.what
+                && core >= self.cores
+            {
+                return Err(format!("there is no core {core}: there are {}", self.cores));
             }
         }
         Ok(())

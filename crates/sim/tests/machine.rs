@@ -65,7 +65,7 @@ fn littles_law_holds_for_what_the_hosts_see() {
 }
 
 #[test]
-fn a_stall_of_the_link_stops_everything_and_passes() {
+fn a_stall_of_anything_stops_everything_and_passes() {
     let a = platform("A");
     let mut scenario = Scenario::reads(drives(16), 64)
         .credit(48)
@@ -75,10 +75,12 @@ fn a_stall_of_the_link_stops_everything_and_passes() {
     let outcome = sound(&a, &scenario);
     let at = |ms: u64| outcome.series.iter().find(|s| s.at == ms * MS).unwrap().gbps;
     assert!(at(18) > 150.0 && at(24) < 1.0 && at(40) > 150.0, "{:?}", outcome.series);
-    scenario.disturbances[0].what = Trouble::Drives;
-    let outcome = sound(&a, &scenario);
-    let at = |ms: u64| outcome.series.iter().find(|s| s.at == ms * MS).unwrap().gbps;
-    assert!(at(18) > 150.0 && at(24) < 1.0 && at(40) > 150.0, "{:?}", outcome.series);
+    for what in [Trouble::Drives, Trouble::Cores] {
+        scenario.disturbances[0].what = what;
+        let outcome = sound(&a, &scenario);
+        let at = |ms: u64| outcome.series.iter().find(|s| s.at == ms * MS).unwrap().gbps;
+        assert!(at(18) > 150.0 && at(24) < 1.0 && at(40) > 150.0, "{what:?}: {:?}", outcome.series);
+    }
 }
 
 #[test]

@@ -250,4 +250,6 @@ pub(crate) enum Trouble {
     Link(f64),
     /// The drives complete nothing.
     Drives,
+    /// The target's cores do nothing.
+    Cores,
 }

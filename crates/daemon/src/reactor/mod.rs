@@ -179,6 +179,8 @@ pub(crate) struct Reactor {
     leaving: Vec<Key>,
     /// When timers are looked at next.
     next_tick: u64,
+    /// When the last turn began; `u64::MAX` after a sleep, so that the next is not late.
+    turned_at: u64,
     /// Turns since epoll was last asked.
     unpolled_turns: u32,
     /// Answered when nothing is in flight.
@@ -253,6 +255,7 @@ impl Reactor {
             departing: Vec::new(),
             leaving: Vec::new(),
             next_tick: 0,
+            turned_at: u64::MAX,
             unpolled_turns: 0,
             draining: None,
             stopping: false,

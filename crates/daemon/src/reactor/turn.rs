@@ -33,6 +33,8 @@ impl Reactor {
     pub(super) fn turn(&mut self, now: u64) -> bool {
         let mut busy = false;
         self.stats.counters.turns += 1;
+        let after = now.saturating_sub(std::mem::replace(&mut self.turned_at, now));
+        self.pacer.turn(now, after);
         if self.mailbox.rung() {
             self.read_mailbox(now);
             busy = true;
@@ -98,6 +100,7 @@ impl Reactor {
             due = Some(due.unwrap_or(u64::MAX).min(now + STARVED_RETRY));
         }
         self.wait(Idle::timeout(now, due));
+        self.turned_at = u64::MAX;
     }
 
     /// When there is something to do even if nothing wakes the reactor, to the microsecond.

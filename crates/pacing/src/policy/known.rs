@@ -57,6 +57,15 @@ impl Known {
     }
 
     #[inline]
+    pub(crate) fn turn(&mut self, now: Nanos, after: Nanos) {
+        match self {
+            Known::Adaptive(policy) => policy.turn(now, after),
+            Known::Other(policy) => policy.turn(now, after),
+            Known::None | Known::BufferCredit(_) | Known::TokenBucket(_) => {}
+        }
+    }
+
+    #[inline]
     pub(crate) fn rest(&mut self) {
         match self {
             Known::None => {}

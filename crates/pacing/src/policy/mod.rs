@@ -46,6 +46,10 @@ pub trait Policy: Any + Debug + Send {
     /// A command that was granted is over (or was withdrawn) and gives back its grant.
     fn release(&mut self, done: &Done, grant: Grant, now: Nanos);
 
+    /// The core begins a turn at `now` with commands waiting, the first after so long in which it looked at nothing. What
+    /// nobody told a policy while its core was away it cannot know otherwise; most need not know.
+    fn turn(&mut self, _now: Nanos, _after: Nanos) {}
+
     /// No command will start on this core for now, since none waits or another policy refused:
     /// hand back whatever is held for the next one. Called often, so it must be cheap when there
     /// is nothing to do.

@@ -22,6 +22,7 @@ pub(super) struct Core {
     pub(super) waiting: Vec<(FlowId, u64, u32)>,
     /// Commands started so far.
     pub(super) started: u64,
+    turned_at: Nanos,
     /// The era in force here; another is put in force by this core's next turn.
     era: usize,
 }
@@ -128,6 +129,7 @@ impl Machine {
                 woken,
                 waiting: Vec::new(),
                 started: 0,
+                turned_at: Nanos::MAX,
                 era: 0,
             }
         };
@@ -170,6 +172,9 @@ impl Machine {
     /// One turn of a core: everything that may start starts. Yields how many did.
     pub(super) fn turn(&mut self, at: usize) -> usize {
         self.put_in_force(at);
+        let core = &mut self.cores[at];
+        let after = self.now.saturating_sub(std::mem::replace(&mut core.turned_at, self.now));
+        core.pacer.turn(self.now, after);
         let mut started = 0;
         while self.start_one(at).is_some() {
             started += 1;

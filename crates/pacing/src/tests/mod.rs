@@ -2,6 +2,7 @@
 //! what the parts do by themselves.
 #![cfg(not(loom))]
 
+mod absence;
 mod credit;
 mod lanes;
 mod machine;

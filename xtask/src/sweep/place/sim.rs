@@ -136,6 +136,7 @@ pub(crate) fn scenario(setup: &Setup, seed: u64) -> Result<Scenario> {
         what: match disturbance.what {
             Trouble::Link(rate) => scenario::Trouble::Link(rate),
             Trouble::Drives => scenario::Trouble::Drives,
+            Trouble::Cores => scenario::Trouble::Cores,
         },
     });
     Ok(Scenario {

@@ -357,12 +357,13 @@ impl Check<'_, '_> {
             let what = match (word, rate) {
                 ("link", rate) => Some(Trouble::Link(rate.unwrap_or(0.0))),
                 ("drives", None) => Some(Trouble::Drives),
+                ("cores", None) => Some(Trouble::Cores),
                 _ => None,
             };
             let (Some(at), Some(lasts), Some(what)) = (at, lasts, what) else {
                 let span = entry.what.as_ref().map_or_else(|| spanned.span(), Spanned::span);
                 let allowed = "at and lasts (times), what = \"link\" with a rate in percent, \
-                               or what = \"drives\" without";
+                               or what = \"drives\" or \"cores\" without";
                 self.error(&span, "disturb", "is not complete", allowed);
                 continue;
             };

@@ -292,7 +292,7 @@ fn what_does_not_go_together_is_refused() {
         ),
         (
             "[[disturb]]\nwhat = \"drives\"\nrate = 5\nat = \"1s\"\nlasts = \"1ms\"\n",
-            "p.toml:18:8: disturb: is not complete; allowed: at and lasts (times), what = \"link\" with a rate in percent, or what = \"drives\" without",
+            "p.toml:18:8: disturb: is not complete; allowed: at and lasts (times), what = \"link\" with a rate in percent, or what = \"drives\" or \"cores\" without",
         ),
         (
             "[[disturb]]\nwhat = \"link\"\nat = \"1s\"\nlasts = \"1s\"\n",

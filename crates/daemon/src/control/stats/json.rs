@@ -63,6 +63,8 @@ fn policy(name: &str, snapshot: &Snapshot) -> Value {
         "budget_bytes": snapshot.budget,
         "period_ns": snapshot.period,
         "last_move": snapshot.last_move.map(|last| format!("{last:?}").to_lowercase()),
+        "reserved_bytes": snapshot.reserved,
+        "missed_bytes": snapshot.missed,
     })
 }
 

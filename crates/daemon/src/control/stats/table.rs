@@ -31,11 +31,17 @@ fn policy(text: &mut String, now: &Sample) -> std::fmt::Result {
     if let Some(budget) = now.pacing.budget {
         write!(text, ", budget {budget} bytes")?;
     }
+    if let Some(reserved) = now.pacing.reserved {
+        write!(text, " of which {reserved} for while reactors are away")?;
+    }
     if let Some(period) = now.pacing.period {
         write!(text, ", period {period} ns")?;
     }
     if let Some(last) = now.pacing.last_move {
         write!(text, ", last moved: {}", format!("{last:?}").to_lowercase())?;
+    }
+    if let Some(missed) = now.pacing.missed {
+        write!(text, ", {missed} bytes missed while reactors were away")?;
     }
     writeln!(text)
 }

@@ -30,8 +30,9 @@
 //! Nothing here is in units of time or bytes: intervals are in turnovers of the budget and in
 //! commands, steps are ratios.
 
+use super::absence::Reserve;
 use super::ceiling::Ceiling;
-use super::measured::{LOSS, Measured, NOISY, Totals};
+use super::measured::{LOSS, Measured, NOISY, Totals, whole};
 use super::search::{self, Search, Step};
 use super::trend::{Trend, bounded};
 use crate::Nanos;
@@ -170,6 +171,13 @@ pub(super) struct Controller {
     upwards: bool,
     ceiling: Ceiling,
     search: Search,
+    reserve: Reserve,
+    /// Some were in the last measurement, and nothing is reserved.
+    beside_small: bool,
+    /// The rate of the last measurement, in bytes per ns.
+    pace: f64,
+    /// How long what the network had lasted, in ns.
+    network_lasts: f64,
     /// The last move was away from harm.
     harmed: bool,
     network_is_busy: bool,
@@ -214,6 +222,10 @@ impl Controller {
             upwards: true,
             ceiling: Ceiling::none(),
             search: Search::new(),
+            reserve: Reserve::new(),
+            beside_small: false,
+            pace: 0.0,
+            network_lasts: f64::INFINITY,
             harmed: false,
             network_is_busy: false,
             is_unused: false,
@@ -223,23 +235,28 @@ impl Controller {
     }
 
     /// The budget in bytes.
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "positive, and a cast of a float saturates"
-    )]
     pub(super) fn budget(&self) -> u64 {
         // A swing of less than one command would be none.
         let swing = (self.base * self.swing).max(self.command);
         if let Phase::Drain(budget) = self.phase {
-            return budget.max(self.least) as u64;
+            return whole(budget.max(self.least));
         }
         let budget = match (self.starting || self.search.is_blind(), self.high) {
             (true, _) => self.base,
             (_, true) => self.base + swing,
             (_, false) => self.base - swing,
         };
-        budget.max(self.least) as u64
+        whole(budget.max(self.least) + self.reserved())
+    }
+
+    /// Bytes of the budget that are for while cores are away: never more than what it is without them, so where that
+    /// does harm they go down with it. Small commands would wait behind them.
+    pub(super) fn reserved(&self) -> f64 {
+        match self.phase {
+            Phase::Drain(_) => 0.0,
+            _ if self.beside_small => 0.0,
+            _ => (self.reserve.commands() * self.command).min(self.base),
+        }
     }
 
     pub(super) fn last_move(&self) -> Move {
@@ -259,7 +276,7 @@ impl Controller {
         let measured = self.measured(&totals, float(now - since));
         self.start_phase(totals, now);
         // The mean time in flight.
-        let turnover = measured.in_flight / measured.rate;
+        let turnover = measured.all_in_flight() / measured.rate;
         match self.phase {
             Phase::First => {
                 self.phase = Phase::Settle;
@@ -280,12 +297,13 @@ impl Controller {
                     _ if self.is_unused || self.seems_another => COMMANDS / 8.0,
                     _ => COMMANDS,
                 };
-                let turnovers = wanted * self.command / measured.in_flight;
+                let turnovers = wanted * self.command / measured.all_in_flight();
                 pause(turnovers.max(MEASURE) * turnover)
             }
             Phase::Measure => {
                 self.phase = Phase::Settle;
                 self.network_is_busy = self.has_enough_to_send(&measured);
+                self.learn_of_absences(&measured);
                 // Part of a command cannot be used.
                 let usable = (measured.budget / self.command).floor().max(1.0) * self.command;
                 let is_unused =
@@ -313,9 +331,22 @@ impl Controller {
         self.network_is_busy
     }
 
+    /// How long what the network has lasts, in ns.
+    pub(super) fn network_lasts(&self) -> Nanos {
+        whole(self.network_lasts)
+    }
+
+    /// What was missed while cores were away.
+    fn learn_of_absences(&mut self, measured: &Measured) {
+        self.beside_small = self.some_small;
+        self.pace = measured.rate;
+        self.network_lasts = (measured.network + measured.reserved) / measured.rate;
+        self.reserve.learn(measured.commands, measured.missed, self.network_is_busy);
+    }
+
     fn has_enough_to_send(&self, measured: &Measured) -> bool {
         let devices = (measured.in_flight - measured.network).max(0.0) / self.command;
-        measured.network / self.command > devices.sqrt() + ENOUGH_TO_SEND
+        (measured.network + measured.reserved) / self.command > devices.sqrt() + ENOUGH_TO_SEND
     }
 
     /// The base came down to what hosts asked for, which says nothing about the machine, and is far below what
@@ -346,17 +377,26 @@ impl Controller {
         let (bytes, commands) = (since(|t| t.bytes), since(|t| t.commands));
         let in_flight = since(|t| t.residence) * 1024.0 / elapsed;
         let network = since(|t| t.network) * 1024.0 / elapsed;
+        let missed = since(|t| t.missed);
+        // What is reserved is with the network, and no part of what is found out.
         let budget = float(self.budget());
+        let reserved = self.reserved();
+        let (budget, reserved) = (budget - reserved, (reserved / budget * in_flight).min(network));
         self.command = bytes / commands;
         self.least = self.command;
         self.some_small = since(|t| t.small) > SOME_SMALL * commands;
+        let in_flight = (in_flight - reserved).max(1.0);
+        // At most as if what was missed had gone as fast as the rest did lately.
+        let rate = bytes / elapsed;
         Measured {
             budget,
-            in_flight: in_flight.max(1.0),
-            network: network.min(in_flight),
-            rate: bytes / elapsed,
+            in_flight,
+            network: (network - reserved).min(in_flight),
+            reserved,
+            rate: rate.max((rate + missed / elapsed).min(self.pace)),
             commands,
             refused: since(|t| t.refused) / commands,
+            missed: missed / self.command,
         }
     }
 
@@ -419,6 +459,8 @@ impl Controller {
             }
             return;
         }
+        // Of all that is in flight.
+        let gap = gap * measured.in_flight / measured.all_in_flight();
         let gain = (measured.rate / last.rate).ln();
         if self.starting {
             self.go_on_starting(bounded(gain / gap), &measured, &last);
@@ -474,9 +516,17 @@ impl Controller {
             false => (TARGET, CLEAR),
         };
         let surplus = self.trend.mean() - target;
-        let is_clear = surplus.abs() >= clear * self.trend.error();
         let enough = self.enough(measured);
         let too_much = enough < measured.in_flight;
+        let is_harm = self.trend.mean() < HARM.min(-self.likely_noise());
+        let is_clear = surplus.abs() >= clear * self.trend.error();
+        if is_clear && surplus < 0.0 && !too_much && !is_harm && self.reserved() > 0.0 {
+            // Where less would be too little the reserve hides it.
+            if self.trend.count >= PATIENCE {
+                self.trend.forget();
+            }
+            return;
+        }
         // What it brought at most, as far as can be told, on half the way to what is enough.
         let risk =
             (self.trend.mean() + self.trend.error()) * (measured.in_flight / enough).ln() / 2.0;
@@ -494,7 +544,6 @@ impl Controller {
             }
             self.raise(measured);
         } else {
-            let is_harm = self.trend.mean() < HARM.min(-self.likely_noise());
             if !too_much && !is_harm {
                 self.step = self.step.min(SINK);
             }

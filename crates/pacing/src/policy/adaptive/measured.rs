@@ -25,19 +25,25 @@ pub(super) struct Totals {
     pub(super) small: u64,
     /// Times a command was told to wait.
     pub(super) refused: u64,
+    /// Bytes that could have been sent while cores were away.
+    pub(super) missed: u64,
 }
 
-/// One side of a swing; bytes, and bytes per ns.
+/// One side of a swing; bytes, and bytes per ns. What is in flight for while cores are away is in `reserved` alone.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Measured {
     pub(super) budget: f64,
     pub(super) in_flight: f64,
     /// Of `in_flight`, what the network had.
     pub(super) network: f64,
+    pub(super) reserved: f64,
+    /// As if cores had never been away.
     pub(super) rate: f64,
     pub(super) commands: f64,
     /// Times a command was told to wait, for each that went through.
     pub(super) refused: f64,
+    /// Commands that could have gone through while cores were away.
+    pub(super) missed: f64,
 }
 
 impl Measured {
@@ -48,10 +54,17 @@ impl Measured {
             budget,
             in_flight: budget,
             network,
+            reserved: 0.0,
             rate,
             commands: super::control::COMMANDS,
             refused: 1.0,
+            missed: 0.0,
         }
+    }
+
+    /// With what is reserved.
+    pub(super) fn all_in_flight(&self) -> f64 {
+        self.in_flight + self.reserved
     }
 
     /// Do the two rates differ by more than so many commands scatter?
@@ -66,4 +79,14 @@ impl Measured {
         less.budget < more.budget
             && (more.rate / less.rate).ln() < -LOSS.max(clear).max(NOISY * noise)
     }
+}
+
+/// Without its fraction.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "positive, and a cast of a float saturates"
+)]
+pub(super) fn whole(value: f64) -> u64 {
+    value as u64
 }

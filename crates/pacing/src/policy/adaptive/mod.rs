@@ -3,6 +3,7 @@
 //! [`control`] decides, from sums over all cores, what the budget is; this file keeps the sums and
 //! asks it now and then.
 
+mod absence;
 mod ceiling;
 mod control;
 mod measured;
@@ -14,9 +15,10 @@ mod trend;
 use std::fmt;
 use std::sync::{Arc, Mutex};
 
+use absence::Attendance;
 use control::Controller;
 pub use control::Move;
-use measured::Totals;
+use measured::{Totals, whole};
 
 use super::{
     Admission, Ask, BudgetTooSmall, BufferCredit, CreditConfig, Done, Grant, Policy, SharedCredit,
@@ -36,6 +38,8 @@ pub struct SharedAdaptive {
     /// When the controller looked last, and after how long it looks again.
     looked: AtomicU64,
     pause: AtomicU64,
+    /// How long what the network has lasts, in ns: not at all to an end while that is not known.
+    lasts: AtomicU64,
     controller: Mutex<Controller>,
 }
 
@@ -53,6 +57,8 @@ struct Sums {
     small: AtomicU64,
     /// Times a command was told to wait.
     refused: AtomicU64,
+    /// Bytes that could have been sent while the core was away.
+    missed: AtomicU64,
 }
 
 impl SharedAdaptive {
@@ -69,6 +75,7 @@ impl SharedAdaptive {
             cores: (0..cores).map(|_| Arc::default()).collect(),
             looked: AtomicU64::new(0),
             pause: AtomicU64::new(0),
+            lasts: AtomicU64::new(u64::MAX),
             controller: Mutex::new(controller),
         }))
     }
@@ -78,7 +85,7 @@ impl SharedAdaptive {
     pub fn core(self: &Arc<Self>, core: usize, waker: Waker) -> Adaptive {
         let credit = self.credit.core(core, waker);
         let sums = Arc::clone(&self.cores[core]);
-        Adaptive { credit, core, sums, shared: Arc::clone(self) }
+        Adaptive { credit, core, sums, attendance: Attendance::default(), shared: Arc::clone(self) }
     }
 
     /// The virtual time that the order among the flows goes by.
@@ -104,6 +111,18 @@ impl SharedAdaptive {
         self.controller.try_lock().ok().map(|controller| controller.last_move())
     }
 
+    /// Bytes of the budget that are for while cores are away; `None` as [`SharedAdaptive::last_move`].
+    #[must_use]
+    pub fn reserved(&self) -> Option<u64> {
+        self.controller.try_lock().ok().map(|controller| whole(controller.reserved()))
+    }
+
+    /// Bytes since the start that could have been sent while cores were away.
+    #[must_use]
+    pub fn missed(&self) -> u64 {
+        self.totals().missed
+    }
+
     /// A clock that went back is due at once, and starts over.
     #[inline]
     fn is_due(&self, now: Nanos) -> bool {
@@ -122,6 +141,7 @@ impl SharedAdaptive {
         self.looked.store(now, Ordering::Relaxed);
         self.pause.store(pause, Ordering::Relaxed);
         self.virtual_time.refresh(controller.network_is_busy());
+        self.lasts.store(controller.network_lasts(), Ordering::Relaxed);
         if controller.budget() != self.credit.budget() {
             self.credit.resize(controller.budget(), core);
         }
@@ -140,6 +160,7 @@ impl SharedAdaptive {
             network: sum(|s| &s.network),
             small: sum(|s| &s.small),
             refused: sum(|s| &s.refused),
+            missed: sum(|s| &s.missed),
         }
     }
 }
@@ -161,6 +182,7 @@ pub struct Adaptive {
     credit: BufferCredit,
     core: usize,
     sums: Arc<Sums>,
+    attendance: Attendance,
     shared: Arc<SharedAdaptive>,
 }
 
@@ -176,6 +198,14 @@ impl Adaptive {
     #[inline(never)]
     fn note_small(&self) {
         add(&self.sums.small, 1);
+    }
+
+    /// Not in the middle of finding out what was missed: that belongs to the same measurement as the time in which it was.
+    #[cold]
+    fn look(&self, now: Nanos) {
+        if !self.attendance.is_unclear(now, self.shared.lasts.load(Ordering::Relaxed)) {
+            self.shared.look(now, self.core);
+        }
     }
 
     #[inline(never)]
@@ -215,12 +245,23 @@ impl Policy for Adaptive {
         add(&sums.residence, bytes.wrapping_mul(held) >> 10);
         add(&sums.network, bytes.wrapping_mul(done.network) >> 10);
         if commands.is_multiple_of(LOOK_EVERY) && self.shared.is_due(now) {
-            self.shared.look(now, self.core);
+            self.look(now);
+        }
+    }
+
+    #[inline]
+    fn turn(&mut self, now: Nanos, after: Nanos) {
+        let sent = self.sums.bytes.load(Ordering::Relaxed);
+        let lasts = self.shared.lasts.load(Ordering::Relaxed);
+        let missed = self.attendance.turn(now, after, sent, lasts);
+        if missed > 0 {
+            add(&self.sums.missed, missed);
         }
     }
 
     #[inline]
     fn rest(&mut self) {
+        self.attendance.rest();
         self.credit.rest();
     }
 }

@@ -43,7 +43,7 @@ fn scrape() -> Scrape {
     report.past = Arc::new([(of_device, tally), (Whose::default(), tally)].into());
     let figures = FlowStats { in_flight: 3, bytes_in_flight: 12288, ..FlowStats::default() };
     report.flows = vec![Flow { queue: None, device: DeviceId(0), figures, ended: false }];
-    let pacing = Snapshot { budget: Some(1 << 20), period: Some(5_500), last_move: None };
+    let pacing = Snapshot { budget: Some(1 << 20), period: Some(5_500), ..Snapshot::default() };
     let reactors = vec![report.clone(), report];
     let tenants = vec![
         TenantFigures::of_host("host \"of\" \\ all, {evil}"),

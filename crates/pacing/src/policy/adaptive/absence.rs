@@ -1,0 +1,251 @@
+//! What the network could have sent while a core was away, and what more in flight makes up for it.
+//!
+//! A core that others take the processor from sees nothing for a while. What it had on the way leaves meanwhile, and
+//! then the network has nothing of it until the core is back.
+//!
+//! ```text
+//!   turn          away             turn    turn
+//!  ──┼───────────────────────────────┼───────┼────▶
+//!    │◀─ the network has enough ─▶│  │
+//!    │                            │◀─┼── missed
+//!    │◀──── what left meanwhile comes back ──▶│
+//! ```
+//!
+//! A turn that takes long because there is much to do is no absence: much comes back then.
+
+use crate::Nanos;
+
+/// An absence is so many times as long as what usually is between turns.
+const SELDOM: Nanos = 8;
+/// What is usual looks back on about so many turns.
+const USUAL: Nanos = 16;
+/// The rate of a core is that of so many times the shortest absence.
+const WINDOW: Nanos = 16;
+/// Bits of the time that rates are counted in: about a millisecond.
+const TIME: u32 = 20;
+
+/// When a core was there, and what it sends.
+#[derive(Debug, Default)]
+pub(super) struct Attendance {
+    /// When this turn began; nothing while nothing waits.
+    began: Option<Nanos>,
+    /// Bytes sent until then.
+    sent: u64,
+    /// Before the last turn nobody looked for so long, and so much was sent in the turn before that.
+    late: Option<(Nanos, u64)>,
+    /// How long nobody looks usually, of turns after something was sent; 0 while that is not known.
+    usual: Nanos,
+    /// Since when the rate is measured anew, and bytes sent until then.
+    since: Option<(Nanos, u64)>,
+    /// Bytes that the core sends in 2^[`TIME`] ns, while it is there and commands wait.
+    rate: u64,
+}
+
+impl Attendance {
+    /// A turn begins at `now` with so many bytes sent since the start, after so long in which nobody looked; what the
+    /// network has `lasts` so long. Yields how many more bytes could have been sent by the turn before.
+    pub(super) fn turn(&mut self, now: Nanos, after: Nanos, sent: u64, lasts: Nanos) -> u64 {
+        let back = sent.wrapping_sub(std::mem::replace(&mut self.sent, sent));
+        self.began = Some(now);
+        if let Some((late, had_back)) = self.late.take() {
+            // What left meanwhile is known by now.
+            let time = late.saturating_add(after);
+            return self.missed(time, had_back.saturating_add(back), lasts);
+        }
+        if self.is_absence(after, lasts) {
+            self.late = Some((after, back));
+            self.since = None;
+            // What happens often is usual.
+            self.usual += self.usual / USUAL + 1;
+            return 0;
+        }
+        if back > 0 {
+            let usual = if self.usual == 0 { after } else { self.usual };
+            self.usual = usual - usual / USUAL + after / USUAL;
+        }
+        self.measure(now, sent, lasts);
+        0
+    }
+
+    /// Is it still to be told what was missed, or is this turn itself an absence? Until that is told nothing can be made
+    /// of what was sent lately.
+    pub(super) fn is_unclear(&self, now: Nanos, lasts: Nanos) -> bool {
+        let is_absence = |began| self.is_absence(now.saturating_sub(began), lasts);
+        self.late.is_some() || self.began.is_some_and(is_absence)
+    }
+
+    /// The budget holds nothing back here, so what comes next was not missed.
+    pub(super) fn rest(&mut self) {
+        (self.began, self.late, self.since) = (None, None, None);
+    }
+
+    fn is_absence(&self, after: Nanos, lasts: Nanos) -> bool {
+        self.usual > 0 && after > self.shortest(lasts)
+    }
+
+    /// The shortest absence.
+    fn shortest(&self, lasts: Nanos) -> Nanos {
+        lasts.max(self.usual.saturating_mul(SELDOM))
+    }
+
+    /// Bytes that could have been sent in this time beyond those that were. Up to a quarter more is what turns differ
+    /// by.
+    fn missed(&self, time: Nanos, sent: u64, lasts: Nanos) -> u64 {
+        let bytes = |time: Nanos| time.saturating_mul(self.rate) >> TIME;
+        let (could, had) = (bytes(time), sent.max(bytes(lasts)));
+        if could > had.saturating_add(had / 4) { could - had } else { 0 }
+    }
+
+    fn measure(&mut self, now: Nanos, sent: u64, lasts: Nanos) {
+        let (then, had_sent) = *self.since.get_or_insert((now, sent));
+        let time = now.saturating_sub(then);
+        if time > self.shortest(lasts).saturating_mul(WINDOW) {
+            let bytes = u128::from(sent.wrapping_sub(had_sent));
+            let rate = (bytes << TIME) / u128::from(time);
+            self.rate = u64::try_from(rate).unwrap_or(u64::MAX);
+            self.since = Some((now, sent));
+        }
+    }
+}
+
+/// Most commands that are in flight for while cores are away.
+const MOST: f64 = 24.0;
+/// And most that it grows by at once.
+const RISE: f64 = 8.0;
+/// What may be missed, as a part of all that is sent: the reserve goes down by it, and up by what is missed.
+const MISSED: f64 = 0.0005;
+
+/// How many commands are in flight for while cores are away.
+#[derive(Debug)]
+pub(super) struct Reserve {
+    commands: f64,
+}
+
+impl Reserve {
+    pub(super) fn new() -> Self {
+        Self { commands: 0.0 }
+    }
+
+    pub(super) fn commands(&self) -> f64 {
+        self.commands
+    }
+
+    /// So many commands went through, and so many more could have; more in flight makes up for that only where it waits
+    /// for the network.
+    pub(super) fn learn(&mut self, commands: f64, missed: f64, network_is_busy: bool) {
+        let may_be = MISSED * commands;
+        let missed = missed.min(if network_is_busy { RISE } else { may_be });
+        self.commands = (self.commands + missed - may_be).clamp(0.0, MOST);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    const COMMAND: u64 = 1000;
+    /// A command in 1024 ns.
+    const EACH: Nanos = 1024;
+    /// The network has ten commands.
+    const LASTS: Nanos = 10 * EACH;
+
+    /// A core that has turns, in units of commands and of their time.
+    struct Turns {
+        attendance: Attendance,
+        now: Nanos,
+        sent: u64,
+    }
+
+    impl Turns {
+        /// One that has sent a command a turn for long.
+        fn at_work() -> Self {
+            let mut turns = Self { attendance: Attendance::default(), now: 5_000_000, sent: 7 };
+            (0..1000).for_each(|_| assert_eq!(turns.turn(1, 1), 0));
+            turns
+        }
+
+        /// So long after the last, which had so much sent; commands missed.
+        fn turn(&mut self, after: u64, sent: u64) -> u64 {
+            self.now += after * EACH;
+            self.sent += sent;
+            let sent = self.sent * COMMAND;
+            self.attendance.turn(self.now, after * EACH, sent, LASTS).div_ceil(COMMAND)
+        }
+
+        fn all(&mut self, turns: &[(u64, u64)]) -> u64 {
+            turns.iter().map(|&(after, sent)| self.turn(after, sent)).sum()
+        }
+    }
+
+    #[test]
+    fn what_could_have_left_while_a_core_was_away_is_missed() {
+        // Away for 19, of which the network had enough for ten; that these left is known a turn later.
+        assert_eq!(Turns::at_work().all(&[(19, 0), (1, 10), (1, 1)]), 10);
+        assert_eq!(Turns::at_work().all(&[(19, 9), (1, 1), (1, 1)]), 10);
+        // Away for no longer than what the network has lasts.
+        assert_eq!(Turns::at_work().all(&[(9, 0), (1, 9), (10, 1), (1, 10)]), 0);
+    }
+
+    #[test]
+    fn a_turn_with_much_to_do_is_no_absence() {
+        assert_eq!(Turns::at_work().all(&[(19, 1), (1, 20), (30, 1), (30, 50)]), 0);
+    }
+
+    /// Neither a core that is slow from its first turn on, nor one that becomes so, has been away.
+    #[test]
+    fn what_happens_all_the_time_is_no_absence() {
+        let mut turns = Turns { attendance: Attendance::default(), now: 1, sent: 0 };
+        (0..1000).for_each(|_| assert_eq!(turns.turn(20, 10), 0));
+        let mut turns = Turns::at_work();
+        (0..1000).for_each(|_| _ = turns.turn(100, 10));
+        (0..1000).for_each(|_| assert_eq!(turns.turn(100, 5), 0));
+    }
+
+    #[test]
+    fn nothing_is_missed_where_nothing_is_held_back() {
+        let mut turns = Turns::at_work();
+        assert_eq!(turns.turn(100, 0), 0);
+        turns.attendance.rest();
+        assert_eq!(turns.turn(1, 10), 0);
+        // However long it was.
+        let Turns { mut attendance, sent, .. } = Turns::at_work();
+        assert_eq!(attendance.turn(u64::MAX, u64::MAX, sent * COMMAND, LASTS), 0);
+        assert!(attendance.turn(u64::MAX, u64::MAX, (sent + 10) * COMMAND, LASTS) > 0);
+    }
+
+    #[test]
+    fn a_turn_that_is_an_absence_itself_makes_things_unclear() {
+        let mut turns = Turns::at_work();
+        let is_unclear = |turns: &Turns, later: u64| {
+            turns.attendance.is_unclear(turns.now + later * EACH, LASTS)
+        };
+        assert!(!is_unclear(&turns, 9) && is_unclear(&turns, 19));
+        turns.turn(19, 0);
+        assert!(is_unclear(&turns, 0), "what left is not known yet");
+        turns.turn(1, 10);
+        assert!(!is_unclear(&turns, 0));
+        turns.attendance.rest();
+        assert!(!is_unclear(&turns, 1000), "it may be asleep");
+    }
+
+    #[test]
+    fn the_reserve_follows_what_is_missed_both_ways() {
+        let mut reserve = Reserve::new();
+        let mut after = |missed: f64| {
+            reserve.learn(600.0, missed, true);
+            reserve.commands()
+        };
+        assert!(after(0.0).abs() < 1e-9, "nothing missed");
+        assert!((after(5.3) - 5.0).abs() < 1e-9);
+        (0..10).for_each(|_| _ = after(1e9));
+        assert!((after(1e9) - MOST).abs() < 1e-9, "bounded");
+        assert!((after(0.3) - MOST).abs() < 1e-9, "as much as may be missed keeps it where it is");
+        (0..100).for_each(|_| _ = after(0.0));
+        assert!(after(0.0).abs() < 1e-9, "all of it is given back");
+        after(5.3);
+        reserve.learn(600.0, 5.3, false);
+        assert!((reserve.commands() - 5.0).abs() < 1e-9, "more of it would be of no use");
+        reserve.learn(600.0, 0.0, false);
+        assert!(reserve.commands() < 4.8, "nor is what nobody misses");
+    }
+}

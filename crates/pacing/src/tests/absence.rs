@@ -1,0 +1,115 @@
+//! A core that others take the processor from: one flow with all that a host can ask for, memory that answers at once,
+//! and a network that takes a command after the other.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use crate::{
+    Cost, FlowConfig, Machine, Nanos, Outcome, Pacer, PacerConfig, Permit, PolicyConfig, Shared,
+    Snapshot,
+};
+
+const US: Nanos = 1_000;
+const MS: Nanos = 1_000_000;
+const BYTES: u32 = 128 << 10;
+/// The network has a command for so long.
+const EACH: Nanos = 100 * US;
+/// From one turn to the next.
+const TURN: Nanos = 5 * US;
+
+struct Lone {
+    shared: Shared,
+    pacer: Pacer,
+    now: Nanos,
+    /// With the network, and when each has left.
+    sending: VecDeque<(Permit, Nanos)>,
+    free: Nanos,
+    /// Bytes that the network could have sent while it had nothing.
+    missed: u64,
+}
+
+impl Lone {
+    fn new(depth: u32) -> Self {
+        let machine = Machine { cores: 1, largest: 1 << 20 };
+        let shared = Shared::new(&PolicyConfig::Adaptive, machine).unwrap();
+        let mut pacer = shared.pacer(0, Arc::new(|| ()), PacerConfig::default());
+        let flow = pacer.add_flow(FlowConfig::weight(1));
+        for _ in 0..depth {
+            pacer.enqueue(flow, Cost::data(BYTES), 0).unwrap();
+        }
+        Self { shared, pacer, now: MS, sending: VecDeque::new(), free: MS, missed: 0 }
+    }
+
+    /// A turn; what has left comes back, and its host asks again.
+    fn turn(&mut self, after: Nanos) {
+        self.now += after;
+        self.pacer.turn(self.now, after);
+        while self.sending.front().is_some_and(|(_, left)| *left <= self.now) {
+            let (permit, _) = self.sending.pop_front().unwrap();
+            let flow = permit.flow();
+            self.pacer.release(permit, Outcome::Completed, self.now);
+            self.pacer.enqueue(flow, Cost::data(BYTES), 0).unwrap();
+        }
+        if let Some(idle) = self.now.checked_sub(self.free) {
+            self.missed += idle * u64::from(BYTES) / EACH;
+            self.free = self.now;
+        }
+        while let Some((_, mut permit)) = self.pacer.next(self.now) {
+            permit.landed(self.now);
+            self.free += EACH;
+            self.sending.push_back((permit, self.free));
+        }
+    }
+
+    /// For so long, away now and then.
+    fn run(&mut self, lasts: Nanos, away: Nanos, every: Nanos) -> Snapshot {
+        let end = self.now + lasts;
+        while self.now < end {
+            let next = self.now + every;
+            while self.now < next {
+                self.turn(TURN);
+            }
+            if away > 0 {
+                self.turn(away);
+            }
+        }
+        self.shared.snapshot()
+    }
+
+    fn end(mut self) {
+        while let Some((permit, _)) = self.sending.pop_front() {
+            self.pacer.release(permit, Outcome::Completed, self.now);
+        }
+    }
+}
+
+#[test]
+fn what_the_network_could_have_sent_meanwhile_is_known_and_made_up_for() {
+    let mut lone = Lone::new(256);
+    let at_first = lone.run(1000 * MS, 0, 100 * MS);
+    assert_eq!((at_first.missed, at_first.reserved), (Some(0), Some(0)), "it was always there");
+    lone.missed = 0;
+    let away = lone.run(1000 * MS, 4 * MS, 50 * MS);
+    let (missed, reserved) = (away.missed.unwrap(), away.reserved.unwrap());
+    let really = lone.missed;
+    assert!(missed > really / 2 && missed < 3 * really / 2, "{missed} bytes, really {really}");
+    assert!(reserved > u64::from(BYTES), "{away:?}");
+    // So much would be missed without what is reserved.
+    lone.missed = 0;
+    lone.run(1000 * MS, 4 * MS, 50 * MS);
+    let could = 19 * (4 * MS / EACH * u64::from(BYTES) - at_first.budget.unwrap());
+    assert!(lone.missed < 9 * could / 10, "{} bytes of {could}", lone.missed);
+    // And it is given back where nobody is away.
+    let after = lone.run(20_000 * MS, 0, 100 * MS);
+    assert_eq!(after.reserved, Some(0), "{after:?}");
+    lone.end();
+}
+
+#[test]
+fn a_host_that_asks_for_little_misses_nothing() {
+    let mut lone = Lone::new(1);
+    let before = lone.run(1000 * MS, 0, 100 * MS);
+    let later = lone.run(1000 * MS, 4 * MS, 50 * MS);
+    assert_eq!(later.missed, before.missed, "all it asked for was started: {later:?}");
+    lone.end();
+}
