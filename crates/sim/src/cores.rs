@@ -91,7 +91,12 @@ impl Cores {
 
     /// Starts a turn if there is something to do and none is under way; yields when it ends, and how long before
     /// it nobody looked.
-    pub(crate) fn start(&mut self, core: usize, walked: usize, now: Nanos) -> Option<(Nanos, Nanos)> {
+    pub(crate) fn start(
+        &mut self,
+        core: usize,
+        walked: usize,
+        now: Nanos,
+    ) -> Option<(Nanos, Nanos)> {
         let core = &mut self.cores[core];
         if now < core.stalled_until || core.in_turn || (core.inbox.is_empty() && !core.called) {
             return None;

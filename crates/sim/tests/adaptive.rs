@@ -124,7 +124,9 @@ fn cores_that_are_away_now_and_then_cost_no_more_than_with_the_best_static_setti
             let best = [32, 48, 64, 80].map(|buffers| of(credit(buffers)));
             let best = best.into_iter().fold(0.0, f64::max);
             let ours = of(PolicyConfig::Adaptive);
-            println!("{name}, {cores} cores, {away} ns: {ours:.1} Gb/s, static {best:.1} (simulated)");
+            println!(
+                "{name}, {cores} cores, {away} ns: {ours:.1} Gb/s, static {best:.1} (simulated)"
+            );
             assert!(ours > 0.97 * best, "{name}, {cores} cores, {away} ns: {ours} of {best} Gb/s");
         }
     }
@@ -149,9 +151,9 @@ fn every_known_gap_is_about_a_case() {
 
 /// Policies that do not find their own budget: the bounds can tell.
 mod bounds_can_fail {
+    use super::BLOCK;
     use super::{Family, Lab, PolicyConfig, Verdict, judged, lab};
     use nvmeof_sim::scenario::Pacing;
-    use super::BLOCK;
 
     fn of(policy: PolicyConfig) -> Lab {
         lab(Pacing::Policy(policy))

@@ -25,6 +25,9 @@
 //! before (*news*), and much less through with as much in flight because it waits for the network (a *flood*), which is
 //! drained first.
 //!
+//! What could not be sent while cores were away counts as sent, and a *reserve* for such times is in force on top of the
+//! base: see [`absence`](super::absence).
+//!
 //! Where the rate wanders so far by itself that swings tell nothing, [`search`] takes over.
 //!
 //! Nothing here is in units of time or bytes: intervals are in turnovers of the budget and in

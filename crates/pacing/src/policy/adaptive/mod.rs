@@ -85,7 +85,7 @@ impl SharedAdaptive {
     pub fn core(self: &Arc<Self>, core: usize, waker: Waker) -> Adaptive {
         let credit = self.credit.core(core, waker);
         let sums = Arc::clone(&self.cores[core]);
-        Adaptive { credit, core, sums, attendance: Attendance::default(), shared: Arc::clone(self) }
+        Adaptive { credit, core, sums, attendance: Box::default(), shared: Arc::clone(self) }
     }
 
     /// The virtual time that the order among the flows goes by.
@@ -182,7 +182,8 @@ pub struct Adaptive {
     credit: BufferCredit,
     core: usize,
     sums: Arc<Sums>,
-    attendance: Attendance,
+    /// Apart, so that all that each command needs is close together.
+    attendance: Box<Attendance>,
     shared: Arc<SharedAdaptive>,
 }
 
