@@ -101,10 +101,9 @@ fn tenants_by_weight() {
     holds(Family::Tenants, any);
 }
 
-/// Others have the processors for a while, every 10 ms: as good as the best static setting there. (With a control that is
-/// not told of it the budget collapses: 149 and 124 Gb/s where static ones make 179 and 177.)
+/// Others have the processors for a while, every 10 ms: at least 97 % of the best static setting there, as of any machine.
 #[test]
-fn cores_that_are_away_now_and_then_cost_no_more_than_with_the_best_static_setting() {
+fn as_good_as_the_best_static_setting_where_cores_are_away_now_and_then() {
     let [a, b] = &platforms()[..] else { panic!("two platforms") };
     let rate = |platform: &Platform, cores: u32, pacing: PolicyConfig, away: Nanos| {
         let mut scenario = Scenario::reads(drives(16), 256).on_cores(cores).paced(pacing);

@@ -46,8 +46,8 @@ pub trait Policy: Any + Debug + Send {
     /// A command that was granted is over (or was withdrawn) and gives back its grant.
     fn release(&mut self, done: &Done, grant: Grant, now: Nanos);
 
-    /// The core begins a turn at `now` with commands waiting, the first after so long in which it looked at nothing. What
-    /// nobody told a policy while its core was away it cannot know otherwise; most need not know.
+    /// The core begins a turn at `now` with commands waiting, so long after it began the last, see
+    /// [`Pacer::turn`](crate::Pacer::turn). A policy cannot know otherwise that its core was away; most need not know.
     fn turn(&mut self, _now: Nanos, _after: Nanos) {}
 
     /// No command will start on this core for now, since none waits or another policy refused:

@@ -104,12 +104,3 @@ fn what_the_network_could_have_sent_meanwhile_is_known_and_made_up_for() {
     assert_eq!(after.reserved, Some(0), "{after:?}");
     lone.end();
 }
-
-#[test]
-fn a_host_that_asks_for_little_misses_nothing() {
-    let mut lone = Lone::new(1);
-    let before = lone.run(1000 * MS, 0, 100 * MS);
-    let later = lone.run(1000 * MS, 4 * MS, 50 * MS);
-    assert_eq!(later.missed, before.missed, "all it asked for was started: {later:?}");
-    lone.end();
-}

@@ -33,6 +33,8 @@ pub(super) struct Attendance {
     sent: u64,
     /// Before the last turn nobody looked for so long, and so much was sent in the turn before that.
     late: Option<(Nanos, u64)>,
+    /// What was missed was told in the last turn.
+    has_told: bool,
     /// How long nobody looks usually, of turns after something was sent; 0 while that is not known.
     usual: Nanos,
     /// Since when the rate is measured anew, and bytes sent until then.
@@ -45,26 +47,35 @@ impl Attendance {
     /// A turn begins at `now` with so many bytes sent since the start, after so long in which nobody looked; what the
     /// network has `lasts` so long. Yields how many more bytes could have been sent by the turn before.
     pub(super) fn turn(&mut self, now: Nanos, after: Nanos, sent: u64, lasts: Nanos) -> u64 {
-        let back = sent.wrapping_sub(std::mem::replace(&mut self.sent, sent));
+        let had_sent = std::mem::replace(&mut self.sent, sent);
+        let back = if self.began.is_some() { sent.wrapping_sub(had_sent) } else { 0 };
         self.began = Some(now);
         if let Some((late, had_back)) = self.late.take() {
+            self.leave_out(after, back);
+            self.has_told = true;
             // What left meanwhile is known by now.
             let time = late.saturating_add(after);
             return self.missed(time, had_back.saturating_add(back), lasts);
         }
         if self.is_absence(after, lasts) {
             self.late = Some((after, back));
-            self.since = None;
+            self.leave_out(after, back);
             // What happens often is usual.
             self.usual += self.usual / USUAL + 1;
             return 0;
         }
-        if back > 0 {
+        if back > 0 && after > 0 {
             let usual = if self.usual == 0 { after } else { self.usual };
             self.usual = usual - usual / USUAL + after / USUAL;
         }
         self.measure(now, sent, lasts);
         0
+    }
+
+    /// Was it told in the last turn what was missed? By now other cores that were away at the same time told it, too. Asked
+    /// once.
+    pub(super) fn has_told(&mut self) -> bool {
+        std::mem::take(&mut self.has_told)
     }
 
     /// Is it still to be told what was missed, or is this turn itself an absence? Until that is told nothing can be made
@@ -76,7 +87,7 @@ impl Attendance {
 
     /// The budget holds nothing back here, so what comes next was not missed.
     pub(super) fn rest(&mut self) {
-        (self.began, self.late, self.since) = (None, None, None);
+        (self.began, self.late, self.since, self.has_told) = (None, None, None, false);
     }
 
     fn is_absence(&self, after: Nanos, lasts: Nanos) -> bool {
@@ -94,6 +105,14 @@ impl Attendance {
         let bytes = |time: Nanos| time.saturating_mul(self.rate) >> TIME;
         let (could, had) = (bytes(time), sent.max(bytes(lasts)));
         if could > had.saturating_add(had / 4) { could - had } else { 0 }
+    }
+
+    /// An absence, and what left in it, is no part of the rate.
+    fn leave_out(&mut self, time: Nanos, back: u64) {
+        if let Some((since, sent)) = &mut self.since {
+            *since = since.saturating_add(time);
+            *sent = sent.wrapping_add(back);
+        }
     }
 
     fn measure(&mut self, now: Nanos, sent: u64, lasts: Nanos) {

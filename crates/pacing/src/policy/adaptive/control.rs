@@ -344,7 +344,8 @@ impl Controller {
         self.beside_small = self.some_small;
         self.pace = measured.rate;
         self.network_lasts = (measured.network + measured.reserved) / measured.rate;
-        self.reserve.learn(measured.commands, measured.missed, self.network_is_busy);
+        let missed = if self.beside_small { 0.0 } else { measured.missed };
+        self.reserve.learn(measured.commands, missed, self.network_is_busy);
     }
 
     fn has_enough_to_send(&self, measured: &Measured) -> bool {
@@ -550,7 +551,10 @@ impl Controller {
             if !too_much && !is_harm {
                 self.step = self.step.min(SINK);
             }
+            let hidden = self.reserved() > 0.0 && !is_harm;
+            let least = if hidden { enough.min(self.base) } else { 0.0 };
             self.lower(measured, last, is_harm, risk <= JUMP_RISK);
+            self.base = self.base.max(least);
         }
     }
 

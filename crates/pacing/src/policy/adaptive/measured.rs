@@ -37,7 +37,7 @@ pub(super) struct Measured {
     /// Of `in_flight`, what the network had.
     pub(super) network: f64,
     pub(super) reserved: f64,
-    /// As if cores had never been away.
+    /// As if cores had never been away, but no more than lately for that.
     pub(super) rate: f64,
     pub(super) commands: f64,
     /// Times a command was told to wait, for each that went through.

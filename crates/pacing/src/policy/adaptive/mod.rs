@@ -38,7 +38,7 @@ pub struct SharedAdaptive {
     /// When the controller looked last, and after how long it looks again.
     looked: AtomicU64,
     pause: AtomicU64,
-    /// How long what the network has lasts, in ns: not at all to an end while that is not known.
+    /// How long what the network has lasts, in ns; `u64::MAX` while that is not known.
     lasts: AtomicU64,
     controller: Mutex<Controller>,
 }
@@ -201,7 +201,7 @@ impl Adaptive {
         add(&self.sums.small, 1);
     }
 
-    /// Not in the middle of finding out what was missed: that belongs to the same measurement as the time in which it was.
+    /// Not in the middle of finding out what was missed on this core: that belongs to the same measurement as the time in which it was.
     #[cold]
     fn look(&self, now: Nanos) {
         if !self.attendance.is_unclear(now, self.shared.lasts.load(Ordering::Relaxed)) {
@@ -254,9 +254,14 @@ impl Policy for Adaptive {
     fn turn(&mut self, now: Nanos, after: Nanos) {
         let sent = self.sums.bytes.load(Ordering::Relaxed);
         let lasts = self.shared.lasts.load(Ordering::Relaxed);
+        let has_told = self.attendance.has_told();
         let missed = self.attendance.turn(now, after, sent, lasts);
         if missed > 0 {
             add(&self.sums.missed, missed);
+        }
+        // What was put off.
+        if has_told && self.shared.is_due(now) {
+            self.look(now);
         }
     }
 
