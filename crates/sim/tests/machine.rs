@@ -116,7 +116,7 @@ fn what_cannot_be_run_is_refused() {
     let a = platform("A");
     let good = Scenario::reads(null(2), 4).credit(48).lasting(MS, MS);
     assert!(run(&a, &good).is_ok());
-    let broken: [fn(&mut Scenario); 7] = [
+    let broken: [fn(&mut Scenario); 8] = [
         |s| s.cores = 0,
         |s| s.cores = 65,
         |s| s.hosts = 0,
@@ -124,6 +124,7 @@ fn what_cannot_be_run_is_refused() {
         |s| s.jobs[0].blocks.clear(),
         |s| s.jobs[0].reads = 1.5,
         |s| *s = s.clone().credit(0),
+        |s| *s = s.clone().disturbed(Trouble::Core(s.cores), 0, MS),
     ];
     for (at, breaks) in broken.iter().enumerate() {
         let mut scenario = good.clone();
