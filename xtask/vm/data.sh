@@ -135,6 +135,8 @@ part_compare() {
         dev=$(ns_wait "$DEMO" "$nsid")
         blocks=$((65536 / $(blockdev --getss "$dev") - 1))
         head -c 65536 /dev/urandom >/tmp/data
+        # Not by chance what it is changed to below.
+        printf 'y' | dd of=/tmp/data bs=1 seek=65000 conv=notrunc status=none
         nvme write "$dev" --start-block=0 --block-count=$blocks --data-size=65536 --data=/tmp/data
         nvme compare "$dev" --start-block=0 --block-count=$blocks --data-size=65536 --data=/tmp/data
         printf 'x' | dd of=/tmp/data bs=1 seek=65000 conv=notrunc status=none
