@@ -26,16 +26,16 @@
 //! drained first.
 //!
 //! What could not be sent while cores were away counts as sent, and a *reserve* for such times is in force on top of the
-//! base: see [`absence`](super::absence).
+//! base: see [`attendance`](super::attendance).
 //!
 //! Where the rate wanders so far by itself that swings tell nothing, [`search`] takes over.
 //!
 //! Nothing here is in units of time or bytes: intervals are in turnovers of the budget and in
 //! commands, steps are ratios.
 
-use super::absence::Reserve;
 use super::ceiling::Ceiling;
 use super::measured::{LOSS, Measured, NOISY, Totals, whole};
+use super::reserve::Reserve;
 use super::search::{self, Search, Step};
 use super::trend::{Trend, bounded};
 use crate::Nanos;

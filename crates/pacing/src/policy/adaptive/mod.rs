@@ -3,10 +3,11 @@
 //! [`control`] decides, from sums over all cores, what the budget is; this file keeps the sums and
 //! asks it now and then.
 
-mod absence;
+mod attendance;
 mod ceiling;
 mod control;
 mod measured;
+mod reserve;
 mod search;
 #[cfg(all(test, not(loom)))]
 mod tests;
@@ -15,7 +16,7 @@ mod trend;
 use std::fmt;
 use std::sync::{Arc, Mutex};
 
-use absence::Attendance;
+use attendance::Attendance;
 use control::Controller;
 pub use control::Move;
 use measured::{Totals, whole};

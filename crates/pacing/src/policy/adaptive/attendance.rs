@@ -1,4 +1,4 @@
-//! What the network could have sent while a core was away, and what more in flight makes up for it.
+//! When a core was away, and what the network could have sent meanwhile.
 //!
 //! A core that others take the processor from sees nothing for a while. What it had on the way leaves meanwhile, and
 //! then the network has nothing of it until the core is back.
@@ -31,11 +31,11 @@ pub(super) struct Attendance {
     began: Option<Nanos>,
     /// Bytes sent until then.
     sent: u64,
-    /// Before the last turn nobody looked for so long, and so much was sent in the turn before that.
+    /// The last turn began so long after the one before, which sent so many bytes.
     late: Option<(Nanos, u64)>,
     /// What was missed was told in the last turn.
     has_told: bool,
-    /// How long nobody looks usually, of turns after something was sent; 0 while that is not known.
+    /// Usual time from one turn to the next, where the first sent something; 0 while that is not known.
     usual: Nanos,
     /// Since when the rate is measured anew, and bytes sent until then.
     since: Option<(Nanos, u64)>,
@@ -44,8 +44,8 @@ pub(super) struct Attendance {
 }
 
 impl Attendance {
-    /// A turn begins at `now` with so many bytes sent since the start, after so long in which nobody looked; what the
-    /// network has `lasts` so long. Yields how many more bytes could have been sent by the turn before.
+    /// A turn begins at `now` with so many bytes sent since the start, so long after the last began; what the network has
+    /// `lasts` so long. Yields how many more bytes could have been sent by the turn before.
     pub(super) fn turn(&mut self, now: Nanos, after: Nanos, sent: u64, lasts: Nanos) -> u64 {
         let had_sent = std::mem::replace(&mut self.sent, sent);
         let back = if self.began.is_some() { sent.wrapping_sub(had_sent) } else { 0 };
@@ -124,37 +124,6 @@ impl Attendance {
             self.rate = u64::try_from(rate).unwrap_or(u64::MAX);
             self.since = Some((now, sent));
         }
-    }
-}
-
-/// Most commands that are in flight for while cores are away.
-const MOST: f64 = 24.0;
-/// And most that it grows by at once.
-const RISE: f64 = 8.0;
-/// What may be missed, as a part of all that is sent: the reserve goes down by it, and up by what is missed.
-const MISSED: f64 = 0.0005;
-
-/// How many commands are in flight for while cores are away.
-#[derive(Debug)]
-pub(super) struct Reserve {
-    commands: f64,
-}
-
-impl Reserve {
-    pub(super) fn new() -> Self {
-        Self { commands: 0.0 }
-    }
-
-    pub(super) fn commands(&self) -> f64 {
-        self.commands
-    }
-
-    /// So many commands went through, and so many more could have; more in flight makes up for that only where it waits
-    /// for the network.
-    pub(super) fn learn(&mut self, commands: f64, missed: f64, network_is_busy: bool) {
-        let may_be = MISSED * commands;
-        let missed = missed.min(if network_is_busy { RISE } else { may_be });
-        self.commands = (self.commands + missed - may_be).clamp(0.0, MOST);
     }
 }
 
@@ -245,26 +214,5 @@ mod tests {
         assert!(!is_unclear(&turns, 0));
         turns.attendance.rest();
         assert!(!is_unclear(&turns, 1000), "it may be asleep");
-    }
-
-    #[test]
-    fn the_reserve_follows_what_is_missed_both_ways() {
-        let mut reserve = Reserve::new();
-        let mut after = |missed: f64| {
-            reserve.learn(600.0, missed, true);
-            reserve.commands()
-        };
-        assert!(after(0.0).abs() < 1e-9, "nothing missed");
-        assert!((after(5.3) - 5.0).abs() < 1e-9);
-        (0..10).for_each(|_| _ = after(1e9));
-        assert!((after(1e9) - MOST).abs() < 1e-9, "bounded");
-        assert!((after(0.3) - MOST).abs() < 1e-9, "as much as may be missed keeps it where it is");
-        (0..100).for_each(|_| _ = after(0.0));
-        assert!(after(0.0).abs() < 1e-9, "all of it is given back");
-        after(5.3);
-        reserve.learn(600.0, 5.3, false);
-        assert!((reserve.commands() - 5.0).abs() < 1e-9, "more of it would be of no use");
-        reserve.learn(600.0, 0.0, false);
-        assert!(reserve.commands() < 4.8, "nor is what nobody misses");
     }
 }

@@ -1,0 +1,58 @@
+//! What more is in flight for while cores are away: it makes up for a part of what is [missed](super::attendance) then.
+
+/// Most commands that are in flight for while cores are away.
+const MOST: f64 = 24.0;
+/// And most that it grows by at once.
+const RISE: f64 = 8.0;
+/// What may be missed, as a part of all that is sent: the reserve goes down by it, and up by what is missed.
+const MISSED: f64 = 0.0005;
+
+/// How many commands are in flight for while cores are away.
+#[derive(Debug)]
+pub(super) struct Reserve {
+    commands: f64,
+}
+
+impl Reserve {
+    pub(super) fn new() -> Self {
+        Self { commands: 0.0 }
+    }
+
+    pub(super) fn commands(&self) -> f64 {
+        self.commands
+    }
+
+    /// So many commands went through, and so many more could have; more in flight makes up for that only where it waits
+    /// for the network.
+    pub(super) fn learn(&mut self, commands: f64, missed: f64, network_is_busy: bool) {
+        let may_be = MISSED * commands;
+        let missed = missed.min(if network_is_busy { RISE } else { may_be });
+        self.commands = (self.commands + missed - may_be).clamp(0.0, MOST);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_reserve_follows_what_is_missed_both_ways() {
+        let mut reserve = Reserve::new();
+        let mut after = |missed: f64| {
+            reserve.learn(600.0, missed, true);
+            reserve.commands()
+        };
+        assert!(after(0.0).abs() < 1e-9, "nothing missed");
+        assert!((after(5.3) - 5.0).abs() < 1e-9);
+        (0..10).for_each(|_| _ = after(1e9));
+        assert!((after(1e9) - MOST).abs() < 1e-9, "bounded");
+        assert!((after(0.3) - MOST).abs() < 1e-9, "as much as may be missed keeps it where it is");
+        (0..100).for_each(|_| _ = after(0.0));
+        assert!(after(0.0).abs() < 1e-9, "all of it is given back");
+        after(5.3);
+        reserve.learn(600.0, 5.3, false);
+        assert!((reserve.commands() - 5.0).abs() < 1e-9, "more of it would be of no use");
+        reserve.learn(600.0, 0.0, false);
+        assert!(reserve.commands() < 4.8, "nor is what nobody misses");
+    }
+}
