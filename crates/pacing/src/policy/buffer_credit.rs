@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::shared_credit::{CreditConfig, SharedCredit};
+use super::shared_credit::{Asked, CreditConfig, SharedCredit};
 use super::{Admission, Ask, BudgetTooSmall, Done, Grant, Policy};
 use crate::Nanos;
 
@@ -16,9 +16,11 @@ use crate::Nanos;
 /// credit to come back: a sixteenth of the budget is set aside beside it for such commands.
 ///
 /// A core with nothing in flight always gets one I/O (*the floor*): if the budget is out, that
-/// I/O is not counted against it. So the bytes in flight never exceed the budget by more than one
-/// I/O a core and the sixteenth for small commands. (A *strict* budget, as that of one tenant, has
-/// neither.) Where the budget became smaller than an I/O, that I/O goes by the floor.
+/// I/O is not counted against it, until the core is given credit again, which *covers* it first. So the
+/// bytes in flight never exceed the budget by more than one I/O a core and the sixteenth for small
+/// commands, and where all cores have commands waiting hardly by any of the former once the budget is one
+/// I/O a core. (A *strict* budget, as that of one tenant, has neither.) Where the budget became smaller
+/// than an I/O, that I/O goes by the floor.
 ///
 /// Unused credit never stays out of reach: a core that is refused keeps none, and one that has
 /// nothing waiting puts it where others can take it.
@@ -30,12 +32,22 @@ pub struct BufferCredit {
     leased: u64,
     /// Bytes in flight under the lease.
     in_flight: u64,
-    /// The one I/O outside the budget is out.
-    floor_out: bool,
+    floor: Floor,
     /// Bytes of small commands that are out beside the lease.
     overdraft: u64,
-    /// The cost this core waits for in the shared budget; 0 when it does not wait.
-    asked: u64,
+    /// What this core waits for in the shared budget; `None` when it does not wait.
+    asked: Option<Asked>,
+}
+
+/// The one I/O that a core may start whatever the budget.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Floor {
+    Free,
+    /// It is out, so many of its bytes in the lease, and so many beside it.
+    Out {
+        covered: u64,
+        bare: u64,
+    },
 }
 
 /// The part of the budget that small commands may take beside it while it is out: one in so many.
@@ -55,7 +67,15 @@ impl BufferCredit {
     }
 
     pub(super) fn new(shared: Arc<SharedCredit>, core: usize) -> Self {
-        Self { shared, core, leased: 0, in_flight: 0, floor_out: false, overdraft: 0, asked: 0 }
+        Self {
+            shared,
+            core,
+            leased: 0,
+            in_flight: 0,
+            floor: Floor::Free,
+            overdraft: 0,
+            asked: None,
+        }
     }
 
     /// Bytes of the lease that no I/O uses.
@@ -73,40 +93,70 @@ impl BufferCredit {
     fn admit_short(&mut self, bytes: u64, ask: &Ask) -> Admission {
         self.leased += self.shared.take_back(self.core);
         self.collect();
+        loop {
+            self.cover();
+            if self.has_or_takes(bytes) {
+                if self.is_bare() {
+                    continue;
+                }
+                return self.grant(bytes);
+            }
+            if self.in_flight == 0 && self.floor == Floor::Free && !self.shared.is_strict() {
+                return self.grant_floor(bytes, ask);
+            }
+            self.wait_for(bytes, ask);
+            self.collect();
+            if self.surplus() < bytes {
+                return Admission::AfterRelease;
+            }
+        }
+    }
+
+    /// What is out by the floor comes first, or each core would have that beside its part of the budget.
+    fn cover(&mut self) {
+        let surplus = self.surplus();
+        if let Floor::Out { covered, bare } = &mut self.floor {
+            let more = surplus.min(*bare);
+            (*covered, *bare) = (*covered + more, *bare - more);
+            self.in_flight += more;
+        }
+    }
+
+    /// Is so much of the lease unused, with what is free and nobody waits for?
+    fn has_or_takes(&mut self, bytes: u64) -> bool {
         if self.surplus() < bytes {
             let short = bytes - self.surplus();
-            self.leased += self.shared.take_free(short, self.asked != 0);
+            self.leased += self.shared.take_free(short, self.asked.is_some());
         }
-        if self.surplus() >= bytes {
-            return self.grant(bytes);
+        self.surplus() >= bytes
+    }
+
+    /// Is something in flight beside the lease?
+    fn is_bare(&self) -> bool {
+        matches!(self.floor, Floor::Out { bare: 1.., .. })
+    }
+
+    fn grant_floor(&mut self, bytes: u64, ask: &Ask) -> Admission {
+        self.floor = Floor::Out { covered: 0, bare: bytes };
+        match self.shared.is_urgent(self.core, bytes, ask.urgency) {
+            true => Admission::Granted(FLOOR),
+            false => Admission::OutOfTurn(FLOOR),
         }
-        if self.in_flight == 0 && !self.floor_out && !self.shared.is_strict() {
-            self.floor_out = true;
-            return match self.shared.is_urgent(self.core, bytes, ask.urgency) {
-                true => Admission::Granted(FLOOR),
-                false => Admission::OutOfTurn(FLOOR),
-            };
-        }
-        self.wait_for(bytes, ask);
-        self.collect();
-        if self.surplus() >= bytes {
-            return self.grant(bytes);
-        }
-        Admission::AfterRelease
     }
 
     /// Waits in turn for `bytes`, keeping nothing meanwhile.
     fn wait_for(&mut self, bytes: u64, ask: &Ask) {
         let surplus = self.surplus();
         self.leased = self.in_flight;
-        let changed = self.asked != bytes;
+        let asked = Asked { bytes, bare: self.is_bare() };
+        let before = self.asked.replace(asked);
+        let changed = before != Some(asked);
         self.shared.hurry(self.core, ask.urgency, ask.load);
-        if self.asked == 0 {
-            self.shared.start_waiting(self.core, bytes);
-        } else if changed {
-            self.shared.change_ask(self.core, self.asked, bytes);
+        match before {
+            None => self.shared.start_waiting(self.core, asked),
+            Some(before) if changed => self.shared.change_ask(self.core, before, asked),
+            Some(_) => {}
         }
-        self.asked = bytes;
         if changed || surplus > 0 {
             self.shared.give(surplus, self.core);
         }
@@ -114,12 +164,12 @@ impl BufferCredit {
 
     /// Takes what was granted to this core while it waited.
     fn collect(&mut self) {
-        if self.asked == 0 {
+        if self.asked.is_none() {
             return;
         }
         if let Some(granted) = self.shared.collect(self.core) {
             self.leased += granted;
-            self.asked = 0;
+            self.asked = None;
             self.shared.settle(self.core);
         }
     }
@@ -135,13 +185,23 @@ impl BufferCredit {
         self.shared.settle(self.core);
     }
 
-    /// What was granted beside the lease comes back.
+    /// What was granted beside the lease comes back; it may have been covered meanwhile.
     #[cold]
     fn release_unleased(&mut self, bytes: u32, grant: Grant) {
-        if grant == FLOOR {
-            self.floor_out = false;
-        } else {
+        if grant == OVERDRAFT {
             self.overdraft -= u64::from(bytes);
+            return;
+        }
+        if let Floor::Out { covered, .. } = std::mem::replace(&mut self.floor, Floor::Free) {
+            self.release_leased(covered);
+        }
+    }
+
+    #[inline(always)]
+    fn release_leased(&mut self, bytes: u64) {
+        self.in_flight = self.in_flight.wrapping_sub(bytes);
+        if self.shared.others_wait(self.core) {
+            self.give_surplus();
         }
     }
 
@@ -150,7 +210,7 @@ impl BufferCredit {
         if let Some(granted) = self.shared.stop_waiting(self.core) {
             self.leased += granted;
         }
-        self.asked = 0;
+        self.asked = None;
     }
 }
 
@@ -182,15 +242,12 @@ impl Policy for BufferCredit {
         if grant != LEASED {
             return self.release_unleased(done.cost.bytes, grant);
         }
-        self.in_flight = self.in_flight.wrapping_sub(u64::from(done.cost.bytes));
-        if self.shared.others_wait(self.core) {
-            self.give_surplus();
-        }
+        self.release_leased(u64::from(done.cost.bytes));
     }
 
     #[inline]
     fn rest(&mut self) {
-        if self.asked != 0 {
+        if self.asked.is_some() {
             self.stop_waiting();
         }
         let surplus = self.surplus();

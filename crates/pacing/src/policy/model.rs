@@ -13,6 +13,9 @@ use crate::permit::Outcome;
 
 /// One I/O, the whole budget of most models here: a quantum is as large.
 const IO: u32 = 4096;
+/// What a core starts by the floor where it is to wait for credit after that: it is covered first, so what the core waits
+/// for is that much less than an I/O.
+const FLOOR: u32 = 1;
 
 struct Core {
     credit: BufferCredit,
@@ -30,6 +33,24 @@ impl Core {
 
     fn admit(&mut self) -> Option<Grant> {
         self.admit_bytes(IO)
+    }
+
+    /// Starts something by the floor.
+    fn floor(&mut self) -> Grant {
+        self.admit_bytes(FLOOR).expect("a core that holds nothing starts one")
+    }
+
+    /// Starts an I/O beside what was started by the floor.
+    fn admit_beside(&mut self) -> Option<Grant> {
+        self.admit_bytes(IO - FLOOR)
+    }
+
+    fn release_beside(&mut self, grant: Grant) {
+        self.release_bytes(IO - FLOOR, grant);
+    }
+
+    fn release_floor(&mut self, grant: Grant) {
+        self.release_bytes(FLOOR, grant);
     }
 
     fn admit_bytes(&mut self, bytes: u32) -> Option<Grant> {
@@ -76,20 +97,20 @@ fn loom_credit_that_is_laid_open_reaches_a_core_that_starts_to_wait() {
         let mut giver = Core::new(&shared, 0);
         let mut waiter = Core::new(&shared, 1);
         let lease = giver.admit().unwrap();
-        let floor = waiter.admit().unwrap();
+        let floor = waiter.floor();
         let giving = thread::spawn(move || {
             giver.release(lease);
             giver.credit.rest();
             giver
         });
-        let at_once = waiter.admit();
+        let at_once = waiter.admit_beside();
         let mut giver = giving.join().unwrap();
         let grant = at_once.or_else(|| {
             assert!(waiter.woken.load(Relaxed), "credit is there and nobody woke the waiter");
-            waiter.admit()
+            waiter.admit_beside()
         });
-        waiter.release(grant.expect("the credit was given back"));
-        waiter.release(floor);
+        waiter.release_beside(grant.expect("the credit was given back"));
+        waiter.release_floor(floor);
         waiter.credit.rest();
         giver.credit.rest();
         assert_eq!(shared.unused(), shared.budget());
@@ -105,9 +126,9 @@ fn loom_a_recall_flag_is_not_taken_down_while_a_core_starts_to_wait() {
         let mut giver = Core::new(&shared, 0);
         let mut waiter = Core::new(&shared, 1);
         let [first, second] = [giver.admit().unwrap(), giver.admit().unwrap()];
-        let floor = waiter.admit().unwrap();
+        let floor = waiter.floor();
         // Waits, which raises the flag of the giver, and changes its mind.
-        assert!(waiter.admit_bytes(2 * IO).is_none());
+        assert!(waiter.admit_bytes(2 * IO - FLOOR).is_none());
         waiter.credit.rest();
         let giving = thread::spawn(move || {
             // The flag is seen and taken down here, and the rest is laid open without it.
@@ -116,14 +137,14 @@ fn loom_a_recall_flag_is_not_taken_down_while_a_core_starts_to_wait() {
             giver.credit.rest();
             giver
         });
-        let at_once = waiter.admit_bytes(2 * IO);
+        let at_once = waiter.admit_bytes(2 * IO - FLOOR);
         let mut giver = giving.join().unwrap();
         let grant = at_once.or_else(|| {
             assert!(waiter.woken.load(Relaxed), "credit is there and nobody woke the waiter");
-            waiter.admit_bytes(2 * IO)
+            waiter.admit_bytes(2 * IO - FLOOR)
         });
-        waiter.release_bytes(2 * IO, grant.expect("the credit was given back"));
-        waiter.release(floor);
+        waiter.release_bytes(2 * IO - FLOOR, grant.expect("the credit was given back"));
+        waiter.release_floor(floor);
         waiter.credit.rest();
         giver.credit.rest();
         assert_eq!(shared.unused(), shared.budget());
@@ -140,8 +161,8 @@ fn loom_a_grant_to_a_core_that_stops_waiting_goes_on() {
         let mut fickle = Core::new(&shared, 1);
         let mut next = Core::new(&shared, 2);
         let lease = giver.admit().unwrap();
-        let floors = [fickle.admit().unwrap(), next.admit().unwrap()];
-        assert!(fickle.admit().is_none() && next.admit().is_none());
+        let floors = [fickle.floor(), next.floor()];
+        assert!(fickle.admit_beside().is_none() && next.admit_beside().is_none());
         let giving = thread::spawn(move || {
             giver.release(lease);
             giver.credit.rest();
@@ -151,11 +172,11 @@ fn loom_a_grant_to_a_core_that_stops_waiting_goes_on() {
         fickle.credit.rest();
         let mut giver = giving.join().unwrap();
         assert!(next.woken.load(Relaxed), "nobody woke the next in line");
-        let grant = next.admit().expect("the credit was given back");
+        let grant = next.admit_beside().expect("the credit was given back");
         let [fickle_floor, next_floor] = floors;
-        fickle.release(fickle_floor);
-        next.release(grant);
-        next.release(next_floor);
+        fickle.release_floor(fickle_floor);
+        next.release_beside(grant);
+        next.release_floor(next_floor);
         for core in [&mut giver, &mut fickle, &mut next] {
             core.credit.rest();
         }
@@ -171,9 +192,9 @@ fn loom_two_that_give_serve_two_that_wait() {
         let mut givers = [Core::new(&shared, 0), Core::new(&shared, 1)];
         let mut waiters = [Core::new(&shared, 2), Core::new(&shared, 3)];
         let leases = givers.each_mut().map(|core| core.admit().unwrap());
-        let floors = waiters.each_mut().map(|core| core.admit().unwrap());
+        let floors = waiters.each_mut().map(Core::floor);
         for core in &mut waiters {
-            assert!(core.admit().is_none());
+            assert!(core.admit_beside().is_none());
         }
         let [mut first, mut second] = givers;
         let [first_lease, second_lease] = leases;
@@ -187,14 +208,38 @@ fn loom_two_that_give_serve_two_that_wait() {
         let mut first = giving.join().unwrap();
         for (core, floor) in waiters.iter_mut().zip(floors) {
             assert!(core.woken.load(Relaxed), "a core was forgotten");
-            let grant = core.admit().expect("there is credit for both");
-            core.release(grant);
-            core.release(floor);
+            let grant = core.admit_beside().expect("there is credit for both");
+            core.release_beside(grant);
+            core.release_floor(floor);
             core.credit.rest();
         }
         first.credit.rest();
         second.credit.rest();
         assert_eq!(shared.unused(), shared.budget());
+    });
+}
+
+/// What a core started by the floor comes back at the moment at which the core is granted credit for it.
+#[test]
+fn loom_what_is_beside_the_budget_comes_back_while_it_is_covered() {
+    loom::model(|| {
+        let shared = shared(IO, 2);
+        let mut giver = Core::new(&shared, 0);
+        let mut waiter = Core::new(&shared, 1);
+        let lease = giver.admit().unwrap();
+        let floor = waiter.admit().expect("a core that holds nothing starts one");
+        assert!(waiter.admit().is_none());
+        let giving = thread::spawn(move || {
+            giver.release(lease);
+            giver.credit.rest();
+            giver
+        });
+        assert!(waiter.admit().is_none(), "there is one, and that is for what is in flight");
+        waiter.release(floor);
+        let second = waiter.admit().expect("a core that holds nothing starts one");
+        let mut giver = giving.join().unwrap();
+        waiter.release(second);
+        assert_whole(&shared, IO, &mut [&mut giver, &mut waiter]);
     });
 }
 
@@ -230,20 +275,20 @@ fn loom_open_credit_is_taken_once() {
         let mut owner = Core::new(&shared, 0);
         let mut other = Core::new(&shared, 1);
         let lease = owner.admit().unwrap();
-        let floor = other.admit().unwrap();
+        let floor = other.floor();
         owner.release(lease);
         owner.credit.rest();
         let taking = thread::spawn(move || {
             let grant = owner.admit().expect("a core that holds nothing starts one");
             (owner, grant)
         });
-        let grant = other.admit();
+        let grant = other.admit_beside();
         let (mut owner, owners) = taking.join().unwrap();
         owner.release(owners);
         owner.credit.rest();
-        let grant = grant.or_else(|| other.admit()).expect("the credit is free again");
-        other.release(grant);
-        other.release(floor);
+        let grant = grant.or_else(|| other.admit_beside()).expect("the credit is free again");
+        other.release_beside(grant);
+        other.release_floor(floor);
         other.credit.rest();
         owner.credit.rest();
         assert_eq!(shared.unused(), shared.budget());
@@ -321,19 +366,19 @@ fn loom_a_budget_that_grows_reaches_a_core_that_starts_to_wait() {
         let mut resizer = Core::new(&shared, 0);
         let mut waiter = Core::new(&shared, 1);
         let lease = resizer.admit().unwrap();
-        let floor = waiter.admit().unwrap();
+        let floor = waiter.floor();
         let growing = {
             let shared = Arc::clone(&shared);
             thread::spawn(move || shared.resize((2 * IO).into(), 0))
         };
-        let at_once = waiter.admit();
+        let at_once = waiter.admit_beside();
         growing.join().unwrap();
         let grant = at_once.or_else(|| {
             assert!(waiter.woken.load(Relaxed), "credit is there and nobody woke the waiter");
-            waiter.admit()
+            waiter.admit_beside()
         });
-        waiter.release(grant.expect("the budget grew"));
-        waiter.release(floor);
+        waiter.release_beside(grant.expect("the budget grew"));
+        waiter.release_floor(floor);
         resizer.release(lease);
         assert_whole(&shared, 2 * IO, &mut [&mut resizer, &mut waiter]);
     });
@@ -348,8 +393,8 @@ fn loom_a_budget_that_goes_down_and_up_loses_nothing() {
         let mut waiter = Core::new(&shared, 1);
         let mut resizer = Core::new(&shared, 2);
         let leases = [giver.admit().unwrap(), giver.admit().unwrap()];
-        let floor = waiter.admit().unwrap();
-        assert!(waiter.admit().is_none());
+        let floor = waiter.floor();
+        assert!(waiter.admit_beside().is_none());
         let [first, second] = leases;
         let giving = thread::spawn(move || {
             giver.release(first);
@@ -360,9 +405,9 @@ fn loom_a_budget_that_goes_down_and_up_loses_nothing() {
         shared.resize((2 * IO).into(), 2);
         let mut giver = giving.join().unwrap();
         assert!(waiter.woken.load(Relaxed), "credit is there and nobody woke the waiter");
-        let grant = waiter.admit().expect("one of two is free");
-        waiter.release(grant);
-        waiter.release(floor);
+        let grant = waiter.admit_beside().expect("one of two is free");
+        waiter.release_beside(grant);
+        waiter.release_floor(floor);
         giver.release(second);
         assert_whole(&shared, 2 * IO, &mut [&mut giver, &mut waiter, &mut resizer]);
     });

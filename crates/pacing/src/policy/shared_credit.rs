@@ -16,7 +16,8 @@
 //!                 └───────────┘
 //! ```
 //!
-//! Cores that wait for something about equally urgent are served before all others that wait, those whose flow has
+//! A core that waits with something in flight beside the budget is served first: what it is given is for that. Then
+//! cores that wait for something about equally urgent are served before all others that wait, those whose flow has
 //! little in flight first, and of these round-robin by core number; nobody else takes free credit meanwhile.
 //! A core that starts to wait sets a *recall* flag on every other core, in the same word as that
 //! core's open credit, so that a core which lays credit open learns in the same step that somebody
@@ -110,6 +111,8 @@ enum Ticket {
     Idle,
     /// Waits for so many bytes.
     Waiting(u64),
+    /// Waits for so many bytes, and some of what it has in flight is beside the budget.
+    Bare(u64),
     /// Got so many bytes and has not collected them.
     Granted(u64),
 }
@@ -119,6 +122,7 @@ impl Ticket {
         match self {
             Ticket::Idle => 0,
             Ticket::Waiting(bytes) => bytes << 2 | 1,
+            Ticket::Bare(bytes) => bytes << 2 | 3,
             Ticket::Granted(bytes) => bytes << 2 | 2,
         }
     }
@@ -127,8 +131,22 @@ impl Ticket {
         match word & 3 {
             1 => Ticket::Waiting(word >> 2),
             2 => Ticket::Granted(word >> 2),
+            3 => Ticket::Bare(word >> 2),
             _ => Ticket::Idle,
         }
+    }
+}
+
+/// What a core waits for, in bytes, and whether some of what it has in flight is beside the budget.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Asked {
+    pub(super) bytes: u64,
+    pub(super) bare: bool,
+}
+
+impl Asked {
+    const fn ticket(self) -> Ticket {
+        if self.bare { Ticket::Bare(self.bytes) } else { Ticket::Waiting(self.bytes) }
     }
 }
 
@@ -239,7 +257,7 @@ impl SharedCredit {
         let of_slot = |slot: &Slot| {
             let granted = match Ticket::unpack(slot.ticket.load(Ordering::Relaxed)) {
                 Ticket::Granted(bytes) => bytes,
-                Ticket::Idle | Ticket::Waiting(_) => 0,
+                Ticket::Idle | Ticket::Waiting(_) | Ticket::Bare(_) => 0,
             };
             granted + (slot.open.load(Ordering::Relaxed) >> 1)
         };
@@ -354,11 +372,11 @@ impl SharedCredit {
         }
     }
 
-    /// A core starts to wait for `bytes`: its turn will come. The caller then calls
+    /// A core starts to wait: its turn will come. The caller then calls
     /// [`SharedCredit::give`], if only with 0 bytes, since what it needs may be there.
-    pub(super) fn start_waiting(&self, core: usize, bytes: u64) {
+    pub(super) fn start_waiting(&self, core: usize, asked: Asked) {
         self.waiters.0.fetch_add(1, Ordering::AcqRel);
-        self.slots[core].ticket.store(Ticket::Waiting(bytes).pack(), Ordering::Release);
+        self.slots[core].ticket.store(asked.ticket().pack(), Ordering::Release);
         fence(Ordering::SeqCst);
         let recalled = self.recall(Some(core));
         self.free.0.fetch_add(recalled, Ordering::AcqRel);
@@ -376,8 +394,8 @@ impl SharedCredit {
     }
 
     /// A core that waits wants another amount. No effect if it was granted the old one meanwhile.
-    pub(super) fn change_ask(&self, core: usize, from: u64, to: u64) {
-        let (from, to) = (Ticket::Waiting(from).pack(), Ticket::Waiting(to).pack());
+    pub(super) fn change_ask(&self, core: usize, from: Asked, to: Asked) {
+        let (from, to) = (from.ticket().pack(), to.ticket().pack());
         let ticket = &self.slots[core].ticket;
         let _ = ticket.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed);
     }
@@ -391,7 +409,7 @@ impl SharedCredit {
                 ticket.store(Ticket::Idle.pack(), Ordering::Release);
                 Some(bytes)
             }
-            Ticket::Idle | Ticket::Waiting(_) => None,
+            Ticket::Idle | Ticket::Waiting(_) | Ticket::Bare(_) => None,
         }
     }
 
@@ -401,7 +419,7 @@ impl SharedCredit {
         match Ticket::unpack(ticket.swap(Ticket::Idle.pack(), Ordering::AcqRel)) {
             Ticket::Idle => None,
             Ticket::Granted(bytes) => Some(bytes),
-            Ticket::Waiting(_) => {
+            Ticket::Waiting(_) | Ticket::Bare(_) => {
                 self.waiters.0.fetch_sub(1, Ordering::AcqRel);
                 // Those behind it may want less.
                 self.hand_out(core);
@@ -454,12 +472,17 @@ impl SharedCredit {
         true
     }
 
-    /// The next core to be served, with its ticket: of those that wait for something about as urgent as it gets the
+    /// The next core to be served, with its ticket. What is in flight beside the budget comes into it before anything else
+    /// starts, or there would always be more in flight than that by as much. Else it is, of those that wait for something about as urgent as it gets the
     /// one whose flow, device and port have the fewest commands in flight, so that none is without work while others
     /// pile it up; of those with as few the next in turn. By urgency alone what is in flight goes to the flows of few
     /// cores at a time, and some ports and drives have nothing to do meanwhile.
     fn next_to_serve(&self) -> Option<(usize, u64, u64)> {
         let first = self.waiting().next()?;
+        let is_bare = |word: u64| matches!(Ticket::unpack(word), Ticket::Bare(_));
+        if let Some(bare) = self.waiting().find(|(_, word, _)| is_bare(*word)) {
+            return Some(bare);
+        }
         let urgency = |core: usize| self.slots[core].urgency.load(Ordering::Relaxed);
         let load = |core: usize| self.slots[core].load.load(Ordering::Relaxed);
         let (last, largest) = self.last_urgent(|_| true, 1);
@@ -495,8 +518,10 @@ impl SharedCredit {
         turn.filter_map(move |core| {
             let word = self.slots[core].ticket.load(Ordering::Acquire);
             match Ticket::unpack(word) {
-                Ticket::Waiting(bytes) if bytes <= budget => Some((core, word, bytes)),
-                Ticket::Waiting(_) | Ticket::Idle | Ticket::Granted(_) => None,
+                Ticket::Waiting(bytes) | Ticket::Bare(bytes) if bytes <= budget => {
+                    Some((core, word, bytes))
+                }
+                Ticket::Waiting(_) | Ticket::Bare(_) | Ticket::Idle | Ticket::Granted(_) => None,
             }
         })
     }

@@ -1,6 +1,7 @@
 //! Buffer credit by itself: what is out, who gets it, and how it comes back.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::machine::Machine;
 use super::{KIB, scattered};
@@ -114,6 +115,36 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// What a core started by the floor comes into the budget as that comes free, and before anything else starts: where
+    /// all cores have commands waiting, and what was first to start is first to end, no more is in flight in the end than
+    /// the budget, or than one command a core if that is more.
+    #[test]
+    fn the_floor_is_no_part_beside_a_budget_that_has_room_for_it(
+        cores in 2usize..9, budget in 2usize..24, ends in 100usize..200,
+    ) {
+        let io = 128 * KIB;
+        let mut machine = credit(cores, 1, u64::from(io) * budget as u64);
+        for core in 0..cores {
+            for _ in 0..200 {
+                machine.enqueue(core, 0, io);
+            }
+            machine.turn(core);
+        }
+        for _ in 0..ends {
+            let core = machine.oldest().unwrap();
+            machine.finish_one(core, 0);
+        }
+        let running: Vec<usize> = machine.cores.iter().map(|core| core.running.len()).collect();
+        prop_assert_eq!(running.iter().sum::<usize>(), budget.max(cores), "{:?}", running);
+        prop_assert!(running.iter().all(|running| *running > 0), "{:?}", running);
+        machine.check();
+        machine.drain();
+    }
+}
+
 /// Of two cores that wait the one with the more urgent command is served first if the other's is less urgent by more than
 /// a few I/Os; else the one whose flow has fewer in flight, and else the one whose turn it is.
 #[test]
@@ -121,17 +152,17 @@ fn cores_that_wait_for_something_about_equally_urgent_take_turns() {
     let io = 128 * KIB;
     // What each of them waits with: its urgency, and what its flow has in flight.
     let first_served = |waits: [(u64, u64); 2]| {
-        let config = CreditConfig { budget: u64::from(io), largest: io, cores: 3 };
+        let config = CreditConfig { budget: 3 * u64::from(io), largest: io, cores: 3 };
         let shared = BufferCredit::shared(config).unwrap();
         let mut cores = [0, 1, 2].map(|core| shared.core(core, Arc::new(|| ())));
         let cost = Cost::data(io);
         let ask = |(urgency, load)| Ask { cost, device: 0, urgency, load, small: false };
         let admitted = |answer: Admission| answer.grant().is_some();
-        let Admission::Granted(grant) = cores[0].admit(&ask((0, 0)), 0) else {
-            panic!("it is free")
-        };
+        let [grant, ..] = cores.each_mut().map(|core| match core.admit(&ask((0, 0)), 0) {
+            Admission::Granted(grant) => grant,
+            other => panic!("there is one for each: {other:?}"),
+        });
         for (core, waits) in cores[1..].iter_mut().zip(waits) {
-            assert!(admitted(core.admit(&ask(waits), 0)), "the one a core may always have");
             assert!(!admitted(core.admit(&ask(waits), 0)), "nothing is left");
         }
         let outcome = Outcome::Completed;
@@ -148,6 +179,30 @@ fn cores_that_wait_for_something_about_equally_urgent_take_turns() {
     assert!(first_served([(0, io), (4 * io, 0)]), "about equal: the second has less in flight");
     assert!(!first_served([(0, io), (4 * io, io)]), "and as much: it is the first one's turn");
     assert!(!first_served([(0, io), (10 * io, 0)]), "what is in flight does not outweigh urgency");
+}
+
+/// A core with something in flight beside the budget is served before one that waits for something far more urgent: what
+/// it is given is for what it has in flight already.
+#[test]
+fn what_is_in_flight_beside_the_budget_comes_into_it_first() {
+    let io = 128 * KIB;
+    let config = CreditConfig { budget: 2 * u64::from(io), largest: io, cores: 3 };
+    let shared = BufferCredit::shared(config).unwrap();
+    let [mut first, mut second, mut third] =
+        [0, 1, 2].map(|core| shared.core(core, Arc::new(|| ())));
+    let cost = Cost::data(io);
+    let ask = |urgency| Ask { cost, device: 0, urgency, load: 0, small: false };
+    let done = Done { cost, device: 0, outcome: Outcome::Completed, started: 0, network: 0 };
+    let of = |answer: Admission| answer.grant().expect("there is one for it");
+    let [in_first, _in_second] = [&mut first, &mut second].map(|core| of(core.admit(&ask(0), 0)));
+    let beside = of(third.admit(&ask(0), 0));
+    assert_eq!(second.admit(&ask(0), 0), Admission::AfterRelease);
+    assert_eq!(third.admit(&ask(1 << 40), 0), Admission::AfterRelease);
+    first.release(&done, in_first, 0);
+    assert_eq!(third.admit(&ask(1 << 40), 0), Admission::AfterRelease, "that was for the first");
+    assert_eq!(second.admit(&ask(0), 0), Admission::AfterRelease, "the third had it");
+    third.release(&done, beside, 0);
+    assert!(matches!(second.admit(&ask(0), 0), Admission::Granted(_)), "it came back");
 }
 
 /// The one I/O that a core may always have says nothing about how far everybody is served if others wait for
@@ -215,10 +270,13 @@ fn credit_granted_to_a_core_that_no_longer_wants_it_goes_on() {
     }
     // Credit is granted to core 1, which does not get to run before its command is cancelled.
     machine.end_one(0, 0);
-    assert!(machine.cores[1].woken.load(std::sync::atomic::Ordering::Relaxed));
+    assert!(machine.cores[1].woken.load(Ordering::Relaxed));
     assert!(machine.cancel(1, 0));
     machine.run_ready();
-    assert!(machine.cores[2].waiting.is_empty(), "core 2 is next in line");
+    // What core 2 has in flight by the floor comes first.
+    assert_eq!(machine.cores[2].waiting.len(), 1);
+    machine.finish_one(0, 0);
+    assert!(machine.cores[2].waiting.is_empty(), "core 2 was next in line");
     machine.drain();
 }
 
@@ -236,7 +294,7 @@ fn a_core_whose_last_command_was_cancelled_is_out_of_the_line_at_once() {
     assert!(machine.cancel(1, 0));
     // Core 1 has no turn before the credit comes.
     machine.end_one(0, 0);
-    let woken = |core: usize| machine.cores[core].woken.load(std::sync::atomic::Ordering::Relaxed);
+    let woken = |core: usize| machine.cores[core].woken.load(Ordering::Relaxed);
     assert!(!woken(1) && woken(2));
     machine.drain();
 }
@@ -257,6 +315,8 @@ fn credit_that_one_core_waits_for_is_not_taken_past_it() {
     machine.finish_one(0, 0);
     machine.enqueue(2, 0, 64 * KIB);
     assert_eq!(machine.turn(2), 0, "core 1 was first");
+    machine.finish_one(0, 0);
+    // What is in flight by the floor comes first; after that it is core 2's turn.
     machine.finish_one(0, 0);
     assert!(machine.cores[1].waiting.is_empty() && !machine.cores[2].waiting.is_empty());
     machine.finish_one(0, 0);
