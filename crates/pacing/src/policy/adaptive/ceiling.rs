@@ -15,6 +15,8 @@ pub(super) struct Ceiling {
     margin: f64,
     /// Much was lost beyond it, and not little that may have been chance.
     steep: bool,
+    /// The rate with the budget that did no harm.
+    rate: f64,
 }
 
 /// How much a ceiling rises at first, at least where it was found again and again, and at most.
@@ -29,6 +31,8 @@ const GROWTH: f64 = 1.5;
 const KNOWN_GROWTH: f64 = 1.2;
 /// See [`Ceiling::certainty`].
 const FOUND_ONCE: f64 = 1.5;
+/// A rate so many times that of the machine that an edge was found on is that of another.
+const FASTER: f64 = 1.1;
 /// Edges no further apart than this part of them are the same.
 const SAME: f64 = 0.1;
 
@@ -42,7 +46,13 @@ impl Ceiling {
             first_push: PUSH,
             margin: 0.0,
             steep: false,
+            rate: 0.0,
         }
+    }
+
+    /// Is a machine with this rate, as far as can be told, the one that it was found on?
+    pub(super) fn is_of(&self, rate: f64) -> bool {
+        rate < FASTER * self.rate
     }
 
     pub(super) fn is_none(&self) -> bool {
@@ -64,8 +74,10 @@ impl Ceiling {
         self.steep
     }
 
-    /// A budget of `bad` bytes did harm, `steep` if much, one of `good` did not, or is as much if none is known.
-    pub(super) fn set(&mut self, good: f64, bad: f64, steep: bool) {
+    /// A budget of `bad` bytes did harm, `steep` if much, one of `good` did not, with this rate, or is as much if none is
+    /// known.
+    pub(super) fn set(&mut self, good: f64, bad: f64, steep: bool, rate: f64) {
+        self.rate = rate;
         if (bad / self.edge).ln().abs() >= SAME {
             self.first_push = PUSH;
             self.margin = 0.0;
@@ -102,7 +114,7 @@ mod tests {
 
     /// Times it is in the way until it is where harm was, from just below.
     fn pushes(ceiling: &mut Ceiling, edge: f64) -> u32 {
-        ceiling.set(0.9 * edge, edge, false);
+        ceiling.set(0.9 * edge, edge, false, 1.0);
         let mut count = 0;
         while ceiling.base(0.0) < edge {
             ceiling.push();
@@ -115,7 +127,7 @@ mod tests {
     fn it_lies_between_what_did_harm_and_what_did_none() {
         let mut ceiling = Ceiling::none();
         assert!(ceiling.is_none());
-        ceiling.set(90.0, 100.0, false);
+        ceiling.set(90.0, 100.0, false, 1.0);
         assert!(!ceiling.is_none());
         assert!((90.0..100.0).contains(&ceiling.base(0.0)));
         assert!(ceiling.base(0.05) * 1.05 < 100.0);
@@ -139,18 +151,18 @@ mod tests {
         let mut ceiling = Ceiling::none();
         let mut before = f64::INFINITY;
         for _ in 0..4 {
-            ceiling.set(90.0, 100.0, true);
+            ceiling.set(90.0, 100.0, true, 1.0);
             assert!(ceiling.base(0.0) < before, "{ceiling:?}");
             before = ceiling.base(0.0);
             ceiling.push();
         }
         for _ in 0..10 {
-            ceiling.set(90.0, 100.0, true);
+            ceiling.set(90.0, 100.0, true, 1.0);
             ceiling.push();
         }
         assert!(before > 0.9 * (90.0_f64 * 100.0).sqrt());
         // One that is not steep may be chance.
-        ceiling.set(90.0, 100.0, false);
+        ceiling.set(90.0, 100.0, false, 1.0);
         assert!((ceiling.base(0.0) - (90.0_f64 * 100.0).sqrt()).abs() < 1e-9);
     }
 
@@ -161,7 +173,7 @@ mod tests {
         let first = pushes(&mut ceiling, 100.0);
         let mut ceiling = Ceiling::none();
         for edge in [116.0, 108.0] {
-            ceiling.set(0.9 * edge, edge, false);
+            ceiling.set(0.9 * edge, edge, false, 1.0);
         }
         assert_eq!(pushes(&mut ceiling, 100.0), first);
     }

@@ -105,7 +105,7 @@ const FLOODED: u32 = 2;
 /// was enough before is not.
 const NEWS: f64 = 1.2;
 /// Unless the best had so many times as much in flight: then less in flight may be what brought it.
-const MUCH_LESS: f64 = 1.3;
+const MUCH_LESS: f64 = 1.25;
 /// What is left of the best rate from one measurement to the next.
 const FADE: f64 = 0.97;
 /// A swing is made narrower by this factor while the two rates differ clearly, and wider again by the other,
@@ -283,7 +283,7 @@ impl Controller {
         match self.phase {
             Phase::First => {
                 self.phase = Phase::Settle;
-                self.base = (START_COMMANDS * self.cores * self.command).max(self.least);
+                self.base = (START_COMMANDS.max(self.cores) * self.command).max(self.least);
                 pause(SETTLE * self.base / measured.rate)
             }
             Phase::Drain(_) => {
@@ -568,13 +568,17 @@ impl Controller {
     /// there is, the budget goes there at once.
     fn is_news(&mut self, measured: &Measured) -> bool {
         let is_news = self.best.is_some_and(|best| {
-            measured.rate > NEWS * best.rate && MUCH_LESS * measured.in_flight > best.in_flight
+            measured.rate > NEWS * best.rate
+                && MUCH_LESS * measured.in_flight.min(measured.budget)
+                    > best.in_flight.max(best.budget)
         });
         if !is_news {
             return false;
         }
-        self.ceiling = Ceiling::none();
-        let enough = self.enough(measured);
+        if !self.ceiling.is_of(measured.rate) {
+            self.ceiling = Ceiling::none();
+        }
+        let enough = self.enough(measured).min(self.ceiling.base(self.swing));
         if enough <= self.base {
             return false;
         }
@@ -604,7 +608,7 @@ impl Controller {
             self.enough(measured).min(measured.in_flight)
         } else {
             let harmless = best.in_flight.min(measured.budget);
-            self.ceiling.set(harmless, measured.budget, true);
+            self.ceiling.set(harmless, measured.budget, true, best.rate);
             self.base.min(harmless).min(self.ceiling.base(self.swing))
         };
         self.upwards = false;
@@ -629,7 +633,7 @@ impl Controller {
         let is_floor = measured.in_flight > measured.budget
             && measured.in_flight < measured.budget + self.floor();
         let (enough, highest) = (self.enough(measured), self.ceiling.base(self.swing));
-        if !is_floor {
+        if !is_floor || self.network_is_busy {
             return;
         }
         if highest < enough {
@@ -653,7 +657,7 @@ impl Controller {
         {
             return false;
         }
-        self.ceiling.set(measured.budget, measured.budget, true);
+        self.ceiling.set(measured.budget, measured.budget, true, best.rate);
         self.go_to(best.in_flight, Move::Wasted);
         true
     }
@@ -770,7 +774,7 @@ impl Controller {
         let halfway = if may_jump { (self.base * enough).sqrt() } else { self.base };
         if is_harm {
             let is_steep = (more.rate / less.rate).ln() < -LOSS;
-            self.ceiling.set(less.budget, more.budget, is_steep);
+            self.ceiling.set(less.budget, more.budget, is_steep, less.rate);
         }
         let again = std::mem::replace(&mut self.harmed, is_harm);
         self.base = if is_harm && !again {

@@ -224,7 +224,7 @@ fn a_start_that_ends_in_a_flood_does_not_stay_in_it() {
         plant.offered = 216.0;
         plant.rate = Box::new(move |n| if n > 150.0 { flooded } else { n / 800.0 });
         plant.draining = Box::new(|n| if n > 150.0 { n - 20.0 } else { 0.05 * n });
-        let reached = (0..50).any(|_| {
+        let reached = (0..200).any(|_| {
             plant.run(1);
             plant.in_flight() >= plant.offered
         });
