@@ -33,12 +33,16 @@
 //! Nothing here is in units of time or bytes: intervals are in turnovers of the budget and in
 //! commands, steps are ratios.
 
+mod lately;
+mod start;
+
 use super::ceiling::Ceiling;
-use super::measured::{LOSS, Measured, NOISY, Totals, whole};
+use super::measured::{LOSS, Measured, Totals, whole};
 use super::reserve::Reserve;
 use super::search::{self, Search, Step};
 use super::trend::{Trend, bounded};
 use crate::Nanos;
+use start::{START, START_GAIN};
 
 /// Why the budget last moved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -65,11 +69,8 @@ const MEASURE: f64 = 4.0;
 pub(super) const COMMANDS: f64 = 600.0;
 /// Commands seen before anything is decided.
 const FIRST: u64 = 16;
-/// Commands a core may have in flight at the start.
+/// Commands in flight at the start; one a core if those are more.
 const START_COMMANDS: f64 = 4.0;
-/// Growth of the budget at the start, until it brings less than [`START_GAIN`] of its share.
-const START: f64 = 2.0;
-const START_GAIN: f64 = 0.3;
 /// The elasticity aimed at.
 const TARGET: f64 = 0.015;
 /// How many times its likely error a mean elasticity must be off the target to be clear.
@@ -94,20 +95,6 @@ const SINK: f64 = 0.06;
 const HARM: f64 = -0.3;
 /// And by so many times what measurements of the same budget differ by.
 const TELLS_HARM: f64 = 2.0;
-/// A rate below this part of the best of late, with so much more in flight than the best had, is a
-/// collapse: the budget goes back to where the best was.
-const COLLAPSE: f64 = 0.9;
-const COLLAPSE_EXCESS: f64 = 1.15;
-/// It is a flood with so many times of what the network had then. So many that follow each other are another machine.
-const FLOOD: f64 = 1.5;
-const FLOODED: u32 = 2;
-/// A rate so many times the best of late is that of another machine: what did harm before need do none now, and what
-/// was enough before is not.
-const NEWS: f64 = 1.2;
-/// Unless the best had so many times as much in flight: then less in flight may be what brought it.
-const MUCH_LESS: f64 = 1.25;
-/// What is left of the best rate from one measurement to the next.
-const FADE: f64 = 0.97;
 /// A swing is made narrower by this factor while the two rates differ clearly, and wider again by the other,
 /// to this part at most: the more it costs to be beside the best, the less is needed to tell where that is.
 const NARROWER: f64 = 0.7;
@@ -120,8 +107,6 @@ const IN_USE: f64 = 0.85;
 const HELD_BACK: f64 = 0.05;
 /// What should be enough over a budget, from which that is far below it.
 const FAR_BELOW: f64 = 1.5;
-/// The best rate of late over one that is that of another load, where the budget is far below what should be enough.
-const ANOTHER_LOAD: f64 = 4.0;
 /// What is enough in flight: so many square roots of what is with the devices, and so many
 /// commands, beside it.
 const ROOTS: f64 = 2.0;
@@ -252,13 +237,16 @@ impl Controller {
         whole(budget.max(self.least) + self.reserved())
     }
 
-    /// Bytes of the budget that are for while cores are away: never more than what it is without them, so where that
-    /// does harm they go down with it. Small commands would wait behind them.
+    /// Bytes of the budget that are for while cores are away: where harm was found never more than what it is without
+    /// them, so that they go down with it, and else twice as much. Small commands would wait behind them.
     pub(super) fn reserved(&self) -> f64 {
         match self.phase {
             Phase::Drain(_) => 0.0,
             _ if self.beside_small => 0.0,
-            _ => (self.reserve.commands() * self.command).min(self.base),
+            _ => {
+                let most = if self.ceiling.is_none() { 2.0 * self.base } else { self.base };
+                (self.reserve.commands() * self.command).min(most)
+            }
         }
     }
 
@@ -351,24 +339,6 @@ impl Controller {
     fn has_enough_to_send(&self, measured: &Measured) -> bool {
         let devices = (measured.in_flight - measured.network).max(0.0) / self.command;
         (measured.network + measured.reserved) / self.command > devices.sqrt() + ENOUGH_TO_SEND
-    }
-
-    /// The base came down to what hosts asked for, which says nothing about the machine, and is far below what
-    /// they ask for now: it doubles again until that brings little, or goes to what should be enough where swings tell
-    /// nothing.
-    fn start_over(&mut self, measured: Measured) {
-        if self.search.is_blind() {
-            self.search.hold_anew();
-            self.go_to(self.enough(&measured), Move::Gained);
-            return;
-        }
-        self.starting = true;
-        self.best = None;
-        self.flooded = 0;
-        self.reason = Move::Start;
-        self.trend.forget();
-        self.last = None;
-        self.judge(measured);
     }
 
     fn start_phase(&mut self, totals: Totals, now: Nanos) {
@@ -564,60 +534,6 @@ impl Controller {
         TELLS_HARM * self.search.noise() / (gap * self.trend.count.sqrt())
     }
 
-    /// A rate that was not to be had before: where harm was is forgotten, and if what should be enough is more than
-    /// there is, the budget goes there at once.
-    fn is_news(&mut self, measured: &Measured) -> bool {
-        let is_news = self.best.is_some_and(|best| {
-            measured.rate > NEWS * best.rate
-                && MUCH_LESS * measured.in_flight.min(measured.budget)
-                    > best.in_flight.max(best.budget)
-        });
-        if !is_news {
-            return false;
-        }
-        if !self.ceiling.is_of(measured.rate) {
-            self.ceiling = Ceiling::none();
-        }
-        let enough = self.enough(measured).min(self.ceiling.base(self.swing));
-        if enough <= self.base {
-            return false;
-        }
-        self.best = Some(*measured);
-        self.go_to(enough, Move::Gained);
-        true
-    }
-
-    /// Much less goes through than lately though as much is in flight, because it waits for the network: the cache
-    /// ran over, or the link became slower. What keeps a cache run over is what waits, so there it stays whatever the
-    /// budget does around where it is, until all that waits is gone: that is drained, and the base goes to what did
-    /// no harm. If that does not end it, it is another machine.
-    fn is_flooded(&mut self, measured: &Measured) -> bool {
-        let Some(best) = self.best else { return false };
-        let noise = NOISY * self.search.noise();
-        let is_flood = (measured.rate / best.rate).ln() < COLLAPSE.ln().min(-noise)
-            && measured.network > FLOOD * best.network;
-        self.flooded = if is_flood { self.flooded + 1 } else { 0 };
-        let is_again = self.flooded >= FLOODED;
-        if !is_again && (!is_flood || self.search.is_blind()) {
-            return false;
-        }
-        let base = if is_again {
-            self.flooded = 0;
-            // Once: whatever it is after this, it is another machine.
-            self.best = Some(*measured);
-            self.enough(measured).min(measured.in_flight)
-        } else {
-            let harmless = best.in_flight.min(measured.budget);
-            self.ceiling.set(harmless, measured.budget, true, best.rate);
-            self.base.min(harmless).min(self.ceiling.base(self.swing))
-        };
-        self.upwards = false;
-        self.go_to(base, Move::Wasted);
-        let drained = measured.in_flight - measured.network + best.network;
-        self.phase = Phase::Drain(drained.min(self.base));
-        true
-    }
-
     /// Goes to another base, where nothing is known yet.
     fn go_to(&mut self, base: f64, reason: Move) {
         self.base = base.max(self.least);
@@ -627,8 +543,8 @@ impl Controller {
     }
 
     /// A core that has nothing in flight may start one command whatever the budget, so a budget of about one a core
-    /// bounds nothing, and swinging it changes nothing: it goes to what should be enough, if that is more. What is
-    /// said to be in flight beyond that came back late, and tells nothing.
+    /// bounds nothing, and swinging it changes nothing: it goes to what should be enough, if that is more and the network
+    /// has not enough as it is. What is said to be in flight beyond that came back late, and tells nothing.
     fn leave_the_floor(&mut self, measured: &Measured) {
         let is_floor = measured.in_flight > measured.budget
             && measured.in_flight < measured.budget + self.floor();
@@ -649,83 +565,9 @@ impl Controller {
         self.cores * self.command
     }
 
-    /// Takes the budget back to where the best rate of late was, if more in flight lost much of it.
-    fn has_collapsed(&mut self, measured: &Measured) -> bool {
-        let best = self.remember_best(measured);
-        if measured.rate >= COLLAPSE * best.rate
-            || measured.in_flight <= COLLAPSE_EXCESS * best.in_flight
-        {
-            return false;
-        }
-        self.ceiling.set(measured.budget, measured.budget, true, best.rate);
-        self.go_to(best.in_flight, Move::Wasted);
-        true
-    }
-
-    /// The best of late, which fades.
-    fn remember_best(&mut self, measured: &Measured) -> Measured {
-        let best = match self.best {
-            Some(best) if FADE * best.rate > measured.rate => {
-                Measured { rate: FADE * best.rate, ..best }
-            }
-            _ => *measured,
-        };
-        *self.best.insert(best)
-    }
-
-    /// More in flight gained much, and more is in flight than where the best was: that was the best of another load.
-    fn forget_another_best(&mut self, measured: &Measured) {
-        if self.best.is_some_and(|best| measured.in_flight > COLLAPSE_EXCESS * best.in_flight) {
-            self.best = Some(*measured);
-        }
-    }
-
     /// Should far more be enough than the budget?
     fn is_far_below(&self, measured: &Measured) -> bool {
         FAR_BELOW * measured.budget < self.enough(measured)
-    }
-
-    /// With a small budget next to nothing goes through of what did of late, though commands wait: they are of a device
-    /// that takes far longer. What is to be seen of a swing there takes as many turnovers as it needs commands.
-    fn is_another_load(&self, measured: &Measured) -> bool {
-        !self.starting
-            && measured.refused >= HELD_BACK
-            && self.best.is_some_and(|best| ANOTHER_LOAD * measured.rate < best.rate)
-            && self.is_far_below(measured)
-    }
-
-    /// At the start, did the budget that was doubled last bring much less?
-    fn started_too_far(&self, measured: &Measured) -> bool {
-        let noise = self.search.noise();
-        self.starting && self.last.is_some_and(|last| last.lost_with_more(measured, noise))
-    }
-
-    /// At the start, two measurements that cannot be compared, as where hosts came in the midst of one: what is not known
-    /// to be harm does not end it, and nothing is found out by staying.
-    fn go_on_blindly(&mut self, measured: &Measured, last: &Measured) {
-        if last.lost_with_more(measured, self.search.noise()) {
-            self.go_on_starting(HARM, measured, last);
-        } else {
-            self.base *= START;
-        }
-    }
-
-    fn go_on_starting(&mut self, elasticity: f64, measured: &Measured, last: &Measured) {
-        if elasticity > START_GAIN {
-            self.base *= START;
-            self.reason = Move::Gained;
-            return;
-        }
-        self.starting = false;
-        let enough = if measured.rate < COLLAPSE * last.rate {
-            self.best = Some(*last);
-            self.enough(last).min(last.in_flight)
-        } else if measured.rate < last.rate {
-            self.enough(last)
-        } else {
-            self.enough(measured)
-        };
-        self.base = enough.max(self.least);
     }
 
     /// What should be enough in flight, in bytes: what is with the devices, and behind it, for the

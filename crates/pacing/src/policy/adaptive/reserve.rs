@@ -7,15 +7,22 @@ const RISE: f64 = 8.0;
 /// What may be missed, as a part of all that is sent: the reserve goes down by it, and up by what is missed.
 const MISSED: f64 = 0.0005;
 
+/// What is left of the most that there may be after it did harm, of what there was, and by which factor that rises
+/// again from one measurement to the next.
+const AFTER_HARM: f64 = 0.5;
+const RECOVERY: f64 = 1.003;
+
 /// How many commands are in flight for while cores are away.
 #[derive(Debug)]
 pub(super) struct Reserve {
     commands: f64,
+    /// The most there may be.
+    most: f64,
 }
 
 impl Reserve {
     pub(super) fn new() -> Self {
-        Self { commands: 0.0 }
+        Self { commands: 0.0, most: MOST }
     }
 
     pub(super) fn commands(&self) -> f64 {
@@ -27,7 +34,14 @@ impl Reserve {
     pub(super) fn learn(&mut self, commands: f64, missed: f64, network_is_busy: bool) {
         let may_be = MISSED * commands;
         let missed = missed.min(if network_is_busy { RISE } else { may_be });
-        self.commands = (self.commands + missed - may_be).clamp(0.0, MOST);
+        self.most = (RECOVERY * self.most).min(MOST);
+        self.commands = (self.commands + missed - may_be).clamp(0.0, self.most);
+    }
+
+    /// With it a cache ran over: nothing is reserved until something is missed again, and then less.
+    pub(super) fn did_harm(&mut self) {
+        self.most = (AFTER_HARM * self.commands).max(1.0);
+        self.commands = 0.0;
     }
 }
 
@@ -54,5 +68,17 @@ mod tests {
         assert!((reserve.commands() - 5.0).abs() < 1e-9, "more of it would be of no use");
         reserve.learn(600.0, 0.0, false);
         assert!(reserve.commands() < 4.8, "nor is what nobody misses");
+    }
+
+    #[test]
+    fn what_did_harm_is_halved_and_comes_back_slowly() {
+        let mut reserve = Reserve::new();
+        (0..10).for_each(|_| reserve.learn(600.0, 1e9, true));
+        reserve.did_harm();
+        assert!(reserve.commands() <= 0.0);
+        (0..10).for_each(|_| reserve.learn(600.0, 1e9, true));
+        assert!((11.5..13.0).contains(&reserve.commands()), "{reserve:?}");
+        (0..1000).for_each(|_| reserve.learn(600.0, 1e9, true));
+        assert!((reserve.commands() - MOST).abs() < 1e-9, "{reserve:?}");
     }
 }

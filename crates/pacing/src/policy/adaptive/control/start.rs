@@ -1,0 +1,64 @@
+//! The start: the base doubles until that brings little.
+
+use super::super::Move;
+use super::super::measured::Measured;
+use super::lately::COLLAPSE;
+use super::{Controller, HARM};
+
+/// Growth of the budget at the start, until it brings less than [`START_GAIN`] of its share.
+pub(super) const START: f64 = 2.0;
+pub(super) const START_GAIN: f64 = 0.3;
+
+impl Controller {
+    /// The base came down to what hosts asked for, which says nothing about the machine, and is far below what
+    /// they ask for now: it doubles again until that brings little, or goes to what should be enough where swings tell
+    /// nothing.
+    pub(super) fn start_over(&mut self, measured: Measured) {
+        if self.search.is_blind() {
+            self.search.hold_anew();
+            self.go_to(self.enough(&measured), Move::Gained);
+            return;
+        }
+        self.starting = true;
+        self.best = None;
+        self.flooded = 0;
+        self.reason = Move::Start;
+        self.trend.forget();
+        self.last = None;
+        self.judge(measured);
+    }
+
+    /// At the start, did the budget that was doubled last bring much less?
+    pub(super) fn started_too_far(&self, measured: &Measured) -> bool {
+        let noise = self.search.noise();
+        self.starting && self.last.is_some_and(|last| last.lost_with_more(measured, noise))
+    }
+
+    /// At the start, two measurements that cannot be compared, as where hosts came in the midst of one: what is not known
+    /// to be harm does not end it, and nothing is found out by staying.
+    pub(super) fn go_on_blindly(&mut self, measured: &Measured, last: &Measured) {
+        if last.lost_with_more(measured, self.search.noise()) {
+            self.go_on_starting(HARM, measured, last);
+        } else {
+            self.base *= START;
+        }
+    }
+
+    pub(super) fn go_on_starting(&mut self, elasticity: f64, measured: &Measured, last: &Measured) {
+        if elasticity > START_GAIN {
+            self.base *= START;
+            self.reason = Move::Gained;
+            return;
+        }
+        self.starting = false;
+        let enough = if measured.rate < COLLAPSE * last.rate {
+            self.best = Some(*last);
+            self.enough(last).min(last.in_flight)
+        } else if measured.rate < last.rate {
+            self.enough(last)
+        } else {
+            self.enough(measured)
+        };
+        self.base = enough.max(self.least);
+    }
+}
