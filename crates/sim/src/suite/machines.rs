@@ -12,7 +12,7 @@ use crate::setups::{self, BLOCK, MS};
 
 pub(super) const ABOUT: &str = "Platform A with its cache times 0.5 to 4, drives of 20 us to 2 ms, 8 to \
     64 of them, blocks of 4 KiB to 1 MiB, reads, writes and 70/30, one by one, in random \
-    combinations, and large writes to few drives: at least 97 % of the best static buffer credit \
+    combinations, large writes to few drives, and large reads on 8 and 16 cores: at least 97 % of the best static buffer credit \
     found by search on the same machine with the same seed; no sample below 80 % of the mean. Blocks \
     above 128 KiB have a warm-up longer by as much, and slow drives one of at least 500 of their \
     commands' times, and 250 are measured.";
@@ -27,6 +27,7 @@ struct Variant {
     block: u32,
     reads: f64,
     depth: u32,
+    cores: u32,
     /// Least of a warm-up.
     warm_up: Nanos,
 }
@@ -49,6 +50,7 @@ const BASE: Variant = Variant {
     block: BLOCK,
     reads: 1.0,
     depth: 256,
+    cores: 4,
     warm_up: 0,
 };
 
@@ -63,6 +65,18 @@ const FEW_LARGE: Variant = Variant {
     ..BASE
 };
 
+/// Large commands on many cores: one on each is most of what the cache holds, or more. Times the cache, cores, and KiB.
+const LARGE_ON_MANY: [(f64, u32, u32); 8] = [
+    (0.5, 16, 256),
+    (0.5, 8, 512),
+    (1.0, 16, 512),
+    (1.0, 8, 1024),
+    (2.0, 16, 1024),
+    (1.0, 16, 1024),
+    (0.5, 16, 512),
+    (0.5, 8, 1024),
+];
+
 pub(super) fn cases(lab: &Lab) -> Vec<Case> {
     let Some((name, platform)) = lab.base() else { return Vec::new() };
     let depths = lab.pick(&DEPTHS[..], &[256]);
@@ -71,6 +85,13 @@ pub(super) fn cases(lab: &Lab) -> Vec<Case> {
     let mut rng = Rng::new(1);
     variants.extend((0..lab.pick(60, 10)).map(|_| random(&mut rng)));
     variants.push(FEW_LARGE);
+    variants.extend(LARGE_ON_MANY.map(|(cache, cores, kib)| Variant {
+        cache,
+        cores,
+        block: kib << 10,
+        warm_up: 4000 * MS,
+        ..BASE
+    }));
     variants.dedup();
     variants.into_iter().map(|variant| case(name, platform, variant)).collect()
 }
@@ -96,6 +117,7 @@ fn random(rng: &mut Rng) -> Variant {
         block: one_of(rng, &BLOCKS),
         reads: one_of(rng, &MIXES),
         depth: one_of(rng, &DEPTHS),
+        cores: BASE.cores,
         warm_up: 0,
     }
 }
@@ -114,7 +136,13 @@ impl Variant {
             ms => format!(" after {ms} ms"),
         };
         let depth = self.depth;
-        format!("{platform} x{cache}{drive} {drives} drives {block}K {mix}% qd {depth}{after}")
+        let cores = match self.cores {
+            cores if cores == BASE.cores => String::new(),
+            cores => format!(" {cores} cores"),
+        };
+        format!(
+            "{platform} x{cache}{drive} {drives} drives {block}K {mix}% qd {depth}{cores}{after}"
+        )
     }
 
     fn platform(&self, base: &Platform) -> Platform {
@@ -127,7 +155,10 @@ impl Variant {
     }
 
     fn scenario(&self) -> Scenario {
-        Scenario::reads(setups::drives(self.drives), self.depth).blocks(self.block).mix(self.reads)
+        Scenario::reads(setups::drives(self.drives), self.depth)
+            .on_cores(self.cores)
+            .blocks(self.block)
+            .mix(self.reads)
     }
 }
 

@@ -77,7 +77,7 @@ impl Ceiling {
     /// A budget of `bad` bytes did harm, `steep` if much, one of `good` did not, with this rate, or is as much if none is
     /// known.
     pub(super) fn set(&mut self, good: f64, bad: f64, steep: bool, rate: f64) {
-        self.rate = rate;
+        self.rate = self.rate.max(rate);
         if (bad / self.edge).ln().abs() >= SAME {
             self.first_push = PUSH;
             self.margin = 0.0;

@@ -1,5 +1,12 @@
 //! The list, as `cargo run -p nvmeof-sim --example suite -- --quick --gaps FILE` writes it.
 
 use super::Gap;
+use crate::suite::Family;
 
-pub(super) const LIST: &[Gap] = &[];
+pub(super) const LIST: &[Gap] = &[Gap {
+    family: Family::Machines,
+    case: "A x0.5 16 drives 512K 100% qd 256 16 cores after 4000 ms",
+    what: "% of reference",
+    reached: 95.77,
+    why: "one command a core is what the cache holds: no budget bounds less, and what ran it over cannot be drained below that",
+}];
