@@ -18,9 +18,9 @@ use crate::Nanos;
 /// A core with nothing in flight always gets one I/O (*the floor*): if the budget is out, that
 /// I/O is not counted against it, until the core is given credit again, which *covers* it first. So the
 /// bytes in flight never exceed the budget by more than one I/O a core and the sixteenth for small
-/// commands, and where all cores have commands waiting hardly by any of the former once the budget is one
-/// I/O a core. (A *strict* budget, as that of one tenant, has neither.) Where the budget became smaller
-/// than an I/O, that I/O goes by the floor.
+/// commands, and where all cores have commands waiting they come down to the budget, or to one I/O a core.
+/// (A *strict* budget, as that of one tenant, has neither.) Where the budget became smaller than an I/O,
+/// that I/O goes by the floor.
 ///
 /// Unused credit never stays out of reach: a core that is refused keeps none, and one that has
 /// nothing waiting puts it where others can take it.
@@ -95,18 +95,22 @@ impl BufferCredit {
         self.collect();
         loop {
             self.cover();
-            if self.has_or_takes(bytes) {
-                if self.is_bare() {
+            if let bare @ 1.. = self.bare() {
+                let more = self.shared.take_free_up_to(bare, self.asked.is_some());
+                self.leased += more;
+                if more > 0 {
                     continue;
                 }
+                self.wait_for(Asked { bytes: bare, bare: true }, ask);
+            } else if self.has_or_takes(bytes) {
                 return self.grant(bytes);
-            }
-            if self.in_flight == 0 && self.floor == Floor::Free && !self.shared.is_strict() {
+            } else if self.in_flight == 0 && !self.shared.is_strict() && self.floor == Floor::Free {
                 return self.grant_floor(bytes, ask);
+            } else {
+                self.wait_for(Asked { bytes, bare: false }, ask);
             }
-            self.wait_for(bytes, ask);
             self.collect();
-            if self.surplus() < bytes {
+            if self.asked.is_some() {
                 return Admission::AfterRelease;
             }
         }
@@ -131,24 +135,27 @@ impl BufferCredit {
         self.surplus() >= bytes
     }
 
-    /// Is something in flight beside the lease?
-    fn is_bare(&self) -> bool {
-        matches!(self.floor, Floor::Out { bare: 1.., .. })
+    /// Bytes in flight beside the lease.
+    fn bare(&self) -> u64 {
+        match self.floor {
+            Floor::Free => 0,
+            Floor::Out { bare, .. } => bare,
+        }
     }
 
     fn grant_floor(&mut self, bytes: u64, ask: &Ask) -> Admission {
         self.floor = Floor::Out { covered: 0, bare: bytes };
+        self.cover();
         match self.shared.is_urgent(self.core, bytes, ask.urgency) {
             true => Admission::Granted(FLOOR),
             false => Admission::OutOfTurn(FLOOR),
         }
     }
 
-    /// Waits in turn for `bytes`, keeping nothing meanwhile.
-    fn wait_for(&mut self, bytes: u64, ask: &Ask) {
+    /// Waits in turn, keeping nothing meanwhile.
+    fn wait_for(&mut self, asked: Asked, ask: &Ask) {
         let surplus = self.surplus();
         self.leased = self.in_flight;
-        let asked = Asked { bytes, bare: self.is_bare() };
         let before = self.asked.replace(asked);
         let changed = before != Some(asked);
         self.shared.hurry(self.core, ask.urgency, ask.load);

@@ -92,7 +92,7 @@ fn bounded(model: impl Fn() + Send + Sync + 'static) {
 /// gets it at once, or it is woken and gets it then. This is the wake-up that must not be lost.
 #[test]
 fn loom_credit_that_is_laid_open_reaches_a_core_that_starts_to_wait() {
-    loom::model(|| {
+    bounded(|| {
         let shared = shared(IO, 2);
         let mut giver = Core::new(&shared, 0);
         let mut waiter = Core::new(&shared, 1);
@@ -240,6 +240,36 @@ fn loom_what_is_beside_the_budget_comes_back_while_it_is_covered() {
         let mut giver = giving.join().unwrap();
         waiter.release(second);
         assert_whole(&shared, IO, &mut [&mut giver, &mut waiter]);
+    });
+}
+
+/// Credit comes back twice while a core has as much in flight beside the budget: the first is for that, and with the second
+/// it starts another.
+#[test]
+fn loom_a_core_waits_for_what_is_beside_the_budget_and_then_for_more() {
+    bounded(|| {
+        let shared = resizable(2 * IO, 2);
+        let mut giver = Core::new(&shared, 0);
+        let mut waiter = Core::new(&shared, 1);
+        let leases = [giver.admit().unwrap(), giver.admit().unwrap()];
+        let floor = waiter.admit().expect("a core that holds nothing starts one");
+        assert!(waiter.admit().is_none());
+        let giving = thread::spawn(move || {
+            for lease in leases {
+                giver.release(lease);
+            }
+            giver.credit.rest();
+            giver
+        });
+        let at_once = waiter.admit();
+        let mut giver = giving.join().unwrap();
+        let grant = at_once.or_else(|| {
+            assert!(waiter.woken.load(Relaxed), "credit is there and nobody woke the waiter");
+            waiter.admit()
+        });
+        waiter.release(grant.expect("there is credit for both"));
+        waiter.release(floor);
+        assert_whole(&shared, 2 * IO, &mut [&mut giver, &mut waiter]);
     });
 }
 
@@ -417,7 +447,7 @@ fn loom_a_budget_that_goes_down_and_up_loses_nothing() {
 /// gives back that goes away for good. That one may come again.
 #[test]
 fn loom_a_strict_budget_goes_from_a_core_that_leaves_to_one_that_waits() {
-    loom::model(|| {
+    bounded(|| {
         let config = CreditConfig { budget: IO.into(), largest: IO, cores: 2 };
         let shared = SharedCredit::strict(config).unwrap();
         let mut giver = Core::new(&shared, 0);

@@ -72,12 +72,14 @@ pub struct SharedCredit {
     free: Padded<AtomicU64>,
     /// Bytes the budget shrank by that are still out; what comes back pays for it first.
     owed: Padded<AtomicU64>,
-    /// Cores with a ticket in state waiting (never fewer than there are).
+    /// Cores with a ticket in state waiting or bare (never fewer than there are).
     waiters: Padded<AtomicUsize>,
     /// Calls of `hand_out` not served yet; whoever raises it from 0 serves them all.
     pending: Padded<AtomicUsize>,
     /// The core served last; used by the one that hands out.
     rotor: AtomicUsize,
+    /// Times in a row that what was beside the budget came first; used by the one that hands out.
+    bare_first: AtomicUsize,
 }
 
 /// What other cores see of one core.
@@ -105,13 +107,16 @@ const RECALL: u64 = 1;
 /// passed over at most while the flows of others catch up that far.
 const ABOUT_EQUAL: u64 = 4;
 
+/// Times that what is beside the budget comes first in a row, for each core.
+const BARE_FIRST: usize = 8;
+
 /// Where a core stands with the shared budget.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Ticket {
     Idle,
     /// Waits for so many bytes.
     Waiting(u64),
-    /// Waits for so many bytes, and some of what it has in flight is beside the budget.
+    /// Has so many bytes in flight beside the budget, and waits for credit for them, all or a part.
     Bare(u64),
     /// Got so many bytes and has not collected them.
     Granted(u64),
@@ -137,7 +142,7 @@ impl Ticket {
     }
 }
 
-/// What a core waits for, in bytes, and whether some of what it has in flight is beside the budget.
+/// What a core waits for, in bytes, and whether it is for what it has in flight beside the budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Asked {
     pub(super) bytes: u64,
@@ -188,6 +193,7 @@ impl SharedCredit {
             waiters: Padded(AtomicUsize::new(0)),
             pending: Padded(AtomicUsize::new(0)),
             rotor: AtomicUsize::new(0),
+            bare_first: AtomicUsize::new(0),
         }))
     }
 
@@ -270,6 +276,14 @@ impl SharedCredit {
             return 0;
         }
         self.take(short, 0)
+    }
+
+    /// Takes free bytes, at most so many, if no others wait.
+    pub(super) fn take_free_up_to(&self, most: u64, i_wait: bool) -> u64 {
+        if self.waiters.0.load(Ordering::Relaxed) > usize::from(i_wait) {
+            return 0;
+        }
+        self.take_up_to(most)
     }
 
     /// Takes back the credit a core laid open, or what is left of it.
@@ -452,7 +466,11 @@ impl SharedCredit {
         }
         let Some((core, word, bytes)) = self.next_to_serve() else { return false };
         let ticket = &self.slots[core].ticket;
-        let taken = self.take_fairly(bytes);
+        let is_bare = is_bare(word);
+        let taken = match is_bare {
+            true => self.take_up_to(bytes.max(self.even_part())),
+            false => self.take(bytes, self.even_part()),
+        };
         if taken == 0 {
             return false;
         }
@@ -464,6 +482,8 @@ impl SharedCredit {
         }
         self.waiters.0.fetch_sub(1, Ordering::AcqRel);
         self.rotor.store(core, Ordering::Relaxed);
+        let bare_first = if is_bare { self.bare_first.load(Ordering::Relaxed) + 1 } else { 0 };
+        self.bare_first.store(bare_first, Ordering::Relaxed);
         if core != caller
             && let Some(waker) = self.slots[core].waker.get()
         {
@@ -472,15 +492,19 @@ impl SharedCredit {
         true
     }
 
-    /// The next core to be served, with its ticket. What is in flight beside the budget comes into it before anything else
-    /// starts, or there would always be more in flight than that by as much. Else it is, of those that wait for something about as urgent as it gets the
-    /// one whose flow, device and port have the fewest commands in flight, so that none is without work while others
-    /// pile it up; of those with as few the next in turn. By urgency alone what is in flight goes to the flows of few
-    /// cores at a time, and some ports and drives have nothing to do meanwhile.
+    /// The next core to be served, with its ticket. What is in flight beside the budget comes into it first, or there would
+    /// always be more in flight than that by as much; but not for ever, or a core that has something in flight that hangs
+    /// would have no more.
+    ///
+    /// Else, of those that wait for something about as urgent as it gets, it is the one whose flow, device and port have
+    /// the fewest commands in flight, so that none is without work while others pile it up; of those with as few the next
+    /// in turn. By urgency alone what is in flight goes to the flows of few cores at a time, and some ports and drives have
+    /// nothing to do meanwhile.
     fn next_to_serve(&self) -> Option<(usize, u64, u64)> {
         let first = self.waiting().next()?;
-        let is_bare = |word: u64| matches!(Ticket::unpack(word), Ticket::Bare(_));
-        if let Some(bare) = self.waiting().find(|(_, word, _)| is_bare(*word)) {
+        if self.bare_first.load(Ordering::Relaxed) < BARE_FIRST * self.slots.len()
+            && let Some(bare) = self.waiting().find(|(_, word, _)| is_bare(*word))
+        {
             return Some(bare);
         }
         let urgency = |core: usize| self.slots[core].urgency.load(Ordering::Relaxed);
@@ -511,28 +535,25 @@ impl SharedCredit {
     }
 
     /// The cores that wait, from the one after the core served last, with their tickets. Whoever waits for more than the
-    /// budget became holds nobody up; it starts by the floor.
+    /// budget became, to start it, holds nobody up; it starts by the floor.
     fn waiting(&self) -> impl Iterator<Item = (usize, u64, u64)> {
         let (last, budget) = (self.rotor.load(Ordering::Relaxed), self.budget());
         let turn = (1..=self.slots.len()).map(move |step| (last + step) % self.slots.len());
         turn.filter_map(move |core| {
             let word = self.slots[core].ticket.load(Ordering::Acquire);
             match Ticket::unpack(word) {
-                Ticket::Waiting(bytes) | Ticket::Bare(bytes) if bytes <= budget => {
-                    Some((core, word, bytes))
-                }
-                Ticket::Waiting(_) | Ticket::Bare(_) | Ticket::Idle | Ticket::Granted(_) => None,
+                Ticket::Waiting(bytes) if bytes <= budget => Some((core, word, bytes)),
+                Ticket::Bare(bytes) => Some((core, word, bytes)),
+                Ticket::Waiting(_) | Ticket::Idle | Ticket::Granted(_) => None,
             }
         })
     }
 
-    /// Takes `least` free bytes for a core that waits, with its part of what is free if that is much:
-    /// when the budget grows, the core that runs just then would have all that the others did not ask
-    /// for, before they have a turn to ask for more. Or takes none.
-    fn take_fairly(&self, least: u64) -> u64 {
+    /// Of what is free, the part of a core that waits, if that is more than it waits for: when the budget grows, the core that
+    /// runs just then would have all that the others did not ask for, before they have a turn to ask for more.
+    fn even_part(&self) -> u64 {
         let sharers = self.waiters.0.load(Ordering::Relaxed) as u64 + 1;
-        let even = self.free.0.load(Ordering::Acquire) / sharers;
-        self.take(least, even)
+        self.free.0.load(Ordering::Acquire) / sharers
     }
 
     /// Takes `least` free bytes, up to a quantum or `most` if there is as much; or none.
@@ -555,6 +576,10 @@ impl SharedCredit {
         }
         0
     }
+}
+
+fn is_bare(word: u64) -> bool {
+    matches!(Ticket::unpack(word), Ticket::Bare(_))
 }
 
 impl fmt::Debug for SharedCredit {

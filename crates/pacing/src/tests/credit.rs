@@ -205,6 +205,30 @@ fn what_is_in_flight_beside_the_budget_comes_into_it_first() {
     assert!(matches!(second.admit(&ask(0), 0), Admission::Granted(_)), "it came back");
 }
 
+/// What is beside the budget comes first, but a core one of whose commands hangs goes on with others, though all cores
+/// together have more beside the budget than there is.
+#[test]
+fn a_core_with_a_command_that_hangs_is_served_though_others_have_something_beside_the_budget() {
+    let io = 128 * KIB;
+    let mut machine = credit(8, 1, 4 * u64::from(io));
+    for core in 0..8 {
+        (0..600).for_each(|_| _ = machine.enqueue(core, 0, io));
+        machine.turn(core);
+    }
+    // The first of core 0 never ends.
+    let mut ended = 0;
+    for step in 0..2000 {
+        let core = step % 8;
+        let which = usize::from(core == 0);
+        if machine.cores[core].running.len() > which {
+            machine.finish_one(core, which);
+            ended += usize::from(core == 0);
+        }
+    }
+    assert!(ended >= 5, "{ended} of core 0 went by the one that hangs");
+    machine.drain();
+}
+
 /// The one I/O that a core may always have says nothing about how far everybody is served if others wait for
 /// something more urgent by more than a few.
 #[test]

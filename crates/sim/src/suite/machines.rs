@@ -12,10 +12,10 @@ use crate::setups::{self, BLOCK, MS};
 
 pub(super) const ABOUT: &str = "Platform A with its cache times 0.5 to 4, drives of 20 us to 2 ms, 8 to \
     64 of them, blocks of 4 KiB to 1 MiB, reads, writes and 70/30, one by one, in random \
-    combinations, large writes to few drives, and large reads on 8 and 16 cores: at least 97 % of the best static buffer credit \
-    found by search on the same machine with the same seed; no sample below 80 % of the mean. Blocks \
-    above 128 KiB have a warm-up longer by as much, and slow drives one of at least 500 of their \
-    commands' times, and 250 are measured.";
+    combinations, and after 4 s large writes to few drives and large reads on 8 and 16 cores: at least \
+    97 % of the best static buffer credit found by search on the same machine with the same seed; no \
+    sample below 80 % of the mean. Blocks above 128 KiB have a warm-up longer by as much, and slow \
+    drives one of at least 500 of their commands' times, and 250 are measured.";
 
 /// One machine and what is asked of it.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -33,6 +33,8 @@ const KNOWN_GROWTH: f64 = 1.2;
 const FOUND_ONCE: f64 = 1.5;
 /// A rate so many times that of the machine that an edge was found on is that of another.
 const FASTER: f64 = 1.1;
+/// Edges no further apart than this, in logarithms, may be those of one machine.
+const NEAR: f64 = 0.7;
 /// Edges no further apart than this part of them are the same.
 const SAME: f64 = 0.1;
 
@@ -77,7 +79,9 @@ impl Ceiling {
     /// A budget of `bad` bytes did harm, `steep` if much, one of `good` did not, with this rate, or is as much if none is
     /// known.
     pub(super) fn set(&mut self, good: f64, bad: f64, steep: bool, rate: f64) {
-        self.rate = self.rate.max(rate);
+        // One found in a flood is at a rate that is not the machine's.
+        let is_near = (bad / self.edge).ln().abs() < NEAR;
+        self.rate = if is_near { self.rate.max(rate) } else { rate };
         if (bad / self.edge).ln().abs() >= SAME {
             self.first_push = PUSH;
             self.margin = 0.0;
@@ -111,6 +115,18 @@ impl Ceiling {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::Ceiling;
+
+    #[test]
+    fn a_rate_tells_whether_it_is_the_machine_that_the_edge_was_found_on() {
+        let mut ceiling = Ceiling::none();
+        assert!(!ceiling.is_of(1.0), "there is none");
+        ceiling.set(90.0, 100.0, true, 10.0);
+        assert!(ceiling.is_of(10.5) && !ceiling.is_of(12.0));
+        ceiling.set(80.0, 90.0, true, 6.0);
+        assert!(ceiling.is_of(10.5), "found again in a flood");
+        ceiling.set(30.0, 40.0, true, 5.0);
+        assert!(!ceiling.is_of(10.0), "of a slower machine");
+    }
 
     /// Times it is in the way until it is where harm was, from just below.
     fn pushes(ceiling: &mut Ceiling, edge: f64) -> u32 {

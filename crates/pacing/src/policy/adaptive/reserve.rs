@@ -7,9 +7,9 @@ const RISE: f64 = 8.0;
 /// What may be missed, as a part of all that is sent: the reserve goes down by it, and up by what is missed.
 const MISSED: f64 = 0.0005;
 
-/// What is left of the most that there may be after it did harm, of what there was, and by which factor that rises
-/// again from one measurement to the next.
+/// What did harm, times this, is the most there may be after that.
 const AFTER_HARM: f64 = 0.5;
+/// By this factor that rises again from one measurement to the next.
 const RECOVERY: f64 = 1.003;
 
 /// How many commands are in flight for while cores are away.
@@ -38,9 +38,9 @@ impl Reserve {
         self.commands = (self.commands + missed - may_be).clamp(0.0, self.most);
     }
 
-    /// With it a cache ran over: nothing is reserved until something is missed again, and then less.
-    pub(super) fn did_harm(&mut self) {
-        self.most = (AFTER_HARM * self.commands).max(1.0);
+    /// With so many commands in force a cache ran over: nothing is reserved until something is missed again, and then less.
+    pub(super) fn did_harm(&mut self, in_force: f64) {
+        self.most = AFTER_HARM * in_force;
         self.commands = 0.0;
     }
 }
@@ -74,10 +74,10 @@ mod tests {
     fn what_did_harm_is_halved_and_comes_back_slowly() {
         let mut reserve = Reserve::new();
         (0..10).for_each(|_| reserve.learn(600.0, 1e9, true));
-        reserve.did_harm();
+        reserve.did_harm(20.0);
         assert!(reserve.commands() <= 0.0);
         (0..10).for_each(|_| reserve.learn(600.0, 1e9, true));
-        assert!((11.5..13.0).contains(&reserve.commands()), "{reserve:?}");
+        assert!((10.0..11.0).contains(&reserve.commands()), "{reserve:?}");
         (0..1000).for_each(|_| reserve.learn(600.0, 1e9, true));
         assert!((reserve.commands() - MOST).abs() < 1e-9, "{reserve:?}");
     }

@@ -5,8 +5,8 @@ use crate::suite::Family;
 
 pub(super) const LIST: &[Gap] = &[Gap {
     family: Family::Machines,
-    case: "A x0.5 16 drives 512K 100% qd 256 16 cores after 4000 ms",
+    case: "A x1 16 drives 1024K 100% qd 256 16 cores after 4000 ms",
     what: "% of reference",
-    reached: 95.77,
+    reached: 88.87,
     why: "one command a core is what the cache holds: no budget bounds less, and what ran it over cannot be drained below that",
 }];

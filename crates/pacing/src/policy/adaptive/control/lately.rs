@@ -9,8 +9,10 @@ use super::{Controller, HELD_BACK, Phase};
 /// collapse: the budget goes back to where the best was.
 pub(super) const COLLAPSE: f64 = 0.9;
 const COLLAPSE_EXCESS: f64 = 1.15;
-/// Below this part of it, what is reserved for while cores are away is to blame: less may be an absence, too.
+/// Below this part of it, what is reserved for while cores are away is too much, if it is at least that part of what
+/// else is in flight: a rate that is less far down may be due to an absence.
 const OVERRUN: f64 = 0.8;
+const RESERVED: f64 = 0.05;
 /// It is a flood with so many times of what the network had then. So many that follow each other are another machine.
 const FLOOD: f64 = 1.5;
 const FLOODED: u32 = 2;
@@ -51,7 +53,8 @@ impl Controller {
     /// Much less goes through than lately though as much is in flight, because it waits for the network: the cache
     /// ran over, or the link became slower. What keeps a cache run over is what waits, so there it stays whatever the
     /// budget does around where it is, until all that waits is gone: that is drained, and the base goes to what did
-    /// no harm. If that does not end it, it is another machine. What is reserved for while cores are away goes first.
+    /// no harm. If that does not end it, it is another machine. What is reserved for while cores are away goes first,
+    /// by halves, and the base is left alone meanwhile.
     pub(super) fn is_flooded(&mut self, measured: &Measured) -> bool {
         let Some(best) = self.best else { return false };
         let noise = NOISY * self.search.noise();
@@ -62,10 +65,8 @@ impl Controller {
         if !is_again && (!is_flood || self.search.is_blind()) {
             return false;
         }
-        let base = if self.reserved() > 0.0 && measured.rate < OVERRUN * best.rate {
-            // It is what was too much.
-            self.flooded = 0;
-            self.reserve.did_harm();
+        let base = if self.is_reserve_too_much(measured, &best) {
+            self.reserve.did_harm(measured.reserved / self.command);
             self.base
         } else if is_again {
             self.flooded = 0;
@@ -84,6 +85,11 @@ impl Controller {
         true
     }
 
+    /// Was so much reserved that it may be what lost so much?
+    fn is_reserve_too_much(&self, measured: &Measured, best: &Measured) -> bool {
+        measured.reserved > RESERVED * measured.in_flight && measured.rate < OVERRUN * best.rate
+    }
+
     /// Takes the budget back to where the best rate of late was, if more in flight lost much of it.
     pub(super) fn has_collapsed(&mut self, measured: &Measured) -> bool {
         let best = self.remember_best(measured);
@@ -92,8 +98,8 @@ impl Controller {
         {
             return false;
         }
-        if self.reserved() > 0.0 && measured.rate < OVERRUN * best.rate {
-            self.reserve.did_harm();
+        if self.is_reserve_too_much(measured, &best) {
+            self.reserve.did_harm(measured.reserved / self.command);
         }
         self.ceiling.set(measured.budget, measured.budget, true, best.rate);
         self.go_to(best.in_flight, Move::Wasted);
