@@ -281,7 +281,7 @@ impl Controller {
             Phase::Settle => {
                 self.phase = Phase::Measure;
                 self.seems_another = self.is_another_load(&measured);
-                let wanted = match (self.starting, self.search.is_trying()) {
+                let wanted = match (self.starting && !self.is_unused, self.search.is_trying()) {
                     (true, _) => 0.0,
                     (_, true) => search::TRIAL * COMMANDS,
                     // All that is to be seen is whether hosts ask for more now.
