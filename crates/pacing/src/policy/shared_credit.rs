@@ -16,9 +16,10 @@
 //!                 └───────────┘
 //! ```
 //!
-//! A core that waits with something in flight beside the budget is served first: what it is given is for that. Then
-//! cores that wait for something about equally urgent are served before all others that wait, those whose flow has
-//! little in flight first, and of these round-robin by core number; nobody else takes free credit meanwhile.
+//! A core that waits with something in flight beside the budget (*bare*, in place of waiting, in the diagram) is
+//! served first: what it is given is for that, and may be a part. Then cores that wait for something about equally
+//! urgent are served before all others that wait, those whose flow has little in flight first, and of these
+//! round-robin by core number; nobody else takes free credit meanwhile.
 //! A core that starts to wait sets a *recall* flag on every other core, in the same word as that
 //! core's open credit, so that a core which lays credit open learns in the same step that somebody
 //! waits: no credit is left lying beside a core that waits for it. The flag stays up while anybody
@@ -549,8 +550,9 @@ impl SharedCredit {
         })
     }
 
-    /// Of what is free, the part of a core that waits, if that is more than it waits for: when the budget grows, the core that
-    /// runs just then would have all that the others did not ask for, before they have a turn to ask for more.
+    /// The part of a core that waits of what is free. It has that, if it is more than it waits for: when the budget grows,
+    /// the core that runs just then would have all that the others did not ask for, before they have a turn to ask for
+    /// more.
     fn even_part(&self) -> u64 {
         let sharers = self.waiters.0.load(Ordering::Relaxed) as u64 + 1;
         self.free.0.load(Ordering::Acquire) / sharers

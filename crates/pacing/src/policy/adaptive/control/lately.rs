@@ -65,8 +65,7 @@ impl Controller {
         if !is_again && (!is_flood || self.search.is_blind()) {
             return false;
         }
-        let base = if self.is_reserve_too_much(measured, &best) {
-            self.reserve.did_harm(measured.reserved / self.command);
+        let base = if self.gives_up_reserve(measured, &best) {
             self.base
         } else if is_again {
             self.flooded = 0;
@@ -85,9 +84,14 @@ impl Controller {
         true
     }
 
-    /// Was so much reserved that it may be what lost so much?
-    fn is_reserve_too_much(&self, measured: &Measured, best: &Measured) -> bool {
-        measured.reserved > RESERVED * measured.in_flight && measured.rate < OVERRUN * best.rate
+    /// Was so much reserved that it may be what lost so much? Then it is taken back.
+    fn gives_up_reserve(&mut self, measured: &Measured, best: &Measured) -> bool {
+        let is_too_much = measured.reserved > RESERVED * measured.in_flight
+            && measured.rate < OVERRUN * best.rate;
+        if is_too_much {
+            self.reserve.did_harm(measured.reserved / self.command);
+        }
+        is_too_much
     }
 
     /// Takes the budget back to where the best rate of late was, if more in flight lost much of it.
@@ -98,9 +102,7 @@ impl Controller {
         {
             return false;
         }
-        if self.is_reserve_too_much(measured, &best) {
-            self.reserve.did_harm(measured.reserved / self.command);
-        }
+        self.gives_up_reserve(measured, &best);
         self.ceiling.set(measured.budget, measured.budget, true, best.rate);
         self.go_to(best.in_flight, Move::Wasted);
         true
