@@ -63,18 +63,21 @@ impl VirtualTime {
             returned: sum(|f| &f.returned),
             bytes: sum(|f| &f.bytes),
             slow_bytes: sum(|f| &f.slow_bytes),
+            usual: 0,
         };
         let (speed, returned) = (now.speed.wrapping_sub(seen.speed), now.returned - seen.returned);
         if let Some(usual) = (returned << SPEED_SHIFT).checked_div(speed) {
             self.usual_hold.store(usual, Ordering::Relaxed);
         }
-        self.keep_floor(now.bytes - seen.bytes, now.slow_bytes - seen.slow_bytes, now.slow_bytes);
-        *seen = now;
+        let (started, started_slow) = (now.bytes - seen.bytes, now.slow_bytes - seen.slow_bytes);
+        let usual = slow_part(started).max(seen.usual - seen.usual / FORGET);
+        self.keep_floor(started, started_slow, now.slow_bytes, usual);
+        *seen = Seen { usual, ..now };
     }
 
-    /// Lowers the price of slow flows while together they get less than is aimed at, and raises it again as fast; what is
-    /// too much by more than the aim counts as that much.
-    fn keep_floor(&self, started: u64, started_slow: u64, slow: u64) {
+    /// Lowers the price of slow flows while together they get less than is aimed at, and raises it again as fast. `slow` is
+    /// what they ever started, `usual` what is aimed at between two refreshes that lie far apart.
+    fn keep_floor(&self, started: u64, started_slow: u64, slow: u64, usual: u64) {
         let wanted = slow_part(started);
         if wanted == 0 {
             // Nothing is missing where nothing was started.
@@ -82,8 +85,9 @@ impl VirtualTime {
         }
         let relief = self.relief.load(Ordering::Relaxed);
         // In proportion to what is missing or too much: what is changed shows only when slow commands
-        // are back, and full steps would have them come in crowds that leave little for the others.
-        let part = |by: u64| relief / STEP * by.min(wanted) / wanted;
+        // are back, and full steps would have them come in crowds that leave little for the others. And in bytes: of the few
+        // between two refreshes that are close together a whole command more or less is a large part.
+        let part = |by: u64| relief / STEP * by.min(MOST * usual) / usual;
         let relief = if slow > 0 && started_slow < wanted {
             (relief - part(wanted - started_slow)).max(FULL / 16)
         } else {
@@ -110,13 +114,14 @@ pub(super) fn slow_part(bytes: u64) -> u64 {
     floor + floor / ABOVE_FLOOR
 }
 
-/// The sums at the last refresh.
+/// The sums at the last refresh, and what slow flows are to have between two that lie far apart.
 #[derive(Debug, Default)]
 struct Seen {
     speed: u64,
     returned: u64,
     bytes: u64,
     slow_bytes: u64,
+    usual: u64,
 }
 
 /// Unit of a speed: one in 2^40 ns.
@@ -124,9 +129,14 @@ pub(super) const SPEED_SHIFT: u32 = 40;
 /// The floor of slow flows: one byte in so many, a twentieth.
 const FLOOR: u64 = 20;
 /// One part in so many of that is aimed at beside it.
-const ABOVE_FLOOR: u64 = 16;
-/// The relief becomes less or more by one part in so many at once, at most.
+const ABOVE_FLOOR: u64 = 32;
+/// The relief becomes less by one part in so many at once, where all is missing.
 const STEP: u64 = 8;
+/// So many times what is aimed at counts of what is too much: a crowd at the start, when nobody is known to be slow, is not
+/// made up for by a long time with little.
+const MOST: u64 = 2;
+/// What is usual between two refreshes becomes less by one part in so many from one to the next.
+const FORGET: u64 = 8;
 /// A relief of 1.
 pub(super) const FULL: u64 = 1 << 16;
 
@@ -134,16 +144,39 @@ pub(super) const FULL: u64 = 1 << 16;
 mod tests {
     use super::*;
 
+    const STARTED: u64 = 1 << 26;
+
     /// Where slow commands come back in crowds, none at one look and twice what is aimed at by the next, the price stays
     /// about where it is.
     #[test]
     fn the_price_goes_up_as_fast_as_down() {
-        const STARTED: u64 = 1 << 26;
         let clock = VirtualTime::new(1);
         clock.relief.store(FULL / 2, Ordering::Relaxed);
         for round in 0..20 {
             let slow = if round % 2 == 0 { 0 } else { 2 * slow_part(STARTED) };
-            clock.keep_floor(STARTED, slow, 1);
+            clock.keep_floor(STARTED, slow, 1, slow_part(STARTED));
+        }
+        let relief = clock.relief.load(Ordering::Relaxed);
+        assert!((FULL * 2 / 5..=FULL * 3 / 5).contains(&relief), "{relief}");
+    }
+
+    /// Of two looks one may be after a few commands. A slow one more in those is no large part of both: the price stays where
+    /// what both have together is what is aimed at.
+    #[test]
+    fn a_short_look_counts_as_little_as_it_saw() {
+        let clock = VirtualTime::new(1);
+        clock.relief.store(FULL / 2, Ordering::Relaxed);
+        let core = &clock.by_core[0];
+        let start = |bytes, slow| {
+            core.bytes.fetch_add(bytes, Ordering::Relaxed);
+            core.slow_bytes.fetch_add(slow, Ordering::Relaxed);
+            clock.refresh(false);
+        };
+        let short = STARTED / 16;
+        let in_short = 2 * slow_part(short);
+        for _ in 0..100 {
+            start(STARTED, slow_part(STARTED + short) - in_short);
+            start(short, in_short);
         }
         let relief = clock.relief.load(Ordering::Relaxed);
         assert!((FULL * 2 / 5..=FULL * 3 / 5).contains(&relief), "{relief}");
@@ -155,7 +188,7 @@ mod tests {
         let clock = VirtualTime::new(1);
         clock.relief.store(FULL / 2, Ordering::Relaxed);
         for _ in 0..100 {
-            clock.keep_floor(0, 0, 1);
+            clock.keep_floor(0, 0, 1, slow_part(STARTED));
         }
         assert_eq!(clock.relief.load(Ordering::Relaxed), FULL / 2);
     }
