@@ -152,7 +152,7 @@ fn run_threads(policy: &PolicyConfig, threads: usize, turns: u64) -> Duration {
         for _ in 0..turns {
             load.now = Nanos::try_from(start.elapsed().as_nanos()).unwrap_or(Nanos::MAX);
             load.end();
-            load.start();
+            load.fill();
         }
         let took = began.elapsed();
         load.finish();

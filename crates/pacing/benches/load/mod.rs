@@ -12,7 +12,7 @@ use nvmeof_pacing::{
 const LARGEST: u32 = 1 << 20;
 /// A small read.
 pub(crate) const IO: Cost = Cost::data(4096);
-/// Time from one command to the next, for policies that look at it.
+/// Time from one command to the next where as many are in flight as are to be, for policies that look at it.
 pub(crate) const STEP: Nanos = 100;
 
 /// So many flows, all to one device.
@@ -51,6 +51,7 @@ pub(crate) struct Load {
     pacer: Pacer,
     flows: Vec<FlowId>,
     running: VecDeque<(FlowId, Permit)>,
+    in_flight: usize,
     cost: Cost,
     pub(crate) now: Nanos,
 }
@@ -69,9 +70,9 @@ impl Load {
             shared.pacer(core, Arc::new(|| ()), PacerConfig { flow_depth: each + in_flight });
         let flows: Vec<FlowId> = flows.iter().map(|&flow| pacer.add_flow(flow)).collect();
         let running = VecDeque::with_capacity(2 * each);
-        let mut load = Self { pacer, flows, running, cost, now: 1 };
+        let mut load = Self { pacer, flows, running, in_flight, cost, now: 1 };
         load.wait(u32::try_from(each).expect("a few"));
-        while load.running.len() < in_flight && load.start() {}
+        load.fill();
         load
     }
 
@@ -118,12 +119,30 @@ impl Load {
         }
     }
 
+    /// Starts as many as are to be in flight, as far as there is room.
+    #[inline]
+    pub(crate) fn fill(&mut self) {
+        while self.running.len() < self.in_flight && self.start() {}
+    }
+
     /// One command ends and the next in line starts.
     #[inline]
     pub(crate) fn turn_over(&mut self) {
+        if self.running.len() < self.in_flight {
+            return self.catch_up();
+        }
         self.now += STEP;
         self.end();
         self.start();
+    }
+
+    /// A turn with fewer in flight than are to be. All commands take equally long, so fewer come one by one more slowly: were it
+    /// as fast with few, adaptive would be right to let no more in.
+    #[cold]
+    fn catch_up(&mut self) {
+        self.now += STEP * (self.in_flight / self.running.len().max(1)) as Nanos;
+        self.end();
+        self.fill();
     }
 
     /// All that is in flight ends.

@@ -77,11 +77,15 @@ pub(super) struct Args {
     /// How long the load settles before that
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = duration)]
     ramp: Duration,
+    /// How much longer it does with a policy that has something to learn, adaptive: it finds its place in so many commands, and
+    /// a slow link carries few in a second
+    #[arg(long, value_name = "TIME", default_value = "3s", value_parser = duration)]
+    learn: Duration,
     /// Rounds over all points
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1000))]
     repeat: u32,
     /// One round of 200 ms a point at depths 32, 256 and 2048: to see that everything works
-    #[arg(long, conflicts_with_all = ["depths", "time", "ramp", "repeat"])]
+    #[arg(long, conflicts_with_all = ["depths", "time", "ramp", "learn", "repeat"])]
     quick: bool,
     /// Where the daemon listens
     #[arg(long, value_name = "tcp://ADDR|rdma://ADDR", default_value_t)]
@@ -134,6 +138,7 @@ struct Plan {
     depths: Vec<u32>,
     time: Duration,
     ramp: Duration,
+    learn: Duration,
     repeat: u32,
 }
 
@@ -141,11 +146,18 @@ impl Plan {
     fn of(args: &Args) -> Result<Self> {
         let quick = Duration::from_millis(200);
         let mut plan = match args.quick {
-            true => Self { depths: vec![32, 256, 2048], time: quick, ramp: quick, repeat: 1 },
+            true => Self {
+                depths: vec![32, 256, 2048],
+                time: quick,
+                ramp: quick,
+                learn: quick,
+                repeat: 1,
+            },
             false => Self {
                 depths: args.depths.clone(),
                 time: args.time,
                 ramp: args.ramp,
+                learn: args.learn,
                 repeat: args.repeat,
             },
         };
@@ -163,6 +175,14 @@ impl Plan {
             );
         }
         Ok(plan)
+    }
+
+    /// How long the load settles under a policy.
+    fn settle(&self, policy: Policy) -> Duration {
+        match policy {
+            Policy::Adaptive => self.ramp + self.learn,
+            _ => self.ramp,
+        }
     }
 }
 
@@ -207,9 +227,16 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
 
     let note = note(&bench.machine, points.first(), plan.repeat);
     let about = format!(
-        "{}; over {}, link: {}; {} job(s); {} round(s) of {:?} after {:?} a point; {stolen:.1} % of both CPUs' time \
+        "{}; over {}, link: {}; {} job(s); {} round(s) of {:?} after {:?} a point, {:?} with adaptive; {stolen:.1} % of both CPUs' time \
          taken by other machines",
-        bench.machine, args.listen, rate, args.jobs, plan.repeat, plan.time, plan.ramp,
+        bench.machine,
+        args.listen,
+        rate,
+        args.jobs,
+        plan.repeat,
+        plan.time,
+        plan.ramp,
+        plan.settle(Policy::Adaptive),
     );
     let verdicts = verdict::all(&points, &args.devices, &plan.depths);
     let shown = Shown {

@@ -141,7 +141,7 @@ impl Bench<'_> {
     }
 
     fn turn(&self, loaded: &mut Loaded, step: Step, repetition: u32) -> Result<Point> {
-        let Plan { time, ramp, .. } = *self.plan;
+        let (time, ramp) = (self.plan.time, self.plan.settle(step.policy));
         let Loaded { serving, load } = loaded;
         let depths = step.depths(self.args.jobs).context("the jobs cannot share this depth")?;
         load.change_to(&depths)?;
