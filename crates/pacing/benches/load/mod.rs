@@ -140,7 +140,7 @@ impl Load {
     /// as fast with few, adaptive would be right to let no more in.
     #[cold]
     fn catch_up(&mut self) {
-        self.now += STEP * (self.in_flight / self.running.len().max(1)) as Nanos;
+        self.now += STEP * self.in_flight as Nanos / self.running.len().max(1) as Nanos;
         self.end();
         self.fill();
     }

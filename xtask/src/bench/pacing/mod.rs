@@ -51,8 +51,8 @@ use show::Shown;
     after_help = "The daemon and the load generator have a CPU each, and a link between them that is slower than they are. \
     In\neach round a daemon is started for each depth, and a load that goes on while the daemon goes from one policy to \
     the\nnext, which begin with nothing learned and nothing outstanding: those that are compared have the same memory and\n\
-    connection and are measured shortly after one another. Ratios are within a round; their median is told, with how\n\
-    far it is known by so many rounds.\n\n\
+    connection and are measured shortly after one another; adaptive settles longer (--learn). Ratios are within a round;\n\
+    their median is told, with how far it is known by so many rounds.\n\n\
     Example: cargo xtask bench pacing --repeat 20 --json pacing.jsonl --svg plots --html pacing.html\n         \
     cargo xtask bench pacing --link none --devices ram --depths 256"
 )]
@@ -77,9 +77,9 @@ pub(super) struct Args {
     /// How long the load settles before that
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = duration)]
     ramp: Duration,
-    /// How much longer it does with a policy that has something to learn, adaptive: it finds its place in so many commands, and
-    /// a slow link carries few in a second
-    #[arg(long, value_name = "TIME", default_value = "3s", value_parser = duration)]
+    /// How much longer the load settles under adaptive, which finds its place in a number of commands: a slow link carries
+    /// few in a second. 0s for as long as under the others
+    #[arg(long, value_name = "TIME", default_value = "3s", value_parser = duration_or_none)]
     learn: Duration,
     /// Rounds over all points
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1000))]
@@ -130,6 +130,14 @@ fn duration(text: &str) -> Result<Duration, String> {
         .filter(|seconds| (0.1..=3600.0).contains(seconds))
         .map(Duration::from_secs_f64)
         .ok_or_else(|| format!("`{text}` is not a time from 100ms to 3600s"))
+}
+
+/// The same, or nothing.
+fn duration_or_none(text: &str) -> Result<Duration, String> {
+    match text {
+        "0s" | "0ms" | "0" => Ok(Duration::ZERO),
+        text => duration(text),
+    }
 }
 
 /// What is run, after `--quick` had its say.

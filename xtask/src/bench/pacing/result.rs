@@ -1,5 +1,7 @@
 //! From what the load generator and the daemon wrote to a [`Point`].
 
+use std::time::Duration;
+
 use anyhow::{Context, Result, ensure};
 use nvmeof_report::{Figures, Flow, Latency, Point, Setting, Varied, Where, jain};
 use serde_json::Value;
@@ -26,8 +28,19 @@ pub(super) struct Run<'a> {
     /// Processor and kernel.
     pub(super) machine: &'a str,
     pub(super) link: Rate,
+    /// How much longer adaptive settled than the others.
+    pub(super) learn: Duration,
     /// Changes with the daemon, its config or the load.
     pub(super) fingerprint: &'a str,
+}
+
+/// What results have to have alike to be shown together.
+fn circumstances(run: &Run<'_>) -> Option<String> {
+    let link = (run.link != Rate::Unbound).then(|| format!("over a link of {}", run.link));
+    let learn = (!run.learn.is_zero())
+        .then(|| format!("adaptive settled {:?} more than others", run.learn));
+    let both: Vec<_> = [link, learn].into_iter().flatten().collect();
+    (!both.is_empty()).then(|| both.join(", "))
 }
 
 /// Takes what the load generator reports of a turn, and what the daemon counted meanwhile.
@@ -55,10 +68,7 @@ pub(super) fn point(run: &Run<'_>, result: &Value, moments: &[Moment]) -> Result
         place: Where::Local,
         platform: run.machine.to_owned(),
         policy: policy.to_string(),
-        machines: match run.link {
-            Rate::Unbound => None,
-            rate => Some(format!("over a link of {rate}")),
-        },
+        machines: circumstances(run),
         fingerprint: run.fingerprint.to_owned(),
         seed: SEED,
         measured_s: elapsed,
@@ -175,6 +185,7 @@ pub(super) mod tests {
             jobs: 2,
             machine: "m",
             link: Rate::Gbit(10.0),
+            learn: Duration::from_secs(3),
             fingerprint: "f",
         };
         point(&run, &result(), &[]).expect("complete")
@@ -189,6 +200,7 @@ pub(super) mod tests {
             jobs: 2,
             machine: "m",
             link: Rate::Gbit(10.0),
+            learn: Duration::from_secs(3),
             fingerprint: "f",
         };
         let at =
@@ -204,7 +216,28 @@ pub(super) mod tests {
             (Some("buffer-credit 96"), Some("64"))
         );
         assert_eq!(point.setting.num_buffers, Some(96));
-        assert_eq!(point.machines.as_deref(), Some("over a link of 10gbit"));
+        assert_eq!(
+            point.machines.as_deref(),
+            Some("over a link of 10gbit, adaptive settled 3s more than others")
+        );
+    }
+
+    #[test]
+    fn what_is_as_usual_is_not_said() {
+        let step = Step { policy: Policy::None, device: Device::Ram, depth: 32 };
+        let run = |link, learn| Run {
+            step,
+            repetition: 1,
+            jobs: 1,
+            machine: "m",
+            link,
+            learn: Duration::from_secs(learn),
+            fingerprint: "f",
+        };
+        assert_eq!(circumstances(&run(Rate::Unbound, 0)), None);
+        let both = [run(Rate::Gbit(5.0), 0), run(Rate::Unbound, 1)];
+        let both = both.each_ref().map(|run| circumstances(run).expect("something is said"));
+        assert_eq!(both, ["over a link of 5gbit", "adaptive settled 1s more than others"]);
     }
 
     #[test]
@@ -216,6 +249,7 @@ pub(super) mod tests {
             jobs: 1,
             machine: "m",
             link: Rate::Gbit(10.0),
+            learn: Duration::from_secs(3),
             fingerprint: "f",
         };
         let mut broken = result();

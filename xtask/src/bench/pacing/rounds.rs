@@ -162,6 +162,7 @@ impl Bench<'_> {
             jobs: self.args.jobs,
             machine: &self.machine,
             link: self.rate,
+            learn: self.plan.learn,
             fingerprint: &format!("{:016x}", hasher.finish()),
         };
         result::point(&run, &counted, &moments)

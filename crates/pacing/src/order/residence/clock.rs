@@ -63,21 +63,22 @@ impl VirtualTime {
             returned: sum(|f| &f.returned),
             bytes: sum(|f| &f.bytes),
             slow_bytes: sum(|f| &f.slow_bytes),
-            usual: 0,
+            aim: seen.aim,
         };
         let (speed, returned) = (now.speed.wrapping_sub(seen.speed), now.returned - seen.returned);
         if let Some(usual) = (returned << SPEED_SHIFT).checked_div(speed) {
             self.usual_hold.store(usual, Ordering::Relaxed);
         }
-        let (started, started_slow) = (now.bytes - seen.bytes, now.slow_bytes - seen.slow_bytes);
-        let usual = slow_part(started).max(seen.usual - seen.usual / FORGET);
-        self.keep_floor(started, started_slow, now.slow_bytes, usual);
-        *seen = Seen { usual, ..now };
+        let started = now.bytes.wrapping_sub(seen.bytes);
+        let started_slow = now.slow_bytes.wrapping_sub(seen.slow_bytes);
+        let aim = slow_part(started).max(now.aim - now.aim / FORGET);
+        self.keep_floor(started, started_slow, now.slow_bytes, aim);
+        *seen = Seen { aim, ..now };
     }
 
     /// Lowers the price of slow flows while together they get less than is aimed at, and raises it again as fast. `slow` is
-    /// what they ever started, `usual` what is aimed at between two refreshes that lie far apart.
-    fn keep_floor(&self, started: u64, started_slow: u64, slow: u64, usual: u64) {
+    /// what they ever started, `aim` what is aimed at between two refreshes that lie far apart: not less than now.
+    fn keep_floor(&self, started: u64, started_slow: u64, slow: u64, aim: u64) {
         let wanted = slow_part(started);
         if wanted == 0 {
             // Nothing is missing where nothing was started.
@@ -87,11 +88,13 @@ impl VirtualTime {
         // In proportion to what is missing or too much: what is changed shows only when slow commands
         // are back, and full steps would have them come in crowds that leave little for the others. And in bytes: of the few
         // between two refreshes that are close together a whole command more or less is a large part.
-        let part = |by: u64| relief / STEP * by.min(MOST * usual) / usual;
         let relief = if slow > 0 && started_slow < wanted {
-            (relief - part(wanted - started_slow)).max(FULL / 16)
+            let missing = wanted - started_slow;
+            // What takes back a step up by as much.
+            (relief - relief / STEP * missing / (aim + missing / STEP)).max(FULL / 16)
         } else {
-            (relief + part(started_slow.saturating_sub(wanted)) + 1).min(FULL)
+            let too_much = started_slow.saturating_sub(wanted).min(MOST * aim);
+            (relief + relief / STEP * too_much / aim + 1).min(FULL)
         };
         self.relief.store(relief, Ordering::Relaxed);
     }
@@ -114,14 +117,15 @@ pub(super) fn slow_part(bytes: u64) -> u64 {
     floor + floor / ABOVE_FLOOR
 }
 
-/// The sums at the last refresh, and what slow flows are to have between two that lie far apart.
+/// The sums at the last refresh.
 #[derive(Debug, Default)]
 struct Seen {
     speed: u64,
     returned: u64,
     bytes: u64,
     slow_bytes: u64,
-    usual: u64,
+    /// Bytes that slow flows are to start between two refreshes that lie far apart.
+    aim: u64,
 }
 
 /// Unit of a speed: one in 2^40 ns.
@@ -130,13 +134,13 @@ pub(super) const SPEED_SHIFT: u32 = 40;
 const FLOOR: u64 = 20;
 /// One part in so many of that is aimed at beside it.
 const ABOVE_FLOOR: u64 = 32;
-/// The relief becomes less by one part in so many at once, where all is missing.
+/// Where twice as much is started as is aimed at the relief becomes more by one part in so many.
 const STEP: u64 = 8;
-/// So many times what is aimed at counts of what is too much: a crowd at the start, when nobody is known to be slow, is not
+/// What is too much counts up to so many times what is aimed at: a crowd at the start, when nobody is known to be slow, is not
 /// made up for by a long time with little.
 const MOST: u64 = 2;
-/// What is usual between two refreshes becomes less by one part in so many from one to the next.
-const FORGET: u64 = 8;
+/// What is aimed at between two refreshes that lie far apart becomes less by one part in so many at each.
+const FORGET: u64 = 32;
 /// A relief of 1.
 pub(super) const FULL: u64 = 1 << 16;
 
@@ -146,26 +150,36 @@ mod tests {
 
     const STARTED: u64 = 1 << 26;
 
+    /// With half of the relief.
+    fn clock() -> Arc<VirtualTime> {
+        let clock = VirtualTime::new(1);
+        clock.relief.store(FULL / 2, Ordering::Relaxed);
+        clock
+    }
+
+    fn has_half(clock: &VirtualTime) {
+        let relief = clock.relief.load(Ordering::Relaxed);
+        assert!((FULL * 9 / 20..=FULL * 11 / 20).contains(&relief), "{relief} of {FULL}");
+    }
+
     /// Where slow commands come back in crowds, none at one look and twice what is aimed at by the next, the price stays
     /// about where it is.
     #[test]
     fn the_price_goes_up_as_fast_as_down() {
-        let clock = VirtualTime::new(1);
-        clock.relief.store(FULL / 2, Ordering::Relaxed);
-        for round in 0..20 {
-            let slow = if round % 2 == 0 { 0 } else { 2 * slow_part(STARTED) };
-            clock.keep_floor(STARTED, slow, 1, slow_part(STARTED));
+        let clock = clock();
+        let aim = slow_part(STARTED);
+        for round in 0..1000 {
+            let slow = if round % 2 == 0 { 0 } else { 2 * aim };
+            clock.keep_floor(STARTED, slow, 1, aim);
         }
-        let relief = clock.relief.load(Ordering::Relaxed);
-        assert!((FULL * 2 / 5..=FULL * 3 / 5).contains(&relief), "{relief}");
+        has_half(&clock);
     }
 
     /// Of two looks one may be after a few commands. A slow one more in those is no large part of both: the price stays where
     /// what both have together is what is aimed at.
     #[test]
     fn a_short_look_counts_as_little_as_it_saw() {
-        let clock = VirtualTime::new(1);
-        clock.relief.store(FULL / 2, Ordering::Relaxed);
+        let clock = clock();
         let core = &clock.by_core[0];
         let start = |bytes, slow| {
             core.bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -174,12 +188,23 @@ mod tests {
         };
         let short = STARTED / 16;
         let in_short = 2 * slow_part(short);
-        for _ in 0..100 {
+        for _ in 0..200 {
             start(STARTED, slow_part(STARTED + short) - in_short);
             start(short, in_short);
         }
-        let relief = clock.relief.load(Ordering::Relaxed);
-        assert!((FULL * 2 / 5..=FULL * 3 / 5).contains(&relief), "{relief}");
+        has_half(&clock);
+    }
+
+    /// However much comes at once, when nobody is known to be slow, it counts as three times what is aimed at.
+    #[test]
+    fn a_crowd_is_not_made_up_for_by_a_long_time_with_little() {
+        let after = |times: u64| {
+            let clock = clock();
+            clock.keep_floor(STARTED, times * slow_part(STARTED), 1, slow_part(STARTED));
+            clock.relief.load(Ordering::Relaxed)
+        };
+        assert!(after(2) < after(3), "{} {}", after(2), after(3));
+        assert_eq!(after(3), after(20));
     }
 
     /// Where nothing was started nothing is missing.
