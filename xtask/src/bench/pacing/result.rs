@@ -178,8 +178,8 @@ pub(super) mod tests {
         })
     }
 
-    pub(in crate::bench::pacing) fn made_up(step: Step, repetition: u32) -> Point {
-        let run = Run {
+    fn run(step: Step, repetition: u32) -> Run<'static> {
+        Run {
             step,
             repetition,
             jobs: 2,
@@ -187,22 +187,17 @@ pub(super) mod tests {
             link: Rate::Gbit(10.0),
             learn: Duration::from_secs(3),
             fingerprint: "f",
-        };
-        point(&run, &result(), &[]).expect("complete")
+        }
+    }
+
+    pub(in crate::bench::pacing) fn made_up(step: Step, repetition: u32) -> Point {
+        point(&run(step, repetition), &result(), &[]).expect("complete")
     }
 
     #[test]
     fn a_point_has_what_was_measured_and_is_local() {
         let step = Step { policy: Policy::BufferCredit(96), device: Device::Mix, depth: 64 };
-        let run = Run {
-            step,
-            repetition: 3,
-            jobs: 2,
-            machine: "m",
-            link: Rate::Gbit(10.0),
-            learn: Duration::from_secs(3),
-            fingerprint: "f",
-        };
+        let run = run(step, 3);
         let at =
             |in_flight, budget| Moment { in_flight, budget_mib: Some(budget), ..Moment::default() };
         let point = point(&run, &result(), &[at(4.0, 1.0), at(8.0, 2.0)]).expect("complete");
@@ -225,15 +220,7 @@ pub(super) mod tests {
     #[test]
     fn what_is_as_usual_is_not_said() {
         let step = Step { policy: Policy::None, device: Device::Ram, depth: 32 };
-        let run = |link, learn| Run {
-            step,
-            repetition: 1,
-            jobs: 1,
-            machine: "m",
-            link,
-            learn: Duration::from_secs(learn),
-            fingerprint: "f",
-        };
+        let run = |link, learn| Run { link, learn: Duration::from_secs(learn), ..run(step, 1) };
         assert_eq!(circumstances(&run(Rate::Unbound, 0)), None);
         let both = [run(Rate::Gbit(5.0), 0), run(Rate::Unbound, 1)];
         let both = both.each_ref().map(|run| circumstances(run).expect("something is said"));
@@ -243,15 +230,7 @@ pub(super) mod tests {
     #[test]
     fn a_run_with_errors_is_no_measurement() {
         let step = Step { policy: Policy::None, device: Device::Ram, depth: 32 };
-        let run = Run {
-            step,
-            repetition: 1,
-            jobs: 1,
-            machine: "m",
-            link: Rate::Gbit(10.0),
-            learn: Duration::from_secs(3),
-            fingerprint: "f",
-        };
+        let run = Run { jobs: 1, ..run(step, 1) };
         let mut broken = result();
         broken["errors"] = json!(2);
         let error = point(&run, &broken, &[]).expect_err("it failed");

@@ -58,22 +58,18 @@ impl VirtualTime {
             let of_cores = self.by_core.iter().map(|core| of(core).load(Ordering::Relaxed));
             of_cores.fold(0, u64::wrapping_add)
         };
-        let now = Seen {
-            speed: sum(|f| &f.speed),
-            returned: sum(|f| &f.returned),
-            bytes: sum(|f| &f.bytes),
-            slow_bytes: sum(|f| &f.slow_bytes),
-            aim: seen.aim,
-        };
-        let (speed, returned) = (now.speed.wrapping_sub(seen.speed), now.returned - seen.returned);
-        if let Some(usual) = (returned << SPEED_SHIFT).checked_div(speed) {
+        let (speed, returned) = (sum(|f| &f.speed), sum(|f| &f.returned));
+        let (bytes, slow_bytes) = (sum(|f| &f.bytes), sum(|f| &f.slow_bytes));
+        let hold = (returned.wrapping_sub(seen.returned) << SPEED_SHIFT)
+            .checked_div(speed.wrapping_sub(seen.speed));
+        if let Some(usual) = hold {
             self.usual_hold.store(usual, Ordering::Relaxed);
         }
-        let started = now.bytes.wrapping_sub(seen.bytes);
-        let started_slow = now.slow_bytes.wrapping_sub(seen.slow_bytes);
-        let aim = slow_part(started).max(now.aim - now.aim / FORGET);
-        self.keep_floor(started, started_slow, now.slow_bytes, aim);
-        *seen = Seen { aim, ..now };
+        let started = bytes.wrapping_sub(seen.bytes);
+        let started_slow = slow_bytes.wrapping_sub(seen.slow_bytes);
+        let aim = slow_part(started).max(seen.aim - seen.aim / FORGET);
+        self.keep_floor(started, started_slow, slow_bytes, aim);
+        *seen = Seen { speed, returned, bytes, slow_bytes, aim };
     }
 
     /// Lowers the price of slow flows while together they get less than is aimed at, and raises it again as fast. `slow` is
@@ -93,7 +89,7 @@ impl VirtualTime {
             // What takes back a step up by as much.
             (relief - relief / STEP * missing / (aim + missing / STEP)).max(FULL / 16)
         } else {
-            let too_much = started_slow.saturating_sub(wanted).min(MOST * aim);
+            let too_much = started_slow.saturating_sub(wanted).min(MOST_TOO_MUCH * aim);
             (relief + relief / STEP * too_much / aim + 1).min(FULL)
         };
         self.relief.store(relief, Ordering::Relaxed);
@@ -117,7 +113,7 @@ pub(super) fn slow_part(bytes: u64) -> u64 {
     floor + floor / ABOVE_FLOOR
 }
 
-/// The sums at the last refresh.
+/// The sums at the last refresh, and the aim then.
 #[derive(Debug, Default)]
 struct Seen {
     speed: u64,
@@ -138,7 +134,7 @@ const ABOVE_FLOOR: u64 = 32;
 const STEP: u64 = 8;
 /// What is too much counts up to so many times what is aimed at: a crowd at the start, when nobody is known to be slow, is not
 /// made up for by a long time with little.
-const MOST: u64 = 2;
+const MOST_TOO_MUCH: u64 = 2;
 /// What is aimed at between two refreshes that lie far apart becomes less by one part in so many at each.
 const FORGET: u64 = 32;
 /// A relief of 1.
