@@ -100,7 +100,7 @@ fn what_the_network_could_have_sent_meanwhile_is_known_and_made_up_for() {
     let could = 19 * (4 * MS / EACH * u64::from(BYTES) - at_first.budget.unwrap());
     assert!(lone.missed < 9 * could / 10, "{} bytes of {could}", lone.missed);
     // And it is given back where nobody is away.
-    let after = lone.run(20_000 * MS, 0, 100 * MS);
+    let after = lone.run(60_000 * MS, 0, 100 * MS);
     assert_eq!(after.reserved, Some(0), "{after:?}");
     lone.end();
 }

@@ -137,6 +137,8 @@ pub(super) struct Controller {
     phase: Phase,
     /// The base doubles until that brings little.
     starting: bool,
+    /// The last measurement of the start brought much less than the one before, and is made again.
+    has_lost_once: bool,
     high: bool,
     swing: f64,
     /// The part of the swing that is enough to tell.
@@ -195,6 +197,7 @@ impl Controller {
             base: least * cores,
             phase: Phase::First,
             starting: true,
+            has_lost_once: false,
             high: true,
             swing: SWING,
             narrow: 1.0,

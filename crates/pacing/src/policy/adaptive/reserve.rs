@@ -5,7 +5,7 @@ const MOST: f64 = 24.0;
 /// And most that it grows by at once.
 const RISE: f64 = 8.0;
 /// What may be missed, as a part of all that is sent: the reserve goes down by it, and up by what is missed.
-const MISSED: f64 = 0.0005;
+const MISSED: f64 = 0.0001;
 
 /// What did harm, times this, is the most there may be after that.
 const AFTER_HARM: f64 = 0.5;
@@ -51,23 +51,30 @@ mod tests {
 
     #[test]
     fn the_reserve_follows_what_is_missed_both_ways() {
+        const COMMANDS: f64 = 600.0;
+        let may_be = MISSED * COMMANDS;
         let mut reserve = Reserve::new();
         let mut after = |missed: f64| {
-            reserve.learn(600.0, missed, true);
+            reserve.learn(COMMANDS, missed, true);
             reserve.commands()
         };
         assert!(after(0.0).abs() < 1e-9, "nothing missed");
-        assert!((after(5.3) - 5.0).abs() < 1e-9);
+        assert!((after(5.0 + may_be) - 5.0).abs() < 1e-9);
         (0..10).for_each(|_| _ = after(1e9));
         assert!((after(1e9) - MOST).abs() < 1e-9, "bounded");
-        assert!((after(0.3) - MOST).abs() < 1e-9, "as much as may be missed keeps it where it is");
-        (0..100).for_each(|_| _ = after(0.0));
-        assert!(after(0.0).abs() < 1e-9, "all of it is given back");
-        after(5.3);
-        reserve.learn(600.0, 5.3, false);
+        assert!(
+            (after(may_be) - MOST).abs() < 1e-9,
+            "as much as may be missed keeps it where it is"
+        );
+        (0..200).for_each(|_| _ = after(0.0));
+        assert!((after(0.0) - (MOST - 201.0 * may_be)).abs() < 1e-9, "it is given back slowly");
+        (0..200).for_each(|_| _ = after(0.0));
+        assert!(after(0.0).abs() < 1e-9, "and all of it");
+        after(5.0 + may_be);
+        reserve.learn(COMMANDS, 5.0, false);
         assert!((reserve.commands() - 5.0).abs() < 1e-9, "more of it would be of no use");
-        reserve.learn(600.0, 0.0, false);
-        assert!(reserve.commands() < 4.8, "nor is what nobody misses");
+        reserve.learn(COMMANDS, 0.0, false);
+        assert!(reserve.commands() < 5.0 - may_be / 2.0, "nor is what nobody misses");
     }
 
     #[test]

@@ -234,6 +234,25 @@ fn a_start_that_ends_in_a_flood_does_not_stay_in_it() {
     }
 }
 
+/// Measurements are short at the start, so a core that is away for a moment takes most of one. That is no reason to stay
+/// with a few commands.
+#[test]
+fn a_start_goes_on_after_a_moment_in_which_little_went_through() {
+    for disturbed in [16.0, 32.0] {
+        let mut plant = Plant::new(200.0, 0.2, 1e9);
+        let rate = std::mem::replace(&mut plant.rate, Box::new(|_| 0.0));
+        let looks = Cell::new(0);
+        plant.rate = Box::new(move |n| {
+            // Two looks are a measurement there.
+            let is_disturbed = n >= disturbed && looks.replace(looks.get() + 1) < 2;
+            rate(n) * if is_disturbed { 0.3 } else { 1.0 }
+        });
+        while plant.run(1).1 < 0.95 * 0.2 {}
+        let commands = plant.commands;
+        assert!(commands < 2000.0, "{disturbed} in flight: {commands}, {:?}", plant.controller);
+    }
+}
+
 /// A rate never seen before tells what is enough, without a swing.
 #[test]
 fn a_faster_link_is_followed_at_once() {

@@ -45,13 +45,20 @@ impl Controller {
     }
 
     pub(super) fn go_on_starting(&mut self, elasticity: f64, measured: &Measured, last: &Measured) {
+        let has_lost = measured.rate < COLLAPSE * last.rate;
+        // So few commands are measured here that much is lost where a core was away for a moment.
+        if has_lost && !std::mem::replace(&mut self.has_lost_once, true) {
+            self.last = Some(*last);
+            return;
+        }
+        self.has_lost_once = false;
         if elasticity > START_GAIN {
             self.base *= START;
             self.reason = Move::Gained;
             return;
         }
         self.starting = false;
-        let enough = if measured.rate < COLLAPSE * last.rate {
+        let enough = if has_lost {
             self.best = Some(*last);
             self.enough(last).min(last.in_flight)
         } else if measured.rate < last.rate {
