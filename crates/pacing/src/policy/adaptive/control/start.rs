@@ -20,6 +20,7 @@ impl Controller {
             return;
         }
         self.starting = true;
+        self.has_lost_once = false;
         self.best = None;
         self.flooded = 0;
         self.reason = Move::Start;
@@ -40,6 +41,7 @@ impl Controller {
         if last.lost_with_more(measured, self.search.noise()) {
             self.go_on_starting(HARM, measured, last);
         } else {
+            self.has_lost_once = false;
             self.base *= START;
         }
     }
