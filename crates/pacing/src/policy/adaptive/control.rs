@@ -137,8 +137,8 @@ pub(super) struct Controller {
     phase: Phase,
     /// The base doubles until that brings little.
     starting: bool,
-    /// The last measurement of the start brought much less than the one before, and is made again.
-    has_lost_once: bool,
+    /// The base that brought much less than half of it, by one measurement of the start, which is made again.
+    doubted: Option<u64>,
     high: bool,
     swing: f64,
     /// The part of the swing that is enough to tell.
@@ -197,7 +197,7 @@ impl Controller {
             base: least * cores,
             phase: Phase::First,
             starting: true,
-            has_lost_once: false,
+            doubted: None,
             high: true,
             swing: SWING,
             narrow: 1.0,

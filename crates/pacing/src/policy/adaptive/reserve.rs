@@ -4,7 +4,8 @@
 const MOST: f64 = 24.0;
 /// And most that it grows by at once.
 const RISE: f64 = 8.0;
-/// What may be missed, as a part of all that is sent: the reserve goes down by it, and up by what is missed.
+/// What may be missed, as a part of all that is sent: the reserve goes down by it, and up by what is missed. So
+/// slowly that it lasts from one long absence to the next, since these make the slowest commands.
 const MISSED: f64 = 0.0001;
 
 /// What did harm, times this, is the most there may be after that.

@@ -1,7 +1,7 @@
 //! The start: the base doubles until that brings little.
 
 use super::super::Move;
-use super::super::measured::Measured;
+use super::super::measured::{Measured, whole};
 use super::lately::COLLAPSE;
 use super::{Controller, HARM};
 
@@ -20,7 +20,7 @@ impl Controller {
             return;
         }
         self.starting = true;
-        self.has_lost_once = false;
+        self.doubted = None;
         self.best = None;
         self.flooded = 0;
         self.reason = Move::Start;
@@ -41,19 +41,19 @@ impl Controller {
         if last.lost_with_more(measured, self.search.noise()) {
             self.go_on_starting(HARM, measured, last);
         } else {
-            self.has_lost_once = false;
             self.base *= START;
         }
     }
 
+    /// What the doubled base brought ends the start if it is little; much less has to show twice.
     pub(super) fn go_on_starting(&mut self, elasticity: f64, measured: &Measured, last: &Measured) {
         let has_lost = measured.rate < COLLAPSE * last.rate;
         // So few commands are measured here that much is lost where a core was away for a moment.
-        if has_lost && !std::mem::replace(&mut self.has_lost_once, true) {
+        let base = Some(whole(self.base));
+        if has_lost && std::mem::replace(&mut self.doubted, base) != base {
             self.last = Some(*last);
             return;
         }
-        self.has_lost_once = false;
         if elasticity > START_GAIN {
             self.base *= START;
             self.reason = Move::Gained;
