@@ -234,23 +234,29 @@ fn a_start_that_ends_in_a_flood_does_not_stay_in_it() {
     }
 }
 
-/// Measurements are short at the start, so a core that is away for a moment takes most of one. That is no reason to stay
-/// with a few commands.
+/// Commands that a machine lets through until it has its rate, whose start is disturbed once from so many commands in
+/// flight on: it gets that part of its rate then.
+fn until_started(disturbed: f64, part: f64) -> f64 {
+    let mut plant = Plant::new(200.0, 0.2, 1e9);
+    let rate = std::mem::replace(&mut plant.rate, Box::new(|_| 0.0));
+    let seen = Cell::new(0);
+    plant.rate = Box::new(move |n| {
+        // The measurement there, and what settles after it is no part of the next.
+        let is_disturbed = n >= disturbed && seen.replace(seen.get() + 1) < 2;
+        rate(n) * if is_disturbed { part } else { 1.0 }
+    });
+    let reached = (0..500).any(|_| plant.run(1).1 > 0.95 * 0.2);
+    assert!(reached, "{disturbed} in flight: {:?}", plant.controller);
+    plant.commands
+}
+
+/// Measurements are short at the start, so a core that is away for a moment takes a part of one, or most of it. That is no
+/// reason to stay with a few commands.
 #[test]
 fn a_start_goes_on_after_a_moment_in_which_little_went_through() {
-    for disturbed in [16.0, 32.0] {
-        let mut plant = Plant::new(200.0, 0.2, 1e9);
-        let rate = std::mem::replace(&mut plant.rate, Box::new(|_| 0.0));
-        let looks = Cell::new(0);
-        plant.rate = Box::new(move |n| {
-            // The first is the measurement there, and what settles after it is no part of the next.
-            let is_disturbed = n >= disturbed && looks.replace(looks.get() + 1) < 2;
-            rate(n) * if is_disturbed { 0.3 } else { 1.0 }
-        });
-        let reached = (0..500).any(|_| plant.run(1).1 > 0.95 * 0.2);
-        assert!(reached, "{disturbed} in flight: {:?}", plant.controller);
-        let commands = plant.commands;
-        assert!(commands < 2000.0, "{disturbed} in flight: {commands}, {:?}", plant.controller);
+    for (disturbed, part) in [(16.0, 0.3), (32.0, 0.3), (16.0, 0.5), (32.0, 0.55)] {
+        let commands = until_started(disturbed, part);
+        assert!(commands < 1500.0, "{part} with {disturbed} in flight: {commands}");
     }
 }
 
@@ -503,11 +509,11 @@ fn a_trial_that_finds_much_more_is_kept() {
     for seed in 0..16 {
         let mut plant = Plant::new(80.0, 0.1, 1e9);
         plant.controller = Controller::new(1, 131_072);
-        plant.wander(0.06, seed);
+        plant.wander(0.08, seed);
         plant.run(200);
         let mut peaked = Plant::new(80.0, 0.1, 1e9);
         peaked.rate = Box::new(|n| if n < 7.0 { 0.16 } else { 0.1 });
-        peaked.wander(0.06, seed);
+        peaked.wander(0.08, seed);
         plant.become_like(peaked);
         let mut looks = 0;
         while plant.in_flight() >= 7.0 {

@@ -45,20 +45,20 @@ impl Controller {
         }
     }
 
-    /// What the doubled base brought ends the start if it is little; much less has to show twice.
+    /// What the doubled base brought ends the start if it is little, and little has to show twice.
     pub(super) fn go_on_starting(&mut self, elasticity: f64, measured: &Measured, last: &Measured) {
-        let has_lost = measured.rate < COLLAPSE * last.rate;
-        // So few commands are measured here that much is lost where a core was away for a moment.
-        let base = Some(whole(self.base));
-        if has_lost && std::mem::replace(&mut self.doubted, base) != base {
-            self.last = Some(*last);
-            return;
-        }
         if elasticity > START_GAIN {
             self.base *= START;
             self.reason = Move::Gained;
             return;
         }
+        // So few commands are measured here that little shows where a core was away for a moment.
+        let base = Some(whole(self.base));
+        if std::mem::replace(&mut self.doubted, base) != base {
+            self.last = Some(*last);
+            return;
+        }
+        let has_lost = measured.rate < COLLAPSE * last.rate;
         self.starting = false;
         let enough = if has_lost {
             self.best = Some(*last);
