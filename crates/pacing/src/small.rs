@@ -27,6 +27,8 @@ const EVERY: u32 = 8;
 #[derive(Debug)]
 pub(crate) struct SmallLane {
     rule: SmallRule,
+    /// What is small follows from what is started.
+    observes: bool,
     /// Means over the last commands started, of the bytes and of the bytes squared (over 4096).
     mean: u64,
     mean_square: u64,
@@ -47,6 +49,7 @@ impl SmallLane {
         };
         Self {
             rule,
+            observes: rule == SmallRule::BesideOthers,
             mean: 0,
             mean_square: 0,
             bytes: 0,
@@ -76,7 +79,7 @@ impl SmallLane {
 
     #[inline]
     pub(crate) fn small_started(&mut self, bytes: u32) {
-        if self.rule == SmallRule::BesideOthers {
+        if self.observes {
             // Only those that pass others are charged; without an allowance there was nobody to
             // pass.
             if self.may_pass() {
@@ -89,7 +92,7 @@ impl SmallLane {
     /// A command started in order: what small ones may take grows with it.
     #[inline]
     pub(crate) fn large_started(&mut self, bytes: u32) {
-        if self.rule == SmallRule::BesideOthers {
+        if self.observes {
             let most = i64::from(bytes);
             self.allowance = (self.allowance + most / SHARE).min(most);
             self.observe(bytes);

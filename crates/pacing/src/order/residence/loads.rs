@@ -81,6 +81,8 @@ pub(super) struct Shared {
     /// Devices and paths that lanes use, a bit each.
     devices: AtomicU64,
     paths: AtomicU64,
+    /// There is more than one of either.
+    many_ways: AtomicBool,
 }
 
 impl Shared {
@@ -93,6 +95,16 @@ impl Shared {
             summing: AtomicBool::new(false),
             devices: AtomicU64::new(0),
             paths: AtomicU64::new(0),
+            many_ways: AtomicBool::new(false),
+        }
+    }
+
+    /// A lane goes these ways.
+    fn open(&self, devices: u64, paths: u64) {
+        let devices = devices | self.devices.fetch_or(devices, Ordering::Relaxed);
+        let paths = paths | self.paths.fetch_or(paths, Ordering::Relaxed);
+        if !(is_one(devices) && is_one(paths)) {
+            self.many_ways.store(true, Ordering::Relaxed);
         }
     }
 
@@ -105,7 +117,7 @@ impl Shared {
     /// Do all lanes of all cores go the same way? Then there is nothing to compare.
     #[inline(always)]
     fn is_one_way(&self) -> bool {
-        is_one(self.devices.load(Ordering::Relaxed)) && is_one(self.paths.load(Ordering::Relaxed))
+        !self.many_ways.load(Ordering::Relaxed)
     }
 
     /// Are the sums old, where commands take so long?
@@ -173,8 +185,7 @@ impl Loads {
         self.devices |= 1 << way.device();
         self.paths |= 1 << way.path();
         self.is_one_way = is_one(self.devices) && is_one(self.paths);
-        shared.devices.fetch_or(self.devices, Ordering::Relaxed);
-        shared.paths.fetch_or(self.paths, Ordering::Relaxed);
+        shared.open(self.devices, self.paths);
     }
 
     /// Do all lanes of this core go the same way?

@@ -347,7 +347,9 @@ impl Residence {
     /// Charges a lane with a command that starts, and little beyond a tag of `most`; yields the tag it had if it is in.
     #[inline(always)]
     fn start(&mut self, lane: u32, bytes: u32, now: Nanos, most: u64) -> Option<u64> {
-        let entry = &mut self.lanes[lane as usize];
+        // Once, and not anew behind what is written to.
+        let lanes = &mut self.lanes[..];
+        let entry = &mut lanes[lane as usize];
         if !entry.is_at_work() {
             entry.heard = now;
         }
@@ -368,7 +370,7 @@ impl Residence {
         let (way, is_in) = (entry.way, entry.link.is_in());
         self.loads.started(way, bytes, &self.shared.loads);
         if is_in {
-            self.paths.queue(way).moved_to(lane, least, &mut self.lanes);
+            self.paths.queue(way).moved_to(lane, least, lanes);
         }
         is_in.then_some(tag)
     }
@@ -455,11 +457,14 @@ impl Order for Residence {
     #[inline(always)]
     fn pick(&mut self, now: Nanos) -> Option<Pick> {
         self.loads.look(now, self.usual_time, &self.lanes, &self.shared.loads);
-        let mut lane = self.paths.first(self.charge, &self.loads, &mut self.lanes)?;
-        if self.lanes[lane as usize].is_silent(now) {
+        let lanes = &mut self.lanes[..];
+        let mut lane = self.paths.first(self.charge, &self.loads, lanes)?;
+        let mut entry = &lanes[lane as usize];
+        if entry.is_silent(now) {
             lane = self.pick_with_silent(now, lane);
+            entry = &self.lanes[lane as usize];
         }
-        let Lane { key: urgency, tag, price, way, .. } = self.lanes[lane as usize];
+        let Lane { key: urgency, tag, price, way, .. } = *entry;
         if price > BASE_PRICE && self.must_wait(lane, now) {
             return None;
         }

@@ -8,6 +8,9 @@ use super::{Controller, HARM};
 /// Growth of the budget at the start, until it brings less than [`START_GAIN`] of its share.
 pub(super) const START: f64 = 2.0;
 pub(super) const START_GAIN: f64 = 0.3;
+/// Less than this is measured twice. What lies between ends the start at once: there the gain goes down by and by, as with
+/// many fast drives, and a start that goes on because it was looked at twice goes too far.
+const NEXT_TO_NOTHING: f64 = 0.15;
 
 impl Controller {
     /// The base came down to what hosts asked for, which says nothing about the machine, and is far below what
@@ -45,16 +48,16 @@ impl Controller {
         }
     }
 
-    /// What the doubled base brought ends the start if it is little, and little has to show twice.
+    /// What the doubled base brought ends the start if it is little; next to nothing has to show twice.
     pub(super) fn go_on_starting(&mut self, elasticity: f64, measured: &Measured, last: &Measured) {
         if elasticity > START_GAIN {
             self.base *= START;
             self.reason = Move::Gained;
             return;
         }
-        // So few commands are measured here that little shows where a core was away for a moment.
+        // So few commands are measured here that this shows, too, where a core was away for a moment.
         let base = Some(whole(self.base));
-        if std::mem::replace(&mut self.doubted, base) != base {
+        if elasticity < NEXT_TO_NOTHING && std::mem::replace(&mut self.doubted, base) != base {
             self.last = Some(*last);
             return;
         }
