@@ -137,7 +137,7 @@ pub(super) struct Controller {
     phase: Phase,
     /// The base doubles until that brings little.
     starting: bool,
-    /// The base that brought little more than half of it, by one measurement of the start, which is made again.
+    /// The base that brought little more than half of it, or less, by one measurement of the start, which is made again.
     doubted: Option<u64>,
     high: bool,
     swing: f64,

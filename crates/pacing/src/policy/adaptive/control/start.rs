@@ -8,7 +8,7 @@ use super::{Controller, HARM};
 /// Growth of the budget at the start, until it brings less than [`START_GAIN`] of its share.
 pub(super) const START: f64 = 2.0;
 pub(super) const START_GAIN: f64 = 0.3;
-/// Less than this is measured twice. What lies between ends the start at once: there the gain goes down by and by, as with
+/// Less than this is measured twice. What lies between the two ends the start at once: there the gain goes down by and by, as with
 /// many fast drives, and a start that goes on because it was looked at twice goes too far.
 const NEXT_TO_NOTHING: f64 = 0.15;
 
