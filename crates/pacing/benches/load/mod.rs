@@ -1,7 +1,7 @@
 //! A core with flows that always have something waiting: what is measured.
 
-use std::collections::VecDeque;
 use std::hint::black_box;
+use std::mem::forget;
 use std::sync::Arc;
 
 use nvmeof_pacing::{
@@ -50,8 +50,7 @@ pub(crate) fn policies() -> [(&'static str, PolicyConfig); 4] {
 pub(crate) struct Load {
     pacer: Pacer,
     flows: Vec<FlowId>,
-    running: VecDeque<(FlowId, Permit)>,
-    in_flight: usize,
+    running: Running,
     cost: Cost,
     pub(crate) now: Nanos,
 }
@@ -69,8 +68,8 @@ impl Load {
         let mut pacer =
             shared.pacer(core, Arc::new(|| ()), PacerConfig { flow_depth: each + in_flight });
         let flows: Vec<FlowId> = flows.iter().map(|&flow| pacer.add_flow(flow)).collect();
-        let running = VecDeque::with_capacity(2 * each);
-        let mut load = Self { pacer, flows, running, in_flight, cost, now: 1 };
+        let running = Running::new(in_flight);
+        let mut load = Self { pacer, flows, running, cost, now: 1 };
         load.wait(u32::try_from(each).expect("a few"));
         load.fill();
         load
@@ -106,14 +105,15 @@ impl Load {
     #[inline]
     pub(crate) fn start(&mut self) -> bool {
         let Some((_, permit)) = self.pacer.next(self.now) else { return false };
-        self.running.push_back((permit.flow(), permit));
+        self.running.push(permit);
         true
     }
 
     /// One command ends, its host sends another.
     #[inline]
     pub(crate) fn end(&mut self) {
-        if let Some((flow, permit)) = self.running.pop_front() {
+        if let Some(permit) = self.running.pop() {
+            let flow = permit.flow();
             self.pacer.release(permit, Outcome::Completed, self.now);
             self.pacer.enqueue(flow, black_box(self.cost), 7).expect("it fits");
         }
@@ -122,34 +122,86 @@ impl Load {
     /// Starts as many as are to be in flight, as far as there is room.
     #[inline]
     pub(crate) fn fill(&mut self) {
-        while self.running.len() < self.in_flight && self.start() {}
+        while !self.running.is_full() && self.start() {}
     }
 
     /// One command ends and the next in line starts.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn turn_over(&mut self) {
-        if self.running.len() < self.in_flight {
+        if !self.running.is_full() {
             return self.catch_up();
         }
-        self.now += STEP;
-        self.end();
-        self.start();
+        self.now = self.now.wrapping_add(STEP);
+        // The place of the oldest is where the next one goes.
+        let place = self.running.turn();
+        let permit = place.take().expect("the ring is full");
+        let flow = permit.flow();
+        self.pacer.release(permit, Outcome::Completed, self.now);
+        self.pacer.enqueue(flow, black_box(self.cost), 7).expect("it fits");
+        match self.pacer.next(self.now) {
+            Some((_, permit)) => forget(place.replace(permit)),
+            None => self.running.count -= 1,
+        }
     }
 
     /// A turn with fewer in flight than are to be. All commands take equally long, so fewer come one by one more slowly: were it
     /// as fast with few, adaptive would be right to let no more in.
     #[cold]
     fn catch_up(&mut self) {
-        self.now += STEP * self.in_flight as Nanos / self.running.len().max(1) as Nanos;
+        let (are_to_be, are) = (self.running.permits.len(), self.running.count);
+        self.now += STEP * are_to_be as Nanos / are.max(1) as Nanos;
         self.end();
         self.fill();
     }
 
     /// All that is in flight ends.
     pub(crate) fn finish(mut self) {
-        for (_, permit) in self.running.drain(..) {
+        while let Some(permit) = self.running.pop() {
             self.pacer.release(permit, Outcome::Completed, self.now);
         }
+    }
+}
+
+/// What is in flight, the oldest first: a ring of as many places as commands are to be in flight. It is part of what is
+/// measured, so it does nothing that it need not.
+#[derive(Debug)]
+struct Running {
+    permits: Box<[Option<Permit>]>,
+    oldest: usize,
+    count: usize,
+}
+
+impl Running {
+    fn new(in_flight: usize) -> Self {
+        Self { permits: (0..in_flight).map(|_| None).collect(), oldest: 0, count: 0 }
+    }
+
+    #[inline]
+    fn is_full(&self) -> bool {
+        self.count == self.permits.len()
+    }
+
+    /// There must be room.
+    #[inline]
+    fn push(&mut self, permit: Permit) {
+        let end = self.oldest + self.count;
+        let at = if end < self.permits.len() { end } else { end - self.permits.len() };
+        self.permits[at] = Some(permit);
+        self.count += 1;
+    }
+
+    fn pop(&mut self) -> Option<Permit> {
+        let permit = self.turn().take();
+        self.count -= usize::from(permit.is_some());
+        permit
+    }
+
+    /// The place of the oldest, which is the last of the ring from now on.
+    #[inline]
+    fn turn(&mut self) -> &mut Option<Permit> {
+        let oldest = self.oldest;
+        self.oldest = if oldest + 1 < self.permits.len() { oldest + 1 } else { 0 };
+        &mut self.permits[oldest]
     }
 }
 
