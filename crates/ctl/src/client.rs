@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Bytes;
-use hyper::header::{AUTHORIZATION, CONTENT_TYPE, ETAG, HOST, IF_MATCH};
+use hyper::header::{AUTHORIZATION, CONNECTION, CONTENT_TYPE, ETAG, HOST, IF_MATCH};
 use hyper::{Method, Request, Response, StatusCode, body::Incoming};
 use hyper_util::rt::TokioIo;
 use nvmeof_api::ApiError;
@@ -155,6 +155,8 @@ impl Client {
         revision: Option<&str>,
     ) -> anyhow::Result<Request<Full<Bytes>>> {
         let mut request = Request::builder().method(method).uri(path).header(HOST, self.host());
+        // Each call has its own, and the daemon holds none open for another that does not come.
+        request = request.header(CONNECTION, "close");
         if let Some(token) = &self.token {
             request = request.header(AUTHORIZATION, format!("Bearer {token}"));
         }
