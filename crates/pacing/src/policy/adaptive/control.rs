@@ -105,6 +105,10 @@ const IN_USE: f64 = 0.85;
 /// Commands told to wait, for each that goes through, from which a budget is in use though its mean
 /// is low: hosts that come in bursts meet it at their peaks.
 const HELD_BACK: f64 = 0.05;
+/// A measurement that took so many times as long as it should have, with less than this part of the budget in use, had a
+/// lull in it.
+const LULL: f64 = 4.0;
+const LULL_USE: f64 = 0.5;
 /// What should be enough over a budget, from which that is far below it.
 const FAR_BELOW: f64 = 1.5;
 /// What is enough in flight: so many square roots of what is with the devices, and so many
@@ -175,6 +179,9 @@ pub(super) struct Controller {
     is_unused: bool,
     /// Before this measurement began it looked like another load.
     seems_another: bool,
+    /// How long this measurement should take, in ns, and whether the last one had a lull in it.
+    expected: Nanos,
+    had_lull: bool,
     reason: Move,
 }
 
@@ -221,6 +228,8 @@ impl Controller {
             network_is_busy: false,
             is_unused: false,
             seems_another: false,
+            expected: 0,
+            had_lull: false,
             reason: Move::Start,
         }
     }
@@ -267,7 +276,8 @@ impl Controller {
         if now == since || totals.commands - self.from.commands < FIRST {
             return 0;
         }
-        let measured = self.measured(&totals, float(now - since));
+        let elapsed = now - since;
+        let measured = self.measured(&totals, float(elapsed));
         self.start_phase(totals, now);
         // The mean time in flight.
         let turnover = measured.all_in_flight() / measured.rate;
@@ -291,11 +301,17 @@ impl Controller {
                     _ if self.is_unused || self.seems_another => COMMANDS / 8.0,
                     _ => COMMANDS,
                 };
-                let turnovers = wanted * self.command / measured.all_in_flight();
-                pause(turnovers.max(MEASURE) * turnover)
+                // Where less than a command is in flight, most of the time is between commands: a burst must not wait for it.
+                let turnovers = wanted * self.command / measured.all_in_flight().max(self.command);
+                self.expected = pause(turnovers.max(MEASURE) * turnover);
+                self.expected
             }
             Phase::Measure => {
                 self.phase = Phase::Settle;
+                if self.is_first_lull(&measured, elapsed) {
+                    self.last = None;
+                    return pause(SETTLE * turnover);
+                }
                 self.network_is_busy = self.has_enough_to_send(&measured);
                 self.learn_of_absences(&measured);
                 // Part of a command cannot be used.
@@ -328,6 +344,16 @@ impl Controller {
     /// How long what the network has lasts, in ns.
     pub(super) fn network_lasts(&self) -> Nanos {
         whole(self.network_lasts)
+    }
+
+    /// Did the hosts pause in the middle of this measurement, so that it says nothing of the budget? Twice in a row that
+    /// is how they are.
+    fn is_first_lull(&mut self, measured: &Measured, elapsed: Nanos) -> bool {
+        let is_lull = measured.refused >= HELD_BACK
+            && measured.in_flight < LULL_USE * measured.budget
+            && float(elapsed) > LULL * float(self.expected);
+        let had_lull = std::mem::replace(&mut self.had_lull, is_lull);
+        is_lull && !had_lull
     }
 
     /// What was missed while cores were away.

@@ -426,6 +426,53 @@ fn hosts_that_come_back_are_followed_as_at_the_start() {
     }
 }
 
+/// Looks are not as far apart as the commands of a host that asks for next to nothing: whoever comes then is followed.
+#[test]
+fn a_burst_after_a_trickle_is_followed_at_once() {
+    for phase in 0..12 {
+        let mut plant = Plant::new(1000.0, 0.176, 1e9);
+        plant.run(500);
+        (plant.offered, plant.floor) = (0.01, 0.01);
+        // Most of these see too few commands to go by.
+        plant.run(1_000_000 + 5000 * phase);
+        (plant.offered, plant.floor) = (f64::INFINITY, 1.0);
+        let from = plant.now;
+        while plant.run(1).1 < 0.95 * 0.176 {}
+        let took = (plant.now - from) / 1_000_000;
+        assert!(took < 200, "phase {phase}: {took} times what a command takes");
+    }
+}
+
+/// Hosts that pause in the middle of a measurement say nothing of the budget.
+#[test]
+fn a_lull_in_a_measurement_is_no_harm() {
+    for looks in 0..12 {
+        let mut plant = Plant::new(100.0, 0.176, 1e9);
+        plant.run(1000 + looks);
+        let before = plant.controller.budget();
+        // So many commands of it went through; then the hosts are silent for a while.
+        let went = 300.0;
+        let n = plant.in_flight();
+        plant.commands += went;
+        plant.totals.commands = whole(plant.commands);
+        plant.totals.bytes = whole(plant.commands * IO);
+        plant.totals.refused = plant.totals.commands;
+        let elapsed = went / (plant.rate)(n) * 1000.0;
+        plant.totals.residence += whole(n * IO * elapsed / 1024.0);
+        plant.totals.network += whole((plant.draining)(n) * IO * elapsed / 1024.0);
+        plant.now += 10_000_000_000;
+        for _ in 0..6 {
+            plant.run(1);
+            let now = plant.controller.budget();
+            // Within a swing of where it was.
+            assert!(
+                4 * now < 5 * before && 5 * now > 4 * before,
+                "{looks}: from {before} to {now}"
+            );
+        }
+    }
+}
+
 #[test]
 fn a_clock_that_stands_still_or_goes_back_does_no_harm() {
     let mut plant = Plant::new(100.0, 0.176, 1e9);
