@@ -5,13 +5,14 @@ use std::num::NonZeroU32;
 use crate::{Charge, Cost, Nanos};
 
 /// A flow: what is served fairly against the others, as one host's use of one namespace. Names a
-/// slot and its generation, so a flow that was removed is never mistaken for its successor.
+/// slot and its generation, so a flow that was removed is not mistaken for its successor: not by a permit, since a slot
+/// is given to nobody while one is out, and not by who keeps the name for fewer than 128 flows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FlowId(NonZeroU32);
 
 /// Bits of a [`FlowId`] above the lowest, which is always set, that name the slot; the rest is the
 /// generation.
-const SLOT_BITS: u32 = 20;
+const SLOT_BITS: u32 = 24;
 /// End of a list.
 const NIL: u32 = u32::MAX;
 
@@ -22,7 +23,7 @@ impl FlowId {
         Self(NonZeroU32::MIN | slot << 1)
     }
 
-    /// The next flow of the same lane; generations come round after 2048.
+    /// The next flow of the same lane; generations come round after 128.
     fn successor(self) -> Self {
         Self(NonZeroU32::MIN | self.0.get().wrapping_add(2 << SLOT_BITS))
     }
@@ -98,6 +99,10 @@ impl Tally {
         self.bytes_in_flight -= u64::from(bytes);
         self.over = self.over.wrapping_add(1);
         self.held = self.held.saturating_add(held);
+    }
+
+    fn has_any_in_flight(&self) -> bool {
+        self.granted != self.over
     }
 
     fn stats(&self, waiting: usize) -> FlowStats {
@@ -194,15 +199,29 @@ impl Lanes {
         flow
     }
 
-    /// Ends a flow whose lane is empty.
+    /// Ends a flow whose lane is empty. Another gets it when none of its commands is in flight any more.
     pub(crate) fn remove(&mut self, flow: FlowId) {
         let lane = self.lane(flow);
         debug_assert!(lane.list.head == NIL);
         lane.live = false;
         lane.gated = false;
         lane.flow = flow.successor();
-        self.vacant.push(flow.slot());
+        if !lane.tally.has_any_in_flight() {
+            self.vacant.push(flow.slot());
+        }
         self.flows -= 1;
+    }
+
+    /// A command of a flow that was removed is over.
+    #[cold]
+    fn count_late_end(&mut self, slot: u32) {
+        let Some(lane) = self.lanes.get_mut(slot as usize).filter(|lane| !lane.live) else {
+            return;
+        };
+        lane.tally.over = lane.tally.over.wrapping_add(1);
+        if !lane.tally.has_any_in_flight() {
+            self.vacant.push(slot);
+        }
     }
 
     #[inline]
@@ -458,6 +477,7 @@ impl Lanes {
     pub(crate) fn count_end(&mut self, flow: FlowId, bytes: u32, held: Nanos) -> bool {
         let Some(lane) = self.lanes.get_mut(flow.slot() as usize) else { return false };
         if lane.flow != flow {
+            self.count_late_end(flow.slot());
             return false;
         }
         lane.tally.end(bytes, held);

@@ -199,13 +199,14 @@ impl Pacer {
         self.largest = self.chain.largest();
         self.small = SmallLane::new(parts.small);
         self.order = order::Known::of(parts.order);
-        self.parked.clear();
+        for lane in self.parked.drain(..) {
+            self.lanes.unpark(lane);
+        }
         for (lane, config) in self.lanes.live() {
             self.order.add(lane, config);
         }
         let backlogged: Vec<u32> = self.lanes.backlogged().collect();
         for lane in backlogged {
-            self.lanes.unpark(lane);
             if self.has_passed(lane) {
                 self.order.join(lane);
             }
@@ -549,12 +550,14 @@ impl Pacer {
         } else {
             self.order.started_out_of_turn(lane, waiting.cost.bytes, now);
         }
-        // What is behind it has to pass the limits of its tenants first.
-        if emptied || gated {
+        if emptied {
             self.order.leave(lane);
+        } else if gated {
+            // What is behind it has to pass the limits of its tenants first.
+            self.order.step_aside(lane);
         }
         if gated {
-            self.gates.started(lane, Kind::Lane, &mut grants);
+            self.gates.started(lane, Kind::Lane, !emptied, &mut grants);
         }
         self.small.large_started(waiting.cost.bytes);
         Chosen { waiting, device, grants }
@@ -673,7 +676,7 @@ impl Pacer {
     fn take_small(&mut self, device: u32, mut grants: Grants, now: Nanos) -> Chosen {
         let (waiting, _) = self.lanes.pop_small();
         if self.lanes.is_gated(waiting.flow.slot()) {
-            self.gates.started(waiting.flow.slot(), Kind::Small, &mut grants);
+            self.gates.started(waiting.flow.slot(), Kind::Small, false, &mut grants);
         }
         self.order.started(waiting.flow.slot(), waiting.cost.bytes, now);
         self.small.small_started(waiting.cost.bytes);

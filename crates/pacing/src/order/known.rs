@@ -68,6 +68,22 @@ impl Known {
         }
     }
 
+    pub(crate) fn step_aside(&mut self, lane: u32) {
+        match self {
+            Known::RoundRobin(order) => order.step_aside(lane),
+            Known::Residence(order) => order.step_aside(lane),
+            Known::Other(order) => order.step_aside(lane),
+        }
+    }
+
+    pub(crate) fn step_back(&mut self, lane: u32) {
+        match self {
+            Known::RoundRobin(order) => order.step_back(lane),
+            Known::Residence(order) => order.step_back(lane),
+            Known::Other(order) => order.step_back(lane),
+        }
+    }
+
     #[inline(always)]
     pub(crate) fn pick(&mut self, now: Nanos) -> Option<Pick> {
         match self {

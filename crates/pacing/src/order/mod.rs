@@ -36,6 +36,17 @@ pub trait Order: Any + Debug + Send {
     /// A lane has nothing waiting any more.
     fn leave(&mut self, lane: u32);
 
+    /// As [`Order::leave`], of a lane of which something was just started, and whose next command has to pass the limits of
+    /// its tenants first.
+    fn step_aside(&mut self, lane: u32) {
+        self.leave(lane);
+    }
+
+    /// It has passed, with nothing started since: as if it had stayed. One that is held up joins.
+    fn step_back(&mut self, lane: u32) {
+        self.join(lane);
+    }
+
     /// The lane whose first command is next, if any lane is in. None is next, though some are in, only while something
     /// is in flight whose return may change that. Asked again before anything was started it must answer the same unless
     /// a lane joined, something returned, another core did something or time went by; and who is passed over

@@ -13,13 +13,18 @@ use crate::{FlowConfig, Nanos};
 /// numbers of turns differ by at most one.
 ///
 /// Each pick is O(1) for charges up to the quantum, else a few more steps around the ring.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct RoundRobin {
     lanes: Vec<Lane>,
     /// The lane whose turn it is; meaningless while no lane is in.
     front: u32,
     members: u32,
+    /// The lane that stepped aside in its turn last, or [`NONE`].
+    aside: u32,
 }
+
+/// No lane.
+const NONE: u32 = u32::MAX;
 
 /// A member of the ring, linked by lane number in both directions.
 #[derive(Debug, Clone, Copy, Default)]
@@ -29,6 +34,12 @@ struct Lane {
     next: u32,
     previous: u32,
     weight: u16,
+}
+
+impl Default for RoundRobin {
+    fn default() -> Self {
+        Self { lanes: Vec::new(), front: 0, members: 0, aside: NONE }
+    }
 }
 
 impl RoundRobin {
@@ -60,6 +71,17 @@ impl RoundRobin {
         front
     }
 
+    /// Puts a lane into the ring just before the front.
+    fn insert(&mut self, lane: u32) {
+        let next = self.front;
+        let previous = std::mem::replace(&mut self.lane(next).previous, lane);
+        self.lane(previous).next = lane;
+        let joined = self.lane(lane);
+        joined.next = next;
+        joined.previous = previous;
+        self.members += 1;
+    }
+
     #[inline]
     fn turn_of(weight: u16) -> i64 {
         i64::from(Self::QUANTUM) * i64::from(weight)
@@ -71,11 +93,17 @@ impl Order for RoundRobin {
         if self.lanes.len() <= lane as usize {
             self.lanes.resize(lane as usize + 1, Lane::default());
         }
+        self.aside = NONE;
         *self.lane(lane) = Lane { weight: config.weight, ..Lane::default() };
     }
 
     fn set_weight(&mut self, lane: u32, weight: u16) {
-        self.lane(lane).weight = weight;
+        // What the next lane was given for its turn would be another.
+        self.aside = NONE;
+        let lane = self.lane(lane);
+        lane.weight = weight;
+        // What is left of a turn is no more than a turn.
+        lane.account = lane.account.min(Self::turn_of(weight));
     }
 
     #[inline]
@@ -90,19 +118,15 @@ impl Order for RoundRobin {
             joined.account = Self::turn_of(joined.weight);
             return;
         }
-        // Behind everybody else, that is just before the front of the ring.
-        let next = self.front;
-        let previous = std::mem::replace(&mut self.lane(next).previous, lane);
-        self.lane(previous).next = lane;
+        // Behind everybody else.
+        self.insert(lane);
         let joined = self.lane(lane);
         joined.account = joined.account.min(0);
-        joined.next = next;
-        joined.previous = previous;
-        self.members += 1;
     }
 
     #[inline]
     fn leave(&mut self, lane: u32) {
+        self.aside = NONE;
         if self.members == 1 {
             self.members = 0;
             return;
@@ -116,6 +140,27 @@ impl Order for RoundRobin {
             let front = self.lane(next);
             front.account += Self::turn_of(front.weight);
         }
+    }
+
+    fn step_aside(&mut self, lane: u32) {
+        let was_front = self.front == lane && self.members > 1;
+        self.leave(lane);
+        if was_front {
+            self.aside = lane;
+        }
+    }
+
+    fn step_back(&mut self, lane: u32) {
+        if self.aside != lane {
+            return self.join(lane);
+        }
+        // Its turn goes on, and the next lane's has not begun.
+        self.aside = NONE;
+        let next = self.front;
+        self.insert(lane);
+        let next = self.lane(next);
+        next.account -= Self::turn_of(next.weight);
+        self.front = lane;
     }
 
     #[inline(always)]

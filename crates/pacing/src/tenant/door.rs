@@ -33,13 +33,13 @@ pub(super) struct Door {
     tally: Arc<Tally>,
     limit: Limit,
     /// Queues that wait, by tag.
-    pub(super) waiting: BinaryHeap<Reverse<(u64, u32)>>,
+    pub(super) waiting: BinaryHeap<Reverse<(u128, u32)>>,
     /// While closed: what it waits for.
     pub(super) until: Option<Until>,
     /// Since when it is closed.
     since: Nanos,
     /// The tag of the last command that passed.
-    pub(super) virtual_time: u64,
+    pub(super) virtual_time: u128,
     /// Flows that have this limit.
     pub(super) members: u32,
     /// Grants that are out and come back.
@@ -221,7 +221,7 @@ impl Door {
     }
 
     /// A queue waits here from now on.
-    pub(super) fn wait(&mut self, tag: u64, queue: u32, until: Until, now: Nanos) {
+    pub(super) fn wait(&mut self, tag: u128, queue: u32, until: Until, now: Nanos) {
         if self.until.is_none() {
             self.since = now;
         }

@@ -18,7 +18,8 @@ const IN_FLIGHT: usize = 2;
 const NONE: u32 = u32::MAX;
 /// Least bytes that a tag moves on by: the smallest buffer there is.
 const LEAST_STEP: u64 = 4096;
-/// Tags count in parts of a byte, so that a weight does not round them away.
+/// Tags count in parts of a byte, so that a weight does not round them away: with 64 bits they would end after some days
+/// at full rate.
 const TAG_SHIFT: u32 = 10;
 
 /// The queues of a flow, each of which passes for itself.
@@ -61,8 +62,10 @@ enum Place {
 #[derive(Debug, Clone, Copy, Default)]
 struct Queue {
     place: Place,
+    /// It is out of the order only to ask, and has not yet: see [`Order::step_back`](crate::Order::step_back).
+    aside: bool,
     /// By door: up to where it was served there.
-    tags: [u64; DOORS],
+    tags: [u128; DOORS],
 }
 
 /// A flow with limits.
@@ -154,13 +157,14 @@ impl Gates {
     }
 
     /// The first command of a lane, or the small one, that had passed has started: yields what its
-    /// permit carries, and the next one asks.
-    pub(crate) fn started(&mut self, slot: u32, kind: Kind, grants: &mut Grants) {
+    /// permit carries, and the next one asks, for which its lane may have stepped aside.
+    pub(crate) fn started(&mut self, slot: u32, kind: Kind, aside: bool, grants: &mut Grants) {
         let Some(member) = self.members.get_mut(slot as usize).and_then(Option::as_mut) else {
             return;
         };
         let door = member.doors[IN_FLIGHT];
         member.queues[kind as usize].place = Place::Idle;
+        member.queues[kind as usize].aside = aside;
         if door != NONE {
             grants.set_tenant(Grant(u16::try_from(door + 1).unwrap_or(0)));
         }
@@ -393,13 +397,23 @@ impl Gates {
             Kind::Small => member.small,
             Kind::Lane => lanes.list(slot),
         };
+        let queue = &mut member.queues[kind as usize];
+        let aside = std::mem::take(&mut queue.aside);
         let Some((waiting, charge)) = lanes.front(list) else {
-            member.queues[kind as usize].place = Place::Idle;
+            queue.place = Place::Idle;
             return;
         };
         let wish = Wish { bytes: waiting.cost.bytes, charge };
         match self.pass_doors(slot, kind, wish, first) {
-            Ok(()) => self.passed(slot, kind, wish, lanes, order),
+            Ok(()) => {
+                self.passed(slot, kind, wish, lanes);
+                match kind {
+                    Kind::Lane if lanes.is_parked(slot) => {}
+                    Kind::Lane if aside => order.step_back(slot),
+                    Kind::Lane => order.join(slot),
+                    Kind::Express | Kind::Small => {}
+                }
+            }
             Err((nth, until)) => self.wait(number, nth, until, first),
         }
     }
@@ -464,8 +478,9 @@ impl Gates {
         }
     }
 
-    /// The first command of a queue has passed: it goes where it would have gone without limits.
-    fn passed(&mut self, slot: u32, kind: Kind, wish: Wish, lanes: &mut Lanes, order: &mut Order) {
+    /// The first command of a queue has passed: it goes where it would have gone without limits. The order is told by the
+    /// caller.
+    fn passed(&mut self, slot: u32, kind: Kind, wish: Wish, lanes: &mut Lanes) {
         let weight = lanes.config(slot).weight;
         let Self { members, doors, .. } = self;
         let Some(member) = members.get_mut(slot as usize).and_then(Option::as_mut) else { return };
@@ -475,7 +490,7 @@ impl Gates {
             let start = (*tag).max(door.virtual_time);
             door.virtual_time = start;
             let bytes = if nth == IN_FLIGHT { Some(wish.bytes) } else { wish.charge.bytes() };
-            *tag = start.saturating_add(bytes.map_or(0, |bytes| step(bytes, weight)));
+            *tag = start + bytes.map_or(0, |bytes| u128::from(step(bytes, weight)));
         }
         match kind {
             Kind::Express => {
@@ -493,9 +508,6 @@ impl Gates {
             }
             Kind::Lane => {
                 member.queues[kind as usize].place = Place::Passed;
-                if !lanes.is_parked(slot) {
-                    order.join(slot);
-                }
             }
         }
     }
@@ -702,7 +714,7 @@ pub(crate) enum Assigned {
 }
 
 fn number(slot: u32, kind: Kind) -> u32 {
-    // A slot has 20 bits.
+    // A slot has 24 bits.
     slot << 2 | kind as u32
 }
 

@@ -9,8 +9,8 @@ use proptest::prelude::*;
 
 use super::{Core, Tenant, TenantLimits, Tenants};
 use crate::{
-    Charge, Cost, FlowConfig, FlowId, Machine, Nanos, Outcome, Pacer, PacerConfig, Permit,
-    PolicyConfig, Shared, TooLarge,
+    Charge, Cost, FlowConfig, FlowId, Machine, Nanos, Outcome, Pace, Pacer, PacerConfig, Permit,
+    PolicyConfig, Shared, TokenBucketConfig, TooLarge,
 };
 
 const KIB: u32 = 1024;
@@ -620,4 +620,51 @@ fn a_rate_that_is_raised_counts_for_what_waits_already() {
     bench.now += 1000;
     assert_eq!(bench.turn(0), 99);
     bench.drain();
+}
+
+/// A limit that is far off takes nothing from a flow: it is served by its weight beside those that have none.
+#[test]
+fn a_limit_that_is_not_reached_leaves_a_flow_its_share() {
+    let far =
+        TenantLimits { in_flight: Some(512 * MIB), ..limits(Some(1_000_000_000), None, SECOND) };
+    for policy in [
+        PolicyConfig::BufferCredit { budget: MIB },
+        PolicyConfig::TokenBucket(TokenBucketConfig {
+            pace: Pace::Rate(1_000_000_000),
+            burst: None,
+            budget: Some(MIB),
+        }),
+        PolicyConfig::Adaptive,
+    ] {
+        for (bytes, weights) in [(4 * KIB, [1, 1]), (64 * KIB, [4, 1]), (16 * KIB, [1, 4])] {
+            for limited in [[true, false], [true, true]] {
+                let mut bench = Bench::new(&policy, 1, &[far, far]);
+                for flow in 0..2 {
+                    let host = limited[flow].then_some(flow);
+                    bench.flow(0, FlowConfig::weight(weights[flow]), host, None);
+                    (0..64).for_each(|_| _ = bench.enqueue(0, flow, bytes));
+                }
+                // What is in flight at first is of whoever was first.
+                for round in 0..8000 {
+                    bench.turn(0);
+                    bench.now += 10_000;
+                    let one = &mut bench.cores[0];
+                    if !one.running.is_empty() {
+                        let (flow, permit) = one.running.remove(0);
+                        one.pacer.release(permit, Outcome::Completed, bench.now);
+                        bench.enqueue(0, flow, bytes);
+                    }
+                    if round == 4000 {
+                        bench.log.clear();
+                    }
+                }
+                let got = |flow| bench.log.iter().filter(|entry| entry.2 == flow).count() as f64;
+                let share = got(0) / got(1) * f64::from(weights[1]) / f64::from(weights[0]);
+                assert!(
+                    (0.93..1.08).contains(&share),
+                    "{share} of its share: {policy:?}, {bytes} bytes, {weights:?}, {limited:?}"
+                );
+            }
+        }
+    }
 }

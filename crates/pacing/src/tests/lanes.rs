@@ -258,3 +258,67 @@ proptest! {
         }
     }
 }
+
+/// A lane that is kept out since its device is busy, and is emptied meanwhile, is in again under the next policy.
+#[test]
+fn a_lane_whose_device_was_busy_goes_on_under_another_policy() {
+    let limit: Box<dyn Policy> = Box::new(DeviceLimit { limit: 1, in_flight: [0; 4] });
+    let mut pacer = Pacer::new(vec![limit], PacerConfig::default());
+    let flow = pacer.add_flow(FlowConfig::weight(1));
+    for token in 0..2 {
+        pacer.enqueue(flow, Cost::data(KIB), token).unwrap();
+    }
+    let (_, running) = pacer.next(0).unwrap();
+    assert!(pacer.next(0).is_none(), "its device takes one");
+    assert!(pacer.cancel(flow, 1));
+    pacer.replace(Parts::in_turn(Vec::new())).unwrap();
+    pacer.enqueue(flow, Cost::data(KIB), 2).unwrap();
+    let (token, permit) = pacer.next(0).expect("nothing holds it up");
+    assert_eq!(token, 2);
+    for permit in [running, permit] {
+        pacer.release(permit, Outcome::Completed, 0);
+    }
+    pacer.remove_flow(flow);
+}
+
+/// However many flows come and go meanwhile: else a permit could be taken for one of its successor.
+#[test]
+fn a_lane_is_given_to_nobody_while_a_command_of_it_is_in_flight() {
+    let mut pacer = Pacer::new(Vec::new(), PacerConfig { flow_depth: 1 });
+    let come_and_go = |pacer: &mut Pacer, flows: usize| -> Vec<u32> {
+        let flow = |_| {
+            let flow = pacer.add_flow(FlowConfig::weight(1));
+            pacer.remove_flow(flow);
+            flow.slot()
+        };
+        (0..flows).map(flow).collect()
+    };
+    let flow = pacer.add_flow(FlowConfig::weight(1));
+    pacer.enqueue(flow, Cost::data(KIB), 0).unwrap();
+    let (_, permit) = pacer.next(0).unwrap();
+    pacer.remove_flow(flow);
+    assert!(!come_and_go(&mut pacer, 5000).contains(&flow.slot()));
+    pacer.release(permit, Outcome::Completed, 0);
+    assert!(come_and_go(&mut pacer, 2).contains(&flow.slot()), "it is not lost for good");
+}
+
+/// What is left of a long turn does not outlast the weight that it was for.
+#[test]
+fn a_weight_that_goes_down_ends_the_turn() {
+    let mut pacer = Pacer::new(Vec::new(), PacerConfig::default());
+    let flows = [10_000, 1].map(|weight| pacer.add_flow(FlowConfig::weight(weight)));
+    for _ in 0..100 {
+        flows.iter().for_each(|flow| pacer.enqueue(*flow, Cost::data(64 * KIB), 0).unwrap());
+    }
+    let run = |pacer: &mut Pacer| {
+        let (_, permit) = pacer.next(0).unwrap();
+        let flow = permit.flow();
+        pacer.release(permit, Outcome::Completed, 0);
+        flow
+    };
+    assert!((0..10).all(|_| run(&mut pacer) == flows[0]));
+    pacer.set_weight(flows[0], 1);
+    let other = (0..10).filter(|_| run(&mut pacer) == flows[1]).count();
+    assert!((4..=6).contains(&other), "{other} of 10");
+    flows.into_iter().for_each(|flow| _ = pacer.remove_flow(flow));
+}

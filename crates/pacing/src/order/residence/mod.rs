@@ -454,6 +454,12 @@ impl Order for Residence {
         self.paths.queue(way).remove(lane, &mut self.lanes);
     }
 
+    fn step_back(&mut self, lane: u32) {
+        let entry = &mut self.lanes[lane as usize];
+        entry.settle();
+        self.paths.queue(entry.way).push(lane, &mut self.lanes);
+    }
+
     #[inline(always)]
     fn pick(&mut self, now: Nanos) -> Option<Pick> {
         self.loads.look(now, self.usual_time, &self.lanes, &self.shared.loads);
