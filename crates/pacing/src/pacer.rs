@@ -550,17 +550,24 @@ impl Pacer {
         } else {
             self.order.started_out_of_turn(lane, waiting.cost.bytes, now);
         }
-        if emptied {
-            self.order.leave(lane);
-        } else if gated {
-            // What is behind it has to pass the limits of its tenants first.
-            self.order.step_aside(lane);
+        if emptied || gated {
+            self.step_out(lane, emptied);
         }
         if gated {
             self.gates.started(lane, Kind::Lane, !emptied, &mut grants);
         }
         self.small.large_started(waiting.cost.bytes);
         Chosen { waiting, device, grants }
+    }
+
+    /// Nothing of this lane is next: it is empty, or what is behind has to pass the limits of its tenants first.
+    #[inline(never)]
+    fn step_out(&mut self, lane: u32, emptied: bool) {
+        if emptied {
+            self.order.leave(lane);
+        } else {
+            self.order.step_aside(lane);
+        }
     }
 
     /// The first command of this lane starts out of turn, or may not start: if that is for its device, the next may.
