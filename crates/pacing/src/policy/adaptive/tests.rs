@@ -82,6 +82,15 @@ impl Plant {
         f64::from(budget).max(self.floor).min(self.offered)
     }
 
+    /// Lets it run until so much goes through; yields how many ns that took.
+    fn until_rate(&mut self, rate: f64) -> u64 {
+        let from = self.now;
+        while self.run(1).1 < rate {
+            assert!(self.now - from < 60_000_000_000, "not in a minute: {:?}", self.controller);
+        }
+        self.now - from
+    }
+
     /// Lets it run for so many looks; yields the mean in flight and the rate of the last half.
     fn run(&mut self, looks: u32) -> (f64, f64) {
         let (mut sum, mut rates, mut time) = (0.0, 0.0, 0.0);
@@ -176,9 +185,7 @@ fn an_edge_is_forgotten_with_the_machine_that_had_it() {
     let mut plant = cliff();
     plant.run(4000);
     plant.rate = Box::new(|n| (n / 1000.0).min(0.7));
-    let before = plant.now;
-    while plant.run(1).1 < 0.95 * 0.7 {}
-    let turns = (plant.now - before) / 1_000_000;
+    let turns = plant.until_rate(0.95 * 0.7) / 1_000_000;
     assert!(turns < 200, "{turns} times as long as a command took");
 }
 
@@ -436,9 +443,7 @@ fn a_burst_after_a_trickle_is_followed_at_once() {
         // Most of these see too few commands to go by.
         plant.run(1_000_000 + 5000 * phase);
         (plant.offered, plant.floor) = (f64::INFINITY, 1.0);
-        let from = plant.now;
-        while plant.run(1).1 < 0.95 * 0.176 {}
-        let took = (plant.now - from) / 1_000_000;
+        let took = plant.until_rate(0.95 * 0.176) / 1_000_000;
         assert!(took < 200, "phase {phase}: {took} times what a command takes");
     }
 }
