@@ -685,7 +685,7 @@ impl Pacer {
         if self.lanes.is_gated(waiting.flow.slot()) {
             self.gates.started(waiting.flow.slot(), Kind::Small, false, &mut grants);
         }
-        self.order.started(waiting.flow.slot(), waiting.cost.bytes, now);
+        self.order.started_small(waiting.flow.slot(), waiting.cost.bytes, now);
         self.small.small_started(waiting.cost.bytes);
         self.counts.started_small += 1;
         self.lanes.count_start(waiting.flow, waiting.cost.bytes);

@@ -102,6 +102,14 @@ impl Known {
         }
     }
 
+    pub(crate) fn started_small(&mut self, lane: u32, bytes: u32, now: Nanos) {
+        match self {
+            Known::RoundRobin(order) => order.started_small(lane, bytes, now),
+            Known::Residence(order) => order.started_small(lane, bytes, now),
+            Known::Other(order) => order.started_small(lane, bytes, now),
+        }
+    }
+
     #[cold]
     pub(crate) fn started_out_of_turn(&mut self, lane: u32, bytes: u32, now: Nanos) {
         match self {

@@ -53,9 +53,13 @@ pub trait Order: Any + Debug + Send {
     /// for that must come first in the end, or a large command waits for ever.
     fn pick(&mut self, now: Nanos) -> Option<Pick>;
 
-    /// A command of `bytes` of this lane has started: the lane last picked, or one whose command
-    /// was small and went first.
+    /// The first command of the lane last picked has started, of so many `bytes`.
     fn started(&mut self, lane: u32, bytes: u32, now: Nanos);
+
+    /// As [`Order::started`], of a command so small that it went before all lanes, whether or not this one is in.
+    fn started_small(&mut self, lane: u32, bytes: u32, now: Nanos) {
+        self.started(lane, bytes, now);
+    }
 
     /// As [`Order::started`], of a command that went before what another core waits with and is more urgent.
     fn started_out_of_turn(&mut self, lane: u32, bytes: u32, now: Nanos) {

@@ -9,7 +9,7 @@ use crate::{FlowConfig, Nanos};
 ///
 /// *Fairness.* While two lanes `i` and `j` both have something waiting, what was charged to them
 /// differs by at most `3 Q + M / w_i + M / w_j` after division by their weights, where `Q` is the
-/// quantum and `M` the largest charge: an account stays above `-M` and at or below `Q w`, and the
+/// quantum and `M` the largest charge, at least `Q`: an account stays at or above `-M` and at or below `Q w`, and the
 /// numbers of turns differ by at most one.
 ///
 /// Each pick is O(1) for charges up to the quantum, else a few more steps around the ring.
@@ -176,5 +176,38 @@ impl Order for RoundRobin {
     #[inline]
     fn started(&mut self, lane: u32, bytes: u32, _now: Nanos) {
         self.lane(lane).account -= i64::from(bytes.max(Self::LEAST_CHARGE));
+    }
+
+    /// Small ones take the account no deeper than a quantum below zero: a lane that had nothing else waiting for long
+    /// would owe as much as that lasted.
+    fn started_small(&mut self, lane: u32, bytes: u32, _now: Nanos) {
+        let account = self.lane(lane).account;
+        let charged = account - i64::from(bytes.max(Self::LEAST_CHARGE));
+        self.lane(lane).account = charged.max(account.min(-i64::from(Self::QUANTUM)));
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// A lane that had only small commands for long, which go before all lanes, does not owe as much as that lasted.
+    #[test]
+    fn what_went_first_as_small_is_not_paid_for_for_long() {
+        let mut order = RoundRobin::default();
+        for lane in 0..2 {
+            order.add(lane, FlowConfig::weight(1));
+            order.join(lane);
+        }
+        for _ in 0..100_000 {
+            order.started_small(1, RoundRobin::LEAST_CHARGE, 1);
+        }
+        let mut alone = 0;
+        while order.pick(1).expect("both wait").lane == 0 {
+            order.started(0, RoundRobin::QUANTUM, 1);
+            alone += 1;
+            assert!(alone <= 3, "the other lane pays for all");
+        }
+        assert!(alone > 1, "what it had as small counts");
     }
 }

@@ -485,6 +485,15 @@ impl Order for Residence {
         }
     }
 
+    /// The virtual time stays where it is, as the lane may be far ahead of those that wait. Nor is it charged much further
+    /// ahead than one usual command at the highest price would take it: one day its commands may no longer be small.
+    fn started_small(&mut self, lane: u32, bytes: u32, now: Nanos) {
+        let usual = self.charge.max(u64::from(bytes));
+        let lead = self.lanes[lane as usize].over_weight(u64::from(TOP_PRICE) * usual);
+        let most = self.shared.now.load(Ordering::Relaxed).saturating_add(lead);
+        let _ = self.start(lane, bytes, now, most);
+    }
+
     /// The virtual time stays where it is: who has the only lane of a core would take it along, and leave those
     /// behind that come back on a core where many wait. Nor is a new lane on its core served alone for long.
     fn started_out_of_turn(&mut self, lane: u32, bytes: u32, now: Nanos) {

@@ -149,6 +149,34 @@ fn who_goes_out_of_turn_does_not_take_the_virtual_time_along() {
     assert!(urgency(&mut behind) > 90 * u64::from(BYTES));
 }
 
+/// Small commands go before all lanes, however far ahead that puts their own. When they are small no longer it does not wait
+/// until the others have caught up with all of that, and who joins meanwhile is not put behind it.
+#[test]
+fn what_went_first_as_small_is_not_paid_for_for_long() {
+    let small = BYTES / 32;
+    let mut order = Residence::new(VirtualTime::new(1), 0);
+    for lane in 0..3 {
+        order.add(lane, FlowConfig::weight(1));
+    }
+    order.join(0);
+    order.join(1);
+    for _ in 0..100_000 {
+        for lane in [0, 2] {
+            order.started_small(lane, small, 1);
+            order.returned(lane, &Done { cost: Cost::data(small), ..done() }, 2);
+        }
+    }
+    order.join(2);
+    let mut alone = 0;
+    while order.pick(1).expect("they wait").lane == 1 {
+        order.started(1, BYTES, 1);
+        order.returned(1, &done(), 2);
+        alone += 1;
+        assert!(alone <= Residence::MOST_CHARGES, "the small ones' lanes are not served");
+    }
+    assert!(alone > 1, "what they had as small counts");
+}
+
 /// If the others that come first are never served, as where all of the budget hangs, a new lane is not served alone for
 /// as long as that lasted.
 #[test]
