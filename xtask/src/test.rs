@@ -250,6 +250,10 @@ fn print_table(rows: &[Row], total: Duration) {
     println!("{:<12} {:<14} {:>9.1}\n", "total", "", total.as_secs_f32());
 }
 
+/// The programs with what the tests of the workspace are linked to: with less beside them, cargo would choose other
+/// features of their libraries and compile these twice.
+const PROGRAMS_AND_TESTS: [&str; 5] = ["build", "--workspace", "--bins", "--tests", "--locked"];
+
 /// Runs a command of a stage after showing it.
 fn step(mut command: Command) -> Result<()> {
     println!("$ {}", show(&command));
@@ -277,13 +281,15 @@ fn repository(workspace: &Workspace) -> Result<()> {
 }
 
 fn unit(workspace: &Workspace) -> Result<()> {
-    step(workspace.cargo(["test", "--workspace", "--locked", "--no-fail-fast"]))
+    step(workspace.cargo(PROGRAMS_AND_TESTS))?;
+    let mut tests = workspace.cargo(["test", "--workspace", "--locked", "--no-fail-fast"]);
+    tests.env("NVMEOF_TESTS_PROGRAMS_ARE_BUILT", "1");
+    step(tests)
 }
 
 fn configs(workspace: &Workspace) -> Result<()> {
-    // As the tests of the programs build them, so that it is there already.
-    let programs = ["-p", "nvmeof-tgt", "-p", "nvmeof-perf", "-p", "nvmeof-ctl"];
-    step(workspace.cargo(["build", "--quiet", "--locked"].into_iter().chain(programs)))?;
+    // It is there already when the tests were run.
+    step(workspace.cargo(PROGRAMS_AND_TESTS))?;
     for config in ["configs/target.toml", "configs/loopback.toml"] {
         let mut command = Command::new(workspace.target().join("debug/nvmeof-tgt"));
         command.args(["--config", config, "--check"]).current_dir(workspace.root());

@@ -27,7 +27,7 @@ fn lab(policy: Pacing) -> Lab {
     Lab::new(platforms(), policy, Extent::Quick)
 }
 
-/// Judges the cases of a family whose names are wanted with so many seeds, and prints them.
+/// Judges the cases of a family whose names are wanted with up to so many seeds, and prints them.
 fn judged(
     lab: &Lab,
     seeds: u64,
@@ -40,7 +40,7 @@ fn judged(
     let labs = lab.with_seeds(seeds);
     println!("{} (simulated)\n{}", family.name(), heading(Style::Text));
     let judge = |case: Case| {
-        let verdict = case.judge_each(&labs).expect("a scenario that can be run");
+        let verdict = case.judge_until_kept(&labs).expect("a scenario that can be run");
         println!("{}", line(Style::Text, &case, &verdict));
         (case, verdict)
     };

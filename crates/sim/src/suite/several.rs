@@ -45,8 +45,13 @@ fn of_all(verdicts: &[Verdict], what: &str) -> Option<Check> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use nvmeof_pacing::PolicyConfig;
+
     use super::middle;
-    use crate::suite::Verdict;
+    use crate::scenario::Pacing;
+    use crate::suite::{Case, Extent, Family, Lab, Verdict};
 
     fn of(gbps: f64, late: f64) -> Verdict {
         let mut verdict = Verdict { reference_gbps: 100.0, ..Verdict::default() };
@@ -76,6 +81,23 @@ mod tests {
             assert!(!middle(vec![of(unknown, 1.0), of(98.0, 1.0), of(99.5, 1.0)]).passes());
         }
         assert!(middle(vec![of(99.5, never), of(99.5, 1.0), of(99.5, 1.0)]).passes());
+    }
+
+    #[test]
+    fn no_more_are_judged_than_decide() {
+        let labs =
+            Lab::new(Vec::new(), Pacing::Policy(PolicyConfig::None), Extent::Quick).with_seeds(3);
+        let judged = |late: [f64; 3]| {
+            let nth = AtomicUsize::new(0);
+            let next = move |_: &Lab| Ok(of(99.5, late[nth.fetch_add(1, Ordering::Relaxed)]));
+            let found = Case::new(Family::Depth, "late", next).judge_until_kept(&labs);
+            let found = found.expect("nothing is run");
+            (found.judged, found.missed, found.passes())
+        };
+        assert_eq!(judged([1.0, 1.0, 30.0]), (2, 0, true));
+        assert_eq!(judged([30.0, 1.0, 1.0]), (3, 1, true));
+        assert_eq!(judged([30.0, 1.0, 30.0]), (3, 2, false));
+        assert_eq!(judged([30.0, 30.0, 1.0]), (3, 2, false));
     }
 
     #[test]
