@@ -20,7 +20,7 @@ use crate::Nanos;
 /// bytes in flight never exceed the budget by more than one I/O a core and the sixteenth for small
 /// commands, and where all cores have commands waiting they come down to the budget, or to one I/O a core.
 /// (A *strict* budget, as that of one tenant, has neither.) Where the budget became smaller than an I/O,
-/// that I/O goes by the floor.
+/// that I/O goes by the floor, whatever else the core has in flight.
 ///
 /// Unused credit never stays out of reach: a core that is refused keeps none, and one that has
 /// nothing waiting puts it where others can take it.
@@ -104,7 +104,7 @@ impl BufferCredit {
                 self.wait_for(Asked { bytes: bare, bare: true }, ask);
             } else if self.has_or_takes(bytes) {
                 return self.grant(bytes);
-            } else if self.in_flight == 0 && !self.shared.is_strict() && self.floor == Floor::Free {
+            } else if self.may_use_floor(bytes) {
                 return self.grant_floor(bytes, ask);
             } else {
                 self.wait_for(Asked { bytes, bare: false }, ask);
@@ -141,6 +141,21 @@ impl BufferCredit {
             Floor::Free => 0,
             Floor::Out { bare, .. } => bare,
         }
+    }
+
+    /// With nothing in flight, or where no lease can ever be enough: what is in flight may never come back.
+    fn may_use_floor(&self, bytes: u64) -> bool {
+        let is_next = self.in_flight == 0 || bytes > self.shared.budget();
+        is_next && !self.shared.is_strict() && self.floor == Floor::Free
+    }
+
+    /// Starts an I/O by which the budget becomes larger, until it is set again.
+    pub(super) fn grant_more(&mut self, ask: &Ask) -> Admission {
+        let bytes = u64::from(ask.cost.bytes);
+        self.stop_waiting();
+        self.shared.grow(bytes);
+        self.leased += bytes;
+        self.grant(bytes)
     }
 
     fn grant_floor(&mut self, bytes: u64, ask: &Ask) -> Admission {

@@ -245,6 +245,11 @@ impl SharedCredit {
         self.give(recalled, core);
     }
 
+    /// The budget is larger by so many bytes, which the caller has. As [`SharedCredit::resize`], one caller at a time.
+    pub(super) fn grow(&self, bytes: u64) {
+        self.budget.0.fetch_add(bytes, Ordering::Relaxed);
+    }
+
     /// An even share of the budget for one core, in bytes.
     #[inline]
     pub(super) fn share(&self) -> u64 {
@@ -269,6 +274,14 @@ impl SharedCredit {
             granted + (slot.open.load(Ordering::Relaxed) >> 1)
         };
         self.free.0.load(Ordering::Relaxed) + self.slots.iter().map(of_slot).sum::<u64>()
+    }
+
+    /// Bytes that are not unused: more than the budget, while what was in flight when it was lowered is. A figure for
+    /// metrics, as that.
+    #[must_use]
+    pub fn taken(&self) -> u64 {
+        let owed = self.owed.0.load(Ordering::Relaxed);
+        (self.budget() + owed).saturating_sub(self.unused())
     }
 
     /// Takes at least `short` free bytes, or none. While others wait, or there is too little: none.

@@ -12,7 +12,7 @@ use crate::policy::{
 use crate::{Charge, Cost, Nanos};
 
 /// What a command asks of a limit.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Wish {
     /// Bytes of its buffer.
     pub(super) bytes: u32,

@@ -62,10 +62,21 @@ enum Place {
 #[derive(Debug, Clone, Copy, Default)]
 struct Queue {
     place: Place,
+    /// What the doors before the one at which it waits have granted: it is kept, or a flow with two limits that others keep
+    /// busy would give back the one each time that it has to wait for the other, and never have both.
+    kept: Option<Kept>,
     /// It is out of the order only to ask, and has not yet: see [`Order::step_back`](crate::Order::step_back).
     aside: bool,
     /// By door: up to where it was served there.
     tags: [u128; DOORS],
+}
+
+/// For its first command, as long as that is such a one.
+#[derive(Debug, Clone, Copy)]
+struct Kept {
+    wish: Wish,
+    /// By door.
+    granted: [bool; DOORS],
 }
 
 /// A flow with limits.
@@ -174,7 +185,8 @@ impl Gates {
     /// What a permit carried comes back.
     #[inline(never)]
     pub(crate) fn release(&mut self, grant: Grant, bytes: u32, now: Nanos) {
-        self.now = now;
+        // One that went back is for the next look to see.
+        self.now = self.now.max(now);
         let at = u32::from(grant.0).wrapping_sub(1);
         let Some(door) = self.door_mut(at) else { return };
         door.give_back(bytes, now);
@@ -323,10 +335,14 @@ impl Gates {
         let slot = flow.slot();
         let is_it = |waiting: &Waiting| waiting.flow == flow && waiting.token == token;
         let member = self.members.get_mut(slot as usize)?.as_mut()?;
-        if lanes.remove_from(&mut member.express, is_it).is_some()
-            || lanes.remove_from(&mut member.small, is_it).is_some()
-        {
-            return Some(false);
+        for kind in [Kind::Express, Kind::Small] {
+            let list = member.list(kind);
+            if lanes.remove_from(list, is_it).is_some() {
+                if list.is_empty() {
+                    self.give_back_kept(slot, kind);
+                }
+                return Some(false);
+            }
         }
         if let Some((waiting, charge)) = lanes.remove_express(is_it) {
             self.take_back(slot, Kind::Express, waiting, charge);
@@ -340,6 +356,9 @@ impl Gates {
         let first = lanes.front(lanes.list(slot)).filter(|(waiting, _)| waiting.token == token);
         lanes.cancel(flow, token)?;
         let Some((waiting, charge)) = first.filter(|_| self.lane_passed(slot)) else {
+            if lanes.list(slot).is_empty() {
+                self.give_back_kept(slot, Kind::Lane);
+            }
             return Some(false);
         };
         self.take_back(slot, Kind::Lane, waiting, charge);
@@ -401,12 +420,14 @@ impl Gates {
         let aside = std::mem::take(&mut queue.aside);
         let Some((waiting, charge)) = lanes.front(list) else {
             queue.place = Place::Idle;
+            self.give_back_kept(slot, kind);
             return;
         };
         let wish = Wish { bytes: waiting.cost.bytes, charge };
-        match self.pass_doors(slot, kind, wish, first) {
+        let weight = lanes.config(slot).weight;
+        match self.pass_doors((slot, kind), wish, weight, first) {
             Ok(()) => {
-                self.passed(slot, kind, wish, lanes);
+                self.passed(slot, kind, lanes);
                 match kind {
                     Kind::Lane if lanes.is_parked(slot) => {}
                     Kind::Lane if aside => order.step_back(slot),
@@ -418,21 +439,30 @@ impl Gates {
         }
     }
 
-    /// Every door of the flow, or none: then which one, and what it waits for.
+    /// Every door of the flow, one after the other: those that have granted it already are not asked again. Else which
+    /// one it waits for, and what that waits for. What is in flight comes last, so that nobody waits for time with
+    /// something that others wait for.
     fn pass_doors(
         &mut self,
-        slot: u32,
-        kind: Kind,
+        (slot, kind): (u32, Kind),
         wish: Wish,
+        weight: u16,
         first: Option<usize>,
     ) -> Result<(), (usize, Until)> {
         let now = self.now;
         let Some(doors) = self.member(slot).map(|member| member.doors) else { return Ok(()) };
-        let meant =
-            |nth: &usize| doors[*nth] != NONE && !(kind == Kind::Express && *nth == IN_FLIGHT);
-        let sequence = first.into_iter().chain((0..DOORS).filter(|nth| Some(*nth) != first));
-        let mut granted = [false; DOORS];
-        for nth in sequence.filter(meant) {
+        let kept = self.queue(number(slot, kind)).and_then(|queue| queue.kept);
+        if kept.is_some_and(|kept| kept.wish != wish) {
+            self.give_back_kept(slot, kind);
+        }
+        let kept = kept.filter(|kept| kept.wish == wish);
+        let mut granted = kept.map_or([false; DOORS], |kept| kept.granted);
+        let mut refused = None;
+        for nth in 0..DOORS {
+            let is_meant = doors[nth] != NONE && !(kind == Kind::Express && nth == IN_FLIGHT);
+            if granted[nth] || !is_meant {
+                continue;
+            }
             let Some(door) = self.door_mut(doors[nth]) else { continue };
             // Those that wait there already are before this one.
             let answer = match door.until {
@@ -440,20 +470,42 @@ impl Gates {
                 _ => door.admit(wish, now),
             };
             self.touch(doors[nth]);
-            match answer {
-                Ok(()) => granted[nth] = true,
-                Err(until) => {
-                    for (nth, _) in granted.into_iter().enumerate().filter(|(_, granted)| *granted)
-                    {
-                        if let Some(door) = self.door_mut(doors[nth]) {
-                            door.take_back(wish, now);
-                        }
-                    }
-                    return Err((nth, until));
-                }
+            if let Err(until) = answer {
+                refused = Some((nth, until));
+                break;
+            }
+            granted[nth] = true;
+            self.served((slot, kind), nth, wish, weight);
+        }
+        let Some(member) = self.member_mut(slot) else { return Ok(()) };
+        let keeps = refused.is_some() && granted != [false; DOORS];
+        member.queues[kind as usize].kept = keeps.then_some(Kept { wish, granted });
+        refused.map_or(Ok(()), Err)
+    }
+
+    /// A door has granted this queue's first command: the queue's tag there moves on, and the door's time with it.
+    fn served(&mut self, (slot, kind): (u32, Kind), nth: usize, wish: Wish, weight: u16) {
+        let Self { members, doors, .. } = self;
+        let Some(member) = members.get_mut(slot as usize).and_then(Option::as_mut) else { return };
+        let Some(Some(door)) = doors.get_mut(member.doors[nth] as usize) else { return };
+        let tag = &mut member.queues[kind as usize].tags[nth];
+        door.virtual_time = (*tag).max(door.virtual_time);
+        let bytes = if nth == IN_FLIGHT { Some(wish.bytes) } else { wish.charge.bytes() };
+        *tag = door.virtual_time + bytes.map_or(0, |bytes| u128::from(step(bytes, weight)));
+    }
+
+    /// What a queue waits with is another command, or none: the doors have back what they granted for it.
+    fn give_back_kept(&mut self, slot: u32, kind: Kind) {
+        let now = self.now;
+        let Some(member) = self.member_mut(slot) else { return };
+        let doors = member.doors;
+        let Some(kept) = member.queues[kind as usize].kept.take() else { return };
+        for (nth, _) in kept.granted.into_iter().enumerate().filter(|(_, granted)| *granted) {
+            if let Some(door) = self.door_mut(doors[nth]) {
+                door.take_back(kept.wish, now);
+                self.touch(doors[nth]);
             }
         }
-        Ok(())
     }
 
     /// A queue waits before one of its flow's doors.
@@ -480,18 +532,10 @@ impl Gates {
 
     /// The first command of a queue has passed: it goes where it would have gone without limits. The order is told by the
     /// caller.
-    fn passed(&mut self, slot: u32, kind: Kind, wish: Wish, lanes: &mut Lanes) {
-        let weight = lanes.config(slot).weight;
-        let Self { members, doors, .. } = self;
-        let Some(member) = members.get_mut(slot as usize).and_then(Option::as_mut) else { return };
-        for (nth, at) in member.doors.into_iter().enumerate() {
-            let Some(Some(door)) = doors.get_mut(at as usize) else { continue };
-            let tag = &mut member.queues[kind as usize].tags[nth];
-            let start = (*tag).max(door.virtual_time);
-            door.virtual_time = start;
-            let bytes = if nth == IN_FLIGHT { Some(wish.bytes) } else { wish.charge.bytes() };
-            *tag = start + bytes.map_or(0, |bytes| u128::from(step(bytes, weight)));
-        }
+    fn passed(&mut self, slot: u32, kind: Kind, lanes: &mut Lanes) {
+        let Some(member) = self.members.get_mut(slot as usize).and_then(Option::as_mut) else {
+            return;
+        };
         match kind {
             Kind::Express => {
                 let (waiting, charge) = lanes.pop_front(&mut member.express);
@@ -561,6 +605,7 @@ impl Gates {
     /// Takes a flow from its doors; what waits of it besides its lane is the caller's.
     fn leave(&mut self, slot: u32) -> (List, List) {
         let now = self.now;
+        ALL.into_iter().for_each(|kind| self.give_back_kept(slot, kind));
         let Some(member) = self.members.get_mut(slot as usize).and_then(Option::take) else {
             return (List::EMPTY, List::EMPTY);
         };

@@ -208,7 +208,7 @@ impl Tenant {
     pub fn counts(&self) -> TenantCounts {
         let (held_by_rate, rate_ns) = self.tally.rate.both();
         let (held_by_in_flight, in_flight_ns) = self.tally.in_flight.both();
-        let taken = |credit: &Arc<SharedCredit>| credit.budget().saturating_sub(credit.unused());
+        let taken = |credit: &Arc<SharedCredit>| credit.taken();
         let taken = self.credit.as_ref().map_or(0, taken);
         TenantCounts { held_by_rate, rate_ns, held_by_in_flight, in_flight_ns, taken }
     }

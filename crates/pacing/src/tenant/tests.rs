@@ -668,3 +668,100 @@ fn a_limit_that_is_not_reached_leaves_a_flow_its_share() {
         }
     }
 }
+
+/// A flow with two limits, each of which others keep busy: it waits for both, and has its part of both.
+#[test]
+fn a_flow_whose_limits_others_keep_busy_has_its_part_of_both() {
+    // Two hosts and two namespaces. The first flow meets two limits, each with one rival.
+    let rate = limits(Some(1000), None, 0);
+    let none = TenantLimits::default();
+    let in_flight = cap(LARGEST.into());
+    for tenants in [[rate, none, rate, none], [in_flight, none, rate, none]] {
+        let mut bench = Bench::new(&PolicyConfig::None, 1, &tenants);
+        for (host, namespace) in [(0, 2), (0, 3), (1, 2)] {
+            bench.flow(0, FlowConfig::weight(1), Some(host), Some(namespace));
+        }
+        for _ in 0..2000 {
+            for flow in 0..3 {
+                while bench.waiting.values().filter(|at| at.1 == flow).count() < 2 {
+                    bench.enqueue(0, flow, LARGEST);
+                }
+            }
+            bench.turn(0);
+            bench.now += 100_000;
+            if bench.now % 500_000 < 100_000 {
+                bench.finish_all();
+            }
+            bench.turn(0);
+        }
+        let got: Vec<_> = (0..3).map(|f| bench.log.iter().filter(|e| e.2 == f).count()).collect();
+        assert!(got[0] >= 60 && got[2] >= 60, "{got:?} in 200 ms of 1000 a second: {tenants:?}");
+        bench.drain();
+    }
+}
+
+/// What a limit granted to a command that is taken out while it waits for another limit, or to one of a flow that goes or
+/// gets other limits meanwhile, is there for others.
+#[test]
+fn what_is_kept_for_a_command_goes_back_with_it() {
+    let (rate, slow) = (limits(Some(1000), None, 0), limits(Some(1), None, 0));
+    for how in ["cancelled", "removed", "other limits"] {
+        let mut bench = Bench::new(&PolicyConfig::None, 1, &[rate, slow]);
+        bench.flow(0, FlowConfig::weight(1), Some(0), Some(1));
+        bench.flow(0, FlowConfig::weight(1), Some(0), None);
+        bench.enqueue(0, 0, LARGEST);
+        assert_eq!(bench.turn(0), 1);
+        bench.now += 10_000_000;
+        let second = bench.enqueue(0, 0, LARGEST);
+        assert_eq!(bench.turn(0), 0, "it has the host's, and waits for the namespace's");
+        let flow = bench.cores[0].flows[0].id;
+        match how {
+            "cancelled" => assert!(bench.cores[0].pacer.cancel(flow, second)),
+            "removed" => assert_eq!(bench.cores[0].pacer.remove_flow(flow), [second]),
+            _ => {
+                bench.cores[0].flows[0].host = None;
+                bench.assign(0, 0);
+            }
+        }
+        if how != "other limits" {
+            bench.waiting.remove(&second);
+        }
+        bench.enqueue(0, 1, LARGEST);
+        assert_eq!(bench.turn(0), 1, "{how}: the host's is there at once");
+        bench.drain();
+    }
+}
+
+/// Writes in the capsule have nothing in flight, so they are nothing to those that wait for the bound on that: weights hold.
+#[test]
+fn writes_in_the_capsule_leave_weights_behind_a_bound_in_flight_as_they_are() {
+    let mut bench = Bench::new(&PolicyConfig::None, 1, &[cap(LARGEST.into())]);
+    for weight in [4, 1, 1] {
+        bench.flow(0, FlowConfig::weight(weight), Some(0), None);
+    }
+    for _ in 0..1000 {
+        for flow in 0..2 {
+            while bench.waiting.values().filter(|at| at.1 == flow).count() < 4 {
+                bench.enqueue(0, flow, LARGEST);
+            }
+        }
+        (0..100).for_each(|_| _ = bench.enqueue_as(0, 2, 0, Charge::io(4 * KIB)));
+        bench.turn(0);
+        bench.now += 1000;
+        bench.finish_all();
+    }
+    let got = |flow| bench.log.iter().filter(|entry| entry.2 == flow).count();
+    assert!(got(0).abs_diff(800) < 20 && got(1).abs_diff(200) < 20, "{} {}", got(0), got(1));
+    bench.drain();
+}
+
+#[test]
+fn a_bound_that_was_lowered_says_what_is_in_flight_all_the_same() {
+    let mut bench = Bench::new(&PolicyConfig::None, 1, &[cap(4 * MIB)]);
+    bench.flow(0, FlowConfig::weight(1), Some(0), None);
+    (0..12).for_each(|_| _ = bench.enqueue(0, 0, LARGEST));
+    assert_eq!(bench.turn(0), 12);
+    bench.change(0, cap(MIB));
+    assert_eq!(bench.tenants[0].counts().taken, 3 * MIB);
+    bench.drain();
+}

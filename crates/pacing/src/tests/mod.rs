@@ -4,6 +4,7 @@
 
 mod absence;
 mod credit;
+mod hung;
 mod lanes;
 mod machine;
 mod permits;

@@ -326,7 +326,8 @@ impl Residence {
             return false;
         }
         self.count_room();
-        if self.slow_room > 0 || !self.lanes.iter().any(Lane::is_at_work) {
+        let comes_back = |lane: &Lane| lane.is_at_work() && !lane.is_silent(now);
+        if self.slow_room > 0 || !self.lanes.iter().any(comes_back) {
             return false;
         }
         let long = Nanos::from(self.lanes[lane as usize].time);

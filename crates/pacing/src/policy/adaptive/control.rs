@@ -127,6 +127,8 @@ const SWING_BESIDE_SMALL: f64 = 0.25;
 const CLEAR_BESIDE_SMALL: f64 = 1.2;
 /// Small commands among all from which that holds.
 const SOME_SMALL: f64 = 0.01;
+/// What is in flight on a core may hang when nothing of it came back for so many times the time of a command.
+const SILENT: f64 = 32.0;
 /// Longest time between looks, in ns, should nothing get through: a bound, not a setting.
 const LONGEST_PAUSE: f64 = 1e9;
 
@@ -172,6 +174,11 @@ pub(super) struct Controller {
     pace: f64,
     /// How long what the network had lasted, in ns.
     network_lasts: f64,
+    /// How long commands were in flight, in ns.
+    turnover: f64,
+    /// Bytes of commands of which nothing is heard, as far as the budget is larger for them: what it is without them is for
+    /// those that come back.
+    hung: f64,
     /// The last move was away from harm.
     harmed: bool,
     network_is_busy: bool,
@@ -224,6 +231,8 @@ impl Controller {
             beside_small: false,
             pace: 0.0,
             network_lasts: f64::INFINITY,
+            turnover: f64::INFINITY,
+            hung: 0.0,
             harmed: false,
             network_is_busy: false,
             is_unused: false,
@@ -236,6 +245,15 @@ impl Controller {
 
     /// The budget in bytes.
     pub(super) fn budget(&self) -> u64 {
+        self.without_hung() + whole(self.hung)
+    }
+
+    /// It is larger by so many bytes from now on.
+    pub(super) fn make_up_for_hung(&mut self, bytes: u32) {
+        self.hung += f64::from(bytes);
+    }
+
+    fn without_hung(&self) -> u64 {
         // A swing of less than one command would be none.
         let swing = (self.base * self.swing).max(self.command);
         if let Phase::Drain(budget) = self.phase {
@@ -281,6 +299,7 @@ impl Controller {
         self.start_phase(totals, now);
         // The mean time in flight.
         let turnover = measured.all_in_flight() / measured.rate;
+        self.turnover = turnover;
         match self.phase {
             Phase::First => {
                 self.phase = Phase::Settle;
@@ -312,6 +331,10 @@ impl Controller {
                     self.last = None;
                     return pause(SETTLE * turnover);
                 }
+                if measured.all_in_flight() > measured.budget + measured.reserved {
+                    // What hung came back.
+                    self.hung = 0.0;
+                }
                 self.network_is_busy = self.has_enough_to_send(&measured);
                 self.learn_of_absences(&measured);
                 // Part of a command cannot be used.
@@ -339,6 +362,11 @@ impl Controller {
     /// Would what one more command brings only wait behind others for the network?
     pub(super) fn network_is_busy(&self) -> bool {
         self.network_is_busy
+    }
+
+    /// With nothing heard for so long, in ns, what is in flight may hang: a multiple of how long commands were lately.
+    pub(super) fn patience(&self) -> Nanos {
+        pause(SILENT * self.turnover)
     }
 
     /// How long what the network has lasts, in ns.
@@ -382,7 +410,7 @@ impl Controller {
         let network = since(|t| t.network) * 1024.0 / elapsed;
         let missed = since(|t| t.missed);
         // What is reserved is with the network, and no part of what is found out.
-        let budget = float(self.budget());
+        let budget = float(self.without_hung());
         let reserved = self.reserved();
         let (budget, reserved) = (budget - reserved, (reserved / budget * in_flight).min(network));
         self.command = bytes / commands;

@@ -41,6 +41,8 @@ pub struct SharedAdaptive {
     pause: AtomicU64,
     /// How long what the network has lasts, in ns; `u64::MAX` while that is not known.
     lasts: AtomicU64,
+    /// Nothing back for so long, in ns, on a core that has commands waiting: what it has in flight may hang.
+    patience: AtomicU64,
     controller: Mutex<Controller>,
 }
 
@@ -77,6 +79,7 @@ impl SharedAdaptive {
             looked: AtomicU64::new(0),
             pause: AtomicU64::new(0),
             lasts: AtomicU64::new(u64::MAX),
+            patience: AtomicU64::new(controller.patience()),
             controller: Mutex::new(controller),
         }))
     }
@@ -86,7 +89,15 @@ impl SharedAdaptive {
     pub fn core(self: &Arc<Self>, core: usize, waker: Waker) -> Adaptive {
         let credit = self.credit.core(core, waker);
         let sums = Arc::clone(&self.cores[core]);
-        Adaptive { credit, core, sums, attendance: Box::default(), shared: Arc::clone(self) }
+        let shared = Arc::clone(self);
+        Adaptive {
+            credit,
+            core,
+            sums,
+            attendance: Box::default(),
+            silence: Silence::default(),
+            shared,
+        }
     }
 
     /// The virtual time that the order among the flows goes by.
@@ -143,9 +154,17 @@ impl SharedAdaptive {
         self.pause.store(pause, Ordering::Relaxed);
         self.virtual_time.refresh(controller.network_is_busy());
         self.lasts.store(controller.network_lasts(), Ordering::Relaxed);
+        self.patience.store(controller.patience(), Ordering::Relaxed);
         if controller.budget() != self.credit.budget() {
             self.credit.resize(controller.budget(), core);
         }
+    }
+
+    /// The budget becomes larger by what is asked, which `credit` starts; nothing if another core decides that very moment.
+    fn make_up_for_hung(&self, credit: &mut BufferCredit, ask: &Ask) -> Option<Admission> {
+        let mut controller = self.controller.try_lock().ok()?;
+        controller.make_up_for_hung(ask.cost.bytes);
+        Some(credit.grant_more(ask))
     }
 
     fn totals(&self) -> Totals {
@@ -185,8 +204,42 @@ pub struct Adaptive {
     sums: Arc<Sums>,
     /// Apart, so that all that each command needs is close together.
     attendance: Box<Attendance>,
+    silence: Silence,
     shared: Arc<SharedAdaptive>,
 }
+
+/// How long nothing came back on a core that has commands waiting.
+#[derive(Debug, Default)]
+struct Silence {
+    /// When something came back last.
+    heard: Nanos,
+    /// The first time since the core last had nothing waiting that one had to wait.
+    refused: Option<Nanos>,
+    /// When one was started because of it last, and how many since something was heard.
+    broken: Nanos,
+    times: u32,
+}
+
+impl Silence {
+    /// One had to wait. Has nothing come back for so long, twice as long each time, that one more is to start? Whatever
+    /// stands still, it is a few then.
+    fn is_too_long(&mut self, now: Nanos, patience: Nanos) -> bool {
+        let since = self.heard.max(*self.refused.get_or_insert(now)).min(now);
+        // In the future it is of a clock that went back.
+        if since >= self.broken || now < self.broken {
+            (self.broken, self.times) = (0, 0);
+        }
+        let long = patience.saturating_mul(1 << self.times);
+        let is = now - since.max(self.broken) > long;
+        if is {
+            (self.broken, self.times) = (now, (self.times + 1).min(MOST_TIMES));
+        }
+        is
+    }
+}
+
+/// The longest silence is the patience times two to this.
+const MOST_TIMES: u32 = 20;
 
 /// Adds to a sum that this core alone writes.
 #[inline(always)]
@@ -210,9 +263,16 @@ impl Adaptive {
         }
     }
 
+    /// It has to wait, unless all that the core has in flight may hang: then others would wait as long as that does.
     #[inline(never)]
-    fn note_refused(&self) {
+    fn refused(&mut self, ask: &Ask, now: Nanos) -> Admission {
         add(&self.sums.refused, 1);
+        let patience = self.shared.patience.load(Ordering::Relaxed);
+        match self.silence.is_too_long(now, patience) {
+            true => self.shared.make_up_for_hung(&mut self.credit, ask),
+            false => None,
+        }
+        .unwrap_or(Admission::AfterRelease)
     }
 }
 
@@ -228,7 +288,7 @@ impl Policy for Adaptive {
             self.note_small();
         }
         if answer == Admission::AfterRelease {
-            self.note_refused();
+            return self.refused(&ask.apart(), now);
         }
         answer
     }
@@ -236,6 +296,7 @@ impl Policy for Adaptive {
     #[inline(always)]
     fn release(&mut self, done: &Done, grant: Grant, now: Nanos) {
         self.credit.release(done, grant, now);
+        self.silence.heard = now;
         if done.outcome != Outcome::Completed {
             return;
         }
@@ -269,6 +330,7 @@ impl Policy for Adaptive {
     #[inline]
     fn rest(&mut self) {
         self.attendance.rest();
+        self.silence.refused = None;
         self.credit.rest();
     }
 }

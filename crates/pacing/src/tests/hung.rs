@@ -1,0 +1,142 @@
+//! Commands that never come back, and those of other devices that wait behind them.
+
+use std::sync::Arc;
+
+use crate::{
+    Cost, FlowConfig, FlowId, Machine, Nanos, Outcome, Pacer, PacerConfig, Permit, PolicyConfig,
+    Shared,
+};
+
+const US: Nanos = 1_000;
+const MS: Nanos = 1_000_000;
+const SMALL: Cost = Cost::data(4096);
+const LARGE: Cost = Cost::data(1 << 20);
+
+/// A core with a flow to each of two devices. Commands take 100 us, but for those that hang.
+struct TwoDevices {
+    shared: Shared,
+    pacer: Pacer,
+    flows: [FlowId; 2],
+    now: Nanos,
+    running: Vec<Permit>,
+    hung: Vec<Permit>,
+}
+
+impl TwoDevices {
+    /// Hosts that ask for a command a millisecond have had their time: next to nothing is needed in flight.
+    fn with_little_to_do() -> Self {
+        let machine = Machine { cores: 1, largest: LARGE.bytes };
+        let shared = Shared::new(&PolicyConfig::Adaptive, machine).unwrap();
+        let mut pacer = shared.pacer(0, Arc::new(|| ()), PacerConfig::default());
+        let flows = [0, 1]
+            .map(|device| pacer.add_flow(FlowConfig { device, path: 0, ..FlowConfig::weight(1) }));
+        let (running, hung) = (Vec::new(), Vec::new());
+        let mut two = Self { shared, pacer, flows, now: MS, running, hung };
+        for nth in 0..4000 {
+            two.ask(nth % 2, SMALL);
+            assert_eq!(two.pass(MS), 1);
+        }
+        two
+    }
+
+    fn budget(&self) -> u64 {
+        self.shared.snapshot().budget.expect("it has one")
+    }
+
+    fn ask(&mut self, flow: usize, cost: Cost) {
+        self.pacer.enqueue(self.flows[flow], cost, 0).unwrap();
+    }
+
+    /// Lets so much time pass in turns; yields how many commands came back.
+    fn pass(&mut self, time: Nanos) -> usize {
+        let end = self.now + time;
+        let mut back = 0;
+        while self.now < end {
+            while let Some((_, permit)) = self.pacer.next(self.now) {
+                self.running.push(permit);
+            }
+            self.now += 10 * US;
+            let is_over = |permit: &mut Permit| self.now - permit.started() >= 100 * US;
+            for permit in self.running.extract_if(.., is_over) {
+                self.pacer.release(permit, Outcome::Completed, self.now);
+                back += 1;
+            }
+        }
+        back
+    }
+
+    /// What is in flight hangs from now on.
+    fn hang(&mut self) {
+        self.hung.append(&mut self.running);
+    }
+
+    /// All comes back; the budget has all that it lent.
+    fn finish(mut self) {
+        while self.pacer.waiting() > 0 || !self.running.is_empty() {
+            self.pass(10 * MS);
+        }
+        for permit in self.hung.drain(..) {
+            self.pacer.release(permit, Outcome::Failed, self.now);
+        }
+        self.pass(MS);
+        assert_eq!(self.shared.credit().expect("it has one").unused(), self.budget());
+    }
+}
+
+/// With little to do the budget is a command or two. If those hang others go on all the same, and as fast as they are asked for.
+#[test]
+fn a_command_that_hangs_holds_up_no_other_device() {
+    let mut two = TwoDevices::with_little_to_do();
+    assert!(two.budget() <= 4 * u64::from(SMALL.bytes), "{}", two.budget());
+    while two.pacer.waiting() == 0 {
+        two.ask(0, SMALL);
+        while let Some((_, permit)) = two.pacer.next(two.now) {
+            two.running.push(permit);
+        }
+    }
+    two.hang();
+    let back: usize = (0..1000)
+        .map(|_| {
+            two.ask(1, SMALL);
+            two.pass(MS)
+        })
+        .sum();
+    assert!(back > 900, "{back} of 1000");
+    two.finish();
+}
+
+/// Nor one that is larger than all of the budget, behind a small one that hangs.
+#[test]
+fn what_is_larger_than_the_budget_does_not_wait_for_what_hangs() {
+    let mut two = TwoDevices::with_little_to_do();
+    two.ask(0, SMALL);
+    two.running.extend(two.pacer.next(two.now).map(|(_, permit)| permit));
+    two.hang();
+    assert!(two.budget() < u64::from(LARGE.bytes));
+    two.ask(1, LARGE);
+    assert_eq!(two.pass(MS), 1);
+    two.finish();
+}
+
+/// If nothing at all comes back for half a minute, a handful more is started, and the budget comes down again when it does.
+#[test]
+fn a_machine_that_stands_still_is_not_filled() {
+    let mut two = TwoDevices::with_little_to_do();
+    (0..200).for_each(|nth| two.ask(nth % 2, SMALL));
+    for _ in 0..30_000 {
+        while let Some((_, permit)) = two.pacer.next(two.now) {
+            two.hung.push(permit);
+        }
+        two.now += MS;
+    }
+    assert!((2..40).contains(&two.hung.len()), "{} in flight", two.hung.len());
+    for permit in std::mem::take(&mut two.hung) {
+        two.pacer.release(permit, Outcome::Completed, two.now);
+    }
+    for nth in 0..4000 {
+        two.ask(nth % 2, SMALL);
+        two.pass(MS);
+    }
+    assert!(two.budget() <= 40 * u64::from(SMALL.bytes), "{}", two.budget());
+    two.finish();
+}
