@@ -245,6 +245,11 @@ fn where_the_network_is_busy_slow_lanes_start_their_floor_though_nobody_else_wai
         assert!(starts <= 8 || all, "{starts}");
         // Nothing would ask again: one may start.
         (0..starts).for_each(|_| load.order.returned(1, &done, load.now));
+        if !all {
+            assert!(load.order.pick(load.now).is_none(), "what is in flight comes back");
+            load.now += 300_000;
+            assert!(load.order.pick(load.now).is_some(), "it hangs, and asks nobody again");
+        }
         if is_another_there {
             load.order.returned(0, &done, load.now);
         }
