@@ -20,7 +20,7 @@ use crate::Nanos;
 /// bytes in flight never exceed the budget by more than one I/O a core and the sixteenth for small
 /// commands, and where all cores have commands waiting they come down to the budget, or to one I/O a core.
 /// (A *strict* budget, as that of one tenant, has neither.) Where the budget became smaller than an I/O,
-/// that I/O goes by the floor, whatever else the core has in flight.
+/// that I/O goes by the floor, whatever else the core has in flight, once nothing is out of the larger one.
 ///
 /// Unused credit never stays out of reach: a core that is refused keeps none, and one that has
 /// nothing waiting puts it where others can take it.
@@ -145,17 +145,20 @@ impl BufferCredit {
 
     /// With nothing in flight, or where no lease can ever be enough: what is in flight may never come back.
     fn may_use_floor(&self, bytes: u64) -> bool {
-        let is_next = self.in_flight == 0 || bytes > self.shared.budget();
+        let is_next = self.in_flight == 0 || self.shared.is_below(bytes);
         is_next && !self.shared.is_strict() && self.floor == Floor::Free
     }
 
-    /// Starts an I/O by which the budget becomes larger, until it is set again.
-    pub(super) fn grant_more(&mut self, ask: &Ask) -> Admission {
+    /// Starts an I/O by which the budget becomes larger, until it is set again; by what is out by the floor as well, which
+    /// would have it otherwise. Yields by how much.
+    pub(super) fn grant_more(&mut self, ask: &Ask) -> (Admission, u64) {
         let bytes = u64::from(ask.cost.bytes);
+        let more = bytes + self.bare();
         self.stop_waiting();
-        self.shared.grow(bytes);
-        self.leased += bytes;
-        self.grant(bytes)
+        self.shared.grow(more);
+        self.leased += more;
+        self.cover();
+        (self.grant(bytes), more)
     }
 
     fn grant_floor(&mut self, bytes: u64, ask: &Ask) -> Admission {

@@ -245,6 +245,11 @@ impl SharedCredit {
         self.give(recalled, core);
     }
 
+    /// Is all of the budget less than so many bytes, with no more of it out than there is?
+    pub(super) fn is_below(&self, bytes: u64) -> bool {
+        self.budget() < bytes && self.owed.0.load(Ordering::Relaxed) == 0
+    }
+
     /// The budget is larger by so many bytes, which the caller has. As [`SharedCredit::resize`], one caller at a time.
     pub(super) fn grow(&self, bytes: u64) {
         self.budget.0.fetch_add(bytes, Ordering::Relaxed);

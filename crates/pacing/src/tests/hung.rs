@@ -105,6 +105,23 @@ fn a_command_that_hangs_holds_up_no_other_device() {
     two.finish();
 }
 
+/// Nor is what is let in for that spent on a large one that hangs.
+#[test]
+fn a_large_command_that_hangs_holds_up_no_other_device() {
+    let mut two = TwoDevices::with_little_to_do();
+    two.ask(0, LARGE);
+    two.running.extend(two.pacer.next(two.now).map(|(_, permit)| permit));
+    two.hang();
+    let back: usize = (0..1000)
+        .map(|_| {
+            two.ask(1, SMALL);
+            two.pass(MS)
+        })
+        .sum();
+    assert!(back > 900, "{back} of 1000");
+    two.finish();
+}
+
 /// Nor one that is larger than all of the budget, behind a small one that hangs.
 #[test]
 fn what_is_larger_than_the_budget_does_not_wait_for_what_hangs() {
@@ -118,25 +135,30 @@ fn what_is_larger_than_the_budget_does_not_wait_for_what_hangs() {
     two.finish();
 }
 
-/// If nothing at all comes back for half a minute, a handful more is started, and the budget comes down again when it does.
+/// If nothing at all comes back for half a minute, a handful more is started, whether hosts ask for all at once or for one now
+/// and then; and the budget comes down again when it does.
 #[test]
 fn a_machine_that_stands_still_is_not_filled() {
-    let mut two = TwoDevices::with_little_to_do();
-    (0..200).for_each(|nth| two.ask(nth % 2, SMALL));
-    for _ in 0..30_000 {
-        while let Some((_, permit)) = two.pacer.next(two.now) {
-            two.hung.push(permit);
+    for at_once in [true, false] {
+        let mut two = TwoDevices::with_little_to_do();
+        for ms in 0..30_000 {
+            if (at_once && ms == 0) || (!at_once && ms % 20 == 0) {
+                (0..if at_once { 200 } else { 1 }).for_each(|nth| two.ask(nth % 2, SMALL));
+            }
+            while let Some((_, permit)) = two.pacer.next(two.now) {
+                two.hung.push(permit);
+            }
+            two.now += MS;
         }
-        two.now += MS;
+        assert!((2..40).contains(&two.hung.len()), "{} in flight", two.hung.len());
+        for permit in std::mem::take(&mut two.hung) {
+            two.pacer.release(permit, Outcome::Completed, two.now);
+        }
+        for nth in 0..4000 {
+            two.ask(nth % 2, SMALL);
+            two.pass(MS);
+        }
+        assert!(two.budget() <= 40 * u64::from(SMALL.bytes), "{}", two.budget());
+        two.finish();
     }
-    assert!((2..40).contains(&two.hung.len()), "{} in flight", two.hung.len());
-    for permit in std::mem::take(&mut two.hung) {
-        two.pacer.release(permit, Outcome::Completed, two.now);
-    }
-    for nth in 0..4000 {
-        two.ask(nth % 2, SMALL);
-        two.pass(MS);
-    }
-    assert!(two.budget() <= 40 * u64::from(SMALL.bytes), "{}", two.budget());
-    two.finish();
 }

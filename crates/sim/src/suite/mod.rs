@@ -163,7 +163,8 @@ impl Case {
     }
 
     /// As [`Case::judge_each`], but runs it in no more of them when so many kept every bound that what is in the middle of
-    /// all keeps them too. Whether it passes is the same; the values are those of the ones that were run.
+    /// all keeps them too: the same bounds are kept, with the values of those that were run. What is broken in one that was not
+    /// run is not seen.
     ///
     /// # Errors
     /// As [`Case::judge`].

@@ -326,8 +326,7 @@ impl Residence {
             return false;
         }
         self.count_room();
-        let comes_back = |lane: &Lane| lane.is_at_work() && !lane.is_silent(now);
-        if self.slow_room > 0 || !self.lanes.iter().any(comes_back) {
+        if self.slow_room > 0 || !self.lanes.iter().any(Lane::is_at_work) {
             return false;
         }
         let long = Nanos::from(self.lanes[lane as usize].time);
@@ -486,13 +485,16 @@ impl Order for Residence {
         }
     }
 
-    /// The virtual time stays where it is, as the lane may be far ahead of those that wait. Nor is it charged much further
+    /// The virtual time stays where it is, as the lane may be far ahead of those that wait. Nor is it charged further
     /// ahead than one usual command at the highest price would take it: one day its commands may no longer be small.
     fn started_small(&mut self, lane: u32, bytes: u32, now: Nanos) {
         let usual = self.charge.max(u64::from(bytes));
-        let lead = self.lanes[lane as usize].over_weight(u64::from(TOP_PRICE) * usual);
-        let most = self.shared.now.load(Ordering::Relaxed).saturating_add(lead);
+        let entry = self.lanes[lane as usize];
+        let lead = entry.over_weight(u64::from(TOP_PRICE) * usual);
+        let most = self.shared.now.load(Ordering::Relaxed).saturating_add(lead).max(entry.tag);
         let _ = self.start(lane, bytes, now, most);
+        self.lanes[lane as usize].tag = self.lanes[lane as usize].tag.min(most);
+        self.settle(lane);
     }
 
     /// The virtual time stays where it is: who has the only lane of a core would take it along, and leave those

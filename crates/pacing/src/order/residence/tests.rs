@@ -160,7 +160,7 @@ fn what_went_first_as_small_is_not_paid_for_for_long() {
     }
     order.join(0);
     order.join(1);
-    for _ in 0..100_000 {
+    for _ in 0..1_000_000 {
         for lane in [0, 2] {
             order.started_small(lane, small, 1);
             order.returned(lane, &Done { cost: Cost::data(small), ..done() }, 2);
@@ -245,11 +245,6 @@ fn where_the_network_is_busy_slow_lanes_start_their_floor_though_nobody_else_wai
         assert!(starts <= 8 || all, "{starts}");
         // Nothing would ask again: one may start.
         (0..starts).for_each(|_| load.order.returned(1, &done, load.now));
-        if !all {
-            assert!(load.order.pick(load.now).is_none(), "what is in flight comes back");
-            load.now += 300_000;
-            assert!(load.order.pick(load.now).is_some(), "it hangs, and asks nobody again");
-        }
         if is_another_there {
             load.order.returned(0, &done, load.now);
         }

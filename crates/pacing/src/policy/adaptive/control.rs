@@ -129,6 +129,8 @@ const CLEAR_BESIDE_SMALL: f64 = 1.2;
 const SOME_SMALL: f64 = 0.01;
 /// What is in flight on a core may hang when nothing of it came back for so many times the time of a command.
 const SILENT: f64 = 32.0;
+/// What the budget is larger by for that becomes less by one part in so many with each measurement.
+const FORGET_HUNG: f64 = 64.0;
 /// Longest time between looks, in ns, should nothing get through: a bound, not a setting.
 const LONGEST_PAUSE: f64 = 1e9;
 
@@ -249,8 +251,16 @@ impl Controller {
     }
 
     /// It is larger by so many bytes from now on.
-    pub(super) fn make_up_for_hung(&mut self, bytes: u32) {
-        self.hung += f64::from(bytes);
+    pub(super) fn make_up_for_hung(&mut self, bytes: u64) {
+        self.hung += float(bytes);
+    }
+
+    /// It comes down again when more is in flight than there would be without, and else by and by: if something still hangs it
+    /// shows once more.
+    fn forget_hung(&mut self, measured: &Measured) {
+        let without = measured.budget + measured.reserved + self.floor();
+        let is_back = measured.all_in_flight() > without || self.hung < self.command;
+        self.hung = if is_back { 0.0 } else { self.hung - self.hung / FORGET_HUNG };
     }
 
     fn without_hung(&self) -> u64 {
@@ -331,10 +341,7 @@ impl Controller {
                     self.last = None;
                     return pause(SETTLE * turnover);
                 }
-                if measured.all_in_flight() > measured.budget + measured.reserved {
-                    // What hung came back.
-                    self.hung = 0.0;
-                }
+                self.forget_hung(&measured);
                 self.network_is_busy = self.has_enough_to_send(&measured);
                 self.learn_of_absences(&measured);
                 // Part of a command cannot be used.

@@ -163,8 +163,9 @@ impl SharedAdaptive {
     /// The budget becomes larger by what is asked, which `credit` starts; nothing if another core decides that very moment.
     fn make_up_for_hung(&self, credit: &mut BufferCredit, ask: &Ask) -> Option<Admission> {
         let mut controller = self.controller.try_lock().ok()?;
-        controller.make_up_for_hung(ask.cost.bytes);
-        Some(credit.grant_more(ask))
+        let (granted, more) = credit.grant_more(ask);
+        controller.make_up_for_hung(more);
+        Some(granted)
     }
 
     fn totals(&self) -> Totals {
@@ -224,17 +225,17 @@ impl Silence {
     /// One had to wait. Has nothing come back for so long, twice as long each time, that one more is to start? Whatever
     /// stands still, it is a few then.
     fn is_too_long(&mut self, now: Nanos, patience: Nanos) -> bool {
-        let since = self.heard.max(*self.refused.get_or_insert(now)).min(now);
         // In the future it is of a clock that went back.
-        if since >= self.broken || now < self.broken {
+        if self.heard >= self.broken || now < self.broken {
             (self.broken, self.times) = (0, 0);
         }
-        let long = patience.saturating_mul(1 << self.times);
-        let is = now - since.max(self.broken) > long;
-        if is {
-            (self.broken, self.times) = (now, (self.times + 1).min(MOST_TIMES));
-        }
-        is
+        let since = self.heard.max(*self.refused.get_or_insert(now)).min(now);
+        now - since.max(self.broken) > patience.saturating_mul(1 << self.times)
+    }
+
+    /// One was started because of it.
+    fn was_broken(&mut self, now: Nanos) {
+        (self.broken, self.times) = (now, (self.times + 1).min(MOST_TIMES));
     }
 }
 
@@ -268,11 +269,13 @@ impl Adaptive {
     fn refused(&mut self, ask: &Ask, now: Nanos) -> Admission {
         add(&self.sums.refused, 1);
         let patience = self.shared.patience.load(Ordering::Relaxed);
-        match self.silence.is_too_long(now, patience) {
-            true => self.shared.make_up_for_hung(&mut self.credit, ask),
-            false => None,
+        if self.silence.is_too_long(now, patience)
+            && let Some(granted) = self.shared.make_up_for_hung(&mut self.credit, ask)
+        {
+            self.silence.was_broken(now);
+            return granted;
         }
-        .unwrap_or(Admission::AfterRelease)
+        Admission::AfterRelease
     }
 }
 
@@ -296,7 +299,10 @@ impl Policy for Adaptive {
     #[inline(always)]
     fn release(&mut self, done: &Done, grant: Grant, now: Nanos) {
         self.credit.release(done, grant, now);
-        self.silence.heard = now;
+        if done.outcome != Outcome::Withdrawn {
+            // The device never saw that one.
+            self.silence.heard = now;
+        }
         if done.outcome != Outcome::Completed {
             return;
         }
@@ -314,6 +320,10 @@ impl Policy for Adaptive {
 
     #[inline]
     fn turn(&mut self, now: Nanos, after: Nanos) {
+        if after > self.shared.patience.load(Ordering::Relaxed) / 2 {
+            // It was the core that was away: what came back meanwhile is not known yet.
+            self.silence.refused = Some(now);
+        }
         let sent = self.sums.bytes.load(Ordering::Relaxed);
         let lasts = self.shared.lasts.load(Ordering::Relaxed);
         let has_told = self.attendance.has_told();
