@@ -8,11 +8,12 @@
 //!          ─▶ lane              ─┘  in flight of its host  └─▶ lane's turn ─┴▶ policies ─▶ permit
 //! ```
 //!
-//! A limit is a link of the chain that grants all or nothing, but one that only some flows have, and
+//! A limit is as a policy that only some flows have, and
 //! that comes before the order among the flows: a flow that is over its limit is not in that order, so
 //! it holds up nobody. Each of the three queues of a flow waits for itself, so a command that came with
-//! its data waits for a rate, never for data. At most one command of each has passed the limits and
-//! waits for the rest of the chain.
+//! its data waits for a rate, never for data. It passes one limit after the other, and keeps what it has of one
+//! while it waits for the next: given back, both might be busy in turn for ever. At most one command of each queue has
+//! passed limits and waits for others, or for the chain of policies.
 //!
 //! A [`Tenant`] is what the cores share: token buckets whose whole state is a word, and a strict budget
 //! ([`SharedCredit`]). What waits at one limit on one core is served in the order of start tags, bytes
