@@ -149,16 +149,16 @@ impl BufferCredit {
         is_next && !self.shared.is_strict() && self.floor == Floor::Free
     }
 
-    /// Starts an I/O by which the budget becomes larger, until it is set again; by what is out by the floor as well, which
-    /// would have it otherwise. Yields by how much.
-    pub(super) fn grant_more(&mut self, ask: &Ask) -> (Admission, u64) {
-        let bytes = u64::from(ask.cost.bytes);
+    /// The budget becomes larger, until it is set again, by credit for an I/O of so many bytes, which the core has when it
+    /// asks again, soon; and by what is out by the floor, which would have it otherwise. Yields by how much.
+    pub(super) fn lease_more(&mut self, bytes: u64) -> u64 {
         let more = bytes + self.bare();
         self.stop_waiting();
         self.shared.grow(more);
         self.leased += more;
         self.cover();
-        (self.grant(bytes), more)
+        self.shared.wake(self.core);
+        more
     }
 
     fn grant_floor(&mut self, bytes: u64, ask: &Ask) -> Admission {

@@ -503,12 +503,17 @@ impl SharedCredit {
         self.rotor.store(core, Ordering::Relaxed);
         let bare_first = if is_bare { self.bare_first.load(Ordering::Relaxed) + 1 } else { 0 };
         self.bare_first.store(bare_first, Ordering::Relaxed);
-        if core != caller
-            && let Some(waker) = self.slots[core].waker.get()
-        {
-            waker();
+        if core != caller {
+            self.wake(core);
         }
         true
+    }
+
+    /// This core is to run a turn soon.
+    pub(super) fn wake(&self, core: usize) {
+        if let Some(waker) = self.slots[core].waker.get() {
+            waker();
+        }
     }
 
     /// The next core to be served, with its ticket. What is in flight beside the budget comes into it first, or there would

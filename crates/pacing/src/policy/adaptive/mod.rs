@@ -160,12 +160,11 @@ impl SharedAdaptive {
         }
     }
 
-    /// The budget becomes larger by what is asked, which `credit` starts; nothing if another core decides that very moment.
-    fn make_up_for_hung(&self, credit: &mut BufferCredit, ask: &Ask) -> Option<Admission> {
-        let mut controller = self.controller.try_lock().ok()?;
-        let (granted, more) = credit.grant_more(ask);
-        controller.make_up_for_hung(more);
-        Some(granted)
+    /// The budget becomes larger by so many bytes, which `credit` has; not if another core decides that very moment.
+    fn make_up_for_hung(&self, credit: &mut BufferCredit, bytes: u64) -> bool {
+        let Ok(mut controller) = self.controller.try_lock() else { return false };
+        controller.make_up_for_hung(credit.lease_more(bytes));
+        true
     }
 
     fn totals(&self) -> Totals {
@@ -264,18 +263,17 @@ impl Adaptive {
         }
     }
 
-    /// It has to wait, unless all that the core has in flight may hang: then others would wait as long as that does.
+    /// It has to wait, unless all that the core has in flight may hang: then others would wait as long as that does, and the
+    /// core has credit for it as soon as it asks again.
     #[inline(never)]
-    fn refused(&mut self, ask: &Ask, now: Nanos) -> Admission {
+    fn note_refused(&mut self, bytes: u32, now: Nanos) {
         add(&self.sums.refused, 1);
         let patience = self.shared.patience.load(Ordering::Relaxed);
         if self.silence.is_too_long(now, patience)
-            && let Some(granted) = self.shared.make_up_for_hung(&mut self.credit, ask)
+            && self.shared.make_up_for_hung(&mut self.credit, bytes.into())
         {
             self.silence.was_broken(now);
-            return granted;
         }
-        Admission::AfterRelease
     }
 }
 
@@ -291,7 +289,7 @@ impl Policy for Adaptive {
             self.note_small();
         }
         if answer == Admission::AfterRelease {
-            return self.refused(&ask.apart(), now);
+            self.note_refused(ask.cost.bytes, now);
         }
         answer
     }
