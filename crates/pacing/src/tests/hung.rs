@@ -1,6 +1,7 @@
 //! Commands that never come back, and those of other devices that wait behind them.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::{
     Cost, FlowConfig, FlowId, Machine, Nanos, Outcome, Pacer, PacerConfig, Permit, PolicyConfig,
@@ -20,6 +21,7 @@ struct TwoDevices {
     now: Nanos,
     running: Vec<Permit>,
     hung: Vec<Permit>,
+    woken: Arc<AtomicBool>,
 }
 
 impl TwoDevices {
@@ -27,11 +29,14 @@ impl TwoDevices {
     fn with_little_to_do() -> Self {
         let machine = Machine { cores: 1, largest: LARGE.bytes };
         let shared = Shared::new(&PolicyConfig::Adaptive, machine).unwrap();
-        let mut pacer = shared.pacer(0, Arc::new(|| ()), PacerConfig::default());
+        let woken = Arc::new(AtomicBool::new(false));
+        let wake = Arc::clone(&woken);
+        let waker = Arc::new(move || wake.store(true, Ordering::Relaxed));
+        let mut pacer = shared.pacer(0, waker, PacerConfig::default());
         let flows = [0, 1]
             .map(|device| pacer.add_flow(FlowConfig { device, path: 0, ..FlowConfig::weight(1) }));
         let (running, hung) = (Vec::new(), Vec::new());
-        let mut two = Self { shared, pacer, flows, now: MS, running, hung };
+        let mut two = Self { shared, pacer, flows, now: MS, running, hung, woken };
         for nth in 0..4000 {
             two.ask(nth % 2, SMALL);
             assert_eq!(two.pass(MS), 1);
@@ -95,6 +100,7 @@ fn a_command_that_hangs_holds_up_no_other_device() {
         }
     }
     two.hang();
+    assert!(!two.woken.load(Ordering::Relaxed));
     let back: usize = (0..1000)
         .map(|_| {
             two.ask(1, SMALL);
@@ -102,6 +108,7 @@ fn a_command_that_hangs_holds_up_no_other_device() {
         })
         .sum();
     assert!(back > 900, "{back} of 1000");
+    assert!(two.woken.load(Ordering::Relaxed), "a core that sleeps does not find out by itself");
     two.finish();
 }
 

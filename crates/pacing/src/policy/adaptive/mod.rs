@@ -211,7 +211,7 @@ pub struct Adaptive {
 /// How long nothing came back on a core that has commands waiting.
 #[derive(Debug, Default)]
 struct Silence {
-    /// When something came back last.
+    /// When something was completed last.
     heard: Nanos,
     /// The first time since the core last had nothing waiting that one had to wait.
     refused: Option<Nanos>,
@@ -297,13 +297,10 @@ impl Policy for Adaptive {
     #[inline(always)]
     fn release(&mut self, done: &Done, grant: Grant, now: Nanos) {
         self.credit.release(done, grant, now);
-        if done.outcome != Outcome::Withdrawn {
-            // The device never saw that one.
-            self.silence.heard = now;
-        }
         if done.outcome != Outcome::Completed {
             return;
         }
+        self.silence.heard = now;
         let bytes = u64::from(done.cost.bytes);
         let held = now.saturating_sub(done.started);
         let sums = &*self.sums;
