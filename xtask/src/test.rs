@@ -283,6 +283,7 @@ fn repository(workspace: &Workspace) -> Result<()> {
 fn unit(workspace: &Workspace) -> Result<()> {
     step(workspace.cargo(PROGRAMS_AND_TESTS))?;
     let mut tests = workspace.cargo(["test", "--workspace", "--locked", "--no-fail-fast"]);
+    // See tests/src/build.rs.
     tests.env("NVMEOF_TESTS_PROGRAMS_ARE_BUILT", "1");
     step(tests)
 }

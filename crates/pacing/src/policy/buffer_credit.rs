@@ -22,8 +22,8 @@ use crate::Nanos;
 /// (A *strict* budget, as that of one tenant, has neither.) Where the budget became smaller than an I/O,
 /// that I/O goes by the floor, whatever else the core has in flight, once nothing is out of the larger one.
 ///
-/// Unused credit never stays out of reach: a core that is refused keeps none, and one that has
-/// nothing waiting puts it where others can take it.
+/// Unused credit never stays out of reach: a core that is refused keeps none (but what the budget became larger by
+/// for what it asked, until it asks again), and one that has nothing waiting puts it where others can take it.
 #[derive(Debug)]
 pub struct BufferCredit {
     shared: Arc<SharedCredit>,

@@ -70,9 +70,10 @@ impl TwoDevices {
         back
     }
 
-    /// What is in flight hangs from now on.
-    fn hang(&mut self) {
-        self.hung.append(&mut self.running);
+    /// A command for the first device starts, or waits, and hangs if it starts.
+    fn hang(&mut self, cost: Cost) {
+        self.ask(0, cost);
+        self.hung.extend(self.pacer.next(self.now).map(|(_, permit)| permit));
     }
 
     /// Of a second's commands for the device of which none hangs nearly all come back in it.
@@ -104,12 +105,8 @@ fn a_command_that_hangs_holds_up_no_other_device() {
     let mut two = TwoDevices::with_little_to_do();
     assert!(two.budget() <= 4 * u64::from(SMALL.bytes), "{}", two.budget());
     while two.pacer.waiting() == 0 {
-        two.ask(0, SMALL);
-        while let Some((_, permit)) = two.pacer.next(two.now) {
-            two.running.push(permit);
-        }
+        two.hang(SMALL);
     }
-    two.hang();
     assert!(!two.woken.load(Ordering::Relaxed));
     two.serves_the_other();
     assert!(two.woken.load(Ordering::Relaxed), "a core that sleeps does not find out by itself");
@@ -120,9 +117,7 @@ fn a_command_that_hangs_holds_up_no_other_device() {
 #[test]
 fn a_large_command_that_hangs_holds_up_no_other_device() {
     let mut two = TwoDevices::with_little_to_do();
-    two.ask(0, LARGE);
-    two.running.extend(two.pacer.next(two.now).map(|(_, permit)| permit));
-    two.hang();
+    two.hang(LARGE);
     two.serves_the_other();
     two.finish();
 }
@@ -131,9 +126,7 @@ fn a_large_command_that_hangs_holds_up_no_other_device() {
 #[test]
 fn what_is_larger_than_the_budget_does_not_wait_for_what_hangs() {
     let mut two = TwoDevices::with_little_to_do();
-    two.ask(0, SMALL);
-    two.running.extend(two.pacer.next(two.now).map(|(_, permit)| permit));
-    two.hang();
+    two.hang(SMALL);
     assert!(two.budget() < u64::from(LARGE.bytes));
     two.ask(1, LARGE);
     assert_eq!(two.pass(MS), 1);

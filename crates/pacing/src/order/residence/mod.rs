@@ -493,6 +493,7 @@ impl Order for Residence {
         let lead = entry.over_weight(u64::from(TOP_PRICE) * usual);
         let most = self.shared.now.load(Ordering::Relaxed).saturating_add(lead).max(entry.tag);
         let _ = self.start(lane, bytes, now, most);
+        // Not even the little that others are charged beyond that: small ones need no order among each other.
         self.lanes[lane as usize].tag = self.lanes[lane as usize].tag.min(most);
         self.settle(lane);
     }

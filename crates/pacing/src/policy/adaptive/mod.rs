@@ -9,6 +9,7 @@ mod control;
 mod measured;
 mod reserve;
 mod search;
+mod silence;
 #[cfg(all(test, not(loom)))]
 mod tests;
 mod trend;
@@ -20,6 +21,7 @@ use attendance::Attendance;
 use control::Controller;
 pub use control::Move;
 use measured::{Totals, whole};
+use silence::Silence;
 
 use super::{
     Admission, Ask, BudgetTooSmall, BufferCredit, CreditConfig, Done, Grant, Policy, SharedCredit,
@@ -208,39 +210,6 @@ pub struct Adaptive {
     shared: Arc<SharedAdaptive>,
 }
 
-/// How long nothing came back on a core that has commands waiting.
-#[derive(Debug, Default)]
-struct Silence {
-    /// When something was completed last.
-    heard: Nanos,
-    /// The first time since the core last had nothing waiting that one had to wait.
-    refused: Option<Nanos>,
-    /// When one was started because of it last, and how many since something was heard.
-    broken: Nanos,
-    times: u32,
-}
-
-impl Silence {
-    /// One had to wait. Has nothing come back for so long, twice as long each time, that one more is to start? Whatever
-    /// stands still, it is a few then.
-    fn is_too_long(&mut self, now: Nanos, patience: Nanos) -> bool {
-        // In the future it is of a clock that went back.
-        if self.heard >= self.broken || now < self.broken {
-            (self.broken, self.times) = (0, 0);
-        }
-        let since = self.heard.max(*self.refused.get_or_insert(now)).min(now);
-        now - since.max(self.broken) > patience.saturating_mul(1 << self.times)
-    }
-
-    /// One was started because of it.
-    fn was_broken(&mut self, now: Nanos) {
-        (self.broken, self.times) = (now, (self.times + 1).min(MOST_TIMES));
-    }
-}
-
-/// The longest silence is the patience times two to this.
-const MOST_TIMES: u32 = 20;
-
 /// Adds to a sum that this core alone writes.
 #[inline(always)]
 fn add(sum: &AtomicU64, more: u64) -> u64 {
@@ -300,7 +269,7 @@ impl Policy for Adaptive {
         if done.outcome != Outcome::Completed {
             return;
         }
-        self.silence.heard = now;
+        self.silence.heard(now);
         let bytes = u64::from(done.cost.bytes);
         let held = now.saturating_sub(done.started);
         let sums = &*self.sums;
@@ -317,7 +286,7 @@ impl Policy for Adaptive {
     fn turn(&mut self, now: Nanos, after: Nanos) {
         if after > self.shared.patience.load(Ordering::Relaxed) / 2 {
             // It was the core that was away: what came back meanwhile is not known yet.
-            self.silence.refused = Some(now);
+            self.silence.begin_anew(now);
         }
         let sent = self.sums.bytes.load(Ordering::Relaxed);
         let lasts = self.shared.lasts.load(Ordering::Relaxed);
@@ -335,7 +304,7 @@ impl Policy for Adaptive {
     #[inline]
     fn rest(&mut self) {
         self.attendance.rest();
-        self.silence.refused = None;
+        self.silence.rest();
         self.credit.rest();
     }
 }
