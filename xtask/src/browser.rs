@@ -11,6 +11,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail, ensure};
 use nvmeof_report::{Point, json, sweep};
 
+use crate::this_program;
 use crate::workspace::{Workspace, show};
 
 /// Below the target folder.
@@ -104,7 +105,7 @@ fn simulate(workspace: &Workspace, plan: &str, folder: &Path) -> Result<(PathBuf
     let page = folder.join(format!("{plan}.html"));
     let results = folder.join(format!("{plan}.jsonl"));
     let file = workspace.root().join(format!("configs/sweeps/{plan}.toml"));
-    let mut command = Command::new(std::env::current_exe()?);
+    let mut command = Command::new(this_program::path());
     command.arg("sweep").arg("--plan").arg(file).args(["--where", "sim", "--short"]);
     command.arg("--html").arg(&page).arg("--json").arg(&results).stdout(Stdio::null());
     let status = command.status().with_context(|| format!("cannot start `{}`", show(&command)))?;

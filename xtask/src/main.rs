@@ -21,6 +21,7 @@ mod run;
 mod setup;
 mod sweep;
 mod test;
+mod this_program;
 mod vm;
 mod workspace;
 

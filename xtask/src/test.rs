@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
+use crate::this_program;
 use crate::workspace::{Workspace, run_checked, show};
 use crate::{api_fuzz, bench, browser, checks, deb, fuzz, setup, sweep, vm};
 
@@ -326,7 +327,7 @@ fn sweep_sim(workspace: &Workspace) -> Result<()> {
     let mut rows = 0;
     for plan in &plans {
         for platform in ["A", "B"] {
-            let mut command = Command::new(std::env::current_exe()?);
+            let mut command = Command::new(this_program::path());
             command.args(["sweep", "--where", "sim", "--short", "--platform", platform, "--plan"]);
             command.arg(plan).arg("--csv").arg(&csv).stdout(std::process::Stdio::null());
             run_checked(&mut command)?;

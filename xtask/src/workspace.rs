@@ -6,6 +6,8 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
+use crate::this_program;
+
 /// The checkout this command runs in, and the places derived from it.
 #[derive(Debug, Clone)]
 pub(crate) struct Workspace {
@@ -89,8 +91,11 @@ pub(crate) fn output_of(command: &mut Command) -> Result<Vec<u8>> {
 /// A command as a person would type it.
 pub(crate) fn show(command: &Command) -> String {
     let program = Path::new(command.get_program());
-    let program = program.file_name().unwrap_or(program.as_os_str());
-    let mut text = program.to_string_lossy().into_owned();
+    let mut text = if this_program::is(program) {
+        this_program::NAME.to_owned()
+    } else {
+        program.file_name().unwrap_or(program.as_os_str()).to_string_lossy().into_owned()
+    };
     for arg in command.get_args() {
         text.push(' ');
         text.push_str(&arg.to_string_lossy());

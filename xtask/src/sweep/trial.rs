@@ -13,6 +13,7 @@ use anyhow::{Context, Result, bail, ensure};
 use nvmeof_report::{Point, Where, json};
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::this_program;
 use crate::workspace::{Workspace, output_of, run_checked};
 
 /// Two points that take a moment each.
@@ -123,7 +124,7 @@ impl Trial {
         fs::write(path("plan.toml"), PLAN)?;
         fs::write(path("far.toml"), FAR_PLAN)?;
         Ok(Self {
-            xtask: std::env::current_exe()?,
+            xtask: this_program::path(),
             tgt: workspace.release_binary("nvmeof-tgt"),
             perf: workspace.release_binary("nvmeof-perf"),
             hosts,

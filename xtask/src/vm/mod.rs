@@ -29,6 +29,7 @@ use self::drives::Bay;
 use self::kernel::Kernel;
 use self::qemu::{Accel, End, Ending, Link, Machine};
 use self::share::Share;
+use crate::this_program;
 use crate::workspace::{Workspace, run_checked};
 use crate::{deb, setup};
 
@@ -428,7 +429,7 @@ impl<'a> Bench<'a> {
                 let path = self.workspace.release_binary(&format!("examples/{example}"));
                 share.add_program(&path)?;
             }
-            share.add_program(&env::current_exe().context("where is this program?")?)?;
+            share.add_program_as(&this_program::path(), this_program::NAME)?;
         }
         let disks = self.disks(name)?;
         let bay = Bay::new(case.drives, &self.folder, name, wires.monitor)?;

@@ -1,5 +1,6 @@
 //! The folder the host and the guest both write: scripts and binaries go in, logs come out.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -55,6 +56,11 @@ impl Share {
         self.add_file(path)
     }
 
+    /// [`Self::add_program`] under another name.
+    pub(crate) fn add_program_as(&self, path: &Path, name: &str) -> Result<()> {
+        self.copy(path, name.as_ref())
+    }
+
     /// Copies a folder's own files in, as a folder of its name.
     pub(crate) fn add_folder(&self, path: &Path) -> Result<()> {
         let folder = self.folder.join(path.file_name().context("a folder without a name")?);
@@ -70,15 +76,18 @@ impl Share {
 
     /// Copies any file in.
     pub(crate) fn add_file(&self, path: &Path) -> Result<()> {
-        let name = path.file_name().context("a program without a name")?;
-        fs::copy(path, self.folder.join(name))
-            .with_context(|| format!("cannot copy {} for the guest", path.display()))?;
-        Ok(())
+        self.copy(path, path.file_name().context("a program without a name")?)
     }
 
     /// Where the share is on this machine.
     pub(crate) fn folder(&self) -> &Path {
         &self.folder
+    }
+
+    fn copy(&self, path: &Path, name: &OsStr) -> Result<()> {
+        fs::copy(path, self.folder.join(name))
+            .with_context(|| format!("cannot copy {} for the guest", path.display()))?;
+        Ok(())
     }
 
     fn add_script(&self, name: &str, text: &str) -> Result<()> {

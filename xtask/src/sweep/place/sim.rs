@@ -12,6 +12,7 @@ use super::super::setup::{
     DeviceKind, Devices, Initiator, Job, Pace, Pacing, Setup, Trouble, Tuner,
 };
 use super::{Place, Run, digest};
+use crate::this_program;
 
 const MIB: f64 = 1_048_576.0;
 const NS_A_SECOND: f64 = 1e9;
@@ -30,7 +31,7 @@ pub(crate) struct Simulator {
 impl Simulator {
     /// The simulator of the platform of this file.
     pub(crate) fn new(name: &str, file: &Path) -> Result<Self> {
-        let code = std::env::current_exe().and_then(std::fs::read);
+        let code = std::fs::read(this_program::path());
         let code = digest(&code.context("cannot read this very program")?);
         Ok(Self { name: name.to_owned(), platform: Platform::load(file)?, code })
     }

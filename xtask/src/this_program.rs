@@ -1,0 +1,47 @@
+//! The program that runs, for what starts it again or copies it to another machine.
+
+use std::path::{Path, PathBuf};
+
+/// What it is called where a person reads it.
+pub(crate) const NAME: &str = "xtask";
+
+/// This very program, for as long as it runs. Not its name in the target folder: a build may put another in its
+/// place meanwhile, and ours of `cargo xtask test` does.
+pub(crate) fn path() -> PathBuf {
+    PathBuf::from(format!("/proc/{}/exe", std::process::id()))
+}
+
+/// Whether a path is the one [`path`] gives.
+pub(crate) fn is(program: &Path) -> bool {
+    program == path()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::process::Command;
+
+    use super::*;
+
+    /// Tells the copy below which file it is.
+    const COPY: &str = "NVMEOF_TESTS_THIS_PROGRAM";
+
+    #[test]
+    fn it_can_be_started_and_read_when_its_file_is_gone() {
+        if let Some(file) = std::env::var_os(COPY) {
+            fs::remove_file(file).unwrap();
+            let size = fs::read(path()).unwrap().len();
+            let again = Command::new(path()).arg("--list").output().unwrap();
+            assert!(again.status.success() && size > 0, "{again:?}");
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("copy");
+        fs::copy(std::env::current_exe().unwrap(), &file).unwrap();
+        let name = "this_program::tests::it_can_be_started_and_read_when_its_file_is_gone";
+        let copy = Command::new(&file).args(["--exact", name]).env(COPY, &file).output().unwrap();
+        assert!(copy.status.success(), "{copy:?}");
+        assert!(String::from_utf8_lossy(&copy.stdout).contains("1 passed"), "{copy:?}");
+        assert!(!file.exists());
+    }
+}
