@@ -1,7 +1,8 @@
 //! What hosts and namespaces may have: the limits and weights of the config, as reactors find them.
 //!
 //! A host of the config is always known here; any other that connects becomes known when its first I/O
-//! command comes, if hosts have limits by default, and is forgotten some time after its last queue went.
+//! command comes, if hosts have limits by default, and is forgotten some time after its last queue went and
+//! nothing of it is in flight any more.
 //! The I/O path never comes here: a connection asks once.
 
 use std::collections::{BTreeMap, HashMap};
@@ -89,8 +90,8 @@ impl Hosts {
         if let Some(tenant) = state.known.get(nqn) {
             return HostShare { weight, tenant: Some(Arc::clone(tenant)) };
         }
-        // Names come from outside: those that nobody uses any more are not kept.
-        state.known.retain(|_, tenant| Arc::strong_count(tenant) > 1);
+        // Names come from outside: those that nobody uses any more are not kept. What a host left in flight is still its own.
+        state.known.retain(|_, tenant| Arc::strong_count(tenant) > 1 || tenant.counts().taken > 0);
         // The defaults were checked when they were set.
         let tenant = Tenant::new(limits, machine).ok();
         if let Some(tenant) = &tenant {

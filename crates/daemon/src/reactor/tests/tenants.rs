@@ -135,6 +135,35 @@ fn writes_in_the_capsule_count_and_a_host_leaves_with_commands_waiting() {
     rig.finish(modest);
 }
 
+/// One that the config does not name, and others come while it is away.
+#[test]
+fn a_host_that_comes_back_has_what_hangs_against_its_bound() {
+    let mut rig = Rig::new(None);
+    let mut tenants = Rig::tenants();
+    rig.limit(&mut tenants, "[host-defaults]\nmax-in-flight = \"512KiB\"\n");
+    rig.slow(Duration::from_secs(1), Duration::ZERO);
+    let first = rig.connect_named(GREEDY, 1);
+    keep_reading(&first, 10);
+    rig.turns_now();
+    assert_eq!(rig.with_device(), 8, "its bound");
+    first.iter().for_each(Host::close);
+    rig.turns_now();
+    let other = rig.connect_named(MODEST, 1);
+    keep_reading(&other, 1);
+    rig.turns_now();
+    assert_eq!(rig.with_device(), 9);
+    let again = rig.connect_named(GREEDY, 1);
+    keep_reading(&again, 10);
+    rig.turns_now();
+    assert_eq!(rig.with_device(), 9, "nothing more of it before one of the eight is back");
+    rig.slow(Duration::ZERO, Duration::ZERO);
+    rig.turn_after(1_000_000_000);
+    rig.settle();
+    assert_eq!(again[0].statuses().len(), 10);
+    other[0].collect();
+    rig.finish(again.into_iter().chain(other));
+}
+
 #[test]
 fn a_host_that_has_all_its_connections_is_refused_as_busy_until_one_goes() {
     let mut rig = Rig::new(None);
