@@ -22,12 +22,59 @@ struct TwoDevices {
     running: Vec<Permit>,
     hung: Vec<Permit>,
     woken: Arc<AtomicBool>,
+    neighbour: Option<Neighbour>,
+}
+
+/// Another core, whose hosts have one command after the other, to the device of which none hangs.
+struct Neighbour {
+    pacer: Pacer,
+    flow: FlowId,
+    running: Option<Permit>,
+    done: usize,
+}
+
+impl Neighbour {
+    fn new(shared: &Shared) -> Self {
+        let mut pacer = shared.pacer(1, Arc::new(|| ()), PacerConfig::default());
+        let flow = pacer.add_flow(FlowConfig { device: 1, path: 0, ..FlowConfig::weight(1) });
+        Self { pacer, flow, running: None, done: 0 }
+    }
+
+    fn turn(&mut self, now: Nanos) {
+        if let Some(permit) = self.running.take_if(|permit| is_over(permit, now)) {
+            self.pacer.release(permit, Outcome::Completed, now);
+            self.done += 1;
+        }
+        if self.running.is_none() && self.pacer.waiting() == 0 {
+            self.pacer.enqueue(self.flow, SMALL, 0).unwrap();
+        }
+        if self.running.is_none() {
+            self.running = self.pacer.next(now).map(|(_, permit)| permit);
+        }
+    }
+
+    fn finish(mut self, now: Nanos) {
+        self.pacer.cancel(self.flow, 0);
+        if let Some(permit) = self.running {
+            self.pacer.release(permit, Outcome::Failed, now);
+        }
+        assert!(self.pacer.next(now).is_none());
+    }
+}
+
+fn is_over(permit: &Permit, now: Nanos) -> bool {
+    now - permit.started() >= 100 * US
 }
 
 impl TwoDevices {
     /// Hosts that ask for a command a millisecond have had their time: next to nothing is needed in flight.
     fn with_little_to_do() -> Self {
-        let machine = Machine { cores: 1, largest: LARGE.bytes };
+        Self::with_little_to_do_of(1)
+    }
+
+    /// The same on the first of so many cores.
+    fn with_little_to_do_of(cores: usize) -> Self {
+        let machine = Machine { cores, largest: LARGE.bytes };
         let shared = Shared::new(&PolicyConfig::Adaptive, machine).unwrap();
         let woken = Arc::new(AtomicBool::new(false));
         let wake = Arc::clone(&woken);
@@ -36,7 +83,7 @@ impl TwoDevices {
         let flows = [0, 1]
             .map(|device| pacer.add_flow(FlowConfig { device, path: 0, ..FlowConfig::weight(1) }));
         let (running, hung) = (Vec::new(), Vec::new());
-        let mut two = Self { shared, pacer, flows, now: MS, running, hung, woken };
+        let mut two = Self { shared, pacer, flows, now: MS, running, hung, woken, neighbour: None };
         for nth in 0..4000 {
             two.ask(nth % 2, SMALL);
             assert_eq!(two.pass(MS), 1);
@@ -61,8 +108,10 @@ impl TwoDevices {
                 self.running.push(permit);
             }
             self.now += 10 * US;
-            let is_over = |permit: &mut Permit| self.now - permit.started() >= 100 * US;
-            for permit in self.running.extract_if(.., is_over) {
+            if let Some(neighbour) = &mut self.neighbour {
+                neighbour.turn(self.now);
+            }
+            for permit in self.running.extract_if(.., |permit| is_over(permit, self.now)) {
                 self.pacer.release(permit, Outcome::Completed, self.now);
                 back += 1;
             }
@@ -95,6 +144,10 @@ impl TwoDevices {
             self.pacer.release(permit, Outcome::Failed, self.now);
         }
         self.pass(MS);
+        if let Some(neighbour) = self.neighbour.take() {
+            neighbour.finish(self.now);
+        }
+        assert!(self.pacer.next(self.now).is_none());
         assert_eq!(self.shared.credit().expect("it has one").unused(), self.budget());
     }
 }
@@ -120,6 +173,23 @@ fn a_large_command_that_hangs_holds_up_no_other_device() {
     two.hang(LARGE);
     two.serves_the_other();
     two.finish();
+}
+
+/// Nor where another core is at work meanwhile, which is heard of here by the credit it gives alone, and which goes on, too.
+#[test]
+fn what_hangs_on_one_core_holds_up_neither_it_nor_the_others() {
+    for cost in [SMALL, LARGE] {
+        let mut two = TwoDevices::with_little_to_do_of(2);
+        two.neighbour = Some(Neighbour::new(&two.shared));
+        while two.pacer.waiting() == 0 && two.hung.len() < 8 {
+            two.hang(cost);
+        }
+        two.serves_the_other();
+        let done = two.neighbour.as_ref().expect("at work").done;
+        // One by one they are 10 000 in that second.
+        assert!(done > 8000, "{done} of 10000, {cost:?}");
+        two.finish();
+    }
 }
 
 /// Nor one that is larger than all of the budget, behind a small one that hangs.
