@@ -7,7 +7,7 @@
 //!
 //! As long as all cores go to one device by one path there is nothing to compare, and nobody counts. After that each
 //! part has one writer, so a command costs a few plain stores, and nothing that cores take from each other.
-//! What others have in flight is known a part of a command's time late.
+//! What others have in flight is known a part of a command's time late, or a microsecond.
 
 use super::{Lane, NEVER};
 use crate::Nanos;
@@ -22,6 +22,8 @@ pub(super) const PATHS: u8 = 8;
 const PLACES: usize = DEVICES as usize + PATHS as usize;
 /// What others have in flight is looked at anew so many times in a command's time.
 const LOOKS: u64 = 16;
+/// But not more often than once in so many ns, where commands are so short that looking costs more than it tells.
+const LEAST_PAUSE: Nanos = 1_000;
 /// A clock that is so many commands' times behind the last sums went back.
 const WENT_BACK: u64 = 1024;
 
@@ -125,7 +127,7 @@ impl Shared {
     fn is_due(&self, now: Nanos, time: u32) -> bool {
         let time = Nanos::from(time);
         let summed = self.summed.load(Ordering::Relaxed);
-        is_due(now, summed, time / LOOKS + 1, WENT_BACK * time)
+        is_due(now, summed, (time / LOOKS + 1).max(LEAST_PAUSE), WENT_BACK * time)
     }
 
     #[cold]
