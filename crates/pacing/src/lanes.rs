@@ -6,13 +6,16 @@ use crate::{Charge, Cost, Nanos};
 
 /// A flow: what is served fairly against the others, as one host's use of one namespace. Names a
 /// slot and its generation, so a flow that was removed is not mistaken for its successor: not by a permit, since a slot
-/// is given to nobody while one is out, and not by who keeps the name for fewer than 128 flows.
+/// is given to nobody while one is out, and not by who keeps the name for fewer than 255 flows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FlowId(NonZeroU32);
 
-/// Bits of a [`FlowId`] above the lowest, which is always set, that name the slot; the rest is the
-/// generation.
+/// Low bits of a [`FlowId`] that name the slot; above them is the generation, from 1.
 const SLOT_BITS: u32 = 24;
+const FIRST_GENERATION: NonZeroU32 = match NonZeroU32::new(1 << SLOT_BITS) {
+    Some(first) => first,
+    None => NonZeroU32::MIN,
+};
 /// End of a list.
 const NIL: u32 = u32::MAX;
 
@@ -20,18 +23,19 @@ impl FlowId {
     /// The first flow of a lane.
     fn first(slot: u32) -> Self {
         assert!(slot < 1 << SLOT_BITS, "at most {} flows", 1 << SLOT_BITS);
-        Self(NonZeroU32::MIN | slot << 1)
+        Self(FIRST_GENERATION | slot)
     }
 
-    /// The next flow of the same lane; generations come round after 128.
+    /// The next flow of the same lane; generations come round after 255.
     fn successor(self) -> Self {
-        Self(NonZeroU32::MIN | self.0.get().wrapping_add(2 << SLOT_BITS))
+        let next = self.0.checked_add(FIRST_GENERATION.get());
+        Self(next.unwrap_or(FIRST_GENERATION | self.slot()))
     }
 
     /// The lane number.
     #[inline]
     pub(crate) fn slot(self) -> u32 {
-        self.0.get() >> 1 & ((1 << SLOT_BITS) - 1)
+        self.0.get() & ((1 << SLOT_BITS) - 1)
     }
 }
 
@@ -214,11 +218,11 @@ impl Lanes {
 
     /// A command of a flow that was removed is over.
     #[cold]
-    fn count_late_end(&mut self, slot: u32) {
+    fn count_late_end(&mut self, slot: u32, bytes: u32) {
         let Some(lane) = self.lanes.get_mut(slot as usize).filter(|lane| !lane.live) else {
             return;
         };
-        lane.tally.over = lane.tally.over.wrapping_add(1);
+        lane.tally.end(bytes, 0);
         if !lane.tally.has_any_in_flight() {
             self.vacant.push(slot);
         }
@@ -467,6 +471,11 @@ impl Lanes {
         Some(lane.tally.stats(waiting))
     }
 
+    /// Of all flows, and of those that were removed and have commands in flight.
+    pub(crate) fn bytes_in_flight(&self) -> u64 {
+        self.lanes.iter().map(|lane| lane.tally.bytes_in_flight).sum()
+    }
+
     #[inline]
     pub(crate) fn count_start(&mut self, flow: FlowId, bytes: u32) {
         self.lanes[flow.slot() as usize].tally.start(bytes);
@@ -477,7 +486,7 @@ impl Lanes {
     pub(crate) fn count_end(&mut self, flow: FlowId, bytes: u32, held: Nanos) -> bool {
         let Some(lane) = self.lanes.get_mut(flow.slot() as usize) else { return false };
         if lane.flow != flow {
-            self.count_late_end(flow.slot());
+            self.count_late_end(flow.slot(), bytes);
             return false;
         }
         lane.tally.end(bytes, held);

@@ -445,8 +445,6 @@ impl Pacer {
         let Permit { grants, started, mark, flow, cost, device, era, .. } = permit;
         std::mem::forget(permit);
         self.counts.released = self.counts.released.wrapping_add(1);
-        self.counts.bytes_in_flight =
-            self.counts.bytes_in_flight.wrapping_sub(u64::from(cost.bytes));
         if cost.bytes == 0 {
             self.counts.released_without_data += 1;
             return;
@@ -508,10 +506,10 @@ impl Pacer {
         self.lanes.flows()
     }
 
-    /// Exact counts since the start.
+    /// Exact counts since the start. Looks at every flow, so it is for reports.
     #[must_use]
     pub fn counts(&self) -> Counts {
-        self.counts
+        Counts { bytes_in_flight: self.lanes.bytes_in_flight(), ..self.counts }
     }
 
     /// The figures of one flow; `None` if it was removed. Walks what waits, so it is for reports.
@@ -536,28 +534,33 @@ impl Pacer {
         let first = self.lanes.first(lane);
         let (cost, device) = (first.cost(), first.device());
         let grants = self.chain.admit(Ask { cost, device, urgency, load, small: false }, now)?;
-        Ok(self.take_first(lane, grants, true, now))
+        let gated = first.is_gated();
+        let (waiting, emptied) = first.start();
+        self.order.started(lane, waiting.cost.bytes, now);
+        Ok(self.took_first(lane, Chosen { waiting, device, grants }, emptied, gated))
     }
 
-    /// The first command of this lane starts, in its turn or before.
-    #[inline(always)]
-    fn take_first(&mut self, lane: u32, mut grants: Grants, in_turn: bool, now: Nanos) -> Chosen {
+    /// The first command of this lane starts before its turn.
+    #[inline(never)]
+    fn take_out_of_turn(&mut self, lane: u32, grants: Grants, now: Nanos) -> Chosen {
         let first = self.lanes.first(lane);
         let (device, gated) = (first.device(), first.is_gated());
         let (waiting, emptied) = first.start();
-        if in_turn {
-            self.order.started(lane, waiting.cost.bytes, now);
-        } else {
-            self.order.started_out_of_turn(lane, waiting.cost.bytes, now);
-        }
+        self.order.started_out_of_turn(lane, waiting.cost.bytes, now);
+        self.took_first(lane, Chosen { waiting, device, grants }, emptied, gated)
+    }
+
+    /// The first command of this lane has started, and it is `emptied` by that.
+    #[inline(always)]
+    fn took_first(&mut self, lane: u32, mut chosen: Chosen, emptied: bool, gated: bool) -> Chosen {
         if emptied || gated {
             self.step_out(lane, emptied);
         }
         if gated {
-            self.gates.started(lane, Kind::Lane, !emptied, &mut grants);
+            self.gates.started(lane, Kind::Lane, !emptied, &mut chosen.grants);
         }
-        self.small.large_started(waiting.cost.bytes);
-        Chosen { waiting, device, grants }
+        self.small.large_started(chosen.waiting.cost.bytes);
+        chosen
     }
 
     /// Nothing of this lane is next: it is empty, or what is behind has to pass the limits of its tenants first.
@@ -581,7 +584,7 @@ impl Pacer {
         loop {
             match exception {
                 Exception::OutOfTurn(grants) => {
-                    return Some(self.take_first(lane, grants, false, now));
+                    return Some(self.take_out_of_turn(lane, grants, now));
                 }
                 Exception::Until(when) => {
                     self.hold_back(when);
@@ -697,7 +700,6 @@ impl Pacer {
         let Chosen { waiting, device, grants } = chosen;
         let counts = &mut self.counts;
         counts.started = counts.started.wrapping_add(1);
-        counts.bytes_in_flight = counts.bytes_in_flight.wrapping_add(waiting.cost.bytes.into());
         (waiting.token, Permit::new(self.id, self.era, waiting, device, grants, now))
     }
 

@@ -16,7 +16,7 @@ pub enum SmallRule {
 /// What a small command is to the mean byte's command, at most: one part in so many.
 const PART: u64 = 16;
 /// Small commands pass others only while they are at most one part in so many of the bytes started.
-const SHARE: i64 = 4;
+const SHARE: u64 = 4;
 /// Commands that the mean size looks back on.
 const MEMORY: u32 = 64;
 
@@ -37,8 +37,11 @@ pub(crate) struct SmallLane {
     square: u64,
     observed: u32,
     below: u32,
-    /// Bytes that small commands may still start before the large must have their turn.
+    /// Bytes that small commands may still start before the large must have their turn, when the bytes of the commands
+    /// above were these. What the large started after that adds to it, and no more than the last of them is kept.
     allowance: i64,
+    allowed: u64,
+    last_large: u32,
 }
 
 impl SmallLane {
@@ -57,6 +60,8 @@ impl SmallLane {
             observed: 0,
             below,
             allowance: 0,
+            allowed: 0,
+            last_large: 0,
         }
     }
 
@@ -74,17 +79,20 @@ impl SmallLane {
     /// May a small command pass one that is not?
     #[inline]
     pub(crate) fn may_pass(&self) -> bool {
-        self.allowance >= 0
+        self.allowance() >= 0
     }
 
     #[inline]
     pub(crate) fn small_started(&mut self, bytes: u32) {
         if self.observes {
+            self.settle();
             // Only those that pass others are charged; without an allowance there was nobody to
             // pass.
-            if self.may_pass() {
+            if self.allowance >= 0 {
                 self.allowance -= i64::from(bytes);
             }
+            // It adds nothing itself.
+            self.allowed += u64::from(bytes);
             self.observe(bytes);
         }
     }
@@ -93,10 +101,20 @@ impl SmallLane {
     #[inline]
     pub(crate) fn large_started(&mut self, bytes: u32) {
         if self.observes {
-            let most = i64::from(bytes);
-            self.allowance = (self.allowance + most / SHARE).min(most);
+            self.last_large = bytes;
             self.observe(bytes);
         }
+    }
+
+    #[inline]
+    fn allowance(&self) -> i64 {
+        let more = (self.bytes - self.allowed) / SHARE;
+        self.allowance.saturating_add_unsigned(more).min(i64::from(self.last_large))
+    }
+
+    fn settle(&mut self) {
+        self.allowance = self.allowance();
+        self.allowed = self.bytes;
     }
 
     #[inline]
@@ -114,6 +132,8 @@ impl SmallLane {
     /// The size that the mean byte comes in is the mean of the squares over the mean.
     #[inline(never)]
     fn look(&mut self) {
+        self.settle();
+        self.allowed = 0;
         let part = u64::from(MEMORY / EVERY);
         self.mean = self.mean - self.mean / part + std::mem::take(&mut self.bytes);
         self.mean_square =

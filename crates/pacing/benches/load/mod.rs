@@ -125,9 +125,20 @@ impl Load {
         while !self.running.is_full() && self.start() {}
     }
 
-    /// One command ends and the next in line starts.
+    /// One command ends, its host sends another, and the next in line starts.
     #[inline(always)]
     pub(crate) fn turn_over(&mut self) {
+        self.turn(true);
+    }
+
+    /// One command ends and the next in line starts, of those that wait already.
+    #[inline(always)]
+    pub(crate) fn release_and_admit(&mut self) {
+        self.turn(false);
+    }
+
+    #[inline(always)]
+    fn turn(&mut self, sends: bool) {
         if !self.running.is_full() {
             return self.catch_up();
         }
@@ -137,7 +148,9 @@ impl Load {
         let permit = place.take().expect("the ring is full");
         let flow = permit.flow();
         self.pacer.release(permit, Outcome::Completed, self.now);
-        self.pacer.enqueue(flow, black_box(self.cost), 7).expect("it fits");
+        if sends {
+            self.pacer.enqueue(flow, black_box(self.cost), 7).expect("it fits");
+        }
         match self.pacer.next(self.now) {
             Some((_, permit)) => forget(place.replace(permit)),
             None => self.running.count -= 1,

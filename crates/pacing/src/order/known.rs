@@ -89,7 +89,11 @@ impl Known {
         match self {
             Known::RoundRobin(order) => order.pick(now),
             Known::Residence(order) => order.pick(now),
-            Known::Other(order) => order.pick(now),
+            // Apart from the other answers, which stay in registers.
+            Known::Other(order) => {
+                let Pick { lane, urgency, load } = order.pick(now)?;
+                Some(Pick { lane, urgency, load })
+            }
         }
     }
 

@@ -14,6 +14,8 @@ pub(super) struct Paths {
     queues: [Queue; PATHS as usize],
     /// Those from here on never had a lane.
     used: usize,
+    /// The last of those: the only one that has any, where all lanes go the same way.
+    last: u8,
 }
 
 impl Paths {
@@ -25,14 +27,15 @@ impl Paths {
 
     /// A path has a lane.
     pub(super) fn open(&mut self, way: Way) {
-        self.used = self.used.max(way.path() + 1);
+        self.last = self.last.max(way.path);
+        self.used = usize::from(self.last) + 1;
     }
 
     /// The lane that is next: see [`Residence`](super::Residence). `charge` is what a command is charged.
     #[inline(always)]
     pub(super) fn first(&mut self, charge: u64, loads: &Loads, lanes: &mut [Lane]) -> Option<u32> {
         if loads.is_one_way() {
-            return self.queues[self.used.saturating_sub(1) % usize::from(PATHS)].top(lanes);
+            return self.queues[usize::from(self.last % PATHS)].top(lanes);
         }
         self.first_of_some(charge, loads, lanes)
     }

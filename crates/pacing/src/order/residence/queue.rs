@@ -85,7 +85,8 @@ impl Queue {
     pub(super) fn top(&mut self, all: &mut [Lane]) -> Option<u32> {
         let from = self.base;
         while self.filled != 0 {
-            self.base += u64::from(self.ahead().trailing_zeros());
+            // A key has no fewer bits than the number of its bucket.
+            self.base = self.base.wrapping_add(self.ahead().trailing_zeros().into());
             let lane = self.lists[index(place_of(self.base))].first;
             let key = all[lane as usize].key;
             if self.bucket_of(key) <= self.base {
