@@ -12,7 +12,7 @@ use crate::{api_fuzz, bench, browser, checks, deb, fuzz, setup, sweep, vm};
 #[derive(Debug, clap::Args)]
 #[command(after_help = after_help())]
 pub(crate) struct Args {
-    /// Leave out the slow half: the release build, the QEMU machine and the fuzz run
+    /// Formatting, clippy, unit tests and configs only: nothing that takes long or needs a QEMU machine
     #[arg(long)]
     fast: bool,
     /// Run only this stage, again for more

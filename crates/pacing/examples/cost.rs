@@ -52,7 +52,8 @@ fn main() {
     }
     println!("release and next alone, ns a command, fastest of {ROUNDS} rounds of {STARTED}");
     let policies_ = policies();
-    let mut loads = policies_.each_ref().map(|(_, policy)| (load(policy, &one_way(64)), f64::INFINITY));
+    let mut loads =
+        policies_.each_ref().map(|(_, policy)| (load(policy, &one_way(64)), f64::INFINITY));
     for _ in 0..ROUNDS {
         for (load, fastest) in &mut loads {
             load.wait(WAITING);

@@ -126,6 +126,10 @@ pub(super) fn markdown(points: &[Point]) -> String {
     }
     for group in distinct(points, group) {
         text += &format!("\nMeasured, {}:\n\n{}", group.device, table(points, &group).markdown());
+        if let Some(table) = each_namespace(points, &group) {
+            text +=
+                &format!("\nMeasured, {}, each namespace:\n\n{}", group.device, table.markdown());
+        }
     }
     text
 }
@@ -140,6 +144,46 @@ fn table(points: &[Point], group: &Group<'_>) -> Table {
         Column::numbers("p99.9", "us"),
         Column::numbers("in flight, mean", "commands"),
     ]);
+    for_each_setting(points, group, |name, offered, runs| {
+        table.push(vec![
+            name.to_owned(),
+            offered.to_string(),
+            cell(median(runs, |p| Some(p.total.gbps)), 1),
+            cell(median(runs, |p| Some(p.total.latency_us.p99)), 0),
+            cell(median(runs, |p| Some(p.total.latency_us.p99_9)), 0),
+            cell(median(runs, |p| p.buffers_mean), 0),
+        ]);
+    });
+    table
+}
+
+/// The same with what each of several namespaces got.
+fn each_namespace(points: &[Point], group: &Group<'_>) -> Option<Table> {
+    let of_group = points.iter().filter(|point| self::group(point) == *group);
+    let namespaces = of_group.map(|point| point.flows.len()).min().filter(|count| *count > 1)?;
+    let mut columns = vec![Column::words("policy"), Column::numbers("commands out", "")];
+    for number in 1..=namespaces {
+        columns.push(Column::numbers(&format!("namespace {number}"), "Gb/s"));
+        columns.push(Column::numbers(&format!("p99 of {number}"), "us"));
+    }
+    let mut table = Table::new(columns);
+    for_each_setting(points, group, |name, offered, runs| {
+        let mut row = vec![name.to_owned(), offered.to_string()];
+        for at in 0..namespaces {
+            row.push(cell(median(runs, |p| p.flows.get(at).map(|flow| flow.gbps)), 2));
+            row.push(cell(median(runs, |p| p.flows.get(at).map(|flow| flow.p99_us)), 0));
+        }
+        table.push(row);
+    });
+    Some(table)
+}
+
+/// The runs of each policy at each depth of a group.
+fn for_each_setting(
+    points: &[Point],
+    group: &Group<'_>,
+    mut take: impl FnMut(&str, u64, &[&Point]),
+) {
     for name in distinct(points, policy) {
         for offered in distinct(points, |point| point.setting.offered) {
             let runs: Vec<&Point> = points
@@ -147,26 +191,19 @@ fn table(points: &[Point], group: &Group<'_>) -> Table {
                 .filter(|p| self::group(p) == *group && policy(p) == name)
                 .filter(|p| p.setting.offered == offered)
                 .collect();
-            if runs.is_empty() {
-                continue;
+            if !runs.is_empty() {
+                take(name, offered, &runs);
             }
-            let median = |of: fn(&Point) -> Option<f64>| {
-                let mut values: Vec<f64> = runs.iter().filter_map(|point| of(point)).collect();
-                values.sort_by(f64::total_cmp);
-                middle(&values)
-            };
-            let cell = |value: Option<f64>, digits: usize| {
-                value.map_or_else(String::new, |value| format!("{value:.digits$}"))
-            };
-            table.push(vec![
-                name.to_owned(),
-                offered.to_string(),
-                cell(median(|p| Some(p.total.gbps)), 1),
-                cell(median(|p| Some(p.total.latency_us.p99)), 0),
-                cell(median(|p| Some(p.total.latency_us.p99_9)), 0),
-                cell(median(|p| p.buffers_mean), 0),
-            ]);
         }
     }
-    table
+}
+
+fn median(runs: &[&Point], of: impl Fn(&Point) -> Option<f64>) -> Option<f64> {
+    let mut values: Vec<f64> = runs.iter().filter_map(|point| of(point)).collect();
+    values.sort_by(f64::total_cmp);
+    middle(&values)
+}
+
+fn cell(value: Option<f64>, digits: usize) -> String {
+    value.map_or_else(String::new, |value| format!("{value:.digits$}"))
 }

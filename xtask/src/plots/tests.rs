@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use nvmeof_report::{Point, Varied, Where, json};
+use nvmeof_report::{Flow, Point, Varied, Where, json};
 
 use super::blocks::{CLOSING, OPENING, fill};
 use super::data::{Data, TRIED};
@@ -32,6 +32,7 @@ fn made_up() -> Vec<Point> {
         ("one in memory", "adaptive", 64, 13.0),
         ("one in memory", "adaptive", 64, 19.0),
         ("behind 1 ms", "none", 32, 5.0),
+        ("one of each", "none", 32, 7.0),
     ] {
         let varied = |key: &str, value: &str| Varied { key: key.into(), value: value.into() };
         let mut point = base.clone();
@@ -40,6 +41,8 @@ fn made_up() -> Vec<Point> {
         point.varied = vec![varied("device", device), varied("policy", policy)];
         point.setting.offered = depth;
         point.total.gbps = gbps;
+        let flow = Flow { host: 0, job: 0, device: 0, weight: 1, gbps, mean_us: 1.0, p99_us: 2.0 };
+        point.flows = vec![flow; if device == "one of each" { 2 } else { 1 }];
         points.push(point);
     }
     points
@@ -188,7 +191,7 @@ fn real_runs_are_drawn_as_measured() {
     let points = made_up();
     let figures = measured::figures(&points);
     let files: Vec<_> = figures.iter().map(|figure| figure.file.as_str()).collect();
-    assert_eq!(files.len(), 4, "two a device: {files:?}");
+    assert_eq!(files.len(), 6, "two a device: {files:?}");
     assert_eq!(files[0], "measured-1-one-in-memory-bandwidth.svg");
     for figure in &figures {
         let title = &figure.plot.title;
@@ -203,6 +206,9 @@ fn real_runs_are_drawn_as_measured() {
     let is_it = |line: &&str| cell(line, 1) == "adaptive" && cell(line, 2) == "64";
     let row = text.lines().find(is_it).unwrap();
     assert!(row.contains("13.0") && !row.contains("19.0"), "the middle of three: {row}");
+    let (_, of_each) = text.split_once("Measured, one of each, each namespace:").unwrap();
+    assert_eq!(cell(of_each.lines().nth(4).unwrap(), 5), "7.00", "{of_each}");
+    assert_eq!(text.matches("each namespace:").count(), 1, "only of those with several");
     assert!(measured::markdown(&[]).contains("No measured run is shown yet"));
 }
 
