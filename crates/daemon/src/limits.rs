@@ -302,7 +302,8 @@ impl Limits {
     }
 
     /// The bound on the bytes in flight where none is configured: half of the buffer memory, since
-    /// a buffer may be up to twice as large as its I/O.
+    /// a buffer may be up to twice as large as its I/O. (A chunk that is partly used beside that delays, and no more: the
+    /// oldest command that finds no buffer is not passed.)
     #[must_use]
     pub fn default_budget(&self) -> u64 {
         (self.settings.buffer_memory / 2).max(self.largest_cost().into())

@@ -52,10 +52,10 @@ pub enum Stage {
 enum State<B, P> {
     /// In its flow's lane. Data that came in the capsule is already here.
     Waiting { inline: Option<B> },
-    /// Admitted, and short of a buffer; Compare holds the host's data meanwhile.
+    /// Admitted, and short of a buffer; Compare holds the data that came in its capsule meanwhile.
     NeedsBuffer { permit: P, host: Option<B> },
-    /// The fabric fetches the host's data and owns the buffer.
-    Pulling { permit: P },
+    /// The fabric fetches the host's data and owns the buffer; Compare keeps the one for the device's data.
+    Pulling { permit: P, spare: Option<B> },
     /// The device works and owns the buffer; Compare keeps the host's data to compare with.
     OnDevice { permit: P, host: Option<B>, extents: VecDeque<Extent> },
     /// The fabric sends the data and owns it.
@@ -67,11 +67,8 @@ enum State<B, P> {
 /// What the reactor has to do next for a request.
 #[derive(Debug)]
 pub enum Step<B> {
-    /// Lease a buffer of `len` bytes and call [`Request::leased`], now or in a later turn.
-    Lease {
-        /// Bytes.
-        len: u64,
-    },
+    /// Lease what is wanted and call [`Request::leased`], now or in a later turn.
+    Lease(Wanted),
     /// Fill the buffer from the host's memory, then [`Request::pulled`].
     Pull {
         /// Buffer whose length is the number of bytes to fetch.
@@ -103,6 +100,16 @@ pub enum Step<B> {
         /// Read data.
         data: Option<B>,
     },
+}
+
+/// The buffers that a request needs to go on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Wanted {
+    /// Bytes.
+    pub len: u64,
+    /// Another as large, or none of the two: where all memory is held by commands that wait for a second buffer, none
+    /// of them ever gets it.
+    pub spare: bool,
 }
 
 /// What a block device is asked to do.
@@ -172,18 +179,21 @@ impl<B: AsRef<[u8]>, P> Request<B, P> {
         match &mut self.state {
             State::Waiting { .. } | State::Done => None,
             State::NeedsBuffer { permit, .. }
-            | State::Pulling { permit }
+            | State::Pulling { permit, .. }
             | State::OnDevice { permit, .. }
             | State::Sending { permit } => Some(permit),
         }
     }
 
-    /// Bytes of the buffer a [`Step::Lease`] asks for, for who has to ask again.
-    pub fn buffer_wanted(&self) -> u64 {
-        match self.io.kind {
+    /// What a [`Step::Lease`] asks for, for who has to ask again.
+    #[inline]
+    pub fn wanted(&self) -> Wanted {
+        let len = match self.io.kind {
             IoKind::Deallocate { ranges } => range_list_len(ranges),
             _ => self.io.len,
-        }
+        };
+        let has_host = matches!(self.state, State::NeedsBuffer { host: Some(_), .. });
+        Wanted { len, spare: self.io.kind == IoKind::Compare && !has_host }
     }
 
     /// Bytes the pacer has to account for: what will be held in buffers of the shared pool. Data
@@ -206,18 +216,17 @@ impl<B: AsRef<[u8]>, P> Request<B, P> {
         let State::Waiting { inline } = self.take() else { return self.misuse() };
         let io = self.io;
         match (io.kind, inline) {
-            (IoKind::Read | IoKind::Verify, _) => self.need_buffer(permit, io.len, None),
+            (IoKind::Read | IoKind::Verify, _) => self.need_buffer(permit, None),
             (IoKind::Write, Some(data)) => {
                 self.on_device(permit, DeviceOp::Write { fua: io.fua }, Some(data))
             }
-            (IoKind::Compare, Some(data)) => self.need_buffer(permit, io.len, Some(data)),
+            (IoKind::Compare, Some(data)) => self.need_buffer(permit, Some(data)),
             (IoKind::Deallocate { .. }, Some(list)) => {
-                self.state = State::Pulling { permit };
+                self.state = State::Pulling { permit, spare: None };
                 Step::Ranges { list }
             }
-            (IoKind::Write | IoKind::Compare, None) => self.need_buffer(permit, io.len, None),
-            (IoKind::Deallocate { ranges }, None) => {
-                self.need_buffer(permit, range_list_len(ranges), None)
+            (IoKind::Write | IoKind::Compare | IoKind::Deallocate { .. }, None) => {
+                self.need_buffer(permit, None)
             }
             (IoKind::Flush, _) => self.on_device(permit, DeviceOp::Flush, None),
             (IoKind::WriteZeroes { deallocate }, _) => {
@@ -226,9 +235,9 @@ impl<B: AsRef<[u8]>, P> Request<B, P> {
         }
     }
 
-    /// The buffer a [`Step::Lease`] asked for.
+    /// The buffers a [`Step::Lease`] asked for.
     #[inline]
-    pub fn leased(&mut self, buf: B) -> Step<B> {
+    pub fn leased(&mut self, buf: B, spare: Option<B>) -> Step<B> {
         let State::NeedsBuffer { permit, host } = self.take() else { return self.misuse() };
         let reads = match self.io.kind {
             IoKind::Read | IoKind::Verify => true,
@@ -243,7 +252,7 @@ impl<B: AsRef<[u8]>, P> Request<B, P> {
             self.state = State::Sending { permit };
             return Step::Finish { outcome: Err(Failure::Internal), data: None };
         };
-        self.state = State::Pulling { permit };
+        self.state = State::Pulling { permit, spare };
         Step::Pull { buf, sgl }
     }
 
@@ -259,7 +268,7 @@ impl<B: AsRef<[u8]>, P> Request<B, P> {
     pub fn fail(&mut self, failure: Failure) -> Step<B> {
         match self.take() {
             State::NeedsBuffer { permit, .. }
-            | State::Pulling { permit }
+            | State::Pulling { permit, .. }
             | State::OnDevice { permit, .. }
             | State::Sending { permit } => self.state = State::Sending { permit },
             State::Waiting { .. } | State::Done => {}
@@ -273,14 +282,17 @@ impl<B: AsRef<[u8]>, P> Request<B, P> {
         if let Err(failure) = result {
             return self.fail(failure);
         }
-        let State::Pulling { permit } = self.take() else { return self.misuse() };
+        let State::Pulling { permit, spare } = self.take() else { return self.misuse() };
         match self.io.kind {
             IoKind::Write => {
                 self.on_device(permit, DeviceOp::Write { fua: self.io.fua }, Some(buf))
             }
-            IoKind::Compare => self.need_buffer(permit, self.io.len, Some(buf)),
+            IoKind::Compare => {
+                self.state = State::OnDevice { permit, host: Some(buf), extents: VecDeque::new() };
+                self.device_step(DeviceOp::Read, spare)
+            }
             _ => {
-                self.state = State::Pulling { permit };
+                self.state = State::Pulling { permit, spare: None };
                 Step::Ranges { list: buf }
             }
         }
@@ -292,7 +304,7 @@ impl<B: AsRef<[u8]>, P> Request<B, P> {
             Ok(extents) => extents,
             Err(failure) => return self.fail(failure),
         };
-        let State::Pulling { permit } = self.take() else { return self.misuse() };
+        let State::Pulling { permit, .. } = self.take() else { return self.misuse() };
         self.state = State::OnDevice { permit, host: None, extents: extents.into() };
         self.next_extent()
     }
@@ -335,7 +347,7 @@ impl<B: AsRef<[u8]>, P> Request<B, P> {
         match self.state {
             State::Waiting { .. } | State::Done => None,
             State::NeedsBuffer { permit, .. }
-            | State::Pulling { permit }
+            | State::Pulling { permit, .. }
             | State::OnDevice { permit, .. }
             | State::Sending { permit } => Some(permit),
         }
@@ -347,9 +359,9 @@ impl<B: AsRef<[u8]>, P> Request<B, P> {
     }
 
     #[inline]
-    fn need_buffer(&mut self, permit: P, len: u64, host: Option<B>) -> Step<B> {
+    fn need_buffer(&mut self, permit: P, host: Option<B>) -> Step<B> {
         self.state = State::NeedsBuffer { permit, host };
-        Step::Lease { len }
+        Step::Lease(self.wanted())
     }
 
     #[inline]

@@ -48,15 +48,16 @@ pub(super) fn run(
         // Fewer than one in the steps there are, so that all are reached.
         let fails = input.one_in(16);
         step = match step {
-            Step::Lease { .. } if fails => request.fail(Failure::Internal),
-            Step::Lease { len } => {
-                assert_eq!(len, request.buffer_wanted());
+            Step::Lease(_) if fails => request.fail(Failure::Internal),
+            Step::Lease(wanted) => {
+                assert_eq!(wanted, request.wanted());
                 if io.kind == IoKind::Read && input.one_in(4) {
                     request.lent();
                     assert!(request.into_permit().is_some());
                     return Ok(());
                 }
-                request.leased(data(len))
+                let spare = wanted.spare.then(|| data(wanted.len));
+                request.leased(data(wanted.len), spare)
             }
             Step::Pull { buf, sgl } => {
                 assert_eq!(Some(DataSource::Host(sgl)), io.source);

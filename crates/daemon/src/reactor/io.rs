@@ -3,7 +3,7 @@
 
 use nvmeof_core::block::{BlockOp, BlockOpKind, Completed};
 use nvmeof_core::dma::{Buffer, LeaseError, Payload};
-use nvmeof_nvmf::request::{DeviceOp, Request, Step};
+use nvmeof_nvmf::request::{DeviceOp, Request, Step, Wanted};
 use nvmeof_nvmf::{DataSource, Failure, IoCommand, IoKind, Response};
 use nvmeof_pacing::{Charge, Cost, FlowId, Outcome, Permit};
 use nvmeof_transport::{FabricError, FabricOp};
@@ -158,23 +158,23 @@ impl Reactor {
         busy
     }
 
-    /// Commands that found the pool empty come first, oldest first.
+    /// Commands that found the pool empty come first, oldest first. Nobody passes them: memory comes in chunks, each for
+    /// one size of buffers, and those that go on to be leased would keep the chunk from one of another size for ever.
     fn retry_starved(&mut self, now: u64) -> bool {
         let mut busy = false;
-        for _ in 0..self.starved.len() {
-            let Some(request) = self.starved.pop_front() else { break };
-            let Some(Pending::Io(io)) = self.requests.get_mut(request) else { continue };
-            let len = io.request.buffer_wanted();
-            let before = self.starved.len();
-            self.drive(request, Step::Lease { len }, now);
-            if self.starved.len() > before {
-                // Still empty. It went to the back: put it in front again and leave it there.
-                if let Some(request) = self.starved.pop_back() {
-                    self.starved.push_front(request);
+        while let Some(&request) = self.starved.front() {
+            if let Some(Pending::Io(io)) = self.requests.get(request) {
+                let (key, wanted) = (io.connection, io.request.wanted());
+                if self.connections.get(key).is_some_and(|c| c.is_live()) {
+                    let Some(step) = self.lease(request, wanted) else { break };
+                    self.starved.pop_front();
+                    self.drive(request, step, now);
+                    busy = true;
+                    continue;
                 }
-                break;
+                self.drop_request(request, now);
             }
-            busy = true;
+            self.starved.pop_front();
         }
         for _ in 0..self.admin_waiting.len() {
             let Some(request) = self.admin_waiting.pop_front() else { break };
@@ -203,20 +203,18 @@ impl Reactor {
                 return;
             }
             step = match step {
-                Step::Lease { len } => {
+                Step::Lease(wanted) => {
                     self.trace_state(request, State::Buffer);
                     if command.kind == IoKind::Read && self.lend(request, key, &command, now) {
                         return;
                     }
-                    let Some(Pending::Io(io)) = self.requests.get_mut(request) else { return };
-                    match usize::try_from(len).map(|len| self.pool.lease(len)) {
-                        Ok(Ok(buf)) => io.request.leased(buf),
-                        Ok(Err(LeaseError::Exhausted)) => {
+                    let waits = !self.starved.is_empty();
+                    match if waits { None } else { self.lease(request, wanted) } {
+                        Some(step) => step,
+                        None => {
                             self.starved.push_back(request);
                             return;
                         }
-                        Ok(Err(LeaseError::NoMemory)) => io.request.fail(Failure::Busy),
-                        _ => io.request.fail(Failure::InvalidField),
                     }
                 }
                 Step::Pull { buf, sgl } => {
@@ -253,6 +251,29 @@ impl Reactor {
                     return;
                 }
             };
+        }
+    }
+
+    /// Gives a request the buffers that it wants, or its end; `None` while there are none.
+    #[inline]
+    fn lease(&mut self, request: Key, wanted: Wanted) -> Option<Step<Buffer>> {
+        let Some(Pending::Io(io)) = self.requests.get_mut(request) else { return None };
+        let Ok(len) = usize::try_from(wanted.len) else {
+            return Some(io.request.fail(Failure::InvalidField));
+        };
+        let first = self.pool.lease(len);
+        let both = first.and_then(|buf| {
+            let spare = if wanted.spare { Some(self.pool.lease(len)?) } else { None };
+            Ok((buf, spare))
+        });
+        match both {
+            Ok((buf, spare)) => Some(io.request.leased(buf, spare)),
+            // With nothing out here, it is others that have all of the memory: the host may try again later.
+            Err(LeaseError::Exhausted) if self.pool.leased() > 0 => None,
+            Err(LeaseError::Exhausted | LeaseError::NoMemory) => {
+                Some(io.request.fail(Failure::Busy))
+            }
+            Err(LeaseError::TooLarge { .. }) => Some(io.request.fail(Failure::InvalidField)),
         }
     }
 

@@ -103,6 +103,12 @@ const BAD: &[(&str, &str, &[&str])] = &[
         &["policy \"buffer-credit\" has no rate", "set policy = \"token-bucket\""],
     ),
     (
+        "policy = \"prototype\"\nperiod = \"0ns\"\ntuner = \"bytes-in-flight\"\n\
+         tuner-threshold = \"12MiB\"",
+        "6:10: pacing.period",
+        &["0ns", "1ns to 1s"],
+    ),
+    (
         "policy = \"token-bucket\"\nrate = \"1Gb/s\"\nbuffers = 96",
         "7:11: pacing.buffers",
         &["has no buffers", "set policy = \"prototype\""],

@@ -264,9 +264,10 @@ fn pacer(
     raw: &RawPacing,
     bounds: &PacingBounds,
 ) -> Option<PrototypePacer> {
-    let every_poll_to = 0..=*bounds.period.end();
-    let period =
-        period_of(report, "pacing.period", raw.period.as_ref()?, &every_poll_to).unwrap_or(0);
+    // A tuner multiplies it, and goes by it.
+    let least = if raw.tuner.is_some() { *bounds.period.start() } else { 0 };
+    let range = least..=*bounds.period.end();
+    let period = period_of(report, "pacing.period", raw.period.as_ref()?, &range).unwrap_or(0);
     let mut bytes = |name: &str, key: &Key<RawSize>, default: u32, range| {
         u32::try_from(size_within(report, name, key, default.into(), range)).unwrap_or(u32::MAX)
     };

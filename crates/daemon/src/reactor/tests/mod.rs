@@ -9,6 +9,9 @@ mod stats;
 mod tenants;
 mod trace;
 
+use std::collections::HashSet;
+use std::time::Duration;
+
 use nvmeof_core::block::BlockError;
 use nvmeof_nvmf::Failure;
 use nvmeof_transport::FabricError;
@@ -292,6 +295,55 @@ fn an_empty_pool_delays_commands_and_loses_none() {
         rig.settle();
     }
     assert_eq!(host.statuses().len(), 9);
+    rig.finish([host]);
+}
+
+/// Memory comes in two chunks here, each for buffers of one size. Small reads of two sizes, of each of which one is always
+/// out, keep both: a larger one gets its buffer all the same, since none of those that come later passes it.
+#[test]
+fn a_command_that_finds_no_buffer_of_its_size_is_passed_by_none() {
+    let mut rig = Rig::new(None);
+    let host = rig.connect_io();
+    rig.slow(Duration::from_millis(1), Duration::ZERO);
+    let small = [(1, 4 * KIB), (2, 8 * KIB), (3, 4 * KIB), (4, 8 * KIB)];
+    let (large, mut out, mut answered) = (9, HashSet::new(), Vec::new());
+    for turn in 0..400 {
+        for (cid, len) in small {
+            // Two of each size, one after the other from the start on.
+            if turn >= 3 * usize::from(cid) && out.insert(cid) {
+                host.read(cid, 0, len);
+            }
+        }
+        if turn == 100 {
+            host.read(large, 0, 64 * KIB);
+        }
+        rig.turn_after(100_000);
+        for (cid, status) in host.statuses() {
+            assert_eq!(status, Status::SUCCESS);
+            out.remove(&cid);
+            answered.push(cid);
+        }
+    }
+    assert!(answered.contains(&large), "after {} others", answered.len());
+    assert!(answered.len() > 100, "small ones go on: {}", answered.len());
+    rig.settle();
+    host.collect();
+    rig.finish([host]);
+}
+
+/// Each needs two buffers, and the memory is for four: with one each they would wait for each other.
+#[test]
+fn compares_do_not_hold_buffers_while_they_wait_for_others() {
+    let mut rig = Rig::new(None);
+    let host = rig.connect_io();
+    let zeroes = vec![0; 1 << 20];
+    for cid in 1..=4 {
+        host.compare_pulled(cid, 0, &zeroes);
+    }
+    rig.settle();
+    let mut statuses = host.statuses();
+    statuses.sort_unstable_by_key(|(cid, _)| *cid);
+    assert_eq!(statuses, [1, 2, 3, 4].map(|cid| (cid, Status::SUCCESS)));
     rig.finish([host]);
 }
 

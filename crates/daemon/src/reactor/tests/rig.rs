@@ -543,6 +543,12 @@ impl Host {
         self.in_capsule(IoOpcode::COMPARE, cid, slba, data);
     }
 
+    pub(super) fn compare_pulled(&self, cid: u16, slba: u64, data: &[u8]) {
+        self.fabric.offer(cid, data.to_vec());
+        let sgl = Sgl::Transport { length: len(data) };
+        self.send(command(IoOpcode::COMPARE, cid, slba, len(data)).with_sgl(sgl), &[]);
+    }
+
     pub(super) fn write_pulled(&self, cid: u16, slba: u64, data: &[u8]) {
         self.fabric.offer(cid, data.to_vec());
         self.write_unoffered(cid, slba, len(data));
