@@ -52,7 +52,21 @@ fn admit_and_release(c: &mut Criterion) {
     }
 }
 
-/// The same, of a host with limits that it never reaches: what passing them costs.
+/// Of commands that wait already: what it takes to let one go and another start, without what hosts send meanwhile.
+fn release_and_next(c: &mut Criterion) {
+    let mut group = c.benchmark_group("release and next alone, 64 flows");
+    group.throughput(Throughput::Elements(1));
+    for (name, policy) in policies() {
+        group.bench_function(name, |bench| {
+            let mut load = Load::new(&shared(&policy, 4), 0, &one_way(64), 32, IO);
+            bench.iter_custom(|turns| load.time_of_waiting(turns));
+            load.finish();
+        });
+    }
+    group.finish();
+}
+
+/// The first again, of a host with limits that it never reaches: what passing them costs.
 fn within_limits(c: &mut Criterion) {
     let mut group = c.benchmark_group("admit and release within limits, 64 flows");
     group.throughput(Throughput::Elements(1));
@@ -188,6 +202,7 @@ criterion_group!(
     benches,
     reference,
     admit_and_release,
+    release_and_next,
     within_limits,
     one_a_turn,
     bound,

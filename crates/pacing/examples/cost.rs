@@ -14,16 +14,15 @@
 #[path = "../benches/load/mod.rs"]
 mod load;
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use load::{IO, Load, many_ways, one_way, policies, shared};
 use nvmeof_pacing::{FlowConfig, PolicyConfig};
 
 const ROUNDS: u32 = 400;
 const COMMANDS: u32 = 5000;
-/// Commands that wait on each of 64 flows before a round without those that hosts send, and that start in it.
-const WAITING: u32 = 20;
-const STARTED: u32 = 640;
+/// Rounds so short that nothing disturbs the fastest.
+const WAITED_FOR: u32 = 640;
 
 fn main() {
     let mut arguments = std::env::args().skip(1);
@@ -50,41 +49,47 @@ fn main() {
         (0..commands).for_each(|_| load.turn_over());
         return load.finish();
     }
-    println!("release and next alone, ns a command, fastest of {ROUNDS} rounds of {STARTED}");
-    let policies_ = policies();
-    let mut loads =
-        policies_.each_ref().map(|(_, policy)| (load(policy, &one_way(64)), f64::INFINITY));
-    for _ in 0..ROUNDS {
-        for (load, fastest) in &mut loads {
-            load.wait(WAITING);
-            let start = Instant::now();
-            (0..STARTED).for_each(|_| load.release_and_admit());
-            let each = start.elapsed().as_secs_f64() * 1e9 / f64::from(STARTED);
-            *fastest = fastest.min(each);
-        }
-    }
-    for ((name, _), (load, fastest)) in policies_.iter().zip(loads) {
-        println!("64 flows, {name}: {fastest:.1}");
-        load.finish();
-    }
     println!("ns a command, fastest of {ROUNDS} rounds of {COMMANDS}");
-    let one_device = ["1 flow", "64 flows"].into_iter().zip([one_way(1), one_way(64)]);
-    for (what, flows) in one_device.chain([("64 flows, 16 devices, 2 ports", many_ways(64))]) {
-        let policies = policies();
-        let mut loads =
-            policies.each_ref().map(|(_, policy)| (load(policy, &flows), f64::INFINITY));
-        for _ in 0..ROUNDS {
-            // In turns, so that all meet the same machine.
-            for (load, fastest) in &mut loads {
+    for (what, flows) in [
+        ("1 flow", one_way(1)),
+        ("64 flows", one_way(64)),
+        ("64 flows, 16 devices, 2 ports", many_ways(64)),
+    ] {
+        fastest(
+            what,
+            |policy| load(policy, &flows),
+            |load| {
                 let start = Instant::now();
                 (0..COMMANDS).for_each(|_| load.turn_over());
-                let each = start.elapsed().as_secs_f64() * 1e9 / f64::from(COMMANDS);
-                *fastest = fastest.min(each);
-            }
+                each(start.elapsed(), COMMANDS)
+            },
+        );
+    }
+    let flows = one_way(64);
+    println!("the same of commands that wait already: release and next alone");
+    fastest(
+        "64 flows",
+        |policy| load(policy, &flows),
+        |load| each(load.time_of_waiting(WAITED_FOR.into()), WAITED_FOR),
+    );
+}
+
+fn each(took: Duration, commands: u32) -> f64 {
+    took.as_secs_f64() * 1e9 / f64::from(commands)
+}
+
+/// Prints the fastest round of each policy.
+fn fastest(what: &str, load: impl Fn(&PolicyConfig) -> Load, round: impl Fn(&mut Load) -> f64) {
+    let policies = policies();
+    let mut loads = policies.each_ref().map(|(_, policy)| (load(policy), f64::INFINITY));
+    for _ in 0..ROUNDS {
+        // In turns, so that all meet the same machine.
+        for (load, fastest) in &mut loads {
+            *fastest = fastest.min(round(load));
         }
-        for ((name, _), (load, fastest)) in policies.iter().zip(loads) {
-            println!("{what}, {name}: {fastest:.1}");
-            load.finish();
-        }
+    }
+    for ((name, _), (load, fastest)) in policies.iter().zip(loads) {
+        println!("{what}, {name}: {fastest:.1}");
+        load.finish();
     }
 }

@@ -3,6 +3,7 @@
 use std::hint::black_box;
 use std::mem::forget;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use nvmeof_pacing::{
     Core, Cost, FlowConfig, FlowId, Machine, Nanos, Outcome, Pace, Pacer, PacerConfig, Permit,
@@ -14,6 +15,9 @@ const LARGEST: u32 = 1 << 20;
 pub(crate) const IO: Cost = Cost::data(4096);
 /// Time from one command to the next where as many are in flight as are to be, for policies that look at it.
 pub(crate) const STEP: Nanos = 100;
+
+/// Commands of each flow that start before more are made to wait: few enough that they stay in the processor's cache.
+const A_ROUND: u32 = 10;
 
 /// So many flows, all to one device.
 pub(crate) fn one_way(flows: usize) -> Vec<FlowConfig> {
@@ -131,10 +135,21 @@ impl Load {
         self.turn(true);
     }
 
-    /// One command ends and the next in line starts, of those that wait already.
-    #[inline(always)]
-    pub(crate) fn release_and_admit(&mut self) {
-        self.turn(false);
+    /// How long so many turns take without what hosts send meanwhile: enough waits already, and is made good between
+    /// rounds, which is not counted.
+    pub(crate) fn time_of_waiting(&mut self, turns: u64) -> Duration {
+        let round = self.flows.len() as u64 * u64::from(A_ROUND);
+        let mut took = Duration::ZERO;
+        let mut left = turns;
+        while left > 0 {
+            self.wait(2 * A_ROUND);
+            let now = left.min(round);
+            let start = Instant::now();
+            (0..now).for_each(|_| self.turn(false));
+            took += start.elapsed();
+            left -= now;
+        }
+        took
     }
 
     #[inline(always)]
