@@ -34,10 +34,12 @@ impl Paths {
     /// The lane that is next: see [`Residence`](super::Residence). `charge` is what a command is charged.
     #[inline(always)]
     pub(super) fn first(&mut self, charge: u64, loads: &Loads, lanes: &mut [Lane]) -> Option<u32> {
-        if loads.is_one_way() {
-            return self.queues[usize::from(self.last % PATHS)].top(lanes);
-        }
-        self.first_of_some(charge, loads, lanes)
+        // Each asked for itself whether there is one: the answer of the first needs no word for that.
+        Some(if loads.is_one_way() {
+            self.queues[usize::from(self.last % PATHS)].top(lanes)?
+        } else {
+            self.first_of_some(charge, loads, lanes)?
+        })
     }
 
     #[inline(never)]
