@@ -1,9 +1,10 @@
-//! `cargo xtask plots`: the plots and tables of docs/pacing.md and docs/design/adaptive.md.
+//! `cargo xtask plots`: the plots and tables of docs/pacing.md and of two pages of docs/design.
 //!
 //! ```text
 //! plans --simulator--> simulated.jsonl \
 //! bench pacing --json --> measured.jsonl > figures (SVG) and blocks (tables inside the pages)
-//! suite --simulator--> suite.jsonl     /
+//! suite --simulator--> suite.jsonl     |
+//! measured rows --simulator--> calibration.txt /
 //! ```
 //!
 //! What is drawn and quoted follows from files that are committed beside it, so a test can tell that
@@ -39,12 +40,12 @@ use data::Data;
 
 /// Below the root: where figures and their data are, and the pages that have blocks.
 const FOLDER: &str = "docs/pacing";
-const PAGES: [&str; 2] = ["docs/pacing.md", "docs/design/adaptive.md"];
+const PAGES: [&str; 3] = ["docs/pacing.md", "docs/design/adaptive.md", "docs/design/simulator.md"];
 
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Simulates what the pages show, runs the acceptance suite of adaptive, and writes everything below \
-    docs/pacing\nand docs/measuring, and the tables inside docs/pacing.md and docs/design/adaptive.md anew.\n\n\
+    docs/pacing\nand docs/measuring, and the tables inside docs/pacing.md and two pages of docs/design anew.\n\n\
     Example: cargo xtask bench pacing --json pacing.jsonl && cargo xtask plots --real pacing.jsonl"
 )]
 pub(crate) struct Args {
@@ -77,6 +78,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if !args.draw_only {
         measuring::simulate(&workspace)?;
         data::write_points(&folder.join(data::SIMULATED), &gather::simulated(&workspace)?)?;
+        data::write_text(&folder.join(data::CALIBRATION), &gather::calibration(&workspace)?)?;
         if !args.no_suite {
             data::write_cases(&folder.join(data::SUITE), &gather::suite(&workspace)?)?;
         }
@@ -92,7 +94,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             fs::write(&path, filled).with_context(|| format!("cannot write {}", path.display()))?;
         }
     }
-    println!("{drawn} plots in {FOLDER}, tables in {}", PAGES.join(" and "));
+    println!("{drawn} plots in {FOLDER}, tables in {}", PAGES.join(", "));
     println!("{} pictures in {}", measuring::draw(&workspace)?, measuring::FOLDER);
     Ok(ExitCode::SUCCESS)
 }

@@ -7,8 +7,7 @@ use std::error::Error;
 use std::path::{Path, PathBuf};
 
 use nvmeof_sim::Platform;
-use nvmeof_sim::calibration::{ROWS, compare, rows, table};
-use nvmeof_sim::setups::MS;
+use nvmeof_sim::calibration::{ROWS, RUN, compare, head, rows, table};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let argument = |name: &str| {
@@ -27,8 +26,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut rows = rows(text.as_deref().unwrap_or(ROWS))?;
     rows.retain(|row| row.platform == whose);
     let platform = Platform::load(&file)?;
-    let compared = compare(&platform, &rows, 30 * MS, 100 * MS)?;
-    println!("Platform {whose}, simulated; fingerprint {:#018x}", platform.fingerprint());
-    print!("{}", table(&compared, true));
+    let (warm_up, time) = RUN;
+    let compared = compare(&platform, &rows, warm_up, time)?;
+    print!("{}{}", head(&whose, &platform), table(&compared, true));
     Ok(())
 }

@@ -47,6 +47,9 @@ pub const ROWS: &str = include_str!("../data/pacing_prototype.csv");
 /// Tests whose rows the platforms' numbers were fitted to.
 pub const FITTED: [u32; 4] = [1, 3, 10, 13];
 
+/// How long a row is run, before it is measured and then: enough for what is shown of it.
+pub const RUN: (Nanos, Nanos) = (30 * MS, 100 * MS);
+
 /// A measured row.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Row {
@@ -294,6 +297,12 @@ impl Tally {
     pub fn hit_share(&self) -> f64 {
         f64::from(self.hit_met) / f64::from(self.hit_rows.max(1))
     }
+}
+
+/// The line above a platform's table.
+#[must_use]
+pub fn head(name: &str, platform: &Platform) -> String {
+    format!("Platform {name}, simulated; fingerprint {:#018x}\n", platform.fingerprint())
 }
 
 /// The table of errors: every row if `all`, then one line a test and half.

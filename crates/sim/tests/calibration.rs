@@ -3,8 +3,7 @@
 use std::path::Path;
 
 use nvmeof_sim::Platform;
-use nvmeof_sim::calibration::{Compared, ROWS, Tally, compare, rows, table};
-use nvmeof_sim::setups::MS;
+use nvmeof_sim::calibration::{Compared, ROWS, RUN, Tally, compare, head, rows, table};
 
 fn platform(name: &str) -> Platform {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../configs/platforms");
@@ -15,8 +14,13 @@ fn platform(name: &str) -> Platform {
 fn compared(name: &str) -> Vec<Compared> {
     let mut rows = rows(ROWS).expect("the rows are sound");
     rows.retain(|row| row.platform == name);
-    let compared = compare(&platform(name), &rows, 30 * MS, 100 * MS).expect("the rows can be run");
-    println!("Platform {name}, simulated\n{}", table(&compared, true));
+    let (platform, (warm_up, time)) = (platform(name), RUN);
+    let compared = compare(&platform, &rows, warm_up, time).expect("the rows can be run");
+    let head = head(name, &platform);
+    println!("{head}{}", table(&compared, true));
+    let page = include_str!("../../../docs/pacing/calibration.txt");
+    let shown = head + &table(&compared, false);
+    assert!(page.contains(&shown), "another table is shown: run `cargo xtask plots`\n{shown}");
     compared
 }
 

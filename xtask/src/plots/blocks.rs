@@ -36,6 +36,7 @@ fn block(name: &str, data: &Data) -> Result<String> {
         "suite" => suite(&data.suite).markdown(),
         "gaps" => gaps(&data.suite),
         "missed" => missed(&data.suite),
+        "calibration" => format!("\n```\n{}```\n\n", data.calibration),
         _ => match name.strip_prefix("tried ") {
             Some(question) => tried(data, question)?.markdown(),
             None => bail!("there is no block {name}"),

@@ -13,6 +13,8 @@ pub(super) const SIMULATED: &str = "simulated.jsonl";
 pub(super) const MEASURED: &str = "measured.jsonl";
 pub(super) const SUITE: &str = "suite.jsonl";
 pub(super) const TRIED: &str = "tried.csv";
+/// How far the simulator is from what others measured; a test of the simulator holds it.
+pub(super) const CALIBRATION: &str = "calibration.txt";
 /// Rows that others measured.
 const OTHERS: &str = "crates/sim/data/pacing_prototype.csv";
 
@@ -25,6 +27,7 @@ pub(super) struct Data {
     pub(super) others: Vec<Row>,
     pub(super) suite: Vec<Judged>,
     pub(super) tried: Vec<Tried>,
+    pub(super) calibration: String,
 }
 
 /// A row of what others measured, as far as it is shown.
@@ -87,6 +90,7 @@ impl Data {
             others: others(&text(&root.join(OTHERS))?)?,
             suite: cases(&text(&folder.join(SUITE))?)?,
             tried: tried(&text(&folder.join(TRIED))?),
+            calibration: text(&folder.join(CALIBRATION))?,
         })
     }
 }
@@ -94,6 +98,10 @@ impl Data {
 pub(super) fn write_points(file: &Path, points: &[Point]) -> Result<()> {
     let lines: serde_json::Result<String> = points.iter().map(json::line).collect();
     fs::write(file, lines?).with_context(|| format!("cannot write {}", file.display()))
+}
+
+pub(super) fn write_text(file: &Path, text: &str) -> Result<()> {
+    fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
 }
 
 pub(super) fn write_cases(file: &Path, cases: &[Judged]) -> Result<()> {

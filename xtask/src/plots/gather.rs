@@ -11,6 +11,7 @@ use anyhow::{Context, Result, bail, ensure};
 use nvmeof_pacing::PolicyConfig;
 use nvmeof_report::{Point, Varied, Where, json};
 use nvmeof_sim::Platform;
+use nvmeof_sim::calibration::{ROWS, RUN, compare, head, rows, table};
 use nvmeof_sim::scenario::Pacing;
 use nvmeof_sim::suite::{Bound, Case, Check, Extent, Family, Lab, SEEDS, Verdict};
 
@@ -125,6 +126,24 @@ pub(super) fn real(file: &Path) -> Result<Vec<Point>> {
     // Flows tell slow namespaces from fast ones.
     let slim = |point: Point| Point { flows: point.flows.clone(), ..slim(point, TOTALS) };
     Ok(points.into_iter().map(slim).collect())
+}
+
+/// How far the simulator is from what others measured, a line a test and half.
+pub(super) fn calibration(workspace: &Workspace) -> Result<String> {
+    let rows = rows(ROWS).map_err(anyhow::Error::msg)?;
+    let (warm_up, time) = RUN;
+    let mut text = String::new();
+    for name in PLATFORMS {
+        let file = workspace.root().join(format!("configs/platforms/{name}.toml"));
+        let platform = Platform::load(&file)?;
+        let of_platform: Vec<_> = rows.iter().filter(|row| row.platform == name).cloned().collect();
+        let compared = compare(&platform, &of_platform, warm_up, time)?;
+        if !text.is_empty() {
+            text.push('\n');
+        }
+        text += &(head(name, &platform) + &table(&compared, false));
+    }
+    Ok(text)
 }
 
 /// What the acceptance suite says of `adaptive`, in the cases that the tests hold it to.
