@@ -54,7 +54,7 @@ pub(crate) fn policies() -> [(&'static str, PolicyConfig); 4] {
 pub(crate) struct Load {
     pacer: Pacer,
     flows: Vec<FlowId>,
-    running: Running,
+    pub(crate) running: Running,
     cost: Cost,
     pub(crate) now: Nanos,
 }
@@ -193,10 +193,10 @@ impl Load {
 /// What is in flight, the oldest first: a ring of as many places as commands are to be in flight. It is part of what is
 /// measured, so it does nothing that it need not.
 #[derive(Debug)]
-struct Running {
-    permits: Box<[Option<Permit>]>,
+pub(crate) struct Running {
+    pub(crate) permits: Box<[Option<Permit>]>,
     oldest: usize,
-    count: usize,
+    pub(crate) count: usize,
 }
 
 impl Running {
