@@ -302,8 +302,7 @@ impl Limits {
     }
 
     /// The bound on the bytes in flight where none is configured: half of the buffer memory, since
-    /// a buffer may be up to twice as large as its I/O. (A chunk that is partly used beside that delays, and no more: the
-    /// oldest command that finds no buffer is not passed.)
+    /// a buffer may be up to twice as large as its I/O. (Chunks that are partly used take more of it; see `reactor/starved.rs`.)
     #[must_use]
     pub fn default_budget(&self) -> u64 {
         (self.settings.buffer_memory / 2).max(self.largest_cost().into())

@@ -2,7 +2,7 @@
 //! machine (`nvmf::request`); this file does it: permit, buffer, host data, device, response.
 
 use nvmeof_core::block::{BlockOp, BlockOpKind, Completed};
-use nvmeof_core::dma::{Buffer, LeaseError, Payload};
+use nvmeof_core::dma::{Buffer, CHUNK, LeaseError, Payload};
 use nvmeof_nvmf::request::{DeviceOp, Request, Step, Wanted};
 use nvmeof_nvmf::{DataSource, Failure, IoCommand, IoKind, Response};
 use nvmeof_pacing::{Charge, Cost, FlowId, Outcome, Permit};
@@ -158,23 +158,29 @@ impl Reactor {
         busy
     }
 
-    /// Commands that found the pool empty come first, oldest first. Nobody passes them: memory comes in chunks, each for
-    /// one size of buffers, and those that go on to be leased would keep the chunk from one of another size for ever.
+    /// Commands that found the pool empty come first: the oldest, and the others only while it is not barred to pass that.
     fn retry_starved(&mut self, now: u64) -> bool {
         let mut busy = false;
-        while let Some(&request) = self.starved.front() {
+        let bars = self.starved.bars(now);
+        for nth in 0..self.starved.len() {
+            let Some(request) = self.starved.pop() else { break };
+            // Those whose connection closes are gone.
             if let Some(Pending::Io(io)) = self.requests.get(request) {
-                let (key, wanted) = (io.connection, io.request.wanted());
-                if self.connections.get(key).is_some_and(|c| c.is_live()) {
-                    let Some(step) = self.lease(request, wanted) else { break };
-                    self.starved.pop_front();
-                    self.drive(request, step, now);
-                    busy = true;
+                let wanted = io.request.wanted();
+                let Some(step) = self.lease(request, wanted) else {
+                    if bars {
+                        self.starved.put_back(request);
+                        break;
+                    }
+                    self.starved.put_behind(request);
                     continue;
-                }
-                self.drop_request(request, now);
+                };
+                self.drive(request, step, now);
+                busy = true;
             }
-            self.starved.pop_front();
+            if bars || nth == 0 {
+                self.starved.begin(now);
+            }
         }
         for _ in 0..self.admin_waiting.len() {
             let Some(request) = self.admin_waiting.pop_front() else { break };
@@ -208,11 +214,11 @@ impl Reactor {
                     if command.kind == IoKind::Read && self.lend(request, key, &command, now) {
                         return;
                     }
-                    let waits = !self.starved.is_empty();
-                    match if waits { None } else { self.lease(request, wanted) } {
+                    let bars = self.starved.bars(now);
+                    match if bars { None } else { self.lease(request, wanted) } {
                         Some(step) => step,
                         None => {
-                            self.starved.push_back(request);
+                            self.starved.push(request, now);
                             return;
                         }
                     }
@@ -261,18 +267,19 @@ impl Reactor {
         let Ok(len) = usize::try_from(wanted.len) else {
             return Some(io.request.fail(Failure::InvalidField));
         };
-        let first = self.pool.lease(len);
-        let both = first.and_then(|buf| {
-            let spare = if wanted.spare { Some(self.pool.lease(len)?) } else { None };
-            Ok((buf, spare))
-        });
-        match both {
+        let leased = match self.pool.lease(len) {
+            Ok(buf) if wanted.spare => match self.pool.lease(len) {
+                Ok(spare) => Ok((buf, Some(spare))),
+                // A chunk has not room for both, and nobody is promised a second: the host may try again.
+                Err(LeaseError::Exhausted) if len > CHUNK / 2 => Err(LeaseError::NoMemory),
+                Err(error) => Err(error),
+            },
+            leased => leased.map(|buf| (buf, None)),
+        };
+        match leased {
             Ok((buf, spare)) => Some(io.request.leased(buf, spare)),
-            // With nothing out here, it is others that have all of the memory: the host may try again later.
-            Err(LeaseError::Exhausted) if self.pool.leased() > 0 => None,
-            Err(LeaseError::Exhausted | LeaseError::NoMemory) => {
-                Some(io.request.fail(Failure::Busy))
-            }
+            Err(LeaseError::Exhausted) => None,
+            Err(LeaseError::NoMemory) => Some(io.request.fail(Failure::Busy)),
             Err(LeaseError::TooLarge { .. }) => Some(io.request.fail(Failure::InvalidField)),
         }
     }

@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 
 use nvmeof_core::dma::Reserve;
 use nvmeof_nvmf::Queue;
+use nvmeof_nvmf::request::Stage;
 use nvmeof_transport::{CloseReason, Home, ParkedQueue};
 
 use super::Reactor;
@@ -141,7 +142,7 @@ impl Reactor {
                         && matches!(stage, AdminStage::Reply { .. } | AdminStage::Fetch { .. })
                 }
                 Pending::Abort { connection, .. } => *connection == key,
-                Pending::Io(_) => false,
+                Pending::Io(io) => io.connection == key && io.request.stage() == Stage::NeedsBuffer,
             })
             .map(|(request, _)| request)
             .collect();

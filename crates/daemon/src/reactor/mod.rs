@@ -32,6 +32,7 @@ mod poller;
 pub(crate) mod roll;
 mod slots;
 mod sources;
+mod starved;
 pub(crate) mod stats;
 #[cfg(test)]
 mod tests;
@@ -63,6 +64,7 @@ use io::Pending;
 use mailbox::{Mailbox, Sender};
 use poller::{Poller, Ready};
 use slots::{Key, Slots};
+use starved::Starved;
 use stats::Stats;
 use trace::Trace;
 
@@ -165,8 +167,8 @@ pub(crate) struct Reactor {
     /// A connection went, and with it perhaps the last use of a source.
     has_unused_sources: bool,
     requests: Slots<Pending>,
-    /// Admitted commands for which the pool had no buffer, oldest first.
-    starved: VecDeque<Key>,
+    /// Admitted commands for which the pool had no buffer.
+    starved: Starved,
     /// Admin commands for which the admin reserve had no buffer, oldest first.
     admin_waiting: VecDeque<Key>,
     /// Connections to receive from in this turn.
@@ -248,7 +250,7 @@ impl Reactor {
             has_unused_sources: false,
             paths: Vec::new(),
             requests: Slots::with_capacity(plan.requests),
-            starved: VecDeque::new(),
+            starved: Starved::default(),
             admin_waiting: VecDeque::new(),
             receive: Vec::new(),
             dirty: Vec::new(),

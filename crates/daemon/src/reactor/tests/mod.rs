@@ -331,6 +331,57 @@ fn a_command_that_finds_no_buffer_of_its_size_is_passed_by_none() {
     rig.finish([host]);
 }
 
+/// But where what keeps both hangs in a device, small ones go on after a second, one that waited behind it first.
+#[test]
+fn what_hangs_with_all_of_the_memory_is_passed() {
+    let mut rig = Rig::new(None);
+    let host = rig.connect_io();
+    rig.slow(Duration::from_secs(100), Duration::ZERO);
+    host.read(1, 0, 4 * KIB);
+    host.read(2, 0, 8 * KIB);
+    rig.turns_now();
+    rig.slow(Duration::ZERO, Duration::ZERO);
+    host.read(3, 0, 64 * KIB);
+    host.read(4, 0, 4 * KIB);
+    rig.turns_now();
+    assert_eq!(rig.with_device(), 2);
+    rig.turn_after(1_000_000_000);
+    host.read(5, 0, 8 * KIB);
+    rig.turns_now();
+    assert_eq!((rig.with_device(), rig.counts().permits), (4, 5));
+    rig.turn_after(100_000_000_000);
+    rig.settle();
+    let mut statuses = host.statuses();
+    statuses.sort_unstable_by_key(|(cid, _)| *cid);
+    assert_eq!(statuses, [1, 2, 3, 4, 5].map(|cid| (cid, Status::SUCCESS)));
+    rig.finish([host]);
+}
+
+/// What waits for a buffer of a host that leaves is gone with it, also behind others.
+#[test]
+fn a_host_that_leaves_waits_for_no_buffer() {
+    let mut rig = Rig::new(None);
+    let (stays, leaves) = (rig.connect_io(), rig.connect_io());
+    rig.slow(Duration::from_secs(100), Duration::ZERO);
+    stays.read(1, 0, 1024 * KIB);
+    stays.read(2, 0, 1024 * KIB);
+    stays.read(3, 0, 1024 * KIB);
+    stays.read(4, 0, 1024 * KIB);
+    stays.read(5, 0, 4 * KIB);
+    rig.turns_now();
+    leaves.read(1, 0, 4 * KIB);
+    rig.turns_now();
+    assert_eq!(rig.counts().requests, 6);
+    leaves.close();
+    rig.turns_now();
+    assert_eq!((rig.counts().requests, rig.counts().permits), (5, 5));
+    rig.slow(Duration::ZERO, Duration::ZERO);
+    rig.turn_after(100_000_000_000);
+    rig.settle();
+    assert_eq!(stays.statuses().len(), 5);
+    rig.finish([stays]);
+}
+
 /// Each needs two buffers, and the memory is for four: with one each they would wait for each other.
 #[test]
 fn compares_do_not_hold_buffers_while_they_wait_for_others() {
