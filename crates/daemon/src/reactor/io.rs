@@ -169,10 +169,10 @@ impl Reactor {
                 let wanted = io.request.wanted();
                 let Some(step) = self.lease(request, wanted) else {
                     if bars {
-                        self.starved.put_back(request);
+                        self.starved.put_first(request);
                         break;
                     }
-                    self.starved.put_behind(request);
+                    self.starved.put_last(request);
                     continue;
                 };
                 self.drive(request, step, now);
@@ -271,7 +271,9 @@ impl Reactor {
             Ok(buf) if wanted.spare => match self.pool.lease(len) {
                 Ok(spare) => Ok((buf, Some(spare))),
                 // A chunk has not room for both, and nobody is promised a second: the host may try again.
-                Err(LeaseError::Exhausted) if len > CHUNK / 2 => Err(LeaseError::NoMemory),
+                Err(LeaseError::Exhausted) if len > CHUNK / 2 => {
+                    return Some(io.request.fail(Failure::Busy));
+                }
                 Err(error) => Err(error),
             },
             leased => leased.map(|buf| (buf, None)),

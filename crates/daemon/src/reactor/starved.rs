@@ -44,12 +44,12 @@ impl Starved {
     }
 
     /// It was the first, and stays it.
-    pub(super) fn put_back(&mut self, request: Key) {
+    pub(super) fn put_first(&mut self, request: Key) {
         self.waiting.push_front(request);
     }
 
     /// Behind all others: for who asks each once, after which the order is as it was.
-    pub(super) fn put_behind(&mut self, request: Key) {
+    pub(super) fn put_last(&mut self, request: Key) {
         self.waiting.push_back(request);
     }
 

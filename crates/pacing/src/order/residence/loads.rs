@@ -31,7 +31,7 @@ const WENT_BACK: u64 = 1024;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Way {
     device: u8,
-    pub(super) path: u8,
+    path: u8,
 }
 
 impl Way {

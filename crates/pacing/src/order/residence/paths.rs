@@ -12,10 +12,8 @@ const ABOUT_EQUAL: u64 = 2;
 #[derive(Debug, Default)]
 pub(super) struct Paths {
     queues: [Queue; PATHS as usize],
-    /// Those from here on never had a lane.
-    used: usize,
-    /// The last of those: the only one that has any, where all lanes go the same way.
-    last: u8,
+    /// Those behind this one never had a lane. Where all lanes go the same way it is the only one that has any.
+    last: usize,
 }
 
 impl Paths {
@@ -27,8 +25,7 @@ impl Paths {
 
     /// A path has a lane.
     pub(super) fn open(&mut self, way: Way) {
-        self.last = self.last.max(way.path);
-        self.used = usize::from(self.last) + 1;
+        self.last = self.last.max(way.path());
     }
 
     /// The lane that is next: see [`Residence`](super::Residence). `charge` is what a command is charged.
@@ -36,7 +33,7 @@ impl Paths {
     pub(super) fn first(&mut self, charge: u64, loads: &Loads, lanes: &mut [Lane]) -> Option<u32> {
         // Each asked for itself whether there is one: the answer of the first needs no word for that.
         Some(if loads.is_one_way() {
-            self.queues[usize::from(self.last % PATHS)].top(lanes)?
+            self.queues[self.last % usize::from(PATHS)].top(lanes)?
         } else {
             self.first_of_some(charge, loads, lanes)?
         })
@@ -47,7 +44,7 @@ impl Paths {
         let mut lowest = u64::MAX;
         // Of the paths that are used; a path where nobody is has a key beyond all others.
         let mut tops = [(u64::MAX, 0); PATHS as usize];
-        for (queue, top) in self.queues[..self.used].iter_mut().zip(&mut tops) {
+        for (queue, top) in self.queues[..=self.last].iter_mut().zip(&mut tops) {
             if let Some(lane) = queue.top(lanes) {
                 *top = (lanes[lane as usize].key, lane);
                 lowest = lowest.min(top.0);
@@ -55,7 +52,7 @@ impl Paths {
         }
         let end = lowest.saturating_add((ABOUT_EQUAL * charge).max(1));
         let (mut least, mut chosen) = ((u64::MAX, u64::MAX), None);
-        for (path, &(key, lane)) in tops[..self.used].iter().enumerate() {
+        for (path, &(key, lane)) in tops[..=self.last].iter().enumerate() {
             let load = (loads.on_path(path), key);
             if key < end && load < least {
                 (least, chosen) = (load, Some((path, lane)));
