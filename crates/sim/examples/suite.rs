@@ -19,7 +19,10 @@ use nvmeof_pacing::PolicyConfig;
 use nvmeof_sim::Platform;
 use nvmeof_sim::scenario::Pacing;
 use nvmeof_sim::setups::BLOCK;
-use nvmeof_sim::suite::{Case, Extent, Family, Lab, SEEDS, Style, Verdict, as_list, heading, line};
+use nvmeof_sim::suite::{
+    Case, Extent, Family, Lab, SEEDS, SEEDS_TO_DECIDE, Seeds, Style, Verdict, as_list, heading,
+    line,
+};
 
 /// Runs the acceptance suite of the pacing policies on the simulated machine.
 ///
@@ -52,6 +55,9 @@ struct Arguments {
     /// How many seeds, from that one on; each bound is held by what is in the middle of them.
     #[arg(long, default_value_t = SEEDS, value_parser = clap::value_parser!(u64).range(1..))]
     seeds: u64,
+    /// How many in all for a case on which those do not agree.
+    #[arg(long, default_value_t = SEEDS_TO_DECIDE)]
+    seeds_to_decide: u64,
     /// Print the course of every run that does not pass (or of every run with --only).
     #[arg(long)]
     series: bool,
@@ -70,7 +76,7 @@ fn main() -> Result<ExitCode> {
     let platforms = arguments.platform.iter().map(|name| platform(name));
     let platforms = platforms.collect::<Result<_>>()?;
     let lab = Lab::new(platforms, policy(&arguments.policy)?, extent).seeded(arguments.seed);
-    let labs = lab.with_seeds(arguments.seeds);
+    let seeds = Seeds::new(&lab, arguments.seeds, arguments.seeds_to_decide);
     let start = Instant::now();
     let mut judged = Vec::new();
     for family in families(&arguments.families)? {
@@ -85,7 +91,7 @@ fn main() -> Result<ExitCode> {
             continue;
         }
         println!("{}", heading(style));
-        let verdicts = judge(&labs, &wanted, arguments.threads.max(1), style)?;
+        let verdicts = judge(&seeds, &wanted, arguments.threads.max(1), style)?;
         if arguments.series {
             let shown = |verdict: &&Verdict| !verdict.passes() || arguments.only.is_some();
             wanted.iter().zip(&verdicts).filter(|(_, v)| shown(v)).for_each(|(c, v)| series(c, v));
@@ -115,7 +121,7 @@ fn title(style: Style, family: Family) {
 }
 
 /// Judges cases a few at a time and prints them in their order.
-fn judge(labs: &[Lab], cases: &[Case], threads: usize, style: Style) -> Result<Vec<Verdict>> {
+fn judge(seeds: &Seeds, cases: &[Case], threads: usize, style: Style) -> Result<Vec<Verdict>> {
     let next = AtomicUsize::new(0);
     let done = Mutex::new((BTreeMap::new(), Vec::new()));
     let work = || -> Result<()> {
@@ -123,7 +129,7 @@ fn judge(labs: &[Lab], cases: &[Case], threads: usize, style: Style) -> Result<V
             let at = next.fetch_add(1, Ordering::Relaxed);
             cases.get(at).map(|case| (at, case))
         } {
-            let verdict = case.judge_each(labs).with_context(|| format!("case {case:?}"))?;
+            let verdict = case.judge_each(seeds).with_context(|| format!("case {case:?}"))?;
             let mut done = done.lock().expect("nobody panics with the list");
             done.0.insert(at, verdict);
             while let Some(verdict) = {

@@ -10,7 +10,8 @@ use nvmeof_pacing::PolicyConfig;
 use nvmeof_sim::scenario::{Nanos, Pacing, Trouble};
 use nvmeof_sim::setups::{BLOCK, MS, drives};
 use nvmeof_sim::suite::{
-    Case, Extent, Family, Lab, SEEDS, Style, Verdict, disagreements, heading, known_gaps, line,
+    Case, Extent, Family, Lab, SEEDS, SEEDS_TO_DECIDE, Seeds, Style, Verdict, disagreements,
+    heading, known_gaps, line,
 };
 use nvmeof_sim::{Platform, Scenario, run};
 
@@ -27,20 +28,19 @@ fn lab(policy: Pacing) -> Lab {
     Lab::new(platforms(), policy, Extent::Quick)
 }
 
-/// Judges the cases of a family whose names are wanted with up to so many seeds, and prints them.
+/// Judges the cases of a family whose names are wanted, and prints them.
 fn judged(
     lab: &Lab,
-    seeds: u64,
+    seeds: &Seeds,
     family: Family,
     wanted: impl Fn(&str) -> bool,
 ) -> Vec<(Case, Verdict)> {
     let mut cases = family.cases(lab);
     cases.retain(|case| wanted(&case.name));
     assert!(!cases.is_empty(), "no case of {family:?} has such a name");
-    let labs = lab.with_seeds(seeds);
     println!("{} (simulated)\n{}", family.name(), heading(Style::Text));
     let judge = |case: Case| {
-        let verdict = case.judge_until_kept(&labs).expect("a scenario that can be run");
+        let verdict = case.judge_until_kept(seeds).expect("a scenario that can be run");
         println!("{}", line(Style::Text, &case, &verdict));
         (case, verdict)
     };
@@ -49,7 +49,7 @@ fn judged(
 
 fn holds(family: Family, wanted: impl Fn(&str) -> bool) {
     let lab = lab(Pacing::Policy(PolicyConfig::Adaptive));
-    let verdicts = judged(&lab, SEEDS, family, wanted);
+    let verdicts = judged(&lab, &Seeds::new(&lab, SEEDS, SEEDS_TO_DECIDE), family, wanted);
     for gap in known_gaps().iter().filter(|gap| gap.family == family) {
         println!("known gap: {} {} {}: {}", gap.case, gap.what, gap.reached, gap.why);
     }
@@ -165,7 +165,7 @@ fn every_known_gap_is_about_a_case() {
 /// Policies that do not find their own budget: the bounds can tell.
 mod bounds_can_fail {
     use super::BLOCK;
-    use super::{Family, Lab, PolicyConfig, Verdict, judged, lab};
+    use super::{Family, Lab, PolicyConfig, Seeds, Verdict, judged, lab};
     use nvmeof_sim::scenario::Pacing;
 
     fn of(policy: PolicyConfig) -> Lab {
@@ -177,7 +177,7 @@ mod bounds_can_fail {
     }
 
     fn one(lab: &Lab, family: Family, name: &str) -> Verdict {
-        let mut verdicts = judged(lab, 1, family, |case| case == name);
+        let mut verdicts = judged(lab, &Seeds::new(lab, 1, 1), family, |case| case == name);
         assert_eq!(verdicts.len(), 1);
         verdicts.remove(0).1
     }

@@ -13,7 +13,9 @@ use nvmeof_report::{Point, Varied, Where, json};
 use nvmeof_sim::Platform;
 use nvmeof_sim::calibration::{ROWS, RUN, compare, head, rows, table};
 use nvmeof_sim::scenario::Pacing;
-use nvmeof_sim::suite::{Bound, Case, Check, Extent, Family, Lab, SEEDS, Verdict};
+use nvmeof_sim::suite::{
+    Bound, Case, Check, Extent, Family, Lab, SEEDS, SEEDS_TO_DECIDE, Seeds, Verdict,
+};
 
 use super::data::{Held, Judged};
 use crate::sweep;
@@ -154,15 +156,15 @@ pub(super) fn suite(workspace: &Workspace) -> Result<Vec<Judged>> {
     };
     let platforms: Result<Vec<_>> = PLATFORMS.iter().map(|name| load(name)).collect();
     let lab = Lab::new(platforms?, Pacing::Policy(PolicyConfig::Adaptive), Extent::Quick);
-    let labs = lab.with_seeds(SEEDS);
+    let seeds = Seeds::new(&lab, SEEDS, SEEDS_TO_DECIDE);
     let cases: Vec<Case> = Family::ALL.iter().flat_map(|family| family.cases(&lab)).collect();
-    eprintln!("{} cases of the acceptance suite, {SEEDS} seeds", cases.len());
+    eprintln!("{} cases of the acceptance suite, {SEEDS} seeds, or {SEEDS_TO_DECIDE}", cases.len());
     let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     let work = || -> Result<()> {
         loop {
             let at = next.fetch_add(1, Ordering::Relaxed);
             let Some(case) = cases.get(at) else { return Ok(()) };
-            let verdict = case.judge_each(&labs)?;
+            let verdict = case.judge_each(&seeds)?;
             let mut done = done.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
             done.push((at, judged(case, &verdict)));
         }

@@ -33,6 +33,13 @@ pub enum LeaseError {
         /// Bytes of the largest buffer.
         max: usize,
     },
+    /// There is no room for a second buffer, and there may never be: two of that size need two chunks, and a core is
+    /// sure to get one.
+    #[error("no memory for two buffers of {len} bytes at once")]
+    NotTwo {
+        /// Bytes asked for, each.
+        len: usize,
+    },
     /// The kernel gave no memory although the cap is not reached.
     #[error("the system has no memory for another chunk of buffers")]
     NoMemory,
@@ -76,6 +83,19 @@ impl CorePool {
             }
         };
         Ok(Buffer::new(&self.core, base, len, class, id, 0))
+    }
+
+    /// Two buffers of `len` bytes, or none: who keeps one while it waits for another may wait for who does the same.
+    ///
+    /// # Errors
+    /// See [`LeaseError`]; `NotTwo` where one could be had. A pool with no buffer out never answers `Exhausted`.
+    pub fn lease_two(&self, len: usize) -> Result<(Buffer, Buffer), LeaseError> {
+        let first = self.lease(len)?;
+        match self.lease(len) {
+            Ok(second) => Ok((first, second)),
+            Err(LeaseError::Exhausted) if len > CHUNK / 2 => Err(LeaseError::NotTwo { len }),
+            Err(error) => Err(error),
+        }
     }
 
     /// `count` buffers of `len` bytes that can always be had: the in-capsule slots of a queue.

@@ -57,6 +57,42 @@ impl Live {
     }
 }
 
+/// Who wants two has two or none, and is told where waiting may not help.
+#[test]
+fn two_are_leased_at_once_or_none_is() {
+    let core = CorePool::new(&pool(2, 0));
+    let (one, other) = core.lease_two(CHUNK / 2).unwrap();
+    assert_ne!(one.as_ptr(), other.as_ptr());
+    let last = core.lease(CHUNK / 2).unwrap();
+    assert_eq!(
+        core.lease_two(CHUNK / 2).unwrap_err(),
+        LeaseError::Exhausted,
+        "the first goes back"
+    );
+    assert_eq!(core.leased(), 3);
+    assert_eq!(core.lease_two(CHUNK).unwrap_err(), LeaseError::Exhausted);
+    drop((one, other));
+    assert_eq!(core.lease_two(CHUNK).unwrap_err(), LeaseError::NotTwo { len: CHUNK });
+    assert_eq!(core.leased(), 1);
+    drop(last);
+    drop(core.lease_two(CHUNK).unwrap());
+    assert_eq!(
+        core.lease_two(2 * CHUNK).unwrap_err(),
+        LeaseError::TooLarge { len: 2 * CHUNK, max: CHUNK }
+    );
+    assert_eq!(core.leased(), 0);
+}
+
+/// A core that has nothing out gets two of a size that fit a chunk, whatever others have.
+#[test]
+fn two_that_fit_a_chunk_are_promised() {
+    let shared = pool(2, 0);
+    let (greedy, core) = (CorePool::new(&shared), CorePool::new(&shared));
+    let _all = fill(&greedy, CHUNK);
+    assert!(core.lease_two(CHUNK / 2).is_ok());
+    assert_eq!(core.lease_two(CHUNK).unwrap_err(), LeaseError::NotTwo { len: CHUNK });
+}
+
 #[test]
 fn random_interleavings_never_overlap_and_all_chunks_come_back() {
     for seed in 0..20 {

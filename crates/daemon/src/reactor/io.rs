@@ -2,7 +2,7 @@
 //! machine (`nvmf::request`); this file does it: permit, buffer, host data, device, response.
 
 use nvmeof_core::block::{BlockOp, BlockOpKind, Completed};
-use nvmeof_core::dma::{Buffer, CHUNK, LeaseError, Payload};
+use nvmeof_core::dma::{Buffer, LeaseError, Payload};
 use nvmeof_nvmf::request::{DeviceOp, Request, Step, Wanted};
 use nvmeof_nvmf::{DataSource, Failure, IoCommand, IoKind, Response};
 use nvmeof_pacing::{Charge, Cost, FlowId, Outcome, Permit};
@@ -267,21 +267,18 @@ impl Reactor {
         let Ok(len) = usize::try_from(wanted.len) else {
             return Some(io.request.fail(Failure::InvalidField));
         };
-        let leased = match self.pool.lease(len) {
-            Ok(buf) if wanted.spare => match self.pool.lease(len) {
-                Ok(spare) => Ok((buf, Some(spare))),
-                // A chunk has not room for both, and nobody is promised a second: the host may try again.
-                Err(LeaseError::Exhausted) if len > CHUNK / 2 => {
-                    return Some(io.request.fail(Failure::Busy));
-                }
-                Err(error) => Err(error),
-            },
-            leased => leased.map(|buf| (buf, None)),
+        let leased = if wanted.spare {
+            self.pool.lease_two(len).map(|(buf, spare)| (buf, Some(spare)))
+        } else {
+            self.pool.lease(len).map(|buf| (buf, None))
         };
         match leased {
             Ok((buf, spare)) => Some(io.request.leased(buf, spare)),
             Err(LeaseError::Exhausted) => None,
-            Err(LeaseError::NoMemory) => Some(io.request.fail(Failure::Busy)),
+            // Nobody knows when there is any: the host may try again.
+            Err(LeaseError::NoMemory | LeaseError::NotTwo { .. }) => {
+                Some(io.request.fail(Failure::Busy))
+            }
             Err(LeaseError::TooLarge { .. }) => Some(io.request.fail(Failure::InvalidField)),
         }
     }

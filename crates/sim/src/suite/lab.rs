@@ -84,8 +84,7 @@ impl Lab {
     }
 
     /// So many labs like this one, each with the next seed.
-    #[must_use]
-    pub fn with_seeds(&self, seeds: u64) -> Vec<Self> {
+    pub(super) fn with_seeds(&self, seeds: u64) -> Vec<Self> {
         let with = |more: u64| Self {
             platforms: self.platforms.clone(),
             policy: self.policy.clone(),

@@ -9,7 +9,8 @@
 //! [`Lab`] finds that reference by running it, on the same machine with the same seed. Every run
 //! is also held to the checkers: a violation of theirs fails the case whatever the figures.
 //!
-//! A case is judged with several seeds, and by what is in the middle of them.
+//! A case is judged with a few seeds, where these do not agree with many, and by what is in the middle of them
+//! (`several.rs`).
 
 mod cores;
 mod depth;
@@ -29,11 +30,14 @@ use std::fmt;
 
 pub use gaps::{Gap, as_list, disagreements, known_gaps};
 pub use lab::{Extent, Lab, SuiteError};
+pub use several::Seeds;
 pub use table::{Style, heading, line};
 pub use verdict::{Bound, Check, Figures, Verdict};
 
 /// Seeds that tests, pages and the example judge a case with unless told otherwise.
 pub const SEEDS: u64 = 3;
+/// And all of them, where those do not agree whether every bound is kept.
+pub const SEEDS_TO_DECIDE: u64 = 15;
 
 /// What is asked of a policy, one kind of question a family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -151,35 +155,6 @@ impl Case {
         verdict.real_seconds = start.elapsed().as_secs_f64();
         (verdict.judged, verdict.missed) = (1, usize::from(!verdict.passes()));
         Ok(verdict)
-    }
-
-    /// Runs it in each of these labs, which differ in their seed, and says what is in the middle.
-    ///
-    /// # Errors
-    /// As [`Case::judge`].
-    pub fn judge_each(&self, labs: &[Lab]) -> Result<Verdict, SuiteError> {
-        let each: Result<Vec<_>, _> = labs.iter().map(|lab| self.judge(lab)).collect();
-        Ok(several::middle(each?))
-    }
-
-    /// As [`Case::judge_each`], but runs it in no more of them when so many kept every bound that what is in the middle of
-    /// all keeps them too: the same bounds are kept, with the values of those that were run. What is broken in one that was not
-    /// run is not seen.
-    ///
-    /// # Errors
-    /// As [`Case::judge`].
-    pub fn judge_until_kept(&self, labs: &[Lab]) -> Result<Verdict, SuiteError> {
-        let mut verdicts = Vec::new();
-        let mut kept = 0;
-        for lab in labs {
-            let verdict = self.judge(lab)?;
-            kept += usize::from(verdict.passes());
-            verdicts.push(verdict);
-            if kept > labs.len() / 2 {
-                break;
-            }
-        }
-        Ok(several::middle(verdicts))
     }
 }
 
