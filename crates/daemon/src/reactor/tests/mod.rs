@@ -398,6 +398,25 @@ fn compares_do_not_hold_buffers_while_they_wait_for_others() {
     rig.finish([host]);
 }
 
+/// Two buffers of 2 MiB take all of the memory, and a read has some of it: who waits for two may wait for ever.
+#[test]
+fn a_compare_that_may_never_have_two_buffers_is_to_be_tried_again() {
+    let mut rig = Rig::with_transfers_of(2 << 20);
+    let host = rig.connect_io();
+    let zeroes = vec![0; 2 << 20];
+    rig.faults.hold();
+    host.read(1, 0, 4 * KIB);
+    host.compare_pulled(2, 0, &zeroes);
+    rig.settle();
+    assert_eq!(host.statuses(), [(2, Failure::Busy.status())]);
+    rig.faults.release();
+    rig.settle();
+    host.compare_pulled(3, 0, &zeroes);
+    rig.settle();
+    assert_eq!(host.statuses(), [(1, Status::SUCCESS), (3, Status::SUCCESS)]);
+    rig.finish([host]);
+}
+
 #[test]
 fn deallocate_and_write_zeroes_reach_the_medium() {
     let mut rig = Rig::new(None);

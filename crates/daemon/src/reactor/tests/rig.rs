@@ -67,12 +67,17 @@ pub(super) struct Rig {
 impl Rig {
     /// With a budget of so many bytes in flight, or without pacing.
     pub(super) fn new(budget: Option<u64>) -> Self {
-        Self::build(budget, 1)
+        Self::build(budget, 1, 1 << 20)
+    }
+
+    /// Without pacing, with a largest transfer of so many bytes.
+    pub(super) fn with_transfers_of(bytes: usize) -> Self {
+        Self::build(None, 1, bytes)
     }
 
     pub(super) fn seeded(seed: u64) -> Self {
         let budget = if seed.is_multiple_of(2) { Some(2 << 20) } else { None };
-        let rig = Self::build(budget, seed);
+        let rig = Self::build(budget, seed, 1 << 20);
         rig.faults.set_plan(FaultPlan { seed, errors: 50, reorder: true, ..FaultPlan::default() });
         if seed.is_multiple_of(3) {
             rig.slow(Duration::from_millis(5), Duration::from_micros(2500));
@@ -80,13 +85,15 @@ impl Rig {
         rig
     }
 
-    fn build(budget: Option<u64>, seed: u64) -> Self {
-        let target = Target::new(Limits { queue_depth: 32, ..Limits::default() });
+    fn build(budget: Option<u64>, seed: u64, max_transfer: usize) -> Self {
+        let most = u32::try_from(max_transfer).unwrap();
+        let limits = Limits { queue_depth: 32, max_transfer: most, ..Limits::default() };
+        let target = Target::new(limits);
         target.apply(spec(DeviceId(0), BLOCKS)).unwrap();
         let pool = SharedPool::new(PoolConfig {
             cap: 4 << 20,
             reserve: 64 << 20,
-            max_lease: 1 << 20,
+            max_lease: max_transfer,
             huge_pages: false,
         })
         .unwrap();
@@ -105,7 +112,7 @@ impl Rig {
             peers: vec![sender.clone()],
             mailbox,
             admin_buffers: 2,
-            max_transfer: 1 << 20,
+            max_transfer,
             loads: std::iter::once(Load::default()).collect(),
             flow_depth: 32,
             requests: 64,
