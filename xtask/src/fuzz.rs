@@ -10,13 +10,13 @@ use std::fs::{self, File};
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
-use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::setup;
+use crate::turns::run_in_turns;
 use crate::workspace::{Workspace, output_of, run_checked, show};
 
 /// A fuzz target, and the longest input that is worth a run.
@@ -159,23 +159,11 @@ impl Fuzzer {
 
     /// Runs targets, as many at a time as there are CPUs, and all of them even if one fails.
     fn run_all(&self, targets: &[&Target], runs: u64, seconds: Option<u64>) -> Result<()> {
-        let waiting = Mutex::new(targets.iter());
-        let failures = Mutex::new(Vec::new());
-        let next = || waiting.lock().unwrap_or_else(PoisonError::into_inner).next();
-        let work = || {
-            while let Some(target) = next() {
-                if let Err(error) = self.run(target, runs, seconds) {
-                    let mut failures = failures.lock().unwrap_or_else(PoisonError::into_inner);
-                    failures.push(format!("{error:#}"));
-                }
-            }
-        };
-        thread::scope(|scope| {
-            for _ in 0..thread::available_parallelism().map_or(1, NonZero::get) {
-                scope.spawn(work);
-            }
-        });
-        let failures = failures.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let at_once = thread::available_parallelism().map_or(1, NonZero::get);
+        let run = |target: &&Target| self.run(target, runs, seconds);
+        let results = run_in_turns(targets, at_once, |_| false, run);
+        let failed = |result: Result<()>| result.err().map(|error| format!("{error:#}"));
+        let failures: Vec<String> = results.into_iter().filter_map(failed).collect();
         ensure!(failures.is_empty(), failures.join("\n"));
         Ok(())
     }

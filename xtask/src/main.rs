@@ -22,6 +22,7 @@ mod setup;
 mod sweep;
 mod test;
 mod this_program;
+mod turns;
 mod vm;
 mod workspace;
 

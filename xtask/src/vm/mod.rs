@@ -11,7 +11,6 @@ mod qemu;
 mod qmp;
 mod root;
 mod share;
-mod turns;
 
 use std::env;
 use std::fs::{self, File};
@@ -30,6 +29,7 @@ use self::kernel::Kernel;
 use self::qemu::{Accel, End, Ending, Link, Machine};
 use self::share::Share;
 use crate::this_program;
+use crate::turns;
 use crate::workspace::{Workspace, run_checked};
 use crate::{deb, setup};
 

@@ -227,7 +227,9 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         return Ok(ExitCode::from(interrupt::STATUS));
     }
     let stolen = server::time_of(cpus)?.stolen_since(before);
-    let activity = bench.activity().unwrap_or_else(|error| {
+    let is_drawn = args.html.is_some() || args.svg.is_some();
+    let activity = if is_drawn { bench.activity() } else { Ok(Vec::new()) };
+    let activity = activity.unwrap_or_else(|error| {
         // Nothing that was measured is lost for a picture.
         eprintln!("{error:#}");
         Vec::new()
