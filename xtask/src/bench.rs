@@ -14,7 +14,7 @@ pub(crate) mod instructions;
 mod lines;
 mod load;
 mod memory;
-mod pacing;
+pub(crate) mod pacing;
 mod server;
 mod table;
 

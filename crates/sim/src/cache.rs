@@ -25,7 +25,7 @@ use crate::numbers::{MIB, id};
 use crate::platform::Platform;
 
 /// How blurred the edge of the share is, as a part of the share: one number for all platforms.
-const EDGE: f64 = 0.068;
+pub(crate) const EDGE: f64 = 0.068;
 
 /// The cache and the buffers' places in it.
 #[derive(Debug)]

@@ -5,6 +5,8 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::cache::EDGE;
+
 /// A target server, its drives, its network and what lies between it and its hosts. The files under
 /// `configs/platforms` say where each number comes from.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -164,11 +166,11 @@ impl Platform {
         ]
     }
 
-    /// A short number that changes when any of the platform's does.
+    /// A short number that changes when any of the platform's does, or one that all platforms have in common.
     #[must_use]
     pub fn fingerprint(&self) -> u64 {
         let mut hash = 0xcbf2_9ce4_8422_2325_u64;
-        for (key, value) in self.numbers() {
+        for (key, value) in self.numbers().into_iter().chain([("edge", EDGE)]) {
             for byte in key.bytes().chain(value.to_bits().to_le_bytes()) {
                 hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
             }

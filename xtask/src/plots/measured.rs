@@ -3,6 +3,7 @@
 use nvmeof_report::{Axis, Column, Plot, Point, Series, Table};
 
 use super::figures::{Figure, upwards};
+use crate::bench::pacing;
 use crate::middle::middle;
 
 /// The varied keys of `cargo xtask bench pacing`.
@@ -131,7 +132,7 @@ pub(super) fn markdown(points: &[Point]) -> String {
                 &format!("\nMeasured, {}, each namespace:\n\n{}", group.device, table.markdown());
         }
     }
-    text
+    text + &pacing::findings(points).unwrap_or_default()
 }
 
 /// A line a policy and depth.

@@ -263,14 +263,42 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// How `adaptive` stands beside the others in points of this bench, for a page; `None` if these are of something else.
+pub(crate) fn findings(points: &[Point]) -> Option<String> {
+    let depths = depths_of(points);
+    let overall = show::overall(points, DEVICES, &depths);
+    if overall.is_empty() {
+        return None;
+    }
+    let mut text = format!(
+        "\nMeasured, `adaptive` over each other policy in the same round, at all depths together; in brackets where the \
+         middle of very many rounds lies, 95 times of 100:\n\n{}",
+        overall.markdown()
+    );
+    let kept = show::kept_by_fast(points, &depths);
+    if !kept.is_empty() {
+        text += &format!(
+            "\nMeasured, `adaptive`, what the fast namespace of the mix keeps of what it gets alone with as many commands \
+             out:\n\n{}",
+            kept.markdown()
+        );
+    }
+    Some(text)
+}
+
+/// The depths that these points have.
+fn depths_of(points: &[Point]) -> Vec<u32> {
+    let depth = |point: &Point| point.value(result::DEPTH)?.parse().ok();
+    let depths: BTreeSet<u32> = points.iter().filter_map(depth).collect();
+    depths.into_iter().collect()
+}
+
 /// Shows the results in a file.
 fn again(args: &Args, path: &Path) -> Result<ExitCode> {
     let shown_path = path.display();
     let file = File::open(path).with_context(|| format!("cannot read {shown_path}"))?;
     let (points, _) = json::read(BufReader::new(file)).with_context(|| shown_path.to_string())?;
-    let depths: BTreeSet<u32> =
-        points.iter().filter_map(|point| point.value(result::DEPTH)?.parse().ok()).collect();
-    let depths: Vec<u32> = depths.into_iter().collect();
+    let depths = depths_of(&points);
     let Some(first) = points.first() else { bail!("{shown_path}: there is no result") };
     let rounds = points.iter().map(|point| point.repetition).max().unwrap_or_default();
     let is_other = |point: &&Point| point.machines != first.machines;

@@ -5,7 +5,7 @@ use nvmeof_report::{Axis, Column, Page, Plot, Point, Series, Table, json};
 
 use super::plan::{Device, POLICIES, Policy};
 use super::verdict::{
-    Cell, FAST_GBPS, GBPS, Of, Outcome, P99, P99_9, SLOW_GBPS, Verdict, at_all_depths, cells,
+    Cell, FAST_GBPS, GBPS, Of, Outcome, P99, P99_9, SLOW_GBPS, Verdict, at_all_depths, cells, kept,
 };
 use crate::bench::load::Spread;
 
@@ -136,7 +136,7 @@ pub(super) fn markdown(shown: &Shown<'_>) -> String {
         text += &format!("\n### {device}: {}\n\n{table}", device.about());
     }
     text += "\n### adaptive over the others, at all depths together\n\n";
-    text += &overall(shown).markdown();
+    text += &overall(shown.points, shown.devices, shown.depths).markdown();
     text += "\n### verdicts\n\n";
     for verdict in shown.verdicts {
         text += &format!("* {verdict}\n");
@@ -145,18 +145,30 @@ pub(super) fn markdown(shown: &Shown<'_>) -> String {
 }
 
 /// A row for each device with one namespace and each other policy.
-fn overall(shown: &Shown<'_>) -> Table {
-    let columns = ["bandwidth", "p99"].map(|name| Column::numbers(name, "ratio"));
-    let [gbps, p99] = columns;
-    let mut table = Table::new(vec![Column::words("device"), Column::words("policy"), gbps, p99]);
-    let devices = shown.devices.iter().filter(|device| **device != Device::Mix);
+pub(super) fn overall(points: &[Point], devices: &[Device], depths: &[u32]) -> Table {
+    let mut columns = vec![Column::words("device"), Column::words("policy")];
+    columns.extend(["bandwidth", "p99", "p99.9"].map(|name| Column::numbers(name, "ratio")));
+    let mut table = Table::new(columns);
+    let devices = devices.iter().filter(|device| **device != Device::Mix);
     for (&device, &policy) in devices.flat_map(|device| POLICIES.iter().map(move |p| (device, p))) {
-        let ratio = |of| at_all_depths(shown.points, device, shown.depths, policy, of);
+        let ratio = |of| at_all_depths(points, device, depths, policy, of);
         let is_measured = !ratio(GBPS).median.is_nan();
         if policy != Policy::Adaptive && is_measured {
-            let ratios = [GBPS, P99].map(|of| ratio(of).to_string());
+            let ratios = [GBPS, P99, P99_9].map(|of| ratio(of).to_string());
             table
                 .push([device.to_string(), policy.to_string()].into_iter().chain(ratios).collect());
+        }
+    }
+    table
+}
+
+/// What the fast namespace of a mix keeps of what it gets alone, a row a depth.
+pub(super) fn kept_by_fast(points: &[Point], depths: &[u32]) -> Table {
+    let columns = [Column::numbers("commands out", ""), Column::numbers("kept", "ratio")];
+    let mut table = Table::new(columns.into());
+    for &depth in depths {
+        if let Some(verdict) = kept(points, depth) {
+            table.push(vec![depth.to_string(), verdict.ratio.to_string()]);
         }
     }
     table
@@ -184,7 +196,7 @@ pub(super) fn page(shown: &Shown<'_>) -> Result<String> {
     }
     page.paragraph(summary(shown.verdicts).trim());
     page.heading("Adaptive over the others, at all depths together");
-    page.table(&overall(shown));
+    page.table(&overall(shown.points, shown.devices, shown.depths));
     page.heading("Figures");
     let plots: Vec<Plot> = plots(shown).into_iter().map(|(_, plot)| plot).collect();
     page.plots(&plots);
@@ -248,8 +260,9 @@ mod tests {
         );
         let page = page(&shown).expect("points are JSON");
         assert_eq!(page.matches("bench-pacing").count(), points.len());
-        let overall = overall(&shown).markdown();
+        let overall = overall(&points, DEVICES, DEPTHS).markdown();
         // Two devices with one namespace, under the header and its line.
         assert_eq!(overall.lines().count() - 2, 2 * (POLICIES.len() - 1), "{overall}");
+        assert_eq!(kept_by_fast(&points, DEPTHS).len(), DEPTHS.len());
     }
 }

@@ -249,7 +249,7 @@ fn tail(points: &[Point], device: Device, depth: u32, name: &str, of: Of) -> Opt
 }
 
 /// The fast namespace beside a slow one, against itself alone at the same depth in total.
-fn kept(points: &[Point], depth: u32) -> Option<Verdict> {
+pub(super) fn kept(points: &[Point], depth: u32) -> Option<Verdict> {
     let cell = |device| Cell::of(points, Policy::Adaptive, device, depth);
     let (beside, alone) = (cell(Device::Mix), cell(Device::Ram));
     if beside.is_empty() || alone.is_empty() {
