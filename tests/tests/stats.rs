@@ -128,6 +128,64 @@ fn samples_add_up_and_grow() {
     assert!(flows.into_iter().any(|flow| flow["qid"] == 1 && flow["device"] == "ram0"));
 }
 
+/// What tells how pacing goes: of every flow and core, and of the whole why the budget moved.
+#[test]
+fn samples_tell_how_pacing_goes() {
+    let config = [
+        "reactors = \"0\"\n",
+        &listener("127.0.0.1"),
+        &ram("below", "64MiB", 512),
+        "[[device]]\nname = \"slow\"\ntype = \"delay\"\nbase = \"below\"\nread-latency = \"1ms\"\n",
+        &subsystem(NQN, &[(1, "slow")]),
+    ];
+    let arguments = ["--stats", "stats.jsonl", "--stats-interval", "10ms"];
+    let mut daemon = Daemon::start_with(&config.concat(), &arguments);
+    let mut host = Host::connect(&daemon.endpoint(NQN), &options(1));
+    host.write(1, 0, 64 << 10, 1);
+    for _ in 0..100 {
+        host.check(1, 0, 64 << 10, 1);
+    }
+    assert!(daemon.stop().success());
+    let lines = lines(&daemon, "stats.jsonl");
+    let [last] = kind(&lines, "final")[..] else { panic!("one final line") };
+    assert_eq!(last["policy"]["name"], "adaptive");
+    assert!(number(last, "/policy/budget_bytes") > 0);
+    let moves = ["start", "gained", "wasted", "idle"];
+    assert!(moves.iter().any(|known| last["policy"]["last_move"] == *known), "{last}");
+
+    let busy = |line: &&&Value| number(line, "/interval/ios") > 0 && !line["flows"][0].is_null();
+    let reactors = kind(&lines, "reactor");
+    let busy: Vec<_> = reactors.iter().filter(busy).collect();
+    assert!(!busy.is_empty(), "{reactors:?}");
+    for line in busy {
+        let (ns, polls) = (number(line, "/interval/ns"), number(line, "/interval/polls"));
+        assert!(number(line, "/pacer/calls") > 0);
+        assert_eq!(number(line, "/interval/poll_period_ns"), ns / polls, "{line}");
+        assert_eq!(
+            number(line, "/interval/io_period_ns"),
+            ns / number(line, "/interval/ios"),
+            "{line}"
+        );
+        for moment in ["received", "admitted", "sent"] {
+            number(line, &format!("/states/{moment}/waiting"));
+            number(line, &format!("/states/{moment}/on_device"));
+        }
+        let flow = &line["flows"][0];
+        assert_eq!(number(flow, "/granted"), number(flow, "/over") + number(flow, "/in_flight"));
+        if number(flow, "/over") > 0 {
+            assert_eq!(number(flow, "/hold_ns"), number(line, "/pacer/hold_ns"), "the only one");
+        }
+        if number(line, "/devices/0/reads") > 0 {
+            assert!(number(line, "/devices/0/read_latency_ns") >= 1_000_000, "{line}");
+            assert!(number(line, "/pacer/hold_ns") > 0, "{line}");
+        }
+        number(line, "/listeners/0/completions_per_1000_polls");
+        if number(line, "/listeners/0/ios") > 0 {
+            assert!(number(line, "/listeners/0/latency_ns") > 0, "{line}");
+        }
+    }
+}
+
 #[test]
 fn a_signal_shows_a_table() {
     let daemon = Daemon::start(&two_namespaces());

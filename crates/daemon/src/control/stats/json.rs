@@ -69,7 +69,7 @@ fn policy(name: &str, snapshot: &Snapshot) -> Value {
 }
 
 fn figures(interval: Interval<'_>, labels: &Labels) -> Value {
-    let Report { counters, pacer, stages: [received, admitted, sent], .. } = interval.now;
+    let Report { counters, pacer, stages: [received, admitted, sent], flows, .. } = interval.now;
     json!({
         "polls": counters.turns,
         "busy_polls": counters.busy_turns,
@@ -86,6 +86,7 @@ fn figures(interval: Interval<'_>, labels: &Labels) -> Value {
             "in_flight": pacer.outstanding(),
             "bytes_in_flight": pacer.bytes_in_flight,
             "waiting": pacer.waiting(),
+            "hold_ns": mean_hold(flows),
         },
         "interval": {
             "ns": interval.nanos(),
@@ -104,6 +105,12 @@ fn figures(interval: Interval<'_>, labels: &Labels) -> Value {
         "fabric_devices": fabric_devices(&counters.sources),
         "interval_wire_delay": wire_delay(interval),
     })
+}
+
+/// Mean time from start to end of the commands with data that are over, of these flows together.
+fn mean_hold(flows: &[Flow]) -> Option<u64> {
+    let sum = |of: fn(&FlowStats) -> u64| flows.iter().map(|flow| of(&flow.figures)).sum();
+    mean(sum(|figures| figures.held), sum(|figures| figures.over))
 }
 
 /// From data being complete in memory to its having left.
