@@ -1,12 +1,13 @@
 //! What the daemon wrote with `--stats` (docs/stats.md), as far as measurements need it.
 
 use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 const MIB: f64 = 1_048_576.0;
 
 /// One `total` line.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub(crate) struct Moment {
     /// Seconds since the daemon began to record.
     pub(crate) t: f64,

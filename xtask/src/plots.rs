@@ -52,6 +52,9 @@ pub(crate) struct Args {
     /// Take real runs from this file of `cargo xtask bench pacing --json`, in place of those committed
     #[arg(long, value_name = "FILE")]
     real: Option<PathBuf>,
+    /// Take what the pacer did over time from this file, which `cargo xtask bench pacing --svg DIR` leaves in DIR
+    #[arg(long, value_name = "FILE")]
+    activity: Option<PathBuf>,
     /// Take rows of the prototype's tests from this file of `cargo xtask sweep --where local --csv`
     #[arg(long, value_name = "FILE")]
     local: Option<PathBuf>,
@@ -71,6 +74,12 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let real = args.real.as_deref().map(gather::real).transpose()?;
     if let Some(points) = &real {
         data::write_points(&folder.join(data::MEASURED), points)?;
+    }
+    if let Some(file) = &args.activity {
+        let text =
+            fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+        data::activity(&text).with_context(|| file.display().to_string())?;
+        data::write_text(&folder.join(data::ACTIVITY), &text)?;
     }
     if let Some(file) = &args.local {
         measuring::take_in(&workspace, file)?;

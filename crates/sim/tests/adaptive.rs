@@ -166,6 +166,7 @@ fn every_known_gap_is_about_a_case() {
 mod bounds_can_fail {
     use super::BLOCK;
     use super::{Family, Lab, PolicyConfig, Seeds, Verdict, judged, lab};
+    use nvmeof_pacing::{PrototypeConfig, PrototypePool};
     use nvmeof_sim::scenario::Pacing;
 
     fn of(policy: PolicyConfig) -> Lab {
@@ -196,6 +197,15 @@ mod bounds_can_fail {
         assert!(broken(&small).contains(&"small p99 us"), "{small:?}");
         let tenants = one(&none, Family::Tenants, "A on 4 cores");
         assert!(broken(&tenants).contains(&"weight 1 off by %"), "{tenants:?}");
+    }
+
+    #[test]
+    fn with_a_pool_that_no_core_keeps_a_part_of() {
+        let pool = Some(PrototypePool { buffers: 96, cache: 0 });
+        let policy = PolicyConfig::Prototype(PrototypeConfig { pool, pacer: None });
+        let cores = one(&of(policy), Family::Cores, "A service on 16 cores, kernel qd 32");
+        let broken = broken(&cores);
+        assert_eq!(broken, ["starved queues", "flows served", "least % of a mean flow"]);
     }
 
     #[test]

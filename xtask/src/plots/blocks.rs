@@ -33,6 +33,7 @@ fn block(name: &str, data: &Data) -> Result<String> {
         "kernel" => depths(data, KERNEL).markdown(),
         "slow" => slow(data).markdown(),
         "measured" => measured::markdown(&data.measured),
+        "activity" => measured::activity(data.activity.as_ref()),
         "suite" => suite(&data.suite).markdown(),
         "gaps" => gaps(&data.suite),
         "missed" => missed(&data.suite),

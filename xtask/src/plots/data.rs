@@ -8,9 +8,12 @@ use anyhow::{Context, Result};
 use nvmeof_report::{Point, json};
 use serde::{Deserialize, Serialize};
 
+use crate::bench::pacing::activity::Activity;
+
 /// Below [`super::FOLDER`].
 pub(super) const SIMULATED: &str = "simulated.jsonl";
 pub(super) const MEASURED: &str = "measured.jsonl";
+pub(super) const ACTIVITY: &str = "activity.json";
 pub(super) const SUITE: &str = "suite.jsonl";
 pub(super) const TRIED: &str = "tried.csv";
 /// How far the simulator is from what others measured; a test of the simulator holds it.
@@ -24,6 +27,8 @@ pub(super) struct Data {
     pub(super) simulated: Vec<Point>,
     /// Empty if no real run was taken in yet.
     pub(super) measured: Vec<Point>,
+    /// What the pacer did in one real run; none if none was taken in yet.
+    pub(super) activity: Option<Activity>,
     pub(super) others: Vec<Row>,
     pub(super) suite: Vec<Judged>,
     pub(super) tried: Vec<Tried>,
@@ -87,6 +92,7 @@ impl Data {
         Ok(Self {
             simulated: points(&folder.join(SIMULATED))?,
             measured: points(&folder.join(MEASURED))?,
+            activity: activity(&text(&folder.join(ACTIVITY))?)?,
             others: others(&text(&root.join(OTHERS))?)?,
             suite: cases(&text(&folder.join(SUITE))?)?,
             tried: tried(&text(&folder.join(TRIED))?),
@@ -129,6 +135,13 @@ fn text(file: &Path) -> Result<String> {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(String::new()),
         read => read.with_context(|| format!("cannot read {}", file.display())),
     }
+}
+
+pub(super) fn activity(text: &str) -> Result<Option<Activity>> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    serde_json::from_str(text).map(Some).context(ACTIVITY)
 }
 
 fn cases(text: &str) -> Result<Vec<Judged>> {

@@ -47,6 +47,7 @@ pub(super) fn all(data: &Data) -> Vec<Figure> {
     }
     figures.push(Figure { file: "rate-b.svg".to_owned(), plot: rate(data, "B") });
     figures.extend(measured::figures(&data.measured));
+    figures.extend(data.activity.iter().flat_map(measured::over_time));
     figures
 }
 

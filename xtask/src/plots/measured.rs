@@ -3,7 +3,7 @@
 use nvmeof_report::{Axis, Column, Plot, Point, Series, Table};
 
 use super::figures::{Figure, upwards};
-use crate::bench::pacing;
+use crate::bench::pacing::{self, activity::Activity};
 use crate::middle::middle;
 
 /// The varied keys of `cargo xtask bench pacing`.
@@ -94,6 +94,24 @@ pub(super) fn figures(points: &[Point]) -> Vec<Figure> {
         }
     }
     figures
+}
+
+/// What the pacer did over time in one run.
+pub(super) fn over_time(activity: &Activity) -> Vec<Figure> {
+    let figure = |(name, plot): (&str, Plot)| Figure { file: format!("measured-{name}.svg"), plot };
+    activity.plots().into_iter().map(figure).collect()
+}
+
+/// The part of the page about that run.
+pub(super) fn activity(activity: Option<&Activity>) -> String {
+    let Some(activity) = activity else {
+        return "**No measured run is shown yet.**\n".to_owned();
+    };
+    let mut text = format!("\nMeasured: {}.\n\n", activity.note);
+    for Figure { file, plot } in over_time(activity) {
+        text += &format!("![{}, measured]({})\n", plot.title, format_args!("pacing/{file}"));
+    }
+    text
 }
 
 fn depth(point: &Point) -> f64 {

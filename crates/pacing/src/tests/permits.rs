@@ -1,6 +1,10 @@
 //! Permits and chains.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use proptest::prelude::*;
 
 use crate::order::{Order, Pick};
 use crate::policy::{self, CreditConfig};
@@ -13,7 +17,7 @@ use crate::{
 #[derive(Debug)]
 struct Gate {
     opens_at: Nanos,
-    out: std::sync::Arc<std::sync::atomic::AtomicI64>,
+    out: Arc<AtomicI64>,
 }
 
 impl Policy for Gate {
@@ -21,27 +25,89 @@ impl Policy for Gate {
         if now < self.opens_at {
             return policy::Admission::At(self.opens_at);
         }
-        self.out.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        self.out.fetch_add(1, Ordering::Relaxed);
         policy::Admission::Granted(policy::Grant(9))
     }
 
     fn release(&mut self, _done: &policy::Done, grant: policy::Grant, _now: Nanos) {
         assert_eq!(grant, policy::Grant(9));
-        self.out.fetch_sub(1, std::sync::atomic::Ordering::Relaxed);
+        self.out.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Answers as it is told, in turn, again and again.
+#[derive(Debug)]
+struct Moody {
+    answers: Vec<u8>,
+    asked: usize,
+    out: Arc<AtomicI64>,
+}
+
+impl Policy for Moody {
+    fn admit(&mut self, _ask: &policy::Ask, now: Nanos) -> policy::Admission {
+        let answer = self.answers[self.asked % self.answers.len()];
+        self.asked += 1;
+        match answer {
+            0 => return policy::Admission::At(now + 1),
+            // A policy that waits for a release has something out.
+            1 if self.out.load(Ordering::Relaxed) > 0 => return policy::Admission::AfterRelease,
+            2 if self.out.load(Ordering::Relaxed) > 0 => return policy::Admission::NotThisDevice,
+            _ => {}
+        }
+        self.out.fetch_add(1, Ordering::Relaxed);
+        match answer {
+            3 => policy::Admission::OutOfTurn(policy::Grant(9)),
+            _ => policy::Admission::Granted(policy::Grant(9)),
+        }
+    }
+
+    fn release(&mut self, _done: &policy::Done, grant: policy::Grant, _now: Nanos) {
+        assert_eq!(grant, policy::Grant(9));
+        self.out.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+proptest! {
+    /// Whatever each of a chain answers: each has granted what is in flight, and nothing else.
+    #[test]
+    fn every_policy_of_a_chain_grants_or_none(
+        answers in prop::collection::vec(prop::collection::vec(0u8..8, 1..8), 0..=policy::MAX_POLICIES),
+        ends in prop::collection::vec(any::<bool>(), 1..200),
+    ) {
+        let outs: Vec<Arc<AtomicI64>> = answers.iter().map(|_| Arc::default()).collect();
+        let moody = |(answers, out): (Vec<u8>, &Arc<AtomicI64>)| -> Box<dyn Policy> {
+            Box::new(Moody { answers, asked: 0, out: Arc::clone(out) })
+        };
+        let policies = answers.into_iter().zip(&outs).map(moody).collect();
+        let mut pacer = Pacer::new(policies, PacerConfig::default());
+        let flows = [0, 1].map(|device| pacer.add_flow(FlowConfig { device, ..FlowConfig::weight(1) }));
+        let mut permits = Vec::new();
+        for ((now, ends), flow) in (1..).zip(ends).zip(flows.into_iter().cycle()) {
+            pacer.enqueue(flow, Cost::data(4096), now).unwrap();
+            permits.extend(pacer.next(now).map(|(_, permit)| permit));
+            if ends && let Some(permit) = permits.pop() {
+                pacer.release(permit, Outcome::Completed, now);
+            }
+            for out in &outs {
+                prop_assert_eq!(out.load(Ordering::Relaxed), i64::try_from(permits.len()).unwrap());
+            }
+        }
+        permits.into_iter().for_each(|permit| pacer.release(permit, Outcome::Failed, 1000));
+        prop_assert!(outs.iter().all(|out| out.load(Ordering::Relaxed) == 0));
     }
 }
 
 #[test]
 fn a_chain_grants_all_or_nothing() {
-    let credit = |shared: &std::sync::Arc<crate::SharedCredit>| -> Box<dyn Policy> {
-        Box::new(shared.core(0, std::sync::Arc::new(|| ())))
+    let credit = |shared: &Arc<crate::SharedCredit>| -> Box<dyn Policy> {
+        Box::new(shared.core(0, Arc::new(|| ())))
     };
     for credit_first in [true, false] {
         let config = CreditConfig { budget: 8192, largest: 8192, cores: 1 };
         let shared = BufferCredit::shared(config).unwrap();
-        let out = std::sync::Arc::default();
-        let gate = Box::new(Gate { opens_at: 100, out: std::sync::Arc::clone(&out) });
-        let out = || out.load(std::sync::atomic::Ordering::Relaxed);
+        let out = Arc::default();
+        let gate = Box::new(Gate { opens_at: 100, out: Arc::clone(&out) });
+        let out = || out.load(Ordering::Relaxed);
         let policies: Vec<Box<dyn Policy>> =
             if credit_first { vec![credit(&shared), gate] } else { vec![gate, credit(&shared)] };
         let mut pacer = Pacer::new(policies, PacerConfig::default());
@@ -73,7 +139,7 @@ fn a_chain_grants_all_or_nothing() {
 struct Told {
     urgency: u64,
     waits: Vec<u32>,
-    out_of_turn: std::sync::Arc<std::sync::atomic::AtomicI64>,
+    out_of_turn: Arc<AtomicI64>,
 }
 
 impl Order for Told {
@@ -97,7 +163,7 @@ impl Order for Told {
     fn started(&mut self, _lane: u32, _bytes: u32, _now: Nanos) {}
 
     fn started_out_of_turn(&mut self, _lane: u32, _bytes: u32, _now: Nanos) {
-        self.out_of_turn.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        self.out_of_turn.fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -110,20 +176,19 @@ fn what_goes_out_of_turn_goes_through_a_chain() {
     {
         let config = CreditConfig { budget: 8192, largest: 8192, cores: 3 };
         let shared = BufferCredit::shared(config).unwrap();
-        let mut others = [0, 1].map(|core| shared.core(core, std::sync::Arc::new(|| ())));
+        let mut others = [0, 1].map(|core| shared.core(core, Arc::new(|| ())));
         let cost = Cost::data(8192);
         let ask = policy::Ask { cost, device: 0, urgency: 0, load: 0, small: false };
         let answers =
             [others[0].admit(&ask, 0), others[1].admit(&ask, 0), others[1].admit(&ask, 0)];
         assert_eq!(answers.map(|answer| answer.grant().is_some()), [true, true, false]);
 
-        let credit: Box<dyn Policy> = Box::new(shared.core(2, std::sync::Arc::new(|| ())));
-        let gate = Box::new(Gate { opens_at: 100, out: std::sync::Arc::default() });
+        let credit: Box<dyn Policy> = Box::new(shared.core(2, Arc::new(|| ())));
+        let gate = Box::new(Gate { opens_at: 100, out: Arc::default() });
         let policies = if credit_first { vec![credit, gate] } else { vec![gate as _, credit] };
-        let out_of_turn = std::sync::Arc::default();
+        let out_of_turn = Arc::default();
         let waits = Vec::new();
-        let order =
-            Box::new(Told { urgency, waits, out_of_turn: std::sync::Arc::clone(&out_of_turn) });
+        let order = Box::new(Told { urgency, waits, out_of_turn: Arc::clone(&out_of_turn) });
         let parts = Parts { policies, order, small: SmallRule::Never };
         let mut pacer = Pacer::with_parts(parts, PacerConfig::default());
         let flow = pacer.add_flow(FlowConfig::weight(1));
@@ -137,7 +202,7 @@ fn what_goes_out_of_turn_goes_through_a_chain() {
             assert!(pacer.next(100).is_none(), "and no more than one");
             pacer.release(permit, Outcome::Completed, 110);
         }
-        assert_eq!(out_of_turn.load(std::sync::atomic::Ordering::Relaxed), wanted);
+        assert_eq!(out_of_turn.load(Ordering::Relaxed), wanted);
     }
 }
 
@@ -172,7 +237,7 @@ fn policies_too_small_for_what_waits_are_not_put_in_force() {
     let credit = |budget: u32| -> Vec<Box<dyn Policy>> {
         let config = CreditConfig { budget: budget.into(), largest: budget, cores: 1 };
         let shared = BufferCredit::shared(config).unwrap();
-        vec![Box::new(shared.core(0, std::sync::Arc::new(|| ())))]
+        vec![Box::new(shared.core(0, Arc::new(|| ())))]
     };
     let mut pacer = Pacer::new(credit(8192), PacerConfig::default());
     let flow = pacer.add_flow(FlowConfig::weight(1));

@@ -4,12 +4,34 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use nvmeof_report::plot::Shape;
 use nvmeof_report::{Axis, Plot, Series};
+use serde::{Deserialize, Serialize};
 
 pub(super) use crate::daemon_stats::Moment;
 use crate::daemon_stats::parse;
+
+/// What a pacer did over a run, with what run that was.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Activity {
+    pub(crate) note: String,
+    pub(crate) moments: Vec<Moment>,
+}
+
+impl Activity {
+    /// Of a file that a daemon wrote with `--stats`, from its first moment to its last.
+    pub(super) fn of_stats(path: &Path) -> Result<Self> {
+        let moments = read(path, 0)?;
+        ensure!(!moments.is_empty(), "{}: no `total` line in it", path.display());
+        Ok(Self { note: path.display().to_string(), moments })
+    }
+
+    /// A plot for each unit, over the time since the first moment, with the names of their files.
+    pub(crate) fn plots(&self) -> Vec<(&'static str, Plot)> {
+        plots(&self.moments, &self.note)
+    }
+}
 
 /// Reads the file from the first line that begins at `from` bytes or later; a last line that was cut off is left out.
 pub(super) fn read(path: &Path, from: u64) -> Result<Vec<Moment>> {
@@ -27,8 +49,7 @@ pub(super) fn read(path: &Path, from: u64) -> Result<Vec<Moment>> {
     parse(&text).with_context(|| path.display().to_string())
 }
 
-/// A plot for each unit, over the time since the first moment.
-pub(super) fn plots(moments: &[Moment], note: &str) -> Vec<(&'static str, Plot)> {
+fn plots(moments: &[Moment], note: &str) -> Vec<(&'static str, Plot)> {
     let begin = moments.first().map_or(0.0, |first| first.t);
     let series = |name: &str, of: &dyn Fn(&Moment) -> Option<f64>| Series {
         name: name.to_owned(),

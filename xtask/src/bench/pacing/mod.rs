@@ -14,7 +14,7 @@
 //! | `verdict` | whether adaptive keeps what it promises |
 //! | `show` | tables, plots, the page |
 
-mod activity;
+pub(crate) mod activity;
 mod known;
 mod link;
 mod plan;
@@ -41,6 +41,7 @@ use super::{machine, require_programs};
 use crate::interrupt;
 use crate::listen::Listen;
 use crate::workspace::{Workspace, run_checked};
+use activity::Activity;
 use link::{Link, Rate};
 use plan::{DEVICES, Device, Policy, Step};
 use rounds::Bench;
@@ -107,6 +108,9 @@ pub(super) struct Args {
     /// Measure nothing: show what an earlier run wrote with --json
     #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "quick", "depths"])]
     from: Option<PathBuf>,
+    /// Measure nothing: draw what a pacer did over time, from what `nvmeof-tgt --stats` wrote, with --svg or --html
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["from", "json", "quick", "depths"])]
+    activity: Option<PathBuf>,
     /// Write every point of a round to this file as JSON lines, as soon as its depth is over
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -198,6 +202,9 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     if let Some(path) = &args.from {
         return again(args, path);
     }
+    if let Some(path) = &args.activity {
+        return draw_activity(args, path);
+    }
     let plan = Plan::of(args)?;
     let workspace = Workspace::find()?;
     let cpus = [args.target_cpu, args.initiator_cpu];
@@ -228,11 +235,11 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     }
     let stolen = server::time_of(cpus)?.stolen_since(before);
     let is_drawn = args.html.is_some() || args.svg.is_some();
-    let activity = if is_drawn { bench.activity() } else { Ok(Vec::new()) };
+    let activity = if is_drawn { bench.activity() } else { Ok(None) };
     let activity = activity.unwrap_or_else(|error| {
         // Nothing that was measured is lost for a picture.
         eprintln!("{error:#}");
-        Vec::new()
+        None
     });
 
     let note = note(&bench.machine, points.first(), plan.repeat);
@@ -256,7 +263,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         verdicts: &verdicts,
         about: &about,
         note: &note,
-        activity: &activity,
+        activity: activity.as_ref(),
     };
     print!("{}", show::markdown(&shown));
     write_files(args, &shown)?;
@@ -323,7 +330,7 @@ fn again(args: &Args, path: &Path) -> Result<ExitCode> {
             first.measured_s
         ),
         note: &note,
-        activity: &[],
+        activity: None,
     };
     Output::open(args)?;
     print!("{}", show::markdown(&shown));
@@ -373,19 +380,45 @@ impl Output {
 }
 
 fn write_files(args: &Args, shown: &Shown<'_>) -> Result<()> {
-    let write = |path: &Path, text: String| {
-        fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
-    };
     if let Some(path) = &args.html {
-        write(path, show::page(shown)?)?;
+        write(path, &show::page(shown)?)?;
     }
     if let Some(folder) = &args.svg {
-        let activity = shown.activity.iter().map(|(name, plot)| ((*name).to_owned(), plot.clone()));
-        for (name, plot) in show::plots(shown).into_iter().chain(activity) {
-            write(&folder.join(name).with_extension("svg"), plot.standalone_svg())?;
+        for (name, plot) in show::plots(shown) {
+            write(&folder.join(name).with_extension("svg"), &plot.standalone_svg())?;
+        }
+        if let Some(activity) = shown.activity {
+            write_activity(folder, activity)?;
         }
     }
     Ok(())
+}
+
+/// The plots of what a pacer did, and what they are drawn from.
+fn write_activity(folder: &Path, activity: &Activity) -> Result<()> {
+    for (name, plot) in activity.plots() {
+        write(&folder.join(name).with_extension("svg"), &plot.standalone_svg())?;
+    }
+    write(&folder.join("activity.json"), &(serde_json::to_string(activity)? + "\n"))
+}
+
+fn write(path: &Path, text: &str) -> Result<()> {
+    fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// Draws what a daemon's pacer did, from the file that it wrote.
+fn draw_activity(args: &Args, stats: &Path) -> Result<ExitCode> {
+    ensure!(
+        args.svg.is_some() || args.html.is_some(),
+        "--activity draws: say where, with --svg DIR or --html FILE"
+    );
+    let activity = Activity::of_stats(stats)?;
+    Output::open(args)?;
+    if let Some(path) = &args.html {
+        write(path, &show::page_of_activity(&activity))?;
+    }
+    args.svg.as_ref().map_or(Ok(()), |folder| write_activity(folder, &activity))?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Changes when one of the binaries does.

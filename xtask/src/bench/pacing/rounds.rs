@@ -11,10 +11,10 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use nvmeof_report::{Plot, Point};
+use nvmeof_report::Point;
 use serde_json::Value;
 
-use super::activity::{self, Moment};
+use super::activity::{Activity, Moment};
 use super::link::{Link, Rate};
 use super::plan::{self, Comparison, Device, NSIDS, POLICIES, Policy, Served, Step};
 use super::result;
@@ -168,22 +168,22 @@ impl Bench<'_> {
         result::point(&run, &counted, &moments)
     }
 
-    /// The plots of one run of adaptive, from its first command on: with two namespaces if that is
-    /// measured at all, at the depth in the middle.
-    pub(super) fn activity(&self) -> Result<Vec<(&'static str, Plot)>> {
+    /// One run of adaptive, from its first command on: with two namespaces if that is measured at all, at the depth in the
+    /// middle.
+    pub(super) fn activity(&self) -> Result<Option<Activity>> {
         let device = self.args.devices.iter().copied().max_by_key(|device| device.namespaces());
         let depth = self.plan.depths.get(self.plan.depths.len() / 2).copied();
-        let (Some(device), Some(depth)) = (device, depth) else { return Ok(Vec::new()) };
+        let (Some(device), Some(depth)) = (device, depth) else { return Ok(None) };
         let step = Step { policy: Policy::Adaptive, device, depth };
         let time = if self.args.quick { self.plan.time * 2 } else { ACTIVITY_TIME };
-        let draw = || {
+        let run = || {
             let serving = self.serve(step, FINE_INTERVAL)?;
             let moments = self.moments(&serving, step, time)?;
             serving.stop().map(|()| moments)
         };
-        let moments = draw().with_context(|| format!("cannot draw {step}"))?;
+        let moments = run().with_context(|| format!("cannot draw {step}"))?;
         let note = format!("{step}; measured locally on {}", self.machine);
-        Ok(activity::plots(&moments, &note))
+        Ok(Some(Activity { note, moments }))
     }
 
     /// What the daemon writes down from the first command of a step on.

@@ -3,6 +3,7 @@
 use anyhow::Result;
 use nvmeof_report::{Axis, Column, Page, Plot, Point, Series, Table, json};
 
+use super::activity::Activity;
 use super::plan::{Device, POLICIES, Policy};
 use super::verdict::{
     Cell, FAST_GBPS, GBPS, Of, Outcome, P99, P99_9, SLOW_GBPS, Verdict, at_all_depths, cells, kept,
@@ -20,8 +21,7 @@ pub(super) struct Shown<'a> {
     pub(super) about: &'a str,
     /// The same in a few words, for plots.
     pub(super) note: &'a str,
-    /// With the names of their files.
-    pub(super) activity: &'a [(&'static str, Plot)],
+    pub(super) activity: Option<&'a Activity>,
 }
 
 /// One row for each depth and policy: medians over the rounds.
@@ -204,10 +204,8 @@ pub(super) fn page(shown: &Shown<'_>) -> Result<String> {
         page.heading(&format!("{device}: {}", device.about()));
         page.table(&table(shown.points, device, shown.depths));
     }
-    if !shown.activity.is_empty() {
-        page.heading("Pacer activity over time");
-        let plots: Vec<Plot> = shown.activity.iter().map(|(_, plot)| plot.clone()).collect();
-        page.plots(&plots);
+    if let Some(activity) = shown.activity {
+        over_time(&mut page, activity);
     }
     let mut lines = Vec::new();
     for point in shown.points {
@@ -215,6 +213,19 @@ pub(super) fn page(shown: &Shown<'_>) -> Result<String> {
     }
     page.data("results", &format!("[{}]", lines.join(",")));
     Ok(page.document())
+}
+
+/// What a pacer did over time, as a page of its own.
+pub(super) fn page_of_activity(activity: &Activity) -> String {
+    let mut page = Page::new("Pacer activity", &activity.note);
+    over_time(&mut page, activity);
+    page.document()
+}
+
+fn over_time(page: &mut Page, activity: &Activity) {
+    page.heading("Pacer activity over time");
+    let plots: Vec<Plot> = activity.plots().into_iter().map(|(_, plot)| plot).collect();
+    page.plots(&plots);
 }
 
 #[cfg(test)]
@@ -241,7 +252,7 @@ mod tests {
             verdicts: &verdicts,
             about: "a machine",
             note: "a machine",
-            activity: &[],
+            activity: None,
         };
         for &device in DEVICES {
             let rows = table(&points, device, DEPTHS).len();

@@ -1,0 +1,142 @@
+//! Nothing is allocated once flows are added: with an allocator that counts, on a thread of its own. Within the tests'
+//! part of the fence around `unsafe`.
+#![cfg(not(loom))]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use nvmeof_pacing::{
+    Cost, FlowConfig, FlowId, Machine, Nanos, Outcome, Pace, Pacer, PacerConfig, Permit,
+    PolicyConfig, PrototypeConfig, PrototypePacer, PrototypePool, Shared, TokenBucketConfig,
+};
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Counts what each thread allocates.
+struct Counting;
+
+// SAFETY: all of it is the system's allocator's; counting does not allocate.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, base: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise.
+        unsafe { System.dealloc(base, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const CORES: usize = 2;
+const FLOWS: u16 = 64;
+/// Commands of a flow that wait at most.
+const DEPTH: usize = 16;
+const LARGEST: u32 = 1 << 20;
+/// Sizes that come in turn; none, and small beside the others, are among them.
+const SIZES: [u32; 5] = [128 << 10, 0, 4 << 10, 512 << 10, 64 << 10];
+
+/// A core with flows over several devices and ports, and what it has in flight.
+struct Core {
+    pacer: Pacer,
+    flows: Vec<FlowId>,
+    in_flight: VecDeque<Permit>,
+}
+
+impl Core {
+    fn new(shared: &Shared, core: usize) -> Self {
+        let config = PacerConfig { flow_depth: DEPTH };
+        let mut pacer = shared.pacer(core, Arc::new(|| ()), config);
+        let flow = |number: u16| FlowConfig {
+            weight: 1 + number % 3,
+            device: u32::from(number % 16),
+            path: number % 2,
+        };
+        let flows = (0..FLOWS).map(|number| pacer.add_flow(flow(number))).collect();
+        let in_flight = VecDeque::with_capacity(usize::from(FLOWS) * DEPTH * 2);
+        Self { pacer, flows, in_flight }
+    }
+
+    /// As many commands wait as a flow has room for.
+    fn enqueue(&mut self, step: usize) {
+        for number in step..step + DEPTH - self.pacer.waiting() {
+            let flow = self.flows[number * 7 % self.flows.len()];
+            let bytes = SIZES[number % SIZES.len()];
+            let cost = if bytes == 0 { Cost::NO_DATA } else { Cost::data(bytes) };
+            self.pacer.enqueue(flow, cost, number as u64).expect("not too large");
+        }
+    }
+
+    /// What may start starts, and the oldest is over.
+    fn turn(&mut self, now: Nanos) {
+        self.pacer.turn(now, 1000);
+        while self.in_flight.len() < self.in_flight.capacity() {
+            let Some((_, mut permit)) = self.pacer.next(now) else { break };
+            permit.landed(now);
+            self.in_flight.push_back(permit);
+        }
+        if let Some(permit) = self.in_flight.pop_front() {
+            self.pacer.release(permit, Outcome::Completed, now);
+        }
+    }
+
+    fn finish(mut self, now: Nanos) {
+        for permit in self.in_flight.drain(..) {
+            self.pacer.release(permit, Outcome::Completed, now);
+        }
+    }
+}
+
+fn policies() -> Vec<PolicyConfig> {
+    let pace = Pace::Rate(50_000_000_000);
+    let bucket = TokenBucketConfig { pace, burst: None, budget: Some(8 << 20) };
+    let pool = Some(PrototypePool { buffers: 24, cache: 1 });
+    let pacer = Some(PrototypePacer {
+        period: 1000,
+        credit: 1 << 20,
+        bypass_below: 0,
+        drive_limit: Some(2),
+        tuner: None,
+    });
+    vec![
+        PolicyConfig::None,
+        PolicyConfig::BufferCredit { budget: 4 << 20 },
+        PolicyConfig::TokenBucket(bucket),
+        PolicyConfig::Adaptive,
+        PolicyConfig::Prototype(PrototypeConfig { pool, pacer }),
+    ]
+}
+
+#[test]
+fn a_pacer_allocates_nothing_once_its_flows_are_there() {
+    for policy in policies() {
+        let machine = Machine { cores: CORES, largest: LARGEST };
+        let shared = Shared::new(&policy, machine).expect("a sound config");
+        let mut cores: Vec<Core> = (0..CORES).map(|core| Core::new(&shared, core)).collect();
+        let before = ALLOCATIONS.with(Cell::get);
+        let mut now = 1;
+        for step in 0..200_000 {
+            now += 1000;
+            let core = &mut cores[step % CORES];
+            core.enqueue(step);
+            core.turn(now);
+        }
+        let allocated = ALLOCATIONS.with(Cell::get) - before;
+        let (started, held_back) = cores.iter().fold((0, 0), |(started, held_back), core| {
+            let counts = core.pacer.counts();
+            (started + counts.started, held_back + counts.held_back)
+        });
+        assert_eq!(allocated, 0, "{policy:?}: in {started} commands");
+        assert!(started > 50_000, "{policy:?}: only {started} started");
+        assert!(held_back > 0 || policy == PolicyConfig::None, "{policy:?} held nothing back");
+        cores.into_iter().for_each(|core| core.finish(now));
+    }
+}
