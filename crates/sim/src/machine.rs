@@ -29,7 +29,7 @@ use crate::pacing::Gates;
 use crate::platform::Platform;
 use crate::record::Recorder;
 use crate::rng::Rng;
-use crate::scenario::{Initiator, Nanos, Pacing, Scenario, Trouble};
+use crate::scenario::{Initiator, Job, Nanos, Pacing, Scenario, Trouble};
 
 /// A machine with a load on it.
 #[derive(Debug)]
@@ -567,15 +567,16 @@ pub(crate) fn largest(scenario: &Scenario) -> u32 {
     scenario.jobs.iter().flat_map(|job| job.blocks.iter().map(|b| b.0)).max().unwrap_or(0)
 }
 
-/// How long a flow may have to wait: sixteen times as long as it takes to send all that can be
-/// outstanding, plus a thousand of the slowest device's times, plus whatever goes wrong.
+/// How long a flow may go without a start: as long as it takes to send 256 of the largest commands of every flow, or 64 times
+/// all that can be outstanding if that is less, plus 64 of the slowest device's times, plus whatever goes wrong.
 fn patience(platform: &Platform, scenario: &Scenario) -> Nanos {
-    let depth = |job: &crate::scenario::Job| u64::from(job.queue_depth) * u64::from(job.threads);
-    let offered: u64 = scenario.jobs.iter().map(depth).sum::<u64>() * u64::from(scenario.hosts);
-    let bytes = offered * u64::from(largest(scenario));
-    let send = gbps(bytes, 1) / platform.link_gbps();
+    let each = u64::from(scenario.hosts) * u64::from(largest(scenario));
+    let sum = |of: fn(&Job) -> u64| scenario.jobs.iter().map(of).sum::<u64>() * each;
+    let offered = sum(|job| u64::from(job.queue_depth) * u64::from(job.threads));
+    let of_every_flow = sum(|job| job.devices.len() as u64 * u64::from(job.threads));
+    let send = gbps((64 * offered).min(256 * of_every_flow), 1) / platform.link_gbps();
     let slowest = scenario.devices.iter().map(|d| behind(*d).2).max().unwrap_or(0);
     let drive = nanos(platform.drive_read_us.max(platform.drive_write_us) * 1000.0) + slowest;
     let troubles: u64 = scenario.disturbances.iter().map(|trouble| trouble.lasts).sum();
-    nanos(16.0 * send) + 1000 * drive + troubles.saturating_mul(4)
+    nanos(send) + 64 * drive + troubles.saturating_mul(4)
 }
