@@ -176,7 +176,7 @@ fn samples_tell_how_pacing_goes() {
             assert_eq!(number(flow, "/hold_ns"), number(line, "/pacer/hold_ns"), "the only one");
         }
         if number(line, "/devices/0/reads") > 0 {
-            assert!(number(line, "/devices/0/read_latency_ns") >= 1_000_000, "{line}");
+            assert!(number(line, "/devices/0/read_latency_ns") > 0, "{line}");
             assert!(number(line, "/pacer/hold_ns") > 0, "{line}");
         }
         number(line, "/listeners/0/completions_per_1000_polls");

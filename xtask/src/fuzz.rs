@@ -15,8 +15,8 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
 
+use crate::at_once::run_in_turns;
 use crate::setup;
-use crate::turns::run_in_turns;
 use crate::workspace::{Workspace, output_of, run_checked, show};
 
 /// A fuzz target, and the longest input that is worth a run.

@@ -6,6 +6,7 @@
 //! report.
 
 mod api_fuzz;
+mod at_once;
 mod bench;
 mod browser;
 mod checks;
@@ -22,7 +23,6 @@ mod setup;
 mod sweep;
 mod test;
 mod this_program;
-mod turns;
 mod vm;
 mod workspace;
 

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! plans --simulator--> simulated.jsonl \
-//! bench pacing --json --> measured.jsonl > figures (SVG) and blocks (tables inside the pages)
+//! bench pacing --json, --svg --> measured.jsonl, activity.json > figures (SVG) and blocks (tables inside the pages)
 //! suite --simulator--> suite.jsonl     |
 //! measured rows --simulator--> calibration.txt /
 //! ```
@@ -58,7 +58,7 @@ pub(crate) struct Args {
     /// Take rows of the prototype's tests from this file of `cargo xtask sweep --where local --csv`
     #[arg(long, value_name = "FILE")]
     local: Option<PathBuf>,
-    /// Simulate nothing: draw what is committed, and what --real brings
+    /// Simulate nothing: draw what is committed, and what --real and --activity bring
     #[arg(long)]
     draw_only: bool,
     /// Leave the results of the acceptance suite as they are

@@ -1,16 +1,11 @@
 //! `cargo xtask test`: every test there is, in stages, with a table of what ran at the end.
 
-use std::fs;
-use std::num::NonZero;
-use std::path::Path;
 use std::process::{Command, ExitCode};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
 use crate::this_program;
-use crate::turns::run_in_turns;
 use crate::workspace::{Workspace, run_checked, show};
 use crate::{api_fuzz, bench, browser, checks, deb, fuzz, setup, sweep, vm};
 
@@ -320,38 +315,27 @@ fn release(workspace: &Workspace) -> Result<()> {
     Ok(())
 }
 
-/// On both platforms, each plan as a person would type it, as many at once as there are processors.
+/// On both platforms, each plan as a person would type it.
 fn sweep_sim(workspace: &Workspace) -> Result<()> {
     let folder = workspace.root().join("configs/sweeps");
-    let mut plans: Vec<_> = fs::read_dir(folder)?
+    let mut plans: Vec<_> = std::fs::read_dir(folder)?
         .map(|entry| Ok(entry?.path()))
         .collect::<std::io::Result<Vec<_>>>()?;
     plans.retain(|plan| plan.extension().is_some_and(|kind| kind == "toml"));
     plans.sort();
-    fs::create_dir_all(workspace.target().join("sweep-sim"))?;
-    let sweeps: Vec<_> =
-        plans.iter().flat_map(|plan| ["A", "B"].map(|platform| (plan, platform))).collect();
-    let at_once = thread::available_parallelism().map_or(1, NonZero::get);
-    let rows = run_in_turns(
-        &sweeps,
-        at_once,
-        |_| false,
-        |(plan, platform)| rows_of_sweep(workspace, plan, platform),
-    );
-    let rows: usize = rows.into_iter().sum::<Result<usize>>()?;
+    let csv = workspace.target().join("sweep-sim.csv");
+    let mut rows = 0;
+    for plan in &plans {
+        for platform in ["A", "B"] {
+            let mut command = Command::new(this_program::path());
+            command.args(["sweep", "--where", "sim", "--short", "--platform", platform, "--plan"]);
+            command.arg(plan).arg("--csv").arg(&csv).stdout(std::process::Stdio::null());
+            run_checked(&mut command)?;
+            rows += std::fs::read_to_string(&csv)?.lines().count() - 1;
+        }
+    }
     println!("{} plans on two platforms: {rows} points", plans.len());
     Ok(())
-}
-
-/// Simulates every point of this plan, and yields how many there are.
-fn rows_of_sweep(workspace: &Workspace, plan: &Path, platform: &str) -> Result<usize> {
-    let name = plan.file_stem().unwrap_or_default().to_string_lossy();
-    let csv = workspace.target().join("sweep-sim").join(format!("{name}-{platform}.csv"));
-    let mut command = Command::new(this_program::path());
-    command.args(["sweep", "--where", "sim", "--short", "--platform", platform, "--plan"]);
-    command.arg(plan).arg("--csv").arg(&csv).stdout(std::process::Stdio::null());
-    run_checked(&mut command)?;
-    Ok(fs::read_to_string(&csv)?.lines().count() - 1)
 }
 
 fn vm_tcp(workspace: &Workspace) -> Result<()> {

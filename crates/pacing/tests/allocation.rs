@@ -38,7 +38,7 @@ static ALLOCATOR: Counting = Counting;
 
 const CORES: usize = 2;
 const FLOWS: u16 = 64;
-/// Commands of a flow that wait at most.
+/// Commands that wait on a core at most, with as much room for each flow.
 const DEPTH: usize = 16;
 const LARGEST: u32 = 1 << 20;
 /// Sizes that come in turn; none, and small beside the others, are among them.
@@ -65,7 +65,7 @@ impl Core {
         Self { pacer, flows, in_flight }
     }
 
-    /// As many commands wait as a flow has room for.
+    /// As many commands wait as may.
     fn enqueue(&mut self, step: usize) {
         for number in step..step + DEPTH - self.pacer.waiting() {
             let flow = self.flows[number * 7 % self.flows.len()];

@@ -166,7 +166,7 @@ impl Platform {
         ]
     }
 
-    /// A short number that changes when any of the platform's does, or one that all platforms have in common.
+    /// A short number that changes when any of the platform's does, or the blur of the cache's edge, which was fitted, too.
     #[must_use]
     pub fn fingerprint(&self) -> u64 {
         let mut hash = 0xcbf2_9ce4_8422_2325_u64;

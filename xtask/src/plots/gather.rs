@@ -3,9 +3,6 @@
 use std::fs::File;
 use std::io::BufReader;
 use std::path::Path;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
 
 use anyhow::{Context, Result, bail, ensure};
 use nvmeof_pacing::PolicyConfig;
@@ -18,6 +15,7 @@ use nvmeof_sim::suite::{
 };
 
 use super::data::{Held, Judged};
+use crate::at_once::run_in_turns;
 use crate::sweep;
 use crate::workspace::Workspace;
 
@@ -159,26 +157,8 @@ pub(super) fn suite(workspace: &Workspace) -> Result<Vec<Judged>> {
     let seeds = Seeds::new(&lab, SEEDS, SEEDS_TO_DECIDE);
     let cases: Vec<Case> = Family::ALL.iter().flat_map(|family| family.cases(&lab)).collect();
     eprintln!("{} cases of the acceptance suite, {SEEDS} seeds, or {SEEDS_TO_DECIDE}", cases.len());
-    let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
-    let work = || -> Result<()> {
-        loop {
-            let at = next.fetch_add(1, Ordering::Relaxed);
-            let Some(case) = cases.get(at) else { return Ok(()) };
-            let verdict = case.judge_each(&seeds)?;
-            let mut done = done.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-            done.push((at, judged(case, &verdict)));
-        }
-    };
-    thread::scope(|scope| {
-        let workers: Vec<_> = (0..AT_ONCE).map(|_| scope.spawn(work)).collect();
-        workers.into_iter().try_for_each(|worker| match worker.join() {
-            Ok(result) => result,
-            Err(panic) => std::panic::resume_unwind(panic),
-        })
-    })?;
-    let mut done = done.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
-    done.sort_by_key(|(at, _)| *at);
-    Ok(done.into_iter().map(|(_, judged)| judged).collect())
+    let judge = |case: &Case| Ok(judged(case, &case.judge_each(&seeds)?));
+    run_in_turns(&cases, AT_ONCE, |_| false, judge).into_iter().collect()
 }
 
 fn judged(case: &Case, verdict: &Verdict) -> Judged {

@@ -98,7 +98,12 @@ pub(super) fn figures(points: &[Point]) -> Vec<Figure> {
 
 /// What the pacer did over time in one run.
 pub(super) fn over_time(activity: &Activity) -> Vec<Figure> {
-    let figure = |(name, plot): (&str, Plot)| Figure { file: format!("measured-{name}.svg"), plot };
+    // Without kernel and number of CPUs, as other titles have it.
+    let place = activity.place.split(',').next().unwrap_or_default();
+    let figure = |(name, plot): (&str, Plot)| Figure {
+        file: format!("measured-{name}.svg"),
+        plot: Plot { title: format!("{}, {place}", plot.title), ..plot },
+    };
     activity.plots().into_iter().map(figure).collect()
 }
 
@@ -107,9 +112,9 @@ pub(super) fn activity(activity: Option<&Activity>) -> String {
     let Some(activity) = activity else {
         return "**No measured run is shown yet.**\n".to_owned();
     };
-    let mut text = format!("\nMeasured: {}.\n\n", activity.note);
+    let mut text = format!("In a real run from its first command on ({}):\n\n", activity.note());
     for Figure { file, plot } in over_time(activity) {
-        text += &format!("![{}, measured]({})\n", plot.title, format_args!("pacing/{file}"));
+        text += &format!("![{}]({})\n", plot.title, format_args!("pacing/{file}"));
     }
     text
 }

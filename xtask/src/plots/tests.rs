@@ -7,6 +7,8 @@ use nvmeof_report::{Flow, Point, Varied, Where, json};
 use super::blocks::{CLOSING, OPENING, fill};
 use super::data::{Data, TRIED};
 use super::*;
+use crate::bench::pacing::activity::Activity;
+use crate::daemon_stats::Moment;
 use crate::sweep;
 
 fn root() -> PathBuf {
@@ -210,6 +212,25 @@ fn real_runs_are_drawn_as_measured() {
     assert_eq!(cell(of_each.lines().nth(4).unwrap(), 5), "7.00", "{of_each}");
     assert_eq!(text.matches("each namespace:").count(), 1, "only of those with several");
     assert!(measured::markdown(&[]).contains("No measured run is shown yet"));
+}
+
+#[test]
+fn what_a_pacer_did_is_drawn_as_measured() {
+    let moment = |t| Moment { t, kpolls: 5.0, period_us: Some(2.0), ..Moment::default() };
+    let activity = Activity {
+        run: "mix at depth 64 with adaptive".to_owned(),
+        place: "measured on a test's machine, 2 CPUs".to_owned(),
+        moments: vec![moment(0.1), moment(0.2)],
+    };
+    let text = measured::activity(Some(&activity));
+    for figure in measured::over_time(&activity) {
+        let title = &figure.plot.title;
+        assert!(title.ends_with(", measured on a test's machine"), "{title}");
+        assert!(text.contains(&format!("](pacing/{})", figure.file)), "{text}");
+    }
+    assert_eq!(text.matches("![").count(), 4, "{text}");
+    assert!(text.contains("mix at depth 64 with adaptive; measured on"), "{text}");
+    assert!(measured::activity(None).contains("No measured run is shown yet"));
 }
 
 #[test]

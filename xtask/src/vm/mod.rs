@@ -28,8 +28,8 @@ use self::drives::Bay;
 use self::kernel::Kernel;
 use self::qemu::{Accel, End, Ending, Link, Machine};
 use self::share::Share;
+use crate::at_once::run_in_turns;
 use crate::this_program;
-use crate::turns;
 use crate::workspace::{Workspace, run_checked};
 use crate::{deb, setup};
 
@@ -178,7 +178,7 @@ fn run_boots(workspace: &Workspace, case: &Case, args: &Args) -> Result<Vec<Stri
         }
     }
     let alone = |(boot, _): &(&Boot, _)| !args.short && boot.measures();
-    let results = turns::run_in_turns(&chosen, args.jobs.get(), alone, |(boot, parts)| {
+    let results = run_in_turns(&chosen, args.jobs.get(), alone, |(boot, parts)| {
         bench.run_boot(case, boot, parts)
     });
     let (mut failed, mut failures) = (Vec::new(), Vec::new());

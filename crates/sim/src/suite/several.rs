@@ -3,7 +3,8 @@
 //! A run with one seed is one draw. Bounds that lie within what chance moves are missed by some
 //! draws and kept by others, whatever the policy does; what it does in the middle of several says
 //! more, and how many of them missed stands beside it. Two of three may be chance as well: so where the
-//! first few do not agree, many decide, whichever way those few went.
+//! first few do not agree, many decide, whichever way those few went. Nor do they agree where each misses another bound,
+//! so that the middle keeps all.
 
 use super::verdict::{Check, Verdict};
 use super::{Case, Lab, SuiteError};
@@ -36,8 +37,7 @@ impl Case {
             labs.iter().map(|lab| self.judge(lab)).collect()
         };
         let mut verdicts = judge_all(few)?;
-        let kept = verdicts.iter().filter(|verdict| verdict.passes()).count();
-        if kept > 0 && kept < verdicts.len() {
+        if !agree(&verdicts) {
             verdicts.extend(judge_all(others)?);
         }
         Ok(middle(verdicts))
@@ -56,14 +56,21 @@ impl Case {
             let verdict = self.judge(lab)?;
             kept += usize::from(verdict.passes());
             verdicts.push(verdict);
-            let agree = kept == 0 || kept == verdicts.len();
-            let decide = if agree { seeds.few } else { seeds.labs.len() };
+            let is_decided_by_few =
+                kept == verdicts.len() || verdicts.len() <= seeds.few && agree(&verdicts);
+            let decide = if is_decided_by_few { seeds.few } else { seeds.labs.len() };
             if kept > decide / 2 || verdicts.len() == decide {
                 break;
             }
         }
         Ok(middle(verdicts))
     }
+}
+
+/// Do all keep every bound, or all miss, and so does what is in the middle?
+fn agree(verdicts: &[Verdict]) -> bool {
+    let kept = verdicts.iter().filter(|verdict| verdict.passes()).count();
+    kept == verdicts.len() || kept == 0 && !middle(verdicts.to_vec()).passes()
 }
 
 /// Every check as it is in the middle of these verdicts of one case, with the figures and the course

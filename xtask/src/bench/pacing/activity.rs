@@ -15,7 +15,9 @@ use crate::daemon_stats::parse;
 /// What a pacer did over a run, with what run that was.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Activity {
-    pub(crate) note: String,
+    /// What was run, and where.
+    pub(crate) run: String,
+    pub(crate) place: String,
     pub(crate) moments: Vec<Moment>,
 }
 
@@ -24,12 +26,17 @@ impl Activity {
     pub(super) fn of_stats(path: &Path) -> Result<Self> {
         let moments = read(path, 0)?;
         ensure!(!moments.is_empty(), "{}: no `total` line in it", path.display());
-        Ok(Self { note: path.display().to_string(), moments })
+        let run = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+        Ok(Self { run, place: "from a daemon's statistics".to_owned(), moments })
+    }
+
+    pub(crate) fn note(&self) -> String {
+        format!("{}; {}", self.run, self.place)
     }
 
     /// A plot for each unit, over the time since the first moment, with the names of their files.
     pub(crate) fn plots(&self) -> Vec<(&'static str, Plot)> {
-        plots(&self.moments, &self.note)
+        plots(&self.moments, &self.note())
     }
 }
 

@@ -117,7 +117,7 @@ pub(super) struct Args {
     /// Write tables and plots to this file as a page
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// Write the plots into this folder, a file each
+    /// Write the plots into this folder, a file each, and what the pacer did over time as activity.json
     #[arg(long, value_name = "DIR")]
     svg: Option<PathBuf>,
 }
@@ -272,6 +272,12 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
 
 /// How `adaptive` stands beside the others in points of this bench, for a page; `None` if these are of something else.
 pub(crate) fn findings(points: &[Point]) -> Option<String> {
+    let is_of_one = |pair: &[Point]| {
+        (&pair[0].platform, &pair[0].machines) == (&pair[1].platform, &pair[1].machines)
+    };
+    if !points.windows(2).all(is_of_one) {
+        return None;
+    }
     let depths = depths_of(points);
     let overall = show::overall(points, DEVICES, &depths);
     if overall.is_empty() {

@@ -182,8 +182,8 @@ impl Bench<'_> {
             serving.stop().map(|()| moments)
         };
         let moments = run().with_context(|| format!("cannot draw {step}"))?;
-        let note = format!("{step}; measured locally on {}", self.machine);
-        Ok(Some(Activity { note, moments }))
+        let place = format!("measured on {}", self.machine);
+        Ok(Some(Activity { run: step.to_string(), place, moments }))
     }
 
     /// What the daemon writes down from the first command of a step on.

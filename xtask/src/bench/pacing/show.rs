@@ -217,7 +217,7 @@ pub(super) fn page(shown: &Shown<'_>) -> Result<String> {
 
 /// What a pacer did over time, as a page of its own.
 pub(super) fn page_of_activity(activity: &Activity) -> String {
-    let mut page = Page::new("Pacer activity", &activity.note);
+    let mut page = Page::new("Pacer activity", &activity.note());
     over_time(&mut page, activity);
     page.document()
 }

@@ -28,6 +28,7 @@ pub(in crate::control) fn sample(
         line["kind"] = json!("reactor");
         line["t"] = json!(seconds);
         line["reactor"] = json!(index);
+        line["pacer"]["hold_ns"] = json!(mean_hold(&report.flows));
         line["flows"] = report.flows.iter().map(|flow| flow_line(flow, labels)).collect();
         lines.push(line);
     }
@@ -69,7 +70,7 @@ fn policy(name: &str, snapshot: &Snapshot) -> Value {
 }
 
 fn figures(interval: Interval<'_>, labels: &Labels) -> Value {
-    let Report { counters, pacer, stages: [received, admitted, sent], flows, .. } = interval.now;
+    let Report { counters, pacer, stages: [received, admitted, sent], .. } = interval.now;
     json!({
         "polls": counters.turns,
         "busy_polls": counters.busy_turns,
@@ -86,7 +87,6 @@ fn figures(interval: Interval<'_>, labels: &Labels) -> Value {
             "in_flight": pacer.outstanding(),
             "bytes_in_flight": pacer.bytes_in_flight,
             "waiting": pacer.waiting(),
-            "hold_ns": mean_hold(flows),
         },
         "interval": {
             "ns": interval.nanos(),
@@ -245,4 +245,21 @@ fn named(name: &FlowName, figures: &FlowStats) -> Value {
         "over": figures.over,
         "hold_ns": mean(figures.held, figures.over),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mean_hold_is_that_of_commands_and_not_of_flows() {
+        let flow = |over, held| Flow {
+            queue: None,
+            device: nvmeof_nvmf::DeviceId(0),
+            figures: FlowStats { over, held, ..FlowStats::default() },
+            ended: false,
+        };
+        assert_eq!(mean_hold(&[flow(3, 300), flow(1, 500), flow(0, 0)]), Some(200));
+        assert_eq!(mean_hold(&[flow(0, 0)]), None);
+    }
 }

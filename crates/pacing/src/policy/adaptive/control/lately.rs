@@ -16,6 +16,8 @@ const RESERVED: f64 = 0.05;
 /// It is a flood with so many times of what the network had then. So many that follow each other are another machine.
 const FLOOD: f64 = 1.5;
 const FLOODED: u32 = 2;
+/// And where a budget of one command a core or less bounds nothing, so that what waits gets away by chance alone.
+const FLOODED_AT_FLOOR: u32 = 8;
 /// A rate so many times the best of late is that of another machine: what did harm before need do none now, and what
 /// was enough before is not.
 const NEWS: f64 = 1.2;
@@ -53,7 +55,8 @@ impl Controller {
     /// Much less goes through than lately though as much is in flight, because it waits for the network: the cache
     /// ran over, or the link became slower. What keeps a cache run over is what waits, so there it stays whatever the
     /// budget does around where it is, until all that waits is gone: that is drained, and the base goes to what did
-    /// no harm. If that does not end it, it is another machine. What is reserved for while cores are away goes first,
+    /// no harm. If that does not end it, it is another machine. With a command on each core, which a budget of that or less
+    /// does not bound, nothing is drained: there it ends by chance, while no more is in flight. What is reserved for while cores are away goes first,
     /// by halves, and the base is left alone meanwhile.
     pub(super) fn is_flooded(&mut self, measured: &Measured) -> bool {
         let Some(best) = self.best else { return false };
@@ -61,7 +64,9 @@ impl Controller {
         let is_flood = (measured.rate / best.rate).ln() < COLLAPSE.ln().min(-noise)
             && measured.network > FLOOD * best.network;
         self.flooded = if is_flood { self.flooded + 1 } else { 0 };
-        let is_again = self.flooded >= FLOODED;
+        let drained = measured.in_flight - measured.network + best.network;
+        let is_at_floor = measured.in_flight > measured.budget && drained < self.floor();
+        let is_again = self.flooded >= if is_at_floor { FLOODED_AT_FLOOR } else { FLOODED };
         if !is_again && (!is_flood || self.search.is_blind()) {
             return false;
         }
@@ -73,13 +78,13 @@ impl Controller {
             self.best = Some(*measured);
             self.enough(measured).min(measured.in_flight)
         } else {
-            let harmless = best.in_flight.min(measured.budget);
+            let most = if is_at_floor { self.floor() - self.command } else { measured.budget };
+            let harmless = best.in_flight.min(measured.budget).min(most);
             self.ceiling.set(harmless, measured.budget, true, best.rate);
             self.base.min(harmless).min(self.ceiling.base(self.swing))
         };
         self.upwards = false;
         self.go_to(base, Move::Wasted);
-        let drained = measured.in_flight - measured.network + best.network;
         self.phase = Phase::Drain(drained.min(self.base));
         true
     }
