@@ -567,14 +567,21 @@ pub(crate) fn largest(scenario: &Scenario) -> u32 {
     scenario.jobs.iter().flat_map(|job| job.blocks.iter().map(|b| b.0)).max().unwrap_or(0)
 }
 
-/// How long a flow may go without a start: as long as it takes to send 256 of the largest commands of every flow, or 64 times
-/// all that can be outstanding if that is less, plus 64 of the slowest device's times, plus whatever goes wrong.
+/// Steps of a core for a command, at most.
+const STEPS: f64 = 4.0;
+
+/// How long a flow may go without a start: as long as 256 of the largest commands of every flow take, or 64 times all that
+/// can be outstanding if that is less, plus 64 of the slowest device's times, plus whatever goes wrong.
 fn patience(platform: &Platform, scenario: &Scenario) -> Nanos {
-    let each = u64::from(scenario.hosts) * u64::from(largest(scenario));
-    let sum = |of: fn(&Job) -> u64| scenario.jobs.iter().map(of).sum::<u64>() * each;
+    let sum =
+        |of: fn(&Job) -> u64| scenario.jobs.iter().map(of).sum::<u64>() * u64::from(scenario.hosts);
     let offered = sum(|job| u64::from(job.queue_depth) * u64::from(job.threads));
-    let of_every_flow = sum(|job| job.devices.len() as u64 * u64::from(job.threads));
-    let send = gbps((64 * offered).min(256 * of_every_flow), 1) / platform.link_gbps();
+    let flows = sum(|job| job.devices.len() as u64 * u64::from(job.threads));
+    // The cores have as much to do for a small one.
+    let send = gbps(largest(scenario).into(), 1) / platform.link_gbps();
+    let serve = STEPS * platform.step_us * 1000.0 / f64::from(scenario.cores);
+    let commands = (64 * offered).min(256 * flows);
+    let send = commands as f64 * send.max(serve);
     let slowest = scenario.devices.iter().map(|d| behind(*d).2).max().unwrap_or(0);
     let drive = nanos(platform.drive_read_us.max(platform.drive_write_us) * 1000.0) + slowest;
     let troubles: u64 = scenario.disturbances.iter().map(|trouble| trouble.lasts).sum();
