@@ -570,7 +570,7 @@ pub(crate) fn largest(scenario: &Scenario) -> u32 {
 /// Steps of a core for a command, at most.
 const STEPS: f64 = 4.0;
 
-/// How long a flow may go without a start: as long as 256 of the largest commands of every flow take, or 64 times all that
+/// How long a flow may go without a start: as long as 1024 of the largest commands of every flow take, or 64 times all that
 /// can be outstanding if that is less, plus 64 of the slowest device's times, plus whatever goes wrong.
 fn patience(platform: &Platform, scenario: &Scenario) -> Nanos {
     let sum =
@@ -580,7 +580,7 @@ fn patience(platform: &Platform, scenario: &Scenario) -> Nanos {
     // The cores have as much to do for a small one.
     let send = gbps(largest(scenario).into(), 1) / platform.link_gbps();
     let serve = STEPS * platform.step_us * 1000.0 / f64::from(scenario.cores);
-    let commands = (64 * offered).min(256 * flows);
+    let commands = (64 * offered).min(1024 * flows);
     let send = commands as f64 * send.max(serve);
     let slowest = scenario.devices.iter().map(|d| behind(*d).2).max().unwrap_or(0);
     let drive = nanos(platform.drive_read_us.max(platform.drive_write_us) * 1000.0) + slowest;
