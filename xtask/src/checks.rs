@@ -17,6 +17,7 @@ use crate::workspace::{Workspace, output_of};
 /// Where `unsafe` may be: memory shared with devices, rings shared with the kernel, raw system
 /// calls. Everything else is safe code.
 const UNSAFE_FENCE: &[&str] = &[
+    "crates/allocations/",
     "crates/core/examples/vfio_probe.rs",
     "crates/core/src/dma/",
     "crates/core/src/block/file/ring.rs",
@@ -30,7 +31,6 @@ const UNSAFE_FENCE: &[&str] = &[
     "crates/core/src/vfio/container.rs",
     "crates/core/src/vfio/sys.rs",
     "crates/initiator/src/rdma/post.rs",
-    "crates/pacing/tests/allocation.rs",
     "crates/transport/src/payload.rs",
     "crates/transport/src/rdma/post.rs",
     "crates/transport/src/rdma/tests/instant.rs",

@@ -1,40 +1,14 @@
-//! Nothing is allocated once flows are added: with an allocator that counts, on a thread of its own. Within the tests'
-//! part of the fence around `unsafe`.
+//! Nothing is allocated once flows are added: with an allocator that counts, on a thread of its own.
 #![cfg(not(loom))]
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use nvmeof_allocations::allocations;
 use nvmeof_pacing::{
     Cost, FlowConfig, FlowId, Machine, Nanos, Outcome, Pace, Pacer, PacerConfig, Permit,
     PolicyConfig, PrototypeConfig, PrototypePacer, PrototypePool, Shared, TokenBucketConfig,
 };
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-/// Counts what each thread allocates.
-struct Counting;
-
-// SAFETY: all of it is the system's allocator's; counting does not allocate.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller's promise.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, base: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise.
-        unsafe { System.dealloc(base, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 const CORES: usize = 2;
 const FLOWS: u16 = 64;
@@ -121,7 +95,7 @@ fn a_pacer_allocates_nothing_once_its_flows_are_there() {
         let machine = Machine { cores: CORES, largest: LARGEST };
         let shared = Shared::new(&policy, machine).expect("a sound config");
         let mut cores: Vec<Core> = (0..CORES).map(|core| Core::new(&shared, core)).collect();
-        let before = ALLOCATIONS.with(Cell::get);
+        let before = allocations();
         let mut now = 1;
         for step in 0..200_000 {
             now += 1000;
@@ -129,7 +103,7 @@ fn a_pacer_allocates_nothing_once_its_flows_are_there() {
             core.enqueue(step);
             core.turn(now);
         }
-        let allocated = ALLOCATIONS.with(Cell::get) - before;
+        let allocated = allocations() - before;
         let (started, held_back) = cores.iter().fold((0, 0), |(started, held_back), core| {
             let counts = core.pacer.counts();
             (started + counts.started, held_back + counts.held_back)

@@ -88,7 +88,8 @@ impl CorePool {
     /// Two buffers of `len` bytes, or none: who keeps one while it waits for another may wait for who does the same.
     ///
     /// # Errors
-    /// See [`LeaseError`]; `NotTwo` where one of more than half a chunk could be had. A pool with no buffer out never answers `Exhausted`.
+    /// See [`LeaseError`]; `NotTwo` where one of more than half a chunk could be had. A pool with no buffer out never
+    /// answers `Exhausted`.
     pub fn lease_two(&self, len: usize) -> Result<(Buffer, Buffer), LeaseError> {
         let first = self.lease(len)?;
         match self.lease(len) {

@@ -1,9 +1,10 @@
 //! What a command costs the target's own code: no allocation.
 
+use nvmeof_allocations::allocations;
 use nvmeof_verbs::PrivateData;
 use nvmeof_wire::zerocopy::IntoBytes;
 
-use super::instant::{Asking, Instant, allocations};
+use super::instant::{Asking, Instant};
 use super::*;
 
 const DEPTH: u16 = 32;

@@ -1,8 +1,6 @@
-//! A device without a wire, whose work is done when it is posted, and an allocator that counts: what a command
-//! costs the target's own code. Within the tests' part of the fence around `unsafe`.
+//! A device without a wire, whose work is done when it is posted: what a command costs the target's own code. Within the
+//! tests' part of the fence around `unsafe`.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,35 +11,6 @@ use nvmeof_verbs::{
     ConnectionEvent, Device, DeviceLimits, Endpoint, EndpointSpec, Piece, PrivateData, Refused,
     Region, SharedReceives, Ticket, VerbsError, Work, WorkId,
 };
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-/// Counts what each thread allocates.
-struct Counting;
-
-// SAFETY: all of it is the system's allocator's; counting does not allocate.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller's promise.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, base: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise.
-        unsafe { System.dealloc(base, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
-/// Allocations of this thread so far.
-pub(super) fn allocations() -> u64 {
-    ALLOCATIONS.with(Cell::get)
-}
 
 /// The device. It has one queue pair, number 1.
 #[derive(Debug)]

@@ -56,8 +56,8 @@ impl Controller {
     /// ran over, or the link became slower. What keeps a cache run over is what waits, so there it stays whatever the
     /// budget does around where it is, until all that waits is gone: that is drained, and the base goes to what did
     /// no harm. If that does not end it, it is another machine. With a command on each core, which a budget of that or less
-    /// does not bound, nothing is drained: there it ends by chance, while no more is in flight. What is reserved for while cores are away goes first,
-    /// by halves, and the base is left alone meanwhile.
+    /// does not bound, nothing is drained: there it ends by chance, while no more is in flight. What is reserved for while
+    /// cores are away goes first, by halves, and the base is left alone meanwhile.
     pub(super) fn is_flooded(&mut self, measured: &Measured) -> bool {
         let Some(best) = self.best else { return false };
         let noise = NOISY * self.search.noise();
@@ -78,8 +78,8 @@ impl Controller {
             self.best = Some(*measured);
             self.enough(measured).min(measured.in_flight)
         } else {
-            let most = if is_at_floor { self.floor() - self.command } else { measured.budget };
-            let harmless = best.in_flight.min(measured.budget).min(most);
+            let below_floor = if is_at_floor { self.floor() - self.command } else { f64::INFINITY };
+            let harmless = best.in_flight.min(measured.budget).min(below_floor);
             self.ceiling.set(harmless, measured.budget, true, best.rate);
             self.base.min(harmless).min(self.ceiling.base(self.swing))
         };
