@@ -16,7 +16,7 @@ use std::time::Instant;
 use nvmeof_pacing::{Outcome as Ending, Permit, PolicyConfig, PrototypePool};
 
 use crate::cache::{Buffers, Cache, KEEP, STORE};
-use crate::checkers::{Budget, Checker, Conservation, Permits, Seen, Starvation, Watch};
+use crate::checkers::{Bound, Budget, Checker, Conservation, Permits, Seen, Starvation, Watch};
 use crate::commands::{Command, Commands, Kind};
 use crate::cores::{Cores, Work};
 use crate::drives::Drives;
@@ -29,7 +29,7 @@ use crate::pacing::Gates;
 use crate::platform::Platform;
 use crate::record::Recorder;
 use crate::rng::Rng;
-use crate::scenario::{Initiator, Job, Nanos, Pacing, Scenario, Trouble};
+use crate::scenario::{Disturbance, Initiator, Job, Nanos, Pacing, Scenario, Trouble};
 
 /// A machine with a load on it.
 #[derive(Debug)]
@@ -570,9 +570,15 @@ pub(crate) fn largest(scenario: &Scenario) -> u32 {
 /// Steps of a core for a command, at most.
 const STEPS: f64 = 4.0;
 
-/// How long a flow may go without a start: as long as 1024 of the largest commands of every flow take, or 64 times all that
-/// can be outstanding if that is less, plus 64 of the slowest device's times, plus whatever goes wrong.
-fn patience(platform: &Platform, scenario: &Scenario) -> Nanos {
+/// Commands of each flow of a core that may pass over one that waits: the order promises as many of the largest, and what
+/// the one has in flight, which is a few.
+const PASSED_OVER: u64 = 128;
+
+/// How long a flow may go without a start, and how much its core may start meanwhile. The first is for cores and machines that
+/// hang: as long as 1024 of the largest commands of every flow take, or 64 times all that can be outstanding if that is less,
+/// since a small budget gets little of the machine; plus 64 of the slowest device's times, plus whatever goes wrong. But whose
+/// device stands still may be passed over by all others.
+fn patience(platform: &Platform, scenario: &Scenario) -> Bound {
     let sum =
         |of: fn(&Job) -> u64| scenario.jobs.iter().map(of).sum::<u64>() * u64::from(scenario.hosts);
     let offered = sum(|job| u64::from(job.queue_depth) * u64::from(job.threads));
@@ -580,10 +586,13 @@ fn patience(platform: &Platform, scenario: &Scenario) -> Nanos {
     // The cores have as much to do for a small one.
     let send = gbps(largest(scenario).into(), 1) / platform.link_gbps();
     let serve = STEPS * platform.step_us * 1000.0 / f64::from(scenario.cores);
-    let commands = (64 * offered).min(1024 * flows);
-    let send = commands as f64 * send.max(serve);
+    let taken = (64 * offered).min(1024 * flows);
+    let send = taken as f64 * send.max(serve);
     let slowest = scenario.devices.iter().map(|d| behind(*d).2).max().unwrap_or(0);
     let drive = nanos(platform.drive_read_us.max(platform.drive_write_us) * 1000.0) + slowest;
     let troubles: u64 = scenario.disturbances.iter().map(|trouble| trouble.lasts).sum();
-    nanos(send) + 64 * drive + troubles.saturating_mul(4)
+    let one_stands = |trouble: &Disturbance| matches!(trouble.what, Trouble::Drive(_));
+    let commands =
+        if scenario.disturbances.iter().any(one_stands) { u64::MAX } else { PASSED_OVER };
+    Bound { time: nanos(send) + 64 * drive + troubles.saturating_mul(4), commands }
 }

@@ -9,7 +9,7 @@ mod starvation;
 pub use budget::Budget;
 pub use conservation::Conservation;
 pub use permits::Permits;
-pub use starvation::Starvation;
+pub use starvation::{Bound, Starvation};
 
 use crate::scenario::Nanos;
 

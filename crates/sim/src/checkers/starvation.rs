@@ -3,49 +3,95 @@
 use super::{Checker, Seen, slot};
 use crate::scenario::Nanos;
 
-/// Follows how long every flow with something waiting goes without a start. Needs commands of one
-/// flow to be told apart only by count, so it holds for any order within the flow.
+/// Follows how long every flow with something waiting goes without a start, and how much of its core starts meanwhile. Needs
+/// commands of one flow to be told apart only by count, so it holds for any order within the flow.
 #[derive(Debug)]
 pub struct Starvation {
-    bound: Nanos,
+    bound: Bound,
     flows: Vec<Flow>,
+    cores: Vec<Core>,
     flow_of: Vec<u32>,
+}
+
+/// What a flow with something waiting may go without a start.
+#[derive(Debug, Clone, Copy)]
+pub struct Bound {
+    /// For so long.
+    pub time: Nanos,
+    /// While so many commands start on its core, for each flow of that. [`u64::MAX`] is no bound.
+    pub commands: u64,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Flow {
     waiting: u32,
-    /// When it last got something, or began to wait.
+    core: u32,
+    is_known: bool,
+    /// When it last got something, or began to wait, and how much its core had started then.
     since: Nanos,
+    started: u64,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Core {
+    started: u64,
+    flows: u64,
 }
 
 impl Starvation {
-    /// A flow with something waiting must get something within `bound` ns.
+    /// A flow with something waiting must get something within these bounds.
     #[must_use]
-    pub fn new(bound: Nanos) -> Self {
-        Self { bound, flows: Vec::new(), flow_of: Vec::new() }
+    pub fn new(bound: Bound) -> Self {
+        Self { bound, flows: Vec::new(), cores: Vec::new(), flow_of: Vec::new() }
     }
+
+    /// Something of this flow starts, or is the first that waits: what it went without.
+    fn serve(&mut self, number: u32, now: Nanos) -> Went {
+        let flow = slot(&mut self.flows, number);
+        let core = *slot(&mut self.cores, flow.core);
+        let went =
+            Went { time: now.saturating_sub(flow.since), commands: core.started - flow.started };
+        (flow.since, flow.started) = (now, core.started);
+        went
+    }
+}
+
+/// What a flow went without a start.
+struct Went {
+    time: Nanos,
+    commands: u64,
 }
 
 impl Checker for Starvation {
     fn see(&mut self, seen: Seen, now: Nanos) -> Result<(), String> {
         match seen {
-            Seen::Waits { command, flow, .. } => {
-                *slot(&mut self.flow_of, command) = flow;
-                let flow = slot(&mut self.flows, flow);
-                if flow.waiting == 0 {
-                    flow.since = now;
+            Seen::Waits { command, core, flow: number, .. } => {
+                *slot(&mut self.flow_of, command) = number;
+                let flow = slot(&mut self.flows, number);
+                if !std::mem::replace(&mut flow.is_known, true) {
+                    flow.core = core;
+                    slot(&mut self.cores, core).flows += 1;
                 }
                 flow.waiting += 1;
+                if flow.waiting == 1 {
+                    let _ = self.serve(number, now);
+                }
             }
-            Seen::Starts { command, .. } => {
+            Seen::Starts { command, core, .. } => {
                 let number = *slot(&mut self.flow_of, command);
+                slot(&mut self.cores, core).started += 1;
+                let went = self.serve(number, now);
                 let flow = slot(&mut self.flows, number);
-                let waited = now.saturating_sub(flow.since);
-                flow.since = now;
                 flow.waiting -= 1;
-                if waited > self.bound {
-                    return Err(format!("flow {number} went {waited} ns without a start"));
+                if went.time > self.bound.time {
+                    return Err(format!("flow {number} went {} ns without a start", went.time));
+                }
+                let flows = slot(&mut self.cores, core).flows;
+                if went.commands > self.bound.commands.saturating_mul(flows) {
+                    return Err(format!(
+                        "flow {number} was passed over by {} commands of {flows} flows",
+                        went.commands - 1
+                    ));
                 }
             }
             _ => {}
@@ -54,10 +100,11 @@ impl Checker for Starvation {
     }
 
     fn end(&mut self, now: Nanos) -> Result<(), String> {
-        let hungry = |flow: &&Flow| flow.waiting > 0 && now.saturating_sub(flow.since) > self.bound;
+        let hungry =
+            |flow: &&Flow| flow.waiting > 0 && now.saturating_sub(flow.since) > self.bound.time;
         match self.flows.iter().filter(hungry).count() {
             0 => Ok(()),
-            number => Err(format!("{number} flows wait since more than {} ns", self.bound)),
+            number => Err(format!("{number} flows wait since more than {} ns", self.bound.time)),
         }
     }
 }
@@ -66,39 +113,71 @@ impl Checker for Starvation {
 mod tests {
     use super::*;
 
+    const ENDLESS: Bound = Bound { time: 100, commands: 1 << 40 };
+
     fn waits(command: u32, flow: u32) -> Seen {
         Seen::Waits { command, core: 0, flow, bytes: 1 }
     }
 
-    const FIRST: Seen = Seen::Starts { command: 0, core: 0, budget: None };
+    fn starts(command: u32) -> Seen {
+        Seen::Starts { command, core: 0, budget: None }
+    }
 
     #[test]
     fn a_machine_that_lets_a_flow_wait_for_ever_is_caught_at_the_end() {
-        let mut checker = Starvation::new(100);
+        let mut checker = Starvation::new(ENDLESS);
         assert!(checker.see(waits(0, 0), 0).is_ok());
         assert!(checker.see(waits(1, 1), 0).is_ok());
-        assert!(checker.see(FIRST, 50).is_ok());
+        assert!(checker.see(starts(0), 50).is_ok());
         assert!(checker.end(60).is_ok());
         assert!(checker.end(101).is_err());
     }
 
     #[test]
     fn a_start_after_the_bound_is_caught() {
-        let mut checker = Starvation::new(100);
+        let mut checker = Starvation::new(ENDLESS);
         assert!(checker.see(waits(0, 0), 10).is_ok());
-        assert!(checker.see(FIRST, 111).is_err());
+        assert!(checker.see(starts(0), 111).is_err());
     }
 
     #[test]
     fn waiting_behind_its_own_flow_is_no_starvation() {
-        let mut checker = Starvation::new(100);
+        let mut checker = Starvation::new(Bound { commands: 2, ..ENDLESS });
         for command in 0..10 {
             assert!(checker.see(waits(command, 0), 0).is_ok());
         }
         for command in 0..10 {
-            let starts = Seen::Starts { command, core: 0, budget: None };
-            assert!(checker.see(starts, u64::from(command) * 90).is_ok());
+            assert!(checker.see(starts(command), u64::from(command) * 90).is_ok());
         }
         assert!(checker.end(10_000).is_ok());
+    }
+
+    #[test]
+    fn who_is_passed_over_by_more_than_the_bound_is_caught() {
+        let passed_over = |by: u32| {
+            let mut checker = Starvation::new(Bound { commands: 4, ..ENDLESS });
+            assert!(checker.see(waits(0, 0), 0).is_ok());
+            for command in 1..=by {
+                assert!(checker.see(waits(command, 1), 0).is_ok());
+                assert!(checker.see(starts(command), 1).is_ok());
+            }
+            checker.see(starts(0), 2)
+        };
+        // Of two flows.
+        assert!(passed_over(7).is_ok());
+        assert!(passed_over(8).is_err());
+    }
+
+    #[test]
+    fn what_other_cores_start_passes_nobody_over() {
+        let mut checker = Starvation::new(Bound { commands: 1, ..ENDLESS });
+        assert!(checker.see(waits(0, 0), 0).is_ok());
+        for command in 1..10 {
+            let waits = Seen::Waits { command, core: 1, flow: 1, bytes: 1 };
+            assert!(checker.see(waits, 0).is_ok());
+            let starts = Seen::Starts { command, core: 1, budget: None };
+            assert!(checker.see(starts, 1).is_ok());
+        }
+        assert!(checker.see(starts(0), 2).is_ok());
     }
 }

@@ -2,13 +2,15 @@
 
 use std::sync::{Arc, Mutex};
 
-use super::loads;
+use super::{Residence, loads};
 use crate::sync::{AtomicBool, AtomicU64, Ordering};
 
 /// The virtual time of all cores, and how long commands are usually with their devices.
 #[derive(Debug)]
 pub struct VirtualTime {
-    pub(super) now: AtomicU64,
+    now: AtomicU64,
+    /// Bytes by which a core that does what it can may be behind it.
+    lag: AtomicU64,
     /// Harmonic mean of the time commands are with their devices, over all flows, in ns: a
     /// few slow flows do not raise it, and a lucky one does not lower it.
     pub(super) usual_hold: AtomicU64,
@@ -32,6 +34,8 @@ pub(super) struct Found {
     /// Bytes started since the start, of all flows and of slow ones.
     pub(super) bytes: AtomicU64,
     pub(super) slow_bytes: AtomicU64,
+    /// Mean size of its commands.
+    pub(super) size: AtomicU64,
 }
 
 impl VirtualTime {
@@ -40,6 +44,7 @@ impl VirtualTime {
     pub fn new(cores: usize) -> Arc<Self> {
         Arc::new(Self {
             now: AtomicU64::new(0),
+            lag: AtomicU64::new(u64::MAX),
             usual_hold: AtomicU64::new(0),
             relief: AtomicU64::new(FULL),
             network_is_busy: AtomicBool::new(false),
@@ -64,6 +69,10 @@ impl VirtualTime {
             .checked_div(speed.wrapping_sub(seen.speed));
         if let Some(usual) = hold {
             self.usual_hold.store(usual, Ordering::Relaxed);
+        }
+        let sizes = self.by_core.iter().map(|core| core.size.load(Ordering::Relaxed));
+        if let Some(largest) = sizes.max().filter(|size| *size > 0) {
+            self.lag.store(LAG.saturating_mul(largest), Ordering::Relaxed);
         }
         let started = bytes.wrapping_sub(seen.bytes);
         let started_slow = slow_bytes.wrapping_sub(seen.slow_bytes);
@@ -95,14 +104,32 @@ impl VirtualTime {
         self.relief.store(relief, Ordering::Relaxed);
     }
 
-    #[inline]
-    pub(super) fn advance(&self, tag: u64) {
-        let now = self.now.load(Ordering::Relaxed);
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn set(&self, now: u64, lag: u64) {
+        self.now.store(now, Ordering::Relaxed);
+        self.lag.store(lag, Ordering::Relaxed);
+    }
+
+    #[inline(always)]
+    pub(super) fn now(&self) -> u64 {
+        self.now.load(Ordering::Relaxed)
+    }
+
+    #[inline(always)]
+    pub(super) fn lag(&self) -> u64 {
+        self.lag.load(Ordering::Relaxed)
+    }
+
+    /// A lane with this tag starts something in its turn; yields the virtual time if that is ahead of it.
+    #[inline(always)]
+    pub(super) fn advance(&self, tag: u64) -> Option<u64> {
+        let now = self.now();
         if now < tag {
             // Not all the way: a core may have nothing but a lane far ahead of the others, and who
             // joins must not start behind that. Another core may go back a little with this.
             self.now.store(now + ((tag - now) >> 3), Ordering::Relaxed);
         }
+        (now > tag).then_some(now)
     }
 }
 
@@ -126,6 +153,10 @@ struct Seen {
 
 /// Unit of a speed: one in 2^40 ns.
 pub(super) const SPEED_SHIFT: u32 = 40;
+/// A core is behind the virtual time by so many of the largest commands there are at most. While it waits for the budget,
+/// what others start moves the virtual time by fewer.
+pub(super) const LAG: u64 = 64;
+const _: () = assert!(LAG < Residence::MOST_CHARGES);
 /// The floor of slow flows: one byte in so many, a twentieth.
 const FLOOR: u64 = 20;
 /// One part in so many of that is aimed at beside it.

@@ -1,6 +1,7 @@
 //! Shares what is in flight by residence: who holds memory longer starts less.
 
 mod clock;
+mod level;
 mod loads;
 mod paths;
 mod queue;
@@ -11,6 +12,7 @@ use std::sync::Arc;
 
 pub use clock::VirtualTime;
 use clock::{FULL, SPEED_SHIFT, slow_part};
+use level::Level;
 use loads::{Loads, Way};
 use paths::Paths;
 use queue::Link;
@@ -44,6 +46,10 @@ use crate::{FlowConfig, Nanos, Outcome};
 /// a few commands, does not move it. It is charged all the same, but little from [`Residence::MOST_CHARGES`] ahead of the
 /// virtual time on, and nobody joins further than that behind it on the same core.
 ///
+/// A core that has more to do than it can falls behind the virtual time though the budget is not short. It is no further
+/// behind than a few commands, by what its tags are counted from (`level.rs`): else whoever joins there would wait until all
+/// its neighbours have caught up, and the core would have all of the budget until then on the day that becomes short.
+///
 /// A drive that stands still would fill the memory: its lanes fall behind, so they are next. But what
 /// a lane has in flight counts as often as nothing of it came back for the time of a command, and
 /// after many of those the lane's tag keeps up with the virtual time. So it starts no more as long as
@@ -72,11 +78,14 @@ pub struct Residence {
     lanes: Vec<Lane>,
     paths: Paths,
     loads: Loads,
+    level: Level,
     /// The mean charge of a command at the base price, in bytes, and what the last one was charged.
     charge: u64,
     last_charge: u64,
     /// Mean time of a command in flight, in ns; [`NEVER`]: none came back yet.
     usual_time: u32,
+    /// Mean size of a command in bytes.
+    size: u64,
     /// Sums for the others to see, as in the clock.
     speed: u64,
     returned: u64,
@@ -231,9 +240,11 @@ impl Residence {
             lanes: Vec::new(),
             paths: Paths::default(),
             loads,
+            level: Level::default(),
             charge: 0,
             last_charge: 0,
             usual_time: NEVER,
+            size: 0,
             speed: 0,
             returned: 0,
             bytes: 0,
@@ -246,7 +257,7 @@ impl Residence {
 
     /// Sets a lane's price anew; its last command was in flight for `time`.
     #[cold]
-    fn reprice(&mut self, lane: u32, time: Nanos) {
+    fn reprice(&mut self, lane: u32, bytes: u64, time: Nanos) {
         let time = u32::try_from(time).unwrap_or(NEVER - 1).max(1);
         if self.usual_time == NEVER {
             // Now there is something to tell by whether the others ever answer.
@@ -267,6 +278,11 @@ impl Residence {
         found.speed.store(self.speed, Ordering::Relaxed);
         found.bytes.store(self.bytes, Ordering::Relaxed);
         found.slow_bytes.store(self.slow_bytes, Ordering::Relaxed);
+        self.size = match self.size {
+            0 => bytes,
+            size => size - (size >> MEMORY) + (bytes >> MEMORY),
+        };
+        found.size.store(self.size, Ordering::Relaxed);
         let usual = self.shared.usual_hold.load(Ordering::Relaxed);
         if usual > 0 {
             let usual = usual.max(u64::from(self.usual_time) / TOLD_APART);
@@ -302,7 +318,8 @@ impl Residence {
         let times = now.saturating_sub(entry.heard) / Nanos::from(entry.time);
         if times > MOST_TIMES {
             // It catches up on nothing.
-            entry.tag = entry.tag.max(self.shared.now.load(Ordering::Relaxed));
+            let now = self.level.join(&self.shared, || true);
+            entry.tag = entry.tag.max(now);
             if entry.may_probe(times) {
                 return false;
             }
@@ -423,7 +440,7 @@ impl Order for Residence {
         let way = Way::new(config.device, config.path);
         self.paths.open(way);
         self.loads.open(way, &self.shared.loads);
-        let tag = self.shared.now.load(Ordering::Relaxed).max(self.least_tag);
+        let tag = self.level.of_core(self.shared.now()).max(self.least_tag);
         let (weight, price, time) = (config.weight, UNKNOWN, self.usual_time);
         let unpriced = 1;
         self.lanes[lane as usize] =
@@ -442,7 +459,7 @@ impl Order for Residence {
 
     #[inline]
     fn join(&mut self, lane: u32) {
-        let now = self.shared.now.load(Ordering::Relaxed);
+        let now = self.level.join(&self.shared, || self.paths.have_lanes());
         let entry = &mut self.lanes[lane as usize];
         entry.tag = entry.tag.max(now).max(self.least_tag);
         entry.settle();
@@ -470,18 +487,18 @@ impl Order for Residence {
             lane = self.pick_with_silent(now, lane);
             entry = &self.lanes[lane as usize];
         }
-        let Lane { key: urgency, tag, price, way, .. } = *entry;
+        let Lane { key, tag, price, way, .. } = *entry;
         if price > BASE_PRICE && self.must_wait(lane, now) {
             return None;
         }
-        let load = urgency.saturating_sub(tag).wrapping_add(self.loads.on(way));
-        Some(Pick { lane, urgency, load })
+        let load = key.saturating_sub(tag).wrapping_add(self.loads.on(way));
+        Some(Pick { lane, urgency: self.level.to_all(key), load })
     }
 
     #[inline(always)]
     fn started(&mut self, lane: u32, bytes: u32, now: Nanos) {
         if let Some(tag) = self.start(lane, bytes, now, u64::MAX) {
-            self.shared.advance(tag);
+            self.level.serve(tag, &self.shared);
         }
     }
 
@@ -491,7 +508,7 @@ impl Order for Residence {
         let usual = self.charge.max(u64::from(bytes));
         let entry = self.lanes[lane as usize];
         let lead = entry.over_weight(u64::from(TOP_PRICE) * usual);
-        let most = self.shared.now.load(Ordering::Relaxed).saturating_add(lead).max(entry.tag);
+        let most = self.level.of_core(self.shared.now()).saturating_add(lead).max(entry.tag);
         let _ = self.start(lane, bytes, now, most);
         // Not even the little that others are charged beyond that: small ones need no order among each other.
         self.lanes[lane as usize].tag = self.lanes[lane as usize].tag.min(most);
@@ -503,7 +520,7 @@ impl Order for Residence {
     fn started_out_of_turn(&mut self, lane: u32, bytes: u32, now: Nanos) {
         let entry = self.lanes[lane as usize];
         let lead = entry.over_weight(Self::MOST_CHARGES * u64::from(bytes));
-        let most = self.shared.now.load(Ordering::Relaxed).saturating_add(lead);
+        let most = self.level.of_core(self.shared.now()).saturating_add(lead);
         let _ = self.start(lane, bytes, now, most);
         let tag = self.lanes[lane as usize].tag;
         // So far behind that what is charged here catches up in as many commands.
@@ -541,7 +558,7 @@ impl Order for Residence {
             queue.moved(lane, &mut self.lanes);
         }
         if is_due {
-            self.reprice(lane, now.saturating_sub(done.started));
+            self.reprice(lane, bytes, now.saturating_sub(done.started));
         }
     }
 }

@@ -23,6 +23,11 @@ impl Paths {
         &mut self.queues[way.path()]
     }
 
+    /// Is any lane in?
+    pub(super) fn have_lanes(&self) -> bool {
+        self.queues[..=self.last].iter().any(|queue| !queue.is_empty())
+    }
+
     /// A path has a lane.
     pub(super) fn open(&mut self, way: Way) {
         self.last = self.last.max(way.path());

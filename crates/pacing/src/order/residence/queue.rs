@@ -80,6 +80,10 @@ impl Link {
 }
 
 impl Queue {
+    pub(super) fn is_empty(&self) -> bool {
+        self.filled == 0
+    }
+
     /// The first lane of the first bucket.
     #[inline(always)]
     pub(super) fn top(&mut self, all: &mut [Lane]) -> Option<u32> {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::clock::LAG;
 use super::{PROBE, Residence, VirtualTime};
 use crate::order::Order;
 use crate::permit::Outcome;
@@ -147,6 +148,108 @@ fn who_goes_out_of_turn_does_not_take_the_virtual_time_along() {
     behind.join(0);
     behind.leave(1);
     assert!(urgency(&mut behind) > 90 * u64::from(BYTES));
+}
+
+/// Two cores that each do what they can, where no budget is short: one with a single lane, and one with as many as there are
+/// devices that take their turns.
+struct Uneven {
+    clock: Arc<VirtualTime>,
+    quick: Residence,
+    busy: Residence,
+    now: u64,
+}
+
+impl Uneven {
+    const LANES: u32 = 8;
+    /// How long each command takes.
+    const HOLD: u64 = 1000;
+
+    fn new() -> Self {
+        let clock = VirtualTime::new(2);
+        let [mut quick, mut busy] = [0, 1].map(|core| Residence::new(Arc::clone(&clock), core));
+        quick.add(0, FlowConfig::weight(1));
+        quick.join(0);
+        for lane in 0..Self::LANES {
+            busy.add(lane, FlowConfig::weight(1));
+            busy.join(lane);
+        }
+        let mut uneven = Self { clock, quick, busy, now: 1 };
+        for _ in 0..10_000 {
+            let lane = uneven.step();
+            uneven.comes_back(lane);
+        }
+        uneven
+    }
+
+    /// Either core starts something, which comes back at once on the quick one; yields which lane on the busy one.
+    fn step(&mut self) -> u32 {
+        self.now += Self::HOLD;
+        let started = [&mut self.quick, &mut self.busy].map(|order| {
+            let lane = order.pick(self.now).expect("lanes wait").lane;
+            order.started(lane, BYTES, self.now);
+            lane
+        });
+        self.quick.returned(started[0], &self.done(), self.now + Self::HOLD);
+        self.clock.refresh(false);
+        started[1]
+    }
+
+    fn comes_back(&mut self, lane: u32) {
+        self.busy.returned(lane, &self.done(), self.now + Self::HOLD);
+    }
+
+    fn done(&self) -> Done {
+        Done { started: self.now, ..done() }
+    }
+
+    /// How many commands of the busy core go before one of this lane.
+    fn passed_over(&mut self, lane: u32) -> u64 {
+        let mut others = 0;
+        loop {
+            let next = self.step();
+            self.comes_back(next);
+            if next == lane {
+                return others;
+            }
+            others += 1;
+        }
+    }
+}
+
+/// Of all lanes of a core together: what the others may start before one that joins where they are, and a little.
+const A_FEW: u64 = Uneven::LANES as u64 * (LAG + 16);
+
+#[test]
+fn who_pauses_on_a_core_that_is_behind_goes_on_with_its_neighbours() {
+    let mut uneven = Uneven::new();
+    uneven.busy.leave(3);
+    uneven.busy.join(3);
+    let others = uneven.passed_over(3);
+    assert!(others < A_FEW, "{others} commands of the others went before it");
+}
+
+#[test]
+fn whose_device_pauses_on_a_core_that_is_behind_goes_on_with_its_neighbours() {
+    let mut uneven = Uneven::new();
+    let silent = uneven.step();
+    for _ in 0..50 {
+        let lane = uneven.step();
+        assert_ne!(lane, silent, "nothing of it comes back");
+        uneven.comes_back(lane);
+    }
+    uneven.comes_back(silent);
+    let others = uneven.passed_over(silent);
+    assert!(others < A_FEW, "{others} commands of the others went before it");
+}
+
+/// If the budget becomes short one day, a core that fell behind is not served alone until it has made up for that.
+#[test]
+fn a_core_that_does_what_it_can_saves_nothing_up() {
+    let mut uneven = Uneven::new();
+    let urgency = |order: &mut Residence| order.pick(1).expect("lanes wait").urgency;
+    let ahead = urgency(&mut uneven.quick) - urgency(&mut uneven.busy);
+    // The virtual time is itself some eight behind a lone lane.
+    assert!(ahead < (LAG + 16) * u64::from(BYTES), "{ahead} bytes");
 }
 
 /// Small commands go before all lanes, however far ahead that puts their own. When they are small no longer it does not wait
