@@ -2,15 +2,15 @@
 
 use std::sync::{Arc, Mutex};
 
-use super::{Residence, loads};
+use super::loads;
 use crate::sync::{AtomicBool, AtomicU64, Ordering};
 
 /// The virtual time of all cores, and how long commands are usually with their devices.
 #[derive(Debug)]
 pub struct VirtualTime {
     now: AtomicU64,
-    /// Bytes by which a core that does what it can may be behind it.
-    lag: AtomicU64,
+    /// Mean size of a command in bytes where that is largest; [`u64::MAX`]: nobody told yet.
+    largest: AtomicU64,
     /// Harmonic mean of the time commands are with their devices, over all flows, in ns: a
     /// few slow flows do not raise it, and a lucky one does not lower it.
     pub(super) usual_hold: AtomicU64,
@@ -44,7 +44,7 @@ impl VirtualTime {
     pub fn new(cores: usize) -> Arc<Self> {
         Arc::new(Self {
             now: AtomicU64::new(0),
-            lag: AtomicU64::new(u64::MAX),
+            largest: AtomicU64::new(u64::MAX),
             usual_hold: AtomicU64::new(0),
             relief: AtomicU64::new(FULL),
             network_is_busy: AtomicBool::new(false),
@@ -72,7 +72,7 @@ impl VirtualTime {
         }
         let sizes = self.by_core.iter().map(|core| core.size.load(Ordering::Relaxed));
         if let Some(largest) = sizes.max().filter(|size| *size > 0) {
-            self.lag.store(LAG.saturating_mul(largest), Ordering::Relaxed);
+            self.largest.store(largest, Ordering::Relaxed);
         }
         let started = bytes.wrapping_sub(seen.bytes);
         let started_slow = slow_bytes.wrapping_sub(seen.slow_bytes);
@@ -105,9 +105,9 @@ impl VirtualTime {
     }
 
     #[cfg(all(test, not(loom)))]
-    pub(super) fn set(&self, now: u64, lag: u64) {
+    pub(super) fn set(&self, now: u64, largest: u64) {
         self.now.store(now, Ordering::Relaxed);
-        self.lag.store(lag, Ordering::Relaxed);
+        self.largest.store(largest, Ordering::Relaxed);
     }
 
     #[inline(always)]
@@ -116,8 +116,8 @@ impl VirtualTime {
     }
 
     #[inline(always)]
-    pub(super) fn lag(&self) -> u64 {
-        self.lag.load(Ordering::Relaxed)
+    pub(super) fn largest(&self) -> u64 {
+        self.largest.load(Ordering::Relaxed)
     }
 
     /// A lane with this tag starts something in its turn; yields the virtual time if that is ahead of it.
@@ -153,10 +153,6 @@ struct Seen {
 
 /// Unit of a speed: one in 2^40 ns.
 pub(super) const SPEED_SHIFT: u32 = 40;
-/// A core is behind the virtual time by so many of the largest commands there are at most. While it waits for the budget,
-/// what others start moves the virtual time by fewer.
-pub(super) const LAG: u64 = 64;
-const _: () = assert!(LAG < Residence::MOST_CHARGES);
 /// The floor of slow flows: one byte in so many, a twentieth.
 const FLOOR: u64 = 20;
 /// One part in so many of that is aimed at beside it.

@@ -7,10 +7,19 @@
 //! ```
 //!
 //! A core that has more to do than it can falls behind the others, and no budget is what it waits for. So it has no claim on
-//! what it could not take, and who joins at the virtual time would wait until all its neighbours have caught up with that:
-//! a core's tags are counted from a point of its own, which moves on where it is too far behind.
+//! what it could not take: its tags are counted from a point of its own, which moves on where it is too far behind, so whoever
+//! joins at the virtual time waits for no more than that. And who comes to wait there with nothing in flight goes on beside its
+//! neighbours, since its device has nothing to do until then.
 
-use super::VirtualTime;
+use super::{Residence, VirtualTime};
+use crate::Nanos;
+
+/// A core is behind the virtual time by so many of the largest commands there are at most. While it waits for the budget,
+/// what others start moves the virtual time by fewer.
+pub(super) const LAG: u64 = 64;
+/// Who joins with nothing in flight is ahead of the lanes that wait on its core by so many of them at most.
+pub(super) const LEAD: u64 = 4;
+const _: () = assert!(LEAD < LAG && LAG < Residence::MOST_CHARGES);
 
 /// What one core's tags are counted from, and where they are.
 #[derive(Debug, Default)]
@@ -19,6 +28,8 @@ pub(super) struct Level {
     behind: u64,
     /// The tag of the last lane that started something in its turn.
     served: u64,
+    /// When that was.
+    served_at: Nanos,
 }
 
 impl Level {
@@ -36,36 +47,64 @@ impl Level {
 
     /// A lane with this tag starts something in its turn.
     #[inline(always)]
-    pub(super) fn serve(&mut self, tag: u64, clock: &VirtualTime) {
-        self.served = tag;
+    pub(super) fn serve(&mut self, tag: u64, now: Nanos, clock: &VirtualTime) {
+        (self.served, self.served_at) = (tag, now);
         if let Some(now) = clock.advance(self.to_all(tag)) {
-            self.keep_up(now, clock.lag());
+            self.keep_up(now, clock.largest());
         }
     }
 
-    /// The tag from which a lane goes on that comes to wait; others wait on this core if `has_waiting`, which is asked if
-    /// it matters.
+    /// The tag from which a lane goes on that comes to wait. One whose device has something to do meanwhile joins at the
+    /// virtual time, if `is_at_work`; others wait on this core if `has_waiting`, which is asked if it matters.
     #[inline(always)]
-    pub(super) fn join(&mut self, clock: &VirtualTime, has_waiting: impl FnOnce() -> bool) -> u64 {
-        let (now, lag) = (clock.now(), clock.lag());
-        if self.is_far_behind(now, lag) && !has_waiting() {
-            // There is nobody to wait for.
-            self.served = self.of_core(now);
+    pub(super) fn join(
+        &mut self,
+        is_at_work: bool,
+        clock: &VirtualTime,
+        has_waiting: impl FnOnce() -> bool,
+    ) -> u64 {
+        let (now, largest) = (clock.now(), clock.largest());
+        let from = self.of_core(now);
+        if from <= self.beside_neighbours(largest) {
+            return from;
         }
-        self.keep_up(now, lag);
-        self.of_core(now)
+        if has_waiting() {
+            self.keep_up(now, largest);
+            let from = self.of_core(now);
+            return if is_at_work { from } else { from.min(self.beside_neighbours(largest)) };
+        }
+        // There is nobody to wait for, and who comes next does not go before this one.
+        self.served = from;
+        from
+    }
+
+    /// The tag of a lane that waits and is not served, since nothing of it comes back for `long`: it is beside its neighbours
+    /// if these were served meanwhile, or else at the virtual time.
+    pub(super) fn catch_up(
+        &mut self,
+        tag: u64,
+        now: Nanos,
+        long: Nanos,
+        clock: &VirtualTime,
+    ) -> u64 {
+        self.keep_up(clock.now(), clock.largest());
+        let from = self.of_core(clock.now());
+        if now.saturating_sub(self.served_at) > long {
+            return tag.max(from);
+        }
+        tag.max(from.min(self.beside_neighbours(clock.largest())))
+    }
+
+    fn beside_neighbours(&self, largest: u64) -> u64 {
+        self.served.saturating_add(largest.saturating_mul(LEAD))
     }
 
     #[inline(always)]
-    fn keep_up(&mut self, now: u64, lag: u64) {
-        if self.is_far_behind(now, lag) {
+    fn keep_up(&mut self, now: u64, largest: u64) {
+        let lag = largest.saturating_mul(LAG);
+        if now > self.to_all(self.served).saturating_add(lag) {
             self.behind = now.saturating_sub(self.served.saturating_add(lag));
         }
-    }
-
-    #[inline(always)]
-    fn is_far_behind(&self, now: u64, lag: u64) -> bool {
-        now > self.to_all(self.served).saturating_add(lag)
     }
 }
 
@@ -75,55 +114,68 @@ mod tests {
 
     use super::*;
 
-    const LAG: u64 = 16;
-
     fn at(now: u64) -> Arc<VirtualTime> {
         let clock = VirtualTime::new(1);
-        clock.set(now, LAG);
+        clock.set(now, 1);
         clock
+    }
+
+    fn served(tag: u64) -> Level {
+        let mut level = Level::default();
+        level.serve(tag, 1000, &at(0));
+        level
     }
 
     #[test]
     fn a_core_that_falls_behind_counts_from_further_on() {
         let mut level = Level::default();
-        level.serve(5, &at(10));
+        level.serve(5, 1, &at(10));
         assert_eq!((level.to_all(5), level.of_core(10)), (5, 10));
-        level.serve(6, &at(100));
+        level.serve(6, 2, &at(100));
         assert_eq!((level.to_all(6), level.of_core(100)), (100 - LAG, 6 + LAG));
         // It never goes back, whatever the others do.
-        level.serve(7, &at(50));
+        level.serve(7, 3, &at(50));
         assert_eq!(level.to_all(7), 101 - LAG);
     }
 
     #[test]
-    fn who_joins_is_ahead_of_its_neighbours_by_the_lag_at_most() {
-        let mut level = Level::default();
-        level.serve(5, &at(0));
-        assert_eq!(level.join(&at(1000), || true), 5 + LAG);
-        assert_eq!(level.join(&at(1000), || panic!("it does not matter")), 5 + LAG);
+    fn who_joins_is_beside_its_neighbours_or_has_something_to_do_until_they_catch_up() {
+        let mut level = served(5);
+        assert_eq!(level.join(false, &at(6), || panic!("it does not matter")), 6);
+        assert_eq!(level.join(false, &at(1000), || true), 5 + LEAD);
+        assert_eq!(level.to_all(5), 1000 - LAG);
+        assert_eq!(level.join(true, &at(1000), || true), 5 + LAG);
     }
 
     #[test]
     fn who_joins_alone_leaves_nothing_behind() {
-        let mut level = Level::default();
-        level.serve(5, &at(0));
-        let first = level.join(&at(1000), || false);
+        let mut level = served(5);
+        let first = level.join(true, &at(1000), || false);
         assert_eq!((first, level.to_all(first)), (1000, 1000));
         // So the second does not go before it.
-        assert_eq!(level.join(&at(1000), || true), first);
+        assert_eq!(level.join(false, &at(1000), || true), first);
+    }
+
+    #[test]
+    fn who_is_not_served_catches_up_with_its_neighbours_or_with_all() {
+        let mut level = served(50);
+        for (now, tag, caught_up) in [(1000, 7, 50 + LEAD), (1010, 7, 50 + LEAD), (1011, 7, 100)] {
+            assert_eq!(level.catch_up(tag, now, 10, &at(100)), caught_up);
+        }
+        assert_eq!(level.catch_up(200, 1011, 10, &at(100)), 200);
     }
 
     #[test]
     fn a_core_that_is_ahead_stays_there() {
-        let mut level = Level::default();
-        level.serve(500, &at(20));
-        assert_eq!((level.join(&at(30), || true), level.to_all(500)), (30, 500));
+        let mut level = served(500);
+        assert_eq!((level.join(false, &at(30), || true), level.to_all(500)), (30, 500));
+        assert_eq!(level.catch_up(7, 1000, 10, &at(30)), 30);
     }
 
     #[test]
     fn nobody_is_too_far_behind_as_long_as_nothing_is_known_of_sizes() {
         let (mut level, clock) = (Level::default(), VirtualTime::new(1));
         clock.set(1 << 50, u64::MAX);
-        assert_eq!(level.join(&clock, || false), 1 << 50);
+        assert_eq!(level.join(false, &clock, || true), 1 << 50);
     }
 }

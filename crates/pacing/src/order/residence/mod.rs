@@ -46,9 +46,10 @@ use crate::{FlowConfig, Nanos, Outcome};
 /// a few commands, does not move it. It is charged all the same, but little from [`Residence::MOST_CHARGES`] ahead of the
 /// virtual time on, and nobody joins further than that behind it on the same core.
 ///
-/// A core that has more to do than it can falls behind the virtual time though the budget is not short. It is no further
-/// behind than a few commands, by what its tags are counted from (`level.rs`): else whoever joins there would wait until all
-/// its neighbours have caught up, and the core would have all of the budget until then on the day that becomes short.
+/// A core that has more to do than it can falls behind the virtual time though the budget is not short, but no further than
+/// some commands, by what its tags are counted from (`level.rs`). Else who joins there would wait until all its neighbours
+/// have caught up, and the core had all of the budget until then on the day that becomes short. Who joins with nothing in
+/// flight joins where its neighbours are.
 ///
 /// A drive that stands still would fill the memory: its lanes fall behind, so they are next. But what
 /// a lane has in flight counts as often as nothing of it came back for the time of a command, and
@@ -318,8 +319,8 @@ impl Residence {
         let times = now.saturating_sub(entry.heard) / Nanos::from(entry.time);
         if times > MOST_TIMES {
             // It catches up on nothing.
-            let now = self.level.join(&self.shared, || true);
-            entry.tag = entry.tag.max(now);
+            let long = MOST_TIMES * Nanos::from(entry.time);
+            entry.tag = self.level.catch_up(entry.tag, now, long, &self.shared);
             if entry.may_probe(times) {
                 return false;
             }
@@ -440,7 +441,7 @@ impl Order for Residence {
         let way = Way::new(config.device, config.path);
         self.paths.open(way);
         self.loads.open(way, &self.shared.loads);
-        let tag = self.level.of_core(self.shared.now()).max(self.least_tag);
+        let tag = self.level.join(false, &self.shared, || true).max(self.least_tag);
         let (weight, price, time) = (config.weight, UNKNOWN, self.usual_time);
         let unpriced = 1;
         self.lanes[lane as usize] =
@@ -459,8 +460,9 @@ impl Order for Residence {
 
     #[inline]
     fn join(&mut self, lane: u32) {
-        let now = self.level.join(&self.shared, || self.paths.have_lanes());
         let entry = &mut self.lanes[lane as usize];
+        let is_at_work = entry.in_flight > 0;
+        let now = self.level.join(is_at_work, &self.shared, || self.paths.have_lanes());
         entry.tag = entry.tag.max(now).max(self.least_tag);
         entry.settle();
         self.paths.queue(entry.way).push(lane, &mut self.lanes);
@@ -498,7 +500,7 @@ impl Order for Residence {
     #[inline(always)]
     fn started(&mut self, lane: u32, bytes: u32, now: Nanos) {
         if let Some(tag) = self.start(lane, bytes, now, u64::MAX) {
-            self.level.serve(tag, &self.shared);
+            self.level.serve(tag, now, &self.shared);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::clock::LAG;
+use super::level::{LAG, LEAD};
 use super::{PROBE, Residence, VirtualTime};
 use crate::order::Order;
 use crate::permit::Outcome;
@@ -217,7 +217,7 @@ impl Uneven {
 }
 
 /// Of all lanes of a core together: what the others may start before one that joins where they are, and a little.
-const A_FEW: u64 = Uneven::LANES as u64 * (LAG + 16);
+const A_FEW: u64 = Uneven::LANES as u64 * (2 * LEAD);
 
 #[test]
 fn who_pauses_on_a_core_that_is_behind_goes_on_with_its_neighbours() {
