@@ -18,7 +18,7 @@ use crate::Nanos;
 /// what others start moves the virtual time by fewer.
 pub(super) const LAG: u64 = 64;
 /// Who joins with nothing in flight is ahead of the lanes that wait on its core by so many of them at most.
-pub(super) const LEAD: u64 = 4;
+pub(super) const LEAD: u64 = 16;
 const _: () = assert!(LEAD < LAG && LAG < Residence::MOST_CHARGES);
 
 /// What one core's tags are counted from, and where they are.
