@@ -110,11 +110,13 @@ impl VirtualTime {
         self.largest.store(largest, Ordering::Relaxed);
     }
 
+    /// The virtual time, in bytes over weight.
     #[inline(always)]
     pub(super) fn now(&self) -> u64 {
         self.now.load(Ordering::Relaxed)
     }
 
+    /// The mean size of a command in bytes on the core where that is largest.
     #[inline(always)]
     pub(super) fn largest(&self) -> u64 {
         self.largest.load(Ordering::Relaxed)

@@ -8,8 +8,8 @@
 //!
 //! A core that has more to do than it can falls behind the others, and no budget is what it waits for. So it has no claim on
 //! what it could not take: its tags are counted from a point of its own, which moves on where it is too far behind, so whoever
-//! joins at the virtual time waits for no more than that. And who comes to wait there with nothing in flight goes on beside its
-//! neighbours, since its device has nothing to do until then.
+//! joins at the virtual time waits for no more than that. And who comes to wait there with nothing in flight goes on a
+//! little ahead of its neighbours, since its device has nothing to do until then.
 
 use super::{Residence, VirtualTime};
 use crate::Nanos;
@@ -65,21 +65,21 @@ impl Level {
     ) -> u64 {
         let (now, largest) = (clock.now(), clock.largest());
         let from = self.of_core(now);
-        if from <= self.beside_neighbours(largest) {
+        if from <= self.near_neighbours(largest) {
             return from;
         }
         if has_waiting() {
             self.keep_up(now, largest);
             let from = self.of_core(now);
-            return if is_at_work { from } else { from.min(self.beside_neighbours(largest)) };
+            return if is_at_work { from } else { from.min(self.near_neighbours(largest)) };
         }
         // There is nobody to wait for, and who comes next does not go before this one.
         self.served = from;
         from
     }
 
-    /// The tag of a lane that waits and is not served, since nothing of it comes back for `long`: it is beside its neighbours
-    /// if these were served meanwhile, or else at the virtual time.
+    /// The tag of a lane that waits and is not served, since nothing of it comes back for `long`: it is a little ahead of its
+    /// neighbours if these were served meanwhile, or else at the virtual time.
     pub(super) fn catch_up(
         &mut self,
         tag: u64,
@@ -92,13 +92,15 @@ impl Level {
         if now.saturating_sub(self.served_at) > long {
             return tag.max(from);
         }
-        tag.max(from.min(self.beside_neighbours(clock.largest())))
+        tag.max(from.min(self.near_neighbours(clock.largest())))
     }
 
-    fn beside_neighbours(&self, largest: u64) -> u64 {
+    /// As far ahead of the lane that was served last as one with nothing in flight joins at most.
+    fn near_neighbours(&self, largest: u64) -> u64 {
         self.served.saturating_add(largest.saturating_mul(LEAD))
     }
 
+    /// Moves on where tags are counted from, if what is served is too far behind.
     #[inline(always)]
     fn keep_up(&mut self, now: u64, largest: u64) {
         let lag = largest.saturating_mul(LAG);
@@ -139,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn who_joins_is_beside_its_neighbours_or_has_something_to_do_until_they_catch_up() {
+    fn who_joins_is_near_its_neighbours_or_has_something_to_do_until_they_catch_up() {
         let mut level = served(5);
         assert_eq!(level.join(false, &at(6), || panic!("it does not matter")), 6);
         assert_eq!(level.join(false, &at(1000), || true), 5 + LEAD);

@@ -49,7 +49,7 @@ use crate::{FlowConfig, Nanos, Outcome};
 /// A core that has more to do than it can falls behind the virtual time though the budget is not short, but no further than
 /// some commands, by what its tags are counted from (`level.rs`). Else who joins there would wait until all its neighbours
 /// have caught up, and the core had all of the budget until then on the day that becomes short. Who joins with nothing in
-/// flight joins where its neighbours are.
+/// flight joins close to its neighbours.
 ///
 /// A drive that stands still would fill the memory: its lanes fall behind, so they are next. But what
 /// a lane has in flight counts as often as nothing of it came back for the time of a command, and

@@ -80,6 +80,7 @@ impl Link {
 }
 
 impl Queue {
+    /// Is no lane in?
     pub(super) fn is_empty(&self) -> bool {
         self.filled == 0
     }

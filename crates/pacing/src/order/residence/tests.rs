@@ -216,7 +216,7 @@ impl Uneven {
     }
 }
 
-/// Of all lanes of a core together: what the others may start before one that joins where they are, and a little.
+/// What all lanes of a core together may start before one that joins as near to them as it may, and a little more.
 const A_FEW: u64 = Uneven::LANES as u64 * (2 * LEAD);
 
 #[test]
