@@ -33,6 +33,7 @@
 //! Nothing here is in units of time or bytes: intervals are in turnovers of the budget and in
 //! commands, steps are ratios.
 
+mod harm;
 mod lately;
 mod start;
 
@@ -91,10 +92,6 @@ const MOST_STEP: f64 = 0.4;
 const CREEP: f64 = 0.2;
 /// The largest step down from what should not be enough.
 const SINK: f64 = 0.06;
-/// An elasticity below this did harm.
-const HARM: f64 = -0.3;
-/// And by so many times what measurements of the same budget differ by.
-const TELLS_HARM: f64 = 2.0;
 /// A swing is made narrower by this factor while the two rates differ clearly, and wider again by the other,
 /// to this part at most: the more it costs to be beside the best, the less is needed to tell where that is.
 const NARROWER: f64 = 0.7;
@@ -183,6 +180,8 @@ pub(super) struct Controller {
     hung: f64,
     /// The last move was away from harm.
     harmed: bool,
+    /// The base around which harm by little was seen once.
+    suspected: Option<u64>,
     network_is_busy: bool,
     /// The hosts did not use the budget up in the last measurement.
     is_unused: bool,
@@ -236,6 +235,7 @@ impl Controller {
             turnover: f64::INFINITY,
             hung: 0.0,
             harmed: false,
+            suspected: None,
             network_is_busy: false,
             is_unused: false,
             seems_another: false,
@@ -556,7 +556,7 @@ impl Controller {
         let surplus = self.trend.mean() - target;
         let enough = self.enough(measured);
         let too_much = enough < measured.in_flight;
-        let is_harm = self.trend.mean() < HARM.min(-self.likely_noise());
+        let is_harm = self.looks_like_harm();
         let is_clear = surplus.abs() >= clear * self.trend.error();
         if is_clear && surplus < 0.0 && !too_much && !is_harm && self.reserved() > 0.0 {
             // Where less would be too little the reserve hides it.
@@ -571,6 +571,11 @@ impl Controller {
         let is_waste = too_much && surplus <= 0.0 && self.trend.count >= HASTE && risk <= RISK;
         let patience = if too_much { PATIENCE_DOWN } else { PATIENCE };
         if !is_clear && !is_waste && self.trend.count < patience {
+            return;
+        }
+        if is_harm && !self.is_harm_for_certain(measured, last) {
+            self.trend.forget();
+            self.last = None;
             return;
         }
         let upwards = if is_clear { surplus > 0.0 } else { !too_much };
@@ -590,12 +595,6 @@ impl Controller {
             self.lower(measured, last, is_harm, risk <= JUMP_RISK);
             self.base = self.base.max(least);
         }
-    }
-
-    /// How much of a mean elasticity may be due to what the rate wanders by itself.
-    fn likely_noise(&self) -> f64 {
-        let gap = self.trend.gaps / self.trend.count;
-        TELLS_HARM * self.search.noise() / (gap * self.trend.count.sqrt())
     }
 
     /// Goes to another base, where nothing is known yet.

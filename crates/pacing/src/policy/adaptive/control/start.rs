@@ -2,8 +2,9 @@
 
 use super::super::Move;
 use super::super::measured::{Measured, whole};
+use super::Controller;
+use super::harm::HARM;
 use super::lately::COLLAPSE;
-use super::{Controller, HARM};
 
 /// Growth of the budget at the start, until it brings less than [`START_GAIN`] of its share.
 pub(super) const START: f64 = 2.0;
