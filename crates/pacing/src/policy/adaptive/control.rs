@@ -573,7 +573,7 @@ impl Controller {
         if !is_clear && !is_waste && self.trend.count < patience {
             return;
         }
-        if is_harm && !self.is_harm_for_certain(measured, last) {
+        if is_harm && !self.confirm_harm(measured, last) {
             self.trend.forget();
             self.last = None;
             return;

@@ -16,7 +16,7 @@ impl Controller {
 
     /// Harm by little has to show twice around a base: a measurement that is far off by chance is on one side of two
     /// swings, so it may look like harm in both. What loses much is left at once.
-    pub(super) fn is_harm_for_certain(&mut self, measured: &Measured, last: &Measured) -> bool {
+    pub(super) fn confirm_harm(&mut self, measured: &Measured, last: &Measured) -> bool {
         let base = Some(whole(self.base));
         last.lost_with_more(measured, self.search.noise())
             || std::mem::replace(&mut self.suspected, base) == base
@@ -31,6 +31,7 @@ impl Controller {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use super::super::Move;
     use super::*;
 
     const BASE: f64 = 1000.0;
@@ -61,7 +62,7 @@ mod tests {
     #[test]
     fn what_was_harm_by_chance_says_nothing_of_another_base() {
         let (mut controller, more, less) = after_a_swing(0.93);
-        controller.go_to(1.1 * BASE, super::super::Move::Gained);
+        controller.go_to(1.1 * BASE, Move::Gained);
         see(&mut controller, &more, &less);
         assert!(controller.ceiling.is_none(), "{controller:?}");
     }
