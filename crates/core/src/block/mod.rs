@@ -86,6 +86,15 @@ pub trait BlockQueue: Debug {
     /// Operations taken and not yet handed out by [`poll`](Self::poll).
     fn in_flight(&self) -> usize;
 
+    /// The requester of these operations is gone: nobody wants them done any more.
+    ///
+    /// What the device does not have yet never gets there, also not when a reset of the device replays what it
+    /// had: it completes with [`BlockError::Cancelled`] in a later [`poll`](Self::poll). What the device has completes as usual. A queue that
+    /// gives every operation to its device at once has nothing to do.
+    fn cancel(&mut self, token: u64) {
+        let _ = token;
+    }
+
     /// Readable when there may be completions to poll for; register it level-triggered. A queue
     /// without one completes with each poll all that was submitted before, but for what
     /// [`next_due`](Self::next_due) speaks of.
