@@ -60,6 +60,7 @@ pub fn target() -> Result<Arc<Target>, ApplyError> {
         cntlid_max: 0xffef,
         access: Access::AnyHost,
         namespaces: vec![namespace],
+        quiesce_bound: std::time::Duration::ZERO,
     };
     let port = PortSpec {
         id: PORT,

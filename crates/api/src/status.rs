@@ -34,6 +34,8 @@ pub struct Status {
     pub controllers: usize,
     /// Connections of hosts: one a queue.
     pub connections: usize,
+    /// Controllers that are gone while commands of them are still with a device.
+    pub departing: usize,
     /// Commands between capsule and response.
     pub in_flight: usize,
     /// Keys that have changed and count at the next start.

@@ -7,7 +7,8 @@ use nvmeof_wire::Nqn;
 
 use crate::controller::{Controller, DeathReason, Event};
 use crate::limits::{CNTLID_MAX, MAX_NSID};
-use crate::spec::{Access, NamespaceSpec, PortId, PortSpec, SubsystemSpec, TargetSpec};
+use crate::quiesce::{Association, Quiesce};
+use crate::spec::{Access, DeviceId, NamespaceSpec, PortId, PortSpec, SubsystemSpec, TargetSpec};
 use crate::subsystem::Subsystem;
 use crate::target::{Registry, Target};
 
@@ -24,13 +25,18 @@ pub struct Changes {
     pub controllers_ended: usize,
     /// The discovery log is another one.
     pub discovery_changed: bool,
+    /// Whoever was shut out and has commands with a device: the change is made when these are quiet.
+    pub quiescing: Vec<Quiesce>,
+    /// Devices of namespaces that were removed or have another one now.
+    pub devices_left: BTreeSet<DeviceId>,
 }
 
 impl Changes {
-    /// Nothing changed.
+    /// Nothing changed; commands of what was removed before may still be with a device.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        *self == Self::default()
+        let quiescing = self.quiescing.clone();
+        *self == Self { quiescing, ..Self::default() }
     }
 }
 
@@ -183,6 +189,11 @@ pub(crate) fn apply(target: &Target, spec: TargetSpec) -> Result<Changes, ApplyE
         }
     }
     announce(&mut registry, &before, &mut changes);
+    for quiesce in target.departing.matching(|one| is_shut_out(&registry, one)) {
+        if !changes.quiescing.contains(&quiesce) {
+            changes.quiescing.push(quiesce);
+        }
+    }
     drop(registry);
     if !changes.is_empty() {
         target.notifier.notify();
@@ -235,10 +246,14 @@ fn update(running: &Subsystem, wanted: SubsystemSpec, changes: &mut Changes) {
             }
         }
     }
+    running.set_quiesce_bound(wanted.quiesce_bound);
+    let before = running.namespaces();
     let changed = running.set_namespaces(wanted.namespaces);
     if changed.is_empty() {
         return;
     }
+    let left = changed.iter().filter_map(|nsid| before.get(*nsid));
+    changes.devices_left.extend(left.map(|namespace| namespace.spec.device));
     for controller in running.all_controllers() {
         controller.namespaces_changed(&changed);
     }
@@ -255,7 +270,17 @@ fn remove(subsystem: &Subsystem, changes: &mut Changes) {
 fn end(controller: &Controller, reason: DeathReason, changes: &mut Changes) {
     if controller.kill(reason) {
         changes.controllers_ended += 1;
+        if !controller.quiesce().is_quiet() {
+            changes.quiescing.push(controller.quiesce().clone());
+        }
     }
+}
+
+/// Whether this association's host may not connect to the subsystem any more, or the subsystem is gone: it may have
+/// lost its connections before, and its commands still have to end.
+fn is_shut_out(registry: &Registry, association: &Association) -> bool {
+    let subsystem = registry.subsystems.get(&association.subnqn);
+    !subsystem.is_some_and(|subsystem| subsystem.allows(&association.host_nqn))
 }
 
 fn controllers(registry: &Registry) -> Vec<Arc<Controller>> {

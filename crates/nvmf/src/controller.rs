@@ -5,10 +5,12 @@
 //!
 //! ```text
 //!              Property Set CC.EN=1                    CC.SHN
-//!   disabled --------------------------> enabled ------------------> shut down
-//!      ^                                    |                            |
-//!      +------------- CC.EN=0 --------------+------------ CC.EN=0 -------+
+//!   disabled --------------------------> enabled ------------------> shutting down
+//!      ^                                    |                            |  quiet, devices flushed
+//!      | quiet                              | CC.EN=0                    v
+//!      +----------- resetting <-------------+---------- CC.EN=0 ---- shut down
 //!
+//!   quiet: no command of an I/O queue is with a device (`quiesce`)
 //!   any state -- admin queue gone, keep-alive expired, subsystem removed, host not allowed --> dead
 //! ```
 
@@ -36,6 +38,7 @@ use crate::failure::Failure;
 use crate::hosts::Hosts;
 use crate::limits::Limits;
 use crate::namespace::NamespaceTable;
+use crate::quiesce::{Association, Departing, Quiesce, QuiesceGuard};
 use crate::spec::{PortId, TransportKind};
 use crate::subsystem::{Subsystem, SubsystemKind};
 use crate::target::Notifier;
@@ -124,6 +127,11 @@ pub(crate) struct Controller {
     death: AtomicU8,
     cc: AtomicU32,
     csts: AtomicU32,
+    /// CC.EN was cleared: CSTS.RDY falls when it is quiet.
+    resetting: AtomicBool,
+    /// Its commands that can still change a device.
+    quiesce: Quiesce,
+    departing: Arc<Departing>,
     /// Effective keep-alive timeout in milliseconds, 0: none (feature 0Fh).
     kato_ms: AtomicU32,
     /// Every write is to be on the medium at once: feature 06h is off, or the host knows of no cache.
@@ -160,6 +168,7 @@ pub(crate) struct NewController {
     pub(crate) transport: TransportKind,
     pub(crate) limits: Limits,
     pub(crate) hosts: Arc<Hosts>,
+    pub(crate) departing: Arc<Departing>,
     /// As the host asked; rounded here.
     pub(crate) kato_ms: u32,
 }
@@ -172,7 +181,15 @@ impl Controller {
         new: NewController,
     ) -> Self {
         let limits = new.limits;
+        let association = Association {
+            subnqn: subsystem.nqn.clone(),
+            host_nqn: new.host_nqn.clone(),
+            host_id: new.host_id,
+        };
         Self {
+            quiesce: Quiesce::new(association, Arc::clone(&notifier)),
+            departing: new.departing,
+            resetting: AtomicBool::new(false),
             key: new.key,
             cntlid,
             subsystem,
@@ -249,6 +266,8 @@ impl Controller {
             .is_ok();
         if first {
             self.end_incarnation();
+            // Before another can take its place.
+            self.departing.add(&self.quiesce);
             self.subsystem.remove_controller(self);
             self.notifier.notify();
         }
@@ -294,8 +313,13 @@ impl Controller {
     ///
     /// # Errors
     /// [`Failure::ConnectParameter`] beyond what Number of Queues granted;
-    /// [`Failure::CommandSequence`] if the ID is in use or the controller was reset meanwhile.
-    pub(crate) fn add_io_queue(&self, qid: u16, stamp: u32) -> Result<Arc<IoCounters>, Failure> {
+    /// [`Failure::CommandSequence`] if the ID is in use or the controller was reset meanwhile;
+    /// [`Failure::Quiescing`] while commands of the queue that had this ID are with a device.
+    pub(crate) fn add_io_queue(
+        &self,
+        qid: u16,
+        stamp: u32,
+    ) -> Result<(Arc<IoCounters>, QuiesceGuard), Failure> {
         let mut admin = self.admin();
         if qid > admin.features.io_queues {
             return Err(Failure::ConnectParameter { offset: Connect::QID_OFFSET, in_data: false });
@@ -304,9 +328,10 @@ impl Controller {
         if self.stamp() != stamp || admin.io_queues.contains_key(&qid) {
             return Err(Failure::CommandSequence);
         }
+        let guard = self.quiesce.guard(qid).ok_or(Failure::Quiescing)?;
         let counters = Arc::new(IoCounters::default());
         admin.io_queues.insert(qid, Arc::clone(&counters));
-        Ok(counters)
+        Ok((counters, guard))
     }
 
     /// Forgets an I/O queue. After a reset another queue may have its ID by now.
@@ -327,6 +352,11 @@ impl Controller {
             totals.add(&counters.totals());
         }
         totals
+    }
+
+    /// Its commands that can still change a device.
+    pub(crate) fn quiesce(&self) -> &Quiesce {
+        &self.quiesce
     }
 
     /// The namespaces of these IDs were added, removed or changed.
@@ -378,6 +408,7 @@ impl Controller {
     fn end_incarnation(&self) {
         // Even: not ready; the incarnation above it is another.
         let next = |stamp: u32| Some((stamp | 1).wrapping_add(1));
+        self.quiesce.await_quiet();
         let _ = self.stamp.fetch_update(Ordering::AcqRel, Ordering::Acquire, next);
         let mut admin = self.admin();
         let queues = std::mem::take(&mut admin.io_queues);

@@ -58,6 +58,14 @@ pub enum Disposition {
     /// Nothing now: an Asynchronous Event Request, completed by
     /// [`Queue::poll_event`](crate::Queue::poll_event).
     Held,
+    /// Flush these devices, then [`Queue::complete_flush`](crate::Queue::complete_flush): an admin command is
+    /// answered when what was written is on the medium.
+    Flush {
+        /// The devices.
+        devices: Vec<DeviceId>,
+        /// The completion's result.
+        result: u64,
+    },
     /// Abort a command of this controller if it can be found, then
     /// [`Queue::complete_abort`](crate::Queue::complete_abort).
     Abort {

@@ -18,6 +18,9 @@ pub enum Failure {
     /// Not in this state: before Connect, before CC.EN, after shutdown, or out of order.
     #[error("the command is not allowed in this state")]
     CommandSequence,
+    /// Commands of before a reset, or of the association before this one, are still with a device.
+    #[error("commands of before are still with a device")]
+    Quiescing,
     /// The NSID can name no namespace here.
     #[error("the namespace identifier is invalid")]
     InvalidNamespace,
@@ -149,6 +152,7 @@ impl Failure {
             Self::InvalidField => Status::INVALID_FIELD.with_dnr(),
             Self::CidConflict => Status::CID_CONFLICT.with_dnr(),
             Self::CommandSequence | Self::QueueOverrun => Status::COMMAND_SEQUENCE_ERROR.with_dnr(),
+            Self::Quiescing => Status::COMMAND_SEQUENCE_ERROR,
             Self::InvalidNamespace => Status::INVALID_NAMESPACE_OR_FORMAT.with_dnr(),
 
             Self::SglType => Status::SGL_TYPE_INVALID.with_dnr(),
@@ -209,6 +213,7 @@ mod tests {
             Failure::DataTransfer,
             Failure::TransientTransport,
             Failure::ConnectBusy,
+            Failure::Quiescing,
             Failure::HostConnections,
             Failure::HostQueues,
             Failure::AbortLimit,

@@ -11,6 +11,7 @@
 //! | [`target`], `apply` | the running state and its declarative change |
 //! | `subsystem`, `namespace`, `controller` | what hosts see |
 //! | [`hosts`] | how much one host may have, and has |
+//! | [`quiesce`] | who waits until the commands of what is gone have ended |
 //! | [`queue`] | one connection: Connect, properties, admin and I/O commands, timers |
 //! | `admin`, `discovery` | the admin command set and the discovery log |
 //! | [`disposition`], [`failure`] | what is to be done with a command; why it failed and as what status |
@@ -30,6 +31,7 @@ pub mod failure;
 pub mod hosts;
 pub mod limits;
 pub mod queue;
+pub mod quiesce;
 pub mod request;
 pub mod spec;
 pub mod target;
@@ -40,6 +42,7 @@ pub use failure::Failure;
 pub use hosts::{HostCounts, HostLimits, HostRules, Refusal};
 pub use limits::Limits;
 pub use queue::{Queue, QueueInfo};
+pub use quiesce::{Quiesce, QuiesceGuard};
 pub use spec::{
     Access, AddressFamily, DeviceId, NamespaceSpec, PortId, PortSpec, ReferralSpec, SubsystemSpec,
     TargetSpec, TransportKind,

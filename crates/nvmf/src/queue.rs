@@ -26,6 +26,7 @@ use std::sync::atomic::Ordering;
 use nvmeof_wire::{Nqn, Sgl, Sqe, Status};
 
 use self::admin_queue::AdminQueue;
+use self::connect::WaitingConnect;
 use self::io_queue::IoQueue;
 use self::slots::Slots;
 use crate::Nanos;
@@ -34,7 +35,8 @@ use crate::disposition::{DataSource, Disposition, Extent, IoCommand, IoKind, Res
 use crate::failure::Failure;
 use crate::hosts::Refusal;
 use crate::limits::{ADMIN_QUEUE_MIN, CONNECT_TIMEOUT_SECONDS};
-use crate::spec::{PortId, TransportKind};
+use crate::quiesce::{Quiesce, QuiesceGuard};
+use crate::spec::{DeviceId, PortId, TransportKind};
 use crate::target::Target;
 
 /// What a connected queue is.
@@ -75,6 +77,10 @@ pub struct Queue {
     state: State,
     /// Its last Connect, if that was refused for want of a seat.
     refused: Option<Refusal>,
+    /// Its Connect, while commands of the association before are with a device.
+    waiting: Option<Box<WaitingConnect>>,
+    /// Of an I/O queue: commands of it may be with a device.
+    guard: Option<QuiesceGuard>,
 }
 
 #[derive(Debug)]
@@ -112,6 +118,11 @@ enum Outcome {
         sqid: u16,
         cid: u16,
     },
+    /// Done when these devices are flushed.
+    Flush {
+        devices: Vec<DeviceId>,
+        result: u64,
+    },
     /// A Connect was accepted; unlike any other its completion goes out with the queue's new rules.
     Connected(connect::Accepted),
 }
@@ -136,6 +147,8 @@ impl Queue {
                 None => State::Ended(DeathReason::PortRemoved),
             },
             refused: None,
+            waiting: None,
+            guard: None,
         }
     }
 
@@ -177,8 +190,13 @@ impl Queue {
     pub fn handle_data(&mut self, sqe: &Sqe, data: &[u8], now: Nanos) -> Disposition {
         let outcome = match &mut self.state {
             State::Fresh { connecting, .. } if *connecting == Some(sqe.cid.get()) => {
-                *connecting = None;
-                self.connect(sqe, data, now)
+                let outcome = self.connect_or_wait(sqe, data, now);
+                if let State::Fresh { connecting, .. } = &mut self.state
+                    && self.waiting.is_none()
+                {
+                    *connecting = None;
+                }
+                outcome
             }
             State::Fresh { .. } => Err(Failure::CommandSequence),
             State::Admin(admin) => admin.data(sqe, data, now),
@@ -197,6 +215,14 @@ impl Queue {
             Ok(()) => self.slots.complete(cid, Status::SUCCESS, 0),
             Err(failure) => self.complete_failed(cid, failure),
         }
+    }
+
+    /// A [`Disposition::Flush`] was seen to: are all devices flushed?
+    pub fn complete_flush(&mut self, cid: u16, result: u64, is_durable: bool) -> Response {
+        if is_durable {
+            return self.slots.complete(cid, Status::SUCCESS, result);
+        }
+        self.complete_failed(cid, Failure::MediaWrite)
     }
 
     /// A [`Disposition::Abort`] was seen to: did the command end because of it?
@@ -248,6 +274,8 @@ impl Queue {
     #[must_use]
     pub fn deadline(&self) -> Option<Nanos> {
         match &self.state {
+            // A Connect that waits has a bound of its own.
+            State::Fresh { .. } if self.waiting.is_some() => None,
             State::Fresh { deadline, .. } => Some(*deadline),
             State::Admin(admin) if admin.controller.death().is_none() => {
                 admin.timer().map(|(deadline, _)| deadline)
@@ -259,7 +287,7 @@ impl Queue {
     /// Ends what has run out of time; see [`Self::is_dead`].
     pub fn handle_timeout(&mut self, now: Nanos) {
         match &self.state {
-            State::Fresh { deadline, .. } if now >= *deadline => {
+            State::Fresh { deadline, .. } if now >= *deadline && self.waiting.is_none() => {
                 self.state = State::Ended(DeathReason::ConnectTimeout);
             }
             State::Admin(admin) => {
@@ -272,9 +300,50 @@ impl Queue {
         }
     }
 
-    /// The connection is closed. An admin queue takes its controller and all its queues along.
-    pub fn handle_disconnect(&mut self) {
+    /// The connection is closed. An admin queue takes its controller and all its queues along. Of an I/O queue what
+    /// this gives has to be kept until no command of it is with a device any more.
+    #[must_use]
+    pub fn handle_disconnect(&mut self) -> Option<QuiesceGuard> {
         self.end(DeathReason::ConnectionClosed);
+        self.waiting = None;
+        self.guard.take()
+    }
+
+    /// To wait until its commands are over: those of an I/O queue, or of an admin queue's controller. `None` before
+    /// Connect and after the end.
+    #[must_use]
+    pub fn quiesce(&self) -> Option<Quiesce> {
+        match &self.state {
+            State::Admin(admin) => Some(admin.controller.quiesce().clone()),
+            State::Io(io) => Some(io.controller.quiesce().of_queue(io.qid)),
+            State::Fresh { .. } | State::Ended(_) => None,
+        }
+    }
+
+    /// Answers a Disconnect that waited until every other command of its queue is over, and ends the queue; to be
+    /// asked as [`Self::poll_event`] is.
+    pub fn poll_disconnect(&mut self) -> Option<Response> {
+        let State::Io(io) = &self.state else { return None };
+        let cid = io.disconnecting.filter(|_| self.slots.outstanding() == 1)?;
+        let response = self.slots.complete(cid, Status::SUCCESS, 0);
+        self.end(DeathReason::Disconnected);
+        // None of its commands is outstanding, so none is with a device.
+        self.guard = None;
+        Some(response)
+    }
+
+    /// Devices to flush, once, for a shutdown whose commands are over; then [`Self::shutdown_flushed`]. To be asked
+    /// as [`Self::poll_event`] is.
+    pub fn poll_shutdown(&mut self) -> Option<Vec<DeviceId>> {
+        let State::Admin(admin) = &mut self.state else { return None };
+        admin.poll_shutdown()
+    }
+
+    /// The devices that [`Self::poll_shutdown`] named are flushed, or not all of them could be.
+    pub fn shutdown_flushed(&mut self, is_durable: bool) {
+        if let State::Admin(admin) = &mut self.state {
+            admin.shutdown_flushed(is_durable);
+        }
     }
 
     /// What the queue is, once its Connect was accepted and until it ends.
@@ -351,6 +420,7 @@ impl Queue {
             }
             Ok(Outcome::Receive { len, source }) => Disposition::Receive { len, source },
             Ok(Outcome::Held) => Disposition::Held,
+            Ok(Outcome::Flush { devices, result }) => Disposition::Flush { devices, result },
             Ok(Outcome::Abort { controller, sqid, cid }) => {
                 Disposition::Abort { controller, sqid, cid }
             }

@@ -2,6 +2,7 @@
 //! [`Target::apply`](crate::Target::apply), never here.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use nvmeof_wire::Nqn;
 
@@ -64,6 +65,9 @@ pub struct SubsystemSpec {
     pub access: Access,
     /// Its namespaces.
     pub namespaces: Vec<NamespaceSpec>,
+    /// How long a command can be with a device of them at most: what CAP.TO and a Connect that waits for the
+    /// commands of the association before it are derived from.
+    pub quiesce_bound: Duration,
 }
 
 /// Which hosts may connect to a subsystem and see it in the discovery log.

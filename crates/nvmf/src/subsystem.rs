@@ -1,15 +1,16 @@
 //! An NVM or discovery subsystem: who may connect, its namespaces, its controllers.
 
-use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Duration;
 
 use nvmeof_wire::Nqn;
 
 use crate::controller::Controller;
 use crate::limits::CNTLID_MAX;
 use crate::namespace::NamespaceTable;
-use crate::spec::{Access, NamespaceSpec, SubsystemSpec};
+use crate::spec::{Access, DeviceId, NamespaceSpec, SubsystemSpec};
 
 /// What a subsystem is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +36,8 @@ pub(crate) struct Subsystem {
     /// Bumped after `namespaces` changed; queues compare it with their snapshot's.
     generation: AtomicU32,
     controllers: Mutex<Controllers>,
+    /// Milliseconds a command can be with a device at most.
+    quiesce_bound_ms: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -58,6 +61,7 @@ impl Subsystem {
             namespaces: RwLock::new(Arc::new(NamespaceTable::new(spec.namespaces))),
             generation: AtomicU32::new(0),
             controllers: Mutex::new(Controllers { by_id: BTreeMap::new(), next: spec.cntlid_min }),
+            quiesce_bound_ms: AtomicU64::new(milliseconds(spec.quiesce_bound)),
         }
     }
 
@@ -73,6 +77,7 @@ impl Subsystem {
                 cntlid_max: CNTLID_MAX,
                 access: Access::AnyHost,
                 namespaces: Vec::new(),
+                quiesce_bound: Duration::ZERO,
             })
         }
     }
@@ -117,6 +122,24 @@ impl Subsystem {
             self.generation.fetch_add(1, Ordering::Release);
         }
         changed
+    }
+
+    /// How long a command can be with a device at most.
+    pub(crate) fn quiesce_bound(&self) -> Duration {
+        Duration::from_millis(self.quiesce_bound_ms.load(Ordering::Relaxed))
+    }
+
+    /// Sets that, as its namespaces have other devices.
+    pub(crate) fn set_quiesce_bound(&self, bound: Duration) {
+        self.quiesce_bound_ms.store(milliseconds(bound), Ordering::Relaxed);
+    }
+
+    /// Devices whose completed writes may be lost with the power until they are flushed.
+    pub(crate) fn devices_to_flush(&self) -> Vec<DeviceId> {
+        let namespaces = self.namespaces();
+        let cached = namespaces.iter().filter(|namespace| namespace.spec.volatile_cache);
+        let devices: BTreeSet<DeviceId> = cached.map(|namespace| namespace.spec.device).collect();
+        devices.into_iter().collect()
     }
 
     /// Does any namespace have a volatile write cache?
@@ -168,4 +191,8 @@ impl Subsystem {
     fn controllers(&self) -> MutexGuard<'_, Controllers> {
         self.controllers.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn milliseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }

@@ -11,6 +11,7 @@ pub use crate::apply::{ApplyError, Changes};
 use crate::controller::{Controller, ControllerKey};
 use crate::hosts::{HostCounts, HostLimits, HostRules, Hosts};
 use crate::limits::Limits;
+use crate::quiesce::Departing;
 use crate::spec::{PortId, PortSpec, ReferralSpec, TargetSpec};
 use crate::subsystem::Subsystem;
 
@@ -20,6 +21,8 @@ pub struct Target {
     pub(crate) limits: Limits,
     pub(crate) notifier: Arc<Notifier>,
     pub(crate) hosts: Arc<Hosts>,
+    /// Controllers that are gone and whose commands are not.
+    pub(crate) departing: Arc<Departing>,
     registry: RwLock<Registry>,
     next_key: AtomicU64,
     next_queue: AtomicU64,
@@ -70,6 +73,7 @@ impl Target {
             limits,
             notifier: Arc::default(),
             hosts: Arc::default(),
+            departing: Arc::default(),
             registry: RwLock::new(Registry {
                 subsystems: BTreeMap::new(),
                 discovery: Arc::new(Subsystem::discovery()),
@@ -103,7 +107,13 @@ impl Target {
     #[inline]
     #[must_use]
     pub fn epoch(&self) -> u64 {
-        self.notifier.epoch.load(Ordering::Acquire)
+        self.notifier.epoch()
+    }
+
+    /// Controllers that are gone while commands of them are still with a device.
+    #[must_use]
+    pub fn departing(&self) -> usize {
+        self.departing.count()
     }
 
     /// The bounds it was made with.
@@ -198,6 +208,12 @@ pub(crate) struct Notifier {
 }
 
 impl Notifier {
+    /// How often it notified.
+    #[inline]
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::Acquire)
+    }
+
     /// Bumps the epoch and calls whoever asked for it.
     pub(crate) fn notify(&self) {
         self.epoch.fetch_add(1, Ordering::AcqRel);

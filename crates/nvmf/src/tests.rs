@@ -7,6 +7,7 @@ mod events;
 mod hosts;
 mod io;
 mod properties;
+mod quiesce;
 mod random;
 mod support;
 mod threads;

@@ -103,6 +103,7 @@ fn make(variant: u8) -> TargetSpec {
         cntlid_max: 3,
         access: Access::AnyHost,
         namespaces,
+        quiesce_bound: std::time::Duration::from_secs(10),
     };
     let mut private = subsystem(PRIVATE, "SERIAL0002", vec![namespace(7, 512, 8)]);
     private.access = Access::Hosts(BTreeSet::from([nqn(HOST)]));

@@ -37,6 +37,9 @@ enum Open {
         len: u32,
     },
     Abort,
+    Flush {
+        result: u64,
+    },
     Held,
 }
 
@@ -202,6 +205,10 @@ impl World {
                 answered(&response, cid);
                 assert!(!response.cqe.status().is_success());
             }
+            Open::Flush { result } => {
+                let response = link.queue.complete_flush(cid, result, input.coin());
+                answered(&response, cid);
+            }
             Open::Held => {}
         }
     }
@@ -217,7 +224,7 @@ impl World {
             4 => {
                 let Some(at) = self.choose(input) else { return };
                 let link = &mut self.links[at];
-                link.queue.handle_disconnect();
+                drop(link.queue.handle_disconnect());
                 assert!(link.queue.is_dead().is_some());
             }
             5 => {
@@ -343,6 +350,10 @@ impl World {
                 Open::Io { io, size }
             }
             Disposition::Held => Open::Held,
+            Disposition::Flush { devices, result } => {
+                assert!(!devices.is_empty());
+                Open::Flush { result }
+            }
             Disposition::Abort { controller, sqid, .. } => {
                 let info = link.queue.connected().expect("an admin queue");
                 assert!(info.admin && controller == info.controller && sqid != 0);
@@ -364,6 +375,11 @@ impl World {
         data.resize(len as usize, 0);
         let link = &mut self.links[at];
         let disposition = link.queue.handle_data(sqe, &data, self.now);
+        if fresh && disposition == Disposition::Held {
+            // Commands of the association before are not over.
+            link.open.insert(sqe.cid.get(), Open::Held);
+            return;
+        }
         assert!(
             matches!(disposition, Disposition::Respond(_)),
             "all that takes data is answered then: {disposition:?}"
@@ -387,6 +403,20 @@ impl World {
         let epoch = self.target.epoch();
         let looked_at = std::mem::replace(&mut self.epoch, epoch) == epoch;
         for link in &mut self.links {
+            if let Some((sqe, disposition)) = link.queue.poll_connect(self.now) {
+                let Disposition::Respond(response) = disposition else { panic!("{disposition:?}") };
+                answered(&response, sqe.cid.get());
+                assert!(matches!(link.open.remove(&sqe.cid.get()), Some(Open::Held)));
+            }
+            if let Some(devices) = link.queue.poll_shutdown() {
+                assert!(!devices.is_empty());
+                link.queue.shutdown_flushed(true);
+            }
+            if let Some(response) = link.queue.poll_disconnect() {
+                let cid = response.cqe.cid.get();
+                answered(&response, cid);
+                assert!(matches!(link.open.remove(&cid), Some(Open::Held)));
+            }
             while let Some(response) = link.queue.poll_event() {
                 assert!(!looked_at, "an event that nobody was told of");
                 let cid = response.cqe.cid.get();

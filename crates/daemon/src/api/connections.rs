@@ -110,17 +110,14 @@ async fn drop_one(
     let dropped = handle
         .call(async move |running| {
             let found = all(running).await.into_iter().find(|one| one.id == id)?;
-            let dropped = running.server().dismiss(id).await;
-            dropped.then(|| {
-                tracing::info!(
-                    id,
-                    host = found.host,
-                    peer = found.peer,
-                    "the API drops a connection"
-                );
-                Tagged::new(running, found)
-            })
+            let quiescing = running.server().dismiss(id).await?;
+            tracing::info!(id, host = found.host, peer = found.peer, "the API drops a connection");
+            Some((Tagged::new(running, found), quiescing))
         })
         .await?;
-    dropped.ok_or_else(|| Refusal(no_connection(id)))
+    let (dropped, quiescing) = dropped.ok_or_else(|| Refusal(no_connection(id)))?;
+    // Not before its commands are over: until then they may change a device.
+    let ended = quiescing.ended().await;
+    ended.map_err(|error| Refusal(ApiError::new(ErrorKind::Failed, error.to_string())))?;
+    Ok(dropped)
 }

@@ -1,6 +1,7 @@
 //! From a config to the target's wanted state.
 
 use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 
 use nvmeof_nvmf::{
     Access, AddressFamily, NamespaceSpec, PortId, PortSpec, ReferralSpec, SubsystemSpec,
@@ -47,6 +48,7 @@ fn subsystem_spec<'a>(
     subsystem: &Subsystem,
     device: &impl Fn(&str) -> Option<&'a Open>,
 ) -> anyhow::Result<SubsystemSpec> {
+    let mut quiesce_bound = Duration::ZERO;
     let namespaces = subsystem
         .namespaces
         .iter()
@@ -54,6 +56,7 @@ fn subsystem_spec<'a>(
             let open = device(&namespace.device).ok_or_else(|| {
                 anyhow::anyhow!("namespace {}: no device {:?}", namespace.nsid, namespace.device)
             })?;
+            quiesce_bound = quiesce_bound.max(open.quiesce_bound());
             Ok(namespace_spec(namespace, open))
         })
         .collect::<anyhow::Result<_>>()?;
@@ -68,6 +71,7 @@ fn subsystem_spec<'a>(
             Some(hosts) => Access::Hosts(hosts.clone()),
         },
         namespaces,
+        quiesce_bound,
     })
 }
 

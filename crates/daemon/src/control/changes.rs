@@ -281,11 +281,18 @@ async fn apply(
             let made = running.make(*wanted, groundwork, is_file).await;
             let settled = running.server().settled();
             tokio::spawn(async move {
-                if made.is_err() {
-                    // When it is said that nothing has changed, nothing has: files have their sizes again.
-                    settled.await;
-                }
-                drop(reply.send(made));
+                let told = match made {
+                    Ok((change, quiescing)) => match quiescing.ended().await {
+                        Ok(()) => Ok(change),
+                        Err(error) => Err(ApiError::new(ErrorKind::Failed, error.to_string())),
+                    },
+                    Err(error) => {
+                        // When it is said that nothing has changed, nothing has: files have their sizes again.
+                        settled.await;
+                        Err(error)
+                    }
+                };
+                drop(reply.send(told));
             });
         }
         (_, Some(wanted)) => running.take_file(*wanted, groundwork).await,

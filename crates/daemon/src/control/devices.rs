@@ -29,6 +29,7 @@ use anyhow::Context as _;
 use nvmeof_core::block::{BlockDevice, FileConfig, NvmeDevice};
 use nvmeof_core::dma::SharedPool;
 use nvmeof_nvmf::DeviceId;
+use nvmeof_nvmf::quiesce::UNKNOWN_BOUND;
 use tokio::sync::oneshot;
 use tokio::task::spawn_blocking;
 
@@ -70,6 +71,13 @@ pub(super) struct Open {
     is_outdated: bool,
 }
 
+impl Open {
+    /// How long a command can be with it at most.
+    pub(super) fn quiesce_bound(&self) -> Duration {
+        UNKNOWN_BOUND
+    }
+}
+
 impl Devices {
     /// None yet; drives are to reach the buffers of `pool`, and are taken from the system by `take`.
     pub(super) fn new(pool: &Arc<SharedPool>, take: Take) -> Self {
@@ -80,6 +88,11 @@ impl Devices {
     /// The open device of this name.
     pub(super) fn get(&self, name: &str) -> Option<&Open> {
         self.open.get(name)
+    }
+
+    /// How long a command can be with any of them at most.
+    pub(super) fn quiesce_bound(&self) -> Duration {
+        self.open.values().map(Open::quiesce_bound).max().unwrap_or_default()
     }
 
     /// Lets go of what is gone, and begins to open drives and files as they are wanted: the groundwork for

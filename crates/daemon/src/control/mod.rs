@@ -8,6 +8,7 @@
 //! | `apply` | from a config to what runs, at start and on SIGHUP |
 //! | `file` | the config file, read and written |
 //! | `devices` | opening and closing block devices on every reactor |
+//! | `quiesce` | what has to end before anybody is told that something is gone |
 //! | `watch` | what runs, for those who only look: metrics, and commands that are followed |
 //! | `stats` | what the reactors counted: to a file, and to the log on SIGUSR1 |
 //! | `changes` | which change is made when: one at a time, while threads open what it needs |
@@ -22,6 +23,7 @@ mod devices;
 mod file;
 mod notify;
 mod place;
+mod quiesce;
 mod running;
 mod server;
 mod stats;

@@ -26,7 +26,8 @@ use super::changes::{Checked, Edit};
 use super::devices::{Begun, Groundwork, Take};
 use super::file::ConfigFile;
 use super::notify;
-use super::server::{NewListener, Server};
+use super::quiesce::Quiescing;
+use super::server::{NewListener, Reloaded, Server};
 use super::stats::{Recorder, lines, live};
 use super::wrong::{Wrong, warning};
 use crate::config::DeviceKind;
@@ -140,7 +141,7 @@ impl Running {
     /// The file that was read for SIGHUP is wrong: nothing changes.
     pub(super) fn refuse_file(&self, wrong: &Wrong) {
         tracing::error!("the config is not reloaded, nothing changes:\n{wrong}");
-        self.tell(false);
+        self.tell_refused();
     }
 
     /// Makes what runs what was read from the file; it is logged why not.
@@ -148,30 +149,40 @@ impl Running {
         let text = wanted.loaded.text.clone();
         let adopted = self.adopt(wanted.loaded, groundwork, NewListener::MayBeLeftOut).await;
         match &adopted {
-            Ok(summary) => {
-                self.file.is_now(text, self.document.clone());
-                tracing::info!("config reloaded: {summary}");
-            }
+            Ok(_) => self.file.is_now(text, self.document.clone()),
             Err(error) => {
                 tracing::error!("the config is not reloaded, nothing changes: {error:#}");
             }
         }
-        self.tell(adopted.is_ok());
+        match adopted {
+            Ok(reloaded) => self.tell_when_ended(reloaded),
+            Err(_) => self.tell_refused(),
+        }
     }
 
-    fn tell(&self, is_reloaded: bool) {
-        let came_of_it = match is_reloaded {
-            true => "config reloaded",
-            false => "the config was not reloaded, see the log",
-        };
-        notify::ready(&format!("{}; {came_of_it}", self.ready_line()));
+    /// Says that the config is reloaded when the commands of what was removed are over.
+    fn tell_when_ended(&self, Reloaded { summary, quiescing }: Reloaded) {
+        let ready = self.ready_line();
+        tokio::spawn(async move {
+            if let Err(error) = quiescing.ended().await {
+                tracing::warn!("{error}");
+            }
+            tracing::info!("config reloaded: {summary}");
+            notify::ready(&format!("{ready}; config reloaded"));
+        });
+    }
+
+    fn tell_refused(&self) {
+        notify::ready(&format!("{}; the config was not reloaded, see the log", self.ready_line()));
     }
 
     /// Opens devices anew that are not what they were, with what stands on them; it is logged why not.
     pub(super) async fn renew(&mut self, groundwork: Groundwork) {
         let config = self.server.config().clone();
         match self.server.reload(config, groundwork, NewListener::MayBeLeftOut).await {
-            Ok(summary) => tracing::info!("followed a drive's namespaces: {summary}"),
+            Ok(Reloaded { summary, .. }) => {
+                tracing::info!("followed a drive's namespaces: {summary}");
+            }
             Err(error) => tracing::error!(
                 "a drive's namespace has changed and cannot be followed, it is served as it was: {error:#}; \
                  change the config to what can be, and reload it"
@@ -230,7 +241,7 @@ impl Running {
         }
     }
 
-    /// Makes what runs what the API wants: all of it, or nothing.
+    /// Makes what runs what the API wants: all of it, or nothing. The caller is told when what was removed has ended.
     ///
     /// # Errors
     /// It cannot be on this machine; nothing has changed then.
@@ -239,11 +250,11 @@ impl Running {
         wanted: Wanted,
         groundwork: Groundwork,
         is_file: bool,
-    ) -> Result<Change, ApiError> {
+    ) -> Result<(Change, Quiescing), ApiError> {
         let loaded = wanted.loaded.clone();
         let text = is_file.then(|| loaded.text.clone());
-        let summary = self.adopt(loaded, groundwork, NewListener::HasToWork).await;
-        let summary = summary.map_err(|error| {
+        let adopted = self.adopt(loaded, groundwork, NewListener::HasToWork).await;
+        let Reloaded { summary, quiescing } = adopted.map_err(|error| {
             let what = format!("{error:#}");
             ApiError::new(ErrorKind::Conflict, what).hint("nothing has changed")
         })?;
@@ -253,7 +264,7 @@ impl Running {
             self.file.is_now(text, self.document.clone());
             notify::ready(&format!("{}; config reloaded", self.ready_line()));
         }
-        Ok(wanted.told(false, self.revision()))
+        Ok((wanted.told(false, self.revision()), quiescing))
     }
 
     /// Writes what runs to the file. With `force` even if somebody else has changed the file.
@@ -294,6 +305,7 @@ impl Running {
             namespaces: config.subsystems.iter().map(|one| one.namespaces.len()).sum(),
             controllers: self.server.controllers().len(),
             connections: counts.connections,
+            departing: self.server.departing(),
             in_flight: counts.requests,
             pending_restart: self.server.fixed_differences(config),
         }
@@ -334,14 +346,14 @@ impl Running {
         loaded: Loaded,
         groundwork: Groundwork,
         listeners: NewListener,
-    ) -> anyhow::Result<String> {
+    ) -> anyhow::Result<Reloaded> {
         let Loaded { config, document, .. } = loaded;
-        let summary = self.server.reload(config, groundwork, listeners).await?;
+        let reloaded = self.server.reload(config, groundwork, listeners).await?;
         if self.document != document {
             self.changes += 1;
             self.document = document;
         }
-        Ok(summary)
+        Ok(reloaded)
     }
 
     /// Files that are served, by the names they were given.

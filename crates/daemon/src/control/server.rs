@@ -20,13 +20,14 @@ use super::accept::{Rdma, Reactors, url};
 use super::apply::target_spec;
 use super::devices::{Begun, Devices, Groundwork, Suspect, Take, changed, close};
 use super::place::{node_of, rebalance};
+use super::quiesce::Quiescing;
 use super::stats::metrics::Scrape;
 use super::stats::{self, Labels, Recorder, Sample, table};
 use super::watch::Tracing;
 use crate::clock;
 use crate::config::{Api, Config, Listener, LogFormat, LogLevel, policy_name};
 use crate::limits::{Limits, raise_open_files};
-use crate::reactor::mailbox::{Counts, Message, Sender, mailbox};
+use crate::reactor::mailbox::{Counts, Dismissed, Message, Sender, mailbox};
 use crate::reactor::roll::Listed;
 use crate::reactor::stats::Ask;
 use crate::reactor::{Handle, Load, Plan, spawn};
@@ -74,6 +75,15 @@ struct Fixed {
     log: LogLevel,
     log_format: LogFormat,
     api: Option<Api>,
+}
+
+/// What became of a reload.
+#[derive(Debug)]
+pub(super) struct Reloaded {
+    /// What changed.
+    pub(super) summary: String,
+    /// What has to end before anybody is told so.
+    pub(super) quiescing: Quiescing,
 }
 
 /// The policy in force.
@@ -153,13 +163,14 @@ impl Server {
         self.devices.settled()
     }
 
-    /// Changes what runs to what `config` wants, or nothing at all. Says what changed.
+    /// Changes what runs to what `config` wants, or nothing at all. Says what changed; commands of what was removed may
+    /// still be with devices then.
     pub(super) async fn reload(
         &mut self,
         config: Config,
         mut groundwork: Groundwork,
         listeners: NewListener,
-    ) -> anyhow::Result<String> {
+    ) -> anyhow::Result<Reloaded> {
         let reloaded = self.reload_on(config, &mut groundwork, listeners).await;
         self.devices.leave(groundwork);
         reloaded
@@ -170,7 +181,7 @@ impl Server {
         config: Config,
         groundwork: &mut Groundwork,
         listeners: NewListener,
-    ) -> anyhow::Result<String> {
+    ) -> anyhow::Result<Reloaded> {
         self.tenants.check(&config)?;
         let pacing = self.other_pacing(&config)?;
         let bound = self.bind_new(&config, listeners).await?;
@@ -204,16 +215,18 @@ impl Server {
                 return Err(error);
             }
         };
+        let longest = self.devices.quiesce_bound();
+        let mut quiescing = Quiescing::of(&changes, &self.reactors.senders, longest);
         let count_opened = opened.len();
         let gone = self.devices.commit(&config.devices, opened);
         let count_closed = gone.len();
         let senders = self.reactors.senders.clone();
         // A device closes when its last command is done, which may take longer than the reload.
-        tokio::spawn(async move {
+        quiescing.add_device(tokio::spawn(async move {
             for open in gone {
                 close(open, &senders).await;
             }
-        });
+        }));
         self.send_shares(&config);
         let (started, ended) = self.settle_listeners(&config, bound);
         self.labels = self.labels_of(&config);
@@ -221,7 +234,7 @@ impl Server {
             tracing::warn!("{key} has changed in the config; it takes effect at the next start");
         }
         self.config = config;
-        Ok(format!(
+        let summary = format!(
             "{count_opened} devices opened, {count_closed} closed, \
              {} subsystems added, {} removed, {} namespaces changed, {} controllers ended, \
              {started} listeners started, {ended} ended{policy}",
@@ -229,7 +242,8 @@ impl Server {
             changes.subsystems_removed.len(),
             changes.namespaces_changed.len(),
             changes.controllers_ended,
-        ))
+        );
+        Ok(Reloaded { summary, quiescing })
     }
 
     /// Begins to ask drives whose namespaces may have changed which of them have, if there are any; the answer is the
@@ -280,6 +294,11 @@ impl Server {
         self.target.controllers()
     }
 
+    /// Controllers that are gone while commands of them are still with a device.
+    pub(crate) fn departing(&self) -> usize {
+        self.target.departing()
+    }
+
     /// The listeners that work: number, what the config says, the address with the real port.
     pub(crate) fn listeners(&self) -> impl Iterator<Item = (PortId, &Listener, SocketAddr)> {
         let all = self.listeners.iter();
@@ -314,19 +333,21 @@ impl Server {
         all
     }
 
-    /// Ends the connection of this name. Whether there is one.
-    pub(crate) async fn dismiss(&self, id: u64) -> bool {
+    /// Ends the connection of this name, if there is one: it is over when what this gives has ended.
+    pub(crate) async fn dismiss(&self, id: u64) -> Option<Quiescing> {
         // One that moves to another reactor meanwhile is in neither's hands: then it is asked for again.
         for _ in 0..2 {
             for sender in &self.reactors.senders {
                 let (reply, answer) = oneshot::channel();
                 sender.send(Message::Dismiss { id, reply });
-                if answer.await.unwrap_or(false) {
-                    return true;
+                let dismissed: Option<Dismissed> = answer.await.unwrap_or_default();
+                if let Some(quiesce) = dismissed {
+                    let bound = self.devices.quiesce_bound();
+                    return Some(Quiescing::of_connection(quiesce, bound));
                 }
             }
         }
-        false
+        None
     }
 
     /// What to call devices and listeners in statistics.

@@ -15,6 +15,7 @@ use super::failure::from_fabric;
 use super::io::{Admin, AdminStage, Pending};
 use super::kind;
 use super::mailbox::{AbortOrder, Message};
+use super::quiesce::Then;
 use super::slots::Key;
 use super::stats::Class;
 use crate::logs::{Kind, limited};
@@ -98,7 +99,11 @@ impl Reactor {
             Disposition::Receive { len, source: DataSource::Host(sgl) } => {
                 self.start_admin(key, AdminStage::Fetch { sqe: *sqe, len, sgl }, now);
             }
-            Disposition::Held => {}
+            Disposition::Held => self.poll_queue(key, now),
+            Disposition::Flush { devices, result } => {
+                let then = Then::Answer { cid: sqe.cid.get(), result };
+                self.start_flush(key, &devices, then, now);
+            }
             Disposition::Abort { controller, sqid, cid } => {
                 self.order_abort(key, sqe.cid.get(), controller, sqid, cid, now);
             }
@@ -127,6 +132,22 @@ impl Reactor {
                 connection.queue.complete(sqe.cid.get(), Err(Failure::DataTransfer)),
             ),
         };
+        self.dispose(key, sqe, disposition, None, now);
+    }
+
+    /// A Connect that waited for the commands of the association before is decided.
+    pub(super) fn connect_decided(
+        &mut self,
+        key: Key,
+        sqe: &Sqe,
+        disposition: Disposition,
+        now: u64,
+    ) {
+        if let Some(connection) = self.connections.get_mut(key)
+            && let Some(refusal) = connection.queue.take_refusal()
+        {
+            log_full(&refusal);
+        }
         self.dispose(key, sqe, disposition, None, now);
     }
 

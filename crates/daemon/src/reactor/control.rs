@@ -73,6 +73,7 @@ impl Reactor {
             Message::Dismiss { id, reply } => {
                 let _ = reply.send(self.dismiss(id, now));
             }
+            Message::Settle { devices, reply } => self.settle(&devices, reply),
             Message::Counts(reply) => {
                 let _ = reply.send(self.counts());
             }
@@ -96,7 +97,7 @@ impl Reactor {
         let is_wanted = |id| {
             requests.iter().any(|(_, pending)| match pending {
                 Pending::Io(io) => io.request.io().device == id && !io.request.is_past_device(),
-                Pending::Admin(_) | Pending::Abort { .. } => false,
+                Pending::Admin(_) | Pending::Abort { .. } | Pending::Flush(_) => false,
             })
         };
         for id in self.devices.retire(&self.poller, is_wanted) {

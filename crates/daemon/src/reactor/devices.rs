@@ -90,6 +90,20 @@ impl Devices {
         }
     }
 
+    /// The requester of this operation is gone. True if the device was never given it and it is gone, too; else it
+    /// still completes.
+    pub(crate) fn cancel(&mut self, id: DeviceId, token: u64) -> bool {
+        let Some(device) = self.get(id) else { return false };
+        let before = device.backlog.len();
+        device.backlog.retain(|op| op.token != token);
+        if device.backlog.len() < before {
+            // A command has one operation at a time.
+            return true;
+        }
+        device.queue.cancel(token);
+        false
+    }
+
     /// Data the device lends for a read, if it can.
     #[inline]
     pub(crate) fn lend(&mut self, id: DeviceId, offset: u64, len: u32) -> Option<Lent> {

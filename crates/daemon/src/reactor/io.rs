@@ -1,10 +1,12 @@
 //! An I/O command's way through a reactor. What comes next is decided by the request's own state
 //! machine (`nvmf::request`); this file does it: permit, buffer, host data, device, response.
 
+use std::sync::Arc;
+
 use nvmeof_core::block::{BlockOp, BlockOpKind, Completed};
 use nvmeof_core::dma::{Buffer, LeaseError, Payload};
 use nvmeof_nvmf::request::{DeviceOp, Request, Step, Wanted};
-use nvmeof_nvmf::{DataSource, Failure, IoCommand, IoKind, Response};
+use nvmeof_nvmf::{DataSource, Failure, IoCommand, IoKind, QuiesceGuard, Response};
 use nvmeof_pacing::{Charge, Cost, FlowId, Outcome, Permit};
 use nvmeof_transport::{FabricError, FabricOp};
 use nvmeof_wire::{Sgl, Sqe, Status};
@@ -13,6 +15,7 @@ use super::Reactor;
 use super::connection::Joined;
 use super::failure::{from_block, from_fabric};
 use super::kind;
+use super::quiesce::Flush;
 use super::slots::Key;
 use super::trace::{Mark, State};
 use crate::logs::{Kind, limited};
@@ -24,6 +27,8 @@ pub(super) enum Pending {
     Io(Io),
     /// An admin or fabrics command that moves data.
     Admin(Admin),
+    /// Devices that are being flushed.
+    Flush(Flush),
     /// An Abort that waits for the reactors' answers.
     Abort {
         /// Where it came from.
@@ -58,6 +63,8 @@ pub(super) struct Io {
     pub(super) mark: Mark,
     /// Its state.
     pub(super) request: Request<Buffer, Permit>,
+    /// Its queue's, once that closes while the command is with a device.
+    pub(super) guard: Option<Arc<QuiesceGuard>>,
 }
 
 /// An admin or fabrics command.
@@ -126,6 +133,7 @@ impl Reactor {
             landed: 0,
             mark: Mark::default(),
             request,
+            guard: None,
         }));
         self.trace_capsule(request, now);
         let admissible = u32::try_from(cost).is_ok_and(|bytes| {
@@ -376,7 +384,11 @@ impl Reactor {
     #[inline]
     pub(super) fn device_done(&mut self, done: Completed, now: u64) {
         let (_, request) = Key::from_token(done.token);
-        let Some(Pending::Io(io)) = self.requests.get_mut(request) else { return };
+        let io = match self.requests.get_mut(request) {
+            Some(Pending::Io(io)) => io,
+            Some(Pending::Flush(_)) => return self.flushed(request, done.result.is_ok(), now),
+            _ => return,
+        };
         let IoCommand { kind, device, .. } = *io.request.io();
         let result = done.result.map_err(|error| {
             let device = device.0;
@@ -427,7 +439,11 @@ impl Reactor {
                     }
                 }
             }
-            Some(Pending::Admin(Admin { connection, .. }) | Pending::Abort { connection, .. }) => {
+            Some(
+                Pending::Admin(Admin { connection, .. })
+                | Pending::Abort { connection, .. }
+                | Pending::Flush(Flush { connection, .. }),
+            ) => {
                 self.one_less(connection);
             }
             None => {}

@@ -12,6 +12,7 @@ use super::connection::{Connection, OWN_BUFFER, Phase};
 use super::io::{Admin, AdminStage, Pending};
 use super::kind;
 use super::mailbox::Message;
+use super::quiesce::Then;
 use super::slots::Key;
 use crate::logs::{Kind, limited};
 
@@ -102,7 +103,8 @@ impl Reactor {
         if is_io || queue.connected().is_some_and(|info| !info.admin) {
             self.load().io_queues.fetch_sub(1, Ordering::Relaxed);
         }
-        queue.handle_disconnect();
+        // It has no commands here.
+        drop(queue.handle_disconnect());
     }
 
     /// Starts a connection's end: nothing new begins for it, and the fabric gives back what it
@@ -122,8 +124,9 @@ impl Reactor {
             );
         }
         connection.phase = Phase::Closing;
-        connection.queue.handle_disconnect();
+        let guard = connection.queue.handle_disconnect();
         connection.fabric.close(why);
+        self.quiesce(key, guard, now);
         self.keep_flows(key);
         let Some(connection) = self.connections.get_mut(key) else { return };
         let waiting = connection.end_flows(&mut self.pacer);
@@ -142,6 +145,8 @@ impl Reactor {
                         && matches!(stage, AdminStage::Reply { .. } | AdminStage::Fetch { .. })
                 }
                 Pending::Abort { connection, .. } => *connection == key,
+                // It ends with its devices.
+                Pending::Flush(_) => false,
                 Pending::Io(io) => io.connection == key && io.request.stage() == Stage::NeedsBuffer,
             })
             .map(|(request, _)| request)
@@ -203,7 +208,7 @@ impl Reactor {
     }
 
     /// Sends what a queue has to report; closes it if its controller is gone.
-    fn poll_queue(&mut self, key: Key, now: u64) {
+    pub(super) fn poll_queue(&mut self, key: Key, now: u64) {
         while let Some(connection) = self.connections.get_mut(key).filter(|c| c.is_live()) {
             if let Some(reason) = connection.queue.is_dead() {
                 let reactor = self.index;
@@ -217,8 +222,18 @@ impl Reactor {
                 self.begin_close(key, CloseReason::ControllerGone, now);
                 return;
             }
-            let Some(response) = connection.queue.poll_event() else { return };
-            self.respond(key, response);
+            if let Some((sqe, disposition)) = connection.queue.poll_connect(now) {
+                self.connect_decided(key, &sqe, disposition, now);
+            } else if let Some(devices) = connection.queue.poll_shutdown() {
+                self.start_flush(key, &devices, Then::ShutDown, now);
+            } else if let Some(response) = connection.queue.poll_disconnect() {
+                // It closes with the next look, when that is sent.
+                return self.respond(key, response);
+            } else if let Some(response) = connection.queue.poll_event() {
+                self.respond(key, response);
+            } else {
+                return;
+            }
         }
     }
 

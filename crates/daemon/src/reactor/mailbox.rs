@@ -1,5 +1,6 @@
 //! How the control plane and other reactors speak to a reactor: a queue and an eventfd that wakes it.
 
+use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,7 +8,7 @@ use std::sync::mpsc;
 
 use anyhow::Context as _;
 use nvmeof_core::block::BlockDevice;
-use nvmeof_nvmf::{ControllerKey, DeviceId, Queue};
+use nvmeof_nvmf::{ControllerKey, DeviceId, Queue, Quiesce};
 use nvmeof_pacing::Parts;
 use nvmeof_transport::ParkedQueue;
 use rustix::event::{EventfdFlags, eventfd};
@@ -73,12 +74,19 @@ pub(crate) enum Message {
     Trace(TraceOrder),
     /// Say which connections there are.
     Roll(oneshot::Sender<Vec<Listed>>),
+    /// Answer when every command is over that these devices have been given, or are to be given, by now.
+    Settle {
+        /// The devices.
+        devices: BTreeSet<DeviceId>,
+        /// Answered then.
+        reply: oneshot::Sender<()>,
+    },
     /// End the connection of this name, and say whether it is here.
     Dismiss {
         /// The connection.
         id: u64,
-        /// Answered with whether it was here.
-        reply: oneshot::Sender<bool>,
+        /// Answered with what to wait for until its commands are over, if it was here.
+        reply: oneshot::Sender<Option<Dismissed>>,
     },
     /// Say what is held.
     Counts(oneshot::Sender<Counts>),
@@ -87,6 +95,9 @@ pub(crate) enum Message {
     /// Close every connection and end the thread.
     Stop,
 }
+
+/// A connection that was ended: what to wait for until its commands are over, which is nothing before its Connect.
+pub(crate) type Dismissed = Option<Quiesce>;
 
 /// An Abort command on its way to the reactor that has the queue.
 #[derive(Debug, Clone, Copy)]

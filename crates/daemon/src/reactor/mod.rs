@@ -8,6 +8,7 @@
 //! | `command` | a capsule's way into nvmf, and what becomes of admin commands |
 //! | `io` | an I/O command's way: permit, buffer, host data, device, response |
 //! | `lifecycle` | connections come, move and go |
+//! | `quiesce` | what ends before anybody is told that it has ended |
 //! | `sources` | what tells of several connections at once: completion queues |
 //! | `control` | messages from the control plane and other reactors |
 //! | `devices`, `connection`, `slots` | what is kept |
@@ -29,6 +30,7 @@ mod io;
 mod lifecycle;
 pub(crate) mod mailbox;
 mod poller;
+mod quiesce;
 pub(crate) mod roll;
 mod slots;
 mod sources;
@@ -63,6 +65,7 @@ use idle::{Idle, Verdict};
 use io::Pending;
 use mailbox::{Mailbox, Sender};
 use poller::{Poller, Ready};
+use quiesce::Settling;
 use slots::{Key, Slots};
 use starved::Starved;
 use stats::Stats;
@@ -185,6 +188,8 @@ pub(crate) struct Reactor {
     turned_at: u64,
     /// Turns since epoll was last asked.
     unpolled_turns: u32,
+    /// Who waits for the commands of namespaces that are gone.
+    settling: Vec<Settling>,
     /// Answered when nothing is in flight.
     draining: Option<oneshot::Sender<()>>,
     stopping: bool,
@@ -259,6 +264,7 @@ impl Reactor {
             next_tick: 0,
             turned_at: u64::MAX,
             unpolled_turns: 0,
+            settling: Vec::new(),
             draining: None,
             stopping: false,
             stats: Stats::default(),

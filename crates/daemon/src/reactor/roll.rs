@@ -5,6 +5,7 @@ use nvmeof_transport::CloseReason;
 
 use super::Reactor;
 use super::connection::Connection;
+use super::mailbox::Dismissed;
 
 /// A connection, as somebody who looks from outside wants to know it.
 #[derive(Debug, Clone)]
@@ -41,13 +42,12 @@ impl Reactor {
         listed.collect()
     }
 
-    /// Ends the connection of this name. Whether it is here.
-    pub(super) fn dismiss(&mut self, id: u64, now: u64) -> bool {
+    /// Ends the connection of this name, if it is here.
+    pub(super) fn dismiss(&mut self, id: u64, now: u64) -> Option<Dismissed> {
         let is_it = |one: &Connection| one.is_live() && one.queue.id() == id;
-        let found = self.connections.iter().find(|(_, one)| is_it(one)).map(|(key, _)| key);
-        if let Some(key) = found {
-            self.begin_close(key, CloseReason::Shutdown, now);
-        }
-        found.is_some()
+        let (key, one) = self.connections.iter().find(|(_, one)| is_it(one))?;
+        let dismissed = one.queue.quiesce();
+        self.begin_close(key, CloseReason::Shutdown, now);
+        Some(dismissed)
     }
 }

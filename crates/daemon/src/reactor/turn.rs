@@ -63,6 +63,9 @@ impl Reactor {
         if !self.leaving.is_empty() {
             self.move_leaving(now);
         }
+        if !self.settling.is_empty() {
+            self.answer_settled();
+        }
         self.pool.balance();
         if now >= self.next_tick {
             self.tick(now);

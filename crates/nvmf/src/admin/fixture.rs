@@ -49,6 +49,7 @@ pub(crate) fn subsystem(name: &str, namespaces: Vec<NamespaceSpec>) -> Subsystem
         cntlid_max: 100,
         access: Access::AnyHost,
         namespaces,
+        quiesce_bound: std::time::Duration::from_secs(10),
     }
 }
 
@@ -78,6 +79,7 @@ pub(crate) fn connect(subsystem: &Arc<Subsystem>, limits: Limits, host: &str) ->
         limits,
         kato_ms: KATO_MS,
         hosts: Arc::default(),
+        departing: Arc::default(),
     };
     let make = |cntlid| Controller::new(cntlid, Arc::clone(subsystem), Arc::default(), new);
     let controller = subsystem.add_controller(make).unwrap();

@@ -4,14 +4,13 @@ use std::sync::atomic::Ordering;
 
 use nvmeof_wire::properties::{
     CAP_CSS_ADMIN_ONLY, CAP_CSS_NVM, CC_CSS_ADMIN_ONLY, CC_CSS_NVM, CSTS_SHST_COMPLETE,
-    CSTS_SHST_NORMAL, Cap, Cc, Crto, Csts, Version, offset,
+    CSTS_SHST_NORMAL, CSTS_SHST_OCCURRING, Cap, Cc, Crto, Csts, Version, offset,
 };
 
 use super::{Controller, Events, FeatureStore};
 use crate::failure::Failure;
-
-/// Worst time from CC.EN to CSTS.RDY in units of 500 ms: it is at once, and 0 would say "not reported".
-const READY_TIMEOUT: u8 = 1;
+use crate::quiesce::half_seconds;
+use crate::spec::DeviceId;
 
 /// What a write to CC did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,7 +21,7 @@ pub(crate) enum CcChange {
     Enabled,
     /// EN 1 to 0: Controller Level Reset; its I/O queues end.
     Reset,
-    /// SHN: shut down.
+    /// SHN: it begins to shut down.
     Shutdown,
 }
 
@@ -32,9 +31,15 @@ impl Controller {
         Cap::new()
             .with_mqes(self.limits.mqes())
             .with_cqr(true)
-            .with_to(READY_TIMEOUT)
+            .with_to(self.ready_timeout())
             .with_css(if self.is_discovery() { CAP_CSS_ADMIN_ONLY } else { CAP_CSS_NVM })
             .with_crms(1)
+    }
+
+    /// Worst time from CC.EN to CSTS.RDY in units of 500 ms. It rises at once; it falls when the devices have
+    /// ended what they were given.
+    fn ready_timeout(&self) -> u8 {
+        half_seconds(self.subsystem.quiesce_bound())
     }
 
     /// Controller Configuration as the host wrote it.
@@ -44,13 +49,17 @@ impl Controller {
 
     /// Controller Status.
     pub(crate) fn csts(&self) -> Csts {
-        Csts::from_bits(self.csts.load(Ordering::Acquire))
+        let csts = Csts::from_bits(self.csts.load(Ordering::Acquire));
+        if self.resetting.load(Ordering::Acquire) {
+            return csts.with_rdy(!self.quiesce.is_quiet());
+        }
+        csts
     }
 
     /// Enabled, ready and not shut down: admin commands may run.
     pub(crate) fn is_ready(&self) -> bool {
         let csts = self.csts();
-        csts.rdy() && csts.shst() == CSTS_SHST_NORMAL
+        csts.rdy() && !self.resetting.load(Ordering::Acquire) && csts.shst() == CSTS_SHST_NORMAL
     }
 
     /// Value and size in bytes of the property at this offset; `None` if it has none there.
@@ -64,7 +73,7 @@ impl Controller {
             // CAP.NSSRS is 0: reserved, reads as 0.
             offset::NSSR => Some(four(0)),
             offset::CRTO => {
-                Some(four(Crto::new().with_crwmt(u16::from(READY_TIMEOUT)).into_bits()))
+                Some(four(Crto::new().with_crwmt(u16::from(self.ready_timeout())).into_bits()))
             }
             _ => None,
         }
@@ -73,11 +82,15 @@ impl Controller {
     /// The host writes CC.
     ///
     /// # Errors
-    /// [`Failure::InvalidField`] for a value this controller cannot run with; nothing changes then.
+    /// [`Failure::InvalidField`] for a value this controller cannot run with, [`Failure::Quiescing`] to enable it
+    /// before CSTS.RDY has fallen; nothing changes then.
     pub(crate) fn set_cc(&self, new: Cc) -> Result<CcChange, Failure> {
         let old = self.cc();
         if new.en() && !old.en() {
             self.check_configuration(new)?;
+            if self.csts().rdy() {
+                return Err(Failure::Quiescing);
+            }
         }
         self.cc.store(new.into_bits(), Ordering::Release);
         if old.en() && !new.en() {
@@ -88,13 +101,14 @@ impl Controller {
             return Ok(CcChange::Reset);
         }
         if new.shn() != 0 && new.shn() != old.shn() {
-            self.shut_down();
             self.end_incarnation();
+            self.shut_down();
             self.notifier.notify();
             return Ok(CcChange::Shutdown);
         }
         if new.en() && !old.en() {
             self.settle_write_cache();
+            self.resetting.store(false, Ordering::Release);
             self.csts.store(Csts::new().with_rdy(true).into_bits(), Ordering::Release);
             // Bit 0: I/O commands may run. A death meanwhile wins: it clears the bit under us or after.
             self.stamp.fetch_or(1, Ordering::AcqRel);
@@ -106,9 +120,46 @@ impl Controller {
         Ok(CcChange::None)
     }
 
-    /// Nothing is buffered above the devices, so shutdown completes at once.
+    /// The shutdown that has begun is complete when its queues are quiet and its devices flushed: power may go then
+    /// (Base 3.6.2).
     fn shut_down(&self) {
-        let csts = self.csts().with_shst(CSTS_SHST_COMPLETE);
+        self.set_shst(CSTS_SHST_OCCURRING);
+        self.settle_shutdown();
+    }
+
+    /// Devices to flush before the shutdown under way is complete, once it is quiet.
+    pub(crate) fn settle_shutdown(&self) -> Option<Vec<DeviceId>> {
+        if !self.is_shutting_down() || !self.quiesce.is_quiet() {
+            return None;
+        }
+        let devices = self.subsystem.devices_to_flush();
+        if devices.is_empty() {
+            self.set_shst(CSTS_SHST_COMPLETE);
+            return None;
+        }
+        Some(devices)
+    }
+
+    /// The devices are flushed, or cannot be: then CSTS.CFS says so.
+    pub(crate) fn shutdown_flushed(&self, is_durable: bool) {
+        if !self.is_shutting_down() {
+            // A reset came between.
+            return;
+        }
+        if !is_durable {
+            let failed = Csts::new().with_cfs(true).into_bits();
+            self.csts.fetch_or(failed, Ordering::AcqRel);
+        }
+        self.set_shst(CSTS_SHST_COMPLETE);
+    }
+
+    /// CSTS.SHST is 01b.
+    pub(crate) fn is_shutting_down(&self) -> bool {
+        self.csts().shst() == CSTS_SHST_OCCURRING
+    }
+
+    fn set_shst(&self, shst: u8) {
+        let csts = Csts::from_bits(self.csts.load(Ordering::Acquire)).with_shst(shst);
         self.csts.store(csts.into_bits(), Ordering::Release);
     }
 
@@ -127,7 +178,7 @@ impl Controller {
     }
 
     /// Controller Level Reset: I/O queues end, features and events are as new; the admin queue, the
-    /// keep-alive timeout and the error log stay (Base 3.7.2).
+    /// keep-alive timeout and the error log stay (Base 3.7.2). It is complete, and CSTS.RDY is 0, when it is quiet.
     fn reset(&self) {
         self.end_incarnation();
         let mut admin = self.admin();
@@ -138,6 +189,7 @@ impl Controller {
         self.set_write_cache(true);
         self.attention.store(false, Ordering::Release);
         self.csts.store(0, Ordering::Release);
+        self.resetting.store(true, Ordering::Release);
         self.notifier.notify();
     }
 }

@@ -16,7 +16,7 @@ use crate::controller::{CcChange, Controller, DeathReason};
 use crate::failure::Failure;
 use crate::hosts::Seat;
 use crate::limits::{ABORTS, ASSOCIATION_TIMEOUT_SECONDS, ASYNC_EVENTS};
-use crate::spec::TransportKind;
+use crate::spec::{DeviceId, TransportKind};
 use crate::target::Target;
 
 /// A connected admin queue; it owns its controller, which ends with it.
@@ -34,6 +34,10 @@ pub(super) struct AdminQueue {
     aborts: u8,
     /// When the timer that is running was last restarted.
     restarted: Nanos,
+    /// The devices are being flushed for a shutdown.
+    is_flushing: bool,
+    /// Shutdowns that a reset overtook while their devices were being flushed: their ends are still to come.
+    overtaken: u32,
 }
 
 impl AdminQueue {
@@ -46,6 +50,8 @@ impl AdminQueue {
             ended: VecDeque::new(),
             aborts: 0,
             restarted: now,
+            is_flushing: false,
+            overtaken: 0,
         }
     }
 
@@ -71,7 +77,31 @@ impl AdminQueue {
             // The admin queue outlives both, so the host gets its command identifiers back.
             CcChange::Reset | CcChange::Shutdown => self.ended.extend(self.held.drain(..)),
         }
+        if self.is_flushing && change == CcChange::Reset {
+            self.is_flushing = false;
+            self.overtaken += 1;
+        }
         self.restarted = now;
+    }
+
+    /// Devices to flush, once, for a shutdown whose commands are over.
+    pub(super) fn poll_shutdown(&mut self) -> Option<Vec<DeviceId>> {
+        if self.is_flushing {
+            return None;
+        }
+        let devices = self.controller.settle_shutdown()?;
+        self.is_flushing = true;
+        Some(devices)
+    }
+
+    /// They are flushed, or not all of them could be. Flushes end in the order they began.
+    pub(super) fn shutdown_flushed(&mut self, is_durable: bool) {
+        if self.overtaken > 0 {
+            self.overtaken -= 1;
+            return;
+        }
+        self.is_flushing = false;
+        self.controller.shutdown_flushed(is_durable);
     }
 
     /// Any command but a fabrics one.
@@ -174,9 +204,15 @@ impl AdminQueue {
 
     fn store_feature(&mut self, sqe: &Sqe, data: &[u8], now: Nanos) -> Result<Outcome, Failure> {
         let kato = self.controller.kato_ms();
+        let was_cached = !self.controller.write_through();
         let dw0 = features::set_feature(&self.controller, sqe, data)?;
         if self.controller.kato_ms() != kato {
             self.restarted = now;
+        }
+        let devices = self.controller.subsystem.devices_to_flush();
+        if was_cached && self.controller.write_through() && !devices.is_empty() {
+            // A host that turns the cache off takes what it wrote before for durable.
+            return Ok(Outcome::Flush { devices, result: u64::from(dw0) });
         }
         Ok(Outcome::Done(u64::from(dw0)))
     }

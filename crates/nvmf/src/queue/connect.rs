@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use nvmeof_wire::fabrics::{
     CNTLID_DYNAMIC, CONNECT_DATA_SIZE, Connect, ConnectData, ConnectError, ConnectResult,
@@ -17,6 +18,7 @@ use crate::controller::{Controller, NewController};
 use crate::disposition::Disposition;
 use crate::failure::Failure;
 use crate::hosts::{Refusal, Seat, SeatKind};
+use crate::quiesce::{Association, QuiesceGuard};
 use crate::subsystem::{Subsystem, SubsystemKind};
 
 /// Bytes of a Connect command's data.
@@ -27,10 +29,24 @@ const _: () = assert!(DATA_LEN as usize == CONNECT_DATA_SIZE);
 #[derive(Debug)]
 pub(super) struct Accepted {
     state: Box<State>,
+    guard: Option<QuiesceGuard>,
     cntlid: u16,
     entries: u32,
     flow_control: bool,
 }
+
+/// A Connect that waits until the commands of the association before are over.
+#[derive(Debug)]
+pub(super) struct WaitingConnect {
+    sqe: Sqe,
+    data: Box<[u8]>,
+    /// When it is refused for now.
+    until: Nanos,
+}
+
+/// How long a Connect waits at most, however long a device may take: hosts give theirs up after a minute (Linux), and
+/// try again if it is answered before that.
+const CONNECT_WAIT: Duration = Duration::from_secs(30);
 
 /// What a Connect asks for, names parsed.
 #[derive(Debug)]
@@ -87,6 +103,9 @@ impl Queue {
             // The listener went away after the connection came through it.
             return Err(Failure::ConnectBusy);
         }
+        if command.qid == 0 && self.is_quiescing(&subnqn, &request) {
+            return Err(Failure::Quiescing);
+        }
         let kind = match (command.qid, subsystem.kind) {
             (0, SubsystemKind::Discovery) => SeatKind::Discovery,
             (0, SubsystemKind::Nvm) => SeatKind::Controller,
@@ -97,22 +116,80 @@ impl Queue {
             self.refused = Some(Refusal { host, subsystem, qid: command.qid, why, had });
             why
         })?;
-        let (state, controller) = if command.qid == 0 {
-            self.connect_admin(subsystem, &request, seat, now)?
+        let (state, controller, guard) = if command.qid == 0 {
+            let (state, controller) = self.connect_admin(subsystem, &request, seat, now)?;
+            (state, controller, None)
         } else {
-            self.connect_io(subsystem, &request, seat)?
+            let (state, controller, guard) = self.connect_io(subsystem, &request, seat)?;
+            (state, controller, Some(guard))
         };
         Ok(Outcome::Connected(Accepted {
             state: Box::new(state),
+            guard,
             cntlid: controller.cntlid,
             entries: command.entries,
             flow_control: !command.disable_sq_flow_control,
         }))
     }
 
+    /// The data of a Connect command came: decides it, or keeps it until the commands of the association before are
+    /// over, which takes as long as a device may take for them.
+    pub(super) fn connect_or_wait(
+        &mut self,
+        sqe: &Sqe,
+        data: &[u8],
+        now: Nanos,
+    ) -> Result<Outcome, Failure> {
+        let outcome = self.connect(sqe, data, now);
+        if !matches!(outcome, Err(Failure::Quiescing)) {
+            return outcome;
+        }
+        let until = now.saturating_add(self.patience(data));
+        self.waiting = Some(Box::new(WaitingConnect { sqe: *sqe, data: data.into(), until }));
+        Ok(Outcome::Held)
+    }
+
+    /// Looks again whether the Connect that waits can be answered, which is to be asked as
+    /// [`Self::poll_event`] is.
+    pub fn poll_connect(&mut self, now: Nanos) -> Option<(Sqe, Disposition)> {
+        let waiting = self.waiting.take()?;
+        let outcome = match self.connect(&waiting.sqe, &waiting.data, now) {
+            Err(Failure::Quiescing) if now < waiting.until => {
+                self.waiting = Some(waiting);
+                return None;
+            }
+            Err(Failure::Quiescing) => Err(Failure::ConnectBusy),
+            outcome => outcome,
+        };
+        if let State::Fresh { connecting, .. } = &mut self.state {
+            *connecting = None;
+        }
+        Some((waiting.sqe, self.dispose(&waiting.sqe, outcome)))
+    }
+
+    /// How long a Connect waits for devices, in nanoseconds.
+    fn patience(&self, data: &[u8]) -> Nanos {
+        let subnqn =
+            ConnectData::ref_from_prefix(data).ok().and_then(|(data, _)| data.subnqn().ok());
+        let registry = self.target.registry();
+        let subsystem = subnqn.and_then(|subnqn| registry.subsystems.get(&subnqn));
+        let bound = subsystem.map_or(Duration::ZERO, |subsystem| subsystem.quiesce_bound());
+        u64::try_from(bound.min(CONNECT_WAIT).as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// Whether commands of an association that this host had with the subsystem are still with a device.
+    fn is_quiescing(&self, subnqn: &Nqn, request: &Request) -> bool {
+        self.target.departing.has(&Association {
+            subnqn: subnqn.clone(),
+            host_nqn: request.host_nqn.clone(),
+            host_id: request.host_id,
+        })
+    }
+
     /// The queue becomes what its Connect asked for; the completion of that is the first with its rules.
     pub(super) fn accept(&mut self, cid: u16, accepted: Accepted) -> Disposition {
         self.state = *accepted.state;
+        self.guard = accepted.guard;
         self.slots.settle(accepted.entries, accepted.flow_control);
         let result = ConnectResult {
             cntlid: accepted.cntlid,
@@ -154,6 +231,7 @@ impl Queue {
             limits,
             kato_ms: request.command.kato_ms,
             hosts: Arc::clone(&self.target.hosts),
+            departing: Arc::clone(&self.target.departing),
         };
         let notifier = Arc::clone(&self.target.notifier);
         let controller = subsystem
@@ -171,7 +249,7 @@ impl Queue {
         subsystem: &Subsystem,
         request: &Request,
         seat: Seat,
-    ) -> Result<(State, Arc<Controller>), Failure> {
+    ) -> Result<(State, Arc<Controller>, QuiesceGuard), Failure> {
         let Connect { qid, entries, .. } = request.command;
         check_entries(entries, self.target.limits.io_queue_depth())?;
         let wrong_controller = in_data(ConnectData::CNTLID_OFFSET);
@@ -193,9 +271,9 @@ impl Queue {
         if stamp & 1 == 0 {
             return Err(Failure::CommandSequence);
         }
-        let counters = controller.add_io_queue(qid, stamp)?;
+        let (counters, guard) = controller.add_io_queue(qid, stamp)?;
         let queue = IoQueue::new(Arc::clone(&controller), seat, qid, counters, stamp);
-        Ok((State::Io(queue), controller))
+        Ok((State::Io(queue), controller, guard))
     }
 }
 

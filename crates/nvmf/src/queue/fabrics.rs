@@ -7,7 +7,6 @@ use nvmeof_wire::properties::{Cc, offset};
 
 use super::{Outcome, Queue, State};
 use crate::Nanos;
-use crate::controller::DeathReason;
 use crate::failure::Failure;
 
 impl Queue {
@@ -47,8 +46,10 @@ impl Queue {
                 if Disconnect::parse(sqe).recfmt != 0 {
                     return Err(Failure::ConnectFormat);
                 }
-                self.end(DeathReason::Disconnected);
-                Ok(Outcome::Done(0))
+                let State::Io(io) = &mut self.state else { return Err(Failure::Internal) };
+                io.disconnecting = Some(sqe.cid.get());
+                // Answered by `poll_disconnect` when every other command is over.
+                Ok(Outcome::Held)
             }
             _ => Err(Failure::InvalidOpcode),
         }

@@ -35,6 +35,8 @@ pub(super) struct IoQueue {
     /// Most bytes one command moves (MDTS).
     max_transfer: u32,
     transport: TransportKind,
+    /// A Disconnect command that waits until every other command is over.
+    pub(super) disconnecting: Option<u16>,
 }
 
 impl IoQueue {
@@ -55,6 +57,7 @@ impl IoQueue {
             generation,
             max_transfer: controller.limits.max_transfer(),
             transport: controller.transport,
+            disconnecting: None,
             controller,
         }
     }
@@ -71,7 +74,7 @@ impl IoQueue {
     /// Any command but a fabrics one.
     #[inline]
     pub(super) fn command(&mut self, sqe: &Sqe, inline_len: u32) -> Result<Outcome, Failure> {
-        if self.controller.stamp() != self.stamp {
+        if self.controller.stamp() != self.stamp || self.disconnecting.is_some() {
             return Err(Failure::QueueDeleted);
         }
         let generation = self.controller.subsystem.generation();

@@ -25,7 +25,7 @@ fn the_same_again_changes_nothing() {
 fn removed_subsystems_take_their_controllers_along() {
     let target = target();
     let (admin, cntlid) = enabled_admin(&target);
-    let io = connect_io(&target, cntlid, 1);
+    let mut io = connect_io(&target, cntlid, 1);
     let (other, _) = connect_admin(&target, &ConnectRequest::admin(PRIVATE));
     let mut fewer = spec();
     fewer.subsystems.remove(0);
@@ -36,6 +36,9 @@ fn removed_subsystems_take_their_controllers_along() {
     assert_eq!(io.queue.is_dead(), Some(DeathReason::SubsystemRemoved));
     assert_eq!(other.queue.is_dead(), None);
     assert_eq!(target.counts().controllers, 1);
+    assert_eq!(changes.quiescing.len(), 1);
+    drop(io.queue.handle_disconnect());
+    assert!(changes.quiescing[0].is_quiet());
 
     let changes = target.apply(spec()).unwrap();
     assert_eq!(changes.subsystems_added, [nqn(SUBSYSTEM)]);

@@ -396,7 +396,7 @@ fn a_lost_admin_connection_ends_the_controller() {
     let (mut admin, cntlid) = enabled_admin(&target);
     let io = connect_io(&target, cntlid, 1);
     let epoch = target.epoch();
-    admin.queue.handle_disconnect();
+    drop(admin.queue.handle_disconnect());
     assert!(target.epoch() > epoch, "the other reactors hear of it");
     assert_eq!(admin.queue.is_dead(), Some(DeathReason::ConnectionClosed));
     assert_eq!(io.queue.is_dead(), Some(DeathReason::AdminQueueGone));
@@ -408,7 +408,7 @@ fn a_lost_io_connection_leaves_the_controller() {
     let target = target();
     let (admin, cntlid) = enabled_admin(&target);
     let mut io = connect_io(&target, cntlid, 1);
-    io.queue.handle_disconnect();
+    drop(io.queue.handle_disconnect());
     assert_eq!(admin.queue.is_dead(), None);
     connect_io(&target, cntlid, 1);
 }
@@ -420,7 +420,7 @@ fn commands_of_a_lost_queue_can_still_be_completed() {
     let mut io = connect_io(&target, cntlid, 1);
     let read = BlockIo::new(0, 1).encode(IoOpcode::READ, 0, 1);
     let cid = io.io(read.with_sgl(Sgl::Transport { length: 512 })).cid;
-    io.queue.handle_disconnect();
+    drop(io.queue.handle_disconnect());
     assert_eq!(io.queue.outstanding(), 1);
     assert_eq!(io.queue.complete(cid, Ok(())).cqe.cid.get(), cid);
     assert_eq!(io.queue.outstanding(), 0);

@@ -6,12 +6,12 @@ use nvmeof_wire::nvm::BlockIo;
 use nvmeof_wire::opcode::{AdminOpcode, IoOpcode};
 use nvmeof_wire::properties::{
     CAP_CSS_ADMIN_ONLY, CAP_CSS_NVM, CC_CSS_ADMIN_ONLY, CC_CSS_ALL, CC_SHN_ABRUPT, CC_SHN_NORMAL,
-    CSTS_SHST_COMPLETE, Cap, Cc, Crto, NSSR_RESET, Version, offset,
+    CSTS_SHST_COMPLETE, CSTS_SHST_OCCURRING, Cap, Cc, Crto, NSSR_RESET, Version, offset,
 };
 use nvmeof_wire::{Sgl, Sqe, Status};
 
 use super::support::*;
-use crate::{DeathReason, Disposition};
+use crate::{DeathReason, DeviceId, Disposition};
 
 #[test]
 fn capabilities_say_what_there_is() {
@@ -124,11 +124,19 @@ fn reset_ends_io_queues_and_keeps_the_association() {
     let epoch = target.epoch();
     admin.set_cc(enabled().with_en(false)).ok();
     assert!(target.epoch() > epoch);
-    assert!(!admin.csts().rdy());
+    assert!(admin.csts().rdy(), "a command of it is still with a device");
     assert_eq!(admin.queue.is_dead(), None);
     assert_eq!(io.queue.is_dead(), Some(DeathReason::Reset));
     assert_eq!(io.run(read, &[]).code(), Status::ABORTED_SQ_DELETION);
     admin.run(Sqe::admin(AdminOpcode::KEEP_ALIVE, 0, 0), &[]).fails(Status::COMMAND_SEQUENCE_ERROR);
+
+    // A host that does not wait is told to.
+    let status = admin.set_cc(enabled()).cqe.status();
+    assert_eq!((status.code(), status.dnr()), (Status::COMMAND_SEQUENCE_ERROR, false));
+    let epoch = target.epoch();
+    drop(io.queue.handle_disconnect());
+    assert!(target.epoch() > epoch, "reactors are to look");
+    assert!(!admin.csts().rdy());
 
     // Enabled again, the same ID is free, and the old queue stays dead and does not free it again.
     admin.enable();
@@ -140,15 +148,23 @@ fn reset_ends_io_queues_and_keeps_the_association() {
 }
 
 #[test]
-fn shutdown_completes_at_once() {
+fn shutdown_completes_when_its_commands_are_over_and_its_devices_flushed() {
     for shn in [CC_SHN_NORMAL, CC_SHN_ABRUPT] {
         let target = target();
         let (mut admin, cntlid) = enabled_admin(&target);
-        let io = connect_io(&target, cntlid, 1);
+        let mut io = connect_io(&target, cntlid, 1);
         admin.set_cc(enabled().with_shn(shn)).ok();
-        let csts = admin.csts();
-        assert_eq!(csts.shst(), CSTS_SHST_COMPLETE);
+        assert_eq!(admin.csts().shst(), CSTS_SHST_OCCURRING);
+        assert_eq!(admin.queue.poll_shutdown(), None, "a command of it is still with a device");
         assert!(io.queue.is_dead().is_some());
+        drop(io.queue.handle_disconnect());
+        let devices = admin.queue.poll_shutdown().unwrap();
+        assert_eq!(devices, [101, 102, 103, 104].map(DeviceId));
+        assert_eq!(admin.queue.poll_shutdown(), None, "once is enough");
+        assert_eq!(admin.csts().shst(), CSTS_SHST_OCCURRING);
+        admin.queue.shutdown_flushed(true);
+        assert_eq!(admin.csts().shst(), CSTS_SHST_COMPLETE);
+        assert!(!admin.csts().cfs());
         let code = Status::COMMAND_SEQUENCE_ERROR;
         admin.run(Sqe::admin(AdminOpcode::KEEP_ALIVE, 0, 0), &[]).fails(code);
         ConnectRequest::io(cntlid, 1).send(&mut Link::new(&target, PORT)).fails(code);
@@ -164,11 +180,50 @@ fn shutdown_completes_at_once() {
 fn shutdown_of_a_disabled_controller_and_with_reset() {
     let (mut link, _) = connect_admin(&target(), &ConnectRequest::admin(SUBSYSTEM));
     link.set_cc(Cc::new().with_shn(CC_SHN_NORMAL)).ok();
+    finish_shutdown(&mut link);
     assert_eq!(link.csts().shst(), CSTS_SHST_COMPLETE);
     let (mut link, _) = enabled_admin(&target());
     link.set_cc(enabled().with_en(false).with_shn(CC_SHN_NORMAL)).ok();
+    finish_shutdown(&mut link);
     assert_eq!(link.csts().shst(), CSTS_SHST_COMPLETE);
     assert!(!link.csts().rdy());
+}
+
+fn finish_shutdown(link: &mut Link) {
+    link.queue.poll_shutdown().unwrap();
+    link.queue.shutdown_flushed(true);
+}
+
+#[test]
+fn a_shutdown_that_cannot_flush_says_so_and_one_that_a_reset_overtakes_completes_no_other() {
+    let target = target();
+    let (mut admin, _) = enabled_admin(&target);
+    admin.set_cc(enabled().with_shn(CC_SHN_NORMAL)).ok();
+    admin.queue.poll_shutdown().unwrap();
+    admin.set_cc(Cc::new()).ok();
+    admin.enable();
+    admin.set_cc(enabled().with_shn(CC_SHN_NORMAL)).ok();
+    admin.queue.poll_shutdown().unwrap();
+    admin.queue.shutdown_flushed(true);
+    assert_eq!(admin.csts().shst(), CSTS_SHST_OCCURRING, "that was of the one before");
+    admin.queue.shutdown_flushed(false);
+    assert_eq!(admin.csts().shst(), CSTS_SHST_COMPLETE);
+    assert!(admin.csts().cfs());
+    admin.set_cc(Cc::new()).ok();
+    assert_eq!(admin.csts().into_bits(), 0);
+}
+
+#[test]
+fn how_long_ready_may_take_follows_the_devices() {
+    let (mut link, _) = connect_admin(&target(), &ConnectRequest::admin(SUBSYSTEM));
+    let units = u64::try_from(BOUND.as_millis() / 500).unwrap() + 1;
+    assert_eq!(u64::from(Cap::from_bits(link.get(offset::CAP)).to()), units);
+    assert_eq!(
+        u64::from(Crto::from_bits(u32::try_from(link.get(offset::CRTO)).unwrap()).crwmt()),
+        units
+    );
+    let (mut discovery, _) = connect_admin(&target(), &ConnectRequest::admin(DISCOVERY_NQN));
+    assert_eq!(Cap::from_bits(discovery.get(offset::CAP)).to(), 1);
 }
 
 #[test]

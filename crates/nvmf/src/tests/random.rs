@@ -75,6 +75,7 @@ enum Open {
     Io,
     Data,
     Abort,
+    Flush,
     Held,
 }
 
@@ -128,6 +129,10 @@ impl Driver {
                 self.open.push((cid, Open::Io));
             }
             Disposition::Held => self.open.push((cid, Open::Held)),
+            Disposition::Flush { devices, .. } => {
+                assert!(!devices.is_empty());
+                self.open.push((cid, Open::Flush));
+            }
             Disposition::Abort { .. } => self.open.push((cid, Open::Abort)),
         }
     }
@@ -139,6 +144,7 @@ impl Driver {
         let (cid, open) = self.open.remove(at);
         let response = match open {
             Open::Abort => self.link.queue.complete_abort(cid, success),
+            Open::Flush => self.link.queue.complete_flush(cid, 0, success),
             Open::Io if success => self.link.queue.complete(cid, Ok(())),
             _ => self.link.queue.complete(cid, Err(Failure::DataTransfer)),
         };
@@ -161,9 +167,18 @@ impl Driver {
                 target.apply(other).unwrap();
                 target.apply(spec()).unwrap();
             }
-            Step::Disconnect => self.link.queue.handle_disconnect(),
+            Step::Disconnect => drop(self.link.queue.handle_disconnect()),
         }
+        if let Some(devices) = self.link.queue.poll_shutdown() {
+            assert!(!devices.is_empty());
+            self.link.queue.shutdown_flushed(true);
+        }
+        let disconnected = self.link.queue.poll_disconnect();
+        let mut responses = Vec::from_iter(disconnected);
         while let Some(response) = self.link.queue.poll_event() {
+            responses.push(response);
+        }
+        for response in responses {
             let cid = response.cqe.cid.get();
             let at = self.open.iter().position(|open| open.0 == cid).expect("it was held");
             assert!(matches!(self.open.remove(at).1, Open::Held));

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use nvmeof_wire::fabrics::{
     CNTLID_DYNAMIC, Connect, ConnectData, ConnectResult, PropertyGet, PropertySet, PropertySize,
@@ -23,6 +24,8 @@ pub(super) const PRIVATE: &str = "nqn.2026-11.io.nvmeof-tgt:private";
 pub(super) const HOST: &str =
     "nqn.2014-08.org.nvmexpress:uuid:11111111-1111-1111-1111-111111111111";
 pub(super) const STRANGER: &str = "nqn.2026-11.org.example:stranger";
+/// How long a command can be with a device.
+pub(super) const BOUND: Duration = Duration::from_secs(10);
 pub(super) const HOST_ID: [u8; 16] = [0x11; 16];
 pub(super) const PORT: PortId = PortId(1);
 pub(super) const RDMA_PORT: PortId = PortId(2);
@@ -59,6 +62,7 @@ pub(super) fn subsystem(name: &str, namespaces: Vec<NamespaceSpec>) -> Subsystem
         cntlid_max: 0xffef,
         access: Access::AnyHost,
         namespaces,
+        quiesce_bound: BOUND,
     }
 }
 
@@ -161,7 +165,7 @@ impl Link {
         self.queue.handle_command(&sqe, 0, self.now)
     }
 
-    /// Sends a command that is answered at once, or after the data it wants; `data` goes the fabric's way.
+    /// Sends a command that is answered at once, or after the data or the flush it wants; `data` goes the fabric's way.
     #[track_caller]
     pub(super) fn run(&mut self, mut sqe: Sqe, data: &[u8]) -> Answer {
         let cid = self.cid();
@@ -170,6 +174,13 @@ impl Link {
             Disposition::Receive { len, .. } => {
                 let len = usize::try_from(len).unwrap();
                 answer(self.queue.handle_data(&sqe, &data[..len], self.now))
+            }
+            Disposition::Flush { result, .. } => {
+                answer(Disposition::Respond(self.queue.complete_flush(cid, result, true)))
+            }
+            Disposition::Held => {
+                let response = self.queue.poll_disconnect().expect("an answer");
+                answer(Disposition::Respond(response))
             }
             other => answer(other),
         };

@@ -449,6 +449,7 @@ fn spec(device: DeviceId, blocks: u64) -> TargetSpec {
         cntlid_max: 0xffef,
         access: Access::AnyHost,
         namespaces: vec![namespace],
+        quiesce_bound: std::time::Duration::from_secs(10),
     };
     let port = PortSpec {
         id: PORT,

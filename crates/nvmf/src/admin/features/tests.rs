@@ -214,7 +214,7 @@ fn queues_are_granted_up_to_the_limit_until_one_is_there() {
     assert_eq!(current(&controller, Fid::NUMBER_OF_QUEUES), 0x0003_0003);
     assert_eq!(ask(0xfffe_fffe), Ok(0x000f_000f), "the limit is 16");
     assert_eq!(ask(0x0007_0001), Ok(0x0001_0001), "queues come in pairs");
-    let counters = controller.add_io_queue(1, controller.stamp()).unwrap();
+    let (counters, _guard) = controller.add_io_queue(1, controller.stamp()).unwrap();
     assert_eq!(ask(0x0003_0003), Err(Failure::CommandSequence));
     assert_eq!(ask(0xffff_ffff), Err(Failure::InvalidField));
     assert_eq!(current(&controller, Fid::NUMBER_OF_QUEUES), 0x0001_0001);
