@@ -4,6 +4,7 @@
 mod delays;
 mod lanes;
 mod pacing;
+mod quiesce;
 mod rig;
 mod stats;
 mod tenants;

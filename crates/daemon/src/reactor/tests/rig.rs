@@ -16,10 +16,12 @@ use nvmeof_nvmf::{
 use nvmeof_pacing::{Machine, Parts, PolicyConfig, Shared};
 use nvmeof_transport::FabricError;
 use nvmeof_transport::loopback::{self, Delivery, LoopbackHost, LoopbackParams};
-use nvmeof_wire::fabrics::{CNTLID_DYNAMIC, Connect, ConnectData, PropertySet, PropertySize};
+use nvmeof_wire::fabrics::{
+    CNTLID_DYNAMIC, Connect, ConnectData, PropertyGet, PropertySet, PropertySize,
+};
 use nvmeof_wire::nvm::{BlockIo, DatasetManagement};
 use nvmeof_wire::opcode::IoOpcode;
-use nvmeof_wire::properties::offset;
+use nvmeof_wire::properties::{Csts, offset};
 use nvmeof_wire::zerocopy::IntoBytes;
 use nvmeof_wire::{Nqn, Sgl, Sqe, Status};
 use tokio::sync::oneshot;
@@ -37,14 +39,13 @@ pub(super) const BLOCK: u32 = 512;
 /// Blocks of the device, as long as no other takes its place.
 pub(super) const BLOCKS: u64 = 1 << 17;
 
-const HOST_ID: [u8; 16] = [7; 16];
 const SUBSYSTEM: &str = "nqn.2026-11.io.nvmeof-tgt:test";
 const HOST: &str = "nqn.2026-11.io.nvmeof-tgt:host";
 const PORT: PortId = PortId(1);
 /// Enough turns for anything that can happen without time passing.
 const MANY_TURNS: usize = 64;
 /// What Linux writes to CC: IOCQES 4, IOSQES 6, EN.
-const CC_ENABLE: u64 = 0x0046_0001;
+pub(super) const CC_ENABLE: u64 = 0x0046_0001;
 
 thread_local! {
     /// The devices' clock, which is the rig's.
@@ -57,6 +58,8 @@ pub(super) struct Rig {
     sender: Sender,
     now: u64,
     rng: u64,
+    /// HOSTID of those who connect: one of their own each, so that none waits for the commands of another.
+    host_id: [u8; 16],
     /// What the namespace stands on.
     device: DeviceId,
     pub(super) faults: Arc<FaultControl>,
@@ -126,8 +129,17 @@ impl Rig {
             Arc::new(DelayDevice::new("ram0", Arc::new(device), Latency::default(), || NOW.get()));
         let device = Arc::clone(&delay) as Arc<dyn BlockDevice>;
         let id = DeviceId(0);
-        let mut rig =
-            Self { reactor, target, sender, now: 1, rng: seed, device: id, faults, delay };
+        let mut rig = Self {
+            reactor,
+            target,
+            sender,
+            now: 1,
+            rng: seed,
+            host_id: [7; 16],
+            device: id,
+            faults,
+            delay,
+        };
         rig.add_device(device);
         rig.settle();
         rig
@@ -290,10 +302,10 @@ impl Rig {
 
     /// A host with an admin queue and one I/O queue.
     pub(super) fn connect_both(&mut self) -> (Host, Host) {
+        self.fresh_host();
         let admin = self.attach();
         let cntlid = self.connect(&admin, 0, CNTLID_DYNAMIC);
-        let enable = PropertySet { size: PropertySize::Four, offset: offset::CC, value: CC_ENABLE };
-        admin.send(enable.encode(2), &[]);
+        admin.set_cc(2, CC_ENABLE);
         self.turns(4);
         assert_eq!(admin.statuses(), [(2, Status::SUCCESS)]);
         let io = self.attach();
@@ -306,6 +318,10 @@ impl Rig {
         let (admin, mut io) = self.connect_both();
         io.admin = Some(Box::new(admin));
         io
+    }
+
+    fn fresh_host(&mut self) {
+        self.host_id = (u128::from_ne_bytes(self.host_id) + 1).to_ne_bytes();
     }
 
     fn attach(&mut self) -> Host {
@@ -323,16 +339,16 @@ impl Rig {
         let sgl = Sgl::Transport { length: 1024 };
         host.send(connect_command(0).with_sgl(sgl), &[]);
         self.turns(4);
-        let data = ConnectData::new(HOST_ID, CNTLID_DYNAMIC, &nqn(SUBSYSTEM), &nqn(HOST));
+        let data = ConnectData::new(self.host_id, CNTLID_DYNAMIC, &nqn(SUBSYSTEM), &nqn(HOST));
         (host, data.as_bytes().to_vec())
     }
 
     /// A host of this name with so many I/O queues; the first keeps its admin queue alive.
     pub(super) fn connect_named(&mut self, name: &str, queues: u16) -> Vec<Host> {
+        self.fresh_host();
         let admin = self.attach();
         let cntlid = self.connect_as(name, &admin, 0, CNTLID_DYNAMIC).expect("a controller");
-        let enable = PropertySet { size: PropertySize::Four, offset: offset::CC, value: CC_ENABLE };
-        admin.send(enable.encode(2), &[]);
+        admin.set_cc(2, CC_ENABLE);
         self.turns(4);
         assert_eq!(admin.statuses(), [(2, Status::SUCCESS)]);
         let mut hosts: Vec<Host> = (1..=queues)
@@ -344,6 +360,31 @@ impl Rig {
             .collect();
         hosts[0].admin = Some(Box::new(admin));
         hosts
+    }
+
+    /// The host that came last asks for a controller once more, and may have to wait.
+    pub(super) fn ask_again(&mut self, name: &str) -> Host {
+        let host = self.attach();
+        self.ask(name, &host, 0, CNTLID_DYNAMIC);
+        host
+    }
+
+    /// Whether the namespace says that what is written may be lost with the power.
+    pub(super) fn has_volatile_cache(&self, volatile_cache: bool) {
+        let mut spec = spec(self.device, BLOCKS);
+        spec.subsystems[0].namespaces[0].volatile_cache = volatile_cache;
+        self.target.apply(spec).unwrap();
+    }
+
+    /// The names of the connections.
+    pub(super) fn queue_ids(&self) -> Vec<u64> {
+        self.reactor.roll().iter().map(|one| one.id).collect()
+    }
+
+    /// What the control plane asks of the reactor.
+    pub(super) fn tell(&mut self, message: Message) {
+        self.sender.send(message);
+        self.turn_after(0);
     }
 
     /// Asks for a controller under this name.
@@ -364,15 +405,19 @@ impl Rig {
         qid: u16,
         cntlid: u16,
     ) -> Result<u16, Status> {
-        let data = ConnectData::new(HOST_ID, cntlid, &nqn(SUBSYSTEM), &nqn(name));
-        let sgl = Sgl::InCapsule { offset: 0, length: 1024 };
-        host.send(connect_command(qid).with_sgl(sgl), data.as_bytes());
-        self.turns(4);
+        self.ask(name, host, qid, cntlid);
         let answer = host.take().pop().expect("an answer to Connect");
         match answer.cqe.status() {
             Status::SUCCESS => Ok(u16::try_from(answer.cqe.dw0() & 0xffff).unwrap()),
             refused => Err(refused),
         }
+    }
+
+    fn ask(&mut self, name: &str, host: &Host, qid: u16, cntlid: u16) {
+        let data = ConnectData::new(self.host_id, cntlid, &nqn(SUBSYSTEM), &nqn(name));
+        let sgl = Sgl::InCapsule { offset: 0, length: 1024 };
+        host.send(connect_command(qid).with_sgl(sgl), data.as_bytes());
+        self.turns(4);
     }
 
     /// Puts the weights and limits of a config in force; commands of up to 128 KiB. Its namespace is the
@@ -449,7 +494,7 @@ fn spec(device: DeviceId, blocks: u64) -> TargetSpec {
         cntlid_max: 0xffef,
         access: Access::AnyHost,
         namespaces: vec![namespace],
-        quiesce_bound: std::time::Duration::from_secs(10),
+        quiesce_bound: Duration::from_secs(10),
     };
     let port = PortSpec {
         id: PORT,
@@ -523,6 +568,22 @@ impl Host {
     pub(super) fn send_bad(&self, sqe: Sqe, error: FabricError) {
         self.outstanding.borrow_mut().insert(sqe.cid.get());
         self.fabric.send_bad(sqe.with_sgl(Sgl::Transport { length: u32::MAX }), error);
+    }
+
+    /// CSTS, of an admin queue.
+    pub(super) fn csts(&self, rig: &mut Rig) -> Csts {
+        let get = PropertyGet { size: PropertySize::Four, offset: offset::CSTS };
+        self.send(get.encode(0x77), &[]);
+        rig.turns_now();
+        let answers = self.take();
+        let answer = answers.iter().find(|answer| answer.cqe.cid.get() == 0x77).expect("CSTS");
+        Csts::from_bits(answer.cqe.dw0())
+    }
+
+    /// Writes CC.
+    pub(super) fn set_cc(&self, cid: u16, cc: u64) {
+        let set = PropertySet { size: PropertySize::Four, offset: offset::CC, value: cc };
+        self.send(set.encode(cid), &[]);
     }
 
     /// Has the data of a command ready.

@@ -24,7 +24,8 @@ async fn start(config: Config) -> Server {
 
 async fn reload(server: &mut Server, config: Config) -> anyhow::Result<String> {
     let groundwork = server.begin(&config, None).done().await;
-    server.reload(config, groundwork, NewListener::HasToWork).await
+    let reloaded = server.reload(config, groundwork, NewListener::HasToWork).await?;
+    Ok(reloaded.summary)
 }
 
 /// The port's number, and where it listens.

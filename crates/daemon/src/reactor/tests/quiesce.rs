@@ -1,0 +1,179 @@
+//! Nobody is told that something has ended while a command of it is with a device.
+
+use std::time::Duration;
+
+use nvmeof_nvmf::DeviceId;
+use nvmeof_wire::fabrics::Disconnect;
+use nvmeof_wire::features::Fid;
+use nvmeof_wire::opcode::AdminOpcode;
+use nvmeof_wire::properties::{CSTS_SHST_COMPLETE, CSTS_SHST_OCCURRING};
+use nvmeof_wire::{Sqe, Status};
+use tokio::sync::oneshot;
+
+use super::super::mailbox::Message;
+use super::KIB;
+use super::rig::{CC_ENABLE, Host, Rig, pattern};
+
+/// What the device takes for a write.
+const LATENCY: Duration = Duration::from_secs(1);
+const HOST: &str = "nqn.2026-11.io.nvmeof-tgt:host";
+const CC_SHUTDOWN: u64 = CC_ENABLE | 1 << 14;
+
+/// A host with a write that is with its device.
+fn writing(rig: &mut Rig) -> (Host, Host) {
+    let (admin, io) = rig.connect_both();
+    rig.slow(Duration::ZERO, LATENCY);
+    io.write_in_capsule(1, 0, &pattern(1, 4 * KIB));
+    rig.turns_now();
+    assert_eq!(rig.with_device(), 1);
+    (admin, io)
+}
+
+/// The device is done with what it has.
+fn let_the_device_finish(rig: &mut Rig) {
+    rig.turn_after(u64::try_from(LATENCY.as_nanos()).unwrap());
+    rig.turns_now();
+    assert_eq!(rig.with_device(), 0);
+}
+
+#[test]
+fn a_controller_is_reset_when_its_commands_are_over() {
+    let mut rig = Rig::new(None);
+    let (admin, io) = writing(&mut rig);
+    admin.set_cc(3, CC_ENABLE & !1);
+    rig.turns_now();
+    assert_eq!(admin.statuses(), [(3, Status::SUCCESS)]);
+    assert!(io.closed());
+    assert!(admin.csts(&mut rig).rdy(), "its write is with the device");
+    let_the_device_finish(&mut rig);
+    assert!(!admin.csts(&mut rig).rdy());
+    rig.finish([admin, io]);
+}
+
+#[test]
+fn a_shutdown_is_complete_when_its_commands_are_over_and_its_devices_flushed() {
+    let mut rig = Rig::new(None);
+    rig.has_volatile_cache(true);
+    let (admin, io) = writing(&mut rig);
+    admin.set_cc(3, CC_SHUTDOWN);
+    rig.turns_now();
+    assert_eq!(admin.csts(&mut rig).shst(), CSTS_SHST_OCCURRING);
+    rig.turn_after(u64::try_from(LATENCY.as_nanos()).unwrap());
+    rig.turns_now();
+    assert_eq!(rig.with_device(), 1, "the flush");
+    assert_eq!(admin.csts(&mut rig).shst(), CSTS_SHST_OCCURRING);
+    let_the_device_finish(&mut rig);
+    let csts = admin.csts(&mut rig);
+    assert_eq!((csts.shst(), csts.cfs()), (CSTS_SHST_COMPLETE, false));
+    rig.finish([admin, io]);
+}
+
+#[test]
+fn a_host_is_let_in_again_when_the_commands_it_left_are_over() {
+    let mut rig = Rig::new(None);
+    let (admin, io) = writing(&mut rig);
+    admin.close();
+    io.close();
+    rig.turns_now();
+    let again = rig.ask_again(HOST);
+    rig.turns_now();
+    assert_eq!(again.outstanding(), 1, "it waits");
+    rig.slow(Duration::ZERO, Duration::ZERO);
+    let others = rig.connect_io();
+    assert_eq!(again.outstanding(), 1);
+    let_the_device_finish(&mut rig);
+    assert_eq!(again.statuses(), [(1, Status::SUCCESS)]);
+    rig.finish([again, others]);
+}
+
+#[test]
+fn a_host_that_would_wait_longer_than_devices_may_take_is_to_come_again() {
+    let mut rig = Rig::new(None);
+    let (admin, io) = rig.connect_both();
+    rig.slow(Duration::ZERO, Duration::from_secs(100));
+    io.write_in_capsule(1, 0, &pattern(1, 4 * KIB));
+    rig.turns_now();
+    admin.close();
+    io.close();
+    rig.turns_now();
+    let again = rig.ask_again(HOST);
+    rig.turn_after(9_000_000_000);
+    rig.turns_now();
+    assert_eq!(again.outstanding(), 1);
+    rig.turn_after(1_000_000_000);
+    rig.turns_now();
+    let statuses = again.statuses();
+    assert_eq!(statuses, [(1, Status::CONTROLLER_BUSY)]);
+    assert!(!statuses[0].1.dnr());
+    rig.turn_after(100_000_000_000);
+    rig.finish([again]);
+}
+
+#[test]
+fn a_disconnect_is_answered_when_the_commands_of_its_queue_are_over() {
+    let mut rig = Rig::new(None);
+    let (admin, io) = writing(&mut rig);
+    io.send(Disconnect::default().encode(2), &[]);
+    rig.turns_now();
+    assert_eq!(io.statuses(), []);
+    let_the_device_finish(&mut rig);
+    rig.settle();
+    assert_eq!(io.statuses(), [(1, Status::SUCCESS), (2, Status::SUCCESS)]);
+    assert!(io.closed() && !admin.closed());
+    rig.finish([admin, io]);
+}
+
+#[test]
+fn whoever_ends_a_connection_or_removes_a_namespace_can_wait_for_its_commands() {
+    let mut rig = Rig::new(None);
+    let (admin, io) = writing(&mut rig);
+    let devices = [DeviceId(0)].into();
+    let (reply, mut settled) = oneshot::channel();
+    rig.tell(Message::Settle { devices, reply });
+    let (reply, mut other) = oneshot::channel();
+    rig.tell(Message::Settle { devices: [DeviceId(1)].into(), reply });
+    other.try_recv().expect("nothing is with that device");
+
+    let id = rig.queue_ids()[1];
+    let (reply, mut dismissed) = oneshot::channel();
+    rig.tell(Message::Dismiss { id, reply });
+    let quiesce = dismissed.try_recv().unwrap().expect("it was here").expect("it was connected");
+    assert!(!quiesce.is_quiet() && settled.try_recv().is_err());
+    // What comes later is not waited for.
+    let later = rig.connect_io();
+    rig.turn_after(1);
+    later.write_in_capsule(1, 8, &pattern(1, 4 * KIB));
+    rig.turn_after(u64::try_from(LATENCY.as_nanos()).unwrap() - 5_000_000);
+    rig.turns_now();
+    assert_eq!(rig.with_device(), 1);
+    assert!(quiesce.is_quiet());
+    settled.try_recv().expect("its commands are over");
+    let_the_device_finish(&mut rig);
+    later.collect();
+    rig.finish([admin, io, later]);
+}
+
+#[test]
+fn a_cache_is_off_when_what_was_written_is_flushed() {
+    let mut rig = Rig::new(None);
+    rig.has_volatile_cache(true);
+    let (admin, io) = rig.connect_both();
+    rig.slow(Duration::ZERO, LATENCY);
+    let fid = u32::from(Fid::VOLATILE_WRITE_CACHE.0);
+    admin.send(Sqe::admin(AdminOpcode::SET_FEATURES, 5, 0).with_cdw10([fid, 0]), &[]);
+    rig.turns_now();
+    assert_eq!((admin.outstanding(), rig.with_device()), (1, 1));
+    let_the_device_finish(&mut rig);
+    assert_eq!(admin.statuses(), [(5, Status::SUCCESS)]);
+    // One that cannot be flushed is told.
+    admin.send(Sqe::admin(AdminOpcode::SET_FEATURES, 6, 0).with_cdw10([fid, 1]), &[]);
+    rig.turns_now();
+    assert_eq!(admin.statuses(), [(6, Status::SUCCESS)]);
+    rig.faults.fail_next(nvmeof_core::block::BlockError::Media { errno: 5 });
+    admin.send(Sqe::admin(AdminOpcode::SET_FEATURES, 7, 0).with_cdw10([fid, 0]), &[]);
+    rig.turns_now();
+    let_the_device_finish(&mut rig);
+    let statuses = admin.statuses();
+    assert_eq!((statuses[0].0, statuses[0].1.code()), (7, Status::WRITE_FAULT));
+    rig.finish([admin, io]);
+}
