@@ -50,6 +50,11 @@ pub struct DeviceInfo {
     pub deallocate_reads_zero: bool,
     /// Whether `WriteZeroes` works.
     pub write_zeroes: bool,
+    /// The identity that the medium itself has, wherever it is plugged in and whatever it is called:
+    /// a drive's namespace has the text that Linux has for it in sysfs (`wwid`), whoever drives it.
+    /// `None` for what has none: files, memory, and what stands on those. Not sure to be unique:
+    /// some drives are sold with the same identifiers.
+    pub medium: Option<String>,
 }
 
 /// A device that any reactor can open a queue to.

@@ -31,6 +31,7 @@ impl NullDevice {
             deallocate: true,
             deallocate_reads_zero: true,
             write_zeroes: true,
+            medium: None,
         };
         Ok(Self { info, zeroes })
     }

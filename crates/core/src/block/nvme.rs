@@ -55,6 +55,7 @@ impl NvmeDevice {
             deallocate: abilities.deallocate,
             deallocate_reads_zero: namespace.deallocate_reads_zero,
             write_zeroes: abilities.write_zeroes,
+            medium: namespace.wwid(controller.identity()),
         };
         Ok(Self { info, controller, maps, namespace, seen })
     }

@@ -73,7 +73,9 @@ impl SplitDevice {
         if (offset | size) & (u64::from(block_size) - 1) != 0 {
             return Err(SplitError::Misaligned { offset, size, block_size });
         }
-        let info = DeviceInfo { name: name.to_owned(), size, ..below.clone() };
+        // Not the size: a range that grew with its base is the same disk.
+        let medium = below.medium.as_ref().map(|medium| format!("{medium}+{offset}"));
+        let info = DeviceInfo { name: name.to_owned(), size, medium, ..below.clone() };
         Ok(Self { info, base, offset })
     }
 }

@@ -125,7 +125,8 @@ impl StripeDevice {
                 "bytes at its end are unused"
             );
         }
-        let info = combined(name, &members, each);
+        let medium = medium(&members, chunk);
+        let info = DeviceInfo { medium, ..combined(name, &members, each) };
         let layout = Layout::new(chunk, members.len());
         Ok(Self { info, members, layout })
     }
@@ -143,7 +144,15 @@ fn combined(name: &str, members: &[Arc<dyn BlockDevice>], each: u64) -> DeviceIn
         deallocate: !any(|info| !info.deallocate),
         deallocate_reads_zero: !any(|info| !info.deallocate_reads_zero),
         write_zeroes: !any(|info| !info.write_zeroes),
+        medium: None,
     }
+}
+
+/// The identity of a stripe: the members' in their order, and how bytes are dealt out to them.
+fn medium(members: &[Arc<dyn BlockDevice>], chunk: u64) -> Option<String> {
+    let each: Option<Vec<&str>> =
+        members.iter().map(|member| member.info().medium.as_deref()).collect();
+    each.map(|each| format!("stripe({chunk};{})", each.join(";")))
 }
 
 impl BlockDevice for StripeDevice {

@@ -212,9 +212,21 @@ impl Controller {
         let page = self
             .query(Identify::new(Cns::NAMESPACE, nsid).encode(0))
             .map_err(OpenErrorWhy::command("Identify Namespace"))?;
-        match Namespace::ref_from_bytes(&page[..]) {
-            Ok(answer) => namespace(nsid, answer),
-            Err(_) => Err(OpenErrorWhy::Identify("it is short".to_owned())),
+        let info = match Namespace::ref_from_bytes(&page[..]) {
+            Ok(answer) => namespace(nsid, answer)?,
+            Err(_) => return Err(OpenErrorWhy::Identify("it is short".to_owned())),
+        };
+        if !self.abilities.descriptors {
+            return Ok(info);
+        }
+        match self.query(Identify::new(Cns::NAMESPACE_DESCRIPTORS, nsid).encode(0)) {
+            Ok(list) => Ok(info.with_descriptors(&list[..])),
+            // Some drives do not know what their version has. The list only adds to what is known.
+            Err(AdminError::Status(status)) => {
+                tracing::debug!(drive = self.address, nsid, %status, "no list of identifiers");
+                Ok(info)
+            }
+            Err(error) => Err(OpenErrorWhy::Command { command: "Identify (CNS 03h)", error }),
         }
     }
 

@@ -2,14 +2,17 @@
 
 use nvmeof_wire::ascii;
 use nvmeof_wire::identify::{
-    Controller as Answer, ControllerType, Namespace, NvmController, dlfeat, nsattr, oacs, oncs,
-    sgls, vwc,
+    Controller as Answer, ControllerType, Namespace, NamespaceId, NamespaceIds, NvmController,
+    dlfeat, nsattr, oacs, oncs, sgls, vwc,
 };
 use nvmeof_wire::properties::Cap;
 use nvmeof_wire::zerocopy::IntoBytes;
 
 use super::error::OpenErrorWhy;
 use crate::dma::CHUNK;
+
+/// VER of version 1.3.
+const VERSION_1_3: u32 = 0x0001_0300;
 
 /// The largest block that is served, in bytes.
 const BLOCK_MAX: u32 = 4096;
@@ -56,6 +59,8 @@ pub(crate) struct Abilities {
     pub(super) error_entries: usize,
     /// RTD3 Entry Latency in microseconds; 0: not reported.
     pub(super) shutdown_micros: u32,
+    /// Whether it has the list of a namespace's identifiers (CNS 03h, version 1.3).
+    pub(super) descriptors: bool,
     /// Highest NSID.
     pub(super) namespaces: u32,
     /// Most bytes of Verify and Write Zeroes; `None`: as many as the command can say.
@@ -128,6 +133,7 @@ fn abilities(answer: &Answer, cap: Cap) -> Abilities {
         event_kinds: answer.oaes.get(),
         error_entries: usize::from(answer.elpe) + 1,
         shutdown_micros: answer.rtd3e.get(),
+        descriptors: answer.ver.get() >= VERSION_1_3,
         namespaces: answer.nn.get(),
         verify_bytes: None,
         zeroes_bytes: None,
@@ -172,6 +178,8 @@ pub struct NamespaceInfo {
     pub nguid: [u8; 16],
     /// EUI64, most significant byte first; zeroes: none.
     pub eui64: [u8; 8],
+    /// UUID, most significant byte first; zeroes: none.
+    pub uuid: [u8; 16],
     /// Index of the LBA format in use.
     pub format: u8,
 }
@@ -219,6 +227,7 @@ pub(super) fn namespace(nsid: u32, answer: &Namespace) -> Result<NamespaceInfo, 
         zeroes_deallocate: answer.dlfeat & dlfeat::WRITE_ZEROES_DEALLOCATES != 0,
         nguid: answer.nguid,
         eui64: answer.eui64,
+        uuid: [0; 16],
         format,
     })
 }
@@ -228,6 +237,37 @@ impl NamespaceInfo {
     pub fn size(&self) -> u64 {
         // Checked when it was made.
         self.blocks.saturating_mul(u64::from(self.block_size))
+    }
+
+    /// With the identifiers that only the descriptor list has.
+    pub(super) fn with_descriptors(mut self, list: &[u8]) -> Self {
+        for id in NamespaceIds::new(list) {
+            if let NamespaceId::Uuid(uuid) = id {
+                self.uuid = uuid;
+            }
+        }
+        self
+    }
+
+    /// The namespace's identity, in the form that Linux has for it (`/sys/block/nvme0n1/wwid`): the
+    /// same drive is the same medium whether our driver has it or the kernel's.
+    pub fn wwid(&self, drive: &Identity) -> Option<String> {
+        let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        let is_set = |id: &[u8]| id.iter().any(|byte| *byte != 0);
+        if is_set(&self.uuid) {
+            let hex = hex(&self.uuid);
+            let parts = [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]];
+            return Some(format!("uuid.{}", parts.join("-")));
+        }
+        if is_set(&self.nguid) {
+            return Some(format!("eui.{}", hex(&self.nguid)));
+        }
+        if is_set(&self.eui64) {
+            return Some(format!("eui.{}", hex(&self.eui64)));
+        }
+        let (serial, model) = (hex(drive.serial.as_bytes()), hex(drive.model.as_bytes()));
+        let wwid = format!("nvme.{:04x}-{serial}-{model}-{:08x}", drive.vendor, self.nsid);
+        (!serial.is_empty()).then_some(wwid)
     }
 }
 
@@ -258,6 +298,7 @@ pub(super) mod tests_support {
             zeroes_deallocate: true,
             nguid: [0; 16],
             eui64: [0; 8],
+            uuid: [0; 16],
             format: 0,
         }
     }

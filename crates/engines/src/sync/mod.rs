@@ -37,6 +37,7 @@ impl SyncDevice {
             deallocate: false,
             deallocate_reads_zero: false,
             write_zeroes: false,
+            medium: file.medium().map(str::to_owned),
         };
         Ok(Self { info, file, call })
     }

@@ -1,6 +1,7 @@
 //! `file`: a regular file or a block device through io_uring, past the page cache where it goes.
 //!
 //! * [`open`]: what is opened and refused, the lock against a second server, the size;
+//! * [`wwid`]: the identity that a block device has by itself;
 //! * [`resize`]: more of it or less, while it is served;
 //! * [`queue`]: which calls an operation takes and when a write counts as durable;
 //! * [`medium`] and [`ring`]: the calls, and io_uring that makes them.
@@ -15,6 +16,7 @@ mod resize;
 mod ring;
 #[cfg(test)]
 mod tests;
+mod wwid;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -116,6 +118,7 @@ impl FileDevice {
             deallocate: opened.deallocate,
             deallocate_reads_zero: opened.deallocate,
             write_zeroes: true,
+            medium: opened.medium.clone(),
         };
         let depth = config.queue_depth.clamp(1, 16384);
         let mode = Mode { direct: opened.direct, depth, polled: false };

@@ -13,6 +13,7 @@ use rustix::io::Errno;
 use thiserror::Error;
 
 use super::resize::Extent;
+use super::wwid::of_block_device;
 use super::{Direct, FileConfig};
 
 /// Mode of a file made here.
@@ -107,6 +108,8 @@ pub struct OpenFile {
     pub(super) size: u64,
     pub(super) direct: bool,
     pub(super) deallocate: bool,
+    /// The identity of a block device.
+    pub(super) medium: Option<String>,
     /// For the log: how it is used and why.
     pub(super) why_mode: Cow<'static, str>,
 }
@@ -136,6 +139,12 @@ impl OpenFile {
     #[must_use]
     pub fn is_direct(&self) -> bool {
         self.direct
+    }
+
+    /// The identity that a block device itself has; none of a regular file.
+    #[must_use]
+    pub fn medium(&self) -> Option<&str> {
+        self.medium.as_deref()
     }
 
     /// What sysfs tells of the queue of a block device, as `io_poll`; none of a regular file.
@@ -209,8 +218,21 @@ fn open_inner(config: &FileConfig) -> Result<OpenFile, OpenErrorWhy> {
     let flags = if direct { flags | OFlags::DIRECT } else { flags };
     let (path, is_made) = (config.path.clone(), kind.is_none());
     let kind = kind.unwrap_or(Kind::Regular);
+    let medium = if kind == Kind::Block { of_block_device(&file) } else { None };
     let extent = Mutex::new(Extent::of(size));
-    Ok(OpenFile { path, kind, file, flags, extent, is_made, size, direct, deallocate, why_mode })
+    Ok(OpenFile {
+        path,
+        kind,
+        file,
+        flags,
+        extent,
+        is_made,
+        size,
+        direct,
+        deallocate,
+        medium,
+        why_mode,
+    })
 }
 
 fn check_inner(config: &FileConfig) -> Result<(), OpenErrorWhy> {

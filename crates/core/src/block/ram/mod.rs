@@ -48,6 +48,7 @@ impl RamDevice {
             deallocate: true,
             deallocate_reads_zero: true,
             write_zeroes: true,
+            medium: None,
         };
         Ok(Self { info, memory: Arc::new(memory) })
     }

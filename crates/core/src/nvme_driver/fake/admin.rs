@@ -93,6 +93,9 @@ impl Controller {
                 if media.identify.nguid != [0; 16] {
                     ids.push(NamespaceId::Nguid(media.identify.nguid));
                 }
+                if media.uuid != [0; 16] {
+                    ids.push(NamespaceId::Uuid(media.uuid));
+                }
                 Ok(NamespaceIds::encode(&ids).to_vec())
             }
             Cns::CSI_CONTROLLER if identify.csi == Csi::NVM => {

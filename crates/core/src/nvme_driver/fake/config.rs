@@ -59,6 +59,8 @@ pub struct NamespaceConfig {
     pub nsid: u32,
     /// Identify Namespace. NSZE and the formats are held to; a size beyond 1 GiB has no contents.
     pub identify: Box<Namespace>,
+    /// Its UUID, in the list of its identifiers; zeroes: none.
+    pub uuid: [u8; 16],
 }
 
 /// When the controller works.
@@ -133,7 +135,7 @@ impl NamespaceConfig {
         identify.lbaf[1] = LbaFormat::new(9);
         identify.lbaf[2] = LbaFormat::new(12);
         identify.eui64 = [0x02, 0, 0, 0xff, 0xfe, 0, 0, nsid.to_le_bytes()[0]];
-        Self { nsid, identify }
+        Self { nsid, identify, uuid: [0; 16] }
     }
 }
 

@@ -83,7 +83,7 @@ impl Controller {
         let media = config
             .namespaces
             .iter()
-            .map(|namespace| Media::new(namespace.nsid, namespace.identify.clone()))
+            .map(|namespace| Media::new(namespace.nsid, namespace.identify.clone(), namespace.uuid))
             .collect();
         Self {
             space,

@@ -13,6 +13,7 @@ const BYTES_MAX: u64 = 1 << 30;
 pub(super) struct Media {
     pub(super) nsid: u32,
     pub(super) identify: Box<Namespace>,
+    pub(super) uuid: [u8; 16],
     pub(super) attached: bool,
     bytes: Vec<u8>,
     /// By block, what was there before writes that only the cache has.
@@ -20,9 +21,9 @@ pub(super) struct Media {
 }
 
 impl Media {
-    pub(super) fn new(nsid: u32, identify: Box<Namespace>) -> Self {
-        let mut this =
-            Self { nsid, identify, attached: true, bytes: Vec::new(), before: BTreeMap::new() };
+    pub(super) fn new(nsid: u32, identify: Box<Namespace>, uuid: [u8; 16]) -> Self {
+        let (bytes, before) = (Vec::new(), BTreeMap::new());
+        let mut this = Self { nsid, identify, uuid, attached: true, bytes, before };
         this.erase();
         this
     }

@@ -318,3 +318,74 @@ fn memory_that_the_drive_was_told_of_stays_until_it_is_disabled() {
         assert_eq!(fake.mappings(), []);
     }
 }
+
+#[test]
+fn a_namespace_has_the_identity_that_linux_has_for_it() {
+    use crate::block::BlockDevice;
+    let medium = |change: fn(&mut NamespaceConfig), version: u32| {
+        let mut config = Config::default();
+        config.identify.ver = U32::new(version);
+        change(&mut config.namespaces[0]);
+        let rig = Rig::new(config);
+        let medium = rig.device(1).info().medium.clone().unwrap();
+        rig.end();
+        medium
+    };
+    const NOW: u32 = 0x0001_0400;
+    assert_eq!(medium(|_| (), NOW), "eui.020000fffe000001");
+    let nguid = |ns: &mut NamespaceConfig| ns.identify.nguid = [0x11; 16];
+    assert_eq!(medium(nguid, NOW), format!("eui.{}", "11".repeat(16)));
+    let uuid = |ns: &mut NamespaceConfig| ns.uuid = std::array::from_fn(|at| at as u8);
+    assert_eq!(medium(uuid, NOW), "uuid.00010203-0405-0607-0809-0a0b0c0d0e0f");
+    assert_eq!(medium(uuid, 0x0001_0200), "eui.020000fffe000001", "it is too old to be asked");
+    let none = |ns: &mut NamespaceConfig| ns.identify.eui64 = [0; 8];
+    let serial = "46414b4530303031";
+    let model = "6e766d656f662d7467742066616b6520636f6e74726f6c6c6572";
+    assert_eq!(medium(none, NOW), format!("nvme.1b36-{serial}-{model}-00000001"));
+}
+
+#[test]
+fn a_drive_that_does_not_list_identifiers_is_served_without_the_list() {
+    use crate::block::BlockDevice;
+    let rig = Rig::new(Config::default());
+    let status = Fault::Status(Status::INVALID_FIELD);
+    rig.fake.inject(When::admin(AdminOpcode::IDENTIFY).after(1), status);
+    let device = rig.device(1);
+    assert_eq!(device.info().medium.as_deref(), Some("eui.020000fffe000001"));
+    assert_eq!(rig.fake.taken(0, AdminOpcode::IDENTIFY.0), 3, "controller, namespace, list");
+    drop(device);
+    rig.end();
+}
+
+#[test]
+fn what_stands_on_a_drive_has_an_identity_made_of_the_drives() {
+    use crate::block::fault::{FaultDevice, FaultPlan};
+    use crate::block::{BlockDevice, DelayDevice, Latency, RamDevice, SplitDevice, StripeDevice};
+    use std::sync::Arc;
+    let rig = Rig::new(Config::default());
+    let drive: Arc<dyn BlockDevice> = Arc::new(rig.device(1));
+    let medium = |device: &dyn BlockDevice| device.info().medium.clone();
+    let split = |base: &Arc<dyn BlockDevice>, offset, size| {
+        SplitDevice::new("part", Arc::clone(base), offset, size).unwrap()
+    };
+    let part = split(&drive, 4096, None);
+    assert_eq!(medium(&part).as_deref(), Some("eui.020000fffe000001+4096"));
+    assert_eq!(medium(&split(&drive, 4096, Some(512))), medium(&part), "it may grow");
+    assert_ne!(medium(&split(&drive, 0, None)), medium(&*drive));
+    let delay = DelayDevice::new("slow", Arc::clone(&drive), Latency::default(), || 0);
+    assert_eq!(medium(&delay), medium(&*drive));
+    let (fault, _) = FaultDevice::new(Arc::clone(&drive), FaultPlan::default());
+    assert_eq!(medium(&fault), medium(&*drive));
+    let stripe = |members: Vec<Arc<dyn BlockDevice>>| {
+        medium(&StripeDevice::new("all", members, 4096).unwrap())
+    };
+    let part: Arc<dyn BlockDevice> = Arc::new(part);
+    assert_eq!(
+        stripe(vec![Arc::clone(&drive), Arc::clone(&part)]).as_deref(),
+        Some("stripe(4096;eui.020000fffe000001;eui.020000fffe000001+4096)")
+    );
+    let ram: Arc<dyn BlockDevice> = Arc::new(RamDevice::new("ram", 1 << 20, 512).unwrap());
+    assert_eq!(stripe(vec![drive, ram]), None, "with a member that has none");
+    drop((part, delay, fault));
+    rig.end();
+}

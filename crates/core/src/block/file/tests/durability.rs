@@ -57,6 +57,7 @@ impl Bench {
             deallocate: true,
             deallocate_reads_zero: true,
             write_zeroes: true,
+            medium: None,
         };
         let hand = Hand::default();
         let (calls, answers) = (Rc::clone(&hand.calls), Rc::clone(&hand.answers));

@@ -220,6 +220,7 @@ fn info() -> DeviceInfo {
         deallocate: true,
         deallocate_reads_zero: true,
         write_zeroes: true,
+        medium: None,
     }
 }
 
