@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use nvmeof_core::block::{
-    BlockDevice, BlockOp, BlockQueue, Completed, FileConfig, FileDevice, OpenErrorWhy,
+    BlockDevice, BlockError, BlockOp, BlockQueue, Completed, FileConfig, FileDevice, OpenErrorWhy,
 };
 use nvmeof_core::dma::{CorePool, PoolConfig, SharedPool};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -20,10 +20,12 @@ struct Loop(PathBuf);
 impl Loop {
     /// `None` where there are none: in most containers, and without root.
     fn attach(image: &Path, sector: u32) -> Option<Self> {
-        let output = Command::new("losetup")
-            .args(["--find", "--show", "--sector-size", &sector.to_string()])
-            .arg(image)
-            .output();
+        Self::attach_with(image, &["--sector-size", &sector.to_string()])
+    }
+
+    fn attach_with(image: &Path, options: &[&str]) -> Option<Self> {
+        let output =
+            Command::new("losetup").args(["--find", "--show"]).args(options).arg(image).output();
         let output = output.ok().filter(|output| output.status.success())?;
         Some(Self(String::from_utf8(output.stdout).unwrap().trim().into()))
     }
@@ -112,4 +114,26 @@ fn block_devices_are_served_and_kept_from_others() {
         served += 1;
     }
     println!("block devices served: {served} of 3");
+}
+
+#[test]
+fn a_block_device_that_the_kernel_has_as_read_only_is_write_protected() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("image");
+    std::fs::File::create(&image).unwrap().set_len(SIZE).unwrap();
+    let Some(device) = Loop::attach_with(&image, &["--read-only"]) else { return };
+    let config = FileConfig::new("disk", &device.0, 512);
+    config.check().unwrap();
+    let disk = FileDevice::open(&config).unwrap();
+    let info = disk.info();
+    assert!(info.read_only && !info.deallocate);
+    assert_eq!(info.medium, None, "a loop device has no identity");
+    let pool = CorePool::new(&SharedPool::new(PoolConfig::default()).unwrap());
+    let mut queue = disk.open_queue(&pool).unwrap();
+    let read = BlockOp::read(1, 0, pool.lease(4096).unwrap());
+    assert_eq!(run(&mut *queue, read).result, Ok(()));
+    let write = BlockOp::write(2, 0, pool.lease(4096).unwrap(), true);
+    assert_eq!(run(&mut *queue, write).result, Err(BlockError::ReadOnly));
+    let second = FileDevice::open(&config).unwrap_err();
+    assert!(matches!(second.why, OpenErrorWhy::InUse), "{second}");
 }

@@ -43,7 +43,7 @@ pub struct FileConfig {
     pub size: Option<u64>,
     /// Bytes of a logical block: 512 or 4096.
     pub block_size: u32,
-    /// Open for reading only.
+    /// Open for reading only. What cannot be written to is opened so, too: [`DeviceInfo::read_only`].
     pub read_only: bool,
     /// Whether to go past the page cache.
     pub direct: Direct,
@@ -113,7 +113,7 @@ impl FileDevice {
             name: config.name.clone(),
             size: opened.size,
             block_size: config.block_size,
-            read_only: config.read_only,
+            read_only: opened.read_only,
             volatile_cache: true,
             deallocate: opened.deallocate,
             deallocate_reads_zero: opened.deallocate,

@@ -106,6 +106,8 @@ pub struct OpenFile {
     /// It was not there before.
     pub(super) is_made: bool,
     pub(super) size: u64,
+    /// It is open for reading only: so it was configured, or nothing else goes.
+    pub(super) read_only: bool,
     pub(super) direct: bool,
     pub(super) deallocate: bool,
     /// The identity of a block device.
@@ -179,22 +181,15 @@ pub(super) fn check(config: &FileConfig) -> Result<(), OpenError> {
 fn open_inner(config: &FileConfig) -> Result<OpenFile, OpenErrorWhy> {
     check_block_size(config.block_size)?;
     let kind = kind_of(&config.path)?;
-    let access = if config.read_only { OFlags::RDONLY } else { OFlags::RDWR };
-    let flags = access | OFlags::CLOEXEC;
-    let file = match kind {
-        Some(Kind::Regular) => {
-            system("open it", rustix::fs::open(&config.path, flags, Mode::empty()))?
+    let (file, flags) = match kind {
+        Some(kind) => open_as_it_goes(config, kind)?,
+        None => {
+            let flags = OFlags::RDWR | OFlags::CLOEXEC;
+            (create(config, flags)?, flags)
         }
-        // Exclusive: fails if it is mounted, part of an array, or another server has it. (A file
-        // lock would meet udev, which locks a drive while it looks at it.)
-        Some(Kind::Block) => {
-            match rustix::fs::open(&config.path, flags | OFlags::EXCL, Mode::empty()) {
-                Err(Errno::BUSY) => return Err(OpenErrorWhy::InUse),
-                opened => system("open it", opened)?,
-            }
-        }
-        None => create(config, flags)?,
     };
+    let read_only = !flags.contains(OFlags::RDWR);
+    let config = &FileConfig { read_only, ..config.clone() };
     if kind != Some(Kind::Block) {
         lock(&file, config.read_only)?;
     }
@@ -218,7 +213,7 @@ fn open_inner(config: &FileConfig) -> Result<OpenFile, OpenErrorWhy> {
     let flags = if direct { flags | OFlags::DIRECT } else { flags };
     let (path, is_made) = (config.path.clone(), kind.is_none());
     let kind = kind.unwrap_or(Kind::Regular);
-    let medium = if kind == Kind::Block { of_block_device(&file) } else { None };
+    let medium = of_block_device(&file);
     let extent = Mutex::new(Extent::of(size));
     Ok(OpenFile {
         path,
@@ -228,11 +223,54 @@ fn open_inner(config: &FileConfig) -> Result<OpenFile, OpenErrorWhy> {
         extent,
         is_made,
         size,
+        read_only,
         direct,
         deallocate,
         medium,
         why_mode,
     })
+}
+
+/// Opens what is there, for reading and writing if that goes; with what flags it was.
+fn open_as_it_goes(config: &FileConfig, kind: Kind) -> Result<(OwnedFd, OFlags), OpenErrorWhy> {
+    // Exclusive: fails if it is mounted, part of an array, or another server has it. (A file
+    // lock would meet udev, which locks a drive while it looks at it.)
+    let more = if kind == Kind::Block { OFlags::EXCL } else { OFlags::empty() };
+    let (mut file, mut read_only) = try_open(config, more)?;
+    if kind == Kind::Block && !read_only && is_read_only(&file) {
+        // Some drivers let it be opened for writing, and fail each write.
+        drop(file);
+        read_only = true;
+        (file, _) = try_open(&FileConfig { read_only, ..config.clone() }, more)?;
+    }
+    if read_only && !config.read_only {
+        tracing::warn!(
+            device = %config.name, path = %config.path.display(),
+            "it cannot be written to (write-protected, on a file system that is mounted read-only, or \
+             without permission to write): hosts see it as write-protected"
+        );
+    }
+    let access = if read_only { OFlags::RDONLY } else { OFlags::RDWR };
+    Ok((file, access | OFlags::CLOEXEC))
+}
+
+/// Opens the path, for reading only if it is configured so or cannot be written to; whether it was.
+fn try_open(config: &FileConfig, more: OFlags) -> Result<(OwnedFd, bool), OpenErrorWhy> {
+    let open = |access| {
+        let opened = rustix::fs::open(&config.path, access | OFlags::CLOEXEC | more, Mode::empty());
+        match opened {
+            Err(Errno::BUSY) if !more.is_empty() => Err(OpenErrorWhy::InUse),
+            Err(Errno::ROFS | Errno::ACCESS | Errno::PERM) if access != OFlags::RDONLY => Ok(None),
+            opened => system("open it", opened).map(Some),
+        }
+    };
+    if !config.read_only
+        && let Some(file) = open(OFlags::RDWR)?
+    {
+        return Ok((file, false));
+    }
+    let file = open(OFlags::RDONLY)?;
+    file.map(|file| (file, true)).ok_or(OpenErrorWhy::Missing)
 }
 
 fn check_inner(config: &FileConfig) -> Result<(), OpenErrorWhy> {
@@ -248,12 +286,11 @@ fn check_inner(config: &FileConfig) -> Result<(), OpenErrorWhy> {
             _ => Err(OpenErrorWhy::Missing),
         };
     };
-    let access = if config.read_only { OFlags::RDONLY } else { OFlags::RDWR };
-    let flags = access | OFlags::CLOEXEC;
-    let file = system("open it", rustix::fs::open(&config.path, flags, Mode::empty()))?;
+    let (file, read_only) = try_open(config, OFlags::empty())?;
     if kind == Kind::Block {
         return block_device_size(&file, config).map(drop);
     }
+    let config = &FileConfig { read_only, ..config.clone() };
     let actual = system("read its size", rustix::fs::fstat(&file))?.st_size.unsigned_abs();
     match config.size {
         Some(wanted) if actual != 0 || config.read_only => check_size(actual, wanted),
@@ -435,14 +472,25 @@ fn block_device_frees(file: &OwnedFd) -> bool {
         .is_some_and(|text| text.parse::<u64>().is_ok_and(|max| max > 0))
 }
 
-/// What sysfs tells of the queue of a block device.
-fn queue_attribute(file: &OwnedFd, name: &str) -> Option<String> {
+/// Whether the kernel refuses writes to a block device (BLKROSET), which a writer learns of last.
+fn is_read_only(file: &OwnedFd) -> bool {
+    let Some(folder) = block_folder(file) else { return false };
+    std::fs::read_to_string(folder.join("ro")).is_ok_and(|text| text.trim() == "1")
+}
+
+/// The folder of a block device in sysfs, by a link: see there before going up from it.
+pub(super) fn block_folder(file: &OwnedFd) -> Option<PathBuf> {
     let stat = rustix::fs::fstat(file).ok()?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::BlockDevice {
         return None;
     }
     let (major, minor) = (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev));
-    let folder = PathBuf::from(format!("/sys/dev/block/{major}:{minor}"));
+    Some(PathBuf::from(format!("/sys/dev/block/{major}:{minor}")))
+}
+
+/// What sysfs tells of the queue of a block device.
+fn queue_attribute(file: &OwnedFd, name: &str) -> Option<String> {
+    let folder = block_folder(file)?;
     // A partition has no queue of its own: its drive's is one folder up.
     let queues = [folder.join("queue"), folder.join("../queue")];
     let mut texts = queues.iter().filter_map(|at| std::fs::read_to_string(at.join(name)).ok());

@@ -3,6 +3,7 @@
 //! ```text
 //!   resized: larger -> the file grows at once    smaller -> remembered
 //!   dropped: the device that only one other shares the file with -> the file is cut to what that one has
+//!   either size is on the medium (fsync) before the call returns
 //! ```
 
 use std::io;
@@ -84,7 +85,9 @@ impl OpenFile {
         if !std::mem::take(&mut extent.is_less) || self.kind == Kind::Block {
             return;
         }
-        if let Err(error) = rustix::fs::ftruncate(&self.file, extent.size) {
+        let cut = rustix::fs::ftruncate(&self.file, extent.size);
+        // Or it has its old size again after a power cut, and is not the size that is configured.
+        if let Err(error) = cut.and_then(|()| rustix::fs::fsync(&self.file)) {
             let error = io::Error::from(error);
             tracing::warn!(path = %self.path.display(), %error, "the file cannot be made smaller");
         }

@@ -9,13 +9,11 @@ use std::fs;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
+use super::open::block_folder;
+
 /// The identity of an open block device; `None` if the kernel has none for it, as for a loop device.
 pub(super) fn of_block_device(file: &OwnedFd) -> Option<String> {
-    let stat = rustix::fs::fstat(file).ok()?;
-    let (major, minor) = (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev));
-    // A link: what is beside a partition's folder is found only from where it leads.
-    let folder = fs::canonicalize(format!("/sys/dev/block/{major}:{minor}")).ok()?;
-    of_folder(&folder)
+    of_folder(&fs::canonicalize(block_folder(file)?).ok()?)
 }
 
 /// The identity of the block device with this folder in sysfs.

@@ -226,6 +226,31 @@ fn operations_that_make_no_sense_are_refused_with_the_right_error() {
 }
 
 #[test]
+fn what_cannot_be_written_to_is_write_protected() {
+    // A regular file that not even root may write to.
+    let path = "/sys/devices/system/cpu/online";
+    let config = FileConfig::new("disk", path, 4096);
+    config.check().unwrap();
+    let device = FileDevice::open(&config).unwrap();
+    assert!(device.info().read_only && !device.info().deallocate);
+    let pool = pool();
+    let mut queue = device.open_queue(&pool).unwrap();
+    let write = BlockOp::write(0, 0, pool.lease(4096).unwrap(), false);
+    assert_eq!(run(&mut *queue, write).result, Err(BlockError::ReadOnly));
+    // Others may read it, too.
+    FileDevice::open(&config).unwrap();
+    // It is not made what is configured.
+    let sized = FileConfig { size: Some(MIB), ..config };
+    assert!(matches!(why(FileDevice::open(&sized)), OpenErrorWhy::Size { .. }));
+    assert!(matches!(sized.check().unwrap_err().why, OpenErrorWhy::Size { .. }));
+    drop(queue);
+    // What can be is not.
+    for (_folder, config) in configs(MIB, 4096) {
+        assert!(!FileDevice::open(&config).unwrap().info().read_only);
+    }
+}
+
+#[test]
 fn a_file_that_shrank_under_us_is_an_error_and_not_old_memory() {
     for (_folder, config) in configs(MIB, 4096) {
         let device = FileDevice::open(&config).unwrap();
