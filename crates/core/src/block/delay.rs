@@ -108,6 +108,17 @@ impl BlockDevice for DelayDevice {
         Ok(Box::new(DelayQueue::new(self, self.base.open_queue(pool)?)))
     }
 
+    /// The latency as it is now, and the base's bound. What the base has done is still held back
+    /// when it was cancelled: a drive that is so slow would have it.
+    fn quiesce_bound(&self) -> Option<Duration> {
+        let load = |value: &AtomicU64| value.load(Ordering::Relaxed);
+        let latency = &self.latency;
+        let read = load(&latency.read).saturating_add(load(&latency.read_jitter));
+        let write = load(&latency.write).saturating_add(load(&latency.write_jitter));
+        let base = self.base.quiesce_bound()?;
+        Some(base.saturating_add(Duration::from_nanos(read.max(write))))
+    }
+
     fn is_gone(&self) -> bool {
         self.base.is_gone()
     }
@@ -186,6 +197,13 @@ impl BlockQueue for DelayQueue {
 
     fn in_flight(&self) -> usize {
         self.base.in_flight() + self.reads.len() + self.others.len()
+    }
+
+    /// Each operation is given to the base as it comes: what waits there is the base's to cancel.
+    fn cancel(&mut self, token: u64) {
+        for slot in self.running.slots_of(token) {
+            self.base.cancel(slot);
+        }
     }
 
     fn event_fd(&self) -> Option<BorrowedFd<'_>> {
@@ -325,6 +343,13 @@ impl Running {
             *place = Some(caller);
         }
         slot
+    }
+
+    /// The slots of all operations with this token.
+    fn slots_of(&self, token: u64) -> Vec<u64> {
+        let slots = (0_u64..).zip(&self.slots);
+        let theirs = slots.filter(|(_, caller)| caller.is_some_and(|c| c.token == token));
+        theirs.map(|(slot, _)| slot).collect()
     }
 
     fn end(&mut self, slot: u64) -> Option<Caller> {

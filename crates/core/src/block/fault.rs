@@ -129,6 +129,11 @@ impl BlockDevice for FaultDevice {
         }))
     }
 
+    /// The base's: what is stalled ends as soon as it is cancelled.
+    fn quiesce_bound(&self) -> Option<Duration> {
+        self.base.quiesce_bound()
+    }
+
     fn is_gone(&self) -> bool {
         self.control.is_gone() || self.base.is_gone()
     }
@@ -402,6 +407,19 @@ impl BlockQueue for FaultQueue {
 
     fn in_flight(&self) -> usize {
         self.base.in_flight() + self.held.len() + self.late.len() + self.failed.len()
+    }
+
+    /// What is held or stalled never reaches the base.
+    fn cancel(&mut self, token: u64) {
+        let stalled = self.held.extract_if(.., |(op, _)| op.token == token);
+        let before = self.failed.len();
+        self.failed.extend(stalled.map(|(op, _)| op.complete(Err(BlockError::Cancelled))));
+        let count = self.failed.len() - before;
+        if count > 0 {
+            self.control.state().held -= count;
+            self.wakers.raise();
+        }
+        self.base.cancel(token);
     }
 
     fn event_fd(&self) -> Option<BorrowedFd<'_>> {

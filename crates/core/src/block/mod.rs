@@ -19,6 +19,7 @@ mod tests;
 
 use std::fmt::Debug;
 use std::os::fd::BorrowedFd;
+use std::time::Duration;
 
 pub use delay::{Clock, DelayDevice, Latency};
 pub use file::{DEFAULT_DEPTH, Direct, FileConfig, FileDevice, OpenError, OpenErrorWhy, OpenFile};
@@ -68,6 +69,13 @@ pub trait BlockDevice: Send + Sync + Debug {
     /// What the queue needs (memory, descriptors) is not to be had.
     fn open_queue(&self, pool: &CorePool) -> Result<Box<dyn BlockQueue>, BlockError>;
 
+    /// The longest time that an operation can be with the device after it was
+    /// [cancelled](BlockQueue::cancel), if its queue is polled: whoever waits for the end of what it
+    /// has cancelled waits no longer. `None`: that is for the kernel to say, there is no bound.
+    fn quiesce_bound(&self) -> Option<Duration> {
+        None
+    }
+
     /// Whether it is no longer there: every operation fails with [`BlockError::Gone`] until the device
     /// is opened anew. So is what stands on it.
     fn is_gone(&self) -> bool {
@@ -93,9 +101,12 @@ pub trait BlockQueue: Debug {
 
     /// The requester of these operations is gone: nobody wants them done any more.
     ///
-    /// What the device does not have yet never gets there, also not when a reset of the device replays what it
-    /// had: it completes with [`BlockError::Cancelled`] in a later [`poll`](Self::poll). What the device has completes as usual. A queue that
-    /// gives every operation to its device at once has nothing to do.
+    /// All operations with this token are meant; a token that no operation has changes nothing. What
+    /// the device does not have yet never gets there, also not when a reset of the device replays what
+    /// it had: it completes with [`BlockError::Cancelled`] in a later [`poll`](Self::poll), so poll
+    /// once more before sleeping. What the device has completes as usual; of an operation that takes
+    /// several steps no further step begins. A queue that gives every operation to its device at once
+    /// has nothing to do.
     fn cancel(&mut self, token: u64) {
         let _ = token;
     }

@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::{
     BlockDevice, BlockError, BlockOp, BlockOpKind, BlockQueue, Completed, DeviceInfo, Rejected,
@@ -40,6 +41,10 @@ impl NullDevice {
 impl BlockDevice for NullDevice {
     fn info(&self) -> &DeviceInfo {
         &self.info
+    }
+
+    fn quiesce_bound(&self) -> Option<Duration> {
+        Some(Duration::ZERO)
     }
 
     fn open_queue(&self, _pool: &CorePool) -> Result<Box<dyn BlockQueue>, BlockError> {

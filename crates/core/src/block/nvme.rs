@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use super::{
     BlockDevice, BlockError, BlockOp, BlockOpKind, BlockQueue, Completed, DeviceInfo, Rejected,
@@ -113,6 +114,10 @@ impl BlockDevice for NvmeDevice {
         Ok(Box::new(NvmeQueue(self.open_driver_queue(pool)?)))
     }
 
+    fn quiesce_bound(&self) -> Option<Duration> {
+        Some(self.controller.quiesce_bound())
+    }
+
     fn is_gone(&self) -> bool {
         matches!(self.controller.state(), ControllerState::Failed(_))
     }
@@ -139,6 +144,10 @@ impl BlockQueue for NvmeQueue {
 
     fn in_flight(&self) -> usize {
         self.0.in_flight()
+    }
+
+    fn cancel(&mut self, token: u64) {
+        self.0.cancel(token);
     }
 
     fn event_fd(&self) -> Option<BorrowedFd<'_>> {

@@ -103,8 +103,10 @@ pub enum BlockError {
         /// The system's error number.
         errno: i32,
     },
-    /// A flush failed, so writes completed before may not be on the medium, and no later flush
-    /// can vouch for them. Lasts until the device is opened anew.
+    /// Writes completed before may not be on the medium, and no later flush vouches for them: a flush
+    /// failed, of this queue or another one, or the drive lost power. Each queue reports it once, with
+    /// every flush (and FUA write that needs one) it has when it learns of it; flushes after that
+    /// vouch for what was completed since.
     #[error("a flush failed before: completed writes may be lost")]
     FlushLost,
     /// No room left behind the device.

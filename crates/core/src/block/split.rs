@@ -9,6 +9,7 @@ mod tests;
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use thiserror::Error;
 
@@ -94,6 +95,10 @@ impl BlockDevice for SplitDevice {
         }))
     }
 
+    fn quiesce_bound(&self) -> Option<Duration> {
+        self.base.quiesce_bound()
+    }
+
     fn is_gone(&self) -> bool {
         self.base.is_gone()
     }
@@ -132,6 +137,10 @@ impl BlockQueue for SplitQueue {
 
     fn in_flight(&self) -> usize {
         self.base.in_flight() + self.refused.len()
+    }
+
+    fn cancel(&mut self, token: u64) {
+        self.base.cancel(token);
     }
 
     fn event_fd(&self) -> Option<BorrowedFd<'_>> {

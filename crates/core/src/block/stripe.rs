@@ -22,6 +22,7 @@ mod tests;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
 use thiserror::Error;
 
@@ -162,6 +163,11 @@ impl BlockDevice for StripeDevice {
 
     fn open_queue(&self, pool: &CorePool) -> Result<Box<dyn BlockQueue>, BlockError> {
         Ok(Box::new(StripeQueue::new(self, pool)?))
+    }
+
+    fn quiesce_bound(&self) -> Option<Duration> {
+        let mut bounds = self.members.iter().map(|member| member.quiesce_bound());
+        bounds.try_fold(Duration::ZERO, |longest, bound| bound.map(|bound| longest.max(bound)))
     }
 
     fn is_gone(&self) -> bool {
@@ -349,6 +355,27 @@ impl BlockQueue for StripeQueue {
 
     fn in_flight(&self) -> usize {
         self.in_flight
+    }
+
+    fn cancel(&mut self, token: u64) {
+        let mut tokens = self.parents.children_of(token);
+        if !self.waiting.is_empty() && !tokens.is_empty() {
+            for (member, op) in std::mem::take(&mut self.waiting) {
+                if tokens.contains(&op.token) {
+                    let child = op.complete(Err(BlockError::Cancelled));
+                    self.ended.extend(self.parents.completed(child));
+                } else {
+                    self.waiting.push_back((member, op));
+                }
+            }
+        }
+        // Members also have operations as they came, but for those whose token looks like a child's.
+        if !is_child(token) {
+            tokens.push(token);
+        }
+        for member in &mut self.members {
+            tokens.iter().for_each(|token| member.cancel(*token));
+        }
     }
 
     fn event_fd(&self) -> Option<BorrowedFd<'_>> {

@@ -2,6 +2,7 @@
 
 #![expect(clippy::cast_possible_truncation, reason = "offsets and tokens in tests are small")]
 
+mod cancel;
 mod faults;
 mod stacked;
 

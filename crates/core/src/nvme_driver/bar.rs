@@ -142,7 +142,7 @@ impl Bar {
     }
 
     /// How long CSTS.RDY may take to follow CC.EN, in milliseconds.
-    fn ready_millis(&self) -> u64 {
+    pub(super) fn ready_millis(&self) -> u64 {
         let mut millis = u64::from(self.cap.timeout_ms());
         // Controllers since 2.0 say more than CAP.TO can (Base 3.1.3.19).
         if self.cap.crms() & (CAP_CRMS_WITH_MEDIA | CAP_CRMS_INDEPENDENT) != 0 {

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use nvmeof_wire::Sqe;
 use nvmeof_wire::identify::{Cns, Identify, Namespace, NsidList};
@@ -53,6 +54,8 @@ pub(super) struct Lane {
 pub struct Controller {
     address: String,
     options: ControllerOptions,
+    /// [`Self::quiesce_bound`].
+    bound: Duration,
     wait: Arc<dyn Wait>,
     shared: Arc<Shared>,
     identity: Identity,
@@ -141,6 +144,11 @@ impl Controller {
     /// How it is.
     pub fn state(&self) -> ControllerState {
         self.shared.state()
+    }
+
+    /// The longest time that an operation can be with the drive after it was cancelled.
+    pub fn quiesce_bound(&self) -> Duration {
+        self.bound
     }
 
     /// What happened to it.
@@ -579,6 +587,8 @@ impl Opening {
             max_transfer = abilities.max_transfer,
             "the drive is up"
         );
+        let ready = Duration::from_millis(enabled.bar().ready_millis());
+        let bound = self.options.quiesce_bound(ready);
         let reach = Arc::new(Reach::new(hardware.function.dma()));
         let warden = Warden::new(Beginning {
             reach: Arc::clone(&reach),
@@ -595,6 +605,7 @@ impl Opening {
         Ok(Arc::new(Controller {
             address,
             options: self.options,
+            bound,
             wait: self.wait,
             shared,
             identity,

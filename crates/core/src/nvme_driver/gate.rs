@@ -96,8 +96,9 @@ pub(super) struct Shared {
     pub(super) queues: Box<[QueueShared]>,
     /// Wakes the warden.
     pub(super) warden: Event,
-    /// A device came back from nowhere: what its volatile cache held is lost.
-    pub(super) cache_lost: AtomicBool,
+    /// How often what the volatile cache held was lost, or may have been: the device came back from
+    /// nowhere, or a flush failed.
+    pub(super) losses: AtomicU64,
     pub(super) counters: Counters,
     /// How the controller is. The lock is held for moments only.
     state: Mutex<ControllerState>,
@@ -131,7 +132,7 @@ impl Shared {
             tick: AtomicU32::new(0),
             queues,
             warden: Event::new()?,
-            cache_lost: AtomicBool::new(false),
+            losses: AtomicU64::new(0),
             counters: Counters::default(),
             state: Mutex::new(ControllerState::Live),
         })

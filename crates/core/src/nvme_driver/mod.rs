@@ -51,7 +51,7 @@ pub use controller::{Controller, ControllerState, ControllerStats};
 pub use error::{AdminError, OpenError, OpenErrorWhy};
 pub use events::DriveEvent;
 pub use identify::{Identity, NamespaceInfo};
-pub use options::ControllerOptions;
+pub use options::{ControllerOptions, DEFAULT_IO_TIMEOUT};
 pub use queue::{Io, IoQueue};
 pub use split::IoKind;
 pub use wait::{SystemWait, Wait};

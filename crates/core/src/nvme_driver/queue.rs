@@ -17,7 +17,8 @@
 //!
 //! **After a reset** commands that were not answered are submitted once more, all of them: what a queue sends may
 //! be done twice with the result of once. A command that meets a second reset ends with an error; resets before the
-//! device was told of it do not count.
+//! device was told of it do not count. A [cancelled](IoQueue::cancel) operation is never submitted again: somebody
+//! else may have written there since.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -87,6 +88,8 @@ pub struct IoQueue {
     /// Commands that a reset took back.
     again: Vec<Piece>,
     done: Vec<Completed>,
+    /// [Losses](super::gate::Shared::losses) that a flush of this queue has reported.
+    told: u64,
     /// Polls in a row that found nothing.
     quiet: u32,
 }
@@ -101,6 +104,10 @@ struct Parent {
     sent: u64,
     /// Commands not answered yet.
     out: u32,
+    /// [Losses](super::gate::Shared::losses) there were when it began.
+    losses: u64,
+    /// The requester is gone: nothing more of it is sent.
+    is_cancelled: bool,
     result: Result<(), BlockError>,
 }
 
@@ -148,6 +155,7 @@ impl IoQueue {
             pending: VecDeque::with_capacity(slots.into()),
             again: Vec::with_capacity(slots.into()),
             done: Vec::with_capacity(slots.into()),
+            told: controller.shared().losses.load(Ordering::Acquire),
             quiet: 0,
             controller,
             lane,
@@ -184,7 +192,9 @@ impl IoQueue {
             }
         };
         let Some(index) = self.free_parents.pop() else { return Err(io) };
-        let parent = Parent { io, address, sent: 0, out: 0, result: Ok(()) };
+        let losses = self.shared().losses.load(Ordering::Acquire);
+        let result = Ok(());
+        let parent = Parent { io, address, sent: 0, out: 0, losses, is_cancelled: false, result };
         self.parents[usize::from(index)] = Some(parent);
         let is_next = self.pending.is_empty() && self.again.is_empty();
         if !is_next || self.seen.mode() != Mode::Running || self.send_some(index) {
@@ -207,6 +217,30 @@ impl IoQueue {
             self.quiet = 0;
         }
         done.append(&mut self.done);
+    }
+
+    /// Sends nothing more of the operations with this token, whose requester is gone. What the device
+    /// has of them it completes as usual; a reset ends it. See
+    /// [`BlockQueue::cancel`](crate::block::BlockQueue::cancel).
+    pub fn cancel(&mut self, token: u64) {
+        let mut any = false;
+        for (index, place) in self.parents.iter_mut().enumerate() {
+            let Some(parent) = place.as_mut().filter(|parent| parent.io.token == token) else {
+                continue;
+            };
+            parent.is_cancelled = true;
+            let waits = parent.sent < parent.io.len
+                || (parent.io.kind == IoKind::Flush && parent.out == 0)
+                || self.again.iter().any(|piece| usize::from(piece.parent) == index);
+            if waits && parent.result.is_ok() {
+                parent.result = Err(BlockError::Cancelled);
+                any = true;
+            }
+        }
+        if any {
+            self.drop_failed();
+            self.queue_shared().wake();
+        }
     }
 
     /// Operations taken and not yet handed out.
@@ -426,26 +460,46 @@ impl IoQueue {
     /// Hands an operation out whose commands are all answered, and that has none to send.
     #[inline]
     fn finish_if_over(&mut self, index: u16) {
+        let losses = self.controller.shared().losses.load(Ordering::Acquire);
         let place = &mut self.parents[usize::from(index)];
-        let is_over = |parent: &Parent| {
+        let is_over = |parent: &&mut Parent| {
             parent.out == 0 && (parent.sent == parent.io.len || parent.result.is_err())
         };
-        // One that failed before all of it was sent is in `pending`, too: it ends from there.
-        if place.as_ref().is_some_and(is_over)
-            && !(place.as_ref().is_some_and(|parent| parent.sent < parent.io.len)
-                && self.pending.contains(&index))
-            && let Some(parent) = place.take()
-        {
+        let Some(parent) = place.as_mut().filter(is_over) else { return };
+        if parent.sent < parent.io.len && self.pending.contains(&index) {
+            // It failed before all of it was sent: it ends from there.
+        } else if parent.begins_anew(losses) {
+            self.pending.push_back(index);
+        } else if let Some(parent) = place.take() {
             self.free_parents.push(index);
             let mut result = parent.result;
-            if parent.io.kind == IoKind::Flush
-                && result.is_ok()
-                && self.shared().cache_lost.load(Ordering::Acquire)
-            {
-                result = Err(BlockError::FlushLost);
+            if parent.io.kind == IoKind::Flush {
+                result = self.flushed(result);
             }
             self.done.push(Completed { token: parent.io.token, buf: parent.io.buf, result });
         }
+    }
+
+    /// The result of a flush that the device answered with this. A loss is reported once by each
+    /// queue: by every flush that it has in flight when it learns of it.
+    fn flushed(&mut self, result: Result<(), BlockError>) -> Result<(), BlockError> {
+        let losses = &self.controller.shared().losses;
+        if let Err(BlockError::Media { .. }) = result {
+            // Flushes are for the whole namespace: what was not written may be another queue's.
+            losses.fetch_add(1, Ordering::AcqRel);
+        }
+        let losses = losses.load(Ordering::Acquire);
+        if losses == self.told {
+            return result;
+        }
+        self.told = losses;
+        let flushes = self.parents.iter_mut().flatten();
+        for flush in flushes.filter(|parent| parent.io.kind == IoKind::Flush) {
+            if flush.result.is_ok() {
+                flush.result = Err(BlockError::FlushLost);
+            }
+        }
+        result.and(Err(BlockError::FlushLost))
     }
 
     /// The device broke the rules: the warden resets it.
@@ -503,7 +557,8 @@ impl IoQueue {
             self.queue_shared().end(slot);
             self.free_commands.push(u16::try_from(slot).unwrap_or(0));
             let Some(parent) = &mut self.parents[usize::from(piece.parent)] else { continue };
-            if !(piece.is_again && is_shown) && parent.result.is_ok() {
+            let is_wanted = parent.result.is_ok() && !parent.is_cancelled;
+            if !(piece.is_again && is_shown) && is_wanted {
                 if is_shown {
                     Counters::add(&self.controller.shared().counters.resubmitted, 1);
                 }
@@ -513,7 +568,8 @@ impl IoQueue {
             }
             parent.out -= 1;
             if parent.result.is_ok() {
-                parent.result = Err(timed_out());
+                let cancelled = parent.is_cancelled;
+                parent.result = Err(if cancelled { BlockError::Cancelled } else { timed_out() });
             }
             self.finish_if_over(piece.parent);
         }
@@ -578,6 +634,30 @@ impl IoQueue {
             let result = Err(BlockError::Gone);
             self.done.push(Completed { token: parent.io.token, buf: parent.io.buf, result });
         }
+    }
+}
+
+impl Parent {
+    /// Whether commands of a write were answered before a loss, so that a later flush may not vouch
+    /// for them: then it has to be done once more, from the start, unless its requester is gone.
+    #[inline]
+    fn begins_anew(&mut self, losses: u64) -> bool {
+        if self.losses == losses || self.result.is_err() {
+            return false;
+        }
+        self.losses = losses;
+        let is_in_doubt = matches!(
+            self.io.kind,
+            IoKind::Write { fua: false } | IoKind::WriteZeroes { fua: false, .. }
+        );
+        if is_in_doubt && self.is_cancelled {
+            self.result = Err(BlockError::Cancelled);
+        }
+        let again = is_in_doubt && !self.is_cancelled;
+        if again {
+            self.sent = 0;
+        }
+        again
     }
 }
 

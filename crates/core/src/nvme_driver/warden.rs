@@ -48,13 +48,11 @@ const MILLISECOND: u64 = 1_000_000;
 /// Ticks that an I/O command may take.
 pub(super) const TICKS: u32 = 8;
 /// Longest time between two turns.
-const LONGEST: u64 = 250 * MILLISECOND;
+pub(super) const LONGEST: u64 = 250 * MILLISECOND;
 /// Between two turns while a device is away, or queues have not answered.
 const SOON: u64 = 10 * MILLISECOND;
 /// How long queues may take to see that the device is to be left alone, before it is stopped regardless.
-const GRACE: u64 = 20 * MILLISECOND;
-/// Shortest tick.
-const TICK_MIN: u64 = MILLISECOND;
+pub(super) const GRACE: u64 = 20 * MILLISECOND;
 /// Attempts to start a controller that was stopped.
 const STARTS: u32 = 3;
 /// Resets are counted over this time.
@@ -311,7 +309,7 @@ impl Warden {
     }
 
     fn tick_nanos(&self) -> u64 {
-        (nanos(self.options.io_timeout) / u64::from(TICKS)).max(TICK_MIN)
+        self.options.tick_nanos()
     }
 
     fn publish_tick(&self) -> u64 {
@@ -479,7 +477,7 @@ impl Warden {
             Seen::There(_) if unsure.0.same_again() => {
                 // It may have lost power, and with it what its cache held.
                 if self.abilities.volatile_cache {
-                    self.shared.cache_lost.store(true, Ordering::Release);
+                    self.shared.losses.fetch_add(1, Ordering::AcqRel);
                 }
                 self.is_mute = true;
                 self.stop(unsure, "it was away", now);

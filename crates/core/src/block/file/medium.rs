@@ -9,6 +9,10 @@ use crate::dma::Buffer;
 /// Bytes of the longest [`Call::WriteZeroes`].
 pub(super) const ZERO_WRITE: u64 = 256 << 10;
 
+/// Bytes of the longest [`Call::Zero`], and what longer ranges are cut at multiples of: between two
+/// calls an operation can be cancelled.
+pub(super) const ZERO_CALL: u64 = 64 << 20;
+
 /// One call. `skip` and `len` name the bytes of the buffer that goes with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Call {
@@ -19,7 +23,8 @@ pub(super) enum Call {
     Write { offset: u64, skip: u32, len: u32, dsync: bool },
     /// Write `len` zero bytes, at most [`ZERO_WRITE`].
     WriteZeroes { offset: u64, len: u32 },
-    /// Zero a range without moving data (`fallocate`): keeps it allocated, or frees it.
+    /// Zero a range of at most [`ZERO_CALL`] without moving data (`fallocate`): keeps it allocated, or
+    /// frees it.
     Zero { offset: u64, len: u64, free: bool },
     /// Put every write answered before on the medium (`fdatasync`).
     Sync,

@@ -13,22 +13,41 @@
 //!
 //! **Durability.** A sync starts after the writes it vouches for were answered, and one runs at
 //! a time: operations that come to `Sync` meanwhile share the next one. So no sync of ours takes
-//! the report of a lost write from another. Once one failed, none is believed any more.
+//! the report of a lost write from another.
+//!
+//! **A sync that fails** may have lost any write that was answered before, of any queue, and the
+//! kernel says so once: it takes the pages as clean, the drive drops what it could not write. This
+//! is a *loss*, counted for the whole device, and each queue reports it once:
+//!
+//! * what waits for a sync when its queue learns of the loss fails: with the sync's own error, or
+//!   with [`BlockError::FlushLost`];
+//! * writes that are under way in any queue are made once more, from the start;
+//! * from then on the queue's syncs are believed again. They vouch for what was answered after the
+//!   report. What was answered before it and was not vouched for before the loss stays in doubt.
+//!
+//! So no flush that succeeds vouches for a write that may be lost, unless a flush that came after
+//! the write was answered has failed before it. Operations that have a failure of their own concern
+//! nobody else: a write that fails in direct mode; a write with DSYNC that fails twice. If it
+//! succeeds the second time, the first failure may have been that of the sync in it: a loss.
+//!
+//! **Cancelled** operations ([`BlockQueue::cancel`]) end with the call that the medium has. Calls go
+//! to the kernel with each poll and are not taken back: no answer of a write that is cancelled in
+//! the kernel tells for sure that nothing was written.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::super::{
     BlockError, BlockOp, BlockOpKind, BlockQueue, Completed, DeviceInfo, Rejected, RejectedWhy,
 };
-use super::medium::{Answer, Call, Medium, ZERO_WRITE};
+use super::medium::{Answer, Call, Medium, ZERO_CALL, ZERO_WRITE};
 
 /// What the queues of one device share.
 #[derive(Debug, Default)]
 pub(super) struct Health {
-    /// A sync failed: completed writes may be lost, and the kernel says so only once.
-    sync_lost: AtomicBool,
+    /// How often a sync failed: completed writes may be lost, and the kernel says so only once.
+    losses: AtomicU64,
 }
 
 /// How a queue uses its file.
@@ -48,6 +67,8 @@ pub(super) struct FileQueue<M> {
     info: DeviceInfo,
     is_polled: bool,
     health: Arc<Health>,
+    /// Losses that this queue has reported.
+    told: u64,
     slots: Box<[Option<Running>]>,
     free: Vec<usize>,
     sync: SyncQueue,
@@ -62,6 +83,12 @@ pub(super) struct FileQueue<M> {
 struct Running {
     op: BlockOp,
     stage: Stage,
+    /// Losses that the device had when its first call was made.
+    losses: u64,
+    /// The error number of a write with DSYNC that is tried once more; 0: none.
+    failure: i32,
+    /// The requester is gone: no further call is made for it.
+    is_cancelled: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -104,6 +131,7 @@ impl<M: Medium> FileQueue<M> {
             medium,
             info,
             is_polled: mode.polled,
+            told: health.losses.load(Ordering::Acquire),
             health,
             slots: (0..mode.depth).map(|_| None).collect(),
             free: (0..mode.depth).rev().collect(),
@@ -120,16 +148,9 @@ impl<M: Medium> FileQueue<M> {
     }
 
     fn start(&mut self, slot: usize, op: BlockOp) {
-        let stage = match op.kind {
-            BlockOpKind::Read => Stage::Move { done: 0, dsync: false },
-            BlockOpKind::Write { fua } => Stage::Move { done: 0, dsync: fua && self.ways.dsync },
-            BlockOpKind::WriteZeroes { deallocate, .. } => {
-                Stage::Zero { done: 0, way: self.ways.first(deallocate) }
-            }
-            BlockOpKind::Deallocate => Stage::Zero { done: 0, way: Way::Free },
-            BlockOpKind::Flush => Stage::Sync,
-        };
-        self.slots[slot] = Some(Running { op, stage });
+        let stage = self.ways.first_stage(op.kind);
+        let losses = self.health.losses.load(Ordering::Acquire);
+        self.slots[slot] = Some(Running { op, stage, losses, failure: 0, is_cancelled: false });
         self.step(slot);
     }
 
@@ -149,8 +170,10 @@ impl<M: Medium> FileQueue<M> {
             Stage::Zero { done, way } => {
                 let (offset, len) = (op.offset + done, op.len - done);
                 match way {
-                    Way::KeepAllocated => Call::Zero { offset, len, free: false },
-                    Way::Free => Call::Zero { offset, len, free: true },
+                    Way::KeepAllocated => {
+                        Call::Zero { offset, len: zero_step(offset, len), free: false }
+                    }
+                    Way::Free => Call::Zero { offset, len: zero_step(offset, len), free: true },
                     Way::WriteZeroes => {
                         Call::WriteZeroes { offset, len: to_u32(len.min(ZERO_WRITE)) }
                     }
@@ -182,13 +205,29 @@ impl<M: Medium> FileQueue<M> {
         running.op.buf = buf;
         let next = match running.stage {
             _ if is_transient(result) => Next::Again,
+            Stage::Move { dsync: true, .. } if is_media(result) && running.failure == 0 => {
+                running.failure = -result;
+                Next::Again
+            }
             Stage::Move { done, dsync } => {
                 moved(running, done, dsync, result, self.info.block_size, &mut self.ways)
             }
             Stage::Zero { done, way } => zeroed(running, done, way, result, &mut self.ways),
             Stage::Sync => Next::Again,
         };
+        let losses = self.health.losses.load(Ordering::Acquire);
+        let next = match next {
+            Next::Done(Ok(())) | Next::Again if running.is_in_doubt(losses) => {
+                running.stage = self.ways.first_stage(running.op.kind);
+                running.losses = losses;
+                Next::Again
+            }
+            next => next,
+        };
         match next {
+            Next::Again if running.is_cancelled => {
+                self.finish(slot, Err(BlockError::Cancelled), done);
+            }
             Next::Again => self.step(slot),
             Next::Done(result) => self.finish(slot, result, done),
         }
@@ -199,46 +238,60 @@ impl<M: Medium> FileQueue<M> {
         if is_transient(result) {
             // Nothing was vouched for yet: those that waited may join.
             self.sync.waiting.append(&mut covered);
+            self.drop_cancelled(done);
         } else {
             if result < 0 && result != -libc::ECANCELED {
-                self.lose_sync(result);
+                self.count_loss(-result);
             }
-            let outcome = if self.health.sync_lost.load(Ordering::Acquire) && result == 0 {
-                Err(BlockError::FlushLost)
-            } else {
-                to_result(result)
+            let losses = self.health.losses.load(Ordering::Acquire);
+            let is_news = losses != self.told;
+            let outcome = match to_result(result) {
+                Ok(()) if is_news => Err(BlockError::FlushLost),
+                outcome => outcome,
             };
             for slot in covered.drain(..) {
                 self.finish(slot, outcome.clone(), done);
+            }
+            if is_news {
+                self.told = losses;
+                // What waits may have been answered before the loss, too.
+                for slot in std::mem::take(&mut self.sync.waiting) {
+                    self.finish(slot, Err(BlockError::FlushLost), done);
+                }
             }
         }
         self.sync.running = covered;
         self.start_sync();
     }
 
-    fn lose_sync(&self, result: i32) {
-        if !self.health.sync_lost.swap(true, Ordering::AcqRel) {
-            let error = std::io::Error::from_raw_os_error(-result);
-            tracing::error!(device = %self.info.name, %error,
-                "a flush failed: completed writes may be lost, so flushes and FUA writes fail until the device is opened anew");
+    /// Completed writes may be lost, whoever's they are.
+    fn count_loss(&self, errno: i32) {
+        let losses = self.health.losses.fetch_add(1, Ordering::AcqRel) + 1;
+        // A disk that fails does so again and again.
+        if losses.is_power_of_two() {
+            let error = std::io::Error::from_raw_os_error(errno);
+            tracing::error!(device = %self.info.name, %error, losses,
+                "a flush failed: writes completed before may be lost; every queue reports it to hosts once");
         }
     }
 
-    fn finish(
-        &mut self,
-        slot: usize,
-        mut result: Result<(), BlockError>,
-        done: &mut Vec<Completed>,
-    ) {
+    /// Ends what waits for a sync and was cancelled: nothing of it is with the medium.
+    fn drop_cancelled(&mut self, done: &mut Vec<Completed>) {
+        for slot in std::mem::take(&mut self.sync.waiting) {
+            if self.slots[slot].as_ref().is_some_and(|running| running.is_cancelled) {
+                self.finish(slot, Err(BlockError::Cancelled), done);
+            } else {
+                self.sync.waiting.push(slot);
+            }
+        }
+    }
+
+    fn finish(&mut self, slot: usize, result: Result<(), BlockError>, done: &mut Vec<Completed>) {
         let Some(running) = self.slots[slot].take() else { return };
         self.free.push(slot);
-        if let Stage::Move { dsync: true, .. } = running.stage {
-            // The answer does not tell whether the write failed or the sync in it.
-            if let Err(BlockError::Media { errno }) = result {
-                self.lose_sync(-errno);
-            } else if result.is_ok() && self.health.sync_lost.load(Ordering::Acquire) {
-                result = Err(BlockError::FlushLost);
-            }
+        // It may have been the sync in the write that failed, which is for others' writes, too.
+        if running.failure != 0 && !matches!(result, Err(BlockError::Media { .. })) {
+            self.count_loss(running.failure);
         }
         done.push(running.op.complete(result));
     }
@@ -278,6 +331,15 @@ impl<M: Medium> BlockQueue for FileQueue<M> {
 
     fn in_flight(&self) -> usize {
         self.slots.len() - self.free.len() + self.done.len()
+    }
+
+    fn cancel(&mut self, token: u64) {
+        for running in self.slots.iter_mut().flatten().filter(|r| r.op.token == token) {
+            running.is_cancelled = true;
+        }
+        let mut done = std::mem::take(&mut self.done);
+        self.drop_cancelled(&mut done);
+        self.done = done;
     }
 
     fn event_fd(&self) -> Option<BorrowedFd<'_>> {
@@ -349,9 +411,15 @@ fn zeroed(running: &mut Running, done: u64, way: Way, result: i32, ways: &mut Wa
     let Ok(count) = u64::try_from(result) else {
         return Next::Done(to_result(result));
     };
-    let at = if way == Way::WriteZeroes { done + count } else { running.op.len };
+    let moved = match way {
+        Way::WriteZeroes => count,
+        Way::KeepAllocated | Way::Free => {
+            zero_step(running.op.offset + done, running.op.len - done)
+        }
+    };
+    let at = done + moved;
     if at < running.op.len {
-        if count == 0 {
+        if moved == 0 {
             return Next::Done(Err(BlockError::NoSpace));
         }
         running.stage = Stage::Zero { done: at, way };
@@ -364,7 +432,29 @@ fn zeroed(running: &mut Running, done: u64, way: Way, result: i32, ways: &mut Wa
     Next::Done(Ok(()))
 }
 
+impl Running {
+    /// Whether what was written of it, which is to be said done, or synced, may be lost: there were
+    /// losses since it began. (A write with DSYNC answers for itself.)
+    fn is_in_doubt(&self, losses: u64) -> bool {
+        let is_durable = matches!(self.stage, Stage::Move { dsync: true, .. });
+        losses != self.losses && self.op.is_write() && !is_durable
+    }
+}
+
 impl Ways {
+    /// What an operation begins with.
+    fn first_stage(self, kind: BlockOpKind) -> Stage {
+        match kind {
+            BlockOpKind::Read => Stage::Move { done: 0, dsync: false },
+            BlockOpKind::Write { fua } => Stage::Move { done: 0, dsync: fua && self.dsync },
+            BlockOpKind::WriteZeroes { deallocate, .. } => {
+                Stage::Zero { done: 0, way: self.first(deallocate) }
+            }
+            BlockOpKind::Deallocate => Stage::Zero { done: 0, way: Way::Free },
+            BlockOpKind::Flush => Stage::Sync,
+        }
+    }
+
     /// The first way to zero that the file may know.
     fn first(self, deallocate: bool) -> Way {
         match (deallocate, self.keep_allocated, self.free) {
@@ -381,6 +471,17 @@ impl Ways {
             Way::WriteZeroes => {}
         }
     }
+}
+
+/// Bytes of a call that zeroes, of a range that begins at `offset`. Long ranges are cut where holes
+/// of a file, and sectors of a drive, end.
+fn zero_step(offset: u64, len: u64) -> u64 {
+    len.min(ZERO_CALL - offset % ZERO_CALL)
+}
+
+/// Whether the answer says that the medium failed.
+fn is_media(result: i32) -> bool {
+    matches!(to_result(result), Err(BlockError::Media { .. }))
 }
 
 /// Answers that say nothing but "again".

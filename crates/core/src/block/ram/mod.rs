@@ -13,6 +13,7 @@ mod memory;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
 use self::memory::Memory;
 use super::signal::Signal;
@@ -22,7 +23,7 @@ use super::{
 use crate::dma::CorePool;
 
 /// Bytes a poll zeroes at most before other queues have their turn.
-const ZERO_STEP: u64 = 16 << 20;
+const ZERO_STEP: u64 = 2 << 20;
 
 /// The RAM device.
 #[derive(Debug)]
@@ -73,6 +74,10 @@ impl RamDevice {
 impl BlockDevice for RamDevice {
     fn info(&self) -> &DeviceInfo {
         &self.info
+    }
+
+    fn quiesce_bound(&self) -> Option<Duration> {
+        Some(Duration::ZERO)
     }
 
     fn open_queue(&self, _pool: &CorePool) -> Result<Box<dyn BlockQueue>, BlockError> {
@@ -151,6 +156,18 @@ impl BlockQueue for RamQueue {
             if self.raised { self.more.raise() } else { self.more.clear() }
         }
         done.append(&mut self.done);
+    }
+
+    /// Copies are made as they are submitted; zeroing ends after the step that was made last.
+    fn cancel(&mut self, token: u64) {
+        let mut at = 0;
+        while let Some((op, _)) = self.zeroing.get(at) {
+            if op.token != token {
+                at += 1;
+            } else if let Some((op, _)) = self.zeroing.remove(at) {
+                self.done.push(op.complete(Err(BlockError::Cancelled)));
+            }
+        }
     }
 
     fn in_flight(&self) -> usize {

@@ -59,6 +59,13 @@ impl Parents {
         (number, MARK | number as u64)
     }
 
+    /// The tokens of the children of all operations with this token.
+    pub(super) fn children_of(&self, token: u64) -> Vec<u64> {
+        let numbers = (0_u64..).zip(&self.slots);
+        let theirs = numbers.filter(|(_, slot)| slot.as_ref().is_some_and(|p| p.token == token));
+        theirs.map(|(number, _)| MARK | number).collect()
+    }
+
     pub(super) fn child_begun(&mut self, number: usize) {
         if let Some(parent) = self.at(number) {
             parent.left += 1;

@@ -123,6 +123,8 @@ struct Story {
     /// For messages.
     name: String,
     failed: u64,
+    /// Whether requesters go.
+    cancels: bool,
 }
 
 impl Story {
@@ -137,6 +139,7 @@ impl Story {
             flying: BTreeMap::new(),
             name: format!("seed {seed}: {}", tower.shape),
             failed: 0,
+            cancels: false,
         }
     }
 
@@ -233,11 +236,20 @@ impl Story {
         panic!("{}: never done: {:?}", self.name, self.flying);
     }
 
+    /// The requester of an operation is gone.
+    fn cancel(&mut self) {
+        let pick = self.rng.index(self.flying.len().max(1));
+        if let Some(token) = self.flying.keys().nth(pick).copied() {
+            self.queue.cancel(token);
+        }
+    }
+
     fn steps(&mut self, steps: u32) {
         for _ in 0..steps {
             match self.rng.below(8) {
                 0..4 => self.submit(),
                 4 => NOW.set(NOW.get() + self.rng.below(60_000)),
+                5 if self.cancels => self.cancel(),
                 _ => drop(self.poll()),
             }
         }
@@ -319,6 +331,27 @@ fn any_device_on_any_other_ends_what_it_was_asked_under_faults() {
         failed += story.failed;
     }
     assert!(failed > 1000, "only {failed} operations failed");
+}
+
+/// Towers whose requesters go: what was cancelled ends once, and nothing of it comes later, over what was
+/// written since.
+#[test]
+fn any_device_on_any_other_lets_nothing_cancelled_come_later() {
+    let mut failed = 0;
+    for seed in 1..=400 {
+        let mut rng = Rng::new(seed);
+        let tower = Tower::new(&mut rng, 0);
+        let mut story = Story::new(seed, rng, &tower);
+        story.cancels = true;
+        story.steps(400);
+        story.finish();
+        assert_eq!(story.pool.leased(), 0, "{}", story.name);
+        for control in &tower.faults {
+            assert_eq!(control.held(), 0, "{}", story.name);
+        }
+        failed += story.failed;
+    }
+    assert!(failed > 1000, "only {failed} operations were cancelled");
 }
 
 /// Bytes are lent through splits and stripes alike.

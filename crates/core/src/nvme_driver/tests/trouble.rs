@@ -7,7 +7,7 @@ use super::rig::{MILLI, Rig, SECOND, io, is_readable, read, write};
 use crate::block::BlockError;
 use crate::nvme_driver::fake::{Config, Fault, When};
 use crate::nvme_driver::gate::Violation;
-use crate::nvme_driver::{Controller, ControllerState, IoKind, Wait};
+use crate::nvme_driver::{Controller, ControllerState, Io, IoKind, Wait};
 
 fn failed(state: ControllerState) -> String {
     match state {
@@ -118,10 +118,82 @@ fn a_drive_that_comes_back_in_time_goes_on() {
         assert_eq!(done.result, Ok(()));
         assert_eq!(done.buf.as_ref().unwrap().as_slice(), [7; 4096]);
     }
-    // It may have lost power: what its cache held is not vouched for any more.
-    let flush = rig.run(&mut queue, io(IoKind::Flush, 0, 0));
-    assert_eq!(flush.result, Err(BlockError::FlushLost));
-    drop((done, queue));
+    // It may have lost power: what its cache held is not vouched for, which every queue says once, with
+    // every flush it has.
+    let mut other = rig.queue();
+    for queue in [&mut queue, &mut other] {
+        queue.poll(&mut Vec::new());
+    }
+    for _ in 0..2 {
+        queue.submit(io(IoKind::Flush, 0, 0)).unwrap();
+    }
+    let flushes = rig.finish(&mut queue);
+    assert_eq!(flushes.len(), 2);
+    assert!(flushes.iter().all(|flush| flush.result == Err(BlockError::FlushLost)));
+    assert_eq!(rig.run(&mut queue, io(IoKind::Flush, 0, 0)).result, Ok(()));
+    assert_eq!(rig.run(&mut other, io(IoKind::Flush, 0, 0)).result, Ok(()), "it was opened later");
+    drop((done, queue, other));
+    rig.end();
+}
+
+#[test]
+fn a_long_write_amid_a_loss_of_the_cache_is_made_once_more() {
+    for is_cancelled in [false, true] {
+        let rig = Rig::new(Config::default());
+        let mut queue = rig.queue();
+        queue.poll(&mut Vec::new());
+        // Of two commands of 128 KiB the first is answered before the drive is away, the second is not.
+        rig.fake.inject(When::io(1, IoOpcode::WRITE).after(1), Fault::Lost);
+        queue.submit(write(0, rig.filled(256 << 10, 7))).unwrap();
+        let mut done = Vec::new();
+        rig.pass(&mut queue, SECOND, &mut done);
+        rig.fake.lose_power();
+        rig.fake.set_gone(true);
+        rig.pass(&mut queue, SECOND, &mut done);
+        assert!(done.is_empty());
+        if is_cancelled {
+            queue.cancel(0);
+        }
+        rig.fake.set_gone(false);
+        done.append(&mut rig.finish(&mut queue));
+        let wanted = if is_cancelled { Err(BlockError::Cancelled) } else { Ok(()) };
+        assert_eq!((done.len(), &done[0].result), (1, &wanted));
+        let flushes = [(); 2].map(|()| rig.run(&mut queue, io(IoKind::Flush, 0, 0)).result);
+        assert_eq!(flushes, [Err(BlockError::FlushLost), Ok(())]);
+        // The second flush vouches for the write, which was done after the loss.
+        rig.fake.lose_power();
+        let byte = if is_cancelled { 0 } else { 7 };
+        assert_eq!(rig.fake.read_media(1, 0, 1).unwrap(), [byte; 512]);
+        drop((done, queue));
+        rig.end();
+    }
+}
+
+#[test]
+fn a_flush_that_fails_is_reported_by_every_queue_once_and_then_flushes_count_again() {
+    let rig = Rig::new(Config::default());
+    let (mut queue, mut other) = (rig.queue(), rig.queue());
+    let flush = || io(IoKind::Flush, 0, 0);
+    rig.fake.inject(When::io(1, IoOpcode::FLUSH), Fault::Status(Status::WRITE_FAULT));
+    for _ in 0..3 {
+        queue.submit(flush()).unwrap();
+    }
+    let done = rig.finish(&mut queue);
+    let results: Vec<_> = done.iter().map(|done| done.result.clone()).collect();
+    assert_eq!(results.iter().filter(|r| **r == Err(BlockError::FlushLost)).count(), 2);
+    assert_eq!(results.iter().filter(|r| matches!(r, Err(BlockError::Media { .. }))).count(), 1);
+    assert_eq!(rig.run(&mut other, flush()).result, Err(BlockError::FlushLost));
+    for queue in [&mut queue, &mut other] {
+        let fua = Io { kind: IoKind::Write { fua: true }, ..write(0, rig.filled(512, 1)) };
+        assert_eq!(rig.run(queue, fua).result, Ok(()));
+        assert_eq!(rig.run(queue, flush()).result, Ok(()));
+    }
+    // A write that fails is its own affair.
+    rig.fake.inject(When::io(1, IoOpcode::WRITE), Fault::Status(Status::WRITE_FAULT));
+    let fua = Io { kind: IoKind::Write { fua: true }, ..write(0, rig.filled(512, 1)) };
+    assert!(matches!(rig.run(&mut queue, fua).result, Err(BlockError::Media { .. })));
+    assert_eq!(rig.run(&mut queue, flush()).result, Ok(()));
+    drop((done, queue, other));
     rig.end();
 }
 

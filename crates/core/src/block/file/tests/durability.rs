@@ -158,35 +158,194 @@ fn flushes_that_come_during_a_sync_share_the_next_one() {
 }
 
 #[test]
-fn a_lost_sync_fails_every_later_flush_of_every_queue() {
+fn a_failed_sync_is_reported_by_every_queue_once_to_all_that_waits() {
     let mut bench = Bench::new(true);
-    bench.submit(BlockOp::flush(1));
-    bench.submit(BlockOp::flush(2));
-    assert_eq!(bench.answer(-EIO), [(1, Err(BlockError::Media { errno: EIO }))]);
-    assert_eq!(bench.answer(0), [(2, Err(BlockError::FlushLost))]);
     let mut other = Bench::with_health(true, &bench.health);
-    other.submit(BlockOp::flush(3));
-    assert_eq!(other.answer(0), [(3, Err(BlockError::FlushLost))]);
-    other.write(4, true);
-    assert_eq!(other.answer(8192), [(4, Err(BlockError::FlushLost))]);
+    for token in [1, 2, 3] {
+        bench.submit(BlockOp::flush(token));
+    }
+    let failed = Err(BlockError::Media { errno: EIO });
+    let lost = || Err(BlockError::FlushLost);
+    assert_eq!(bench.answer(-EIO), [(1, failed), (2, lost()), (3, lost())]);
+    // It has said so: what is completed from now on can be vouched for.
+    bench.submit(BlockOp::flush(4));
+    assert_eq!(bench.answer(0), [(4, Ok(()))]);
+    // Another queue has not. Writes promise for themselves, if for anything.
     other.write(5, false);
-    assert_eq!(other.answer(8192), [(5, Ok(()))], "a plain write promises nothing");
+    assert_eq!(other.answer(8192), [(5, Ok(()))]);
+    other.write(6, true);
+    assert_eq!(other.answer(8192), [(6, Ok(()))]);
+    other.submit(BlockOp::flush(7));
+    other.submit(BlockOp::flush(8));
+    assert_eq!(other.answer(0), [(7, lost()), (8, lost())]);
+    other.submit(BlockOp::flush(9));
+    assert_eq!(other.answer(0), [(9, Ok(()))]);
+    // A queue that is opened later has nothing to report.
+    let mut later = Bench::with_health(true, &bench.health);
+    later.submit(BlockOp::flush(10));
+    assert_eq!(later.answer(0), [(10, Ok(()))]);
 }
 
 #[test]
-fn a_media_error_of_a_dsync_write_counts_as_a_lost_sync() {
+fn through_the_page_cache_a_fua_write_waits_for_a_sync_and_shares_its_end() {
+    let mut bench = Bench::new(false);
+    bench.submit(BlockOp::flush(1));
+    bench.write(2, true);
+    // The write is answered while the sync runs: its data may be lost with that.
+    let sync = bench.calls.borrow_mut().remove(0);
+    assert_eq!(bench.answer(8192), []);
+    bench.calls.borrow_mut().push(sync);
+    let done = bench.answer(-EIO);
+    let wanted = [(1, Err(BlockError::Media { errno: EIO })), (2, Err(BlockError::FlushLost))];
+    assert_eq!(done, wanted);
+    bench.write(3, true);
+    assert_eq!(bench.answer(8192), []);
+    assert_eq!(bench.answer(0), [(3, Ok(()))]);
+}
+
+#[test]
+fn a_write_under_way_amid_a_loss_is_made_once_more() {
+    // A part of it may have been written before, and be lost. It is another queue that lost it.
+    let mut other = Bench::new(false);
+    for fua in [false, true] {
+        let mut bench = Bench::with_health(false, &other.health);
+        bench.write(1, fua);
+        let whole = bench.calls();
+        assert_eq!(bench.answer(4096), []);
+        other.submit(BlockOp::flush(2));
+        assert_eq!(other.answer(-EIO), [(2, Err(BlockError::Media { errno: EIO }))]);
+        assert_eq!(bench.answer(4096), []);
+        assert_eq!(bench.calls(), whole);
+        if fua {
+            assert_eq!(bench.answer(8192), []);
+            assert_eq!(bench.calls(), [Call::Sync]);
+            // The first flush of this queue since.
+            assert_eq!(bench.answer(0), [(1, Err(BlockError::FlushLost))]);
+        } else {
+            assert_eq!(bench.answer(8192), [(1, Ok(()))]);
+        }
+        bench.submit(BlockOp::write_zeroes(3, 0, 4096, false, false));
+        other.submit(BlockOp::flush(2));
+        assert_eq!(other.answer(-EIO).len(), 1);
+        let zero = bench.calls();
+        assert_eq!(bench.answer(0), []);
+        assert_eq!(bench.calls(), zero);
+        assert_eq!(bench.answer(0), [(3, Ok(()))]);
+        // Reads, and writes that answer for themselves, are not.
+        let buf = bench.pool.lease(4096).unwrap();
+        bench.submit(BlockOp::read(4, 0, buf));
+        other.submit(BlockOp::flush(2));
+        assert_eq!(other.answer(-EIO).len(), 1);
+        assert_eq!(bench.answer(4096), [(4, Ok(()))]);
+    }
+    let mut direct = Bench::with_health(true, &other.health);
+    direct.write(5, true);
+    other.submit(BlockOp::flush(2));
+    assert_eq!(other.answer(-EIO).len(), 1);
+    assert_eq!(direct.answer(8192), [(5, Ok(()))]);
+}
+
+#[test]
+fn a_fua_write_to_a_bad_sector_fails_alone() {
     let mut bench = Bench::new(true);
     bench.write(1, true);
-    bench.submit(BlockOp::flush(2));
+    let call = bench.calls();
+    assert_eq!(bench.answer(-EIO), [], "once more: it may have been the sync in it");
+    assert_eq!(bench.calls(), call);
     assert_eq!(bench.answer(-EIO), [(1, Err(BlockError::Media { errno: EIO }))]);
-    assert_eq!(bench.answer(0), [(2, Err(BlockError::FlushLost))]);
-    let mut full = Bench::new(true);
-    full.write(1, true);
-    full.write(2, false);
-    assert_eq!(full.answer(-libc::ENOSPC), [(1, Err(BlockError::NoSpace))]);
-    assert_eq!(full.answer(-EIO), [(2, Err(BlockError::Media { errno: EIO }))]);
-    full.submit(BlockOp::flush(3));
-    assert_eq!(full.answer(0), [(3, Ok(()))]);
+    bench.submit(BlockOp::flush(2));
+    assert_eq!(bench.answer(0), [(2, Ok(()))]);
+    // So does one without FUA, and one that fails for another reason, at once.
+    bench.write(3, false);
+    assert_eq!(bench.answer(-EIO), [(3, Err(BlockError::Media { errno: EIO }))]);
+    bench.write(4, true);
+    assert_eq!(bench.answer(-libc::ENOSPC), [(4, Err(BlockError::NoSpace))]);
+    bench.submit(BlockOp::flush(5));
+    assert_eq!(bench.answer(0), [(5, Ok(()))]);
+}
+
+#[test]
+fn a_fua_write_that_goes_the_second_time_leaves_others_in_doubt() {
+    let mut bench = Bench::new(true);
+    let mut other = Bench::with_health(true, &bench.health);
+    bench.write(1, true);
+    assert_eq!(bench.answer(-EIO), []);
+    assert_eq!(bench.answer(8192), [(1, Ok(()))], "it is on the medium");
+    for bench in [&mut bench, &mut other] {
+        bench.submit(BlockOp::flush(2));
+        assert_eq!(bench.answer(0), [(2, Err(BlockError::FlushLost))]);
+        bench.submit(BlockOp::flush(3));
+        assert_eq!(bench.answer(0), [(3, Ok(()))]);
+    }
+}
+
+const CANCELLED: Result<(), BlockError> = Err(BlockError::Cancelled);
+
+/// Tokens and results of what is done without an answer.
+fn poll(bench: &mut Bench) -> Vec<(u64, Result<(), BlockError>)> {
+    let mut done = Vec::new();
+    bench.queue.poll(&mut done);
+    done.into_iter().map(|completed| (completed.token, completed.result)).collect()
+}
+
+#[test]
+fn of_what_is_cancelled_no_further_call_is_made() {
+    let mut bench = Bench::new(true);
+    // A call that is with the kernel is awaited, and tells.
+    bench.write(1, false);
+    bench.queue.cancel(1);
+    assert_eq!(poll(&mut bench), []);
+    assert_eq!(bench.answer(8192), [(1, Ok(()))]);
+    // The rest of a short write, a second try, the next piece of a long range, a sync: none of it.
+    for (fua, result) in [(false, 4096), (false, -libc::EAGAIN), (true, -EIO)] {
+        bench.write(2, fua);
+        bench.queue.cancel(2);
+        assert_eq!(bench.answer(result), [(2, CANCELLED)]);
+    }
+    bench.submit(BlockOp::write_zeroes(3, 0, 1 << 30, true, true));
+    assert_eq!(bench.answer(0), []);
+    bench.queue.cancel(3);
+    assert_eq!(bench.answer(0), [(3, CANCELLED)]);
+    bench.submit(BlockOp::write_zeroes(4, 0, 4096, true, true));
+    bench.queue.cancel(4);
+    assert_eq!(bench.answer(0), [(4, CANCELLED)]);
+    assert_eq!((bench.calls().len(), bench.queue.in_flight()), (0, 0));
+}
+
+#[test]
+fn flushes_that_wait_are_cancelled_at_once() {
+    let mut bench = Bench::new(false);
+    for token in [1, 2, 3, 2] {
+        bench.submit(BlockOp::flush(token));
+    }
+    bench.queue.cancel(2);
+    bench.queue.cancel(1);
+    assert_eq!(poll(&mut bench), [(2, CANCELLED), (2, CANCELLED)]);
+    // The one that runs is asked once more, and then not.
+    assert_eq!(bench.answer(-libc::EINTR), [(1, CANCELLED)]);
+    assert_eq!(bench.answer(0), [(3, Ok(()))]);
+    assert_eq!((bench.calls().len(), bench.queue.in_flight()), (0, 0));
+}
+
+#[test]
+fn long_ranges_are_zeroed_in_calls_that_end_soon() {
+    const STEP: u64 = medium::ZERO_CALL;
+    let mut bench = Bench::new(true);
+    let zero = |offset, len, free| Call::Zero { offset, len, free };
+    // Cut where holes may end, so that no block at a cut stays allocated.
+    bench.submit(BlockOp::deallocate(1, 4096, 2 * STEP));
+    assert_eq!(bench.calls(), [zero(4096, STEP - 4096, true)]);
+    assert_eq!(bench.answer(0), []);
+    assert_eq!(bench.calls(), [zero(STEP, STEP, true)]);
+    assert_eq!(bench.answer(0), []);
+    assert_eq!(bench.calls(), [zero(2 * STEP, 4096, true)]);
+    assert_eq!(bench.answer(0), [(1, Ok(()))]);
+    bench.submit(BlockOp::write_zeroes(2, STEP, STEP + 4096, true, false));
+    assert_eq!(bench.calls(), [zero(STEP, STEP, false)]);
+    assert_eq!(bench.answer(0), []);
+    assert_eq!(bench.answer(0), []);
+    assert_eq!(bench.calls(), [Call::Sync], "with FUA, once all is zeroed");
+    assert_eq!(bench.answer(0), [(2, Ok(()))]);
 }
 
 #[test]
