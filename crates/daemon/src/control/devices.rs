@@ -72,9 +72,9 @@ pub(super) struct Open {
 }
 
 impl Open {
-    /// How long a command can be with it at most.
+    /// How long a command can be with it at most, once nobody waits for it any more.
     pub(super) fn quiesce_bound(&self) -> Duration {
-        UNKNOWN_BOUND
+        self.device.quiesce_bound().unwrap_or(UNKNOWN_BOUND)
     }
 }
 

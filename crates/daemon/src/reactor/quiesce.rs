@@ -66,6 +66,10 @@ impl Reactor {
         for request in never_submitted {
             self.drop_request(request, now);
         }
+        // What was cancelled comes out of the next poll of its device.
+        if let Some(own) = self.peers.get(self.index) {
+            own.wake();
+        }
     }
 
     /// Flushes devices, then does what follows.

@@ -44,7 +44,8 @@ pub(super) mod defaults {
     pub(in crate::config) const STALL: Duration = Duration::from_secs(1);
     pub(in crate::config) const DRIVE_NSID: u32 = 1;
     pub(in crate::config) const DRIVE_QUEUE_DEPTH: u16 = 256;
-    pub(in crate::config) const DRIVE_TIMEOUT: Duration = nvmeof_core::nvme_driver::DEFAULT_IO_TIMEOUT;
+    pub(in crate::config) const DRIVE_TIMEOUT: Duration =
+        nvmeof_core::nvme_driver::DEFAULT_IO_TIMEOUT;
     pub(in crate::config) const WEIGHT: u16 = 1;
     pub(in crate::config) const BURST: u64 = 10_000_000;
     pub(in crate::config) const MODEL: &str = "nvmeof-tgt";
