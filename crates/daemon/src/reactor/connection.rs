@@ -20,6 +20,8 @@ pub(crate) struct Connection {
     pub(crate) in_flight: u32,
     /// Whether and where it is going.
     pub(crate) phase: Phase,
+    /// When it came to this reactor: what was lost before was not its data.
+    since: u64,
     /// When it last brought or took anything; decides who is polled without asking epoll.
     pub(crate) active_at: u64,
     /// It is in the reactor's list of connections to receive from.
@@ -65,6 +67,8 @@ pub(crate) struct Lane {
     in_flight: u32,
     /// Its device is closed.
     pub(super) is_ending: bool,
+    /// When its device last failed a flush, as far as this connection has heard of it.
+    pub(super) heard_of_loss: u64,
 }
 
 /// The lane that a command has joined.
@@ -122,6 +126,7 @@ impl Connection {
             queue,
             in_flight: 0,
             phase: Phase::Serving,
+            since: now,
             active_at: now,
             listed: false,
             unsettled: false,
@@ -163,7 +168,8 @@ impl Connection {
         let flow = pacer.add_flow(FlowConfig { weight: 1, device: device.0, path: self.path });
         set_share(flow, &host, &shares.device(device), (pacer, core));
         let (figures, tally) = (stats.device(device), Tally::default());
-        let lane = Lane { device, flow, figures, tally, in_flight: 1, is_ending: false };
+        let (is_ending, heard_of_loss) = (false, self.since);
+        let lane = Lane { device, flow, figures, tally, in_flight: 1, is_ending, heard_of_loss };
         Joined { lane: self.lanes.insert(lane), flow, figures }
     }
 

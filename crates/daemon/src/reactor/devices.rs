@@ -26,6 +26,8 @@ struct Device {
     queue: Box<dyn BlockQueue>,
     backlog: VecDeque<BlockOp>,
     removal: Option<oneshot::Sender<()>>,
+    /// When it last failed a flush.
+    lost_at: Option<u64>,
     /// Open while its queue is.
     device: Arc<dyn BlockDevice>,
 }
@@ -50,7 +52,8 @@ impl Devices {
         if self.slots.len() <= index {
             self.slots.resize_with(index + 1, || None);
         }
-        self.slots[index] = Some(Device { queue, backlog: VecDeque::new(), removal: None, device });
+        self.slots[index] =
+            Some(Device { queue, backlog: VecDeque::new(), removal: None, lost_at: None, device });
         self.live.push(id.0);
         Ok(())
     }
@@ -102,6 +105,19 @@ impl Devices {
         }
         device.queue.cancel(token);
         false
+    }
+
+    /// When the device last failed a flush.
+    #[inline]
+    pub(crate) fn lost_at(&mut self, id: DeviceId) -> Option<u64> {
+        self.get(id)?.lost_at
+    }
+
+    /// It has failed one now.
+    pub(crate) fn set_lost_at(&mut self, id: DeviceId, now: u64) {
+        if let Some(device) = self.get(id) {
+            device.lost_at = Some(now);
+        }
     }
 
     /// Data the device lends for a read, if it can.

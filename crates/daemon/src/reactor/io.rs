@@ -246,6 +246,12 @@ impl Reactor {
                 }
                 Step::Device { op, offset, len, buf } => {
                     let token = request.token(kind::REQUEST);
+                    let lane = io.lane;
+                    if op == DeviceOp::Flush && self.hears_of_loss(key, lane, command.device) {
+                        self.finish(request, Err(Failure::MediaWrite), None, now);
+                        return;
+                    }
+                    let Some(Pending::Io(io)) = self.requests.get_mut(request) else { return };
                     io.submitted = now;
                     let op = BlockOp { token, kind: block_kind(op), offset, len, buf };
                     self.trace_state(request, State::Device);
@@ -390,6 +396,11 @@ impl Reactor {
             _ => return,
         };
         let IoCommand { kind, device, .. } = *io.request.io();
+        if let (IoKind::Flush, Err(error)) = (kind, &done.result) {
+            let (connection, lane) = (io.connection, io.lane);
+            self.flush_failed(connection, lane, device, error, now);
+        }
+        let Some(Pending::Io(io)) = self.requests.get_mut(request) else { return };
         let result = done.result.map_err(|error| {
             let device = device.0;
             limited!(Kind::DeviceError, warn, device, ?kind, %error, "a device failed a command");

@@ -9,6 +9,7 @@
 //! | `io` | an I/O command's way: permit, buffer, host data, device, response |
 //! | `lifecycle` | connections come, move and go |
 //! | `quiesce` | what ends before anybody is told that it has ended |
+//! | `losses` | who hears of a flush that failed |
 //! | `sources` | what tells of several connections at once: completion queues |
 //! | `control` | messages from the control plane and other reactors |
 //! | `devices`, `connection`, `slots` | what is kept |
@@ -28,6 +29,7 @@ mod failure;
 mod idle;
 mod io;
 mod lifecycle;
+mod losses;
 pub(crate) mod mailbox;
 mod poller;
 mod quiesce;

@@ -168,7 +168,7 @@ fn a_device_that_takes_nothing_for_a_while_delays_commands_and_loses_none() {
 fn a_host_that_leaves_while_its_device_works_leaks_nothing() {
     let mut rig = Rig::new(None);
     let host = rig.connect_io();
-    rig.faults.hold();
+    rig.slow(Duration::from_secs(10), Duration::from_secs(10));
     for cid in 1..=4 {
         host.read(cid, 0, 64 * KIB);
     }
@@ -180,9 +180,31 @@ fn a_host_that_leaves_while_its_device_works_leaks_nothing() {
     rig.settle();
     // The device still writes to the buffers, so they must not have gone back.
     assert_eq!(rig.counts().buffers, held.buffers);
+    rig.turn_after(10_000_000_000);
+    rig.settle();
+    assert_eq!(rig.counts().buffers, 0);
+    rig.finish([host]);
+}
+
+/// What a device has not begun for a host that leaves it never does.
+#[test]
+fn a_host_that_leaves_takes_along_what_its_device_has_not_begun() {
+    let mut rig = Rig::new(None);
+    let host = rig.connect_io();
+    rig.faults.hold();
+    host.write_in_capsule(1, 0, &pattern(6, 4 * KIB));
+    rig.settle();
+    assert_eq!(rig.counts().requests, 1);
+    host.close();
+    rig.settle();
+    assert_eq!(rig.counts().requests, 0);
     rig.faults.release();
     rig.settle();
-    rig.finish([host]);
+    let other = rig.connect_io();
+    other.read(1, 0, 4 * KIB);
+    rig.settle();
+    assert!(other.take()[0].data.iter().all(|byte| *byte == 0), "the write has not happened");
+    rig.finish([host, other]);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use nvmeof_core::block::BlockError;
 use nvmeof_nvmf::DeviceId;
 use nvmeof_wire::fabrics::Disconnect;
 use nvmeof_wire::features::Fid;
@@ -169,11 +170,43 @@ fn a_cache_is_off_when_what_was_written_is_flushed() {
     admin.send(Sqe::admin(AdminOpcode::SET_FEATURES, 6, 0).with_cdw10([fid, 1]), &[]);
     rig.turns_now();
     assert_eq!(admin.statuses(), [(6, Status::SUCCESS)]);
-    rig.faults.fail_next(nvmeof_core::block::BlockError::Media { errno: 5 });
+    rig.faults.fail_next(BlockError::Media { errno: 5 });
     admin.send(Sqe::admin(AdminOpcode::SET_FEATURES, 7, 0).with_cdw10([fid, 0]), &[]);
     rig.turns_now();
     let_the_device_finish(&mut rig);
     let statuses = admin.statuses();
     assert_eq!((statuses[0].0, statuses[0].1.code()), (7, Status::WRITE_FAULT));
     rig.finish([admin, io]);
+}
+
+/// Two hosts write to a device, which then fails a flush: nobody's next flush vouches for what may be lost.
+#[test]
+fn everybody_who_uses_a_device_hears_once_of_a_flush_that_failed() {
+    let mut rig = Rig::new(None);
+    let (one, two) = (rig.connect_io(), rig.connect_io());
+    for host in [&one, &two] {
+        host.write_in_capsule(1, 0, &pattern(1, 4 * KIB));
+        rig.turns(4);
+        assert_eq!(host.statuses(), [(1, Status::SUCCESS)]);
+    }
+    rig.faults.fail_next(BlockError::Media { errno: 5 });
+    one.flush(2);
+    rig.turns(4);
+    assert_eq!(one.statuses()[0].1.code(), Status::WRITE_FAULT);
+    one.flush(3);
+    two.flush(3);
+    rig.turns(4);
+    assert_eq!(one.statuses(), [(3, Status::SUCCESS)], "it has heard of it");
+    assert_eq!(two.statuses()[0].1.code(), Status::WRITE_FAULT);
+    two.flush(4);
+    rig.turns(4);
+    assert_eq!(two.statuses(), [(4, Status::SUCCESS)]);
+    // Who comes later has lost nothing.
+    let three = rig.connect_io();
+    three.write_in_capsule(1, 0, &pattern(1, 4 * KIB));
+    rig.turns(4);
+    three.flush(2);
+    rig.turns(4);
+    assert_eq!(three.statuses(), [(1, Status::SUCCESS), (2, Status::SUCCESS)]);
+    rig.finish([one, two, three]);
 }
