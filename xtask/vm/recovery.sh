@@ -38,7 +38,7 @@ part_reconnect() {
 
 # SIGKILL amid writes to a file-backed namespace, three seconds of nobody, then a new daemon.
 part_kill_restart() {
-    connect "$DEMO" --reconnect-delay=1 --ctrl-loss-tmo=60 --keep-alive-tmo=10
+    connect "$DEMO" --reconnect-delay=1 --ctrl-loss-tmo=-1 --keep-alive-tmo=10
     ns_wait "$DEMO" 4 >/dev/null
     dmesg -C
     load_start "$(ns_wait "$DEMO" 4)" --bs=16k --size=48m --rate_iops=200

@@ -13,6 +13,9 @@ use crate::reactor::mailbox::{Message, Sender};
 /// How long somebody who asks for a removal waits at most beyond what the devices may take.
 const GRACE: Duration = Duration::from_secs(5);
 
+/// And in all: a connection of the API on which nothing moves for longer is given up by either end.
+const LONGEST: Duration = Duration::from_secs(60);
+
 /// Between two looks whether controllers are quiet.
 const LOOK: Duration = Duration::from_millis(5);
 
@@ -62,7 +65,7 @@ impl Quiescing {
     /// # Errors
     /// It takes longer than the devices should.
     pub(crate) async fn ended(mut self) -> Result<(), StillBusy> {
-        let (begin, limit) = (Instant::now(), self.bound + GRACE);
+        let (begin, limit) = (Instant::now(), (self.bound + GRACE).min(LONGEST));
         let all = async {
             while self.controllers.iter().any(|controller| !controller.is_quiet()) {
                 sleep(LOOK).await;
