@@ -51,7 +51,7 @@ pub struct DeviceInfo {
     pub deallocate_reads_zero: bool,
     /// Whether `WriteZeroes` works.
     pub write_zeroes: bool,
-    /// The identity that the medium itself has, wherever it is plugged in and whatever it is called:
+    /// The identity that the medium itself has, wherever it is plugged in and whatever its name is:
     /// a drive's namespace has the text that Linux has for it in sysfs (`wwid`), whoever drives it.
     /// `None` for what has none: files, memory, and what stands on those. Not sure to be unique:
     /// some drives are sold with the same identifiers.
@@ -70,8 +70,8 @@ pub trait BlockDevice: Send + Sync + Debug {
     fn open_queue(&self, pool: &CorePool) -> Result<Box<dyn BlockQueue>, BlockError>;
 
     /// The longest time that an operation can be with the device after it was
-    /// [cancelled](BlockQueue::cancel), if its queue is polled: whoever waits for the end of what it
-    /// has cancelled waits no longer. `None`: that is for the kernel to say, there is no bound.
+    /// [cancelled](BlockQueue::cancel), if its queue is polled: who waits for the end of what was
+    /// cancelled waits no longer. `None`: that is for the kernel to say, there is no bound.
     fn quiesce_bound(&self) -> Option<Duration> {
         None
     }
@@ -101,12 +101,12 @@ pub trait BlockQueue: Debug {
 
     /// The requester of these operations is gone: nobody wants them done any more.
     ///
-    /// All operations with this token are meant; a token that no operation has changes nothing. What
-    /// the device does not have yet never gets there, also not when a reset of the device replays what
-    /// it had: it completes with [`BlockError::Cancelled`] in a later [`poll`](Self::poll), so poll
-    /// once more before sleeping. What the device has completes as usual; of an operation that takes
-    /// several steps no further step begins. A queue that gives every operation to its device at once
-    /// has nothing to do.
+    /// All operations with this token are meant; a token that no operation has changes nothing.
+    /// What the device does not have yet never gets there, also not when a reset of the device
+    /// replays what it had: it completes with [`BlockError::Cancelled`] in a later
+    /// [`poll`](Self::poll), so poll once more before sleeping. What the device has completes as
+    /// usual; of an operation that takes several steps no further step begins. A queue that gives
+    /// every operation to its device at once has nothing to do.
     fn cancel(&mut self, token: u64) {
         let _ = token;
     }

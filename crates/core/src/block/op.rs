@@ -103,10 +103,10 @@ pub enum BlockError {
         /// The system's error number.
         errno: i32,
     },
-    /// Writes completed before may not be on the medium, and no later flush vouches for them: a flush
-    /// failed, of this queue or another one, or the drive lost power. Each queue reports it once, with
-    /// every flush (and FUA write that needs one) it has when it learns of it; flushes after that
-    /// vouch for what was completed since.
+    /// Writes completed before may not be on the medium, and no later flush vouches for them: a
+    /// flush failed, of this queue or another one, or the drive lost power. Each queue reports it
+    /// once, with every flush (and FUA write that needs one) it has when it learns of it; flushes
+    /// after that vouch for what was completed since.
     #[error("a flush failed before: completed writes may be lost")]
     FlushLost,
     /// No room left behind the device.

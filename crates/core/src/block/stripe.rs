@@ -369,7 +369,7 @@ impl BlockQueue for StripeQueue {
                 }
             }
         }
-        // Members also have operations as they came, but for those whose token looks like a child's.
+        // Members also have operations as they came, but for those with a token like a child's.
         if !is_child(token) {
             tokens.push(token);
         }

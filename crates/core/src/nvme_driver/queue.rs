@@ -17,8 +17,8 @@
 //!
 //! **After a reset** commands that were not answered are submitted once more, all of them: what a queue sends may
 //! be done twice with the result of once. A command that meets a second reset ends with an error; resets before the
-//! device was told of it do not count. A [cancelled](IoQueue::cancel) operation is never submitted again: somebody
-//! else may have written there since.
+//! device was told of it do not count. A [cancelled](IoQueue::cancel) operation is never submitted
+//! again: somebody else may have written there since.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -219,8 +219,8 @@ impl IoQueue {
         done.append(&mut self.done);
     }
 
-    /// Sends nothing more of the operations with this token, whose requester is gone. What the device
-    /// has of them it completes as usual; a reset ends it. See
+    /// Sends nothing more of the operations with this token, whose requester is gone. What the
+    /// device has of them it completes as usual; a reset ends it. See
     /// [`BlockQueue::cancel`](crate::block::BlockQueue::cancel).
     pub fn cancel(&mut self, token: u64) {
         let mut any = false;

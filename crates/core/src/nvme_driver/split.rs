@@ -5,6 +5,10 @@ use super::identify::{Abilities, NamespaceInfo};
 /// Blocks of a command at most: NLB is 16 bits, 0's based (NVM 3.2).
 const BLOCKS_MAX: u64 = 1 << 16;
 
+/// Bytes of a Deallocate command at most, and what longer ranges are cut at multiples of. A drive
+/// takes its time for a range, and may be reset if that is longer than a command may take.
+const DEALLOCATE_MAX: u64 = 1 << 30;
+
 /// What an operation does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IoKind {
@@ -96,7 +100,10 @@ impl Limits {
             IoKind::Read | IoKind::Write { .. } | IoKind::Compare => self.transfer,
             IoKind::Verify => self.verify,
             IoKind::WriteZeroes { .. } => return left.min(self.zeroes),
-            IoKind::Deallocate => return left.min(self.deallocate),
+            IoKind::Deallocate => {
+                let to_cut = DEALLOCATE_MAX - offset % DEALLOCATE_MAX;
+                return left.min(self.deallocate).min(to_cut);
+            }
             IoKind::Flush => return left,
         };
         let to_boundary = match self.boundary {
@@ -159,6 +166,17 @@ mod tests {
         assert_eq!(limits.piece(kind, 512, 1 << 38), 65536 * 512);
         let small = Abilities { zeroes_bytes: Some(8192), ..abilities(4096) };
         assert_eq!(Limits::new(&small, &info).piece(kind, 512, 1 << 38), 8192);
-        assert_eq!(limits.piece(IoKind::Deallocate, 0, 1 << 50), u64::from(u32::MAX) * 512);
+    }
+
+    #[test]
+    fn long_ranges_are_deallocated_in_commands_that_end_soon() {
+        let info = namespace_info(1 << 40, 512);
+        let limits = Limits::new(&abilities(4096), &info);
+        const GIB: u64 = 1 << 30;
+        let cut = pieces(&limits, IoKind::Deallocate, 512, 2 * GIB);
+        assert_eq!(cut, [(512, GIB - 512), (GIB, GIB), (2 * GIB, 512)]);
+        let few = Abilities { range_blocks: 8, ..abilities(4096) };
+        let cut = pieces(&Limits::new(&few, &info), IoKind::Deallocate, GIB - 512, 5 * 1024);
+        assert_eq!(cut, [(GIB - 512, 512), (GIB, 4096), (GIB + 4096, 512)]);
     }
 }

@@ -23,8 +23,8 @@ pub(super) enum Call {
     Write { offset: u64, skip: u32, len: u32, dsync: bool },
     /// Write `len` zero bytes, at most [`ZERO_WRITE`].
     WriteZeroes { offset: u64, len: u32 },
-    /// Zero a range of at most [`ZERO_CALL`] without moving data (`fallocate`): keeps it allocated, or
-    /// frees it.
+    /// Zero a range of at most [`ZERO_CALL`] without moving data (`fallocate`): keeps it allocated,
+    /// or frees it.
     Zero { offset: u64, len: u64, free: bool },
     /// Put every write answered before on the medium (`fdatasync`).
     Sync,

@@ -43,7 +43,8 @@ pub struct FileConfig {
     pub size: Option<u64>,
     /// Bytes of a logical block: 512 or 4096.
     pub block_size: u32,
-    /// Open for reading only. What cannot be written to is opened so, too: [`DeviceInfo::read_only`].
+    /// Open for reading only. What cannot be written to is opened so, too: see
+    /// [`DeviceInfo::read_only`].
     pub read_only: bool,
     /// Whether to go past the page cache.
     pub direct: Direct,

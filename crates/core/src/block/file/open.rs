@@ -246,8 +246,8 @@ fn open_as_it_goes(config: &FileConfig, kind: Kind) -> Result<(OwnedFd, OFlags),
     if read_only && !config.read_only {
         tracing::warn!(
             device = %config.name, path = %config.path.display(),
-            "it cannot be written to (write-protected, on a file system that is mounted read-only, or \
-             without permission to write): hosts see it as write-protected"
+            "it cannot be written to (write-protected, on a file system that is mounted read-only, \
+             or without permission to write): hosts see it as write-protected"
         );
     }
     let access = if read_only { OFlags::RDONLY } else { OFlags::RDWR };

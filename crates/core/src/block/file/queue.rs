@@ -30,9 +30,9 @@
 //! nobody else: a write that fails in direct mode; a write with DSYNC that fails twice. If it
 //! succeeds the second time, the first failure may have been that of the sync in it: a loss.
 //!
-//! **Cancelled** operations ([`BlockQueue::cancel`]) end with the call that the medium has. Calls go
-//! to the kernel with each poll and are not taken back: no answer of a write that is cancelled in
-//! the kernel tells for sure that nothing was written.
+//! **Cancelled** operations ([`BlockQueue::cancel`]) end with the call that the medium has. Calls
+//! go to the kernel with each poll and are not taken back: no answer of a write that is cancelled
+//! in the kernel tells for sure that nothing was written.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -271,7 +271,7 @@ impl<M: Medium> FileQueue<M> {
         if losses.is_power_of_two() {
             let error = std::io::Error::from_raw_os_error(errno);
             tracing::error!(device = %self.info.name, %error, losses,
-                "a flush failed: writes completed before may be lost; every queue reports it to hosts once");
+                "a flush failed: writes completed before may be lost; each queue reports it once");
         }
     }
 

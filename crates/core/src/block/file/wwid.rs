@@ -11,7 +11,8 @@ use std::path::{Path, PathBuf};
 
 use super::open::block_folder;
 
-/// The identity of an open block device; `None` if the kernel has none for it, as for a loop device.
+/// The identity of an open block device; `None` if the kernel has none for it, as for a loop
+/// device.
 pub(super) fn of_block_device(file: &OwnedFd) -> Option<String> {
     of_folder(&fs::canonicalize(block_folder(file)?).ok()?)
 }

@@ -36,7 +36,8 @@ fn poll(queue: &mut dyn BlockQueue) -> Vec<Completed> {
 
 #[test]
 fn a_stalled_write_whose_requester_is_gone_never_reaches_the_medium() {
-    let wrap: [fn(Arc<dyn BlockDevice>) -> Arc<dyn BlockDevice>; 4] = [
+    type Wrap = fn(Arc<dyn BlockDevice>) -> Arc<dyn BlockDevice>;
+    let wrap: [Wrap; 4] = [
         |base| base,
         |base| Arc::new(SplitDevice::new("part", base, 512, None).unwrap()),
         |base| Arc::new(StripeDevice::new("stripe", vec![base], 4096).unwrap()),

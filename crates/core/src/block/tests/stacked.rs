@@ -333,8 +333,8 @@ fn any_device_on_any_other_ends_what_it_was_asked_under_faults() {
     assert!(failed > 1000, "only {failed} operations failed");
 }
 
-/// Towers whose requesters go: what was cancelled ends once, and nothing of it comes later, over what was
-/// written since.
+/// Towers whose requesters go: what was cancelled ends once, and nothing of it comes later, over
+/// what was written since.
 #[test]
 fn any_device_on_any_other_lets_nothing_cancelled_come_later() {
     let mut failed = 0;

@@ -335,7 +335,9 @@ fn a_namespace_has_the_identity_that_linux_has_for_it() {
     assert_eq!(medium(|_| (), NOW), "eui.020000fffe000001");
     let nguid = |ns: &mut NamespaceConfig| ns.identify.nguid = [0x11; 16];
     assert_eq!(medium(nguid, NOW), format!("eui.{}", "11".repeat(16)));
-    let uuid = |ns: &mut NamespaceConfig| ns.uuid = std::array::from_fn(|at| at as u8);
+    let uuid = |ns: &mut NamespaceConfig| {
+        ns.uuid = *b"\x00\x01\x02\x03\x04\x05\x06\x07\x08\x09\x0a\x0b\x0c\x0d\x0e\x0f";
+    };
     assert_eq!(medium(uuid, NOW), "uuid.00010203-0405-0607-0809-0a0b0c0d0e0f");
     assert_eq!(medium(uuid, 0x0001_0200), "eui.020000fffe000001", "it is too old to be asked");
     let none = |ns: &mut NamespaceConfig| ns.identify.eui64 = [0; 8];

@@ -1,4 +1,5 @@
-//! Operations whose requester is gone: what the drive does not have yet, or lost in a reset, never gets there.
+//! Operations whose requester is gone: what the drive does not have yet, or lost in a reset, never
+//! gets there.
 
 use nvmeof_wire::opcode::IoOpcode;
 
@@ -146,7 +147,7 @@ fn of_a_long_operation_only_what_was_sent_is_done() {
 
 #[test]
 fn a_cancelled_operation_ends_within_the_bound() {
-    // It answers neither the command nor its abort, and is not disabled but by a reset of its function.
+    // It answers neither the command nor its abort, and only a reset of its function disables it.
     use crate::nvme_driver::fake::Readiness;
     let rig = Rig::with(
         Config { abort_helps: false, ..Config::default() },
@@ -203,8 +204,8 @@ fn a_block_device_hands_the_cancellation_to_the_driver() {
     rig.end();
 }
 
-/// One block, written by many whose requesters go at any time, under resets: what was written last and
-/// acknowledged stays, whatever was cancelled before.
+/// One block, written by many whose requesters go at any time, under resets: what was written last
+/// and acknowledged stays, whatever was cancelled before.
 #[test]
 fn no_cancelled_write_lands_over_a_later_one() {
     let mut cancelled = 0;

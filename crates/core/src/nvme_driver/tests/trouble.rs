@@ -118,8 +118,8 @@ fn a_drive_that_comes_back_in_time_goes_on() {
         assert_eq!(done.result, Ok(()));
         assert_eq!(done.buf.as_ref().unwrap().as_slice(), [7; 4096]);
     }
-    // It may have lost power: what its cache held is not vouched for, which every queue says once, with
-    // every flush it has.
+    // It may have lost power: what its cache held is not vouched for, which every queue says once,
+    // with every flush it has.
     let mut other = rig.queue();
     for queue in [&mut queue, &mut other] {
         queue.poll(&mut Vec::new());
@@ -142,7 +142,7 @@ fn a_long_write_amid_a_loss_of_the_cache_is_made_once_more() {
         let rig = Rig::new(Config::default());
         let mut queue = rig.queue();
         queue.poll(&mut Vec::new());
-        // Of two commands of 128 KiB the first is answered before the drive is away, the second is not.
+        // Of two commands of 128 KiB only the first is answered before the drive is away.
         rig.fake.inject(When::io(1, IoOpcode::WRITE).after(1), Fault::Lost);
         queue.submit(write(0, rig.filled(256 << 10, 7))).unwrap();
         let mut done = Vec::new();

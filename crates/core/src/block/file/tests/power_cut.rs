@@ -6,8 +6,8 @@
 //! block; after a sync failed, no later one vouches for what was written before it. **The user's**, from
 //! the operations: what was acknowledged with FUA, or acknowledged before a flush that was
 //! acknowledged, is there, or something submitted later in its place. A flush (or a FUA write) that
-//! failed says that what was acknowledged before, and not flushed before, may be lost: no later flush
-//! vouches for that.
+//! failed says that what was acknowledged before, and not flushed before, may be lost: no later
+//! flush vouches for that.
 //!
 //! At each cut and for each block, every value the medium may hold must be one the user allows.
 //! Blocks are independent in both readings, so this covers every subset and every order.
