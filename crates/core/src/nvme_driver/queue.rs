@@ -484,7 +484,7 @@ impl IoQueue {
     /// queue: by every flush that it has in flight when it learns of it.
     fn flushed(&mut self, result: Result<(), BlockError>) -> Result<(), BlockError> {
         let losses = &self.controller.shared().losses;
-        if let Err(BlockError::Media { .. }) = result {
+        if let Err(BlockError::Media { .. } | BlockError::Io(libc::EIO)) = result {
             // Flushes are for the whole namespace: what was not written may be another queue's.
             losses.fetch_add(1, Ordering::AcqRel);
         }
