@@ -9,6 +9,8 @@
 use std::io;
 use std::sync::{MutexGuard, PoisonError};
 
+use rustix::fs::FallocateFlags;
+
 use super::FileConfig;
 use super::open::{Kind, OpenError, OpenErrorWhy, OpenFile};
 use super::open::{block_device_size, check_size, check_whole, system};
@@ -63,6 +65,7 @@ impl OpenFile {
                     let actual = system("read its size", rustix::fs::fstat(&self.file))?;
                     check_size(actual.st_size.unsigned_abs(), wanted)?;
                 } else if wanted > extent.size {
+                    self.zero_what_is_left(&extent, wanted)?;
                     system("make it larger", rustix::fs::ftruncate(&self.file, wanted))?;
                     system("sync it", rustix::fs::fsync(&self.file))?;
                 }
@@ -72,6 +75,18 @@ impl OpenFile {
         let size = size - size % u64::from(block_size);
         extent.set(size);
         Ok(size)
+    }
+
+    /// Zeroes what a larger device left behind that is still in use: what comes again is zero.
+    fn zero_what_is_left(&self, extent: &Extent, wanted: u64) -> Result<(), OpenErrorWhy> {
+        let there = system("read its size", rustix::fs::fstat(&self.file))?.st_size.unsigned_abs();
+        let len = there.min(wanted).saturating_sub(extent.size);
+        if !extent.is_less || len == 0 {
+            return Ok(());
+        }
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        let zeroed = rustix::fs::fallocate(&self.file, flags, extent.size, len);
+        system("zero what a larger device left (try again when that has ended)", zeroed)
     }
 
     /// A device of this size is the newest again.

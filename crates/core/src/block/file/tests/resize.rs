@@ -52,6 +52,23 @@ fn a_file_grows_at_once_and_shrinks_when_the_larger_one_is_gone() {
 }
 
 #[test]
+fn what_comes_again_while_the_larger_one_is_in_use_is_zero() {
+    for (_folder, config) in configs(2 * MIB, 4096) {
+        let large = FileDevice::open(&config).unwrap();
+        for at in [0, MIB, 2 * MIB - 4096] {
+            write(&large, at, 2);
+        }
+        let small = large.resized(Some(MIB)).unwrap();
+        let again = small.resized(Some(2 * MIB)).unwrap();
+        let bytes = [0, MIB, 2 * MIB - 4096].map(|at| read(&again, at));
+        assert_eq!((bytes, len(&config)), ([2, 0, 0], 2 * MIB));
+        write(&again, MIB, 3);
+        drop((large, small));
+        assert_eq!((read(&again, MIB), len(&config)), (3, 2 * MIB));
+    }
+}
+
+#[test]
 fn a_file_that_was_made_in_vain_goes_and_others_stay() {
     for (_folder, config) in configs(MIB, 512) {
         let device = FileDevice::open(&config).unwrap();
