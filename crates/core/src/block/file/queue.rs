@@ -26,9 +26,13 @@
 //!   report. What was answered before it and was not vouched for before the loss stays in doubt.
 //!
 //! So no flush that succeeds vouches for a write that may be lost, unless a flush that came after
-//! the write was answered has failed before it. Operations that have a failure of their own concern
-//! nobody else: a write that fails in direct mode; a write with DSYNC that fails twice. If it
-//! succeeds the second time, the first failure may have been that of the sync in it: a loss.
+//! the write was answered has failed before it. (Of two queues that sync at the same time, one may
+//! hand out its success before the other has taken its failure. The kernel reports a lost page to
+//! both of them; what a drive drops it reports to one.)
+//!
+//! Operations that have a failure of their own concern nobody else: a write that fails in direct
+//! mode; a write with DSYNC that fails twice. If it succeeds the second time, the first failure may
+//! have been that of the sync in it: a loss.
 //!
 //! **Cancelled** operations ([`BlockQueue::cancel`]) end with the call that the medium has. Calls
 //! go to the kernel with each poll and are not taken back: no answer of a write that is cancelled
