@@ -23,8 +23,11 @@ pub(super) struct Held {
 #[derive(Debug)]
 pub(super) struct Capsules {
     depth: u16,
-    /// Commands that came and were not answered.
+    /// Commands that came and whose response is not in the socket yet: what the host may have out, as far
+    /// as it can tell.
     out: u16,
+    /// Those of them whose response waits for the socket.
+    leaving: u16,
     /// Most bytes of in-capsule data of a command that is no fabrics command.
     limit: u32,
     /// The promise for those commands, and the one for fabrics commands.
@@ -42,6 +45,7 @@ impl Capsules {
         Ok(Self {
             depth: EARLY_DEPTH,
             out: 0,
+            leaving: 0,
             limit: ADMIN_IN_CAPSULE,
             reserve: None,
             early: pool.reserve(EARLY_BUFFERS, ADMIN_IN_CAPSULE as usize)?,
@@ -62,7 +66,8 @@ impl Capsules {
         Ok(())
     }
 
-    /// Counts a command in, if the host may have another one out.
+    /// Counts a command in, if the host may have another one out. A host that does not read responses has
+    /// their commands out: what it can make the target hold is bounded by the depth.
     pub(super) fn admit(&mut self) -> Result<(), TcpError> {
         if self.out >= self.depth {
             return Err(TcpError::SEQUENCE);
@@ -71,14 +76,21 @@ impl Capsules {
         Ok(())
     }
 
-    /// Counts a command as answered; `false` if none was out.
+    /// A command is answered: its response waits for the socket. `false` if there is no such command.
     pub(super) fn answered(&mut self) -> bool {
-        let any = self.out > 0;
-        self.out = self.out.saturating_sub(1);
+        let any = self.leaving < self.out;
+        self.leaving += u16::from(any);
         any
     }
 
-    /// Commands handed on and not answered.
+    /// The socket has taken this many responses: their commands are no longer out.
+    pub(super) fn taken(&mut self, responses: u16) {
+        debug_assert!(responses <= self.leaving, "responses to no command");
+        self.leaving = self.leaving.saturating_sub(responses);
+        self.out = self.out.saturating_sub(responses);
+    }
+
+    /// Commands handed on whose response is not in the socket.
     pub(super) fn out(&self) -> usize {
         usize::from(self.out) - self.held.len()
     }

@@ -246,7 +246,9 @@ impl TcpQueue {
     }
 
     fn send(&mut self, room: &mut usize, now: Nanos, events: &mut Vec<Event>) -> Progress {
-        self.outbound.flush(self.socket.as_fd(), room, now, events).unwrap_or_else(|error| {
+        let sent = self.outbound.flush(self.socket.as_fd(), room, now, events);
+        self.capsules.taken(self.outbound.taken());
+        sent.unwrap_or_else(|error| {
             self.close(CloseReason::Lost(error.to_string()));
             Progress::Idle
         })

@@ -29,6 +29,8 @@ struct Pdu {
     before: usize,
     after: usize,
     data: Option<Data>,
+    /// With it a command is answered.
+    is_response: bool,
 }
 
 #[derive(Debug)]
@@ -58,6 +60,8 @@ pub(super) struct Outbound {
     pdus: VecDeque<Pdu>,
     /// Bytes of the first PDU that are sent.
     sent: usize,
+    /// Responses that the socket has taken and that [`taken`](Self::taken) has not reported.
+    taken: u16,
     /// Since when the socket takes nothing.
     stalled: Option<Nanos>,
     chooser: Chooser,
@@ -87,6 +91,11 @@ impl Outbound {
         self.stalled.into_iter().chain(self.departures.stalled()).min()
     }
 
+    /// How many responses the socket has taken since the last call.
+    pub(super) fn taken(&mut self) -> u16 {
+        std::mem::take(&mut self.taken)
+    }
+
     pub(super) fn departures(&self) -> &Departures {
         &self.departures
     }
@@ -106,19 +115,19 @@ impl Outbound {
     /// Queues a PDU that never has a digest (ICResp, C2HTermReq).
     pub(super) fn raw(&mut self, pdu: &[u8]) {
         self.headers.extend_from_slice(pdu);
-        self.pdus.push_back(Pdu { before: pdu.len(), after: 0, data: None });
+        self.pdus.push_back(Pdu { before: pdu.len(), after: 0, data: None, is_response: false });
     }
 
     /// Queues an R2T for the whole data of a command.
     pub(super) fn r2t(&mut self, cid: u16, ttag: u16, len: u32) {
         let before = self.header(&R2T::new(self.framing, cid, ttag, 0, len));
-        self.pdus.push_back(Pdu { before, after: 0, data: None });
+        self.pdus.push_back(Pdu { before, after: 0, data: None, is_response: false });
     }
 
     /// Queues a response without data.
     pub(super) fn response(&mut self, cqe: Cqe) {
         let before = self.header(&CapsuleResp::new(self.framing, cqe));
-        self.pdus.push_back(Pdu { before, after: 0, data: None });
+        self.pdus.push_back(Pdu { before, after: 0, data: None, is_response: true });
     }
 
     /// Queues a response and its data, of `len` bytes.
@@ -133,7 +142,7 @@ impl Outbound {
         let data = Data { token, payload, len: len as usize };
         if len == 0 {
             let before = self.header(&CapsuleResp::new(self.framing, cqe));
-            self.pdus.push_back(Pdu { before, after: 0, data: Some(data) });
+            self.pdus.push_back(Pdu { before, after: 0, data: Some(data), is_response: true });
             return;
         }
         let header = C2HData::new(self.framing, cqe.cid.get(), 0, len, true, elidable);
@@ -147,7 +156,7 @@ impl Outbound {
             self.headers.extend_from_slice(&digest.value().to_le_bytes());
             after = usize::from(self.framing.ddgst_len());
         }
-        self.pdus.push_back(Pdu { before, after, data: Some(data) });
+        self.pdus.push_back(Pdu { before, after, data: Some(data), is_response: elidable });
         if !elidable {
             self.response(cqe);
         }
@@ -313,6 +322,7 @@ impl Outbound {
             }
             self.sent -= whole;
             self.first += pdu.before + pdu.after;
+            self.taken += u16::from(pdu.is_response);
             if let Some(Pdu { data: Some(data), .. }) = self.pdus.pop_front() {
                 self.departures.taken_whole(data.token, self.sent as u64);
             }

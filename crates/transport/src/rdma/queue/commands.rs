@@ -44,9 +44,15 @@ impl Commands {
         self.depth
     }
 
-    /// A command came.
-    pub(super) fn take(&mut self, cid: u16, pointer: DataPointer) -> Result<(), TooMany> {
-        if self.out >= self.depth {
+    /// A command came, while `unsent` responses wait for room in the send queue: the host has their commands
+    /// out, too, and one that takes no responses cannot have any number of them wait.
+    pub(super) fn take(
+        &mut self,
+        cid: u16,
+        pointer: DataPointer,
+        unsent: usize,
+    ) -> Result<(), TooMany> {
+        if self.out + unsent >= self.depth {
             return Err(TooMany);
         }
         self.out += 1;
@@ -82,18 +88,21 @@ mod tests {
     fn commands_are_counted_and_found() {
         let mut commands = Commands::new(3);
         let pointer = DataPointer { invalidate: Some(9), ..DataPointer::default() };
-        commands.take(7, pointer).unwrap();
-        commands.take(7, DataPointer::default()).unwrap();
-        commands.take(8, DataPointer::default()).unwrap();
-        assert_eq!(commands.take(9, DataPointer::default()), Err(TooMany));
+        commands.take(7, pointer, 0).unwrap();
+        commands.take(7, DataPointer::default(), 0).unwrap();
+        commands.take(8, DataPointer::default(), 0).unwrap();
+        assert_eq!(commands.take(9, DataPointer::default(), 0), Err(TooMany));
         // The double is refused first, and must not invalidate the other's key.
         assert_eq!(commands.answered(7), Some(None));
         assert_eq!(commands.answered(7), Some(Some(9)));
         assert_eq!(commands.answered(7), None);
         assert_eq!((commands.list(8), commands.list(7)), (Some(None), None));
-        commands.take(9, DataPointer::default()).unwrap();
+        commands.take(9, DataPointer::default(), 0).unwrap();
+        assert_eq!(commands.answered(9), Some(None));
+        assert_eq!(commands.take(9, DataPointer::default(), 2), Err(TooMany));
+        commands.take(9, DataPointer::default(), 1).unwrap();
         commands.set_depth(2);
-        assert_eq!(commands.take(10, DataPointer::default()), Err(TooMany));
+        assert_eq!(commands.take(10, DataPointer::default(), 0), Err(TooMany));
     }
 
     #[test]
@@ -102,7 +111,7 @@ mod tests {
         let before = commands.by_cid.capacity();
         for round in 0..20_000u32 {
             let cid = u16::try_from(round * 7919 % 65_536).unwrap();
-            commands.take(cid, DataPointer::default()).unwrap();
+            commands.take(cid, DataPointer::default(), 0).unwrap();
             if round >= 7 {
                 let old = u16::try_from((round - 7) * 7919 % 65_536).unwrap();
                 commands.answered(old).unwrap();

@@ -339,7 +339,8 @@ impl<D: Device> RdmaQueue<D> {
             Err(error) => (DataPointer::default(), Some(error)),
         };
         let length = pointer.list.is_some().then_some(pointer.length);
-        if self.commands.take(sqe.cid.get(), pointer).is_err() {
+        let unsent = self.outgoing.unsent();
+        if self.commands.take(sqe.cid.get(), pointer, unsent).is_err() {
             let depth = self.commands.depth();
             let what = format!("more commands than the queue's {depth} entries");
             return self.end(CloseReason::Protocol(what));

@@ -111,6 +111,11 @@ impl Outgoing {
         !self.reads.is_empty() || !self.responses.is_empty() || !self.hollow.is_empty()
     }
 
+    /// Responses that wait for room in the send queue.
+    pub(super) fn unsent(&self) -> usize {
+        self.responses.len()
+    }
+
     /// Whether the send queue holds nothing.
     pub(super) fn is_quiet(&self) -> bool {
         self.ring.is_empty()

@@ -1,14 +1,15 @@
 //! Beginnings and ends: deadlines, closing, parking, pausing.
 
 use nvmeof_core::dma::{CorePool, Payload};
-use nvmeof_wire::tcp::{CapsuleCmd, ICReq, IcParams, TcpError};
+use nvmeof_wire::tcp::{CapsuleCmd, ICReq, IcParams, PduType, TcpError};
 use nvmeof_wire::zerocopy::IntoBytes;
 use nvmeof_wire::{Cqe, Sgl};
 
-use super::world::{World, pattern, sqe};
+use super::world::{Pdu, World, pattern, sqe, streams};
 use crate::tcp::TcpParams;
 use crate::{
-    CloseReason, Event, FabricOp, Home, Nanos, ParkedQueue, Progress, RejectReason, Sources,
+    CloseReason, Connected, Event, FabricOp, Home, Nanos, ParkedQueue, Progress, RejectReason,
+    Sources,
 };
 
 const PARAMS: TcpParams = TcpParams {
@@ -121,6 +122,72 @@ fn a_host_that_takes_nothing() {
     assert_eq!(world.pool.leased(), 0);
 }
 
+/// A connection whose sockets hold a few responses only.
+fn narrow() -> World {
+    let (target, host) = streams();
+    rustix::net::sockopt::set_socket_send_buffer_size(&target, 16 << 10).unwrap();
+    rustix::net::sockopt::set_socket_recv_buffer_size(&host, 16 << 10).unwrap();
+    let mut world = World::over(target, host, PARAMS);
+    world.hello(IcParams { pda: 0, hdgst: false, ddgst: false, max: 1 });
+    world.queue.connected(Connected { admin: true, depth: 32 });
+    world
+}
+
+/// Answers every command there is; how many those were.
+fn answer_all(world: &mut World) -> usize {
+    let commands: Vec<_> = world.events.extract_if(.., |one| is_command(one)).collect();
+    for event in &commands {
+        let Event::Command { sqe, .. } = event else { unreachable!() };
+        let answer = respond(sqe.cid.get());
+        // Refused once the queue ends.
+        let _ = world.queue.submit(answer);
+    }
+    commands.len()
+}
+
+fn is_command(event: &Event) -> bool {
+    matches!(event, Event::Command { .. })
+}
+
+#[test]
+fn a_host_that_reads_no_responses_has_their_commands_out() {
+    let mut world = narrow();
+    world.host.read_step = 0;
+    let (mut taken, mut sent) = (0, 0u32);
+    // Every command is answered at once, so that only an end refuses another answer for that reason.
+    while !matches!(world.queue.submit(respond(0)), Err(no) if no.why == RejectReason::Closing) {
+        assert!(sent < 200_000, "{taken} commands taken");
+        world.host.capsule(sqe(u16::try_from(sent % 60).unwrap()), &[]);
+        sent += 1;
+        world.turn();
+        taken += answer_all(&mut world);
+    }
+    world.host.read_step = usize::MAX;
+    let is_term = |pdu: &Pdu| pdu.kind() == PduType::C2H_TERM_REQ;
+    world.until("an end", |world| world.host.pdus.back().is_some_and(is_term));
+    assert_eq!(world.host.pdus.pop_back().unwrap().term(), TcpError::SEQUENCE);
+    let lost = taken - world.host.pdus.len();
+    assert!((1..=32).contains(&lost), "{lost} of {taken} responses were not in the socket");
+}
+
+#[test]
+fn a_host_that_keeps_to_its_depth_may_read_as_slowly_as_it_likes() {
+    let mut world = narrow();
+    let (mut sent, mut answered) = (0u16, 0);
+    while answered < 3000 {
+        let read = u16::try_from(world.host.pdus.drain(..).count()).unwrap();
+        answered += read;
+        while sent < answered + 32 {
+            world.host.capsule(sqe(sent % 32), &[]);
+            sent += 1;
+        }
+        world.host.read_step = 7;
+        world.turn();
+        answer_all(&mut world);
+        assert!(world.events.is_empty(), "{:?}", world.events);
+    }
+}
+
 #[test]
 fn a_host_that_takes_its_time() {
     let mut world = open();
@@ -183,7 +250,7 @@ fn a_termreq_follows_a_whole_pdu() {
     world.host.read_step = usize::MAX;
     loop {
         let pdu = world.pdu();
-        if pdu.ch.pdu_type == nvmeof_wire::tcp::PduType::C2H_TERM_REQ {
+        if pdu.ch.pdu_type == PduType::C2H_TERM_REQ {
             break;
         }
         assert_eq!(pdu.data, data);
@@ -313,10 +380,9 @@ fn reserves_are_given_back() {
 
 /// Parks the queue, moves it to another thread and back.
 fn moved(world: &mut World) {
-    let placeholder: Box<dyn crate::HostQueue> =
-        crate::tcp::accepted(super::world::streams().0, PARAMS)
-            .unpark(&mut Home { pool: &world.pool, sources: &mut Sources::default() })
-            .unwrap();
+    let placeholder: Box<dyn crate::HostQueue> = crate::tcp::accepted(streams().0, PARAMS)
+        .unpark(&mut Home { pool: &world.pool, sources: &mut Sources::default() })
+        .unwrap();
     let queue = std::mem::replace(&mut world.queue, placeholder);
     let parked = queue.park().unwrap();
     let parked: Box<dyn ParkedQueue> = std::thread::spawn(move || {

@@ -139,6 +139,7 @@ fn more_commands_than_the_queue_is_deep() {
         world.command(cid);
     }
     world.respond(3);
+    world.pdu();
     world.command(32);
 }
 
