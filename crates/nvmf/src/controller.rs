@@ -34,6 +34,8 @@ pub(crate) use events::{ChangedNamespaces, Event, Events};
 pub(crate) use features::FeatureStore;
 pub(crate) use properties::CcChange;
 
+use crate::discovery::Bookmark;
+use crate::disposition::QueueOwner;
 use crate::failure::Failure;
 use crate::hosts::Hosts;
 use crate::limits::Limits;
@@ -156,6 +158,8 @@ pub(crate) struct AdminState {
     pub(crate) io_queues: BTreeMap<u16, Arc<IoCounters>>,
     /// Counts of the I/O queues that are gone.
     pub(crate) retired: IoTotals,
+    /// Where the host reads on in the discovery log.
+    pub(crate) bookmark: Option<Bookmark>,
 }
 
 /// What a new controller is made of.
@@ -216,6 +220,7 @@ impl Controller {
                 changed: ChangedNamespaces::default(),
                 io_queues: BTreeMap::new(),
                 retired: IoTotals::default(),
+                bookmark: None,
             }),
         }
     }
@@ -342,6 +347,11 @@ impl Controller {
             let totals = counters.totals();
             admin.retired.add(&totals);
         }
+    }
+
+    /// Where an I/O queue is served; `None` if there is no such queue.
+    pub(crate) fn owner_of(&self, qid: u16) -> Option<QueueOwner> {
+        self.admin().io_queues.get(&qid).map(|queue| queue.owner())
     }
 
     /// I/O counts of all its queues, those that are gone included.

@@ -4,55 +4,98 @@
 //! so a host that reads it in parts can tell whether the parts belong together.
 
 use std::net::IpAddr;
+use std::ops::Bound;
 
 use nvmeof_wire::log::{
-    AddressFamily as WireFamily, DiscoveryEntry, DiscoveryHeader, DiscoverySubtype, RdmaConnection,
-    RdmaProvider, RdmaQueuePair, TcpSecurity, TransportType, Tsas, eflags, treq,
+    AddressFamily as WireFamily, DISCOVERY_RECORD_SIZE, DiscoveryEntry, DiscoveryHeader,
+    DiscoverySubtype, RdmaConnection, RdmaProvider, RdmaQueuePair, TcpSecurity, TransportType,
+    Tsas, eflags, treq,
 };
 use nvmeof_wire::zerocopy::IntoBytes;
 use nvmeof_wire::{Nqn, U16};
 
+use crate::admin::page::PageWriter;
 use crate::controller::Controller;
 use crate::limits::ADMIN_QUEUE_MIN;
 use crate::spec::{AddressFamily, PortSpec, ReferralSpec, TransportKind};
+use crate::subsystem::Subsystem;
 use crate::target::Target;
 
 /// CNTLID of an entry: the controller is made when a host connects.
 const CNTLID_DYNAMIC: u16 = 0xffff;
 
-/// The log as the host of this discovery controller sees it: a header and its entries. First this discovery
+/// Where in the log a host read last. One that reads it in pieces, from its beginning to its end, costs what
+/// it reads and not the whole log each time.
+#[derive(Debug, Clone)]
+pub(crate) struct Bookmark {
+    /// GENCTR of the log that it is in.
+    generation: u64,
+    /// Subsystems that the host may connect to.
+    subsystems: u64,
+    /// The last one that was read of, and how many of them come before it.
+    last: Option<(Nqn, u64)>,
+}
+
+/// Puts the log as the host of this discovery controller sees it: a header and its entries. First this discovery
 /// service's own listeners, then the subsystems the host may connect to at every listener, then referrals.
-pub(crate) fn log_page(target: &Target, controller: &Controller) -> Vec<u8> {
+pub(crate) fn put_log_page(target: &Target, controller: &Controller, page: &mut PageWriter<'_>) {
     let registry = target.registry();
     let ports: Vec<DiscoveryEntry> =
         registry.ports.values().filter_map(|port| listener(port, controller)).collect();
-    let at_every_port = |nqn: &Nqn, subtype, flags| {
-        let subnqn = nqn.to_field();
-        let of = move |port: &DiscoveryEntry| DiscoveryEntry {
-            subtype,
-            subnqn,
-            eflags: U16::new(flags),
-            ..*port
-        };
-        ports.iter().map(of).collect::<Vec<_>>()
-    };
+    let allowed = |subsystem: &Subsystem| subsystem.allows(&controller.host_nqn);
+    let generation = registry.discovery_generation;
+    let bookmark = controller.admin().bookmark.take();
+    let mut bookmark =
+        bookmark.filter(|known| known.generation == generation).unwrap_or_else(|| {
+            let subsystems = registry.subsystems.values().filter(|one| allowed(one)).count();
+            Bookmark { generation, subsystems: subsystems as u64, last: None }
+        });
 
+    let at_every_port = ports.len() as u64;
+    let records = at_every_port * (1 + bookmark.subsystems) + registry.referrals.len() as u64;
+    page.put(DiscoveryHeader::new(generation, records).as_bytes());
     // Every listener tells the same host the same.
     let service = eflags::PERSISTENT | eflags::DUPLICATE;
     let discovery = &registry.discovery.nqn;
-    let mut entries = at_every_port(discovery, DiscoverySubtype::CURRENT_DISCOVERY, service);
-    for subsystem in registry.subsystems.values() {
-        if subsystem.allows(&controller.host_nqn) {
-            entries.extend(at_every_port(&subsystem.nqn, DiscoverySubtype::NVM, 0));
-        }
-    }
-    entries.extend(registry.referrals.iter().map(referral));
+    put_at_every_port(page, &ports, discovery, DiscoverySubtype::CURRENT_DISCOVERY, service);
 
-    let records = u64::try_from(entries.len()).unwrap_or(u64::MAX);
-    let header = DiscoveryHeader::new(registry.discovery_generation, records);
-    let mut page = header.as_bytes().to_vec();
-    page.extend_from_slice(entries.as_bytes());
-    page
+    let size = at_every_port * DISCOVERY_RECORD_SIZE as u64;
+    let mut passed = 0;
+    let mut first = Bound::Unbounded;
+    if let Some((nqn, before)) = &bookmark.last
+        && page.skip(before * size)
+    {
+        (passed, first) = (*before, Bound::Included(nqn.clone()));
+    }
+    let rest = registry.subsystems.range((first, Bound::Unbounded));
+    for subsystem in rest.map(|(_, subsystem)| subsystem).filter(|one| allowed(one)) {
+        if page.is_full() {
+            break;
+        }
+        if !page.skip(size) {
+            put_at_every_port(page, &ports, &subsystem.nqn, DiscoverySubtype::NVM, 0);
+            bookmark.last = Some((subsystem.nqn.clone(), passed));
+        }
+        passed += 1;
+    }
+    // Only what nobody asked for is left, if anything is.
+    page.skip(bookmark.subsystems.saturating_sub(passed) * size);
+    registry.referrals.iter().for_each(|place| page.put(referral(place).as_bytes()));
+    controller.admin().bookmark = Some(bookmark);
+}
+
+/// Puts the entries of a subsystem, one for each listener.
+fn put_at_every_port(
+    page: &mut PageWriter<'_>,
+    ports: &[DiscoveryEntry],
+    nqn: &Nqn,
+    subtype: DiscoverySubtype,
+    flags: u16,
+) {
+    let (subnqn, eflags) = (nqn.to_field(), U16::new(flags));
+    for port in ports {
+        page.put(DiscoveryEntry { subtype, subnqn, eflags, ..*port }.as_bytes());
+    }
 }
 
 /// An entry for this listener, without what depends on the subsystem. `None` if it listens everywhere and

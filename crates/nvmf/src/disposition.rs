@@ -28,22 +28,20 @@ pub enum DataSource {
     Host(Sgl),
 }
 
-/// What is to be done with a command. A command whose disposition is not
-/// [`Respond`](Self::Respond) or [`Send`](Self::Send) stays with its [`Queue`](crate::Queue) until the
-/// call that completes it.
+/// What is to be done with a command. A command whose disposition is not [`Respond`](Self::Respond) stays
+/// with its [`Queue`](crate::Queue) until the call that completes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Disposition {
     /// Send this.
     Respond(Response),
-    /// Send the data, then the response.
+    /// Data for the host: get a buffer of this length, then [`Queue::fill`](crate::Queue::fill) with the same
+    /// command. The data is made then: a command that waits for a buffer holds nothing.
     Send {
-        /// Data for the host, no longer than the SGL.
-        data: Vec<u8>,
-        /// Where the host wants it.
+        /// Bytes, never 0 and no more than MDTS and the SGL allow.
+        len: u32,
+        /// Where the host wants them.
         sgl: Sgl,
-        /// The completion after it.
-        response: Response,
     },
     /// Get the host's data, then [`Queue::handle_data`](crate::Queue::handle_data) with the same
     /// command; if it cannot be had, [`Queue::complete`](crate::Queue::complete) with the failure.
@@ -66,7 +64,7 @@ pub enum Disposition {
         /// The completion's result.
         result: u64,
     },
-    /// Abort a command of this controller if it can be found, then
+    /// Abort a command of an I/O queue of this controller if it can be found, then
     /// [`Queue::complete_abort`](crate::Queue::complete_abort).
     Abort {
         /// The controller; [`QueueInfo::controller`](crate::QueueInfo::controller) of its queues.
@@ -75,7 +73,19 @@ pub enum Disposition {
         sqid: u16,
         /// The command.
         cid: u16,
+        /// Where the queue is: what was last passed to [`Queue::set_owner`](crate::Queue::set_owner) for it. It may
+        /// be on its way elsewhere.
+        owner: QueueOwner,
     },
+}
+
+/// Where a queue is served, in the caller's terms.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QueueOwner {
+    /// The reactor.
+    pub reactor: u32,
+    /// The connection there.
+    pub connection: u64,
 }
 
 /// A checked I/O command. Offsets and lengths are bytes of the device, inside the namespace.
@@ -142,7 +152,7 @@ pub enum IoKind {
 }
 
 /// A piece of a device in bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Extent {
     /// First byte.
     pub offset: u64,

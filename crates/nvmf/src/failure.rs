@@ -106,6 +106,9 @@ pub enum Failure {
     /// Blocks beyond the namespace.
     #[error("the logical blocks are beyond the namespace")]
     LbaOutOfRange,
+    /// More blocks than a limit of Dataset Management allows (DMRSL, DMSL).
+    #[error("the ranges are larger than the limits that Identify reports")]
+    SizeLimit,
     /// The namespace takes no writes.
     #[error("the namespace is write protected")]
     WriteProtected,
@@ -178,6 +181,7 @@ impl Failure {
             Self::InvalidCommandSet => Status::INVALID_COMMAND_SET.with_dnr(),
 
             Self::LbaOutOfRange => Status::LBA_OUT_OF_RANGE.with_dnr(),
+            Self::SizeLimit => Status::COMMAND_SIZE_LIMIT_EXCEEDED.with_dnr(),
             Self::WriteProtected => Status::NAMESPACE_WRITE_PROTECTED.with_dnr(),
             Self::CompareMismatch => Status::COMPARE_FAILURE.with_dnr(),
             Self::MediaRead => Status::UNRECOVERED_READ_ERROR.with_dnr(),
@@ -227,6 +231,7 @@ mod tests {
             Failure::InvalidField,
             Failure::CommandSequence,
             Failure::LbaOutOfRange,
+            Failure::SizeLimit,
             Failure::WriteProtected,
             Failure::CompareMismatch,
             Failure::MediaRead,

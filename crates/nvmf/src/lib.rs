@@ -37,7 +37,7 @@ pub mod spec;
 pub mod target;
 
 pub use controller::{ControllerKey, DeathReason};
-pub use disposition::{DataSource, Disposition, Extent, IoCommand, IoKind, Response};
+pub use disposition::{DataSource, Disposition, Extent, IoCommand, IoKind, QueueOwner, Response};
 pub use failure::Failure;
 pub use hosts::{HostCounts, HostLimits, HostRules, Refusal};
 pub use limits::Limits;

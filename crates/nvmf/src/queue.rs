@@ -31,7 +31,9 @@ use self::io_queue::IoQueue;
 use self::slots::Slots;
 use crate::Nanos;
 use crate::controller::{Controller, ControllerKey, DeathReason, ErrorRecord};
-use crate::disposition::{DataSource, Disposition, Extent, IoCommand, IoKind, Response};
+use crate::disposition::{
+    DataSource, Disposition, Extent, IoCommand, IoKind, QueueOwner, Response,
+};
 use crate::failure::Failure;
 use crate::hosts::Refusal;
 use crate::limits::{ADMIN_QUEUE_MIN, CONNECT_TIMEOUT_SECONDS};
@@ -103,9 +105,8 @@ enum Outcome {
     /// It is done, with this result.
     Done(u64),
     Send {
-        data: Vec<u8>,
+        len: u32,
         sgl: Sgl,
-        result: u64,
     },
     Receive {
         len: u32,
@@ -117,6 +118,7 @@ enum Outcome {
         controller: ControllerKey,
         sqid: u16,
         cid: u16,
+        owner: QueueOwner,
     },
     /// Done when these devices are flushed.
     Flush {
@@ -206,6 +208,37 @@ impl Queue {
         let disposition = self.dispose(sqe, outcome);
         self.announce();
         disposition
+    }
+
+    /// Writes the data that a [`Disposition::Send`] of this command announced into `out`, a buffer of that length
+    /// whose contents do not matter, and ends the command. The data is what it is now, and what its reading clears
+    /// is cleared now. Without success there is no data: the response alone is for the host.
+    pub fn fill(&mut self, sqe: &Sqe, out: &mut [u8], now: Nanos) -> Response {
+        let filled = match &mut self.state {
+            State::Admin(admin) => admin.fill(&self.target, sqe, out, now),
+            State::Ended(_) => Err(Failure::QueueDeleted),
+            State::Io(_) | State::Fresh { .. } => Err(Failure::Internal),
+        };
+        let response = match filled {
+            Ok(result) => self.slots.complete(sqe.cid.get(), Status::SUCCESS, result),
+            Err(failure) => self.failed(sqe, failure),
+        };
+        self.announce();
+        response
+    }
+
+    /// Says where an I/O queue is served, for [`Disposition::Abort`]. To be called whenever that changes, and when
+    /// Connect was accepted.
+    pub fn set_owner(&self, owner: QueueOwner) {
+        if let State::Io(io) = &self.state {
+            io.counters.set_owner(owner);
+        }
+    }
+
+    /// Whether it is this I/O queue of this controller.
+    #[must_use]
+    pub fn is_io_queue(&self, controller: ControllerKey, qid: u16) -> bool {
+        matches!(&self.state, State::Io(io) if io.controller.key == controller && io.qid == qid)
     }
 
     /// An [`IoCommand`] ended, or the data of a [`Disposition::Receive`] could not be had.
@@ -414,15 +447,12 @@ impl Queue {
             Ok(Outcome::Done(result)) => {
                 Disposition::Respond(self.slots.complete(cid, Status::SUCCESS, result))
             }
-            Ok(Outcome::Send { data, sgl, result }) => {
-                let response = self.slots.complete(cid, Status::SUCCESS, result);
-                Disposition::Send { data, sgl, response }
-            }
+            Ok(Outcome::Send { len, sgl }) => Disposition::Send { len, sgl },
             Ok(Outcome::Receive { len, source }) => Disposition::Receive { len, source },
             Ok(Outcome::Held) => Disposition::Held,
             Ok(Outcome::Flush { devices, result }) => Disposition::Flush { devices, result },
-            Ok(Outcome::Abort { controller, sqid, cid }) => {
-                Disposition::Abort { controller, sqid, cid }
+            Ok(Outcome::Abort { controller, sqid, cid, owner }) => {
+                Disposition::Abort { controller, sqid, cid, owner }
             }
             Ok(Outcome::Connected(accepted)) => self.accept(cid, accepted),
             Err(failure) => Disposition::Respond(self.failed(sqe, failure)),

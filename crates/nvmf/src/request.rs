@@ -3,8 +3,8 @@
 //! ```text
 //!              admitted                leased              pulled
 //!   Waiting ------------> NeedsBuffer --------> Pulling ----------> OnDevice --+
-//!      |  \                    |  (reads, verify)                     ^   |    | next extent,
-//!      |   \                   +--------------------------------------+   |    | compare's read
+//!      |  \                    |  (reads, verify)                     ^   |    | next piece of a
+//!      |   \                   +--------------------------------------+   |    | long command
 //!      |    \ data in capsule, or none                                |   +----+
 //!      |     +--------------------------------------------------------+   |
 //!      | cancelled                                                        | device done
@@ -22,6 +22,7 @@ use nvmeof_wire::sgl::Sgl;
 
 use crate::disposition::{DataSource, Extent, IoCommand, IoKind};
 use crate::failure::Failure;
+use crate::limits::{DEALLOCATE_PIECE, ZEROES_PIECE};
 
 /// One I/O command in flight.
 #[derive(Debug)]
@@ -57,11 +58,43 @@ enum State<B, P> {
     /// The fabric fetches the host's data and owns the buffer; Compare keeps the one for the device's data.
     Pulling { permit: P, spare: Option<B> },
     /// The device works and owns the buffer; Compare keeps the host's data to compare with.
-    OnDevice { permit: P, host: Option<B>, extents: VecDeque<Extent> },
+    OnDevice { permit: P, host: Option<B>, rest: Rest },
     /// The fabric sends the data and owns it.
     Sending { permit: P },
     /// Over: nothing is held.
     Done,
+}
+
+/// What is left of a long command when its device is done with a piece of it. Deallocate and Write Zeroes are cut,
+/// so that the device does what others ask for between two pieces, and an Abort has not to wait for the last.
+#[derive(Debug, Default)]
+struct Rest {
+    /// The extent whose next piece is due.
+    extent: Extent,
+    /// Those behind it.
+    behind: VecDeque<Extent>,
+    /// A flush is to follow the last piece.
+    must_flush: bool,
+    /// The command is to end where it is.
+    is_aborted: bool,
+}
+
+impl Rest {
+    /// Takes out the next piece, of at most `most` bytes.
+    fn next_piece(&mut self, most: u64) -> Option<Extent> {
+        if self.extent.len == 0 {
+            self.extent = self.behind.pop_front()?;
+        }
+        let piece = Extent { len: self.extent.len.min(most), ..self.extent };
+        self.extent.offset += piece.len;
+        self.extent.len -= piece.len;
+        Some(piece)
+    }
+
+    /// Whether there is another piece.
+    fn has_piece(&self) -> bool {
+        self.extent.len > 0 || !self.behind.is_empty()
+    }
 }
 
 /// What the reactor has to do next for a request.
@@ -148,9 +181,19 @@ impl<B: AsRef<[u8]>, P> Request<B, P> {
         &self.io
     }
 
-    /// Whether the command has not been admitted yet, so that an abort can still take it out.
+    /// Whether the command has not been admitted yet, so that an abort can still take it out of its lane.
     pub fn is_waiting(&self) -> bool {
         matches!(self.state, State::Waiting { .. })
+    }
+
+    /// An Abort came for it while its device works on a piece of it: it ends with [`Failure::Aborted`] when the
+    /// device is done with that piece. False if there is no other piece, or no piece at all, or an Abort came before:
+    /// nothing has changed then.
+    pub fn abort_between_pieces(&mut self) -> bool {
+        let State::OnDevice { rest, .. } = &mut self.state else { return false };
+        let can_abort = rest.has_piece() && !rest.is_aborted;
+        rest.is_aborted |= can_abort;
+        can_abort
     }
 
     /// Whether the device has nothing more to do for it.
@@ -230,7 +273,10 @@ impl<B: AsRef<[u8]>, P> Request<B, P> {
             }
             (IoKind::Flush, _) => self.on_device(permit, DeviceOp::Flush, None),
             (IoKind::WriteZeroes { deallocate }, _) => {
-                self.on_device(permit, DeviceOp::WriteZeroes { fua: io.fua, deallocate }, None)
+                let extent = Extent { offset: io.offset, len: io.len };
+                let rest = Rest { extent, ..Rest::default() };
+                self.state = State::OnDevice { permit, host: None, rest };
+                self.next_piece(DeviceOp::WriteZeroes { fua: io.fua, deallocate }, ZEROES_PIECE)
             }
         }
     }
@@ -245,7 +291,7 @@ impl<B: AsRef<[u8]>, P> Request<B, P> {
             _ => false,
         };
         if reads {
-            self.state = State::OnDevice { permit, host, extents: VecDeque::new() };
+            self.state = State::OnDevice { permit, host, rest: Rest::default() };
             return self.device_step(DeviceOp::Read, Some(buf));
         }
         let Some(DataSource::Host(sgl)) = self.io.source else {
@@ -288,7 +334,7 @@ impl<B: AsRef<[u8]>, P> Request<B, P> {
                 self.on_device(permit, DeviceOp::Write { fua: self.io.fua }, Some(buf))
             }
             IoKind::Compare => {
-                self.state = State::OnDevice { permit, host: Some(buf), extents: VecDeque::new() };
+                self.state = State::OnDevice { permit, host: Some(buf), rest: Rest::default() };
                 self.device_step(DeviceOp::Read, spare)
             }
             _ => {
@@ -305,8 +351,10 @@ impl<B: AsRef<[u8]>, P> Request<B, P> {
             Err(failure) => return self.fail(failure),
         };
         let State::Pulling { permit, .. } = self.take() else { return self.misuse() };
-        self.state = State::OnDevice { permit, host: None, extents: extents.into() };
-        self.next_extent()
+        let must_flush = self.io.fua && !extents.is_empty();
+        let rest = Rest { behind: extents.into(), must_flush, ..Rest::default() };
+        self.state = State::OnDevice { permit, host: None, rest };
+        self.next_piece(DeviceOp::Deallocate, DEALLOCATE_PIECE)
     }
 
     /// The device is done and gives the buffer back.
@@ -333,8 +381,12 @@ impl<B: AsRef<[u8]>, P> Request<B, P> {
                 let outcome = if same { Ok(()) } else { Err(Failure::CompareMismatch) };
                 Step::Finish { outcome, data: None }
             }
-            IoKind::Deallocate { .. } => self.next_extent(),
-            IoKind::Write | IoKind::Flush | IoKind::WriteZeroes { .. } | IoKind::Verify => {
+            IoKind::Deallocate { .. } => self.next_piece(DeviceOp::Deallocate, DEALLOCATE_PIECE),
+            IoKind::WriteZeroes { deallocate } => {
+                let op = DeviceOp::WriteZeroes { fua: self.io.fua, deallocate };
+                self.next_piece(op, ZEROES_PIECE)
+            }
+            IoKind::Write | IoKind::Flush | IoKind::Verify => {
                 Step::Finish { outcome: Ok(()), data: None }
             }
         }
@@ -366,7 +418,7 @@ impl<B: AsRef<[u8]>, P> Request<B, P> {
 
     #[inline]
     fn on_device(&mut self, permit: P, op: DeviceOp, buf: Option<B>) -> Step<B> {
-        self.state = State::OnDevice { permit, host: None, extents: VecDeque::new() };
+        self.state = State::OnDevice { permit, host: None, rest: Rest::default() };
         self.device_step(op, buf)
     }
 
@@ -375,17 +427,19 @@ impl<B: AsRef<[u8]>, P> Request<B, P> {
         Step::Device { op, offset: self.io.offset, len: self.io.len, buf }
     }
 
-    fn next_extent(&mut self) -> Step<B> {
-        let State::OnDevice { extents, .. } = &mut self.state else { return self.misuse() };
-        match extents.pop_front() {
-            Some(extent) => Step::Device {
-                op: DeviceOp::Deallocate,
-                offset: extent.offset,
-                len: extent.len,
-                buf: None,
-            },
-            None => Step::Finish { outcome: Ok(()), data: None },
+    /// The next piece of a long command, or its end.
+    fn next_piece(&mut self, op: DeviceOp, most: u64) -> Step<B> {
+        let State::OnDevice { rest, .. } = &mut self.state else { return self.misuse() };
+        if rest.is_aborted {
+            return self.fail(Failure::Aborted);
         }
+        if let Some(Extent { offset, len }) = rest.next_piece(most) {
+            return Step::Device { op, offset, len, buf: None };
+        }
+        if std::mem::take(&mut rest.must_flush) {
+            return Step::Device { op: DeviceOp::Flush, offset: 0, len: 0, buf: None };
+        }
+        Step::Finish { outcome: Ok(()), data: None }
     }
 
     /// An event that does not belong to the stage: the reactor's bug, never the peer's. The command
@@ -400,3 +454,6 @@ impl<B: AsRef<[u8]>, P> Request<B, P> {
 fn range_list_len(ranges: u16) -> u64 {
     u64::from(ranges) * 16
 }
+
+#[cfg(test)]
+mod tests;

@@ -42,7 +42,9 @@ pub(super) fn run(
         assert!(request.into_permit().is_none());
         return Err(Failure::Aborted);
     }
-    let mut extents = 0;
+    // Bytes of a range list, or of zeroes, that the device has not been asked for.
+    let mut left = if matches!(io.kind, IoKind::WriteZeroes { .. }) { io.len } else { 0 };
+    let mut aborts = false;
     let mut step = request.admitted(Permit);
     loop {
         // Fewer than one in the steps there are, so that all are reached.
@@ -66,15 +68,20 @@ pub(super) fn run(
             }
             Step::Ranges { list } => {
                 let ranges = ranges(&list);
-                extents = ranges.as_ref().map_or(0, Vec::len);
+                left = ranges.as_ref().map_or(0, |all| all.iter().map(|one| one.len).sum());
                 request.ranges(ranges)
             }
             Step::Device { op, offset, len, buf } => {
-                if op == DeviceOp::Deallocate {
-                    assert!(extents > 0 && buf.is_none());
-                    extents -= 1;
-                } else {
-                    assert_eq!((offset, len), (io.offset, io.len));
+                match op {
+                    DeviceOp::Deallocate | DeviceOp::WriteZeroes { .. } => {
+                        assert!(len > 0 && len <= left && buf.is_none());
+                        left -= len;
+                    }
+                    DeviceOp::Flush if is_list => assert!(left == 0 && io.fua),
+                    _ => assert_eq!((offset, len), (io.offset, io.len)),
+                }
+                if input.one_in(16) {
+                    aborts |= request.abort_between_pieces();
                 }
                 let result = if fails { Err(Failure::MediaRead) } else { Ok(()) };
                 let buf = match input.one_in(16) {
@@ -84,7 +91,7 @@ pub(super) fn run(
                 request.device_done(buf, result)
             }
             Step::Finish { outcome, data } => {
-                assert!(outcome.is_err() || extents == 0, "extents are left");
+                assert!(outcome.is_err() || (left == 0 && !aborts), "pieces are left");
                 assert_eq!(data.is_some(), io.kind == IoKind::Read && outcome.is_ok());
                 assert!(request.into_permit().is_some());
                 return outcome;

@@ -5,6 +5,7 @@ use nvmeof_nvmf::{DeviceId, Queue, QueueInfo};
 use nvmeof_pacing::{Core, FlowConfig, FlowId, Pacer, Tenants};
 use nvmeof_transport::HostQueue;
 
+use super::admin::AdminLine;
 use super::slots::{Key, Slots};
 use super::stats::{Stats, Tally};
 use crate::tenants::{DeviceShare, HostShare, Shares};
@@ -48,6 +49,10 @@ pub(crate) struct Connection {
     pub(super) lanes: Slots<Lane>,
     /// What was answered that is in no lane's figures: admin commands, and refusals.
     pub(super) tally: Tally,
+    /// Head of the list of its commands.
+    pub(super) newest: Option<Key>,
+    /// Those that move admin data.
+    pub(super) admin: AdminLine,
     /// A buffer for small admin data: what a Connect brings never waits for other hosts' commands.
     pub(super) own: Reserve,
 }
@@ -135,6 +140,8 @@ impl Connection {
             share: None,
             lanes: Slots::default(),
             tally: Tally::default(),
+            newest: None,
+            admin: AdminLine::default(),
             own,
         }
     }

@@ -43,12 +43,7 @@ impl Reactor {
                 }
                 self.retire_devices();
             }
-            Message::Abort(order) => {
-                let aborted = self.abort_here(&order, now);
-                if let Some(peer) = self.peers.get(order.from) {
-                    peer.send(Message::AbortDone { token: order.token, aborted });
-                }
-            }
+            Message::Abort(order) => self.abort_for(&order, now),
             Message::AbortDone { token, aborted } => self.abort_answered(token, aborted),
             Message::MoveOne { to } => self.start_moving(to, now),
             Message::Pacing { parts, reply } => {
@@ -97,7 +92,7 @@ impl Reactor {
         let is_wanted = |id| {
             requests.iter().any(|(_, pending)| match pending {
                 Pending::Io(io) => io.request.io().device == id && !io.request.is_past_device(),
-                Pending::Admin(_) | Pending::Abort { .. } | Pending::Flush(_) => false,
+                Pending::Admin(_) | Pending::Abort(_) | Pending::Flush(_) => false,
             })
         };
         for id in self.devices.retire(&self.poller, is_wanted) {

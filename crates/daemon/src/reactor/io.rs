@@ -9,9 +9,11 @@ use nvmeof_nvmf::request::{DeviceOp, Request, Step, Wanted};
 use nvmeof_nvmf::{DataSource, Failure, IoCommand, IoKind, QuiesceGuard, Response};
 use nvmeof_pacing::{Charge, Cost, FlowId, Outcome, Permit};
 use nvmeof_transport::{FabricError, FabricOp};
-use nvmeof_wire::{Sgl, Sqe, Status};
+use nvmeof_wire::Status;
 
 use super::Reactor;
+use super::abort::AbortWaiting;
+use super::admin::Admin;
 use super::connection::Joined;
 use super::failure::{from_block, from_fabric};
 use super::kind;
@@ -29,17 +31,29 @@ pub(super) enum Pending {
     Admin(Admin),
     /// Devices that are being flushed.
     Flush(Flush),
-    /// An Abort that waits for the reactors' answers.
-    Abort {
-        /// Where it came from.
-        connection: Key,
-        /// Its own command identifier.
-        cid: u16,
-        /// Reactors that have not answered.
-        answers_due: usize,
-        /// One of them has aborted the command.
-        aborted: bool,
-    },
+    /// An Abort whose command is another reactor's, or with its device.
+    Abort(Aborting),
+}
+
+impl Pending {
+    /// Where it came from; stale once that connection is gone.
+    fn connection(&self) -> Key {
+        match self {
+            Self::Io(io) => io.connection,
+            Self::Admin(admin) => admin.connection,
+            Self::Abort(aborting) => aborting.connection,
+            Self::Flush(flush) => flush.connection,
+        }
+    }
+}
+
+/// An Abort that waits for an answer.
+#[derive(Debug)]
+pub(super) struct Aborting {
+    /// Where it came from.
+    pub(super) connection: Key,
+    /// Its own command identifier.
+    pub(super) cid: u16,
 }
 
 /// An I/O command.
@@ -61,49 +75,12 @@ pub(super) struct Io {
     pub(super) landed: u64,
     /// Where its trace is, if it is followed.
     pub(super) mark: Mark,
+    /// An Abort that waits for its end.
+    pub(super) abort: Option<Box<AbortWaiting>>,
     /// Its state.
     pub(super) request: Request<Buffer, Permit>,
     /// Its queue's, once that closes while the command is with a device.
     pub(super) guard: Option<Arc<QuiesceGuard>>,
-}
-
-/// An admin or fabrics command.
-#[derive(Debug)]
-pub(super) struct Admin {
-    /// Where it came from.
-    pub(super) connection: Key,
-    /// Its state.
-    pub(super) stage: AdminStage,
-}
-
-/// Where an admin command stands: `Reply -> Sending`, or `Fetch -> Pulling`.
-#[derive(Debug)]
-pub(super) enum AdminStage {
-    /// Has its answer, wants a buffer to send it from.
-    Reply {
-        /// The data.
-        data: Vec<u8>,
-        /// Where the host wants it.
-        sgl: Sgl,
-        /// What follows it.
-        response: Response,
-    },
-    /// Wants a buffer for the host's data.
-    Fetch {
-        /// The command.
-        sqe: Sqe,
-        /// Bytes.
-        len: u32,
-        /// Where they are.
-        sgl: Sgl,
-    },
-    /// The fabric fetches the host's data and owns the buffer.
-    Pulling {
-        /// The command.
-        sqe: Sqe,
-    },
-    /// The fabric sends the answer and owns the buffer.
-    Sending,
 }
 
 impl Reactor {
@@ -123,7 +100,7 @@ impl Reactor {
         connection.in_flight += 1;
         let request = Request::new(io, inline);
         let cost = request.cost();
-        let request = self.requests.insert(Pending::Io(Io {
+        let pending = Pending::Io(Io {
             connection: key,
             flow,
             lane,
@@ -132,9 +109,11 @@ impl Reactor {
             submitted: now,
             landed: 0,
             mark: Mark::default(),
+            abort: None,
             request,
             guard: None,
-        }));
+        });
+        let request = self.requests.insert(&mut connection.newest, pending);
         self.trace_capsule(request, now);
         let admissible = u32::try_from(cost).is_ok_and(|bytes| {
             let (cost, token) = (Cost { bytes }, request.token(kind::REQUEST));
@@ -148,7 +127,7 @@ impl Reactor {
 
     /// Starts every command that may start.
     pub(super) fn admit(&mut self, now: u64) -> bool {
-        let mut busy = self.retry_starved(now);
+        let mut busy = self.retry_starved(now) | self.retry_admin(now);
         self.stats.counters.pacer_calls += 1;
         while let Some((token, permit)) = self.pacer.next(now) {
             self.stats.counters.pacer_calls += 1;
@@ -189,16 +168,6 @@ impl Reactor {
             if bars || nth == 0 {
                 self.starved.begin(now);
             }
-        }
-        for _ in 0..self.admin_waiting.len() {
-            let Some(request) = self.admin_waiting.pop_front() else { break };
-            let before = self.admin_waiting.len();
-            self.advance_admin(request, now);
-            if self.admin_waiting.len() > before {
-                self.admin_waiting.rotate_right(1);
-                break;
-            }
-            busy = true;
         }
         busy
     }
@@ -331,6 +300,9 @@ impl Reactor {
             return;
         };
         let ended = if outcome.is_ok() { Outcome::Completed } else { Outcome::Failed };
+        if let Some(waiting) = &mut io.abort {
+            waiting.aborted = outcome == Err(Failure::Aborted);
+        }
         self.stats.completed(connection.port);
         let Response { cqe, elidable } = connection.queue.complete(cid, outcome);
         let token = request.token(kind::REQUEST);
@@ -437,36 +409,39 @@ impl Reactor {
     #[inline]
     fn end_request(&mut self, request: Key, outcome: Outcome, now: u64) {
         self.trace_end(request);
-        match self.requests.remove(request) {
-            Some(Pending::Io(Io { connection: key, lane, request, .. })) => {
-                // Before the lane may end, and with it the flow that the permit was granted to.
-                if let Some(permit) = request.into_permit() {
-                    self.pacer.release(permit, outcome, now);
-                }
-                if let Some(connection) = self.connections.get_mut(key) {
-                    connection.in_flight -= 1;
-                    if connection.leave(lane) {
-                        self.end_lane(key, lane);
-                    }
-                }
-            }
-            Some(
-                Pending::Admin(Admin { connection, .. })
-                | Pending::Abort { connection, .. }
-                | Pending::Flush(Flush { connection, .. }),
-            ) => {
-                self.one_less(connection);
-            }
-            None => {}
+        let Some(Pending::Io(Io { connection: key, lane, request, abort, .. })) =
+            self.take_request(request)
+        else {
+            return;
+        };
+        // Before the lane may end, and with it the flow that the permit was granted to.
+        if let Some(permit) = request.into_permit() {
+            self.pacer.release(permit, outcome, now);
+        }
+        if let Some(connection) = self.connections.get_mut(key)
+            && connection.leave(lane)
+        {
+            self.end_lane(key, lane);
+        }
+        if let Some(waiting) = abort {
+            self.abort_over(&waiting);
         }
     }
 
-    /// A connection has one command less in flight.
+    /// Takes a request out: its connection has one less in flight.
     #[inline]
-    pub(super) fn one_less(&mut self, key: Key) {
-        if let Some(connection) = self.connections.get_mut(key) {
+    pub(super) fn take_request(&mut self, request: Key) -> Option<Pending> {
+        let key = self.requests.get(request)?.connection();
+        let connection = self.connections.get_mut(key);
+        let newest = connection.map(|connection| {
             connection.in_flight -= 1;
+            &mut connection.newest
+        });
+        let pending = self.requests.remove(newest, request)?;
+        if let Pending::Admin(_) = pending {
+            self.admin_over(request, key);
         }
+        Some(pending)
     }
 }
 

@@ -9,7 +9,7 @@ use nvmeof_transport::{CloseReason, Home, ParkedQueue};
 
 use super::Reactor;
 use super::connection::{Connection, OWN_BUFFER, Phase};
-use super::io::{Admin, AdminStage, Pending};
+use super::io::Pending;
 use super::kind;
 use super::mailbox::Message;
 use super::quiesce::Then;
@@ -62,6 +62,7 @@ impl Reactor {
         if let Some(connection) = self.connections.get_mut(key) {
             connection.fabric.set_token(key.token(kind::CONNECTION));
         }
+        self.claim(key);
         self.watch_sources();
         self.watch(key, now);
         self.list(key);
@@ -136,18 +137,16 @@ impl Reactor {
             self.drop_request(Key::from_token(token).1, now);
         }
         // Commands of this connection that neither the fabric nor a device holds.
+        let Some(connection) = self.connections.get(key) else { return };
         let idle: Vec<Key> = self
             .requests
-            .iter()
+            .of(connection.newest)
             .filter(|(_, pending)| match pending {
-                Pending::Admin(Admin { connection, stage }) => {
-                    *connection == key
-                        && matches!(stage, AdminStage::Reply { .. } | AdminStage::Fetch { .. })
-                }
-                Pending::Abort { connection, .. } => *connection == key,
+                Pending::Admin(admin) => admin.stage.is_waiting(),
+                Pending::Abort(_) => true,
                 // It ends with its devices.
                 Pending::Flush(_) => false,
-                Pending::Io(io) => io.connection == key && io.request.stage() == Stage::NeedsBuffer,
+                Pending::Io(io) => io.request.stage() == Stage::NeedsBuffer,
             })
             .map(|(request, _)| request)
             .collect();
@@ -309,9 +308,17 @@ impl Reactor {
         let mut connection = Connection::new(fabric, queue, port, path, own, now);
         connection.phase = Phase::Leaving { to };
         let key = self.connections.insert(connection);
+        self.claim(key);
         self.watch(key, now);
         self.list(key);
         self.mark_dirty(key);
         key
+    }
+
+    /// Has Aborts of the connection's commands come to this reactor.
+    fn claim(&self, key: Key) {
+        if let Some(connection) = self.connections.get(key) {
+            connection.queue.set_owner(self.owner(key));
+        }
     }
 }

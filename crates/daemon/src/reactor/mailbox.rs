@@ -8,12 +8,13 @@ use std::sync::mpsc;
 
 use anyhow::Context as _;
 use nvmeof_core::block::BlockDevice;
-use nvmeof_nvmf::{ControllerKey, DeviceId, Queue, Quiesce};
+use nvmeof_nvmf::{DeviceId, Queue, Quiesce};
 use nvmeof_pacing::Parts;
 use nvmeof_transport::ParkedQueue;
 use rustix::event::{EventfdFlags, eventfd};
 use tokio::sync::oneshot;
 
+use super::abort::Victim;
 use super::roll::Listed;
 use super::stats::Ask;
 use super::trace::TraceOrder;
@@ -45,13 +46,13 @@ pub(crate) enum Message {
         /// Answered when nothing of the device is in use here.
         reply: oneshot::Sender<()>,
     },
-    /// Find a command of an I/O queue and abort it if it still waits.
+    /// Abort a command of one of the reactor's I/O queues if it can be.
     Abort(AbortOrder),
     /// The answer to an [`Message::Abort`] this reactor sent.
     AbortDone {
         /// Token of the Abort command.
         token: u64,
-        /// The command was found waiting and has been aborted.
+        /// The command has been aborted.
         aborted: bool,
     },
     /// Move one I/O connection to another reactor.
@@ -106,12 +107,8 @@ pub(crate) struct AbortOrder {
     pub(crate) from: usize,
     /// Token of the Abort command there.
     pub(crate) token: u64,
-    /// Whose queue.
-    pub(crate) controller: ControllerKey,
-    /// The queue.
-    pub(crate) sqid: u16,
     /// The command to abort.
-    pub(crate) cid: u16,
+    pub(crate) victim: Victim,
 }
 
 /// What a reactor holds: the counts a leak would show in.

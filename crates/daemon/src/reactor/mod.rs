@@ -5,20 +5,23 @@
 //! | file | what |
 //! |---|---|
 //! | `turn` | one turn of the loop: receive, admit, devices, flush, timers |
-//! | `command` | a capsule's way into nvmf, and what becomes of admin commands |
+//! | `command` | a capsule's way into nvmf, and what is answered at once |
+//! | `admin`, `abort` | admin commands that move data, and those that end another one |
 //! | `io` | an I/O command's way: permit, buffer, host data, device, response |
 //! | `lifecycle` | connections come, move and go |
 //! | `quiesce` | what ends before anybody is told that it has ended |
 //! | `losses` | who hears of a flush that failed |
 //! | `sources` | what tells of several connections at once: completion queues |
 //! | `control` | messages from the control plane and other reactors |
-//! | `devices`, `connection`, `slots` | what is kept |
+//! | `devices`, `connection`, `requests`, `slots` | what is kept |
 //! | `idle`, `poller`, `mailbox` | when to sleep and what wakes |
 //! | `roll` | which connections there are, for who looks from outside |
 //! | `stats` | what is counted, and reports of it |
 //! | `trace` | the lives of slow commands, when somebody wants to see them |
 //! | `bench` | a reactor in the hands of a benchmark; not in the daemon |
 
+mod abort;
+mod admin;
 #[cfg(feature = "bench")]
 pub(crate) mod bench;
 mod command;
@@ -33,6 +36,7 @@ mod losses;
 pub(crate) mod mailbox;
 mod poller;
 mod quiesce;
+mod requests;
 pub(crate) mod roll;
 mod slots;
 mod sources;
@@ -43,7 +47,6 @@ mod tests;
 pub(crate) mod trace;
 mod turn;
 
-use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -60,14 +63,15 @@ use tokio::sync::oneshot;
 
 use crate::clock;
 use crate::tenants::Shares;
+use admin::AdminWork;
 use connection::Connection;
 pub(crate) use connection::OWN_BUFFER;
 use devices::Devices;
 use idle::{Idle, Verdict};
-use io::Pending;
 use mailbox::{Mailbox, Sender};
 use poller::{Poller, Ready};
 use quiesce::Settling;
+use requests::Requests;
 use slots::{Key, Slots};
 use starved::Starved;
 use stats::Stats;
@@ -171,11 +175,11 @@ pub(crate) struct Reactor {
     paths: Vec<Option<IpAddr>>,
     /// A connection went, and with it perhaps the last use of a source.
     has_unused_sources: bool,
-    requests: Slots<Pending>,
+    requests: Requests,
     /// Admitted commands for which the pool had no buffer.
     starved: Starved,
-    /// Admin commands for which the admin reserve had no buffer, oldest first.
-    admin_waiting: VecDeque<Key>,
+    /// Admin commands that wait to move their data.
+    admin_work: AdminWork,
     /// Connections to receive from in this turn.
     receive: Vec<Key>,
     /// Connections with output.
@@ -256,9 +260,9 @@ impl Reactor {
             sources: Sources::default(),
             has_unused_sources: false,
             paths: Vec::new(),
-            requests: Slots::with_capacity(plan.requests),
+            requests: Requests::with_capacity(plan.requests),
             starved: Starved::default(),
-            admin_waiting: VecDeque::new(),
+            admin_work: AdminWork::default(),
             receive: Vec::new(),
             dirty: Vec::new(),
             departing: Vec::new(),

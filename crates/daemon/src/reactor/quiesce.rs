@@ -51,12 +51,18 @@ impl Reactor {
     /// Has what a closing connection has with devices end as soon as it can; its guard is kept until then.
     pub(super) fn quiesce(&mut self, connection: Key, guard: Option<QuiesceGuard>, now: u64) {
         let guard = guard.map(Arc::new);
+        let newest = self.connections.get(connection).and_then(|connection| connection.newest);
+        let with_device: Vec<Key> = self
+            .requests
+            .of(newest)
+            .filter(|(_, pending)| {
+                matches!(pending, Pending::Io(io) if io.request.stage() == Stage::OnDevice)
+            })
+            .map(|(request, _)| request)
+            .collect();
         let mut never_submitted = Vec::new();
-        for (request, pending) in self.requests.iter_mut() {
-            let Pending::Io(io) = pending else { continue };
-            if io.connection != connection || io.request.stage() != Stage::OnDevice {
-                continue;
-            }
+        for request in with_device {
+            let Some(Pending::Io(io)) = self.requests.get_mut(request) else { continue };
             io.guard.clone_from(&guard);
             let token = request.token(kind::REQUEST);
             if self.devices.cancel(io.request.io().device, token) {
@@ -84,7 +90,7 @@ impl Reactor {
         owner.in_flight += 1;
         let answers_due = devices.len();
         let flush = Flush { connection, answers_due, is_durable: true, then };
-        let request = self.requests.insert(Pending::Flush(flush));
+        let request = self.requests.insert(&mut owner.newest, Pending::Flush(flush));
         for device in devices {
             let op = BlockOp::flush(request.token(kind::REQUEST));
             if let Err((_, error)) = self.devices.submit(*device, op) {
@@ -123,7 +129,7 @@ impl Reactor {
             Pending::Io(io) => {
                 devices.contains(&io.request.io().device) && !io.request.is_past_device()
             }
-            Pending::Admin(_) | Pending::Abort { .. } | Pending::Flush(_) => false,
+            Pending::Admin(_) | Pending::Abort(_) | Pending::Flush(_) => false,
         };
         let requests = self.requests.iter();
         let commands = requests.filter(|(_, one)| is_meant(one)).map(|(key, _)| key).collect();

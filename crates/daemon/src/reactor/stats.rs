@@ -375,7 +375,7 @@ impl Reactor {
         let mut stages = Stages::default();
         for (_, pending) in self.requests.iter() {
             let count = match pending {
-                Pending::Admin(_) | Pending::Abort { .. } | Pending::Flush(_) => &mut stages.admin,
+                Pending::Admin(_) | Pending::Abort(_) | Pending::Flush(_) => &mut stages.admin,
                 Pending::Io(io) => match io.request.stage() {
                     Stage::Waiting => &mut stages.waiting,
                     Stage::NeedsBuffer => &mut stages.needs_buffer,

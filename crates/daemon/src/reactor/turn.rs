@@ -84,6 +84,9 @@ impl Reactor {
         if !self.receive_is_settled() || !self.dirty.is_empty() || !self.leaving.is_empty() {
             return;
         }
+        if self.admin_work.is_due() {
+            return;
+        }
         if let Some(at) = self.next_due() {
             if at < now + SHORTEST_SLEEP {
                 return;
@@ -99,7 +102,7 @@ impl Reactor {
         if self.connections.len() > 0 || self.devices.any_retiring() || self.has_unused_sources {
             due = Some(self.next_tick);
         }
-        if !self.starved.is_empty() || !self.admin_waiting.is_empty() {
+        if !self.starved.is_empty() {
             due = Some(due.unwrap_or(u64::MAX).min(now + STARVED_RETRY));
         }
         self.wait(Idle::timeout(now, due));

@@ -1,6 +1,8 @@
 //! I/O counts of the SMART log (Base 5.16.1.3), kept per queue so that reactors share no line.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use crate::disposition::QueueOwner;
 
 /// Counts of one queue. Only its queue writes them, so a load and a store do.
 #[derive(Debug, Default)]
@@ -11,6 +13,9 @@ pub(crate) struct IoCounters {
     writes: AtomicU64,
     written_bytes: AtomicU64,
     media_errors: AtomicU64,
+    /// Where the queue is: [`QueueOwner`]. An Abort that comes while it changes finds nothing, as it may.
+    reactor: AtomicU32,
+    connection: AtomicU64,
 }
 
 /// Counts at one moment.
@@ -43,6 +48,21 @@ impl IoCounters {
 
     pub(crate) fn count_media_error(&self) {
         bump(&self.media_errors, 1);
+    }
+
+    /// The queue is served there from now on.
+    pub(crate) fn set_owner(&self, owner: QueueOwner) {
+        self.reactor.store(owner.reactor, Ordering::Relaxed);
+        self.connection.store(owner.connection, Ordering::Relaxed);
+    }
+
+    /// Where the queue is served. While that changes it may be neither the old nor the new place: whoever is
+    /// asked there has to look which queue it has.
+    pub(crate) fn owner(&self) -> QueueOwner {
+        QueueOwner {
+            reactor: self.reactor.load(Ordering::Relaxed),
+            connection: self.connection.load(Ordering::Relaxed),
+        }
     }
 
     pub(crate) fn totals(&self) -> IoTotals {

@@ -1,12 +1,14 @@
 use std::sync::Arc;
 
 use nvmeof_wire::U64;
-use nvmeof_wire::log::{DISCOVERY_RECORD_SIZE, GetLogPage, Lid};
+use nvmeof_wire::log::{GetLogPage, Lid};
 use nvmeof_wire::zerocopy::FromBytes;
 
 use super::*;
-use crate::admin::fixture::{connect, nqn, subsystem};
-use crate::admin::logs::get_log_page;
+use crate::admin::fixture::{Random, connect, nqn, subsystem};
+use crate::admin::logs::tests::get_log_page;
+use crate::admin::page::tests::read;
+use crate::failure::Failure;
 use crate::limits::Limits;
 use crate::spec::{Access, PortId, SubsystemSpec, TargetSpec};
 
@@ -56,6 +58,19 @@ fn target(spec: TargetSpec) -> Arc<Target> {
 fn controller(target: &Target, host: &str) -> Arc<Controller> {
     let discovery = Arc::clone(&target.registry().discovery);
     connect(&discovery, *target.limits(), host)
+}
+
+/// The whole log.
+fn log_page(target: &Target, controller: &Controller) -> Vec<u8> {
+    let part = |len| {
+        let put = |page: &mut PageWriter<'_>| {
+            put_log_page(target, controller, page);
+            Ok(())
+        };
+        read(0, len, put).unwrap()
+    };
+    let header = DiscoveryHeader::read_from_bytes(&part(DISCOVERY_RECORD_SIZE)).unwrap();
+    part((1 + usize::try_from(header.numrec.get()).unwrap()) * DISCOVERY_RECORD_SIZE)
 }
 
 fn parse(page: &[u8]) -> (DiscoveryHeader, Vec<DiscoveryEntry>) {
@@ -210,6 +225,64 @@ fn parts_of_one_generation_make_one_log() {
     let end = whole.len() as u64;
     assert_eq!(read(end, 8), Ok(vec![0; 8]));
     assert!(read(end + 4, 8).is_err());
+}
+
+/// Forty subsystems, every third of them not for the host "friend".
+fn many() -> TargetSpec {
+    let of = |number: usize| SubsystemSpec {
+        access: match number % 3 {
+            0 => Access::Hosts([nqn("other")].into()),
+            1 => Access::Hosts([nqn("friend")].into()),
+            _ => Access::AnyHost,
+        },
+        ..subsystem(&format!("number{number}"), vec![])
+    };
+    TargetSpec { subsystems: (0..40).map(of).collect(), ..spec() }
+}
+
+#[test]
+fn pieces_in_any_order_are_pieces_of_the_log() {
+    let target = target(many());
+    let friend = controller(&target, "friend");
+    let whole = log_page(&target, &friend);
+    assert_eq!(whole.len(), 1024 * (1 + 2 * (1 + 26) + 1));
+    let mut random = Random(1);
+    for _ in 0..2000 {
+        let offset = random.next() % (whole.len() as u64 / 4 + 1) * 4;
+        let length = (random.next() % 3000 / 4 + 1) * 4;
+        let retain_event = random.next().is_multiple_of(2);
+        let command =
+            GetLogPage { offset, retain_event, ..GetLogPage::new(Lid::DISCOVERY, length) };
+        let part = get_log_page(&target, &friend, &command.encode(1), 0).unwrap();
+        let mut expected: Vec<u8> =
+            whole.iter().copied().skip(offset as usize).take(length as usize).collect();
+        expected.resize(length as usize, 0);
+        assert!(part == expected, "{offset}+{length}");
+    }
+}
+
+#[test]
+fn a_host_reads_on_where_it_was() {
+    let target = target(many());
+    let friend = controller(&target, "friend");
+    let read = |offset| {
+        let command = GetLogPage { offset, ..GetLogPage::new(Lid::DISCOVERY, 4096) };
+        get_log_page(&target, &friend, &command.encode(1), 0).unwrap();
+        let bookmark = friend.admin().bookmark.clone().unwrap();
+        bookmark.last.map(|(_, before)| before)
+    };
+    // A header and the service's own two entries, then two entries of a subsystem each.
+    assert_eq!(read(0), Some(0));
+    assert_eq!(read(4096), Some(2));
+    assert_eq!(read(8192), Some(4));
+    let before = friend.admin().bookmark.clone().unwrap().generation;
+    // Another log has other places.
+    target.apply(spec()).unwrap();
+    assert_eq!(read(0), Some(0));
+    assert_ne!(friend.admin().bookmark.clone().unwrap().generation, before);
+    let beyond = GetLogPage { offset: 16384, ..GetLogPage::new(Lid::DISCOVERY, 4) };
+    let answer = get_log_page(&target, &friend, &beyond.encode(1), 0);
+    assert_eq!(answer, Err(Failure::InvalidField));
 }
 
 #[test]

@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use nvmeof_wire::Sqe;
 use nvmeof_wire::abort::{Abort, NOT_ABORTED};
-use nvmeof_wire::log::GetLogPage;
+use nvmeof_wire::identify::IDENTIFY_SIZE;
 use nvmeof_wire::opcode::AdminOpcode;
 use nvmeof_wire::sqe::{Fuse, Psdt};
 
 use super::{Outcome, data};
 use crate::Nanos;
+use crate::admin::page::PageWriter;
 use crate::admin::{effects, features, identify, logs};
 use crate::controller::{CcChange, Controller, DeathReason};
 use crate::failure::Failure;
@@ -131,13 +132,19 @@ impl AdminQueue {
         }
         match opcode {
             AdminOpcode::IDENTIFY => {
-                let data = identify::identify(&self.controller, sqe)?;
-                self.send(sqe, data, 0)
+                identify::identify(&self.controller, sqe, &mut PageWriter::measure(0))?;
+                self.send(sqe, IDENTIFY_SIZE)
             }
-            AdminOpcode::GET_LOG_PAGE => self.get_log_page(target, sqe, now),
+            AdminOpcode::GET_LOG_PAGE => {
+                let len = logs::check_log_page(target, &self.controller, sqe, now)?;
+                self.send(sqe, usize::try_from(len).map_err(|_| Failure::Internal)?)
+            }
             AdminOpcode::GET_FEATURES => {
                 let reply = features::get_feature(&self.controller, sqe)?;
-                self.send(sqe, reply.data, u64::from(reply.dw0))
+                if reply.data.is_empty() {
+                    return Ok(Outcome::Done(u64::from(reply.dw0)));
+                }
+                self.send(sqe, reply.data.len())
             }
             AdminOpcode::SET_FEATURES => self.set_features(sqe, inline_len, now),
             AdminOpcode::ASYNC_EVENT_REQUEST => self.hold(sqe.cid.get()),
@@ -147,6 +154,41 @@ impl AdminQueue {
             }
             AdminOpcode::ABORT => self.abort(Abort::parse(sqe)),
             _ => Err(Failure::InvalidOpcode),
+        }
+    }
+
+    /// Writes the data of a command whose outcome was [`Outcome::Send`] into `out`, which has that length. The
+    /// data is what it is now; its result.
+    pub(super) fn fill(
+        &mut self,
+        target: &Target,
+        sqe: &Sqe,
+        out: &mut [u8],
+        now: Nanos,
+    ) -> Result<u64, Failure> {
+        if self.controller.death().is_some() {
+            return Err(Failure::QueueDeleted);
+        }
+        if !self.controller.is_ready() {
+            // A reset or a shutdown ended it.
+            return Err(Failure::Aborted);
+        }
+        match sqe.admin_opcode() {
+            AdminOpcode::IDENTIFY => {
+                let mut page = PageWriter::new(0, out);
+                identify::identify(&self.controller, sqe, &mut page)?;
+                page.finish().map(|()| 0)
+            }
+            AdminOpcode::GET_LOG_PAGE => {
+                logs::read_log_page(target, &self.controller, sqe, now, out).map(|()| 0)
+            }
+            AdminOpcode::GET_FEATURES => {
+                let reply = features::get_feature(&self.controller, sqe)?;
+                let mut page = PageWriter::new(0, out);
+                page.put(&reply.data);
+                page.finish().map(|()| u64::from(reply.dw0))
+            }
+            _ => Err(Failure::Internal),
         }
     }
 
@@ -180,17 +222,6 @@ impl AdminQueue {
     /// An Abort command is no longer under way.
     pub(super) fn abort_done(&mut self) {
         self.aborts = self.aborts.saturating_sub(1);
-    }
-
-    fn get_log_page(&self, target: &Target, sqe: &Sqe, now: Nanos) -> Result<Outcome, Failure> {
-        // Before reading, which may clear an event. A length beyond MDTS is refused there.
-        let max = self.controller.limits.max_transfer();
-        let len = u32::try_from(GetLogPage::parse(sqe).length).ok().filter(|len| *len <= max);
-        if let Some(len) = len {
-            data::to_host(sqe, len, self.transport)?;
-        }
-        let data = logs::get_log_page(target, &self.controller, sqe, now)?;
-        self.send(sqe, data, 0)
     }
 
     fn set_features(&mut self, sqe: &Sqe, inline_len: u32, now: Nanos) -> Result<Outcome, Failure> {
@@ -227,30 +258,28 @@ impl AdminQueue {
 
     fn abort(&mut self, abort: Abort) -> Result<Outcome, Failure> {
         if abort.sqid == 0 {
-            // Every other admin command is done by the time an Abort comes.
+            // Every other admin command is done by the time an Abort comes, or is about to move its data.
             let Some(at) = self.held.iter().position(|cid| *cid == abort.cid) else {
                 return Ok(Outcome::Done(NOT_ABORTED));
             };
             self.ended.extend(self.held.remove(at));
             return Ok(Outcome::Done(0));
         }
-        if !self.controller.admin().io_queues.contains_key(&abort.sqid) {
+        let Some(owner) = self.controller.owner_of(abort.sqid) else {
             return Ok(Outcome::Done(NOT_ABORTED));
-        }
+        };
         if self.aborts >= ABORTS {
             return Err(Failure::AbortLimit);
         }
         self.aborts += 1;
-        Ok(Outcome::Abort { controller: self.controller.key, sqid: abort.sqid, cid: abort.cid })
+        let Abort { sqid, cid } = abort;
+        Ok(Outcome::Abort { controller: self.controller.key, sqid, cid, owner })
     }
 
-    /// Data for the host, if there is any.
-    fn send(&self, sqe: &Sqe, data: Vec<u8>, result: u64) -> Result<Outcome, Failure> {
-        if data.is_empty() {
-            return Ok(Outcome::Done(result));
-        }
-        let len = u32::try_from(data.len()).map_err(|_| Failure::Internal)?;
+    /// Data for the host, made when there is a buffer for it.
+    fn send(&self, sqe: &Sqe, len: usize) -> Result<Outcome, Failure> {
+        let len = u32::try_from(len).map_err(|_| Failure::Internal)?;
         let sgl = data::to_host(sqe, len, self.transport)?;
-        Ok(Outcome::Send { data, sgl, result })
+        Ok(Outcome::Send { len, sgl })
     }
 }

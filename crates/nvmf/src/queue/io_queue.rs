@@ -16,6 +16,7 @@ use crate::controller::{Controller, DeathReason, IoCounters};
 use crate::disposition::{Extent, IoCommand, IoKind};
 use crate::failure::Failure;
 use crate::hosts::Seat;
+use crate::limits::{DSM_RANGE_BLOCKS, PAGE, WZSL};
 use crate::namespace::{Lookup, Namespace, NamespaceTable};
 use crate::spec::TransportKind;
 
@@ -168,6 +169,10 @@ impl IoQueue {
         let io = BlockIo::parse(sqe);
         let namespace = self.writable_namespace(sqe.nsid.get())?;
         let extent = extent(namespace, io.range)?;
+        if extent.len > u64::from(PAGE) << WZSL {
+            // NVM 4.1.5.3, WZSL.
+            return Err(Failure::InvalidField);
+        }
         let deallocate = io.deallocate && namespace.spec.deallocate;
         Ok(IoCommand {
             fua: io.fua || self.must_be_durable(namespace),
@@ -272,7 +277,12 @@ fn extents(namespace: &Namespace, ranges: u16, data: &[u8]) -> Result<Vec<Extent
         .map_err(|_| Failure::DataTransfer)?;
     let mut extents = Vec::with_capacity(ranges.len());
     for range in ranges {
-        let extent = extent(namespace, range.range())?;
+        let range = range.range();
+        let extent = extent(namespace, range)?;
+        // As many ranges as there can be, each as long as it may be, are DMSL.
+        if range.blocks > DSM_RANGE_BLOCKS {
+            return Err(Failure::SizeLimit);
+        }
         if extent.len > 0 {
             extents.push(extent);
         }

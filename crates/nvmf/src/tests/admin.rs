@@ -10,7 +10,7 @@ use nvmeof_wire::opcode::{AdminOpcode, IoOpcode};
 use nvmeof_wire::{Sgl, Sqe, Status};
 
 use super::support::*;
-use crate::{Disposition, Failure};
+use crate::{Disposition, Failure, QueueOwner};
 
 fn aer() -> Sqe {
     Sqe::admin(AdminOpcode::ASYNC_EVENT_REQUEST, 0, 0)
@@ -139,6 +139,67 @@ fn abort_takes_an_event_request_back() {
     }
 }
 
+/// Sends a command that has data for the host, and gives it with the length.
+#[track_caller]
+fn ask(link: &mut Link, sqe: Sqe) -> (Sqe, u32) {
+    let mut sqe = sqe.with_sgl(Sgl::Transport { length: 4096 });
+    sqe.cid.set(link.cid());
+    match link.queue.handle_command(&sqe, 0, link.now) {
+        Disposition::Send { len, .. } => (sqe, len),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn data_is_what_it_is_when_there_is_a_buffer_for_it() {
+    let target = target();
+    let (mut link, _) = enabled_admin(&target);
+    link.run(set_feature(Fid::ASYNC_EVENTS, 1 << 8), &[]).ok();
+    let log = GetLogPage { retain_event: false, ..GetLogPage::new(Lid::CHANGED_NAMESPACES, 64) };
+    let log = log.encode(0);
+    let (sqe, len) = ask(&mut link, log);
+    assert_eq!((len, link.queue.outstanding()), (64, 1), "it is out until it is filled");
+    // Both changes come before the page is made.
+    for blocks in [2000, 3000] {
+        let mut spec = spec();
+        spec.subsystems[0].namespaces[0].blocks = blocks;
+        target.apply(spec).unwrap();
+    }
+    let answer = link.filled(&sqe, len).ok();
+    assert_eq!((&answer.data[..4], &answer.data[4..]), (&[1, 0, 0, 0][..], &[0; 60][..]));
+    assert_eq!(link.queue.outstanding(), 0);
+    // What was read is cleared.
+    let answer = link.run(log.with_sgl(Sgl::Transport { length: 64 }), &[]).ok();
+    assert_eq!(answer.data, [0; 64]);
+}
+
+#[test]
+fn a_command_without_a_buffer_ends_with_a_reset() {
+    let (mut link, _) = enabled_admin(&target());
+    let (identify, len) = ask(&mut link, Identify::new(Cns::CONTROLLER, 0).encode(0));
+    link.set_cc(enabled().with_en(false)).ok();
+    let answer = link.filled(&identify, len);
+    assert_eq!((answer.cqe.status(), answer.data.len()), (Status::ABORT_REQUESTED, 0));
+    link.enable();
+    let (identify, len) = ask(&mut link, Identify::new(Cns::CONTROLLER, 0).encode(0));
+    link.queue.handle_disconnect();
+    let answer = link.filled(&identify, len);
+    assert_eq!(answer.cqe.status(), Status::ABORTED_SQ_DELETION);
+    assert_eq!(link.queue.outstanding(), 0);
+}
+
+#[test]
+fn a_refused_command_wants_no_buffer() {
+    let (mut link, _) = enabled_admin(&target());
+    let sgl = Sgl::Transport { length: 1 << 17 };
+    link.run(Identify::new(Cns(0xee), 0).encode(0).with_sgl(sgl), &[]).fails(Status::INVALID_FIELD);
+    let beyond = GetLogPage { offset: 8192, ..GetLogPage::new(Lid::SMART, 4) };
+    link.run(beyond.encode(0).with_sgl(sgl), &[]).fails(Status::INVALID_FIELD);
+    let short = Sgl::Transport { length: 4092 };
+    let identify = Identify::new(Cns::CONTROLLER, 0).encode(0).with_sgl(short);
+    link.run(identify, &[]).fails(Status::DATA_SGL_LENGTH_INVALID);
+}
+
 #[test]
 fn abort_of_what_is_not_there_says_so() {
     let (mut link, _) = enabled_admin(&target());
@@ -159,7 +220,14 @@ fn abort_of_an_io_command_is_the_reactors() {
     let mut abort = Abort { sqid: 2, cid: victim }.encode(0);
     abort.cid.set(1000);
     let controller = admin.queue.connected().unwrap().controller;
-    let expected = Disposition::Abort { controller, sqid: 2, cid: victim };
+    // It may have moved since its Connect.
+    for connection in [7, 8] {
+        io.queue.set_owner(QueueOwner { reactor: 3, connection });
+    }
+    let owner = QueueOwner { reactor: 3, connection: 8 };
+    let expected = Disposition::Abort { controller, sqid: 2, cid: victim, owner };
+    assert!(io.queue.is_io_queue(controller, 2) && !io.queue.is_io_queue(controller, 1));
+    assert!(!admin.queue.is_io_queue(controller, 0));
     assert_eq!(admin.queue.handle_command(&abort, 0, 0), expected);
     let response = io.queue.complete(victim, Err(Failure::Aborted));
     assert_eq!(response.cqe.status(), Status::ABORT_REQUESTED);

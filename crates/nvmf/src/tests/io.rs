@@ -131,8 +131,58 @@ fn other_commands_come_out_as_what_they_are() {
     let flush = io.io(Sqe::io(IoOpcode::FLUSH, 0, 3));
     assert_eq!((flush.kind, flush.device, flush.len), (IoKind::Flush, DeviceId(103), 0));
     // Write Zeroes moves nothing, so MDTS does not bound it.
-    let zeroes = io.io(block(IoOpcode::WRITE_ZEROES, 2, 0, 65536));
-    assert_eq!((zeroes.len, zeroes.data_len()), (256 << 20, 0));
+    let zeroes = io.io(block(IoOpcode::WRITE_ZEROES, 2, 0, 8192));
+    assert_eq!((zeroes.len, zeroes.data_len()), (32 << 20, 0));
+}
+
+#[test]
+fn what_moves_no_data_is_bounded_by_the_limits_that_identify_reports() {
+    let target = target();
+    let mut spec = spec();
+    let namespaces = &mut spec.subsystems[0].namespaces;
+    namespaces.iter_mut().for_each(|namespace| namespace.blocks = 1 << 33);
+    target.apply(spec).unwrap();
+    let (_admin, cntlid) = enabled_admin(&target);
+    let mut io = connect_io(&target, cntlid, 1);
+    // WZSL.
+    io.run(block(IoOpcode::WRITE_ZEROES, 2, 0, 8193), &[]).fails(Status::INVALID_FIELD);
+    // DMRSL, with or without a device that deallocates.
+    for nsid in [2, 4] {
+        let mut lengths = |blocks: u32| {
+            let list = [DsmRange::new(0, 1), DsmRange::new(0, blocks)];
+            let command = DatasetManagement {
+                ranges: 2,
+                deallocate: true,
+                integral_write: false,
+                integral_read: false,
+            };
+            let sqe = command.encode(0, nsid).with_sgl(host(32));
+            match io.send(sqe) {
+                Disposition::Io(command) => {
+                    let ranges = io.queue.parse_ranges(&command, list.as_bytes());
+                    let _ = io.queue.complete(command.cid, Ok(()));
+                    ranges.map(|_| ()).map_err(|failure| failure.status().code())
+                }
+                Disposition::Receive { .. } => {
+                    let mut sqe = sqe;
+                    sqe.cid.set(io.cid() - 1);
+                    match io.queue.handle_data(&sqe, list.as_bytes(), 0) {
+                        Disposition::Respond(response) => match response.cqe.status() {
+                            Status::SUCCESS => Ok(()),
+                            status => Err(status.code()),
+                        },
+                        other => panic!("{other:?}"),
+                    }
+                }
+                other => panic!("{other:?}"),
+            }
+        };
+        let most = 1 << 23;
+        assert_eq!(lengths(1), Ok(()));
+        assert_eq!(lengths(most), Ok(()));
+        assert_eq!(lengths(most + 1), Err(Status::COMMAND_SIZE_LIMIT_EXCEEDED));
+        assert_eq!(lengths(u32::MAX), Err(Status::COMMAND_SIZE_LIMIT_EXCEEDED));
+    }
 }
 
 #[test]

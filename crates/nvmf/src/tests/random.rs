@@ -106,9 +106,14 @@ impl Driver {
         }
         match disposition {
             Disposition::Respond(response) => self.answered(sqe, response.cqe),
-            Disposition::Send { data, sgl, response } => {
-                assert!(!data.is_empty() && data.len() <= usize::try_from(sgl.length()).unwrap());
-                self.answered(sqe, response.cqe);
+            Disposition::Send { len, sgl } => {
+                assert!(len > 0 && len <= sgl.length() && len <= 128 << 10);
+                if provide {
+                    let answer = self.link.filled(sqe, len);
+                    self.answered(sqe, answer.cqe);
+                } else {
+                    self.open.push((cid, Open::Data));
+                }
             }
             Disposition::Receive { len, .. } => {
                 assert!(len > 0);

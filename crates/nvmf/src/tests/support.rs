@@ -182,10 +182,24 @@ impl Link {
                 let response = self.queue.poll_disconnect().expect("an answer");
                 answer(Disposition::Respond(response))
             }
+            Disposition::Send { len, sgl } => {
+                assert!(len > 0 && len <= sgl.length());
+                self.filled(&sqe, len)
+            }
             other => answer(other),
         };
         assert_eq!(answer.cqe.cid.get(), cid);
         answer
+    }
+
+    /// There is a buffer for the data of a command, in which something was before.
+    pub(super) fn filled(&mut self, sqe: &Sqe, len: u32) -> Answer {
+        let mut data = vec![0xee; usize::try_from(len).unwrap()];
+        let cqe = self.queue.fill(sqe, &mut data, self.now).cqe;
+        if !cqe.status().is_success() {
+            data.clear();
+        }
+        Answer { cqe, data }
     }
 
     /// Sends a command that must come out as work for a device.
@@ -222,10 +236,6 @@ impl Link {
 pub(super) fn answer(disposition: Disposition) -> Answer {
     match disposition {
         Disposition::Respond(response) => Answer { cqe: response.cqe, data: Vec::new() },
-        Disposition::Send { data, response, sgl } => {
-            assert!(data.len() <= usize::try_from(sgl.length()).unwrap());
-            Answer { cqe: response.cqe, data }
-        }
         other => panic!("no answer: {other:?}"),
     }
 }

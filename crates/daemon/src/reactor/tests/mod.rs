@@ -1,9 +1,12 @@
 //! A whole reactor in virtual time: hosts on the loopback fabric, a device that fails, holds and
 //! rejects on demand. Every case ends with the counts at zero: nothing may leak on any path.
 
+mod abort;
+mod admin;
 mod delays;
 mod lanes;
 mod pacing;
+mod peer;
 mod quiesce;
 mod rig;
 mod stats;

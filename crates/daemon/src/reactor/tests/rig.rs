@@ -10,8 +10,8 @@ use nvmeof_core::block::fault::{FaultControl, FaultDevice, FaultPlan};
 use nvmeof_core::block::{BlockDevice, DelayDevice, Latency, RamDevice};
 use nvmeof_core::dma::{PoolConfig, SharedPool};
 use nvmeof_nvmf::{
-    Access, AddressFamily, DeviceId, Limits, NamespaceSpec, PortId, PortSpec, Queue, SubsystemSpec,
-    Target, TargetSpec, TransportKind,
+    Access, AddressFamily, ControllerKey, DeviceId, Limits, NamespaceSpec, PortId, PortSpec, Queue,
+    QueueOwner, SubsystemSpec, Target, TargetSpec, TransportKind,
 };
 use nvmeof_pacing::{Machine, Parts, PolicyConfig, Shared};
 use nvmeof_transport::FabricError;
@@ -27,10 +27,11 @@ use nvmeof_wire::{Nqn, Sgl, Sqe, Status};
 use tokio::sync::oneshot;
 
 use super::super::super::clock;
-use super::super::mailbox::{Counts, Message, Sender, mailbox};
+use super::super::mailbox::{Counts, Mailbox, Message, Sender, mailbox as mailboxes};
 use super::super::stats::{Ask, Report};
 use super::super::trace::{Lives, TraceOrder};
 use super::super::{Load, Plan, Reactor};
+use super::peer::Peer;
 use crate::config::Config;
 use crate::tenants::{Tenants, host_rules};
 
@@ -39,7 +40,7 @@ pub(super) const BLOCK: u32 = 512;
 /// Blocks of the device, as long as no other takes its place.
 pub(super) const BLOCKS: u64 = 1 << 17;
 
-const SUBSYSTEM: &str = "nqn.2026-11.io.nvmeof-tgt:test";
+pub(super) const SUBSYSTEM: &str = "nqn.2026-11.io.nvmeof-tgt:test";
 const HOST: &str = "nqn.2026-11.io.nvmeof-tgt:host";
 const PORT: PortId = PortId(1);
 /// Enough turns for anything that can happen without time passing.
@@ -65,6 +66,8 @@ pub(super) struct Rig {
     pub(super) faults: Arc<FaultControl>,
     /// On top of the faults; adds nothing until told to.
     pub(super) delay: Arc<DelayDevice>,
+    /// What another reactor, number 1, is told.
+    pub(super) other: Mailbox,
 }
 
 impl Rig {
@@ -100,7 +103,8 @@ impl Rig {
             huge_pages: false,
         })
         .unwrap();
-        let (sender, mailbox) = mailbox().unwrap();
+        let (sender, mailbox) = mailboxes().unwrap();
+        let (other_sender, other) = mailboxes().unwrap();
         let (policy, largest) = match budget {
             Some(budget) => (PolicyConfig::BufferCredit { budget }, budget.try_into().unwrap()),
             None => (PolicyConfig::None, u32::MAX),
@@ -112,11 +116,11 @@ impl Rig {
             pool,
             pacing: parts(&policy, largest),
             target: Arc::clone(&target),
-            peers: vec![sender.clone()],
+            peers: vec![sender.clone(), other_sender],
             mailbox,
             admin_buffers: 2,
             max_transfer,
-            loads: std::iter::once(Load::default()).collect(),
+            loads: [Load::default(), Load::default()].into(),
             flow_depth: 32,
             requests: 64,
             clock: || NOW.get(),
@@ -139,6 +143,7 @@ impl Rig {
             device: id,
             faults,
             delay,
+            other,
         };
         rig.add_device(device);
         rig.settle();
@@ -171,6 +176,20 @@ impl Rig {
         self.now += nanos;
         NOW.set(self.now);
         self.reactor.turn(self.now);
+    }
+
+    /// Turns without time passing, until `done`; no code that works needs nearly as many.
+    pub(super) fn until(&mut self, what: &str, mut done: impl FnMut(&mut Self) -> bool) {
+        for turn in 0..200_000u32 {
+            if done(self) {
+                return;
+            }
+            self.turn_after(0);
+            if turn > 1000 {
+                std::thread::yield_now();
+            }
+        }
+        panic!("no {what}");
     }
 
     /// Turns without time passing, until nothing more happens.
@@ -298,6 +317,35 @@ impl Rig {
 
     pub(super) fn close_all(&mut self) {
         self.reactor.close_all(self.now);
+    }
+
+    /// Sends the reactor a message.
+    pub(super) fn tell(&self, message: Message) {
+        self.sender.send(message);
+    }
+
+    /// The connection of the I/O queue there is, as all reactors know it, and its controller.
+    pub(super) fn io_connection(&self) -> (QueueOwner, ControllerKey) {
+        let mut all = self.reactor.connections.iter();
+        let (key, connection) = all.find(|(_, one)| one.is_io()).expect("an I/O queue");
+        (self.reactor.owner(key), connection.info.as_ref().unwrap().controller)
+    }
+
+    /// Has Aborts of the I/O queue's commands go to this place.
+    pub(super) fn set_owner(&self, owner: QueueOwner) {
+        let mut all = self.reactor.connections.iter();
+        let (_, connection) = all.find(|(_, one)| one.is_io()).expect("an I/O queue");
+        connection.queue.set_owner(owner);
+    }
+
+    /// A peer on a TCP connection, before its handshake.
+    pub(super) fn attach_tcp(&mut self) -> Peer {
+        let (peer, parked) = Peer::connect();
+        let queue = Box::new(Queue::new(&self.target, PORT, &parked.peer(), self.now));
+        self.sender.send(Message::Attach { parked, queue });
+        self.reactor.load().connections.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        self.turn_after(0);
+        peer
     }
 
     /// A host with an admin queue and one I/O queue.

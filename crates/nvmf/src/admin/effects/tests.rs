@@ -44,8 +44,10 @@ impl Host {
             Disposition::Respond(response) => {
                 Came::Status(response.cqe.status(), response.cqe.result.get(), Vec::new())
             }
-            Disposition::Send { data, response, .. } => {
-                Came::Status(response.cqe.status(), response.cqe.result.get(), data)
+            Disposition::Send { len, .. } => {
+                let mut data = vec![0; usize::try_from(len).unwrap()];
+                let cqe = self.queue.fill(&sqe, &mut data, 0).cqe;
+                Came::Status(cqe.status(), cqe.result.get(), data)
             }
             Disposition::Io(_) => {
                 let cid = self.cid;

@@ -9,7 +9,10 @@ use nvmeof_wire::{Cqe, SglDescriptor, Sqe, ascii};
 
 use crate::admin::features::{CRITICAL_TEMPERATURE, WARNING_TEMPERATURE};
 use crate::controller::Controller;
-use crate::limits::{ABORTS, ASYNC_EVENTS, ERROR_LOG_ENTRIES, MAX_NSID};
+use crate::limits::{
+    ABORTS, ASYNC_EVENTS, DSM_BLOCKS, DSM_RANGE_BLOCKS, DSM_RANGES, ERROR_LOG_ENTRIES, MAX_NSID,
+    WZSL,
+};
 use crate::spec::TransportKind;
 use crate::subsystem::SubsystemKind;
 
@@ -126,6 +129,11 @@ pub(super) fn nvm_limits(controller: &Controller) -> NvmController {
     NvmController {
         // Verify reads through a buffer of the size any transfer has.
         vsl: controller.limits.mdts(),
+        wzsl: WZSL,
+        // One less than NR can say, because this field cannot; a host that does not look at it may send that one.
+        dmrl: u8::try_from(DSM_RANGES).unwrap_or(u8::MAX),
+        dmrsl: DSM_RANGE_BLOCKS.into(),
+        dmsl: DSM_BLOCKS.into(),
         ..NvmController::default()
     }
 }

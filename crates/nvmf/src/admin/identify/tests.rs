@@ -10,12 +10,17 @@ use crate::admin::fixture::{
     Random, cached_namespace, connect, discovery_controller, io_controller, namespace, nqn,
     subsystem,
 };
+use crate::admin::page::tests::read;
 use crate::limits::{Limits, MAX_NSID};
 use crate::spec::NamespaceSpec;
 use crate::subsystem::Subsystem;
 
 fn ask(controller: &Controller, command: Identify) -> Result<Vec<u8>, Failure> {
-    identify(controller, &command.encode(1))
+    whole(controller, &command.encode(1))
+}
+
+fn whole(controller: &Controller, sqe: &Sqe) -> Result<Vec<u8>, Failure> {
+    read(0, IDENTIFY_SIZE, |page| identify(controller, sqe, page))
 }
 
 fn of(controller: &Controller, cns: Cns, nsid: u32) -> Result<Vec<u8>, Failure> {
@@ -119,7 +124,12 @@ fn limits_reach_the_host() {
     assert_eq!(u32_at(&data, 1792), (64 + 4096) / 16, "IOCCSZ");
     let data = of(&controller, Cns::CSI_CONTROLLER, 0).unwrap();
     assert_eq!(data[0], 5, "VSL is MDTS");
-    assert!(data[1..].iter().all(|b| *b == 0), "no other limit");
+    assert_eq!(data[1], 13, "WZSL: 32 MiB");
+    assert_eq!(data[2], 0, "WUSL");
+    assert_eq!(data[3], 255, "DMRL");
+    assert_eq!(u32_at(&data, 4), 1 << 23, "DMRSL: 4 GiB in blocks of 512 bytes");
+    assert_eq!(u64_at(&data, 8), 1 << 31, "DMSL: as many ranges as there may be");
+    assert!(data[16..].iter().all(|b| *b == 0), "reserved");
 }
 
 #[test]
@@ -315,7 +325,7 @@ fn any_command_is_answered_in_full_or_refused() {
             sqe.nsid.set(sqe.nsid.get() & 0xf);
         }
         for controller in &controllers {
-            match identify(controller, &sqe) {
+            match whole(controller, &sqe) {
                 Ok(data) => assert_eq!(data.len(), IDENTIFY_SIZE),
                 Err(failure) => assert!(matches!(
                     failure,

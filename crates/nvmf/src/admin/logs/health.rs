@@ -2,7 +2,6 @@
 
 use nvmeof_wire::U128;
 use nvmeof_wire::log::{SmartLog, critical_warning};
-use nvmeof_wire::zerocopy::IntoBytes;
 
 use crate::Nanos;
 use crate::admin::features::{TEMPERATURE, temperature_warning};
@@ -19,13 +18,13 @@ const SPARE_THRESHOLD: u8 = 10;
 
 /// The page of this controller. Its I/O counts are those of the association, its power-on time that of
 /// the machine, whose monotonic clock `now` is. There is no medium that wears.
-pub(super) fn smart(controller: &Controller, now: Nanos) -> Vec<u8> {
+pub(super) fn smart(controller: &Controller, now: Nanos) -> SmartLog {
     let totals = controller.io_totals();
     let count = |value: u64| U128::new(value.into());
     let admin = controller.admin();
     let warning =
         if temperature_warning(&admin.features) { critical_warning::TEMPERATURE } else { 0 };
-    let page = SmartLog {
+    SmartLog {
         critical_warning: warning,
         temperature: TEMPERATURE.into(),
         available_spare: SPARE,
@@ -39,6 +38,5 @@ pub(super) fn smart(controller: &Controller, now: Nanos) -> Vec<u8> {
         media_errors: count(totals.media_errors),
         error_log_entries: count(admin.errors.count()),
         ..SmartLog::default()
-    };
-    page.as_bytes().to_vec()
+    }
 }

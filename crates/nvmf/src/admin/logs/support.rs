@@ -1,21 +1,20 @@
 //! What is supported, as the tables have it: log pages 00h, 05h and 12h.
 
 use nvmeof_wire::log::{CommandEffectsLog, FeatureEffectsLog, LogSupport, SupportedLogPages};
-use nvmeof_wire::zerocopy::IntoBytes;
 
 use crate::controller::Controller;
 
 /// Supported Log Pages (Base 5.16.1.1).
-pub(super) fn log_pages(controller: &Controller) -> Vec<u8> {
+pub(super) fn log_pages(controller: &Controller) -> SupportedLogPages {
     let mut page = SupportedLogPages::default();
     for lid in controller.abilities().log_pages() {
         page.set(lid, LogSupport::new().with_supported(true));
     }
-    page.as_bytes().to_vec()
+    page
 }
 
 /// Commands Supported and Effects (Base 5.16.1.6).
-pub(super) fn commands(controller: &Controller) -> Vec<u8> {
+pub(super) fn commands(controller: &Controller) -> CommandEffectsLog {
     let mut page = CommandEffectsLog::default();
     for (opcode, effects) in controller.abilities().admin_effects() {
         page.set_admin(opcode, effects);
@@ -23,14 +22,14 @@ pub(super) fn commands(controller: &Controller) -> Vec<u8> {
     for (opcode, effects) in controller.abilities().io_effects() {
         page.set_io(opcode, effects);
     }
-    page.as_bytes().to_vec()
+    page
 }
 
 /// Feature Identifiers Supported and Effects (Base 5.16.1.19).
-pub(super) fn features(controller: &Controller) -> Vec<u8> {
+pub(super) fn features(controller: &Controller) -> FeatureEffectsLog {
     let mut page = FeatureEffectsLog::default();
     for (fid, effects) in controller.abilities().feature_effects() {
         page.set(fid, effects);
     }
-    page.as_bytes().to_vec()
+    page
 }

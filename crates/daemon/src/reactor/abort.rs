@@ -1,0 +1,172 @@
+//! Abort: it goes to the reactor that serves the queue, which looks at the commands of that queue alone.
+
+use nvmeof_nvmf::request::Stage;
+use nvmeof_nvmf::{ControllerKey, Failure, QueueOwner};
+
+use super::Reactor;
+use super::io::{Aborting, Pending};
+use super::kind;
+use super::mailbox::{AbortOrder, Message};
+use super::slots::Key;
+
+/// An Abort that waits until a device is done with a piece of its command.
+#[derive(Debug)]
+pub(super) struct AbortWaiting {
+    /// Reactor that asked, and the token of the Abort there.
+    from: usize,
+    token: u64,
+    /// The command has ended because of it.
+    pub(super) aborted: bool,
+}
+
+/// What an Abort came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Found {
+    /// The command has ended.
+    Aborted,
+    /// There is no such command, or it cannot be aborted any more.
+    Not,
+    /// It ends when its device is done with a piece of it.
+    Later(Key),
+}
+
+/// The command that an Abort names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Victim {
+    /// Whose queue.
+    pub(super) controller: ControllerKey,
+    /// The queue.
+    pub(super) sqid: u16,
+    /// The command.
+    pub(super) cid: u16,
+    /// The connection it is served by, as that reactor knows it.
+    pub(super) connection: u64,
+}
+
+impl Reactor {
+    /// The name of one of this reactor's connections for all reactors.
+    pub(super) fn owner(&self, key: Key) -> QueueOwner {
+        let reactor = u32::try_from(self.index).unwrap_or(u32::MAX);
+        QueueOwner { reactor, connection: key.token(kind::CONNECTION) }
+    }
+
+    /// An Abort came: sees to it here, or asks the reactor that serves the queue.
+    pub(super) fn order_abort(
+        &mut self,
+        key: Key,
+        abort_cid: u16,
+        victim: Victim,
+        reactor: u32,
+        now: u64,
+    ) {
+        let owner = usize::try_from(reactor).unwrap_or(usize::MAX);
+        let found = if owner == self.index { Some(self.abort_here(&victim, now)) } else { None };
+        match found {
+            Some(Found::Aborted) => return self.abort_done(key, abort_cid, true),
+            Some(Found::Not) => return self.abort_done(key, abort_cid, false),
+            Some(Found::Later(_)) | None => {}
+        }
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        connection.in_flight += 1;
+        let pending = Pending::Abort(Aborting { connection: key, cid: abort_cid });
+        let request = self.requests.insert(&mut connection.newest, pending);
+        let token = request.token(kind::REQUEST);
+        match (found, self.peers.get(owner)) {
+            (Some(Found::Later(aborted)), _) => self.abort_later(aborted, self.index, token),
+            (_, Some(peer)) => {
+                peer.send(Message::Abort(AbortOrder { from: self.index, token, victim }));
+            }
+            (_, None) => self.abort_answered(token, false),
+        }
+    }
+
+    /// Another reactor asks for the end of a command.
+    pub(super) fn abort_for(&mut self, order: &AbortOrder, now: u64) {
+        let AbortOrder { from, token, victim } = order;
+        match self.abort_here(victim, now) {
+            Found::Later(request) => self.abort_later(request, *from, *token),
+            found => self.answer_abort(*from, *token, found == Found::Aborted),
+        }
+    }
+
+    /// Aborts a command of one of this reactor's queues if it can: while it waits, for its turn or for memory, and
+    /// between two pieces of a long one.
+    fn abort_here(&mut self, victim: &Victim, now: u64) -> Found {
+        let (_, key) = Key::from_token(victim.connection);
+        let Some(connection) = self.connections.get(key).filter(|c| c.is_live()) else {
+            return Found::Not;
+        };
+        // The queue may have moved on meanwhile, or ended.
+        if !connection.queue.is_io_queue(victim.controller, victim.sqid) {
+            return Found::Not;
+        }
+        // An earlier command of this identifier may still be on its way out: that one is over.
+        let named = self.requests.of(connection.newest).find_map(|(request, pending)| {
+            let Pending::Io(io) = pending else { return None };
+            let stage = io.request.stage();
+            let is_it =
+                io.request.io().cid == victim.cid && !matches!(stage, Stage::Sending | Stage::Done);
+            is_it.then_some((request, stage, io.flow))
+        });
+        let Some((request, stage, flow)) = named else { return Found::Not };
+        let token = request.token(kind::REQUEST);
+        match stage {
+            Stage::Waiting if self.pacer.cancel(flow, token) => {}
+            Stage::NeedsBuffer => {}
+            Stage::OnDevice => {
+                let Some(Pending::Io(io)) = self.requests.get_mut(request) else {
+                    return Found::Not;
+                };
+                let ends = io.request.abort_between_pieces();
+                return if ends { Found::Later(request) } else { Found::Not };
+            }
+            _ => return Found::Not,
+        }
+        if let Some(connection) = self.connections.get_mut(key) {
+            let response = connection.queue.complete(victim.cid, Err(Failure::Aborted));
+            self.respond(key, response);
+        }
+        self.drop_request(request, now);
+        Found::Aborted
+    }
+
+    /// The Abort is answered when the command has ended.
+    fn abort_later(&mut self, request: Key, from: usize, token: u64) {
+        if let Some(Pending::Io(io)) = self.requests.get_mut(request) {
+            io.abort = Some(Box::new(AbortWaiting { from, token, aborted: false }));
+        }
+    }
+
+    /// A command that an Abort waits for has ended.
+    #[cold]
+    pub(super) fn abort_over(&mut self, waiting: &AbortWaiting) {
+        self.answer_abort(waiting.from, waiting.token, waiting.aborted);
+    }
+
+    fn answer_abort(&mut self, from: usize, token: u64, aborted: bool) {
+        if from == self.index {
+            self.abort_answered(token, aborted);
+        } else if let Some(peer) = self.peers.get(from) {
+            peer.send(Message::AbortDone { token, aborted });
+        }
+    }
+
+    /// The reactor that was asked has answered an Abort.
+    pub(super) fn abort_answered(&mut self, token: u64, aborted: bool) {
+        let (_, request) = Key::from_token(token);
+        if !matches!(self.requests.get(request), Some(Pending::Abort(_))) {
+            return;
+        }
+        if let Some(Pending::Abort(Aborting { connection, cid })) = self.take_request(request) {
+            self.abort_done(connection, cid, aborted);
+        }
+    }
+
+    /// Answers an Abort.
+    fn abort_done(&mut self, key: Key, cid: u16, aborted: bool) {
+        if let Some(connection) = self.connections.get_mut(key).filter(|c| c.is_live()) {
+            let response = connection.queue.complete_abort(cid, aborted);
+            self.respond(key, response);
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! Admin and fabrics commands that move data.
+//!
+//! A connection moves the data of one of them at a time; the others wait with it and hold no memory. What is small
+//! goes through the connection's own buffer. Larger log pages go through the buffers that the reactor keeps aside
+//! for them: a connection has one of those at most, so a peer that does not read its answers has no more. And
+//! discovery controllers, which need no permission, together leave half of them to the others.
+
+use std::collections::VecDeque;
+
+use nvmeof_core::dma::{Buffer, Payload};
+use nvmeof_nvmf::Response;
+use nvmeof_transport::{FabricError, FabricOp};
+use nvmeof_wire::{Sgl, Sqe};
+
+use super::Reactor;
+use super::connection::{Connection, OWN_BUFFER};
+use super::failure::from_fabric;
+use super::io::Pending;
+use super::kind;
+use super::slots::Key;
+use super::stats::Class;
+
+/// An admin or fabrics command that moves data. It is plain bytes: while it waits it holds no memory.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Admin {
+    /// Where it came from.
+    pub(super) connection: Key,
+    /// Its state.
+    pub(super) stage: AdminStage,
+}
+
+/// Where an admin command stands: `Reply -> Sending`, or `Fetch -> Pulling`.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum AdminStage {
+    /// Waits for a buffer to write its data into.
+    Reply {
+        /// The command.
+        sqe: Sqe,
+        /// Bytes.
+        len: u32,
+        /// Where the host wants them.
+        sgl: Sgl,
+    },
+    /// Waits for a buffer for the host's data.
+    Fetch {
+        /// The command.
+        sqe: Sqe,
+        /// Bytes.
+        len: u32,
+        /// Where they are.
+        sgl: Sgl,
+    },
+    /// The fabric fetches the host's data and owns the buffer.
+    Pulling {
+        /// The command.
+        sqe: Sqe,
+    },
+    /// The fabric sends the answer and owns the buffer.
+    Sending,
+}
+
+impl AdminStage {
+    /// Bytes of the buffer it waits for, if it does.
+    fn wanted(&self) -> Option<usize> {
+        match self {
+            Self::Reply { len, .. } | Self::Fetch { len, .. } => {
+                Some(usize::try_from(*len).unwrap_or(usize::MAX))
+            }
+            Self::Pulling { .. } | Self::Sending => None,
+        }
+    }
+
+    /// Whether neither the fabric nor anything else holds a buffer for it.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.wanted().is_some()
+    }
+}
+
+/// The admin commands of a connection that move data.
+#[derive(Debug, Default)]
+pub(super) struct AdminLine {
+    /// The one whose turn it is.
+    current: Option<Key>,
+    /// Those behind it: no more than the queue has entries.
+    behind: VecDeque<Key>,
+}
+
+/// Connections that have something to do for admin commands.
+#[derive(Debug, Default)]
+pub(super) struct AdminWork {
+    /// Whose current command is over while others wait.
+    next: Vec<Key>,
+    /// Commands for which the reactor's reserve has no buffer now: of hosts' controllers, and of the others.
+    for_hosts: VecDeque<Key>,
+    for_discovery: VecDeque<Key>,
+}
+
+impl AdminWork {
+    /// Whether something can be done at once.
+    pub(super) fn is_due(&self) -> bool {
+        !self.next.is_empty()
+    }
+
+    fn line(&mut self, is_host: bool) -> &mut VecDeque<Key> {
+        if is_host { &mut self.for_hosts } else { &mut self.for_discovery }
+    }
+}
+
+impl Reactor {
+    /// A command moves data: at once, or when those before it have moved theirs.
+    pub(super) fn start_admin(&mut self, key: Key, stage: AdminStage, now: u64) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        connection.in_flight += 1;
+        let pending = Pending::Admin(Admin { connection: key, stage });
+        let request = self.requests.insert(&mut connection.newest, pending);
+        connection.admin.behind.push_back(request);
+        self.pump_admin(key, now);
+    }
+
+    /// Goes on with what waits: where the command before is over, and where the reserve had no buffer.
+    pub(super) fn retry_admin(&mut self, now: u64) -> bool {
+        let mut busy = false;
+        if !self.admin_work.next.is_empty() {
+            let mut next = std::mem::take(&mut self.admin_work.next);
+            for key in next.drain(..) {
+                self.pump_admin(key, now);
+                busy = true;
+            }
+            // Whatever was added meanwhile goes behind in the next turn; the room is kept.
+            next.append(&mut self.admin_work.next);
+            self.admin_work.next = next;
+        }
+        for is_host in [true, false] {
+            while let Some(request) = self.admin_work.line(is_host).pop_front() {
+                if !self.advance_admin(request, now) {
+                    self.admin_work.line(is_host).push_front(request);
+                    break;
+                }
+                busy = true;
+            }
+        }
+        busy
+    }
+
+    /// Begins with the connection's next commands until one of them waits.
+    fn pump_admin(&mut self, key: Key, now: u64) {
+        while let Some(connection) = self.connections.get_mut(key).filter(|c| c.is_live()) {
+            if connection.admin.current.is_some() {
+                return;
+            }
+            let Some(request) = connection.admin.behind.pop_front() else { return };
+            connection.admin.current = Some(request);
+            // What fits the connection's own buffer does not wait for those that need another.
+            let is_small = self.requests.get(request).is_some_and(is_small);
+            if (is_small || self.admin_work.line(is_host(connection)).is_empty())
+                && self.advance_admin(request, now)
+            {
+                continue;
+            }
+            let Some(connection) = self.connections.get(key) else { return };
+            self.admin_work.line(is_host(connection)).push_back(request);
+        }
+    }
+
+    /// Takes a command on if there is a buffer for it; false if there is none now.
+    fn advance_admin(&mut self, request: Key, now: u64) -> bool {
+        let Some(Pending::Admin(admin)) = self.requests.get_mut(request) else { return true };
+        let key = admin.connection;
+        let Some(len) = admin.stage.wanted() else { return true };
+        if len == 0 {
+            self.finish_empty_admin(request, now);
+            return true;
+        }
+        let Some(connection) = self.connections.get_mut(key) else { return true };
+        let reserve = &self.admin_reserve;
+        let may_take = is_host(connection) || reserve.leased() < (reserve.count() / 2).max(1);
+        let lease = || if may_take { reserve.lease() } else { None };
+        let Some(mut buf) = connection.own_buffer(len).or_else(lease) else { return false };
+        buf.truncate(len);
+        let token = request.token(kind::REQUEST);
+        let op = match std::mem::replace(&mut admin.stage, AdminStage::Sending) {
+            AdminStage::Reply { sqe, sgl, .. } => {
+                let response = connection.queue.fill(&sqe, buf.as_mut_slice(), now);
+                let Response { cqe, elidable } = response;
+                if !cqe.status().is_success() {
+                    drop(buf);
+                    self.drop_request(request, now);
+                    self.respond(key, response);
+                    return true;
+                }
+                self.stats.completed(connection.port);
+                let bytes = u32::try_from(len).unwrap_or(u32::MAX);
+                connection.tally.count(Class::Other, bytes, cqe.status());
+                let data = Some(Payload::Buffer(buf));
+                FabricOp::Respond { token, cqe, sgl, data, elidable }
+            }
+            AdminStage::Fetch { sqe, sgl, .. } => {
+                admin.stage = AdminStage::Pulling { sqe };
+                FabricOp::Pull { token, cid: sqe.cid.get(), sgl, buf }
+            }
+            AdminStage::Pulling { .. } | AdminStage::Sending => return true,
+        };
+        if connection.fabric.submit(op).is_err() {
+            self.drop_request(request, now);
+        }
+        self.mark_dirty(key);
+        true
+    }
+
+    /// A fetch of nothing has its data.
+    fn finish_empty_admin(&mut self, request: Key, now: u64) {
+        let Some(Pending::Admin(admin)) = self.take_request(request) else { return };
+        if let AdminStage::Fetch { sqe, .. } = admin.stage {
+            self.admin_data(admin.connection, &sqe, Some(&[]), now);
+        }
+    }
+
+    /// The host's data for an admin command has come, or has not.
+    pub(super) fn admin_pulled(
+        &mut self,
+        request: Key,
+        buf: &Buffer,
+        result: Result<(), FabricError>,
+        now: u64,
+    ) {
+        let Some(Pending::Admin(admin)) = self.take_request(request) else { return };
+        let AdminStage::Pulling { sqe } = admin.stage else { return };
+        let Some(connection) = self.connections.get_mut(admin.connection) else { return };
+        if !connection.is_live() {
+            return;
+        }
+        match result {
+            Ok(()) => self.admin_data(admin.connection, &sqe, Some(buf.as_slice()), now),
+            Err(error) => {
+                let response = connection.queue.complete(sqe.cid.get(), Err(from_fabric(error)));
+                self.respond(admin.connection, response);
+            }
+        }
+    }
+
+    /// A command that moved data, or was to, is over: it is the next one's turn.
+    pub(super) fn admin_over(&mut self, request: Key, key: Key) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        if connection.admin.current != Some(request) {
+            return;
+        }
+        connection.admin.current = None;
+        if !connection.admin.behind.is_empty() {
+            self.admin_work.next.push(key);
+        }
+    }
+}
+
+/// Whether a command's data fits its connection's own buffer.
+fn is_small(pending: &Pending) -> bool {
+    let Pending::Admin(admin) = pending else { return false };
+    admin.stage.wanted().is_some_and(|len| len <= OWN_BUFFER)
+}
+
+/// Whether a connection belongs to a controller that its host needs permission for.
+fn is_host(connection: &Connection) -> bool {
+    connection.info.as_ref().is_some_and(|info| !info.discovery)
+}

@@ -1,0 +1,139 @@
+//! Commands between capsule and response: all of a reactor, and those of each connection in a list of their own.
+//!
+//! An Abort, and the end of a connection, look at the commands of one connection and never at all there are.
+
+use super::io::Pending;
+use super::slots::{Key, Slots};
+
+/// The commands of a reactor.
+#[derive(Debug)]
+pub(super) struct Requests {
+    slots: Slots<Entry>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    pending: Pending,
+    /// Its neighbors in its connection's list: the one that came after it, and the one that came before.
+    newer: Option<Key>,
+    older: Option<Key>,
+}
+
+impl Requests {
+    pub(super) fn with_capacity(capacity: usize) -> Self {
+        Self { slots: Slots::with_capacity(capacity) }
+    }
+
+    /// Takes a command in. `newest` is the head of its connection's list.
+    #[inline]
+    pub(super) fn insert(&mut self, newest: &mut Option<Key>, pending: Pending) -> Key {
+        let older = *newest;
+        let key = self.slots.insert(Entry { pending, newer: None, older });
+        if let Some(entry) = older.and_then(|older| self.slots.get_mut(older)) {
+            entry.newer = Some(key);
+        }
+        *newest = Some(key);
+        key
+    }
+
+    /// Takes a command out. `newest` is the head of its connection's list, if the connection is still there.
+    #[inline]
+    pub(super) fn remove(&mut self, newest: Option<&mut Option<Key>>, key: Key) -> Option<Pending> {
+        let Entry { pending, newer, older } = self.slots.remove(key)?;
+        match newer.and_then(|newer| self.slots.get_mut(newer)) {
+            Some(entry) => entry.older = older,
+            None => {
+                if let Some(newest) = newest {
+                    *newest = older;
+                }
+            }
+        }
+        if let Some(entry) = older.and_then(|older| self.slots.get_mut(older)) {
+            entry.newer = newer;
+        }
+        Some(pending)
+    }
+
+    #[inline]
+    pub(super) fn get(&self, key: Key) -> Option<&Pending> {
+        self.slots.get(key).map(|entry| &entry.pending)
+    }
+
+    #[inline]
+    pub(super) fn get_mut(&mut self, key: Key) -> Option<&mut Pending> {
+        self.slots.get_mut(key).map(|entry| &mut entry.pending)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// All commands.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (Key, &Pending)> {
+        self.slots.iter().map(|(key, entry)| (key, &entry.pending))
+    }
+
+    /// The commands of the connection whose list begins with `newest`.
+    pub(super) fn of(&self, newest: Option<Key>) -> impl Iterator<Item = (Key, &Pending)> {
+        let entry = move |key: Option<Key>| key.and_then(|key| Some((key, self.slots.get(key)?)));
+        std::iter::successors(entry(newest), move |(_, known)| entry(known.older))
+            .map(|(key, entry)| (key, &entry.pending))
+    }
+
+    pub(super) fn keys(&self) -> Vec<Key> {
+        self.slots.keys()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::io::Aborting;
+    use super::*;
+
+    fn pending(connection: Key, cid: u16) -> Pending {
+        Pending::Abort(Aborting { connection, cid })
+    }
+
+    fn cids(requests: &Requests, newest: Option<Key>) -> Vec<u16> {
+        requests
+            .of(newest)
+            .map(|(_, pending)| match pending {
+                Pending::Abort(Aborting { cid, .. }) => *cid,
+                other => panic!("{other:?}"),
+            })
+            .collect()
+    }
+
+    #[test]
+    fn each_connection_has_its_own_list() {
+        let mut connections = Slots::with_capacity(2);
+        let (one, other) = (connections.insert(()), connections.insert(()));
+        let mut requests = Requests::with_capacity(0);
+        let (mut ones, mut others) = (None, None);
+        let mut keys = Vec::new();
+        for cid in 0..6 {
+            let (newest, connection) =
+                if cid % 2 == 0 { (&mut ones, one) } else { (&mut others, other) };
+            keys.push(requests.insert(newest, pending(connection, cid)));
+        }
+        assert_eq!(
+            (cids(&requests, ones), cids(&requests, others)),
+            (vec![4, 2, 0], vec![5, 3, 1])
+        );
+        // From the middle, from the front, from the end.
+        requests.remove(Some(&mut ones), keys[2]).unwrap();
+        assert_eq!(cids(&requests, ones), [4, 0]);
+        requests.remove(Some(&mut others), keys[5]).unwrap();
+        assert_eq!(cids(&requests, others), [3, 1]);
+        requests.remove(Some(&mut others), keys[1]).unwrap();
+        assert_eq!(cids(&requests, others), [3]);
+        assert!(requests.remove(Some(&mut others), keys[1]).is_none(), "once");
+        // A place is used again by the other connection.
+        keys.push(requests.insert(&mut others, pending(other, 9)));
+        assert_eq!((cids(&requests, ones), cids(&requests, others)), (vec![4, 0], vec![9, 3]));
+        // The connection has gone before its commands.
+        requests.remove(None, keys[4]).unwrap();
+        requests.remove(None, keys[0]).unwrap();
+        assert_eq!((requests.len(), cids(&requests, others)), (2, vec![9, 3]));
+    }
+}
