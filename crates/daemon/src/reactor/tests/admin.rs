@@ -116,12 +116,10 @@ fn a_peer_that_reads_no_answers_is_ended_and_holds_no_more_than_its_queue() {
             peer.capsule(Sqe::admin(AdminOpcode::KEEP_ALIVE, cid, 0), &[]);
         }
         sent += 20;
-        assert!(sent < 1_000_000);
         peer.write();
-        rig.counts().connections == before.connections || !peer.write()
+        rig.counts().connections == before.connections
     });
-    // The socket is full, or the connection has ended; what waits there is read, and leads to the end.
-    rig.settle();
+    assert!(sent < 1_000_000, "{sent} commands");
     peer.read();
     assert!(peer.is_ended);
     drop(peer);
