@@ -193,8 +193,8 @@ fn an_abort_goes_to_the_reactor_that_has_the_queue() {
     };
     assert_eq!(victim, Victim { controller, sqid: 1, cid: 4, connection: 77 });
     assert!(results(&admin).is_empty() && rig.other.try_recv().is_none());
-    rig.tell(Message::AbortDone { token, aborted: true });
-    rig.tell(Message::AbortDone { token, aborted: false });
+    rig.post(Message::AbortDone { token, aborted: true });
+    rig.post(Message::AbortDone { token, aborted: false });
     rig.turns_now();
     assert_eq!(results(&admin), [(50, 0)], "answered once");
     rig.finish([admin, host]);
@@ -212,10 +212,10 @@ fn another_reactor_is_answered() {
     rig.settle();
     for cid in 1..=4 {
         let victim = Victim { controller, sqid: 1, cid, connection };
-        rig.tell(Message::Abort(AbortOrder { from: 1, token: cid.into(), victim }));
+        rig.post(Message::Abort(AbortOrder { from: 1, token: cid.into(), victim }));
     }
     let victim = Victim { controller, sqid: 2, cid: 2, connection };
-    rig.tell(Message::Abort(AbortOrder { from: 1, token: 5, victim }));
+    rig.post(Message::Abort(AbortOrder { from: 1, token: 5, victim }));
     rig.settle();
     let answers = |rig: &Rig| {
         let mut answers: Vec<(u64, bool)> = Vec::new();

@@ -319,8 +319,8 @@ impl Rig {
         self.reactor.close_all(self.now);
     }
 
-    /// Sends the reactor a message.
-    pub(super) fn tell(&self, message: Message) {
+    /// Sends the reactor a message for its next turn.
+    pub(super) fn post(&self, message: Message) {
         self.sender.send(message);
     }
 
