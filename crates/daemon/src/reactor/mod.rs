@@ -76,6 +76,7 @@ use slots::{Key, Slots};
 use starved::Starved;
 use stats::Stats;
 use trace::Trace;
+use turn::Looks;
 
 /// What a reactor is made from.
 pub(crate) struct Plan {
@@ -156,6 +157,7 @@ pub(crate) struct Reactor {
     target: Arc<Target>,
     /// The target's epoch when its queues were last looked at.
     seen_epoch: u64,
+    looks: Looks,
     peers: Vec<Sender>,
     mailbox: Mailbox,
     poller: Poller,
@@ -245,6 +247,7 @@ impl Reactor {
             index: plan.index,
             loads: plan.loads,
             seen_epoch: plan.target.epoch(),
+            looks: Looks::default(),
             target: plan.target,
             peers: plan.peers,
             mailbox: plan.mailbox,

@@ -28,6 +28,25 @@ const ROOM: usize = 1 << 20;
 /// Nanoseconds; what is due sooner is waited for awake: going to sleep and waking take longer.
 const SHORTEST_SLEEP: u64 = 15_000;
 
+/// When every queue may be looked at for what has changed.
+///
+/// A look takes longer the more connections there are, and one host can bring it about all the time: by resetting its
+/// controller, or by event requests. So a look is followed by ten times as long without one.
+#[derive(Debug, Default)]
+pub(super) struct Looks {
+    due: u64,
+}
+
+impl Looks {
+    fn is_due(&self, now: u64) -> bool {
+        now >= self.due
+    }
+
+    fn looked(&mut self, begin: u64, end: u64) {
+        self.due = end.saturating_add(end.saturating_sub(begin).saturating_mul(10));
+    }
+}
+
 impl Reactor {
     /// Does what there is to do; false if that was nothing.
     pub(super) fn turn(&mut self, now: u64) -> bool {
@@ -39,9 +58,11 @@ impl Reactor {
             self.read_mailbox(now);
             busy = true;
         }
-        if self.target.epoch() != self.seen_epoch {
+        if self.target.epoch() != self.seen_epoch && self.looks.is_due(now) {
             self.seen_epoch = self.target.epoch();
+            let begin = (self.clock)();
             self.poll_queues(now);
+            self.looks.looked(begin, (self.clock)());
             busy = true;
         }
         self.find_ready();
@@ -87,7 +108,9 @@ impl Reactor {
         if self.admin_work.is_due() {
             return;
         }
-        if let Some(at) = self.next_due() {
+        let has_changed = self.target.epoch() != self.seen_epoch;
+        let look = has_changed.then_some(self.looks.due);
+        if let Some(at) = self.next_due().into_iter().chain(look).min() {
             if at < now + SHORTEST_SLEEP {
                 return;
             }
@@ -323,5 +346,28 @@ impl Reactor {
         self.retire_devices();
         self.drop_sources();
         self.finish_drain();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn looks_take_less_than_a_tenth_of_the_time() {
+        let mut looks = Looks::default();
+        let (mut looking, end) = (0, 1_000_000);
+        let mut now = 0;
+        while now < end {
+            if looks.is_due(now) {
+                let took = 700 + now % 300;
+                looks.looked(now, now + took);
+                looking += took;
+                now += took;
+            }
+            now += 10;
+        }
+        assert!(looking * 10 < end, "{looking} of {end}");
+        assert!(looking * 15 > end, "{looking} of {end}");
     }
 }
