@@ -24,8 +24,8 @@ use crate::target::Target;
 /// CNTLID of an entry: the controller is made when a host connects.
 const CNTLID_DYNAMIC: u16 = 0xffff;
 
-/// Where in the log a host read last. One that reads it in pieces, from its beginning to its end, costs what
-/// it reads and not the whole log each time.
+/// Where in the log a host read last. One that reads it in pieces, from its beginning to its end,
+/// costs what it reads and not the whole log each time.
 #[derive(Debug, Clone)]
 pub(crate) struct Bookmark {
     /// GENCTR of the log that it is in.
@@ -36,8 +36,9 @@ pub(crate) struct Bookmark {
     last: Option<(Nqn, u64)>,
 }
 
-/// Puts the log as the host of this discovery controller sees it: a header and its entries. First this discovery
-/// service's own listeners, then the subsystems the host may connect to at every listener, then referrals.
+/// Puts the log as the host of this discovery controller sees it: a header and its entries. First
+/// this discovery service's own listeners, then the subsystems the host may connect to at every
+/// listener, then referrals.
 pub(crate) fn put_log_page(target: &Target, controller: &Controller, page: &mut PageWriter<'_>) {
     let registry = target.registry();
     let ports: Vec<DiscoveryEntry> =

@@ -28,15 +28,16 @@ pub enum DataSource {
     Host(Sgl),
 }
 
-/// What is to be done with a command. A command whose disposition is not [`Respond`](Self::Respond) stays
-/// with its [`Queue`](crate::Queue) until the call that completes it.
+/// What is to be done with a command. A command whose disposition is not [`Respond`](Self::Respond)
+/// stays with its [`Queue`](crate::Queue) until the call that completes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Disposition {
     /// Send this.
     Respond(Response),
-    /// Data for the host: get a buffer of this length, then [`Queue::fill`](crate::Queue::fill) with the same
-    /// command. The data is made then: a command that waits for a buffer holds nothing.
+    /// Data for the host: get a buffer of this length, then [`Queue::fill`](crate::Queue::fill)
+    /// with the same command. The data is made then: a command that waits for a buffer holds
+    /// nothing.
     Send {
         /// Bytes, never 0 and no more than MDTS and the SGL allow.
         len: u32,
@@ -73,8 +74,8 @@ pub enum Disposition {
         sqid: u16,
         /// The command.
         cid: u16,
-        /// Where the queue is: what was last passed to [`Queue::set_owner`](crate::Queue::set_owner) for it. It may
-        /// be on its way elsewhere.
+        /// Where the queue is: what was last passed to
+        /// [`Queue::set_owner`](crate::Queue::set_owner) for it. It may be on its way elsewhere.
         owner: QueueOwner,
     },
 }

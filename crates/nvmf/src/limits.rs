@@ -18,25 +18,27 @@ pub const ADMIN_QUEUE_MIN: u16 = 32;
 /// Most ranges of one Dataset Management command (its NR field has 8 bits, 0's based).
 pub const DSM_RANGES: u16 = 256;
 
-/// Most logical blocks of one range of Dataset Management (DMRSL). With blocks of 512 bytes that is 4 GiB, the
-/// most that a Linux host ever puts in one range (a bio counts its bytes in 32 bits): hosts that do not read
-/// DMRSL keep to it as well.
+/// Most logical blocks of one range of Dataset Management (DMRSL). With blocks of 512 bytes that is
+/// 4 GiB, the most that a Linux host ever puts in one range (a bio counts its bytes in 32 bits):
+/// hosts that do not read DMRSL keep to it as well.
 pub const DSM_RANGE_BLOCKS: u32 = 1 << 23;
 
 /// Most logical blocks of one Dataset Management command (DMSL): every range may be the largest.
 pub const DSM_BLOCKS: u64 = DSM_RANGE_BLOCKS as u64 * DSM_RANGES as u64;
 
-/// WZSL: Write Zeroes covers at most 2 to this power pages of [`PAGE`] bytes, 32 MiB. That is what NLB's 16 bits
-/// can say with blocks of 512 bytes; hosts that take WZSL as their limit must not be led beyond them.
+/// WZSL: Write Zeroes covers at most 2 to this power pages of [`PAGE`] bytes, 32 MiB. That is what
+/// NLB's 16 bits can say with blocks of 512 bytes; hosts that take WZSL as their limit must not be
+/// led beyond them.
 pub const WZSL: u8 = 13;
 const _: () = assert!((PAGE as u64) << WZSL == 512 << 16);
 
-/// Bytes of the pieces that Write Zeroes is cut into. A device that has no command for it writes them: this is
-/// what takes any device some milliseconds, so that others' commands come between, and an Abort in time.
+/// Bytes of the pieces that Write Zeroes is cut into. A device that has no command for it writes
+/// them: this is what takes any device some milliseconds, so that others' commands come between,
+/// and an Abort in time.
 pub const ZEROES_PIECE: u64 = 4 << 20;
 
-/// Bytes of the pieces that Deallocate is cut into: no data moves, but each piece is a command of the drive or a
-/// call of the system. A TiB is 16384 of them, which takes a drive seconds.
+/// Bytes of the pieces that Deallocate is cut into: no data moves, but each piece is a command of
+/// the drive or a call of the system. A TiB is 16384 of them, which takes a drive seconds.
 pub const DEALLOCATE_PIECE: u64 = 64 << 20;
 
 /// Unit of MDTS and of memory pages in bytes: 2 to the (12 + CAP.MPSMIN).

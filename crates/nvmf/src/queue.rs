@@ -210,9 +210,10 @@ impl Queue {
         disposition
     }
 
-    /// Writes the data that a [`Disposition::Send`] of this command announced into `out`, a buffer of that length
-    /// whose contents do not matter, and ends the command. The data is what it is now, and what its reading clears
-    /// is cleared now. Without success there is no data: the response alone is for the host.
+    /// Writes the data that a [`Disposition::Send`] of this command announced into `out`, a buffer
+    /// of that length whose contents do not matter, and ends the command. The data is what it is
+    /// now, and what its reading clears is cleared now. Without success there is no data: the
+    /// response alone is for the host.
     pub fn fill(&mut self, sqe: &Sqe, out: &mut [u8], now: Nanos) -> Response {
         let filled = match &mut self.state {
             State::Admin(admin) => admin.fill(&self.target, sqe, out, now),
@@ -227,8 +228,8 @@ impl Queue {
         response
     }
 
-    /// Says where an I/O queue is served, for [`Disposition::Abort`]. To be called whenever that changes, and when
-    /// Connect was accepted.
+    /// Says where an I/O queue is served, for [`Disposition::Abort`]. To be called whenever that
+    /// changes, and when Connect was accepted.
     pub fn set_owner(&self, owner: QueueOwner) {
         if let State::Io(io) = &self.state {
             io.counters.set_owner(owner);

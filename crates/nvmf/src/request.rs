@@ -65,8 +65,9 @@ enum State<B, P> {
     Done,
 }
 
-/// What is left of a long command when its device is done with a piece of it. Deallocate and Write Zeroes are cut,
-/// so that the device does what others ask for between two pieces, and an Abort has not to wait for the last.
+/// What is left of a long command when its device is done with a piece of it. Deallocate and Write
+/// Zeroes are cut, so that the device does what others ask for between two pieces, and an Abort has
+/// not to wait for the last.
 #[derive(Debug, Default)]
 struct Rest {
     /// The extent whose next piece is due.
@@ -181,14 +182,15 @@ impl<B: AsRef<[u8]>, P> Request<B, P> {
         &self.io
     }
 
-    /// Whether the command has not been admitted yet, so that an abort can still take it out of its lane.
+    /// Whether the command has not been admitted yet, so that an abort can still take it out of its
+    /// lane.
     pub fn is_waiting(&self) -> bool {
         matches!(self.state, State::Waiting { .. })
     }
 
-    /// An Abort came for it while its device works on a piece of it: it ends with [`Failure::Aborted`] when the
-    /// device is done with that piece. False if there is no other piece, or no piece at all, or an Abort came before:
-    /// nothing has changed then.
+    /// An Abort came for it while its device works on a piece of it: it ends with
+    /// [`Failure::Aborted`] when the device is done with that piece. False if there is no other
+    /// piece, or no piece at all, or an Abort came before: nothing has changed then.
     pub fn abort_between_pieces(&mut self) -> bool {
         let State::OnDevice { rest, .. } = &mut self.state else { return false };
         let can_abort = rest.has_piece() && !rest.is_aborted;

@@ -1,4 +1,5 @@
-//! Abort: it goes to the reactor that serves the queue, which looks at the commands of that queue alone.
+//! Abort: it goes to the reactor that serves the queue, which looks at the commands of that queue
+//! alone.
 
 use nvmeof_nvmf::request::Stage;
 use nvmeof_nvmf::{ControllerKey, Failure, QueueOwner};
@@ -89,8 +90,8 @@ impl Reactor {
         }
     }
 
-    /// Aborts a command of one of this reactor's queues if it can: while it waits, for its turn or for memory, and
-    /// between two pieces of a long one.
+    /// Aborts a command of one of this reactor's queues if it can: while it waits, for its turn or
+    /// for memory, and between two pieces of a long one.
     fn abort_here(&mut self, victim: &Victim, now: u64) -> Found {
         let (_, key) = Key::from_token(victim.connection);
         let Some(connection) = self.connections.get(key).filter(|c| c.is_live()) else {

@@ -1,9 +1,10 @@
 //! Admin and fabrics commands that move data.
 //!
-//! A connection moves the data of one of them at a time; the others wait with it and hold no memory. What is small
-//! goes through the connection's own buffer. Larger log pages go through the buffers that the reactor keeps aside
-//! for them: a connection has one of those at most, so a peer that does not read its answers has no more. And
-//! discovery controllers, which need no permission, together leave half of them to the others.
+//! A connection moves the data of one of them at a time; the others wait with it and hold no
+//! memory. What is small goes through the connection's own buffer. Larger log pages go through the
+//! buffers that the reactor keeps aside for them: a connection has one of those at most, so a peer
+//! that does not read its answers has no more. And discovery controllers, which need no permission,
+//! together leave half of them to the others.
 
 use std::collections::VecDeque;
 
@@ -20,7 +21,8 @@ use super::kind;
 use super::slots::Key;
 use super::stats::Class;
 
-/// An admin or fabrics command that moves data. It is plain bytes: while it waits it holds no memory.
+/// An admin or fabrics command that moves data. It is plain bytes: while it waits it holds no
+/// memory.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Admin {
     /// Where it came from.
@@ -90,7 +92,8 @@ pub(super) struct AdminLine {
 pub(super) struct AdminWork {
     /// Whose current command is over while others wait.
     next: Vec<Key>,
-    /// Commands for which the reactor's reserve has no buffer now: of hosts' controllers, and of the others.
+    /// Commands for which the reactor's reserve has no buffer now: of hosts' controllers, and of
+    /// the others.
     for_hosts: VecDeque<Key>,
     for_discovery: VecDeque<Key>,
 }
@@ -117,7 +120,8 @@ impl Reactor {
         self.pump_admin(key, now);
     }
 
-    /// Goes on with what waits: where the command before is over, and where the reserve had no buffer.
+    /// Goes on with what waits: where the command before is over, and where the reserve had no
+    /// buffer.
     pub(super) fn retry_admin(&mut self, now: u64) -> bool {
         let mut busy = false;
         if !self.admin_work.next.is_empty() {

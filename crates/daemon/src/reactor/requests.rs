@@ -1,6 +1,8 @@
-//! Commands between capsule and response: all of a reactor, and those of each connection in a list of their own.
+//! Commands between capsule and response: all of a reactor, and those of each connection in a list
+//! of their own.
 //!
-//! An Abort, and the end of a connection, look at the commands of one connection and never at all there are.
+//! An Abort, and the end of a connection, look at the commands of one connection and never at all
+//! there are.
 
 use super::io::Pending;
 use super::slots::{Key, Slots};
@@ -14,7 +16,8 @@ pub(super) struct Requests {
 #[derive(Debug)]
 struct Entry {
     pending: Pending,
-    /// Its neighbors in its connection's list: the one that came after it, and the one that came before.
+    /// Its neighbors in its connection's list: the one that came after it, and the one that came
+    /// before.
     newer: Option<Key>,
     older: Option<Key>,
 }
@@ -36,7 +39,8 @@ impl Requests {
         key
     }
 
-    /// Takes a command out. `newest` is the head of its connection's list, if the connection is still there.
+    /// Takes a command out. `newest` is the head of its connection's list, if the connection is
+    /// still there.
     #[inline]
     pub(super) fn remove(&mut self, newest: Option<&mut Option<Key>>, key: Key) -> Option<Pending> {
         let Entry { pending, newer, older } = self.slots.remove(key)?;

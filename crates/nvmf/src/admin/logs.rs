@@ -51,8 +51,8 @@ pub(crate) fn check_log_page(
     Ok(length)
 }
 
-/// Reads the part of a log page that fills `out`, zeroes past the page's end. The page is what it is now, and
-/// an event that the host does not retain is cleared now.
+/// Reads the part of a log page that fills `out`, zeroes past the page's end. The page is what it
+/// is now, and an event that the host does not retain is cleared now.
 ///
 /// # Errors
 /// As [`check_log_page`]: what was right when the command came may not be any more.

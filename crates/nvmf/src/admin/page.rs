@@ -2,8 +2,8 @@
 
 use crate::failure::Failure;
 
-/// Writes the part of a page that a host asked for. The page is put in order, piece by piece; only what the
-/// host asked for is copied, so a page needs no memory besides the buffer and the piece.
+/// Writes the part of a page that a host asked for. The page is put in order, piece by piece; only
+/// what the host asked for is copied, so a page needs no memory besides the buffer and the piece.
 #[derive(Debug)]
 pub(crate) struct PageWriter<'a> {
     /// Where in the page the next piece begins.
@@ -43,8 +43,8 @@ impl PageWriter<'_> {
         self.out[target].copy_from_slice(&piece[source]);
     }
 
-    /// Passes `len` bytes of the page without putting them. False, and nothing is passed, if the host asked
-    /// for any of them.
+    /// Passes `len` bytes of the page without putting them. False, and nothing is passed, if the
+    /// host asked for any of them.
     pub(crate) fn skip(&mut self, len: u64) -> bool {
         let next = self.at.saturating_add(len);
         let is_outside = next <= self.offset || self.is_full();

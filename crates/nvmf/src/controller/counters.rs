@@ -13,7 +13,8 @@ pub(crate) struct IoCounters {
     writes: AtomicU64,
     written_bytes: AtomicU64,
     media_errors: AtomicU64,
-    /// Where the queue is: [`QueueOwner`]. An Abort that comes while it changes finds nothing, as it may.
+    /// Where the queue is: [`QueueOwner`]. An Abort that comes while it changes finds nothing, as
+    /// it may.
     reactor: AtomicU32,
     connection: AtomicU64,
 }
@@ -56,8 +57,8 @@ impl IoCounters {
         self.connection.store(owner.connection, Ordering::Relaxed);
     }
 
-    /// Where the queue is served. While that changes it may be neither the old nor the new place: whoever is
-    /// asked there has to look which queue it has.
+    /// Where the queue is served. While that changes it may be neither the old nor the new place:
+    /// whoever is asked there has to look which queue it has.
     pub(crate) fn owner(&self) -> QueueOwner {
         QueueOwner {
             reactor: self.reactor.load(Ordering::Relaxed),

@@ -157,8 +157,8 @@ impl AdminQueue {
         }
     }
 
-    /// Writes the data of a command whose outcome was [`Outcome::Send`] into `out`, which has that length. The
-    /// data is what it is now; its result.
+    /// Writes the data of a command whose outcome was [`Outcome::Send`] into `out`, which has that
+    /// length. The data is what it is now; its result.
     pub(super) fn fill(
         &mut self,
         target: &Target,
@@ -258,7 +258,8 @@ impl AdminQueue {
 
     fn abort(&mut self, abort: Abort) -> Result<Outcome, Failure> {
         if abort.sqid == 0 {
-            // Every other admin command is done by the time an Abort comes, or is about to move its data.
+            // Every other admin command is done by the time an Abort comes, or is about to move its
+            // data.
             let Some(at) = self.held.iter().position(|cid| *cid == abort.cid) else {
                 return Ok(Outcome::Done(NOT_ABORTED));
             };

@@ -17,8 +17,8 @@ fn command(kind: IoKind, len: u64, fua: bool) -> IoCommand {
     }
 }
 
-/// Runs a command to its end: what the device was asked for, and how it ended. An Abort comes behind so many
-/// operations; whether it says that it aborts.
+/// Runs a command to its end: what the device was asked for, and how it ended. An Abort comes
+/// behind so many operations; whether it says that it aborts.
 fn run(
     request: &mut Req,
     mut step: Step<Vec<u8>>,

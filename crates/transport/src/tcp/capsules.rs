@@ -23,8 +23,8 @@ pub(super) struct Held {
 #[derive(Debug)]
 pub(super) struct Capsules {
     depth: u16,
-    /// Commands that came and whose response is not in the socket yet: what the host may have out, as far
-    /// as it can tell.
+    /// Commands that came and whose response is not in the socket yet: what the host may have out,
+    /// as far as it can tell.
     out: u16,
     /// Those of them whose response waits for the socket.
     leaving: u16,
@@ -66,8 +66,8 @@ impl Capsules {
         Ok(())
     }
 
-    /// Counts a command in, if the host may have another one out. A host that does not read responses has
-    /// their commands out: what it can make the target hold is bounded by the depth.
+    /// Counts a command in, if the host may have another one out. A host that does not read
+    /// responses has their commands out: what it can make the target hold is bounded by the depth.
     pub(super) fn admit(&mut self) -> Result<(), TcpError> {
         if self.out >= self.depth {
             return Err(TcpError::SEQUENCE);
@@ -76,7 +76,8 @@ impl Capsules {
         Ok(())
     }
 
-    /// A command is answered: its response waits for the socket. `false` if there is no such command.
+    /// A command is answered: its response waits for the socket. `false` if there is no such
+    /// command.
     pub(super) fn answered(&mut self) -> bool {
         let any = self.leaving < self.out;
         self.leaving += u16::from(any);

@@ -27,7 +27,8 @@ fn log_page(cid: u16, lid: Lid, length: u32) -> Sqe {
     GetLogPage::new(lid, length.into()).encode(cid).with_sgl(sgl)
 }
 
-/// A peer that has a discovery controller, asks for log pages of 1 MiB and leaves the answers where they are.
+/// A peer that has a discovery controller, asks for log pages of 1 MiB and leaves the answers where
+/// they are.
 fn greedy(rig: &mut Rig, number: usize) -> Peer {
     let mut peer = rig.attach_tcp();
     let name = format!("nqn.2026-11.org.example:greedy{number}");

@@ -130,7 +130,8 @@ pub(super) fn nvm_limits(controller: &Controller) -> NvmController {
         // Verify reads through a buffer of the size any transfer has.
         vsl: controller.limits.mdts(),
         wzsl: WZSL,
-        // One less than NR can say, because this field cannot; a host that does not look at it may send that one.
+        // One less than NR can say, because this field cannot; a host that does not look at it may
+        // send that one.
         dmrl: u8::try_from(DSM_RANGES).unwrap_or(u8::MAX),
         dmrsl: DSM_RANGE_BLOCKS.into(),
         dmsl: DSM_BLOCKS.into(),

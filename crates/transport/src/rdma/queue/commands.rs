@@ -44,8 +44,8 @@ impl Commands {
         self.depth
     }
 
-    /// A command came, while `unsent` responses wait for room in the send queue: the host has their commands
-    /// out, too, and one that takes no responses cannot have any number of them wait.
+    /// A command came, while `unsent` responses wait for room in the send queue: the host has their
+    /// commands out, too, and one that takes no responses cannot have any number of them wait.
     pub(super) fn take(
         &mut self,
         cid: u16,

@@ -218,7 +218,8 @@ fn a_host_without_receives_is_waited_for() {
     assert_eq!(closed, None);
 }
 
-/// Sends commands that are answered at once, until the target ends the queue or `most` have been taken.
+/// Sends commands that are answered at once, until the target ends the queue or `most` have been
+/// taken.
 fn commands_taken(world: &mut World, at: usize, host: &mut Host, most: u16) -> u16 {
     for cid in 0..most {
         host.send(Sqe::new(0, cid % 7, 1), &[]);
@@ -241,7 +242,8 @@ fn a_host_without_receives_cannot_have_any_number_of_responses_wait() {
     host.reposts = false;
     let places = 40;
     let taken = commands_taken(&mut world, at, &mut host, 1000);
-    // As many as the send queue has places, with a receive of the host's or without, and the queue's depth.
+    // As many as the send queue has places, with a receive of the host's or without, and the
+    // queue's depth.
     assert!(u32::from(taken) <= 2 * 8 + places + 8, "{taken} of them");
     let closed = world.queues[at].closed.clone();
     assert!(matches!(closed, Some(CloseReason::Protocol(_))), "{closed:?}");

@@ -154,7 +154,8 @@ fn a_host_that_reads_no_responses_has_their_commands_out() {
     let mut world = narrow();
     world.host.read_step = 0;
     let (mut taken, mut sent) = (0, 0u32);
-    // Every command is answered at once, so that only an end refuses another answer for that reason.
+    // Every command is answered at once, so that only an end refuses another answer for that
+    // reason.
     while !matches!(world.queue.submit(respond(0)), Err(no) if no.why == RejectReason::Closing) {
         assert!(sent < 200_000, "{taken} commands taken");
         world.host.capsule(sqe(u16::try_from(sent % 60).unwrap()), &[]);
