@@ -254,9 +254,9 @@ fn pieces_in_any_order_are_pieces_of_the_log() {
         let command =
             GetLogPage { offset, retain_event, ..GetLogPage::new(Lid::DISCOVERY, length) };
         let part = get_log_page(&target, &friend, &command.encode(1), 0).unwrap();
-        let mut expected: Vec<u8> =
-            whole.iter().copied().skip(offset as usize).take(length as usize).collect();
-        expected.resize(length as usize, 0);
+        let (from, len) = (usize::try_from(offset).unwrap(), usize::try_from(length).unwrap());
+        let mut expected: Vec<u8> = whole.iter().copied().skip(from).take(len).collect();
+        expected.resize(len, 0);
         assert!(part == expected, "{offset}+{length}");
     }
 }

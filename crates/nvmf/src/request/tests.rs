@@ -3,6 +3,9 @@ use crate::spec::DeviceId;
 
 type Req = Request<Vec<u8>, ()>;
 
+/// What the device was asked for, how the command ended, and whether an Abort said that it aborts.
+type Ran = (Vec<(DeviceOp, u64, u64)>, Result<(), Failure>, bool);
+
 fn command(kind: IoKind, len: u64, fua: bool) -> IoCommand {
     IoCommand {
         cid: 1,
@@ -19,11 +22,7 @@ fn command(kind: IoKind, len: u64, fua: bool) -> IoCommand {
 
 /// Runs a command to its end: what the device was asked for, and how it ended. An Abort comes
 /// behind so many operations; whether it says that it aborts.
-fn run(
-    request: &mut Req,
-    mut step: Step<Vec<u8>>,
-    abort_in: usize,
-) -> (Vec<(DeviceOp, u64, u64)>, Result<(), Failure>, bool) {
+fn run(request: &mut Req, mut step: Step<Vec<u8>>, abort_in: usize) -> Ran {
     let (mut ops, mut aborts) = (Vec::new(), false);
     loop {
         match step {
@@ -41,18 +40,14 @@ fn run(
     }
 }
 
-fn zeroes(len: u64, abort_in: usize) -> (Vec<(DeviceOp, u64, u64)>, Result<(), Failure>, bool) {
+fn zeroes(len: u64, abort_in: usize) -> Ran {
     let io = command(IoKind::WriteZeroes { deallocate: true }, len, true);
     let mut request = Req::new(io, None);
     let step = request.admitted(());
     run(&mut request, step, abort_in)
 }
 
-fn trim(
-    extents: &[(u64, u64)],
-    fua: bool,
-    abort_in: usize,
-) -> (Vec<(DeviceOp, u64, u64)>, Result<(), Failure>, bool) {
+fn trim(extents: &[(u64, u64)], fua: bool, abort_in: usize) -> Ran {
     let mut request =
         Req::new(command(IoKind::Deallocate { ranges: 3 }, 0, fua), Some(vec![0; 48]));
     let Step::Ranges { .. } = request.admitted(()) else { panic!("the list came along") };
