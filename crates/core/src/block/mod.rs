@@ -22,7 +22,10 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 pub use delay::{Clock, DelayDevice, Latency};
-pub use file::{DEFAULT_DEPTH, Direct, FileConfig, FileDevice, OpenError, OpenErrorWhy, OpenFile};
+pub use file::{
+    DEFAULT_DEPTH, Direct, FileConfig, FileDevice, OpenError, OpenErrorWhy, OpenFile,
+    start_kernel_worker,
+};
 pub use null::NullDevice;
 pub use nvme::NvmeDevice;
 pub use op::{BlockError, BlockOp, BlockOpKind, Completed, Rejected, RejectedWhy};

@@ -121,6 +121,11 @@ pub enum BlockError {
     /// No memory for it.
     #[error("out of memory")]
     NoMemory,
+    /// The kernel cannot start a thread for it.
+    #[error(
+        "the kernel cannot start a thread for io_uring: raise the limit of threads (TasksMax=, ulimit -u)"
+    )]
+    NoThread,
     /// A drive grants no more queues: use fewer reactors, or fewer of its namespaces.
     #[error("all {granted} I/O queues that the drive grants are in use")]
     NoQueue {
@@ -205,7 +210,8 @@ impl BlockError {
     /// The error for a system error number.
     pub fn from_errno(errno: i32) -> Self {
         match errno {
-            libc::ENOSPC | libc::EDQUOT => Self::NoSpace,
+            // EFBIG: the limit of the process (RLIMIT_FSIZE) or of the file system.
+            libc::ENOSPC | libc::EDQUOT | libc::EFBIG => Self::NoSpace,
             libc::ENODEV | libc::ENXIO | libc::ESHUTDOWN | libc::ENOMEDIUM => Self::Gone,
             libc::EOPNOTSUPP | libc::ENOSYS | libc::ENOTTY => Self::Unsupported,
             libc::ENOMEM | libc::ENOBUFS => Self::NoMemory,

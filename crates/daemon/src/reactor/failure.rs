@@ -12,7 +12,7 @@ pub(super) fn from_block(error: &BlockError, kind: IoKind) -> Failure {
         BlockError::ReadOnly => Failure::WriteProtected,
         BlockError::NoSpace => Failure::NoSpace,
         BlockError::Gone => Failure::DeviceGone,
-        BlockError::NoMemory => Failure::Busy,
+        BlockError::NoMemory | BlockError::NoThread => Failure::Busy,
         BlockError::Unsupported => Failure::Unsupported,
         _ => match kind {
             IoKind::Read | IoKind::Compare | IoKind::Verify => Failure::MediaRead,

@@ -53,7 +53,7 @@ use std::sync::atomic::AtomicUsize;
 use std::thread::JoinHandle;
 
 use anyhow::Context as _;
-use nvmeof_core::block::Completed;
+use nvmeof_core::block::{Completed, start_kernel_worker};
 use nvmeof_core::dma::{CorePool, Reserve, SharedPool};
 use nvmeof_nvmf::Target;
 use nvmeof_pacing::{Core, Pacer, PacerConfig, Parts, Waker};
@@ -133,13 +133,17 @@ pub(crate) fn spawn(plan: Plan) -> anyhow::Result<Handle> {
     let index = plan.index;
     let thread = std::thread::Builder::new()
         .name(format!("reactor-{index}"))
-        .spawn(move || match Reactor::new(plan) {
-            Ok(mut reactor) => {
-                let _ = ready.send(Ok(()));
-                reactor.run();
-            }
-            Err(error) => {
-                let _ = ready.send(Err(error));
+        .spawn(move || {
+            // Files that come later need no further thread. Where there is no io_uring, opening one says so.
+            let _ = start_kernel_worker();
+            match Reactor::new(plan) {
+                Ok(mut reactor) => {
+                    let _ = ready.send(Ok(()));
+                    reactor.run();
+                }
+                Err(error) => {
+                    let _ = ready.send(Err(error));
+                }
             }
         })
         .with_context(|| format!("cannot start the thread of reactor {index}"))?;

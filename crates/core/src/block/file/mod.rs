@@ -22,6 +22,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 pub use open::{OpenError, OpenErrorWhy, OpenFile};
+pub use ring::start_kernel_worker;
 
 use self::queue::{FileQueue, Health, Mode};
 use self::ring::Ring;
@@ -191,7 +192,7 @@ impl BlockDevice for FileDevice {
     fn open_queue(&self, _pool: &CorePool) -> Result<Box<dyn BlockQueue>, BlockError> {
         let errno = |error: std::io::Error| {
             tracing::error!(device = %self.info.name, %error, "no io_uring queue to the file");
-            BlockError::from_errno(error.raw_os_error().unwrap_or(libc::EIO))
+            queue::error(error.raw_os_error().unwrap_or(libc::EIO))
         };
         let file = self.opened.reopen_or_share().map_err(errno)?;
         let slots = FileQueue::<Ring>::slots(self.mode.depth);

@@ -494,7 +494,19 @@ fn is_transient(result: i32) -> bool {
 }
 
 fn to_result(result: i32) -> Result<(), BlockError> {
-    if result < 0 { Err(BlockError::from_errno(-result)) } else { Ok(()) }
+    match result {
+        0.. => Ok(()),
+        _ => Err(error(-result)),
+    }
+}
+
+/// The error for a system error number that io_uring answers with.
+pub(super) fn error(errno: i32) -> BlockError {
+    match errno {
+        // Nobody cancels calls while there is a queue: the kernel has no thread for it (`ring::start_kernel_worker`).
+        libc::ECANCELED => BlockError::NoThread,
+        _ => BlockError::from_errno(errno),
+    }
 }
 
 /// Data operations are bounded by their buffers, which are far below 4 GiB.

@@ -60,6 +60,7 @@ impl Ring {
     pub(super) fn new(file: OwnedFd, slots: usize, polled: bool) -> io::Result<Self> {
         let entries = u32::try_from(slots.next_power_of_two())
             .map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
+        start_kernel_worker()?;
         let ring = build(entries, polled)?;
         ring.submitter().register_files(&[file.as_raw_fd()])?;
         let calls = (0..slots).map(|_| None).collect();
@@ -281,6 +282,31 @@ impl fmt::Debug for Ring {
 /// Whether this process may use io_uring at all.
 pub(super) fn probe() -> io::Result<()> {
     build(1, false).map(drop)
+}
+
+/// Has the kernel start its thread for io_uring calls of the calling thread that wait (io-wq).
+///
+/// The kernel keeps the first such thread for as long as the calling thread lives. Without any it cancels a call that
+/// needs one: a limit of threads that is reached later would fail writes and flushes. Each file that is opened sees to
+/// it; a reactor does so when it starts, and needs no thread for the files that come later.
+///
+/// # Errors
+/// ECANCELED where no thread can be started, or the system's where there is no io_uring.
+pub fn start_kernel_worker() -> io::Result<()> {
+    let mut ring = build(1, false)?;
+    let aside = opcode::Nop::new().build().flags(squeue::Flags::ASYNC);
+    // SAFETY: the call names no memory.
+    let pushed = unsafe { ring.submission().push(&aside) };
+    assert!(pushed.is_ok(), "a new ring has an entry");
+    while let Err(error) = ring.submit_and_wait(1) {
+        if !is_transient(&error) {
+            return Err(error);
+        }
+    }
+    match ring.completion().next().map(|answer| answer.result()) {
+        Some(result) if result < 0 => Err(io::Error::from_raw_os_error(-result)),
+        _ => Ok(()),
+    }
 }
 
 /// A ring with what the kernel offers: answers are written when this thread enters the kernel

@@ -396,12 +396,12 @@ fn nothing_to_do_is_done() {
 fn system_errors_have_names() {
     let names = [
         (libc::ENOSPC, BlockError::NoSpace),
+        (libc::EFBIG, BlockError::NoSpace),
         (libc::ENODEV, BlockError::Gone),
         (libc::EIO, BlockError::Media { errno: libc::EIO }),
         (libc::ENOMEM, BlockError::NoMemory),
         (libc::EOPNOTSUPP, BlockError::Unsupported),
         (libc::EROFS, BlockError::ReadOnly),
-        (libc::ECANCELED, BlockError::Cancelled),
         (libc::EINVAL, BlockError::Io(libc::EINVAL)),
     ];
     for (errno, error) in names {
@@ -410,4 +410,16 @@ fn system_errors_have_names() {
         bench.write(1, false);
         assert_eq!(bench.answer(-errno), [(1, Err(error))]);
     }
+}
+
+/// io_uring cancels a call that waits if it cannot start a thread for it: it can be tried again, and nothing is lost.
+#[test]
+fn a_call_that_the_kernel_has_no_thread_for_can_be_tried_again() {
+    let mut bench = Bench::new(true);
+    bench.write(1, false);
+    assert_eq!(bench.answer(-libc::ECANCELED), [(1, Err(BlockError::NoThread))]);
+    bench.submit(BlockOp::flush(2));
+    assert_eq!(bench.answer(-libc::ECANCELED), [(2, Err(BlockError::NoThread))]);
+    bench.submit(BlockOp::flush(3));
+    assert_eq!(bench.answer(0), [(3, Ok(()))]);
 }

@@ -4,6 +4,7 @@ use std::io::Write;
 use std::os::fd::AsFd;
 
 use super::super::medium::{Answer, Call, Medium};
+use super::super::start_kernel_worker;
 use super::*;
 
 fn stuck_read(pool: &CorePool, ring: &mut Ring, slot: usize) -> *const u8 {
@@ -159,4 +160,17 @@ fn a_call_never_runs_past_its_buffer() {
     let mut ring = Ring::new(reader.into(), 1, false).unwrap();
     let call = Call::Read { offset: 0, skip: 4096, len: 1 };
     ring.issue(0, call, Some(pool.lease(4096).unwrap()));
+}
+
+/// Without one the kernel cancels calls that wait, and hosts lose writes.
+#[test]
+fn a_kernel_worker_is_there_before_it_is_needed() {
+    let has_one = std::thread::spawn(|| {
+        start_kernel_worker().unwrap();
+        let name = format!("iou-wrk-{}", rustix::thread::gettid().as_raw_nonzero());
+        let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+        let mut names = tasks.flat_map(|task| std::fs::read_to_string(task.path().join("comm")));
+        names.any(|found| found.trim() == name)
+    });
+    assert!(has_one.join().unwrap());
 }
