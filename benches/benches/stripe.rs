@@ -186,6 +186,7 @@ fn in_a_reactor(devices: u64, is_read: bool) -> (f64, f64, f64) {
     (direct / striped, direct * nanos, striped * nanos)
 }
 
+#[expect(clippy::print_stdout, reason = "a person reads it")]
 fn main() {
     println!("devices      read    direct    stripe     added   ratio");
     for (devices, len) in

@@ -13,6 +13,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use nvmeof_console::say;
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 
 use crate::setup;
@@ -59,7 +60,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     command.arg("--config-file").arg(&settings);
     command.arg("run").arg(format!("{url}/openapi.json")).args(["--url", &url]);
     command.current_dir(folder.path());
-    println!("$ {}", show(&command));
+    say!("$ {}", show(&command));
     let fuzzed = run_within(&mut command, CALLS);
     let ended = daemon.stop();
     fuzzed?;

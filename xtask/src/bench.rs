@@ -25,6 +25,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use nvmeof_console::{complain, say, show};
 use serde_json::{Value, json};
 
 use crate::listen::Listen;
@@ -180,7 +181,7 @@ fn e2e(args: &E2e) -> Result<ExitCode> {
     let bench = Bench { args, workspace: &workspace, folder };
 
     let machine = machine();
-    println!("machine: {machine}");
+    say!("machine: {machine}");
     let (server, starts) = bench.start()?;
     let mut outcomes =
         vec![Outcome::new("ours", server.endpoint(), Some(server.process()), &lines)];
@@ -195,8 +196,8 @@ fn e2e(args: &E2e) -> Result<ExitCode> {
     server.stop()?;
 
     let shown = table::lines(&lines, &outcomes, args.markdown);
-    print!("\n{shown}\n{}", table::totals(&starts, &outcomes));
-    println!(
+    show(format_args!("\n{shown}\n{}", table::totals(&starts, &outcomes)));
+    say!(
         "{} round(s) of {} a point; {}; {stolen:.1} % of both CPUs' time taken by other machines\n\
          medians (lowest-highest); reference: another machine, run by others",
         args.repeat,
@@ -308,7 +309,7 @@ impl Bench<'_> {
                     outcome.samples[index].push(sample);
                 }
             }
-            eprintln!("round {} of {} done", round + 1, self.args.repeat);
+            complain!("round {} of {} done", round + 1, self.args.repeat);
         }
         Ok(())
     }

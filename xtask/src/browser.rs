@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
+use nvmeof_console::say;
 use nvmeof_report::{Point, json, sweep};
 
 use crate::this_program;
@@ -39,7 +40,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
             pictures.push(fs::read(&file)?);
         }
         ensure!(pictures[0] != pictures[1], "{plan}: light and dark look the same");
-        println!("{plan}: {shown}; screenshots in {}", shots.display());
+        say!("{plan}: {shown}; screenshots in {}", shots.display());
     }
     drive_test(workspace, &browser, &shots, profile.path())
 }
@@ -96,7 +97,7 @@ fn drive_test(
         pictures.push(fs::read(&file)?);
     }
     ensure!(pictures[0] != pictures[1], "steady: light and dark look the same");
-    println!("steady: {PICTURES} pictures; screenshots in {}", shots.display());
+    say!("steady: {PICTURES} pictures; screenshots in {}", shots.display());
     Ok(())
 }
 

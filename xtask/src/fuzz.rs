@@ -14,6 +14,7 @@ use std::thread;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
+use nvmeof_console::say;
 
 use crate::at_once::run_in_turns;
 use crate::setup;
@@ -151,7 +152,7 @@ impl Fuzzer {
         let workspace = Workspace::find()?;
         let triple = host_triple()?;
         let target_dir = workspace.target().join("fuzz");
-        println!("building the fuzz targets");
+        say!("building the fuzz targets");
         let binaries = build(&workspace, &triple, &target_dir, INSTRUMENT)?;
         let seeds = workspace.root().join("fuzz/corpus");
         Ok(Self { seeds, found: target_dir.join("found"), triple, binaries, workspace })
@@ -177,7 +178,7 @@ impl Fuzzer {
         if let Some(seconds) = seconds {
             command.arg(format!("-max_total_time={seconds}"));
         }
-        println!("$ {}", show(&command));
+        say!("$ {}", show(&command));
         let log = self.found.join(target.name).with_extension("log");
         let started = Instant::now();
         let status = command
@@ -190,7 +191,7 @@ impl Fuzzer {
         if !status.success() {
             let tail: Vec<&str> = text.lines().rev().take(60).collect();
             for line in tail.iter().rev() {
-                println!("{line}");
+                say!("{line}");
             }
             bail!(
                 "the fuzz target {} failed ({status}); the input is named above, the whole output is in {}",
@@ -199,7 +200,7 @@ impl Fuzzer {
             );
         }
         let executions = statistic(&text, "stat::number_of_executed_units:");
-        println!(
+        say!(
             "{}: {} executions in {:.0} s, {} edges reached",
             target.name,
             executions.unwrap_or("an unknown number of"),
@@ -233,7 +234,7 @@ impl Fuzzer {
         for (_, name) in &inputs {
             fs::copy(smallest.join(name), seeds.join(name))?;
         }
-        println!("{}: {} files", seeds.display(), inputs.len());
+        say!("{}: {} files", seeds.display(), inputs.len());
         Ok(())
     }
 
@@ -241,7 +242,7 @@ impl Fuzzer {
     fn coverage(&self, targets: &[&Target]) -> Result<()> {
         setup::ensure(&[setup::COVERAGE])?;
         let target_dir = self.workspace.target().join("fuzz-coverage");
-        println!("building the fuzz targets once more, to count lines");
+        say!("building the fuzz targets once more, to count lines");
         // Optimised a little: it runs once, and building is what takes the time.
         let flags = ["-Cinstrument-coverage", "-Copt-level=1"];
         let binaries = build(&self.workspace, &self.triple, &target_dir, &flags)?;
@@ -265,7 +266,7 @@ impl Fuzzer {
             }
             report.arg("-sources").arg(&sources);
             let report = String::from_utf8(output_of(&mut report)?)?;
-            print!("{}", table(member, &report));
+            nvmeof_console::show(table(member, &report));
         }
         Ok(())
     }

@@ -29,6 +29,7 @@ mod workspace;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use nvmeof_console::complain;
 
 #[derive(Debug, Parser)]
 #[command(
@@ -65,19 +66,26 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let outcome = match Cli::parse().command {
-        Command::Run(args) => run::run(&args),
-        Command::Test(args) => test::run(&args),
-        Command::Vm(args) => vm::run(&args),
-        Command::Sweep(args) => sweep::run(&args),
-        Command::Plots(args) => plots::run(&args),
-        Command::Bench(args) => bench::run(&args),
-        Command::Fuzz(args) => fuzz::run(&args),
-        Command::Deb(args) => deb::run(&args),
-        Command::Ci(args) => ci::run(&args),
+    match nvmeof_console::parse() {
+        Ok(cli) => nvmeof_console::status("error", run(&cli)),
+        Err(code) => code,
+    }
+}
+
+fn run(cli: &Cli) -> ExitCode {
+    let outcome = match &cli.command {
+        Command::Run(args) => run::run(args),
+        Command::Test(args) => test::run(args),
+        Command::Vm(args) => vm::run(args),
+        Command::Sweep(args) => sweep::run(args),
+        Command::Plots(args) => plots::run(args),
+        Command::Bench(args) => bench::run(args),
+        Command::Fuzz(args) => fuzz::run(args),
+        Command::Deb(args) => deb::run(args),
+        Command::Ci(args) => ci::run(args),
     };
     outcome.unwrap_or_else(|error| {
-        eprintln!("error: {error:#}");
+        complain!("error: {error:#}");
         ExitCode::FAILURE
     })
 }

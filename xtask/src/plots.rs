@@ -34,6 +34,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
+use nvmeof_console::say;
 
 use crate::workspace::Workspace;
 use data::Data;
@@ -103,8 +104,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             fs::write(&path, filled).with_context(|| format!("cannot write {}", path.display()))?;
         }
     }
-    println!("{drawn} plots in {FOLDER}, tables in {}", PAGES.join(", "));
-    println!("{} pictures in {}", measuring::draw(&workspace)?, measuring::FOLDER);
+    say!("{drawn} plots in {FOLDER}, tables in {}", PAGES.join(", "));
+    say!("{} pictures in {}", measuring::draw(&workspace)?, measuring::FOLDER);
     Ok(ExitCode::SUCCESS)
 }
 

@@ -6,6 +6,7 @@ use std::process::{Child, ChildStdout, Command, ExitCode, ExitStatus, Stdio};
 use std::thread;
 
 use anyhow::{Context, Result};
+use nvmeof_console::{say, show};
 use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -29,7 +30,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let workspace = Workspace::find()?;
     setup::ensure(&[setup::BUILD])?;
-    println!("building nvmeof-tgt and nvmeof-perf (release)");
+    say!("building nvmeof-tgt and nvmeof-perf (release)");
     let build = ["build", "--release", "--locked", "-p", "nvmeof-tgt", "-p", "nvmeof-perf"];
     run_checked(&mut workspace.cargo(build))?;
 
@@ -50,7 +51,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         relay(stdout, &workspace);
     }
     let status = wait(&mut daemon)?;
-    println!("nvmeof-tgt ended: {status}");
+    say!("nvmeof-tgt ended: {status}");
     Ok(exit_code(status))
 }
 
@@ -73,9 +74,9 @@ fn forward(mut signals: Signals, daemon: Pid) {
 /// says how to connect.
 fn relay(stdout: ChildStdout, workspace: &Workspace) {
     for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-        println!("{line}");
+        say!("{line}");
         if let Some(addresses) = line.strip_prefix("ready ") {
-            print!("{}", how_to_connect(addresses, workspace));
+            show(how_to_connect(addresses, workspace));
         }
     }
 }

@@ -6,6 +6,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use anyhow::{Context, Result, bail};
+use nvmeof_console::{complain, say};
 
 use crate::workspace::{Workspace, run_checked};
 
@@ -125,9 +126,9 @@ pub(crate) fn ensure(needs: &[&[Need]]) -> Result<()> {
     if missing.is_empty() {
         return Ok(());
     }
-    println!("these are missing and will be installed:");
+    say!("these are missing and will be installed:");
     for need in &missing {
-        println!("  {:<18} {} ({})", need.package, need.why, need.program);
+        say!("  {:<18} {} ({})", need.package, need.why, need.program);
     }
     let mut packages: Vec<&str> = missing.iter().map(|n| n.package).collect();
     packages.sort_unstable();
@@ -157,7 +158,7 @@ pub(crate) fn schemathesis(workspace: &Workspace) -> Result<PathBuf> {
     if program.is_file() {
         return Ok(program);
     }
-    println!("{SCHEMATHESIS} will be installed in {}", folder.display());
+    say!("{SCHEMATHESIS} will be installed in {}", folder.display());
     // What an earlier try left.
     let _ = std::fs::remove_dir_all(&folder);
     run_checked(Command::new("/usr/bin/python3").args(["-m", "venv"]).arg(&folder))?;
@@ -179,7 +180,7 @@ pub(crate) fn apt_update() -> Result<()> {
     // A broken third-party list must not stop us where Debian's own lists are fine: what is really
     // missing shows when the install that follows fails.
     if let Err(error) = run_checked(as_root("apt-get")?.args(["update", "-q"])) {
-        eprintln!("warning: {error:#}; going on with the package lists there are");
+        complain!("warning: {error:#}; going on with the package lists there are");
     }
     let _ = DONE.set(());
     Ok(())

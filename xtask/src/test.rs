@@ -4,6 +4,7 @@ use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
+use nvmeof_console::say;
 
 use crate::this_program;
 use crate::workspace::{Workspace, run_checked, show};
@@ -195,7 +196,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         if !chosen(stage) {
             rows.push(Row::new(stage.name, "not asked for", Duration::ZERO));
         } else if let Some(need) = stage.needs.filter(|need| has_failed(&failed, need)) {
-            println!("\n=== {}: cannot run, {need} failed", stage.name);
+            say!("\n=== {}: cannot run, {need} failed", stage.name);
             rows.push(Row::new(stage.name, "NOT RUN", Duration::ZERO));
             failed.push((stage.name, format!("{need} failed")));
         } else {
@@ -207,7 +208,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     print_table(&rows, started.elapsed());
     // Once more what was said above: who reads the end of a long output is to find it there.
     for (name, error) in &failed {
-        println!("failed: {name}; run it again: cargo xtask test --only {name}\n  {error}");
+        say!("failed: {name}; run it again: cargo xtask test --only {name}\n  {error}");
     }
     Ok(if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -231,24 +232,24 @@ fn has_failed(failed: &[(&str, String)], stage: &str) -> bool {
 
 /// Runs a stage; with what went wrong, if anything did.
 fn run_stage(workspace: &Workspace, stage: &Stage) -> (Row, Option<String>) {
-    println!("\n=== {}: {}", stage.name, stage.about);
+    say!("\n=== {}: {}", stage.name, stage.about);
     let started = Instant::now();
     let error = (stage.run)(workspace).err().map(|error| format!("{error:#}"));
     if let Some(error) = &error {
-        println!("{}: {error}", stage.name);
+        say!("{}: {error}", stage.name);
     }
     let result = if error.is_none() { "passed" } else { "FAILED" };
     let took = started.elapsed();
-    println!("=== {}: {result} in {:.1} s", stage.name, took.as_secs_f32());
+    say!("=== {}: {result} in {:.1} s", stage.name, took.as_secs_f32());
     (Row::new(stage.name, result, took), error)
 }
 
 fn print_table(rows: &[Row], total: Duration) {
-    println!("\n{:<12} {:<14} {:>9}", "stage", "result", "seconds");
+    say!("\n{:<12} {:<14} {:>9}", "stage", "result", "seconds");
     for row in rows {
-        println!("{:<12} {:<14} {:>9.1}", row.name, row.result, row.took.as_secs_f32());
+        say!("{:<12} {:<14} {:>9.1}", row.name, row.result, row.took.as_secs_f32());
     }
-    println!("{:<12} {:<14} {:>9.1}\n", "total", "", total.as_secs_f32());
+    say!("{:<12} {:<14} {:>9.1}\n", "total", "", total.as_secs_f32());
 }
 
 /// The programs with what the tests of the workspace are linked to: with less beside them, cargo would choose other
@@ -257,7 +258,7 @@ const PROGRAMS_AND_TESTS: [&str; 5] = ["build", "--workspace", "--bins", "--test
 
 /// Runs a command of a stage after showing it.
 fn step(mut command: Command) -> Result<()> {
-    println!("$ {}", show(&command));
+    say!("$ {}", show(&command));
     run_checked(&mut command)
 }
 
@@ -273,7 +274,7 @@ fn clippy(workspace: &Workspace) -> Result<()> {
 fn repository(workspace: &Workspace) -> Result<()> {
     let findings = checks::run(workspace)?;
     for finding in &findings {
-        println!("{finding}");
+        say!("{finding}");
     }
     if !findings.is_empty() {
         bail!("{} finding(s)", findings.len());
@@ -334,7 +335,7 @@ fn sweep_sim(workspace: &Workspace) -> Result<()> {
             rows += std::fs::read_to_string(&csv)?.lines().count() - 1;
         }
     }
-    println!("{} plans on two platforms: {rows} points", plans.len());
+    say!("{} plans on two platforms: {rows} points", plans.len());
     Ok(())
 }
 

@@ -20,6 +20,7 @@ use nvmeof_core::nvme_driver::{
     BufferMaps, Controller, ControllerOptions, Io, IoKind, IoQueue, Wait,
 };
 
+#[expect(clippy::print_stderr, reason = "a person reads it")]
 fn main() {
     let args: Vec<usize> = std::env::args().skip(1).flat_map(|arg| arg.parse()).collect();
     let [bytes, depth, rounds] = args[..] else {

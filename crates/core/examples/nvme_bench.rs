@@ -29,6 +29,7 @@ const PIECE: u64 = PIECE_LEN as u64;
 /// Pieces in flight.
 const PIECES: u64 = 4;
 
+#[expect(clippy::print_stderr, clippy::print_stdout, reason = "a person reads it")]
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();

@@ -1,5 +1,6 @@
 //! Calls of the daemon's API: HTTP over a UNIX socket or TCP, one after the other.
 
+use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -248,7 +249,11 @@ impl Client {
                 self.over(UnixStream::connect(path).await.map_err(failed)?, request).await
             }
             Address::Tcp(host) => {
-                self.over(TcpStream::connect(host).await.map_err(failed)?, request).await
+                // By this thread: the runtime would need one more for a name, and panics where there is none.
+                let found = host.to_socket_addrs().map_err(failed)?;
+                let addresses: Vec<SocketAddr> = found.collect();
+                let stream = TcpStream::connect(&addresses[..]).await.map_err(failed)?;
+                self.over(stream, request).await
             }
         }
     }

@@ -18,7 +18,8 @@ mod trace;
 
 use std::process::ExitCode;
 
-use clap::Parser as _;
+use anyhow::Context as _;
+use nvmeof_console::complain;
 
 pub use args::Args;
 pub use client::{CallError, Client};
@@ -29,11 +30,18 @@ const EXIT_USAGE: u8 = 2;
 /// The whole program.
 #[must_use]
 pub fn main() -> ExitCode {
-    let args = Args::parse();
-    match commands::run(&args) {
+    match nvmeof_console::parse() {
+        Ok(args) => nvmeof_console::status("nvmeofctl", run(&args)),
+        Err(code) => code,
+    }
+}
+
+fn run(args: &Args) -> ExitCode {
+    let signals = nvmeof_console::outlive_file_limits().context("cannot handle signals");
+    match signals.and_then(|()| commands::run(args)) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("nvmeofctl: {error:#}");
+            complain!("nvmeofctl: {error:#}");
             match error.downcast_ref::<CallError>() {
                 Some(CallError::Address { .. }) => ExitCode::from(EXIT_USAGE),
                 _ => ExitCode::FAILURE,

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use nvmeof_console::complain;
 use nvmeof_tgt::drives;
 
 /// Serve NVMe namespaces to hosts over NVMe/TCP and NVMe/RDMA.
@@ -47,7 +48,18 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let args = Args::parse();
+    let args = match nvmeof_console::parse() {
+        Ok(args) => args,
+        Err(code) => return code,
+    };
+    nvmeof_console::status("nvmeof-tgt", run(args))
+}
+
+fn run(args: Args) -> ExitCode {
+    if let Err(error) = nvmeof_console::outlive_file_limits() {
+        complain!("nvmeof-tgt: cannot handle SIGXFSZ: {error}");
+        return ExitCode::FAILURE;
+    }
     if let Some(Command::Drives(command)) = &args.command {
         return drives::run(command);
     }

@@ -24,6 +24,7 @@ const COMMANDS: u32 = 5000;
 /// Rounds so short that nothing disturbs the fastest.
 const WAITED_FOR: u32 = 640;
 
+#[expect(clippy::print_stdout, reason = "a person reads it")]
 fn main() {
     let mut arguments = std::env::args().skip(1);
     let load = |policy: &PolicyConfig, flows: &[FlowConfig]| {
@@ -79,6 +80,7 @@ fn each(took: Duration, commands: u32) -> f64 {
 }
 
 /// Prints the fastest round of each policy.
+#[expect(clippy::print_stdout, reason = "a person reads it")]
 fn fastest(what: &str, load: impl Fn(&PolicyConfig) -> Load, round: impl Fn(&mut Load) -> f64) {
     let policies = policies();
     let mut loads = policies.each_ref().map(|(_, policy)| (load(policy), f64::INFINITY));

@@ -1,6 +1,7 @@
 //! `nvmeof-perf discover`.
 
 use anyhow::{Context, Result};
+use nvmeof_console::show;
 use nvmeof_initiator::DiscoveryLog;
 use serde_json::json;
 
@@ -15,7 +16,7 @@ pub(crate) fn discover(args: &DiscoverArgs) -> Result<()> {
     let log = nvmeof_initiator::discover(&args.connect, &options)
         .with_context(|| format!("discovery at {}", args.connect))?;
     if args.json.as_deref() != Some("-".as_ref()) {
-        print!("{}", table(&log));
+        show(table(&log));
     }
     if let Some(path) = &args.json {
         let entries: Vec<_> = log

@@ -34,13 +34,21 @@ mod workload;
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use anyhow::Context as _;
+use nvmeof_console::complain;
 
 use crate::args::{Cli, Command};
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
-    let result = run::outlive_file_limits().and_then(|()| match &cli.command {
+    match nvmeof_console::parse() {
+        Ok(cli) => nvmeof_console::status("error", run(&cli)),
+        Err(code) => code,
+    }
+}
+
+fn run(cli: &Cli) -> ExitCode {
+    let signals = nvmeof_console::outlive_file_limits().context("cannot handle signals");
+    let result = signals.and_then(|()| match &cli.command {
         Command::Run(args) => run::run(args),
         Command::Steady(args) => steady::run(args),
         Command::Engines(args) => engines::run(args),
@@ -48,7 +56,7 @@ fn main() -> ExitCode {
         Command::Discover(args) => discover::discover(args).map(|()| ExitCode::SUCCESS),
     });
     result.unwrap_or_else(|error| {
-        eprintln!("error: {error:#}");
+        complain!("error: {error:#}");
         if error.is::<plan::Misfit>() { ExitCode::from(run::USAGE) } else { ExitCode::FAILURE }
     })
 }

@@ -5,6 +5,7 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use nvmeof_console::complain;
 use serde::Serialize;
 
 use crate::run::write_json;
@@ -79,7 +80,7 @@ impl Keeper {
             && !self.has_failed
         {
             self.has_failed = true;
-            eprintln!("error: {error:#}; measuring goes on, and it is tried again at the end");
+            complain!("error: {error:#}; measuring goes on, and it is tried again at the end");
         }
     }
 

@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use nvmeof_console::complain;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -115,7 +116,7 @@ impl Resume {
             });
         }
         self.keeper.write(&measured.done)?;
-        eprintln!("the run is not complete; the same command goes on from {}", path.display());
+        complain!("the run is not complete; the same command goes on from {}", path.display());
         Ok(())
     }
 }
@@ -132,7 +133,7 @@ impl Keeper {
             && !last.has_failed
         {
             last.has_failed = true;
-            eprintln!(
+            complain!(
                 "warning: {error:#}; the run goes on, but can be resumed from further back only"
             );
         }

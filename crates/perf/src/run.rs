@@ -12,8 +12,9 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use nvmeof_console::{complain, show};
 use serde::Serialize;
-use signal_hook::consts::{SIGINT, SIGTERM, SIGXFSZ};
+use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::args::{OutputFormat, RunArgs};
 use crate::fio::fio_json;
@@ -43,13 +44,6 @@ pub(crate) fn stop_on_signals() -> Result<Arc<AtomicBool>> {
     Ok(stop)
 }
 
-/// A file that grows beyond what is allowed to (`ulimit -f`) shall be an error that is told, and not the end.
-pub(crate) fn outlive_file_limits() -> Result<()> {
-    let ignored = Arc::new(AtomicBool::new(false));
-    signal_hook::flag::register(SIGXFSZ, ignored).context("cannot handle signals")?;
-    Ok(())
-}
-
 /// Set by Ctrl-C and SIGTERM alone, and not by what ends a load early.
 pub(crate) fn asked_to_stop() -> Result<Arc<AtomicBool>> {
     let asked = Arc::new(AtomicBool::new(false));
@@ -64,7 +58,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
     let stop = stop_on_signals()?;
     let report = execute_run(args, &stop)?;
     for message in &report.messages {
-        eprintln!("error: {message}");
+        complain!("error: {message}");
     }
     let standard: &Path = "-".as_ref();
     let json = match (&args.json, args.output_format) {
@@ -73,7 +67,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
         (None, OutputFormat::Json) => None,
     };
     if json != Some(standard) && !args.turns {
-        print!("{}", report.text());
+        show(report.text());
     }
     match (json, args.output_format) {
         (Some(path), OutputFormat::Json) => write_json(path, &report)?,
@@ -120,7 +114,9 @@ pub(crate) fn write_json(path: &Path, value: &impl Serialize) -> Result<()> {
     let mut text = serde_json::to_string_pretty(value)?;
     text.push('\n');
     if path == Path::new("-") {
-        io::stdout().write_all(text.as_bytes()).context("cannot write to standard output")
+        // What became of it is in the exit status.
+        show(text);
+        Ok(())
     } else {
         File::create(path)
             .and_then(|mut file| file.write_all(text.as_bytes()))

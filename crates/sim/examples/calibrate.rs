@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use nvmeof_sim::Platform;
 use nvmeof_sim::calibration::{ROWS, RUN, compare, head, rows, table};
 
+#[expect(clippy::print_stdout, reason = "a person reads it")]
 fn main() -> Result<(), Box<dyn Error>> {
     let argument = |name: &str| {
         let mut all = std::env::args().skip_while(|arg| arg != name);

@@ -69,6 +69,7 @@ struct Arguments {
     list: bool,
 }
 
+#[expect(clippy::print_stdout, reason = "a person reads it")]
 fn main() -> Result<ExitCode> {
     let arguments = Arguments::parse();
     let style = if arguments.markdown { Style::Markdown } else { Style::Text };
@@ -113,6 +114,7 @@ fn main() -> Result<ExitCode> {
     Ok(if failed > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
+#[expect(clippy::print_stdout, reason = "a person reads it")]
 fn title(style: Style, family: Family) {
     match style {
         Style::Text => println!("\n{}: {}", family.name(), family.about()),
@@ -121,6 +123,7 @@ fn title(style: Style, family: Family) {
 }
 
 /// Judges cases a few at a time and prints them in their order.
+#[expect(clippy::print_stdout, reason = "a person reads it")]
 fn judge(seeds: &Seeds, cases: &[Case], threads: usize, style: Style) -> Result<Vec<Verdict>> {
     let next = AtomicUsize::new(0);
     let done = Mutex::new((BTreeMap::new(), Vec::new()));
@@ -154,6 +157,7 @@ fn judge(seeds: &Seeds, cases: &[Case], threads: usize, style: Style) -> Result<
 }
 
 /// The course of a run.
+#[expect(clippy::print_stdout, reason = "a person reads it")]
 fn series(case: &Case, verdict: &Verdict) {
     println!("\n{}\n    ms    Gb/s  hit % buffers waiting budget KiB", case.name);
     for sample in &verdict.series {

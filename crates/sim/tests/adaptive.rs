@@ -29,6 +29,7 @@ fn lab(policy: Pacing) -> Lab {
 }
 
 /// Judges the cases of a family whose names are wanted, and prints them.
+#[expect(clippy::print_stdout, reason = "a failed test shows it")]
 fn judged(
     lab: &Lab,
     seeds: &Seeds,
@@ -47,6 +48,7 @@ fn judged(
     cases.into_iter().map(judge).collect()
 }
 
+#[expect(clippy::print_stdout, reason = "a failed test shows it")]
 fn holds(family: Family, wanted: impl Fn(&str) -> bool) {
     let lab = lab(Pacing::Policy(PolicyConfig::Adaptive));
     let verdicts = judged(&lab, &Seeds::new(&lab, SEEDS, SEEDS_TO_DECIDE), family, wanted);

@@ -11,6 +11,7 @@ fn platform(name: &str) -> Platform {
 }
 
 /// Every row of a platform, in short runs.
+#[expect(clippy::print_stdout, reason = "a failed test shows it")]
 fn compared(name: &str) -> Vec<Compared> {
     let mut rows = rows(ROWS).expect("the rows are sound");
     rows.retain(|row| row.platform == name);

@@ -13,6 +13,7 @@ fn platform(name: &str) -> Platform {
 }
 
 /// Runs and holds the run to the rules.
+#[expect(clippy::print_stdout, reason = "a failed test shows it")]
 fn sound(platform: &Platform, scenario: &Scenario) -> Outcome {
     let outcome = run(platform, scenario).expect("the scenario is sound");
     assert_eq!(outcome.violations, Vec::<String>::new(), "{scenario:?}");

@@ -65,6 +65,7 @@ const CASES: [Case; 13] = [
     case("write 128k qd32", Kind::Write, 128 << 10, 32, false),
 ];
 
+#[expect(clippy::print_stdout, reason = "a person reads it")]
 fn main() -> Result<(), Error> {
     let mut arguments = std::env::args().skip(1);
     let rounds = arguments.next().map_or(Ok(5), |word| word.parse::<u32>())?;

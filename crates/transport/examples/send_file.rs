@@ -31,6 +31,7 @@ struct Source {
 /// Sends of header and data of a length, from each of some offsets.
 type Way = fn(&TcpStream, &Source, &[usize], usize) -> Result<(), Error>;
 
+#[expect(clippy::print_stdout, reason = "a person reads it")]
 fn main() -> Result<(), Error> {
     let mut arguments = std::env::args().skip(1).map(|word| word.parse::<u64>());
     let rounds = arguments.next().transpose()?.unwrap_or(7);

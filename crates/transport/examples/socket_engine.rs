@@ -31,6 +31,7 @@ const WINDOW: usize = 64 << 10;
 type Error = Box<dyn std::error::Error + Send + Sync>;
 type Engine = fn(&[TcpStream], &AtomicBool) -> Result<u64, Error>;
 
+#[expect(clippy::print_stdout, reason = "a person reads it")]
 fn main() -> Result<(), Error> {
     let mut arguments = std::env::args().skip(1).map(|word| word.parse::<u64>());
     let rounds = arguments.next().transpose()?.unwrap_or(7);

@@ -25,6 +25,7 @@ use nvmeof_verbs::system::SystemDevice;
 use ping::ends::{Ends, Shape};
 use ping::{checks, refusals, removal};
 
+#[expect(clippy::print_stdout, reason = "a person reads it")]
 fn main() -> Result<ExitCode> {
     let address = std::env::args().nth(1).context("the address of an RDMA device is missing")?;
     let address: IpAddr = address.parse().with_context(|| format!("{address} is no address"))?;
@@ -84,6 +85,7 @@ struct Score {
 }
 
 impl Score {
+    #[expect(clippy::print_stdout, reason = "a person reads it")]
     fn check(&mut self, name: &str, check: impl FnOnce() -> Result<()>) {
         let outcome = catch_unwind(AssertUnwindSafe(check));
         let why = match outcome {
@@ -99,6 +101,7 @@ impl Score {
         self.failed += 1;
     }
 
+    #[expect(clippy::print_stdout, reason = "a person reads it")]
     fn end(&self) -> Result<ExitCode> {
         println!("{} passed, {} failed", self.passed, self.failed);
         ensure!(self.passed > 0, "nothing was checked");

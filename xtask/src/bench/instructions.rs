@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, bail, ensure};
+use nvmeof_console::say;
 
 use crate::setup;
 use crate::workspace::{Workspace, output_of, run_checked};
@@ -109,18 +110,16 @@ fn compare(workspace: &Workspace, counts: &Counts) -> Result<()> {
     let text = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
     let baseline: Counts = serde_json::from_slice(&text)
         .with_context(|| format!("{} does not read", path.display()))?;
-    println!("\n{:<24} {:>12} {:>12} {:>9}", "instructions of an I/O", "baseline", "now", "change");
+    say!("\n{:<24} {:>12} {:>12} {:>9}", "instructions of an I/O", "baseline", "now", "change");
     let mut worse = Vec::new();
     for (name, now) in counts {
         let before = *baseline.get(name).with_context(|| format!("no baseline of `{name}`"))?;
         let change = percent(before, *now);
-        println!("{name:<24} {before:>12.1} {now:>12.1} {change:>+8.1}%");
+        say!("{name:<24} {before:>12.1} {now:>12.1} {change:>+8.1}%");
         if change > TOLERANCE {
             worse.push(name.as_str());
         } else if change < -TOLERANCE {
-            println!(
-                "  less than the baseline: keep it, with cargo xtask bench instructions --save"
-            );
+            say!("  less than the baseline: keep it, with cargo xtask bench instructions --save");
         }
     }
     ensure!(baseline.len() == counts.len(), "the baseline has lines that are not counted any more");
@@ -140,7 +139,7 @@ fn save(workspace: &Workspace, counts: &Counts) -> Result<()> {
         counts.iter().map(|(name, count)| (name.clone(), (count * 10.0).round() / 10.0)).collect();
     let text = serde_json::to_string_pretty(&rounded)? + "\n";
     fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
-    println!("{}: {rounded:?}", path.display());
+    say!("{}: {rounded:?}", path.display());
     Ok(())
 }
 

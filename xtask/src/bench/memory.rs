@@ -10,6 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use nvmeof_console::say;
 use serde_json::json;
 
 use super::load::{self, Endpoint};
@@ -58,7 +59,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let full = bench.slope(HOSTS, |hosts| bench.connected(hosts, true))? - idle;
     let null = bench.slope(NAMESPACES, |count| bench.at_rest(count, Medium::Null))?;
     let file = bench.slope(NAMESPACES, |count| bench.at_rest(count, Medium::File))?;
-    println!("machine: {}", super::machine());
+    say!("machine: {}", super::machine());
     for (name, kib) in [
         ("the daemon, one reactor, one namespace", alone),
         ("a connection (queue) that is idle", idle),
@@ -66,7 +67,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         ("a namespace on a null device", null),
         ("a namespace on a file, a reactor", file),
     ] {
-        println!("{kib:>9.1} KiB  {name}");
+        say!("{kib:>9.1} KiB  {name}");
     }
     if let Some(path) = &args.json {
         let text = json!({

@@ -8,6 +8,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
+use nvmeof_console::say;
 
 use super::{Browser, SCHEMES};
 use crate::workspace::Workspace;
@@ -62,7 +63,7 @@ pub(super) fn run(
         pictures.push(fs::read(&file)?);
     }
     ensure!(pictures[0] != pictures[1], "the status page: light and dark look the same");
-    println!("status page: {shown}; screenshots in {}", shots.display());
+    say!("status page: {shown}; screenshots in {}", shots.display());
     Ok(())
 }
 

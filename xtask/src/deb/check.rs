@@ -4,6 +4,7 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
+use nvmeof_console::say;
 
 use super::{PROGRAMS, tree_of};
 use crate::workspace::{Workspace, output_of, run_checked};
@@ -19,10 +20,7 @@ const ROOTS: &[&str] = &["./usr/", "./etc/nvmeof-tgt/"];
 /// lintian finds anything that is not explained.
 pub(super) fn package(package: &Path) -> Result<()> {
     let floor = symbol_floor(&tree_of(package)?)?;
-    println!(
-        "symbols: glibc {}.{} at least; Debian 12 has 2.36, Debian 13 has 2.41",
-        floor.0, floor.1
-    );
+    say!("symbols: glibc {}.{} at least; Debian 12 has 2.36, Debian 13 has 2.41", floor.0, floor.1);
     ensure!(
         floor <= GLIBC,
         "the programs need glibc {}.{}: built here they do not start on Debian 12; build on it",
@@ -72,7 +70,7 @@ pub(super) fn arm64(workspace: &Workspace) -> Result<()> {
     let there = installed
         .is_ok_and(|list| String::from_utf8_lossy(&list).lines().any(|line| line == ARM64));
     if !there {
-        println!("rustup target add {ARM64} (the standard library, to check against)");
+        say!("rustup target add {ARM64} (the standard library, to check against)");
         if run_checked(Command::new("rustup").args(["target", "add", ARM64])).is_err() {
             bail!("arm64 cannot be checked: rustup cannot get the standard library of {ARM64}");
         }
@@ -80,7 +78,7 @@ pub(super) fn arm64(workspace: &Workspace) -> Result<()> {
     let mut check = workspace.cargo(["check", "--locked", "--target", ARM64]);
     check.args(["-p", "nvmeof-tgt", "-p", "nvmeof-ctl", "-p", "nvmeof-perf"]);
     run_checked(&mut check)?;
-    println!("arm64: everything in the package compiles (checked, not linked, not run)");
+    say!("arm64: everything in the package compiles (checked, not linked, not run)");
     Ok(())
 }
 

@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, bail};
+use nvmeof_console::{say, show};
 
 use crate::workspace::{Workspace, output_of, run_checked};
 use crate::{checks, setup};
@@ -65,13 +66,13 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
     let package = build(&workspace, args.revision)?;
     check::package(&package)?;
-    println!("{}", package.display());
+    say!("{}", package.display());
     Ok(ExitCode::SUCCESS)
 }
 
 /// The stage of `cargo xtask test`: the package with every check. (Not arm64: `--check-arm64` builds all anew.)
 pub(crate) fn test(workspace: &Workspace) -> Result<()> {
-    print!("{}", checks::commands_in_docs(workspace)?);
+    show(checks::commands_in_docs(workspace)?);
     let package = build(workspace, 1)?;
     check::package(&package)
 }

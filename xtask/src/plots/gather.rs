@@ -5,6 +5,7 @@ use std::io::BufReader;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
+use nvmeof_console::complain;
 use nvmeof_pacing::PolicyConfig;
 use nvmeof_report::{Point, Varied, Where, json};
 use nvmeof_sim::Platform;
@@ -86,7 +87,7 @@ pub(super) fn simulated(workspace: &Workspace) -> Result<Vec<Point>> {
     let mut all = Vec::new();
     for part in PARTS {
         for platform in part.platforms {
-            eprintln!("{} on platform {platform}", part.plan);
+            complain!("{} on platform {platform}", part.plan);
             let points = sweep::simulate(workspace, part.plan, platform, part.wanted)?;
             ensure!(!points.is_empty(), "{}: no point of it is shown", part.plan);
             all.extend(points.into_iter().map(|point| slim(point, part.keep)));
@@ -156,7 +157,7 @@ pub(super) fn suite(workspace: &Workspace) -> Result<Vec<Judged>> {
     let lab = Lab::new(platforms?, Pacing::Policy(PolicyConfig::Adaptive), Extent::Quick);
     let seeds = Seeds::new(&lab, SEEDS, SEEDS_TO_DECIDE);
     let cases: Vec<Case> = Family::ALL.iter().flat_map(|family| family.cases(&lab)).collect();
-    eprintln!("{} cases of the acceptance suite, {SEEDS} seeds, or {SEEDS_TO_DECIDE}", cases.len());
+    complain!("{} cases of the acceptance suite, {SEEDS} seeds, or {SEEDS_TO_DECIDE}", cases.len());
     let judge = |case: &Case| Ok(judged(case, &case.judge_each(&seeds)?));
     run_in_turns(&cases, AT_ONCE, |_| false, judge).into_iter().collect()
 }

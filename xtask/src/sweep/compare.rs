@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail, ensure};
+use nvmeof_console::show;
 use nvmeof_report::compare::{Comparison, Verdict, compare};
 use nvmeof_report::{Page, Point, json, sweep};
 
@@ -24,7 +25,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let table = comparison.table([&name(before), &name(after)]);
     let heading = format!("{} against {}", sweep::heading(&second), sweep::heading(&first));
     let summary = summary(&comparison);
-    print!("{heading}\n\n{}\n{summary}\n", table.markdown());
+    show(format_args!("{heading}\n\n{}\n{summary}\n", table.markdown()));
     if let Some(file) = &args.html {
         let mut page = Page::new("Comparison", "");
         page.paragraph(&heading);

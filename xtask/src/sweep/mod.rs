@@ -30,6 +30,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
+use nvmeof_console::{complain, show};
 use nvmeof_report::{Point, Varied, Where, csv, sweep};
 
 use crate::interrupt;
@@ -125,7 +126,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         }
         PlaceName::Local | PlaceName::Remote => {
             let (place, left_out) = machines(args, place, &mut plan)?;
-            left_out.iter().for_each(|point| eprintln!("left out: {point}"));
+            left_out.iter().for_each(|point| complain!("left out: {point}"));
             Box::new(place)
         }
     };
@@ -133,7 +134,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 }
 
 fn refused(error: &anyhow::Error) -> ExitCode {
-    eprintln!("error: {error:#}");
+    complain!("error: {error:#}");
     ExitCode::from(USAGE)
 }
 
@@ -145,20 +146,20 @@ fn sweep(args: &Args, plan: &Plan, place: &dyn Place) -> Result<ExitCode> {
     let runs = run::Runs::of(plan, &place.platform(), args.seed);
     let (points, failures) = runs.all(place, &mut results)?;
     for failure in &failures {
-        eprintln!("error: {failure}");
+        complain!("error: {failure}");
     }
-    print!("{}", sweep::markdown(&points));
+    show(sweep::markdown(&points));
     write(args, plan, &points)?;
     let broken: Vec<_> = points.iter().filter(|point| !point.problems.is_empty()).collect();
     for point in &broken {
-        eprintln!("error: {}, {}: {}", plan.name, point.label(), point.problems.join("; "));
+        complain!("error: {}, {}: {}", plan.name, point.label(), point.problems.join("; "));
     }
     if place.is_interrupted() {
         let (file, more) = match &args.json {
             Some(file) => (file.display().to_string(), "; --resume goes on there"),
             None => ("nowhere, for want of --json".to_owned(), ""),
         };
-        eprintln!("interrupted after {} points; they are kept in {file}{more}", points.len());
+        complain!("interrupted after {} points; they are kept in {file}{more}", points.len());
         return Ok(ExitCode::from(interrupt::STATUS));
     }
     let sound = failures.is_empty() && broken.is_empty();

@@ -10,6 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use nvmeof_console::say;
 use nvmeof_report::{Point, Where, json};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -193,7 +194,7 @@ impl Trial {
             "the page does not say where"
         );
         self.nothing_runs()?;
-        println!("remote sweep: {POINTS} points on two hosts over ssh");
+        say!("remote sweep: {POINTS} points on two hosts over ssh");
         Ok(())
     }
 
@@ -213,7 +214,7 @@ impl Trial {
             "the dead host or the point is not named: {complaints}"
         );
         self.nothing_runs()?;
-        println!("dead host: named, {} points kept, the sweep went on", points.len());
+        say!("dead host: named, {} points kept, the sweep went on", points.len());
         Ok(())
     }
 
@@ -240,7 +241,7 @@ impl Trial {
         let points = sweep.points()?;
         ensure!(points.len() == POINTS && points[..kept.len()] == kept, "points were run again");
         self.nothing_runs()?;
-        println!(
+        say!(
             "Ctrl-C: {} points kept, {} resumed, nothing left running",
             kept.len(),
             POINTS - kept.len()
@@ -258,7 +259,7 @@ impl Trial {
         ensure!(points.len() == FAR_POINTS, "{} of {FAR_POINTS} points", points.len());
         points.iter().try_for_each(check)?;
         self.is_gone(daemon)?;
-        println!("target over ssh: {FAR_POINTS} points, its daemon {} is gone", number(daemon));
+        say!("target over ssh: {FAR_POINTS} points, its daemon {} is gone", number(daemon));
         Ok(())
     }
 
@@ -280,7 +281,7 @@ impl Trial {
             "the target or the point is not named: {complaints}"
         );
         self.is_gone(daemon)?;
-        println!("target over ssh died: named, {} point kept, nothing left running", points.len());
+        say!("target over ssh died: named, {} point kept, nothing left running", points.len());
         Ok(())
     }
 
@@ -295,7 +296,7 @@ impl Trial {
             "interrupted, and it ended with {status}: {complaints}"
         );
         self.is_gone(daemon)?;
-        println!("target over ssh, Ctrl-C: its daemon {} is gone", number(daemon));
+        say!("target over ssh, Ctrl-C: its daemon {} is gone", number(daemon));
         Ok(())
     }
 
@@ -306,7 +307,7 @@ impl Trial {
         kill_process(Pid::from_child(&sweep.child), Signal::KILL)?;
         sweep.end()?;
         self.is_gone(daemon)?;
-        println!("target over ssh, sweep killed: its daemon {} is gone", number(daemon));
+        say!("target over ssh, sweep killed: its daemon {} is gone", number(daemon));
         Ok(())
     }
 

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
+use nvmeof_console::say;
 
 use crate::setup;
 use crate::workspace::{output_of, run_checked};
@@ -84,7 +85,7 @@ fn first_image(depends: &str) -> Option<String> {
 /// Downloads and unpacks a kernel beside `root`, then moves it into place in one step, so that an
 /// interrupted run leaves nothing that looks whole.
 fn unpack(cache: &Path, name: &str, root: &Path) -> Result<()> {
-    println!("downloading the guest kernel {name} (kept in {})", cache.display());
+    say!("downloading the guest kernel {name} (kept in {})", cache.display());
     let work = cache.join(format!("{name}.{}", std::process::id()));
     fs::create_dir_all(&work)?;
     // Ubuntu splits the modules off; Debian has them in the image's package.

@@ -22,6 +22,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use nvmeof_console::say;
 
 use self::case::{Boot, Case, Guest, Target};
 use self::drives::Bay;
@@ -192,16 +193,12 @@ fn run_boots(workspace: &Workspace, case: &Case, args: &Args) -> Result<Vec<Stri
     if failed.is_empty() {
         let extent =
             if args.boot.is_none() && args.part.is_empty() { "every" } else { "the chosen" };
-        println!("vm {}: {extent} part of {extent} boot ran and passed", case.name);
+        say!("vm {}: {extent} part of {extent} boot ran and passed", case.name);
         return Ok(failures);
     }
-    println!("vm {}: FAILED in {}", case.name, failed.join(", "));
+    say!("vm {}: FAILED in {}", case.name, failed.join(", "));
     for boot in failed {
-        println!(
-            "  again: cargo xtask vm {} --boot {boot} --target {}",
-            case.name,
-            args.target.name()
-        );
+        say!("  again: cargo xtask vm {} --boot {boot} --target {}", case.name, args.target.name());
     }
     Ok(failures)
 }
@@ -215,11 +212,11 @@ fn choose(case: &Case, boot: &Boot, args: &Args) -> Vec<Vec<&'static str>> {
 
 fn list(target: Target) {
     for case in case::CASES {
-        println!("{}: {}", case.name, case.about);
+        say!("{}: {}", case.name, case.about);
         for boot in case.boots {
             for guest in boot.guests {
                 let name = format!("{} {}", boot.name, guest.name);
-                println!("  {name:<10} {}", guest.parts(target, case.fabric).join(" "));
+                say!("  {name:<10} {}", guest.parts(target, case.fabric).join(" "));
             }
         }
     }
@@ -250,7 +247,7 @@ impl<'a> Bench<'a> {
         fs::create_dir_all(&folder)?;
         let lock = File::create(folder.join("lock"))?;
         if lock.try_lock().is_err() {
-            println!("waiting for another `cargo xtask vm` of this checkout");
+            say!("waiting for another `cargo xtask vm` of this checkout");
             lock.lock().context("cannot lock the machine's folder")?;
         }
         let kernel = Kernel::prepare(&cache(&folder))?;
@@ -285,18 +282,18 @@ impl<'a> Bench<'a> {
             let runs = self.boot(trial, boot, &parts, TRIAL_LIMIT)?;
             if let Some(run) = runs.iter().find(|run| run.ending.end != End::Success) {
                 let end = run.ending.end;
-                println!("KVM: the trial boot ended with {end:?}: emulating instead");
+                say!("KVM: the trial boot ended with {end:?}: emulating instead");
                 self.accel = Accel::Tcg;
                 return Ok(());
             }
         }
-        println!("KVM: the trial boot worked");
+        say!("KVM: the trial boot worked");
         Ok(())
     }
 
     /// Runs one boot and says how it went; yields what its guests list and did not run or pass.
     fn run_boot(&self, case: &Case, boot: &Boot, parts: &[Vec<&str>]) -> Result<Vec<String>> {
-        println!(
+        say!(
             "vm {} {}: Linux {}, target {}, {:?}",
             case.name,
             boot.name,
@@ -318,7 +315,7 @@ impl<'a> Bench<'a> {
             let kept = run.log.with_extension(format!("before-{again}.log"));
             fs::rename(&run.log, &kept)?;
             let why = why(run.ending.end);
-            println!("vm {}: {why}; again (what it said: {})", run.name, kept.display());
+            say!("vm {}: {why}; again (what it said: {})", run.name, kept.display());
             runs = self.boot(case, boot, parts, limit)?;
         }
         let _report = self.report.lock().unwrap_or_else(PoisonError::into_inner);
@@ -335,26 +332,26 @@ impl<'a> Bench<'a> {
         let missing = case::missing(parts, &log);
         if !self.verbose {
             for line in log.lines().filter(|line| is_report(line)) {
-                println!("  {}", line.trim_start());
+                say!("  {}", line.trim_start());
             }
         }
         let took = run.ending.took.as_secs_f32();
         if run.ending.end == End::Success && missing.is_empty() {
-            println!("vm {name}: {} parts ok in {took:.1} s", parts.len());
+            say!("vm {name}: {} parts ok in {took:.1} s", parts.len());
             return Ok(None);
         }
         if !self.verbose {
-            println!("--- the last {TAIL_LINES} lines of {}", run.log.display());
+            say!("--- the last {TAIL_LINES} lines of {}", run.log.display());
             let lines: Vec<&str> = log.lines().collect();
             for line in &lines[lines.len().saturating_sub(TAIL_LINES)..] {
-                println!("| {line}");
+                say!("| {line}");
             }
         }
-        println!("vm {name}: FAILED after {took:.1} s: {}", why(run.ending.end));
+        say!("vm {name}: FAILED after {took:.1} s: {}", why(run.ending.end));
         if !missing.is_empty() {
-            println!("  parts that did not run or did not pass: {}", missing.join(", "));
+            say!("  parts that did not run or did not pass: {}", missing.join(", "));
         }
-        println!(
+        say!(
             "  serial log: {}; the daemon's own log is in the folder beside it",
             run.log.display()
         );

@@ -10,6 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use nvmeof_console::{say, show};
 use signal_hook::consts::signal;
 
 use super::drives::Bay;
@@ -140,7 +141,7 @@ impl Machine<'_> {
                 scope.spawn(|| {
                     if let Err(error) = self.bay.serve(self.share, &done) {
                         // A guest that asked waits in vain then, and fails with what it waited for.
-                        println!("the drives are served no longer: {error:#}");
+                        say!("the drives are served no longer: {error:#}");
                     }
                 });
             }
@@ -290,7 +291,7 @@ fn record(stdout: ChildStdout, mut log: File, echo: bool) {
         // A full disk shows as a log that lacks its parts, and that is a failure of the case.
         let _ = log.write_all(&line);
         if echo {
-            let _ = std::io::stdout().write_all(&line);
+            show(String::from_utf8_lossy(&line));
         }
         line.clear();
     }

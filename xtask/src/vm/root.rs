@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
+use nvmeof_console::say;
 
 use crate::workspace::run_checked;
 
@@ -61,7 +62,7 @@ pub(crate) fn prepare(cache: &Path, release: &str) -> Result<PathBuf> {
     if disk.is_file() {
         return Ok(disk);
     }
-    println!("making a Debian {release} for the guest (kept in {})", cache.display());
+    say!("making a Debian {release} for the guest (kept in {})", cache.display());
     let work = cache.join(format!("debian-{release}.{}", std::process::id()));
     let made = make(&work, release);
     // Half a system is of no use to anybody, and a whole one is on its disk.

@@ -6,6 +6,7 @@ use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
+use nvmeof_console::complain;
 use nvmeof_import::{Disks, Imported, Note, Source, TEXT_MAX, import};
 use serde_json::json;
 
@@ -46,7 +47,7 @@ pub(super) fn run(args: &Import, as_json: bool) -> anyhow::Result<()> {
         print(&imported.toml)?;
     }
     for note in &imported.notes {
-        eprintln!("{note}");
+        complain!("{note}");
     }
     Ok(())
 }

@@ -24,6 +24,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Subcommand;
+use nvmeof_console::complain;
 use nvmeof_core::nvme_driver::seam::Function;
 use nvmeof_core::pci::{Sysfs, System, Writes};
 use nvmeof_core::vfio;
@@ -51,7 +52,8 @@ pub enum Command {
 pub fn run(command: &Command) -> ExitCode {
     let host = Host::this();
     let terminal = io::stderr().is_terminal();
-    let mut output = Output { out: &mut io::stdout(), notes: &mut io::stderr(), terminal };
+    let (mut out, mut notes) = (nvmeof_console::Stdout, nvmeof_console::Stderr);
+    let mut output = Output { out: &mut out, notes: &mut notes, terminal };
     let result = match command {
         Command::List(args) => list::run(&host, args, &mut output),
         Command::Bind(args) => bind::bind(&host, args, &mut output),
@@ -62,7 +64,7 @@ pub fn run(command: &Command) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("nvmeof-tgt: {failure}");
+            complain!("nvmeof-tgt: {failure}");
             match failure {
                 Failure::Usage(_) => ExitCode::from(EXIT_USAGE),
                 Failure::Failed(_) => ExitCode::FAILURE,

@@ -3,6 +3,7 @@
 use std::io::IsTerminal as _;
 
 use anyhow::Result;
+use nvmeof_console::complain;
 use nvmeof_engines::Engine;
 use nvmeof_report::engines::{Engines, Layout, Outcome, Row, VERSION};
 
@@ -164,10 +165,10 @@ impl Course<'_, '_> {
             }
         }
         for problem in self.formats.restore(&mut self.drives, &self.bench.take) {
-            eprintln!("error: {problem}");
+            complain!("error: {problem}");
         }
         for problem in self.bench.hands.give_back() {
-            eprintln!("error: {problem}");
+            complain!("error: {problem}");
         }
     }
 }
@@ -201,6 +202,6 @@ fn sort(args: &Args, rows: &mut [Row]) {
 /// A line of progress, on a terminal only.
 fn tell(number: usize, count: usize, what: &str) {
     if std::io::stderr().is_terminal() {
-        eprintln!("[{number}/{count}] {what}");
+        complain!("[{number}/{count}] {what}");
     }
 }

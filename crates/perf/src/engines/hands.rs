@@ -14,6 +14,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use nvmeof_console::complain;
 use nvmeof_core::pci::users::Usage;
 use nvmeof_core::pci::{
     Address, BindError, NVME_DRIVER, PciFunction, Plan, Sysfs, System, VFIO_DRIVER, Writes,
@@ -185,7 +186,7 @@ impl Hands {
 impl Drop for Hands {
     fn drop(&mut self) {
         for problem in self.give_back() {
-            eprintln!("error: {problem}");
+            complain!("error: {problem}");
         }
     }
 }

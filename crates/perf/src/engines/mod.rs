@@ -23,6 +23,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Result;
+use nvmeof_console::{complain, say, show};
 use nvmeof_engines::Engine;
 use nvmeof_report::engines::{
     Engines, Layout, Outcome, about_polling, page, plots, reference, reference_plots,
@@ -126,8 +127,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let mut bench = Bench::new(args, stop_on_signals()?, asked_to_stop()?);
     let engines = measure_all(args, &mut bench, &mut keeper)?;
     if !args.files.is_json_on_stdout() {
-        print!("{}", table(&engines).markdown());
-        println!(
+        show(table(&engines).markdown());
+        say!(
             "\nBeside it, what others measured on another machine: `nvmeof-perf engines --reference`."
         );
     }
@@ -136,9 +137,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         |row: &nvmeof_report::engines::Row| matches!(row.outcome, Outcome::Measured(_));
     let any = engines.rows.iter().any(is_measured);
     if engines.partial {
-        eprintln!("error: interrupted: what was measured until then is marked partial");
+        complain!("error: interrupted: what was measured until then is marked partial");
     } else if !any {
-        eprintln!("error: no engine could read: the notes of the table say why");
+        complain!("error: no engine could read: the notes of the table say why");
     }
     written?;
     Ok(if any && !engines.partial { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -147,9 +148,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 fn show_reference(args: &Args, keeper: &mut Keeper) -> Result<ExitCode> {
     let rows = reference();
     if !args.files.is_json_on_stdout() {
-        println!("Measured by others on another machine:\n");
-        print!("{}", reference_table(&rows).markdown());
-        about_polling(&rows).iter().for_each(|text| println!("\n{text}"));
+        say!("Measured by others on another machine:\n");
+        show(reference_table(&rows).markdown());
+        about_polling(&rows).iter().for_each(|text| say!("\n{text}"));
     }
     let result: Vec<_> = rows
         .iter()

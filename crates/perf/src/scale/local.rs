@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Result;
+use nvmeof_console::complain;
 use nvmeof_core::pci::System;
 use nvmeof_report::Where;
 use nvmeof_report::scale::{Run, Scaling, Step};
@@ -138,6 +139,6 @@ fn fill(step: &mut Step, measured: &Measured) {
 /// A line of progress, on a terminal only.
 fn tell(number: usize, count: usize, drives: usize) {
     if std::io::stderr().is_terminal() {
-        eprintln!("[{number}/{count}] {drives} drives");
+        complain!("[{number}/{count}] {drives} drives");
     }
 }

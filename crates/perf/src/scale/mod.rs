@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::ValueEnum;
+use nvmeof_console::{complain, say};
 use nvmeof_report::scale::{Load, Scaling, VERSION, findings, page, plot, table};
 use nvmeof_report::{Where, engines::Machine};
 
@@ -146,17 +147,17 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     keeper.finish(&forms(&scaling))?;
     let problem = scaling.runs.iter().flat_map(|run| &run.steps).any(|step| step.problem.is_some());
     if scaling.partial {
-        eprintln!("error: ended before all was measured: what there is is kept, marked partial");
+        complain!("error: ended before all was measured: what there is is kept, marked partial");
     }
     Ok(if scaling.partial || problem { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 fn show(scaling: &Scaling) {
     for run in &scaling.runs {
-        println!("Drives {} ({}):\n", run.order, scaling.place.name());
-        println!("{}", table(scaling, run).markdown());
+        say!("Drives {} ({}):\n", run.order, scaling.place.name());
+        say!("{}", table(scaling, run).markdown());
     }
-    scaling.findings.iter().for_each(|text| println!("{text}"));
+    scaling.findings.iter().for_each(|text| say!("{text}"));
 }
 
 fn forms(scaling: &Scaling) -> Forms<'_, Scaling> {

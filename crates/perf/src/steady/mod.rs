@@ -35,6 +35,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use nvmeof_console::{complain, say};
 use nvmeof_report::steady::{self, Setup, Study, Test};
 
 use self::device::Device;
@@ -130,7 +131,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let ended = session.run();
     let partial = ended.as_ref().err().map(ToString::to_string).unwrap_or_default();
     let study = session.procedure.study(session.setup, partial, session.resumed);
-    println!("\n{}", steady::verdicts(&study).markdown());
+    say!("\n{}", steady::verdicts(&study).markdown());
     let results = &session.results;
     let written = write_reports(results, &results.with_extension(""), &study);
     if let Some(device) = session.device {
@@ -138,7 +139,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
     if let Err(error) = ended {
         let shown = results.display();
-        eprintln!("error: {error}; the results so far are in {shown}: go on with --resume {shown}");
+        complain!("error: {error}; the results so far are in {shown}: go on with --resume {shown}");
         written?;
         return Ok(ExitCode::FAILURE);
     }
@@ -154,7 +155,7 @@ fn report(args: &Args, results: &Path) -> Result<ExitCode> {
         _ => "the test is not at its end".to_owned(),
     };
     let study = stored.procedure.study(stored.head.setup, partial, stored.resumed);
-    println!("{}", steady::verdicts(&study).markdown());
+    say!("{}", steady::verdicts(&study).markdown());
     let name = args.out.clone().unwrap_or_else(|| results.with_extension(""));
     write_reports(results, &name, &study)?;
     Ok(ExitCode::SUCCESS)
@@ -247,15 +248,15 @@ impl Session {
 fn tell(procedure: &Procedure, outcome: &Outcome) {
     match outcome {
         Outcome::Purged(done) if done.done => {
-            println!("purge: {} ({:.1} s)", done.how, done.seconds);
+            say!("purge: {} ({:.1} s)", done.how, done.seconds);
         }
-        Outcome::Purged(not) => println!("purge: none: {}", not.how),
+        Outcome::Purged(not) => say!("purge: none: {}", not.how),
         Outcome::Filled(done) => {
-            println!("preconditioning: {} bytes written ({:.1} s)", done.bytes, done.seconds);
+            say!("preconditioning: {} bytes written ({:.1} s)", done.bytes, done.seconds);
         }
         Outcome::Measured(_) => {
             if let Some((test, number, value)) = procedure.ended_round() {
-                println!("{test}: round {number}, {} {value:.1} {}", test.variable(), test.unit());
+                say!("{test}: round {number}, {} {value:.1} {}", test.variable(), test.unit());
             }
         }
     }
@@ -268,7 +269,7 @@ fn write_reports(results: &Path, name: &Path, study: &Study) -> Result<()> {
     for (ending, bytes) in [("html", html.as_bytes()), ("pdf", &pdf)] {
         let path = with_ending(name, ending);
         match replace(&path, bytes) {
-            Ok(()) => println!("report: {}", path.display()),
+            Ok(()) => say!("report: {}", path.display()),
             Err(error) => {
                 written = written.and(Err(error).with_context(|| {
                     format!(

@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, Result};
+use nvmeof_console::complain;
 use nvmeof_core::block::{BlockDevice, StripeDevice};
 use nvmeof_core::dma::{PoolConfig, SharedPool};
 use nvmeof_initiator::Clock;
@@ -237,7 +238,7 @@ impl Target {
             if let Device::Fabric(fabric) = device
                 && let Err(error) = fabric.disconnect()
             {
-                eprintln!("warning: disconnect: {error}");
+                complain!("warning: disconnect: {error}");
             }
         }
     }

@@ -17,6 +17,7 @@ use super::ends::{self, listen};
 /// An address for documentation: nobody has it.
 const NOBODY: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
 
+#[expect(clippy::print_stdout, reason = "a person reads it")]
 fn refused(address: SocketAddr, options: &ListenerOptions) -> Result<VerbsError> {
     match Listener::bind(address, 8, options) {
         Ok(listener) => bail!("{listener:?} listens"),
@@ -79,6 +80,7 @@ pub(crate) fn route(address: IpAddr) -> Result<()> {
     }
 }
 
+#[expect(clippy::print_stdout, reason = "a person reads it")]
 pub(crate) fn locked_memory(address: IpAddr) -> Result<()> {
     let listener = listen(address)?;
     let ticket = ends::route(&listener)?;

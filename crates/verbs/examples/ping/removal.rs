@@ -9,6 +9,7 @@ use nvmeof_verbs::{CompletionStatus, ConnectionEvent, Device, VerbsError};
 use super::checks;
 use super::ends::{Ends, Shape, listen, until};
 
+#[expect(clippy::print_stdout, reason = "a person reads it")]
 pub(crate) fn there_and_back(address: IpAddr) -> Result<()> {
     let mut listener = listen(address)?;
     let name = listener.device().map(|device| device.name().to_owned()).unwrap_or_default();

@@ -34,6 +34,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use nvmeof_console::{complain, show};
 use nvmeof_report::{Point, json};
 
 use super::server;
@@ -230,7 +231,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let points = bench.rounds(&mut json)?;
     if interrupt::is_noted() {
         let kept = json.place().unwrap_or("nowhere, for want of --json".to_owned());
-        eprintln!("interrupted after {} points; they are kept in {kept}", points.len());
+        complain!("interrupted after {} points; they are kept in {kept}", points.len());
         return Ok(ExitCode::from(interrupt::STATUS));
     }
     let stolen = server::time_of(cpus)?.stolen_since(before);
@@ -238,7 +239,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let activity = if is_drawn { bench.activity() } else { Ok(None) };
     let activity = activity.unwrap_or_else(|error| {
         // Nothing that was measured is lost for a picture.
-        eprintln!("{error:#}");
+        complain!("{error:#}");
         None
     });
 
@@ -265,7 +266,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         note: &note,
         activity: activity.as_ref(),
     };
-    print!("{}", show::markdown(&shown));
+    show(show::markdown(&shown));
     write_files(args, &shown)?;
     Ok(ExitCode::SUCCESS)
 }
@@ -339,7 +340,7 @@ fn again(args: &Args, path: &Path) -> Result<ExitCode> {
         activity: None,
     };
     Output::open(args)?;
-    print!("{}", show::markdown(&shown));
+    show(show::markdown(&shown));
     write_files(args, &shown)?;
     Ok(ExitCode::SUCCESS)
 }

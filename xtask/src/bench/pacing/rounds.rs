@@ -11,6 +11,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use nvmeof_console::complain;
 use nvmeof_report::Point;
 use serde_json::Value;
 
@@ -73,7 +74,7 @@ impl Bench<'_> {
                     points.push(point);
                 }
             }
-            eprintln!("round {} of {} done", round + 1, self.plan.repeat);
+            complain!("round {} of {} done", round + 1, self.plan.repeat);
         }
         Ok(points)
     }
@@ -88,7 +89,7 @@ impl Bench<'_> {
         if let Some(Loaded { load, serving }) = loaded {
             // All points are there, so how it ends costs none of them.
             if let Err(error) = load.stop().and_then(|()| serving.stop()) {
-                eprintln!("round {}, the end of depth {depth}: {error:#}", round + 1);
+                complain!("round {}, the end of depth {depth}: {error:#}", round + 1);
             }
         }
         let place = |policy: &str| POLICIES.iter().position(|known| known.to_string() == policy);
@@ -107,7 +108,7 @@ impl Bench<'_> {
         loop {
             match self.compare(loaded, comparison, repetition) {
                 Err(error) if attempt < ATTEMPTS && !interrupt::is_noted() => {
-                    eprintln!("once more, round {repetition}: {error:#}");
+                    complain!("once more, round {repetition}: {error:#}");
                     // Whatever went wrong, the next one has nothing of it.
                     *loaded = None;
                     attempt += 1;

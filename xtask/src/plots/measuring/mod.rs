@@ -13,6 +13,7 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use nvmeof_console::complain;
 use nvmeof_report::plot::Shape;
 use nvmeof_report::{Axis, Plot, Series, csv};
 
@@ -121,7 +122,7 @@ pub(super) fn simulate(workspace: &Workspace) -> Result<()> {
     for picture in PICTURES {
         let plan = format!("test-{:0>2}", picture.test);
         for platform in PLATFORMS {
-            eprintln!("{plan} on platform {platform}");
+            complain!("{plan} on platform {platform}");
             all.extend(sweep::simulate(workspace, &plan, platform, |_| true)?);
         }
     }
