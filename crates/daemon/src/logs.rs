@@ -1,14 +1,26 @@
 //! The log, and what keeps hosts from filling it: of each kind of thing that they can bring about, so many lines
 //! a second at most. The first line after that says in `suppressed` how many were left out; if no more come, a
 //! line of its own does ([`tell_left_out`]).
+//!
+//! A thread of its own writes the log, and nobody waits for it (`queue`).
 
+mod queue;
+mod stderr;
+
+use std::backtrace::{Backtrace, BacktraceStatus};
 use std::io::IsTerminal as _;
+use std::panic::PanicHookInfo;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
+use anyhow::Context as _;
 use tracing_subscriber::EnvFilter;
 
 use crate::clock;
 use crate::config::{LogFormat, LogLevel};
+use queue::{LogQueue, log_queue};
+use stderr::Stderr;
 
 /// Lines a second of one kind.
 const LINES: u64 = 5;
@@ -61,8 +73,11 @@ pub(crate) fn pass(kind: Kind) -> Option<Suppressed> {
     LIMITS[kind as usize].pass(clock::now())
 }
 
-/// Writes how many lines were left out, of the kinds of which none came since.
+/// Writes how many lines were left out, of the kinds of which none came since, and how many were dropped.
 pub(crate) fn tell_left_out() {
+    if let Some(queue) = QUEUE.get() {
+        queue.nudge();
+    }
     for (limit, kind) in LIMITS.iter().zip(Kind::ALL) {
         if let Some(suppressed) = limit.left_out(clock::now()) {
             tracing::warn!(suppressed, "no more lines of a kind: {}", kind.name());
@@ -140,14 +155,72 @@ impl Limit {
     }
 }
 
-/// Logs to standard error; `RUST_LOG` overrules the config.
-pub(crate) fn start(level: LogLevel, format: LogFormat) {
+/// The way of all lines to standard error.
+static QUEUE: OnceLock<LogQueue> = OnceLock::new();
+
+/// How long a panic waits until the log is written.
+const PANIC_FLUSH: Duration = Duration::from_secs(1);
+
+/// Logs to standard error, by a thread that is started here; `RUST_LOG` overrules the config.
+///
+/// # Errors
+/// The thread cannot be started.
+pub(crate) fn start(level: LogLevel, format: LogFormat) -> anyhow::Result<()> {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level.name()));
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let notice = match format {
+        LogFormat::Text => stderr::notice_text,
+        LogFormat::Json => stderr::notice_json,
+    };
+    let (queue, drain) = log_queue();
+    let mut out = Stderr::open().context("cannot open standard error once more for the log")?;
+    std::thread::Builder::new()
+        .name("log".into())
+        .spawn(move || drain.write_all(&mut out, notice))
+        .context("cannot start the thread that writes the log: raise the limit of threads (TasksMax=, ulimit -u)")?;
+    let log = tracing_subscriber::fmt().with_env_filter(filter).log_internal_errors(false);
+    let log = log.with_writer(queue.clone());
+    if QUEUE.set(queue).is_err() {
+        anyhow::bail!("the log is started already");
+    }
     match format {
         LogFormat::Text => log.with_ansi(std::io::stderr().is_terminal()).init(),
         LogFormat::Json => log.json().flatten_event(true).init(),
     }
+    std::panic::set_hook(Box::new(tell_panic));
+    Ok(())
+}
+
+/// Writes text as it is to the log, before [`start`] to standard error. Whole lines.
+pub(crate) fn write(text: &str) {
+    match QUEUE.get() {
+        Some(queue) => queue.push_lines(text),
+        None => nvmeof_console::complain!("{}", text.trim_end_matches('\n')),
+    }
+}
+
+/// Waits until the log is written, for `limit` at most: its reader may have stopped.
+pub(crate) fn flush(limit: Duration) {
+    if let Some(queue) = QUEUE.get() {
+        // There is no place to tell that it is not.
+        queue.flush(limit);
+    }
+}
+
+/// Lines that were dropped since the start, because standard error did not take them.
+pub(crate) fn dropped() -> u64 {
+    QUEUE.get().map_or(0, LogQueue::dropped)
+}
+
+/// What the standard library's hook says, in its place among the lines of the log, and bounded in time.
+fn tell_panic(info: &PanicHookInfo<'_>) {
+    let thread = std::thread::current();
+    let mut text = format!("thread '{}' {info}\n", thread.name().unwrap_or("?"));
+    let backtrace = Backtrace::capture();
+    if backtrace.status() == BacktraceStatus::Captured {
+        text.push_str(&format!("{backtrace}\n"));
+    }
+    write(&text);
+    flush(PANIC_FLUSH);
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@
 //! | `stats` | what the reactors counted: to a file, and to the log on SIGUSR1 |
 //! | `changes` | which change is made when: one at a time, while threads open what it needs |
 //! | `wrong` | configs that cannot be used, as the log and the API tell of them |
+//! | `workers` | the threads for calls that block, all started beforehand |
 //! | `notify` | what systemd is told: ready, reloading, stopping, signs of life |
 //! | `accept`, `place` | listeners, and which reactor serves a connection |
 
@@ -28,6 +29,7 @@ mod running;
 mod server;
 mod stats;
 mod watch;
+mod workers;
 mod wrong;
 
 use std::io::Write as _;
@@ -36,6 +38,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use nvmeof_console::{complain, say};
 use nvmeof_core::pci::System;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinHandle;
@@ -62,6 +65,9 @@ const TELL_LEFT_OUT: Duration = Duration::from_secs(2);
 /// How often it is looked whether drives told of changed namespaces.
 const LOOK: Duration = Duration::from_secs(1);
 
+/// How long the end waits until the log is written: its reader may have stopped.
+const LAST_LINES: Duration = Duration::from_secs(1);
+
 /// Runs the daemon until it is told to stop; or, with `check`, only checks the config. `stats` is a
 /// file for statistics, and the time from one sample to the next.
 #[must_use]
@@ -69,58 +75,73 @@ pub fn run(path: &Path, check: bool, stats: Option<(&Path, &str)>) -> ExitCode {
     let stats = match stats.map(|(file, interval)| Wanted::new(file, interval)).transpose() {
         Ok(stats) => stats,
         Err(what) => {
-            eprintln!("nvmeof-tgt: --stats-interval: {what}");
+            complain!("nvmeof-tgt: --stats-interval: {what}");
             return ExitCode::from(EXIT_USAGE);
         }
     };
     let loaded = match Loaded::read(path) {
         Ok(loaded) => loaded,
         Err(error) => {
-            eprintln!("{error}");
+            complain!("{error}");
             return ExitCode::from(EXIT_USAGE);
         }
     };
-    let config = &loaded.config;
     if check {
-        for warning in &config.warnings {
-            eprintln!("warning: {warning}");
-        }
-        for warning in of_stripes(&System::this(), &config.devices, &config.root_complexes) {
-            eprintln!("warning: {warning}");
-        }
-        println!("{}: ok", path.display());
-        println!("{}", config.limits);
-        return ExitCode::SUCCESS;
+        return tell_costs(path, &loaded.config);
     }
-    logs::start(config.log, config.log_format);
-    let recorder = match stats.as_ref().map(Recorder::start).transpose() {
-        Ok(recorder) => recorder,
+    if let Err(error) = logs::start(loaded.config.log, loaded.config.log_format) {
+        complain!("nvmeof-tgt: {error:#}");
+        return ExitCode::FAILURE;
+    }
+    let code = match stats.as_ref().map(Recorder::start).transpose() {
+        Ok(recorder) => {
+            let recording = stats.zip(recorder);
+            serve_until_told(path, loaded, recording.map(|(wanted, one)| (wanted.interval, one)))
+        }
         Err(error) => {
-            eprintln!("nvmeof-tgt: {error:#}");
-            return ExitCode::from(EXIT_USAGE);
+            logs::write(&format!("nvmeof-tgt: {error:#}\n"));
+            ExitCode::from(EXIT_USAGE)
         }
     };
-    let recording = stats.zip(recorder).map(|(wanted, recorder)| (wanted.interval, recorder));
-    warn_of(config);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let served = runtime.context("cannot start the control plane").and_then(|runtime| {
+    logs::flush(LAST_LINES);
+    code
+}
+
+/// Answers `--check`.
+fn tell_costs(path: &Path, config: &Config) -> ExitCode {
+    for warning in &config.warnings {
+        complain!("warning: {warning}");
+    }
+    for warning in of_stripes(&System::this(), &config.devices, &config.root_complexes) {
+        complain!("warning: {warning}");
+    }
+    say!("{}: ok", path.display());
+    say!("{}", config.limits);
+    ExitCode::SUCCESS
+}
+
+fn serve_until_told(
+    path: &Path,
+    loaded: Loaded,
+    recording: Option<(Duration, Recorder)>,
+) -> ExitCode {
+    warn_of(&loaded.config);
+    let served = workers::runtime().and_then(|runtime| {
         let served = runtime.block_on(serve(path, loaded, recording));
         // A thread that still waits for a drive is left behind.
         runtime.shutdown_background();
         served
     });
-    match served {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => match error.downcast_ref::<server::PortTaken>() {
-            Some(taken) => {
-                eprintln!("{taken}");
-                ExitCode::from(EXIT_USAGE)
-            }
-            None => {
-                eprintln!("nvmeof-tgt: {error:#}");
-                ExitCode::FAILURE
-            }
-        },
+    let Err(error) = served else { return ExitCode::SUCCESS };
+    match error.downcast_ref::<server::PortTaken>() {
+        Some(taken) => {
+            logs::write(&format!("{taken}\n"));
+            ExitCode::from(EXIT_USAGE)
+        }
+        None => {
+            logs::write(&format!("nvmeof-tgt: {error:#}\n"));
+            ExitCode::FAILURE
+        }
     }
 }
 
@@ -178,6 +199,7 @@ async fn serve(
 ) -> anyhow::Result<()> {
     // Before anything is announced, so that a signal right after `ready` is not lost.
     let mut signals = Signals::new()?;
+    notify::start().context("cannot start the thread that talks to the service manager")?;
     let door = loaded.config.api.as_ref().map(api::Door::open).transpose()?;
     let mut running = tokio::select! {
         running = Running::start(path, loaded, devices::from_vfio) => running?,
@@ -190,7 +212,7 @@ async fn serve(
         tokio::time::interval(recording.as_ref().map_or(REBALANCE, |(every, _)| *every));
     sample.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     running.record_to(recording.map(|(_, recorder)| recorder)).await;
-    announce(&running.ready_line())?;
+    announce(running.ready_line());
     notify::ready(&running.ready_line());
     notify::watch(running.server().senders());
     let mut rebalance = tokio::time::interval(REBALANCE);
@@ -246,8 +268,14 @@ async fn answer<T: Default>(thread: &mut Option<JoinHandle<T>>) -> T {
     answer
 }
 
-/// The one line on standard output that tells scripts the daemon serves.
-fn announce(line: &str) -> anyhow::Result<()> {
-    let mut out = std::io::stdout().lock();
-    writeln!(out, "{line}").and_then(|()| out.flush()).context("cannot write to standard output")
+/// Writes the one line on standard output that tells scripts the daemon serves. It is written aside: a reader that has
+/// stopped is waited for by a thread, and one that has gone costs the line.
+fn announce(mut line: String) {
+    line.push('\n');
+    tokio::task::spawn_blocking(move || {
+        let mut out = std::io::stdout().lock();
+        if let Err(error) = out.write_all(line.as_bytes()).and_then(|()| out.flush()) {
+            tracing::warn!(%error, "cannot write \"ready\" to standard output; hosts are served");
+        }
+    });
 }

@@ -6,7 +6,12 @@
 //!                                 |  ^                                               |
 //!                     WATCHDOG, as long as every reactor turns                  STOPPING
 //! ```
+//!
+//! A service manager that does not read its socket for a while makes a send wait. Threads of their own send,
+//! so that the control plane goes on.
 
+use std::sync::OnceLock;
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::Duration;
 
 use sd_notify::NotifyState;
@@ -16,12 +21,36 @@ use crate::reactor::mailbox::{Message, Sender};
 
 /// How often a sign of life is sent in the time after which the manager would have given up.
 const SIGNS: u32 = 3;
+/// Messages that wait for the service manager at most; further ones are left out.
+const WAITING_MAX: usize = 64;
 /// Longest status line; one that is longer says no more.
 const STATUS_MAX: usize = 300;
 
+/// To the thread that sends.
+static MESSAGES: OnceLock<SyncSender<String>> = OnceLock::new();
+
+/// Starts the thread that sends, if there is a service manager to tell.
+///
+/// # Errors
+/// The thread cannot be started.
+pub(super) fn start() -> std::io::Result<()> {
+    if std::env::var_os("NOTIFY_SOCKET").is_none() {
+        return Ok(());
+    }
+    let (sender, messages) = sync_channel::<String>(WAITING_MAX);
+    std::thread::Builder::new().name("notify".into()).spawn(move || {
+        for message in messages {
+            send(&[NotifyState::Custom(&message)]);
+        }
+    })?;
+    // A second start changes nothing: the first thread sends.
+    let _ = MESSAGES.set(sender);
+    Ok(())
+}
+
 /// Hosts can connect; `status` is for people.
 pub(super) fn ready(status: &str) {
-    send(&[NotifyState::Ready, NotifyState::Status(&one_line(status))]);
+    post(&[NotifyState::Ready, NotifyState::Status(&one_line(status))]);
 }
 
 /// The config is being read again. [`ready`] ends it, whatever came of it.
@@ -29,13 +58,13 @@ pub(super) fn reloading() {
     let mut states = vec![NotifyState::Reloading];
     // Wanted since systemd 253, to tell this reload from an earlier one.
     states.extend(NotifyState::monotonic_usec_now());
-    send(&states);
+    post(&states);
 }
 
 /// The daemon ends; what is in flight may still take this long.
 pub(super) fn stopping(drain: Duration) {
     let status = format!("stopping: commands in flight have {} s to end", drain.as_secs());
-    send(&[NotifyState::Stopping, NotifyState::Status(&status)]);
+    post(&[NotifyState::Stopping, NotifyState::Status(&status)]);
 }
 
 /// Sends signs of life from now on, if the manager wants some: as long as every reactor answers. It has
@@ -74,6 +103,17 @@ fn all_turn(reactors: &[Sender]) -> bool {
 fn one_line(status: &str) -> String {
     let plain = |c: char| if c.is_control() { ' ' } else { c };
     status.chars().map(plain).take(STATUS_MAX).collect()
+}
+
+/// Has the thread send it.
+fn post(states: &[NotifyState<'_>]) {
+    let Some(messages) = MESSAGES.get() else { return };
+    let message = states.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
+    if messages.try_send(message).is_err() {
+        tracing::warn!(
+            "the service manager does not read its socket (NOTIFY_SOCKET): it is not told"
+        );
+    }
 }
 
 fn send(states: &[NotifyState<'_>]) {

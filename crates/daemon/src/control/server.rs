@@ -3,7 +3,6 @@
 mod listeners;
 
 use std::collections::BTreeMap;
-use std::io::Write as _;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,6 +26,7 @@ use super::watch::Tracing;
 use crate::clock;
 use crate::config::{Api, Config, Listener, LogFormat, LogLevel, policy_name};
 use crate::limits::{Limits, raise_open_files};
+use crate::logs;
 use crate::reactor::mailbox::{Counts, Dismissed, Message, Sender, mailbox};
 use crate::reactor::roll::Listed;
 use crate::reactor::stats::Ask;
@@ -376,11 +376,9 @@ impl Server {
     pub(super) async fn log_counts(&mut self) {
         let counts = self.counts().await;
         let target = self.target.counts();
-        // Nobody reads it if standard error is closed.
-        let _ = writeln!(
-            std::io::stderr(),
+        let mut text = format!(
             "counts connections={} io_queues={} controllers={} requests={} waiting={} buffers={} \
-             permits={} lost_permits={} buffer_memory={}",
+             permits={} lost_permits={} buffer_memory={}\n",
             counts.connections,
             counts.io_queues,
             target.controllers,
@@ -392,8 +390,8 @@ impl Server {
             self.pool.stats().mapped,
         );
         let sample = self.sample(false).await;
-        let text = table(&sample, self.shown.as_ref(), &self.labels);
-        let _ = std::io::stderr().write_all(text.as_bytes());
+        text.push_str(&table(&sample, self.shown.as_ref(), &self.labels));
+        logs::write(&text);
         self.shown = Some(sample);
     }
 

@@ -29,8 +29,9 @@ use rustix::event::{EventfdFlags, eventfd};
 use super::listener::reject;
 use super::pair::{Accepted, Init, Pair};
 
-/// Threads of a device, and how many of them may be accepting at once: hosts that cannot be reached hold
-/// those, never the ones that take queue pairs away.
+/// Threads of a device, all started beforehand: a limit of threads that is reached later leaves no queue pair behind.
+/// And how many of them may be accepting at once: hosts that cannot be reached hold those, never the ones that take
+/// queue pairs away.
 const THREADS: usize = 4;
 const ACCEPTING: usize = 3;
 /// Pauses between tries to take a queue pair away: the first, and the longest.
@@ -57,8 +58,6 @@ struct Work<D: Device> {
     errands: VecDeque<Errand<D>>,
     /// Queue pairs that could not be destroyed, with the time of the next try.
     later: Vec<(Instant, Ending<D>)>,
-    threads: usize,
-    idle: usize,
     accepting: usize,
     closing: bool,
 }
@@ -155,8 +154,10 @@ impl<D: Device> Usher<D> {
     /// The system's, if it has no thread left.
     pub(super) fn start(device: &D) -> io::Result<Self> {
         let usher = Self::of(device, false);
-        usher.office.lock().threads = 1;
-        spawn(&usher.office)?;
+        // Where one cannot be started, the others end with the usher.
+        for _ in 0..THREADS {
+            spawn(&usher.office)?;
+        }
         Ok(usher)
     }
 
@@ -166,14 +167,8 @@ impl<D: Device> Usher<D> {
     }
 
     fn of(device: &D, by_hand: bool) -> Self {
-        let work = Work {
-            errands: VecDeque::new(),
-            later: Vec::new(),
-            threads: 0,
-            idle: 0,
-            accepting: 0,
-            closing: false,
-        };
+        let work =
+            Work { errands: VecDeque::new(), later: Vec::new(), accepting: 0, closing: false };
         let name = device.name().to_owned();
         let office = Office { name, work: Mutex::new(work), news: Condvar::new() };
         Self { office: Arc::new(office), by_hand }
@@ -242,23 +237,16 @@ impl<D: Device> Drop for Usher<D> {
     }
 }
 
-/// Starts a thread, which was counted already.
+/// Starts a thread.
 fn spawn<D: Device>(office: &Arc<Office<D>>) -> io::Result<()> {
     let mine = Arc::clone(office);
     let name: String = format!("usher-{}", office.name).chars().take(15).collect();
-    let spawned = thread::Builder::new().name(name).spawn(move || serve(&mine));
-    if spawned.is_err() {
-        office.lock().threads -= 1;
-    }
-    spawned.map(drop)
+    thread::Builder::new().name(name).spawn(move || serve(&mine)).map(drop)
 }
 
 /// What a thread does: one errand after the other, until there will be none.
 fn serve<D: Device>(office: &Arc<Office<D>>) {
-    while let Some((errand, helped)) = office.next() {
-        if helped && let Err(error) = spawn(office) {
-            tracing::debug!(%error, device = office.name, "no more threads for connections");
-        }
+    while let Some(errand) = office.next() {
         let accepts = matches!(errand, Errand::Accept(_));
         office.carry_out(errand);
         if accepts {
@@ -273,22 +261,17 @@ impl<D: Device> Office<D> {
         self.work.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The next errand, waited for, and whether there should be another thread; `None` at the end.
-    fn next(&self) -> Option<(Errand<D>, bool)> {
+    /// The next errand, waited for; `None` at the end.
+    fn next(&self) -> Option<Errand<D>> {
         let mut work = self.lock();
         loop {
             if let Some(errand) = work.take(Instant::now()) {
-                // Somebody has to be there for the next one, however long this one takes.
-                let helped = work.idle == 0 && work.threads < THREADS;
-                work.threads += usize::from(helped);
-                return Some((errand, helped));
+                return Some(errand);
             }
             if work.closing && work.errands.is_empty() && work.later.is_empty() {
-                work.threads -= 1;
                 return None;
             }
             let due = work.later.iter().map(|(at, _)| *at).min();
-            work.idle += 1;
             work = match due {
                 Some(at) => {
                     let pause = at.saturating_duration_since(Instant::now());
@@ -297,7 +280,6 @@ impl<D: Device> Office<D> {
                 }
                 None => self.news.wait(work).unwrap_or_else(PoisonError::into_inner),
             };
-            work.idle -= 1;
         }
     }
 

@@ -7,6 +7,7 @@ use nvmeof_pacing::{FlowStats, Snapshot};
 use serde_json::{Value, json};
 
 use super::{FlowName, Interval, Labels, Sample, TenantFigures, mean, total};
+use crate::logs;
 use crate::reactor::stats::{
     Class, ErrorClass, FabricDevice, Flow, Latencies, Report, Stages, Tally, Whose,
 };
@@ -49,6 +50,7 @@ pub(super) fn total_line(
     line["kind"] = json!(kind);
     line["t"] = json!(seconds);
     line["policy"] = policy(now.policy, &now.pacing);
+    line["log_lines_dropped"] = json!(logs::dropped());
     line["tenants"] = now.tenants.iter().map(TenantFigures::json).collect();
     line
 }

@@ -17,6 +17,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 
 use super::{FlowName, Labels, Sample, add_named, done, limited, total};
+use crate::logs;
 use crate::reactor::stats::{Class, ErrorClass, Histogram, Report, Stages};
 
 /// What the text is, for whoever asks.
@@ -68,7 +69,14 @@ impl Scrape {
         let help = "Memory that data buffers were taken from";
         page.gauges("buffer_memory", help, Some(&Unit::Bytes), [(vec![], self.buffer_memory)])?;
         let lost = nvmeof_pacing::lost_permits();
-        page.counters("lost_permits", "Permits that were never given back", None, [(vec![], lost)])
+        page.counters(
+            "lost_permits",
+            "Permits that were never given back",
+            None,
+            [(vec![], lost)],
+        )?;
+        let help = "Log lines that standard error did not take";
+        page.counters("log_lines_dropped", help, None, [(vec![], logs::dropped())])
     }
 
     fn pacer(&self, page: &mut Page<'_>, all: &Report) -> Result<(), Error> {
