@@ -76,6 +76,8 @@ struct Rest {
     behind: VecDeque<Extent>,
     /// A flush is to follow the last piece.
     must_flush: bool,
+    /// That flush is what the device does.
+    is_flushing: bool,
     /// The command is to end where it is.
     is_aborted: bool,
 }
@@ -196,6 +198,15 @@ impl<B: AsRef<[u8]>, P> Request<B, P> {
         let can_abort = rest.has_piece() && !rest.is_aborted;
         rest.is_aborted |= can_abort;
         can_abort
+    }
+
+    /// Whether what the device does for it is a flush.
+    #[must_use]
+    pub fn is_flushing(&self) -> bool {
+        match &self.state {
+            State::OnDevice { rest, .. } => self.io.kind == IoKind::Flush || rest.is_flushing,
+            _ => false,
+        }
     }
 
     /// Whether the device has nothing more to do for it.
@@ -439,6 +450,7 @@ impl<B: AsRef<[u8]>, P> Request<B, P> {
             return Step::Device { op, offset, len, buf: None };
         }
         if std::mem::take(&mut rest.must_flush) {
+            rest.is_flushing = true;
             return Step::Device { op: DeviceOp::Flush, offset: 0, len: 0, buf: None };
         }
         Step::Finish { outcome: Ok(()), data: None }

@@ -216,7 +216,10 @@ impl Reactor {
                 Step::Device { op, offset, len, buf } => {
                     let token = request.token(kind::REQUEST);
                     let lane = io.lane;
-                    if op == DeviceOp::Flush && self.hears_of_loss(key, lane, command.device) {
+                    // A host's own flush: not the one behind a Deallocate, which vouches for that alone.
+                    if command.kind == IoKind::Flush
+                        && self.hears_of_loss(key, lane, command.device)
+                    {
                         self.finish(request, Err(Failure::MediaWrite), None, now);
                         return;
                     }
@@ -368,7 +371,9 @@ impl Reactor {
             _ => return,
         };
         let IoCommand { kind, device, .. } = *io.request.io();
-        if let (IoKind::Flush, Err(error)) = (kind, &done.result) {
+        if io.request.is_flushing()
+            && let Err(error) = &done.result
+        {
             let (connection, lane) = (io.connection, io.lane);
             self.flush_failed(connection, lane, device, error, now);
         }

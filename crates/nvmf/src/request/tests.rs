@@ -28,6 +28,7 @@ fn run(request: &mut Req, mut step: Step<Vec<u8>>, abort_in: usize) -> Ran {
         match step {
             Step::Device { op, offset, len, buf: None } => {
                 ops.push((op, offset, len));
+                assert_eq!(request.is_flushing(), op == DeviceOp::Flush);
                 if ops.len() == abort_in {
                     aborts = request.abort_between_pieces();
                     assert!(!request.abort_between_pieces(), "a second Abort changes nothing");
