@@ -173,7 +173,11 @@ impl Link {
         let answer = match self.queue.handle_command(&sqe, 0, self.now) {
             Disposition::Receive { len, .. } => {
                 let len = usize::try_from(len).unwrap();
-                answer(self.queue.handle_data(&sqe, &data[..len], self.now))
+                match self.queue.handle_data(&sqe, &data[..len], self.now) {
+                    // Another association of the host's ends meanwhile, on another thread.
+                    Disposition::Held => answer(self.connected_later()),
+                    other => answer(other),
+                }
             }
             Disposition::Flush { result, .. } => {
                 answer(Disposition::Respond(self.queue.complete_flush(cid, result, true)))
@@ -190,6 +194,16 @@ impl Link {
         };
         assert_eq!(answer.cqe.cid.get(), cid);
         answer
+    }
+
+    /// What a Connect comes to that has to wait.
+    fn connected_later(&mut self) -> Disposition {
+        loop {
+            if let Some((_, disposition)) = self.queue.poll_connect(self.now) {
+                return disposition;
+            }
+            std::thread::yield_now();
+        }
     }
 
     /// There is a buffer for the data of a command, in which something was before.
