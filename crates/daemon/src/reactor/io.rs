@@ -216,10 +216,7 @@ impl Reactor {
                 Step::Device { op, offset, len, buf } => {
                     let token = request.token(kind::REQUEST);
                     let lane = io.lane;
-                    // A host's own flush: not the one behind a Deallocate, which vouches for that alone.
-                    if command.kind == IoKind::Flush
-                        && self.hears_of_loss(key, lane, command.device)
-                    {
+                    if self.hears_of_loss(key, lane, &command) {
                         self.finish(request, Err(Failure::MediaWrite), None, now);
                         return;
                     }

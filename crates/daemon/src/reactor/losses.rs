@@ -5,15 +5,25 @@
 //! without being tried. Each of them hears once: from then on a flush vouches for what was written since.
 
 use nvmeof_core::block::BlockError;
-use nvmeof_nvmf::DeviceId;
+use nvmeof_nvmf::{DeviceId, IoCommand, IoKind};
 
 use super::Reactor;
 use super::slots::Key;
 
 impl Reactor {
-    /// Whether the device has failed a flush that this connection has not heard of. It has then.
-    pub(super) fn hears_of_loss(&mut self, connection: Key, lane: Key, device: DeviceId) -> bool {
-        let Some(lost_at) = self.devices.lost_at(device) else { return false };
+    /// Whether this command is a flush, and its device has failed one that this connection has not
+    /// heard of. It has then. The flush behind a Deallocate does not count: it vouches for that
+    /// command alone.
+    pub(super) fn hears_of_loss(
+        &mut self,
+        connection: Key,
+        lane: Key,
+        command: &IoCommand,
+    ) -> bool {
+        if command.kind != IoKind::Flush {
+            return false;
+        }
+        let Some(lost_at) = self.devices.lost_at(command.device) else { return false };
         let lane = self.connections.get_mut(connection).and_then(|one| one.lanes.get_mut(lane));
         lane.is_some_and(|lane| {
             let is_new = lost_at > lane.heard_of_loss;
