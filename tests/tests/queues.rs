@@ -7,12 +7,10 @@ use nvmeof_initiator::Options;
 use nvmeof_tests::config::{NQN, listener, ram, small, subsystem};
 use nvmeof_tests::{Daemon, GUARD, Host, Pdu, Raw, Worker, options};
 use nvmeof_wire::abort::Abort;
-use nvmeof_wire::fabrics::{PropertyGet, PropertySet, PropertySize};
+use nvmeof_wire::fabrics::{CNTLID_DYNAMIC, PropertyGet, PropertySet, PropertySize};
 use nvmeof_wire::nvm::BlockIo;
 use nvmeof_wire::opcode::{AdminOpcode, IoOpcode};
 use nvmeof_wire::properties::{CC_CSS_NVM, Cc, Csts, offset};
-use nvmeof_wire::tcp::{ICReq, IcParams};
-use nvmeof_wire::zerocopy::IntoBytes as _;
 use nvmeof_wire::{Sqe, Status};
 
 /// The number behind `key=` in a line of the log.
@@ -187,11 +185,11 @@ fn connections_and_queues_end_where_the_limits_are() {
     let host = Host::connect(&daemon.endpoint(NQN), &options);
     assert_eq!(host.queues.len(), 2, "queues granted");
     assert_eq!(host.controller.queue_depth(), 31, "one of 32 entries stays empty");
-    let fourth = Raw::hello(address, false, false);
-    let mut fifth = Raw::open(address);
-    fifth.try_send(ICReq::new(IcParams { pda: 0, hdgst: false, ddgst: false, max: 1 }).as_bytes());
-    assert!(matches!(fifth.pdu(), Pdu::End), "one connection too many");
-    assert!(daemon.wait_for_line("connection refused").contains("limits.connections"));
+    let fourth = Raw::admin(address, NQN, &options);
+    let mut fifth = Raw::hello(address, false, false);
+    let cqe = fifth.connect(0, 32, CNTLID_DYNAMIC, NQN, &options);
+    assert_eq!(cqe.status(), Status::CONTROLLER_BUSY, "one connection too many");
+    assert!(daemon.wait_for_line("Connect refused").contains("limits.connections"));
     drop((host, fourth, fifth));
     daemon.wait_for_counts(&baseline, open_files);
     let host = Host::connect(&daemon.endpoint(NQN), &options);

@@ -48,6 +48,9 @@ pub const BURST_MAX: u32 = 1 << 20;
 
 const _: () = assert!(WEIGHT_MAX as u32 * HOST_WEIGHT_MAX as u32 <= u16::MAX as u32);
 
+/// Most connections that may wait for their Connect, besides those of `limits.connections`, and fewest: all hosts come at
+/// once after the target was away.
+const UNCONNECTED: RangeInclusive<u32> = 16..=256;
 /// Unit of MDTS in bytes.
 const PAGE: u32 = nvmeof_nvmf::limits::PAGE;
 /// In-capsule data of a command on an admin queue in bytes, whatever the config (TCP 3.6.2.2).
@@ -265,6 +268,8 @@ pub struct Limits {
     pub requests_per_reactor: usize,
     /// Buffers of `max_transfer` bytes each reactor keeps aside for admin commands.
     pub admin_buffers: usize,
+    /// Connections that may wait for their Connect, besides those that have had it.
+    pub unconnected: u32,
     /// File descriptors it takes with every connection there may be.
     pub open_files: u64,
     /// Bytes that queues to drives take at most, locked in memory.
@@ -290,6 +295,7 @@ impl Limits {
                 .saturating_mul(settings.queue_depth.into())
                 .min(REQUESTS_AT_START),
             admin_buffers: ADMIN_BUFFERS,
+            unconnected: unconnected(&settings),
             open_files: open_files(&settings, needs),
             // Twice: see `DriveQueues::wanted`.
             drive_memory: (needs.drive_entries as u64)
@@ -373,6 +379,8 @@ impl Limits {
             keep_alive_min_ms: u32::try_from(settings.keep_alive_min.as_millis())
                 .unwrap_or(u32::MAX),
             connections: settings.connections,
+            connect_timeout_ms: u32::try_from(settings.connect_timeout.as_millis())
+                .unwrap_or(u32::MAX),
         }
     }
 
@@ -608,7 +616,13 @@ fn reserve(settings: &Settings, needs: &Needs) -> u64 {
     // Each reactor rounds each of its sizes up to chunks: in-capsule (admin, I/O), admin data, and pages.
     let sizes = 4;
     let admin = (reactors * ADMIN_BUFFERS) as u64 * u64::from(settings.max_transfer);
-    connections * queue + admin + (reactors * sizes * CHUNK) as u64
+    let waiting = u64::from(unconnected(settings)) * (early + OWN_BUFFER as u64);
+    connections * queue + waiting + admin + (reactors * sizes * CHUNK) as u64
+}
+
+/// Connections that may wait for their Connect.
+fn unconnected(settings: &Settings) -> u32 {
+    settings.connections.clamp(*UNCONNECTED.start(), *UNCONNECTED.end())
 }
 
 /// Pages of a queue pair's slots for commands, and for responses.
@@ -621,6 +635,7 @@ fn open_files(settings: &Settings, needs: &Needs) -> u64 {
     let queues = (needs.queue_files as u64).saturating_add(REACTOR_FILES);
     let others = PROCESS_FILES
         + u64::from(settings.connections)
+        + u64::from(unconnected(settings))
         + needs.listeners as u64
         + needs.rdma_listeners as u64 * (RDMA_FILES + reactors)
         + needs.file_devices as u64
@@ -655,13 +670,14 @@ mod tests {
         assert_eq!(limits.mdts, 8);
         assert_eq!(limits.nvmf().mdts(), limits.mdts);
         assert_eq!(limits.nvmf().max_transfer(), limits.settings.max_transfer);
-        // 256 connections x ((128 entries + 2) x 8 KiB + 4 KiB), 2 reactors x (4 x 1 MiB + 4 x 2 MiB).
-        assert_eq!(limits.reserve, (256 + 4 + 1 + 2 * (4 + 8)) << 20);
-        assert_eq!(limits.memory_cap(), (256 + 285) << 20);
-        assert_eq!(limits.open_files, 128 + 256 + 1 + 1 + 2 * (4 + 3 + 1));
+        // 256 connections x ((128 entries + 2) x 8 KiB + 4 KiB), 256 before Connect x (2 x 8 KiB + 4 KiB),
+        // 2 reactors x (4 x 1 MiB + 4 x 2 MiB).
+        assert_eq!(limits.reserve, (256 + 4 + 1 + 4 + 1 + 2 * (4 + 8)) << 20);
+        assert_eq!(limits.memory_cap(), (256 + 290) << 20);
+        assert_eq!(limits.open_files, 128 + 256 + 256 + 1 + 1 + 2 * (4 + 3 + 1));
         assert_eq!(limits.requests_per_reactor, REQUESTS_AT_START);
         let text = limits.to_string();
-        for part in ["256MiB for data", "285MiB in reserve", "MDTS 8", "402 file descriptors"] {
+        for part in ["256MiB for data", "290MiB in reserve", "MDTS 8", "658 file descriptors"] {
             assert!(text.contains(part), "{part}: {text}");
         }
     }
@@ -672,9 +688,10 @@ mod tests {
         let needs = Needs { rdma_listeners: 1, ..NEEDS };
         let (limits, problems) = Limits::derive(Settings::default(), &needs, 1024);
         assert_eq!(problems, []);
-        // 256 connections x (2 x 128 x 8 KiB + 2 x 8 KiB + 4 KiB), 2 reactors x (4 x 1 MiB + 4 x 2 MiB).
-        assert_eq!(limits.reserve, (256 * 2 + 4 + 1 + 2 * (4 + 8)) << 20);
-        assert_eq!(limits.open_files, 128 + 256 + 1 + 8 + 2 + 1 + 2 * (4 + 3 + 1));
+        // 256 connections x (2 x 128 x 8 KiB + 2 x 8 KiB + 4 KiB), 256 x (2 x 8 KiB + 4 KiB),
+        // 2 reactors x (4 x 1 MiB + 4 x 2 MiB).
+        assert_eq!(limits.reserve, (256 * 2 + 4 + 1 + 4 + 1 + 2 * (4 + 8)) << 20);
+        assert_eq!(limits.open_files, 128 + 256 + 256 + 1 + 8 + 2 + 1 + 2 * (4 + 3 + 1));
     }
 
     #[test]
@@ -751,7 +768,7 @@ mod tests {
             ),
             (problems(|s| s.keep_alive_min = ms(1050)), "keep-alive-min", "multiples of 100ms"),
             (problems(|s| s.buffer_memory = 6 << 20), "buffer-memory", "at least 8MiB"),
-            (problems(|s| s.connections = 1000), "connections", "up to 878"),
+            (problems(|s| s.connections = 1000), "connections", "up to 622"),
         ] {
             assert_eq!(found.len(), 1, "{found:?}");
             assert_eq!(found[0].key, key);

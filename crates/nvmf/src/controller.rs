@@ -87,10 +87,13 @@ pub enum DeathReason {
     /// More commands outstanding than the queue has entries.
     #[error("the host overran its queue")]
     QueueOverrun,
+    /// A discovery controller had to go for a newer one: there were as many as may be.
+    #[error("there were too many discovery controllers from its address")]
+    MadeRoom,
 }
 
 impl DeathReason {
-    const ALL: [Self; 11] = [
+    const ALL: [Self; 12] = [
         Self::ConnectTimeout,
         Self::KeepAlive,
         Self::Idle,
@@ -102,6 +105,7 @@ impl DeathReason {
         Self::HostNotAllowed,
         Self::PortRemoved,
         Self::QueueOverrun,
+        Self::MadeRoom,
     ];
 
     fn from_u8(value: u8) -> Option<Self> {
@@ -318,7 +322,7 @@ impl Controller {
     ///
     /// # Errors
     /// [`Failure::ConnectParameter`] beyond what Number of Queues granted;
-    /// [`Failure::CommandSequence`] if the ID is in use or the controller was reset meanwhile;
+    /// [`Failure::ConnectTooSoon`] if the ID is in use or the controller was reset meanwhile;
     /// [`Failure::Quiescing`] while commands of the queue that had this ID are with a device.
     pub(crate) fn add_io_queue(
         &self,
@@ -331,7 +335,7 @@ impl Controller {
         }
         // The stamp changes before the lock is taken to clear the queues, so this cannot be late.
         if self.stamp() != stamp || admin.io_queues.contains_key(&qid) {
-            return Err(Failure::CommandSequence);
+            return Err(Failure::ConnectTooSoon);
         }
         let guard = self.quiesce.guard(qid).ok_or(Failure::Quiescing)?;
         let counters = Arc::new(IoCounters::default());

@@ -61,6 +61,15 @@ pub enum Failure {
     /// The host has as many I/O queues as it may have, in all subsystems.
     #[error("the host has as many I/O queues as it may")]
     HostQueues,
+    /// The target has as many queues as it may have.
+    #[error("the target has as many connections as limits.connections allows")]
+    TargetConnections,
+    /// What is left is kept for hosts that subsystems list.
+    #[error("the last quarter of limits.connections is kept for hosts that subsystems list")]
+    UnlistedConnections,
+    /// There are as many discovery controllers as may be.
+    #[error("there are as many discovery controllers as a quarter of limits.connections")]
+    DiscoveryControllers,
     /// A parameter of Connect is invalid.
     #[error("a Connect parameter is invalid: byte {offset} of the {}", if *in_data { "data" } else { "command" })]
     ConnectParameter {
@@ -69,7 +78,23 @@ pub enum Failure {
         /// In the Connect data, not the command (IATTR).
         in_data: bool,
     },
-    /// The host may not connect to this subsystem.
+    /// The controller that a Connect of an I/O queue names has gone, or is another by now. The host's next association
+    /// has one: it may try again.
+    #[error("the controller is gone: byte {offset} of the data names it")]
+    ConnectGone {
+        /// The parameter's first byte (IPO).
+        offset: u16,
+    },
+    /// The controller is not enabled, was reset meanwhile, or still has the queue that is asked for.
+    #[error("the controller is not ready for the queue")]
+    ConnectTooSoon,
+    /// There is no such subsystem now: it may be about to come.
+    #[error("there is no such subsystem: byte {offset} of the data names it")]
+    ConnectSubsystem {
+        /// The parameter's first byte (IPO).
+        offset: u16,
+    },
+    /// The host may not connect to this subsystem, as long as nobody lets it.
     #[error("the host is not allowed")]
     ConnectHost,
     /// CC.EN is not set or the queue type does not fit.
@@ -166,9 +191,20 @@ impl Failure {
             Self::TransientTransport => Status::TRANSIENT_TRANSPORT_ERROR,
 
             Self::ConnectFormat => Status::CONNECT_INCOMPATIBLE_FORMAT.with_dnr(),
-            Self::ConnectBusy | Self::HostConnections | Self::HostQueues => Status::CONTROLLER_BUSY,
+            Self::ConnectBusy
+            | Self::HostConnections
+            | Self::HostQueues
+            | Self::TargetConnections
+            | Self::UnlistedConnections
+            | Self::DiscoveryControllers => Status::CONTROLLER_BUSY,
             Self::ConnectParameter { .. } => Status::CONNECT_INVALID_PARAMETERS.with_dnr(),
-            Self::ConnectHost => Status::CONNECT_INVALID_HOST.with_dnr(),
+            // Linux removes a controller for good when a reconnect fails with DNR (nvmf_should_reconnect): not where
+            // the next Connect, after a reset, a reload or a change of the config, may go well.
+            Self::ConnectGone { .. } | Self::ConnectSubsystem { .. } => {
+                Status::CONNECT_INVALID_PARAMETERS
+            }
+            Self::ConnectTooSoon => Status::COMMAND_SEQUENCE_ERROR,
+            Self::ConnectHost => Status::CONNECT_INVALID_HOST,
             Self::InvalidQueueType => Status::INVALID_QUEUE_TYPE.with_dnr(),
 
             Self::FeatureNotSaveable => Status::FEATURE_NOT_SAVEABLE.with_dnr(),
@@ -187,7 +223,8 @@ impl Failure {
             Self::MediaRead => Status::UNRECOVERED_READ_ERROR.with_dnr(),
             Self::MediaWrite => Status::WRITE_FAULT.with_dnr(),
             Self::NoSpace => Status::CAPACITY_EXCEEDED.with_dnr(),
-            Self::DeviceGone => Status::INTERNAL_ERROR.with_dnr(),
+            // Another path may still have it: hosts with several try those (Base 2.0, Figure 97).
+            Self::DeviceGone => Status::INTERNAL_PATH_ERROR,
 
             Self::Aborted => Status::ABORT_REQUESTED,
             Self::QueueDeleted => Status::ABORTED_SQ_DELETION,
@@ -202,6 +239,9 @@ impl Failure {
         match self {
             // IPO in 15:0, IATTR in 16 (Base 6.3, Figure 390).
             Self::ConnectParameter { offset, in_data } => *offset as u64 | (*in_data as u64) << 16,
+            Self::ConnectGone { offset } | Self::ConnectSubsystem { offset } => {
+                *offset as u64 | 1 << 16
+            }
             _ => 0,
         }
     }
@@ -220,6 +260,14 @@ mod tests {
             Failure::Quiescing,
             Failure::HostConnections,
             Failure::HostQueues,
+            Failure::TargetConnections,
+            Failure::UnlistedConnections,
+            Failure::DiscoveryControllers,
+            Failure::ConnectGone { offset: 16 },
+            Failure::ConnectTooSoon,
+            Failure::ConnectSubsystem { offset: 256 },
+            Failure::ConnectHost,
+            Failure::DeviceGone,
             Failure::AbortLimit,
             Failure::Aborted,
             Failure::QueueDeleted,
@@ -237,11 +285,17 @@ mod tests {
             Failure::MediaRead,
             Failure::MediaWrite,
             Failure::NoSpace,
-            Failure::DeviceGone,
-            Failure::ConnectHost,
+            Failure::ConnectFormat,
+            Failure::ConnectParameter { offset: 44, in_data: false },
         ];
         assert!(passing.iter().all(|failure| !failure.status().dnr()));
         assert!(lasting.iter().all(|failure| failure.status().dnr()));
+    }
+
+    /// Linux tries another path, or this one again, for what it takes to be the path's fault: status code type 3h.
+    #[test]
+    fn a_device_that_is_gone_is_the_paths_fault() {
+        assert_eq!(Failure::DeviceGone.status().sct(), 3);
     }
 
     #[test]
@@ -257,6 +311,8 @@ mod tests {
             in_command.to_string(),
             "a Connect parameter is invalid: byte 44 of the command"
         );
+        assert_eq!(Failure::ConnectGone { offset: 16 }.result(), 0x1_0010);
+        assert_eq!(Failure::ConnectSubsystem { offset: 256 }.result(), 0x1_0100);
         assert_eq!(Failure::ConnectHost.result(), 0);
     }
 }

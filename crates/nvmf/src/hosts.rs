@@ -4,11 +4,15 @@
 //! queue owns and gives back with its end.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use nvmeof_wire::Nqn;
 
+use crate::controller::{Controller, DeathReason};
 use crate::failure::Failure;
+use crate::limits::Limits;
 
 /// What a host may have; `None`: any number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -66,12 +70,45 @@ pub struct Refusal {
 #[derive(Debug, Default)]
 pub(crate) struct Hosts {
     state: Mutex<State>,
+    /// How many they are.
+    connected: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
 struct State {
     rules: HostRules,
     counts: BTreeMap<Nqn, HostCounts>,
+    /// Connected queues of all hosts.
+    connections: u32,
+    /// Discovery controllers, the oldest first.
+    discovery: Vec<Discovery>,
+}
+
+/// A discovery controller: anybody may have one, so who has many loses some to others.
+#[derive(Debug)]
+struct Discovery {
+    seat: u64,
+    from: Option<IpAddr>,
+    /// Not there before it is made.
+    controller: Weak<Controller>,
+}
+
+/// What bounds the queues of all hosts together.
+pub(crate) struct Room<'a> {
+    pub(crate) limits: &'a Limits,
+    /// Whether any subsystem lists hosts, and whether one lists this host.
+    pub(crate) lists: &'a dyn Fn() -> (bool, bool),
+    /// The host's address, as [`Queue::new`](crate::Queue::new) takes it.
+    pub(crate) peer: &'a str,
+}
+
+/// The network that an address counts for where addresses are counted: itself, or the /64 that one IPv6 host has whole.
+#[must_use]
+pub fn network_of(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(six) => IpAddr::V6(Ipv6Addr::from_bits(six.to_bits() & !u128::from(u64::MAX))),
+        four @ IpAddr::V4(_) => four,
+    }
 }
 
 /// The right of a host to have one queue; dropped, it goes back.
@@ -80,6 +117,8 @@ pub(crate) struct Seat {
     hosts: Arc<Hosts>,
     host: Nqn,
     is_io: bool,
+    /// Its number among those of discovery controllers, if it is one of these.
+    discovery: Option<u64>,
 }
 
 /// What a seat is for.
@@ -98,14 +137,16 @@ impl Hosts {
         self.state().rules = rules;
     }
 
-    /// A seat for a queue of `host`.
+    /// A seat for a queue of `host`, with the number that `number` gives if it is for discovery.
     ///
     /// # Errors
-    /// It has as many as it may, and what it has.
+    /// It has as many as it may, or all have; and what it has.
     pub(crate) fn seat(
         self: &Arc<Self>,
         host: &Nqn,
         kind: SeatKind,
+        room: &Room<'_>,
+        number: u64,
     ) -> Result<Seat, (Failure, HostCounts)> {
         let mut state = self.state();
         let limits = state.rules.of(host);
@@ -116,7 +157,18 @@ impl Hosts {
         } else if kind != SeatKind::Discovery && is_full(limits.io_queues, had.io_queues) {
             Some(Failure::HostQueues)
         } else {
-            None
+            state.has_room(room).err()
+        };
+        let mut ended = None;
+        let why = match why {
+            None if kind == SeatKind::Discovery => match state.discovery_room(room) {
+                Ok(oldest) => {
+                    ended = oldest;
+                    None
+                }
+                Err(why) => Some(why),
+            },
+            why => why,
         };
         if let Some(why) = why {
             if let Some(counts) = state.counts.get_mut(host) {
@@ -128,8 +180,25 @@ impl Hosts {
         let counts = state.counts.entry(host.clone()).or_default();
         counts.connections += 1;
         counts.io_queues += u32::from(is_io);
+        state.connections += 1;
+        self.connected.store(state.counts.len(), Ordering::Relaxed);
+        let discovery = (kind == SeatKind::Discovery).then_some(number);
+        if let Some(seat) = discovery {
+            let from = address_of(room.peer);
+            state.discovery.push(Discovery { seat, from, controller: Weak::new() });
+        }
+        // Its queue's end comes here, too.
         drop(state);
-        Ok(Seat { hosts: Arc::clone(self), host: host.clone(), is_io })
+        if let Some(controller) = ended.and_then(|oldest: Weak<Controller>| oldest.upgrade()) {
+            controller.kill(DeathReason::MadeRoom);
+        }
+        Ok(Seat { hosts: Arc::clone(self), host: host.clone(), is_io, discovery })
+    }
+
+    /// Hosts that have a queue.
+    #[inline]
+    pub(crate) fn connected(&self) -> usize {
+        self.connected.load(Ordering::Relaxed)
     }
 
     /// I/O queues that this host may still have.
@@ -155,15 +224,75 @@ impl Hosts {
     }
 }
 
+impl Seat {
+    /// The controller that has it: one for discovery may have to go for another.
+    pub(crate) fn taken_by(&self, controller: &Arc<Controller>) {
+        let Some(number) = self.discovery else { return };
+        let mut state = self.hosts.state();
+        if let Some(one) = state.discovery.iter_mut().find(|one| one.seat == number) {
+            one.controller = Arc::downgrade(controller);
+        }
+    }
+}
+
+impl State {
+    /// Whether there may be another queue.
+    fn has_room(&self, room: &Room<'_>) -> Result<(), Failure> {
+        if self.connections >= room.limits.connections {
+            return Err(Failure::TargetConnections);
+        }
+        if self.connections < room.limits.unlisted_connections() {
+            return Ok(());
+        }
+        match (room.lists)() {
+            (true, false) => Err(Failure::UnlistedConnections),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether there may be another discovery controller; and the one that has to go for it. That is the oldest from
+    /// where the most come, if these are more than come from where the new one does.
+    fn discovery_room(&mut self, room: &Room<'_>) -> Result<Option<Weak<Controller>>, Failure> {
+        if self.discovery.len() < room.limits.discovery_controllers() as usize {
+            return Ok(None);
+        }
+        let mut counts: BTreeMap<Option<IpAddr>, usize> = BTreeMap::new();
+        for one in &self.discovery {
+            *counts.entry(one.from).or_default() += 1;
+        }
+        let most = counts.values().copied().max().unwrap_or(0);
+        let own = counts.get(&address_of(room.peer)).copied().unwrap_or(0);
+        let from = address_of(room.peer);
+        let goes = |one: &Discovery| match own {
+            // Its own oldest.
+            own if own == most => one.from == from,
+            _ => counts.get(&one.from) == Some(&most),
+        };
+        match self.discovery.iter().position(goes) {
+            Some(at) if own == most || most > 1 => Ok(Some(self.discovery.remove(at).controller)),
+            _ => Err(Failure::DiscoveryControllers),
+        }
+    }
+}
+
+fn address_of(peer: &str) -> Option<IpAddr> {
+    peer.parse::<SocketAddr>().ok().map(|address| network_of(address.ip()))
+}
+
 impl Drop for Seat {
     fn drop(&mut self) {
         let mut state = self.hosts.state();
+        state.connections -= 1;
+        if let Some(number) = self.discovery {
+            state.discovery.retain(|one| one.seat != number);
+        }
         let Some(counts) = state.counts.get_mut(&self.host) else { return };
         counts.connections -= 1;
         counts.io_queues -= u32::from(self.is_io);
         // Names come from outside: none is kept for longer than it is in use.
         if counts.connections == 0 {
             state.counts.remove(&self.host);
+            self.hosts.connected.store(state.counts.len(), Ordering::Relaxed);
         }
     }
 }

@@ -39,7 +39,7 @@ pub mod target;
 pub use controller::{ControllerKey, DeathReason};
 pub use disposition::{DataSource, Disposition, Extent, IoCommand, IoKind, QueueOwner, Response};
 pub use failure::Failure;
-pub use hosts::{HostCounts, HostLimits, HostRules, Refusal};
+pub use hosts::{HostCounts, HostLimits, HostRules, Refusal, network_of};
 pub use limits::Limits;
 pub use queue::{Queue, QueueInfo};
 pub use quiesce::{Quiesce, QuiesceGuard};

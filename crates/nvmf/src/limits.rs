@@ -47,9 +47,6 @@ pub const PAGE: u32 = 4096;
 /// Highest controller ID (Base 5.17.2.1: FFF0h and above are reserved).
 pub const CNTLID_MAX: u16 = 0xffef;
 
-/// Seconds a new connection may take to send Connect.
-pub const CONNECT_TIMEOUT_SECONDS: u64 = 30;
-
 /// Seconds an association may stay not enabled, or a discovery controller without keep-alive idle,
 /// before it is given up (Base 3.1.2.3 and 3.3.2.2 leave it at two minutes).
 pub const ASSOCIATION_TIMEOUT_SECONDS: u64 = 120;
@@ -67,8 +64,10 @@ pub struct Limits {
     pub in_capsule: u32,
     /// Shortest keep-alive timeout in milliseconds; a shorter one is rounded up.
     pub keep_alive_min_ms: u32,
-    /// Connections of the whole target.
+    /// Connected queues of the whole target.
     pub connections: u32,
+    /// How long a new connection may take until its Connect is accepted, in milliseconds.
+    pub connect_timeout_ms: u32,
 }
 
 impl Default for Limits {
@@ -80,11 +79,26 @@ impl Default for Limits {
             in_capsule: 8192,
             keep_alive_min_ms: 1000,
             connections: 1024,
+            connect_timeout_ms: 30_000,
         }
     }
 }
 
 impl Limits {
+    /// Discovery controllers there may be: a quarter of the connections, so that they leave room for hosts, which need
+    /// discovery only to begin with.
+    #[must_use]
+    pub fn discovery_controllers(&self) -> u32 {
+        (self.connections / 4).max(1)
+    }
+
+    /// Connected queues that hosts which no subsystem lists may have, where any lists hosts: the rest is kept for those
+    /// that are listed.
+    #[must_use]
+    pub fn unlisted_connections(&self) -> u32 {
+        self.connections - self.connections / 4
+    }
+
     /// Entries an admin queue may have at most.
     #[must_use]
     pub fn admin_queue_depth(&self) -> u16 {

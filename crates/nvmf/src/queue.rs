@@ -36,7 +36,7 @@ use crate::disposition::{
 };
 use crate::failure::Failure;
 use crate::hosts::Refusal;
-use crate::limits::{ADMIN_QUEUE_MIN, CONNECT_TIMEOUT_SECONDS};
+use crate::limits::ADMIN_QUEUE_MIN;
 use crate::quiesce::{Quiesce, QuiesceGuard};
 use crate::spec::{DeviceId, PortId, TransportKind};
 use crate::target::Target;
@@ -93,6 +93,8 @@ enum State {
         deadline: Nanos,
         /// The Connect command whose data is on its way.
         connecting: Option<u16>,
+        /// Tells whoever has the other end that there was no Connect yet.
+        token: Option<Arc<()>>,
     },
     Admin(AdminQueue),
     Io(IoQueue),
@@ -134,7 +136,8 @@ impl Queue {
     #[must_use]
     pub fn new(target: &Arc<Target>, port: PortId, peer: &str, now: Nanos) -> Self {
         let transport = target.registry().ports.get(&port).map(|port| port.transport);
-        let deadline = now.saturating_add(CONNECT_TIMEOUT_SECONDS * 1_000_000_000);
+        let patience = Nanos::from(target.limits.connect_timeout_ms) * 1_000_000;
+        let deadline = now.saturating_add(patience);
         target.queues.fetch_add(1, Ordering::Relaxed);
         Self {
             target: Arc::clone(target),
@@ -145,7 +148,7 @@ impl Queue {
             local_address: None,
             slots: Slots::new(u32::from(ADMIN_QUEUE_MIN)),
             state: match transport {
-                Some(_) => State::Fresh { deadline, connecting: None },
+                Some(_) => State::Fresh { deadline, connecting: None, token: None },
                 None => State::Ended(DeathReason::PortRemoved),
             },
             refused: None,
@@ -158,6 +161,13 @@ impl Queue {
     #[must_use]
     pub fn id(&self) -> u64 {
         self.id
+    }
+
+    /// Keeps this until Connect is accepted, or the queue ends.
+    pub fn keep_until_connect(&mut self, token: Arc<()>) {
+        if let State::Fresh { token: kept, .. } = &mut self.state {
+            *kept = Some(token);
+        }
     }
 
     /// Says which of the target's addresses the connection came to: what the discovery log tells the host
@@ -331,6 +341,15 @@ impl Queue {
                 }
             }
             State::Fresh { .. } | State::Io(_) | State::Ended(_) => {}
+        }
+    }
+
+    /// The target stood still for so long: [`Self::deadline`] is that much later.
+    pub fn excuse(&mut self, nanos: Nanos) {
+        match &mut self.state {
+            State::Fresh { deadline, .. } => *deadline = deadline.saturating_add(nanos),
+            State::Admin(admin) => admin.excuse(nanos),
+            State::Io(_) | State::Ended(_) => {}
         }
     }
 

@@ -87,6 +87,14 @@ impl Subsystem {
         self.access.read().unwrap_or_else(PoisonError::into_inner).allows(host)
     }
 
+    /// Whether it lists this host; `None` if it takes any.
+    pub(crate) fn lists(&self, host: &Nqn) -> Option<bool> {
+        match &*self.access.read().unwrap_or_else(PoisonError::into_inner) {
+            Access::AnyHost => None,
+            Access::Hosts(hosts) => Some(hosts.contains(host)),
+        }
+    }
+
     /// The access rule now.
     pub(crate) fn access(&self) -> Access {
         self.access.read().unwrap_or_else(PoisonError::into_inner).clone()

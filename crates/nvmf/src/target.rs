@@ -65,6 +65,21 @@ pub(crate) struct Registry {
     pub(crate) discovery_generation: u64,
 }
 
+impl Registry {
+    /// Whether any subsystem lists hosts, and whether one lists this host.
+    pub(crate) fn lists(&self, host: &Nqn) -> (bool, bool) {
+        let mut any = false;
+        for subsystem in self.subsystems.values() {
+            match subsystem.lists(host) {
+                Some(true) => return (true, true),
+                Some(false) => any = true,
+                None => {}
+            }
+        }
+        (any, false)
+    }
+}
+
 impl Target {
     /// An empty target.
     #[must_use]
@@ -162,6 +177,13 @@ impl Target {
     /// Sets how much each host may have, from the next Connect on.
     pub fn limit_hosts(&self, rules: HostRules) {
         self.hosts.set_rules(rules);
+    }
+
+    /// How many hosts have a queue.
+    #[inline]
+    #[must_use]
+    pub fn hosts_connected(&self) -> usize {
+        self.hosts.connected()
     }
 
     /// Every host that has a queue, or rules of its own: what it has, and may have.

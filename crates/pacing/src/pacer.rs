@@ -33,7 +33,12 @@ pub struct Pacer {
     parked: Vec<u32>,
     wakeup: Option<Nanos>,
     counts: Counts,
+    /// Permits out whose policies have theirs back.
+    early: u64,
 }
+
+/// What an era is not: of a permit whose policies have theirs back.
+const NO_ERA: u32 = u32::MAX;
 
 /// Policies that were replaced while commands they had granted were in flight.
 #[derive(Debug)]
@@ -172,6 +177,7 @@ impl Pacer {
             parked: Vec::new(),
             wakeup: None,
             counts: Counts::default(),
+            early: 0,
         }
     }
 
@@ -191,11 +197,11 @@ impl Pacer {
         std::mem::swap(&mut self.chain, &mut chain);
         chain.rest();
         let earlier: u64 = self.retired.iter().map(|r| r.outstanding).sum();
-        let with_data = self.counts.with_data_outstanding();
+        let with_data = self.counts.with_data_outstanding() - self.early;
         if with_data > earlier {
             self.retired.push(Retired { era: self.era, chain, outstanding: with_data - earlier });
         }
-        self.era = self.era.wrapping_add(1);
+        self.era = self.era.wrapping_add(1) % NO_ERA;
         self.largest = self.chain.largest();
         self.small = SmallLane::new(parts.small);
         self.order = order::Known::of(parts.order);
@@ -464,9 +470,36 @@ impl Pacer {
             if !self.parked.is_empty() {
                 self.unpark();
             }
+        } else if era == NO_ERA {
+            self.early -= 1;
         } else {
             self.release_retired(&done.apart(), grants, era, now);
         }
+    }
+
+    /// Gives back what policies and the order granted, though the command is not over: it waits for its host, and is in
+    /// nobody's way. What its tenants granted stays until [`Pacer::release`]. False if that was done before, or there is
+    /// nothing to give back.
+    pub fn release_early(&mut self, permit: &mut Permit, now: Nanos) -> bool {
+        #[cfg(debug_assertions)]
+        assert_eq!(permit.pacer, self.id, "a permit goes back to the pacer it came from");
+        let Permit { grants, started, flow, cost, device, era, .. } = *permit;
+        if cost.bytes == 0 || era == NO_ERA {
+            return false;
+        }
+        let done = Done { cost, device, outcome: Outcome::Failed, started, network: 0 };
+        permit.era = NO_ERA;
+        self.early += 1;
+        if era == self.era {
+            if self.lanes.is_live(flow) {
+                self.order.returned(flow.slot(), done, now);
+            }
+            self.chain.release(done, grants, now);
+            self.unpark();
+        } else {
+            self.release_retired(&done.apart(), grants, era, now);
+        }
+        true
     }
 
     /// The core begins a turn at `now`, so long after it began the last, or 0 if it slept since: others had its processor,

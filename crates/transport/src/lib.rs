@@ -5,11 +5,13 @@
 
 pub mod fault;
 pub mod loopback;
+mod pace;
 mod payload;
 pub mod queue;
 pub mod rdma;
 pub mod tcp;
 
+pub use pace::MIN_RATE;
 pub use queue::{
     CloseReason, Connected, Event, FabricError, FabricOp, Home, HostQueue, Nanos, ParkedQueue,
     Progress, RejectReason, Rejected, Source, SourceCounts, Sources, TransportError,

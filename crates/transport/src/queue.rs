@@ -64,6 +64,9 @@ pub trait HostQueue: Debug {
     /// When `receive` must be called even if nothing arrives: stalled handshake, half a PDU, linger.
     fn deadline(&self) -> Option<Nanos>;
 
+    /// The target stood still for so long: every [`deadline`](Self::deadline) is that much later.
+    fn excuse(&mut self, _nanos: Nanos) {}
+
     /// Makes the queue movable to another reactor. Refused while anything is in flight.
     fn park(self: Box<Self>) -> Result<Box<dyn ParkedQueue>, Box<dyn HostQueue>>;
 

@@ -66,6 +66,7 @@ mod tests {
             .map(|&(connections, io_queues)| Load {
                 connections: connections.into(),
                 io_queues: io_queues.into(),
+                ..Load::default()
             })
             .collect()
     }

@@ -15,7 +15,7 @@ use nvmeof_pacing::{Parts, PolicyConfig, Shared, Snapshot, Waker};
 use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, spawn_blocking};
 
-use super::accept::{Rdma, Reactors, url};
+use super::accept::{Rdma, Reactors, Unconnected, url};
 use super::apply::target_spec;
 use super::devices::{Begun, Devices, Groundwork, Suspect, Take, changed, close};
 use super::place::{node_of, rebalance};
@@ -688,7 +688,8 @@ fn start_reactors(
         senders,
         loads,
         nodes: config.reactors.iter().map(|&cpu| node_of(cpu)).collect(),
-        max_connections: limits.settings.connections as usize,
+        max_connections: limits.settings.connections as usize + limits.unconnected as usize,
+        unconnected: Unconnected::new(limits.unconnected as usize),
     };
     Ok((threads, reactors))
 }

@@ -112,7 +112,8 @@ impl Reactor {
         let Some((request, stage, flow)) = named else { return Found::Not };
         let token = request.token(kind::REQUEST);
         match stage {
-            Stage::Waiting if self.pacer.cancel(flow, token) => {}
+            Stage::Waiting
+                if self.pacer.cancel(flow, token) || self.cancel_deferred(key, request) => {}
             Stage::NeedsBuffer => {}
             Stage::OnDevice => {
                 let Some(Pending::Io(io)) = self.requests.get_mut(request) else {

@@ -210,6 +210,12 @@ impl Reactor {
 #[cold]
 fn log_full(refusal: &Refusal) {
     let Refusal { host, subsystem, qid, why, had } = refusal;
+    let remedy = match why {
+        Failure::HostConnections | Failure::HostQueues => {
+            "raise max-connections or max-queues of its [[host]] or of [host-defaults] if it should have more"
+        }
+        _ => "raise limits.connections if hosts should have more",
+    };
     limited!(
         Kind::ConnectRefused,
         warn,
@@ -218,8 +224,7 @@ fn log_full(refusal: &Refusal) {
         qid,
         connections = had.connections,
         io_queues = had.io_queues,
-        "Connect refused, {why}: raise max-connections or max-queues of its [[host]] or of [host-defaults] if \
-         it should have more"
+        "Connect refused, {why}: {remedy}"
     );
 }
 

@@ -6,6 +6,8 @@ use nvmeof_pacing::{Core, FlowConfig, FlowId, Pacer, Tenants};
 use nvmeof_transport::HostQueue;
 
 use super::admin::AdminLine;
+use super::holdings::Holder;
+use super::kind;
 use super::slots::{Key, Slots};
 use super::stats::{Stats, Tally};
 use crate::tenants::{DeviceShare, HostShare, Shares};
@@ -45,6 +47,8 @@ pub(crate) struct Connection {
     pub(crate) counts_as_io: bool,
     /// What its host has against others and may have; asked for with its first I/O command.
     share: Option<HostShare>,
+    /// What its host holds, and which of its commands wait for that.
+    pub(super) holder: Holder,
     /// Where its commands wait, by device.
     pub(super) lanes: Slots<Lane>,
     /// What was answered that is in no lane's figures: admin commands, and refusals.
@@ -138,6 +142,7 @@ impl Connection {
             dirty: false,
             departing: false,
             share: None,
+            holder: Holder::default(),
             lanes: Slots::default(),
             tally: Tally::default(),
             newest: None,
@@ -214,11 +219,13 @@ impl Connection {
         self.share = Some(host);
     }
 
-    /// Ends the lanes, giving back the tokens of what still waited there.
+    /// Ends the lanes, giving back the tokens of what still waited there, or was deferred.
     pub(crate) fn end_flows(&mut self, pacer: &mut Pacer) -> Vec<u64> {
+        let deferred = self.holder.deferred.drain(..).map(|request| request.token(kind::REQUEST));
         let keys = self.lanes.keys().into_iter();
         let lanes = keys.filter_map(|key| self.lanes.remove(key));
-        lanes.flat_map(|lane| pacer.remove_flow(lane.flow)).collect()
+        let waiting = lanes.flat_map(|lane| pacer.remove_flow(lane.flow));
+        deferred.chain(waiting).collect()
     }
 }
 

@@ -16,6 +16,7 @@ use super::abort::AbortWaiting;
 use super::admin::Admin;
 use super::connection::Joined;
 use super::failure::{from_block, from_fabric};
+use super::holdings::Held;
 use super::kind;
 use super::quiesce::Flush;
 use super::slots::Key;
@@ -77,6 +78,8 @@ pub(super) struct Io {
     pub(super) mark: Mark,
     /// An Abort that waits for its end.
     pub(super) abort: Option<Box<AbortWaiting>>,
+    /// What its host holds by it.
+    pub(super) held: Held,
     /// Its state.
     pub(super) request: Request<Buffer, Permit>,
     /// Its queue's, once that closes while the command is with a device.
@@ -110,6 +113,7 @@ impl Reactor {
             landed: 0,
             mark: Mark::default(),
             abort: None,
+            held: Held::default(),
             request,
             guard: None,
         });
@@ -133,6 +137,7 @@ impl Reactor {
             self.stats.counters.pacer_calls += 1;
             busy = true;
             let (_, request) = Key::from_token(token);
+            let Some(permit) = self.take_or_defer(request, permit, now) else { continue };
             let Some(Pending::Io(io)) = self.requests.get_mut(request) else {
                 // Cancelled commands are taken out of their lanes, so this is nobody's.
                 debug_assert!(false, "a permit for a command that is gone");
@@ -153,8 +158,9 @@ impl Reactor {
             let Some(request) = self.starved.pop() else { break };
             // Those whose connection closes are gone.
             if let Some(Pending::Io(io)) = self.requests.get(request) {
-                let wanted = io.request.wanted();
-                let Some(step) = self.lease(request, wanted) else {
+                let (wanted, key) = (io.request.wanted(), io.connection);
+                let leased = self.lease(request, wanted);
+                let Some(step) = leased.or_else(|| self.lease_own(request, key, wanted)) else {
                     if bars {
                         self.starved.put_first(request);
                         break;
@@ -194,10 +200,16 @@ impl Reactor {
                     let bars = self.starved.bars(now);
                     match if bars { None } else { self.lease(request, wanted) } {
                         Some(step) => step,
-                        None => {
-                            self.starved.push(request, now);
-                            return;
-                        }
+                        None => match self.lease_own(request, key, wanted) {
+                            Some(step) => step,
+                            None => {
+                                if let Some(Pending::Io(io)) = self.requests.get_mut(request) {
+                                    io.held.waits(now);
+                                }
+                                self.starved.push(request, now);
+                                return;
+                            }
+                        },
                     }
                 }
                 Step::Pull { buf, sgl } => {
@@ -266,6 +278,17 @@ impl Reactor {
         }
     }
 
+    /// As [`Self::lease`], of the buffer that the connection has for itself: a small command goes on whatever others
+    /// hold.
+    #[cold]
+    fn lease_own(&mut self, request: Key, key: Key, wanted: Wanted) -> Option<Step<Buffer>> {
+        let len = usize::try_from(wanted.len).ok().filter(|_| !wanted.spare)?;
+        let mut buf = self.connections.get_mut(key)?.own_buffer(len)?;
+        buf.truncate(len);
+        let Some(Pending::Io(io)) = self.requests.get_mut(request) else { return None };
+        Some(io.request.leased(buf, None))
+    }
+
     /// Answers a read from what the device lends, if it lends and the fabric can send that.
     #[inline]
     fn lend(&mut self, request: Key, connection: Key, command: &IoCommand, now: u64) -> bool {
@@ -329,6 +352,9 @@ impl Reactor {
             self.drop_request(request, now);
             return;
         }
+        if let Some(Pending::Io(io)) = self.requests.get_mut(request) {
+            io.held.waits(now);
+        }
         self.mark_dirty(key);
     }
 
@@ -350,6 +376,7 @@ impl Reactor {
                 {
                     permit.came(now);
                 }
+                io.held.goes_on();
                 let step = io.request.pulled(buf, result.map_err(from_fabric));
                 self.drive(request, step, now);
             }
@@ -411,7 +438,7 @@ impl Reactor {
     #[inline]
     fn end_request(&mut self, request: Key, outcome: Outcome, now: u64) {
         self.trace_end(request);
-        let Some(Pending::Io(Io { connection: key, lane, request, abort, .. })) =
+        let Some(Pending::Io(Io { connection: key, lane, request, abort, held, .. })) =
             self.take_request(request)
         else {
             return;
@@ -420,6 +447,7 @@ impl Reactor {
         if let Some(permit) = request.into_permit() {
             self.pacer.release(permit, outcome, now);
         }
+        self.let_go(key, held);
         if let Some(connection) = self.connections.get_mut(key)
             && connection.leave(lane)
         {

@@ -187,18 +187,6 @@ impl Reactor {
         }
     }
 
-    /// Looks after one connection's timers and whether its controller still lives.
-    pub(super) fn connection_timers(&mut self, key: Key, now: u64) {
-        let Some(connection) = self.connections.get_mut(key) else { return };
-        if connection.queue.deadline().is_some_and(|due| due <= now) {
-            connection.queue.handle_timeout(now);
-        }
-        if connection.fabric.deadline().is_some_and(|due| due <= now) {
-            self.list(key);
-        }
-        self.poll_queue(key, now);
-    }
-
     /// Looks at every queue: events to report, controllers that have died.
     pub(super) fn poll_queues(&mut self, now: u64) {
         for key in self.connections.keys() {

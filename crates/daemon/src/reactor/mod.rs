@@ -14,9 +14,11 @@
 //! | `sources` | what tells of several connections at once: completion queues |
 //! | `control` | messages from the control plane and other reactors |
 //! | `devices`, `connection`, `requests`, `slots` | what is kept |
+//! | `holdings` | what each host holds, and what waits for that |
 //! | `idle`, `poller`, `mailbox` | when to sleep and what wakes |
 //! | `roll` | which connections there are, for who looks from outside |
 //! | `stats` | what is counted, and reports of it |
+//! | `timers` | what hosts have too little time for |
 //! | `trace` | the lives of slow commands, when somebody wants to see them |
 //! | `bench` | a reactor in the hands of a benchmark; not in the daemon |
 
@@ -29,6 +31,7 @@ mod connection;
 mod control;
 mod devices;
 mod failure;
+mod holdings;
 mod idle;
 mod io;
 mod lifecycle;
@@ -44,12 +47,14 @@ mod starved;
 pub(crate) mod stats;
 #[cfg(test)]
 mod tests;
+mod timers;
 pub(crate) mod trace;
 mod turn;
 
 use std::net::IpAddr;
+use std::rc::Weak;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::thread::JoinHandle;
 
 use anyhow::Context as _;
@@ -67,6 +72,7 @@ use admin::AdminWork;
 use connection::Connection;
 pub(crate) use connection::OWN_BUFFER;
 use devices::Devices;
+use holdings::Holdings;
 use idle::{Idle, Verdict};
 use mailbox::{Mailbox, Sender};
 use poller::{Poller, Ready};
@@ -75,6 +81,7 @@ use requests::Requests;
 use slots::{Key, Slots};
 use starved::Starved;
 use stats::Stats;
+use timers::Overdue;
 use trace::Trace;
 use turn::Looks;
 
@@ -118,6 +125,10 @@ pub(crate) struct Load {
     pub(crate) connections: AtomicUsize,
     /// Those of them that are I/O queues.
     pub(crate) io_queues: AtomicUsize,
+    /// Bytes of memory that commands hold there.
+    pub(crate) held: AtomicU64,
+    /// Commands somewhere may not start: permits of what gets nowhere are to be given back.
+    pub(crate) is_pressed: AtomicBool,
 }
 
 /// A running reactor.
@@ -186,6 +197,13 @@ pub(crate) struct Reactor {
     starved: Starved,
     /// Admin commands that wait to move their data.
     admin_work: AdminWork,
+    /// What hosts hold.
+    holdings: Vec<Weak<Holdings>>,
+    /// Bytes of memory that commands hold here, and elsewhere when that was last looked at.
+    memory_held: u64,
+    memory_of_others: u64,
+    /// When a command last started, or none waited to.
+    granted_at: u64,
     /// Connections to receive from in this turn.
     receive: Vec<Key>,
     /// Connections with output.
@@ -196,6 +214,12 @@ pub(crate) struct Reactor {
     leaving: Vec<Key>,
     /// When timers are looked at next.
     next_tick: u64,
+    /// When the next turn is to begin at the latest.
+    expected_at: u64,
+    /// Queues whose time is over, to be received from before they are judged.
+    overdue: Vec<Overdue>,
+    /// Sources have more to tell.
+    are_sources_unsettled: bool,
     /// When the last turn began; `u64::MAX` after a sleep, so that the next is not late.
     turned_at: u64,
     /// Turns since epoll was last asked.
@@ -270,11 +294,18 @@ impl Reactor {
             requests: Requests::with_capacity(plan.requests),
             starved: Starved::default(),
             admin_work: AdminWork::default(),
+            holdings: Vec::new(),
+            memory_held: 0,
+            memory_of_others: 0,
+            granted_at: 0,
             receive: Vec::new(),
             dirty: Vec::new(),
             departing: Vec::new(),
             leaving: Vec::new(),
             next_tick: 0,
+            expected_at: u64::MAX,
+            overdue: Vec::new(),
+            are_sources_unsettled: false,
             turned_at: u64::MAX,
             unpolled_turns: 0,
             settling: Vec::new(),

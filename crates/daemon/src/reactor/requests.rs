@@ -77,6 +77,11 @@ impl Requests {
         self.slots.iter().map(|(key, entry)| (key, &entry.pending))
     }
 
+    /// All commands, to note something on them.
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (Key, &mut Pending)> {
+        self.slots.iter_mut().map(|(key, entry)| (key, &mut entry.pending))
+    }
+
     /// The commands of the connection whose list begins with `newest`.
     pub(super) fn of(&self, newest: Option<Key>) -> impl Iterator<Item = (Key, &Pending)> {
         let entry = move |key: Option<Key>| key.and_then(|key| Some((key, self.slots.get(key)?)));

@@ -21,6 +21,7 @@ impl Reactor {
         for one in self.sources.iter_mut() {
             busy |= one.source.poll(now, &mut named) == Progress::More;
         }
+        self.are_sources_unsettled = busy;
         busy |= !named.is_empty();
         for token in named.drain(..) {
             let (_, key) = Key::from_token(token);

@@ -55,6 +55,7 @@ impl Reactor {
         self.stats.counters.turns += 1;
         let after = now.saturating_sub(std::mem::replace(&mut self.turned_at, now));
         self.pacer.turn(now, after);
+        self.note_standstill(now);
         if self.mailbox.rung() {
             self.read_mailbox(now);
             busy = true;
@@ -69,8 +70,14 @@ impl Reactor {
         self.find_ready();
         busy |= self.poll_sources(now);
         busy |= self.receive_all(now);
+        if !self.overdue.is_empty() {
+            self.judge_overdue(now);
+            busy = true;
+        }
         self.moment(Moment::Received);
+        self.exchange_holdings();
         busy |= self.admit(now);
+        self.watch_admission(now);
         self.moment(Moment::Admitted);
         busy |= self.poll_devices(now);
         let (flushed, now) = self.flush_all(now);
@@ -129,6 +136,8 @@ impl Reactor {
         if !self.starved.is_empty() {
             due = Some(due.unwrap_or(u64::MAX).min(now + STARVED_RETRY));
         }
+        due = due.into_iter().chain(self.patience_ends()).min();
+        self.expected_at = due.unwrap_or(u64::MAX);
         self.wait(Idle::timeout(now, due));
         self.turned_at = u64::MAX;
     }

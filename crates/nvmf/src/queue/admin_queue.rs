@@ -70,6 +70,11 @@ impl AdminQueue {
         Some((self.restarted.saturating_add(period), reason))
     }
 
+    /// The target stood still for so long, which does not count.
+    pub(super) fn excuse(&mut self, nanos: Nanos) {
+        self.restarted = self.restarted.saturating_add(nanos);
+    }
+
     /// A property changed the controller's state.
     pub(super) fn configuration_changed(&mut self, change: CcChange, now: Nanos) {
         match change {

@@ -1,7 +1,6 @@
 //! Connect (Base 6.3): from a connection to a queue of a controller.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use nvmeof_wire::fabrics::{
@@ -17,7 +16,7 @@ use crate::Nanos;
 use crate::controller::{Controller, NewController};
 use crate::disposition::Disposition;
 use crate::failure::Failure;
-use crate::hosts::{Refusal, Seat, SeatKind};
+use crate::hosts::{Refusal, Room, Seat, SeatKind};
 use crate::quiesce::{Association, QuiesceGuard};
 use crate::subsystem::{Subsystem, SubsystemKind};
 
@@ -95,7 +94,8 @@ impl Queue {
         } else {
             registry.subsystems.get(&subnqn)
         };
-        let subsystem = subsystem.ok_or(in_data(ConnectData::SUBNQN_OFFSET))?;
+        let unknown = Failure::ConnectSubsystem { offset: ConnectData::SUBNQN_OFFSET };
+        let subsystem = subsystem.ok_or(unknown)?;
         if !subsystem.allows(&request.host_nqn) {
             return Err(Failure::ConnectHost);
         }
@@ -111,7 +111,10 @@ impl Queue {
             (0, SubsystemKind::Nvm) => SeatKind::Controller,
             _ => SeatKind::IoQueue,
         };
-        let seat = self.target.hosts.seat(&request.host_nqn, kind).map_err(|(why, had)| {
+        let lists = || registry.lists(&request.host_nqn);
+        let room = Room { limits: &self.target.limits, lists: &lists, peer: &self.peer };
+        let seat = self.target.hosts.seat(&request.host_nqn, kind, &room, self.id);
+        let seat = seat.map_err(|(why, had)| {
             let (host, subsystem) = (request.host_nqn.clone(), subnqn.clone());
             self.refused = Some(Refusal { host, subsystem, qid: command.qid, why, had });
             why
@@ -218,10 +221,6 @@ impl Queue {
             // The dynamic controller model: a host cannot choose.
             return Err(in_data(ConnectData::CNTLID_OFFSET));
         }
-        let connections = usize::try_from(limits.connections).unwrap_or(usize::MAX);
-        if self.target.queues.load(Ordering::Relaxed) > connections {
-            return Err(Failure::ConnectBusy);
-        }
         let new = NewController {
             key: self.target.next_key(),
             host_nqn: request.host_nqn.clone(),
@@ -237,6 +236,7 @@ impl Queue {
         let controller = subsystem
             .add_controller(|cntlid| Controller::new(cntlid, Arc::clone(subsystem), notifier, new))
             .ok_or(Failure::ConnectBusy)?;
+        seat.taken_by(&controller);
         if let Some(address) = self.local_address {
             controller.set_local_address(address);
         }
@@ -252,13 +252,15 @@ impl Queue {
     ) -> Result<(State, Arc<Controller>, QuiesceGuard), Failure> {
         let Connect { qid, entries, .. } = request.command;
         check_entries(entries, self.target.limits.io_queue_depth())?;
-        let wrong_controller = in_data(ConnectData::CNTLID_OFFSET);
+        // Its identifier may be another's by now, so that all of this may come from a controller that has just died.
+        let gone = |offset| Failure::ConnectGone { offset };
+        let wrong_controller = gone(ConnectData::CNTLID_OFFSET);
         let controller = subsystem.controller(request.cntlid).ok_or(wrong_controller)?;
         if controller.host_nqn != request.host_nqn {
-            return Err(in_data(ConnectData::HOSTNQN_OFFSET));
+            return Err(gone(ConnectData::HOSTNQN_OFFSET));
         }
         if controller.host_id != request.host_id {
-            return Err(in_data(ConnectData::HOSTID_OFFSET));
+            return Err(gone(ConnectData::HOSTID_OFFSET));
         }
         if controller.port != self.port {
             // An association lives on one port of the subsystem (Base 3.3.2.2).
@@ -269,7 +271,7 @@ impl Queue {
         }
         let stamp = controller.stamp();
         if stamp & 1 == 0 {
-            return Err(Failure::CommandSequence);
+            return Err(Failure::ConnectTooSoon);
         }
         let (counters, guard) = controller.add_io_queue(qid, stamp)?;
         let queue = IoQueue::new(Arc::clone(&controller), seat, qid, counters, stamp);

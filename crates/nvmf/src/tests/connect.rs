@@ -26,10 +26,28 @@ fn refused_by(
     ipo: u16,
     in_data: bool,
 ) {
+    let status = Status::CONNECT_INVALID_PARAMETERS.with_dnr();
+    refused_with(status, target, request, InvalidParameter { ipo, in_data });
+}
+
+/// Refused for something in the data that may be right the next time.
+#[track_caller]
+fn refused_for_now(target: &std::sync::Arc<crate::Target>, request: &ConnectRequest, ipo: u16) {
+    let status = Status::CONNECT_INVALID_PARAMETERS;
+    refused_with(status, target, request, InvalidParameter { ipo, in_data: true });
+}
+
+#[track_caller]
+fn refused_with(
+    status: Status,
+    target: &std::sync::Arc<crate::Target>,
+    request: &ConnectRequest,
+    why: InvalidParameter,
+) {
     let mut link = Link::new(target, PORT);
     let answer = request.send(&mut link);
-    answer.fails(Status::CONNECT_INVALID_PARAMETERS);
-    assert_eq!(InvalidParameter::parse(answer.result()), InvalidParameter { ipo, in_data });
+    assert_eq!(answer.cqe.status(), status);
+    assert_eq!(InvalidParameter::parse(answer.result()), why);
     assert_eq!(link.queue.connected(), None);
     assert_eq!(link.queue.is_dead(), None, "the host may try again");
 }
@@ -145,7 +163,7 @@ fn record_format_must_be_known() {
 #[test]
 fn unknown_and_malformed_names_are_refused() {
     let request = ConnectRequest::admin("nqn.2026-11.io.nvmeof-tgt:nowhere");
-    refused(&request, ConnectData::SUBNQN_OFFSET, true);
+    refused_for_now(&target(), &request, ConnectData::SUBNQN_OFFSET);
 
     let request = ConnectRequest::admin(SUBSYSTEM);
     for (field, ipo) in [(256, ConnectData::SUBNQN_OFFSET), (512, ConnectData::HOSTNQN_OFFSET)] {
@@ -167,7 +185,7 @@ fn hosts_that_are_not_allowed_are_refused() {
     let mut link = Link::new(&target, PORT);
     let mut request = ConnectRequest::admin(PRIVATE);
     request.host = nqn(STRANGER);
-    request.send(&mut link).fails(Status::CONNECT_INVALID_HOST);
+    request.send(&mut link).fails_for_now(Status::CONNECT_INVALID_HOST);
     request.host = nqn(HOST);
     request.send(&mut link).ok();
 }
@@ -256,34 +274,52 @@ fn io_queues_need_their_controller() {
     let (mut admin, cntlid) = connect_admin(&target, &ConnectRequest::admin(SUBSYSTEM));
     let mut link = Link::new(&target, PORT);
     // Not before it is enabled.
-    ConnectRequest::io(cntlid, 1).send(&mut link).fails(Status::COMMAND_SEQUENCE_ERROR);
+    ConnectRequest::io(cntlid, 1).send(&mut link).fails_for_now(Status::COMMAND_SEQUENCE_ERROR);
     admin.enable();
 
     for unknown in [0, cntlid + 1, CNTLID_DYNAMIC] {
-        refused_by(&target, &ConnectRequest::io(unknown, 1), ConnectData::CNTLID_OFFSET, true);
+        refused_for_now(&target, &ConnectRequest::io(unknown, 1), ConnectData::CNTLID_OFFSET);
     }
     let mut request = ConnectRequest::io(cntlid, 1);
     request.subsystem = nqn(PRIVATE);
-    refused_by(&target, &request, ConnectData::CNTLID_OFFSET, true);
+    refused_for_now(&target, &request, ConnectData::CNTLID_OFFSET);
     let mut request = ConnectRequest::io(cntlid, 1);
     request.host_id = [0x22; 16];
-    refused_by(&target, &request, ConnectData::HOSTID_OFFSET, true);
+    refused_for_now(&target, &request, ConnectData::HOSTID_OFFSET);
     let mut request = ConnectRequest::io(cntlid, 1);
     request.host = nqn(STRANGER);
-    refused_by(&target, &request, ConnectData::HOSTNQN_OFFSET, true);
+    refused_for_now(&target, &request, ConnectData::HOSTNQN_OFFSET);
 
     // Nor through another port.
     let mut elsewhere = Link::new(&target, RDMA_PORT);
     let request = ConnectRequest::io(cntlid, 1);
     let keyed = Sgl::Keyed { address: 0, length: 1024, key: 1, invalidate: false };
     let answer = elsewhere.run(request.sqe().with_sgl(keyed), &request.data());
-    answer.fails(Status::CONNECT_INVALID_PARAMETERS);
+    answer.fails_for_now(Status::CONNECT_INVALID_PARAMETERS);
 
     let answer = ConnectRequest::io(cntlid, 1).send(&mut link).ok();
     assert_eq!(ConnectResult::parse(answer.result()).cntlid, cntlid);
     let info = link.queue.connected().unwrap();
     assert_eq!((info.admin, info.qid, info.depth), (false, 1, 64));
     assert_eq!(info.controller, admin.queue.connected().unwrap().controller);
+}
+
+/// A host whose controller has just died, and whose identifier another has by now, reconnects for good.
+#[test]
+fn io_queues_of_a_controller_that_died_may_come_again() {
+    let target = target();
+    let (admin, cntlid) = enabled_admin(&target);
+    let late = ConnectRequest::io(cntlid, 1);
+    drop(admin);
+    refused_for_now(&target, &late, ConnectData::CNTLID_OFFSET);
+    let mut other = ConnectRequest::admin(SUBSYSTEM);
+    other.host = nqn(STRANGER);
+    let (_other, reused) = connect_admin(&target, &other);
+    let mut late = ConnectRequest::io(reused, 1);
+    refused_for_now(&target, &late, ConnectData::HOSTNQN_OFFSET);
+    let (_again, cntlid) = enabled_admin(&target);
+    late = ConnectRequest::io(cntlid, 1);
+    late.send(&mut Link::new(&target, PORT)).ok();
 }
 
 #[test]
@@ -293,7 +329,7 @@ fn queue_ids_are_unique_and_bounded() {
     let first = connect_io(&target, cntlid, 4);
     let mut link = Link::new(&target, PORT);
     let code = Status::COMMAND_SEQUENCE_ERROR;
-    ConnectRequest::io(cntlid, 4).send(&mut link).fails(code);
+    ConnectRequest::io(cntlid, 4).send(&mut link).fails_for_now(code);
     refused_by(&target, &ConnectRequest::io(cntlid, 5), Connect::QID_OFFSET, false);
     drop(first);
     ConnectRequest::io(cntlid, 4).send(&mut link).ok();

@@ -108,3 +108,97 @@ fn nothing_is_kept_of_hosts_that_are_gone() {
     }
     assert_eq!(target.host_counts(), []);
 }
+
+const DISCOVERY: &str = "nqn.2014-08.org.nvmexpress.discovery";
+
+fn crowded(connections: u32) -> std::sync::Arc<crate::Target> {
+    target_with(crate::Limits { connections, ..limits() })
+}
+
+/// A discovery controller of a host of this number, at this address.
+fn discover(target: &std::sync::Arc<crate::Target>, nth: usize, peer: &str) -> (Link, Status) {
+    let mut link = Link::new(target, PORT);
+    link.queue = crate::Queue::new(target, PORT, peer, 0);
+    let mut request = ConnectRequest::admin(DISCOVERY);
+    request.host = nqn(&format!("nqn.2026-11.org.example:host-{nth}"));
+    let status = request.send(&mut link).cqe.status();
+    (link, status)
+}
+
+#[test]
+fn discovery_takes_a_quarter_and_the_oldest_from_a_crowded_address_goes() {
+    let target = crowded(16);
+    let (kept, status) = discover(&target, 0, "192.0.2.7:1");
+    assert_eq!(status, Status::SUCCESS);
+    // However many come under however many names.
+    let mut flood: Vec<Link> = Vec::new();
+    for nth in 1..50 {
+        let (link, status) = discover(&target, nth, &format!("192.0.2.1:{nth}"));
+        assert_eq!(status, Status::SUCCESS);
+        // As its reactor does.
+        flood.retain(|one| one.queue.is_dead().is_none());
+        flood.push(link);
+        assert!(flood.len() <= 3 + 1, "{}", flood.len());
+    }
+    assert_eq!(kept.queue.is_dead(), None, "its address has no more than this one");
+    let (_late, status) = discover(&target, 99, "[2001:db8::1]:1");
+    assert_eq!(status, Status::SUCCESS);
+    let (_admin, cntlid) = enabled_admin(&target);
+    let _io = connect_io(&target, cntlid, 1);
+}
+
+#[test]
+fn discovery_controllers_of_as_many_addresses_do_not_push_each_other_out() {
+    let target = crowded(16);
+    let all: Vec<_> =
+        (0..4).map(|nth| discover(&target, nth, &format!("192.0.2.{nth}:1"))).collect();
+    assert!(all.iter().all(|(_, status)| status.is_success()));
+    let (mut late, status) = discover(&target, 9, "192.0.2.9:1");
+    assert_eq!(status, Status::CONTROLLER_BUSY);
+    assert_eq!(late.queue.take_refusal().unwrap().why, Failure::DiscoveryControllers);
+    assert!(all.iter().all(|(link, _)| link.queue.is_dead().is_none()));
+    // One goes, and the very connection that was refused may be it.
+    drop(all.into_iter().next());
+    let mut request = ConnectRequest::admin(DISCOVERY);
+    request.host = nqn("nqn.2026-11.org.example:host-9");
+    request.send(&mut late).ok();
+}
+
+#[test]
+fn room_is_kept_for_hosts_that_subsystems_list() {
+    let target = crowded(8);
+    // `PRIVATE` lists `HOST`. Others take what they may of the open subsystem.
+    let mut others = Vec::new();
+    for nth in 0..6 {
+        let mut request = ConnectRequest::admin(SUBSYSTEM);
+        request.host = nqn(&format!("nqn.2026-11.org.example:host-{nth}"));
+        others.push(connect_admin(&target, &request));
+    }
+    let mut request = ConnectRequest::admin(SUBSYSTEM);
+    request.host = nqn(STRANGER);
+    is_refused(&mut Link::new(&target, PORT), &request, Failure::UnlistedConnections);
+    let (_admin, cntlid) = enabled_admin(&target);
+    let _io = connect_io(&target, cntlid, 1);
+    is_refused(
+        &mut Link::new(&target, PORT),
+        &ConnectRequest::admin(SUBSYSTEM),
+        Failure::TargetConnections,
+    );
+}
+
+#[test]
+fn who_waits_for_connect_is_known_until_then_and_not_for_ever() {
+    let target = crowded(8);
+    let token = std::sync::Arc::new(());
+    let mut link = Link::new(&target, PORT);
+    link.queue.keep_until_connect(std::sync::Arc::clone(&token));
+    assert_eq!(std::sync::Arc::strong_count(&token), 2);
+    ConnectRequest::admin(SUBSYSTEM).send(&mut link).ok();
+    assert_eq!(std::sync::Arc::strong_count(&token), 1);
+    let mut silent = Link::new(&target, PORT);
+    silent.queue.keep_until_connect(std::sync::Arc::clone(&token));
+    let until = silent.queue.deadline().unwrap();
+    silent.queue.handle_timeout(until);
+    assert!(silent.queue.is_dead().is_some());
+    assert_eq!(std::sync::Arc::strong_count(&token), 1);
+}

@@ -139,6 +139,12 @@ impl Answer {
     pub(super) fn fails(&self, code: Status) {
         assert_eq!(self.cqe.status(), code.with_dnr(), "{}", self.cqe.status());
     }
+
+    /// It failed for this reason, and may be tried again.
+    #[track_caller]
+    pub(super) fn fails_for_now(&self, code: Status) {
+        assert_eq!(self.cqe.status(), code, "{}", self.cqe.status());
+    }
 }
 
 /// A host's end of a queue.

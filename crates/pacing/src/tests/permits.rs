@@ -258,3 +258,34 @@ fn policies_too_small_for_what_waits_are_not_put_in_force() {
     pacer.release(third, Outcome::Completed, 2);
     assert_eq!(pacer.outstanding(), 0);
 }
+
+#[test]
+fn what_policies_granted_goes_back_early_once() {
+    let out = Arc::new(AtomicI64::new(0));
+    let gate = || Box::new(Gate { opens_at: 0, out: Arc::clone(&out) });
+    let mut pacer = Pacer::new(vec![gate()], PacerConfig::default());
+    let flow = pacer.add_flow(FlowConfig::default());
+    for token in 0..4 {
+        pacer.enqueue(flow, Cost { bytes: 4096 * u32::from(token != 3) }, token).unwrap();
+    }
+    let mut permits = Vec::new();
+    while let Some((_, permit)) = pacer.next(1) {
+        permits.push(permit);
+    }
+    // The one without data came first, and nothing was granted to it.
+    assert_eq!((permits.len(), out.load(Ordering::Relaxed)), (4, 3));
+    assert!(!pacer.release_early(&mut permits[0], 2));
+    assert!(pacer.release_early(&mut permits[1], 2));
+    assert!(!pacer.release_early(&mut permits[1], 3), "twice");
+    assert_eq!(out.load(Ordering::Relaxed), 2);
+    // Other policies come: what is out goes back to those that granted it, early or at its end.
+    pacer.replace(Parts::in_turn(Vec::new())).unwrap();
+    assert!(pacer.release_early(&mut permits[2], 4));
+    assert_eq!(out.load(Ordering::Relaxed), 1);
+    assert_eq!(pacer.outstanding(), 4, "none of them is over");
+    for permit in permits {
+        pacer.release(permit, Outcome::Completed, 5);
+    }
+    assert_eq!((out.load(Ordering::Relaxed), pacer.outstanding()), (0, 0));
+    assert_eq!(Arc::strong_count(&out), 1, "nothing is kept of policies that have all back");
+}

@@ -61,6 +61,16 @@ impl Departures {
         if self.is_empty() { None } else { self.still }
     }
 
+    /// Bytes that had left at the last look.
+    pub(super) fn left(&self) -> u64 {
+        self.left
+    }
+
+    /// The target stood still for so long.
+    pub(super) fn excuse(&mut self, nanos: Nanos) {
+        self.still = self.still.map(|since| since.saturating_add(nanos));
+    }
+
     /// The socket has all of a response, and `beyond` bytes of what follows it.
     #[inline]
     pub(super) fn taken_whole(&mut self, token: u64, beyond: u64) {

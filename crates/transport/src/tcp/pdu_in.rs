@@ -81,12 +81,14 @@ pub(super) struct Intake<'a> {
 pub(super) struct Inbound {
     rules: RxRules,
     state: State,
+    /// Headers, and ends of data, that have come since the start.
+    pdus: u64,
 }
 
 impl Inbound {
     /// Waits for an ICReq.
     pub(super) fn new() -> Self {
-        Self { rules: RxRules::initial(Receiver::Controller), state: State::Hello }
+        Self { rules: RxRules::initial(Receiver::Controller), state: State::Hello, pdus: 0 }
     }
 
     /// What the handshake settled holds from the next PDU on.
@@ -104,6 +106,19 @@ impl Inbound {
     /// At a PDU boundary, as far as the bytes handed in so far go.
     pub(super) fn is_between_pdus(&self) -> bool {
         matches!(self.state, State::Hello | State::Head)
+    }
+
+    /// Headers, and ends of data, that have come since the start: what tells one PDU from the next.
+    pub(super) fn pdus(&self) -> u64 {
+        self.pdus
+    }
+
+    /// Within data that was asked for, which has a deadline of its own.
+    pub(super) fn is_within_pull(&self) -> bool {
+        match &self.state {
+            State::Data(of) | State::Digest { of, .. } => matches!(of.dest, Dest::Pull { .. }),
+            State::Hello | State::Head => false,
+        }
     }
 
     /// Memory the next bytes of the stream belong in; empty unless within data.
@@ -156,7 +171,10 @@ impl Inbound {
                 }
                 State::Hello | State::Head => match self.header(rest, intake)? {
                     Header::Incomplete => return Ok((done, None)),
-                    Header::Done(len) => done += len,
+                    Header::Done(len) => {
+                        self.pdus += 1;
+                        done += len;
+                    }
                     Header::Stop(len, stop) => return Ok((done + len, Some(stop))),
                 },
             }
@@ -265,6 +283,7 @@ impl Inbound {
                     self.state = State::Digest { of, bytes: [0; DIGEST], have: 0 };
                 } else {
                     of.finish(true, intake);
+                    self.pdus += 1;
                 }
                 true
             }
@@ -280,6 +299,7 @@ impl Inbound {
             let received = u32::from_le_bytes(bytes);
             let good = of.digest.as_ref().is_some_and(|digest| digest.value() == received);
             of.finish(good, intake);
+            self.pdus += 1;
         }
     }
 }
@@ -314,6 +334,9 @@ impl Incoming {
     fn take_in(&mut self, len: usize, transfers: &mut Transfers) {
         let from = self.at;
         self.at += len;
+        if let Dest::Pull { .. } = self.dest {
+            transfers.count(len);
+        }
         if let Some(mut digest) = self.digest.take() {
             digest.update(self.bytes_mut(from, from + len, transfers));
             self.digest = Some(digest);

@@ -15,7 +15,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use nvmeof_core::dma::Payload;
-use nvmeof_wire::tcp::ICReq;
+use nvmeof_wire::tcp::{ADMIN_IN_CAPSULE, ICReq};
 use nvmeof_wire::zerocopy::IntoBytes;
 use rustix::net::sockopt;
 
@@ -27,6 +27,7 @@ use super::receive::{self, Discarded, Failure, Outcome, Receiver};
 use super::send::Outbound;
 use super::terminate::Fault;
 use super::transfer::Transfers;
+use crate::pace::time_for;
 use crate::queue::{
     CloseReason, Connected, Event, FabricError, FabricOp, Home, HostQueue, Nanos, ParkedQueue,
     Progress, RejectReason, Rejected, TransportError,
@@ -58,8 +59,10 @@ pub(super) struct TcpQueue {
     /// When bytes last came or were asked for, in the handshake when it began; before the first
     /// call of `receive`, nothing is known of the time.
     heard: Option<Nanos>,
-    /// R2Ts were queued since the last flush.
-    asked: bool,
+    /// When the PDU began of which a part is there, and how many headers had come by then.
+    within: Option<(Nanos, u64)>,
+    /// When data last came that was asked for, or was asked for while there was none; and how much had come by then.
+    supplied: (Nanos, u64),
 }
 
 /// A connection that belongs to no reactor.
@@ -110,7 +113,8 @@ impl ParkedQueue for ParkedTcp {
         }
         capsules.set_paused(self.paused);
         capsules.hold(self.held).map_err(no_memory)?;
-        let (mut inbound, mut outbound) = (Inbound::new(), Outbound::default());
+        let mut inbound = Inbound::new();
+        let mut outbound = Outbound::new(self.params.pdu_timeout);
         let phase = match self.negotiated {
             None => Phase::Handshake,
             Some(negotiated) => {
@@ -131,7 +135,8 @@ impl ParkedQueue for ParkedTcp {
             transfers,
             outbound,
             heard: self.heard,
-            asked: false,
+            within: None,
+            supplied: (0, 0),
         }))
     }
 
@@ -201,12 +206,33 @@ impl TcpQueue {
                 }
             }
         };
-        if read > 0 && matches!(self.phase, Phase::Open(_)) {
-            self.heard = Some(now);
-        } else if read == 0 && self.deadline().is_some_and(|deadline| now >= deadline) {
-            self.close(self.timeout());
+        if matches!(self.phase, Phase::Open(_)) {
+            self.note_progress(read > 0, now);
+        }
+        // What is there by now counts, so all of it comes first.
+        if read < receive::BUDGET
+            && let Some((_, why)) = self.patience().filter(|(until, _)| now >= *until)
+        {
+            self.close(CloseReason::Timeout(why));
         }
         progress
+    }
+
+    /// Takes note of what has come: a byte is no progress where a PDU, or data, is to come.
+    fn note_progress(&mut self, has_come: bool, now: Nanos) {
+        if has_come {
+            self.heard = Some(now);
+        }
+        // Also of what was read by another reactor.
+        let pdus = self.inbound.pdus();
+        let is_within = !self.inbound.is_between_pdus() || self.receiver.has_part_of_header();
+        match self.within {
+            Some((_, before)) if is_within && before == pdus => {}
+            _ => self.within = is_within.then_some((now, pdus)),
+        }
+        if self.supplied.1 != self.transfers.came() {
+            self.supplied = (now, self.transfers.came());
+        }
     }
 
     /// Answers an ICReq.
@@ -259,22 +285,37 @@ impl TcpQueue {
         self.send(&mut { usize::MAX }, now, events);
     }
 
-    /// Since when the host owes us something: the rest of a PDU, data, or room in the socket.
-    fn stalled_since(&self) -> Option<Nanos> {
-        let within = !self.inbound.is_between_pdus()
-            || self.receiver.has_part_of_header()
-            || (self.transfers.live() > 0 && !self.asked);
-        let owed = if within { self.heard } else { None };
-        owed.into_iter().chain(self.outbound.stalled()).min()
-    }
-
-    fn timeout(&self) -> CloseReason {
-        CloseReason::Timeout(match self.phase {
-            Phase::Handshake => "no ICReq",
-            _ if self.outbound.stalled().is_some() => "the host takes no data",
-            _ if self.transfers.live() > 0 => "the host does not send the data it was asked for",
-            _ => "the host stopped within a PDU",
-        })
+    /// Until when the host may owe us what it does, and what that is: the rest of a PDU, data, or room in the socket.
+    /// Each is to go on, and to be done in a time that a byte now and then does not make longer.
+    fn patience(&self) -> Option<(Nanos, &'static str)> {
+        let timeout = self.params.pdu_timeout;
+        if matches!(self.phase, Phase::Handshake) {
+            // The first call of `receive` starts the clock.
+            let until = self.heard.map_or(0, |since| since + self.params.handshake_timeout);
+            return Some((until, "no ICReq"));
+        }
+        let pull = (self.transfers.live() > 0).then(|| {
+            let silent = self.supplied.0.saturating_add(timeout);
+            self.transfers.due().map(|due| due.min(silent))
+        });
+        let pdu = self.within.zip(self.heard).map(|((began, _), heard)| {
+            let silent = heard.saturating_add(timeout);
+            if self.inbound.is_within_pull() {
+                return silent;
+            }
+            let most = u64::from(self.params.in_capsule.max(ADMIN_IN_CAPSULE));
+            silent.min(began.saturating_add(timeout).saturating_add(time_for(most)))
+        });
+        let taken = self.outbound.stalled().map(|since| since.saturating_add(timeout));
+        let taken = taken.into_iter().chain(self.outbound.due()).min();
+        [
+            (taken, "the host takes no data, or hardly any"),
+            (pull.flatten(), "the host does not send the data it was asked for, or hardly any"),
+            (pdu, "the host stopped within a PDU"),
+        ]
+        .into_iter()
+        .filter_map(|(until, why)| Some((until?, why)))
+        .min_by_key(|(until, _)| *until)
     }
 
     /// Gives back what waits for bytes from the host.
@@ -335,7 +376,6 @@ impl HostQueue for TcpQueue {
                         return Err(Rejected { op: FabricOp::Pull { token, cid, sgl, buf }, why });
                     }
                 }
-                self.asked = true;
             }
             FabricOp::Respond { token, cqe, sgl, data, elidable } => {
                 let len = u32::try_from(data.as_ref().map_or(0, Payload::len)).ok();
@@ -357,8 +397,9 @@ impl HostQueue for TcpQueue {
     fn flush(&mut self, room: &mut usize, now: Nanos, events: &mut Vec<Event>) -> Progress {
         let mut progress = Progress::Idle;
         if !matches!(self.phase, Phase::Closing(_) | Phase::Closed) {
-            if std::mem::take(&mut self.asked) {
-                self.heard = Some(now);
+            let had_asked = self.transfers.due().is_some();
+            if self.transfers.asked(now, self.params.pdu_timeout) && !had_asked {
+                self.supplied.0 = now;
             }
             progress = self.send(room, now, events);
         }
@@ -401,14 +442,22 @@ impl HostQueue for TcpQueue {
 
     fn deadline(&self) -> Option<Nanos> {
         match self.phase {
-            // The first call of `receive` starts the clock.
-            Phase::Handshake => {
-                Some(self.heard.map_or(0, |since| since + self.params.handshake_timeout))
-            }
-            Phase::Open(_) => self.stalled_since().map(|since| since + self.params.pdu_timeout),
+            Phase::Handshake | Phase::Open(_) => self.patience().map(|(until, _)| until),
             Phase::Terminating { until, .. } => Some(until),
             Phase::Closing(_) => Some(0),
             Phase::Closed => None,
+        }
+    }
+
+    fn excuse(&mut self, nanos: Nanos) {
+        let later = |at: Nanos| at.saturating_add(nanos);
+        self.heard = self.heard.map(later);
+        self.within = self.within.map(|(began, pdus)| (later(began), pdus));
+        self.supplied.0 = later(self.supplied.0);
+        self.transfers.excuse(nanos);
+        self.outbound.excuse(nanos);
+        if let Phase::Terminating { until, .. } = &mut self.phase {
+            *until = later(*until);
         }
     }
 

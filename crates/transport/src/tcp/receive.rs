@@ -20,7 +20,7 @@ const BULK_WINDOW: usize = 4 << 10;
 /// Data that is large in this sense, in bytes.
 const BULK: usize = 16 << 10;
 /// Bytes read in one call of `receive`, after which other queues have their turn.
-const BUDGET: usize = 256 << 10;
+pub(super) const BUDGET: usize = 256 << 10;
 
 thread_local! {
     static SCRATCH: Cell<Option<Box<[u8]>>> = const { Cell::new(None) };

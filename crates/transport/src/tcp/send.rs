@@ -16,6 +16,7 @@ use super::depart::Departures;
 use super::digest::{Crc32c, crc32c};
 use super::path::{self, Chooser, Way};
 use super::sys::{self, Gather};
+use crate::pace::Pace;
 use crate::payload::for_each_slice;
 use crate::queue::{Event, Nanos, Progress};
 
@@ -58,12 +59,15 @@ pub(super) struct Outbound {
     headers: Vec<u8>,
     first: usize,
     pdus: VecDeque<Pdu>,
-    /// Bytes of the first PDU that are sent.
+    /// Bytes of the first PDU that are sent, and of all PDUs that are not.
     sent: usize,
+    queued: usize,
     /// Responses that the socket has taken and that [`taken`](Self::taken) has not reported.
     taken: u16,
     /// Since when the socket takes nothing.
     stalled: Option<Nanos>,
+    /// Whether what is queued leaves fast enough.
+    pace: Pace,
     chooser: Chooser,
     departures: Departures,
 }
@@ -77,6 +81,23 @@ enum Sent {
 }
 
 impl Outbound {
+    /// For a host that has to take what it is sent within about this time.
+    pub(super) fn new(timeout: Nanos) -> Self {
+        Self { pace: Pace::new(timeout), ..Self::default() }
+    }
+
+    /// When patience with a host that takes little of what it is sent ends.
+    pub(super) fn due(&self) -> Option<Nanos> {
+        self.pace.due()
+    }
+
+    /// The target stood still for so long.
+    pub(super) fn excuse(&mut self, nanos: Nanos) {
+        self.pace.excuse(nanos);
+        self.departures.excuse(nanos);
+        self.stalled = self.stalled.map(|since| since.saturating_add(nanos));
+    }
+
     /// What the handshake settled.
     pub(super) fn settle(&mut self, framing: Framing) {
         self.framing = framing;
@@ -102,32 +123,41 @@ impl Outbound {
 
     /// Says what has left by now.
     pub(super) fn depart(&mut self, socket: BorrowedFd<'_>, now: Nanos, events: &mut Vec<Event>) {
-        if self.departures.is_empty() {
-            return;
+        if !self.departures.is_empty() {
+            if self.departures.worth_a_look() {
+                self.departures.look(sys::unsent(socket), now, events);
+            } else {
+                self.departures.all_gone(events);
+            }
         }
-        if self.departures.worth_a_look() {
-            self.departures.look(sys::unsent(socket), now, events);
-        } else {
-            self.departures.all_gone(events);
-        }
+        let taken = self.departures.taken;
+        let moved = if self.departures.is_empty() { taken } else { self.departures.left() };
+        self.pace.look(moved, taken + self.queued as u64, now);
+    }
+
+    #[inline]
+    fn push(&mut self, before: usize, after: usize, data: Option<Data>, is_response: bool) {
+        let pdu = Pdu { before, after, data, is_response };
+        self.queued += pdu.len();
+        self.pdus.push_back(pdu);
     }
 
     /// Queues a PDU that never has a digest (ICResp, C2HTermReq).
     pub(super) fn raw(&mut self, pdu: &[u8]) {
         self.headers.extend_from_slice(pdu);
-        self.pdus.push_back(Pdu { before: pdu.len(), after: 0, data: None, is_response: false });
+        self.push(pdu.len(), 0, None, false);
     }
 
     /// Queues an R2T for the whole data of a command.
     pub(super) fn r2t(&mut self, cid: u16, ttag: u16, len: u32) {
         let before = self.header(&R2T::new(self.framing, cid, ttag, 0, len));
-        self.pdus.push_back(Pdu { before, after: 0, data: None, is_response: false });
+        self.push(before, 0, None, false);
     }
 
     /// Queues a response without data.
     pub(super) fn response(&mut self, cqe: Cqe) {
         let before = self.header(&CapsuleResp::new(self.framing, cqe));
-        self.pdus.push_back(Pdu { before, after: 0, data: None, is_response: true });
+        self.push(before, 0, None, true);
     }
 
     /// Queues a response and its data, of `len` bytes.
@@ -142,7 +172,7 @@ impl Outbound {
         let data = Data { token, payload, len: len as usize };
         if len == 0 {
             let before = self.header(&CapsuleResp::new(self.framing, cqe));
-            self.pdus.push_back(Pdu { before, after: 0, data: Some(data), is_response: true });
+            self.push(before, 0, Some(data), true);
             return;
         }
         let header = C2HData::new(self.framing, cqe.cid.get(), 0, len, true, elidable);
@@ -156,7 +186,7 @@ impl Outbound {
             self.headers.extend_from_slice(&digest.value().to_le_bytes());
             after = usize::from(self.framing.ddgst_len());
         }
-        self.pdus.push_back(Pdu { before, after, data: Some(data), is_response: elidable });
+        self.push(before, after, Some(data), elidable);
         if !elidable {
             self.response(cqe);
         }
@@ -314,6 +344,7 @@ impl Outbound {
     /// The socket has taken `len` more bytes; data it has taken whole is of no more use here.
     fn advance(&mut self, len: usize) {
         self.sent += len;
+        self.queued = self.queued.saturating_sub(len);
         self.departures.taken += len as u64;
         while let Some(pdu) = self.pdus.front() {
             let whole = pdu.len();
@@ -344,14 +375,16 @@ impl Outbound {
         let kept: usize = self.pdus.iter().take(keep).map(|pdu| pdu.before + pdu.after).sum();
         self.headers.truncate(self.first + kept);
         give_back(self.pdus.drain(keep..), events);
+        self.queued = self.pdus.iter().map(Pdu::len).sum::<usize>().saturating_sub(self.sent);
     }
 
     /// Gives back everything.
     pub(super) fn drain(&mut self, events: &mut Vec<Event>) {
         self.departures.give_up(events);
         give_back(self.pdus.drain(..), events);
+        self.pace = Pace::default();
         self.headers.clear();
-        (self.first, self.sent, self.stalled) = (0, 0, None);
+        (self.first, self.sent, self.queued, self.stalled) = (0, 0, 0, None);
     }
 }
 

@@ -3,8 +3,13 @@
 //! The host answers with the transfer tag we gave, and only by that tag is its data placed: a slot
 //! number and a generation, so that a tag used before names nothing.
 
+use std::collections::VecDeque;
+
 use nvmeof_core::dma::Buffer;
 use nvmeof_wire::tcp::TcpError;
+
+use crate::pace::time_for;
+use crate::queue::Nanos;
 
 /// Offsets of H2CData's fields, for Fatal Error Information.
 const CCCID_AT: u32 = 8;
@@ -38,6 +43,12 @@ pub(super) struct Transfers {
     index_bits: u32,
     /// Bytes asked for and not there, of all pulls.
     awaited: usize,
+    /// Bytes of such data that have come since the start.
+    came: u64,
+    /// By when the data of each pull has to be there, in the order they were asked for: tags, some of pulls that are over.
+    dues: VecDeque<(u16, Nanos)>,
+    /// Pulls begun since [`Self::asked`], the last of which are in `dues`.
+    unasked: Vec<u16>,
 }
 
 /// A slot that a checked H2CData header goes to, and the bytes of its buffer it fills.
@@ -51,7 +62,15 @@ pub(super) struct Place {
 impl Transfers {
     /// Room for `depth` pulls.
     pub(super) fn new(depth: u16) -> Self {
-        let mut transfers = Self { slots: Vec::new(), free: Vec::new(), index_bits: 0, awaited: 0 };
+        let mut transfers = Self {
+            slots: Vec::new(),
+            free: Vec::new(),
+            index_bits: 0,
+            awaited: 0,
+            came: 0,
+            dues: VecDeque::new(),
+            unasked: Vec::new(),
+        };
         transfers.grow(depth);
         transfers
     }
@@ -80,6 +99,56 @@ impl Transfers {
         self.awaited.checked_div(self.live()).unwrap_or(0)
     }
 
+    /// Bytes of data that was asked for that have come since the start.
+    pub(super) fn came(&self) -> u64 {
+        self.came
+    }
+
+    /// So many bytes more have come.
+    pub(super) fn count(&mut self, bytes: usize) {
+        self.came += bytes as u64;
+    }
+
+    /// The host is asked, now, for the data of the pulls begun since the last call: true if there are any. Each has
+    /// `timeout`, and the time that all that is awaited by now takes at the least rate.
+    pub(super) fn asked(&mut self, now: Nanos, timeout: Nanos) -> bool {
+        let any = !self.unasked.is_empty();
+        let due = now.saturating_add(timeout).saturating_add(time_for(self.awaited as u64));
+        // What was asked for before comes before.
+        let due = due.max(self.dues.back().map_or(0, |(_, due)| *due));
+        for tag in self.unasked.drain(..) {
+            self.dues.push_back((tag, due));
+        }
+        if self.dues.len() > 2 * self.slots.len() {
+            let Self { dues, slots, index_bits, .. } = self;
+            dues.retain(|(tag, _)| is_live(slots, *index_bits, *tag));
+        }
+        self.drop_done();
+        any
+    }
+
+    /// By when the data of the pull that is due first has to be there.
+    pub(super) fn due(&self) -> Option<Nanos> {
+        let is_live = |(tag, _): &&(u16, Nanos)| is_live(&self.slots, self.index_bits, *tag);
+        self.dues.iter().find(is_live).map(|(_, due)| *due)
+    }
+
+    /// The target stood still for so long.
+    pub(super) fn excuse(&mut self, nanos: Nanos) {
+        for (_, due) in &mut self.dues {
+            *due = due.saturating_add(nanos);
+        }
+    }
+
+    /// Forgets the first deadlines, as far as their pulls are over.
+    fn drop_done(&mut self) {
+        while let Some((tag, _)) = self.dues.front()
+            && !is_live(&self.slots, self.index_bits, *tag)
+        {
+            self.dues.pop_front();
+        }
+    }
+
     /// Takes a pull in and gives its transfer tag; hands the buffer back if there is no slot.
     pub(super) fn begin(&mut self, token: u64, cid: u16, buf: Buffer) -> Result<u16, Buffer> {
         let Some(index) = self.free.pop() else {
@@ -90,6 +159,7 @@ impl Transfers {
         slot.tag = slot.tag.wrapping_add(step);
         self.awaited += buf.len();
         slot.pull = Some(Pull { token, cid, buf, got: 0, bad: false });
+        self.unasked.push(slot.tag);
         Ok(slot.tag)
     }
 
@@ -103,8 +173,7 @@ impl Transfers {
         datal: u32,
         last: bool,
     ) -> Result<Place, TcpError> {
-        let mask = u16::MAX.checked_shr(16 - self.index_bits.min(16)).unwrap_or(0);
-        let index = ttag & mask;
+        let index = ttag & mask(self.index_bits);
         let slot = self.slots.get(usize::from(index)).filter(|slot| slot.tag == ttag);
         let Some(pull) = slot.and_then(|slot| slot.pull.as_ref()) else {
             return Err(TcpError::field(TTAG_AT));
@@ -142,12 +211,15 @@ impl Transfers {
         let pull = entry.pull.take()?;
         self.free.push(slot);
         let good = !pull.bad;
+        self.drop_done();
         Some((pull, good))
     }
 
     /// Takes every pull out.
     pub(super) fn drain(&mut self) -> impl Iterator<Item = Pull> + '_ {
         self.awaited = 0;
+        self.dues.clear();
+        self.unasked.clear();
         let free = &mut self.free;
         (0..=u16::MAX).zip(&mut self.slots).filter_map(|(index, slot)| {
             let pull = slot.pull.take()?;
@@ -155,4 +227,15 @@ impl Transfers {
             Some(pull)
         })
     }
+}
+
+/// Bits of a tag that are the slot number.
+fn mask(index_bits: u32) -> u16 {
+    u16::MAX.checked_shr(16 - index_bits.min(16)).unwrap_or(0)
+}
+
+/// Is the pull of this tag under way?
+fn is_live(slots: &[Slot], index_bits: u32, tag: u16) -> bool {
+    let slot = slots.get(usize::from(tag & mask(index_bits)));
+    slot.is_some_and(|slot| slot.tag == tag && slot.pull.is_some())
 }

@@ -2,6 +2,7 @@
 
 mod rdma;
 mod tcp;
+mod unconnected;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -9,16 +10,20 @@ use std::sync::atomic::Ordering;
 
 use nvmeof_nvmf::{PortId, Queue, Target};
 use nvmeof_transport::ParkedQueue;
+use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use super::place::place;
 use crate::clock;
 use crate::config::{Fabric, Listener};
 use crate::limits::Limits;
+use crate::logs::{Kind, limited};
 use crate::reactor::Load;
 use crate::reactor::mailbox::{Message, Sender};
 
 pub(crate) use rdma::Rdma;
+use unconnected::Place;
+pub(crate) use unconnected::Unconnected;
 
 /// The reactors as a listener sees them.
 #[derive(Debug)]
@@ -29,8 +34,10 @@ pub(crate) struct Reactors {
     pub(crate) loads: Arc<[Load]>,
     /// NUMA node of each, where known.
     pub(crate) nodes: Vec<Option<usize>>,
-    /// Connections allowed in all.
+    /// Connections allowed in all, those before Connect among them.
     pub(crate) max_connections: usize,
+    /// Those that have not sent Connect.
+    pub(crate) unconnected: Unconnected,
 }
 
 impl Reactors {
@@ -44,15 +51,35 @@ impl Reactors {
         let (now_serving, max) = (self.connections(), self.max_connections);
         anyhow::ensure!(
             now_serving < max,
-            "{now_serving} connections are open, and limits.connections allows no more"
+            "{now_serving} connections are open, those before Connect among them, and limits.connections allows no more"
         );
         Ok(())
     }
 
     /// Gives a connection to one of them; `node` is where its packets arrive, if that is known.
-    fn hand_over(&self, parked: Box<dyn ParkedQueue>, queue: Box<Queue>, node: Option<usize>) {
+    fn hand_over(
+        &self,
+        parked: Box<dyn ParkedQueue>,
+        mut queue: Box<Queue>,
+        from: SocketAddr,
+        node: Option<usize>,
+    ) {
         let number = parked.number();
         let index = place(&self.loads, &self.nodes, node, number);
+        let here = Place { reactor: index, id: queue.id() };
+        let (token, replaced) = self.unconnected.admit(from.ip(), here);
+        queue.keep_until_connect(token);
+        if let Some(Place { reactor, id }) = replaced {
+            limited!(
+                Kind::ConnectionRefused,
+                warn,
+                peer = %from,
+                "a connection that has sent no Connect is closed for a new one: there are as many as \
+                 limits.connections allows before Connect"
+            );
+            // Nobody waits for the answer.
+            self.senders[reactor].send(Message::Dismiss { id, reply: oneshot::channel().0 });
+        }
         if number.is_some_and(|qid| qid > 0) {
             self.loads[index].io_queues.fetch_add(1, Ordering::Relaxed);
         }

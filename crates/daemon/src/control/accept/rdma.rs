@@ -258,9 +258,10 @@ fn hand_over(
         HostLimits { max_qid, has_controller: &has_controller, may_add_queue: &may_add_queue };
     match admit(ticket, &registration, params, &limits) {
         Ok(parked) => {
-            let queue = service.queue(parked.host(), parked.local());
+            let host = parked.host();
+            let queue = service.queue(host, parked.local());
             let node = node_of(registration.device().name());
-            service.reactors.hand_over(Box::new(parked), queue, node);
+            service.reactors.hand_over(Box::new(parked), queue, host, node);
             Ok(())
         }
         Err(reject) => {
@@ -278,6 +279,7 @@ fn params(limits: &Limits, settings: &config::Rdma) -> RdmaParams {
         queue_depth: limits.nvmf().io_queue_depth(),
         admin_depth: limits.nvmf().admin_queue_depth(),
         handshake_timeout: nanos(limits.settings.connect_timeout),
+        transfer_timeout: nanos(limits.settings.pdu_timeout),
         shared_receives: if settings.shared_receives {
             limits.shared_receives(settings.completion_queue_depth)
         } else {

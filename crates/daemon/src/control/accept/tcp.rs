@@ -80,7 +80,7 @@ fn hand_over(
     let stream = stream.into_std()?;
     let node = arrival_node(&stream);
     let queue = service.queue(peer, stream.local_addr()?);
-    service.reactors.hand_over(tcp::accepted(stream, params), queue, node);
+    service.reactors.hand_over(tcp::accepted(stream, params), queue, peer, node);
     Ok(())
 }
 

@@ -150,7 +150,7 @@ fn a_device_waits_for_commands_that_have_not_come_to_it() {
     // One whose turn has not come.
     host.read(2, 0, 64 * KIB);
     rig.settle();
-    assert_eq!((rig.with_device(), rig.counts().waiting), (0, 1));
+    assert_eq!((rig.with_device(), rig.counts().requests), (0, 2));
     let mut removed = rig.remove_device();
     rig.settle();
     assert!(removed.try_recv().is_err());

@@ -10,6 +10,7 @@ use nvmeof_wire::Sgl;
 use super::outgoing::Outgoing;
 use super::receives::{Arrived, BadLength};
 use super::{RdmaQueue, kind};
+use crate::pace::Pace;
 use crate::queue::{CloseReason, Event, Nanos, Progress};
 use crate::rdma::RdmaParams;
 use crate::rdma::capsule::DataPointer;
@@ -44,6 +45,8 @@ pub(super) struct Life {
     ended: u64,
     stuck_since: Option<Nanos>,
     is_silent: bool,
+    /// Whether data moves fast enough.
+    pace: Pace,
     /// Why it ends, once it does; what went wrong first.
     reason: Option<CloseReason>,
     drained_by: Option<Nanos>,
@@ -54,6 +57,26 @@ pub(super) struct Life {
 }
 
 impl Life {
+    /// With patience as these say.
+    pub(super) fn new(params: &RdmaParams) -> Self {
+        Self { pace: Pace::new(params.transfer_timeout), ..Self::default() }
+    }
+
+    /// The target stood still for so long: every deadline is that much later.
+    pub(super) fn excuse(&mut self, nanos: Nanos) {
+        let times = [
+            &mut self.begun,
+            &mut self.waiting_since,
+            &mut self.stuck_since,
+            &mut self.drained_by,
+            &mut self.ended_by,
+        ];
+        for at in times.into_iter().flatten() {
+            *at = at.saturating_add(nanos);
+        }
+        self.pace.excuse(nanos);
+    }
+
     /// The Connect command was accepted.
     pub(super) fn connected(&mut self) {
         self.is_connected = true;
@@ -78,6 +101,8 @@ impl Life {
             self.stuck_since = Some(now);
         }
         self.is_silent = outgoing.is_silent();
+        let (moved, owed) = outgoing.progress();
+        self.pace.look(moved, owed, now);
     }
 
     /// When to ask whether responses have been taken of which nothing is heard.
@@ -113,7 +138,8 @@ impl Life {
             .stuck_since
             .filter(|_| !self.is_silent)
             .map(|at| (at.saturating_add(params.transfer_timeout), "the host takes no responses"));
-        connect.into_iter().chain(waiting).chain(stuck).min()
+        let slow = self.pace.due().map(|at| (at, "the host gives or takes hardly any data"));
+        connect.into_iter().chain(waiting).chain(stuck).chain(slow).min()
     }
 }
 
@@ -144,7 +170,10 @@ impl<D: Device> RdmaQueue<D> {
             }
             self.life.posted(self.outgoing.awaits(), now);
             self.watch(now);
-            if let Some((_, why)) = self.life.timeout(&self.params).filter(|(at, _)| now >= *at) {
+            // What has completed by now counts, so all of it comes first.
+            if progress == Progress::Idle
+                && let Some((_, why)) = self.life.timeout(&self.params).filter(|(at, _)| now >= *at)
+            {
                 self.end(CloseReason::Timeout(why));
             }
         }

@@ -195,7 +195,7 @@ pub(super) fn open<D: Device>(
         commands: Commands::new(terms.receives),
         held: Vec::new(),
         is_paused: false,
-        life: Life::default(),
+        life: Life::new(&params),
         params,
         registration,
         pool,
@@ -346,6 +346,10 @@ impl<D: Device> HostQueue for RdmaQueue<D> {
 
     fn deadline(&self) -> Option<Nanos> {
         self.life.deadline(self.link.stage(), &self.params)
+    }
+
+    fn excuse(&mut self, nanos: Nanos) {
+        self.life.excuse(nanos);
     }
 
     fn park(self: Box<Self>) -> Result<Box<dyn ParkedQueue>, Box<dyn HostQueue>> {

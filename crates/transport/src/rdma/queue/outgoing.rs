@@ -60,6 +60,9 @@ pub(super) struct Outgoing {
     most_reads: u32,
     message: u32,
     is_inline: bool,
+    /// Bytes of data that were to be moved since the start, and that have.
+    owed: u64,
+    moved: u64,
 }
 
 impl Outgoing {
@@ -85,6 +88,8 @@ impl Outgoing {
             most_reads: u32::from(bounds.reads.max(1)),
             message: bounds.message.max(1),
             is_inline: false,
+            owed: 0,
+            moved: 0,
         })
     }
 
@@ -126,6 +131,11 @@ impl Outgoing {
         self.reading > 0 || self.leaving.live() > 0
     }
 
+    /// Bytes of data that have moved since the start, and that were to.
+    pub(super) fn progress(&self) -> (u64, u64) {
+        (self.moved, self.owed)
+    }
+
     /// Queues a pull of `buf`, which is not empty and fits `targets`.
     pub(super) fn pull(&mut self, token: u64, buf: Buffer, lkey: u32, targets: Targets) {
         let pull = Pull {
@@ -138,6 +148,7 @@ impl Outgoing {
             is_cut: false,
             failed: false,
         };
+        self.owed += pull.buf.len() as u64;
         let at = self.pulls.insert(pull);
         self.reads.push_back(at);
     }
@@ -161,6 +172,7 @@ impl Outgoing {
             return self.respond(cqe, invalidate);
         };
         let cursor = Cursor::default();
+        self.owed += u64::from(length);
         let leaving = Leaving { token, payload, span, length, targets, cursor };
         let data = Some(self.leaving.insert(leaving));
         self.responses.push_back(Response { cqe, invalidate, data });
@@ -268,7 +280,7 @@ impl Outgoing {
         status: CompletionStatus,
         events: &mut Vec<Event>,
     ) -> bool {
-        let Self { ring, pulls, leaving, reading, .. } = self;
+        let Self { ring, pulls, leaving, reading, moved, .. } = self;
         let is_good = status == CompletionStatus::Success;
         ring.complete(id, |what, is_it| match what {
             Posted::Read { pull: at } => {
@@ -282,11 +294,13 @@ impl Outgoing {
                     && !pull.failed
                     && let Some(Pull { token, buf, .. }) = pulls.remove(at)
                 {
+                    *moved += buf.len() as u64;
                     events.push(Event::Pulled { token, buf, result: Ok(()) });
                 }
             }
             Posted::Write { payload: Some(at) } => {
-                if let Some(Leaving { token, payload, .. }) = leaving.remove(at) {
+                if let Some(Leaving { token, payload, length, .. }) = leaving.remove(at) {
+                    *moved += u64::from(length);
                     events.push(Event::Sent { token, data: Some(payload) });
                 }
             }

@@ -1,7 +1,7 @@
 //! What goes wrong, one thing at a time and at every place, with all sorts of operations under way.
 
 use nvmeof_verbs::Endpoint;
-use nvmeof_verbs::loopback::{Faults, Side};
+use nvmeof_verbs::loopback::{Costs, Faults, Side};
 
 use super::lists::{gathered, listed};
 use super::memory::Memory;
@@ -419,5 +419,27 @@ fn an_end_is_noticed_while_completions_keep_coming() {
     run(&mut world, &mut host);
     assert!(told, "nothing was noticed in 180 rounds");
     assert!(matches!(world.queues[at].closed, Some(CloseReason::Lost(_))));
+    world.check_empty(vec![host]);
+}
+
+/// A completion now and then is no silence, and would hold buffers for as long as there are more to come.
+#[test]
+fn a_host_that_moves_hardly_anything_is_not_waited_for() {
+    let mut world = small();
+    let (at, mut host) = world.connect(8);
+    let slow =
+        Costs { answer: 250 * MILLISECOND, timeout: 60_000 * MILLISECOND, ..world.fabric.costs() };
+    let memories = load(&mut world, at, &mut host);
+    world.fabric.set_costs(slow);
+    let began = world.fabric.now();
+    while world.queues[at].closed.is_none() {
+        world.fabric.advance(10 * MILLISECOND);
+        world.settle(&mut [&mut host]);
+        let waited = world.fabric.now() - began;
+        assert!(waited <= 5 * world.params.transfer_timeout, "for ever");
+    }
+    let why = CloseReason::Timeout("the host gives or takes hardly any data");
+    assert_eq!(world.queues[at].closed, Some(why));
+    drop(memories);
     world.check_empty(vec![host]);
 }

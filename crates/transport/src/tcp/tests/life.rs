@@ -574,7 +574,7 @@ fn a_host_that_takes_nothing_of_what_the_socket_took() {
     let data = world.buffer(&pattern(160 << 10, 1));
     world.respond_with(1, Some(Payload::Buffer(data)), true);
     world.until("room in the socket", |world| world.pool.leased() == 0);
-    world.until("a queue that stands still", |world| world.queue.deadline().is_some());
+    world.until("a queue that stands still", |world| world.queue.deadline() == Some(30_100));
     assert!(matches!(closes_at(&mut world, 30_100), CloseReason::Timeout(_)));
     assert!(matches!(world.events[..], [Event::Sent { token: 1, data: None }]));
 }

@@ -4,5 +4,6 @@ mod data;
 mod handshake;
 mod life;
 mod malformed;
+mod slow;
 mod split;
 mod world;

@@ -1,0 +1,105 @@
+//! Connections that have not sent Connect: how many there may be, and which goes when there are more.
+//!
+//! They are counted apart from queues that are connected, so that peers that open sockets and say nothing cannot take the
+//! room of hosts. When there are as many as may be, a new one takes the place of the oldest from the address that has
+//! the most: a host sends Connect within some round trips, so what goes is a silent one.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use nvmeof_nvmf::network_of;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Unconnected {
+    most: usize,
+    list: Mutex<VecDeque<Entry>>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    /// Alive for as long as the queue waits for Connect.
+    token: Weak<()>,
+    from: IpAddr,
+    place: Place,
+}
+
+/// Where a connection is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// Its reactor.
+    pub(crate) reactor: usize,
+    /// Its queue.
+    pub(crate) id: u64,
+}
+
+impl Unconnected {
+    /// At most so many of those that go have not gone yet, and so room is kept for these.
+    pub(crate) fn new(most: usize) -> Self {
+        Self { most: (most - most / 8).max(1), list: Mutex::default() }
+    }
+
+    /// Takes a connection in: what its queue is to keep until Connect, and whose place it takes.
+    pub(crate) fn admit(&self, from: IpAddr, place: Place) -> (Arc<()>, Option<Place>) {
+        let (token, from) = (Arc::new(()), network_of(from));
+        let mut list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
+        list.retain(|one| one.token.strong_count() > 0);
+        let replaced = if list.len() < self.most { None } else { remove_oldest(&mut list) };
+        list.push_back(Entry { token: Arc::downgrade(&token), from, place });
+        (token, replaced)
+    }
+}
+
+/// Takes out the oldest from where the most come.
+fn remove_oldest(list: &mut VecDeque<Entry>) -> Option<Place> {
+    let mut counts: BTreeMap<IpAddr, usize> = BTreeMap::new();
+    for one in &*list {
+        *counts.entry(one.from).or_default() += 1;
+    }
+    let most = counts.values().copied().max()?;
+    let oldest = list.iter().position(|one| counts.get(&one.from) == Some(&most))?;
+    list.remove(oldest).map(|one| one.place)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    fn place(id: u64) -> Place {
+        Place { reactor: 0, id }
+    }
+
+    #[test]
+    fn the_oldest_from_where_the_most_come_makes_room() {
+        let unconnected = Unconnected::new(4);
+        let (one, other) = (address("192.0.2.1"), address("192.0.2.2"));
+        let mut tokens = Vec::new();
+        for id in 0..4 {
+            let from = if id == 0 { other } else { one };
+            let (token, replaced) = unconnected.admit(from, place(id));
+            assert_eq!(replaced, None);
+            tokens.push(token);
+        }
+        let (token, replaced) = unconnected.admit(other, place(4));
+        assert_eq!(replaced, Some(place(1)), "not the oldest of all");
+        tokens.push(token);
+        // One sends Connect, or goes.
+        tokens.remove(2);
+        assert_eq!(unconnected.admit(one, place(5)).1, None);
+    }
+
+    #[test]
+    fn addresses_of_one_network_count_together() {
+        let unconnected = Unconnected::new(3);
+        let honest = unconnected.admit(address("2001:db8:1::1"), place(0));
+        let one = unconnected.admit(address("2001:db8:2::1"), place(1));
+        let two = unconnected.admit(address("2001:db8:2::2"), place(2));
+        assert_eq!(unconnected.admit(address("2001:db8:2::3"), place(3)).1, Some(place(1)));
+        drop((honest, one, two));
+    }
+}

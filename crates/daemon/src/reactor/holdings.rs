@@ -1,0 +1,321 @@
+//! What each host holds, so that hosts that get nowhere hold up nobody else.
+//!
+//! A command has a permit of the pacer's budget, and memory, until the last byte of its data has moved. A host that asks
+//! for much and takes little of it, or is asked for data and sends none, would so take all of both.
+//!
+//! * **Permits.** If commands wait and for [`PATIENCE`] none may start, those permits are taken back whose data has been
+//!   with its host for as long: data that does not move is in nobody's way. Such a connection is *slow*, and starts
+//!   nothing more until those commands are over. What its tenants' limits count they go on counting.
+//! * **Memory.** While several hosts are connected, each may hold as much as is free, for each reactor its part of that
+//!   (a dynamic threshold: Choudhury and Hahne, 1998): whoever comes next finds as much again. One command it may
+//!   always have. A host alone may hold all but an eighth, which is there for the next that comes.
+//!
+//! Commands that are not to start for either reason are *deferred*: they wait with their connection, without a permit,
+//! and are put back into the pacer as commands of their host end. What nobody else wants is never taken from anybody.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::{Rc, Weak};
+use std::sync::atomic::Ordering;
+
+use nvmeof_nvmf::request::Stage;
+use nvmeof_pacing::{Charge, Cost, Outcome, Permit};
+use nvmeof_wire::Nqn;
+
+use super::Reactor;
+use super::io::{Io, Pending};
+use super::kind;
+use super::slots::Key;
+
+/// Nanoseconds for which nothing may start before permits are taken back, and that data is with its host by then.
+///
+/// Well below what a host notices beside a device's own delays; well above what it takes a network to move on.
+const PATIENCE: u64 = 10_000_000;
+/// A host that is alone leaves this part of the memory.
+const KEPT: u64 = 8;
+/// Bytes of the smallest buffer.
+const SMALLEST: u64 = 4096;
+/// Deferred commands that are put back when one of their host ends: more than one, so that they become more.
+const BACK_AT_ONCE: usize = 2;
+/// Connections looked at for them.
+const LOOKS: usize = 8;
+
+/// What a host holds on this reactor.
+#[derive(Debug)]
+pub(super) struct Holdings {
+    host: Nqn,
+    /// Bytes of memory of its commands that have started and are not over.
+    bytes: Cell<u64>,
+    /// Its connections that have deferred commands, each once; and some that had.
+    deferred: RefCell<VecDeque<Key>>,
+}
+
+/// What a connection has to do with all this.
+#[derive(Debug, Default)]
+pub(super) struct Holder {
+    /// Its host's.
+    holdings: Option<Rc<Holdings>>,
+    /// Its commands whose permits were taken back: more than none, and it is slow.
+    slow: u32,
+    /// Its commands that are not to start yet.
+    pub(super) deferred: VecDeque<Key>,
+    is_listed: bool,
+}
+
+/// What a command holds.
+#[derive(Debug, Default)]
+pub(super) struct Held {
+    bytes: u64,
+    of: Option<Rc<Holdings>>,
+    /// Since when its data is with its host, or waits for a buffer.
+    waits_since: Option<u64>,
+    /// Its permit was taken back, and its connection is slow for that.
+    is_slow: bool,
+}
+
+impl Held {
+    /// From now on its host has to do something.
+    #[inline]
+    pub(super) fn waits(&mut self, now: u64) {
+        self.waits_since = Some(now);
+    }
+
+    /// Its host has done it.
+    #[inline]
+    pub(super) fn goes_on(&mut self) {
+        self.waits_since = None;
+    }
+}
+
+/// Bytes of memory that a command of this cost takes.
+#[inline]
+fn memory(cost: u64) -> u64 {
+    cost.checked_next_power_of_two().unwrap_or(cost).max(SMALLEST)
+}
+
+impl Reactor {
+    /// A command has been granted a permit: takes it in, or defers it and gives the permit back.
+    #[inline]
+    pub(super) fn take_or_defer(
+        &mut self,
+        request: Key,
+        permit: Permit,
+        now: u64,
+    ) -> Option<Permit> {
+        let cap = self.pool.shared().config().cap as u64;
+        if self.memory_held > cap / 4 {
+            // Others may have come to hold much within this turn.
+            self.look_at_others();
+        }
+        let free = cap.saturating_sub(self.memory_held).saturating_sub(self.memory_of_others);
+        let Some(Pending::Io(io)) = self.requests.get_mut(request) else { return Some(permit) };
+        let bytes = match io.request.cost() {
+            0 => return Some(permit),
+            cost => memory(cost),
+        };
+        let key = io.connection;
+        let Some(connection) = self.connections.get_mut(key) else { return Some(permit) };
+        if connection.holder.holdings.is_none() {
+            connection.holder.holdings =
+                connection.info.as_ref().map(|info| holdings_of(&mut self.holdings, &info.hostnqn));
+        }
+        let holder = &mut connection.holder;
+        let Some(holdings) = &holder.holdings else { return Some(permit) };
+        let is_over = || {
+            let has = holdings.bytes.get();
+            let is_alone = || self.target.hosts_connected() < 2;
+            has > 0
+                && has + bytes > free / self.loads.len() as u64
+                && (!is_alone() || bytes + cap / KEPT > free)
+        };
+        if holder.slow > 0 || is_over() {
+            holder.deferred.push_back(request);
+            if !std::mem::replace(&mut holder.is_listed, true) {
+                holdings.deferred.borrow_mut().push_back(key);
+            }
+            self.pacer.release(permit, Outcome::Withdrawn, now);
+            return None;
+        }
+        holdings.bytes.set(holdings.bytes.get() + bytes);
+        self.memory_held += bytes;
+        io.held = Held { bytes, of: Some(Rc::clone(holdings)), ..Held::default() };
+        self.granted_at = now;
+        Some(permit)
+    }
+
+    /// Tells the other reactors what is held here, and if commands are about to start looks what they hold.
+    #[inline]
+    pub(super) fn exchange_holdings(&mut self) {
+        self.load().held.store(self.memory_held, Ordering::Relaxed);
+        if self.pacer.waiting() > 0 {
+            self.look_at_others();
+        }
+    }
+
+    #[inline]
+    fn look_at_others(&mut self) {
+        if self.loads.len() > 1 {
+            self.load().held.store(self.memory_held, Ordering::Relaxed);
+            let all: u64 = self.loads.iter().map(|load| load.held.load(Ordering::Relaxed)).sum();
+            self.memory_of_others = all.saturating_sub(self.memory_held);
+        }
+    }
+
+    /// A command is over: what it held is free, and others of its host may follow.
+    #[inline]
+    pub(super) fn let_go(&mut self, key: Key, held: Held) {
+        let Some(holdings) = held.of else { return };
+        holdings.bytes.set(holdings.bytes.get() - held.bytes);
+        self.memory_held -= held.bytes;
+        if held.is_slow
+            && let Some(connection) = self.connections.get_mut(key)
+        {
+            connection.holder.slow -= 1;
+        }
+        if !holdings.deferred.borrow().is_empty() {
+            self.resume(key, &holdings);
+        }
+    }
+
+    /// Puts some deferred commands of a host back into the pacer; of this connection, if it has any.
+    #[cold]
+    fn resume(&mut self, key: Key, holdings: &Holdings) {
+        if self.resume_connection(key) {
+            return;
+        }
+        for _ in 0..LOOKS {
+            let Some(next) = holdings.deferred.borrow_mut().pop_front() else { return };
+            let resumed = self.resume_connection(next);
+            let Some(connection) = self.connections.get_mut(next) else { continue };
+            if connection.holder.deferred.is_empty() {
+                connection.holder.is_listed = false;
+            } else {
+                holdings.deferred.borrow_mut().push_back(next);
+            }
+            if resumed {
+                return;
+            }
+        }
+    }
+
+    /// Puts some deferred commands of a connection back into the pacer, if it is not slow.
+    fn resume_connection(&mut self, key: Key) -> bool {
+        let mut resumed = false;
+        for _ in 0..BACK_AT_ONCE {
+            let Some(connection) = self.connections.get_mut(key) else { return resumed };
+            if connection.holder.slow > 0 || !connection.is_live() {
+                return resumed;
+            }
+            let Some(request) = connection.holder.deferred.pop_front() else { return resumed };
+            let Some(Pending::Io(Io { flow, request: command, .. })) = self.requests.get(request)
+            else {
+                continue;
+            };
+            let Ok(bytes) = u32::try_from(command.cost()) else { continue };
+            let (flow, token) = (*flow, request.token(kind::REQUEST));
+            // It has passed the limits of its tenants, and is as large as when it did.
+            let put_back = self.pacer.enqueue_charged(flow, Cost { bytes }, Charge::NONE, token);
+            debug_assert!(put_back.is_ok(), "a command that was admissible is not any more");
+            resumed = true;
+        }
+        resumed
+    }
+
+    /// Takes a command out of those that are deferred; false if it is none.
+    pub(super) fn cancel_deferred(&mut self, key: Key, request: Key) -> bool {
+        let Some(connection) = self.connections.get_mut(key) else { return false };
+        let deferred = &mut connection.holder.deferred;
+        let Some(at) = deferred.iter().position(|one| *one == request) else { return false };
+        deferred.remove(at);
+        true
+    }
+
+    /// When permits are to be taken back if nothing starts before.
+    pub(super) fn patience_ends(&self) -> Option<u64> {
+        self.is_held_up().then(|| self.granted_at.saturating_add(PATIENCE))
+    }
+
+    /// Whether commands wait that others in flight may hold up. Where nothing is in flight it is a rate that they wait for:
+    /// a reactor may always start one command whatever the budget.
+    #[inline]
+    fn is_held_up(&self) -> bool {
+        self.pacer.waiting() > 0 && self.pacer.outstanding() > 0
+    }
+
+    /// Takes permits back where nothing starts for want of them, here and on other reactors.
+    #[inline]
+    pub(super) fn watch_admission(&mut self, now: u64) {
+        if !self.is_held_up() {
+            self.granted_at = now;
+        } else if now.saturating_sub(self.granted_at) >= PATIENCE {
+            self.granted_at = now;
+            for (index, (load, peer)) in self.loads.iter().zip(&self.peers).enumerate() {
+                load.is_pressed.store(true, Ordering::Relaxed);
+                if index != self.index {
+                    peer.wake();
+                }
+            }
+        }
+        if self.load().is_pressed.load(Ordering::Relaxed) {
+            self.load().is_pressed.store(false, Ordering::Relaxed);
+            self.take_permits_back(now);
+        }
+    }
+
+    #[cold]
+    fn take_permits_back(&mut self, now: u64) {
+        let Self { requests, connections, pacer, .. } = self;
+        let mut taken = 0;
+        for (_, pending) in requests.iter_mut() {
+            let Pending::Io(io) = pending else { continue };
+            let is_due = io.held.waits_since.is_some_and(|at| now.saturating_sub(at) >= PATIENCE);
+            if !is_due || io.held.of.is_none() {
+                continue;
+            }
+            let needs_buffer = io.request.stage() == Stage::NeedsBuffer;
+            let Some(permit) = io.request.permit_mut() else { continue };
+            if !pacer.release_early(permit, now) {
+                continue;
+            }
+            taken += 1;
+            // That there is no buffer is not its host's fault.
+            if !needs_buffer && let Some(connection) = connections.get_mut(io.connection) {
+                connection.holder.slow += 1;
+                io.held.is_slow = true;
+            }
+        }
+        if taken > 0 {
+            let reactor = self.index;
+            tracing::debug!(
+                reactor,
+                taken,
+                "permits of commands that wait for their hosts are taken back"
+            );
+            self.admit(now);
+        }
+    }
+}
+
+/// The holdings of a host, of which there may be none yet.
+#[cold]
+fn holdings_of(all: &mut Vec<Weak<Holdings>>, host: &Nqn) -> Rc<Holdings> {
+    let mut found = None;
+    all.retain(|one| match one.upgrade() {
+        Some(holdings) => {
+            if holdings.host == *host {
+                found = Some(holdings);
+            }
+            true
+        }
+        None => false,
+    });
+    found.unwrap_or_else(|| {
+        let holdings = Rc::new(Holdings {
+            host: host.clone(),
+            bytes: Cell::default(),
+            deferred: RefCell::default(),
+        });
+        all.push(Rc::downgrade(&holdings));
+        holdings
+    })
+}

@@ -1,0 +1,142 @@
+//! Peers that want to keep others out, and a target that stood still.
+
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use nvmeof_initiator::Options;
+use nvmeof_tests::config::{NQN, file, listener, ram, small, subsystem, subsystem_for};
+use nvmeof_tests::{Daemon, Host, Pdu, Raw, options};
+use nvmeof_wire::nvm::BlockIo;
+use nvmeof_wire::opcode::{AdminOpcode, IoOpcode};
+use nvmeof_wire::{Nqn, Sqe, Status};
+use rustix::process::Signal;
+
+const DISCOVERY: &str = "nqn.2014-08.org.nvmexpress.discovery";
+/// Well below the timeouts of the daemon, and well above what a busy machine makes of a read.
+const SOON: Duration = Duration::from_secs(8);
+
+/// A file in the folder of the daemon, whose reads need buffers, in little memory.
+fn with_buffers(folder: &tempfile::TempDir, keys: &str) -> String {
+    [
+        format!("[limits]\nbuffer-memory = \"32MiB\"\n{keys}"),
+        listener("127.0.0.1"),
+        file("file0", &folder.path().join("disk.img"), "64MiB", 512),
+        subsystem(NQN, &[(1, "file0")]),
+    ]
+    .concat()
+}
+
+/// Queues of one greedy host that ask for a megabyte a hundred times each, by reading or by writing, and do nothing more.
+fn greedy(daemon: &Daemon, opcode: IoOpcode) -> Vec<Raw> {
+    let host = options(2);
+    let mut queues = Vec::new();
+    for _ in 0..12 {
+        let (admin, cntlid) = Raw::admin(daemon.address(), NQN, &host);
+        let mut io = Raw::io(daemon.address(), NQN, &host, cntlid, 128);
+        for _ in 0..100 {
+            let sqe = io.separate(BlockIo::new(0, 2048).encode(opcode, 0, 1), 1 << 20);
+            let capsule = io.capsule(sqe, &[]);
+            io.send(&capsule);
+        }
+        queues.extend([admin, io]);
+    }
+    queues
+}
+
+/// An honest host reads beside them, none of its reads late.
+fn reads_go_on(daemon: &Daemon, greedy: &[Raw]) {
+    let mut host = Host::connect(&daemon.endpoint(NQN), &options(1));
+    for _ in 0..50 {
+        let began = Instant::now();
+        assert_eq!(host.read(1, 0, 4096).len(), 4096);
+        assert!(began.elapsed() < SOON, "beside {} connections", greedy.len());
+    }
+    // Nor what needs more memory than a connection has for itself.
+    let began = Instant::now();
+    assert_eq!(host.read(1, 0, 256 << 10).len(), 256 << 10);
+    assert!(began.elapsed() < SOON, "beside {} connections", greedy.len());
+}
+
+#[test]
+fn a_host_that_takes_nothing_of_what_it_reads_holds_up_nobody() {
+    for policy in ["adaptive", "none"] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let keys = format!("[pacing]\npolicy = \"{policy}\"\n");
+        let daemon = Daemon::start(&with_buffers(&folder, &keys));
+        let greedy = greedy(&daemon, IoOpcode::READ);
+        reads_go_on(&daemon, &greedy);
+    }
+}
+
+#[test]
+fn a_host_that_sends_nothing_of_what_it_writes_holds_up_nobody() {
+    for policy in ["adaptive", "none"] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let keys = format!("[pacing]\npolicy = \"{policy}\"\n");
+        let daemon = Daemon::start(&with_buffers(&folder, &keys));
+        let greedy = greedy(&daemon, IoOpcode::WRITE);
+        reads_go_on(&daemon, &greedy);
+    }
+}
+
+#[test]
+fn peers_that_say_nothing_keep_no_host_out() {
+    let keys = "[limits]\nconnections = 32\n";
+    let daemon = Daemon::start(&[keys, &small()].concat());
+    let mut silent: Vec<Raw> = Vec::new();
+    for nth in 0..100 {
+        silent.push(match nth % 2 {
+            0 => Raw::open(daemon.address()),
+            _ => Raw::hello(daemon.address(), false, false),
+        });
+    }
+    let mut host = Host::connect(&daemon.endpoint(NQN), &options(1));
+    assert_eq!(host.read(1, 0, 4096).len(), 4096);
+    let line = daemon.wait_for_line("has sent no Connect");
+    assert!(line.contains("limits.connections"), "{line}");
+    assert!(matches!(silent[0].pdu(), Pdu::End), "the oldest made room");
+}
+
+#[test]
+fn discovery_controllers_keep_no_host_out_and_the_oldest_go() {
+    let allowed = options(1).hostnqn;
+    let config = [
+        "[limits]\nconnections = 32\n".to_owned(),
+        listener("127.0.0.1"),
+        ram("ram0", "16MiB", 512),
+        subsystem_for(&[allowed.as_str()], NQN, &[(1, "ram0")]),
+    ];
+    let daemon = Daemon::start(&config.concat());
+    let mut flood = Vec::new();
+    for nth in 0..70 {
+        let hostnqn: Nqn = format!("nqn.2026-11.org.example:other{nth}").parse().expect("a name");
+        let host = Options { hostnqn, ..options(2) };
+        flood.push(Raw::admin(daemon.address(), DISCOVERY, &host).0);
+    }
+    let mut host = Host::connect(&daemon.endpoint(NQN), &options(1));
+    assert_eq!(host.read(1, 0, 4096).len(), 4096);
+    assert!(matches!(flood[0].pdu(), Pdu::End), "the oldest made room");
+    let keep_alive = Sqe::admin(AdminOpcode::KEEP_ALIVE, 0, 0);
+    let last = flood.last_mut().expect("the newest");
+    assert_eq!(last.command(keep_alive).status(), Status::SUCCESS, "the newest stays");
+}
+
+#[test]
+fn a_target_that_stood_still_keeps_the_hosts_that_spoke_meanwhile() {
+    let daemon = Daemon::start(&small());
+    let host = Options { keep_alive: Duration::from_secs(1), ..options(1) };
+    let (mut admin, _cntlid) = Raw::admin(daemon.address(), NQN, &host);
+    daemon.signal(Signal::STOP);
+    for _ in 0..6 {
+        sleep(Duration::from_millis(500));
+        let sqe = admin.numbered(Sqe::admin(AdminOpcode::KEEP_ALIVE, 0, 0));
+        let capsule = admin.capsule(sqe, &[]);
+        admin.send(&capsule);
+    }
+    daemon.signal(Signal::CONT);
+    for _ in 0..6 {
+        assert_eq!(admin.response().status(), Status::SUCCESS);
+    }
+    // It is as strict as ever.
+    assert!(matches!(admin.pdu(), Pdu::End));
+}
