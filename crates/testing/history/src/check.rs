@@ -1,0 +1,237 @@
+//! The search for an order that explains a history, one block after the other.
+
+use std::collections::{BTreeMap, HashMap};
+
+use crate::record::{Block, History};
+use crate::report::Violation;
+use crate::stamp::Content;
+
+/// Commands that may be under way on one block at once: a state has a bit for each.
+const OPEN_MAX: usize = 64;
+
+/// What a history that was explained is made of.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Summary {
+    /// Blocks that something happened to.
+    pub blocks: usize,
+    /// Writes of one block, all outcomes.
+    pub writes: usize,
+    /// Reads of one block that were answered.
+    pub reads: usize,
+}
+
+/// A read or write of one block.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Op {
+    pub(crate) host: u32,
+    pub(crate) kind: OpKind,
+    pub(crate) begun: u64,
+    pub(crate) ended: Option<u64>,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum OpKind {
+    /// Found this.
+    Read(Content),
+    Write {
+        content: Content,
+        /// It has to take effect.
+        acknowledged: bool,
+        /// It may take effect several times.
+        repeats: bool,
+    },
+}
+
+impl History {
+    /// Searches, for every block, an order of its writes that explains every read.
+    ///
+    /// # Errors
+    /// There is none: which block it is, and its history.
+    ///
+    /// # Panics
+    /// More than 64 commands are under way on one block at once.
+    pub fn check(&self) -> Result<Summary, Violation> {
+        let blocks = self.by_block()?;
+        let mut summary = Summary { blocks: blocks.len(), ..Summary::default() };
+        for (block, ops) in blocks {
+            let reads = ops.iter().filter(|op| matches!(op.kind, OpKind::Read(_))).count();
+            summary.reads += reads;
+            summary.writes += ops.len() - reads;
+            if let Err(unexplained) = search(&ops) {
+                return Err(Violation::no_order(block, ops, unexplained));
+            }
+        }
+        Ok(summary)
+    }
+
+    fn by_block(&self) -> Result<BTreeMap<Block, Vec<Op>>, Violation> {
+        let mut blocks: BTreeMap<Block, Vec<Op>> = BTreeMap::new();
+        for write in &self.writes {
+            let (content, acknowledged, repeats) =
+                (write.content, write.acknowledged, write.repeats);
+            let kind = OpKind::Write { content, acknowledged, repeats };
+            let op = Op { host: write.host, kind, begun: write.begun, ended: write.settled };
+            for lba in write.lbas.clone() {
+                blocks.entry(Block { disk: write.disk, lba }).or_default().push(op);
+            }
+        }
+        for read in &self.reads {
+            let Some((ended, found)) = &read.found else { continue };
+            for (found, lba) in found.iter().zip(read.first..) {
+                let block = Block { disk: read.disk, lba };
+                let content =
+                    found.map_err(|damage| Violation::damaged(block, read.host, *ended, damage))?;
+                let kind = OpKind::Read(content);
+                let op = Op { host: read.host, kind, begun: read.begun, ended: Some(*ended) };
+                blocks.entry(block).or_default().push(op);
+            }
+        }
+        Ok(blocks)
+    }
+}
+
+/// Goes through what happened to one block in order of time, with all states the block may be in.
+///
+/// # Errors
+/// The first command that no state explains, by index.
+fn search(ops: &[Op]) -> Result<(), usize> {
+    let mut events: Vec<(u64, Moment, usize)> = Vec::with_capacity(2 * ops.len());
+    for (index, op) in ops.iter().enumerate() {
+        events.push((op.begun, Moment::Begin, index));
+        events.extend(op.ended.map(|ended| (ended, Moment::End, index)));
+    }
+    events.sort_unstable();
+    let mut search = Search::default();
+    for (_, moment, index) in events {
+        match moment {
+            Moment::Begin => search.begin(index, &ops[index]),
+            Moment::End if search.end(index) => {}
+            Moment::End => return Err(index),
+        }
+    }
+    Ok(())
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Moment {
+    Begin,
+    End,
+}
+
+/// A state of the block: what it holds, and which of the open commands took effect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct State {
+    content: Content,
+    /// Commands that have to take effect, and did.
+    done: u64,
+    /// Writes that need not take effect, did, and may not do so again.
+    spent: u64,
+}
+
+/// The states that a block may be in.
+///
+/// Of two that differ only in what is spent, the one that spent less can do all that the other can: only that is kept.
+#[derive(Debug, Default)]
+struct States(HashMap<(Content, u64), Vec<u64>>);
+
+impl States {
+    /// False if it is known, or one that can do the same.
+    fn insert(&mut self, state: State) -> bool {
+        let known = self.0.entry((state.content, state.done)).or_default();
+        if known.iter().any(|spent| spent & state.spent == *spent) {
+            return false;
+        }
+        known.retain(|spent| spent & state.spent != state.spent);
+        known.push(state.spent);
+        true
+    }
+
+    fn iter(&self) -> impl Iterator<Item = State> {
+        self.0.iter().flat_map(|(&(content, done), spent)| {
+            spent.iter().map(move |&spent| State { content, done, spent })
+        })
+    }
+}
+
+#[derive(Debug)]
+struct Search {
+    states: States,
+    /// What is under way, by bit: the command's index and what it does.
+    open: Vec<Option<(usize, OpKind)>>,
+}
+
+impl Default for Search {
+    fn default() -> Self {
+        let mut states = States::default();
+        states.insert(State { content: Content::Zero, done: 0, spent: 0 });
+        Self { states, open: Vec::new() }
+    }
+}
+
+impl Search {
+    fn begin(&mut self, index: usize, op: &Op) {
+        let free = self.open.iter().position(Option::is_none).unwrap_or(self.open.len());
+        assert!(free < OPEN_MAX, "more than {OPEN_MAX} commands are under way on one block");
+        if free == self.open.len() {
+            self.open.push(None);
+        }
+        self.open[free] = Some((index, op.kind));
+    }
+
+    /// The command is over: it took effect by now, if it had to. False if no state has it so.
+    fn end(&mut self, index: usize) -> bool {
+        self.take_effect();
+        let is_it = |open: &Option<(usize, OpKind)>| open.is_some_and(|(known, _)| known == index);
+        let Some(slot) = self.open.iter().position(is_it) else { return false };
+        let Some((_, kind)) = self.open[slot].take() else { return false };
+        let bit = 1 << slot;
+        let has_to = !matches!(kind, OpKind::Write { acknowledged: false, .. });
+        let mut left = States::default();
+        for state in self.states.iter().filter(|state| !has_to || state.done & bit != 0) {
+            left.insert(State { done: state.done & !bit, spent: state.spent & !bit, ..state });
+        }
+        self.states = left;
+        !self.states.0.is_empty()
+    }
+
+    /// Adds every state that open commands can bring about, in whatever order.
+    fn take_effect(&mut self) {
+        let mut states = States::default();
+        let mut next: Vec<State> = self.states.iter().map(|state| self.read(state)).collect();
+        // Those that spend least come first, so that others need not be followed.
+        while !next.is_empty() {
+            let new: Vec<State> = next.into_iter().filter(|state| states.insert(*state)).collect();
+            next = new.into_iter().flat_map(|state| self.after(state)).collect();
+        }
+        self.states = states;
+    }
+
+    /// The states that one open write makes of this one.
+    fn after(&self, state: State) -> impl Iterator<Item = State> {
+        self.open.iter().enumerate().filter_map(move |(slot, open)| {
+            let Some((_, OpKind::Write { content, acknowledged, repeats })) = *open else {
+                return None;
+            };
+            let bit = 1 << slot;
+            if !repeats && (state.done | state.spent) & bit != 0 {
+                return None;
+            }
+            let done = if acknowledged { state.done | bit } else { state.done };
+            let spent = if acknowledged || repeats { state.spent } else { state.spent | bit };
+            Some(self.read(State { content, done, spent }))
+        })
+    }
+
+    /// Open reads of what the block holds have found it: nothing is lost by it.
+    fn read(&self, mut state: State) -> State {
+        for (slot, open) in self.open.iter().enumerate() {
+            if matches!(open, Some((_, OpKind::Read(found))) if *found == state.content) {
+                state.done |= 1 << slot;
+            }
+        }
+        state
+    }
+}
+
+#[cfg(test)]
+mod tests;
