@@ -10,7 +10,7 @@ use crate::stamp::Content;
 const OPEN_MAX: usize = 64;
 
 /// What a history that was explained is made of.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Summary {
     /// Blocks that something happened to.
     pub blocks: usize,
@@ -18,6 +18,20 @@ pub struct Summary {
     pub writes: usize,
     /// Reads of one block that were answered.
     pub reads: usize,
+    /// Writes that each event ended.
+    pub ended: BTreeMap<&'static str, usize>,
+}
+
+impl Summary {
+    /// Adds what another history is made of.
+    pub fn add(&mut self, other: &Self) {
+        self.blocks += other.blocks;
+        self.writes += other.writes;
+        self.reads += other.reads;
+        for (event, writes) in &other.ended {
+            *self.ended.entry(event).or_default() += writes;
+        }
+    }
 }
 
 /// A read or write of one block.
@@ -39,6 +53,8 @@ pub(crate) enum OpKind {
         acknowledged: bool,
         /// It may take effect several times.
         repeats: bool,
+        /// What ended it.
+        event: Option<&'static str>,
     },
 }
 
@@ -53,6 +69,9 @@ impl History {
     pub fn check(&self) -> Result<Summary, Violation> {
         let blocks = self.by_block()?;
         let mut summary = Summary { blocks: blocks.len(), ..Summary::default() };
+        for (_, event) in self.writes.iter().filter_map(|write| write.settled) {
+            *summary.ended.entry(event).or_default() += 1;
+        }
         for (block, ops) in blocks {
             let reads = ops.iter().filter(|op| matches!(op.kind, OpKind::Read(_))).count();
             summary.reads += reads;
@@ -69,8 +88,9 @@ impl History {
         for write in &self.writes {
             let (content, acknowledged, repeats) =
                 (write.content, write.acknowledged, write.repeats);
-            let kind = OpKind::Write { content, acknowledged, repeats };
-            let op = Op { host: write.host, kind, begun: write.begun, ended: write.settled };
+            let (ended, event) = write.settled.unzip();
+            let kind = OpKind::Write { content, acknowledged, repeats, event };
+            let op = Op { host: write.host, kind, begun: write.begun, ended };
             for lba in write.lbas.clone() {
                 blocks.entry(Block { disk: write.disk, lba }).or_default().push(op);
             }
@@ -209,7 +229,7 @@ impl Search {
     /// The states that one open write makes of this one.
     fn after(&self, state: State) -> impl Iterator<Item = State> {
         self.open.iter().enumerate().filter_map(move |(slot, open)| {
-            let Some((_, OpKind::Write { content, acknowledged, repeats })) = *open else {
+            let Some((_, OpKind::Write { content, acknowledged, repeats, .. })) = *open else {
                 return None;
             };
             let bit = 1 << slot;

@@ -37,8 +37,8 @@ pub(crate) struct Write {
     pub(crate) lbas: Range<u64>,
     pub(crate) content: Content,
     pub(crate) begun: u64,
-    /// The event after which it takes no effect any more.
-    pub(crate) settled: Option<u64>,
+    /// The event after which it takes no effect any more, and what that was.
+    pub(crate) settled: Option<(u64, &'static str)>,
     /// It was answered with success: it has taken effect.
     pub(crate) acknowledged: bool,
     /// What it did may be done once more until it is settled.
@@ -83,7 +83,7 @@ impl History {
 
     /// The write was answered with success.
     pub fn acknowledge(&mut self, write: WriteId) {
-        self.settle(write);
+        self.settle(write, "acknowledged");
         if let Some(write) = self.writes.get_mut(write.0) {
             write.acknowledged = true;
         }
@@ -91,14 +91,14 @@ impl History {
 
     /// The write was answered with an error: it may have taken effect.
     pub fn fail(&mut self, write: WriteId) {
-        self.settle(write);
+        self.settle(write, "failed");
     }
 
-    /// Somebody was told that the write is over, its host or an operator. It may be answered all the same.
-    pub fn settle(&mut self, write: WriteId) {
+    /// Somebody was told that the write is over, its host or an operator, by `event`. It may be answered all the same.
+    pub fn settle(&mut self, write: WriteId, event: &'static str) {
         let now = self.event();
         if let Some(write) = self.writes.get_mut(write.0) {
-            write.settled.get_or_insert(now);
+            write.settled.get_or_insert((now, event));
         }
     }
 

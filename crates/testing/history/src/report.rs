@@ -61,14 +61,15 @@ impl fmt::Display for Op {
         write!(f, "{:>6}..{ended:<6} host {}: ", self.begun, self.host)?;
         match self.kind {
             OpKind::Read(found) => write!(f, "reads {found}"),
-            OpKind::Write { content, acknowledged, repeats } => {
+            OpKind::Write { content, acknowledged, repeats, event } => {
                 let again = if repeats { ", may be done again meanwhile" } else { "" };
-                let outcome = match (acknowledged, self.ended) {
-                    (true, _) => "acknowledged",
-                    (false, Some(_)) => "failed or lost, over",
-                    (false, None) => "lost, may still come",
+                let outcome = match event {
+                    Some("acknowledged") | None => "",
+                    Some(_) if acknowledged => ", and acknowledged later",
+                    Some(_) => ", may have happened before that",
                 };
-                write!(f, "writes {content}: {outcome}{again}")
+                let event = event.unwrap_or("nobody was told that it is over");
+                write!(f, "writes {content}: {event}{outcome}{again}")
             }
         }
     }

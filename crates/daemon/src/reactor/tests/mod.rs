@@ -12,6 +12,7 @@ mod quiesce;
 mod rig;
 mod stats;
 mod tenants;
+mod torture;
 mod trace;
 
 use std::collections::HashSet;

@@ -58,7 +58,8 @@ fn what_was_written_last_is_read() {
     story.read(second);
     story.read(second);
     let summary = story.history.check().expect("an order");
-    assert_eq!(summary, Summary { blocks: 1, writes: 2, reads: 4 });
+    let ended = BTreeMap::from([("acknowledged", 2)]);
+    assert_eq!(summary, Summary { blocks: 1, writes: 2, reads: 4, ended });
 }
 
 #[test]
@@ -70,7 +71,7 @@ fn an_acknowledged_write_that_is_not_found_is_seen() {
     let told = story.history.check().expect_err("no order").to_string();
     assert!(told.contains("disk 1 block 5: no order"), "{told}");
     assert!(told.contains("host 9: reads host 1 #1"), "{told}");
-    assert!(told.contains("host 2: writes host 2 #2: acknowledged"), "{told}");
+    assert!(told.contains("host 2: writes host 2 #2: acknowledged\n"), "{told}");
 
     let mut story = Story::default();
     story.written(1);
@@ -110,12 +111,12 @@ fn a_write_that_lands_after_its_host_was_told_of_the_reset_is_seen() {
         let mut story = Story::default();
         let (stuck, lost) = story.write(1);
         if told_first {
-            story.history.settle(stuck);
+            story.history.settle(stuck, "reset");
         }
         let kept = story.written(1);
         story.read(kept);
         if !told_first {
-            story.history.settle(stuck);
+            story.history.settle(stuck, "reset");
         }
         story.read(lost);
         assert_eq!(story.is_explained(), !told_first);
@@ -128,7 +129,7 @@ fn a_lost_write_takes_effect_before_its_host_was_told_or_never() {
         let mut story = Story::default();
         let old = story.written(1);
         let (lost, content) = story.write(1);
-        story.history.settle(lost);
+        story.history.settle(lost, "reset");
         story.read(if landed { content } else { old });
         story.read(if landed { content } else { old });
         assert!(story.is_explained());
@@ -174,7 +175,7 @@ fn a_write_that_is_done_again_may_undo_what_it_overtook_until_it_is_over() {
 fn a_write_that_is_answered_after_an_operator_was_told_has_taken_effect_before_that() {
     let mut story = Story::default();
     let (write, content) = story.write(1);
-    story.history.settle(write);
+    story.history.settle(write, "reset");
     let other = story.written(2);
     story.history.acknowledge(write);
     assert!(story.history.is_acknowledged(write));

@@ -1,0 +1,512 @@
+//! A host: it connects, reads and writes, and leaves in every way that there is.
+//!
+//! ```text
+//!          Connect           CC.EN = 1           I/O queues
+//!  Away ------------> Connecting ---> Enabling ---> Joining ---> Serving
+//!   ^ ^                                  ^             ^          | | |
+//!   | |                                  |             '- Leaving-' | |  Disconnect of an I/O queue
+//!   | |                                  '---- Stopping(reset) -----' |  CC.EN = 0
+//!   | '--------------------------------------- Stopping(shutdown) ----|  CC.SHN
+//!   '-- the connections are closed, by it or by the target, or it says nothing any more (Silent) --'
+//! ```
+//!
+//! The writes that were not answered are over ([`History::settle`](nvmeof_history::History::settle)) when the host is told
+//! so: CSTS says that the reset or the shutdown is complete, Disconnect is answered, its next Connect is answered.
+
+use std::ops::Range;
+
+use nvmeof_history::{BLOCK, Block, Content, Stamp, WriteId};
+use nvmeof_wire::fabrics::{
+    CNTLID_DYNAMIC, Connect, ConnectData, ConnectResult, Disconnect, PropertyGet, PropertySet,
+    PropertySize,
+};
+use nvmeof_wire::nvm::{BlockIo, DatasetManagement, DsmRange};
+use nvmeof_wire::opcode::{AdminOpcode, IoOpcode};
+use nvmeof_wire::properties::{CC_SHN_ABRUPT, CC_SHN_NORMAL, CSTS_SHST_COMPLETE, Cc, Csts, offset};
+use nvmeof_wire::zerocopy::IntoBytes;
+use nvmeof_wire::{Nqn, Sgl, Sqe};
+
+use super::disks::BLOCKS;
+use super::line::{Answer, Line, Sent};
+use super::site::{MILLI, SECOND, SUBSYSTEM, Site};
+
+/// Longer than anything that the site's devices do by themselves takes: what is not over by then hangs.
+const PATIENCE: u64 = 60 * SECOND;
+/// Commands a queue has out.
+const DEPTH: usize = 5;
+/// Entries of a queue.
+const ENTRIES: u32 = 32;
+const KEEP_ALIVE: u64 = SECOND / 2;
+/// What Linux writes to CC: IOCQES 4, IOSQES 6, EN.
+const ENABLED: u32 = 0x0046_0001;
+
+/// When a host takes its writes to be over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Patience {
+    /// When it is told so.
+    Told,
+    /// When it asks for it. The target cannot help what comes of that.
+    None,
+    /// Never.
+    Endless,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// Not connected; connects at this time.
+    Away {
+        until: u64,
+    },
+    Connecting,
+    Enabling,
+    Joining,
+    Serving,
+    Stopping {
+        is_reset: bool,
+        look_at: u64,
+    },
+    /// Disconnects this queue.
+    Leaving {
+        line: u64,
+    },
+    /// Sends nothing, and no Keep Alive: until the target ends it.
+    Silent,
+}
+
+/// A write that was not answered.
+#[derive(Debug, Clone)]
+struct Unsettled {
+    write: WriteId,
+    line: u64,
+    disk: u32,
+    lbas: Range<u64>,
+}
+
+pub(super) struct Host {
+    pub(super) number: u32,
+    name: Nqn,
+    patience: Patience,
+    stage: Stage,
+    /// When it last served, or could not.
+    since: u64,
+    cntlid: u16,
+    admin: Option<Line>,
+    io: Vec<Line>,
+    /// I/O queues it wants.
+    queues: u16,
+    keeps_alive: bool,
+    kept_alive_at: u64,
+    sequence: u64,
+    unsettled: Vec<Unsettled>,
+    /// Blocks that it lost writes to: it likes to write those again.
+    lost: Vec<(u32, Range<u64>)>,
+}
+
+impl Host {
+    pub(super) fn new(number: u32, site: &mut Site, patience: Patience) -> Self {
+        Self {
+            number,
+            name: site.names[number as usize].clone(),
+            patience,
+            stage: Stage::Away { until: 0 },
+            since: site.now,
+            cntlid: 0,
+            admin: None,
+            io: Vec::new(),
+            queues: u16::try_from(site.dice.within(1..3)).expect("a few"),
+            keeps_alive: site.dice.hits(500),
+            kept_alive_at: 0,
+            sequence: 0,
+            unsettled: Vec::new(),
+            lost: Vec::new(),
+        }
+    }
+
+    /// Does what is due. If it `acts`, also what comes to its mind.
+    pub(super) fn step(&mut self, site: &mut Site, acts: bool) {
+        self.take_answers(site);
+        self.look_at_connections(site);
+        match self.stage {
+            Stage::Away { until } if until <= site.now => self.connect(site),
+            Stage::Serving if acts => self.act(site),
+            Stage::Stopping { look_at, .. } if look_at <= site.now => self.look(site),
+            _ => {}
+        }
+        self.keep_alive(site);
+        self.io.iter_mut().for_each(|line| line.turn(site.now));
+        self.assert_patience(site);
+    }
+
+    pub(super) fn is_serving(&self) -> bool {
+        self.stage == Stage::Serving
+    }
+
+    /// Nothing of it waits for an answer.
+    pub(super) fn is_idle(&self) -> bool {
+        self.io.iter().all(|line| line.outstanding() == 0)
+    }
+
+    /// An operator was told that the host, or what it wrote to, is removed: its writes are over, to one disk or to all.
+    pub(super) fn was_fenced(&mut self, site: &mut Site, event: &'static str, disk: Option<u32>) {
+        self.settle(site, event, |write| disk.is_none_or(|disk| write.disk == disk));
+    }
+
+    /// Sends a command behind all others, so that its answer says that those were read.
+    pub(super) fn mark(&mut self, site: &Site, disk: u32) {
+        for line in &mut self.io {
+            let sgl = Sgl::Transport { length: 512 };
+            let read = |cid| BlockIo::new(0, 1).encode(IoOpcode::READ, cid, disk).with_sgl(sgl);
+            line.send(site.now, Sent::Marker, &[], read);
+        }
+    }
+
+    pub(super) fn is_marked(&self) -> bool {
+        self.io.iter().any(|line| line.has_out(Sent::Marker))
+    }
+
+    /// Closes its connections for good.
+    pub(super) fn end(&mut self) {
+        (self.admin, self.io) = (None, Vec::new());
+        self.stage = Stage::Away { until: u64::MAX };
+    }
+
+    /// Reads the whole of a disk.
+    pub(super) fn read_all(&mut self, site: &mut Site, disk: u32) {
+        self.read(site, 0, disk, 0..BLOCKS);
+    }
+
+    fn connect(&mut self, site: &mut Site) {
+        let (number, fabric) = site.connect();
+        let mut admin = Line::new(number, 0, fabric);
+        self.send_connect(site, &mut admin, CNTLID_DYNAMIC);
+        self.admin = Some(admin);
+        self.stage = Stage::Connecting;
+    }
+
+    fn send_connect(&self, site: &Site, line: &mut Line, cntlid: u16) {
+        let connect = Connect {
+            qid: line.qid,
+            entries: ENTRIES,
+            priority: 0,
+            disable_sq_flow_control: true,
+            queue_deletion: true,
+            kato_ms: if line.qid == 0 && self.keeps_alive { 2000 } else { 0 },
+        };
+        let id = [u8::try_from(self.number).expect("a few hosts"); 16];
+        let subsystem = SUBSYSTEM.parse().expect("a name");
+        let data = ConnectData::new(id, cntlid, &subsystem, &self.name);
+        let sgl = Sgl::InCapsule { offset: 0, length: 1024 };
+        let encode = |cid| connect.encode(cid).with_sgl(sgl);
+        line.send(site.now, Sent::Connect, data.as_bytes(), encode);
+    }
+
+    fn take_answers(&mut self, site: &mut Site) {
+        let lines = self.io.iter_mut().chain(&mut self.admin);
+        let answers: Vec<(u64, Answer)> = lines
+            .flat_map(|line| line.take().into_iter().map(|answer| (line.number, answer)))
+            .collect();
+        for (line, answer) in answers {
+            self.answered(site, line, &answer);
+        }
+    }
+
+    fn answered(&mut self, site: &mut Site, line: u64, answer: &Answer) {
+        let status = answer.cqe.status();
+        let is_admin = self.admin.as_ref().is_some_and(|admin| admin.number == line);
+        match answer.sent {
+            Sent::Connect if is_admin => self.connected(site, answer),
+            Sent::Write(write) => self.written(site, write, status.is_success()),
+            Sent::Deallocate(write) => self.written(site, write, false),
+            Sent::Read(read) if status.is_success() => site.history.found(read, &answer.data),
+            Sent::Read(_) | Sent::Flush | Sent::Marker | Sent::KeepAlive => {}
+            // A controller or a queue that died meanwhile: everything begins anew.
+            _ if !status.is_success() => self.lose(site),
+            Sent::Connect => self.join(site),
+            Sent::Enable => {
+                self.stage = Stage::Joining;
+                self.join(site);
+            }
+            Sent::Stop => self.look(site),
+            Sent::Look => self.looked(site, answer.cqe.dw0()),
+            Sent::Disconnect => {
+                self.settle(site, "queue disconnected", |write| write.line == line);
+                self.io.retain(|io| io.number != line);
+                self.stage = Stage::Joining;
+                self.join(site);
+            }
+        }
+    }
+
+    fn connected(&mut self, site: &mut Site, answer: &Answer) {
+        let status = answer.cqe.status();
+        if status.is_success() {
+            self.settle(site, "connected again", |_| true);
+            self.cntlid = ConnectResult::parse(answer.cqe.result.get()).cntlid;
+            return self.enable(site);
+        }
+        // Retried as Linux does, and refused for good only where it is not wanted.
+        assert!(!status.dnr() || !site.allows(self.number), "Connect of an allowed host: {status}");
+        self.go_away(site);
+    }
+
+    fn enable(&mut self, site: &Site) {
+        self.stage = Stage::Enabling;
+        self.set_cc(site, Sent::Enable, ENABLED);
+    }
+
+    fn set_cc(&mut self, site: &Site, sent: Sent, cc: u32) {
+        let set =
+            PropertySet { size: PropertySize::Four, offset: offset::CC, value: u64::from(cc) };
+        if let Some(admin) = &mut self.admin {
+            admin.send(site.now, sent, &[], |cid| set.encode(cid));
+        }
+    }
+
+    /// Connects the I/O queues that are missing; serves when there are all.
+    fn join(&mut self, site: &mut Site) {
+        if self.io.iter().any(|line| line.has_out(Sent::Connect)) {
+            return;
+        }
+        let missing = (1..=self.queues).find(|qid| self.io.iter().all(|line| line.qid != *qid));
+        let Some(qid) = missing else {
+            self.stage = Stage::Serving;
+            return;
+        };
+        let (number, fabric) = site.connect();
+        let mut line = Line::new(number, qid, fabric);
+        self.send_connect(site, &mut line, self.cntlid);
+        self.io.push(line);
+    }
+
+    fn written(&mut self, site: &mut Site, write: WriteId, has_happened: bool) {
+        self.unsettled.retain(|unsettled| unsettled.write != write);
+        if has_happened {
+            site.history.acknowledge(write);
+        } else {
+            site.history.fail(write);
+        }
+    }
+
+    /// These writes are over, by this event.
+    fn settle(&mut self, site: &mut Site, event: &'static str, which: impl Fn(&Unsettled) -> bool) {
+        if self.patience == Patience::Endless {
+            return;
+        }
+        for write in self.unsettled.extract_if(.., |write| which(write)) {
+            site.history.settle(write.write, event);
+            self.lost.push((write.disk, write.lbas));
+        }
+    }
+
+    /// Ends what the target has ended.
+    fn look_at_connections(&mut self, site: &mut Site) {
+        let admin_closed = self.admin.as_ref().is_some_and(Line::is_closed);
+        let io_closed = self.io.iter().any(Line::is_closed);
+        if admin_closed || (io_closed && !matches!(self.stage, Stage::Stopping { .. })) {
+            self.lose(site);
+        }
+    }
+
+    /// The association is over, without anybody having said that its commands are.
+    fn lose(&mut self, site: &mut Site) {
+        if self.patience == Patience::None {
+            self.settle(site, "it did not wait", |_| true);
+        }
+        self.go_away(site);
+    }
+
+    fn go_away(&mut self, site: &mut Site) {
+        (self.admin, self.io) = (None, Vec::new());
+        self.stage = Stage::Away { until: site.now + site.dice.within(0..50 * MILLI) };
+    }
+
+    fn keep_alive(&mut self, site: &Site) {
+        let is_due = self.kept_alive_at + KEEP_ALIVE <= site.now;
+        let is_connected =
+            !matches!(self.stage, Stage::Away { .. } | Stage::Connecting | Stage::Silent);
+        if let Some(admin) = &mut self.admin
+            && (self.keeps_alive && is_due && is_connected && !admin.has_out(Sent::KeepAlive))
+        {
+            self.kept_alive_at = site.now;
+            let keep_alive = |cid| Sqe::admin(AdminOpcode::KEEP_ALIVE, cid, 0);
+            admin.send(site.now, Sent::KeepAlive, &[], keep_alive);
+        }
+    }
+
+    /// Nothing takes longer than there is a reason for.
+    fn assert_patience(&mut self, site: &Site) {
+        if self.stage == Stage::Serving || !site.allows(self.number) {
+            self.since = site.now;
+        }
+        let waits = site.now - self.since;
+        assert!(waits < PATIENCE, "host {} is {:?} for {waits} ns", self.number, self.stage);
+        for line in self.io.iter().chain(&self.admin) {
+            let Some((sent, since)) = line.oldest() else { continue };
+            let waits = site.now - since;
+            let (host, qid) = (self.number, line.qid);
+            assert!(waits < PATIENCE, "host {host} queue {qid}: {sent:?} hangs for {waits} ns");
+        }
+    }
+
+    /// Reads, writes, or leaves.
+    fn act(&mut self, site: &mut Site) {
+        match site.dice.within(0..1000) {
+            0..10 => self.stop(site, true),
+            10..18 => self.stop(site, false),
+            18..28 => self.disconnect(site),
+            28..38 => self.lose(site),
+            38..42 if self.keeps_alive => self.stage = Stage::Silent,
+            42..600 => self.command(site),
+            _ => {}
+        }
+    }
+
+    fn stop(&mut self, site: &mut Site, is_reset: bool) {
+        let cc = Cc::from_bits(ENABLED);
+        let shn = if site.dice.hits(500) { CC_SHN_NORMAL } else { CC_SHN_ABRUPT };
+        let cc = if is_reset { cc.with_en(false) } else { cc.with_shn(shn) };
+        self.stage = Stage::Stopping { is_reset, look_at: u64::MAX };
+        self.set_cc(site, Sent::Stop, cc.into_bits());
+        if self.patience == Patience::None {
+            self.settle(site, "it did not wait", |_| true);
+        }
+    }
+
+    fn look(&mut self, site: &Site) {
+        let Stage::Stopping { look_at, .. } = &mut self.stage else { return };
+        *look_at = u64::MAX;
+        let get = PropertyGet { size: PropertySize::Four, offset: offset::CSTS };
+        if let Some(admin) = &mut self.admin {
+            admin.send(site.now, Sent::Look, &[], |cid| get.encode(cid));
+        }
+    }
+
+    fn looked(&mut self, site: &mut Site, csts: u32) {
+        let Stage::Stopping { is_reset, look_at } = &mut self.stage else { return };
+        let (csts, is_reset) = (Csts::from_bits(csts), *is_reset);
+        let is_over = if is_reset { !csts.rdy() } else { csts.shst() == CSTS_SHST_COMPLETE };
+        if !is_over {
+            *look_at = site.now + 5 * MILLI;
+            return;
+        }
+        let event = if is_reset { "controller reset" } else { "controller shut down" };
+        self.settle(site, event, |_| true);
+        self.io.clear();
+        if !is_reset {
+            return self.go_away(site);
+        }
+        self.enable(site);
+    }
+
+    fn disconnect(&mut self, site: &mut Site) {
+        let line = site.dice.index(self.io.len());
+        let line = &mut self.io[line];
+        self.stage = Stage::Leaving { line: line.number };
+        line.send(site.now, Sent::Disconnect, &[], |cid| Disconnect { recfmt: 0 }.encode(cid));
+    }
+
+    fn command(&mut self, site: &mut Site) {
+        let at = site.dice.index(self.io.len());
+        if self.io[at].outstanding() >= DEPTH {
+            return;
+        }
+        let (disk, lbas) = self.somewhere(site);
+        match site.dice.within(0..100) {
+            0..45 => self.write(site, at, disk, lbas),
+            45..90 => self.read(site, at, disk, lbas),
+            90..93 => self.write_zeroes(site, at, disk, lbas),
+            93..96 => self.deallocate(site, at, disk, lbas),
+            _ => {
+                let flush = |cid| Sqe::io(IoOpcode::FLUSH, cid, disk);
+                self.io[at].send(site.now, Sent::Flush, &[], flush);
+            }
+        }
+    }
+
+    /// A few blocks of some disk; often those that it lost a write to.
+    fn somewhere(&mut self, site: &mut Site) -> (u32, Range<u64>) {
+        if site.dice.hits(500)
+            && let Some(again) = self.lost.pop()
+        {
+            return again;
+        }
+        let disk = site.dice.index(site.disks.len());
+        let first = site.dice.within(0..BLOCKS);
+        let end = BLOCKS.min(first + site.dice.within(1..4));
+        (site.disks[disk].number, first..end)
+    }
+
+    fn begin(
+        &mut self,
+        site: &mut Site,
+        at: usize,
+        (disk, lbas): (u32, Range<u64>),
+        content: Content,
+    ) -> WriteId {
+        let write = site.history.write(self.number, disk, lbas.clone(), content);
+        if site.disks.iter().any(|known| known.number == disk && known.repeats()) {
+            site.history.repeats(write);
+        }
+        let line = self.io[at].number;
+        self.unsettled.push(Unsettled { write, line, disk, lbas });
+        write
+    }
+
+    fn write(&mut self, site: &mut Site, at: usize, disk: u32, lbas: Range<u64>) {
+        self.sequence += 1;
+        let stamp = Stamp { host: self.number, sequence: self.sequence };
+        let mut data = vec![0; blocks(&lbas) as usize * BLOCK];
+        for (lba, bytes) in lbas.clone().zip(data.chunks_mut(BLOCK)) {
+            stamp.fill(Block { disk, lba }, bytes);
+        }
+        let write = self.begin(site, at, (disk, lbas.clone()), Content::Stamp(stamp));
+        let length = u32::try_from(data.len()).expect("a few blocks");
+        let command =
+            BlockIo { fua: site.dice.hits(200), ..BlockIo::new(lbas.start, blocks(&lbas)) };
+        let encode = |sgl| move |cid| command.encode(IoOpcode::WRITE, cid, disk).with_sgl(sgl);
+        let line = &mut self.io[at];
+        if site.dice.hits(500) {
+            let sgl = Sgl::InCapsule { offset: 0, length };
+            line.send(site.now, Sent::Write(write), &data, encode(sgl));
+            return;
+        }
+        let cid = line.send(site.now, Sent::Write(write), &[], encode(Sgl::Transport { length }));
+        let late = if site.dice.hits(300) { site.dice.within(0..300 * MILLI) } else { 0 };
+        line.offer(site.now + late, cid, data);
+    }
+
+    fn read(&mut self, site: &mut Site, at: usize, disk: u32, lbas: Range<u64>) {
+        let read = site.history.read(self.number, disk, lbas.start);
+        let length = blocks(&lbas) * 512;
+        let command = BlockIo::new(lbas.start, blocks(&lbas));
+        let encode =
+            |cid| command.encode(IoOpcode::READ, cid, disk).with_sgl(Sgl::Transport { length });
+        self.io[at].send(site.now, Sent::Read(read), &[], encode);
+    }
+
+    fn write_zeroes(&mut self, site: &mut Site, at: usize, disk: u32, lbas: Range<u64>) {
+        let write = self.begin(site, at, (disk, lbas.clone()), Content::Zero);
+        let command =
+            BlockIo { deallocate: site.dice.hits(500), ..BlockIo::new(lbas.start, blocks(&lbas)) };
+        let encode = |cid| command.encode(IoOpcode::WRITE_ZEROES, cid, disk);
+        self.io[at].send(site.now, Sent::Write(write), &[], encode);
+    }
+
+    fn deallocate(&mut self, site: &mut Site, at: usize, disk: u32, lbas: Range<u64>) {
+        let write = self.begin(site, at, (disk, lbas.clone()), Content::Zero);
+        let range = DsmRange::new(lbas.start, blocks(&lbas));
+        let command = DatasetManagement {
+            ranges: 1,
+            deallocate: true,
+            integral_write: false,
+            integral_read: false,
+        };
+        let sgl = Sgl::InCapsule { offset: 0, length: 16 };
+        let encode = |cid| command.encode(cid, disk).with_sgl(sgl);
+        self.io[at].send(site.now, Sent::Deallocate(write), range.as_bytes(), encode);
+    }
+}
+
+fn blocks(lbas: &Range<u64>) -> u32 {
+    u32::try_from(lbas.end - lbas.start).expect("a few blocks")
+}

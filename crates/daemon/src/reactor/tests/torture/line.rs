@@ -1,0 +1,115 @@
+//! One queue of a host: its connection, and what was sent and not answered.
+
+use std::collections::BTreeMap;
+
+use nvmeof_history::{ReadId, WriteId};
+use nvmeof_transport::loopback::LoopbackHost;
+use nvmeof_wire::{Cqe, Sqe};
+
+/// What a command was sent for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sent {
+    Connect,
+    /// CC.EN = 1.
+    Enable,
+    /// CC.EN = 0, or CC.SHN.
+    Stop,
+    /// Reads CSTS.
+    Look,
+    KeepAlive,
+    Disconnect,
+    /// Whatever was sent before it has been read when it is answered.
+    Marker,
+    Flush,
+    Write(WriteId),
+    /// A deallocation: zeroes, or what was there before.
+    Deallocate(WriteId),
+    Read(ReadId),
+}
+
+/// What came back.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) sent: Sent,
+    pub(super) cqe: Cqe,
+    pub(super) data: Vec<u8>,
+}
+
+#[derive(Debug)]
+pub(super) struct Line {
+    /// Given to no other line.
+    pub(super) number: u64,
+    pub(super) qid: u16,
+    fabric: LoopbackHost,
+    /// By command identifier: what for, and when.
+    out: BTreeMap<u16, (Sent, u64)>,
+    last_cid: u16,
+    /// Data of writes that is offered at these times only.
+    late: Vec<(u64, u16, Vec<u8>)>,
+}
+
+impl Line {
+    pub(super) fn new(number: u64, qid: u16, fabric: LoopbackHost) -> Self {
+        Self { number, qid, fabric, out: BTreeMap::new(), last_cid: 0, late: Vec::new() }
+    }
+
+    /// Sends the command that `encode` makes with a new identifier.
+    pub(super) fn send(
+        &mut self,
+        now: u64,
+        sent: Sent,
+        data: &[u8],
+        encode: impl FnOnce(u16) -> Sqe,
+    ) -> u16 {
+        // Never the same: the fabric keeps what was offered for a command.
+        self.last_cid += 1;
+        let cid = self.last_cid;
+        self.out.insert(cid, (sent, now));
+        self.fabric.send(encode(cid), data);
+        cid
+    }
+
+    /// Has the data of a write ready at this time.
+    pub(super) fn offer(&mut self, at: u64, cid: u16, data: Vec<u8>) {
+        self.late.push((at, cid, data));
+    }
+
+    /// Offers what is due.
+    pub(super) fn turn(&mut self, now: u64) {
+        let (due, late) =
+            std::mem::take(&mut self.late).into_iter().partition(|(at, ..)| *at <= now);
+        self.late = late;
+        let due: Vec<(u64, u16, Vec<u8>)> = due;
+        due.into_iter().for_each(|(_, cid, data)| self.fabric.offer(cid, data));
+    }
+
+    /// What was answered since the last call.
+    pub(super) fn take(&mut self) -> Vec<Answer> {
+        let answers = self.fabric.take().into_iter();
+        let matched = answers.map(|delivery| {
+            let cid = delivery.cqe.cid.get();
+            let (sent, _) = self.out.remove(&cid).expect("an answer to a command that was sent");
+            Answer { sent, cqe: delivery.cqe, data: delivery.data }
+        });
+        matched.collect()
+    }
+
+    /// Commands without an answer.
+    pub(super) fn outstanding(&self) -> usize {
+        self.out.len()
+    }
+
+    pub(super) fn has_out(&self, sent: Sent) -> bool {
+        self.out.values().any(|(known, _)| *known == sent)
+    }
+
+    /// The command that waits for its answer longest, and since when.
+    pub(super) fn oldest(&self) -> Option<(Sent, u64)> {
+        self.out.values().copied().min_by_key(|(_, since)| *since)
+    }
+
+    /// The target has ended the connection.
+    pub(super) fn is_closed(&self) -> bool {
+        self.fabric.closed().is_some()
+    }
+}

@@ -1,0 +1,129 @@
+//! An operator, who takes things away and gives them back, one change after the other as the control plane makes them.
+
+use tokio::sync::oneshot;
+
+use super::host::Host;
+use super::site::{SECOND, Site};
+
+/// As for hosts: what is not over by then hangs.
+const PATIENCE: u64 = 60 * SECOND;
+
+/// What is taken away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum What {
+    /// A host, by force.
+    Host(u32),
+    /// A disk's namespace, and perhaps its device.
+    Namespace { disk: usize, with_device: bool },
+    /// The subsystem.
+    Subsystem,
+}
+
+enum Stage {
+    Idle,
+    /// It is taken away; the operator is told when it is.
+    Removing {
+        what: What,
+        closing: Vec<oneshot::Receiver<()>>,
+        since: u64,
+    },
+    /// The operator was told, and gives it back at this time.
+    Removed {
+        what: What,
+        until: u64,
+    },
+}
+
+pub(super) struct Operator {
+    stage: Stage,
+}
+
+impl Operator {
+    pub(super) fn new() -> Self {
+        Self { stage: Stage::Idle }
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        matches!(self.stage, Stage::Idle)
+    }
+
+    /// Does what is due. If it `acts`, also what comes to its mind.
+    pub(super) fn step(&mut self, site: &mut Site, hosts: &mut [Host], acts: bool) {
+        self.stage = match std::mem::replace(&mut self.stage, Stage::Idle) {
+            Stage::Idle if acts && site.dice.hits(20) => begin(site, hosts.len()),
+            Stage::Removing { what, mut closing, since } => {
+                closing.retain_mut(|answer| answer.try_recv().is_err());
+                assert!(site.now - since < PATIENCE, "{what:?} is not removed");
+                if closing.is_empty() {
+                    told(site, hosts, what)
+                } else {
+                    Stage::Removing { what, closing, since }
+                }
+            }
+            Stage::Removed { what, until } if until <= site.now && can_give_back(hosts, what) => {
+                give_back(site, what);
+                Stage::Idle
+            }
+            other => other,
+        };
+    }
+}
+
+fn begin(site: &mut Site, hosts: usize) -> Stage {
+    let what = match site.dice.within(0..10) {
+        0..5 => What::Host(u32::try_from(site.dice.index(hosts)).expect("a few hosts")),
+        5..9 => {
+            let disk = site.dice.index(site.disks.len());
+            What::Namespace { disk, with_device: site.dice.hits(500) }
+        }
+        _ => What::Subsystem,
+    };
+    match what {
+        What::Host(host) => drop(site.fenced.insert(host)),
+        What::Namespace { disk, .. } => site.disks[disk].is_served = false,
+        What::Subsystem => site.is_served = false,
+    }
+    site.apply();
+    let closing = match what {
+        What::Namespace { disk, with_device: true } => site.close(disk),
+        _ => Vec::new(),
+    };
+    Stage::Removing { what, closing, since: site.now }
+}
+
+/// Whoever is concerned has no write under way any more.
+fn told(site: &mut Site, hosts: &mut [Host], what: What) -> Stage {
+    for host in hosts {
+        match what {
+            What::Host(number) if number != host.number => {}
+            What::Host(_) => host.was_fenced(site, "host removed", None),
+            What::Subsystem => host.was_fenced(site, "subsystem removed", None),
+            What::Namespace { disk, with_device } => {
+                let number = site.disks[disk].number;
+                let event = if with_device { "device removed" } else { "namespace removed" };
+                host.was_fenced(site, event, Some(number));
+                // What was sent and not read yet must be refused before there is such a namespace again.
+                host.mark(site, number);
+            }
+        }
+    }
+    Stage::Removed { what, until: site.now + site.dice.within(0..2 * SECOND) }
+}
+
+fn can_give_back(hosts: &[Host], what: What) -> bool {
+    !matches!(what, What::Namespace { .. }) || !hosts.iter().any(Host::is_marked)
+}
+
+fn give_back(site: &mut Site, what: What) {
+    match what {
+        What::Host(host) => drop(site.fenced.remove(&host)),
+        What::Namespace { disk, with_device } => {
+            if with_device {
+                site.open(disk);
+            }
+            site.disks[disk].is_served = true;
+        }
+        What::Subsystem => site.is_served = true,
+    }
+    site.apply();
+}
