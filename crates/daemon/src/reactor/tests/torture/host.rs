@@ -92,6 +92,8 @@ pub(super) struct Host {
     cntlid: u16,
     admin: Option<Line>,
     io: Vec<Line>,
+    /// Connections that it has cut.
+    cut: Vec<Line>,
     /// I/O queues it wants.
     queues: u16,
     keeps_alive: bool,
@@ -113,6 +115,7 @@ impl Host {
             cntlid: 0,
             admin: None,
             io: Vec::new(),
+            cut: Vec::new(),
             queues: u16::try_from(site.dice.within(1..3)).expect("a few"),
             keeps_alive: site.dice.hits(500),
             kept_alive_at: 0,
@@ -127,7 +130,7 @@ impl Host {
         self.take_answers(site);
         self.look_at_connections(site);
         match self.stage {
-            Stage::Away { until } if until <= site.now => self.connect(site),
+            Stage::Away { until } if until <= site.now => self.come_back(site),
             Stage::Serving if acts => self.act(site),
             Stage::Stopping { look_at, .. } if look_at <= site.now => self.look(site),
             _ => {}
@@ -151,6 +154,18 @@ impl Host {
         self.settle(site, event, |write| disk.is_none_or(|disk| write.disk == disk));
     }
 
+    pub(super) fn name(&self) -> &Nqn {
+        &self.name
+    }
+
+    /// Its writes without an answer: of an I/O queue that it has, or of its controller.
+    pub(super) fn unsettled_of(&self, qid: u16) -> Vec<WriteId> {
+        let of = |line: &Line| (qid == 0 || line.qid == qid).then_some(line.number);
+        let lines: Vec<u64> = self.io.iter().filter_map(of).collect();
+        let unsettled = self.unsettled.iter().filter(|write| lines.contains(&write.line));
+        unsettled.map(|write| write.write).collect()
+    }
+
     /// Sends a command behind all others, so that its answer says that those were read.
     pub(super) fn mark(&mut self, site: &Site, disk: u32) {
         for line in &mut self.io {
@@ -166,7 +181,7 @@ impl Host {
 
     /// Closes its connections for good.
     pub(super) fn end(&mut self) {
-        (self.admin, self.io) = (None, Vec::new());
+        self.cut();
         self.stage = Stage::Away { until: u64::MAX };
     }
 
@@ -175,7 +190,18 @@ impl Host {
         self.read(site, 0, disk, 0..BLOCKS);
     }
 
-    fn connect(&mut self, site: &mut Site) {
+    fn cut(&mut self) {
+        self.cut.extend(self.io.drain(..).chain(self.admin.take()));
+        self.cut.iter().for_each(Line::close);
+    }
+
+    /// Connects, when the target has seen that the connections before are cut: until then they are an association beside
+    /// the next one.
+    fn come_back(&mut self, site: &mut Site) {
+        self.cut.retain(|line| !line.is_closed());
+        if !self.cut.is_empty() {
+            return;
+        }
         let (number, fabric) = site.connect();
         let mut admin = Line::new(number, 0, fabric);
         self.send_connect(site, &mut admin, CNTLID_DYNAMIC);
@@ -316,7 +342,7 @@ impl Host {
     }
 
     fn go_away(&mut self, site: &mut Site) {
-        (self.admin, self.io) = (None, Vec::new());
+        self.cut();
         self.stage = Stage::Away { until: site.now + site.dice.within(0..50 * MILLI) };
     }
 
@@ -391,7 +417,8 @@ impl Host {
         }
         let event = if is_reset { "controller reset" } else { "controller shut down" };
         self.settle(site, event, |_| true);
-        self.io.clear();
+        self.cut.append(&mut self.io);
+        self.cut.iter().for_each(Line::close);
         if !is_reset {
             return self.go_away(site);
         }

@@ -108,7 +108,12 @@ impl Line {
         self.out.values().copied().min_by_key(|(_, since)| *since)
     }
 
-    /// The target has ended the connection.
+    /// Cuts the connection.
+    pub(super) fn close(&self) {
+        self.fabric.close();
+    }
+
+    /// The target has ended the connection, or seen that it is cut.
     pub(super) fn is_closed(&self) -> bool {
         self.fabric.closed().is_some()
     }

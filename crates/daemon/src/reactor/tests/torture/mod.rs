@@ -32,7 +32,7 @@ const STEPS: usize = 600;
 const CALM_STEPS: usize = 12_000;
 
 /// What ends writes, all of which has to happen.
-const EVENTS: [&str; 10] = [
+const EVENTS: [&str; 11] = [
     "acknowledged",
     "failed",
     "controller reset",
@@ -43,6 +43,7 @@ const EVENTS: [&str; 10] = [
     "namespace removed",
     "device removed",
     "subsystem removed",
+    "connection removed",
 ];
 
 struct World {

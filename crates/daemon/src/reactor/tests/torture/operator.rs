@@ -1,5 +1,7 @@
 //! An operator, who takes things away and gives them back, one change after the other as the control plane makes them.
 
+use nvmeof_history::WriteId;
+use nvmeof_nvmf::Quiesce;
 use tokio::sync::oneshot;
 
 use super::host::Host;
@@ -17,6 +19,8 @@ enum What {
     Namespace { disk: usize, with_device: bool },
     /// The subsystem.
     Subsystem,
+    /// A host's controller or queue, by its connection.
+    Connection { host: u32, qid: u16 },
 }
 
 enum Stage {
@@ -24,7 +28,7 @@ enum Stage {
     /// It is taken away; the operator is told when it is.
     Removing {
         what: What,
-        closing: Vec<oneshot::Receiver<()>>,
+        awaited: Awaited,
         since: u64,
     },
     /// The operator was told, and gives it back at this time.
@@ -32,6 +36,16 @@ enum Stage {
         what: What,
         until: u64,
     },
+}
+
+/// What has to end before the operator is told.
+#[derive(Default)]
+struct Awaited {
+    controllers: Vec<Quiesce>,
+    /// Of reactors.
+    answers: Vec<oneshot::Receiver<()>>,
+    /// Writes that are over then.
+    writes: Vec<WriteId>,
 }
 
 pub(super) struct Operator {
@@ -50,14 +64,13 @@ impl Operator {
     /// Does what is due. If it `acts`, also what comes to its mind.
     pub(super) fn step(&mut self, site: &mut Site, hosts: &mut [Host], acts: bool) {
         self.stage = match std::mem::replace(&mut self.stage, Stage::Idle) {
-            Stage::Idle if acts && site.dice.hits(20) => begin(site, hosts.len()),
-            Stage::Removing { what, mut closing, since } => {
-                closing.retain_mut(|answer| answer.try_recv().is_err());
+            Stage::Idle if acts && site.dice.hits(20) => begin(site, hosts),
+            Stage::Removing { what, mut awaited, since } => {
                 assert!(site.now - since < PATIENCE, "{what:?} is not removed");
-                if closing.is_empty() {
-                    told(site, hosts, what)
+                if awaited.is_over() {
+                    told(site, hosts, what, &awaited.writes)
                 } else {
-                    Stage::Removing { what, closing, since }
+                    Stage::Removing { what, awaited, since }
                 }
             }
             Stage::Removed { what, until } if until <= site.now && can_give_back(hosts, what) => {
@@ -69,30 +82,58 @@ impl Operator {
     }
 }
 
-fn begin(site: &mut Site, hosts: usize) -> Stage {
+impl Awaited {
+    fn is_over(&mut self) -> bool {
+        self.answers.retain_mut(|answer| answer.try_recv().is_err());
+        self.answers.is_empty() && self.controllers.iter().all(Quiesce::is_quiet)
+    }
+}
+
+fn begin(site: &mut Site, hosts: &[Host]) -> Stage {
     let what = match site.dice.within(0..10) {
-        0..5 => What::Host(u32::try_from(site.dice.index(hosts)).expect("a few hosts")),
-        5..9 => {
+        0..4 => What::Host(u32::try_from(site.dice.index(hosts.len())).expect("a few hosts")),
+        4..7 => {
             let disk = site.dice.index(site.disks.len());
             What::Namespace { disk, with_device: site.dice.hits(500) }
         }
-        _ => What::Subsystem,
+        7 => What::Subsystem,
+        _ => return dismiss(site, hosts),
     };
     match what {
         What::Host(host) => drop(site.fenced.insert(host)),
         What::Namespace { disk, .. } => site.disks[disk].is_served = false,
         What::Subsystem => site.is_served = false,
+        What::Connection { .. } => {}
     }
-    site.apply();
-    let closing = match what {
-        What::Namespace { disk, with_device: true } => site.close(disk),
-        _ => Vec::new(),
-    };
-    Stage::Removing { what, closing, since: site.now }
+    let changes = site.apply();
+    let mut answers = site.settle(&changes.devices_left);
+    if let What::Namespace { disk, with_device: true } = what {
+        answers.extend(site.close(disk));
+    }
+    let awaited = Awaited { controllers: changes.quiescing, answers, ..Awaited::default() };
+    Stage::Removing { what, awaited, since: site.now }
+}
+
+fn dismiss(site: &mut Site, hosts: &[Host]) -> Stage {
+    let connections = site.connections();
+    if connections.is_empty() {
+        return Stage::Idle;
+    }
+    let (id, info) = &connections[site.dice.index(connections.len())];
+    let host = hosts.iter().find(|host| *host.name() == info.hostnqn).expect("one of the hosts");
+    let writes = host.unsettled_of(info.qid);
+    let Some(quiesce) = site.dismiss(*id) else { return Stage::Idle };
+    let controllers = quiesce.into_iter().collect();
+    let awaited = Awaited { controllers, writes, ..Awaited::default() };
+    let what = What::Connection { host: host.number, qid: info.qid };
+    Stage::Removing { what, awaited, since: site.now }
 }
 
 /// Whoever is concerned has no write under way any more.
-fn told(site: &mut Site, hosts: &mut [Host], what: What) -> Stage {
+fn told(site: &mut Site, hosts: &mut [Host], what: What, writes: &[WriteId]) -> Stage {
+    for write in writes {
+        site.history.settle(*write, "connection removed");
+    }
     for host in hosts {
         match what {
             What::Host(number) if number != host.number => {}
@@ -105,6 +146,7 @@ fn told(site: &mut Site, hosts: &mut [Host], what: What) -> Stage {
                 // What was sent and not read yet must be refused before there is such a namespace again.
                 host.mark(site, number);
             }
+            What::Connection { .. } => {}
         }
     }
     Stage::Removed { what, until: site.now + site.dice.within(0..2 * SECOND) }
@@ -124,6 +166,7 @@ fn give_back(site: &mut Site, what: What) {
             site.disks[disk].is_served = true;
         }
         What::Subsystem => site.is_served = true,
+        What::Connection { .. } => return,
     }
     site.apply();
 }

@@ -5,13 +5,14 @@ use std::collections::BTreeSet;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use nvmeof_core::dma::{PoolConfig, SharedPool};
 use nvmeof_core::nvme_driver::Wait;
 use nvmeof_core::nvme_driver::fake::{Config, Fake};
 use nvmeof_history::History;
 use nvmeof_nvmf::{
-    Access, AddressFamily, Changes, DeviceId, Limits, NamespaceSpec, PortId, PortSpec, Queue,
+    Access, AddressFamily, Changes, DeviceId, Limits, NamespaceSpec, PortId, PortSpec, Queue, QueueInfo,
     SubsystemSpec, Target, TargetSpec, TransportKind,
 };
 use nvmeof_pacing::{Machine, PolicyConfig, Shared};
@@ -21,7 +22,7 @@ use tokio::sync::oneshot;
 
 use super::dice::Dice;
 use super::disks::{BLOCKS, Disk};
-use crate::reactor::mailbox::{Counts, Mailbox, Message, Sender, mailbox};
+use crate::reactor::mailbox::{Counts, Dismissed, Mailbox, Message, Sender, mailbox};
 use crate::reactor::{Load, Plan, Reactor};
 
 pub(super) const MILLI: u64 = 1_000_000;
@@ -31,6 +32,9 @@ pub(super) const SUBSYSTEM: &str = "nqn.2026-11.io.nvmeof-tgt:torture";
 const REACTORS: usize = 2;
 const PORT: PortId = PortId(1);
 const MAX_TRANSFER: usize = 64 << 10;
+
+/// Shorter than what the disks take now and then: some hosts have to ask again.
+const QUIESCE_BOUND: Duration = Duration::from_secs(2);
 
 thread_local! {
     /// The time of this thread's site: devices are handed a clock that is a function.
@@ -145,6 +149,12 @@ impl Site {
         NOW.set(now);
     }
 
+    fn turn_all(&mut self) {
+        for reactor in &mut self.reactors {
+            reactor.turn(self.now);
+        }
+    }
+
     /// A connection to one of the reactors, and a number for it.
     pub(super) fn connect(&mut self) -> (u64, LoopbackHost) {
         let (parked, host) = loopback::connect(LoopbackParams::default());
@@ -178,12 +188,37 @@ impl Site {
     pub(super) fn close(&mut self, disk: usize) -> Vec<oneshot::Receiver<()>> {
         let id = self.disks[disk].id;
         self.disks[disk].id = DeviceId(id.0 + 10);
-        let close = |sender: &Sender| {
+        self.ask(|reply| Message::RemoveDevice { id, reply })
+    }
+
+    /// Has every reactor answer when the commands for these devices are over.
+    pub(super) fn settle(&self, devices: &BTreeSet<DeviceId>) -> Vec<oneshot::Receiver<()>> {
+        self.ask(|reply| Message::Settle { devices: devices.clone(), reply })
+    }
+
+    fn ask<T>(&self, message: impl Fn(oneshot::Sender<T>) -> Message) -> Vec<oneshot::Receiver<T>> {
+        let ask = |sender: &Sender| {
             let (reply, answer) = oneshot::channel();
-            sender.send(Message::RemoveDevice { id, reply });
+            sender.send(message(reply));
             answer
         };
-        self.senders.iter().map(close).collect()
+        self.senders.iter().map(ask).collect()
+    }
+
+    /// The connections of hosts.
+    pub(super) fn connections(&mut self) -> Vec<(u64, QueueInfo)> {
+        let rolls = self.ask(Message::Roll);
+        self.turn_all();
+        let listed = rolls.into_iter().flat_map(|mut roll| roll.try_recv().expect("a roll"));
+        listed.filter_map(|one| Some((one.id, one.info?))).collect()
+    }
+
+    /// Ends a connection; what is to be awaited, or nothing if it was gone.
+    pub(super) fn dismiss(&mut self, id: u64) -> Option<Dismissed> {
+        let answers = self.ask(|reply| Message::Dismiss { id, reply });
+        self.turn_all();
+        let answers = answers.into_iter();
+        answers.filter_map(|mut answer| answer.try_recv().expect("an answer")).next()
     }
 
     /// Makes what runs what is wanted.
@@ -202,6 +237,7 @@ impl Site {
             cntlid_max: 0xffef,
             access: Access::Hosts(hosts.collect()),
             namespaces: self.disks.iter().filter(|disk| disk.is_served).map(namespace).collect(),
+            quiesce_bound: QUIESCE_BOUND,
         };
         let port = PortSpec {
             id: PORT,
