@@ -47,8 +47,6 @@ pub(super) enum Patience {
     Told,
     /// When it asks for it. The target cannot help what comes of that.
     None,
-    /// Never.
-    Endless,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -315,9 +313,6 @@ impl Host {
 
     /// These writes are over, by this event.
     fn settle(&mut self, site: &mut Site, event: &'static str, which: impl Fn(&Unsettled) -> bool) {
-        if self.patience == Patience::Endless {
-            return;
-        }
         for write in self.unsettled.extract_if(.., |write| which(write)) {
             site.history.settle(write.write, event);
             self.lost.push((write.disk, write.lbas));
