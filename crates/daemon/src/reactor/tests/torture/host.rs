@@ -373,11 +373,11 @@ impl Host {
     fn act(&mut self, site: &mut Site) {
         match site.dice.within(0..1000) {
             0..10 => self.stop(site, true),
-            10..18 => self.stop(site, false),
-            18..28 => self.disconnect(site),
-            28..38 => self.lose(site),
-            38..42 if self.keeps_alive => self.stage = Stage::Silent,
-            42..600 => self.command(site),
+            10..22 => self.stop(site, false),
+            22..30 => self.disconnect(site),
+            30..40 => self.lose(site),
+            40..44 if self.keeps_alive => self.stage = Stage::Silent,
+            44..600 => self.command(site),
             _ => {}
         }
     }

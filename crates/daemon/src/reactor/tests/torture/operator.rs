@@ -64,7 +64,7 @@ impl Operator {
     /// Does what is due. If it `acts`, also what comes to its mind.
     pub(super) fn step(&mut self, site: &mut Site, hosts: &mut [Host], acts: bool) {
         self.stage = match std::mem::replace(&mut self.stage, Stage::Idle) {
-            Stage::Idle if acts && site.dice.hits(20) => begin(site, hosts),
+            Stage::Idle if acts && site.dice.hits(50) => begin(site, hosts),
             Stage::Removing { what, mut awaited, since } => {
                 assert!(site.now - since < PATIENCE, "{what:?} is not removed");
                 if awaited.is_over() {
@@ -149,7 +149,7 @@ fn told(site: &mut Site, hosts: &mut [Host], what: What, writes: &[WriteId]) -> 
             What::Connection { .. } => {}
         }
     }
-    Stage::Removed { what, until: site.now + site.dice.within(0..2 * SECOND) }
+    Stage::Removed { what, until: site.now + site.dice.within(0..SECOND) }
 }
 
 fn can_give_back(hosts: &[Host], what: What) -> bool {
