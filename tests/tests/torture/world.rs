@@ -1,0 +1,172 @@
+//! What all hosts and the operator of a run share: the history, and which writes are not over.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use nvmeof_history::{BLOCK, Block, Content, History, ReadId, Stamp, WriteId};
+use nvmeof_tests::GUARD;
+
+/// Hosts of a run; one more looks at what they left.
+pub(crate) const HOSTS: usize = 3;
+/// Blocks of a disk: few, so that hosts meet.
+pub(crate) const BLOCKS: u64 = 16;
+
+/// SplitMix64.
+#[derive(Debug)]
+pub(crate) struct Dice(u64);
+
+impl Dice {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+    }
+
+    /// A number of this range, which is not empty.
+    pub(crate) fn within(&mut self, range: Range<u64>) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        range.start + (z ^ (z >> 31)) % (range.end - range.start)
+    }
+
+    /// True in so many of a hundred cases.
+    pub(crate) fn hits(&mut self, percent: u64) -> bool {
+        self.within(0..100) < percent
+    }
+}
+
+/// A write that was sent and is not over.
+#[derive(Debug, Clone, Copy)]
+struct Pending {
+    write: WriteId,
+    host: usize,
+    disk: u32,
+}
+
+#[derive(Debug, Default)]
+struct Told {
+    history: History,
+    pending: Vec<Pending>,
+    sequence: u64,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct World {
+    told: Mutex<Told>,
+    /// Counts, for each host, how often nothing of it was under way.
+    rests: [AtomicU64; HOSTS],
+    is_over: AtomicBool,
+}
+
+impl World {
+    /// `host` is about to write these blocks: the write, and its data.
+    pub(crate) fn write(&self, host: usize, disk: u32, lbas: &Range<u64>) -> (WriteId, Vec<u8>) {
+        let mut told = self.told();
+        told.sequence += 1;
+        let (host_number, sequence) = (number(host), told.sequence);
+        let stamp = Stamp { host: host_number, sequence };
+        let mut data = Vec::new();
+        for lba in lbas.clone() {
+            let mut block = [0; BLOCK];
+            stamp.fill(Block { disk, lba }, &mut block);
+            data.extend(block);
+        }
+        let write = told.history.write(host_number, disk, lbas.clone(), Content::Stamp(stamp));
+        told.pending.push(Pending { write, host, disk });
+        (write, data)
+    }
+
+    /// `host` is about to zero these blocks.
+    pub(crate) fn zero(&self, host: usize, disk: u32, lbas: &Range<u64>) -> WriteId {
+        let mut told = self.told();
+        let write = told.history.write(number(host), disk, lbas.clone(), Content::Zero);
+        told.pending.push(Pending { write, host, disk });
+        write
+    }
+
+    /// The write was answered.
+    pub(crate) fn answered(&self, write: WriteId, is_success: bool) {
+        let mut told = self.told();
+        told.pending.retain(|pending| pending.write != write);
+        if is_success {
+            told.history.acknowledge(write);
+        } else {
+            told.history.fail(write);
+        }
+    }
+
+    /// `host` is about to read blocks from `first` on.
+    pub(crate) fn read(&self, host: usize, disk: u32, first: u64) -> ReadId {
+        self.told().history.read(number(host), disk, first)
+    }
+
+    /// The read found this.
+    pub(crate) fn found(&self, read: ReadId, found: &[u8]) {
+        self.told().history.found(read, found);
+    }
+
+    /// Somebody was told that what a host has under way, everything or to one disk, is over.
+    pub(crate) fn settle(&self, host: Option<usize>, disk: Option<u32>, event: &'static str) {
+        let mut told = self.told();
+        let Told { history, pending, .. } = &mut *told;
+        pending.retain(|one| {
+            let is_meant = host.is_none_or(|host| host == one.host)
+                && disk.is_none_or(|disk| disk == one.disk);
+            if is_meant {
+                history.settle(one.write, event);
+            }
+            !is_meant
+        });
+    }
+
+    /// What `host` has under way, to be settled later.
+    pub(crate) fn pending(&self, host: usize) -> Vec<WriteId> {
+        let told = self.told();
+        told.pending.iter().filter(|one| one.host == host).map(|one| one.write).collect()
+    }
+
+    /// Somebody was told that these writes are over.
+    pub(crate) fn settle_these(&self, writes: &[WriteId], event: &'static str) {
+        let mut told = self.told();
+        writes.iter().for_each(|write| told.history.settle(*write, event));
+        told.pending.retain(|one| !writes.contains(&one.write));
+    }
+
+    /// Nothing of `host` is under way.
+    pub(crate) fn rests(&self, host: usize) {
+        self.rests[host].fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Waits until everything that hosts have sent by now has been read and answered, or is lost.
+    pub(crate) fn wait_for_rests(&self) {
+        let until = Instant::now() + GUARD;
+        let before = self.rests.each_ref().map(|rests| rests.load(Ordering::SeqCst));
+        while (0..HOSTS).any(|host| self.rests[host].load(Ordering::SeqCst) < before[host] + 2) {
+            assert!(Instant::now() < until, "a host hangs");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Hosts are to end.
+    pub(crate) fn end(&self) {
+        self.is_over.store(true, Ordering::SeqCst);
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::SeqCst)
+    }
+
+    /// What happened.
+    pub(crate) fn into_history(self) -> History {
+        self.told.into_inner().unwrap_or_else(PoisonError::into_inner).history
+    }
+
+    fn told(&self) -> MutexGuard<'_, Told> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn number(host: usize) -> u32 {
+    u32::try_from(host).expect("a few hosts")
+}
