@@ -73,7 +73,7 @@ struct Operator<'a> {
 impl Operator<'_> {
     fn run(&mut self, until: Instant) {
         while Instant::now() < until {
-            match self.dice.within(0..6) {
+            match self.dice.within(0..5) {
                 0 => self.fence(),
                 1 => self.remove_namespace(),
                 2 => self.remove_connection(),
