@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use nvmeof_core::block::fault::{FaultControl, FaultDevice, FaultPlan};
@@ -16,6 +17,7 @@ use nvmeof_nvmf::DeviceId;
 use nvmeof_wire::Status;
 
 use super::dice::Dice;
+use super::late::Late;
 use super::site::{MILLI, SECOND, now};
 
 /// Blocks of a disk: few, so that hosts meet.
@@ -39,8 +41,10 @@ pub(super) struct Disk {
     release_at: Option<u64>,
 }
 
-/// `delay` over `fault`.
+/// `delay` over `fault` over what is late.
 struct Layers {
+    /// How late it is, in nanoseconds.
+    latest: Arc<AtomicU64>,
     faults: Arc<FaultControl>,
     delay: Arc<DelayDevice>,
 }
@@ -52,13 +56,13 @@ struct Drive {
 }
 
 impl Disk {
-    /// `ram` under `fault` under `delay`.
+    /// `ram` under what is late, `fault` and `delay`.
     pub(super) fn ram(number: u32, seed: u64) -> Self {
         let ram = RamDevice::new("ram", SIZE, BLOCK).expect("memory for a disk");
         Self::layered(number, Arc::new(ram), seed)
     }
 
-    /// `file`, through the page cache, under `fault` under `delay`.
+    /// `file`, through the page cache, under the same.
     pub(super) fn file(number: u32, seed: u64, folder: &Path) -> Self {
         let mut config = FileConfig::new("file", folder.join("disk"), BLOCK);
         (config.size, config.direct, config.queue_depth) = (Some(SIZE), Direct::Never, 64);
@@ -68,10 +72,11 @@ impl Disk {
 
     fn layered(number: u32, base: Arc<dyn BlockDevice>, seed: u64) -> Self {
         let plan = FaultPlan { seed, ..FaultPlan::default() };
-        let (device, faults) = FaultDevice::with_clock("fault", base, plan, now);
+        let (late, latest) = Late::new(base, seed);
+        let (device, faults) = FaultDevice::with_clock("fault", Arc::new(late), plan, now);
         let delay = Arc::new(DelayDevice::new("delay", Arc::new(device), Latency::default(), now));
         let device = Arc::clone(&delay) as Arc<dyn BlockDevice>;
-        Self { layers: Some(Layers { faults, delay }), ..Self::bare(number, device) }
+        Self { layers: Some(Layers { latest, faults, delay }), ..Self::bare(number, device) }
     }
 
     /// Our driver over a drive in memory.
@@ -156,6 +161,7 @@ impl Disk {
     pub(super) fn calm(&mut self) {
         self.release();
         if let Some(layers) = &self.layers {
+            layers.latest.store(0, Ordering::Relaxed);
             layers.faults.set_plan(FaultPlan::default());
             layers.delay.set_latency(Latency::default());
         }
@@ -177,7 +183,7 @@ impl Disk {
 
 impl Layers {
     fn disturb(&self, dice: &mut Dice) {
-        match dice.within(0..6) {
+        match dice.within(0..8) {
             0 => self.faults.hold(),
             1 => self.faults.reject_next(3),
             2 => self.faults.fail_next(BlockError::Media { errno: 5 }),
@@ -189,6 +195,10 @@ impl Layers {
                 reorder: dice.hits(500),
                 ..FaultPlan::default()
             }),
+            5 | 6 => {
+                let latest = [0, 30 * MILLI, SECOND, 3 * SECOND][dice.index(4)];
+                self.latest.store(latest, Ordering::Relaxed);
+            }
             _ => {
                 let most = [0, 10 * MILLI, SECOND][dice.index(3)];
                 let mut latency = || Duration::from_nanos(dice.within(0..most + 1));

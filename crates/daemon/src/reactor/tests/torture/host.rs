@@ -45,7 +45,7 @@ const ENABLED: u32 = 0x0046_0001;
 pub(super) enum Patience {
     /// When it is told so.
     Told,
-    /// When it asks for it. The target cannot help what comes of that.
+    /// At once, and it comes back with another HOSTID, for which the target does not wait.
     None,
 }
 
@@ -83,11 +83,14 @@ struct Unsettled {
 pub(super) struct Host {
     pub(super) number: u32,
     name: Nqn,
+    /// Its HOSTID.
+    id: [u8; 16],
     patience: Patience,
     stage: Stage,
     /// When it last served, or could not.
     since: u64,
     cntlid: u16,
+    connected_at: u64,
     admin: Option<Line>,
     io: Vec<Line>,
     /// Connections that it has cut.
@@ -107,10 +110,12 @@ impl Host {
         Self {
             number,
             name: site.names[number as usize].clone(),
+            id: [u8::try_from(number + 1).expect("a few hosts"); 16],
             patience,
             stage: Stage::Away { until: 0 },
             since: site.now,
             cntlid: 0,
+            connected_at: 0,
             admin: None,
             io: Vec::new(),
             cut: Vec::new(),
@@ -204,7 +209,7 @@ impl Host {
         let mut admin = Line::new(number, 0, fabric);
         self.send_connect(site, &mut admin, CNTLID_DYNAMIC);
         self.admin = Some(admin);
-        self.stage = Stage::Connecting;
+        (self.stage, self.connected_at) = (Stage::Connecting, site.now);
     }
 
     fn send_connect(&self, site: &Site, line: &mut Line, cntlid: u16) {
@@ -216,9 +221,8 @@ impl Host {
             queue_deletion: true,
             kato_ms: if line.qid == 0 && self.keeps_alive { 2000 } else { 0 },
         };
-        let id = [u8::try_from(self.number).expect("a few hosts"); 16];
         let subsystem = SUBSYSTEM.parse().expect("a name");
-        let data = ConnectData::new(id, cntlid, &subsystem, &self.name);
+        let data = ConnectData::new(self.id, cntlid, &subsystem, &self.name);
         let sgl = Sgl::InCapsule { offset: 0, length: 1024 };
         let encode = |cid| connect.encode(cid).with_sgl(sgl);
         line.send(site.now, Sent::Connect, data.as_bytes(), encode);
@@ -269,7 +273,8 @@ impl Host {
             return self.enable(site);
         }
         // Retried as Linux does, and refused for good only where it is not wanted.
-        assert!(!status.dnr() || !site.allows(self.number), "Connect of an allowed host: {status}");
+        let was_allowed = site.allows(self.number) && self.connected_at > site.given_back_at;
+        assert!(!status.dnr() || !was_allowed, "Connect of an allowed host: {status}");
         self.go_away(site);
     }
 
@@ -331,6 +336,7 @@ impl Host {
     /// The association is over, without anybody having said that its commands are.
     fn lose(&mut self, site: &mut Site) {
         if self.patience == Patience::None {
+            self.id[0] = self.id[0].wrapping_add(1);
             self.settle(site, "it did not wait", |_| true);
         }
         self.go_away(site);
@@ -383,14 +389,14 @@ impl Host {
     }
 
     fn stop(&mut self, site: &mut Site, is_reset: bool) {
+        if self.patience == Patience::None {
+            return self.lose(site);
+        }
         let cc = Cc::from_bits(ENABLED);
         let shn = if site.dice.hits(500) { CC_SHN_NORMAL } else { CC_SHN_ABRUPT };
         let cc = if is_reset { cc.with_en(false) } else { cc.with_shn(shn) };
         self.stage = Stage::Stopping { is_reset, look_at: u64::MAX };
         self.set_cc(site, Sent::Stop, cc.into_bits());
-        if self.patience == Patience::None {
-            self.settle(site, "it did not wait", |_| true);
-        }
     }
 
     fn look(&mut self, site: &Site) {

@@ -11,6 +11,7 @@
 mod dice;
 mod disks;
 mod host;
+mod late;
 mod line;
 mod operator;
 mod site;
@@ -169,6 +170,6 @@ fn every_read_is_explained_by_an_order_of_the_writes() {
 /// Hosts that go on before they are told that their writes are over find them undone: the checker sees it.
 #[test]
 fn hosts_that_do_not_wait_to_be_told_are_seen() {
-    let seen = (1..=20).filter(|&seed| run(seed, Patience::None).is_err());
-    assert!(seen.count() > 0, "the checker sees nothing");
+    let explained = (1..=20).filter(|&seed| run(seed, Patience::None).is_ok()).count();
+    assert!(explained < 15, "{explained} of 20 seeds are explained");
 }

@@ -168,5 +168,6 @@ fn give_back(site: &mut Site, what: What) {
         What::Subsystem => site.is_served = true,
         What::Connection { .. } => return,
     }
+    site.given_back_at = site.now;
     site.apply();
 }

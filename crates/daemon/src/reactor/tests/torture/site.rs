@@ -12,8 +12,8 @@ use nvmeof_core::nvme_driver::Wait;
 use nvmeof_core::nvme_driver::fake::{Config, Fake};
 use nvmeof_history::History;
 use nvmeof_nvmf::{
-    Access, AddressFamily, Changes, DeviceId, Limits, NamespaceSpec, PortId, PortSpec, Queue, QueueInfo,
-    SubsystemSpec, Target, TargetSpec, TransportKind,
+    Access, AddressFamily, Changes, DeviceId, Limits, NamespaceSpec, PortId, PortSpec, Queue,
+    QueueInfo, SubsystemSpec, Target, TargetSpec, TransportKind,
 };
 use nvmeof_pacing::{Machine, PolicyConfig, Shared};
 use nvmeof_transport::loopback::{self, LoopbackHost, LoopbackParams};
@@ -75,6 +75,8 @@ pub(super) struct Site {
     pub(super) fenced: BTreeSet<u32>,
     /// Whether the subsystem is there.
     pub(super) is_served: bool,
+    /// When something that was taken away was given back.
+    pub(super) given_back_at: u64,
     reactors: Vec<Reactor>,
     senders: Vec<Sender>,
     time: Arc<Time>,
@@ -119,6 +121,7 @@ impl Site {
             names: (0..hosts).map(|number| name(number).expect("a name")).collect(),
             fenced: BTreeSet::new(),
             is_served: true,
+            given_back_at: 0,
             reactors,
             senders,
             time,
@@ -155,9 +158,11 @@ impl Site {
         }
     }
 
-    /// A connection to one of the reactors, and a number for it.
+    /// A connection to one of the reactors, over a quick or a slow network, and a number for it.
     pub(super) fn connect(&mut self) -> (u64, LoopbackHost) {
-        let (parked, host) = loopback::connect(LoopbackParams::default());
+        let latency = [0, MILLI, 50 * MILLI][self.dice.index(3)];
+        let (parked, host) =
+            loopback::connect(LoopbackParams { latency, ..LoopbackParams::default() });
         let queue = Box::new(Queue::new(&self.target, PORT, &parked.peer(), self.now));
         let at = self.dice.index(REACTORS);
         self.senders[at].send(Message::Attach { parked, queue });

@@ -1,0 +1,76 @@
+//! A device that does what it was given at some time later, whoever is still interested: as a drive does, out of which
+//! nobody takes a write again. (What `fault` keeps is not with a device yet, and `delay` is late with answers only.)
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use nvmeof_core::block::{
+    BlockDevice, BlockError, BlockOp, BlockQueue, Completed, DeviceInfo, Rejected,
+};
+use nvmeof_core::dma::CorePool;
+
+use super::dice::Dice;
+use super::site::now;
+
+#[derive(Debug)]
+pub(super) struct Late {
+    base: Arc<dyn BlockDevice>,
+    most: Arc<AtomicU64>,
+    seed: u64,
+    queues: AtomicU64,
+}
+
+impl Late {
+    /// `base`, and how late it is at most, in nanoseconds.
+    pub(super) fn new(base: Arc<dyn BlockDevice>, seed: u64) -> (Self, Arc<AtomicU64>) {
+        let most = Arc::<AtomicU64>::default();
+        (Self { base, most: Arc::clone(&most), seed, queues: AtomicU64::new(0) }, most)
+    }
+}
+
+#[derive(Debug)]
+struct LateQueue {
+    base: Box<dyn BlockQueue>,
+    most: Arc<AtomicU64>,
+    dice: Dice,
+    /// What is to be done, and when.
+    waiting: Vec<(u64, BlockOp)>,
+}
+
+impl BlockDevice for Late {
+    fn info(&self) -> &DeviceInfo {
+        self.base.info()
+    }
+
+    fn open_queue(&self, pool: &CorePool) -> Result<Box<dyn BlockQueue>, BlockError> {
+        let base = self.base.open_queue(pool)?;
+        let number = self.queues.fetch_add(1, Ordering::Relaxed);
+        let dice = Dice::new(self.seed.wrapping_mul(1009) + number);
+        Ok(Box::new(LateQueue { base, most: Arc::clone(&self.most), dice, waiting: Vec::new() }))
+    }
+}
+
+impl BlockQueue for LateQueue {
+    fn submit(&mut self, op: BlockOp) -> Result<(), Rejected> {
+        let late = self.dice.within(0..self.most.load(Ordering::Relaxed) + 1);
+        self.waiting.push((now() + late, op));
+        Ok(())
+    }
+
+    fn poll(&mut self, done: &mut Vec<Completed>) {
+        self.waiting.sort_by_key(|(due, _)| *due);
+        let due = self.waiting.partition_point(|(due, _)| *due <= now());
+        for (_, op) in self.waiting.drain(..due) {
+            self.base.submit(op).expect("room for a few");
+        }
+        self.base.poll(done);
+    }
+
+    fn in_flight(&self) -> usize {
+        self.waiting.len() + self.base.in_flight()
+    }
+
+    fn next_due(&self) -> Option<u64> {
+        self.waiting.iter().map(|(due, _)| *due).min()
+    }
+}
