@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use nvmeof_history::{ReadId, WriteId};
+use nvmeof_history::{Dice, ReadId, WriteId};
 use nvmeof_initiator::Options;
 use nvmeof_tests::config::NQN;
 use nvmeof_tests::{Api, Daemon, GUARD, Pdu, Raw, options};
@@ -19,7 +19,7 @@ use nvmeof_wire::tcp::flags;
 use nvmeof_wire::zerocopy::IntoBytes;
 use nvmeof_wire::{Cqe, Nqn, Sqe};
 
-use super::world::{BLOCKS, Dice, World};
+use super::world::{BLOCKS, World};
 
 /// The disks' NSIDs.
 pub(crate) const DISKS: Range<u64> = 1..3;
@@ -98,8 +98,8 @@ impl<'a> Host<'a> {
         self.take_all(&mut association).expect("the reads");
     }
 
-    /// A new association. Connections of the one before are gone by then: as long as the target has not seen that, there
-    /// are two.
+    /// A new association. Connections of the one before are gone by then: as long as the target has not seen that,
+    /// there are two.
     fn connect(&mut self) -> Result<Association, Gone> {
         let end = Instant::now() + GUARD;
         let name = self.options.hostnqn.to_string();
@@ -194,7 +194,7 @@ impl<'a> Host<'a> {
 
     fn write(&mut self, association: &mut Association, disk: u32, lbas: &Range<u64>) {
         let (write, data) = self.world.write(self.number, disk, lbas);
-        let command = BlockIo { fua: self.dice.hits(20), ..command(lbas) };
+        let command = BlockIo { fua: self.dice.hits(200), ..command(lbas) };
         let sqe = command.encode(IoOpcode::WRITE, 0, disk);
         let sqe = association.io.in_capsule(sqe, data.len());
         association.send(sqe, &data, Sent::Write(write));

@@ -1,10 +1,10 @@
-//! Nothing acknowledged is undone, by the daemon as users start it: hosts on TCP reset and shut down controllers and cut
-//! connections with writes under way, an operator fences them and takes namespaces and connections away by the API and by
-//! SIGHUP, devices stall; and a checker looks for an order of the writes that explains every read.
+//! Nothing acknowledged is undone, by the daemon as users start it. Hosts on TCP reset and shut down controllers and cut
+//! connections with writes under way; an operator fences them and removes namespaces and connections by the API and by
+//! SIGHUP; devices stall; and a checker looks for an order of the writes that explains every read.
 //!
-//! The same in virtual time, for many more seeds and with more that goes wrong, are the tests of the reactor
-//! (`crates/daemon/src/reactor/tests/torture`). `TORTURE_SEEDS` and `TORTURE_SEED` say how many seeds and the first; what
-//! a seed settles here is what is done, not when.
+//! The tests of the reactor do the same in virtual time, with many more seeds and more that goes wrong
+//! (`crates/daemon/src/reactor/tests/torture`). `TORTURE_SEEDS` says how many seeds and `TORTURE_SEED` the first. Here a
+//! seed settles what is done, not when.
 
 mod host;
 mod world;
@@ -13,13 +13,13 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use hyper::Method;
-use nvmeof_history::Summary;
+use nvmeof_history::{Dice, Summary};
 use nvmeof_tests::config::{NQN, api, device, file, listener, ram, subsystem_for};
 use nvmeof_tests::{Api, Daemon};
 use serde_json::json;
 
 use host::{DISKS, Host, name};
-use world::{Dice, HOSTS, World};
+use world::{HOSTS, World};
 
 /// Seeds without a wish for others, and how many of them run at once: most of a run is waiting.
 const SEEDS: u64 = 10;
@@ -99,7 +99,7 @@ impl Operator<'_> {
     fn fence(&mut self) {
         let host = usize::try_from(self.dice.within(0..HOSTS as u64)).expect("a few hosts");
         let path = format!("/v1/subsystems/{NQN}/hosts/{}", name(host));
-        if self.dice.hits(50) {
+        if self.dice.hits(500) {
             self.change(Method::DELETE, &format!("{path}?force=true"), None);
             self.world.settle(Some(host), None, "host removed");
             self.pause();
@@ -117,7 +117,7 @@ impl Operator<'_> {
     fn remove_namespace(&mut self) {
         let nsid = u32::try_from(self.dice.within(DISKS)).expect("a small number");
         let path = format!("/v1/subsystems/{NQN}/namespaces");
-        if self.dice.hits(50) {
+        if self.dice.hits(500) {
             self.change(Method::DELETE, &format!("{path}/{nsid}"), None);
             self.world.settle(None, Some(nsid), "namespace removed");
             self.world.wait_for_rests();

@@ -13,29 +13,6 @@ pub(crate) const HOSTS: usize = 3;
 /// Blocks of a disk: few, so that hosts meet.
 pub(crate) const BLOCKS: u64 = 16;
 
-/// SplitMix64.
-#[derive(Debug)]
-pub(crate) struct Dice(u64);
-
-impl Dice {
-    pub(crate) fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15))
-    }
-
-    /// A number of this range, which is not empty.
-    pub(crate) fn within(&mut self, range: Range<u64>) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        range.start + (z ^ (z >> 31)) % (range.end - range.start)
-    }
-
-    /// True in so many of a hundred cases.
-    pub(crate) fn hits(&mut self, percent: u64) -> bool {
-        self.within(0..100) < percent
-    }
-}
-
 /// A write that was sent and is not over.
 #[derive(Debug, Clone, Copy)]
 struct Pending {

@@ -1,10 +1,10 @@
 //! Histories of block reads and writes, and a checker that says whether an order of the writes explains them.
 //!
 //! A test stamps every block that it writes ([`Stamp`]), and records when each command began and how it ended
-//! ([`History`]). [`History::check`] takes every block for a register of its own: it searches for an order of the writes in
-//! which each takes effect at one moment between its beginning and its end, and every read finds what the last write
-//! before it left. That is linearizability (Herlihy and Wing 1990); the search is Wing and Gong's with Lowe's
-//! just-in-time order, and a set of the states that were seen.
+//! ([`History`]). [`History::check`] treats every block as a register of its own. It searches for an order of the
+//! writes in which each takes effect at one moment between its beginning and its end, and every read finds what the
+//! last write before it left. That is linearizability (Herlihy and Wing 1990). The search is that of Wing and Gong
+//! with Lowe's just-in-time linearization, and it remembers the states that it has seen.
 //!
 //! The rules of block storage that a test has to know:
 //!
@@ -21,11 +21,13 @@
 //! There is no clock and no I/O here: an event is later than those recorded before it.
 
 mod check;
+mod dice;
 mod record;
 mod report;
 mod stamp;
 
 pub use check::Summary;
+pub use dice::Dice;
 pub use record::{Block, History, ReadId, WriteId};
 pub use report::Violation;
 pub use stamp::{BLOCK, Content, Damage, Stamp};

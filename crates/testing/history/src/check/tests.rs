@@ -1,4 +1,5 @@
 use super::*;
+use crate::dice::Dice;
 use crate::record::{ReadId, WriteId};
 use crate::stamp::{BLOCK, Stamp};
 
@@ -239,40 +240,28 @@ fn sixty_lost_writes_are_searched_in_no_time() {
     assert!(!story.is_explained());
 }
 
-/// SplitMix64.
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % end
-    }
-}
-
 /// A few commands with ends, of which reads find something or other.
 fn made_up(dice: &mut Dice) -> Vec<Op> {
     let contents: Vec<Content> = (0..2)
         .map(|sequence| Content::Stamp(Stamp { host: 0, sequence }))
         .chain([Content::Zero])
         .collect();
-    let count = 2 + dice.below(4);
+    let count = 2 + dice.within(0..4);
     let mut times: Vec<u64> = (0..2 * count).collect();
     (0..count)
         .map(|_| {
             let mut time =
-                || times.swap_remove(usize::try_from(dice.below(times.len() as u64)).unwrap());
+                || times.swap_remove(usize::try_from(dice.within(0..times.len() as u64)).unwrap());
             let (one, other) = (time(), time());
-            let content = contents[usize::try_from(dice.below(3)).unwrap()];
-            let kind = match dice.below(3) {
+            let content = contents[usize::try_from(dice.within(0..3)).unwrap()];
+            let kind = match dice.within(0..3) {
                 0 => OpKind::Read(content),
                 acknowledged => {
                     OpKind::Write { content, acknowledged: acknowledged == 1, repeats: false }
                 }
             };
             let never = !matches!(kind, OpKind::Read(_) | OpKind::Write { acknowledged: true, .. })
-                && dice.below(2) == 0;
+                && dice.within(0..2) == 0;
             let ended = (!never).then_some(one.max(other));
             Op { host: 0, kind, begun: one.min(other), ended }
         })
@@ -306,7 +295,7 @@ fn is_explained_by_trying(left: &[Op], content: Content) -> bool {
 fn it_says_what_trying_all_orders_says() {
     let (mut explained, mut refused) = (0, 0);
     for seed in 0..20_000 {
-        let ops = made_up(&mut Dice(seed));
+        let ops = made_up(&mut Dice::new(seed));
         let tried = is_explained_by_trying(&ops, Content::Zero);
         assert_eq!(search(&ops).is_ok(), tried, "seed {seed}: {ops:?}");
         if tried { explained += 1 } else { refused += 1 }

@@ -13,16 +13,16 @@ use nvmeof_core::block::{
 use nvmeof_core::dma::{CorePool, SharedPool};
 use nvmeof_core::nvme_driver::fake::{Fake, Fault, Mode, When};
 use nvmeof_core::nvme_driver::{BufferMaps, Controller, ControllerOptions, Wait};
+use nvmeof_history::Dice;
 use nvmeof_nvmf::DeviceId;
 use nvmeof_wire::Status;
 
-use super::dice::Dice;
 use super::late::Late;
 use super::site::{MILLI, SECOND, now};
 
 /// Blocks of a disk: few, so that hosts meet.
-pub(super) const BLOCKS: u64 = 16;
-const SIZE: u64 = BLOCKS * nvmeof_history::BLOCK as u64;
+pub(super) const BLOCKS: u64 = 8;
+const SIZE: u64 = 64 << 10;
 const BLOCK: u32 = 512;
 /// Polls of a file, 20 us apart, in which the kernel is done with everything.
 const KERNEL_POLLS: usize = 500_000;
@@ -153,7 +153,7 @@ impl Disk {
             drive.disturb(dice);
         }
         if self.release_at.is_none() {
-            self.release_at = Some(now + dice.within(MILLI..4 * SECOND));
+            self.release_at = Some(now + dice.within(MILLI..SECOND));
         }
     }
 
@@ -183,24 +183,24 @@ impl Disk {
 
 impl Layers {
     fn disturb(&self, dice: &mut Dice) {
-        match dice.within(0..8) {
+        match dice.within(0..10) {
             0 => self.faults.hold(),
             1 => self.faults.reject_next(3),
             2 => self.faults.fail_next(BlockError::Media { errno: 5 }),
-            3 => self.faults.set_plan(FaultPlan::default()),
-            4 => self.faults.set_plan(FaultPlan {
-                stalls: 300_000,
+            3 | 4 => self.faults.set_plan(FaultPlan::default()),
+            5 => self.faults.set_plan(FaultPlan {
+                stalls: 100_000,
                 stall: Duration::from_nanos(dice.within(MILLI..3 * SECOND)),
                 rejects: 50_000,
                 reorder: dice.hits(500),
                 ..FaultPlan::default()
             }),
-            5 | 6 => {
-                let latest = [0, 30 * MILLI, SECOND, 3 * SECOND][dice.index(4)];
+            6..9 => {
+                let latest = [100 * MILLI, SECOND, 3 * SECOND][dice.index(3)];
                 self.latest.store(latest, Ordering::Relaxed);
             }
             _ => {
-                let most = [0, 10 * MILLI, SECOND][dice.index(3)];
+                let most = [0, 5 * MILLI, 200 * MILLI][dice.index(3)];
                 let mut latency = || Duration::from_nanos(dice.within(0..most + 1));
                 self.delay.set_latency(Latency {
                     read: latency(),

@@ -10,8 +10,8 @@
 //!   '-- the connections are closed, by it or by the target, or it says nothing any more (Silent) --'
 //! ```
 //!
-//! The writes that were not answered are over ([`History::settle`](nvmeof_history::History::settle)) when the host is told
-//! so: CSTS says that the reset or the shutdown is complete, Disconnect is answered, its next Connect is answered.
+//! The writes that were not answered are over when the host is told so: CSTS says that the reset or the shutdown is
+//! complete, Disconnect is answered, or its next Connect is answered.
 
 use std::ops::Range;
 
@@ -198,8 +198,8 @@ impl Host {
         self.cut.iter().for_each(Line::close);
     }
 
-    /// Connects, when the target has seen that the connections before are cut: until then they are an association beside
-    /// the next one.
+    /// Connects, when the target has seen that the connections before are cut: until then they are an association
+    /// beside the next one.
     fn come_back(&mut self, site: &mut Site) {
         self.cut.retain(|line| !line.is_closed());
         if !self.cut.is_empty() {
@@ -453,7 +453,7 @@ impl Host {
 
     /// A few blocks of some disk; often those that it lost a write to.
     fn somewhere(&mut self, site: &mut Site) -> (u32, Range<u64>) {
-        if site.dice.hits(500)
+        if site.dice.hits(800)
             && let Some(again) = self.lost.pop()
         {
             return again;

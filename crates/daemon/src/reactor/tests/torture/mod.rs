@@ -1,14 +1,18 @@
-//! Nothing acknowledged is undone: hosts, operators and devices do their worst to a target in virtual time, and a checker
-//! looks for an order of the writes that explains every read ([`nvmeof_history`]).
+//! Nothing acknowledged is undone: hosts, operators and devices do their worst to a target in virtual time, and a
+//! checker looks for an order of the writes that explains every read ([`nvmeof_history`]).
 //!
-//! Each seed is a run of its own: two reactors, three disks (`ram` and `file` under `fault` and `delay`, our driver over a
-//! drive in memory), three hosts that write the same few blocks while they reset and shut down controllers, disconnect
-//! queues, cut connections and fall silent, and an operator who fences hosts and removes namespaces, devices and the
-//! subsystem. In the end everything gets well again, nothing may hang, and one host reads every block.
+//! Each seed is a run of its own. Two reactors serve three disks: `ram` and `file`, each late and under `fault` and
+//! `delay`, and our driver over a drive in memory that loses commands and is reset. Three hosts write the same few blocks
+//! while they reset and shut down controllers, disconnect queues, cut connections and fall silent. An operator fences
+//! hosts and removes connections, namespaces, devices and the subsystem. In the end everything gets well again: nothing
+//! may hang, one host reads every block, and when all are gone nothing is left behind.
 //!
-//! `TORTURE_SEEDS=1000` runs so many seeds, `TORTURE_SEED=7` begins with that one.
+//! A run depends on its seed alone. `TORTURE_SEEDS=1000` runs as many seeds, `TORTURE_SEED=7` begins with that one:
+//!
+//! ```text
+//! TORTURE_SEED=7 TORTURE_SEEDS=1 cargo test -p nvmeof-tgt --lib torture
+//! ```
 
-mod dice;
 mod disks;
 mod host;
 mod late;
@@ -28,7 +32,7 @@ use site::{MILLI, Site};
 const SEEDS: u64 = 200;
 const HOSTS: u32 = 3;
 /// Turns in which something goes wrong.
-const STEPS: usize = 600;
+const STEPS: usize = 800;
 /// Turns of ten milliseconds after which a run in which nothing goes wrong any more is over.
 const CALM_STEPS: usize = 12_000;
 

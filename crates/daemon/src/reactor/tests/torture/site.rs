@@ -10,7 +10,7 @@ use std::time::Duration;
 use nvmeof_core::dma::{PoolConfig, SharedPool};
 use nvmeof_core::nvme_driver::Wait;
 use nvmeof_core::nvme_driver::fake::{Config, Fake};
-use nvmeof_history::History;
+use nvmeof_history::{Dice, History};
 use nvmeof_nvmf::{
     Access, AddressFamily, Changes, DeviceId, Limits, NamespaceSpec, PortId, PortSpec, Queue,
     QueueInfo, SubsystemSpec, Target, TargetSpec, TransportKind,
@@ -20,7 +20,6 @@ use nvmeof_transport::loopback::{self, LoopbackHost, LoopbackParams};
 use nvmeof_wire::Nqn;
 use tokio::sync::oneshot;
 
-use super::dice::Dice;
 use super::disks::{BLOCKS, Disk};
 use crate::reactor::mailbox::{Counts, Dismissed, Mailbox, Message, Sender, mailbox};
 use crate::reactor::{Load, Plan, Reactor};
@@ -160,7 +159,7 @@ impl Site {
 
     /// A connection to one of the reactors, over a quick or a slow network, and a number for it.
     pub(super) fn connect(&mut self) -> (u64, LoopbackHost) {
-        let latency = [0, MILLI, 50 * MILLI][self.dice.index(3)];
+        let latency = [0, 0, MILLI, 20 * MILLI][self.dice.index(4)];
         let (parked, host) =
             loopback::connect(LoopbackParams { latency, ..LoopbackParams::default() });
         let queue = Box::new(Queue::new(&self.target, PORT, &parked.peer(), self.now));
@@ -189,7 +188,8 @@ impl Site {
         }
     }
 
-    /// Has every reactor close a disk; answered when nothing of it is in use. It is another one when it is opened again.
+    /// Has every reactor close a disk, which answers when nothing of it is in use. It has another name when it is opened
+    /// again.
     pub(super) fn close(&mut self, disk: usize) -> Vec<oneshot::Receiver<()>> {
         let id = self.disks[disk].id;
         self.disks[disk].id = DeviceId(id.0 + 10);
