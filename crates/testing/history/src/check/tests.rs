@@ -257,7 +257,8 @@ fn made_up(dice: &mut Dice) -> Vec<Op> {
             let kind = match dice.within(0..3) {
                 0 => OpKind::Read(content),
                 acknowledged => {
-                    OpKind::Write { content, acknowledged: acknowledged == 1, repeats: false }
+                    let acknowledged = acknowledged == 1;
+                    OpKind::Write { content, acknowledged, repeats: false, event: None }
                 }
             };
             let never = !matches!(kind, OpKind::Read(_) | OpKind::Write { acknowledged: true, .. })
