@@ -29,7 +29,7 @@ use operator::Operator;
 use site::{MILLI, Site};
 
 /// Seeds without a wish for others.
-const SEEDS: u64 = 200;
+const SEEDS: u64 = 300;
 const HOSTS: u32 = 3;
 /// Turns in which something goes wrong.
 const STEPS: usize = 800;
