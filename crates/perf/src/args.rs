@@ -7,7 +7,7 @@ use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use nvmeof_initiator::{Address, Endpoint};
 use nvmeof_wire::Nqn;
 
-use crate::target::DeviceSpec;
+use crate::target::{DeviceSpec, is_same_target};
 use crate::units::{self, CpuList, Mix, NamespaceList, Percentiles, Rates};
 use crate::workload::distribution::{self, Distribution};
 use crate::workload::sizes::{self, BlockSplit};
@@ -87,8 +87,8 @@ pub(crate) struct TargetArgs {
     /// Load the devices as one, striped over them in chunks of this many bytes.
     #[arg(long, value_name = "SIZE", requires = "device", value_parser = nonzero_size)]
     pub(crate) stripe: Option<u64>,
-    /// Overwrite this device though it is not empty, written as in --device; may be given several times. All that is
-    /// on it is lost.
+    /// Overwrite this device though it is not empty, written as in --device or in any other way that --device takes;
+    /// may be given several times. All that is on it is lost.
     #[arg(long, value_name = "DEVICE")]
     pub(crate) destroy_data: Vec<String>,
     #[command(flatten)]
@@ -107,6 +107,11 @@ impl TargetArgs {
         };
         let (connect, destroy_data) = (Vec::new(), Vec::new());
         Self { connect, nsid: None, device, stripe: None, destroy_data, host }
+    }
+
+    /// Whether `--destroy-data` names this device or subsystem, in whatever words.
+    pub(crate) fn destroys(&self, name: &str) -> bool {
+        self.destroy_data.iter().any(|one| is_same_target(one, name))
     }
 }
 

@@ -197,7 +197,7 @@ fn only(target: &Target) -> Result<Space> {
 fn may_overwrite(target: &mut Target, space: Space, args: &TargetArgs) -> Result<Space> {
     misfit!(space.read_only, "{space} is read-only, and a drive test writes");
     let name = &space.connect;
-    if space.subnqn.is_some() && !args.destroy_data.contains(name) {
+    if space.subnqn.is_some() && !args.destroys(name) {
         let found = peek::first_data(target, &space)?;
         misfit!(
             found.is_some(),

@@ -13,6 +13,7 @@
 
 mod fabric;
 mod local;
+mod named;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -26,6 +27,7 @@ use nvmeof_initiator::Clock;
 use self::fabric::Fabric;
 pub(crate) use self::local::DeviceSpec;
 use self::local::Opener;
+pub(crate) use self::named::is_same_target;
 use crate::args::TargetArgs;
 use crate::host;
 use crate::load::{self, JobSource, LoadSpec, Measured};
@@ -315,10 +317,11 @@ impl Device {
 fn check_names(args: &TargetArgs) -> Result<()> {
     let devices = args.device.iter().map(ToString::to_string);
     let named: Vec<_> = devices.chain(args.connect.iter().map(ToString::to_string)).collect();
-    if let Some(unknown) = args.destroy_data.iter().find(|name| !named.contains(name)) {
+    let is_named = |name: &&String| named.iter().any(|one| is_same_target(one, name));
+    if let Some(unknown) = args.destroy_data.iter().find(|name| !is_named(name)) {
         misfit!(
             true,
-            "--destroy-data {unknown} is none of what is loaded, which is {}; write it as there",
+            "--destroy-data {unknown} is none of what is loaded, which is {}; name one of these",
             named.join(", ")
         );
     }
@@ -330,7 +333,7 @@ fn refuse_data(args: &TargetArgs, needs: &Needs) -> Result<()> {
     let looking = Needs { jobs: 1, writes: false, ..*needs };
     for spec in args.device.iter().filter(|spec| !spec.is_scratch()) {
         let name = spec.to_string();
-        if args.destroy_data.contains(&name) {
+        if args.destroys(&name) {
             continue;
         }
         let mut target = Target::empty()?;
