@@ -1,7 +1,7 @@
 //! The config file: what it said when it was last read or written, and how it is written.
 
 use std::fs::{File, OpenOptions};
-use std::io::{ErrorKind as Io, Write as _};
+use std::io::{ErrorKind as Io, Seek as _, SeekFrom, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
@@ -58,9 +58,8 @@ impl ConfigFile {
     ) -> Result<Option<PathBuf>, ApiError> {
         let shown = self.path.display().to_string();
         let failed = |error: anyhow::Error| {
-            ApiError::new(ErrorKind::Conflict, format!("{error:#}"))
-                .at(&shown)
-                .hint("let the daemon's user write there; the file is as it was")
+            let hint = hint(&error);
+            ApiError::new(ErrorKind::Conflict, format!("{error:#}")).at(&shown).hint(hint)
         };
         let is = match std::fs::read_to_string(&self.path) {
             Ok(text) => Some(text),
@@ -87,50 +86,152 @@ impl ConfigFile {
     }
 }
 
-/// Puts a text in a file's place: on the medium under another name first. The file's mode and owner stay.
+/// What to do about a file that cannot be written.
+fn hint(error: &anyhow::Error) -> &'static str {
+    let source = error.chain().find_map(|cause| cause.downcast_ref::<std::io::Error>());
+    match source.map(std::io::Error::kind) {
+        Some(Io::PermissionDenied) => "let the daemon's user write the file and its folder",
+        Some(Io::ReadOnlyFilesystem) => {
+            "mount it writable, or add it to ReadWritePaths= of the unit"
+        }
+        Some(Io::StorageFull | Io::QuotaExceeded) => "make room there",
+        _ => "look at the file and its folder; `config show` prints what runs",
+    }
+}
+
+/// Puts a text in a file's place: on the medium under another name first. The file's mode and owner stay. A file that
+/// nothing can be renamed to, as it is a mount of its own, is written in place.
 fn write(path: &Path, text: &str, before: Option<&str>) -> anyhow::Result<Option<PathBuf>> {
     // A link stays one.
     let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-    let meta = std::fs::metadata(&path).ok();
-    let mode = meta.as_ref().map_or(NEW_MODE, |meta| meta.permissions().mode() & 0o7777);
-    let beside = |suffix: &str| {
-        let mut name = path.as_os_str().to_owned();
-        name.push(suffix);
-        PathBuf::from(name)
-    };
-    let put = |name: &Path, text: &str| -> anyhow::Result<File> {
+    let target = Target { meta: std::fs::metadata(&path).ok(), path };
+    let before = before.unwrap_or_default();
+    let mut previous = None;
+    if !before.is_empty() && before != text {
+        let name = target.beside("~");
+        match target.replace(&name, before) {
+            Ok(()) => previous = Some(name),
+            // Its folder is of a system that nothing can be written to, and yet it may be a writable mount.
+            Err(failed) if failed.is(&[Io::ReadOnlyFilesystem]) && target.is_writable() => {
+                tracing::warn!(file = %name.display(), "what the file said before cannot be kept here");
+            }
+            Err(failed) => return Err(failed.of(&name)),
+        }
+    }
+    match target.replace(&target.path, text) {
+        Ok(()) => target.sync_folder()?,
+        Err(failed)
+            if failed.is(&[Io::ResourceBusy, Io::CrossesDevices, Io::ReadOnlyFilesystem])
+                && target.is_writable() =>
+        {
+            let why = failed.source;
+            target.overwrite(text, before).with_context(|| {
+                format!("cannot write {} in place, nor replace it ({why})", target.path.display())
+            })?;
+            tracing::info!(file = %target.path.display(), "written in place: it is a mount of its own");
+        }
+        Err(failed) => return Err(failed.of(&target.path)),
+    }
+    Ok(previous)
+}
+
+/// A file that is to be written, and what is known of it.
+struct Target {
+    path: PathBuf,
+    meta: Option<std::fs::Metadata>,
+}
+
+/// Why a file could not be replaced.
+#[derive(Debug)]
+struct Failed {
+    source: std::io::Error,
+    /// It failed at the rename: the new file could be made.
+    at_rename: bool,
+}
+
+impl Failed {
+    fn is(&self, kinds: &[Io]) -> bool {
+        kinds.contains(&self.source.kind())
+    }
+
+    fn of(self, path: &Path) -> anyhow::Error {
+        let shown = path.display();
+        anyhow::Error::from(self.source).context(match self.at_rename {
+            false => format!("cannot make a file beside {shown}"),
+            true => format!("cannot put a new file in the place of {shown}"),
+        })
+    }
+}
+
+impl Target {
+    /// The name with something behind it.
+    fn beside(&self, suffix: &str) -> PathBuf {
+        with_suffix(&self.path, suffix)
+    }
+
+    /// Puts a text in the place of `name`, all of it or nothing, and leaves nothing else behind.
+    fn replace(&self, name: &Path, text: &str) -> Result<(), Failed> {
+        let new = with_suffix(name, ".new");
+        let put = self.put(&new, text).map_err(|source| Failed { source, at_rename: false });
+        let put = put.and_then(|()| {
+            let renamed = std::fs::rename(&new, name);
+            renamed.map_err(|source| Failed { source, at_rename: true })
+        });
+        if put.is_err() {
+            // What cannot be removed was not made here.
+            let _ = std::fs::remove_file(&new);
+        }
+        put
+    }
+
+    fn put(&self, name: &Path, text: &str) -> std::io::Result<()> {
+        let mode = self.meta.as_ref().map_or(NEW_MODE, |meta| meta.permissions().mode() & 0o7777);
         // Left by a write that was cut off.
         let _ = std::fs::remove_file(name);
         let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(name)?;
         file.set_permissions(std::fs::Permissions::from_mode(mode))?;
-        if let Some(meta) = &meta {
+        if let Some(meta) = &self.meta {
             // Only root may give files away; then nothing is lost but the owner.
             let _ = std::os::unix::fs::fchown(&file, Some(meta.uid()), Some(meta.gid()));
         }
         file.write_all(text.as_bytes())?;
-        file.sync_all()?;
-        Ok(file)
-    };
-    let previous = match before {
-        Some(before) if before != text => {
-            let name = beside("~");
-            put(&beside("~.new"), before)
-                .and_then(|_| Ok(std::fs::rename(beside("~.new"), &name)?))
-                .with_context(|| format!("cannot write {}", name.display()))?;
-            Some(name)
-        }
-        _ => None,
-    };
-    let new = beside(".new");
-    put(&new, text)
-        .and_then(|_| Ok(std::fs::rename(&new, &path)?))
-        .with_context(|| format!("cannot write {}", path.display()))?;
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    // The new name is on the medium when its folder is.
-    File::open(folder.unwrap_or(Path::new(".")))
-        .and_then(|folder| folder.sync_all())
-        .with_context(|| format!("cannot put {} on the medium", path.display()))?;
-    Ok(previous)
+        file.sync_all()
+    }
+
+    /// Whether the file is there, and can be written itself.
+    fn is_writable(&self) -> bool {
+        OpenOptions::new().write(true).open(&self.path).is_ok()
+    }
+
+    /// Writes over what the file says; if that fails half way, what it said is put back as far as that goes.
+    fn overwrite(&self, text: &str, before: &str) -> std::io::Result<()> {
+        // Never cut short before the new text is there: a reader finds one of both, or one with a rest of the other.
+        let mut file = OpenOptions::new().write(true).open(&self.path)?;
+        let put = |file: &mut File, text: &str| {
+            file.seek(SeekFrom::Start(0))?;
+            file.write_all(text.as_bytes())?;
+            file.set_len(text.len() as u64)?;
+            file.sync_all()
+        };
+        put(&mut file, text).inspect_err(|_| {
+            // The first failure is told; what was there is in the file beside it, too.
+            let _ = put(&mut file, before);
+        })
+    }
+
+    /// A new name is on the medium when its folder is.
+    fn sync_folder(&self) -> anyhow::Result<()> {
+        let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        File::open(folder.unwrap_or(Path::new(".")))
+            .and_then(|folder| folder.sync_all())
+            .with_context(|| format!("cannot put {} on the medium", self.path.display()))
+    }
+}
+
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    PathBuf::from(name)
 }
 
 #[cfg(test)]
