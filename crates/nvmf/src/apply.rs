@@ -159,6 +159,7 @@ pub(crate) fn apply(target: &Target, spec: TargetSpec) -> Result<Changes, ApplyE
         .filter(|(id, port)| ports.get(id) != Some(port))
         .map(|(id, _)| *id)
         .collect();
+    registry.hidden_ports.retain(|id| ports.contains_key(id));
     registry.ports = ports;
     registry.referrals = spec.referrals;
 
@@ -201,6 +202,43 @@ pub(crate) fn apply(target: &Target, spec: TargetSpec) -> Result<Changes, ApplyE
     Ok(changes)
 }
 
+/// See [`Target::show_port`].
+pub(crate) fn show_port(target: &Target, port: PortSpec) {
+    change_ports(target, |registry| {
+        registry.hidden_ports.remove(&port.id);
+        registry.ports.insert(port.id, port);
+    });
+}
+
+/// See [`Target::hide_port`].
+pub(crate) fn hide_port(target: &Target, port: PortId) {
+    change_ports(target, |registry| {
+        if registry.ports.contains_key(&port) {
+            registry.hidden_ports.insert(port);
+        }
+    });
+}
+
+/// Changes which listeners there are or which are shown, and tells hosts whose discovery log is another one then.
+fn change_ports(target: &Target, change: impl FnOnce(&mut Registry)) {
+    let mut registry = target.registry_mut();
+    let mut changes = Changes::default();
+    let before = Visible::of(&registry);
+    change(&mut registry);
+    announce(&mut registry, &before, &mut changes);
+    drop(registry);
+    if !changes.is_empty() {
+        target.notifier.notify();
+    }
+}
+
+impl Registry {
+    /// The listeners that discovery logs have.
+    pub(crate) fn shown_ports(&self) -> impl Iterator<Item = &PortSpec> {
+        self.ports.values().filter(|port| !self.hidden_ports.contains(&port.id))
+    }
+}
+
 /// What the discovery log is made of.
 #[derive(PartialEq, Eq)]
 struct Visible {
@@ -213,7 +251,7 @@ impl Visible {
     fn of(registry: &Registry) -> Self {
         let access = |(nqn, subsystem): (&Nqn, &Arc<Subsystem>)| (nqn.clone(), subsystem.access());
         Self {
-            ports: registry.ports.clone(),
+            ports: registry.shown_ports().map(|port| (port.id, port.clone())).collect(),
             referrals: registry.referrals.clone(),
             access: registry.subsystems.iter().map(access).collect(),
         }

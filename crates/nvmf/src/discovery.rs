@@ -42,7 +42,7 @@ pub(crate) struct Bookmark {
 pub(crate) fn put_log_page(target: &Target, controller: &Controller, page: &mut PageWriter<'_>) {
     let registry = target.registry();
     let ports: Vec<DiscoveryEntry> =
-        registry.ports.values().filter_map(|port| listener(port, controller)).collect();
+        registry.shown_ports().filter_map(|port| listener(port, controller)).collect();
     let allowed = |subsystem: &Subsystem| subsystem.allows(&controller.host_nqn);
     let generation = registry.discovery_generation;
     let bookmark = controller.admin().bookmark.take();

@@ -1,6 +1,6 @@
 //! The running state of a target: subsystems, listeners, and the way to change them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -60,6 +60,8 @@ pub(crate) struct Registry {
     /// The discovery service.
     pub(crate) discovery: Arc<Subsystem>,
     pub(crate) ports: BTreeMap<PortId, PortSpec>,
+    /// Those of them that do not listen for now: no discovery log has them.
+    pub(crate) hidden_ports: BTreeSet<PortId>,
     pub(crate) referrals: Vec<ReferralSpec>,
     /// GENCTR of the discovery log (Base 5.16.1.23): bumped with every change of what it lists.
     pub(crate) discovery_generation: u64,
@@ -93,6 +95,7 @@ impl Target {
                 subsystems: BTreeMap::new(),
                 discovery: Arc::new(Subsystem::discovery()),
                 ports: BTreeMap::new(),
+                hidden_ports: BTreeSet::new(),
                 referrals: Vec::new(),
                 discovery_generation: 0,
             }),
@@ -109,6 +112,17 @@ impl Target {
     /// [`ApplyError`] says what is wrong; nothing has changed then.
     pub fn apply(&self, spec: TargetSpec) -> Result<Changes, ApplyError> {
         crate::apply::apply(self, spec)
+    }
+
+    /// A listener listens: discovery logs have it, as this says, from now on. It may be a new one, or one that was
+    /// [hidden](Self::hide_port).
+    pub fn show_port(&self, port: PortSpec) {
+        crate::apply::show_port(self, port);
+    }
+
+    /// A listener does not listen for now: discovery logs do not have it any more. Who came through it stays.
+    pub fn hide_port(&self, port: PortId) {
+        crate::apply::hide_port(self, port);
     }
 
     /// Sets what is called whenever queues on any reactor should be looked at

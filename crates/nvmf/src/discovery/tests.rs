@@ -309,3 +309,40 @@ fn the_event_is_cleared_by_reading_without_retaining() {
     assert_eq!(host.take_event(), Some(0x0070_f002));
     assert_ne!(read(true)[..8], before[..8], "GENCTR");
 }
+
+#[test]
+fn a_listener_that_does_not_listen_is_in_no_log_and_keeps_its_controllers() {
+    let target = target(spec());
+    let host = controller(&target, "friend");
+    host.admin().features.async_event_config = 1 << 31;
+    let seen = || {
+        let page = log_page(&target, &host);
+        let (_, entries) = parse(&page);
+        let mut ids: Vec<u16> = entries.iter().map(|entry| entry.portid.get()).collect();
+        ids.dedup();
+        (ids.contains(&1), ids.contains(&2), page[..8].to_vec())
+    };
+    let (first, second, before) = seen();
+    assert!(first && second);
+    target.hide_port(PortId(1));
+    let (first, second, hidden) = seen();
+    assert!(!first && second && hidden != before, "GENCTR tells it");
+    assert_eq!(host.take_event(), Some(0x0070_f002));
+    assert_eq!(host.death(), None, "it came through the listener, which may be back");
+    // The wanted state is made anew, and the listener still does not listen.
+    target.apply(spec()).unwrap();
+    assert_eq!(seen(), (false, true, hidden));
+    // Another port by now: the system chose it.
+    let back = PortSpec { service: "4444".into(), ..spec().ports[0].clone() };
+    target.show_port(back.clone());
+    let (first, second, _) = seen();
+    assert!(first && second);
+    let before = seen();
+    target.show_port(back);
+    assert_eq!(seen(), before, "it is shown already");
+    // One that was never there.
+    target.hide_port(PortId(9));
+    assert_eq!(seen(), before);
+    target.show_port(port(9, AddressFamily::Ipv4, "192.0.2.3", "4420"));
+    assert_ne!(seen(), before);
+}
