@@ -1,7 +1,7 @@
 //! What of the machine a config depends on.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use rustix::process::{Resource, getrlimit};
 use rustix::thread::sched_getaffinity;
@@ -13,7 +13,8 @@ pub struct Machine {
     pub cpus: Vec<usize>,
     /// File descriptors the process may have at most, once it has raised its limit.
     pub open_files: u64,
-    /// Physical memory in bytes; `u64::MAX` if the system does not say.
+    /// Bytes of memory the process may have: the machine's, or what its control group allows; `u64::MAX` if the system
+    /// does not say.
     pub memory: u64,
     /// Files that this process serves already: their size may be changed.
     pub held: BTreeSet<PathBuf>,
@@ -34,7 +35,7 @@ impl Machine {
         Ok(Self {
             cpus,
             open_files,
-            memory: physical_memory().unwrap_or(u64::MAX),
+            memory: physical_memory().unwrap_or(u64::MAX).min(allowed_memory()),
             held: BTreeSet::new(),
         })
     }
@@ -47,15 +48,53 @@ fn physical_memory() -> Option<u64> {
     kib.checked_mul(1024)
 }
 
+/// What the control group of this process allows (`MemoryMax=` of a unit); no bound where there is none.
+fn allowed_memory() -> u64 {
+    let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let group = groups.lines().find_map(|line| line.strip_prefix("0::/"));
+    group.map_or(u64::MAX, |group| allowed_in(Path::new("/sys/fs/cgroup"), group))
+}
+
+/// The least that a group of the unified hierarchy at `root` or one it is in allows.
+fn allowed_in(root: &Path, group: &str) -> u64 {
+    let folder = root.join(group);
+    let all = folder.ancestors().take_while(|folder| folder.starts_with(root));
+    let limits = all.filter_map(|folder| {
+        let text = std::fs::read_to_string(folder.join("memory.max")).ok()?;
+        // "max" is no number, and no bound.
+        text.trim().parse().ok()
+    });
+    limits.min().unwrap_or(u64::MAX)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_least_limit_of_the_groups_counts() {
+        let root = tempfile::tempdir().unwrap();
+        let group = "system.slice/nvmeof-tgt.service";
+        let limit = |at: &str, text: &str| {
+            std::fs::create_dir_all(root.path().join(at)).unwrap();
+            std::fs::write(root.path().join(at).join("memory.max"), text).unwrap();
+        };
+        assert_eq!(allowed_in(root.path(), group), u64::MAX);
+        limit(group, "max\n");
+        assert_eq!(allowed_in(root.path(), group), u64::MAX);
+        limit(group, "1000\n");
+        limit("system.slice", "2000\n");
+        assert_eq!(allowed_in(root.path(), group), 1000);
+        limit("system.slice", "500\n");
+        limit("other.slice", "1\n");
+        assert_eq!(allowed_in(root.path(), group), 500);
+    }
 
     #[test]
     fn this_machine_says_what_it_has() {
         let machine = Machine::this().unwrap();
         assert!(!machine.cpus.is_empty() && machine.cpus.is_sorted());
         assert!(machine.open_files >= 64);
-        assert!((64 << 20..u64::MAX).contains(&machine.memory));
+        assert!((16 << 20..u64::MAX).contains(&machine.memory));
     }
 }
