@@ -133,6 +133,47 @@ fn over_tcp_only_with_the_token() {
     assert!(Api::of(&daemon).get("/v1/status").is_object());
 }
 
+/// Nobody opens the control interface to a network by accident, or shows its token to others on the machine.
+#[test]
+fn what_is_open_to_others_is_refused_unless_it_is_meant() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let token = folder.path().join("token");
+    std::fs::write(&token, "0123456789abcdefX\n").expect("a token");
+    let run = |api: &str, more: &[&str]| {
+        let file = folder.path().join("target.toml");
+        let socket = folder.path().join("api.sock");
+        let text = format!("{}\n[api]\nsocket = \"{}\"\n{api}\n", small(), socket.display());
+        std::fs::write(&file, text).expect("a config");
+        let mut daemon = Command::new(build::target_daemon());
+        let output = daemon.arg("--config").arg(&file).args(more).output().expect("it runs");
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let everywhere = "listen = [\"0.0.0.0:0\"]";
+    let (status, error) = run(everywhere, &["--check"]);
+    assert_eq!(status, Some(2), "{error}");
+    assert!(error.contains("api.listen: whoever reaches 0.0.0.0:0"), "{error}");
+    assert!(error.contains("token-file") && error.contains("insecure = true"), "{error}");
+    assert_eq!(run(everywhere, &[]).0, Some(2));
+    let meant = format!("{everywhere}\ninsecure = true");
+    assert_eq!(run(&meant, &["--check"]).0, Some(0));
+
+    let with_token = format!("{everywhere}\ntoken-file = \"{}\"", token.display());
+    let set = |mode| {
+        let mode = std::fs::Permissions::from_mode(mode);
+        std::fs::set_permissions(&token, mode).expect("a mode");
+    };
+    set(0o640);
+    let (status, error) = run(&with_token, &["--check"]);
+    assert_eq!(status, Some(2), "{error}");
+    assert!(error.contains("its mode 0640") && error.contains("chmod 0600"), "{error}");
+    let (status, error) = run(&with_token, &[]);
+    assert_eq!(status, Some(1), "{error}");
+    assert!(error.contains("its mode 0640"), "{error}");
+    assert_eq!(run(&format!("{with_token}\ninsecure = true"), &["--check"]).0, Some(0));
+    set(0o600);
+    assert_eq!(run(&with_token, &["--check"]).0, Some(0));
+}
+
 /// That they lose their places in time is a test of the door's own, which need not wait so long.
 #[test]
 fn callers_that_are_silent_or_never_read_take_no_more_than_their_places() {

@@ -91,13 +91,14 @@ fn check_says_what_a_config_costs_and_serves_nothing() {
 }
 
 #[test]
-fn a_busy_port_ends_with_2_and_names_it() {
+fn a_busy_port_alone_ends_with_1_and_names_it() {
     let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
     let port = taken.local_addr().expect("its number").port();
     let config = small().replace("port = 0", &format!("port = {port}"));
     let (output, path) = run(&config, &[]);
     let said = stderr(&output);
-    assert_eq!(output.status.code(), Some(2), "{said}");
+    // Not 2, after which the service manager would not try again: the port may be free by then.
+    assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.contains(&path) && said.contains("listener.port: "), "{said}");
     assert!(said.contains(&port.to_string()), "{said}");
     assert!(output.stdout.is_empty());
@@ -109,7 +110,7 @@ fn a_listener_that_cannot_work_is_a_warning_beside_one_that_does() {
     let elsewhere = listener_at("192.0.2.1", 4420);
     let mut daemon = Daemon::start(&[&small(), elsewhere.as_str()].concat());
     assert_eq!(daemon.addresses().len(), 1, "{}", daemon.ready_line());
-    assert!(daemon.wait_for_line("the listener is left out").contains("192.0.2.1"));
+    assert!(daemon.wait_for_line("cannot listen yet, and is tried again").contains("192.0.2.1"));
     Worker::start(&daemon.endpoint(NQN), &options(1)).stop();
     assert_eq!(daemon.stop().code(), Some(0));
     let alone = small().replace("127.0.0.1", "192.0.2.1");
@@ -123,7 +124,7 @@ fn an_rdma_listener_that_cannot_work_is_a_warning_beside_one_that_does() {
     let rdma = listener_at("192.0.2.1", 4420).replace("\"tcp\"", "\"rdma\"");
     let mut daemon = Daemon::start(&[&small(), rdma.as_str()].concat());
     assert_eq!(daemon.addresses().len(), 1, "{}", daemon.ready_line());
-    let said = daemon.wait_for_line("the listener is left out");
+    let said = daemon.wait_for_line("cannot listen yet, and is tried again");
     assert!(said.contains("cannot listen at 192.0.2.1:4420 for RDMA: "), "{said}");
     Worker::start(&daemon.endpoint(NQN), &options(1)).stop();
     assert_eq!(daemon.stop().code(), Some(0));

@@ -18,6 +18,9 @@ pub struct Change {
     pub pending_restart: Vec<String>,
     /// What is allowed but probably not meant.
     pub warnings: Vec<String>,
+    /// Where hosts can connect now and could not before: a listener that is new, or that waited until then.
+    #[serde(default)]
+    pub listening: Vec<String>,
 }
 
 /// What was written.

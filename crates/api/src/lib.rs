@@ -32,7 +32,7 @@ pub use error::{ApiError, ErrorKind};
 pub use live::{Bucket, FlowNow, Live, PacerNow, ReactorNow, TenantNow, Times, Work};
 pub use patch::{DevicePatch, NamespacePatch, Patch, SubsystemPatch};
 pub use stats::Stats;
-pub use status::Status;
+pub use status::{Status, WaitingListener};
 pub use trace::{TRACE_SECONDS_MAX, TraceLine, TraceOp, TraceRequest, TracedCommand, TracedState};
 
 /// Where the API's calls begin; another number is another contract.

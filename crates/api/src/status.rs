@@ -20,12 +20,18 @@ pub struct Status {
     pub saved: bool,
     /// Where hosts connect: `tcp://192.0.2.1:4420`.
     pub listeners: Vec<String>,
+    /// Where they are to connect and cannot yet: the listeners that wait for an address, a device or a port.
+    #[serde(default)]
+    pub waiting_listeners: Vec<WaitingListener>,
     /// The pacing policy in force.
     pub policy: String,
     /// Threads that serve hosts.
     pub reactors: usize,
     /// Devices that are open.
     pub devices: usize,
+    /// Those of them that are not there: all their commands fail until they are back and the config is reloaded.
+    #[serde(default)]
+    pub missing_devices: Vec<String>,
     /// Subsystems.
     pub subsystems: usize,
     /// Namespaces of all subsystems.
@@ -40,4 +46,13 @@ pub struct Status {
     pub in_flight: usize,
     /// Keys that have changed and count at the next start.
     pub pending_restart: Vec<String>,
+}
+
+/// A listener that does not listen, in short.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct WaitingListener {
+    /// Where hosts are to connect: `tcp://192.0.2.1:4420`.
+    pub url: String,
+    /// Why they cannot.
+    pub error: String,
 }

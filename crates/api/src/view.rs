@@ -40,6 +40,9 @@ pub struct NamespaceView {
     pub nguid: String,
     /// EUI64 that hosts see: 16 hexadecimal digits.
     pub eui64: String,
+    /// What the UUID follows where the config names none: the medium's own identity, or the place of the bytes.
+    #[serde(default)]
+    pub medium: String,
     /// Bytes of a block.
     pub block_size: u32,
     /// Bytes in all.
@@ -62,10 +65,26 @@ pub struct ListenerView {
     pub id: String,
     /// As the config has it.
     pub config: Listener,
-    /// Whether hosts can connect there; not where it was left out at start.
+    /// Whether hosts can connect there.
     pub listening: bool,
+    /// Why they cannot, and when it is tried again; nothing if they can.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waiting: Option<ListenerWait>,
     /// Hosts' controllers that came through it.
     pub controllers: usize,
+}
+
+/// A listener that does not listen, and is tried again by itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ListenerWait {
+    /// Why the last try failed: its address is not there, say.
+    pub error: String,
+    /// Seconds since it does not listen.
+    pub seconds: u64,
+    /// Tries that failed.
+    pub tries: u32,
+    /// Milliseconds until the next one.
+    pub next_try_ms: u64,
 }
 
 /// A device.

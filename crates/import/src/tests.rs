@@ -72,8 +72,8 @@ fn a_kernel_config_is_taken() {
     assert_eq!(disks.hosts.as_ref().map(std::collections::BTreeSet::len), Some(1));
     let nsids: Vec<u32> = disks.namespaces.iter().map(|one| one.nsid).collect();
     assert_eq!(nsids, [1, 7]);
-    assert_eq!(disks.namespaces[0].uuid[..4], [0xd5, 0x92, 0xcd, 0xf3]);
-    assert_eq!(disks.namespaces[1].nguid[..4], [0xef, 0x90, 0x68, 0x9c]);
+    assert_eq!(disks.namespaces[0].uuid.unwrap()[..4], [0xd5, 0x92, 0xcd, 0xf3]);
+    assert_eq!(disks.namespaces[1].nguid.unwrap()[..4], [0xef, 0x90, 0x68, 0x9c]);
     // Two subsystems over one disk: the second has all of it again.
     let shared = &config.subsystems[1].namespaces[0];
     let shared = config.device(&shared.device).unwrap();

@@ -21,6 +21,9 @@ pub struct ApiSection {
     /// File with the token that is asked for over TCP.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub token_file: Option<String>,
+    /// Addresses beyond this machine without a token, and a token file that others can read, are taken.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub insecure: Option<bool>,
 }
 
 /// `[limits]`: bounds. Read at start only.
@@ -333,13 +336,16 @@ pub struct Namespace {
     /// What all hosts together may do with it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<Limit>,
-    /// Its UUID; derived if left out.
+    /// Its UUID; follows from the medium or the place of its bytes if left out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uuid: Option<String>,
-    /// Its NGUID; derived if left out.
+    /// The medium that the UUID was saved for; on another it does not count.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub medium: Option<String>,
+    /// Its NGUID; follows from the UUID if left out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nguid: Option<String>,
-    /// Its EUI64; derived if left out.
+    /// Its EUI64; follows from the UUID if left out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub eui64: Option<String>,
 }

@@ -92,7 +92,10 @@ fn show(change: &Change, json: bool) -> anyhow::Result<()> {
         text.push_str(&told(difference));
         text.push('\n');
     }
-    if change.changes.is_empty() {
+    for url in &change.listening {
+        text.push_str(&format!("hosts can connect to {url}\n"));
+    }
+    if change.changes.is_empty() && change.listening.is_empty() {
         text.push_str("nothing changes\n");
     }
     if !change.pending_restart.is_empty() {

@@ -70,10 +70,18 @@ fn table(all: Vec<ListenerView>) -> Table {
         Column::words("listener"),
         Column::words("state"),
         Column::numbers("controllers", ""),
+        Column::numbers("waits", "s"),
+        Column::numbers("next try", "ms"),
+        Column::words("because"),
     ]);
     for one in all {
-        let state = if one.listening { "listening" } else { "left out" };
-        table.push(vec![one.id, state.into(), one.controllers.to_string()]);
+        let state = if one.listening { "listening" } else { "waiting" };
+        let mut row = vec![one.id, state.into(), one.controllers.to_string()];
+        row.extend(match one.waiting {
+            Some(wait) => [wait.seconds.to_string(), wait.next_try_ms.to_string(), wait.error],
+            None => ["-".into(), "-".into(), "-".into()],
+        });
+        table.push(row);
     }
     table
 }

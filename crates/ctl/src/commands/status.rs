@@ -11,6 +11,8 @@ pub(crate) fn run(client: &Client, json: bool) -> anyhow::Result<()> {
     if json {
         return print_json(&status);
     }
+    let waiting = status.waiting_listeners.iter();
+    let waiting: Vec<String> = waiting.map(|one| format!("{} ({})", one.url, one.error)).collect();
     let saved = if status.saved { "yes" } else { "no: `nvmeofctl save` keeps what runs" };
     print(&pairs(&[
         ("version", status.version),
@@ -20,9 +22,11 @@ pub(crate) fn run(client: &Client, json: bool) -> anyhow::Result<()> {
         ("saved", saved.into()),
         ("revision", status.revision),
         ("listeners", list(&status.listeners)),
+        ("not listening yet", list(&waiting)),
         ("policy", status.policy),
         ("reactors", status.reactors.to_string()),
         ("devices", status.devices.to_string()),
+        ("missing devices", list(&status.missing_devices)),
         ("subsystems", status.subsystems.to_string()),
         ("namespaces", status.namespaces.to_string()),
         ("controllers", status.controllers.to_string()),

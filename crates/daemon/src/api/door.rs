@@ -26,6 +26,7 @@ use super::refusal::by_address;
 use super::token::Token;
 use super::{Handle, service};
 use crate::config::Api;
+use crate::logs::{Kind, limited};
 
 /// Connections of callers at once; one more is told to come back.
 const CONNECTIONS: usize = 64;
@@ -34,6 +35,8 @@ const PATIENCE: Patience =
     Patience { head: Duration::from_secs(10), stall: Duration::from_secs(75) };
 /// Pause after an accept failed for want of descriptors or memory, so as not to spin on it.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Pause between tries to listen at an address that is not there.
+const LATE_PAUSE: Duration = Duration::from_secs(2);
 /// What a caller hears that there is no room for.
 const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\n\
     connection: close\r\nretry-after: 1\r\n\r\n{\"error\":\"unavailable\",\
@@ -54,7 +57,17 @@ pub(crate) struct Door {
     file: SocketFile,
     unix: UnixListener,
     tcp: Vec<TcpListener>,
+    /// Addresses that are not there yet.
+    late: Vec<SocketAddr>,
     token: Option<Token>,
+}
+
+/// What can be seen of the config's `[api]` without serving it.
+///
+/// # Errors
+/// Others than its owner have a right to the token.
+pub(crate) fn check(config: &Api) -> anyhow::Result<()> {
+    config.token_file.as_deref().map_or(Ok(()), |file| Token::check(file, config.insecure))
 }
 
 /// The API, served until this is dropped.
@@ -74,15 +87,27 @@ impl Door {
     /// # Errors
     /// Another daemon serves there, the file or the address cannot be had, or the token cannot be read.
     pub(crate) fn open(config: &Api) -> anyhow::Result<Self> {
-        let token = config.token_file.as_deref().map(Token::read).transpose()?;
+        let token = config.token_file.as_deref();
+        let token = token.map(|file| Token::read(file, config.insecure)).transpose()?;
         let (file, unix) = unix_socket(&config.socket, config.mode)?;
-        let mut tcp = Vec::new();
-        for address in &config.listen {
-            tcp.push(tcp_socket(*address).with_context(|| {
-                format!("api.listen: cannot listen at {address}; stop what does, or choose another")
-            })?);
+        let (mut tcp, mut late) = (Vec::new(), Vec::new());
+        for &address in &config.listen {
+            match tcp_socket(address) {
+                Ok(listener) => tcp.push(listener),
+                // Hosts are served, and the socket is there, whatever the network of the operators does.
+                Err(error) if error.kind() == ErrorKind::AddrNotAvailable => {
+                    tracing::warn!(%address, %error, "api.listen: cannot listen yet, and is tried again");
+                    late.push(address);
+                }
+                Err(error) => {
+                    let what = format!(
+                        "api.listen: cannot listen at {address}; stop what does, or choose another"
+                    );
+                    return Err(anyhow::Error::from(error).context(what));
+                }
+            }
         }
-        Ok(Self { file, unix, tcp, token })
+        Ok(Self { file, unix, tcp, late, token })
     }
 
     /// Serves on them.
@@ -100,6 +125,9 @@ impl Door {
                 tracing::warn!(%address, "controlled over TCP, too: anybody on the way can listen");
             }
             tasks.push(tokio::spawn(accept_tcp(listener, guarded.clone(), Arc::clone(&room))));
+        }
+        for address in self.late {
+            tasks.push(tokio::spawn(accept_late(address, guarded.clone(), Arc::clone(&room))));
         }
         tasks.push(tokio::spawn(accept_unix(self.unix, router, room)));
         Served { tasks, _file: self.file }
@@ -189,8 +217,21 @@ async fn accept_tcp(listener: TcpListener, router: Router, room: Arc<Semaphore>)
     }
 }
 
+/// Accepts as soon as there is such an address.
+async fn accept_late(address: SocketAddr, router: Router, room: Arc<Semaphore>) {
+    let listener = loop {
+        tokio::time::sleep(LATE_PAUSE).await;
+        match tcp_socket(address) {
+            Ok(listener) => break listener,
+            Err(error) => tracing::debug!(%address, %error, "api.listen: not yet"),
+        }
+    };
+    tracing::warn!(%address, "controlled over TCP, too: anybody on the way can listen");
+    accept_tcp(listener, router, room).await;
+}
+
 async fn pause(error: &std::io::Error) {
-    tracing::warn!(%error, "the API cannot accept a connection");
+    limited!(Kind::ConnectionRefused, warn, %error, "the API cannot accept a connection");
     tokio::time::sleep(ACCEPT_PAUSE).await;
 }
 
@@ -240,6 +281,43 @@ mod tests {
     use tokio::io::AsyncReadExt as _;
 
     use super::*;
+
+    #[tokio::test]
+    async fn an_address_that_comes_late_is_served_then() {
+        let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = other.local_addr().unwrap();
+        let router = Router::new().route("/", post(async || "served"));
+        let task = tokio::spawn(accept_late(address, router, Arc::new(Semaphore::new(1))));
+        drop(other);
+        let mut answer = String::new();
+        while answer.is_empty() {
+            tokio::time::sleep(ACCEPT_PAUSE).await;
+            let Ok(mut stream) = tokio::net::TcpStream::connect(address).await else { continue };
+            let ask =
+                b"POST / HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
+            stream.write_all(ask).await.unwrap();
+            stream.read_to_string(&mut answer).await.unwrap();
+        }
+        assert!(answer.ends_with("served"), "{answer}");
+        task.abort();
+    }
+
+    /// An address that nobody has is no reason not to serve the socket; one that is taken is.
+    #[tokio::test]
+    async fn an_address_that_is_not_there_is_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let with = |address: SocketAddr| {
+            let socket = folder.path().join("api.sock");
+            let listen = vec![address];
+            Door::open(&Api { socket, mode: 0o600, listen, token_file: None, insecure: true })
+        };
+        let error = with(taken.local_addr().unwrap()).unwrap_err();
+        assert!(error.to_string().contains("stop what does"), "{error}");
+        // Of the block for documentation.
+        let door = with("192.0.2.1:4480".parse().unwrap()).unwrap();
+        assert_eq!((door.tcp.len(), door.late.len()), (0, 1));
+    }
 
     #[tokio::test]
     async fn callers_that_stop_in_the_middle_lose_their_places() {

@@ -1,8 +1,10 @@
 //! `/v1/listeners`: where hosts connect.
 
+use std::time::Instant;
+
 use axum::extract::State;
 use nvmeof_api::document::Listener;
-use nvmeof_api::view::ListenerView;
+use nvmeof_api::view::{ListenerView, ListenerWait};
 use nvmeof_api::{ApiError, Change, ErrorKind};
 use nvmeof_nvmf::PortId;
 use utoipa_axum::router::OpenApiRouter;
@@ -12,36 +14,53 @@ use super::Handle;
 use super::extract::{Ask, Body, DryRun, Forced, IfMatch, Insist, Plain, Segments, Tagged};
 use super::refusal::Refusal;
 use super::subsystems::unless_connected;
-use crate::control::Running;
+use crate::control::{RetryState, Running};
 
 pub(super) fn router() -> OpenApiRouter<Handle> {
     OpenApiRouter::new().routes(routes!(list, add)).routes(routes!(get, remove))
 }
 
-/// Every listener of the config, with the number of the port that works for it.
+/// Every listener of the config, with its port's number.
 fn all(running: &Running) -> Vec<(Option<PortId>, ListenerView)> {
-    let mut working: Vec<_> = running.server().listeners().collect();
+    let mut there: Vec<_> = running.server().listeners().collect();
     let controllers = running.server().controllers();
     // Both have the same listeners in the same order.
     let configured = running.document().listener.iter().zip(&running.server().config().listeners);
+    let now = Instant::now();
     let view = |(config, wanted): (&Listener, &crate::config::Listener)| {
-        let at = working.iter().position(|(_, other, _)| *other == wanted);
-        let found = at.map(|at| working.remove(at));
-        let id = match found {
-            Some((_, _, address)) => format!("{}:{address}", wanted.fabric.name()),
-            None => config.id(),
+        let at = there.iter().position(|(_, other, ..)| *other == wanted);
+        let found = at.map(|at| there.remove(at));
+        let (port, id, waiting) = match found {
+            Some((port, _, address, waiting)) => {
+                (Some(port), format!("{}:{address}", wanted.fabric.name()), waiting)
+            }
+            None => (None, config.id(), None),
         };
-        let port = found.map(|(port, ..)| port);
         let through = controllers.iter().filter(|one| Some(one.port) == port).count();
-        let listening = port.is_some();
-        (port, ListenerView { id, config: config.clone(), listening, controllers: through })
+        let view = ListenerView {
+            id,
+            config: config.clone(),
+            listening: port.is_some() && waiting.is_none(),
+            waiting: waiting.map(|waiting| told(waiting, now)),
+            controllers: through,
+        };
+        (port, view)
     };
     configured.map(view).collect()
 }
 
-/// What the API calls the listeners that work, by the number of their port.
+/// What the API calls the listeners, by the number of their port.
 pub(super) fn names(running: &Running) -> Vec<(PortId, String)> {
     all(running).into_iter().filter_map(|(port, view)| Some((port?, view.id))).collect()
+}
+
+fn told(waiting: &RetryState, now: Instant) -> ListenerWait {
+    ListenerWait {
+        error: waiting.error.clone(),
+        seconds: waiting.lasts(now).as_secs(),
+        tries: waiting.tries,
+        next_try_ms: u64::try_from(waiting.pause(now).as_millis()).unwrap_or(u64::MAX),
+    }
 }
 
 fn no_listener(id: &str) -> ApiError {

@@ -42,7 +42,7 @@ mod tests;
 mod token;
 mod trace;
 
-pub(crate) use door::Door;
+pub(crate) use door::{Door, check};
 pub(crate) use handle::{Handle, handle};
 
 use axum::Router;

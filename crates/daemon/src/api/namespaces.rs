@@ -5,23 +5,27 @@ use nvmeof_api::document::Namespace;
 use nvmeof_api::document::edit::{no_namespace, no_subsystem};
 use nvmeof_api::view::NamespaceView;
 use nvmeof_api::{ApiError, Change, NamespacePatch};
+use nvmeof_wire::Nqn;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::Handle;
 use super::extract::{Ask, Body, DryRun, IfMatch, Plain, Segments, Tagged};
 use super::refusal::Refusal;
-use crate::control::Running;
+use crate::control::{Identities, Running};
 
 pub(super) fn router() -> OpenApiRouter<Handle> {
     OpenApiRouter::new().routes(routes!(list, add)).routes(routes!(get, patch, remove))
 }
 
-fn view(running: &Running, nqn: &str, namespace: &Namespace) -> NamespaceView {
-    let config = running.server().config();
-    let subsystem = config.subsystems.iter().find(|one| one.nqn.as_str() == nqn);
-    let found = subsystem
-        .and_then(|subsystem| subsystem.namespaces.iter().find(|one| one.nsid == namespace.nsid));
+fn view(
+    running: &Running,
+    identities: &Identities,
+    nqn: &str,
+    namespace: &Namespace,
+) -> NamespaceView {
+    let key = nqn.parse().ok().map(|nqn: Nqn| (nqn, namespace.nsid));
+    let found = key.and_then(|key| identities.get(&key));
     let device = running.server().device(&namespace.device).map(|(info, _)| info);
     NamespaceView {
         subsystem: nqn.to_owned(),
@@ -29,6 +33,7 @@ fn view(running: &Running, nqn: &str, namespace: &Namespace) -> NamespaceView {
         uuid: found.map_or_else(String::new, |one| hex(&one.uuid)),
         nguid: found.map_or_else(String::new, |one| hex(&one.nguid)),
         eui64: found.map_or_else(String::new, |one| hex(&one.eui64)),
+        medium: found.map_or_else(String::new, |one| one.medium.clone()),
         block_size: device.as_ref().map_or(0, |info| info.block_size),
         size: device.as_ref().map_or(0, |info| info.size),
     }
@@ -54,7 +59,12 @@ async fn list(
     handle
         .look(move |running| {
             let subsystem = running.document().subsystem(&nqn).ok_or_else(|| no_subsystem(&nqn))?;
-            Ok(subsystem.namespace.iter().map(|one| view(running, &nqn, one)).collect())
+            let identities = running.server().identities();
+            Ok(subsystem
+                .namespace
+                .iter()
+                .map(|one| view(running, &identities, &nqn, one))
+                .collect())
         })
         .await
 }
@@ -97,7 +107,7 @@ async fn get(
         .look(move |running| {
             let subsystem = running.document().subsystem(&nqn).ok_or_else(|| no_subsystem(&nqn))?;
             let namespace = subsystem.namespace(nsid).ok_or_else(|| no_namespace(&nqn, nsid))?;
-            Ok(view(running, &nqn, namespace))
+            Ok(view(running, &running.server().identities(), &nqn, namespace))
         })
         .await
 }

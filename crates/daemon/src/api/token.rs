@@ -1,6 +1,9 @@
 //! The token that callers over TCP have to show.
 
 use std::fmt;
+use std::fs::{File, Metadata};
+use std::io::Read as _;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -14,19 +17,26 @@ use nvmeof_api::{ApiError, ErrorKind};
 
 use super::refusal::Refusal;
 
+/// Permission bits of the group and of everybody.
+const OTHERS: u32 = 0o077;
+
 /// A secret word.
 #[derive(Clone)]
 pub(super) struct Token(Arc<[u8]>);
 
 impl Token {
-    /// The token in a file: its only line.
+    /// The token in a file: its only line. Others than the file's owner may have a right to it only if `open` says so.
     ///
     /// # Errors
-    /// The file cannot be read, or there is no token in it that does.
-    pub(super) fn read(file: &Path) -> anyhow::Result<Self> {
+    /// The file cannot be read, others can read it, or there is no token in it that does.
+    pub(super) fn read(file: &Path, open: bool) -> anyhow::Result<Self> {
         let shown = file.display();
-        let text = std::fs::read_to_string(file)
-            .with_context(|| format!("api.token-file {shown}: cannot be read"))?;
+        let cannot = || format!("api.token-file {shown}: cannot be read");
+        let mut opened = File::open(file).with_context(cannot)?;
+        // Of the file that is read, not of one that takes its place meanwhile.
+        check_mode(file, &opened.metadata().with_context(cannot)?, open)?;
+        let mut text = String::new();
+        opened.read_to_string(&mut text).with_context(cannot)?;
         let token = text.trim_end_matches(['\r', '\n']);
         let graphic = token.bytes().all(|byte| byte.is_ascii_graphic());
         anyhow::ensure!(
@@ -35,6 +45,14 @@ impl Token {
              without spaces"
         );
         Ok(Self(token.as_bytes().into()))
+    }
+
+    /// Looks who has a right to the file, if it is there: whoever checks a config need not be able to read it.
+    ///
+    /// # Errors
+    /// Others than its owner have, and `open` does not say that they may.
+    pub(super) fn check(file: &Path, open: bool) -> anyhow::Result<()> {
+        std::fs::metadata(file).map_or(Ok(()), |meta| check_mode(file, &meta, open))
     }
 
     /// Lets only those callers in who show the token.
@@ -55,6 +73,16 @@ impl Token {
         let differ = self.0.iter().zip(other).fold(0, |differ, (one, two)| differ | (one ^ two));
         self.0.len() == other.len() && differ == 0
     }
+}
+
+fn check_mode(file: &Path, meta: &Metadata, open: bool) -> anyhow::Result<()> {
+    let (shown, mode) = (file.display(), meta.permissions().mode() & 0o777);
+    anyhow::ensure!(
+        open || mode & OTHERS == 0,
+        "api.token-file {shown}: its mode {mode:04o} lets others than its owner at it; chmod 0600 it and give it to \
+         the daemon's user, or say insecure = true in [api]"
+    );
+    Ok(())
 }
 
 async fn guard(State(token): State<Token>, request: Request, next: Next) -> Response {
@@ -82,7 +110,7 @@ mod tests {
     fn a_token_is_one_line_and_equal_to_itself_alone() {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(&file, "0123456789abcdef\n").unwrap();
-        let token = Token::read(file.path()).unwrap();
+        let token = Token::read(file.path(), false).unwrap();
         assert!(token.is(b"0123456789abcdef"));
         let header = |text| token.is_shown(Some(&HeaderValue::from_static(text)));
         assert!(header("bearer 0123456789abcdef") && !header("Bearer") && !token.is_shown(None));
@@ -91,8 +119,28 @@ mod tests {
         }
         for wrong in ["", "short\n", "0123456789abcdef\nmore\n", "0123456789 abcdef\n"] {
             std::fs::write(&file, wrong).unwrap();
-            assert!(Token::read(file.path()).unwrap_err().to_string().contains("one line"));
+            assert!(Token::read(file.path(), false).unwrap_err().to_string().contains("one line"));
         }
         assert!(!format!("{token:?}").contains("0123"));
+    }
+
+    #[test]
+    fn a_token_that_others_can_read_is_none_unless_that_is_meant() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(&file, "0123456789abcdef\n").unwrap();
+        let set = |mode| {
+            std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
+        };
+        for mode in [0o640, 0o604, 0o660, 0o602, 0o644] {
+            set(mode);
+            let error = Token::read(file.path(), false).unwrap_err().to_string();
+            assert!(error.contains(&format!("mode {mode:04o}")), "{error}");
+            assert!(error.contains("chmod 0600") && error.contains("insecure = true"), "{error}");
+            assert!(Token::read(file.path(), true).is_ok());
+        }
+        for mode in [0o600, 0o400] {
+            set(mode);
+            assert!(Token::read(file.path(), false).is_ok());
+        }
     }
 }

@@ -1,5 +1,5 @@
-//! Identifiers of namespaces and subsystems that nobody configured: derived from names, so that
-//! they are the same after a restart and hosts find their disks again.
+//! Identifiers of namespaces and subsystems that nobody configured: derived, so that they are the same after a restart
+//! and hosts find their disks again. A namespace's follow its bytes: the medium, or the place where they are.
 
 use sha2::{Digest, Sha256};
 
@@ -11,26 +11,45 @@ const LOCAL: u8 = 0x02;
 /// The group bit of it.
 const GROUP: u8 = 0x01;
 
-/// What identifies one namespace.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Identity {
-    pub(super) uuid: [u8; 16],
-    pub(super) nguid: [u8; 16],
-    pub(super) eui64: [u8; 8],
+/// The UUID of a medium that has an identity of its own: the same under every name, in whatever subsystem.
+pub(crate) fn of_medium(medium: &str) -> [u8; 16] {
+    uuid(&format!("medium\n{medium}"))
 }
 
-/// The identifiers of namespace `nsid` of subsystem `nqn` over the device called `device`.
-pub(super) fn of_namespace(nqn: &str, nsid: u32, device: &str) -> Identity {
-    let name = format!("{nqn}\n{nsid}\n{device}");
-    let uuid = *uuid::Uuid::new_v5(&UUID_SPACE, name.as_bytes()).as_bytes();
-    let hash = Sha256::new_with_prefix(b"namespace\n").chain_update(&name).finalize();
-    let (mut nguid, mut eui64) = ([0; 16], [0; 8]);
-    nguid.copy_from_slice(&hash[..16]);
-    eui64.copy_from_slice(&hash[16..24]);
+/// The UUID of what has no identity of its own: by the place of its bytes, and the subsystem, as other targets have
+/// such a place, too.
+pub(crate) fn of_place(nqn: &str, place: &str) -> [u8; 16] {
+    uuid(&format!("place\n{nqn}\n{place}"))
+}
+
+fn uuid(name: &str) -> [u8; 16] {
+    *uuid::Uuid::new_v5(&UUID_SPACE, name.as_bytes()).as_bytes()
+}
+
+/// The NGUID that goes with a UUID.
+pub(crate) fn nguid(uuid: &[u8; 16]) -> [u8; 16] {
+    let mut nguid = [0; 16];
+    nguid.copy_from_slice(&hash(uuid)[..16]);
     // The OUI is bytes 8 to 10 of an NGUID and 0 to 2 of an EUI-64 (Base 4.5.1 and 4.5.2).
     nguid[8] = nguid[8] & !GROUP | LOCAL;
+    nguid
+}
+
+/// The EUI64 that goes with a UUID.
+pub(crate) fn eui64(uuid: &[u8; 16]) -> [u8; 8] {
+    let mut eui64 = [0; 8];
+    eui64.copy_from_slice(&hash(uuid)[16..24]);
     eui64[0] = eui64[0] & !GROUP | LOCAL;
-    Identity { uuid, nguid, eui64 }
+    eui64
+}
+
+fn hash(uuid: &[u8; 16]) -> [u8; 32] {
+    Sha256::new_with_prefix(b"namespace\n").chain_update(uuid).finalize().into()
+}
+
+/// A UUID as it is written.
+pub(crate) fn show(uuid: &[u8; 16]) -> String {
+    uuid::Uuid::from_bytes(*uuid).to_string()
 }
 
 /// The serial number of subsystem `nqn`: 20 hexadecimal digits.
@@ -63,28 +82,31 @@ mod tests {
     /// Hosts remember these: they must not change from one version to the next.
     #[test]
     fn identifiers_stay_what_they_are() {
-        let identity = of_namespace("nqn.2026-11.io.nvmeof-tgt:demo", 1, "ram0");
-        let uuid = uuid::Uuid::from_bytes(identity.uuid);
-        assert_eq!(uuid.get_version_num(), 5);
         let hex = |bytes: &[u8]| bytes.iter().map(|b| format!("{b:02x}")).collect::<String>();
-        assert_eq!(uuid.to_string(), "b3781f7c-6d9d-5abf-b9b5-f29aeea87bfa");
-        assert_eq!(hex(&identity.nguid), "88885874c756b656fe35de722299e0ee");
-        assert_eq!(hex(&identity.eui64), "aebc91b2889ec78e");
+        let place = of_place("nqn.2026-11.io.nvmeof-tgt:demo", "ram:ram0");
+        assert_eq!(uuid::Uuid::from_bytes(place).get_version_num(), 5);
+        assert_eq!(show(&place), "c8f14c28-5288-55a0-9734-7c23fc76e43c");
+        assert_eq!(
+            show(&of_medium("eui.0025385b91b0f0e1")),
+            "285dc979-0473-5274-8f57-c2288dc38d5c"
+        );
+        assert_eq!(hex(&nguid(&place)), "38408737047f1120e2eaa67f4d05e93b");
+        assert_eq!(hex(&eui64(&place)), "56cf5d220d25ee51");
         assert_eq!(serial("nqn.2026-11.io.nvmeof-tgt:demo"), "6e788ba0241218d108ff");
     }
 
     #[test]
     fn each_name_counts() {
-        let one = of_namespace("nqn.2026-11.org.example:a", 1, "ram0");
+        let one = of_place("nqn.2026-11.org.example:a", "file:/a");
         for other in [
-            of_namespace("nqn.2026-11.org.example:b", 1, "ram0"),
-            of_namespace("nqn.2026-11.org.example:a", 2, "ram0"),
-            of_namespace("nqn.2026-11.org.example:a", 1, "ram1"),
+            of_place("nqn.2026-11.org.example:b", "file:/a"),
+            of_place("nqn.2026-11.org.example:a", "file:/b"),
+            of_medium("file:/a"),
         ] {
-            assert!(one.uuid != other.uuid && one.nguid != other.nguid && one.eui64 != other.eui64);
+            assert!(one != other && nguid(&one) != nguid(&other) && eui64(&one) != eui64(&other));
         }
-        assert_eq!(one.nguid[8] & 3, 2);
-        assert_eq!(one.eui64[0] & 3, 2);
+        assert_eq!(nguid(&one)[8] & 3, 2);
+        assert_eq!(eui64(&one)[0] & 3, 2);
     }
 
     #[test]

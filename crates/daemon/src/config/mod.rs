@@ -11,7 +11,7 @@
 //! `configs/target.toml` documents every key; tests hold it to the code.
 
 mod cpus;
-mod identity;
+pub(crate) mod identity;
 pub(crate) mod loaded;
 mod machine;
 mod parse;
@@ -111,6 +111,8 @@ pub struct Api {
     pub listen: Vec<SocketAddr>,
     /// File with the token that is asked for over TCP; none is if not given.
     pub token_file: Option<PathBuf>,
+    /// It may be open to whoever reaches it, and the token to whoever is on this machine.
+    pub insecure: bool,
 }
 
 /// The form of a log line.
@@ -308,13 +310,14 @@ pub struct Namespace {
     pub weight: u16,
     /// The rates it may have; bytes in flight are none of them.
     pub limits: TenantLimits,
-    /// As configured, or derived from the subsystem's NQN, the nsid and the device's name, so that
-    /// it is the same after a restart.
-    pub uuid: [u8; 16],
-    /// As [`Namespace::uuid`].
-    pub nguid: [u8; 16],
-    /// As [`Namespace::uuid`].
-    pub eui64: [u8; 8],
+    /// What hosts know it by; follows from what the device is made of if not given.
+    pub uuid: Option<[u8; 16]>,
+    /// The medium that `uuid` was saved for; on another it does not count.
+    pub medium: Option<String>,
+    /// Follows from the UUID if not given.
+    pub nguid: Option<[u8; 16]>,
+    /// As [`Namespace::nguid`].
+    pub eui64: Option<[u8; 8]>,
 }
 
 /// What one host may have, in all subsystems together.

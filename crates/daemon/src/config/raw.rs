@@ -47,6 +47,7 @@ pub(super) struct RawApi {
     pub(super) mode: Key<String>,
     pub(super) listen: Key<Vec<Spanned<String>>>,
     pub(super) token_file: Key<String>,
+    pub(super) insecure: Key<bool>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -192,6 +193,7 @@ pub(super) struct RawNamespace {
     pub(super) weight: Key<i64>,
     pub(super) limit: Key<RawLimit>,
     pub(super) uuid: Key<String>,
+    pub(super) medium: Key<String>,
     pub(super) nguid: Key<String>,
     pub(super) eui64: Key<String>,
 }

@@ -9,6 +9,7 @@ use nvmeof_nvmf::{
 };
 
 use super::devices::Open;
+use super::identity::{DeviceFacts, Identities, Identity, identities};
 use crate::config::{Config, Fabric, Namespace, Subsystem};
 
 /// The wanted state, with the listeners at the addresses they really have.
@@ -17,20 +18,13 @@ pub(super) fn target_spec<'a>(
     ports: impl Iterator<Item = (PortId, Fabric, SocketAddr)>,
     device: impl Fn(&str) -> Option<&'a Open>,
 ) -> anyhow::Result<TargetSpec> {
+    let identities = identities(config, &|name| device(name).map(DeviceFacts::of));
     let subsystems = config
         .subsystems
         .iter()
-        .map(|subsystem| subsystem_spec(subsystem, &device))
+        .map(|subsystem| subsystem_spec(subsystem, &identities, &device))
         .collect::<anyhow::Result<_>>()?;
-    let ports = ports
-        .map(|(id, fabric, address)| PortSpec {
-            id,
-            transport: transport(fabric),
-            family: family(address.ip()),
-            address: address.ip().to_string(),
-            service: address.port().to_string(),
-        })
-        .collect();
+    let ports = ports.map(|(id, fabric, address)| port_spec(id, fabric, address)).collect();
     let referrals = config
         .referrals
         .iter()
@@ -44,8 +38,20 @@ pub(super) fn target_spec<'a>(
     Ok(TargetSpec { subsystems, ports, referrals })
 }
 
+/// A listener at the address it really has.
+pub(super) fn port_spec(id: PortId, fabric: Fabric, address: SocketAddr) -> PortSpec {
+    PortSpec {
+        id,
+        transport: transport(fabric),
+        family: family(address.ip()),
+        address: address.ip().to_string(),
+        service: address.port().to_string(),
+    }
+}
+
 fn subsystem_spec<'a>(
     subsystem: &Subsystem,
+    identities: &Identities,
     device: &impl Fn(&str) -> Option<&'a Open>,
 ) -> anyhow::Result<SubsystemSpec> {
     let mut quiesce_bound = Duration::ZERO;
@@ -53,11 +59,12 @@ fn subsystem_spec<'a>(
         .namespaces
         .iter()
         .map(|namespace| {
-            let open = device(&namespace.device).ok_or_else(|| {
+            let identity = identities.get(&(subsystem.nqn.clone(), namespace.nsid));
+            let (open, identity) = device(&namespace.device).zip(identity).ok_or_else(|| {
                 anyhow::anyhow!("namespace {}: no device {:?}", namespace.nsid, namespace.device)
             })?;
             quiesce_bound = quiesce_bound.max(open.quiesce_bound());
-            Ok(namespace_spec(namespace, open))
+            Ok(namespace_spec(namespace, identity, open))
         })
         .collect::<anyhow::Result<_>>()?;
     Ok(SubsystemSpec {
@@ -75,16 +82,16 @@ fn subsystem_spec<'a>(
     })
 }
 
-fn namespace_spec(namespace: &Namespace, open: &Open) -> NamespaceSpec {
+fn namespace_spec(namespace: &Namespace, identity: &Identity, open: &Open) -> NamespaceSpec {
     let info = open.device.info();
     NamespaceSpec {
         nsid: namespace.nsid,
         device: open.id,
         block_size: info.block_size,
         blocks: info.size / u64::from(info.block_size),
-        uuid: namespace.uuid,
-        nguid: namespace.nguid,
-        eui64: namespace.eui64,
+        uuid: identity.uuid,
+        nguid: identity.nguid,
+        eui64: identity.eui64,
         read_only: info.read_only,
         volatile_cache: info.volatile_cache,
         deallocate: info.deallocate,

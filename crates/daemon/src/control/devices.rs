@@ -23,7 +23,7 @@ pub(super) mod tests;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use anyhow::Context as _;
 use nvmeof_core::block::{BlockDevice, FileConfig, NvmeDevice};
@@ -67,6 +67,8 @@ pub(super) struct Open {
     pub(super) device: Arc<dyn BlockDevice>,
     /// What can be changed of it.
     live: Live,
+    /// When a file was made, where its system says so.
+    pub(super) created: Option<SystemTime>,
     /// The namespace of the drive is another one now.
     is_outdated: bool,
 }
@@ -346,12 +348,15 @@ impl Devices {
             Some(old) if old.can_resize(config) => old.live.resized(config)?,
             _ => None,
         };
+        // A file that only gets another size is the same.
+        let was = self.open.get(&config.name).filter(|open| open.can_resize(config));
+        let created = groundwork.created(&config.name).or_else(|| was?.created);
         let (device, live) = match resized {
             Some(resized) => resized,
             None => make(config, bases, groundwork)?,
         };
         let id = DeviceId(self.next_id);
-        Ok(Open { id, config: config.clone(), device, live, is_outdated: false })
+        Ok(Open { id, config: config.clone(), device, live, created, is_outdated: false })
     }
 }
 

@@ -272,6 +272,42 @@ mod tests {
     }
 
     #[test]
+    fn what_is_written_in_place_is_the_text_and_no_more() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("target.toml");
+        let target = Target { path: path.clone(), meta: None };
+        assert!(!target.is_writable());
+        std::fs::write(&path, "before").unwrap();
+        assert!(target.is_writable());
+        for text in ["longer than before", "short", ""] {
+            target.overwrite(text, "before").unwrap();
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
+        }
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_hint_is_about_what_is_wrong() {
+        let of = |kind: Io| hint(&anyhow::Error::from(std::io::Error::from(kind)).context("x"));
+        assert!(of(Io::PermissionDenied).contains("daemon's user"));
+        assert!(of(Io::ReadOnlyFilesystem).contains("ReadWritePaths"));
+        assert!(of(Io::StorageFull).contains("make room"));
+        assert!(!of(Io::ResourceBusy).contains("daemon's user"));
+    }
+
+    #[test]
+    fn a_save_that_fails_leaves_nothing_behind() {
+        let folder = tempfile::tempdir().unwrap();
+        // A folder with something in it: nothing can be renamed to it.
+        let name = folder.path().join("target.toml");
+        std::fs::create_dir_all(name.join("x")).unwrap();
+        let target = Target { path: name.clone(), meta: None };
+        let failed = target.replace(&name, "text").unwrap_err();
+        assert!(failed.at_rename, "{failed:?}");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "no litter");
+    }
+
+    #[test]
     fn a_file_that_cannot_be_written_is_as_it_was() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("target.toml");

@@ -6,6 +6,7 @@
 //! | `running` | what runs and the file it came from; what signals and the API ask for |
 //! | `server` | the running daemon: pool, target, reactors, devices, listeners |
 //! | `apply` | from a config to what runs, at start and on SIGHUP |
+//! | `identity` | identities of namespaces, by which hosts know them |
 //! | `file` | the config file, read and written |
 //! | `devices` | opening and closing block devices on every reactor |
 //! | `quiesce` | what has to end before anybody is told that something is gone |
@@ -22,6 +23,7 @@ mod apply;
 mod changes;
 mod devices;
 mod file;
+mod identity;
 mod notify;
 mod place;
 mod quiesce;
@@ -52,7 +54,9 @@ use changes::Changes;
 use stats::{Recorder, Wanted};
 
 pub(crate) use changes::{Ask, Order, Reply};
+pub(crate) use identity::Identities;
 pub(crate) use running::{Job, Running, Wish};
+pub(crate) use server::RetryState;
 pub(crate) use stats::metrics::CONTENT_TYPE as METRICS_TYPE;
 pub(crate) use watch::Following;
 
@@ -109,6 +113,10 @@ pub fn run(path: &Path, check: bool, stats: Option<(&Path, &str)>) -> ExitCode {
 
 /// Answers `--check`.
 fn tell_costs(path: &Path, config: &Config) -> ExitCode {
+    if let Some(Err(error)) = config.api.as_ref().map(api::check) {
+        complain!("{}: {error:#}", path.display());
+        return ExitCode::from(EXIT_USAGE);
+    }
     for warning in &config.warnings {
         complain!("warning: {warning}");
     }
@@ -133,16 +141,8 @@ fn serve_until_told(
         served
     });
     let Err(error) = served else { return ExitCode::SUCCESS };
-    match error.downcast_ref::<server::PortTaken>() {
-        Some(taken) => {
-            logs::write(&format!("{taken}\n"));
-            ExitCode::from(EXIT_USAGE)
-        }
-        None => {
-            logs::write(&format!("nvmeof-tgt: {error:#}\n"));
-            ExitCode::FAILURE
-        }
-    }
+    logs::write(&format!("nvmeof-tgt: {error:#}\n"));
+    ExitCode::FAILURE
 }
 
 /// Logs what is allowed but probably not meant.
@@ -227,6 +227,7 @@ async fn serve(
         let server = running.server_mut();
         let (records, spans_reactors) = (server.records(), server.spans_reactors());
         let may_look = looking.is_none() && !changes.is_following();
+        let listeners_due = server.listeners_due();
         tokio::select! {
             () = signals.end.told() => break,
             _ = signals.hangup.recv() => changes.hang_up(&mut running),
@@ -238,6 +239,7 @@ async fn serve(
             },
             changed = answer(&mut looking) => changes.follow(changed, &mut running),
             _ = look.tick(), if may_look => looking = running.server().look_at_drives(),
+            () = listeners_due => running.retry_listeners().await,
             _ = signals.count.recv() => running.server_mut().log_counts().await,
             _ = sample.tick(), if records => running.server_mut().record().await,
             _ = rebalance.tick(), if spans_reactors => running.server_mut().rebalance(),

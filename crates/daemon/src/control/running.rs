@@ -25,6 +25,7 @@ use tokio::task::{JoinHandle, spawn_blocking};
 use super::changes::{Checked, Edit};
 use super::devices::{Begun, Groundwork, Take};
 use super::file::ConfigFile;
+use super::identity::{Identities, identity_warnings, with_uuids};
 use super::notify;
 use super::quiesce::Quiescing;
 use super::server::{NewListener, Reloaded, Server};
@@ -73,7 +74,7 @@ impl Wanted {
         let Self { loaded, changes, pending_restart } = self;
         let warnings = loaded.config.warnings.iter();
         let warnings = warnings.map(|one| warning(&loaded.text, one)).collect();
-        Change { dry_run, revision, changes, pending_restart, warnings }
+        Change { dry_run, revision, changes, pending_restart, warnings, listening: Vec::new() }
     }
 }
 
@@ -85,6 +86,9 @@ impl Running {
     pub(super) async fn start(path: &Path, loaded: Loaded, take: Take) -> anyhow::Result<Self> {
         let Loaded { config, document, text } = loaded;
         let server = Server::start(config, take).await?;
+        for what in identity_warnings(&Identities::new(), &server.identities()) {
+            tracing::warn!("{what}");
+        }
         let since_1970 = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         Ok(Self {
             server,
@@ -127,6 +131,13 @@ impl Running {
         self.server.stop(timeout).await;
     }
 
+    /// Tries listeners again that wait, and has those wait that have ended.
+    pub(super) async fn retry_listeners(&mut self) {
+        if self.server.retry_listeners().await {
+            notify::ready(&self.ready_line());
+        }
+    }
+
     /// Gives what is counted to a recorder from now on.
     pub(super) async fn record_to(&mut self, recorder: Option<Recorder>) {
         self.server.record_to(recorder).await;
@@ -147,7 +158,7 @@ impl Running {
     /// Makes what runs what was read from the file; it is logged why not.
     pub(super) async fn take_file(&mut self, wanted: Wanted, groundwork: Groundwork) {
         let text = wanted.loaded.text.clone();
-        let adopted = self.adopt(wanted.loaded, groundwork, NewListener::MayBeLeftOut).await;
+        let adopted = self.adopt(wanted.loaded, groundwork, NewListener::MayWait).await;
         match &adopted {
             Ok(_) => self.file.is_now(text, self.document.clone()),
             Err(error) => {
@@ -155,7 +166,7 @@ impl Running {
             }
         }
         match adopted {
-            Ok(reloaded) => self.tell_when_ended(reloaded),
+            Ok((reloaded, _)) => self.tell_when_ended(reloaded),
             Err(_) => self.tell_refused(),
         }
     }
@@ -179,9 +190,13 @@ impl Running {
     /// Opens devices anew that are not what they were, with what stands on them; it is logged why not.
     pub(super) async fn renew(&mut self, groundwork: Groundwork) {
         let config = self.server.config().clone();
-        match self.server.reload(config, groundwork, NewListener::MayBeLeftOut).await {
+        let before = self.server.identities();
+        match self.server.reload(config, groundwork, NewListener::MayWait).await {
             Ok(Reloaded { summary, .. }) => {
                 tracing::info!("followed a drive's namespaces: {summary}");
+                for what in identity_warnings(&before, &self.server.identities()) {
+                    tracing::warn!("{what}");
+                }
             }
             Err(error) => tracing::error!(
                 "a drive's namespace has changed and cannot be followed, it is served as it was: {error:#}; \
@@ -253,8 +268,9 @@ impl Running {
     ) -> Result<(Change, Quiescing), ApiError> {
         let loaded = wanted.loaded.clone();
         let text = is_file.then(|| loaded.text.clone());
+        let before = self.server.urls();
         let adopted = self.adopt(loaded, groundwork, NewListener::HasToWork).await;
-        let Reloaded { summary, quiescing } = adopted.map_err(|error| {
+        let (Reloaded { summary, quiescing }, doubtful) = adopted.map_err(|error| {
             let what = format!("{error:#}");
             ApiError::new(ErrorKind::Conflict, what).hint("nothing has changed")
         })?;
@@ -264,10 +280,15 @@ impl Running {
             self.file.is_now(text, self.document.clone());
             notify::ready(&format!("{}; config reloaded", self.ready_line()));
         }
-        Ok((wanted.told(false, self.revision()), quiescing))
+        let listening =
+            self.server.urls().into_iter().filter(|url| !before.contains(url)).collect();
+        let mut change = Change { listening, ..wanted.told(false, self.revision()) };
+        change.warnings.extend(doubtful);
+        Ok((change, quiescing))
     }
 
-    /// Writes what runs to the file. With `force` even if somebody else has changed the file.
+    /// Writes what runs to the file, with the UUIDs that are in force. With `force` even if somebody else has changed
+    /// the file.
     ///
     /// # Errors
     /// The file has been changed or cannot be written; it is as it was then.
@@ -277,7 +298,11 @@ impl Running {
             let file = self.file.path().display().to_string();
             return Ok(Saved { file, previous: None, revision: self.revision() });
         }
-        let previous = self.file.save(&self.document, force)?;
+        // What hosts know disks by is kept, whatever these are called from then on.
+        let document = with_uuids(&self.document, &self.server.identities());
+        let previous = self.file.save(&document, force)?;
+        self.server.pin_identities();
+        self.take_document(document);
         tracing::info!(file = %self.file.path().display(), "what runs is saved");
         Ok(Saved {
             file: self.file.path().display().to_string(),
@@ -298,9 +323,11 @@ impl Running {
             revision: self.revision(),
             saved: self.file.says(&self.document),
             listeners: self.server.urls(),
+            waiting_listeners: self.server.waiting(),
             policy: self.server.policy().into(),
             reactors: self.server.reactors(),
             devices: config.devices.len(),
+            missing_devices: self.server.missing_devices(),
             subsystems: config.subsystems.len(),
             namespaces: config.subsystems.iter().map(|one| one.namespaces.len()).sum(),
             controllers: self.server.controllers().len(),
@@ -341,19 +368,29 @@ impl Running {
         }
     }
 
+    /// Says what changed, and what may not be meant of what hosts know disks by.
     async fn adopt(
         &mut self,
         loaded: Loaded,
         groundwork: Groundwork,
         listeners: NewListener,
-    ) -> anyhow::Result<Reloaded> {
+    ) -> anyhow::Result<(Reloaded, Vec<String>)> {
         let Loaded { config, document, .. } = loaded;
+        let before = self.server.identities();
         let reloaded = self.server.reload(config, groundwork, listeners).await?;
+        self.take_document(document);
+        let doubtful = identity_warnings(&before, &self.server.identities());
+        for what in &doubtful {
+            tracing::warn!("{what}");
+        }
+        Ok((reloaded, doubtful))
+    }
+
+    fn take_document(&mut self, document: Document) {
         if self.document != document {
             self.changes += 1;
             self.document = document;
         }
-        Ok(reloaded)
     }
 
     /// Files that are served, by the names they were given.

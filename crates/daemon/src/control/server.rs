@@ -12,15 +12,16 @@ use nvmeof_core::block::DeviceInfo;
 use nvmeof_core::dma::SharedPool;
 use nvmeof_nvmf::{ControllerInfo, PortId, Target};
 use nvmeof_pacing::{Parts, PolicyConfig, Shared, Snapshot, Waker};
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 use tokio::task::{JoinHandle, spawn_blocking};
 
 use super::accept::{Rdma, Reactors, Unconnected, url};
 use super::apply::target_spec;
 use super::devices::{Begun, Devices, Groundwork, Suspect, Take, changed, close};
+use super::identity::{DeviceFacts, Identities, identities, set_uuids};
 use super::place::{node_of, rebalance};
 use super::quiesce::Quiescing;
-use super::stats::metrics::Scrape;
+use super::stats::metrics::{Availability, Scrape};
 use super::stats::{self, Labels, Recorder, Sample, table};
 use super::watch::Tracing;
 use crate::clock;
@@ -32,8 +33,9 @@ use crate::reactor::roll::Listed;
 use crate::reactor::stats::Ask;
 use crate::reactor::{Handle, Load, Plan, spawn};
 use crate::tenants::{Tenants, host_rules};
+pub(super) use listeners::NewListener;
+pub(crate) use listeners::RetryState;
 use listeners::Serving;
-pub(super) use listeners::{NewListener, PortTaken};
 
 /// How long drives may take to shut down at least, when the daemon stops.
 pub(super) const SHUTDOWN: Duration = Duration::from_secs(5);
@@ -56,6 +58,8 @@ pub(crate) struct Server {
     threads: Vec<Handle>,
     devices: Devices,
     listeners: BTreeMap<PortId, Serving>,
+    /// Rung when a listener is of no more use.
+    listener_ended: Arc<Notify>,
     rdma: Arc<Rdma>,
     next_port: u16,
     /// What to call devices and listeners in statistics.
@@ -133,6 +137,7 @@ impl Server {
             reactors: Arc::new(reactors),
             threads,
             listeners: BTreeMap::new(),
+            listener_ended: Arc::default(),
             next_port: 1,
             labels: Labels::default(),
             recorder: None,
@@ -140,12 +145,12 @@ impl Server {
             shown: None,
         };
         let groundwork = server.begin(&config, None).done().await;
-        let reloaded = server.reload(config, groundwork, NewListener::MayBeLeftOut).await;
+        let reloaded = server.reload(config, groundwork, NewListener::MayWait).await;
         if let Err(error) = reloaded {
             server.stop(Duration::ZERO).await;
             return Err(error);
         }
-        if server.listeners.is_empty() {
+        if !server.listeners.values().any(Serving::listens) {
             server.stop(Duration::ZERO).await;
             anyhow::bail!("no listener of the config works here; see the warnings above");
         }
@@ -270,8 +275,26 @@ impl Server {
 
     /// Where hosts can connect.
     pub(super) fn urls(&self) -> Vec<String> {
-        let url = |serving: &Serving| url(serving.wanted.fabric.name(), serving.listening.address);
-        self.listeners.values().map(url).collect()
+        let all = self.listeners.values().filter(|one| one.listens());
+        all.map(|one| url(one.wanted.fabric.name(), one.address())).collect()
+    }
+
+    /// Identities of the namespaces that run.
+    pub(crate) fn identities(&self) -> Identities {
+        identities(&self.config, &|name| self.devices.get(name).map(DeviceFacts::of))
+    }
+
+    /// Keeps what hosts know the namespaces by in the config, as the document has it by now.
+    pub(super) fn pin_identities(&mut self) {
+        let identities = self.identities();
+        set_uuids(&mut self.config, &identities);
+    }
+
+    /// Devices that are not there.
+    pub(super) fn missing_devices(&self) -> Vec<String> {
+        let missing = |name: &&String| self.devices.get(name).is_some_and(|it| it.device.is_gone());
+        let names = self.config.devices.iter().map(|device| &device.name);
+        names.filter(missing).cloned().collect()
     }
 
     /// What is wanted, and runs but for what is read at start only.
@@ -299,10 +322,12 @@ impl Server {
         self.target.departing()
     }
 
-    /// The listeners that work: number, what the config says, the address with the real port.
-    pub(crate) fn listeners(&self) -> impl Iterator<Item = (PortId, &Listener, SocketAddr)> {
+    /// The listeners: number, what the config says, the address with the real port, and why one does not listen.
+    pub(crate) fn listeners(
+        &self,
+    ) -> impl Iterator<Item = (PortId, &Listener, SocketAddr, Option<&RetryState>)> {
         let all = self.listeners.iter();
-        all.map(|(port, serving)| (*port, &serving.wanted, serving.listening.address))
+        all.map(|(port, one)| (*port, &one.wanted, one.address(), one.state.waiting()))
     }
 
     /// What an open device is, and whether it is gone.
@@ -429,7 +454,21 @@ impl Server {
         Scrape {
             sample: self.sample(false).await,
             labels: self.labels.clone(),
+            availability: self.availability(),
             buffer_memory: u64::try_from(mapped).unwrap_or(u64::MAX),
+        }
+    }
+
+    /// Availability of listeners and devices.
+    fn availability(&self) -> Availability {
+        let listener =
+            |one: &Serving| (url(one.wanted.fabric.name(), one.address()), one.listens());
+        let missing = self.missing_devices();
+        let names = self.config.devices.iter().map(|device| device.name.clone());
+        let devices = names.map(|name| (name.clone(), !missing.contains(&name)));
+        Availability {
+            listeners: self.listeners.values().map(listener).collect(),
+            devices: devices.collect(),
         }
     }
 
@@ -455,7 +494,7 @@ impl Server {
     fn labels_of(&self, config: &Config) -> Labels {
         let mut labels = Labels::default();
         for (port, serving) in &self.listeners {
-            labels.add_port(*port, url(serving.wanted.fabric.name(), serving.listening.address));
+            labels.add_port(*port, url(serving.wanted.fabric.name(), serving.address()));
         }
         for device in &config.devices {
             let before = config.subsystems.iter().find_map(|subsystem| {

@@ -17,6 +17,22 @@ const BAD: &[Bad] = &[
     Bad { text: "[limits", place: "4:8:", parts: &["]"] },
     Bad { text: "log = \"info\"\nlog = \"info\"", place: "2:1: log", parts: &["duplicate key"] },
     Bad { text: "[pacing]\n[pacing]", place: "5:2: pacing", parts: &["duplicate"] },
+    // The control interface is open to nobody by accident.
+    Bad {
+        text: "[api]\nlisten = [\"127.0.0.1:4480\", \"192.0.2.1:4480\"]",
+        place: "5:10: api.listen",
+        parts: &["whoever reaches 192.0.2.1:4480", "token-file", "insecure = true"],
+    },
+    Bad {
+        text: "[api]\nlisten = [\"[::]:4480\"]\ninsecure = false",
+        place: "5:10: api.listen",
+        parts: &["whoever reaches [::]:4480"],
+    },
+    Bad {
+        text: "[api]\nlisten = [\"0.0.0.0:4480\"]",
+        place: "5:10: api.listen",
+        parts: &["whoever reaches 0.0.0.0:4480"],
+    },
     // Unknown keys, everywhere.
     Bad {
         text: "reactor = \"auto\"",
@@ -47,7 +63,7 @@ const BAD: &[Bad] = &[
     Bad {
         text: "[[subsystem]]\nnqn = \"x\"\n[[subsystem.namespace]]\nnguuid = 1",
         place: "7:1: subsystem.namespace.nguuid",
-        parts: &["unknown key", "nsid, device, weight, limit, uuid, nguid, eui64"],
+        parts: &["unknown key", "nsid, device, weight, limit, uuid, medium, nguid, eui64"],
     },
     Bad {
         text: "[[root-complex]]\nbandwith = 1",

@@ -233,7 +233,7 @@ fn the_stated_defaults_are_the_codes() {
     // What is said of lines differs with the lines.
     let plain = |config: Config| Config { warnings: Vec::new(), port_taken: Vec::new(), ..config };
     assert_eq!(plain(without), plain(with));
-    assert_eq!(compared.len(), 30, "{compared:?}");
+    assert_eq!(compared.len(), 31, "{compared:?}");
 }
 
 #[test]

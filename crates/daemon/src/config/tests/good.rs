@@ -111,19 +111,20 @@ fn what_is_written_is_what_counts() {
     assert_eq!((x.serial.as_str(), x.model.as_str()), ("S 1", "M"));
     assert_eq!((x.cntlid_min, x.cntlid_max), (5, 6));
     assert_eq!((x.namespaces[0].weight, y.namespaces[0].weight), (4, 1));
-    assert_eq!(x.namespaces[0].uuid[..4], [0x7a, 0x2f, 0x6a, 0x52]);
-    assert_eq!(x.namespaces[0].nguid[..4], [0x01, 0x23, 0x45, 0x67]);
-    assert_eq!(x.namespaces[0].eui64, [0x01, 0x23, 0x45, 0x67, 0x89, 0xab, 0xcd, 0xef]);
+    assert_eq!(x.namespaces[0].uuid.unwrap()[..4], [0x7a, 0x2f, 0x6a, 0x52]);
+    assert_eq!(x.namespaces[0].nguid.unwrap()[..4], [0x01, 0x23, 0x45, 0x67]);
+    let eui64 = [0x01, 0x23, 0x45, 0x67, 0x89, 0xab, 0xcd, 0xef];
+    assert_eq!((x.namespaces[0].eui64, &x.namespaces[0].medium), (Some(eui64), &None));
     assert!(y.hosts.is_none());
     assert_eq!((y.cntlid_min, y.cntlid_max), (1, 65519));
     assert_eq!((y.serial.len(), y.namespaces[0].nsid), (20, 7));
-    assert_ne!(y.namespaces[0].uuid, [0; 16]);
+    assert_eq!(y.namespaces[0].uuid, None, "it follows the medium");
     assert_eq!(config.referrals[0].port, 8009);
     assert!(config.referrals[0].nqn.is_discovery());
 }
 
 #[test]
-fn identifiers_do_not_depend_on_what_else_is_there() {
+fn a_subsystem_does_not_depend_on_what_else_is_there() {
     let subsystem = |extra: &str| {
         let text = format!(
             "{LEAST}{extra}[[device]]\nname = \"a\"\ntype = \"ram\"\nsize = 512\n\

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use toml::Spanned;
 
 use super::super::Api;
-use super::super::problem::Report;
+use super::super::problem::{Report, Span};
 use super::super::raw::RawApi;
 use super::defaults;
 
@@ -43,20 +43,9 @@ pub(super) fn api(report: &mut Report<'_>, raw: Option<&Spanned<RawApi>>) -> Opt
         }
     }
     let token_file = raw.token_file.as_ref().map(|value| PathBuf::from(value.get_ref()));
+    let insecure = raw.insecure.as_ref().is_some_and(|value| *value.get_ref());
     if let Some(list) = raw.listen.as_ref().filter(|_| !listen.is_empty()) {
-        let (what, allowed) = match token_file {
-            None => (
-                "whoever reaches these addresses can change and stop what is served",
-                "leave listen out and use the socket, or set token-file",
-            ),
-            Some(_) => (
-                "the token and all that is said can be read on the network",
-                "use it on networks that you trust, or through a tunnel",
-            ),
-        };
-        if token_file.is_none() || listen.iter().any(|address| !address.ip().is_loopback()) {
-            report.warning(&list.span(), "api.listen", what, allowed);
-        }
+        open_to_whom(report, &list.span(), &listen, token_file.is_some(), insecure);
     }
     if let (Some(value), true) = (&raw.token_file, listen.is_empty()) {
         let what = "the socket asks for no token: its file mode says who may use it";
@@ -65,7 +54,39 @@ pub(super) fn api(report: &mut Report<'_>, raw: Option<&Spanned<RawApi>>) -> Opt
     if let Some(value) = raw.token_file.as_ref().filter(|value| value.get_ref().is_empty()) {
         report.error(&value.span(), "api.token-file", "there is no such file", TOKEN_FORM);
     }
-    Some(Api { socket: socket.into(), mode: mode(report, raw), listen, token_file })
+    Some(Api { socket: socket.into(), mode: mode(report, raw), listen, token_file, insecure })
+}
+
+/// Who could use these addresses: refused where that is anybody on the network, unless it is meant.
+fn open_to_whom(
+    report: &mut Report<'_>,
+    span: &Span,
+    listen: &[SocketAddr],
+    has_token: bool,
+    insecure: bool,
+) {
+    let is_far = |address: &&SocketAddr| !address.ip().to_canonical().is_loopback();
+    match (listen.iter().find(is_far), has_token) {
+        (Some(address), false) if !insecure => {
+            let what = format!(
+                "whoever reaches {address} can change and stop what is served, as no token is asked for"
+            );
+            let allowed =
+                "set token-file, listen at 127.0.0.1 or [::1] only, or say insecure = true";
+            report.error(span, "api.listen", what, allowed);
+        }
+        (_, false) => {
+            let what = "whoever reaches these addresses can change and stop what is served";
+            let allowed = "leave listen out and use the socket, or set token-file";
+            report.warning(span, "api.listen", what, allowed);
+        }
+        (Some(_), true) => {
+            let what = "the token and all that is said can be read on the network";
+            let allowed = "use it on networks that you trust, or through a tunnel";
+            report.warning(span, "api.listen", what, allowed);
+        }
+        (None, true) => {}
+    }
 }
 
 fn mode(report: &mut Report<'_>, raw: &RawApi) -> u32 {

@@ -127,7 +127,7 @@ fn subsystem<'r>(
     let mut nsids = BTreeMap::new();
     let mut namespaces = Vec::new();
     for entry in &raw.namespace {
-        if let Some(mut namespace) = namespace(report, entry, &nqn, known, &mut nsids, seen) {
+        if let Some(mut namespace) = namespace(report, entry, known, &mut nsids, seen) {
             if let Some(value) = &entry.get_ref().limit {
                 namespace.limits = limit(report, "namespace.limit", value, bounds);
             }
@@ -195,7 +195,6 @@ fn text(report: &mut Report<'_>, name: &str, key: &Key<String>, most: usize) -> 
 fn namespace<'r>(
     report: &mut Report<'_>,
     entry: &'r Spanned<RawNamespace>,
-    nqn: &Nqn,
     known: &[&'r Spanned<String>],
     nsids: &mut BTreeMap<i64, usize>,
     seen: &mut Seen<'r>,
@@ -228,8 +227,11 @@ fn namespace<'r>(
         let allowed = "give each namespace a device of its own: none can be shared yet";
         report.error(&value.span(), "namespace.device", what, allowed);
     }
-    let derived = identity::of_namespace(nqn.as_str(), number, device);
     nsid?;
+    if let (Some(value), None) = (&raw.medium, &raw.uuid) {
+        let what = "it says which medium a uuid is of, and there is none";
+        report.error(&value.span(), "namespace.medium", what, "leave it out, or set uuid");
+    }
     Some(Namespace {
         nsid: number,
         device: device.to_owned(),
@@ -241,12 +243,10 @@ fn namespace<'r>(
             1..=limits::WEIGHT_MAX,
         ),
         limits: TenantLimits::default(),
-        uuid: identifier(report, "namespace.uuid", &raw.uuid, &mut seen.identifiers, UUID_FORM)
-            .unwrap_or(derived.uuid),
-        nguid: identifier(report, "namespace.nguid", &raw.nguid, &mut seen.identifiers, NGUID_FORM)
-            .unwrap_or(derived.nguid),
-        eui64: identifier(report, "namespace.eui64", &raw.eui64, &mut seen.identifiers, EUI64_FORM)
-            .unwrap_or(derived.eui64),
+        uuid: identifier(report, "namespace.uuid", &raw.uuid, &mut seen.identifiers, UUID_FORM),
+        medium: raw.medium.as_ref().map(|value| value.get_ref().clone()),
+        nguid: identifier(report, "namespace.nguid", &raw.nguid, &mut seen.identifiers, NGUID_FORM),
+        eui64: identifier(report, "namespace.eui64", &raw.eui64, &mut seen.identifiers, EUI64_FORM),
     })
 }
 

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 
 use nvmeof_nvmf::{PortId, Queue, Target};
 use nvmeof_transport::ParkedQueue;
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinHandle;
 
 use super::place::place;
@@ -99,6 +99,8 @@ pub(crate) struct Service {
     pub(crate) reactors: Arc<Reactors>,
     /// Bounds of their connections.
     pub(crate) limits: Limits,
+    /// Rung when a listener is of no more use.
+    pub(crate) ended: Arc<Notify>,
 }
 
 impl Service {
@@ -130,11 +132,26 @@ impl Bound {
     /// Starts accepting.
     pub(crate) fn listen(self, service: Service) -> Listening {
         let address = self.address();
-        let task = match self {
-            Self::Tcp(bound) => bound.accept(service),
-            Self::Rdma(bound) => bound.accept(service),
-        };
+        let bell = NotifyOnDrop(Arc::clone(&service.ended));
+        let task = tokio::spawn(async move {
+            // The last to go: whoever hears it may bind the address anew.
+            let _bell = bell;
+            match self {
+                Self::Tcp(bound) => bound.accept(service).await,
+                Self::Rdma(bound) => bound.accept(service).await,
+            }
+        });
         Listening { address, task }
+    }
+}
+
+/// Notifies however a task ends.
+#[derive(Debug)]
+struct NotifyOnDrop(Arc<Notify>);
+
+impl Drop for NotifyOnDrop {
+    fn drop(&mut self) {
+        self.0.notify_one();
     }
 }
 
@@ -168,15 +185,32 @@ pub(crate) fn bind(wanted: &Listener, rdma: &Arc<Rdma>) -> Result<Bound, BindErr
     }
 }
 
-/// A listener that accepts until it is dropped.
+/// A listener that accepts until it is dropped, or [has ended](Self::has_ended).
 #[derive(Debug)]
 pub(crate) struct Listening {
     /// Where it listens, with the real port.
     pub(crate) address: SocketAddr,
-    task: JoinHandle<()>,
+    /// Ends, with the reason, when the listener is of no more use.
+    task: JoinHandle<String>,
 }
 
 impl Listening {
+    /// Whether it is of no more use: its device has gone, say.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.task.is_finished()
+    }
+
+    /// Ends it as if its socket were of no more use.
+    #[cfg(test)]
+    pub(crate) fn break_off(&self) {
+        self.task.abort();
+    }
+
+    /// Why it has ended, when it has.
+    pub(crate) async fn why_ended(mut self) -> String {
+        (&mut self.task).await.unwrap_or_else(|_| "its task was ended, or has panicked".to_owned())
+    }
+
     /// Ends it; the address is free then.
     pub(crate) async fn close(mut self) {
         self.task.abort();

@@ -15,7 +15,6 @@ use nvmeof_wire::rdma::{RejectData, RejectStatus};
 use nvmeof_wire::zerocopy::IntoBytes as _;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-use tokio::task::JoinHandle;
 
 use super::{BindError, Service};
 use crate::config;
@@ -26,8 +25,6 @@ use crate::logs::{Kind, limited};
 const BACKLOG: u32 = 1024;
 /// Pause between looks whether every device is still there.
 const LOOK_PAUSE: Duration = Duration::from_secs(1);
-/// Pause between tries to listen again at an address that has left its device.
-const RETURN_PAUSE: Duration = Duration::from_secs(1);
 
 /// What all RDMA listeners share: the buffer memory, known to each device once.
 #[derive(Debug)]
@@ -154,27 +151,15 @@ impl Bound {
         self.address
     }
 
-    /// Accepts until the task is ended.
-    pub(super) fn accept(self, service: Service) -> JoinHandle<()> {
-        let Self { rdma, mut listener, address, settings } = self;
+    /// Accepts until the task is ended, or until the listener is of no more use: why it is not.
+    pub(super) async fn accept(self, service: Service) -> String {
+        let Self { rdma, listener, settings, .. } = self;
         let params = params(&service.limits, &settings);
-        tokio::spawn(async move {
-            loop {
-                match serve(listener, &rdma, params, &service).await {
-                    Lost::Device => {
-                        tracing::warn!(%address, "the RDMA device of a listener is removed");
-                    }
-                    Lost::Address => {
-                        tracing::warn!(%address, "the address of a listener has left its RDMA device");
-                    }
-                    Lost::Listener(error) => {
-                        tracing::warn!(%address, %error, "an RDMA listener has failed");
-                    }
-                }
-                listener = bind_again(&rdma, address, &settings).await;
-                tracing::info!(%address, "the RDMA listener is back");
-            }
-        })
+        match serve(listener, &rdma, params, &service).await {
+            Lost::Device => "its RDMA device was removed".to_owned(),
+            Lost::Address => "its address has left its RDMA device".to_owned(),
+            Lost::Listener(error) => format!("the connection manager has failed: {error}"),
+        }
     }
 }
 
@@ -219,17 +204,6 @@ async fn serve(
                 Ok(ListenerEvent::AddressChanged) => return Lost::Address,
                 Err(error) => limited!(Kind::ConnectionRefused, warn, %error, "connection refused"),
             }
-        }
-    }
-}
-
-/// Listens again as soon as that is possible.
-async fn bind_again(rdma: &Arc<Rdma>, address: SocketAddr, settings: &config::Rdma) -> Listener {
-    loop {
-        tokio::time::sleep(RETURN_PAUSE).await;
-        match bind(rdma, address, settings) {
-            Ok(bound) => return bound.listener,
-            Err(error) => tracing::debug!(%address, %error, "not yet"),
         }
     }
 }

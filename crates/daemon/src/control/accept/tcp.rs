@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use nvmeof_transport::TransportError;
 use nvmeof_transport::tcp::{self, TcpParams};
+use rustix::io::Errno;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::task::JoinHandle;
 
 use super::{BindError, Service};
 use crate::control::place::node_of;
@@ -16,6 +16,8 @@ use crate::logs::{Kind, limited};
 
 /// Pause after an accept failed for want of descriptors or memory, so as not to spin on it.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Accepts that fail one after the other, for whatever reason, before the socket is given up.
+const FAILURES_MAX: u32 = 50;
 
 /// A socket that listens, of which nothing can fail any more.
 #[derive(Debug)]
@@ -48,25 +50,42 @@ impl Bound {
         self.address
     }
 
-    /// Accepts until the task is ended.
-    pub(super) fn accept(self, service: Service) -> JoinHandle<()> {
+    /// Accepts until the task is ended, or until the socket is of no more use: why it is not.
+    pub(super) async fn accept(self, service: Service) -> String {
         let Self { listener, address } = self;
         let params = params(&service.limits);
-        tokio::spawn(async move {
-            loop {
-                match listener.accept().await {
-                    Ok((stream, peer)) => {
-                        if let Err(error) = hand_over(stream, peer, params, &service) {
-                            limited!(Kind::ConnectionRefused, warn, %peer, %error, "connection refused");
-                        }
-                    }
-                    Err(error) => {
-                        tracing::warn!(%address, %error, "cannot accept a connection");
-                        tokio::time::sleep(ACCEPT_PAUSE).await;
+        let mut failures = 0;
+        loop {
+            match listener.accept().await {
+                Ok((stream, peer)) => {
+                    failures = 0;
+                    if let Err(error) = hand_over(stream, peer, params, &service) {
+                        limited!(Kind::ConnectionRefused, warn, %peer, %error, "connection refused");
                     }
                 }
+                Err(error) => {
+                    failures += 1;
+                    if is_broken(&error, failures) {
+                        return format!("its socket takes no connections any more: {error}");
+                    }
+                    limited!(Kind::ConnectionRefused, warn, %address, %error, "cannot accept a connection");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
             }
-        })
+        }
+    }
+}
+
+/// Whether the socket itself is to blame, after so many failures in a row: then another one is made. What is short
+/// of descriptors or memory is not helped by that, and what a connection died of ([accept(2)]) says nothing of the
+/// next.
+///
+/// [accept(2)]: https://man7.org/linux/man-pages/man2/accept.2.html
+fn is_broken(error: &std::io::Error, failures: u32) -> bool {
+    match error.raw_os_error().map(Errno::from_raw_os_error) {
+        Some(Errno::BADF | Errno::INVAL | Errno::NOTSOCK) => true,
+        Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => false,
+        _ => failures >= FAILURES_MAX,
     }
 }
 
@@ -97,5 +116,24 @@ fn params(limits: &Limits) -> TcpParams {
         handshake_timeout: nanos(limits.settings.connect_timeout),
         pdu_timeout: nanos(limits.settings.pdu_timeout),
         ..TcpParams::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shortage_is_waited_for_and_a_broken_socket_is_given_up() {
+        let error = |errno: Errno| std::io::Error::from(errno);
+        for lasting in [Errno::INVAL, Errno::BADF, Errno::NOTSOCK] {
+            assert!(is_broken(&error(lasting), 1), "{lasting}");
+        }
+        for shortage in [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM] {
+            assert!(!is_broken(&error(shortage), u32::MAX), "{shortage}");
+        }
+        // Of one connection, unless there is no other any more.
+        assert!(!is_broken(&error(Errno::CONNABORTED), 1));
+        assert!(is_broken(&error(Errno::NETDOWN), FAILURES_MAX));
     }
 }

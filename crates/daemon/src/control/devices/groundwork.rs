@@ -7,8 +7,10 @@
 
 use std::collections::BTreeMap;
 use std::future::Future;
+use std::path::Path;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
 
 use nvmeof_core::block::{FileConfig, FileDevice, NvmeDevice};
 use tokio::runtime::Handle;
@@ -49,6 +51,8 @@ struct OpenedFile {
     device: FileDevice,
     /// What it is the same file as.
     was: Option<Arc<FileDevice>>,
+    /// When it was made, where its system says so.
+    created: Option<SystemTime>,
 }
 
 /// Groundwork that is under way. Dropped, it goes on, and what comes of it is closed.
@@ -142,11 +146,12 @@ fn open_files(orders: Vec<Order>) -> BTreeMap<String, anyhow::Result<OpenedFile>
     let mut opened = BTreeMap::new();
     for Order { name, what } in orders {
         let file = match what {
-            What::File(config) => {
-                FileDevice::open(&config).map(|device| OpenedFile { device, was: None })
-            }
+            What::File(config) => FileDevice::open(&config).map(|device| {
+                let created = created(&config.path);
+                OpenedFile { device, was: None, created }
+            }),
             What::Resize(was, size) => {
-                was.resized(size).map(|device| OpenedFile { device, was: Some(was) })
+                was.resized(size).map(|device| OpenedFile { device, was: Some(was), created: None })
             }
             What::Drive(..) => continue,
         };
@@ -155,7 +160,18 @@ fn open_files(orders: Vec<Order>) -> BTreeMap<String, anyhow::Result<OpenedFile>
     opened
 }
 
+/// When a file was made. A block device's node is made anew with every start of the machine.
+fn created(path: &Path) -> Option<SystemTime> {
+    let meta = std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file)?;
+    meta.created().ok()
+}
+
 impl Groundwork {
+    /// When a file was made that was opened.
+    pub(super) fn created(&self, name: &str) -> Option<SystemTime> {
+        self.files.get(name)?.as_ref().ok()?.created
+    }
+
     /// What came of a drive's namespace.
     pub(super) fn drive(&mut self, name: &str) -> anyhow::Result<NvmeDevice> {
         self.drives.remove(name).unwrap_or_else(changed)

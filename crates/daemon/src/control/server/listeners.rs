@@ -1,9 +1,11 @@
-//! Listeners come and go: those of a config that have no socket get one, those that it does not name end.
+//! Listeners come and go: those of a config that have no socket get one, those that it does not name end. One that
+//! cannot listen here and now [waits](waiting).
 //!
 //! ```text
 //!   wanted as it is there -----------------------------------------------> stays
 //!   wanted --bind--> bound --the change is made--> listens
 //!             |        '------it is not---> closed
+//!             |--cannot be, and may wait--the change is made--> waits, is tried again
 //!             '--taken by one of ours that is not wanted as it is: displaced --bind--> bound
 //!                                              ^                                         |
 //!                                              '----had back, if the change is not made--'
@@ -11,42 +13,50 @@
 
 #[cfg(test)]
 mod tests;
+mod waiting;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Instant;
 
+use nvmeof_api::WaitingListener;
 use nvmeof_nvmf::PortId;
 
 use super::super::accept::{self, BindError, Listening, Service, url};
+use super::super::apply::port_spec;
 use super::Server;
-use crate::config::{Config, Fabric, Listener, Problem};
+use crate::config::{Config, Fabric, Listener};
+pub(crate) use waiting::RetryState;
 
-/// A port that somebody else listens on. The config can only be changed, so it ends the daemon with
-/// the status of a bad config.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub(in crate::control) struct PortTaken(Problem);
-
-/// What is to be done with a new listener that cannot work here.
+/// What is to be done with a new listener that cannot listen here and now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::control) enum NewListener {
-    /// It is left out, with a warning: another may work.
-    MayBeLeftOut,
+    /// It waits, with a warning, and is tried again.
+    MayWait,
     /// Nothing changes.
     HasToWork,
 }
 
-/// A listener of the config, and its socket.
+/// A listener of the config.
 #[derive(Debug)]
 pub(super) struct Serving {
     pub(super) wanted: Listener,
-    pub(super) listening: Listening,
+    pub(super) state: State,
+}
+
+/// Whether it listens.
+#[derive(Debug)]
+pub(super) enum State {
+    Listening(Listening),
+    Waiting(RetryState),
 }
 
 /// What a change needs of listeners, until it is made or [is not](Server::unbind).
 #[derive(Debug, Default)]
 pub(super) struct Bound {
     new: Vec<New>,
+    /// Those that could not be bound, and may wait.
+    waiting: Vec<(PortId, Serving)>,
     displaced: Vec<Displaced>,
 }
 
@@ -67,9 +77,8 @@ struct Displaced {
 }
 
 impl Server {
-    /// Sockets for the listeners of `config` that have none yet. A port that is taken is an error; so is
-    /// a new listener that cannot work here, or a warning, as it is asked for; but one that was there with other keys
-    /// has to work, or it stays as it was.
+    /// Sockets for the listeners of `config` that have none yet, those that wait among them. One that was there with
+    /// other keys has to work, or it stays as it was; a new one has to work, or waits, as it is asked for.
     pub(super) async fn bind_new(
         &mut self,
         config: &Config,
@@ -78,54 +87,167 @@ impl Server {
         let mut bound = Bound::default();
         let staying = self.staying(config);
         let all = config.listeners.iter().zip(&config.port_taken).zip(&staying);
-        for ((wanted, taken), _) in all.filter(|(_, stays)| stays.is_none()) {
+        for ((wanted, taken), stays) in all {
+            if let Some(port) = stays {
+                self.retry_now(*port, wanted, &mut bound);
+                continue;
+            }
             let before = self.at(wanted, &staying).or_else(|| bound.displaced_from(wanted));
+            let (listened, displaced) =
+                (before.is_some_and(|at| !self.waits(at)), bound.displaced.len());
+            // Hosts that are connected there stay.
+            let port = before.unwrap_or_else(|| self.new_port());
             let error = match self.bind(wanted, &staying, &mut bound).await {
                 Ok(socket) => {
-                    // Hosts that are connected there stay.
-                    let port = before.unwrap_or_else(|| self.new_port());
                     bound.new.push(New { port, wanted: wanted.clone(), socket });
                     continue;
                 }
-                Err(BindError::Taken(_)) => PortTaken(taken.clone()).into(),
-                Err(error) if before.is_some() => {
-                    anyhow::anyhow!("the listener cannot work here with its new keys: {error}")
-                }
-                Err(error)
-                    if listeners == NewListener::HasToWork
-                        && !self.config.listeners.contains(wanted) =>
-                {
-                    anyhow::anyhow!("the listener cannot work here: {error}")
-                }
-                Err(error) => {
-                    tracing::warn!("the listener is left out: {error}");
-                    continue;
-                }
+                Err(error) => error,
             };
-            self.unbind(bound);
-            return Err(error);
+            let what = match &error {
+                BindError::Taken(_) => taken.to_string(),
+                BindError::Impossible(_) => error.to_string(),
+            };
+            // What listened until now has to be had back.
+            let gave_way = listened || bound.displaced.len() > displaced;
+            if gave_way || listeners == NewListener::HasToWork {
+                self.unbind(bound);
+                anyhow::bail!(match error {
+                    BindError::Taken(_) => what,
+                    BindError::Impossible(_) if listened =>
+                        format!("the listener cannot work here with its new keys: {what}"),
+                    BindError::Impossible(_) => format!("the listener cannot work here: {what}"),
+                });
+            }
+            tracing::warn!("a listener cannot listen yet, and is tried again: {what}");
+            let last_address = self.last_address(port);
+            let state = State::Waiting(RetryState::new(what, last_address, Instant::now()));
+            bound.waiting.push((port, Serving { wanted: wanted.clone(), state }));
         }
         Ok(bound)
     }
 
+    /// A listener that stays and waits may listen by now.
+    fn retry_now(&mut self, port: PortId, wanted: &Listener, bound: &mut Bound) {
+        let Some(Serving { state: State::Waiting(waiting), .. }) = self.listeners.get(&port) else {
+            return;
+        };
+        // One that cannot is tried again in its time.
+        if let Ok(socket) = accept::bind(&waiting.place(wanted), &self.rdma) {
+            bound.new.push(New { port, wanted: wanted.clone(), socket });
+        }
+    }
+
     /// Gives back what was bound for a change that is not made: listeners that were displaced are had back.
     pub(super) fn unbind(&mut self, bound: Bound) {
-        let Bound { new, displaced } = bound;
+        let Bound { new, displaced, .. } = bound;
         drop(new);
         for Displaced { port, wanted, address } in displaced {
             let again = Listener { port: address.port(), ..wanted.clone() };
-            match accept::bind(&again, &self.rdma) {
-                Ok(socket) => {
-                    let listening = socket.listen(self.service(port));
-                    self.listeners.insert(port, Serving { wanted, listening });
+            let state = match accept::bind(&again, &self.rdma) {
+                Ok(socket) => State::Listening(socket.listen(self.service(port))),
+                Err(error) => {
+                    tracing::error!(
+                        "no host can connect to {} for now, it cannot be had back, and is tried again: {error}",
+                        url(wanted.fabric.name(), address)
+                    );
+                    self.target.hide_port(port);
+                    State::Waiting(RetryState::new(
+                        error.to_string(),
+                        Some(address),
+                        Instant::now(),
+                    ))
                 }
-                Err(error) => tracing::error!(
-                    "no host can connect to {} any more, it cannot be had back: {error}; \
-                     see what listens there, then reload the config",
-                    url(wanted.fabric.name(), address)
-                ),
+            };
+            self.listeners.insert(port, Serving { wanted, state });
+        }
+    }
+
+    /// Waits until a listener is to be [tried again](Self::retry_listeners): as its time has come, or as one has ended.
+    pub(in crate::control) fn listeners_due(&self) -> impl Future<Output = ()> + Send + use<> {
+        let due = self.listeners.values().filter_map(|one| Some(one.state.waiting()?.due())).min();
+        let ended = Arc::clone(&self.listener_ended).notified_owned();
+        async move {
+            match due {
+                Some(due) => drop(tokio::time::timeout_at(due.into(), ended).await),
+                None => ended.await,
             }
         }
+    }
+
+    /// Tries those again whose time has come, and has those wait that have ended. Whether anything is another.
+    pub(in crate::control) async fn retry_listeners(&mut self) -> bool {
+        let (now, before) = (Instant::now(), self.urls());
+        let is_due = |one: &Serving| match &one.state {
+            State::Listening(listening) => listening.has_ended(),
+            State::Waiting(waiting) => waiting.due() <= now,
+        };
+        let due: Vec<PortId> =
+            self.listeners.iter().filter(|(_, one)| is_due(one)).map(|(port, _)| *port).collect();
+        for port in due {
+            let Some(Serving { wanted, state }) = self.listeners.remove(&port) else { continue };
+            let state = match state {
+                State::Listening(listening) => {
+                    let address = listening.address;
+                    let error = listening.why_ended().await;
+                    let at = url(wanted.fabric.name(), address);
+                    tracing::warn!(
+                        "no host can connect to {at} for now, it is tried again: {error}"
+                    );
+                    self.target.hide_port(port);
+                    State::Waiting(RetryState::new(error, Some(address), Instant::now()))
+                }
+                State::Waiting(waiting) => self.listen_again(port, &wanted, waiting),
+            };
+            self.listeners.insert(port, Serving { wanted, state });
+        }
+        let changed = self.urls() != before;
+        if changed {
+            self.labels = self.labels_of(&self.config);
+        }
+        changed
+    }
+
+    /// Listens, if that is possible by now; then hosts are told.
+    fn listen_again(&self, port: PortId, wanted: &Listener, mut waiting: RetryState) -> State {
+        match accept::bind(&waiting.place(wanted), &self.rdma) {
+            Ok(socket) => {
+                let address = socket.address();
+                // A connection names its port as soon as it is there.
+                self.target.show_port(port_spec(port, wanted.fabric, address));
+                let seconds = waiting.lasts(Instant::now()).as_secs();
+                let at = url(wanted.fabric.name(), address);
+                tracing::info!(seconds, "hosts can connect to {at} now; it had to wait");
+                State::Listening(socket.listen(self.service(port)))
+            }
+            Err(error) => {
+                tracing::debug!(
+                    "{}: not yet: {error}",
+                    url(wanted.fabric.name(), place_of(wanted))
+                );
+                waiting.failed_again(error.to_string(), Instant::now());
+                State::Waiting(waiting)
+            }
+        }
+    }
+
+    /// Listeners that do not listen, and why.
+    pub(in crate::control) fn waiting(&self) -> Vec<WaitingListener> {
+        let one = |one: &Serving| {
+            let error = one.state.waiting()?.error.clone();
+            Some(WaitingListener { url: url(one.wanted.fabric.name(), one.address()), error })
+        };
+        self.listeners.values().filter_map(one).collect()
+    }
+
+    /// Whether the listener of this number is one that waits.
+    fn waits(&self, port: PortId) -> bool {
+        self.listeners.get(&port).is_some_and(|one| one.state.waiting().is_some())
+    }
+
+    /// Where the listener of this number listened before, if it waits and did.
+    fn last_address(&self, port: PortId) -> Option<SocketAddr> {
+        self.listeners.get(&port)?.state.waiting()?.last_address
     }
 
     /// The socket of a listener, for which others of ours that are not to stay may have to go.
@@ -148,7 +270,9 @@ impl Server {
             return Err(BindError::Taken(taken));
         }
         for port in ports {
-            let Some(Serving { wanted, listening }) = self.listeners.remove(&port) else {
+            let Some(Serving { wanted, state: State::Listening(listening) }) =
+                self.listeners.remove(&port)
+            else {
                 continue;
             };
             let address = listening.address;
@@ -177,6 +301,7 @@ impl Server {
             target: Arc::clone(&self.target),
             reactors: Arc::clone(&self.reactors),
             limits: self.limits,
+            ended: Arc::clone(&self.listener_ended),
         }
     }
 
@@ -192,35 +317,48 @@ impl Server {
         config.listeners.iter().map(one).collect()
     }
 
-    /// The ports there will be: those that stay and those that are new.
+    /// The ports there will be: those that stay and those that are new, but for what has never listened.
     pub(super) fn ports<'a>(
         &'a self,
         config: &'a Config,
         bound: &'a Bound,
     ) -> impl Iterator<Item = (PortId, Fabric, SocketAddr)> + 'a {
+        let is_new = |port: &PortId| bound.new.iter().any(|new| new.port == *port);
         let stay = self
             .staying(config)
             .into_iter()
             .flatten()
-            .filter_map(|port| Some((port, self.listeners.get(&port)?)))
-            .map(|(port, serving)| (port, serving.wanted.fabric, serving.listening.address));
+            .filter(move |port| !is_new(port))
+            .filter_map(|port| Some((port, self.listeners.get(&port)?)));
+        let waiting = bound.waiting.iter().map(|(port, serving)| (*port, serving));
+        let there = stay.chain(waiting);
+        let there =
+            there.filter_map(|(port, one)| Some((port, one.wanted.fabric, one.last_address()?)));
         let new = bound.new.iter().map(|new| (new.port, new.wanted.fabric, new.socket.address()));
-        stay.chain(new)
+        there.chain(new)
     }
 
     /// Ends listeners that are no longer wanted and starts accepting on the new ones; how many of each.
     pub(super) fn settle_listeners(&mut self, config: &Config, bound: Bound) -> (usize, usize) {
-        let Bound { new, displaced } = bound;
+        let Bound { new, waiting, displaced } = bound;
         let before = self.listeners.len() + displaced.len();
         let staying = self.staying(config);
         self.listeners.retain(|port, _| staying.contains(&Some(*port)));
         let (started, ended) = (new.len(), before - self.listeners.len());
+        self.listeners.extend(waiting);
         for New { port, wanted, socket } in new {
-            let listening = socket.listen(self.service(port));
-            self.listeners.insert(port, Serving { wanted, listening });
+            // It may have been hidden while it waited.
+            self.target.show_port(port_spec(port, wanted.fabric, socket.address()));
+            let state = State::Listening(socket.listen(self.service(port)));
+            self.listeners.insert(port, Serving { wanted, state });
         }
         (started, ended)
     }
+}
+
+/// Where a listener is to listen.
+fn place_of(wanted: &Listener) -> SocketAddr {
+    SocketAddr::new(wanted.address, wanted.port)
 }
 
 impl Bound {
@@ -231,13 +369,41 @@ impl Bound {
     }
 }
 
+impl State {
+    pub(super) fn waiting(&self) -> Option<&RetryState> {
+        match self {
+            Self::Listening(_) => None,
+            Self::Waiting(waiting) => Some(waiting),
+        }
+    }
+}
+
 impl Serving {
+    /// Where it listens, or did before it waited, with the real port.
+    fn last_address(&self) -> Option<SocketAddr> {
+        match &self.state {
+            State::Listening(listening) => Some(listening.address),
+            State::Waiting(waiting) => waiting.last_address,
+        }
+    }
+
+    /// Where it listens, or is to.
+    pub(super) fn address(&self) -> SocketAddr {
+        self.last_address().unwrap_or_else(|| place_of(&self.wanted))
+    }
+
+    /// Whether hosts can connect.
+    pub(super) fn listens(&self) -> bool {
+        self.state.waiting().is_none()
+    }
+
     /// Whether both cannot listen at once.
     fn is_in_the_way_of(&self, wanted: &Listener) -> bool {
-        let here = self.listening.address;
+        let here = self.address();
         let same_ip = here.ip() == wanted.address
             || here.ip().is_unspecified()
             || wanted.address.is_unspecified();
-        self.wanted.fabric == wanted.fabric && here.port() == wanted.port && same_ip
+        let same_port = here.port() == wanted.port;
+        self.listens() && self.wanted.fabric == wanted.fabric && same_port && same_ip
     }
 }

@@ -30,8 +30,18 @@ const PREFIX: &str = "nvmeof_tgt";
 pub(crate) struct Scrape {
     pub(in crate::control) sample: Sample,
     pub(in crate::control) labels: Labels,
+    pub(in crate::control) availability: Availability,
     /// Bytes of memory that buffers were ever taken from.
     pub(crate) buffer_memory: u64,
+}
+
+/// Availability of what the config names.
+#[derive(Debug, Default)]
+pub(in crate::control) struct Availability {
+    /// Listeners, by URL: whether hosts can connect.
+    pub(in crate::control) listeners: Vec<(String, bool)>,
+    /// Devices, by name: whether they are there.
+    pub(in crate::control) devices: Vec<(String, bool)>,
 }
 
 impl Scrape {
@@ -76,7 +86,14 @@ impl Scrape {
             [(vec![], lost)],
         )?;
         let help = "Log lines that standard error did not take";
-        page.counters("log_lines_dropped", help, None, [(vec![], logs::dropped())])
+        page.counters("log_lines_dropped", help, None, [(vec![], logs::dropped())])?;
+        let each = |label: &'static str, all: &[(String, bool)]| -> Vec<(Names, u64)> {
+            all.iter().map(|(name, up)| (vec![(label, name.clone())], u64::from(*up))).collect()
+        };
+        let help = "1 where hosts can connect, 0 where a listener waits for its address or device";
+        page.gauges("listener_up", help, None, each("listener", &self.availability.listeners))?;
+        let help = "1 where a device is there, 0 where it is missing";
+        page.gauges("device_up", help, None, each("device", &self.availability.devices))
     }
 
     fn pacer(&self, page: &mut Page<'_>, all: &Report) -> Result<(), Error> {

@@ -50,7 +50,11 @@ fn scrape() -> Scrape {
         TenantFigures::of_namespace("nqn.2026-11.org.example:a", 7),
     ];
     let sample = Sample { policy: "adaptive", pacing, reactors, tenants };
-    Scrape { sample, labels, buffer_memory: 4096 }
+    let availability = Availability {
+        listeners: vec![("tcp://[::1]:4420".into(), true), ("tcp://192.0.2.1:4420".into(), false)],
+        devices: vec![("disk\\0".into(), true), ("away".into(), false)],
+    };
+    Scrape { sample, labels, availability, buffer_memory: 4096 }
 }
 
 fn nqn(name: &str) -> Nqn {
@@ -83,6 +87,13 @@ fn a_strict_reader_takes_it_and_every_family_has_figures() {
     let last = latency.filter(|one| one.labels.get("le").is_some_and(|end| end == "+Inf"));
     assert_eq!(last.map(|one| one.value).sum::<f64>(), 4.0);
     assert_eq!(find("nvmeof_tgt_connections")[0].value, 2.0);
+    let up = |family: &str, label: &str| -> Vec<(String, f64)> {
+        find(family).iter().map(|one| (one.labels[label].clone(), one.value)).collect()
+    };
+    let waits = ("tcp://192.0.2.1:4420".to_owned(), 0.0);
+    assert_eq!(up("nvmeof_tgt_listener_up", "listener"), [("tcp://[::1]:4420".into(), 1.0), waits]);
+    let missing = ("away".to_owned(), 0.0);
+    assert_eq!(up("nvmeof_tgt_device_up", "device"), [("disk\\0".into(), 1.0), missing]);
     assert_eq!(find("nvmeof_tgt_pacer_budget_bytes")[0].value, 1048576.0);
     assert_eq!(find("nvmeof_tgt_pacer_period_seconds")[0].value, 5.5e-6);
     let held = find("nvmeof_tgt_tenant_held_back_seconds_total").iter();
@@ -95,7 +106,13 @@ fn a_strict_reader_takes_it_and_every_family_has_figures() {
 #[test]
 fn an_idle_daemon_without_bounds_is_taken_too() {
     let sample = Sample { policy: "none", ..Sample::default() };
-    let text = Scrape { sample, labels: Labels::default(), buffer_memory: 0 }.text();
+    let text = Scrape {
+        sample,
+        labels: Labels::default(),
+        availability: Availability::default(),
+        buffer_memory: 0,
+    }
+    .text();
     let families = read(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
     let budget = families.iter().find(|one| one.name == "nvmeof_tgt_pacer_budget_bytes").unwrap();
     assert!(budget.figures.is_empty(), "there is no bound: {budget:?}");

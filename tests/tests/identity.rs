@@ -1,0 +1,181 @@
+//! What hosts take for one disk: over restarts, saves, renames, and when other bytes come under the same name.
+
+use std::path::Path;
+use std::process::Command;
+
+use hyper::Method;
+use nvmeof_tests::config::{NQN, api, device, file, listener, ram, subsystem};
+use nvmeof_tests::{Api, Daemon, Raw, build, options};
+use nvmeof_wire::identify::{Cns, Identify, NamespaceId, NamespaceIds};
+use serde_json::json;
+
+/// The UUID of a namespace as hosts see it.
+fn seen(daemon: &Daemon, nsid: u32) -> String {
+    let (mut admin, _) = Raw::admin(daemon.address(), NQN, &options(9));
+    let list = admin.read(Identify::new(Cns::NAMESPACE_DESCRIPTORS, nsid).encode(0), 4096);
+    let uuid = NamespaceIds::new(&list).find_map(|id| match id {
+        NamespaceId::Uuid(uuid) => Some(uuid),
+        _ => None,
+    });
+    uuid.expect("a UUID").iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The UUID of namespace 1, which the API tells as hosts see it.
+fn uuid(daemon: &Daemon) -> String {
+    let view = Api::of(daemon).get(&format!("/v1/subsystems/{NQN}/namespaces/1"));
+    let told = view["uuid"].as_str().expect("a UUID").to_owned();
+    assert_eq!(seen(daemon, 1), told);
+    told
+}
+
+/// One namespace over the file of this path, by a device of this name.
+fn config(name: &str, path: &Path) -> String {
+    let parts =
+        [listener("127.0.0.1"), file(name, path, "1MiB", 512), subsystem(NQN, &[(1, name)]), api()];
+    parts.concat()
+}
+
+#[test]
+fn a_file_is_one_disk_by_its_path_and_not_by_its_devices_name() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name);
+    let daemon = Daemon::start(&config("disk", &at("a")));
+    let first = uuid(&daemon);
+    let daemon = daemon.restart();
+    assert_eq!(uuid(&daemon), first, "the same after a restart");
+    daemon.reload(&config("renamed", &at("a")));
+    assert_eq!(uuid(&daemon), first, "the same bytes by another name");
+    daemon.reload(&config("renamed", &at("b")));
+    let second = uuid(&daemon);
+    assert_ne!(second, first, "other bytes by the same name");
+    let memory = [
+        listener("127.0.0.1"),
+        ram("renamed", "1MiB", 512),
+        subsystem(NQN, &[(1, "renamed")]),
+        api(),
+    ];
+    daemon.reload(&memory.concat());
+    assert!(![&first, &second].contains(&&uuid(&daemon)), "neither of the files");
+    daemon.reload(&config("disk", &at("a")));
+    assert_eq!(uuid(&daemon), first, "it is back");
+}
+
+#[test]
+fn save_keeps_the_uuid_for_its_medium() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name);
+    let daemon = Daemon::start(&config("disk", &at("a")));
+    let first = uuid(&daemon);
+    let control = Api::of(&daemon);
+    control
+        .change(
+            Method::POST,
+            "/v1/devices",
+            Some(json!({"name": "r", "type": "ram", "size": 4096})),
+        )
+        .expect("a device");
+    control.call(Method::POST, "/v1/save", None, None).expect("it is saved");
+    let saved = std::fs::read_to_string(daemon.folder().join("target.toml")).expect("the config");
+    let plain = saved.replace('-', "");
+    assert!(plain.contains(&format!("uuid = \"{first}\"")), "{saved}");
+    assert!(saved.contains(&format!("medium = \"file:{}\"", at("a").display())), "{saved}");
+    assert_eq!(control.get("/v1/status")["saved"], true);
+    let change = control.change(Method::POST, "/v1/reload", None).expect("a reload");
+    assert_eq!(change.changes, [], "what runs is what was saved");
+
+    // The device is called otherwise; the bytes are the same.
+    daemon.reload(&saved.replace("\"disk\"", "\"other\""));
+    assert_eq!(uuid(&daemon), first);
+    // The same name, other bytes: it is another disk, and it is said.
+    let swapped = saved.replacen("/a\"", "/b\"", 1);
+    assert_ne!(swapped, saved);
+    daemon.reload(&swapped);
+    let second = uuid(&daemon);
+    assert_ne!(second, first);
+    daemon.wait_for_line("but its uuid was saved for file:");
+    let daemon = daemon.restart();
+    assert_eq!(uuid(&daemon), second, "after a restart, too");
+    let patch = json!({ "path": at("c"), "create": true });
+    let change = Api::of(&daemon).change(Method::PATCH, "/v1/devices/disk", Some(patch));
+    let warnings = change.expect("another path").warnings;
+    assert!(warnings.iter().any(|what| what.contains("another disk")), "{warnings:?}");
+}
+
+#[test]
+fn a_uuid_that_somebody_wrote_stays_and_other_bytes_under_it_are_told_of() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name);
+    let written = "7a2f6a52-6b0e-4c8b-9d6e-0f3f5f0b7c11";
+    let text = config("disk", &at("a"));
+    let own =
+        text.replace("device = \"disk\"\n", &format!("device = \"disk\"\nuuid = \"{written}\"\n"));
+    let daemon = Daemon::start(&own);
+    assert_eq!(uuid(&daemon), written.replace('-', ""));
+    let patch = json!({ "path": at("b"), "create": true });
+    let change = Api::of(&daemon).change(Method::PATCH, "/v1/devices/disk", Some(patch));
+    let warnings = change.expect("another path").warnings;
+    assert!(warnings.iter().any(|what| what.contains("keeps its uuid")), "{warnings:?}");
+    assert_eq!(uuid(&daemon), written.replace('-', ""));
+}
+
+#[test]
+fn a_device_and_a_delay_on_it_are_two_disks() {
+    let config = [
+        listener("127.0.0.1"),
+        ram("base", "1MiB", 512),
+        device("slow", "delay", "base = \"base\"\nread-latency = \"1us\""),
+        subsystem(NQN, &[(1, "base"), (2, "slow")]),
+    ];
+    let daemon = Daemon::start(&config.concat());
+    assert_ne!(seen(&daemon, 1), seen(&daemon, 2));
+}
+
+/// A mount of its own, as containers give a file: nothing can be renamed to it.
+#[test]
+fn a_config_that_is_a_mount_of_its_own_is_saved() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    std::fs::write(at("real.toml"), config("disk", &folder.path().join("a"))).expect("a config");
+    std::fs::create_dir(at("etc")).expect("a folder");
+    std::fs::write(at("etc/target.toml"), "").expect("a place to mount at");
+    let script = format!(
+        "mount --bind {real} {etc}/target.toml && exec {daemon} --config {etc}/target.toml >{out} 2>{log}",
+        real = at("real.toml"),
+        etc = at("etc"),
+        daemon = build::target_daemon().display(),
+        out = at("out"),
+        log = at("log"),
+    );
+    let own = |script: &str| {
+        let mut command = Command::new("unshare");
+        command.args(["--map-root-user", "--mount", "sh", "-c", script]).current_dir(folder.path());
+        command
+    };
+    let probe = own("mount --bind real.toml etc/target.toml").output();
+    if !probe.is_ok_and(|probe| probe.status.success()) {
+        // Here nobody may mount; the in-place write has a test of its own beside the code.
+        return;
+    }
+    let mut daemon = own(&script).spawn().expect("it starts");
+    let ready = || std::fs::read_to_string(at("out")).is_ok_and(|out| out.starts_with("ready"));
+    while !ready() {
+        assert!(
+            daemon.try_wait().expect("its state").is_none(),
+            "{:?}",
+            std::fs::read_to_string(at("log"))
+        );
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    let mut save = Command::new(build::control());
+    save.arg("--api").arg(format!("unix:{}", at("api.sock"))).arg("save");
+    let output = save.output().expect("nvmeofctl runs");
+    daemon.kill().expect("it ends");
+    daemon.wait().expect("it has ended");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let saved = std::fs::read_to_string(at("real.toml")).expect("the config");
+    assert!(saved.contains("uuid = "), "{saved}");
+    let names = std::fs::read_dir(at("etc")).expect("the folder").flatten();
+    let mut names: Vec<_> = names.map(|entry| entry.file_name()).collect();
+    names.sort();
+    assert_eq!(names, ["target.toml", "target.toml~"], "no litter");
+}
