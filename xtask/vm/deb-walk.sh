@@ -33,6 +33,9 @@ part_sandbox() {
     assert_has "calls" "$status" '^Seccomp:\s+2$'
     assert_eq "the user" "$(stat -c %U "/proc/$pid")" nvmeof-tgt
     assert_has "locked memory" "$(cat "/proc/$pid/limits")" 'Max locked memory +unlimited'
+    # The group `disk` owns every disk of the machine; and what the kernel ends last has a bound of its own.
+    assert_eq "the group of all disks" "$(grep '^Groups:' <<<"$status" | grep -cw "$(getent group disk | cut -d: -f3)")" 0
+    [ "$(systemctl show -p MemoryMax --value $UNIT)" != infinity ] || fail "the daemon's memory has no bound"
     note "$(systemd-analyze security --no-pager $UNIT | tail -1)"
     # A daemon that hangs is ended and started again; that the watchdog is on is enough here.
     assert_eq "the watchdog" "$(systemctl show -p WatchdogUSec --value $UNIT)" 30s
