@@ -1,5 +1,6 @@
 //! Whether two names are of one target: a device or a subsystem may be written in several ways.
 
+use std::net::IpAddr;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::Path;
 
@@ -16,11 +17,21 @@ pub(crate) fn is_same_target(one: &str, other: &str) -> bool {
         (Ok(DeviceSpec::File(one)), Ok(DeviceSpec::File(other))) => is_same_file(&one, &other),
         (Ok(one), Ok(other)) => one == other,
         // A device's parser takes no URL.
-        (Err(_), Err(_)) => {
-            one.parse::<Endpoint>().is_ok_and(|one| other.parse::<Endpoint>() == Ok(one))
-        }
+        (Err(_), Err(_)) => match (one.parse(), other.parse()) {
+            (Ok(one), Ok(other)) => is_same_endpoint(&one, &other),
+            _ => false,
+        },
         _ => false,
     }
+}
+
+/// Whether both are one subsystem at one address, which may be written in several ways. No name is looked up.
+fn is_same_endpoint(one: &Endpoint, other: &Endpoint) -> bool {
+    let address = |endpoint: &Endpoint| endpoint.address.host.parse::<IpAddr>().ok();
+    let is_same_host = one.address.host == other.address.host
+        || address(one).is_some_and(|ip| address(other) == Some(ip));
+    let rest = |endpoint: &Endpoint| (endpoint.address.fabric, endpoint.address.port);
+    is_same_host && rest(one) == rest(other) && one.subnqn == other.subnqn
 }
 
 /// Whether both lead to one file, or to one block device by whatever node.
