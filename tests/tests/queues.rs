@@ -162,9 +162,10 @@ fn a_reset_ends_the_io_queues_and_the_controller_starts_over() {
             let set = PropertySet { size: PropertySize::Four, offset: offset::CC, value };
             assert_eq!(admin.command(set.encode(0)).status(), Status::SUCCESS);
             let get = PropertyGet { size: PropertySize::Four, offset: offset::CSTS };
-            // The state follows at once: nothing has to be waited for.
-            let csts = Csts::from_bits(admin.command(get.encode(0)).dw0());
-            assert_eq!(csts.rdy(), cc.en());
+            // As soon as no command of it is with a device.
+            while Csts::from_bits(admin.command(get.encode(0)).dw0()).rdy() != cc.en() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
         }
         // The command in flight may be answered; then the queue ends.
         while !matches!(io.pdu(), Pdu::End) {}

@@ -18,6 +18,7 @@ mod data;
 mod fabrics;
 mod io_queue;
 mod slots;
+mod waiting;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -26,9 +27,9 @@ use std::sync::atomic::Ordering;
 use nvmeof_wire::{Nqn, Sgl, Sqe, Status};
 
 use self::admin_queue::AdminQueue;
-use self::connect::WaitingConnect;
 use self::io_queue::IoQueue;
 use self::slots::Slots;
+use self::waiting::{Settling, WaitingConnect};
 use crate::Nanos;
 use crate::controller::{Controller, ControllerKey, DeathReason, ErrorRecord};
 use crate::disposition::{
@@ -40,6 +41,8 @@ use crate::limits::ADMIN_QUEUE_MIN;
 use crate::quiesce::{Quiesce, QuiesceGuard};
 use crate::spec::{DeviceId, PortId, TransportKind};
 use crate::target::Target;
+
+pub use self::waiting::Settle;
 
 /// What a connected queue is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,8 +82,9 @@ pub struct Queue {
     state: State,
     /// Its last Connect, if that was refused for want of a seat.
     refused: Option<Refusal>,
-    /// Its Connect, while commands of the association before are with a device.
+    /// Its Connect, while commands of another association of the host are not over, and what it waits for.
     waiting: Option<Box<WaitingConnect>>,
+    settling: Option<Settling>,
     /// Of an I/O queue: commands of it may be with a device.
     guard: Option<QuiesceGuard>,
 }
@@ -153,6 +157,7 @@ impl Queue {
             },
             refused: None,
             waiting: None,
+            settling: None,
             guard: None,
         }
     }
@@ -359,6 +364,7 @@ impl Queue {
     pub fn handle_disconnect(&mut self) -> Option<QuiesceGuard> {
         self.end(DeathReason::ConnectionClosed);
         self.waiting = None;
+        self.settling = None;
         self.guard.take()
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use nvmeof_wire::Nqn;
 
-use crate::controller::Controller;
+use crate::controller::{Controller, ControllerKey};
 use crate::limits::CNTLID_MAX;
 use crate::namespace::NamespaceTable;
 use crate::spec::{Access, DeviceId, NamespaceSpec, SubsystemSpec};
@@ -175,6 +175,13 @@ impl Subsystem {
     /// The controller of this ID.
     pub(crate) fn controller(&self, cntlid: u16) -> Option<Arc<Controller>> {
         self.controllers().by_id.get(&cntlid).cloned()
+    }
+
+    /// The controllers of this host.
+    pub(crate) fn controllers_of(&self, host: &Nqn, host_id: &[u8; 16]) -> Vec<ControllerKey> {
+        let controllers = self.controllers();
+        let is_its = |one: &&Arc<Controller>| one.host_nqn == *host && one.host_id == *host_id;
+        controllers.by_id.values().filter(is_its).map(|one| one.key).collect()
     }
 
     /// Every controller, ascending IDs.

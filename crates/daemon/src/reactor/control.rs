@@ -69,6 +69,9 @@ impl Reactor {
                 let _ = reply.send(self.dismiss(id, now));
             }
             Message::Settle { devices, reply } => self.settle(&devices, reply),
+            Message::SettleControllers { controllers, guard } => {
+                self.settle_controllers(&controllers, guard);
+            }
             Message::Counts(reply) => {
                 let _ = reply.send(self.counts());
             }

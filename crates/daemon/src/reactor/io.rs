@@ -25,6 +25,10 @@ use crate::logs::{Kind, limited};
 
 /// A command between capsule and response.
 #[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "nearly all are I/O commands, and a box would be an allocation for each"
+)]
 pub(super) enum Pending {
     /// An I/O command.
     Io(Io),

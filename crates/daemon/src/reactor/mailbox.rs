@@ -8,7 +8,7 @@ use std::sync::mpsc;
 
 use anyhow::Context as _;
 use nvmeof_core::block::BlockDevice;
-use nvmeof_nvmf::{DeviceId, Queue, Quiesce};
+use nvmeof_nvmf::{ControllerKey, DeviceId, Queue, Quiesce, QuiesceGuard};
 use nvmeof_pacing::Parts;
 use nvmeof_transport::ParkedQueue;
 use rustix::event::{EventfdFlags, eventfd};
@@ -75,6 +75,13 @@ pub(crate) enum Message {
     Trace(TraceOrder),
     /// Say which connections there are.
     Roll(oneshot::Sender<Vec<Listed>>),
+    /// Let go of the guard when every command of these controllers is over that has come by now.
+    SettleControllers {
+        /// The controllers.
+        controllers: Arc<[ControllerKey]>,
+        /// The guard.
+        guard: Arc<QuiesceGuard>,
+    },
     /// Answer when every command is over that these devices have been given, or are to be given, by now.
     Settle {
         /// The devices.

@@ -6,12 +6,14 @@ use std::sync::Arc;
 
 use nvmeof_core::block::BlockOp;
 use nvmeof_nvmf::request::Stage;
-use nvmeof_nvmf::{DeviceId, QuiesceGuard};
+use nvmeof_nvmf::{ControllerKey, DeviceId, QuiesceGuard, Settle};
 use tokio::sync::oneshot;
 
 use super::Reactor;
+use super::connection::Connection;
 use super::io::Pending;
 use super::kind;
+use super::mailbox::Message;
 use super::slots::Key;
 
 /// Devices that are being flushed for an admin command or a shutdown.
@@ -40,12 +42,27 @@ pub(super) enum Then {
     },
 }
 
-/// Commands that were for devices whose namespaces are gone.
+/// Commands whose end somebody waits for.
 #[derive(Debug)]
 pub(super) struct Settling {
+    /// Connections that are read from first, and in how many turns at most.
+    reading: Vec<Key>,
+    turns: u32,
     commands: Vec<Key>,
-    reply: oneshot::Sender<()>,
+    told: Told,
 }
+
+/// How somebody hears that the commands are over. An asker that has gone hears nothing.
+#[derive(Debug)]
+enum Told {
+    /// The control plane, for namespaces that are gone.
+    Answer(oneshot::Sender<()>),
+    /// A Connect, when the last reactor lets go of this.
+    Guard(Arc<QuiesceGuard>),
+}
+
+/// Turns in which what has come for a connection is read at most: what else comes meanwhile is not meant.
+const TURNS_TO_READ: u32 = 64;
 
 impl Reactor {
     /// Has what a closing connection has with devices end as soon as it can; its guard is kept until then.
@@ -133,27 +150,82 @@ impl Reactor {
         };
         let requests = self.requests.iter();
         let commands = requests.filter(|(_, one)| is_meant(one)).map(|(key, _)| key).collect();
-        self.settling.push(Settling { commands, reply });
+        let told = Told::Answer(reply);
+        self.settling.push(Settling { reading: Vec::new(), turns: 0, commands, told });
         self.answer_settled();
+    }
+
+    /// Asks every reactor to have the commands of these controllers end.
+    pub(super) fn ask_to_settle(&mut self, settle: Settle) {
+        let Settle { controllers, guard } = settle;
+        let guard = Arc::new(guard);
+        for peer in &self.peers {
+            let (controllers, guard) = (Arc::clone(&controllers), Arc::clone(&guard));
+            peer.send(Message::SettleControllers { controllers, guard });
+        }
+    }
+
+    /// Keeps the guard until every command of these controllers is over that has come by now, read or not.
+    pub(super) fn settle_controllers(
+        &mut self,
+        controllers: &[ControllerKey],
+        guard: Arc<QuiesceGuard>,
+    ) {
+        let is_meant = |one: &Connection| {
+            let info = one.queue.connected();
+            one.is_live() && info.is_some_and(|info| controllers.contains(&info.controller))
+        };
+        let connections = self.connections.iter();
+        let reading: Vec<Key> =
+            connections.filter(|(_, one)| is_meant(one)).map(|(key, _)| key).collect();
+        for key in &reading {
+            self.list(*key);
+        }
+        let (turns, told) = (TURNS_TO_READ, Told::Guard(guard));
+        self.settling.push(Settling { reading, turns, commands: Vec::new(), told });
+    }
+
+    /// What has come for its connections is read: notes the commands of theirs that are not over.
+    fn note_commands(&self, one: &mut Settling) {
+        let is_unread = |key: &Key| self.connections.get(*key).is_some_and(|c| c.unsettled);
+        one.turns = one.turns.saturating_sub(1);
+        if one.turns > 0 && one.reading.iter().any(is_unread) {
+            return;
+        }
+        for key in one.reading.drain(..) {
+            let Some(connection) = self.connections.get(key) else { continue };
+            let commands = self.requests.of(connection.newest);
+            let io = commands.filter(|(_, pending)| matches!(pending, Pending::Io(_)));
+            one.commands.extend(io.map(|(request, _)| request));
+        }
     }
 
     /// Answers whoever waits for commands that are over by now.
     pub(super) fn answer_settled(&mut self) {
-        let Self { settling, requests, .. } = self;
-        let is_over = |request: &Key| match requests.get(*request) {
-            Some(Pending::Io(io)) => io.request.is_past_device(),
-            _ => true,
-        };
         let mut waiting = Vec::new();
-        for mut one in std::mem::take(settling) {
-            one.commands.retain(|request| !is_over(request));
-            if one.commands.is_empty() {
-                // An asker that has gone needs no answer.
-                let _ = one.reply.send(());
+        for mut one in std::mem::take(&mut self.settling) {
+            if !one.reading.is_empty() {
+                self.note_commands(&mut one);
+            }
+            one.commands.retain(|request| match self.requests.get(*request) {
+                Some(Pending::Io(io)) => !io.request.is_past_device(),
+                _ => false,
+            });
+            if one.reading.is_empty() && one.commands.is_empty() {
+                one.told.tell();
             } else {
                 waiting.push(one);
             }
         }
-        *settling = waiting;
+        self.settling = waiting;
+    }
+}
+
+impl Told {
+    fn tell(self) {
+        match self {
+            Self::Answer(reply) => drop(reply.send(())),
+            Self::Guard(guard) => drop(guard),
+        }
     }
 }

@@ -1,7 +1,6 @@
 //! Connect (Base 6.3): from a connection to a queue of a controller.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use nvmeof_wire::fabrics::{
     CNTLID_DYNAMIC, CONNECT_DATA_SIZE, Connect, ConnectData, ConnectError, ConnectResult,
@@ -11,7 +10,7 @@ use nvmeof_wire::{Nqn, Sqe, Status};
 
 use super::admin_queue::AdminQueue;
 use super::io_queue::IoQueue;
-use super::{Outcome, Queue, State, data};
+use super::{Outcome, Queue, State, data, waiting};
 use crate::Nanos;
 use crate::controller::{Controller, NewController};
 use crate::disposition::Disposition;
@@ -33,19 +32,6 @@ pub(super) struct Accepted {
     entries: u32,
     flow_control: bool,
 }
-
-/// A Connect that waits until the commands of the association before are over.
-#[derive(Debug)]
-pub(super) struct WaitingConnect {
-    sqe: Sqe,
-    data: Box<[u8]>,
-    /// When it is refused for now.
-    until: Nanos,
-}
-
-/// How long a Connect waits at most, however long a device may take: hosts give theirs up after a minute (Linux), and
-/// try again if it is answered before that.
-const CONNECT_WAIT: Duration = Duration::from_secs(30);
 
 /// What a Connect asks for, names parsed.
 #[derive(Debug)]
@@ -103,8 +89,13 @@ impl Queue {
             // The listener went away after the connection came through it.
             return Err(Failure::ConnectBusy);
         }
-        if command.qid == 0 && self.is_quiescing(&subnqn, &request) {
-            return Err(Failure::Quiescing);
+        if command.qid == 0 && subsystem.kind == SubsystemKind::Nvm {
+            let association = Association {
+                subnqn: subnqn.clone(),
+                host_nqn: request.host_nqn.clone(),
+                host_id: request.host_id,
+            };
+            waiting::settled(&mut self.settling, &self.target, subsystem, &association, now)?;
         }
         let kind = match (command.qid, subsystem.kind) {
             (0, SubsystemKind::Discovery) => SeatKind::Discovery,
@@ -133,60 +124,6 @@ impl Queue {
             entries: command.entries,
             flow_control: !command.disable_sq_flow_control,
         }))
-    }
-
-    /// The data of a Connect command came: decides it, or keeps it until the commands of the association before are
-    /// over, which takes as long as a device may take for them.
-    pub(super) fn connect_or_wait(
-        &mut self,
-        sqe: &Sqe,
-        data: &[u8],
-        now: Nanos,
-    ) -> Result<Outcome, Failure> {
-        let outcome = self.connect(sqe, data, now);
-        if !matches!(outcome, Err(Failure::Quiescing)) {
-            return outcome;
-        }
-        let until = now.saturating_add(self.patience(data));
-        self.waiting = Some(Box::new(WaitingConnect { sqe: *sqe, data: data.into(), until }));
-        Ok(Outcome::Held)
-    }
-
-    /// Looks again whether the Connect that waits can be answered, which is to be asked as
-    /// [`Self::poll_event`] is.
-    pub fn poll_connect(&mut self, now: Nanos) -> Option<(Sqe, Disposition)> {
-        let waiting = self.waiting.take()?;
-        let outcome = match self.connect(&waiting.sqe, &waiting.data, now) {
-            Err(Failure::Quiescing) if now < waiting.until => {
-                self.waiting = Some(waiting);
-                return None;
-            }
-            Err(Failure::Quiescing) => Err(Failure::ConnectBusy),
-            outcome => outcome,
-        };
-        if let State::Fresh { connecting, .. } = &mut self.state {
-            *connecting = None;
-        }
-        Some((waiting.sqe, self.dispose(&waiting.sqe, outcome)))
-    }
-
-    /// How long a Connect waits for devices, in nanoseconds.
-    fn patience(&self, data: &[u8]) -> Nanos {
-        let subnqn =
-            ConnectData::ref_from_prefix(data).ok().and_then(|(data, _)| data.subnqn().ok());
-        let registry = self.target.registry();
-        let subsystem = subnqn.and_then(|subnqn| registry.subsystems.get(&subnqn));
-        let bound = subsystem.map_or(Duration::ZERO, |subsystem| subsystem.quiesce_bound());
-        u64::try_from(bound.min(CONNECT_WAIT).as_nanos()).unwrap_or(u64::MAX)
-    }
-
-    /// Whether commands of an association that this host had with the subsystem are still with a device.
-    fn is_quiescing(&self, subnqn: &Nqn, request: &Request) -> bool {
-        self.target.departing.has(&Association {
-            subnqn: subnqn.clone(),
-            host_nqn: request.host_nqn.clone(),
-            host_id: request.host_id,
-        })
     }
 
     /// The queue becomes what its Connect asked for; the completion of that is the first with its rules.

@@ -205,6 +205,8 @@ impl Link {
     /// What a Connect comes to that has to wait.
     fn connected_later(&mut self) -> Disposition {
         loop {
+            // Nothing of the host's other associations is with a device.
+            drop(self.queue.poll_settle());
             if let Some((_, disposition)) = self.queue.poll_connect(self.now) {
                 return disposition;
             }

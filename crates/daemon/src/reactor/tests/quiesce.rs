@@ -87,6 +87,41 @@ fn a_host_is_let_in_again_when_the_commands_it_left_are_over() {
     rig.finish([again, others]);
 }
 
+/// A host that cuts its connections and comes back at once: the target has not seen yet that they are cut.
+#[test]
+fn a_host_that_comes_back_before_its_end_was_seen_waits_for_what_it_left() {
+    let mut rig = Rig::new(None);
+    let (admin, io) = rig.connect_both();
+    rig.slow(Duration::ZERO, LATENCY);
+    // Neither of these has been read.
+    io.write_in_capsule(1, 0, &pattern(1, 4 * KIB));
+    let again = rig.ask_again(HOST);
+    assert_eq!((rig.with_device(), again.outstanding()), (1, 1), "it waits");
+    let_the_device_finish(&mut rig);
+    assert_eq!(again.statuses(), [(1, Status::SUCCESS)]);
+    assert_eq!(io.statuses(), [(1, Status::SUCCESS)], "the association before lives");
+    rig.finish([admin, io, again]);
+}
+
+/// Another path of a host whose first one hangs is not refused: nobody knows that the first is lost.
+#[test]
+fn another_path_waits_no_longer_than_devices_may_take() {
+    let mut rig = Rig::new(None);
+    let (admin, io) = rig.connect_both();
+    rig.slow(Duration::ZERO, Duration::from_secs(100));
+    io.write_in_capsule(1, 0, &pattern(1, 4 * KIB));
+    let again = rig.ask_again(HOST);
+    rig.turn_after(9_000_000_000);
+    rig.turns_now();
+    assert_eq!(again.outstanding(), 1);
+    rig.turn_after(1_000_000_000);
+    rig.turns_now();
+    assert_eq!(again.statuses(), [(1, Status::SUCCESS)]);
+    rig.turn_after(100_000_000_000);
+    io.collect();
+    rig.finish([admin, io, again]);
+}
+
 #[test]
 fn a_host_that_would_wait_longer_than_devices_may_take_is_to_come_again() {
     let mut rig = Rig::new(None);

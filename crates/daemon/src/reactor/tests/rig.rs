@@ -73,17 +73,22 @@ pub(super) struct Rig {
 impl Rig {
     /// With a budget of so many bytes in flight, or without pacing.
     pub(super) fn new(budget: Option<u64>) -> Self {
-        Self::build(budget, 1, 1 << 20)
+        Self::build(budget, 1, 1 << 20, 1)
+    }
+
+    /// The same beside another reactor, which does nothing but hear.
+    pub(super) fn beside_another(budget: Option<u64>) -> Self {
+        Self::build(budget, 1, 1 << 20, 2)
     }
 
     /// Without pacing, with a largest transfer of so many bytes.
     pub(super) fn with_transfers_of(bytes: usize) -> Self {
-        Self::build(None, 1, bytes)
+        Self::build(None, 1, bytes, 1)
     }
 
     pub(super) fn seeded(seed: u64) -> Self {
         let budget = if seed.is_multiple_of(2) { Some(2 << 20) } else { None };
-        let rig = Self::build(budget, seed, 1 << 20);
+        let rig = Self::build(budget, seed, 1 << 20, 1);
         rig.faults.set_plan(FaultPlan { seed, errors: 50, reorder: true, ..FaultPlan::default() });
         if seed.is_multiple_of(3) {
             rig.slow(Duration::from_millis(5), Duration::from_micros(2500));
@@ -91,7 +96,7 @@ impl Rig {
         rig
     }
 
-    fn build(budget: Option<u64>, seed: u64, max_transfer: usize) -> Self {
+    fn build(budget: Option<u64>, seed: u64, max_transfer: usize, reactors: usize) -> Self {
         let most = u32::try_from(max_transfer).unwrap();
         let limits = Limits { queue_depth: 32, max_transfer: most, ..Limits::default() };
         let target = Target::new(limits);
@@ -116,11 +121,11 @@ impl Rig {
             pool,
             pacing: parts(&policy, largest),
             target: Arc::clone(&target),
-            peers: vec![sender.clone(), other_sender],
+            peers: [sender.clone(), other_sender].into_iter().take(reactors).collect(),
             mailbox,
             admin_buffers: 2,
             max_transfer,
-            loads: [Load::default(), Load::default()].into(),
+            loads: std::iter::repeat_with(Load::default).take(reactors).collect(),
             flow_depth: 32,
             requests: 64,
             clock: || NOW.get(),
@@ -465,7 +470,8 @@ impl Rig {
         let data = ConnectData::new(self.host_id, cntlid, &nqn(SUBSYSTEM), &nqn(name));
         let sgl = Sgl::InCapsule { offset: 0, length: 1024 };
         host.send(connect_command(qid).with_sgl(sgl), data.as_bytes());
-        self.turns(4);
+        // It may have to look for commands of the host's other associations.
+        self.turns(8);
     }
 
     /// Puts the weights and limits of a config in force; commands of up to 128 KiB. Its namespace is the
