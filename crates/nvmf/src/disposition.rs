@@ -152,6 +152,17 @@ pub enum IoKind {
     },
 }
 
+impl IoKind {
+    /// Whether it changes what is on the medium.
+    #[must_use]
+    pub fn is_write(&self) -> bool {
+        match self {
+            Self::Write | Self::WriteZeroes { .. } | Self::Deallocate { .. } => true,
+            Self::Read | Self::Flush | Self::Compare | Self::Verify => false,
+        }
+    }
+}
+
 /// A piece of a device in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Extent {

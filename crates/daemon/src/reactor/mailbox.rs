@@ -75,14 +75,14 @@ pub(crate) enum Message {
     Trace(TraceOrder),
     /// Say which connections there are.
     Roll(oneshot::Sender<Vec<Listed>>),
-    /// Let go of the guard when every command of these controllers is over that has come by now.
+    /// Let go of the guard when every write of these controllers is over that has come by now.
     SettleControllers {
         /// The controllers.
         controllers: Arc<[ControllerKey]>,
         /// The guard.
         guard: Arc<QuiesceGuard>,
     },
-    /// Answer when every command is over that these devices have been given, or are to be given, by now.
+    /// Answer when every write is over that these devices have been given, or are to be given, by now.
     Settle {
         /// The devices.
         devices: BTreeSet<DeviceId>,

@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use nvmeof_core::block::BlockOp;
 use nvmeof_nvmf::request::Stage;
-use nvmeof_nvmf::{ControllerKey, DeviceId, QuiesceGuard, Settle};
+use nvmeof_nvmf::{ControllerKey, DataSource, DeviceId, QuiesceGuard, Settle};
 use tokio::sync::oneshot;
 
 use super::Reactor;
 use super::connection::Connection;
-use super::io::Pending;
+use super::io::{Io, Pending};
 use super::kind;
 use super::mailbox::Message;
 use super::slots::Key;
@@ -144,7 +144,9 @@ impl Reactor {
     pub(super) fn settle(&mut self, devices: &BTreeSet<DeviceId>, reply: oneshot::Sender<()>) {
         let is_meant = |pending: &Pending| match pending {
             Pending::Io(io) => {
-                devices.contains(&io.request.io().device) && !io.request.is_past_device()
+                let command = io.request.io();
+                let is_meant = devices.contains(&command.device) && command.kind.is_write();
+                is_meant && !io.request.is_past_device()
             }
             Pending::Admin(_) | Pending::Abort(_) | Pending::Flush(_) => false,
         };
@@ -165,7 +167,7 @@ impl Reactor {
         }
     }
 
-    /// Keeps the guard until every command of these controllers is over that has come by now, read or not.
+    /// Keeps the guard until every write of these controllers is over that has come by now, read or not.
     pub(super) fn settle_controllers(
         &mut self,
         controllers: &[ControllerKey],
@@ -185,7 +187,7 @@ impl Reactor {
         self.settling.push(Settling { reading, turns, commands: Vec::new(), told });
     }
 
-    /// What has come for its connections is read: notes the commands of theirs that are not over.
+    /// What has come for its connections is read: notes the writes of theirs that are not over.
     fn note_commands(&self, one: &mut Settling) {
         let is_unread = |key: &Key| self.connections.get(*key).is_some_and(|c| c.unsettled);
         one.turns = one.turns.saturating_sub(1);
@@ -195,8 +197,10 @@ impl Reactor {
         for key in one.reading.drain(..) {
             let Some(connection) = self.connections.get(key) else { continue };
             let commands = self.requests.of(connection.newest);
-            let io = commands.filter(|(_, pending)| matches!(pending, Pending::Io(_)));
-            one.commands.extend(io.map(|(request, _)| request));
+            let meant = commands.filter(
+                |(_, pending)| matches!(pending, Pending::Io(io) if has_all_of_a_write(io)),
+            );
+            one.commands.extend(meant.map(|(request, _)| request));
         }
     }
 
@@ -219,6 +223,19 @@ impl Reactor {
         }
         self.settling = waiting;
     }
+}
+
+/// Whether a command changes its device, if its host does nothing more. One that still waits for its host's data does
+/// not: of a host that is gone none comes.
+fn has_all_of_a_write(io: &Io) -> bool {
+    let command = io.request.io();
+    let has_data = !matches!(command.source, Some(DataSource::Host(_)));
+    let is_ready = match io.request.stage() {
+        Stage::OnDevice => true,
+        Stage::Waiting | Stage::NeedsBuffer => has_data,
+        Stage::Pulling | Stage::Sending | Stage::Done => false,
+    };
+    command.kind.is_write() && is_ready
 }
 
 impl Told {

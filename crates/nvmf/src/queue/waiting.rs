@@ -4,7 +4,7 @@
 //!   Connect, QID 0
 //!      |  another association of the host lives
 //!      v
-//!   settling: reactors read what has come for it, and wait for the commands that it has by then
+//!   settling: reactors read what has come for it, and wait for the writes that it has by then
 //!      |  over, or as long as devices may take
 //!      v
 //!   quiescing: an association of the host is gone, and commands of it are with a device
