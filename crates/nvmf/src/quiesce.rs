@@ -174,10 +174,13 @@ impl Departing {
 /// Linux gives a drive 30 s for a command, and as much to get over a reset.
 pub const UNKNOWN_BOUND: Duration = Duration::from_secs(60);
 
-/// A bound in units of 500 ms for CAP.TO, which has 8 bits (Base 3.1.3.1): rounded up, and one more for the
-/// reactors to see it.
+/// How long reactors may take beyond that to close connections and to see that something is quiet, on a busy machine.
+pub const REACTION: Duration = Duration::from_secs(2);
+
+/// A bound of devices in units of 500 ms for CAP.TO, which has 8 bits (Base 3.1.3.1): rounded up, with what reactors may
+/// take.
 pub(crate) fn half_seconds(bound: Duration) -> u8 {
-    let units = bound.as_millis().div_ceil(500).saturating_add(1);
+    let units = bound.saturating_add(REACTION).as_millis().div_ceil(500);
     u8::try_from(units).unwrap_or(u8::MAX)
 }
 
@@ -239,9 +242,9 @@ mod tests {
 
     #[test]
     fn a_bound_is_rounded_up_to_half_seconds() {
-        assert_eq!(half_seconds(Duration::ZERO), 1);
-        assert_eq!(half_seconds(Duration::from_millis(1)), 2);
-        assert_eq!(half_seconds(Duration::from_secs(30)), 61);
+        assert_eq!(half_seconds(Duration::ZERO), 4);
+        assert_eq!(half_seconds(Duration::from_millis(1)), 5);
+        assert_eq!(half_seconds(Duration::from_secs(30)), 64);
         assert_eq!(half_seconds(Duration::from_secs(3600)), 255);
     }
 }

@@ -28,7 +28,7 @@ use crate::Nanos;
 use crate::controller::ControllerKey;
 use crate::disposition::Disposition;
 use crate::failure::Failure;
-use crate::quiesce::{Association, Quiesce, QuiesceGuard};
+use crate::quiesce::{Association, Quiesce, QuiesceGuard, REACTION};
 use crate::subsystem::Subsystem;
 use crate::target::Target;
 
@@ -160,5 +160,6 @@ impl Settling {
 
 /// How long a Connect to this subsystem waits for devices, in nanoseconds.
 fn patience(subsystem: &Subsystem) -> Nanos {
-    u64::try_from(subsystem.quiesce_bound().min(CONNECT_WAIT).as_nanos()).unwrap_or(u64::MAX)
+    let bound = subsystem.quiesce_bound().saturating_add(REACTION).min(CONNECT_WAIT);
+    u64::try_from(bound.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -11,6 +11,7 @@ use nvmeof_wire::properties::{
 use nvmeof_wire::{Sgl, Sqe, Status};
 
 use super::support::*;
+use crate::quiesce::REACTION;
 use crate::{DeathReason, DeviceId, Disposition};
 
 #[test]
@@ -216,14 +217,17 @@ fn a_shutdown_that_cannot_flush_says_so_and_one_that_a_reset_overtakes_completes
 #[test]
 fn how_long_ready_may_take_follows_the_devices() {
     let (mut link, _) = connect_admin(&target(), &ConnectRequest::admin(SUBSYSTEM));
-    let units = u64::try_from(BOUND.as_millis() / 500).unwrap() + 1;
+    let units = u64::try_from((BOUND + REACTION).as_millis() / 500).unwrap();
     assert_eq!(u64::from(Cap::from_bits(link.get(offset::CAP)).to()), units);
     assert_eq!(
         u64::from(Crto::from_bits(u32::try_from(link.get(offset::CRTO)).unwrap()).crwmt()),
         units
     );
     let (mut discovery, _) = connect_admin(&target(), &ConnectRequest::admin(DISCOVERY_NQN));
-    assert_eq!(Cap::from_bits(discovery.get(offset::CAP)).to(), 1);
+    assert_eq!(
+        u128::from(Cap::from_bits(discovery.get(offset::CAP)).to()),
+        REACTION.as_millis() / 500
+    );
 }
 
 #[test]

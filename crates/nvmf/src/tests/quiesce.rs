@@ -7,6 +7,7 @@ use nvmeof_wire::opcode::IoOpcode;
 use nvmeof_wire::{Sgl, Sqe, Status};
 
 use super::support::*;
+use crate::quiesce::REACTION;
 use crate::{Access, DeathReason, DeviceId, Disposition};
 
 fn read() -> Sqe {
@@ -73,7 +74,7 @@ fn a_connect_that_waits_too_long_is_to_be_tried_again() {
     let mut again = Link::new(&target, PORT);
     waits(&ConnectRequest::admin(SUBSYSTEM), &mut again, 0);
     assert_eq!(again.queue.deadline(), None, "its own bound counts");
-    let bound = u64::try_from(BOUND.as_nanos()).unwrap();
+    let bound = u64::try_from((BOUND + REACTION).as_nanos()).unwrap();
     assert!(again.queue.poll_connect(bound - 1).is_none());
     let (_, disposition) = again.queue.poll_connect(bound).unwrap();
     let status = answer(disposition).cqe.status();
@@ -102,7 +103,7 @@ fn the_same_host_waits_for_what_its_living_associations_have_by_now() {
     let mut third = Link::new(&target, PORT);
     waits(&ConnectRequest::admin(SUBSYSTEM), &mut third, 0);
     let settle = third.queue.poll_settle();
-    let bound = u64::try_from(BOUND.as_nanos()).unwrap();
+    let bound = u64::try_from((BOUND + REACTION).as_nanos()).unwrap();
     assert!(third.queue.poll_connect(bound - 1).is_none());
     assert_eq!(decided(&mut third, bound), Status::SUCCESS);
     drop(settle);

@@ -111,7 +111,7 @@ fn another_path_waits_no_longer_than_devices_may_take() {
     rig.slow(Duration::ZERO, Duration::from_secs(100));
     io.write_in_capsule(1, 0, &pattern(1, 4 * KIB));
     let again = rig.ask_again(HOST);
-    rig.turn_after(9_000_000_000);
+    rig.turn_after(11_000_000_000);
     rig.turns_now();
     assert_eq!(again.outstanding(), 1);
     rig.turn_after(1_000_000_000);
@@ -133,7 +133,7 @@ fn a_host_that_would_wait_longer_than_devices_may_take_is_to_come_again() {
     io.close();
     rig.turns_now();
     let again = rig.ask_again(HOST);
-    rig.turn_after(9_000_000_000);
+    rig.turn_after(11_000_000_000);
     rig.turns_now();
     assert_eq!(again.outstanding(), 1);
     rig.turn_after(1_000_000_000);
