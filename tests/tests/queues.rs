@@ -92,8 +92,8 @@ fn commands_out_of_credit_wait_alone_and_can_be_aborted() {
     let flush = io.command(Sqe::io(IoOpcode::FLUSH, 0, 1));
     assert_eq!(flush.status(), Status::SUCCESS);
     assert_eq!(admin.command(Sqe::admin(AdminOpcode::KEEP_ALIVE, 0, 0)).status(), Status::SUCCESS);
-    let counts = daemon.counts();
-    assert_eq!((counts["waiting"], counts["permits"]), (2, 2), "{counts:?}");
+    // Those two have come; what they wait for may be taken from the others after a while, as their data does not move.
+    assert_eq!(daemon.counts()["requests"], 4);
     // One of those that wait is aborted, and says so.
     let abort = admin.command(Abort { sqid: 1, cid: waiting[0] }.encode(0));
     assert_eq!((abort.status(), abort.dw0() & 1), (Status::SUCCESS, 0), "aborted");
@@ -102,28 +102,27 @@ fn commands_out_of_credit_wait_alone_and_can_be_aborted() {
     // What is not there cannot be.
     let abort = admin.command(Abort { sqid: 1, cid: 0xfff0 }.encode(0));
     assert_eq!((abort.status(), abort.dw0() & 1), (Status::SUCCESS, 1), "nothing to abort");
-    // The first to end makes room for the other.
-    let (cid, ttag) = tags[0];
-    let pdu = io.h2c_data(cid, ttag, 0, &data, true);
-    io.send(&pdu);
+    // Those that end make room for the other.
+    for (cid, ttag) in tags {
+        let pdu = io.h2c_data(cid, ttag, 0, &data, true);
+        io.send(&pdu);
+    }
     let mut answers = Vec::new();
     let mut asked = None;
-    while answers.is_empty() || asked.is_none() {
+    while answers.len() < 2 || asked.is_none() {
         match io.pdu() {
             Pdu::Response(cqe) => answers.push((cqe.cid.get(), cqe.status())),
             Pdu::R2T(r2t) => asked = Some((r2t.cccid.get(), r2t.ttag.get())),
             other => panic!("{other:?}"),
         }
     }
-    assert_eq!(answers, [(cid, Status::SUCCESS)]);
-    let asked = asked.expect("an R2T");
-    assert_eq!(asked.0, waiting[1]);
-    for (cid, ttag) in [tags[1], asked] {
-        let pdu = io.h2c_data(cid, ttag, 0, &data, true);
-        io.send(&pdu);
-        let cqe = io.response();
-        assert_eq!((cqe.cid.get(), cqe.status()), (cid, Status::SUCCESS));
-    }
+    assert_eq!(answers, holders.map(|cid| (cid, Status::SUCCESS)));
+    let (cid, ttag) = asked.expect("an R2T");
+    assert_eq!(cid, waiting[1]);
+    let pdu = io.h2c_data(cid, ttag, 0, &data, true);
+    io.send(&pdu);
+    let cqe = io.response();
+    assert_eq!((cqe.cid.get(), cqe.status()), (cid, Status::SUCCESS));
     drop((admin, io));
     daemon.wait_for_counts(&baseline, open_files);
 }
