@@ -223,8 +223,8 @@ impl Failure {
             Self::MediaRead => Status::UNRECOVERED_READ_ERROR.with_dnr(),
             Self::MediaWrite => Status::WRITE_FAULT.with_dnr(),
             Self::NoSpace => Status::CAPACITY_EXCEEDED.with_dnr(),
-            // Another path may still have it: hosts with several try those (Base 2.0, Figure 97).
-            Self::DeviceGone => Status::INTERNAL_PATH_ERROR,
+            // No path error: a Linux host with this path alone would try again on it without a pause and without end.
+            Self::DeviceGone => Status::INTERNAL_ERROR,
 
             Self::Aborted => Status::ABORT_REQUESTED,
             Self::QueueDeleted => Status::ABORTED_SQ_DELETION,
@@ -292,10 +292,10 @@ mod tests {
         assert!(lasting.iter().all(|failure| failure.status().dnr()));
     }
 
-    /// Linux tries another path, or this one again, for what it takes to be the path's fault: status code type 3h.
+    /// Linux tries this path again without end for what it takes to be the path's fault: status code type 3h.
     #[test]
-    fn a_device_that_is_gone_is_the_paths_fault() {
-        assert_eq!(Failure::DeviceGone.status().sct(), 3);
+    fn a_device_that_is_gone_is_not_the_paths_fault() {
+        assert_eq!(Failure::DeviceGone.status().sct(), 0, "a host with one path gives up");
     }
 
     #[test]
