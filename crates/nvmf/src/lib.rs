@@ -41,7 +41,7 @@ pub use disposition::{DataSource, Disposition, Extent, IoCommand, IoKind, QueueO
 pub use failure::Failure;
 pub use hosts::{HostCounts, HostLimits, HostRules, Refusal, network_of};
 pub use limits::Limits;
-pub use queue::{Queue, QueueInfo, Settle};
+pub use queue::{ControllerBarrier, Queue, QueueInfo};
 pub use quiesce::{Quiesce, QuiesceGuard};
 pub use spec::{
     Access, AddressFamily, DeviceId, NamespaceSpec, PortId, PortSpec, ReferralSpec, SubsystemSpec,

@@ -29,7 +29,7 @@ use nvmeof_wire::{Nqn, Sgl, Sqe, Status};
 use self::admin_queue::AdminQueue;
 use self::io_queue::IoQueue;
 use self::slots::Slots;
-use self::waiting::{Settling, WaitingConnect};
+use self::waiting::{PendingBarrier, WaitingConnect};
 use crate::Nanos;
 use crate::controller::{Controller, ControllerKey, DeathReason, ErrorRecord};
 use crate::disposition::{
@@ -42,7 +42,7 @@ use crate::quiesce::{Quiesce, QuiesceGuard};
 use crate::spec::{DeviceId, PortId, TransportKind};
 use crate::target::Target;
 
-pub use self::waiting::Settle;
+pub use self::waiting::ControllerBarrier;
 
 /// What a connected queue is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,7 +84,7 @@ pub struct Queue {
     refused: Option<Refusal>,
     /// Its Connect, while commands of another association of the host are not over, and what it waits for.
     waiting: Option<Box<WaitingConnect>>,
-    settling: Option<Settling>,
+    barrier: Option<PendingBarrier>,
     /// Of an I/O queue: commands of it may be with a device.
     guard: Option<QuiesceGuard>,
 }
@@ -157,7 +157,7 @@ impl Queue {
             },
             refused: None,
             waiting: None,
-            settling: None,
+            barrier: None,
             guard: None,
         }
     }
@@ -364,7 +364,7 @@ impl Queue {
     pub fn handle_disconnect(&mut self) -> Option<QuiesceGuard> {
         self.end(DeathReason::ConnectionClosed);
         self.waiting = None;
-        self.settling = None;
+        self.barrier = None;
         self.guard.take()
     }
 

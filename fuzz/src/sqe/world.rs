@@ -405,7 +405,7 @@ impl World {
         let epoch = self.target.epoch();
         let looked_at = std::mem::replace(&mut self.epoch, epoch) == epoch;
         for link in &mut self.links {
-            drop(link.queue.poll_settle());
+            drop(link.queue.poll_barrier());
             if let Some((sqe, disposition)) = link.queue.poll_connect(self.now) {
                 let Disposition::Respond(response) = disposition else { panic!("{disposition:?}") };
                 answered(&response, sqe.cid.get());

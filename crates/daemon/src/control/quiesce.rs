@@ -97,7 +97,7 @@ fn settled(devices: &BTreeSet<DeviceId>, reactors: &[Sender]) -> Vec<oneshot::Re
     }
     let ask = |sender: &Sender| {
         let (reply, answer) = oneshot::channel();
-        sender.send(Message::Settle { devices: devices.clone(), reply });
+        sender.send(Message::DeviceBarrier { devices: devices.clone(), reply });
         answer
     };
     reactors.iter().map(ask).collect()

@@ -68,9 +68,9 @@ impl Reactor {
             Message::Dismiss { id, reply } => {
                 let _ = reply.send(self.dismiss(id, now));
             }
-            Message::Settle { devices, reply } => self.settle(&devices, reply),
-            Message::SettleControllers { controllers, guard } => {
-                self.settle_controllers(&controllers, guard);
+            Message::DeviceBarrier { devices, reply } => self.device_barrier(&devices, reply),
+            Message::ControllerBarrier { controllers, guard } => {
+                self.controller_barrier(&controllers, guard);
             }
             Message::Counts(reply) => {
                 let _ = reply.send(self.counts());

@@ -211,8 +211,8 @@ impl Reactor {
             }
             if let Some((sqe, disposition)) = connection.queue.poll_connect(now) {
                 self.connect_decided(key, &sqe, disposition, now);
-            } else if let Some(settle) = connection.queue.poll_settle() {
-                return self.ask_to_settle(settle);
+            } else if let Some(barrier) = connection.queue.poll_barrier() {
+                return self.send_barrier(barrier);
             } else if let Some(devices) = connection.queue.poll_shutdown() {
                 self.start_flush(key, &devices, Then::ShutDown, now);
             } else if let Some(response) = connection.queue.poll_disconnect() {

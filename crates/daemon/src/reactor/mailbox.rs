@@ -76,14 +76,14 @@ pub(crate) enum Message {
     /// Say which connections there are.
     Roll(oneshot::Sender<Vec<Listed>>),
     /// Let go of the guard when every write of these controllers is over that has come by now.
-    SettleControllers {
+    ControllerBarrier {
         /// The controllers.
         controllers: Arc<[ControllerKey]>,
         /// The guard.
         guard: Arc<QuiesceGuard>,
     },
     /// Answer when every write is over that these devices have been given, or are to be given, by now.
-    Settle {
+    DeviceBarrier {
         /// The devices.
         devices: BTreeSet<DeviceId>,
         /// Answered then.

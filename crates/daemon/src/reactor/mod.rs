@@ -76,7 +76,7 @@ use holdings::Holdings;
 use idle::{Idle, Verdict};
 use mailbox::{Mailbox, Sender};
 use poller::{Poller, Ready};
-use quiesce::Settling;
+use quiesce::WriteBarrier;
 use requests::Requests;
 use slots::{Key, Slots};
 use starved::Starved;
@@ -225,7 +225,7 @@ pub(crate) struct Reactor {
     /// Turns since epoll was last asked.
     unpolled_turns: u32,
     /// Who waits for the commands of namespaces that are gone.
-    settling: Vec<Settling>,
+    barriers: Vec<WriteBarrier>,
     /// Answered when nothing is in flight.
     draining: Option<oneshot::Sender<()>>,
     stopping: bool,
@@ -308,7 +308,7 @@ impl Reactor {
             are_sources_unsettled: false,
             turned_at: u64::MAX,
             unpolled_turns: 0,
-            settling: Vec::new(),
+            barriers: Vec::new(),
             draining: None,
             stopping: false,
             stats: Stats::default(),

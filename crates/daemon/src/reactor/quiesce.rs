@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use nvmeof_core::block::BlockOp;
 use nvmeof_nvmf::request::Stage;
-use nvmeof_nvmf::{ControllerKey, DataSource, DeviceId, QuiesceGuard, Settle};
+use nvmeof_nvmf::{ControllerBarrier, ControllerKey, DataSource, DeviceId, QuiesceGuard};
 use tokio::sync::oneshot;
 
 use super::Reactor;
@@ -44,17 +44,17 @@ pub(super) enum Then {
 
 /// Commands whose end somebody waits for.
 #[derive(Debug)]
-pub(super) struct Settling {
+pub(super) struct WriteBarrier {
     /// Connections that are read from first, and in how many turns at most.
     reading: Vec<Key>,
     turns: u32,
     commands: Vec<Key>,
-    told: Told,
+    waiter: Waiter,
 }
 
 /// How somebody hears that the commands are over. An asker that has gone hears nothing.
 #[derive(Debug)]
-enum Told {
+enum Waiter {
     /// The control plane, for namespaces that are gone.
     Answer(oneshot::Sender<()>),
     /// A Connect, when the last reactor lets go of this.
@@ -141,7 +141,11 @@ impl Reactor {
     }
 
     /// Answers when the commands that these devices have been given by now, or are to be given, are over.
-    pub(super) fn settle(&mut self, devices: &BTreeSet<DeviceId>, reply: oneshot::Sender<()>) {
+    pub(super) fn device_barrier(
+        &mut self,
+        devices: &BTreeSet<DeviceId>,
+        reply: oneshot::Sender<()>,
+    ) {
         let is_meant = |pending: &Pending| match pending {
             Pending::Io(io) => {
                 let command = io.request.io();
@@ -152,23 +156,23 @@ impl Reactor {
         };
         let requests = self.requests.iter();
         let commands = requests.filter(|(_, one)| is_meant(one)).map(|(key, _)| key).collect();
-        let told = Told::Answer(reply);
-        self.settling.push(Settling { reading: Vec::new(), turns: 0, commands, told });
-        self.answer_settled();
+        let waiter = Waiter::Answer(reply);
+        self.barriers.push(WriteBarrier { reading: Vec::new(), turns: 0, commands, waiter });
+        self.complete_barriers();
     }
 
     /// Asks every reactor to have the commands of these controllers end.
-    pub(super) fn ask_to_settle(&mut self, settle: Settle) {
-        let Settle { controllers, guard } = settle;
+    pub(super) fn send_barrier(&mut self, barrier: ControllerBarrier) {
+        let ControllerBarrier { controllers, guard } = barrier;
         let guard = Arc::new(guard);
         for peer in &self.peers {
             let (controllers, guard) = (Arc::clone(&controllers), Arc::clone(&guard));
-            peer.send(Message::SettleControllers { controllers, guard });
+            peer.send(Message::ControllerBarrier { controllers, guard });
         }
     }
 
     /// Keeps the guard until every write of these controllers is over that has come by now, read or not.
-    pub(super) fn settle_controllers(
+    pub(super) fn controller_barrier(
         &mut self,
         controllers: &[ControllerKey],
         guard: Arc<QuiesceGuard>,
@@ -183,12 +187,12 @@ impl Reactor {
         for key in &reading {
             self.list(*key);
         }
-        let (turns, told) = (TURNS_TO_READ, Told::Guard(guard));
-        self.settling.push(Settling { reading, turns, commands: Vec::new(), told });
+        let (turns, waiter) = (TURNS_TO_READ, Waiter::Guard(guard));
+        self.barriers.push(WriteBarrier { reading, turns, commands: Vec::new(), waiter });
     }
 
     /// What has come for its connections is read: notes the writes of theirs that are not over.
-    fn note_commands(&self, one: &mut Settling) {
+    fn collect_writes(&self, one: &mut WriteBarrier) {
         let is_unread = |key: &Key| self.connections.get(*key).is_some_and(|c| c.unsettled);
         one.turns = one.turns.saturating_sub(1);
         if one.turns > 0 && one.reading.iter().any(is_unread) {
@@ -197,37 +201,36 @@ impl Reactor {
         for key in one.reading.drain(..) {
             let Some(connection) = self.connections.get(key) else { continue };
             let commands = self.requests.of(connection.newest);
-            let meant = commands.filter(
-                |(_, pending)| matches!(pending, Pending::Io(io) if has_all_of_a_write(io)),
-            );
+            let meant = commands
+                .filter(|(_, pending)| matches!(pending, Pending::Io(io) if is_complete_write(io)));
             one.commands.extend(meant.map(|(request, _)| request));
         }
     }
 
     /// Answers whoever waits for commands that are over by now.
-    pub(super) fn answer_settled(&mut self) {
+    pub(super) fn complete_barriers(&mut self) {
         let mut waiting = Vec::new();
-        for mut one in std::mem::take(&mut self.settling) {
+        for mut one in std::mem::take(&mut self.barriers) {
             if !one.reading.is_empty() {
-                self.note_commands(&mut one);
+                self.collect_writes(&mut one);
             }
             one.commands.retain(|request| match self.requests.get(*request) {
                 Some(Pending::Io(io)) => !io.request.is_past_device(),
                 _ => false,
             });
             if one.reading.is_empty() && one.commands.is_empty() {
-                one.told.tell();
+                one.waiter.notify();
             } else {
                 waiting.push(one);
             }
         }
-        self.settling = waiting;
+        self.barriers = waiting;
     }
 }
 
 /// Whether a command changes its device, if its host does nothing more. One that still waits for its host's data does
 /// not: of a host that is gone none comes.
-fn has_all_of_a_write(io: &Io) -> bool {
+fn is_complete_write(io: &Io) -> bool {
     let command = io.request.io();
     let has_data = !matches!(command.source, Some(DataSource::Host(_)));
     let is_ready = match io.request.stage() {
@@ -238,8 +241,8 @@ fn has_all_of_a_write(io: &Io) -> bool {
     command.kind.is_write() && is_ready
 }
 
-impl Told {
-    fn tell(self) {
+impl Waiter {
+    fn notify(self) {
         match self {
             Self::Answer(reply) => drop(reply.send(())),
             Self::Guard(guard) => drop(guard),

@@ -92,8 +92,8 @@ impl Reactor {
         if !self.leaving.is_empty() {
             self.move_leaving(now);
         }
-        if !self.settling.is_empty() {
-            self.answer_settled();
+        if !self.barriers.is_empty() {
+            self.complete_barriers();
         }
         self.pool.balance();
         if now >= self.next_tick {

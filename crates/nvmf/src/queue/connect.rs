@@ -95,7 +95,7 @@ impl Queue {
                 host_nqn: request.host_nqn.clone(),
                 host_id: request.host_id,
             };
-            waiting::settled(&mut self.settling, &self.target, subsystem, &association, now)?;
+            waiting::pass_barrier(&mut self.barrier, &self.target, subsystem, &association, now)?;
         }
         let kind = match (command.qid, subsystem.kind) {
             (0, SubsystemKind::Discovery) => SeatKind::Discovery,

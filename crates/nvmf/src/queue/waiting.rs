@@ -4,7 +4,7 @@
 //!   Connect, QID 0
 //!      |  another association of the host lives
 //!      v
-//!   settling: reactors read what has come for it, and wait for the writes that it has by then
+//!   barrier: reactors read what has come for it, and wait for the writes that it has by then
 //!      |  over, or as long as devices may take
 //!      v
 //!   quiescing: an association of the host is gone, and commands of it are with a device
@@ -43,17 +43,17 @@ pub(super) struct WaitingConnect {
 
 /// The commands that the host's other associations had when the Connect came.
 #[derive(Debug)]
-pub(super) struct Settling {
+pub(super) struct PendingBarrier {
     quiesce: Quiesce,
     /// What reactors are to be asked, once.
-    ask: Option<Settle>,
+    ask: Option<ControllerBarrier>,
     /// When the Connect goes on all the same: those associations are not lost.
     until: Nanos,
 }
 
 /// What every reactor is to be asked for a Connect.
 #[derive(Debug)]
-pub struct Settle {
+pub struct ControllerBarrier {
     /// Controllers whose commands are meant: those that reactors have by now or that wait unread.
     pub controllers: Arc<[ControllerKey]>,
     /// To be kept, shared, until they are over.
@@ -94,7 +94,7 @@ impl Queue {
             Err(Failure::Quiescing) => Err(Failure::ConnectBusy),
             outcome => outcome,
         };
-        self.settling = None;
+        self.barrier = None;
         if let State::Fresh { connecting, .. } = &mut self.state {
             *connecting = None;
         }
@@ -102,8 +102,8 @@ impl Queue {
     }
 
     /// What reactors are to be asked for a Connect that waits, once; to be asked as [`Self::poll_event`] is.
-    pub fn poll_settle(&mut self) -> Option<Settle> {
-        self.settling.as_mut()?.ask.take()
+    pub fn poll_barrier(&mut self) -> Option<ControllerBarrier> {
+        self.barrier.as_mut()?.ask.take()
     }
 
     /// How long a Connect waits for devices.
@@ -119,30 +119,29 @@ impl Queue {
 /// Whether no command of another association of this host can change a device any more.
 ///
 /// # Errors
-/// [`Failure::Quiescing`] while one can; then `settling` may have something to ask.
-pub(super) fn settled(
-    settling: &mut Option<Settling>,
+/// [`Failure::Quiescing`] while one can; `barrier` may then hold a request to the reactors.
+pub(super) fn pass_barrier(
+    barrier: &mut Option<PendingBarrier>,
     target: &Target,
     subsystem: &Subsystem,
     association: &Association,
     now: Nanos,
 ) -> Result<(), Failure> {
-    if settling.is_none() {
+    if barrier.is_none() {
         let controllers = subsystem.controllers_of(&association.host_nqn, &association.host_id);
         if !controllers.is_empty() {
-            *settling =
-                Some(Settling::new(controllers, target, association.clone(), subsystem, now));
+            *barrier =
+                Some(PendingBarrier::new(controllers, target, association.clone(), subsystem, now));
         }
     }
-    let is_settling =
-        settling.as_ref().is_some_and(|one| !one.quiesce.is_quiet() && now < one.until);
-    if is_settling || target.departing.has(association) {
+    let is_pending = barrier.as_ref().is_some_and(|one| !one.quiesce.is_quiet() && now < one.until);
+    if is_pending || target.departing.has(association) {
         return Err(Failure::Quiescing);
     }
     Ok(())
 }
 
-impl Settling {
+impl PendingBarrier {
     fn new(
         controllers: Vec<ControllerKey>,
         target: &Target,
@@ -153,7 +152,7 @@ impl Settling {
         let quiesce = Quiesce::new(association, Arc::clone(&target.notifier));
         quiesce.await_quiet();
         let guard = quiesce.guard(0);
-        let ask = guard.map(|guard| Settle { controllers: controllers.into(), guard });
+        let ask = guard.map(|guard| ControllerBarrier { controllers: controllers.into(), guard });
         Self { quiesce, ask, until: now.saturating_add(patience(subsystem)) }
     }
 }

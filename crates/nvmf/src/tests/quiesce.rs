@@ -91,22 +91,22 @@ fn the_same_host_waits_for_what_its_living_associations_have_by_now() {
     let key = admin.queue.connected().unwrap().controller;
     let mut again = Link::new(&target, PORT);
     waits(&ConnectRequest::admin(SUBSYSTEM), &mut again, 0);
-    let settle = again.queue.poll_settle().expect("reactors are to be asked");
-    assert_eq!(settle.controllers[..], [key]);
-    assert!(again.queue.poll_settle().is_none(), "once");
+    let barrier = again.queue.poll_barrier().expect("reactors are to be asked");
+    assert_eq!(barrier.controllers[..], [key]);
+    assert!(again.queue.poll_barrier().is_none(), "once");
     assert!(again.queue.poll_connect(1).is_none());
     let epoch = target.epoch();
-    drop(settle);
+    drop(barrier);
     assert!(target.epoch() > epoch, "reactors are to look");
     assert_eq!(decided(&mut again, 1), Status::SUCCESS);
     // As long as devices may take, and no longer: it may be another path of a host that is well.
     let mut third = Link::new(&target, PORT);
     waits(&ConnectRequest::admin(SUBSYSTEM), &mut third, 0);
-    let settle = third.queue.poll_settle();
+    let barrier = third.queue.poll_barrier();
     let bound = u64::try_from((BOUND + REACTION).as_nanos()).unwrap();
     assert!(third.queue.poll_connect(bound - 1).is_none());
     assert_eq!(decided(&mut third, bound), Status::SUCCESS);
-    drop(settle);
+    drop(barrier);
 }
 
 #[test]

@@ -206,7 +206,7 @@ impl Link {
     fn connected_later(&mut self) -> Disposition {
         loop {
             // Nothing of the host's other associations is with a device.
-            drop(self.queue.poll_settle());
+            drop(self.queue.poll_barrier());
             if let Some((_, disposition)) = self.queue.poll_connect(self.now) {
                 return disposition;
             }

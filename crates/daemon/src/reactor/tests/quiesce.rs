@@ -165,9 +165,9 @@ fn whoever_ends_a_connection_or_removes_a_namespace_can_wait_for_its_commands() 
     let (admin, io) = writing(&mut rig);
     let devices = [DeviceId(0)].into();
     let (reply, mut settled) = oneshot::channel();
-    rig.tell(Message::Settle { devices, reply });
+    rig.tell(Message::DeviceBarrier { devices, reply });
     let (reply, mut other) = oneshot::channel();
-    rig.tell(Message::Settle { devices: [DeviceId(1)].into(), reply });
+    rig.tell(Message::DeviceBarrier { devices: [DeviceId(1)].into(), reply });
     other.try_recv().expect("nothing is with that device");
 
     let id = rig.queue_ids()[1];

@@ -198,7 +198,7 @@ impl Site {
 
     /// Has every reactor answer when the commands for these devices are over.
     pub(super) fn settle(&self, devices: &BTreeSet<DeviceId>) -> Vec<oneshot::Receiver<()>> {
-        self.ask(|reply| Message::Settle { devices: devices.clone(), reply })
+        self.ask(|reply| Message::DeviceBarrier { devices: devices.clone(), reply })
     }
 
     fn ask<T>(&self, message: impl Fn(oneshot::Sender<T>) -> Message) -> Vec<oneshot::Receiver<T>> {
