@@ -182,18 +182,9 @@ fn run(seed: u64) -> Result<Summary, String> {
     world.into_history().check().map_err(|violation| violation.to_string())
 }
 
-/// The number in a variable of the environment.
-fn number(name: &str, otherwise: u64) -> u64 {
-    match std::env::var(name) {
-        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{name}={text}: not a number")),
-        Err(_) => otherwise,
-    }
-}
-
 #[test]
 fn every_read_is_explained_by_an_order_of_the_writes() {
-    let first = number("TORTURE_SEED", 1);
-    let seeds: Vec<u64> = (first..first + number("TORTURE_SEEDS", SEEDS)).collect();
+    let seeds: Vec<u64> = nvmeof_history::seeds(SEEDS).collect();
     let mut sum = Summary::default();
     for some in seeds.chunks(AT_ONCE) {
         let runs = std::thread::scope(|scope| {

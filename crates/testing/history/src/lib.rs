@@ -18,16 +18,18 @@
 //! A host knows that its writes are over when its controller is reset or shut down, when its queue is disconnected,
 //! when an operator has fenced it off, and when its next association is let in.
 //!
-//! There is no clock and no I/O here: an event is later than those recorded before it.
+//! There is no clock and no I/O here, apart from [`seeds`], which reads the environment: an event is later than those recorded before it.
 
 mod check;
 mod dice;
 mod record;
 mod report;
+mod seeds;
 mod stamp;
 
 pub use check::Summary;
 pub use dice::Dice;
 pub use record::{Block, History, ReadId, WriteId};
 pub use report::Violation;
+pub use seeds::seeds;
 pub use stamp::{BLOCK, Content, Damage, Stamp};

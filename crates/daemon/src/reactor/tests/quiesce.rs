@@ -37,6 +37,15 @@ fn let_the_device_finish(rig: &mut Rig) {
     assert_eq!(rig.with_device(), 0);
 }
 
+/// The Connect waits until the bound of the devices and the reactors' 2 s have passed.
+fn wait_as_long_as_devices_take(rig: &mut Rig, connecting: &Host) {
+    rig.turn_after(11_000_000_000);
+    rig.turns_now();
+    assert_eq!(connecting.outstanding(), 1);
+    rig.turn_after(1_000_000_000);
+    rig.turns_now();
+}
+
 #[test]
 fn a_controller_is_reset_when_its_commands_are_over() {
     let mut rig = Rig::new(None);
@@ -111,11 +120,7 @@ fn another_path_waits_no_longer_than_devices_may_take() {
     rig.slow(Duration::ZERO, Duration::from_secs(100));
     io.write_in_capsule(1, 0, &pattern(1, 4 * KIB));
     let again = rig.ask_again(HOST);
-    rig.turn_after(11_000_000_000);
-    rig.turns_now();
-    assert_eq!(again.outstanding(), 1);
-    rig.turn_after(1_000_000_000);
-    rig.turns_now();
+    wait_as_long_as_devices_take(&mut rig, &again);
     assert_eq!(again.statuses(), [(1, Status::SUCCESS)]);
     rig.turn_after(100_000_000_000);
     io.collect();
@@ -133,11 +138,7 @@ fn a_host_that_would_wait_longer_than_devices_may_take_is_to_come_again() {
     io.close();
     rig.turns_now();
     let again = rig.ask_again(HOST);
-    rig.turn_after(11_000_000_000);
-    rig.turns_now();
-    assert_eq!(again.outstanding(), 1);
-    rig.turn_after(1_000_000_000);
-    rig.turns_now();
+    wait_as_long_as_devices_take(&mut rig, &again);
     let statuses = again.statuses();
     assert_eq!(statuses, [(1, Status::CONTROLLER_BUSY)]);
     assert!(!statuses[0].1.dnr());

@@ -142,18 +142,9 @@ fn run(seed: u64, patience: Patience) -> Result<Summary, String> {
     }
 }
 
-/// The number in a variable of the environment.
-fn number(name: &str, otherwise: u64) -> u64 {
-    match std::env::var(name) {
-        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{name}={text}: not a number")),
-        Err(_) => otherwise,
-    }
-}
-
 #[test]
 fn every_read_is_explained_by_an_order_of_the_writes() {
-    let first = number("TORTURE_SEED", 1);
-    let seeds = first..first + number("TORTURE_SEEDS", SEEDS);
+    let seeds = nvmeof_history::seeds(SEEDS);
     let mut sum = Summary::default();
     let mut failed = Vec::new();
     for seed in seeds.clone() {
