@@ -201,19 +201,9 @@ impl Reactor {
                     if command.kind == IoKind::Read && self.lend(request, key, &command, now) {
                         return;
                     }
-                    let bars = self.starved.bars(now);
-                    match if bars { None } else { self.lease(request, wanted) } {
+                    match self.lease_or_starve(request, key, wanted, now) {
                         Some(step) => step,
-                        None => match self.lease_own(request, key, wanted) {
-                            Some(step) => step,
-                            None => {
-                                if let Some(Pending::Io(io)) = self.requests.get_mut(request) {
-                                    io.held.waits(now);
-                                }
-                                self.starved.push(request, now);
-                                return;
-                            }
-                        },
+                        None => return,
                     }
                 }
                 Step::Pull { buf, sgl } => {
@@ -257,6 +247,27 @@ impl Reactor {
                 }
             };
         }
+    }
+
+    /// Leases a request its buffers, or queues it until the pool has some. A request behind those that were queued first
+    /// gets the buffer of its connection only.
+    #[inline]
+    fn lease_or_starve(
+        &mut self,
+        request: Key,
+        key: Key,
+        wanted: Wanted,
+        now: u64,
+    ) -> Option<Step<Buffer>> {
+        let pooled = if self.starved.bars(now) { None } else { self.lease(request, wanted) };
+        let step = pooled.or_else(|| self.lease_own(request, key, wanted));
+        if step.is_none() {
+            if let Some(Pending::Io(io)) = self.requests.get_mut(request) {
+                io.held.waits(now);
+            }
+            self.starved.push(request, now);
+        }
+        step
     }
 
     /// Gives a request the buffers that it wants, or its end; `None` while there are none.
