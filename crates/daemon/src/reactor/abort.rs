@@ -1,5 +1,5 @@
-//! Abort: it goes to the reactor that serves the queue, which looks at the commands of that queue
-//! alone.
+//! Abort: the reactor that serves the queue handles it and searches only the commands of that
+//! queue.
 
 use nvmeof_nvmf::request::Stage;
 use nvmeof_nvmf::{ControllerKey, Failure, QueueOwner};
@@ -20,12 +20,12 @@ pub(super) struct AbortWaiting {
     pub(super) aborted: bool,
 }
 
-/// What an Abort came to.
+/// Result of an Abort.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Found {
     /// The command has ended.
     Aborted,
-    /// There is no such command, or it cannot be aborted any more.
+    /// The command does not exist, or the reactor cannot abort it any more.
     Not,
     /// It ends when its device is done with a piece of it.
     Later(Key),
@@ -34,13 +34,13 @@ enum Found {
 /// The command that an Abort names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Victim {
-    /// Whose queue.
+    /// The controller that owns the queue.
     pub(super) controller: ControllerKey,
     /// The queue.
     pub(super) sqid: u16,
     /// The command.
     pub(super) cid: u16,
-    /// The connection it is served by, as that reactor knows it.
+    /// The connection that serves the queue, by its token on that reactor.
     pub(super) connection: u64,
 }
 
@@ -97,11 +97,12 @@ impl Reactor {
         let Some(connection) = self.connections.get(key).filter(|c| c.is_live()) else {
             return Found::Not;
         };
-        // The queue may have moved on meanwhile, or ended.
+        // The queue can have moved to another reactor by now, or ended.
         if !connection.queue.is_io_queue(victim.controller, victim.sqid) {
             return Found::Not;
         }
-        // An earlier command of this identifier may still be on its way out: that one is over.
+        // The response to an earlier command with this identifier can still be in flight: that
+        // command has completed.
         let named = self.requests.of(connection.newest).find_map(|(request, pending)| {
             let Pending::Io(io) = pending else { return None };
             let stage = io.request.stage();

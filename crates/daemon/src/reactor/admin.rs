@@ -25,13 +25,13 @@ use super::stats::Class;
 /// memory.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Admin {
-    /// Where it came from.
+    /// The connection that sent it.
     pub(super) connection: Key,
     /// Its state.
     pub(super) stage: AdminStage,
 }
 
-/// Where an admin command stands: `Reply -> Sending`, or `Fetch -> Pulling`.
+/// Stage of an admin command: `Reply -> Sending`, or `Fetch -> Pulling`.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum AdminStage {
     /// Waits for a buffer to write its data into.
@@ -40,7 +40,7 @@ pub(super) enum AdminStage {
         sqe: Sqe,
         /// Bytes.
         len: u32,
-        /// Where the host wants them.
+        /// Host memory that receives them.
         sgl: Sgl,
     },
     /// Waits for a buffer for the host's data.
@@ -49,7 +49,7 @@ pub(super) enum AdminStage {
         sqe: Sqe,
         /// Bytes.
         len: u32,
-        /// Where they are.
+        /// Host memory that holds them.
         sgl: Sgl,
     },
     /// The fabric fetches the host's data and owns the buffer.
@@ -72,7 +72,7 @@ impl AdminStage {
         }
     }
 
-    /// Whether neither the fabric nor anything else holds a buffer for it.
+    /// Returns true while neither the fabric nor the reactor holds a buffer for it.
     pub(super) fn is_waiting(&self) -> bool {
         self.wanted().is_some()
     }
@@ -90,7 +90,7 @@ pub(super) struct AdminLine {
 /// Connections that have something to do for admin commands.
 #[derive(Debug, Default)]
 pub(super) struct AdminWork {
-    /// Whose current command is over while others wait.
+    /// Connections whose current command has ended while others wait.
     next: Vec<Key>,
     /// Commands for which the reactor's reserve has no buffer now: of hosts' controllers, and of
     /// the others.
@@ -99,7 +99,7 @@ pub(super) struct AdminWork {
 }
 
 impl AdminWork {
-    /// Whether something can be done at once.
+    /// Returns true if a connection can start its next command immediately.
     pub(super) fn is_due(&self) -> bool {
         !self.next.is_empty()
     }
@@ -110,7 +110,7 @@ impl AdminWork {
 }
 
 impl Reactor {
-    /// A command moves data: at once, or when those before it have moved theirs.
+    /// Starts a command that moves data, immediately or after the commands before it have ended.
     pub(super) fn start_admin(&mut self, key: Key, stage: AdminStage, now: u64) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         connection.in_flight += 1;
@@ -120,8 +120,8 @@ impl Reactor {
         self.pump_admin(key, now);
     }
 
-    /// Goes on with what waits: where the command before is over, and where the reserve had no
-    /// buffer.
+    /// Starts waiting commands: those whose predecessor has ended, and those for which the reserve
+    /// had no buffer.
     pub(super) fn retry_admin(&mut self, now: u64) -> bool {
         let mut busy = false;
         if !self.admin_work.next.is_empty() {
@@ -130,7 +130,7 @@ impl Reactor {
                 self.pump_admin(key, now);
                 busy = true;
             }
-            // Whatever was added meanwhile goes behind in the next turn; the room is kept.
+            // Connections that this loop added follow in the next turn; the capacity is kept.
             next.append(&mut self.admin_work.next);
             self.admin_work.next = next;
         }
@@ -242,7 +242,7 @@ impl Reactor {
         }
     }
 
-    /// A command that moved data, or was to, is over: it is the next one's turn.
+    /// Ends a command that moved data, or was to: the connection's next command can start.
     pub(super) fn admin_over(&mut self, request: Key, key: Key) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         if connection.admin.current != Some(request) {
@@ -255,13 +255,13 @@ impl Reactor {
     }
 }
 
-/// Whether a command's data fits its connection's own buffer.
+/// Returns true if a command's data fits its connection's own buffer.
 fn is_small(pending: &Pending) -> bool {
     let Pending::Admin(admin) = pending else { return false };
     admin.stage.wanted().is_some_and(|len| len <= OWN_BUFFER)
 }
 
-/// Whether a connection belongs to a controller that its host needs permission for.
+/// Returns true if a connection belongs to a controller that its host needs permission for.
 fn is_host(connection: &Connection) -> bool {
     connection.info.as_ref().is_some_and(|info| !info.discovery)
 }

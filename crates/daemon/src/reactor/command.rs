@@ -1,4 +1,4 @@
-//! A capsule's way into nvmf, and the commands that are answered at once.
+//! Delivers capsules to nvmf, and immediately completes the commands that need no further step.
 
 use std::sync::atomic::Ordering;
 

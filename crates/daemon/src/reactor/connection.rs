@@ -47,7 +47,7 @@ pub(crate) struct Connection {
     pub(crate) counts_as_io: bool,
     /// What its host has against others and may have; asked for with its first I/O command.
     share: Option<HostShare>,
-    /// What its host holds, and which of its commands wait for that.
+    /// Its host's holdings, and its deferred commands.
     pub(super) holder: Holder,
     /// Where its commands wait, by device.
     pub(super) lanes: Slots<Lane>,
@@ -76,7 +76,7 @@ pub(crate) struct Lane {
     in_flight: u32,
     /// Its device is closed.
     pub(super) is_ending: bool,
-    /// When its device last failed a flush, as far as this connection has heard of it.
+    /// Time of the device's last failed flush that this connection has been notified of.
     pub(super) heard_of_loss: u64,
 }
 

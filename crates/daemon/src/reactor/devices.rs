@@ -93,8 +93,10 @@ impl Devices {
         }
     }
 
-    /// The requester of this operation is gone. True if the device was never given it and it is gone, too; else it
-    /// still completes.
+    /// Cancels an operation whose requester is gone.
+    ///
+    /// Returns true if the device never received the operation, which is dropped then. Otherwise
+    /// the operation still completes.
     pub(crate) fn cancel(&mut self, id: DeviceId, token: u64) -> bool {
         let Some(device) = self.get(id) else { return false };
         let before = device.backlog.len();

@@ -1,17 +1,20 @@
-//! What each host holds, so that hosts that get nowhere hold up nobody else.
+//! Permits and memory that each host holds. A host without progress does not delay other hosts.
 //!
 //! A command has a permit of the pacer's budget, and memory, until the last byte of its data has moved. A host that asks
 //! for much and takes little of it, or is asked for data and sends none, would so take all of both.
 //!
-//! * **Permits.** If commands wait and for [`PATIENCE`] none may start, those permits are taken back whose data has been
-//!   with its host for as long: data that does not move is in nobody's way. Such a connection is *slow*, and starts
-//!   nothing more until those commands are over. What its tenants' limits count they go on counting.
-//! * **Memory.** While several hosts are connected, each may hold as much as is free, for each reactor its part of that
-//!   (a dynamic threshold: Choudhury and Hahne, 1998): whoever comes next finds as much again. One command it may
-//!   always have. A host alone may hold all but an eighth, which is there for the next that comes.
+//! * **Permits.** If commands wait and none can start for [`PATIENCE`], the reactor reclaims the
+//!   permits of commands whose data has been with their host for as long: data that does not move
+//!   delays no other data. A connection whose permits are reclaimed is *slow*. It starts nothing
+//!   more until the commands of these permits have ended. Tenant limits still count them.
+//! * **Memory.** While several hosts are connected, each may hold as much as is free (a dynamic
+//!   threshold: Choudhury and Hahne, 1998): on each reactor, the free memory divided by the number
+//!   of reactors. The next host then finds as much again. A host may always hold the memory of one
+//!   command. A single host may hold all but 1/8 of the memory, which is kept for the next host.
 //!
-//! Commands that are not to start for either reason are *deferred*: they wait with their connection, without a permit,
-//! and are put back into the pacer as commands of their host end. What nobody else wants is never taken from anybody.
+//! The reactor *defers* commands that must not start for either reason. They wait with their
+//! connection, without a permit. As commands of their host end, the reactor puts them back into the
+//! pacer. It takes nothing from a host unless another host requests it.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -27,9 +30,11 @@ use super::io::{Io, Pending};
 use super::kind;
 use super::slots::Key;
 
-/// Nanoseconds for which nothing may start before permits are taken back, and that data is with its host by then.
+/// Nanoseconds without a start after which the reactor reclaims permits.
 ///
-/// Well below what a host notices beside a device's own delays; well above what it takes a network to move on.
+/// The data of these permits has been with its host for at least as long. The time is well below
+/// a delay that a host notices in addition to its device's own, and well above a network's usual
+/// pauses.
 const PATIENCE: u64 = 10_000_000;
 /// A host that is alone leaves this part of the memory.
 const KEPT: u64 = 8;
@@ -40,7 +45,7 @@ const BACK_AT_ONCE: usize = 2;
 /// Connections looked at for them.
 const LOOKS: usize = 8;
 
-/// What a host holds on this reactor.
+/// Holdings of a host on this reactor.
 #[derive(Debug)]
 pub(super) struct Holdings {
     host: Nqn,
@@ -50,26 +55,26 @@ pub(super) struct Holdings {
     deferred: RefCell<VecDeque<Key>>,
 }
 
-/// What a connection has to do with all this.
+/// A connection's part of its host's holdings.
 #[derive(Debug, Default)]
 pub(super) struct Holder {
     /// Its host's.
     holdings: Option<Rc<Holdings>>,
-    /// Its commands whose permits were taken back: more than none, and it is slow.
+    /// Number of its commands whose permits were reclaimed. The connection is slow unless it is 0.
     slow: u32,
     /// Its commands that are not to start yet.
     pub(super) deferred: VecDeque<Key>,
     is_listed: bool,
 }
 
-/// What a command holds.
+/// A command's part of its host's holdings.
 #[derive(Debug, Default)]
 pub(super) struct Held {
     bytes: u64,
     of: Option<Rc<Holdings>>,
     /// Since when its data is with its host, or waits for a buffer.
     waits_since: Option<u64>,
-    /// Its permit was taken back, and its connection is slow for that.
+    /// Its permit was reclaimed, which makes its connection slow.
     is_slow: bool,
 }
 
@@ -104,7 +109,7 @@ impl Reactor {
     ) -> Option<Permit> {
         let cap = self.pool.shared().config().cap as u64;
         if self.memory_held > cap / 4 {
-            // Others may have come to hold much within this turn.
+            // Other reactors can have leased much memory within this turn.
             self.look_at_others();
         }
         let free = cap.saturating_sub(self.memory_held).saturating_sub(self.memory_of_others);
@@ -161,7 +166,7 @@ impl Reactor {
         }
     }
 
-    /// A command is over: what it held is free, and others of its host may follow.
+    /// Frees what an ended command held; deferred commands of its host can follow.
     #[inline]
     pub(super) fn let_go(&mut self, key: Key, held: Held) {
         let Some(holdings) = held.of else { return };
@@ -230,19 +235,21 @@ impl Reactor {
         true
     }
 
-    /// When permits are to be taken back if nothing starts before.
+    /// Returns the time at which the reactor reclaims permits if nothing starts before.
     pub(super) fn patience_ends(&self) -> Option<u64> {
         self.is_held_up().then(|| self.granted_at.saturating_add(PATIENCE))
     }
 
-    /// Whether commands wait that others in flight may hold up. Where nothing is in flight it is a rate that they wait for:
-    /// a reactor may always start one command whatever the budget.
+    /// Returns true if commands wait that commands in flight can block.
+    ///
+    /// If nothing is in flight, they wait for a rate: a reactor may always start one command,
+    /// whatever the budget.
     #[inline]
     fn is_held_up(&self) -> bool {
         self.pacer.waiting() > 0 && self.pacer.outstanding() > 0
     }
 
-    /// Takes permits back where nothing starts for want of them, here and on other reactors.
+    /// Reclaims permits, here and on other reactors, if commands wait and none starts.
     #[inline]
     pub(super) fn watch_admission(&mut self, now: u64) {
         if !self.is_held_up() {

@@ -41,7 +41,7 @@ pub(super) enum Pending {
 }
 
 impl Pending {
-    /// Where it came from; stale once that connection is gone.
+    /// Returns the connection it belongs to; stale once that connection is gone.
     fn connection(&self) -> Key {
         match self {
             Self::Io(io) => io.connection,
@@ -55,7 +55,7 @@ impl Pending {
 /// An Abort that waits for an answer.
 #[derive(Debug)]
 pub(super) struct Aborting {
-    /// Where it came from.
+    /// The connection that sent it.
     pub(super) connection: Key,
     /// Its own command identifier.
     pub(super) cid: u16,
@@ -82,7 +82,7 @@ pub(super) struct Io {
     pub(super) mark: Mark,
     /// An Abort that waits for its end.
     pub(super) abort: Option<Box<AbortWaiting>>,
-    /// What its host holds by it.
+    /// Its part of its host's holdings.
     pub(super) held: Held,
     /// Its state.
     pub(super) request: Request<Buffer, Permit>,
@@ -293,8 +293,8 @@ impl Reactor {
         }
     }
 
-    /// As [`Self::lease`], of the buffer that the connection has for itself: a small command goes on whatever others
-    /// hold.
+    /// As [`Self::lease`], from the connection's own buffer: a small command proceeds whatever
+    /// other commands hold.
     #[cold]
     fn lease_own(&mut self, request: Key, key: Key, wanted: Wanted) -> Option<Step<Buffer>> {
         let len = usize::try_from(wanted.len).ok().filter(|_| !wanted.spare)?;

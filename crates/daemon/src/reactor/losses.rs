@@ -1,8 +1,9 @@
-//! A flush that failed is reported to everybody whose data it may have been.
+//! Reports a failed flush to every connection whose writes the device can have lost.
 //!
-//! A device that fails a flush may have lost writes that it completed before, and does not say which. The host whose
-//! flush it was hears of it; every other connection that uses the device hears of it by its own next flush, which fails
-//! without being tried. Each of them hears once: from then on a flush vouches for what was written since.
+//! A device that fails a flush can lose writes that it completed earlier, and does not name them.
+//! The host that sent the flush gets the error. Every other connection that uses the device gets an
+//! error for its own next flush, which the reactor fails without sending it to the device. Each
+//! connection gets the error once: later flushes vouch for what was written since.
 
 use nvmeof_core::block::BlockError;
 use nvmeof_nvmf::{DeviceId, IoCommand, IoKind};
@@ -11,8 +12,10 @@ use super::Reactor;
 use super::slots::Key;
 
 impl Reactor {
-    /// Whether this command is a flush, and its device has failed one that this connection has not
-    /// heard of. It has then. The flush behind a Deallocate does not count: it vouches for that
+    /// Returns true if the command is a flush that has to report an earlier failed one.
+    ///
+    /// Its device has failed a flush, and the connection has not been notified. This call counts as
+    /// the notification. The flush behind a Deallocate does not count: it vouches for that
     /// command alone.
     pub(super) fn hears_of_loss(
         &mut self,

@@ -75,14 +75,14 @@ pub(crate) enum Message {
     Trace(TraceOrder),
     /// Say which connections there are.
     Roll(oneshot::Sender<Vec<Listed>>),
-    /// Let go of the guard when every write of these controllers is over that has come by now.
+    /// Release the guard when all writes of these controllers that have arrived by now have ended.
     ControllerBarrier {
         /// The controllers.
         controllers: Arc<[ControllerKey]>,
         /// The guard.
         guard: Arc<QuiesceGuard>,
     },
-    /// Answer when every write is over that these devices have been given, or are to be given, by now.
+    /// Reply when all writes that this reactor now holds for these devices have ended.
     DeviceBarrier {
         /// The devices.
         devices: BTreeSet<DeviceId>,
@@ -93,7 +93,7 @@ pub(crate) enum Message {
     Dismiss {
         /// The connection.
         id: u64,
-        /// Answered with what to wait for until its commands are over, if it was here.
+        /// Receives the handle to wait for the end of its commands, if the connection was here.
         reply: oneshot::Sender<Option<Dismissed>>,
     },
     /// Say what is held.
@@ -104,7 +104,7 @@ pub(crate) enum Message {
     Stop,
 }
 
-/// A connection that was ended: what to wait for until its commands are over, which is nothing before its Connect.
+/// Handle to wait for the end of a dismissed connection's commands; `None` before its Connect.
 pub(crate) type Dismissed = Option<Quiesce>;
 
 /// An Abort command on its way to the reactor that has the queue.

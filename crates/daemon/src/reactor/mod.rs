@@ -5,12 +5,12 @@
 //! | file | what |
 //! |---|---|
 //! | `turn` | one turn of the loop: receive, admit, devices, flush, timers |
-//! | `command` | a capsule's way into nvmf, and what is answered at once |
+//! | `command` | delivers capsules to nvmf, and completes some commands immediately |
 //! | `admin`, `abort` | admin commands that move data, and those that end another one |
 //! | `io` | an I/O command's way: permit, buffer, host data, device, response |
 //! | `lifecycle` | connections come, move and go |
-//! | `quiesce` | what ends before anybody is told that it has ended |
-//! | `losses` | who hears of a flush that failed |
+//! | `quiesce` | flushes and barriers: no command is reported as ended too early |
+//! | `losses` | reports a failed flush to every connection that uses the device |
 //! | `sources` | what tells of several connections at once: completion queues |
 //! | `control` | messages from the control plane and other reactors |
 //! | `devices`, `connection`, `requests`, `slots` | what is kept |
@@ -127,7 +127,7 @@ pub(crate) struct Load {
     pub(crate) io_queues: AtomicUsize,
     /// Bytes of memory that commands hold there.
     pub(crate) held: AtomicU64,
-    /// Commands somewhere may not start: permits of what gets nowhere are to be given back.
+    /// Commands of some reactor cannot start: reclaim the permits of stalled commands here.
     pub(crate) is_pressed: AtomicBool,
 }
 
@@ -197,7 +197,7 @@ pub(crate) struct Reactor {
     starved: Starved,
     /// Admin commands that wait to move their data.
     admin_work: AdminWork,
-    /// What hosts hold.
+    /// Holdings of the hosts.
     holdings: Vec<Weak<Holdings>>,
     /// Bytes of memory that commands hold here, and elsewhere when that was last looked at.
     memory_held: u64,
@@ -216,7 +216,7 @@ pub(crate) struct Reactor {
     next_tick: u64,
     /// When the next turn is to begin at the latest.
     expected_at: u64,
-    /// Queues whose time is over, to be received from before they are judged.
+    /// Queues whose deadline has passed. The reactor receives from them before it judges them.
     overdue: Vec<Overdue>,
     /// Sources have more to tell.
     are_sources_unsettled: bool,
@@ -224,7 +224,7 @@ pub(crate) struct Reactor {
     turned_at: u64,
     /// Turns since epoll was last asked.
     unpolled_turns: u32,
-    /// Who waits for the commands of namespaces that are gone.
+    /// Waiters for commands: of namespaces that are gone, and of controllers before a Connect.
     barriers: Vec<WriteBarrier>,
     /// Answered when nothing is in flight.
     draining: Option<oneshot::Sender<()>>,

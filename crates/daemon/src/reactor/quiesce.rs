@@ -1,5 +1,7 @@
-//! Nobody is told that a command is over while it can still change a device: what a closing connection leaves with
-//! devices, flushes before an answer, and who waits for the commands of a namespace that is gone.
+//! Quiescing: the reactor reports no command as ended while it can still change a device.
+//!
+//! This covers commands that a closing connection leaves with devices, flushes before an answer,
+//! and barriers for the commands of a namespace that is gone or of a controller before a Connect.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,7 +21,7 @@ use super::slots::Key;
 /// Devices that are being flushed for an admin command or a shutdown.
 #[derive(Debug)]
 pub(super) struct Flush {
-    /// Whose it is; stale once that connection is gone.
+    /// The connection it belongs to; stale once that connection is gone.
     pub(super) connection: Key,
     /// Devices that have not answered.
     answers_due: usize,
@@ -28,7 +30,7 @@ pub(super) struct Flush {
     then: Then,
 }
 
-/// What follows a flush.
+/// The action that follows a flush.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Then {
     /// The shutdown is complete.
@@ -37,12 +39,12 @@ pub(super) enum Then {
     Answer {
         /// The command.
         cid: u16,
-        /// What its completion says.
+        /// The result in its completion.
         result: u64,
     },
 }
 
-/// Commands whose end somebody waits for.
+/// A waiter, and the commands whose end it waits for.
 #[derive(Debug)]
 pub(super) struct WriteBarrier {
     /// Connections that are read from first, and in how many turns at most.
@@ -52,16 +54,18 @@ pub(super) struct WriteBarrier {
     waiter: Waiter,
 }
 
-/// How somebody hears that the commands are over. An asker that has gone hears nothing.
+/// The requester that is notified when the commands have ended, unless it is gone by then.
 #[derive(Debug)]
 enum Waiter {
     /// The control plane, for namespaces that are gone.
     Answer(oneshot::Sender<()>),
-    /// A Connect, when the last reactor lets go of this.
+    /// A Connect, which is notified when the last reactor releases the guard.
     Guard(Arc<QuiesceGuard>),
 }
 
-/// Turns in which what has come for a connection is read at most: what else comes meanwhile is not meant.
+/// Maximum number of turns in which a barrier reads what had arrived for its connections.
+///
+/// Commands that arrive during these turns need not be part of the barrier.
 const TURNS_TO_READ: u32 = 64;
 
 impl Reactor {
@@ -140,7 +144,7 @@ impl Reactor {
         }
     }
 
-    /// Answers when the commands that these devices have been given by now, or are to be given, are over.
+    /// Replies when all writes that this reactor now holds for these devices have ended.
     pub(super) fn device_barrier(
         &mut self,
         devices: &BTreeSet<DeviceId>,
@@ -171,7 +175,9 @@ impl Reactor {
         }
     }
 
-    /// Keeps the guard until every write of these controllers is over that has come by now, read or not.
+    /// Keeps the guard until all writes of these controllers that have arrived by now have ended.
+    ///
+    /// The reactor need not have read them yet.
     pub(super) fn controller_barrier(
         &mut self,
         controllers: &[ControllerKey],
@@ -191,7 +197,9 @@ impl Reactor {
         self.barriers.push(WriteBarrier { reading, turns, commands: Vec::new(), waiter });
     }
 
-    /// What has come for its connections is read: notes the writes of theirs that are not over.
+    /// Records the writes of a barrier's connections that have not ended.
+    ///
+    /// Does nothing while the reactor still reads what had arrived for them.
     fn collect_writes(&self, one: &mut WriteBarrier) {
         let is_unread = |key: &Key| self.connections.get(*key).is_some_and(|c| c.unsettled);
         one.turns = one.turns.saturating_sub(1);
@@ -207,7 +215,7 @@ impl Reactor {
         }
     }
 
-    /// Answers whoever waits for commands that are over by now.
+    /// Notifies the waiters whose commands have all ended.
     pub(super) fn complete_barriers(&mut self) {
         let mut waiting = Vec::new();
         for mut one in std::mem::take(&mut self.barriers) {
@@ -228,8 +236,9 @@ impl Reactor {
     }
 }
 
-/// Whether a command changes its device, if its host does nothing more. One that still waits for its host's data does
-/// not: of a host that is gone none comes.
+/// Returns true if a command changes its device even if its host does nothing more.
+///
+/// A command that still waits for its host's data does not: a host that is gone sends none.
 fn is_complete_write(io: &Io) -> bool {
     let command = io.request.io();
     let has_data = !matches!(command.source, Some(DataSource::Host(_)));

@@ -1,8 +1,8 @@
 //! Commands between capsule and response: all of a reactor, and those of each connection in a list
 //! of their own.
 //!
-//! An Abort, and the end of a connection, look at the commands of one connection and never at all
-//! there are.
+//! An Abort and the end of a connection visit only the commands of one connection, never all
+//! commands of the reactor.
 
 use super::io::Pending;
 use super::slots::{Key, Slots};

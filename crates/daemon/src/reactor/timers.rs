@@ -1,19 +1,23 @@
 //! Timers of connections, judged when all that has come by then is read.
 //!
-//! What a host sends in time may wait in its socket, or in a completion queue, while this thread does not run: its machine
-//! was stopped and goes on, a snapshot is taken of it, others have its processor. So nothing is judged by the clock alone.
-//! A queue whose time is over is first received from until nothing is left. And where no turn began for long, every
-//! deadline is moved by that time: meanwhile a host could not be heard, however much it sent.
+//! Data that a host sends in time can wait in its socket, or in a completion queue, while this
+//! thread does not run: its machine was stopped and resumes, a snapshot of the machine is taken, or
+//! other threads have its core. The reactor therefore judges nothing by the clock alone. It first
+//! receives from a queue whose deadline has passed until nothing is left. If no turn began for
+//! long, the reactor moves every deadline by that time: it could not receive from any host then,
+//! however much the host sent.
 
 use super::Reactor;
 use super::slots::Key;
 
 /// Nanoseconds without a turn, beyond what was planned, that count as standing still.
 const STANDSTILL: u64 = 500_000_000;
-/// Turns that a queue may go on having something to receive before it is judged all the same: more than its socket holds.
+/// Turns after which an overdue queue is judged although it still has something to receive.
+///
+/// More than the data of a full socket takes.
 const TURNS_TO_SETTLE: u32 = 64;
 
-/// A queue whose time is over, unless what it has sent says otherwise.
+/// A queue whose deadline has passed, unless data that it has sent moves the deadline.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Overdue {
     key: Key,

@@ -30,9 +30,9 @@ const SHORTEST_SLEEP: u64 = 15_000;
 
 /// When every queue may be looked at for what has changed.
 ///
-/// A look takes longer the more connections there are, and one host can bring it about all the
-/// time: by resetting its controller, or by event requests. So a look is followed by ten times as
-/// long without one.
+/// A look takes longer the more connections there are. One host can cause looks all the time, by
+/// resetting its controller or with event requests. So after each look the reactor makes no other
+/// for ten times as long as the look took.
 #[derive(Debug, Default)]
 pub(super) struct Looks {
     due: u64,
