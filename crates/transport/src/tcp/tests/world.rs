@@ -330,7 +330,7 @@ impl Host {
         self.stream.as_ref().unwrap().shutdown(std::net::Shutdown::Write).unwrap();
     }
 
-    fn write_some(&mut self) {
+    pub(super) fn write_some(&mut self) {
         let Some(stream) = &mut self.stream else { return };
         let len = self.to_send.len().min(self.send_step);
         let bytes = &self.to_send.make_contiguous()[..len];
