@@ -54,6 +54,11 @@ impl Raw {
         Self { stream, framing: Framing::default(), max_h2c_data: 0, next_cid: 0x100 }
     }
 
+    /// Receives little that it does not read, from now on.
+    pub fn narrow(&self) {
+        rustix::net::sockopt::set_socket_recv_buffer_size(&self.stream, 4096).expect("a size");
+    }
+
     /// After ICReq and ICResp.
     #[must_use]
     pub fn hello(address: SocketAddr, hdgst: bool, ddgst: bool) -> Self {
@@ -209,10 +214,9 @@ impl Raw {
         self.stream.write_all(bytes).expect("the target takes it");
     }
 
-    /// Sends bytes to a target that may have had enough of us.
-    pub fn try_send(&mut self, bytes: &[u8]) {
-        // What it says, if it still says anything, is for the caller to read.
-        let _ = self.stream.write_all(bytes);
+    /// Sends bytes to a target that may have closed the connection; false if it has.
+    pub fn try_send(&mut self, bytes: &[u8]) -> bool {
+        self.stream.write_all(bytes).is_ok()
     }
 
     /// Says that nothing more will be sent.

@@ -6,14 +6,25 @@ use std::time::{Duration, Instant};
 use nvmeof_initiator::Options;
 use nvmeof_tests::config::{NQN, file, listener, ram, small, subsystem, subsystem_for};
 use nvmeof_tests::{Daemon, Host, Pdu, Raw, options};
+use nvmeof_wire::log::{GetLogPage, Lid};
 use nvmeof_wire::nvm::BlockIo;
 use nvmeof_wire::opcode::{AdminOpcode, IoOpcode};
+use nvmeof_wire::tcp::TcpError;
 use nvmeof_wire::{Nqn, Sqe, Status};
 use rustix::process::Signal;
 
 const DISCOVERY: &str = "nqn.2014-08.org.nvmexpress.discovery";
 /// Well below the timeouts of the daemon, and well above what a busy machine makes of a read.
 const SOON: Duration = Duration::from_secs(8);
+
+/// Responses that a peer leaves unread. Two sockets hold fewer if one of them is narrow.
+const UNREAD: usize = 400_000;
+
+/// A host with a name of its own.
+fn named(name: &str, nth: usize) -> Options {
+    let hostnqn: Nqn = format!("nqn.2026-11.org.example:{name}{nth}").parse().expect("a name");
+    Options { hostnqn, ..options(2) }
+}
 
 /// A file in the folder of the daemon, whose reads need buffers, in little memory.
 fn with_buffers(folder: &tempfile::TempDir, keys: &str) -> String {
@@ -80,6 +91,60 @@ fn a_host_that_sends_nothing_of_what_it_writes_holds_up_nobody() {
 }
 
 #[test]
+fn peers_that_read_no_log_pages_hold_buffers_and_no_more() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let daemon = Daemon::start(&with_buffers(&folder, ""));
+    let before = daemon.resident();
+    let greedy: Vec<Raw> = (0..20)
+        .map(|nth| {
+            let mut admin = Raw::admin(daemon.address(), DISCOVERY, &named("greedy", nth)).0;
+            for _ in 0..30 {
+                let page = GetLogPage::new(Lid::DISCOVERY, 1 << 20).encode(0);
+                let sqe = admin.separate(page, 1 << 20);
+                let capsule = admin.capsule(sqe, &[]);
+                admin.send(&capsule);
+            }
+            admin
+        })
+        .collect();
+    reads_go_on(&daemon, &greedy);
+    // 600 pages are 600 MiB. The buffers are 32 MiB, which the daemon has announced.
+    let grown = daemon.resident().saturating_sub(before);
+    assert!(grown < (32 + 64) << 20, "{} MiB for {} peers", grown >> 20, greedy.len());
+}
+
+#[test]
+fn peers_that_read_no_responses_are_ended() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let daemon = Daemon::start(&with_buffers(&folder, ""));
+    let before = daemon.resident();
+    let mut greedy = Vec::new();
+    for nth in 0..3 {
+        let mut admin = Raw::admin(daemon.address(), DISCOVERY, &named("greedy", nth)).0;
+        admin.narrow();
+        let keep_alive = admin.capsule(Sqe::admin(AdminOpcode::KEEP_ALIVE, 0, 0), &[]);
+        let batch = keep_alive.repeat(10);
+        // Far fewer than the queue has entries, each time.
+        for _ in 0..UNREAD / 10 {
+            admin.try_send(&batch);
+        }
+        let mut responses = 0;
+        let end = loop {
+            match admin.pdu() {
+                Pdu::Response(_) => responses += 1,
+                end => break end,
+            }
+        };
+        assert!(matches!(end, Pdu::Terminated(TcpError::SEQUENCE, _) | Pdu::End), "{end:?}");
+        assert!(responses < UNREAD, "every command has its response");
+        greedy.push(admin);
+    }
+    reads_go_on(&daemon, &greedy);
+    let grown = daemon.resident().saturating_sub(before);
+    assert!(grown < (32 + 64) << 20, "{} MiB for {} peers", grown >> 20, greedy.len());
+}
+
+#[test]
 fn peers_that_say_nothing_keep_no_host_out() {
     let keys = "[limits]\nconnections = 32\n";
     let daemon = Daemon::start(&[keys, &small()].concat());
@@ -109,9 +174,7 @@ fn discovery_controllers_keep_no_host_out_and_the_oldest_go() {
     let daemon = Daemon::start(&config.concat());
     let mut flood = Vec::new();
     for nth in 0..70 {
-        let hostnqn: Nqn = format!("nqn.2026-11.org.example:other{nth}").parse().expect("a name");
-        let host = Options { hostnqn, ..options(2) };
-        flood.push(Raw::admin(daemon.address(), DISCOVERY, &host).0);
+        flood.push(Raw::admin(daemon.address(), DISCOVERY, &named("other", nth)).0);
     }
     let mut host = Host::connect(&daemon.endpoint(NQN), &options(1));
     assert_eq!(host.read(1, 0, 4096).len(), 4096);
