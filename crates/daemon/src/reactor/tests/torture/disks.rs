@@ -8,7 +8,7 @@ use std::time::Duration;
 use nvmeof_core::block::fault::{FaultControl, FaultDevice, FaultPlan};
 use nvmeof_core::block::{
     BlockDevice, BlockError, BlockOp, BlockQueue, Completed, DelayDevice, DeviceInfo, Direct,
-    FileConfig, FileDevice, Latency, NvmeDevice, RamDevice, Rejected,
+    FileConfig, FileDevice, Latency, NvmeDevice, RamDevice, Rejected, StripeDevice,
 };
 use nvmeof_core::dma::{CorePool, SharedPool};
 use nvmeof_core::nvme_driver::fake::{Fake, Fault, Mode, When};
@@ -24,6 +24,8 @@ use super::site::{MILLI, SECOND, now};
 pub(super) const BLOCKS: u64 = 8;
 const SIZE: u64 = 64 << 10;
 const BLOCK: u32 = 512;
+/// Bytes of a chunk of the stripe: two blocks, so that many operations have a part on each member.
+const CHUNK: u64 = 1024;
 /// Polls of a file, 20 us apart, in which the kernel is done with everything.
 const KERNEL_POLLS: usize = 500_000;
 
@@ -56,24 +58,30 @@ struct Drive {
 }
 
 impl Disk {
-    /// `ram` under what is late, `fault` and `delay`.
-    pub(super) fn ram(number: u32, seed: u64) -> Self {
-        let ram = RamDevice::new("ram", SIZE, BLOCK).expect("memory for a disk");
-        Self::layered(number, Arc::new(ram), seed)
+    /// A `stripe` over two late `ram` devices, under `fault` and `delay`.
+    pub(super) fn stripe(number: u32, seed: u64) -> Self {
+        let latest = Arc::default();
+        let members = [("ram0", seed), ("ram1", !seed)].map(|(name, seed)| {
+            let ram = RamDevice::new(name, SIZE / 2, BLOCK).expect("memory for a disk");
+            Arc::new(Late::new(Arc::new(ram), seed, &latest)) as Arc<dyn BlockDevice>
+        });
+        let stripe = StripeDevice::new("stripe", members.into(), CHUNK).expect("a stripe");
+        Self::layered(number, Arc::new(stripe), seed, latest)
     }
 
-    /// `file`, through the page cache, under the same.
+    /// A late `file`, through the page cache, under the same.
     pub(super) fn file(number: u32, seed: u64, folder: &Path) -> Self {
         let mut config = FileConfig::new("file", folder.join("disk"), BLOCK);
         (config.size, config.direct, config.queue_depth) = (Some(SIZE), Direct::Never, 64);
         let file = FileDevice::open(&config).expect("a file");
-        Self::layered(number, Arc::new(AtOnce(file)), seed)
+        let latest = Arc::default();
+        let late = Late::new(Arc::new(AtOnce(file)), seed, &latest);
+        Self::layered(number, Arc::new(late), seed, latest)
     }
 
-    fn layered(number: u32, base: Arc<dyn BlockDevice>, seed: u64) -> Self {
+    fn layered(number: u32, base: Arc<dyn BlockDevice>, seed: u64, latest: Arc<AtomicU64>) -> Self {
         let plan = FaultPlan { seed, ..FaultPlan::default() };
-        let (late, latest) = Late::new(base, seed);
-        let (device, faults) = FaultDevice::with_clock("fault", Arc::new(late), plan, now);
+        let (device, faults) = FaultDevice::with_clock("fault", base, plan, now);
         let delay = Arc::new(DelayDevice::new("delay", Arc::new(device), Latency::default(), now));
         let device = Arc::clone(&delay) as Arc<dyn BlockDevice>;
         Self { layers: Some(Layers { latest, faults, delay }), ..Self::bare(number, device) }

@@ -21,10 +21,9 @@ pub(super) struct Late {
 }
 
 impl Late {
-    /// `base`, and how late it is at most, in nanoseconds.
-    pub(super) fn new(base: Arc<dyn BlockDevice>, seed: u64) -> (Self, Arc<AtomicU64>) {
-        let most = Arc::<AtomicU64>::default();
-        (Self { base, most: Arc::clone(&most), seed, queues: AtomicU64::new(0) }, most)
+    /// `base`, late by `most` nanoseconds at most.
+    pub(super) fn new(base: Arc<dyn BlockDevice>, seed: u64, most: &Arc<AtomicU64>) -> Self {
+        Self { base, most: Arc::clone(most), seed, queues: AtomicU64::new(0) }
     }
 }
 

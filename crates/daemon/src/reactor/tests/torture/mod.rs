@@ -1,8 +1,8 @@
 //! Nothing acknowledged is undone: hosts, operators and devices do their worst to a target in virtual time, and a
 //! checker looks for an order of the writes that explains every read ([`nvmeof_history`]).
 //!
-//! Each seed is a run of its own. Two reactors serve three disks: `ram` and `file`, each late and under `fault` and
-//! `delay`, and our driver over a drive in memory that loses commands and is reset. Three hosts write the same few blocks
+//! Each seed is a run of its own. Two reactors serve three disks: a `stripe` of `ram` devices and a `file`, late and
+//! under `fault` and `delay`, and our driver over a drive in memory that loses commands and is reset. Three hosts write the same few blocks
 //! while they reset and shut down controllers, disconnect queues, cut connections and fall silent. An operator fences
 //! hosts and removes connections, namespaces, devices and the subsystem. In the end everything gets well again: nothing
 //! may hang, one host reads every block, and when all are gone nothing is left behind.

@@ -106,7 +106,7 @@ impl Site {
         let folder = tempfile::tempdir().expect("a folder");
         let wait = Arc::clone(&time) as Arc<dyn Wait>;
         let disks = vec![
-            Disk::ram(1, seed),
+            Disk::stripe(1, seed),
             Disk::file(2, seed, folder.path()),
             Disk::drive(3, &pool, drive, wait),
         ];
