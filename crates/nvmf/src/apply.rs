@@ -27,8 +27,21 @@ pub struct Changes {
     pub discovery_changed: bool,
     /// Whoever was shut out and has commands with a device: the change is made when these are quiet.
     pub quiescing: Vec<Quiesce>,
-    /// Devices of namespaces that were removed or have another one now.
-    pub devices_left: BTreeSet<DeviceId>,
+    /// Namespaces that were removed or changed, as they were.
+    pub retired: Vec<RetiredNamespace>,
+}
+
+/// A namespace that was removed or changed: commands of it may be under way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RetiredNamespace {
+    /// Its subsystem.
+    pub subnqn: Nqn,
+    /// Its identifier.
+    pub nsid: u32,
+    /// The device it had.
+    pub device: DeviceId,
+    /// It is gone, or its identifier is another disk's; not the same disk in another size, say.
+    pub is_removed: bool,
 }
 
 impl Changes {
@@ -190,7 +203,11 @@ pub(crate) fn apply(target: &Target, spec: TargetSpec) -> Result<Changes, ApplyE
         }
     }
     announce(&mut registry, &before, &mut changes);
-    for quiesce in target.departing.matching(|one| is_shut_out(&registry, one)) {
+    let is_removed = |one: &Quiesce| {
+        is_shut_out(&registry, one.association())
+            || one.port().is_some_and(|port| gone.contains(&port))
+    };
+    for quiesce in target.departing.matching(is_removed) {
         if !changes.quiescing.contains(&quiesce) {
             changes.quiescing.push(quiesce);
         }
@@ -290,8 +307,14 @@ fn update(running: &Subsystem, wanted: SubsystemSpec, changes: &mut Changes) {
     if changed.is_empty() {
         return;
     }
-    let left = changed.iter().filter_map(|nsid| before.get(*nsid));
-    changes.devices_left.extend(left.map(|namespace| namespace.spec.device));
+    let after = running.namespaces();
+    let retire = |nsid: &u32| {
+        let old = &before.get(*nsid)?.spec;
+        let is_removed = after.get(*nsid).is_none_or(|new| new.spec.uuid != old.uuid);
+        let subnqn = wanted.nqn.clone();
+        Some(RetiredNamespace { subnqn, nsid: *nsid, device: old.device, is_removed })
+    };
+    changes.retired.extend(changed.iter().filter_map(retire));
     for controller in running.all_controllers() {
         controller.namespaces_changed(&changed);
     }

@@ -195,7 +195,7 @@ impl Controller {
             host_id: new.host_id,
         };
         Self {
-            quiesce: Quiesce::new(association, Arc::clone(&notifier)),
+            quiesce: Quiesce::new(association, Some(new.port), Arc::clone(&notifier)),
             departing: new.departing,
             resetting: AtomicBool::new(false),
             key: new.key,
@@ -323,7 +323,7 @@ impl Controller {
     /// # Errors
     /// [`Failure::ConnectParameter`] beyond what Number of Queues granted;
     /// [`Failure::ConnectTooSoon`] if the ID is in use or the controller was reset meanwhile;
-    /// [`Failure::Quiescing`] while commands of the queue that had this ID are with a device.
+    /// [`Failure::Quiescing`] while commands of a queue whose connection was lost are with a device.
     pub(crate) fn add_io_queue(
         &self,
         qid: u16,
@@ -336,6 +336,9 @@ impl Controller {
         // The stamp changes before the lock is taken to clear the queues, so this cannot be late.
         if self.stamp() != stamp || admin.io_queues.contains_key(&qid) {
             return Err(Failure::ConnectTooSoon);
+        }
+        if self.quiesce.has_closing_queue() {
+            return Err(Failure::Quiescing);
         }
         let guard = self.quiesce.guard(qid).ok_or(Failure::Quiescing)?;
         let counters = Arc::new(IoCounters::default());

@@ -47,7 +47,7 @@ pub use spec::{
     Access, AddressFamily, DeviceId, NamespaceSpec, PortId, PortSpec, ReferralSpec, SubsystemSpec,
     TargetSpec, TransportKind,
 };
-pub use target::{ApplyError, Changes, ControllerInfo, Target, TargetCounts};
+pub use target::{ApplyError, Changes, ControllerInfo, RetiredNamespace, Target, TargetCounts};
 
 #[cfg(test)]
 mod tests;

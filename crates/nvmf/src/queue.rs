@@ -31,6 +31,7 @@ use self::io_queue::IoQueue;
 use self::slots::Slots;
 use self::waiting::{PendingBarrier, WaitingConnect};
 use crate::Nanos;
+use crate::admin::features;
 use crate::controller::{Controller, ControllerKey, DeathReason, ErrorRecord};
 use crate::disposition::{
     DataSource, Disposition, Extent, IoCommand, IoKind, QueueOwner, Response,
@@ -257,6 +258,12 @@ impl Queue {
         matches!(&self.state, State::Io(io) if io.controller.key == controller && io.qid == qid)
     }
 
+    /// The subsystem, once the queue is connected and until it ends.
+    #[must_use]
+    pub fn subnqn(&self) -> Option<&Nqn> {
+        self.controller().map(|controller| &controller.subsystem.nqn)
+    }
+
     /// An [`IoCommand`] ended, or the data of a [`Disposition::Receive`] could not be had.
     #[inline]
     pub fn complete(&mut self, cid: u16, outcome: Result<(), Failure>) -> Response {
@@ -270,6 +277,10 @@ impl Queue {
     pub fn complete_flush(&mut self, cid: u16, result: u64, is_durable: bool) -> Response {
         if is_durable {
             return self.slots.complete(cid, Status::SUCCESS, result);
+        }
+        if let State::Admin(admin) = &self.state {
+            // A Set Features that fails changes nothing.
+            features::set_write_cache(&admin.controller, true);
         }
         self.complete_failed(cid, Failure::MediaWrite)
     }
@@ -362,6 +373,9 @@ impl Queue {
     /// this gives has to be kept until no command of it is with a device any more.
     #[must_use]
     pub fn handle_disconnect(&mut self) -> Option<QuiesceGuard> {
+        if let Some(guard) = &self.guard {
+            guard.close();
+        }
         self.end(DeathReason::ConnectionClosed);
         self.waiting = None;
         self.barrier = None;

@@ -10,13 +10,14 @@
 //!
 //! Without it a write of before a reset could land over one that the host was told is durable after it.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use nvmeof_wire::Nqn;
 
+use crate::spec::PortId;
 use crate::target::Notifier;
 
 /// Commands of a controller, or of one queue of it, that can still change a device; to be asked by those who wait
@@ -47,18 +48,34 @@ pub(crate) struct Association {
 #[derive(Debug)]
 struct State {
     association: Association,
+    /// Listener of the admin queue.
+    port: Option<PortId>,
     notifier: Arc<Notifier>,
     /// I/O queues of which a guard is out.
-    queues: Mutex<BTreeSet<u16>>,
+    queues: Mutex<BTreeMap<u16, QueueStage>>,
     /// Somebody waits until it is quiet.
     awaited: AtomicBool,
 }
 
+/// Stage of an I/O queue of which a guard is out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum QueueStage {
+    /// It is connected.
+    Connected,
+    /// Its connection is closed, and commands of it are with a device.
+    Closing,
+}
+
 impl Quiesce {
-    /// Of a controller without I/O queues.
-    pub(crate) fn new(association: Association, notifier: Arc<Notifier>) -> Self {
+    /// Of a controller without I/O queues, whose admin queue came by this listener.
+    pub(crate) fn new(
+        association: Association,
+        port: Option<PortId>,
+        notifier: Arc<Notifier>,
+    ) -> Self {
         let state = State {
             association,
+            port,
             notifier,
             queues: Mutex::default(),
             awaited: AtomicBool::new(false),
@@ -70,7 +87,7 @@ impl Quiesce {
     #[must_use]
     pub fn is_quiet(&self) -> bool {
         let queues = self.state.queues();
-        self.qid.map_or(queues.is_empty(), |qid| !queues.contains(&qid))
+        self.qid.map_or(queues.is_empty(), |qid| !queues.contains_key(&qid))
     }
 
     /// The host's name.
@@ -89,6 +106,19 @@ impl Quiesce {
         &self.state.association
     }
 
+    /// The listener of its admin queue.
+    pub(crate) fn port(&self) -> Option<PortId> {
+        self.state.port
+    }
+
+    /// Whether a connection of an I/O queue is closed while commands of it are with a device.
+    ///
+    /// If so, reactors look at their queues when that has changed.
+    pub(crate) fn has_closing_queue(&self) -> bool {
+        self.await_quiet();
+        has_closing(&self.state.queues())
+    }
+
     /// Has reactors look at their queues when it is quiet.
     pub(crate) fn await_quiet(&self) {
         self.state.awaited.store(true, Ordering::Release);
@@ -96,8 +126,12 @@ impl Quiesce {
 
     /// A guard for an I/O queue; `None` while commands of one before it with this identifier are with a device.
     pub(crate) fn guard(&self, qid: u16) -> Option<QuiesceGuard> {
-        let is_new = self.state.queues().insert(qid);
-        is_new.then(|| QuiesceGuard { state: Arc::clone(&self.state), qid })
+        let mut queues = self.state.queues();
+        if queues.contains_key(&qid) {
+            return None;
+        }
+        queues.insert(qid, QueueStage::Connected);
+        Some(QuiesceGuard { state: Arc::clone(&self.state), qid })
     }
 
     fn is_same(&self, other: &Self) -> bool {
@@ -114,19 +148,33 @@ impl PartialEq for Quiesce {
 impl Eq for Quiesce {}
 
 impl State {
-    fn queues(&self) -> MutexGuard<'_, BTreeSet<u16>> {
+    fn queues(&self) -> MutexGuard<'_, BTreeMap<u16, QueueStage>> {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn has_closing(queues: &BTreeMap<u16, QueueStage>) -> bool {
+    queues.values().any(|stage| *stage == QueueStage::Closing)
+}
+
+impl QuiesceGuard {
+    /// The connection of the queue is closed.
+    pub(crate) fn close(&self) {
+        if let Some(stage) = self.state.queues().get_mut(&self.qid) {
+            *stage = QueueStage::Closing;
+        }
     }
 }
 
 impl Drop for QuiesceGuard {
     fn drop(&mut self) {
-        let is_quiet = {
+        let is_awaited = {
             let mut queues = self.state.queues();
-            queues.remove(&self.qid);
-            queues.is_empty()
+            let stage = queues.remove(&self.qid);
+            let was_last_closing = stage == Some(QueueStage::Closing) && !has_closing(&queues);
+            queues.is_empty() || was_last_closing
         };
-        if is_quiet && self.state.awaited.load(Ordering::Acquire) {
+        if is_awaited && self.state.awaited.load(Ordering::Acquire) {
             self.state.notifier.notify();
         }
     }
@@ -153,8 +201,8 @@ impl Departing {
     }
 
     /// All that are not quiet and of which `is_meant` holds.
-    pub(crate) fn matching(&self, is_meant: impl Fn(&Association) -> bool) -> Vec<Quiesce> {
-        self.list().iter().filter(|quiesce| is_meant(quiesce.association())).cloned().collect()
+    pub(crate) fn matching(&self, is_meant: impl Fn(&Quiesce) -> bool) -> Vec<Quiesce> {
+        self.list().iter().filter(|quiesce| is_meant(quiesce)).cloned().collect()
     }
 
     /// How many there are.
@@ -197,7 +245,7 @@ mod tests {
 
     #[test]
     fn a_queue_is_quiet_when_the_last_guard_is_dropped() {
-        let quiesce = Quiesce::new(association(1), Arc::default());
+        let quiesce = Quiesce::new(association(1), None, Arc::default());
         let guard = Arc::new(quiesce.guard(1).unwrap());
         let other = quiesce.guard(2).unwrap();
         assert!(quiesce.guard(1).is_none(), "the queue before still has commands with a device");
@@ -214,7 +262,7 @@ mod tests {
     #[test]
     fn reactors_are_woken_only_if_somebody_waits() {
         let notifier = Arc::new(Notifier::default());
-        let quiesce = Quiesce::new(association(1), Arc::clone(&notifier));
+        let quiesce = Quiesce::new(association(1), None, Arc::clone(&notifier));
         drop(quiesce.guard(1));
         assert_eq!(notifier.epoch(), 0);
         let guards = (quiesce.guard(1), quiesce.guard(2));
@@ -226,15 +274,29 @@ mod tests {
     }
 
     #[test]
+    fn a_queue_whose_connection_is_closed_is_awaited_beside_those_that_live() {
+        let notifier = Arc::new(Notifier::default());
+        let quiesce = Quiesce::new(association(1), None, Arc::clone(&notifier));
+        let (lost, _lives) = (quiesce.guard(1).unwrap(), quiesce.guard(2));
+        assert!(!quiesce.has_closing_queue());
+        lost.close();
+        assert!(quiesce.has_closing_queue());
+        assert_eq!(notifier.epoch(), 0);
+        drop(lost);
+        assert!(!quiesce.has_closing_queue());
+        assert_eq!(notifier.epoch(), 1, "who waits looks again");
+    }
+
+    #[test]
     fn what_departs_is_known_until_it_is_quiet() {
         let departing = Departing::default();
-        let quiesce = Quiesce::new(association(1), Arc::default());
+        let quiesce = Quiesce::new(association(1), None, Arc::default());
         departing.add(&quiesce);
         assert!(!departing.has(&association(1)), "nothing is with a device");
         let guard = quiesce.guard(1);
         departing.add(&quiesce);
         assert!(departing.has(&association(1)) && !departing.has(&association(2)));
-        assert_eq!(departing.matching(|one| one.host_id == [1; 16]), [quiesce]);
+        assert_eq!(departing.matching(|one| one.association().host_id == [1; 16]), [quiesce]);
         drop(guard);
         assert!(!departing.has(&association(1)));
         assert_eq!(departing.count(), 0);

@@ -29,6 +29,8 @@ use crate::limits::{DEALLOCATE_PIECE, ZEROES_PIECE};
 pub struct Request<B, P> {
     io: IoCommand,
     state: State<B, P>,
+    /// Its namespace is gone: it goes to no device any more.
+    is_revoked: bool,
 }
 
 /// Where a request stands: see the diagram at the top of the module.
@@ -175,7 +177,7 @@ impl<B: AsRef<[u8]>, P> Request<B, P> {
     /// A command that waits for admission. `inline` is the capsule's data, cut to what the command
     /// uses.
     pub fn new(io: IoCommand, inline: Option<B>) -> Self {
-        Self { io, state: State::Waiting { inline } }
+        Self { io, state: State::Waiting { inline }, is_revoked: false }
     }
 
     /// The command.
@@ -335,11 +337,21 @@ impl<B: AsRef<[u8]>, P> Request<B, P> {
         Step::Finish { outcome: Err(failure), data: None }
     }
 
+    /// The namespace is gone: nothing more of the command goes to a device, and it ends with Invalid
+    /// Field (an inactive NSID, Base 3.2.1.4) when what it waits for has come.
+    pub fn revoke(&mut self) {
+        self.is_revoked = true;
+        self.abort_between_pieces();
+    }
+
     /// The host's data is here, or could not be fetched.
     #[inline]
     pub fn pulled(&mut self, buf: B, result: Result<(), Failure>) -> Step<B> {
         if let Err(failure) = result {
             return self.fail(failure);
+        }
+        if self.is_revoked {
+            return self.fail(Failure::InvalidField);
         }
         let State::Pulling { permit, spare } = self.take() else { return self.misuse() };
         match self.io.kind {
@@ -374,7 +386,7 @@ impl<B: AsRef<[u8]>, P> Request<B, P> {
     #[inline]
     pub fn device_done(&mut self, buf: Option<B>, result: Result<(), Failure>) -> Step<B> {
         if let Err(failure) = result {
-            return self.fail(failure);
+            return self.fail(if self.is_revoked { Failure::InvalidField } else { failure });
         }
         match self.io.kind {
             IoKind::Read => {

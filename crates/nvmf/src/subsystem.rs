@@ -184,6 +184,13 @@ impl Subsystem {
         controllers.by_id.values().filter(is_its).map(|one| one.key).collect()
     }
 
+    /// Whether an I/O queue of this host has lost its connection and has commands with a device.
+    pub(crate) fn has_closing_queue(&self, host: &Nqn, host_id: &[u8; 16]) -> bool {
+        let controllers = self.controllers();
+        let is_its = |one: &&Arc<Controller>| one.host_nqn == *host && one.host_id == *host_id;
+        controllers.by_id.values().filter(is_its).any(|one| one.quiesce().has_closing_queue())
+    }
+
     /// Every controller, ascending IDs.
     pub(crate) fn all_controllers(&self) -> Vec<Arc<Controller>> {
         self.controllers().by_id.values().cloned().collect()

@@ -7,7 +7,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use nvmeof_wire::Nqn;
 
-pub use crate::apply::{ApplyError, Changes};
+pub use crate::apply::{ApplyError, Changes, RetiredNamespace};
 use crate::controller::{Controller, ControllerKey};
 use crate::hosts::{HostCounts, HostLimits, HostRules, Hosts};
 use crate::limits::Limits;

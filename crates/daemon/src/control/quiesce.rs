@@ -1,9 +1,10 @@
 //! Waits until the commands of what was removed are over, so that nobody is told that it is gone before.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
-use nvmeof_nvmf::{Changes, DeviceId, Quiesce};
+use nvmeof_nvmf::{Changes, Quiesce, RetiredNamespace};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
@@ -46,7 +47,7 @@ pub(crate) struct StillBusy {
 impl Quiescing {
     /// Of a change of the target; devices may take `bound` for a command.
     pub(super) fn of(changes: &Changes, reactors: &[Sender], bound: Duration) -> Self {
-        let namespaces = settled(&changes.devices_left, reactors);
+        let namespaces = settled(&changes.retired, reactors);
         Self { controllers: changes.quiescing.clone(), namespaces, devices: Vec::new(), bound }
     }
 
@@ -90,14 +91,16 @@ impl Quiescing {
     }
 }
 
-/// Every reactor's answer that the commands for these devices are over.
-fn settled(devices: &BTreeSet<DeviceId>, reactors: &[Sender]) -> Vec<oneshot::Receiver<()>> {
-    if devices.is_empty() {
+/// Every reactor's answer that the commands for these namespaces are over.
+fn settled(retired: &[RetiredNamespace], reactors: &[Sender]) -> Vec<oneshot::Receiver<()>> {
+    if retired.is_empty() {
         return Vec::new();
     }
+    let namespaces: Arc<[_]> = retired.into();
     let ask = |sender: &Sender| {
         let (reply, answer) = oneshot::channel();
-        sender.send(Message::DeviceBarrier { devices: devices.clone(), reply });
+        let namespaces = Arc::clone(&namespaces);
+        sender.send(Message::NamespaceBarrier { namespaces, reply });
         answer
     };
     reactors.iter().map(ask).collect()

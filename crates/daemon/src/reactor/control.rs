@@ -68,7 +68,9 @@ impl Reactor {
             Message::Dismiss { id, reply } => {
                 let _ = reply.send(self.dismiss(id, now));
             }
-            Message::DeviceBarrier { devices, reply } => self.device_barrier(&devices, reply),
+            Message::NamespaceBarrier { namespaces, reply } => {
+                self.namespace_barrier(&namespaces, reply, now);
+            }
             Message::ControllerBarrier { controllers, guard } => {
                 self.controller_barrier(&controllers, guard);
             }

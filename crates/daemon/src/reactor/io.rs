@@ -323,7 +323,7 @@ impl Reactor {
     }
 
     /// Answers the host. A request with data lives on until the data has left.
-    fn finish(
+    pub(super) fn finish(
         &mut self,
         request: Key,
         outcome: Result<(), Failure>,

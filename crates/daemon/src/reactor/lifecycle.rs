@@ -206,6 +206,10 @@ impl Reactor {
                     %reason,
                     "queue ends with its controller"
                 );
+                if connection.dirty {
+                    // The response to a Disconnect, for one, which ended the queue.
+                    self.flush_all(now);
+                }
                 self.begin_close(key, CloseReason::ControllerGone, now);
                 return;
             }
@@ -216,8 +220,7 @@ impl Reactor {
             } else if let Some(devices) = connection.queue.poll_shutdown() {
                 self.start_flush(key, &devices, Then::ShutDown, now);
             } else if let Some(response) = connection.queue.poll_disconnect() {
-                // It closes with the next look, when that is sent.
-                return self.respond(key, response);
+                self.respond(key, response);
             } else if let Some(response) = connection.queue.poll_event() {
                 self.respond(key, response);
             } else {

@@ -1,6 +1,5 @@
 //! How the control plane and other reactors speak to a reactor: a queue and an eventfd that wakes it.
 
-use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,7 +7,7 @@ use std::sync::mpsc;
 
 use anyhow::Context as _;
 use nvmeof_core::block::BlockDevice;
-use nvmeof_nvmf::{ControllerKey, DeviceId, Queue, Quiesce, QuiesceGuard};
+use nvmeof_nvmf::{ControllerKey, DeviceId, Queue, Quiesce, QuiesceGuard, RetiredNamespace};
 use nvmeof_pacing::Parts;
 use nvmeof_transport::ParkedQueue;
 use rustix::event::{EventfdFlags, eventfd};
@@ -82,10 +81,11 @@ pub(crate) enum Message {
         /// The guard.
         guard: Arc<QuiesceGuard>,
     },
-    /// Reply when all writes that this reactor now holds for these devices have ended.
-    DeviceBarrier {
-        /// The devices.
-        devices: BTreeSet<DeviceId>,
+    /// End the commands for namespaces that are gone, and reply when all writes that this reactor
+    /// now holds for these namespaces have ended.
+    NamespaceBarrier {
+        /// The namespaces as they were.
+        namespaces: Arc<[RetiredNamespace]>,
         /// Answered then.
         reply: oneshot::Sender<()>,
     },

@@ -3,12 +3,13 @@
 //! This covers commands that a closing connection leaves with devices, flushes before an answer,
 //! and barriers for the commands of a namespace that is gone or of a controller before a Connect.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use nvmeof_core::block::BlockOp;
 use nvmeof_nvmf::request::Stage;
-use nvmeof_nvmf::{ControllerBarrier, ControllerKey, DataSource, DeviceId, QuiesceGuard};
+use nvmeof_nvmf::{
+    ControllerBarrier, ControllerKey, DataSource, DeviceId, Failure, QuiesceGuard, RetiredNamespace,
+};
 use tokio::sync::oneshot;
 
 use super::Reactor;
@@ -144,25 +145,95 @@ impl Reactor {
         }
     }
 
-    /// Replies when all writes that this reactor now holds for these devices have ended.
-    pub(super) fn device_barrier(
+    /// Ends the commands for namespaces that are gone, then replies when all writes that this
+    /// reactor now holds for these namespaces have ended.
+    pub(super) fn namespace_barrier(
         &mut self,
-        devices: &BTreeSet<DeviceId>,
+        namespaces: &[RetiredNamespace],
         reply: oneshot::Sender<()>,
+        now: u64,
     ) {
-        let is_meant = |pending: &Pending| match pending {
-            Pending::Io(io) => {
-                let command = io.request.io();
-                let is_meant = devices.contains(&command.device) && command.kind.is_write();
-                is_meant && !io.request.is_past_device()
+        let mut commands = Vec::new();
+        for request in self.requests.iter().map(|(key, _)| key).collect::<Vec<_>>() {
+            let Some(Pending::Io(io)) = self.requests.get(request) else { continue };
+            let Some(namespace) = namespaces.iter().find(|one| self.is_of(io, one)) else {
+                continue;
+            };
+            if namespace.is_removed {
+                self.revoke(request, now);
             }
-            Pending::Admin(_) | Pending::Abort(_) | Pending::Flush(_) => false,
+            // A command that is revoked reaches no device any more unless it is there.
+            let is_awaited = |io: &Io| match io.request.stage() {
+                Stage::OnDevice => true,
+                Stage::Waiting | Stage::NeedsBuffer | Stage::Pulling => !namespace.is_removed,
+                Stage::Sending | Stage::Done => false,
+            };
+            if let Some(Pending::Io(io)) = self.requests.get(request)
+                && io.request.io().kind.is_write()
+                && is_awaited(io)
+            {
+                commands.push(request);
+            }
+        }
+        // What had arrived for such a namespace is refused before there can be another one.
+        let is_meant = |one: &Connection| {
+            let subnqn = one.queue.subnqn();
+            one.is_live() && namespaces.iter().any(|it| subnqn == Some(&it.subnqn))
         };
-        let requests = self.requests.iter();
-        let commands = requests.filter(|(_, one)| is_meant(one)).map(|(key, _)| key).collect();
-        let waiter = Waiter::Answer(reply);
-        self.barriers.push(WriteBarrier { reading: Vec::new(), turns: 0, commands, waiter });
+        let reading = self.read_all_of(is_meant);
+        let (turns, waiter) = (TURNS_TO_READ, Waiter::Answer(reply));
+        self.barriers.push(WriteBarrier { reading, turns, commands, waiter });
         self.complete_barriers();
+    }
+
+    /// Has the reactor read what had arrived for these connections.
+    fn read_all_of(&mut self, is_meant: impl Fn(&Connection) -> bool) -> Vec<Key> {
+        let connections = self.connections.iter();
+        let reading: Vec<Key> =
+            connections.filter(|(_, one)| is_meant(one)).map(|(key, _)| key).collect();
+        for key in &reading {
+            self.list(*key);
+        }
+        reading
+    }
+
+    /// Whether the command was for this namespace.
+    fn is_of(&self, io: &Io, namespace: &RetiredNamespace) -> bool {
+        let command = io.request.io();
+        let connection = self.connections.get(io.connection);
+        // A connection that closes says no more whose it was.
+        let subnqn = connection.and_then(|connection| connection.queue.subnqn());
+        command.device == namespace.device
+            && command.nsid == namespace.nsid
+            && subnqn.is_none_or(|subnqn| *subnqn == namespace.subnqn)
+    }
+
+    /// Ends a command whose namespace is gone, at once unless its device or its host has to do
+    /// something first.
+    fn revoke(&mut self, request: Key, now: u64) {
+        let Some(Pending::Io(io)) = self.requests.get_mut(request) else { return };
+        let (key, flow, device) = (io.connection, io.flow, io.request.io().device);
+        let token = request.token(kind::REQUEST);
+        let ends = match io.request.stage() {
+            Stage::Waiting => self.pacer.cancel(flow, token) || self.cancel_deferred(key, request),
+            Stage::NeedsBuffer => true,
+            Stage::Pulling => {
+                io.request.revoke();
+                false
+            }
+            Stage::OnDevice => {
+                io.request.revoke();
+                self.devices.cancel(device, token)
+            }
+            Stage::Sending | Stage::Done => false,
+        };
+        if ends {
+            self.finish(request, Err(Failure::InvalidField), None, now);
+        }
+        // What was cancelled comes out of the next poll of its device.
+        if let Some(own) = self.peers.get(self.index) {
+            own.wake();
+        }
     }
 
     /// Asks every reactor to have the commands of these controllers end.
@@ -187,12 +258,7 @@ impl Reactor {
             let info = one.queue.connected();
             one.is_live() && info.is_some_and(|info| controllers.contains(&info.controller))
         };
-        let connections = self.connections.iter();
-        let reading: Vec<Key> =
-            connections.filter(|(_, one)| is_meant(one)).map(|(key, _)| key).collect();
-        for key in &reading {
-            self.list(*key);
-        }
+        let reading = self.read_all_of(is_meant);
         let (turns, waiter) = (TURNS_TO_READ, Waiter::Guard(guard));
         self.barriers.push(WriteBarrier { reading, turns, commands: Vec::new(), waiter });
     }
@@ -206,7 +272,12 @@ impl Reactor {
         if one.turns > 0 && one.reading.iter().any(is_unread) {
             return;
         }
-        for key in one.reading.drain(..) {
+        let reading = std::mem::take(&mut one.reading);
+        if matches!(one.waiter, Waiter::Answer(_)) {
+            // What came for a namespace that is gone was refused.
+            return;
+        }
+        for key in reading {
             let Some(connection) = self.connections.get(key) else { continue };
             let commands = self.requests.of(connection.newest);
             let meant = commands

@@ -292,7 +292,7 @@ impl Reactor {
 
     /// Sends what there is to send and a turn has room for, and gives the time it is by then: what was sent has left now,
     /// not when the turn began.
-    fn flush_all(&mut self, mut now: u64) -> (bool, u64) {
+    pub(super) fn flush_all(&mut self, mut now: u64) -> (bool, u64) {
         let busy = !self.dirty.is_empty();
         let mut events = std::mem::take(&mut self.events);
         let (mut again, mut room) = (Vec::new(), ROOM);

@@ -51,6 +51,12 @@ pub(crate) fn set_feature_data_len(controller: &Controller, sqe: &Sqe) -> Result
     settable(controller, &SetFeatures::parse(sqe)).map(|_| 0)
 }
 
+/// Turns the volatile write cache on or off.
+pub(crate) fn set_write_cache(controller: &Controller, enabled: bool) {
+    controller.admin().features.write_cache = enabled;
+    controller.set_write_cache(enabled);
+}
+
 /// Carries out Set Features; the completion's DW0.
 ///
 /// # Errors
@@ -68,8 +74,7 @@ pub(crate) fn set_feature(
         Fid::KEEP_ALIVE_TIMER => set_keep_alive(controller, value)?,
         Fid::VOLATILE_WRITE_CACHE => {
             let enabled = VolatileWriteCache::from_bits(value).enabled();
-            controller.admin().features.write_cache = enabled;
-            controller.set_write_cache(enabled);
+            set_write_cache(controller, enabled);
         }
         Fid::ASYNC_EVENTS => {
             if value & !controller.abilities().async_event_mask() != 0 {

@@ -7,14 +7,15 @@
 //!   barrier: reactors read what has come for it, and wait for the writes that it has by then
 //!      |  over, or as long as devices may take
 //!      v
-//!   quiescing: an association of the host is gone, and commands of it are with a device
+//!   quiescing: an association of the host, or an I/O queue of it, is gone, and commands of it are with a device
 //!      |  quiet                |  as long as devices may take
 //!      v                       v
 //!   decided             Controller Busy, without DNR
 //! ```
 //!
 //! The first is for a host that has lost its connections and comes back before the target has seen that: its
-//! association still lives, and a write of it may be with a device or unread in a socket.
+//! association still lives, and a write of it may be with a device or unread in a socket. Where the target has seen
+//! the end of I/O queues only, the Connect is quiescing until their commands have ended.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -135,7 +136,8 @@ pub(super) fn pass_barrier(
         }
     }
     let is_pending = barrier.as_ref().is_some_and(|one| !one.quiesce.is_quiet() && now < one.until);
-    if is_pending || target.departing.has(association) {
+    let has_closing = subsystem.has_closing_queue(&association.host_nqn, &association.host_id);
+    if is_pending || has_closing || target.departing.has(association) {
         return Err(Failure::Quiescing);
     }
     Ok(())
@@ -149,7 +151,7 @@ impl PendingBarrier {
         subsystem: &Subsystem,
         now: Nanos,
     ) -> Self {
-        let quiesce = Quiesce::new(association, Arc::clone(&target.notifier));
+        let quiesce = Quiesce::new(association, None, Arc::clone(&target.notifier));
         quiesce.await_quiet();
         let guard = quiesce.guard(0);
         let ask = guard.map(|guard| ControllerBarrier { controllers: controllers.into(), guard });

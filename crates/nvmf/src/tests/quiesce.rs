@@ -110,7 +110,7 @@ fn the_same_host_waits_for_what_its_living_associations_have_by_now() {
 }
 
 #[test]
-fn an_io_queue_waits_for_the_commands_of_the_one_before() {
+fn an_io_queue_waits_for_the_commands_of_one_that_was_lost() {
     let target = target();
     let (_admin, cntlid) = enabled_admin(&target);
     let mut io = connect_io(&target, cntlid, 1);
@@ -118,9 +118,36 @@ fn an_io_queue_waits_for_the_commands_of_the_one_before() {
     let guard = io.queue.handle_disconnect();
     let mut again = Link::new(&target, PORT);
     waits(&ConnectRequest::io(cntlid, 1), &mut again, 0);
-    connect_io(&target, cntlid, 2);
+    let mut other = Link::new(&target, PORT);
+    waits(&ConnectRequest::io(cntlid, 2), &mut other, 0);
+    let epoch = target.epoch();
     drop(guard);
+    assert!(target.epoch() > epoch, "reactors are to look");
     assert_eq!(decided(&mut again, 1), Status::SUCCESS);
+    assert_eq!(decided(&mut other, 1), Status::SUCCESS);
+}
+
+#[test]
+fn a_new_association_waits_for_an_io_queue_that_was_lost_alone() {
+    let target = target();
+    let (_admin, cntlid) = enabled_admin(&target);
+    let mut io = connect_io(&target, cntlid, 1);
+    let _lives = connect_io(&target, cntlid, 2);
+    io.io(read());
+    let guard = io.queue.handle_disconnect();
+    let mut again = Link::new(&target, PORT);
+    waits(&ConnectRequest::admin(SUBSYSTEM), &mut again, 0);
+    // Reactors have nothing of what lives, and say so at once.
+    drop(again.queue.poll_barrier());
+    assert!(again.queue.poll_connect(1).is_none(), "a write may be with a device");
+    let bound = u64::try_from((BOUND + REACTION).as_nanos()).unwrap();
+    let mut late = Link::new(&target, PORT);
+    waits(&ConnectRequest::admin(SUBSYSTEM), &mut late, 0);
+    drop(late.queue.poll_barrier());
+    let busy = decided(&mut late, bound);
+    assert!(!busy.is_success() && !busy.dnr(), "{busy:?}");
+    drop(guard);
+    assert_eq!(decided(&mut again, 2), Status::SUCCESS);
 }
 
 #[test]
@@ -160,12 +187,13 @@ fn whoever_removes_a_host_knows_what_to_wait_for() {
 }
 
 #[test]
-fn whoever_removes_a_namespace_knows_its_device() {
+fn whoever_removes_or_changes_a_namespace_knows_its_device() {
     let target = target();
     let mut without = spec();
     without.subsystems[0].namespaces.remove(0);
     let changes = target.apply(without).unwrap();
-    assert_eq!(changes.devices_left, [DeviceId(101)].into());
+    let [retired] = &changes.retired[..] else { panic!("{changes:?}") };
+    assert_eq!((retired.nsid, retired.device, retired.is_removed), (1, DeviceId(101), true));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use nvmeof_core::block::BlockError;
-use nvmeof_nvmf::DeviceId;
+use nvmeof_nvmf::{DeviceId, RetiredNamespace};
 use nvmeof_wire::fabrics::Disconnect;
 use nvmeof_wire::features::Fid;
 use nvmeof_wire::opcode::AdminOpcode;
@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 
 use super::super::mailbox::Message;
 use super::KIB;
-use super::rig::{CC_ENABLE, Host, Rig, pattern};
+use super::rig::{CC_ENABLE, Host, Rig, SUBSYSTEM, pattern};
 
 /// What the device takes for a write.
 const LATENCY: Duration = Duration::from_secs(1);
@@ -160,15 +160,60 @@ fn a_disconnect_is_answered_when_the_commands_of_its_queue_are_over() {
     rig.finish([admin, io]);
 }
 
+/// A barrier for the namespace as if it had this device.
+fn barrier(rig: &mut Rig, device: DeviceId, is_removed: bool) -> oneshot::Receiver<()> {
+    let subnqn = SUBSYSTEM.parse().unwrap();
+    let namespaces = [RetiredNamespace { subnqn, nsid: 1, device, is_removed }].into();
+    let (reply, answer) = oneshot::channel();
+    rig.tell(Message::NamespaceBarrier { namespaces, reply });
+    rig.turns_now();
+    answer
+}
+
+#[test]
+fn commands_for_a_namespace_that_is_gone_reach_no_device_any_more() {
+    let mut rig = Rig::new(Some(4 << 10));
+    let (admin, io) = rig.connect_both();
+    rig.slow(Duration::ZERO, LATENCY);
+    // One waits for its host, and holds the budget; the other for its turn.
+    io.write_unoffered(1, 0, 4 * KIB);
+    rig.turns_now();
+    io.write_pulled(2, 8, &pattern(2, 4 * KIB));
+    rig.turns_now();
+    let mut resized = barrier(&mut rig, DeviceId(0), false);
+    assert!(resized.try_recv().is_err(), "the same disk keeps its commands");
+    assert_eq!(io.statuses(), []);
+    let mut removed = barrier(&mut rig, DeviceId(0), true);
+    removed.try_recv().expect("no host and no pacing delays the operator");
+    io.offer(1, pattern(1, 4 * KIB));
+    rig.turns_now();
+    let refused = Status::INVALID_FIELD.with_dnr();
+    assert_eq!(io.statuses(), [(2, refused), (1, refused)]);
+    assert_eq!(rig.with_device(), 0);
+    resized.try_recv().expect("its commands are over");
+    rig.finish([admin, io]);
+}
+
+#[test]
+fn a_stalled_write_for_a_namespace_that_is_gone_is_cancelled() {
+    let mut rig = Rig::new(None);
+    let (admin, io) = rig.connect_both();
+    rig.faults.hold();
+    io.write_in_capsule(1, 0, &pattern(1, 4 * KIB));
+    rig.turns_now();
+    let mut removed = barrier(&mut rig, DeviceId(0), true);
+    removed.try_recv().expect("the write was not with the device yet");
+    assert_eq!(io.statuses(), [(1, Status::INVALID_FIELD.with_dnr())]);
+    rig.faults.release();
+    rig.finish([admin, io]);
+}
+
 #[test]
 fn whoever_ends_a_connection_or_removes_a_namespace_can_wait_for_its_commands() {
     let mut rig = Rig::new(None);
     let (admin, io) = writing(&mut rig);
-    let devices = [DeviceId(0)].into();
-    let (reply, mut settled) = oneshot::channel();
-    rig.tell(Message::DeviceBarrier { devices, reply });
-    let (reply, mut other) = oneshot::channel();
-    rig.tell(Message::DeviceBarrier { devices: [DeviceId(1)].into(), reply });
+    let mut settled = barrier(&mut rig, DeviceId(0), false);
+    let mut other = barrier(&mut rig, DeviceId(1), false);
     other.try_recv().expect("nothing is with that device");
 
     let id = rig.queue_ids()[1];

@@ -106,7 +106,7 @@ fn begin(site: &mut Site, hosts: &[Host]) -> Stage {
         What::Connection { .. } => {}
     }
     let changes = site.apply();
-    let mut answers = site.settle(&changes.devices_left);
+    let mut answers = site.settle(changes.retired);
     if let What::Namespace { disk, with_device: true } = what {
         answers.extend(site.close(disk));
     }

@@ -13,7 +13,7 @@ use nvmeof_core::nvme_driver::fake::{Config, Fake};
 use nvmeof_history::{Dice, History};
 use nvmeof_nvmf::{
     Access, AddressFamily, Changes, DeviceId, Limits, NamespaceSpec, PortId, PortSpec, Queue,
-    QueueInfo, SubsystemSpec, Target, TargetSpec, TransportKind,
+    QueueInfo, RetiredNamespace, SubsystemSpec, Target, TargetSpec, TransportKind,
 };
 use nvmeof_pacing::{Machine, PolicyConfig, Shared};
 use nvmeof_transport::loopback::{self, LoopbackHost, LoopbackParams};
@@ -196,9 +196,10 @@ impl Site {
         self.ask(|reply| Message::RemoveDevice { id, reply })
     }
 
-    /// Has every reactor answer when the commands for these devices are over.
-    pub(super) fn settle(&self, devices: &BTreeSet<DeviceId>) -> Vec<oneshot::Receiver<()>> {
-        self.ask(|reply| Message::DeviceBarrier { devices: devices.clone(), reply })
+    /// Has every reactor answer when the commands for these namespaces are over.
+    pub(super) fn settle(&self, namespaces: Vec<RetiredNamespace>) -> Vec<oneshot::Receiver<()>> {
+        let namespaces: Arc<[_]> = namespaces.into();
+        self.ask(|reply| Message::NamespaceBarrier { namespaces: Arc::clone(&namespaces), reply })
     }
 
     fn ask<T>(&self, message: impl Fn(oneshot::Sender<T>) -> Message) -> Vec<oneshot::Receiver<T>> {
