@@ -1,5 +1,6 @@
 //! Peers that want to keep others out, and a target that stood still.
 
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -90,6 +91,48 @@ fn a_host_that_sends_nothing_of_what_it_writes_holds_up_nobody() {
     }
 }
 
+/// Under a name of its own each may have a command's memory, and all together have it all.
+#[test]
+fn hosts_that_send_a_byte_now_and_then_do_not_keep_the_memory() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let daemon = Daemon::start(&with_buffers(&folder, ""));
+    let mut host = Host::connect(&daemon.endpoint(NQN), &options(1));
+    let mut greedy: Vec<(Raw, Raw)> = (0..40)
+        .map(|nth| {
+            let options = named("greedy", nth);
+            let (admin, cntlid) = Raw::admin(daemon.address(), NQN, &options);
+            let mut io = Raw::io(daemon.address(), NQN, &options, cntlid, 32);
+            let sqe = io.separate(BlockIo::new(0, 2048).encode(IoOpcode::WRITE, 0, 1), 1 << 20);
+            let capsule = io.capsule(sqe, &[]);
+            io.send(&capsule);
+            (admin, io)
+        })
+        .collect();
+    // There is memory for nearly as many.
+    let data = vec![0; 64 << 10];
+    let mut sending = Vec::new();
+    for (_, io) in &mut greedy[..28] {
+        let r2t = io.r2t();
+        sending.push(io.h2c_data(r2t.cccid.get(), r2t.ttag.get(), 0, &data, false));
+    }
+    let (is_over, over) = channel::<()>();
+    let drip = std::thread::spawn(move || {
+        for at in 0..data.len() {
+            for ((_, io), pdu) in greedy.iter_mut().zip(&sending) {
+                io.try_send(&pdu[at..=at]);
+            }
+            if over.recv_timeout(Duration::from_millis(50)) != Err(RecvTimeoutError::Timeout) {
+                return;
+            }
+        }
+    });
+    let began = Instant::now();
+    assert_eq!(host.read(1, 0, 64 << 10).len(), 64 << 10);
+    assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
+    drop(is_over);
+    drip.join().expect("the drip");
+}
+
 #[test]
 fn peers_that_read_no_log_pages_hold_buffers_and_no_more() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -142,6 +185,25 @@ fn peers_that_read_no_responses_are_ended() {
     reads_go_on(&daemon, &greedy);
     let grown = daemon.resident().saturating_sub(before);
     assert!(grown < (32 + 64) << 20, "{} MiB for {} peers", grown >> 20, greedy.len());
+}
+
+#[test]
+fn a_stop_has_ended_when_the_last_connection_has() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let config = ["drain-timeout = \"1h\"\n", &with_buffers(&folder, "")].concat();
+    let mut daemon = Daemon::start(&config);
+    let host = options(2);
+    let (admin, cntlid) = Raw::admin(daemon.address(), NQN, &host);
+    let mut io = Raw::io(daemon.address(), NQN, &host, cntlid, 32);
+    let sqe = io.separate(BlockIo::new(0, 8).encode(IoOpcode::WRITE, 0, 1), 4096);
+    let capsule = io.capsule(sqe, &[]);
+    io.send(&capsule);
+    io.r2t();
+    daemon.signal(Signal::TERM);
+    // Long enough for the reactors to begin to drain, and to sleep.
+    sleep(Duration::from_millis(300));
+    drop((admin, io));
+    assert!(daemon.wait().success());
 }
 
 #[test]

@@ -40,7 +40,7 @@ pub struct Status {
     pub controllers: usize,
     /// Connections of hosts: one a queue.
     pub connections: usize,
-    /// Controllers that are gone while commands of them are still with a device.
+    /// Controllers that are gone, and changes of namespaces, while commands of before have not ended.
     pub departing: usize,
     /// Commands between capsule and response.
     pub in_flight: usize,

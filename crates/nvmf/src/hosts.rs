@@ -89,6 +89,8 @@ struct State {
 struct Discovery {
     seat: u64,
     from: Option<IpAddr>,
+    /// A subsystem lists its host.
+    is_listed: bool,
     /// Not there before it is made.
     controller: Weak<Controller>,
 }
@@ -185,7 +187,8 @@ impl Hosts {
         let discovery = (kind == SeatKind::Discovery).then_some(number);
         if let Some(seat) = discovery {
             let from = address_of(room.peer);
-            state.discovery.push(Discovery { seat, from, controller: Weak::new() });
+            let (_, is_listed) = (room.lists)();
+            state.discovery.push(Discovery { seat, from, is_listed, controller: Weak::new() });
         }
         // Its queue's end comes here, too.
         drop(state);
@@ -251,7 +254,8 @@ impl State {
     }
 
     /// Whether there may be another discovery controller; and the one that has to go for it. That is the oldest from
-    /// where the most come, if these are more than come from where the new one does.
+    /// where the most come, if these are more than come from where the new one does. For a host that a subsystem lists
+    /// it is the oldest of those that none lists, as long as there are such.
     fn discovery_room(&mut self, room: &Room<'_>) -> Result<Option<Weak<Controller>>, Failure> {
         if self.discovery.len() < room.limits.discovery_controllers() as usize {
             return Ok(None);
@@ -268,6 +272,10 @@ impl State {
             own if own == most => one.from == from,
             _ => counts.get(&one.from) == Some(&most),
         };
+        let unlisted = self.discovery.iter().position(|one| !one.is_listed);
+        if let (Some(at), (_, true)) = (unlisted, (room.lists)()) {
+            return Ok(Some(self.discovery.remove(at).controller));
+        }
         match self.discovery.iter().position(goes) {
             Some(at) if own == most || most > 1 => Ok(Some(self.discovery.remove(at).controller)),
             _ => Err(Failure::DiscoveryControllers),

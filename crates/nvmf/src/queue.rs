@@ -22,7 +22,7 @@ mod waiting;
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use nvmeof_wire::{Nqn, Sgl, Sqe, Status};
 
@@ -99,7 +99,7 @@ enum State {
         /// The Connect command whose data is on its way.
         connecting: Option<u16>,
         /// Tells whoever has the other end that there was no Connect yet.
-        token: Option<Arc<()>>,
+        token: Option<Arc<AtomicBool>>,
     },
     Admin(AdminQueue),
     Io(IoQueue),
@@ -169,10 +169,17 @@ impl Queue {
         self.id
     }
 
-    /// Keeps this until Connect is accepted, or the queue ends.
-    pub fn keep_until_connect(&mut self, token: Arc<()>) {
+    /// Keeps this until Connect is accepted, or the queue ends; true once the host has [`greeted`](Self::greeted).
+    pub fn keep_until_connect(&mut self, token: Arc<AtomicBool>) {
         if let State::Fresh { token: kept, .. } = &mut self.state {
             *kept = Some(token);
+        }
+    }
+
+    /// The host has begun as its fabric has it: it is no silent peer.
+    pub fn greeted(&self) {
+        if let State::Fresh { token: Some(token), .. } = &self.state {
+            token.store(true, Ordering::Relaxed);
         }
     }
 

@@ -1,7 +1,8 @@
 //! The pace a host has to keep: deadlines that judge progress, not silence.
 //!
 //! A host that moves a byte now and then is never silent, and would hold what waits for it for ever. So what a
-//! connection owes, or has to take, has to move at [`MIN_RATE`] on the average, with a timeout's grace.
+//! connection owes, or has to take, has to move at [`MIN_RATE`] on the average, with a timeout's grace. While commands
+//! wait for buffer memory the grace is [`GRACE_WHEN_SHORT`].
 
 use crate::queue::Nanos;
 
@@ -11,6 +12,10 @@ use crate::queue::Nanos;
 /// as much: what is slower than this is of no use to it. A lost packet, or a queue of seconds somewhere on the way, is
 /// what the timeout itself is for.
 pub const MIN_RATE: u64 = 16 << 10;
+
+/// Nanoseconds of grace while buffer memory is short: time for a lost packet to be sent again, and
+/// little beside the timeouts of hosts that wait for the memory.
+pub(crate) const GRACE_WHEN_SHORT: Nanos = SECOND;
 
 const SECOND: Nanos = 1_000_000_000;
 

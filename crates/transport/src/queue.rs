@@ -82,6 +82,15 @@ pub trait HostQueue: Debug {
         false
     }
 
+    /// Says whether buffer memory is short: while it is, a host that moves its data too slowly has
+    /// no grace ([`pace`](crate::pace)). Only for a fabric whose host can hold a buffer by being slow.
+    fn set_memory_short(&mut self, _is_short: bool, _now: Nanos) {}
+
+    /// Whether the host has sent what begins a connection of the fabric (TCP: its `ICReq`).
+    fn has_greeted(&self) -> bool {
+        true
+    }
+
     /// Whether [`park`](Self::park) can ever work: not for a queue that is bound to what its reactor has.
     fn is_movable(&self) -> bool {
         true

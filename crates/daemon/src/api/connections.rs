@@ -10,7 +10,7 @@ use super::Handle;
 use super::extract::{Plain, Segments, Tagged};
 use super::listeners::names;
 use super::refusal::Refusal;
-use crate::control::Running;
+use crate::control::{Running, StillBusy};
 
 pub(super) fn router() -> OpenApiRouter<Handle> {
     OpenApiRouter::new().routes(routes!(list)).routes(routes!(get, drop_one))
@@ -107,17 +107,24 @@ async fn drop_one(
     Segments(id): Segments<u64>,
     _: Plain,
 ) -> Result<Tagged<ConnectionView>, Refusal> {
-    let dropped = handle
+    let (dropped, open) = handle
         .call(async move |running| {
-            let found = all(running).await.into_iter().find(|one| one.id == id)?;
-            let quiescing = running.server().dismiss(id).await?;
+            let open = running.server().removals().clone();
+            let Some(found) = all(running).await.into_iter().find(|one| one.id == id) else {
+                return (None, open);
+            };
+            let Some(removal) = running.server().dismiss(id).await else { return (None, open) };
             tracing::info!(id, host = found.host, peer = found.peer, "the API drops a connection");
-            Some((Tagged::new(running, found), quiescing))
+            (Some((Tagged::new(running, found), removal)), open)
         })
         .await?;
-    let (dropped, quiescing) = dropped.ok_or_else(|| Refusal(no_connection(id)))?;
-    // Not before its commands are over: until then they may change a device.
-    let ended = quiescing.ended().await;
-    ended.map_err(|error| Refusal(ApiError::new(ErrorKind::Failed, error.to_string())))?;
+    let busy = |error: StillBusy| Refusal(ApiError::new(ErrorKind::Failed, error.to_string()));
+    // Not before its commands have ended: until then they may change a device. Who drops it again
+    // finds nothing, and waits all the same.
+    let Some((dropped, removal)) = dropped else {
+        open.ended().await.map_err(busy)?;
+        return Err(Refusal(no_connection(id)));
+    };
+    removal.ended().await.map_err(busy)?;
     Ok(dropped)
 }

@@ -9,12 +9,14 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::extract::Tagged;
 use super::refusal::Refusal;
-use crate::control::{Ask, Job, Order, Reply, Running, Wish};
+use crate::control::{Ask, Job, LONGEST_REMOVAL, Order, Reply, Running, Wish};
 
 /// What is asked and not taken yet, at most; callers beyond wait to ask.
 const BACKLOG: usize = 64;
 /// How long a caller waits: a drive that does not get ready may take longer.
 const PATIENCE: Duration = Duration::from_secs(60);
+const _: () =
+    assert!(LONGEST_REMOVAL.as_secs() < PATIENCE.as_secs(), "a removal says what it waits for");
 
 /// Asks.
 #[derive(Debug, Clone)]

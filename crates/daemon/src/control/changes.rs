@@ -211,7 +211,7 @@ impl Changes {
                     let who = Who::Caller { dry_run: wish.dry_run, is_file: false, reply };
                     self.now = checking(who, thread);
                 }
-                Err(error) => drop(reply.send(Err(error))),
+                Err(error) => refuse_edit(error, reply, running),
             },
             Order::Reload { wish, reply } => match running.check_file(&wish) {
                 Ok(thread) => {
@@ -268,6 +268,22 @@ impl Who {
     }
 }
 
+/// Says that an edit is not made. That something is not there is not said while commands of what
+/// was removed before have not ended: a caller that removes it again takes that for its end.
+fn refuse_edit(error: ApiError, reply: Reply, running: &Running) {
+    if error.error != ErrorKind::NotFound {
+        return drop(reply.send(Err(error)));
+    }
+    let removals = running.server().removals().clone();
+    tokio::spawn(async move {
+        let error = match removals.ended().await {
+            Ok(()) => error,
+            Err(busy) => ApiError::new(ErrorKind::Failed, busy.to_string()),
+        };
+        drop(reply.send(Err(error)));
+    });
+}
+
 /// What it needs is open.
 async fn apply(
     who: Who,
@@ -282,7 +298,7 @@ async fn apply(
             let settled = running.server().settled();
             tokio::spawn(async move {
                 let told = match made {
-                    Ok((change, quiescing)) => match quiescing.ended().await {
+                    Ok((change, removal)) => match removal.ended().await {
                         Ok(()) => Ok(change),
                         Err(error) => Err(ApiError::new(ErrorKind::Failed, error.to_string())),
                     },

@@ -55,6 +55,7 @@ use stats::{Recorder, Wanted};
 
 pub(crate) use changes::{Ask, Order, Reply};
 pub(crate) use identity::Identities;
+pub(crate) use quiesce::{LONGEST_REMOVAL, StillBusy};
 pub(crate) use running::{Job, Running, Wish};
 pub(crate) use server::RetryState;
 pub(crate) use stats::metrics::CONTENT_TYPE as METRICS_TYPE;

@@ -1,21 +1,30 @@
-//! Waits until the commands of what was removed are over, so that nobody is told that it is gone before.
+//! Waits until the commands of what was removed have ended, so that nobody is told that it is gone
+//! before.
+//!
+//! ```text
+//!   change --> Quiescing --track--> Removal --ended--> the caller is answered
+//!                                      |
+//!                                      '--> OpenRemovals: until its commands have ended, whoever
+//!                                           asked stops waiting or not
+//! ```
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use nvmeof_nvmf::{Changes, Quiesce, RetiredNamespace};
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
 use crate::reactor::mailbox::{Message, Sender};
 
-/// How long somebody who asks for a removal waits at most beyond what the devices may take.
+/// How long the caller of a removal waits at most beyond what the devices may take.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// And in all: a connection of the API on which nothing moves for longer is given up by either end.
-const LONGEST: Duration = Duration::from_secs(60);
+/// How long the caller of a removal waits at most: less than a caller of the API waits for any
+/// answer, so that it gets this one.
+pub(crate) const LONGEST_REMOVAL: Duration = Duration::from_secs(55);
 
 /// Between two looks whether controllers are quiet.
 const LOOK: Duration = Duration::from_millis(5);
@@ -24,18 +33,41 @@ const LOOK: Duration = Duration::from_millis(5);
 #[derive(Debug, Default)]
 pub(crate) struct Quiescing {
     controllers: Vec<Quiesce>,
-    /// Answers of reactors: the commands of removed namespaces are over.
+    /// Answers of reactors: the commands of removed namespaces have ended.
     namespaces: Vec<oneshot::Receiver<()>>,
     /// Devices that close.
     devices: Vec<JoinHandle<()>>,
     bound: Duration,
 }
 
+/// A removal that was made, and whose commands end.
+#[derive(Debug, Clone)]
+pub(crate) struct Removal {
+    controllers: Arc<[Quiesce]>,
+    stage: watch::Receiver<Stage>,
+    bound: Duration,
+}
+
+/// What a removal waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// Commands of namespaces, and then the rest.
+    Namespaces,
+    /// Commands of controllers, and devices that close.
+    Rest,
+    /// Nothing.
+    Ended,
+}
+
+/// Removals whose commands have not ended.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct OpenRemovals(Arc<Mutex<Vec<Removal>>>);
+
 /// What had not ended in time.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "commands of what was removed are still with a device after {} s{}: the change is made, but a write of before \
-     may still land; repair or remove the device, and wait until `nvmeofctl status` shows nothing departing",
+    "commands of what was removed have not ended after {} s{}: the change is made, but a write of before may still \
+     land; repair or remove the device, and wait until `nvmeofctl status` shows nothing departing",
     .after.as_secs(),
     of(.hosts)
 )]
@@ -56,42 +88,83 @@ impl Quiescing {
         Self { controllers: quiesce.into_iter().collect(), bound, ..Self::default() }
     }
 
-    /// A device that closes when its last command is over.
+    /// A device that closes when its last command has ended.
     pub(super) fn add_device(&mut self, closes: JoinHandle<()>) {
         self.devices.push(closes);
     }
 
+    /// Keeps the removal among the open ones until its commands have ended.
+    pub(super) fn track(self, open: &OpenRemovals) -> Removal {
+        let Self { controllers, namespaces, devices, bound } = self;
+        let controllers: Arc<[Quiesce]> = controllers.into();
+        let begin = if namespaces.is_empty() { Stage::Rest } else { Stage::Namespaces };
+        let (sender, stage) = watch::channel(begin);
+        let removal = Removal { controllers: Arc::clone(&controllers), stage, bound };
+        open.list().push(removal.clone());
+        tokio::spawn(async move {
+            for answer in namespaces {
+                // A reactor that has ended has no commands.
+                let _ = answer.await;
+            }
+            sender.send_replace(Stage::Rest);
+            while controllers.iter().any(|controller| !controller.is_quiet()) {
+                sleep(LOOK).await;
+            }
+            for device in devices {
+                let _ = device.await;
+            }
+            sender.send_replace(Stage::Ended);
+        });
+        removal
+    }
+}
+
+impl Removal {
     /// Waits until all of it has ended.
     ///
     /// # Errors
     /// It takes longer than the devices should.
     pub(crate) async fn ended(mut self) -> Result<(), StillBusy> {
-        let (begin, limit) = (Instant::now(), (self.bound + GRACE).min(LONGEST));
-        let all = async {
-            while self.controllers.iter().any(|controller| !controller.is_quiet()) {
-                sleep(LOOK).await;
-            }
-            for answer in &mut self.namespaces {
-                // A reactor that has ended has no commands.
-                let _ = answer.await;
-            }
-            for device in &mut self.devices {
-                let _ = device.await;
-            }
-        };
-        match tokio::time::timeout(limit, all).await {
-            Ok(()) => Ok(()),
-            Err(_) => Err(self.still_busy(begin.elapsed())),
+        let (begin, limit) = (Instant::now(), (self.bound + GRACE).min(LONGEST_REMOVAL));
+        let ended = self.stage.wait_for(|stage| *stage == Stage::Ended);
+        if tokio::time::timeout(limit, ended).await.is_ok() {
+            // An error is the end of the daemon, whose reactors have no commands.
+            return Ok(());
         }
-    }
-
-    fn still_busy(&self, after: Duration) -> StillBusy {
         let busy = self.controllers.iter().filter(|controller| !controller.is_quiet());
-        StillBusy { after, hosts: busy.map(|one| one.host().to_string()).collect() }
+        let hosts = busy.map(|one| one.host().to_string()).collect();
+        Err(StillBusy { after: begin.elapsed(), hosts })
     }
 }
 
-/// Every reactor's answer that the commands for these namespaces are over.
+impl OpenRemovals {
+    /// How many wait for commands of namespaces.
+    pub(crate) fn of_namespaces(&self) -> usize {
+        let list = self.list();
+        list.iter().filter(|one| *one.stage.borrow() == Stage::Namespaces).count()
+    }
+
+    /// Waits until all that are open now have ended.
+    ///
+    /// # Errors
+    /// One of them takes longer than its devices should.
+    pub(crate) async fn ended(&self) -> Result<(), StillBusy> {
+        let open: Vec<Removal> = self.list().clone();
+        for removal in open {
+            removal.ended().await?;
+        }
+        Ok(())
+    }
+
+    /// The list, without those that have ended by now.
+    fn list(&self) -> MutexGuard<'_, Vec<Removal>> {
+        let mut list = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        list.retain(|one| *one.stage.borrow() != Stage::Ended);
+        list
+    }
+}
+
+/// Every reactor's answer that the commands for these namespaces have ended.
 fn settled(retired: &[RetiredNamespace], reactors: &[Sender]) -> Vec<oneshot::Receiver<()>> {
     if retired.is_empty() {
         return Vec::new();

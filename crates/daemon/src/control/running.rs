@@ -27,7 +27,7 @@ use super::devices::{Begun, Groundwork, Take};
 use super::file::ConfigFile;
 use super::identity::{Identities, identity_warnings, with_uuids};
 use super::notify;
-use super::quiesce::Quiescing;
+use super::quiesce::Removal;
 use super::server::{NewListener, Reloaded, Server};
 use super::stats::{Recorder, lines, live};
 use super::wrong::{Wrong, warning};
@@ -171,12 +171,14 @@ impl Running {
         }
     }
 
-    /// Says that the config is reloaded when the commands of what was removed are over.
-    fn tell_when_ended(&self, Reloaded { summary, quiescing }: Reloaded) {
+    /// Says that the config is reloaded when the commands of what was removed have ended.
+    fn tell_when_ended(&self, Reloaded { summary, removal }: Reloaded) {
         let ready = self.ready_line();
         tokio::spawn(async move {
-            if let Err(error) = quiescing.ended().await {
-                tracing::warn!("{error}");
+            if let Err(error) = removal.ended().await {
+                tracing::warn!("config reloaded: {summary}; {error}");
+                let state = "config reloaded, but commands of what was removed have not ended";
+                return notify::ready(&format!("{ready}; {state}, see the log"));
             }
             tracing::info!("config reloaded: {summary}");
             notify::ready(&format!("{ready}; config reloaded"));
@@ -265,12 +267,12 @@ impl Running {
         wanted: Wanted,
         groundwork: Groundwork,
         is_file: bool,
-    ) -> Result<(Change, Quiescing), ApiError> {
+    ) -> Result<(Change, Removal), ApiError> {
         let loaded = wanted.loaded.clone();
         let text = is_file.then(|| loaded.text.clone());
         let before = self.server.urls();
         let adopted = self.adopt(loaded, groundwork, NewListener::HasToWork).await;
-        let (Reloaded { summary, quiescing }, doubtful) = adopted.map_err(|error| {
+        let (Reloaded { summary, removal }, doubtful) = adopted.map_err(|error| {
             let what = format!("{error:#}");
             ApiError::new(ErrorKind::Conflict, what).hint("nothing has changed")
         })?;
@@ -284,7 +286,7 @@ impl Running {
             self.server.urls().into_iter().filter(|url| !before.contains(url)).collect();
         let mut change = Change { listening, ..wanted.told(false, self.revision()) };
         change.warnings.extend(doubtful);
-        Ok((change, quiescing))
+        Ok((change, removal))
     }
 
     /// Writes what runs to the file, with the UUIDs that are in force. With `force` even if somebody else has changed

@@ -20,7 +20,7 @@ use super::apply::target_spec;
 use super::devices::{Begun, Devices, Groundwork, Suspect, Take, changed, close};
 use super::identity::{DeviceFacts, Identities, identities, set_uuids};
 use super::place::{node_of, rebalance};
-use super::quiesce::Quiescing;
+use super::quiesce::{OpenRemovals, Quiescing, Removal};
 use super::stats::metrics::{Availability, Scrape};
 use super::stats::{self, Labels, Recorder, Sample, table};
 use super::watch::Tracing;
@@ -57,6 +57,7 @@ pub(crate) struct Server {
     reactors: Arc<Reactors>,
     threads: Vec<Handle>,
     devices: Devices,
+    removals: OpenRemovals,
     listeners: BTreeMap<PortId, Serving>,
     /// Rung when a listener is of no more use.
     listener_ended: Arc<Notify>,
@@ -87,7 +88,7 @@ pub(super) struct Reloaded {
     /// What changed.
     pub(super) summary: String,
     /// What has to end before anybody is told so.
-    pub(super) quiescing: Quiescing,
+    pub(super) removal: Removal,
 }
 
 /// The policy in force.
@@ -128,6 +129,7 @@ impl Server {
                 api: config.api.clone(),
             },
             limits: config.limits,
+            removals: OpenRemovals::default(),
             pacing,
             tenants: Tenants::new(limits.pacing().machine),
             target,
@@ -248,7 +250,7 @@ impl Server {
             changes.namespaces_changed.len(),
             changes.controllers_ended,
         );
-        Ok(Reloaded { summary, quiescing })
+        Ok(Reloaded { summary, removal: quiescing.track(&self.removals) })
     }
 
     /// Begins to ask drives whose namespaces may have changed which of them have, if there are any; the answer is the
@@ -317,9 +319,14 @@ impl Server {
         self.target.controllers()
     }
 
-    /// Controllers that are gone while commands of them are still with a device.
+    /// Controllers, and changes of namespaces, that are made while commands of before have not ended.
     pub(crate) fn departing(&self) -> usize {
-        self.target.departing()
+        self.target.departing() + self.removals.of_namespaces()
+    }
+
+    /// Removals whose commands have not ended.
+    pub(crate) fn removals(&self) -> &OpenRemovals {
+        &self.removals
     }
 
     /// The listeners: number, what the config says, the address with the real port, and why one does not listen.
@@ -359,7 +366,7 @@ impl Server {
     }
 
     /// Ends the connection of this name, if there is one: it is over when what this gives has ended.
-    pub(crate) async fn dismiss(&self, id: u64) -> Option<Quiescing> {
+    pub(crate) async fn dismiss(&self, id: u64) -> Option<Removal> {
         // One that moves to another reactor meanwhile is in neither's hands: then it is asked for again.
         for _ in 0..2 {
             for sender in &self.reactors.senders {
@@ -368,7 +375,8 @@ impl Server {
                 let dismissed: Option<Dismissed> = answer.await.unwrap_or_default();
                 if let Some(quiesce) = dismissed {
                     let bound = self.devices.quiesce_bound();
-                    return Some(Quiescing::of_connection(quiesce, bound));
+                    let quiescing = Quiescing::of_connection(quiesce, bound);
+                    return Some(quiescing.track(&self.removals));
                 }
             }
         }

@@ -12,6 +12,10 @@
 //!   of reactors. The next host then finds as much again. A host may always hold the memory of one
 //!   command. A single host may hold all but 1/8 of the memory, which is kept for the next host.
 //!
+//! Under many names hosts that hardly move can hold all memory all the same, a command each. If a
+//! command waits for a buffer for a second, connections are told that memory is short: those that
+//! do not move what they have buffers for end ([`nvmeof_transport::HostQueue::set_memory_short`]).
+//!
 //! The reactor *defers* commands that must not start for either reason. They wait with their
 //! connection, without a permit. As commands of their host end, the reactor puts them back into the
 //! pacer. It takes nothing from a host unless another host requests it.
@@ -267,6 +271,22 @@ impl Reactor {
             self.load().is_pressed.store(false, Ordering::Relaxed);
             self.take_permits_back(now);
         }
+    }
+
+    /// Tells connections whether a command of some reactor has waited long for buffer memory: what
+    /// holds it for a host that hardly moves its data is to come back then.
+    pub(super) fn watch_memory(&mut self, now: u64) {
+        let is_short_here = self.starved.is_memory_short(now);
+        self.load().is_memory_short.store(is_short_here, Ordering::Relaxed);
+        let is_short = self.loads.iter().any(|load| load.is_memory_short.load(Ordering::Relaxed));
+        if is_short || self.was_memory_short {
+            for key in self.connections.keys() {
+                if let Some(connection) = self.connections.get_mut(key) {
+                    connection.fabric.set_memory_short(is_short, now);
+                }
+            }
+        }
+        self.was_memory_short = is_short;
     }
 
     #[cold]

@@ -129,6 +129,8 @@ pub(crate) struct Load {
     pub(crate) held: AtomicU64,
     /// Commands of some reactor cannot start: reclaim the permits of stalled commands here.
     pub(crate) is_pressed: AtomicBool,
+    /// A command there has waited long for buffer memory.
+    pub(crate) is_memory_short: AtomicBool,
 }
 
 /// A running reactor.
@@ -202,6 +204,8 @@ pub(crate) struct Reactor {
     /// Bytes of memory that commands hold here, and elsewhere when that was last looked at.
     memory_held: u64,
     memory_of_others: u64,
+    /// Connections were told that buffer memory is short.
+    was_memory_short: bool,
     /// When a command last started, or none waited to.
     granted_at: u64,
     /// Connections to receive from in this turn.
@@ -297,6 +301,7 @@ impl Reactor {
             holdings: Vec::new(),
             memory_held: 0,
             memory_of_others: 0,
+            was_memory_short: false,
             granted_at: 0,
             receive: Vec::new(),
             dirty: Vec::new(),

@@ -32,6 +32,11 @@ impl Starved {
         !self.is_empty() && turns.is_multiple_of(2)
     }
 
+    /// Has the first waited for so long that hosts which hold memory and hardly move are to go?
+    pub(super) fn is_memory_short(&self, now: u64) -> bool {
+        !self.is_empty() && now.saturating_sub(self.since) >= TURN
+    }
+
     pub(super) fn push(&mut self, request: Key, now: u64) {
         if self.is_empty() {
             self.since = now;

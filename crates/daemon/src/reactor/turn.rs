@@ -130,7 +130,11 @@ impl Reactor {
         self.pool.trim();
         // What may come a millisecond late.
         let mut due = None;
-        if self.connections.len() > 0 || self.devices.any_retiring() || self.has_unused_sources {
+        let has_timers = self.connections.len() > 0
+            || self.devices.any_retiring()
+            || self.has_unused_sources
+            || self.draining.is_some();
+        if has_timers {
             due = Some(self.next_tick);
         }
         if !self.starved.is_empty() {
@@ -281,6 +285,9 @@ impl Reactor {
         if recent {
             *direct += 1;
         }
+        if connection.info.is_none() && connection.fabric.has_greeted() {
+            connection.queue.greeted();
+        }
         self.handle_events(key, &mut events, now);
         self.events = events;
         // Handling the events may have asked for another look.
@@ -350,6 +357,7 @@ impl Reactor {
     /// Timers: keep-alive, stalled handshakes, connections on the move, devices on the way out.
     fn tick(&mut self, now: u64) {
         self.next_tick = now + TICK;
+        self.watch_memory(now);
         for key in self.connections.keys() {
             self.connection_timers(key, now);
         }

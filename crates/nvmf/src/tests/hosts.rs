@@ -6,7 +6,7 @@ use nvmeof_wire::Status;
 use nvmeof_wire::features::{Fid, NumberOfQueues};
 
 use super::support::*;
-use crate::{Failure, HostCounts, HostLimits, HostRules};
+use crate::{DeathReason, Failure, HostCounts, HostLimits, HostRules};
 
 fn only(connections: Option<u32>, io_queues: Option<u32>) -> HostRules {
     let limits = HostLimits { connections, io_queues };
@@ -165,6 +165,26 @@ fn discovery_controllers_of_as_many_addresses_do_not_push_each_other_out() {
 }
 
 #[test]
+fn a_host_that_a_subsystem_lists_finds_its_volumes_beside_any_number_of_addresses() {
+    let target = crowded(16);
+    let all: Vec<_> =
+        (0..4).map(|nth| discover(&target, nth, &format!("192.0.2.{nth}:1"))).collect();
+    let mut listed = Vec::new();
+    for nth in 0..4 {
+        let mut link = Link::new(&target, PORT);
+        link.queue = crate::Queue::new(&target, PORT, &format!("198.51.100.{nth}:1"), 0);
+        // `PRIVATE` lists `HOST`.
+        let request = ConnectRequest::admin(DISCOVERY);
+        assert_eq!(request.send(&mut link).cqe.status(), Status::SUCCESS);
+        listed.push(link);
+    }
+    assert!(all.iter().all(|(link, _)| link.queue.is_dead() == Some(DeathReason::MadeRoom)));
+    let (_late, status) = discover(&target, 9, "192.0.2.9:1");
+    assert_eq!(status, Status::CONTROLLER_BUSY);
+    assert!(listed.iter().all(|link| link.queue.is_dead().is_none()));
+}
+
+#[test]
 fn room_is_kept_for_hosts_that_subsystems_list() {
     let target = crowded(8);
     // `PRIVATE` lists `HOST`. Others take what they may of the open subsystem.
@@ -189,7 +209,7 @@ fn room_is_kept_for_hosts_that_subsystems_list() {
 #[test]
 fn who_waits_for_connect_is_known_until_then_and_not_for_ever() {
     let target = crowded(8);
-    let token = std::sync::Arc::new(());
+    let token = std::sync::Arc::default();
     let mut link = Link::new(&target, PORT);
     link.queue.keep_until_connect(std::sync::Arc::clone(&token));
     assert_eq!(std::sync::Arc::strong_count(&token), 2);

@@ -136,6 +136,14 @@ impl Faulty {
 }
 
 impl HostQueue for Faulty {
+    fn has_greeted(&self) -> bool {
+        self.inner.has_greeted()
+    }
+
+    fn set_memory_short(&mut self, is_short: bool, now: Nanos) {
+        self.inner.set_memory_short(is_short, now);
+    }
+
     fn receive(&mut self, now: Nanos, events: &mut Vec<Event>) -> Progress {
         let progress = self.inner.receive(now, &mut self.fresh);
         self.pass(now, events);

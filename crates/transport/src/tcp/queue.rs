@@ -27,7 +27,7 @@ use super::receive::{self, Discarded, Failure, Outcome, Receiver};
 use super::send::Outbound;
 use super::terminate::Fault;
 use super::transfer::Transfers;
-use crate::pace::time_for;
+use crate::pace::{GRACE_WHEN_SHORT, Pace, time_for};
 use crate::queue::{
     CloseReason, Connected, Event, FabricError, FabricOp, Home, HostQueue, Nanos, ParkedQueue,
     Progress, RejectReason, Rejected, TransportError,
@@ -63,6 +63,15 @@ pub(super) struct TcpQueue {
     within: Option<(Nanos, u64)>,
     /// When data last came that was asked for, or was asked for while there was none; and how much had come by then.
     supplied: (Nanos, u64),
+    /// There while buffer memory is short.
+    urgent: Option<UrgentPace>,
+}
+
+/// The pace of a host while buffer memory is short: of what it sends, and of what it takes.
+#[derive(Debug)]
+struct UrgentPace {
+    from_host: Pace,
+    to_host: Pace,
 }
 
 /// A connection that belongs to no reactor.
@@ -137,6 +146,7 @@ impl ParkedQueue for ParkedTcp {
             heard: self.heard,
             within: None,
             supplied: (0, 0),
+            urgent: None,
         }))
     }
 
@@ -233,6 +243,17 @@ impl TcpQueue {
         if self.supplied.1 != self.transfers.came() {
             self.supplied = (now, self.transfers.came());
         }
+        self.note_urgent(now);
+    }
+
+    /// Takes note of what has moved while buffer memory is short.
+    #[inline]
+    fn note_urgent(&mut self, now: Nanos) {
+        let Some(urgent) = &mut self.urgent else { return };
+        let (came, owed) = self.transfers.progress();
+        urgent.from_host.look(came, owed, now);
+        let (moved, queued) = self.outbound.progress();
+        urgent.to_host.look(moved, queued, now);
     }
 
     /// Answers an ICReq.
@@ -308,7 +329,11 @@ impl TcpQueue {
         });
         let taken = self.outbound.stalled().map(|since| since.saturating_add(timeout));
         let taken = taken.into_iter().chain(self.outbound.due()).min();
+        let urgent = self.urgent.as_ref();
+        let urgent = urgent
+            .and_then(|pace| pace.from_host.due().into_iter().chain(pace.to_host.due()).min());
         [
+            (urgent, "buffer memory is short, and the host hardly moves the data that it has buffers for"),
             (taken, "the host takes no data, or hardly any"),
             (pull.flatten(), "the host does not send the data it was asked for, or hardly any"),
             (pdu, "the host stopped within a PDU"),
@@ -342,6 +367,20 @@ impl TcpQueue {
 }
 
 impl HostQueue for TcpQueue {
+    fn set_memory_short(&mut self, is_short: bool, now: Nanos) {
+        if !is_short {
+            self.urgent = None;
+        } else if self.urgent.is_none() {
+            let pace = || Pace::new(GRACE_WHEN_SHORT);
+            self.urgent = Some(UrgentPace { from_host: pace(), to_host: pace() });
+            self.note_urgent(now);
+        }
+    }
+
+    fn has_greeted(&self) -> bool {
+        !matches!(self.phase, Phase::Handshake)
+    }
+
     fn receive(&mut self, now: Nanos, events: &mut Vec<Event>) -> Progress {
         self.heard.get_or_insert(now);
         let progress = match self.phase {
@@ -402,6 +441,7 @@ impl HostQueue for TcpQueue {
                 self.supplied.0 = now;
             }
             progress = self.send(room, now, events);
+            self.note_urgent(now);
         }
         if matches!(self.phase, Phase::Closing(_)) {
             self.finish(events);

@@ -130,9 +130,15 @@ impl Outbound {
                 self.departures.all_gone(events);
             }
         }
+        let (moved, owed) = self.progress();
+        self.pace.look(moved, owed, now);
+    }
+
+    /// Bytes that have left since the connection's start, and bytes that are to have left in all.
+    pub(super) fn progress(&self) -> (u64, u64) {
         let taken = self.departures.taken;
         let moved = if self.departures.is_empty() { taken } else { self.departures.left() };
-        self.pace.look(moved, taken + self.queued as u64, now);
+        (moved, taken + self.queued as u64)
     }
 
     #[inline]

@@ -109,6 +109,11 @@ impl Transfers {
         self.came += bytes as u64;
     }
 
+    /// Bytes that have come since the connection's start, and bytes that are to have come in all.
+    pub(super) fn progress(&self) -> (u64, u64) {
+        (self.came, self.came + self.awaited as u64)
+    }
+
     /// The host is asked, now, for the data of the pulls begun since the last call: true if there are any. Each has
     /// `timeout`, and the time that all that is awaited by now takes at the least rate.
     pub(super) fn asked(&mut self, now: Nanos, timeout: Nanos) -> bool {

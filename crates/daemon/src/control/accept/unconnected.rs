@@ -2,10 +2,13 @@
 //!
 //! They are counted apart from queues that are connected, so that peers that open sockets and say nothing cannot take the
 //! room of hosts. When there are as many as may be, a new one takes the place of the oldest from the address that has
-//! the most: a host sends Connect within some round trips, so what goes is a silent one.
+//! the most: a host sends Connect within some round trips, so what goes is a silent one. Those that have said nothing
+//! at all go first, so that sockets that are opened at a high rate do not push out a host between its first words and
+//! its Connect.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use nvmeof_nvmf::network_of;
@@ -19,8 +22,8 @@ pub(crate) struct Unconnected {
 
 #[derive(Debug)]
 struct Entry {
-    /// Alive for as long as the queue waits for Connect.
-    token: Weak<()>,
+    /// Alive for as long as the queue waits for Connect; true once its host has said something.
+    token: Weak<AtomicBool>,
     from: IpAddr,
     place: Place,
 }
@@ -41,8 +44,8 @@ impl Unconnected {
     }
 
     /// Takes a connection in: what its queue is to keep until Connect, and whose place it takes.
-    pub(crate) fn admit(&self, from: IpAddr, place: Place) -> (Arc<()>, Option<Place>) {
-        let (token, from) = (Arc::new(()), network_of(from));
+    pub(crate) fn admit(&self, from: IpAddr, place: Place) -> (Arc<AtomicBool>, Option<Place>) {
+        let (token, from) = (Arc::new(AtomicBool::new(false)), network_of(from));
         let mut list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
         list.retain(|one| one.token.strong_count() > 0);
         let replaced = if list.len() < self.most { None } else { remove_oldest(&mut list) };
@@ -51,15 +54,24 @@ impl Unconnected {
     }
 }
 
-/// Takes out the oldest from where the most come.
+/// Takes out the oldest from where the most come, of those that have said nothing if there are any.
 fn remove_oldest(list: &mut VecDeque<Entry>) -> Option<Place> {
+    let any_silent = list.iter().any(Entry::is_silent);
+    let may_go: Vec<bool> = list.iter().map(|one| !any_silent || one.is_silent()).collect();
     let mut counts: BTreeMap<IpAddr, usize> = BTreeMap::new();
-    for one in &*list {
+    for (one, _) in list.iter().zip(&may_go).filter(|(_, may_go)| **may_go) {
         *counts.entry(one.from).or_default() += 1;
     }
     let most = counts.values().copied().max()?;
-    let oldest = list.iter().position(|one| counts.get(&one.from) == Some(&most))?;
+    let goes = |(one, may_go): (&Entry, &bool)| *may_go && counts.get(&one.from) == Some(&most);
+    let oldest = list.iter().zip(&may_go).position(goes)?;
     list.remove(oldest).map(|one| one.place)
+}
+
+impl Entry {
+    fn is_silent(&self) -> bool {
+        self.token.upgrade().is_some_and(|token| !token.load(Ordering::Relaxed))
+    }
 }
 
 #[cfg(test)]
@@ -91,6 +103,23 @@ mod tests {
         // One sends Connect, or goes.
         tokens.remove(2);
         assert_eq!(unconnected.admit(one, place(5)).1, None);
+    }
+
+    #[test]
+    fn a_host_that_has_said_something_outlives_any_number_that_have_not() {
+        let unconnected = Unconnected::new(4);
+        // The host's address has the most.
+        let tokens: Vec<_> =
+            (0..3).map(|id| unconnected.admit(address("192.0.2.1"), place(id))).collect();
+        tokens.iter().for_each(|(token, _)| token.store(true, Ordering::Relaxed));
+        let mut silent = Vec::new();
+        for id in 3..50u8 {
+            let from = IpAddr::from([198, 51, 100, id]);
+            let (token, replaced) = unconnected.admit(from, place(id.into()));
+            let expected = (id > 3).then(|| place(u64::from(id) - 1));
+            assert_eq!(replaced, expected);
+            silent.push(token);
+        }
     }
 
     #[test]
