@@ -95,6 +95,8 @@ pub(super) struct Host {
     io: Vec<Line>,
     /// Connections that it has cut.
     cut: Vec<Line>,
+    /// Connections of admin queues that are lost and whose end arrives at this time.
+    ending: Vec<(u64, Line)>,
     /// I/O queues it wants.
     queues: u16,
     keeps_alive: bool,
@@ -119,6 +121,7 @@ impl Host {
             admin: None,
             io: Vec::new(),
             cut: Vec::new(),
+            ending: Vec::new(),
             queues: u16::try_from(site.dice.within(1..3)).expect("a few"),
             keeps_alive: site.dice.hits(500),
             kept_alive_at: 0,
@@ -132,6 +135,7 @@ impl Host {
     pub(super) fn step(&mut self, site: &mut Site, acts: bool) {
         self.take_answers(site);
         self.look_at_connections(site);
+        self.close_ending(|at| at <= site.now);
         match self.stage {
             Stage::Away { until } if until <= site.now => self.come_back(site),
             Stage::Serving if acts => self.act(site),
@@ -161,8 +165,12 @@ impl Host {
         &self.name
     }
 
-    /// Its writes without an answer: of an I/O queue that it has, or of its controller.
-    pub(super) fn unsettled_of(&self, qid: u16) -> Vec<WriteId> {
+    /// Its writes without an answer: of an I/O queue that it has, or of its controller. None if
+    /// the controller is one of before, whose end arrives late.
+    pub(super) fn unsettled_of(&self, qid: u16, cntlid: u16) -> Vec<WriteId> {
+        if cntlid != self.cntlid {
+            return Vec::new();
+        }
         let of = |line: &Line| (qid == 0 || line.qid == qid).then_some(line.number);
         let lines: Vec<u64> = self.io.iter().filter_map(of).collect();
         let unsettled = self.unsettled.iter().filter(|write| lines.contains(&write.line));
@@ -185,7 +193,13 @@ impl Host {
     /// Closes its connections for good.
     pub(super) fn end(&mut self) {
         self.cut();
+        self.close_ending(|_| true);
         self.stage = Stage::Away { until: u64::MAX };
+    }
+
+    fn close_ending(&mut self, is_due: impl Fn(u64) -> bool) {
+        let due = self.ending.extract_if(.., |(at, _)| is_due(*at)).map(|(_, line)| line);
+        self.cut.extend(due.inspect(Line::close));
     }
 
     /// Reads the whole of a disk.
@@ -343,6 +357,12 @@ impl Host {
     }
 
     fn go_away(&mut self, site: &mut Site) {
+        if site.dice.hits(300)
+            && let Some(admin) = self.admin.take()
+        {
+            // The controller lives while its I/O queues are lost.
+            self.ending.push((site.now + site.dice.within(0..SECOND), admin));
+        }
         self.cut();
         self.stage = Stage::Away { until: site.now + site.dice.within(0..50 * MILLI) };
     }

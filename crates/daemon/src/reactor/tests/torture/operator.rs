@@ -121,7 +121,7 @@ fn dismiss(site: &mut Site, hosts: &[Host]) -> Stage {
     }
     let (id, info) = &connections[site.dice.index(connections.len())];
     let host = hosts.iter().find(|host| *host.name() == info.hostnqn).expect("one of the hosts");
-    let writes = host.unsettled_of(info.qid);
+    let writes = host.unsettled_of(info.qid, info.cntlid);
     let Some(quiesce) = site.dismiss(*id) else { return Stage::Idle };
     let controllers = quiesce.into_iter().collect();
     let awaited = Awaited { controllers, writes, ..Awaited::default() };
