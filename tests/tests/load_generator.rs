@@ -100,6 +100,22 @@ fn data_that_changed_underneath_is_found() {
 }
 
 #[test]
+fn memory_that_is_refused_is_1_and_a_line() {
+    let daemon = Daemon::start(&config());
+    // Less than 64 buffers take, and more than a start.
+    for kib in [40_000, 50_000, 60_000] {
+        let mut perf = Command::new("prlimit");
+        perf.arg(format!("--as={}", kib << 10)).arg(build::load_generator());
+        perf.arg("run").arg("--connect").arg(daemon.endpoint(NQN).to_string());
+        perf.args(["--rw", "randread", "--bs", "1m", "--qd", "64", "--ios", "50"]);
+        let output = perf.output().expect("prlimit of util-linux");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{kib} KiB: {said}");
+        assert!(said.contains("no memory for I/Os") && said.contains("lower --qd"), "{said}");
+    }
+}
+
+#[test]
 fn no_target_is_1_and_wrong_usage_is_2() {
     let daemon = Daemon::start(&config());
     for args in ["--rw sideways", "--rw read --qd 0", "--rw read --bs 4q", "--rw read --frobnicate"]

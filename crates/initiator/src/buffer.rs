@@ -30,11 +30,17 @@ impl Buffer {
     /// `len` bytes of zeros. Memory is touched only as it is used.
     ///
     /// # Panics
-    /// If the machine cannot give that much memory.
+    /// The machine does not give that much memory: [`Buffer::try_zeroed`] says so instead.
     #[must_use]
     pub fn zeroed(len: usize) -> Self {
-        let pages = Page::new_vec_zeroed(len.div_ceil(PAGE)).expect("memory for a data buffer");
-        Self { registration: None, pages, len }
+        Self::try_zeroed(len).expect("memory for a data buffer")
+    }
+
+    /// `len` bytes of zeros, or `None` if the machine does not give that much memory.
+    #[must_use]
+    pub fn try_zeroed(len: usize) -> Option<Self> {
+        let pages = Page::new_vec_zeroed(len.div_ceil(PAGE)).ok()?;
+        Some(Self { registration: None, pages, len })
     }
 
     /// What a fabric keeps about the memory, if it is of this type.
@@ -111,6 +117,12 @@ mod tests {
             assert!(buffer.as_slice().as_ptr().addr().is_multiple_of(PAGE));
         }
         assert_eq!(Buffer::from(&b"abc"[..]).as_slice(), b"abc");
+    }
+
+    #[test]
+    fn memory_that_is_not_to_be_had_is_no_panic() {
+        assert!(Buffer::try_zeroed(isize::MAX as usize).is_none());
+        assert_eq!(Buffer::try_zeroed(3).map(|buffer| buffer.len()), Some(3));
     }
 
     #[test]

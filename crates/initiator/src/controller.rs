@@ -5,6 +5,7 @@
 //!   -> namespaces -> [open_queue: connection -> Connect]* ... Keep Alive ... -> CC.SHN -> CSTS.SHST
 //! ```
 
+use std::io::ErrorKind;
 use std::time::Duration;
 
 use nvmeof_wire::fabrics::{
@@ -297,9 +298,16 @@ impl Controller {
         sqe: Sqe,
         len: usize,
     ) -> Result<Buffer, Error> {
-        let transfer = Transfer::In(Buffer::zeroed(len));
+        let transfer = Transfer::In(self.buffer(len)?);
         let (_, buffer) = self.admin.execute(what, sqe, transfer)?;
-        Ok(buffer.unwrap_or_else(|| Buffer::zeroed(len)))
+        buffer.map_or_else(|| self.buffer(len), Ok)
+    }
+
+    /// Memory for a command's data.
+    fn buffer(&self, len: usize) -> Result<Buffer, Error> {
+        let out_of_memory =
+            || Error::Io { peer: self.peer(), cause: ErrorKind::OutOfMemory.into() };
+        Buffer::try_zeroed(len).ok_or_else(out_of_memory)
     }
 
     /// Executes an admin command without data that may take up to `timeout`.

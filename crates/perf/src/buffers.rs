@@ -72,19 +72,25 @@ impl Buffers {
 
     #[cold]
     fn make(&mut self, memory: Memory, bytes: usize) -> Option<Buffer> {
-        let mut buffer = match memory {
-            Memory::Fabric => Buffer::Fabric(nvmeof_initiator::Buffer::zeroed(bytes)),
-            Memory::Local => match Leases::of(self.pool.as_ref()?, bytes) {
-                Ok(leases) => Buffer::Local(leases),
-                Err(error) => {
-                    let what = format!("no memory for I/Os: {error}; lower --qd, --jobs or --bs");
-                    self.problem = Some(what);
-                    return None;
-                }
-            },
+        let made = match memory {
+            Memory::Fabric => nvmeof_initiator::Buffer::try_zeroed(bytes)
+                .map(Buffer::Fabric)
+                .ok_or_else(|| format!("the system refuses {bytes} bytes")),
+            Memory::Local => Leases::of(self.pool.as_ref()?, bytes)
+                .map(Buffer::Local)
+                .map_err(|error| error.to_string()),
         };
-        self.fill(&mut buffer);
-        Some(buffer)
+        match made {
+            Ok(mut buffer) => {
+                self.fill(&mut buffer);
+                Some(buffer)
+            }
+            Err(why) => {
+                let what = format!("no memory for I/Os: {why}; lower --qd, --jobs or --bs");
+                self.problem = Some(what);
+                None
+            }
+        }
     }
 
     fn fill(&mut self, buffer: &mut Buffer) {

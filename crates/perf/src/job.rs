@@ -465,8 +465,8 @@ impl Running {
         let bytes = lanes[at].bytes(&io);
         let is_read = matches!(io.op, Op::Read(_));
         if let Err(io) = queue.submit(io, now) {
-            // The queue has failed; `poll` says why.
-            let result = Err("its queue has failed".to_owned());
+            // If the queue has failed, `poll` says why.
+            let result = Err("its queue has failed, or has no memory for it".to_owned());
             let lost = Done { token: io.token, result, buffer: io.op.into_buffer() };
             lanes[at].complete(lost, now, false, buffers);
             return false;

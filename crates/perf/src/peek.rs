@@ -34,7 +34,9 @@ pub(crate) fn first_data(target: &mut Target, space: &Space) -> Result<Option<u6
     let bytes = usize::try_from(len)?;
     let mut buffer = Some(match (queue.memory(), &pool) {
         (Memory::Local, Some(pool)) => Buffer::Local(Leases::of(pool, bytes)?),
-        _ => Buffer::Fabric(nvmeof_initiator::Buffer::zeroed(bytes)),
+        _ => nvmeof_initiator::Buffer::try_zeroed(bytes)
+            .map(Buffer::Fabric)
+            .context("no memory to look for data with")?,
     });
     for place in places(space.size, len, block) {
         let data = buffer.take().context("a read has lost its buffer")?;

@@ -23,7 +23,8 @@ pub(crate) trait Queue: std::fmt::Debug {
     /// Takes an I/O in, to be started by [`Queue::flush`] at the latest.
     ///
     /// # Errors
-    /// The I/O, handed back: there is no room, or the queue has failed and [`Queue::poll`] says why.
+    /// The I/O, handed back: there is no room or no memory, or the queue has failed and
+    /// [`Queue::poll`] says why.
     fn submit(&mut self, io: Io, now: Nanos) -> Result<(), Io>;
 
     /// Appends what is done to `done`. Does not wait.

@@ -90,7 +90,11 @@ impl Slab {
         stride: usize,
         access: Access,
     ) -> Result<Self, VerbsError> {
-        let mut memory = Buffer::zeroed(usize::from(slots) * stride);
+        let bytes = usize::from(slots) * stride;
+        let mut memory = Buffer::try_zeroed(bytes).ok_or_else(|| VerbsError::Call {
+            what: format!("{bytes} bytes for the messages of a queue"),
+            source: io::ErrorKind::OutOfMemory.into(),
+        })?;
         let keys = register(device, &mut memory, access)?;
         let lent = (0..slots).map(|_| false).collect();
         Ok(Self { memory, keys, stride, lent })

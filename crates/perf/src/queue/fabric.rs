@@ -30,13 +30,13 @@ impl FabricQueue {
         self.queue
     }
 
-    /// The one range of a trim, as Dataset Management takes it.
-    fn range(&mut self, slba: u64, blocks: u32) -> nvmeof_initiator::Buffer {
+    /// The one range of a trim, as Dataset Management takes it; `None` without memory for it.
+    fn range(&mut self, slba: u64, blocks: u32) -> Option<nvmeof_initiator::Buffer> {
         let range = DsmRange::new(slba, blocks);
-        let mut buffer =
-            self.ranges.pop().unwrap_or_else(|| nvmeof_initiator::Buffer::zeroed(RANGE));
+        let idle = self.ranges.pop();
+        let mut buffer = idle.or_else(|| nvmeof_initiator::Buffer::try_zeroed(RANGE))?;
         buffer.as_mut_slice().copy_from_slice(range.as_bytes());
-        buffer
+        Some(buffer)
     }
 
     fn lost(&self, error: &nvmeof_initiator::Error) -> Lost {
@@ -56,7 +56,10 @@ impl Queue for FabricQueue {
         let kind = match op {
             Op::Read(Buffer::Fabric(buffer)) => IoKind::Read(buffer),
             Op::Write(Buffer::Fabric(data)) => IoKind::Write { data, fua: false },
-            Op::Trim => IoKind::Deallocate(self.range(slba, blocks)),
+            Op::Trim => match self.range(slba, blocks) {
+                Some(range) => IoKind::Deallocate(range),
+                None => return Err(Io { token, nsid, slba, blocks, op: Op::Trim }),
+            },
             op => return Err(Io { token, nsid, slba, blocks, op }),
         };
         let undo: fn(nvmeof_initiator::Buffer) -> Op = match &kind {
