@@ -11,6 +11,7 @@ use nvmeof_api::ErrorKind;
 use nvmeof_ctl::{CallError, Client};
 use nvmeof_tests::config::{NQN, api, small};
 use nvmeof_tests::{Api, Daemon, GUARD, build};
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 use serde_json::Value;
 
 fn ctl(socket: &Path, arguments: &str) -> Output {
@@ -162,16 +163,27 @@ fn what_is_open_to_others_is_refused_unless_it_is_meant() {
         let mode = std::fs::Permissions::from_mode(mode);
         std::fs::set_permissions(&token, mode).expect("a mode");
     };
+    // A check and a start refuse alike, as what no restart mends.
+    let refused = |said: &[&str]| {
+        for more in [&["--check"][..], &[]] {
+            let (status, error) = run(&with_token, more);
+            assert_eq!(status, Some(2), "{error}");
+            assert!(said.iter().all(|part| error.contains(part)), "{error}");
+        }
+    };
     set(0o640);
-    let (status, error) = run(&with_token, &["--check"]);
-    assert_eq!(status, Some(2), "{error}");
-    assert!(error.contains("its mode 0640") && error.contains("chmod 0600"), "{error}");
-    let (status, error) = run(&with_token, &[]);
-    assert_eq!(status, Some(1), "{error}");
-    assert!(error.contains("its mode 0640"), "{error}");
+    refused(&["its mode 0640", "chmod 0600"]);
     assert_eq!(run(&format!("{with_token}\ninsecure = true"), &["--check"]).0, Some(0));
     set(0o600);
     assert_eq!(run(&with_token, &["--check"]).0, Some(0));
+    for wrong in ["", "short\n", "0123456789abcdefX\nmore\n", "0123456789abcdef\0"] {
+        std::fs::write(&token, wrong).expect("no token");
+        refused(&["api.token-file", "one line of 16 to 256"]);
+    }
+    std::fs::remove_file(&token).expect("a removal");
+    refused(&["api.token-file", "No such file", "mode 0600"]);
+    mknodat(CWD, &token, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("a FIFO");
+    refused(&["api.token-file", "no regular file"]);
 }
 
 /// That they lose their places in time is a test of the door's own, which need not wait so long.

@@ -1,7 +1,8 @@
 //! Commands of the operator's pages that need a daemon alone, run as they stand: blocks marked `sh daemon`, in their
 //! order, in one shell a page. What a block of `text` shows has to be in what they write, and a config has to be one.
 
-use std::fs::File;
+use std::fs::{File, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
 
@@ -89,11 +90,15 @@ fn commands_of_the_pages_do_what_the_pages_say() {
 fn configs_of_the_pages_are_taken() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("target.toml");
+    let token = folder.path().join("token");
+    std::fs::write(&token, "0123456789abcdef\n").expect("a token");
+    std::fs::set_permissions(&token, Permissions::from_mode(0o600)).expect("its mode");
     for page in PAGES {
         for Block { line, text, .. } in holding(&blocks(page), "toml") {
             let around =
                 if text.contains("[[subsystem]]") { listener("127.0.0.1") } else { small() };
-            std::fs::write(&file, around + text).expect("a config");
+            let text = text.replace("/etc/nvmeof-tgt/token", &token.display().to_string());
+            std::fs::write(&file, around + &text).expect("a config");
             let mut check = Command::new(build::target_daemon());
             let output = check.arg("--config").arg(&file).arg("--check").output().expect("it runs");
             let error = String::from_utf8_lossy(&output.stderr);

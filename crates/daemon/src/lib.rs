@@ -11,6 +11,7 @@ pub mod drives;
 pub mod limits;
 mod logs;
 mod reactor;
+mod regular;
 mod tenants;
 
 pub use control::run;

@@ -62,12 +62,18 @@ pub(crate) struct Door {
     token: Option<Token>,
 }
 
-/// What can be seen of the config's `[api]` without serving it.
+/// What can be seen of the config's `[api]` without serving it. Who `serves` has to be able to read
+/// the token.
 ///
 /// # Errors
-/// Others than its owner have a right to the token.
-pub(crate) fn check(config: &Api) -> anyhow::Result<()> {
-    config.token_file.as_deref().map_or(Ok(()), |file| Token::check(file, config.insecure))
+/// The token cannot be read, there is none in its file, or others than its owner have a right to
+/// it.
+pub(crate) fn check(config: &Api, serves: bool) -> anyhow::Result<()> {
+    let Some(file) = config.token_file.as_deref() else { return Ok(()) };
+    match serves {
+        true => Token::read(file, config.insecure).map(drop),
+        false => Token::check(file, config.insecure),
+    }
 }
 
 /// The API, served until this is dropped.

@@ -1,8 +1,8 @@
 //! The token that callers over TCP have to show.
 
 use std::fmt;
-use std::fs::{File, Metadata};
-use std::io::Read as _;
+use std::fs::Metadata;
+use std::io::{self, ErrorKind as Io, Read as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::sync::Arc;
@@ -16,6 +16,7 @@ use axum::response::{IntoResponse as _, Response};
 use nvmeof_api::{ApiError, ErrorKind};
 
 use super::refusal::Refusal;
+use crate::regular;
 
 /// Permission bits of the group and of everybody.
 const OTHERS: u32 = 0o077;
@@ -31,8 +32,13 @@ impl Token {
     /// The file cannot be read, others can read it, or there is no token in it that does.
     pub(super) fn read(file: &Path, open: bool) -> anyhow::Result<Self> {
         let shown = file.display();
-        let cannot = || format!("api.token-file {shown}: cannot be read");
-        let mut opened = File::open(file).with_context(cannot)?;
+        let cannot = || {
+            format!(
+                "api.token-file {shown}: cannot be read; write one line of 16 to 256 printable \
+                 ASCII characters to it, mode 0600, and give it to the daemon's user"
+            )
+        };
+        let mut opened = regular::open(file).with_context(cannot)?;
         // Of the file that is read, not of one that takes its place meanwhile.
         check_mode(file, &opened.metadata().with_context(cannot)?, open)?;
         let mut text = String::new();
@@ -47,12 +53,18 @@ impl Token {
         Ok(Self(token.as_bytes().into()))
     }
 
-    /// Looks who has a right to the file, if it is there: whoever checks a config need not be able to read it.
+    /// Judges a file as [`Token::read`] does. Of one that this user may not read, only the mode is
+    /// judged: whoever checks a config need not be the daemon's user.
     ///
     /// # Errors
-    /// Others than its owner have, and `open` does not say that they may.
+    /// As [`Token::read`].
     pub(super) fn check(file: &Path, open: bool) -> anyhow::Result<()> {
-        std::fs::metadata(file).map_or(Ok(()), |meta| check_mode(file, &meta, open))
+        let Err(error) = Self::read(file, open) else { return Ok(()) };
+        let is_denied = |error: &io::Error| error.kind() == Io::PermissionDenied;
+        match error.downcast_ref().is_some_and(is_denied) {
+            true => std::fs::metadata(file).map_or(Ok(()), |meta| check_mode(file, &meta, open)),
+            false => Err(error),
+        }
     }
 
     /// Lets only those callers in who show the token.
@@ -119,7 +131,11 @@ mod tests {
         }
         for wrong in ["", "short\n", "0123456789abcdef\nmore\n", "0123456789 abcdef\n"] {
             std::fs::write(&file, wrong).unwrap();
-            assert!(Token::read(file.path(), false).unwrap_err().to_string().contains("one line"));
+            for refused in
+                [Token::read(file.path(), false).map(drop), Token::check(file.path(), false)]
+            {
+                assert!(refused.unwrap_err().to_string().contains("one line"));
+            }
         }
         assert!(!format!("{token:?}").contains("0123"));
     }

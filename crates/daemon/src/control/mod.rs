@@ -91,6 +91,10 @@ pub fn run(path: &Path, check: bool, stats: Option<(&Path, &str)>) -> ExitCode {
             return ExitCode::from(EXIT_USAGE);
         }
     };
+    if let Some(Err(error)) = loaded.config.api.as_ref().map(|config| api::check(config, !check)) {
+        complain!("{}: {error:#}", path.display());
+        return ExitCode::from(EXIT_USAGE);
+    }
     if check {
         return tell_costs(path, &loaded.config);
     }
@@ -114,10 +118,6 @@ pub fn run(path: &Path, check: bool, stats: Option<(&Path, &str)>) -> ExitCode {
 
 /// Answers `--check`.
 fn tell_costs(path: &Path, config: &Config) -> ExitCode {
-    if let Some(Err(error)) = config.api.as_ref().map(api::check) {
-        complain!("{}: {error:#}", path.display());
-        return ExitCode::from(EXIT_USAGE);
-    }
     for warning in &config.warnings {
         complain!("warning: {warning}");
     }
