@@ -1,9 +1,9 @@
 //! What can be seen of a running daemon: metrics, the status page, live figures, commands that are followed, the log.
 
 use std::collections::BTreeSet;
-use std::io::{Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use nvmeof_tests::config::{NQN, delay, listener, ram, subsystem, subsystem_for};
 use nvmeof_tests::{Daemon, Host, build, options};
@@ -236,6 +236,37 @@ fn the_command_line_follows_slow_commands_through_every_state() {
     let text = traced(&daemon, &mut host, false);
     for part in STATES.into_iter().chain(["nsid 1 (late)", "write 65536 B at 0"]) {
         assert!(text.contains(part), "no {part} in\n{text}");
+    }
+}
+
+#[test]
+fn following_ends_when_nobody_reads_it() {
+    for json in [false, true] {
+        let daemon = Daemon::start(&config());
+        let mut host = Host::connect(&daemon.endpoint(NQN), &options(1));
+        host.write(1, 0, 4096, 1);
+        let mut command = Command::new(build::control());
+        command.arg("--api").arg(format!("unix:{}", daemon.folder().join("api.sock").display()));
+        command.args(json.then_some("--json"));
+        command.args(["trace", "--seconds", "60", "--slower-than", "0"]).stdout(Stdio::piped());
+        let mut follower = command.spawn().expect("nvmeofctl runs");
+        let out = follower.stdout.take().expect("its output");
+        let reading = std::thread::spawn(move || BufReader::new(out).lines().next());
+        while !reading.is_finished() {
+            host.check(1, 0, 4096, 1);
+        }
+        drop(reading.join().expect("a line"));
+        // Each takes 5 ms: far less than the minute.
+        let more = (0..2000).take_while(|_| {
+            host.check(1, 0, 4096, 1);
+            follower.try_wait().expect("its status").is_none()
+        });
+        let ran_on = more.count() == 2000;
+        if ran_on {
+            follower.kill().expect("an end");
+        }
+        let status = follower.wait().expect("its status");
+        assert!(!ran_on && status.success(), "{status}");
     }
 }
 

@@ -1,6 +1,7 @@
 //! Calls of the daemon's API: HTTP over a UNIX socket or TCP, one after the other.
 
 use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -175,7 +176,7 @@ impl Client {
     }
 
     /// A `POST` whose answer comes line by line over up to `time`, each of them to be used as it comes; empty ones are left
-    /// out.
+    /// out. A break of `each` ends it early.
     ///
     /// # Errors
     /// [`CallError`]; that of `each`, which ends the call.
@@ -184,7 +185,7 @@ impl Client {
         path: &str,
         body: &impl Serialize,
         time: Duration,
-        mut each: impl FnMut(&[u8]) -> anyhow::Result<()>,
+        mut each: impl FnMut(&[u8]) -> anyhow::Result<ControlFlow<()>>,
     ) -> anyhow::Result<()> {
         let request = self.request(Method::POST, path, Some(body), None)?;
         let all = async {
@@ -200,8 +201,8 @@ impl Client {
                 pending.extend_from_slice(frame.data_ref().map_or(&[][..], |data| data));
                 while let Some(end) = pending.iter().position(|byte| *byte == b'\n') {
                     let line: Vec<u8> = pending.drain(..=end).collect();
-                    if line.len() > 1 {
-                        each(&line)?;
+                    if line.len() > 1 && each(&line)?.is_break() {
+                        return Ok(());
                     }
                 }
             }

@@ -1,18 +1,27 @@
 //! What is printed: tables for people, JSON for programs.
 
-use std::io::{ErrorKind, Write as _};
+use std::io::{self, ErrorKind, Write};
+use std::ops::ControlFlow;
 
 use anyhow::Context as _;
 use serde::Serialize;
 
 /// Writes to standard output. A reader that has seen enough is no error.
 pub(crate) fn print(text: &str) -> anyhow::Result<()> {
-    let mut out = std::io::stdout().lock();
+    print_next(text).map(drop)
+}
+
+/// Writes one of many texts to standard output: a break if its reader has seen enough, so that no
+/// more need be made.
+pub(crate) fn print_next(text: &str) -> anyhow::Result<ControlFlow<()>> {
+    put(&mut io::stdout().lock(), text).context("cannot write to standard output")
+}
+
+fn put(out: &mut impl Write, text: &str) -> io::Result<ControlFlow<()>> {
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
-            Err(error).context("cannot write to standard output")
-        }
-        _ => Ok(()),
+        Ok(()) => Ok(ControlFlow::Continue(())),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(ControlFlow::Break(())),
+        Err(error) => Err(error),
     }
 }
 
@@ -56,6 +65,16 @@ pub(crate) fn list(words: &[String]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_reader_that_has_seen_enough_ends_what_goes_on() {
+        let (reader, mut writer) = io::pipe().unwrap();
+        assert!(put(&mut writer, "a").unwrap().is_continue());
+        drop(reader);
+        assert!(put(&mut writer, "a").unwrap().is_break());
+        let mut full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        assert_eq!(put(&mut full, "a").unwrap_err().kind(), ErrorKind::StorageFull);
+    }
 
     #[test]
     fn sizes() {

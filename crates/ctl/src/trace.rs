@@ -7,7 +7,7 @@ use clap::Args;
 use nvmeof_api::{TRACE_SECONDS_MAX, TraceLine, TraceOp, TraceRequest, TracedCommand};
 
 use crate::Client;
-use crate::output::print;
+use crate::output::print_next;
 use crate::top::time;
 
 /// Columns of the longest bar.
@@ -64,11 +64,13 @@ pub(crate) fn run(client: &Client, json: bool, trace: &Trace) -> anyhow::Result<
     let limit = Duration::from_secs(trace.seconds.into());
     client.lines("/v1/trace", &wanted, limit, |line| {
         if json {
-            return print(&String::from_utf8_lossy(line));
+            return print_next(&String::from_utf8_lossy(line));
         }
         match serde_json::from_slice(line)? {
-            TraceLine::Command(command) => print(&timeline(&command)),
-            TraceLine::End { commands, left_out } => print(&end(commands, left_out, trace.seconds)),
+            TraceLine::Command(command) => print_next(&timeline(&command)),
+            TraceLine::End { commands, left_out } => {
+                print_next(&end(commands, left_out, trace.seconds))
+            }
         }
     })
 }
