@@ -9,6 +9,8 @@ use anyhow::Context as _;
 use nvmeof_api::document::Document;
 use nvmeof_api::{ApiError, ErrorKind};
 
+use crate::regular;
+
 /// What stands above a file that was written here.
 const HEADER: &str = "# Written by nvmeof-tgt from what it ran: comments are not kept. What was here before \
                       is in the\n# file of the same name with a `~`. configs/target.toml documents every key.\n";
@@ -61,7 +63,7 @@ impl ConfigFile {
             let hint = hint(&error);
             ApiError::new(ErrorKind::Conflict, format!("{error:#}")).at(&shown).hint(hint)
         };
-        let is = match std::fs::read_to_string(&self.path) {
+        let is = match regular::read(&self.path) {
             Ok(text) => Some(text),
             Err(error) if error.kind() == Io::NotFound => None,
             Err(error) => return Err(failed(anyhow::Error::from(error).context("cannot read it"))),
@@ -99,40 +101,65 @@ fn hint(error: &anyhow::Error) -> &'static str {
     }
 }
 
-/// Puts a text in a file's place: on the medium under another name first. The file's mode and owner stay. A file that
-/// nothing can be renamed to, as it is a mount of its own, is written in place.
+/// Puts a text in a file's place: on the medium under another name first. The file's mode and owner
+/// stay. A file that nothing can be renamed to, as it is a mount of its own, is written in place.
+/// What it said before gets its name only when the text can be written: a save that fails leaves
+/// what an earlier one has kept.
 fn write(path: &Path, text: &str, before: Option<&str>) -> anyhow::Result<Option<PathBuf>> {
     // A link stays one.
     let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let target = Target { meta: std::fs::metadata(&path).ok(), path };
     let before = before.unwrap_or_default();
-    let mut previous = None;
+    let mut kept = None;
     if !before.is_empty() && before != text {
         let name = target.beside("~");
-        match target.replace(&name, before) {
-            Ok(()) => previous = Some(name),
+        match target.stage(&name, before) {
+            Ok(new) => kept = Some(Kept { new, name }),
             // Its folder is of a system that nothing can be written to, and yet it may be a writable mount.
-            Err(failed) if failed.is(&[Io::ReadOnlyFilesystem]) && target.is_writable() => {
+            Err(failed) if failed.is(&[Io::ReadOnlyFilesystem]) && target.writable().is_ok() => {
                 tracing::warn!(file = %name.display(), "what the file said before cannot be kept here");
             }
             Err(failed) => return Err(failed.of(&name)),
         }
     }
     match target.replace(&target.path, text) {
-        Ok(()) => target.sync_folder()?,
-        Err(failed)
-            if failed.is(&[Io::ResourceBusy, Io::CrossesDevices, Io::ReadOnlyFilesystem])
-                && target.is_writable() =>
-        {
-            let why = failed.source;
-            target.overwrite(text, before).with_context(|| {
-                format!("cannot write {} in place, nor replace it ({why})", target.path.display())
-            })?;
-            tracing::info!(file = %target.path.display(), "written in place: it is a mount of its own");
+        Ok(()) => {
+            let previous = kept.map(Kept::name);
+            target.sync_folder()?;
+            Ok(previous)
         }
-        Err(failed) => return Err(failed.of(&target.path)),
+        Err(failed) => {
+            let written = target.write_in_place(failed, text, before, &mut kept);
+            if let Some(kept) = kept.filter(|_| written.is_err()) {
+                kept.forget();
+            }
+            written
+        }
     }
-    Ok(previous)
+}
+
+/// What a file said before, on the medium and without its name yet.
+#[derive(Debug)]
+struct Kept {
+    new: PathBuf,
+    name: PathBuf,
+}
+
+impl Kept {
+    /// Gives it its name, and says where it is.
+    fn name(self) -> PathBuf {
+        match std::fs::rename(&self.new, &self.name) {
+            Ok(()) => self.name,
+            // There it is as good.
+            Err(_) => self.new,
+        }
+    }
+
+    /// Nothing was written, so that nothing has to be kept.
+    fn forget(self) {
+        // What cannot be removed is removed by the next save.
+        let _ = std::fs::remove_file(&self.new);
+    }
 }
 
 /// A file that is to be written, and what is known of it.
@@ -171,17 +198,46 @@ impl Target {
 
     /// Puts a text in the place of `name`, all of it or nothing, and leaves nothing else behind.
     fn replace(&self, name: &Path, text: &str) -> Result<(), Failed> {
-        let new = with_suffix(name, ".new");
-        let put = self.put(&new, text).map_err(|source| Failed { source, at_rename: false });
-        let put = put.and_then(|()| {
-            let renamed = std::fs::rename(&new, name);
-            renamed.map_err(|source| Failed { source, at_rename: true })
-        });
-        if put.is_err() {
-            // What cannot be removed was not made here.
+        let new = self.stage(name, text)?;
+        std::fs::rename(&new, name).map_err(|source| {
             let _ = std::fs::remove_file(&new);
+            Failed { source, at_rename: true }
+        })
+    }
+
+    /// Puts a text on the medium, in a file that can be renamed to `name`.
+    fn stage(&self, name: &Path, text: &str) -> Result<PathBuf, Failed> {
+        let new = with_suffix(name, ".new");
+        match self.put(&new, text) {
+            Ok(()) => Ok(new),
+            Err(source) => {
+                // What cannot be removed was not made here.
+                let _ = std::fs::remove_file(&new);
+                Err(Failed { source, at_rename: false })
+            }
         }
-        put
+    }
+
+    /// Writes a file that could not be replaced, if that is because it is a mount of its own; gives
+    /// the name of what was kept.
+    fn write_in_place(
+        &self,
+        failed: Failed,
+        text: &str,
+        before: &str,
+        kept: &mut Option<Kept>,
+    ) -> anyhow::Result<Option<PathBuf>> {
+        let is_mount = [Io::ResourceBusy, Io::CrossesDevices, Io::ReadOnlyFilesystem];
+        if self.meta.is_none() || !failed.is(&is_mount) {
+            return Err(failed.of(&self.path));
+        }
+        let (shown, why) = (self.path.display(), failed.source);
+        let cannot = || format!("cannot write {shown} in place, nor replace it ({why})");
+        self.writable().with_context(cannot)?;
+        let previous = kept.take().map(Kept::name);
+        self.overwrite(text, before).with_context(cannot)?;
+        tracing::info!(file = %shown, "written in place: it is a mount of its own");
+        Ok(previous)
     }
 
     fn put(&self, name: &Path, text: &str) -> std::io::Result<()> {
@@ -198,9 +254,9 @@ impl Target {
         file.sync_all()
     }
 
-    /// Whether the file is there, and can be written itself.
-    fn is_writable(&self) -> bool {
-        OpenOptions::new().write(true).open(&self.path).is_ok()
+    /// An error if the file is not there, or cannot be written itself.
+    fn writable(&self) -> std::io::Result<()> {
+        OpenOptions::new().write(true).open(&self.path).map(drop)
     }
 
     /// Writes over what the file says; if that fails half way, what it said is put back as far as that goes.
@@ -276,9 +332,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("target.toml");
         let target = Target { path: path.clone(), meta: None };
-        assert!(!target.is_writable());
+        assert!(target.writable().is_err());
         std::fs::write(&path, "before").unwrap();
-        assert!(target.is_writable());
+        target.writable().unwrap();
         for text in ["longer than before", "short", ""] {
             target.overwrite(text, "before").unwrap();
             assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
@@ -305,6 +361,40 @@ mod tests {
         let failed = target.replace(&name, "text").unwrap_err();
         assert!(failed.at_rename, "{failed:?}");
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "no litter");
+    }
+
+    #[test]
+    fn a_save_that_fails_keeps_what_an_earlier_one_kept_and_says_why() {
+        let folder = tempfile::tempdir().unwrap();
+        // Neither replaced nor opened to be written, not even by root.
+        let path = folder.path().join("target.toml");
+        std::fs::create_dir_all(path.join("x")).unwrap();
+        let kept = folder.path().join("target.toml~");
+        std::fs::write(&kept, "earlier").unwrap();
+        write(&path, "text", Some("before")).unwrap_err();
+        assert_eq!(std::fs::read_to_string(&kept).unwrap(), "earlier");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2, "no litter");
+
+        // A mount of its own that cannot be written: why that is, and not that it is busy.
+        let target = Target { meta: std::fs::metadata(&path).ok(), path };
+        let busy = Failed { source: Io::ResourceBusy.into(), at_rename: true };
+        let error = target.write_in_place(busy, "text", "before", &mut None).unwrap_err();
+        let source = error.downcast_ref::<std::io::Error>().unwrap();
+        assert_eq!(source.kind(), Io::IsADirectory, "{error:#}");
+    }
+
+    #[test]
+    fn what_was_kept_gets_its_name_or_is_told_where_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("target.toml");
+        std::fs::write(&path, "first").unwrap();
+        let kept = folder.path().join("target.toml~");
+        assert_eq!(write(&path, "second", Some("first")).unwrap(), Some(kept.clone()));
+        std::fs::remove_file(&kept).unwrap();
+        std::fs::create_dir(&kept).unwrap();
+        let other = write(&path, "third", Some("second")).unwrap().unwrap();
+        assert_eq!(std::fs::read_to_string(other).unwrap(), "second");
+        assert_eq!(std::fs::read_to_string(path).unwrap(), "third");
     }
 
     #[test]
