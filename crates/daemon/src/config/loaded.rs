@@ -2,12 +2,14 @@
 //! was changed is checked by the text that would be written of it.
 
 use std::collections::BTreeSet;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use nvmeof_api::document::{Document, FORMAT};
 
 use super::problem::{ConfigError, Problem};
 use super::{Config, Machine};
+use crate::regular;
 
 /// What a document is called in messages about it.
 const NAME: &str = "config";
@@ -29,17 +31,27 @@ impl Loaded {
     /// # Errors
     /// As [`Config::load`].
     pub(crate) fn read(file: &Path) -> Result<Self, ConfigError> {
-        Self::read_with(file, BTreeSet::new())
+        // A pipe will do: whoever starts the daemon writes it.
+        Self::of_text(file, BTreeSet::new(), std::fs::read_to_string(file))
     }
 
-    /// The same, where this process serves these files already.
+    /// The same, where this process serves these files already. What is no regular file is not read
+    /// again: nobody may be there who writes it.
     ///
     /// # Errors
     /// As [`Config::load`].
-    pub(crate) fn read_with(file: &Path, held: BTreeSet<PathBuf>) -> Result<Self, ConfigError> {
+    pub(crate) fn read_again(file: &Path, held: BTreeSet<PathBuf>) -> Result<Self, ConfigError> {
+        Self::of_text(file, held, regular::read(file))
+    }
+
+    fn of_text(
+        file: &Path,
+        held: BTreeSet<PathBuf>,
+        text: io::Result<String>,
+    ) -> Result<Self, ConfigError> {
         let name = file.display().to_string();
         let machine = machine(&name, held)?;
-        let text = std::fs::read_to_string(file).map_err(|error| {
+        let text = text.map_err(|error| {
             let what = format!("cannot read it: {error}");
             whole(&name, what, "name a readable TOML file")
         })?;
@@ -164,6 +176,8 @@ impl<'t> Item<'t> {
 
 #[cfg(test)]
 mod tests {
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+
     use super::*;
 
     const TEXT: &str = "busy-poll = true\n\n[[device]]\nname = \"a\"\nsize = 1\n\n[[subsystem]]\n\
@@ -172,6 +186,15 @@ mod tests {
     fn problem(line: usize, key: &str) -> Problem {
         let (file, what, allowed) = (String::new(), String::new(), String::new());
         Problem { file, position: Some((line, 1)), key: key.into(), what, allowed }
+    }
+
+    #[test]
+    fn a_reload_does_not_wait_for_who_writes_a_fifo() {
+        let folder = tempfile::tempdir().unwrap();
+        let fifo = folder.path().join("target.toml");
+        mknodat(CWD, &fifo, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        let error = Loaded::read_again(&fifo, BTreeSet::new()).unwrap_err();
+        assert!(error.to_string().contains("it is no regular file"), "{error}");
     }
 
     #[test]

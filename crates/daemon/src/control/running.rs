@@ -235,7 +235,7 @@ impl Running {
     /// In a thread: what it names may be on servers that do not answer.
     fn read(&self) -> JoinHandle<Checked> {
         let (path, served) = (self.file.path().to_owned(), self.served_files());
-        spawn_blocking(move || Loaded::read_with(&path, real(&served)).map_err(Wrong::File))
+        spawn_blocking(move || Loaded::read_again(&path, real(&served)).map_err(Wrong::File))
     }
 
     /// What was checked, beside what runs.

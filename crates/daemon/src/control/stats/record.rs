@@ -2,14 +2,16 @@
 //! never service.
 
 use std::collections::BTreeMap;
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{BufWriter, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Context as _;
 use nvmeof_pacing::FlowStats;
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use serde_json::{Value, json};
 
 use super::json::{self, SCHEMA};
@@ -48,10 +50,10 @@ impl Recorder {
     /// The file cannot be written, and what to do.
     pub(crate) fn start(wanted: &Wanted) -> anyhow::Result<Self> {
         let path = &wanted.file;
-        let file = File::create(path).with_context(|| {
+        let file = create(path).with_context(|| {
             format!(
                 "--stats {}: cannot be written; name a file in a folder that exists and that this \
-                 user may write to",
+                 user may write to, or a FIFO that is read",
                 path.display()
             )
         })?;
@@ -138,6 +140,18 @@ impl Recorder {
     }
 }
 
+/// Makes a file, or empties it. A FIFO that nobody reads is an error instead of a wait, which would
+/// be the daemon's.
+fn create(path: &Path) -> std::io::Result<File> {
+    let no_waiting = OFlags::NONBLOCK.bits().cast_signed();
+    let mut options = OpenOptions::new();
+    let file =
+        options.write(true).create(true).truncate(true).custom_flags(no_waiting).open(path)?;
+    // Who writes is a thread of its own, and may wait.
+    fcntl_setfl(&file, fcntl_getfl(&file)? - OFlags::NONBLOCK)?;
+    Ok(file)
+}
+
 fn without_flows(mut report: crate::reactor::stats::Report) -> crate::reactor::stats::Report {
     report.flows = Vec::new();
     report
@@ -180,5 +194,35 @@ impl Wanted {
             return Err("it is out of range; allowed: 10ms to 1h".into());
         }
         Ok(Self { file: file.to_owned(), interval })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+
+    use super::*;
+
+    #[test]
+    fn a_fifo_is_written_if_somebody_reads_it_and_not_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let fifo = folder.path().join("fifo");
+        mknodat(CWD, &fifo, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        let wanted = Wanted::new(&fifo, "1s").unwrap();
+        let error = Recorder::start(&wanted).unwrap_err();
+        assert!(format!("{error:#}").contains("a FIFO that is read"), "{error:#}");
+
+        let no_waiting = OFlags::NONBLOCK.bits().cast_signed();
+        let mut reader =
+            OpenOptions::new().read(true).custom_flags(no_waiting).open(&fifo).unwrap();
+        let file = create(&fifo).unwrap();
+        assert!(!fcntl_getfl(&file).unwrap().contains(OFlags::NONBLOCK));
+        (&file).write_all(b"line").unwrap();
+        drop(file);
+        let mut text = String::new();
+        reader.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "line");
     }
 }
