@@ -159,10 +159,10 @@ impl Drop for NotifyOnDrop {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BindError {
     /// Somebody else listens there.
-    #[error("{0:#}")]
+    #[error("{}", said(.0))]
     Taken(anyhow::Error),
     /// It cannot work here.
-    #[error("{0:#}")]
+    #[error("{}", said(.0))]
     Impossible(anyhow::Error),
 }
 
@@ -174,6 +174,19 @@ impl BindError {
             _ => Self::Impossible(error),
         }
     }
+}
+
+/// An error and its causes, but for those that it ends with already.
+fn said(error: &anyhow::Error) -> String {
+    let mut all = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        match (all.is_empty(), all.ends_with(&cause)) {
+            (true, _) => all = cause,
+            (false, true) => {}
+            (false, false) => all = format!("{all}: {cause}"),
+        }
+    }
+    all
 }
 
 /// Takes the address of a listener of the config.
@@ -228,4 +241,20 @@ impl Drop for Listening {
 /// `tcp://address:port`, with IPv6 addresses in brackets.
 pub(crate) fn url(transport: &str, address: SocketAddr) -> String {
     format!("{transport}://{address}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn why_a_listener_cannot_be_bound_is_said_once() {
+        // No machine has an address for documentation.
+        let address = "192.0.2.9:4420".parse().unwrap();
+        let error = tcp::bind(address).unwrap_err().to_string();
+        assert_eq!(error.matches("os error").count(), 1, "{error}");
+        assert!(error.starts_with("cannot listen at 192.0.2.9:4420"), "{error}");
+        let error = anyhow::anyhow!("no").context("cannot be had").context("a listener");
+        assert_eq!(BindError::of(error, None).to_string(), "a listener: cannot be had: no");
+    }
 }

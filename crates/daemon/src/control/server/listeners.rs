@@ -77,8 +77,9 @@ struct Displaced {
 }
 
 impl Server {
-    /// Sockets for the listeners of `config` that have none yet, those that wait among them. One that was there with
-    /// other keys has to work, or it stays as it was; a new one has to work, or waits, as it is asked for.
+    /// Sockets for the listeners of `config` that have none yet, those that wait among them. One
+    /// that was there with other keys has to work, or it stays as it was; a new one has to work, or
+    /// waits, as it is asked for. One that takes the place of one that waits may wait on.
     pub(super) async fn bind_new(
         &mut self,
         config: &Config,
@@ -110,7 +111,8 @@ impl Server {
             };
             // What listened until now has to be had back.
             let gave_way = listened || bound.displaced.len() > displaced;
-            if gave_way || listeners == NewListener::HasToWork {
+            let may_wait = listeners == NewListener::MayWait || self.waits_for(wanted, &staying);
+            if gave_way || !may_wait {
                 self.unbind(bound);
                 anyhow::bail!(match error {
                     BindError::Taken(_) => what,
@@ -243,6 +245,15 @@ impl Server {
     /// Whether the listener of this number is one that waits.
     fn waits(&self, port: PortId) -> bool {
         self.listeners.get(&port).is_some_and(|one| one.state.waiting().is_some())
+    }
+
+    /// Whether one that waits for the address of `wanted`, at whatever port, goes.
+    fn waits_for(&self, wanted: &Listener, staying: &[Option<PortId>]) -> bool {
+        let place = |one: &Listener| (one.fabric, one.address);
+        self.listeners.iter().any(|(port, one)| {
+            let goes = !staying.contains(&Some(*port));
+            goes && !one.listens() && place(&one.wanted) == place(wanted)
+        })
     }
 
     /// Where the listener of this number listened before, if it waits and did.

@@ -190,6 +190,27 @@ async fn a_reload_tries_what_waits_at_once_and_removes_what_is_no_longer_wanted(
 }
 
 #[tokio::test]
+async fn a_listener_that_waits_waits_on_at_another_port() {
+    let (other, port) = taken();
+    let near = ("127.0.0.1", 0);
+    let mut server = start(config(&[near, ("127.0.0.2", port)], "")).await;
+    let (another, next) = taken();
+    let changed = config(&[near, ("127.0.0.2", next)], "");
+    let said = reload(&mut server, changed).await.unwrap();
+    assert!(said.contains("0 listeners started, 1 ended"), "{said}");
+    assert_eq!(server.waiting()[0].url, format!("tcp://127.0.0.2:{next}"));
+    // What is new beside it has to work.
+    let both = config(&[near, ("127.0.0.2", next), ("127.0.0.2", port)], "");
+    reload(&mut server, both).await.unwrap_err();
+    assert_eq!(server.waiting().len(), 1);
+    drop(another);
+    heal(&mut server).await;
+    assert!(listens("127.0.0.2", next));
+    drop(other);
+    server.stop(Duration::ZERO).await;
+}
+
+#[tokio::test]
 async fn a_signal_takes_no_listener_away_for_one_that_would_wait() {
     let mut server = start(config(&[("127.0.0.1", 0)], "")).await;
     let before = only(&server);
