@@ -1,6 +1,7 @@
 //! TCP: sockets from a listening socket.
 
-use std::net::SocketAddr;
+use std::io::ErrorKind;
+use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsFd as _;
 use std::time::Duration;
 
@@ -16,6 +17,8 @@ use crate::logs::{Kind, limited};
 
 /// Pause after an accept failed for want of descriptors or memory, so as not to spin on it.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Between two looks whether the address is still there.
+const LOOK: Duration = Duration::from_secs(5);
 /// Accepts that fail one after the other, for whatever reason, before the socket is given up.
 const FAILURES_MAX: u32 = 50;
 
@@ -52,6 +55,11 @@ impl Bound {
 
     /// Accepts until the task is ended, or until the socket is of no more use: why it is not.
     pub(super) async fn accept(self, service: Service) -> String {
+        let address = self.address;
+        while_here(address, LOOK, self.accept_all(service)).await
+    }
+
+    async fn accept_all(self, service: Service) -> String {
         let Self { listener, address } = self;
         let params = params(&service.limits);
         let mut failures = 0;
@@ -74,6 +82,31 @@ impl Bound {
             }
         }
     }
+}
+
+/// What `accepting` says in the end, or that the address has gone: a socket whose address goes
+/// hears nothing of it.
+async fn while_here(
+    address: SocketAddr,
+    every: Duration,
+    accepting: impl Future<Output = String>,
+) -> String {
+    let gone = async {
+        while is_here(address) {
+            tokio::time::sleep(every).await;
+        }
+    };
+    tokio::select! {
+        why = accepting => why,
+        () = gone => "no interface of this machine has its address any more".to_owned(),
+    }
+}
+
+/// Whether this machine has the address, as far as it tells: another socket can be bound to it.
+fn is_here(mut address: SocketAddr) -> bool {
+    address.set_port(0);
+    let bound = UdpSocket::bind(address);
+    bound.err().is_none_or(|error| error.kind() != ErrorKind::AddrNotAvailable)
 }
 
 /// Whether the socket itself is to blame, after so many failures in a row: then another one is made. What is short
@@ -122,6 +155,24 @@ fn params(limits: &Limits) -> TcpParams {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn a_listener_whose_address_goes_is_of_no_more_use() {
+        let moment = Duration::from_millis(1);
+        // No machine has an address for documentation.
+        for gone in ["192.0.2.9:4420", "[2001:db8::9]:4420"] {
+            let why = while_here(gone.parse().unwrap(), moment, std::future::pending()).await;
+            assert!(why.contains("no interface"), "{why}");
+        }
+        for here in ["127.0.0.1:4420", "0.0.0.0:4420", "[::]:4420"] {
+            let accepting = async {
+                tokio::time::sleep(10 * moment).await;
+                "accepted".to_owned()
+            };
+            let why = while_here(here.parse().unwrap(), moment, accepting).await;
+            assert_eq!(why, "accepted", "{here}");
+        }
+    }
 
     #[test]
     fn a_shortage_is_waited_for_and_a_broken_socket_is_given_up() {
