@@ -9,11 +9,13 @@ use nvmeof_api::{ApiError, ErrorKind};
 use nvmeof_initiator::Buffer;
 use nvmeof_initiator::IoKind;
 use nvmeof_tests::config::{
-    NQN, OTHER_NQN, api, file, listener, ram, small, subsystem, subsystem_for,
+    NQN, OTHER_NQN, api, delay, file, listener, ram, small, subsystem, subsystem_for,
 };
 use nvmeof_tests::events::{ask_for_events, assert_event, changed_namespaces, request_event};
 use nvmeof_tests::{Api, Daemon, Host, Pdu, Raw, Worker, options};
 use nvmeof_wire::aer::AsyncEvent;
+use nvmeof_wire::nvm::BlockIo;
+use nvmeof_wire::opcode::IoOpcode;
 use serde_json::{Value, json};
 
 /// A daemon with one namespace in memory, and its API.
@@ -331,6 +333,40 @@ fn what_hosts_are_connected_through_goes_only_by_force() {
     api.change(Method::DELETE, &format!("{hosts}/{one}?force=true"), None).expect("by force");
     assert!(matches!(admin.pdu(), Pdu::End), "the host is cut off");
     worker.fails();
+}
+
+/// A caller that has lost the first answer takes "not there" for the end of what it removed.
+#[test]
+fn what_is_removed_twice_is_said_to_be_gone_when_its_commands_have_ended() {
+    let host = options(1).hostnqn.to_string();
+    let config = [
+        listener("127.0.0.1"),
+        ram("ram0", "16MiB", 512),
+        delay("slow", "ram0", "0ms", "3s"),
+        subsystem_for(&[&host], NQN, &[(1, "slow")]),
+    ];
+    let (daemon, api) = controlled(&config.concat());
+    let departing = || api.get("/v1/status")["departing"].as_u64().expect("a number");
+    for path in [namespaces(NQN) + "/1", format!("/v1/subsystems/{NQN}/hosts/{host}?force=true")] {
+        let (_admin, cntlid) = Raw::admin(daemon.address(), NQN, &options(1));
+        let mut io = Raw::io(daemon.address(), NQN, &options(1), cntlid, 32);
+        let sqe = io.in_capsule(BlockIo::new(0, 8).encode(IoOpcode::WRITE, 0, 1), 4096);
+        let capsule = io.capsule(sqe, &[7; 4096]);
+        io.send(&capsule);
+        while api.get("/v1/status")["in_flight"] == 0 {}
+        std::thread::scope(|scope| {
+            let first = scope.spawn(|| api.call(Method::DELETE, &path, None, None));
+            while departing() == 0 {
+                assert!(!first.is_finished(), "{path}: answered while the write is out");
+            }
+            let error = api.call(Method::DELETE, &path, None, None).expect_err("it is gone");
+            assert_eq!((error.error, departing()), (ErrorKind::NotFound, 0), "{path}");
+            first.join().expect("an answer").expect("a removal");
+        });
+        let namespace = json!({ "nsid": 1, "device": "slow" });
+        // Whichever of the two it was.
+        let _ = api.call(Method::POST, &namespaces(NQN), Some(namespace), None);
+    }
 }
 
 #[test]
