@@ -253,6 +253,47 @@ fn a_write_beyond_the_limit_of_file_size_fails_and_no_other() {
     assert_eq!(served.stop().code(), Some(0));
 }
 
+#[test]
+fn a_file_that_lost_its_name_is_served_and_stops_no_change() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| folder.path().join(name);
+    let disk = |name: &str| {
+        File::create(path(name)).and_then(|file| file.set_len(1 << 20)).expect("a file");
+        device(name, "file", &format!("path = \"{}\"", path(name).display()))
+    };
+    let parts = [
+        listener("127.0.0.1"),
+        disk("gone"),
+        disk("hidden"),
+        ram("ram0", "1MiB", 512),
+        subsystem(NQN, &[(1, "gone"), (2, "hidden"), (3, "ram0")]),
+    ];
+    let served = Served::start(&parts.concat(), Stdio::null(), Stdio::null());
+    let mut host = Host::connect(&served.endpoint(), &options(1));
+    for name in ["gone", "hidden"] {
+        std::fs::remove_file(path(name)).expect("it is there");
+    }
+    std::fs::create_dir(path("hidden")).expect("a folder");
+    let call = |method, what: &str, body: Option<Value>| -> Value {
+        let path = format!("/v1/{what}");
+        served.client.call(method, &path, body.as_ref(), None).expect("it does not concern them")
+    };
+    let pacing = call(Method::PUT, "pacing", Some(json!({ "policy": "none" })));
+    assert!(pacing["warnings"].to_string().contains("no such file any more"), "{pacing}");
+    call(Method::POST, "devices", Some(json!({ "name": "n", "type": "null", "size": 4096 })));
+    call(Method::DELETE, &format!("subsystems/{NQN}/namespaces/3"), None);
+    call(Method::PATCH, "devices/gone", Some(json!({ "size": "512KiB" })));
+    for nsid in [1, 2] {
+        host.write(nsid, 0, 4096, u64::from(nsid));
+        host.check(nsid, 0, 4096, u64::from(nsid));
+    }
+    for (nsid, name) in [(1, "gone"), (2, "hidden")] {
+        call(Method::DELETE, &format!("subsystems/{NQN}/namespaces/{nsid}"), None);
+        call(Method::DELETE, &format!("devices/{name}"), None);
+    }
+    assert_eq!(served.stop().code(), Some(0));
+}
+
 /// RLIMIT_NPROC does not bind root: then the daemon runs as another user, from a copy that this user can read.
 #[test]
 fn the_limit_of_threads_stops_no_host_no_change_and_no_end() {

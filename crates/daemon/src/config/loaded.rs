@@ -1,11 +1,11 @@
 //! A config together with the document it was made from: files are read into both, and a document that
 //! was changed is checked by the text that would be written of it.
 
-use std::collections::BTreeSet;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use nvmeof_api::document::{Document, FORMAT};
+use nvmeof_core::block::FileConfig;
 
 use super::problem::{ConfigError, Problem};
 use super::{Config, Machine};
@@ -32,25 +32,25 @@ impl Loaded {
     /// As [`Config::load`].
     pub(crate) fn read(file: &Path) -> Result<Self, ConfigError> {
         // A pipe will do: whoever starts the daemon writes it.
-        Self::of_text(file, BTreeSet::new(), std::fs::read_to_string(file))
+        Self::of_text(file, Vec::new(), std::fs::read_to_string(file))
     }
 
-    /// The same, where this process serves these files already. What is no regular file is not read
+    /// The same, where these file devices are open here. What is no regular file is not read
     /// again: nobody may be there who writes it.
     ///
     /// # Errors
     /// As [`Config::load`].
-    pub(crate) fn read_again(file: &Path, held: BTreeSet<PathBuf>) -> Result<Self, ConfigError> {
-        Self::of_text(file, held, regular::read(file))
+    pub(crate) fn read_again(file: &Path, open: Vec<FileConfig>) -> Result<Self, ConfigError> {
+        Self::of_text(file, open, regular::read(file))
     }
 
     fn of_text(
         file: &Path,
-        held: BTreeSet<PathBuf>,
+        open: Vec<FileConfig>,
         text: io::Result<String>,
     ) -> Result<Self, ConfigError> {
         let name = file.display().to_string();
-        let machine = machine(&name, held)?;
+        let machine = machine(&name, open)?;
         let text = text.map_err(|error| {
             let what = format!("cannot read it: {error}");
             whole(&name, what, "name a readable TOML file")
@@ -66,9 +66,9 @@ impl Loaded {
     ///
     /// # Errors
     /// Everything that is wrong, at lines of the text that would be written.
-    pub(crate) fn of(document: Document, held: BTreeSet<PathBuf>) -> Result<Self, Refused> {
+    pub(crate) fn of(document: Document, open: Vec<FileConfig>) -> Result<Self, Refused> {
         let machine =
-            machine(NAME, held).map_err(|error| Refused { error, text: String::new() })?;
+            machine(NAME, open).map_err(|error| Refused { error, text: String::new() })?;
         let text = document.to_toml().map_err(|error| Refused {
             error: whole(NAME, error.to_string(), "allowed: numbers up to 9223372036854775807"),
             text: String::new(),
@@ -91,9 +91,9 @@ pub(crate) struct Refused {
     pub(crate) text: String,
 }
 
-fn machine(name: &str, held: BTreeSet<PathBuf>) -> Result<Machine, ConfigError> {
+fn machine(name: &str, open: Vec<FileConfig>) -> Result<Machine, ConfigError> {
     match Machine::this() {
-        Ok(machine) => Ok(Machine { held, ..machine }),
+        Ok(machine) => Ok(Machine { open, ..machine }),
         Err(error) => Err(whole(name, format!("cannot find out about this machine: {error}"), "")),
     }
 }
@@ -193,7 +193,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let fifo = folder.path().join("target.toml");
         mknodat(CWD, &fifo, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
-        let error = Loaded::read_again(&fifo, BTreeSet::new()).unwrap_err();
+        let error = Loaded::read_again(&fifo, Vec::new()).unwrap_err();
         assert!(error.to_string().contains("it is no regular file"), "{error}");
     }
 

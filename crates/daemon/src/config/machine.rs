@@ -1,8 +1,8 @@
 //! What of the machine a config depends on.
 
-use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
+use nvmeof_core::block::FileConfig;
 use rustix::process::{Resource, getrlimit};
 use rustix::thread::sched_getaffinity;
 
@@ -16,8 +16,9 @@ pub struct Machine {
     /// Bytes of memory the process may have: the machine's, or what its control group allows; `u64::MAX` if the system
     /// does not say.
     pub memory: u64,
-    /// Files that this process serves already: their size may be changed.
-    pub held: BTreeSet<PathBuf>,
+    /// File devices that are open here. One whose entry is the same but for its size is not looked at: whatever its path
+    /// leads to by now, the device is there.
+    pub open: Vec<FileConfig>,
 }
 
 /// The kernel's own bound on CPU numbers (`CPU_SETSIZE` of the affinity calls).
@@ -36,7 +37,7 @@ impl Machine {
             cpus,
             open_files,
             memory: physical_memory().unwrap_or(u64::MAX).min(allowed_memory()),
-            held: BTreeSet::new(),
+            open: Vec::new(),
         })
     }
 }

@@ -249,12 +249,8 @@ impl Devices {
     /// Puts what was written on the medium, on the way out.
     pub(super) fn flush_all(&self) {
         for open in self.open.values() {
-            let DeviceKind::File(file) = &open.config.kind else { continue };
-            if file.read_only {
-                continue;
-            }
-            let synced = std::fs::File::open(&file.path).and_then(|file| file.sync_data());
-            if let Err(error) = synced {
+            let Live::File(device) = &open.live else { continue };
+            if let Err(error) = device.sync() {
                 tracing::error!(device = %open.config.name, %error, "cannot be flushed at the end");
             }
         }

@@ -11,14 +11,14 @@
 //!
 //! When each of these is done is for [`changes`](super::changes) to say.
 
-use std::collections::BTreeSet;
 use std::future::Future;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::pin::Pin;
 use std::time::Instant;
 
 use nvmeof_api::document::{Difference, Document};
 use nvmeof_api::{ApiError, Change, ErrorKind, Saved, Stats, Status};
+use nvmeof_core::block::FileConfig;
 use serde_json::Value;
 use tokio::task::{JoinHandle, spawn_blocking};
 
@@ -228,14 +228,14 @@ impl Running {
         self.expect(wish)?;
         let mut document = self.document.clone();
         edit(self, &mut document)?;
-        let served = self.served_files();
-        Ok(spawn_blocking(move || Loaded::of(document, real(&served)).map_err(Wrong::Document)))
+        let open = self.open_files();
+        Ok(spawn_blocking(move || Loaded::of(document, open).map_err(Wrong::Document)))
     }
 
     /// In a thread: what it names may be on servers that do not answer.
     fn read(&self) -> JoinHandle<Checked> {
-        let (path, served) = (self.file.path().to_owned(), self.served_files());
-        spawn_blocking(move || Loaded::read_again(&path, real(&served)).map_err(Wrong::File))
+        let (path, open) = (self.file.path().to_owned(), self.open_files());
+        spawn_blocking(move || Loaded::read_again(&path, open).map_err(Wrong::File))
     }
 
     /// What was checked, beside what runs.
@@ -395,19 +395,14 @@ impl Running {
         }
     }
 
-    /// Files that are served, by the names they were given.
-    fn served_files(&self) -> Vec<PathBuf> {
+    /// File devices that are open.
+    fn open_files(&self) -> Vec<FileConfig> {
         let files = self.server.config().devices.iter().filter_map(|device| match &device.kind {
-            DeviceKind::File(file) => Some(file.path.clone()),
+            DeviceKind::File(file) => Some(file.clone()),
             _ => None,
         });
         files.collect()
     }
-}
-
-/// Their own names. May take long.
-fn real(files: &[PathBuf]) -> BTreeSet<PathBuf> {
-    files.iter().filter_map(|file| file.canonicalize().ok()).collect()
 }
 
 fn log(changes: &[Difference]) {

@@ -158,6 +158,18 @@ impl FileDevice {
         }
     }
 
+    /// Puts what was written on the medium, as a flush does.
+    ///
+    /// # Errors
+    /// The system's: something is not on the medium.
+    pub fn sync(&self) -> std::io::Result<()> {
+        if self.info.read_only {
+            return Ok(());
+        }
+        // Of an opening of its own: what was reported before is not reported once more.
+        Ok(rustix::fs::fdatasync(self.opened.reopen_or_share()?)?)
+    }
+
     /// Makes this the device that stays, after what was made of it with [`Self::resized`] is not used.
     pub fn prevail(&self) {
         self.opened.prevail(self.info.size);

@@ -2,12 +2,11 @@
 
 use std::time::Duration;
 
-use nvmeof_core::block::{Direct, Latency};
-
+use nvmeof_core::block::{Direct, FileConfig, Latency};
 use nvmeof_pacing::PolicyConfig;
 
-use super::super::{DeviceKind, Fabric, LogFormat, LogLevel};
-use super::{LEAST, parse};
+use super::super::{Config, DeviceKind, Fabric, LogFormat, LogLevel, Machine};
+use super::{LEAST, machine, parse};
 
 #[test]
 fn the_least_config_has_the_defaults() {
@@ -151,6 +150,26 @@ fn a_file_device_takes_what_is_written() {
     assert_eq!((config.name.as_str(), config.path.as_path()), ("a", file.path()));
     assert_eq!((config.size, config.block_size), (None, 4096));
     assert_eq!((config.read_only, config.direct), (true, Direct::Never));
+}
+
+#[test]
+fn a_file_that_is_open_is_not_looked_at() {
+    let entry = |name: &str, more: &str| {
+        format!(
+            "{LEAST}[[device]]\nname = \"{name}\"\ntype = \"file\"\npath = \"/nowhere/at/all\"\n{more}"
+        )
+    };
+    let open = vec![FileConfig::new("a", "/nowhere/at/all", 512)];
+    let machine = Machine { open, ..machine() };
+    let parse = |text: &str| Config::parse("t.toml", text, &machine);
+    for text in [entry("a", ""), entry("a", "size = 4096\n")] {
+        let warnings = parse(&text).unwrap().warnings;
+        assert!(warnings[0].to_string().contains("no such file any more"), "{warnings:?}");
+    }
+    for text in [entry("b", ""), entry("a", "read-only = true\n")] {
+        let error = parse(&text).unwrap_err().to_string();
+        assert!(error.contains("/nowhere/at/all: there is no such file;"), "{error}");
+    }
 }
 
 #[test]

@@ -9,13 +9,11 @@ mod refused;
 mod stacked;
 mod tenants;
 
-use std::collections::BTreeSet;
-
 use super::{Config, ConfigError, Machine};
 
 /// A machine of four CPUs, of which the process may run on three.
 pub(super) fn machine() -> Machine {
-    Machine { cpus: vec![0, 1, 3], open_files: 4096, memory: 8 << 30, held: BTreeSet::new() }
+    Machine { cpus: vec![0, 1, 3], open_files: 4096, memory: 8 << 30, open: Vec::new() }
 }
 
 pub(super) fn parse(text: &str) -> Result<Config, ConfigError> {

@@ -1,7 +1,7 @@
 //! `[[device]]`.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
 use nvmeof_core::block::{Direct, FileConfig};
 use toml::Spanned;
@@ -87,10 +87,10 @@ impl Type {
 pub(super) fn devices(
     report: &mut Report<'_>,
     raw: &[Spanned<RawDevice>],
-    held: &BTreeSet<PathBuf>,
+    open: &[FileConfig],
 ) -> Vec<Device> {
     let mut names: BTreeMap<&str, usize> = BTreeMap::new();
-    let mut files = Files { held, seen: BTreeMap::new() };
+    let mut files = Files { open, seen: BTreeMap::new() };
     let known: Vec<&str> = raw
         .iter()
         .filter_map(|entry| entry.get_ref().name.as_ref())
@@ -310,13 +310,25 @@ fn file(
 
 /// Files of devices.
 struct Files<'a> {
-    /// Those that this process serves already.
-    held: &'a BTreeSet<PathBuf>,
+    /// Those of devices that are open here.
+    open: &'a [FileConfig],
     /// Those of the config: line, and whether it is read-only.
     seen: BTreeMap<PathBuf, (usize, bool)>,
 }
 
-/// Looks at the file itself, and that no other device has it.
+impl Files<'_> {
+    /// Whether the device is open, and stays so: at most its size changes.
+    fn stays_open(&self, config: &FileConfig) -> bool {
+        self.open.iter().any(|open| FileConfig { size: config.size, ..open.clone() } == *config)
+    }
+
+    /// Whether a device that is open has the file of this name.
+    fn is_served(&self, real: &Path) -> bool {
+        self.open.iter().any(|open| open.path.canonicalize().is_ok_and(|path| path == real))
+    }
+}
+
+/// Looks at the file itself, unless it is open already, and that no other device has it.
 fn check_file(
     report: &mut Report<'_>,
     header: &Span,
@@ -327,21 +339,30 @@ fn check_file(
     let span = raw.path.as_ref().map_or(header.clone(), |value| value.span());
     let real = config.path.canonicalize();
     let create = raw.create.as_ref().is_some_and(|value| *value.get_ref());
-    let missing =
-        !create && matches!(&real, Err(error) if error.kind() == std::io::ErrorKind::NotFound);
-    if missing {
+    let missing = matches!(&real, Err(error) if error.kind() == std::io::ErrorKind::NotFound);
+    let real = real.unwrap_or_else(|_| config.path.clone());
+    if files.stays_open(config) {
+        if missing {
+            let what = format!(
+                "{}: there is no such file any more; what was opened is still served",
+                config.path.display()
+            );
+            let advice = "the next start needs it: put it back, or remove the device";
+            report.warning(&span, "device.path", what, advice);
+        }
+    } else if missing && !create {
         let what = format!("{}: there is no such file", config.path.display());
         let allowed = "name a file or block device, or set create = true and a size";
         report.error(&span, "device.path", what, allowed);
-    }
-    let real = real.unwrap_or_else(|_| config.path.clone());
-    let checked = match files.held.contains(&real) {
-        // It may become what is wanted.
-        true => FileConfig { size: None, ..config.clone() }.check(),
-        false => config.check(),
-    };
-    if let (Err(error), false) = (checked, missing) {
-        report.error(&span, "device.path", error.to_string(), "");
+    } else {
+        let checked = match files.is_served(&real) {
+            // It may become what is wanted.
+            true => FileConfig { size: None, ..config.clone() }.check(),
+            false => config.check(),
+        };
+        if let Err(error) = checked {
+            report.error(&span, "device.path", error.to_string(), "");
+        }
     }
     let line = report.line(&span);
     if let Some((first, reads)) = files.seen.insert(real, (line, config.read_only))

@@ -69,7 +69,7 @@ pub(super) fn validate(
 ) -> Option<Config> {
     let reactors = reactors(report, raw, machine);
     let (listeners, port_taken) = listeners::listeners(report, &raw.listener);
-    let devices = devices::devices(report, &raw.device, &machine.held);
+    let devices = devices::devices(report, &raw.device, &machine.open);
     let needs = Needs::of(reactors.len(), &listeners, &devices);
     let limits = limits::limits(report, &raw.limits, &needs, machine);
     let pacing = pacing::pacing(report, &raw.pacing, &limits.pacing());

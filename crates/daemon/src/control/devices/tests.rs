@@ -1,6 +1,5 @@
 //! Devices that come, change and go, without reactors; drives are controllers in memory.
 
-use std::collections::BTreeSet;
 use std::sync::PoisonError;
 use std::time::Instant;
 
@@ -53,8 +52,7 @@ fn config(devices: &str) -> Vec<Device> {
 }
 
 fn whole_config(devices: &str) -> Config {
-    let machine =
-        Machine { cpus: vec![0], open_files: 4096, memory: 8 << 30, held: BTreeSet::new() };
+    let machine = Machine { cpus: vec![0], open_files: 4096, memory: 8 << 30, open: Vec::new() };
     let text = format!("[[listener]]\ntype = \"tcp\"\naddress = \"127.0.0.1\"\n{devices}");
     Config::parse("t.toml", &text, &machine).unwrap_or_else(|error| panic!("{error}"))
 }

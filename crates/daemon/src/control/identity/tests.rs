@@ -27,12 +27,7 @@ fn config_of(nqn: &str, namespaces: &[(u32, &str, &str)]) -> (Config, Document) 
 }
 
 fn parse(text: &str) -> Config {
-    let machine = Machine {
-        cpus: vec![0],
-        open_files: 4096,
-        memory: 8 << 30,
-        held: std::collections::BTreeSet::new(),
-    };
+    let machine = Machine { cpus: vec![0], open_files: 4096, memory: 8 << 30, open: Vec::new() };
     Config::parse("t.toml", text, &machine).unwrap_or_else(|error| panic!("{error}"))
 }
 

@@ -483,7 +483,7 @@ impl Rig {
             cpus: vec![0],
             open_files: 4096,
             memory: 8 << 30,
-            held: std::collections::BTreeSet::new(),
+            open: Vec::new(),
         };
         let config = Config::parse("t.toml", &format!("{least}{text}"), &machine).unwrap();
         tenants.check(&config).unwrap();

@@ -1,6 +1,5 @@
 //! Listeners that change, without hosts: whether somebody listens is whether the system lets one connect.
 
-use std::collections::BTreeSet;
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
@@ -9,8 +8,7 @@ use crate::config::Machine;
 
 /// A config with these listeners, and what else is given.
 fn config(listeners: &[(&str, u16)], more: &str) -> Config {
-    let machine =
-        Machine { cpus: vec![0], open_files: 4096, memory: 8 << 30, held: BTreeSet::new() };
+    let machine = Machine { cpus: vec![0], open_files: 4096, memory: 8 << 30, open: Vec::new() };
     let one = |(address, port): &(&str, u16)| {
         format!("[[listener]]\ntype = \"tcp\"\naddress = \"{address}\"\nport = {port}\n")
     };
