@@ -3,6 +3,7 @@
 //!
 //! ```text
 //!   uuid in the config, and its `medium` is the one there is (or none is said) --> that one
+//!     (a `medium` of a file that does not say when the file was made is any at its path)
 //!   else: the medium has an identity (drive, disk, and what stands on those) ----> of the medium alone
 //!         it has none: a file's path and birth, a name in memory ----------------> of the place, and the subsystem
 //! ```
@@ -26,18 +27,27 @@ pub(crate) struct Identity {
     pub(crate) uuid: [u8; 16],
     pub(crate) nguid: [u8; 16],
     pub(crate) eui64: [u8; 8],
-    /// What tells its bytes from others: of the medium, or of the place where they are.
+    /// What tells its bytes from others: of the medium, or of the place where they are and the file that is there.
     pub(crate) medium: String,
     /// The UUID follows from that, and is not in the config.
     is_derived: bool,
     /// What the config's UUID was saved for, where that is another medium.
     saved_for: Option<String>,
+    /// The config's UUID is for its place, whatever file is there.
+    is_for_place: bool,
     /// Another namespace seems to be on the same medium.
     is_shared: bool,
 }
 
 /// Identities of all namespaces, by subsystem and number.
 pub(crate) type Identities = BTreeMap<(Nqn, u32), Identity>;
+
+impl Identity {
+    /// Whether the config does not have all of it.
+    fn is_to_be_saved(&self) -> bool {
+        self.is_derived || self.is_for_place
+    }
+}
 
 /// Facts about an open device that its identity follows.
 #[derive(Debug, Clone, Copy)]
@@ -90,7 +100,9 @@ pub(super) fn identities<'a>(
 }
 
 fn identity(nqn: &Nqn, namespace: &Namespace, source: &ByteSource, is_shared: bool) -> Identity {
-    let saved_for = namespace.medium.clone().filter(|medium| *medium != source.text);
+    let saved = namespace.medium.as_deref().filter(|medium| *medium != source.full);
+    let is_for_place = saved == Some(source.text.as_str());
+    let saved_for = saved.filter(|_| !is_for_place).map(str::to_owned);
     let configured = namespace.uuid.filter(|_| saved_for.is_none());
     let uuid = configured.unwrap_or_else(|| match (source.is_own, is_shared) {
         (true, false) => of_medium(&source.full),
@@ -102,9 +114,10 @@ fn identity(nqn: &Nqn, namespace: &Namespace, source: &ByteSource, is_shared: bo
         uuid,
         nguid: namespace.nguid.unwrap_or_else(|| nguid(&uuid)),
         eui64: namespace.eui64.unwrap_or_else(|| eui64(&uuid)),
-        medium: source.text.clone(),
+        medium: source.full.clone(),
         is_derived: configured.is_none(),
         saved_for,
+        is_for_place,
         is_shared: is_shared && configured.is_none(),
     }
 }
@@ -172,7 +185,14 @@ pub(super) fn identity_warnings(before: &Identities, now: &Identities) -> Vec<St
         if let Some(saved_for) = &now.saved_for {
             return Some(format!(
                 "namespace {nsid} of {nqn} is on {medium}, but its uuid was saved for {saved_for}: hosts see another \
-                 disk, with UUID {uuid}; `save` keeps that, or set uuid without medium if it is the same disk"
+                 disk, with UUID {uuid}; `save` keeps that; if it is the same disk, as a copy that was put back, \
+                 remove `medium` from it in the config, and its uuid counts"
+            ));
+        }
+        if now.is_for_place {
+            return Some(format!(
+                "namespace {nsid} of {nqn}: its uuid counts for any file at the path that `medium` names; `save` \
+                 notes that it is for {medium}"
             ));
         }
         if now.is_shared {
@@ -193,14 +213,14 @@ pub(super) fn identity_warnings(before: &Identities, now: &Identities) -> Vec<St
     now.iter().filter_map(one).collect()
 }
 
-/// The document with each UUID that is in force and not in it, and the medium that it is of.
+/// The document with each UUID that is in force and not in it (or not with its file), and the medium that it is of.
 pub(super) fn with_uuids(document: &Document, identities: &Identities) -> Document {
     let mut document = document.clone();
     for subsystem in &mut document.subsystem {
         let Ok(nqn) = subsystem.nqn.parse::<Nqn>() else { continue };
         for namespace in &mut subsystem.namespace {
             let identity = identities.get(&(nqn.clone(), namespace.nsid));
-            if let Some(identity) = identity.filter(|identity| identity.is_derived) {
+            if let Some(identity) = identity.filter(|identity| identity.is_to_be_saved()) {
                 namespace.uuid = Some(show(&identity.uuid));
                 namespace.medium = Some(identity.medium.clone());
             }
@@ -214,7 +234,7 @@ pub(super) fn set_uuids(config: &mut Config, identities: &Identities) {
     for subsystem in &mut config.subsystems {
         for namespace in &mut subsystem.namespaces {
             let identity = identities.get(&(subsystem.nqn.clone(), namespace.nsid));
-            if let Some(identity) = identity.filter(|identity| identity.is_derived) {
+            if let Some(identity) = identity.filter(|identity| identity.is_to_be_saved()) {
                 namespace.uuid = Some(identity.uuid);
                 namespace.medium = Some(identity.medium.clone());
             }

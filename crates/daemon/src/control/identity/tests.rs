@@ -110,8 +110,47 @@ fn a_file_that_takes_anothers_place_is_another_disk() {
     assert_ne!(created(Some(1)).0, created(Some(2)).0);
     assert_ne!(created(Some(1)).0, created(None).0);
     assert_eq!(created(Some(1)), created(Some(1)));
-    // What is saved holds for the path, wherever the file is copied to and back.
-    assert_eq!((created(Some(1)).1.as_str(), created(Some(2)).1.as_str()), ("file:/a", "file:/a"));
+    assert_eq!(created(Some(1)).1, "file:/a born 0.000000001");
+    assert_eq!(created(None).1, "file:/a");
+}
+
+#[test]
+fn what_is_saved_of_a_file_is_of_that_file() {
+    let kind = file("/a");
+    let on = |config: &Config, nanos: u64| {
+        let created = Some(UNIX_EPOCH + Duration::from_nanos(nanos));
+        identities(config, &|_| Some(DeviceFacts { kind: &kind, medium: None, created }))
+    };
+    let (config, document) = config_of(NQN, &[(1, "d", "")]);
+    let before = on(&config, 1);
+    let saved = with_uuids(&document, &before).to_toml().unwrap();
+    assert!(saved.contains("medium = \"file:/a born 0.000000001\""), "{saved}");
+    let config = parse(&saved);
+    assert_eq!(on(&config, 1)[&key(1)].uuid, before[&key(1)].uuid);
+    assert_eq!(identity_warnings(&Identities::new(), &on(&config, 1)), [""; 0]);
+    // Another file at the path.
+    let other = on(&config, 2);
+    assert_ne!(other[&key(1)].uuid, before[&key(1)].uuid);
+    let said = identity_warnings(&Identities::new(), &other);
+    assert!(said.len() == 1 && said[0].contains("saved for file:/a born 0.000000001"), "{said:?}");
+    // Its uuid counts again if it is said to be the same disk.
+    let mine: String = saved
+        .lines()
+        .filter(|line| !line.starts_with("medium"))
+        .fold(String::new(), |text, line| text + line + "\n");
+    assert_eq!(on(&parse(&mine), 2)[&key(1)].uuid, before[&key(1)].uuid);
+    // What says nothing of the file is of any, and it is said until it is saved.
+    let for_place = saved.replace(" born 0.000000001", "");
+    let (config, document) = (parse(&for_place), Document::from_toml(&for_place).unwrap());
+    let any = on(&config, 2);
+    assert_eq!(any[&key(1)].uuid, before[&key(1)].uuid);
+    let said = identity_warnings(&Identities::new(), &any);
+    assert!(said.len() == 1 && said[0].contains("counts for any file"), "{said:?}");
+    let saved = with_uuids(&document, &any).to_toml().unwrap();
+    assert!(saved.contains("medium = \"file:/a born 0.000000002\""), "{saved}");
+    let now = on(&parse(&saved), 2);
+    assert_eq!(now[&key(1)].uuid, before[&key(1)].uuid);
+    assert_eq!(identity_warnings(&any, &now), [""; 0]);
 }
 
 #[test]
