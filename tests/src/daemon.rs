@@ -19,6 +19,9 @@ use crate::build::target_daemon;
 /// stays for the next user.
 pub type Counts = BTreeMap<String, u64>;
 
+/// What its log says of a config that cannot be.
+const REFUSED: &str = "is not reloaded";
+
 /// A running `nvmeof-tgt`, killed when dropped.
 #[derive(Debug)]
 pub struct Daemon {
@@ -175,17 +178,33 @@ impl Daemon {
         Self::start_in(folder, &[])
     }
 
-    /// Changes the config, sends SIGHUP, and waits for what is said about it.
+    /// Changes the config, sends SIGHUP, and waits until that is in force; what is said about it.
     ///
     /// # Panics
-    /// If nothing is said.
+    /// If it is refused.
     pub fn reload(&self, config: &str) -> String {
+        let said = self.offer(config);
+        assert!(!said.contains(REFUSED), "{said}\n{}", self.log_text());
+        said
+    }
+
+    /// The same with a config that is refused.
+    ///
+    /// # Panics
+    /// If it is not.
+    pub fn reload_refused(&self, config: &str) -> String {
+        let said = self.offer(config);
+        assert!(said.contains(REFUSED), "{said}");
+        said
+    }
+
+    /// Changes the config, sends SIGHUP, and waits for what is said about it.
+    fn offer(&self, config: &str) -> String {
         let path: PathBuf = self.folder.path().join("target.toml");
         std::fs::write(path, config).expect("config");
         let from = self.log.len();
         self.signal(Signal::HUP);
-        let is_verdict =
-            |line: &str| line.contains("config reloaded: ") || line.contains("is not reloaded");
+        let is_verdict = |line: &str| line.contains("config reloaded: ") || line.contains(REFUSED);
         let at = self.log.wait_for(is_verdict, from);
         let at = at.unwrap_or_else(|| panic!("no word on the reload\n{}", self.log_text()));
         let lines = self.log.lines.lock().unwrap_or_else(PoisonError::into_inner);

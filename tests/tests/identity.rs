@@ -5,7 +5,7 @@ use std::process::Command;
 
 use hyper::Method;
 use nvmeof_tests::config::{NQN, api, device, file, listener, ram, subsystem};
-use nvmeof_tests::{Api, Daemon, Raw, build, options};
+use nvmeof_tests::{Api, Daemon, Host, Raw, build, options};
 use nvmeof_wire::identify::{Cns, Identify, NamespaceId, NamespaceIds};
 use serde_json::json;
 
@@ -58,6 +58,52 @@ fn a_file_is_one_disk_by_its_path_and_not_by_its_devices_name() {
     assert!(![&first, &second].contains(&&uuid(&daemon)), "neither of the files");
     daemon.reload(&config("disk", &at("a")));
     assert_eq!(uuid(&daemon), first, "it is back");
+}
+
+#[test]
+fn files_go_from_device_to_device_while_hosts_read() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name);
+    // The devices' names and files, the first of which is namespace 1.
+    let config = |devices: &[(&str, &str)], more: &str| {
+        let files = devices.iter().map(|(name, path)| file(name, &at(path), "1MiB", 512) + more);
+        let namespaces: Vec<(u32, &str)> =
+            (1..).zip(devices.iter().map(|(name, _)| *name)).collect();
+        let files = files.collect::<String>();
+        [listener("127.0.0.1"), files, subsystem(NQN, &namespaces), api()].concat()
+    };
+    let daemon = Daemon::start(&config(&[("d", "a"), ("e", "b")], ""));
+    let mut host = Host::connect(&daemon.endpoint(NQN), &options(1));
+    let uuids = [seen(&daemon, 1), seen(&daemon, 2)];
+    for (nsid, byte) in [(1, 10), (2, 20)] {
+        host.write(nsid, 0, 4096, byte);
+    }
+    let holds = |host: &mut Host, nsid: u32, byte: u64| {
+        host.check(nsid, 0, 4096, byte);
+        let at = usize::from(byte == 20);
+        assert_eq!(seen(&daemon, nsid), uuids[at]);
+    };
+    // Renamed, swapped, one takes what the other gives up, and with another way to use it.
+    let direct = "direct = \"off\"\n";
+    let steps: [(&[(&str, &str)], &str, &[u64]); 6] = [
+        (&[("x", "a"), ("e", "b")], "", &[10, 20]),
+        (&[("x", "b"), ("e", "a")], "", &[20, 10]),
+        (&[("e", "a"), ("x", "b")], "", &[10, 20]),
+        (&[("x", "a")], "", &[10]),
+        (&[("x", "a")], direct, &[10]),
+        (&[("e", "a"), ("x", "b")], direct, &[10, 20]),
+    ];
+    for (devices, more, bytes) in steps {
+        daemon.reload(&config(devices, more));
+        for (nsid, byte) in (1..).zip(bytes) {
+            holds(&mut host, nsid, *byte);
+        }
+    }
+    // What is served is still not to be had by another server.
+    for name in ["a", "b"] {
+        let file = std::fs::File::open(at(name)).expect("the file");
+        assert!(file.try_lock().is_err(), "{name}");
+    }
 }
 
 #[test]

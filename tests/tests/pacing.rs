@@ -114,8 +114,7 @@ fn a_policy_changes_together_with_the_limits_only_at_the_next_start() {
 fn a_policy_that_cannot_work_changes_nothing() {
     let daemon = Daemon::start(&config(POLICIES[1].1));
     let worker = Worker::start(&daemon.endpoint(NQN), &options(1));
-    let said = daemon.reload(&config("policy = \"buffer-credit\"\nbudget = \"64KiB\"\n"));
-    assert!(said.contains("is not reloaded"), "{said}");
+    daemon.reload_refused(&config("policy = \"buffer-credit\"\nbudget = \"64KiB\"\n"));
     daemon.wait_for_line("allowed: 256KiB (twice max-transfer) to 256MiB (buffer-memory)");
     worker.goes_on();
     daemon.counts();

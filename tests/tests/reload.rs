@@ -180,7 +180,7 @@ fn a_listener_takes_its_port_from_one_whose_address_it_takes_in() {
     let worker = Worker::start(&endpoint, &options(1));
     // More than a process can have, which shows only when it is opened.
     let too_large = [at("0.0.0.0"), ram("ram1", "1000TiB", 512)].concat();
-    let said = daemon.reload(&too_large);
+    let said = daemon.reload_refused(&too_large);
     assert!(said.contains("nothing changes"), "{said}");
     daemon.wait_for_line("cannot give it 1000TiB of memory");
     worker.goes_on();
@@ -218,7 +218,7 @@ fn a_bad_config_changes_nothing_and_says_why() {
         ("nonsense".to_owned(), "target.toml:1:"),
     ];
     for (config, part) in cases {
-        let said = daemon.reload(&config);
+        let said = daemon.reload_refused(&config);
         assert!(said.contains("nothing changes"), "{said}");
         // The problems stand on the lines behind.
         daemon.wait_for_line(part);

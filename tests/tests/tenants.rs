@@ -120,8 +120,7 @@ fn a_host_at_its_limit_of_connections_is_refused_as_busy_and_logged() {
     let again = again.take(1000).find_map(Result::ok).expect("a controller");
     assert!(!again.queues.is_empty());
     // A bound that is raised counts at once.
-    let said = daemon.reload(&config(""));
-    assert!(said.contains("config reloaded"), "{said}");
+    daemon.reload(&config(""));
     let more = Host::connect(&daemon.endpoint(NQN), &many);
     assert_eq!(more.queues.len(), 8);
     drop((other, again, more));
@@ -147,8 +146,7 @@ fn limits_change_by_reload_for_commands_that_wait_already() {
         });
         // They wait in the pacer, by its own count.
         assert!((0..10_000).any(|_| daemon.counts()["waiting"] >= 20), "nobody waits");
-        let said = daemon.reload(&config(&host(1, "limit = { iops = 1000000 }\n")));
-        assert!(said.contains("config reloaded"), "{said}");
+        daemon.reload(&config(&host(1, "limit = { iops = 1000000 }\n")));
         assert_eq!(limited.join().expect("reads under a limit"), 100);
     });
     daemon.wait_for_counts(&idle.0, idle.1);

@@ -23,7 +23,7 @@ use std::time::Duration;
 
 pub use delay::{Clock, DelayDevice, Latency};
 pub use file::{
-    DEFAULT_DEPTH, Direct, FileConfig, FileDevice, OpenError, OpenErrorWhy, OpenFile,
+    Claim, DEFAULT_DEPTH, Direct, FileConfig, FileDevice, OpenError, OpenErrorWhy, OpenFile,
     start_kernel_worker,
 };
 pub use null::NullDevice;

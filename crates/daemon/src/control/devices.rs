@@ -26,7 +26,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context as _;
-use nvmeof_core::block::{BlockDevice, FileConfig, NvmeDevice};
+use nvmeof_core::block::{BlockDevice, Claim, FileConfig, NvmeDevice};
 use nvmeof_core::dma::SharedPool;
 use nvmeof_nvmf::DeviceId;
 use nvmeof_nvmf::quiesce::UNKNOWN_BOUND;
@@ -130,7 +130,27 @@ impl Devices {
             let_go.await;
             settled.await;
         };
-        Begun::new(&self.drives, orders.collect(), before, instead_of)
+        Begun::new(
+            &self.drives,
+            orders.collect(),
+            self.claims_of_leavers(wanted),
+            before,
+            instead_of,
+        )
+    }
+
+    /// Claims to files that another device may take over: theirs are not wanted any more, or wanted otherwise.
+    fn claims_of_leavers(&self, wanted: &[Device]) -> Vec<Claim> {
+        let stays = |open: &Open| {
+            let wanted = wanted.iter().find(|config| config.name == open.config.name);
+            wanted.is_some_and(|config| open.can_become(config) || open.can_resize(config))
+        };
+        let leavers = self.open.values().filter(|open| !stays(open));
+        let claim = |open: &Open| match &open.live {
+            Live::File(device) => Some(device.claim()),
+            _ => None,
+        };
+        leavers.filter_map(claim).collect()
     }
 
     /// Waits until nothing is being closed that was not to be.

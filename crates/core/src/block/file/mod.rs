@@ -1,6 +1,7 @@
 //! `file`: a regular file or a block device through io_uring, past the page cache where it goes.
 //!
-//! * [`open`]: what is opened and refused, the lock against a second server, the size;
+//! * [`open`]: what is opened and refused, the size;
+//! * [`claim`]: what keeps a second server out;
 //! * [`wwid`]: the identity that a block device has by itself;
 //! * [`resize`]: more of it or less, while it is served;
 //! * [`queue`]: which calls an operation takes and when a write counts as durable;
@@ -9,6 +10,7 @@
 //! That a block is read and written whole is the drive's doing where I/O is direct and blocks are
 //! its sectors; through the page cache it is as good as the file system makes it.
 
+mod claim;
 mod medium;
 mod open;
 mod queue;
@@ -21,6 +23,7 @@ mod wwid;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+pub use claim::Claim;
 pub use open::{OpenError, OpenErrorWhy, OpenFile};
 pub use ring::start_kernel_worker;
 
@@ -105,12 +108,21 @@ impl FileDevice {
     /// # Errors
     /// Says which file, what is wrong and what to do.
     pub fn open(config: &FileConfig) -> Result<Self, OpenError> {
+        Self::take_over(config, &mut Vec::new())
+    }
+
+    /// The same, where the file may be that of a device that ends when this one is in use: of one of these
+    /// [claims](Self::claim), which is taken out then.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn take_over(config: &FileConfig, claims: &mut Vec<Claim>) -> Result<Self, OpenError> {
         // First: without io_uring no file is to be made.
         ring::probe().map_err(|error| OpenError {
             path: config.path.clone(),
             why: OpenErrorWhy::NoRing(error),
         })?;
-        let opened = OpenFile::open(config)?;
+        let opened = OpenFile::take_over(config, claims)?;
         let info = DeviceInfo {
             name: config.name.clone(),
             size: opened.size,
@@ -156,6 +168,12 @@ impl FileDevice {
             let path = self.opened.path.display();
             tracing::warn!(%path, %error, "a file that is not needed cannot be removed");
         }
+    }
+
+    /// Its claim to the file, for another device to [take over](Self::take_over).
+    #[must_use]
+    pub fn claim(&self) -> Claim {
+        self.opened.claim.clone()
     }
 
     /// Puts what was written on the medium, as a flush does.

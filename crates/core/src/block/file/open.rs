@@ -4,14 +4,13 @@ use std::borrow::Cow;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
-use rustix::fs::{
-    AtFlags, FallocateFlags, FileType, FlockOperation, Mode, OFlags, SeekFrom, StatxFlags,
-};
+use rustix::fs::{AtFlags, FallocateFlags, FileType, Mode, OFlags, SeekFrom, StatxFlags};
 use rustix::io::Errno;
 use thiserror::Error;
 
+use super::claim::Claim;
 use super::resize::Extent;
 use super::wwid::of_block_device;
 use super::{Direct, FileConfig};
@@ -40,7 +39,7 @@ pub enum OpenErrorWhy {
     Kind(&'static str),
     /// Somebody else has it.
     #[error(
-        "it is in use: another process serves it, or it is mounted; stop that, or name another file"
+        "it is in use: another process or another device serves it, or it is mounted; stop that, or name another file"
     )]
     InUse,
     /// The block size is none we do.
@@ -99,7 +98,8 @@ pub enum OpenErrorWhy {
 pub struct OpenFile {
     pub(super) path: PathBuf,
     pub(super) kind: Kind,
-    pub(super) file: OwnedFd,
+    pub(super) file: Arc<OwnedFd>,
+    pub(super) claim: Claim,
     flags: OFlags,
     /// How much of it the newest of those that share it has.
     pub(super) extent: Mutex<Extent>,
@@ -128,7 +128,15 @@ impl OpenFile {
     /// # Errors
     /// Says which file, what is wrong and what to do.
     pub fn open(config: &FileConfig) -> Result<Self, OpenError> {
-        open_inner(config).map_err(|why| OpenError { path: config.path.clone(), why })
+        Self::take_over(config, &mut Vec::new())
+    }
+
+    /// The same, where the file may be that of one of these claims; that one is taken out.
+    pub(super) fn take_over(
+        config: &FileConfig,
+        claims: &mut Vec<Claim>,
+    ) -> Result<Self, OpenError> {
+        open_inner(config, claims).map_err(|why| OpenError { path: config.path.clone(), why })
     }
 
     /// Bytes, in whole blocks.
@@ -169,7 +177,7 @@ impl OpenFile {
     pub(super) fn reopen_or_share(&self) -> io::Result<OwnedFd> {
         self.reopen().or_else(|error| {
             tracing::debug!(%error, "no second opening of the file");
-            self.file.try_clone()
+            self.file.as_fd().try_clone_to_owned()
         })
     }
 }
@@ -178,21 +186,25 @@ pub(super) fn check(config: &FileConfig) -> Result<(), OpenError> {
     check_inner(config).map_err(|why| OpenError { path: config.path.clone(), why })
 }
 
-fn open_inner(config: &FileConfig) -> Result<OpenFile, OpenErrorWhy> {
+fn open_inner(config: &FileConfig, claims: &mut Vec<Claim>) -> Result<OpenFile, OpenErrorWhy> {
     check_block_size(config.block_size)?;
     let kind = kind_of(&config.path)?;
+    let claim = Claim::take(&config.path, claims);
     let (file, flags) = match kind {
-        Some(kind) => open_as_it_goes(config, kind)?,
+        Some(kind) => open_as_it_goes(config, kind, claim.is_some())?,
         None => {
             let flags = OFlags::RDWR | OFlags::CLOEXEC;
             (create(config, flags)?, flags)
         }
     };
+    let file = Arc::new(file);
     let read_only = !flags.contains(OFlags::RDWR);
     let config = &FileConfig { read_only, ..config.clone() };
-    if kind != Some(Kind::Block) {
-        lock(&file, config.read_only)?;
-    }
+    let claim = match claim {
+        Some(claim) => claim.share(&file, read_only)?,
+        None if kind == Some(Kind::Block) => Claim::exclusive(Arc::clone(&file)),
+        None => Claim::lock(Arc::clone(&file), read_only)?,
+    };
     let size = match kind {
         Some(Kind::Block) => block_device_size(&file, config)?,
         _ => regular_size(&file, config)?,
@@ -219,6 +231,7 @@ fn open_inner(config: &FileConfig) -> Result<OpenFile, OpenErrorWhy> {
         path,
         kind,
         file,
+        claim,
         flags,
         extent,
         is_made,
@@ -232,10 +245,15 @@ fn open_inner(config: &FileConfig) -> Result<OpenFile, OpenErrorWhy> {
 }
 
 /// Opens what is there, for reading and writing if that goes; with what flags it was.
-fn open_as_it_goes(config: &FileConfig, kind: Kind) -> Result<(OwnedFd, OFlags), OpenErrorWhy> {
+fn open_as_it_goes(
+    config: &FileConfig,
+    kind: Kind,
+    is_claimed: bool,
+) -> Result<(OwnedFd, OFlags), OpenErrorWhy> {
     // Exclusive: fails if it is mounted, part of an array, or another server has it. (A file
     // lock would meet udev, which locks a drive while it looks at it.)
-    let more = if kind == Kind::Block { OFlags::EXCL } else { OFlags::empty() };
+    let is_exclusive = kind == Kind::Block && !is_claimed;
+    let more = if is_exclusive { OFlags::EXCL } else { OFlags::empty() };
     let (mut file, mut read_only) = try_open(config, more)?;
     if kind == Kind::Block && !read_only && is_read_only(&file) {
         // Some drivers let it be opened for writing, and fail each write.
@@ -353,19 +371,6 @@ fn folder_of(path: &Path) -> &Path {
     match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
         _ => Path::new("."),
-    }
-}
-
-/// One writer or many readers, for as long as the opening lives; the kernel ends it with us.
-fn lock(file: &OwnedFd, read_only: bool) -> Result<(), OpenErrorWhy> {
-    let operation = if read_only {
-        FlockOperation::NonBlockingLockShared
-    } else {
-        FlockOperation::NonBlockingLockExclusive
-    };
-    match rustix::fs::flock(file, operation) {
-        Err(Errno::WOULDBLOCK) => Err(OpenErrorWhy::InUse),
-        result => system("lock it", result),
     }
 }
 

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
-use nvmeof_core::block::{FileConfig, FileDevice, NvmeDevice};
+use nvmeof_core::block::{Claim, FileConfig, FileDevice, NvmeDevice};
 use tokio::runtime::Handle;
 use tokio::task::{JoinHandle, spawn_blocking};
 
@@ -70,10 +70,12 @@ const GIVEN_UP: u8 = 2;
 
 impl Begun {
     /// Begins to do what is ordered when `before` is done. What comes of `instead_of`, which was given up, is kept
-    /// until drives are open: those that both want are shared, not closed and opened again.
+    /// until drives are open: those that both want are shared, not closed and opened again. Files of `claims` are open,
+    /// and can be had by another device.
     pub(super) fn new(
         drives: &Arc<Mutex<Drives>>,
         orders: Vec<Order>,
+        claims: Vec<Claim>,
         before: impl Future<Output = ()> + Send + 'static,
         instead_of: Option<Self>,
     ) -> Self {
@@ -87,7 +89,7 @@ impl Begun {
             groundwork.drives = aside(of_drives, move |orders| open_drives(&drives, orders)).await;
             drop(instead_of);
             if pass(&here, AT_FILES) {
-                groundwork.files = aside(of_files, open_files).await;
+                groundwork.files = aside(of_files, move |orders| open_files(orders, claims)).await;
             }
             groundwork
         });
@@ -142,11 +144,14 @@ fn open_drives(
     opened
 }
 
-fn open_files(orders: Vec<Order>) -> BTreeMap<String, anyhow::Result<OpenedFile>> {
+fn open_files(
+    orders: Vec<Order>,
+    mut claims: Vec<Claim>,
+) -> BTreeMap<String, anyhow::Result<OpenedFile>> {
     let mut opened = BTreeMap::new();
     for Order { name, what } in orders {
         let file = match what {
-            What::File(config) => FileDevice::open(&config).map(|device| {
+            What::File(config) => FileDevice::take_over(&config, &mut claims).map(|device| {
                 let created = created(&config.path);
                 OpenedFile { device, was: None, created }
             }),

@@ -284,6 +284,37 @@ fn a_second_server_is_kept_out_until_the_first_is_gone() {
 }
 
 #[test]
+fn a_file_is_taken_over_from_a_device_that_ends_and_from_nobody_else() {
+    for (_folder, config) in configs(MIB, 512) {
+        let first = FileDevice::open(&config).unwrap();
+        let other = FileConfig { name: "other".into(), block_size: 4096, ..config.clone() };
+        let mut claims = vec![first.claim()];
+        let second = FileDevice::take_over(&other, &mut claims).unwrap();
+        assert!(claims.is_empty());
+        // Once, and not another file.
+        assert!(matches!(why(FileDevice::take_over(&other, &mut claims)), OpenErrorWhy::InUse));
+        let elsewhere = configs(MIB, 512).remove(0);
+        claims.push(FileDevice::open(&elsewhere.1).unwrap().claim());
+        assert!(matches!(why(FileDevice::take_over(&other, &mut claims)), OpenErrorWhy::InUse));
+        assert_eq!(claims.len(), 1);
+        drop(first);
+        assert!(matches!(why(FileDevice::open(&config)), OpenErrorWhy::InUse), "still claimed");
+        drop(second);
+        // A reader's is no writer's while others read.
+        let reader = FileConfig { read_only: true, ..config.clone() };
+        let [one, two] = [FileDevice::open(&reader).unwrap(), FileDevice::open(&reader).unwrap()];
+        let taken = FileDevice::take_over(&config, &mut vec![one.claim()]);
+        assert!(matches!(why(taken), OpenErrorWhy::InUse));
+        drop(two);
+        FileDevice::open(&reader).unwrap();
+        let writer = FileDevice::take_over(&config, &mut vec![one.claim()]).unwrap();
+        assert!(!writer.info().read_only);
+        drop(one);
+        assert!(matches!(why(FileDevice::open(&reader)), OpenErrorWhy::InUse));
+    }
+}
+
+#[test]
 fn sizes_are_made_checked_and_explained() {
     for folder in folders() {
         let path = folder.path().join("disk");
