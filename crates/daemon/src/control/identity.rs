@@ -11,7 +11,7 @@
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use nvmeof_api::document::Document;
@@ -46,6 +46,22 @@ impl Identity {
     /// Whether the config does not have all of it.
     fn is_to_be_saved(&self) -> bool {
         self.is_derived || self.is_for_place
+    }
+
+    /// Keys of identifiers that do not follow from the UUID.
+    fn own(&self) -> Vec<&'static str> {
+        let nguid = (self.nguid != nguid(&self.uuid)).then_some("nguid");
+        nguid.into_iter().chain((self.eui64 != eui64(&self.uuid)).then_some("eui64")).collect()
+    }
+
+    /// Keys of identifiers that it shares with what was there before.
+    fn kept_from(&self, before: &Self) -> Vec<&'static str> {
+        let is_same = |key: &&'static str| match *key {
+            "nguid" => self.nguid == before.nguid,
+            _ => self.eui64 == before.eui64,
+        };
+        let uuid = (self.uuid == before.uuid).then_some("uuid");
+        uuid.into_iter().chain(self.own().into_iter().filter(is_same)).collect()
     }
 }
 
@@ -87,28 +103,72 @@ pub(super) fn identities<'a>(
     });
     let sources: Vec<(&Nqn, &Namespace, ByteSource)> =
         all.filter_map(|(nqn, one)| Some((nqn, one, byte_source(&one.device, device)?))).collect();
-    let mut media = BTreeMap::new();
-    for (.., source) in sources.iter().filter(|(.., source)| source.is_own) {
-        *media.entry(source.full.as_str()).or_insert(0) += 1;
-    }
+    let users = Users::of(&sources);
     let one = |(nqn, namespace, source): &(&Nqn, &Namespace, ByteSource)| {
-        let is_shared = media.get(source.full.as_str()).is_some_and(|count| *count > 1);
         let key = ((*nqn).clone(), namespace.nsid);
-        (key, identity(nqn, namespace, source, is_shared))
+        (key, identity(nqn, namespace, source, users.share(nqn, namespace, source)))
     };
     sources.iter().map(one).collect()
 }
 
+/// Who uses which source: two namespaces that hosts take for one disk must not be.
+struct Users<'s> {
+    /// Namespaces on each medium.
+    of_media: BTreeMap<&'s str, u32>,
+    /// The first namespace at each place, by subsystem.
+    at_places: BTreeMap<(&'s Nqn, &'s str), u32>,
+    /// UUIDs of the config.
+    configured: BTreeSet<[u8; 16]>,
+}
+
+impl<'s> Users<'s> {
+    fn of(sources: &'s [(&'s Nqn, &'s Namespace, ByteSource)]) -> Self {
+        let (mut of_media, mut at_places) = (BTreeMap::new(), BTreeMap::new());
+        for (nqn, namespace, source) in sources {
+            if source.is_own {
+                *of_media.entry(source.full.as_str()).or_insert(0) += 1;
+            } else {
+                let first = at_places.entry((*nqn, source.full.as_str())).or_insert(u32::MAX);
+                *first = namespace.nsid.min(*first);
+            }
+        }
+        let configured = sources.iter().filter_map(|(_, one, source)| source.configured(one));
+        Self { of_media, at_places, configured: configured.collect() }
+    }
+
+    /// Whether another namespace has the source's UUID. At a place the first one keeps it, as it had it alone.
+    fn share(&self, nqn: &Nqn, namespace: &Namespace, source: &ByteSource) -> bool {
+        let full = source.full.as_str();
+        if source.is_own {
+            return self.of_media.get(full).is_some_and(|count| *count > 1);
+        }
+        self.at_places.get(&(nqn, full)).is_some_and(|first| *first != namespace.nsid)
+            || self.configured.contains(&of_place(nqn.as_str(), full))
+    }
+}
+
+impl ByteSource {
+    /// The UUID that the config has for a namespace on it, if that counts.
+    fn configured(&self, namespace: &Namespace) -> Option<[u8; 16]> {
+        namespace.uuid.filter(|_| self.is_saved(namespace) || namespace.medium.is_none())
+    }
+
+    /// Whether the config's UUID was saved for it, or for what was at its place then.
+    fn is_saved(&self, namespace: &Namespace) -> bool {
+        namespace.medium.as_ref().is_some_and(|medium| [&self.full, &self.text].contains(&medium))
+    }
+}
+
 fn identity(nqn: &Nqn, namespace: &Namespace, source: &ByteSource, is_shared: bool) -> Identity {
-    let saved = namespace.medium.as_deref().filter(|medium| *medium != source.full);
-    let is_for_place = saved == Some(source.text.as_str());
-    let saved_for = saved.filter(|_| !is_for_place).map(str::to_owned);
-    let configured = namespace.uuid.filter(|_| saved_for.is_none());
+    let saved_for = namespace.medium.clone().filter(|_| !source.is_saved(namespace));
+    let is_for_place = saved_for.is_none()
+        && namespace.medium.as_ref().is_some_and(|medium| *medium != source.full);
+    let configured = source.configured(namespace);
     let uuid = configured.unwrap_or_else(|| match (source.is_own, is_shared) {
         (true, false) => of_medium(&source.full),
+        (false, false) => of_place(nqn.as_str(), &source.full),
         // Hosts refuse two disks of one UUID; some drives are sold with the same identifiers.
-        (true, true) => of_place(nqn.as_str(), &format!("{}\n{}", source.full, namespace.nsid)),
-        (false, _) => of_place(nqn.as_str(), &source.full),
+        (_, true) => of_place(nqn.as_str(), &format!("{}\n{}", source.full, namespace.nsid)),
     });
     Identity {
         uuid,
@@ -175,42 +235,52 @@ fn created(at: Option<SystemTime>) -> String {
 
 /// Warnings about identities that changed, or did not although the bytes did: one line each.
 pub(super) fn identity_warnings(before: &Identities, now: &Identities) -> Vec<String> {
-    let one = |((nqn, nsid), now): (&(Nqn, u32), &Identity)| {
-        let before = before.get(&(nqn.clone(), *nsid));
-        if before == Some(now) {
-            return None;
-        }
-        let medium = &now.medium;
-        let uuid = show(&now.uuid);
-        if let Some(saved_for) = &now.saved_for {
-            return Some(format!(
-                "namespace {nsid} of {nqn} is on {medium}, but its uuid was saved for {saved_for}: hosts see another \
-                 disk, with UUID {uuid}; `save` keeps that; if it is the same disk, as a copy that was put back, \
-                 remove `medium` from it in the config, and its uuid counts"
+    let changed = now.iter().filter(|(key, now)| before.get(*key) != Some(*now));
+    changed.flat_map(|(key, now)| doubts(key, before.get(key), now)).collect()
+}
+
+/// What may not be meant of a namespace's identity.
+fn doubts((nqn, nsid): &(Nqn, u32), before: Option<&Identity>, now: &Identity) -> Vec<String> {
+    let (medium, uuid) = (&now.medium, show(&now.uuid));
+    let mut said = Vec::new();
+    if let Some(saved_for) = &now.saved_for {
+        said.push(format!(
+            "namespace {nsid} of {nqn} is on {medium}, but its uuid was saved for {saved_for}: hosts see another \
+             disk, with UUID {uuid}; `save` keeps that; if it is the same disk, as a copy that was put back, \
+             remove `medium` from it in the config, and its uuid counts"
+        ));
+    }
+    if now.is_for_place {
+        said.push(format!(
+            "namespace {nsid} of {nqn}: its uuid counts for any file at the path that `medium` names; `save` \
+             notes that it is for {medium}"
+        ));
+    }
+    if now.is_shared {
+        said.push(format!(
+            "namespace {nsid} of {nqn}: another namespace is on {medium}, too, so its UUID {uuid} does not \
+             follow the medium alone; set uuid to tell them apart"
+        ));
+    }
+    if let Some(before) = before.filter(|before| before.medium != *medium) {
+        let kept = now.kept_from(before);
+        if !kept.is_empty() {
+            said.push(format!(
+                "namespace {nsid} of {nqn} is on {medium} and was on {}, and keeps its {}, as the config says it: \
+                 hosts take it for the same disk; set another {}, or none, if it is not",
+                before.medium,
+                kept.join(" and "),
+                kept.join(" and ")
             ));
         }
-        if now.is_for_place {
-            return Some(format!(
-                "namespace {nsid} of {nqn}: its uuid counts for any file at the path that `medium` names; `save` \
-                 notes that it is for {medium}"
-            ));
-        }
-        if now.is_shared {
-            return Some(format!(
-                "namespace {nsid} of {nqn}: another namespace is on {medium}, too, so its UUID {uuid} does not \
-                 follow the medium alone; set uuid to tell them apart"
-            ));
-        }
-        let kept = before.filter(|before| before.uuid == now.uuid && before.medium != *medium);
-        kept.map(|before| {
-            format!(
-                "namespace {nsid} of {nqn} is on {medium} and was on {}, and keeps its uuid {uuid}, as the config \
-                 says it: hosts take it for the same disk; set another uuid, or none, if it is not",
-                before.medium
-            )
-        })
-    };
-    now.iter().filter_map(one).collect()
+    } else if now.saved_for.is_some() && !now.own().is_empty() {
+        said.push(format!(
+            "namespace {nsid} of {nqn}: its {} are as the config says it, and may be those of the disk that was there \
+             before; set others, or none",
+            now.own().join(" and ")
+        ));
+    }
+    said
 }
 
 /// The document with each UUID that is in force and not in it (or not with its file), and the medium that it is of.

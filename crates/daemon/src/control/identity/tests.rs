@@ -236,3 +236,41 @@ fn what_somebody_wrote_counts_for_everything_and_it_is_said_when_the_bytes_chang
     assert!(said.len() == 1 && said[0].contains("was on file:/a, and keeps its uuid"), "{said:?}");
     assert_eq!(with_uuids(&document, &before), document, "it stays as it was written");
 }
+
+#[test]
+fn identifiers_that_somebody_wrote_beside_the_uuid_are_told_of_when_the_bytes_change() {
+    let keys = "nguid = \"00112233445566778899aabbccddeeff\"\neui64 = \"0011223344556677\"";
+    let (config, document) = config_of(NQN, &[(1, "d", keys)]);
+    let on = |config: &Config, path: &str| identities_of(config, &[("d", file(path), None)]);
+    let (before, after) = (on(&config, "/a"), on(&config, "/b"));
+    assert_ne!(before[&key(1)].uuid, after[&key(1)].uuid);
+    let said = identity_warnings(&before, &after);
+    assert!(said.len() == 1 && said[0].contains("keeps its nguid and eui64"), "{said:?}");
+    assert_eq!(identity_warnings(&after, &after), [""; 0], "once");
+    // At a start, too, where the saved uuid tells that the bytes are others.
+    let saved = parse(&with_uuids(&document, &before).to_toml().unwrap());
+    let said = identity_warnings(&Identities::new(), &on(&saved, "/b"));
+    assert!(said.len() == 2 && said[1].contains("its nguid and eui64 are as"), "{said:?}");
+    assert_eq!(identity_warnings(&Identities::new(), &on(&saved, "/a")), [""; 0]);
+}
+
+#[test]
+fn two_namespaces_at_one_place_are_two_disks_and_the_first_stays_what_it_was() {
+    let both = [("a", file("/a"), None), ("b", file("/a"), None)];
+    let alone = identities_of(&config_of(NQN, &[(1, "a", "")]).0, &both);
+    let (config, document) = config_of(NQN, &[(1, "a", ""), (2, "b", "")]);
+    let all = identities_of(&config, &both);
+    assert_eq!(all[&key(1)], alone[&key(1)]);
+    assert_ne!(all[&key(1)].uuid, all[&key(2)].uuid);
+    let said = identity_warnings(&alone, &all);
+    assert!(said.len() == 1 && said[0].contains("namespace 2"), "{said:?}");
+    // Saved, they stay, whatever comes before them.
+    let saved = parse(&with_uuids(&document, &all).to_toml().unwrap());
+    assert_eq!(identities_of(&saved, &both)[&key(2)].uuid, all[&key(2)].uuid);
+    let uuid = show(&alone[&key(1)].uuid);
+    let later = format!("uuid = \"{uuid}\"\nmedium = \"file:/a\"");
+    let (config, _) = config_of(NQN, &[(1, "a", ""), (2, "b", &later)]);
+    let all = identities_of(&config, &both);
+    assert_eq!(all[&key(2)].uuid, alone[&key(1)].uuid);
+    assert_ne!(all[&key(1)].uuid, all[&key(2)].uuid);
+}
