@@ -23,8 +23,8 @@ use std::time::Duration;
 
 pub use delay::{Clock, DelayDevice, Latency};
 pub use file::{
-    Claim, DEFAULT_DEPTH, Direct, FileConfig, FileDevice, OpenError, OpenErrorWhy, OpenFile,
-    start_kernel_worker,
+    Backing, Claim, DEFAULT_DEPTH, Direct, FileConfig, FileDevice, OpenError, OpenErrorWhy,
+    OpenFile, start_kernel_worker,
 };
 pub use null::NullDevice;
 pub use nvme::NvmeDevice;

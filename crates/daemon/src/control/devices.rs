@@ -18,12 +18,13 @@ mod drives;
 mod groundwork;
 mod leaving;
 mod make;
+mod origin;
 #[cfg(test)]
 pub(super) mod tests;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use anyhow::Context as _;
 use nvmeof_core::block::{BlockDevice, Claim, FileConfig, NvmeDevice};
@@ -67,8 +68,8 @@ pub(super) struct Open {
     pub(super) device: Arc<dyn BlockDevice>,
     /// What can be changed of it.
     live: Live,
-    /// When a file was made, where its system says so.
-    pub(super) created: Option<SystemTime>,
+    /// What tells its file from another at its path; empty if nothing does.
+    pub(super) origin: String,
     /// The namespace of the drive is another one now.
     is_outdated: bool,
 }
@@ -366,13 +367,14 @@ impl Devices {
         };
         // A file that only gets another size is the same.
         let was = self.open.get(&config.name).filter(|open| open.can_resize(config));
-        let created = groundwork.created(&config.name).or_else(|| was?.created);
+        let before = was.map(|open| open.origin.clone());
+        let origin = groundwork.origin(&config.name).or(before).unwrap_or_default();
         let (device, live) = match resized {
             Some(resized) => resized,
             None => make(config, bases, groundwork)?,
         };
         let id = DeviceId(self.next_id);
-        Ok(Open { id, config: config.clone(), device, live, created, is_outdated: false })
+        Ok(Open { id, config: config.clone(), device, live, origin, is_outdated: false })
     }
 }
 

@@ -12,7 +12,6 @@
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use nvmeof_api::document::Document;
 use nvmeof_wire::Nqn;
@@ -71,14 +70,14 @@ pub(super) struct DeviceFacts<'a> {
     kind: &'a DeviceKind,
     /// The medium's own identity.
     medium: Option<&'a str>,
-    /// When a file was made.
-    created: Option<SystemTime>,
+    /// What tells its file from another at its path.
+    origin: &'a str,
 }
 
 impl<'a> DeviceFacts<'a> {
     pub(super) fn of(open: &'a Open) -> Self {
         let medium = open.device.info().medium.as_deref();
-        Self { kind: &open.config.kind, medium, created: open.created }
+        Self { kind: &open.config.kind, medium, origin: &open.origin }
     }
 }
 
@@ -206,7 +205,7 @@ fn byte_source<'a>(
         DeviceKind::Ram { .. } => of(format!("ram:{name}")),
         DeviceKind::File(file) => {
             let text = format!("file:{}", file.path.display());
-            ByteSource { full: format!("{text}{}", created(facts.created)), ..of(text) }
+            ByteSource { full: format!("{text}{}", facts.origin), ..of(text) }
         }
         DeviceKind::Nvme(drive) => of(format!("nvme:{}/{}", drive.pci, drive.nsid)),
         // Not the size: a range that grew with its base is the same disk.
@@ -222,14 +221,6 @@ fn byte_source<'a>(
             };
             ByteSource { text: join(|one| &one.text), full: join(|one| &one.full), is_own: false }
         }
-    })
-}
-
-/// When a file was made, as part of its place: another file of the same name was made at another time.
-fn created(at: Option<SystemTime>) -> String {
-    let since = at.and_then(|at| at.duration_since(UNIX_EPOCH).ok());
-    since.map_or_else(String::new, |since| {
-        format!(" born {}.{:09}", since.as_secs(), since.subsec_nanos())
     })
 }
 

@@ -26,6 +26,7 @@ use std::sync::Arc;
 pub use claim::Claim;
 pub use open::{OpenError, OpenErrorWhy, OpenFile};
 pub use ring::start_kernel_worker;
+pub use wwid::Backing;
 
 use self::queue::{FileQueue, Health, Mode};
 use self::ring::Ring;
@@ -168,6 +169,12 @@ impl FileDevice {
             let path = self.opened.path.display();
             tracing::warn!(%path, %error, "a file that is not needed cannot be removed");
         }
+    }
+
+    /// The file behind it where it is a loop device.
+    #[must_use]
+    pub fn backing(&self) -> Option<Backing> {
+        wwid::backing_of(&self.opened.file)
     }
 
     /// Its claim to the file, for another device to [take over](Self::take_over).

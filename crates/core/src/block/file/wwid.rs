@@ -4,6 +4,8 @@
 //!   drive      /sys/block/X/wwid (NVMe), device/wwid (SCSI), dm/uuid, md/uuid, serial (virtio)
 //!   partition  that of its drive, its number, and where it starts
 //! ```
+//!
+//! A loop device has none: it is the file behind it, as long as that is attached.
 
 use std::fs;
 use std::os::fd::OwnedFd;
@@ -15,6 +17,41 @@ use super::open::block_folder;
 /// device.
 pub(super) fn of_block_device(file: &OwnedFd) -> Option<String> {
     of_folder(&fs::canonicalize(block_folder(file)?).ok()?)
+}
+
+/// The file behind an open loop device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Backing {
+    /// Its path, as the kernel has it.
+    pub path: PathBuf,
+    /// Where in it the device begins: bytes, and the sector of a partition.
+    pub place: String,
+}
+
+/// The file behind an open loop device or its partition; none of any other.
+pub(super) fn backing_of(file: &OwnedFd) -> Option<Backing> {
+    backing_in(&fs::canonicalize(block_folder(file)?).ok()?)
+}
+
+fn backing_in(folder: &Path) -> Option<Backing> {
+    let in_loop = |name: &str| {
+        [folder, folder.parent()?].iter().find_map(|at| line(&at.join("loop").join(name)))
+    };
+    let path = PathBuf::from(in_loop("backing_file")?);
+    let offset = in_loop("offset").unwrap_or_default();
+    let start = line(&folder.join("partition")).and_then(|_| line(&folder.join("start")));
+    let place = match start {
+        Some(start) => format!("+{offset}-start{start}"),
+        None => format!("+{offset}"),
+    };
+    Some(Backing { path, place })
+}
+
+/// The first line of a file of sysfs; `None` if nothing.
+fn line(path: &Path) -> Option<String> {
+    let text = fs::read(path).ok()?;
+    let line = String::from_utf8_lossy(&text).lines().next()?.to_owned();
+    (!line.is_empty()).then_some(line)
 }
 
 /// The identity of the block device with this folder in sysfs.
@@ -50,7 +87,7 @@ fn text(path: &Path) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::of_folder;
+    use super::{backing_in, of_folder};
     use std::fs;
     use std::path::Path;
 
@@ -88,6 +125,24 @@ mod tests {
         put(folder.path(), "dm/uuid", "\n");
         put(folder.path(), "serial", "");
         assert_eq!(of_folder(folder.path()), None);
+    }
+
+    #[test]
+    fn a_loop_device_is_the_file_behind_it() {
+        let drive = tempfile::tempdir().unwrap();
+        assert_eq!(backing_in(drive.path()), None);
+        put(drive.path(), "loop/backing_file", "/srv/a  b.img\n");
+        put(drive.path(), "loop/offset", "512\n");
+        put(drive.path(), "loop0p1/partition", "1\n");
+        put(drive.path(), "loop0p1/start", "2048\n");
+        for (folder, place) in
+            [(drive.path().to_owned(), "+512"), (drive.path().join("loop0p1"), "+512-start2048")]
+        {
+            let backing = backing_in(&folder).unwrap();
+            assert_eq!(backing.path, Path::new("/srv/a  b.img"));
+            assert_eq!(backing.place, place);
+            assert_eq!(of_folder(&folder), None);
+        }
     }
 
     #[test]

@@ -7,16 +7,15 @@
 
 use std::collections::BTreeMap;
 use std::future::Future;
-use std::path::Path;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::SystemTime;
 
 use nvmeof_core::block::{Claim, FileConfig, FileDevice, NvmeDevice};
 use tokio::runtime::Handle;
 use tokio::task::{JoinHandle, spawn_blocking};
 
 use super::drives::Drives;
+use super::origin::origin;
 use crate::config::Drive;
 use crate::limits::DriveQueues;
 
@@ -51,8 +50,8 @@ struct OpenedFile {
     device: FileDevice,
     /// What it is the same file as.
     was: Option<Arc<FileDevice>>,
-    /// When it was made, where its system says so.
-    created: Option<SystemTime>,
+    /// What tells it from another at its path; none of what was open before.
+    origin: Option<String>,
 }
 
 /// Groundwork that is under way. Dropped, it goes on, and what comes of it is closed.
@@ -152,11 +151,11 @@ fn open_files(
     for Order { name, what } in orders {
         let file = match what {
             What::File(config) => FileDevice::take_over(&config, &mut claims).map(|device| {
-                let created = created(&config.path);
-                OpenedFile { device, was: None, created }
+                let origin = Some(origin(&device, &config.path));
+                OpenedFile { device, was: None, origin }
             }),
             What::Resize(was, size) => {
-                was.resized(size).map(|device| OpenedFile { device, was: Some(was), created: None })
+                was.resized(size).map(|device| OpenedFile { device, was: Some(was), origin: None })
             }
             What::Drive(..) => continue,
         };
@@ -165,16 +164,10 @@ fn open_files(
     opened
 }
 
-/// When a file was made. A block device's node is made anew with every start of the machine.
-fn created(path: &Path) -> Option<SystemTime> {
-    let meta = std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file)?;
-    meta.created().ok()
-}
-
 impl Groundwork {
-    /// When a file was made that was opened.
-    pub(super) fn created(&self, name: &str) -> Option<SystemTime> {
-        self.files.get(name)?.as_ref().ok()?.created
+    /// What tells a file that was opened from another at its path.
+    pub(super) fn origin(&self, name: &str) -> Option<String> {
+        self.files.get(name)?.as_ref().ok()?.origin.clone()
     }
 
     /// What came of a drive's namespace.

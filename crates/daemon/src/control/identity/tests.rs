@@ -37,7 +37,7 @@ type Device<'a> = (&'a str, DeviceKind, Option<&'a str>);
 fn identities_of(config: &Config, devices: &[Device<'_>]) -> Identities {
     identities(config, &|name| {
         let (_, kind, medium) = devices.iter().find(|(known, ..)| *known == name)?;
-        Some(DeviceFacts { kind, medium: *medium, created: None })
+        Some(DeviceFacts { kind, medium: *medium, origin: "" })
     })
 }
 
@@ -100,26 +100,24 @@ fn other_bytes_under_the_same_name_are_another_disk() {
 
 #[test]
 fn a_file_that_takes_anothers_place_is_another_disk() {
-    let created = |at: Option<u64>| {
+    let created = |origin: &str| {
         let (config, kind) = (config_of(NQN, &[(1, "d", "")]).0, file("/a"));
-        let created = at.map(|nanos| UNIX_EPOCH + Duration::from_nanos(nanos));
-        let all =
-            identities(&config, &|_| Some(DeviceFacts { kind: &kind, medium: None, created }));
+        let all = identities(&config, &|_| Some(DeviceFacts { kind: &kind, medium: None, origin }));
         (all[&key(1)].uuid, all[&key(1)].medium.clone())
     };
-    assert_ne!(created(Some(1)).0, created(Some(2)).0);
-    assert_ne!(created(Some(1)).0, created(None).0);
-    assert_eq!(created(Some(1)), created(Some(1)));
-    assert_eq!(created(Some(1)).1, "file:/a born 0.000000001");
-    assert_eq!(created(None).1, "file:/a");
+    assert_ne!(created(" born 0.000000001").0, created(" born 0.000000002").0);
+    assert_ne!(created(" born 0.000000001").0, created("").0);
+    assert_eq!(created(" born 0.000000001"), created(" born 0.000000001"));
+    assert_eq!(created(" born 0.000000001").1, "file:/a born 0.000000001");
+    assert_eq!(created("").1, "file:/a");
 }
 
 #[test]
 fn what_is_saved_of_a_file_is_of_that_file() {
     let kind = file("/a");
     let on = |config: &Config, nanos: u64| {
-        let created = Some(UNIX_EPOCH + Duration::from_nanos(nanos));
-        identities(config, &|_| Some(DeviceFacts { kind: &kind, medium: None, created }))
+        let origin = format!(" born 0.{nanos:09}");
+        identities(config, &|_| Some(DeviceFacts { kind: &kind, medium: None, origin: &origin }))
     };
     let (config, document) = config_of(NQN, &[(1, "d", "")]);
     let before = on(&config, 1);
