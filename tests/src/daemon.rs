@@ -171,9 +171,16 @@ impl Daemon {
 
     /// Stops it in good order and starts another one with the same folder and config.
     #[must_use]
-    pub fn restart(mut self) -> Self {
+    pub fn restart(self) -> Self {
+        self.restart_after(|| {})
+    }
+
+    /// The same, with something done while none runs.
+    #[must_use]
+    pub fn restart_after(mut self, what: impl FnOnce()) -> Self {
         let status = self.stop();
         assert!(status.success(), "{status}\n{}", self.log_text());
+        what();
         let folder = std::mem::replace(&mut self.folder, tempfile::tempdir().expect("a folder"));
         Self::start_in(folder, &[])
     }

@@ -2,12 +2,16 @@
 
 use std::path::Path;
 use std::process::Command;
+use std::time::Instant;
 
 use hyper::Method;
 use nvmeof_tests::config::{NQN, api, device, file, listener, ram, subsystem};
-use nvmeof_tests::{Api, Daemon, Host, Raw, build, options};
+use nvmeof_tests::{Api, Daemon, GUARD, Host, Raw, build, options};
 use nvmeof_wire::identify::{Cns, Identify, NamespaceId, NamespaceIds};
 use serde_json::json;
+
+/// Devices by their names, and their files.
+type Files<'a> = &'a [(&'a str, &'a str)];
 
 /// The UUID of a namespace as hosts see it.
 fn seen(daemon: &Daemon, nsid: u32) -> String {
@@ -65,7 +69,7 @@ fn files_go_from_device_to_device_while_hosts_read() {
     let folder = tempfile::tempdir().expect("a folder");
     let at = |name: &str| folder.path().join(name);
     // The devices' names and files, the first of which is namespace 1.
-    let config = |devices: &[(&str, &str)], more: &str| {
+    let config = |devices: Files<'_>, more: &str| {
         let files = devices.iter().map(|(name, path)| file(name, &at(path), "1MiB", 512) + more);
         let namespaces: Vec<(u32, &str)> =
             (1..).zip(devices.iter().map(|(name, _)| *name)).collect();
@@ -85,7 +89,7 @@ fn files_go_from_device_to_device_while_hosts_read() {
     };
     // Renamed, swapped, one takes what the other gives up, and with another way to use it.
     let direct = "direct = \"off\"\n";
-    let steps: [(&[(&str, &str)], &str, &[u64]); 6] = [
+    let steps: [(Files<'_>, &str, &[u64]); 6] = [
         (&[("x", "a"), ("e", "b")], "", &[10, 20]),
         (&[("x", "b"), ("e", "a")], "", &[20, 10]),
         (&[("e", "a"), ("x", "b")], "", &[10, 20]),
@@ -174,6 +178,64 @@ fn what_is_saved_of_a_file_is_not_another_files() {
     let mine: Vec<&str> = mine.collect();
     daemon.reload(&mine.join("\n"));
     assert_eq!(uuid(&daemon), first);
+}
+
+/// A loop device; detached when dropped.
+struct Loop(String);
+
+impl Loop {
+    /// One of this file; nothing where there are none to be had.
+    fn of(path: &Path) -> Option<Self> {
+        losetup(&["--find", "--show", &path.display().to_string()]).map(Self)
+    }
+
+    /// Attaches another file to it.
+    fn attach(&self, path: &Path) {
+        losetup(&["--detach", &self.0]).expect("nobody has it open");
+        let path = path.display().to_string();
+        let until = Instant::now() + GUARD;
+        // It is free when whoever else looks at it, as udev does, is done.
+        while losetup(&[&self.0, &path]).is_none() {
+            assert!(Instant::now() < until, "{} does not become free", self.0);
+            std::thread::yield_now();
+        }
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        losetup(&["--detach", &self.0]);
+    }
+}
+
+/// What `losetup` says, if it does what it is to do.
+fn losetup(arguments: &[&str]) -> Option<String> {
+    let output = Command::new("losetup").args(arguments).output().ok()?;
+    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+#[test]
+fn a_loop_device_is_the_file_behind_it() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name);
+    for name in ["a", "b"] {
+        std::fs::write(at(name), vec![0; 1 << 20]).expect("a file");
+    }
+    let Some(disk) = Loop::of(&at("a")) else {
+        // Here nobody may; how the kernel tells of one has a test of its own beside the code.
+        return;
+    };
+    let node = device("disk", "file", &format!("path = \"{}\"", disk.0));
+    let parts = [listener("127.0.0.1"), node, subsystem(NQN, &[(1, "disk")]), api()];
+    let daemon = Daemon::start(&parts.concat());
+    let first = uuid(&daemon);
+    Api::of(&daemon).call(Method::POST, "/v1/save", None, None).expect("it is saved");
+    let daemon = daemon.restart();
+    assert_eq!(uuid(&daemon), first);
+    let daemon = daemon.restart_after(|| disk.attach(&at("b")));
+    assert_ne!(uuid(&daemon), first);
+    let daemon = daemon.restart_after(|| disk.attach(&at("a")));
+    assert_eq!(uuid(&daemon), first, "it is back");
 }
 
 #[test]

@@ -16,8 +16,8 @@ pub struct Machine {
     /// Bytes of memory the process may have: the machine's, or what its control group allows; `u64::MAX` if the system
     /// does not say.
     pub memory: u64,
-    /// File devices that are open here. One whose entry is the same but for its size is not looked at: whatever its path
-    /// leads to by now, the device is there.
+    /// File devices that are open here. One whose entry is the same but for its size is not looked
+    /// at: whatever its path leads to by now, the device is there.
     pub open: Vec<FileConfig>,
 }
 

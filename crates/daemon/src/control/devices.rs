@@ -140,7 +140,8 @@ impl Devices {
         )
     }
 
-    /// Claims to files that another device may take over: theirs are not wanted any more, or wanted otherwise.
+    /// Claims to files that another device may take over: theirs are not wanted any more, or wanted
+    /// otherwise.
     fn claims_of_leavers(&self, wanted: &[Device]) -> Vec<Claim> {
         let stays = |open: &Open| {
             let wanted = wanted.iter().find(|config| config.name == open.config.name);

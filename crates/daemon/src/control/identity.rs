@@ -26,7 +26,8 @@ pub(crate) struct Identity {
     pub(crate) uuid: [u8; 16],
     pub(crate) nguid: [u8; 16],
     pub(crate) eui64: [u8; 8],
-    /// What tells its bytes from others: of the medium, or of the place where they are and the file that is there.
+    /// What tells its bytes from others: of the medium, or of the place where they are and the file
+    /// that is there.
     pub(crate) medium: String,
     /// The UUID follows from that, and is not in the config.
     is_derived: bool,
@@ -135,7 +136,8 @@ impl<'s> Users<'s> {
         Self { of_media, at_places, configured: configured.collect() }
     }
 
-    /// Whether another namespace has the source's UUID. At a place the first one keeps it, as it had it alone.
+    /// Whether another namespace has the source's UUID. At a place the first one keeps it, as it
+    /// had it alone.
     fn share(&self, nqn: &Nqn, namespace: &Namespace, source: &ByteSource) -> bool {
         let full = source.full.as_str();
         if source.is_own {
@@ -274,7 +276,8 @@ fn doubts((nqn, nsid): &(Nqn, u32), before: Option<&Identity>, now: &Identity) -
     said
 }
 
-/// The document with each UUID that is in force and not in it (or not with its file), and the medium that it is of.
+/// The document with each UUID that is in force and not in it (or not with its file), and the
+/// medium that it is of.
 pub(super) fn with_uuids(document: &Document, identities: &Identities) -> Document {
     let mut document = document.clone();
     for subsystem in &mut document.subsystem {

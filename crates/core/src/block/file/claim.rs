@@ -1,8 +1,8 @@
-//! What keeps other servers from a file: a lock on a regular file, an exclusive opening of a block device. The kernel
-//! ends either with the opening that has it.
+//! What keeps other servers from a file: a lock on a regular file, an exclusive opening of a block
+//! device. The kernel ends either with the opening that has it.
 //!
-//! A device may take a file over from one of this process that ends when it is in use, as one that is called otherwise
-//! does. Then both share the claim, and nobody else can come between them.
+//! A device may take a file over from one of this process that ends when it is in use, as one that
+//! is called otherwise does. Then both share the claim, and nobody else can come between them.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -36,8 +36,8 @@ impl Claim {
         Some(claims.swap_remove(at))
     }
 
-    /// Shares it with another opening of the file. It stays as strict as it is when that reads only: what it is shared
-    /// with may still write.
+    /// Shares it with another opening of the file. It stays as strict as it is when that reads
+    /// only: what it is shared with may still write.
     pub(super) fn share(self, file: &OwnedFd, read_only: bool) -> Result<Self, OpenErrorWhy> {
         let stat = system("look at it", rustix::fs::fstat(file))?;
         // Another file was put there since.

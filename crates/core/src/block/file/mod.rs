@@ -112,8 +112,8 @@ impl FileDevice {
         Self::take_over(config, &mut Vec::new())
     }
 
-    /// The same, where the file may be that of a device that ends when this one is in use: of one of these
-    /// [claims](Self::claim), which is taken out then.
+    /// The same, where the file may be that of a device that ends when this one is in use: of one
+    /// of these [claims](Self::claim), which is taken out then.
     ///
     /// # Errors
     /// As [`open`](Self::open).

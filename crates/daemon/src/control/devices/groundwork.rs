@@ -69,8 +69,8 @@ const GIVEN_UP: u8 = 2;
 
 impl Begun {
     /// Begins to do what is ordered when `before` is done. What comes of `instead_of`, which was given up, is kept
-    /// until drives are open: those that both want are shared, not closed and opened again. Files of `claims` are open,
-    /// and can be had by another device.
+    /// until drives are open: those that both want are shared, not closed and opened again. Files
+    /// of `claims` are open, and can be had by another device.
     pub(super) fn new(
         drives: &Arc<Mutex<Drives>>,
         orders: Vec<Order>,

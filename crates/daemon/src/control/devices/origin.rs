@@ -6,8 +6,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use nvmeof_core::block::FileDevice;
 
-/// What the text of a device's path lacks: when a file was made, where its file system says so, and which file is behind a
-/// loop device. Nothing of other block devices, whose nodes are made anew with every start of the machine.
+/// What the text of a device's path lacks: when a file was made, where its file system says so, and
+/// which file is behind a loop device. Nothing of other block devices, whose nodes are made anew
+/// with every start of the machine.
 pub(super) fn origin(device: &FileDevice, path: &Path) -> String {
     match device.backing() {
         Some(backing) => {
