@@ -122,7 +122,7 @@ async fn drop_one(
     // Not before its commands have ended: until then they may change a device. Who drops it again
     // finds nothing, and waits all the same.
     let Some((dropped, removal)) = dropped else {
-        open.ended().await.map_err(busy)?;
+        open.commands_ended().await.map_err(busy)?;
         return Err(Refusal(no_connection(id)));
     };
     removal.ended().await.map_err(busy)?;

@@ -276,7 +276,7 @@ fn refuse_edit(error: ApiError, reply: Reply, running: &Running) {
     }
     let removals = running.server().removals().clone();
     tokio::spawn(async move {
-        let error = match removals.ended().await {
+        let error = match removals.commands_ended().await {
             Ok(()) => error,
             Err(busy) => ApiError::new(ErrorKind::Failed, busy.to_string()),
         };

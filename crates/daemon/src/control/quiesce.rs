@@ -49,12 +49,14 @@ pub(crate) struct Removal {
 }
 
 /// What a removal waits for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Stage {
-    /// Commands of namespaces, and then the rest.
+    /// Commands of namespaces.
     Namespaces,
-    /// Commands of controllers, and devices that close.
-    Rest,
+    /// Commands of controllers.
+    Controllers,
+    /// Devices that close, which no command uses any more.
+    Devices,
     /// Nothing.
     Ended,
 }
@@ -97,7 +99,7 @@ impl Quiescing {
     pub(super) fn track(self, open: &OpenRemovals) -> Removal {
         let Self { controllers, namespaces, devices, bound } = self;
         let controllers: Arc<[Quiesce]> = controllers.into();
-        let begin = if namespaces.is_empty() { Stage::Rest } else { Stage::Namespaces };
+        let begin = if namespaces.is_empty() { Stage::Controllers } else { Stage::Namespaces };
         let (sender, stage) = watch::channel(begin);
         let removal = Removal { controllers: Arc::clone(&controllers), stage, bound };
         open.list().push(removal.clone());
@@ -106,10 +108,11 @@ impl Quiescing {
                 // A reactor that has ended has no commands.
                 let _ = answer.await;
             }
-            sender.send_replace(Stage::Rest);
+            sender.send_replace(Stage::Controllers);
             while controllers.iter().any(|controller| !controller.is_quiet()) {
                 sleep(LOOK).await;
             }
+            sender.send_replace(Stage::Devices);
             for device in devices {
                 let _ = device.await;
             }
@@ -124,9 +127,13 @@ impl Removal {
     ///
     /// # Errors
     /// It takes longer than the devices should.
-    pub(crate) async fn ended(mut self) -> Result<(), StillBusy> {
+    pub(crate) async fn ended(self) -> Result<(), StillBusy> {
+        self.reaches(Stage::Ended).await
+    }
+
+    async fn reaches(mut self, wanted: Stage) -> Result<(), StillBusy> {
         let (begin, limit) = (Instant::now(), (self.bound + GRACE).min(LONGEST_REMOVAL));
-        let ended = self.stage.wait_for(|stage| *stage == Stage::Ended);
+        let ended = self.stage.wait_for(|stage| *stage >= wanted);
         if tokio::time::timeout(limit, ended).await.is_ok() {
             // An error is the end of the daemon, whose reactors have no commands.
             return Ok(());
@@ -144,14 +151,14 @@ impl OpenRemovals {
         list.iter().filter(|one| *one.stage.borrow() == Stage::Namespaces).count()
     }
 
-    /// Waits until all that are open now have ended.
+    /// Waits until the commands of all that are open now have ended.
     ///
     /// # Errors
     /// One of them takes longer than its devices should.
-    pub(crate) async fn ended(&self) -> Result<(), StillBusy> {
+    pub(crate) async fn commands_ended(&self) -> Result<(), StillBusy> {
         let open: Vec<Removal> = self.list().clone();
         for removal in open {
-            removal.ended().await?;
+            removal.reaches(Stage::Devices).await?;
         }
         Ok(())
     }
