@@ -10,8 +10,8 @@ const KERNEL: &str = include_str!("tests/fixtures/kernel.json");
 const SPDK: &str = include_str!("tests/fixtures/spdk.json");
 
 fn machine() -> Machine {
-    let held = std::collections::BTreeSet::new();
-    Machine { cpus: (0..4).collect(), open_files: 65_536, memory: 64 << 30, held }
+    let open = Vec::new();
+    Machine { cpus: (0..4).collect(), open_files: 65_536, memory: 64 << 30, open }
 }
 
 /// A fixture's text with two files that are there.
