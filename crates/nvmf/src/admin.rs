@@ -1,9 +1,11 @@
-//! The admin command set (Base 5), as far as it needs no state of the queue: functions of the target
-//! and a controller, called by [`Queue`](crate::Queue) when the command came and the controller is ready.
+//! Admin commands (Base 5) that need no state of the queue.
 //!
-//! `sqe` is the whole command, `data` what the host sent with it. Data for the host is written into
-//! its buffer by a [`PageWriter`](page::PageWriter), when there is a buffer: a command that waits
-//! for one holds nothing.
+//! These are functions of the target and a controller. [`Queue`](crate::Queue) calls them when a
+//! command has arrived and the controller is ready.
+//!
+//! `sqe` is the whole command, and `data` is the data that the host sent with it. A
+//! [`PageWriter`](page::PageWriter) writes data for the host into its buffer once there is one. A
+//! command that waits for a buffer holds nothing.
 
 pub(crate) mod effects;
 pub(crate) mod features;

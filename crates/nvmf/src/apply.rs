@@ -1,4 +1,4 @@
-//! From the running state to the wanted one: check everything, then change what differs.
+//! Applies a desired state: checks everything, then changes what differs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,40 +12,42 @@ use crate::spec::{Access, DeviceId, NamespaceSpec, PortId, PortSpec, SubsystemSp
 use crate::subsystem::Subsystem;
 use crate::target::{Registry, Target};
 
-/// What [`Target::apply`] changed.
+/// Changes that [`Target::apply`] made.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
-    /// Subsystems that are new, or replaced because serial, model or controller IDs are others.
+    /// Subsystems that are new, or replaced because serial, model or controller IDs changed.
     pub subsystems_added: Vec<Nqn>,
-    /// Subsystems that are gone or replaced.
+    /// Subsystems that were removed or replaced.
     pub subsystems_removed: Vec<Nqn>,
     /// Namespaces added, removed or changed in subsystems that stay.
     pub namespaces_changed: Vec<(Nqn, u32)>,
     /// Controllers that were ended.
     pub controllers_ended: usize,
-    /// The discovery log is another one.
+    /// The discovery log has changed.
     pub discovery_changed: bool,
-    /// Whoever was shut out and has commands with a device: the change is made when these are quiet.
+    /// Ended controllers with commands at a device; the change completes when they are quiet.
     pub quiescing: Vec<Quiesce>,
-    /// Namespaces that were removed or changed, as they were.
+    /// Namespaces that were removed or changed, in their old form.
     pub retired: Vec<RetiredNamespace>,
 }
 
-/// A namespace that was removed or changed: commands of it may be under way.
+/// A namespace that was removed or changed; commands of it can be in flight.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RetiredNamespace {
     /// Its subsystem.
     pub subnqn: Nqn,
-    /// Its identifier.
+    /// Its namespace ID.
     pub nsid: u32,
-    /// The device it had.
+    /// Its old device.
     pub device: DeviceId,
-    /// It is gone, or its identifier is another disk's; not the same disk in another size, say.
+    /// The namespace is gone or its ID belongs to another disk.
+    ///
+    /// False if, for example, the same disk was resized.
     pub is_removed: bool,
 }
 
 impl Changes {
-    /// Nothing changed; commands of what was removed before may still be with a device.
+    /// Returns true if nothing changed; commands of earlier removals can still be at a device.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         let quiescing = self.quiescing.clone();
@@ -53,16 +55,16 @@ impl Changes {
     }
 }
 
-/// Why a [`TargetSpec`] was refused.
+/// Reason to reject a [`TargetSpec`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ApplyError {
-    /// Two subsystems of one name.
+    /// Two subsystems have the same name.
     #[error("subsystem {0}: the NQN is used twice; give each subsystem its own")]
     DuplicateNqn(Nqn),
-    /// The discovery service's name.
+    /// The name belongs to the discovery service.
     #[error("subsystem {0}: this NQN belongs to the discovery service; choose another")]
     ReservedNqn(Nqn),
-    /// Serial number.
+    /// Invalid serial number.
     #[error("subsystem {nqn}: serial {serial:?} is not 1 to 20 printable ASCII characters")]
     BadSerial {
         /// The subsystem.
@@ -70,7 +72,7 @@ pub enum ApplyError {
         /// Its serial number.
         serial: String,
     },
-    /// Model number.
+    /// Invalid model number.
     #[error("subsystem {nqn}: model {model:?} is not 1 to 40 printable ASCII characters")]
     BadModel {
         /// The subsystem.
@@ -78,19 +80,19 @@ pub enum ApplyError {
         /// Its model number.
         model: String,
     },
-    /// Controller IDs.
+    /// Invalid range of controller IDs.
     #[error(
         "subsystem {nqn}: controller IDs {min} to {max} are no range within 1 to {CNTLID_MAX} (ffefh)"
     )]
     BadCntlidRange {
         /// The subsystem.
         nqn: Nqn,
-        /// Lowest.
+        /// Lowest ID.
         min: u16,
-        /// Highest.
+        /// Highest ID.
         max: u16,
     },
-    /// Namespace ID.
+    /// Invalid namespace ID.
     #[error("subsystem {nqn}: NSID {nsid} is not within 1 to {MAX_NSID}")]
     BadNsid {
         /// The subsystem.
@@ -98,7 +100,7 @@ pub enum ApplyError {
         /// The namespace.
         nsid: u32,
     },
-    /// Two namespaces of one ID.
+    /// Two namespaces have the same ID.
     #[error("subsystem {nqn}: NSID {nsid} is used twice; give each namespace its own")]
     DuplicateNsid {
         /// The subsystem.
@@ -106,7 +108,7 @@ pub enum ApplyError {
         /// The namespace.
         nsid: u32,
     },
-    /// Block size.
+    /// Invalid block size.
     #[error(
         "subsystem {nqn}, NSID {nsid}: block size {block_size} is not a power of two within 512 to 65536"
     )]
@@ -118,7 +120,7 @@ pub enum ApplyError {
         /// Its block size in bytes.
         block_size: u32,
     },
-    /// Size.
+    /// Invalid size.
     #[error(
         "subsystem {nqn}, NSID {nsid}: {blocks} blocks of {block_size} bytes are not within 1 block to 2^63 - 1 bytes"
     )]
@@ -127,12 +129,12 @@ pub enum ApplyError {
         nqn: Nqn,
         /// The namespace.
         nsid: u32,
-        /// Its blocks.
+        /// Size in blocks.
         blocks: u64,
-        /// Bytes of each.
+        /// Bytes per block.
         block_size: u32,
     },
-    /// UUID, NGUID or EUI64 of two namespaces.
+    /// Two namespaces have the same UUID, NGUID or EUI64.
     #[error(
         "subsystem {nqn}, NSID {nsid}: the {identifier} is that of another namespace; hosts take them for one"
     )]
@@ -141,13 +143,13 @@ pub enum ApplyError {
         nqn: Nqn,
         /// The second namespace that has it.
         nsid: u32,
-        /// Which identifier.
+        /// Name of the identifier.
         identifier: &'static str,
     },
-    /// Two listeners of one ID.
+    /// Two listeners have the same ID.
     #[error("listener {}: the port ID is used twice", .0.0)]
     DuplicatePort(PortId),
-    /// Address or service too long for the discovery log.
+    /// An address or service is too long for the discovery log.
     #[error(
         "listener or referral {address}: at most 256 characters of address and 32 of service fit"
     )]
@@ -157,7 +159,7 @@ pub enum ApplyError {
     },
 }
 
-/// See [`Target::apply`].
+/// Implements [`Target::apply`].
 pub(crate) fn apply(target: &Target, spec: TargetSpec) -> Result<Changes, ApplyError> {
     check(&spec)?;
     let mut registry = target.registry_mut();
@@ -219,7 +221,7 @@ pub(crate) fn apply(target: &Target, spec: TargetSpec) -> Result<Changes, ApplyE
     Ok(changes)
 }
 
-/// See [`Target::show_port`].
+/// Implements [`Target::show_port`].
 pub(crate) fn show_port(target: &Target, port: PortSpec) {
     change_ports(target, |registry| {
         registry.hidden_ports.remove(&port.id);
@@ -227,7 +229,7 @@ pub(crate) fn show_port(target: &Target, port: PortSpec) {
     });
 }
 
-/// See [`Target::hide_port`].
+/// Implements [`Target::hide_port`].
 pub(crate) fn hide_port(target: &Target, port: PortId) {
     change_ports(target, |registry| {
         if registry.ports.contains_key(&port) {
@@ -236,7 +238,7 @@ pub(crate) fn hide_port(target: &Target, port: PortId) {
     });
 }
 
-/// Changes which listeners there are or which are shown, and tells hosts whose discovery log is another one then.
+/// Changes the listeners or their visibility, and notifies hosts whose discovery log changes.
 fn change_ports(target: &Target, change: impl FnOnce(&mut Registry)) {
     let mut registry = target.registry_mut();
     let mut changes = Changes::default();
@@ -250,13 +252,13 @@ fn change_ports(target: &Target, change: impl FnOnce(&mut Registry)) {
 }
 
 impl Registry {
-    /// The listeners that discovery logs have.
+    /// The listeners that discovery logs list.
     pub(crate) fn shown_ports(&self) -> impl Iterator<Item = &PortSpec> {
         self.ports.values().filter(|port| !self.hidden_ports.contains(&port.id))
     }
 }
 
-/// What the discovery log is made of.
+/// Inputs of the discovery log.
 #[derive(PartialEq, Eq)]
 struct Visible {
     ports: BTreeMap<PortId, PortSpec>,
@@ -274,7 +276,7 @@ impl Visible {
         }
     }
 
-    /// Does this host see something else in `other`?
+    /// Returns true if this host sees a different log in `other`.
     fn differs_for(&self, other: &Self, host: &Nqn) -> bool {
         let seen = |visible: &Self| -> Vec<Nqn> {
             let allowed = visible.access.iter().filter(|(_, access)| access.allows(host));
@@ -284,7 +286,7 @@ impl Visible {
     }
 }
 
-/// Serial, model and controller IDs are what they were: the subsystem can stay.
+/// Returns true if serial, model and controller IDs are unchanged, so that the subsystem can stay.
 fn is_same_identity(running: &Subsystem, wanted: &SubsystemSpec) -> bool {
     running.serial == wanted.serial
         && running.model == wanted.model
@@ -337,8 +339,9 @@ fn end(controller: &Controller, reason: DeathReason, changes: &mut Changes) {
     }
 }
 
-/// Whether this association's host may not connect to the subsystem any more, or the subsystem is gone: it may have
-/// lost its connections before, and its commands still have to end.
+/// Returns true if the association's host may no longer connect, or the subsystem is gone.
+///
+/// The association can have lost its connections before, and its commands still have to complete.
 fn is_shut_out(registry: &Registry, association: &Association) -> bool {
     let subsystem = registry.subsystems.get(&association.subnqn);
     !subsystem.is_some_and(|subsystem| subsystem.allows(&association.host_nqn))
@@ -349,7 +352,7 @@ fn controllers(registry: &Registry) -> Vec<Arc<Controller>> {
     subsystems.flat_map(|subsystem| subsystem.all_controllers()).collect()
 }
 
-/// Counts the discovery log's change and posts the event to those who see another log now.
+/// Counts the change of the discovery log, and posts the event to hosts whose log changed.
 fn announce(registry: &mut Registry, before: &Visible, changes: &mut Changes) {
     let after = Visible::of(registry);
     if after == *before {
@@ -419,7 +422,7 @@ fn check_namespace(nqn: &Nqn, namespace: &NamespaceSpec) -> Result<(), ApplyErro
     Ok(())
 }
 
-/// Hosts refuse a namespace whose identifier another one has, in whatever subsystem.
+/// Checks identifiers: hosts reject a namespace that shares one with another, in any subsystem.
 fn check_identifiers<'a>(
     nqn: &Nqn,
     namespace: &'a NamespaceSpec,
@@ -454,7 +457,7 @@ fn check_addresses(spec: &TargetSpec) -> Result<(), ApplyError> {
     Ok(())
 }
 
-/// 1 to `max` printable ASCII characters.
+/// Returns true for 1 to `max` printable ASCII characters.
 fn is_text(text: &str, max: usize) -> bool {
     (1..=max).contains(&text.len()) && text.bytes().all(|byte| matches!(byte, 0x20..=0x7e))
 }

@@ -1,7 +1,7 @@
-//! A controller: what one association of a host with a subsystem shares between its queues.
+//! A controller: the state of one association of a host with a subsystem, shared by its queues.
 //!
-//! Queues live on different reactors. What I/O queues look at with every command is one atomic word,
-//! [`Controller::stamp`]; the rest is behind one mutex that only admin commands take.
+//! Its queues live on different reactors. I/O queues read one atomic word with every command,
+//! [`Controller::stamp`]. The rest is behind a mutex that only admin commands take.
 //!
 //! ```text
 //!              Property Set CC.EN=1                    CC.SHN
@@ -10,8 +10,8 @@
 //!      | quiet                              | CC.EN=0                    v
 //!      +----------- resetting <-------------+---------- CC.EN=0 ---- shut down
 //!
-//!   quiet: no command of an I/O queue is with a device (`quiesce`)
-//!   any state -- admin queue gone, keep-alive expired, subsystem removed, host not allowed --> dead
+//!   quiet: no command of an I/O queue is at a device (`quiesce`)
+//!   any state -- admin queue gone, keep-alive expired, subsystem removed, host denied --> dead
 //! ```
 
 mod counters;
@@ -45,22 +45,24 @@ use crate::spec::{PortId, TransportKind};
 use crate::subsystem::{Subsystem, SubsystemKind};
 use crate::target::Notifier;
 
-/// Names one controller for as long as the process lives; never reused.
+/// Identifies one controller for the lifetime of the process; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ControllerKey(pub(crate) u64);
 
-/// Why a queue's controller, and with it the connection, is to go.
+/// Reason to end a controller or queue, and with it the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[repr(u8)]
 pub enum DeathReason {
-    /// No Connect in time.
+    /// No Connect arrived in time.
     #[error("no Connect command came in time")]
     ConnectTimeout = 1,
     /// The host sent no Keep Alive in time.
     #[error("the keep-alive timer expired")]
     KeepAlive,
-    /// Not enabled in time after Connect or reset, not closed after shutdown, or an idle discovery
-    /// controller.
+    /// Idle for too long.
+    ///
+    /// The controller was not enabled in time after Connect or reset, or not closed after shutdown.
+    /// Or it is an idle discovery controller.
     #[error("the association was idle for too long")]
     Idle,
     /// The admin queue's connection is gone.
@@ -81,13 +83,13 @@ pub enum DeathReason {
     /// The host is no longer allowed.
     #[error("the host is no longer allowed")]
     HostNotAllowed,
-    /// The listener it came through was removed.
+    /// The listener of the connection was removed.
     #[error("the listener was removed")]
     PortRemoved,
-    /// More commands outstanding than the queue has entries.
+    /// More commands are outstanding than the queue has entries.
     #[error("the host overran its queue")]
     QueueOverrun,
-    /// A discovery controller had to go for a newer one: there were as many as may be.
+    /// A discovery controller was ended for a newer one, because the maximum was reached.
     #[error("there were too many discovery controllers from its address")]
     MadeRoom,
 }
@@ -113,7 +115,7 @@ impl DeathReason {
     }
 }
 
-/// See the module.
+/// State of one association. See the module.
 #[derive(Debug)]
 pub(crate) struct Controller {
     pub(crate) key: ControllerKey,
@@ -125,25 +127,26 @@ pub(crate) struct Controller {
     pub(crate) transport: TransportKind,
     pub(crate) limits: Limits,
     pub(crate) hosts: Arc<Hosts>,
-    /// The target's address the admin queue's connection came to.
+    /// The target's address that the admin queue connected to.
     local_address: OnceLock<IpAddr>,
-    /// Bit 0: I/O commands may run. Above it the incarnation, bumped by reset and death.
+    /// Bit 0: I/O commands may run. Bits 31:1: incarnation, incremented by reset and death.
     stamp: AtomicU32,
     /// A [`DeathReason`], 0 while alive.
     death: AtomicU8,
     cc: AtomicU32,
     csts: AtomicU32,
-    /// CC.EN was cleared: CSTS.RDY falls when it is quiet.
+    /// CC.EN was cleared; CSTS.RDY clears when the controller is quiet.
     resetting: AtomicBool,
-    /// Its commands that can still change a device.
+    /// Commands that can still change a device.
     quiesce: Quiesce,
     departing: Arc<Departing>,
     /// Effective keep-alive timeout in milliseconds, 0: none (feature 0Fh).
     kato_ms: AtomicU32,
-    /// Every write is to be on the medium at once: feature 06h is off, or the host knows of no cache.
+    /// Every write must be durable at completion: feature 06h is off, or the host sees no cache.
     write_through: AtomicBool,
-    /// Identify Controller reports a volatile write cache (VWC). Settled when the host enables the
-    /// controller, because hosts read it once.
+    /// Identify Controller reports a volatile write cache (VWC).
+    ///
+    /// Fixed when the host enables the controller, because hosts read it once.
     volatile_cache: AtomicBool,
     /// An event waits for an Asynchronous Event Request.
     attention: AtomicBool,
@@ -151,7 +154,7 @@ pub(crate) struct Controller {
     admin: Mutex<AdminState>,
 }
 
-/// What only admin and fabrics commands look at.
+/// State that only admin and fabrics commands use.
 #[derive(Debug)]
 pub(crate) struct AdminState {
     pub(crate) features: FeatureStore,
@@ -160,13 +163,13 @@ pub(crate) struct AdminState {
     pub(crate) changed: ChangedNamespaces,
     /// Connected I/O queues.
     pub(crate) io_queues: BTreeMap<u16, Arc<IoCounters>>,
-    /// Counts of the I/O queues that are gone.
+    /// Counts of the I/O queues that have ended.
     pub(crate) retired: IoTotals,
-    /// Where the host reads on in the discovery log.
+    /// Position of the host in the discovery log.
     pub(crate) bookmark: Option<Bookmark>,
 }
 
-/// What a new controller is made of.
+/// Parameters of a new controller.
 #[derive(Debug)]
 pub(crate) struct NewController {
     pub(crate) key: ControllerKey,
@@ -177,7 +180,7 @@ pub(crate) struct NewController {
     pub(crate) limits: Limits,
     pub(crate) hosts: Arc<Hosts>,
     pub(crate) departing: Arc<Departing>,
-    /// As the host asked; rounded here.
+    /// As requested by the host; rounded here.
     pub(crate) kato_ms: u32,
 }
 
@@ -229,45 +232,48 @@ impl Controller {
         }
     }
 
-    /// The target's address the host used, if its fabric has such.
+    /// The target's address that the host used, if its fabric has addresses.
     pub(crate) fn local_address(&self) -> Option<IpAddr> {
         self.local_address.get().copied()
     }
 
-    /// Says which of the target's addresses the host used; the first stays. An IPv4 address mapped into
-    /// IPv6 is the IPv4 one.
+    /// Sets the target's address that the host used; the first call counts.
+    ///
+    /// An IPv4 address mapped into IPv6 is stored as IPv4.
     pub(crate) fn set_local_address(&self, address: IpAddr) {
         let _ = self.local_address.set(address.to_canonical());
     }
 
-    /// A discovery controller?
+    /// Returns true for a discovery controller.
     pub(crate) fn is_discovery(&self) -> bool {
         self.subsystem.kind == SubsystemKind::Discovery
     }
 
-    /// The state only admin commands use. Never hold it while calling another controller.
+    /// The state that only admin commands use. Never hold it while calling another controller.
     pub(crate) fn admin(&self) -> MutexGuard<'_, AdminState> {
         self.admin.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The namespaces now.
+    /// The current namespaces.
     pub(crate) fn namespaces(&self) -> Arc<NamespaceTable> {
         self.subsystem.namespaces()
     }
 
-    /// One word that changes whenever I/O queues must stop; bit 0: I/O commands may run.
+    /// A word that changes whenever I/O queues must stop; bit 0: I/O commands may run.
     #[inline]
     pub(crate) fn stamp(&self) -> u32 {
         self.stamp.load(Ordering::Acquire)
     }
 
-    /// Why it is dead, if it is.
+    /// Reason for its end, if it has ended.
     #[inline]
     pub(crate) fn death(&self) -> Option<DeathReason> {
         DeathReason::from_u8(self.death.load(Ordering::Acquire))
     }
 
-    /// Ends it: every queue of it is to close. True the first time, whose reason stays.
+    /// Ends the controller, so that every queue of it closes.
+    ///
+    /// Returns true the first time; that reason is kept.
     pub(crate) fn kill(&self, reason: DeathReason) -> bool {
         let first = self
             .death
@@ -275,7 +281,7 @@ impl Controller {
             .is_ok();
         if first {
             self.end_incarnation();
-            // Before another can take its place.
+            // Before another controller can take its place.
             self.departing.add(&self.quiesce);
             self.subsystem.remove_controller(self);
             self.notifier.notify();
@@ -289,24 +295,26 @@ impl Controller {
         self.kato_ms.load(Ordering::Relaxed)
     }
 
-    /// Sets the keep-alive timeout (feature 0Fh); rounded, see [`Limits::keep_alive`].
+    /// Sets the keep-alive timeout (feature 0Fh), rounded by [`Limits::keep_alive`].
     pub(crate) fn set_kato_ms(&self, kato_ms: u32) {
         self.kato_ms.store(self.limits.keep_alive(kato_ms), Ordering::Relaxed);
     }
 
-    /// Must every write be on the medium before it completes (feature 06h off)?
+    /// Returns true if every write must be durable before it completes (feature 06h off).
     #[inline]
     pub(crate) fn write_through(&self) -> bool {
         self.write_through.load(Ordering::Relaxed)
     }
 
-    /// Does Identify Controller report a volatile write cache?
+    /// Returns true if Identify Controller reports a volatile write cache.
     pub(crate) fn reports_volatile_cache(&self) -> bool {
         self.volatile_cache.load(Ordering::Relaxed)
     }
 
-    /// Settles whether this host is told of a volatile write cache. One that is not sends no Flush, so
-    /// a namespace with a cache that is added later is written through.
+    /// Decides if this controller reports a volatile write cache.
+    ///
+    /// A host that sees no cache sends no Flush, so a namespace with a cache that is added later is
+    /// written through.
     pub(super) fn settle_write_cache(&self) {
         let present = self.subsystem.has_volatile_cache();
         self.volatile_cache.store(present, Ordering::Relaxed);
@@ -318,12 +326,12 @@ impl Controller {
         self.write_through.store(!enabled, Ordering::Relaxed);
     }
 
-    /// Adds an I/O queue, if the controller's [`Self::stamp`] is still this one.
+    /// Adds an I/O queue, if [`Self::stamp`] of the controller still equals `stamp`.
     ///
     /// # Errors
-    /// [`Failure::ConnectParameter`] beyond what Number of Queues granted;
-    /// [`Failure::ConnectTooSoon`] if the ID is in use or the controller was reset meanwhile;
-    /// [`Failure::Quiescing`] while commands of a queue whose connection was lost are with a device.
+    /// [`Failure::ConnectParameter`] if `qid` exceeds the granted Number of Queues;
+    /// [`Failure::ConnectTooSoon`] if the ID is in use or the controller was reset since;
+    /// [`Failure::Quiescing`] while commands of a queue with a lost connection are at a device.
     pub(crate) fn add_io_queue(
         &self,
         qid: u16,
@@ -333,7 +341,8 @@ impl Controller {
         if qid > admin.features.io_queues {
             return Err(Failure::ConnectParameter { offset: Connect::QID_OFFSET, in_data: false });
         }
-        // The stamp changes before the lock is taken to clear the queues, so this cannot be late.
+        // The stamp changes before the lock is taken to clear the queues, so this check cannot be
+        // late.
         if self.stamp() != stamp || admin.io_queues.contains_key(&qid) {
             return Err(Failure::ConnectTooSoon);
         }
@@ -346,7 +355,7 @@ impl Controller {
         Ok((counters, guard))
     }
 
-    /// Forgets an I/O queue. After a reset another queue may have its ID by now.
+    /// Removes an I/O queue. After a reset, another queue can have its ID.
     pub(crate) fn remove_io_queue(&self, qid: u16, counters: &Arc<IoCounters>) {
         let mut admin = self.admin();
         if admin.io_queues.get(&qid).is_some_and(|known| Arc::ptr_eq(known, counters)) {
@@ -356,12 +365,12 @@ impl Controller {
         }
     }
 
-    /// Where an I/O queue is served; `None` if there is no such queue.
+    /// The location that serves an I/O queue; `None` if the queue does not exist.
     pub(crate) fn owner_of(&self, qid: u16) -> Option<QueueOwner> {
         self.admin().io_queues.get(&qid).map(|queue| queue.owner())
     }
 
-    /// I/O counts of all its queues, those that are gone included.
+    /// I/O counts of all its queues, including the ended ones.
     pub(crate) fn io_totals(&self) -> IoTotals {
         let admin = self.admin();
         let mut totals = admin.retired;
@@ -371,12 +380,12 @@ impl Controller {
         totals
     }
 
-    /// Its commands that can still change a device.
+    /// Commands that can still change a device.
     pub(crate) fn quiesce(&self) -> &Quiesce {
         &self.quiesce
     }
 
-    /// The namespaces of these IDs were added, removed or changed.
+    /// Records that the namespaces of these IDs were added, removed or changed.
     pub(crate) fn namespaces_changed(&self, nsids: &[u32]) {
         let mut admin = self.admin();
         for nsid in nsids {
@@ -385,7 +394,7 @@ impl Controller {
         self.post(&mut admin, Event::NamespaceChanged);
     }
 
-    /// Something happened that the host may have asked to be told of. The caller notifies.
+    /// Posts an event that the host can have enabled. The caller notifies the reactors.
     pub(crate) fn post_event(&self, event: Event) {
         self.post(&mut self.admin(), event);
     }
@@ -397,12 +406,12 @@ impl Controller {
         }
     }
 
-    /// Does an event wait for an Asynchronous Event Request?
+    /// Returns true if an event waits for an Asynchronous Event Request.
     pub(crate) fn has_event(&self) -> bool {
         self.attention.load(Ordering::Acquire)
     }
 
-    /// Takes an event for an Asynchronous Event Request: its completion's DW0.
+    /// Takes an event for an Asynchronous Event Request: DW0 of its completion.
     pub(crate) fn take_event(&self) -> Option<u32> {
         if !self.has_event() {
             return None;
@@ -415,15 +424,16 @@ impl Controller {
         event.map(Event::dw0)
     }
 
-    /// The host read the log page of this event with RAE clear: it is known, and further ones may be
-    /// reported (Base 5.2).
+    /// Clears an event after the host has read its log page with RAE clear (Base 5.2).
+    ///
+    /// From then on, events of this type can be reported again.
     pub(crate) fn clear_event(&self, event: Event) {
         self.admin().events.clear(event);
     }
 
     /// Ends every I/O queue connected so far.
     fn end_incarnation(&self) {
-        // Even: not ready; the incarnation above it is another.
+        // Even: not ready; the bits above are the next incarnation.
         let next = |stamp: u32| Some((stamp | 1).wrapping_add(1));
         self.quiesce.await_quiet();
         let _ = self.stamp.fetch_update(Ordering::AcqRel, Ordering::Acquire, next);

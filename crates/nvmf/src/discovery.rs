@@ -1,7 +1,8 @@
-//! The discovery log of a host (Base 5.16.1.23): what it may connect to, and where.
+//! The discovery log of a host (Base 5.16.1.23): accessible subsystems and their addresses.
 //!
-//! A log is made whole from one state of the target, and its generation counter changes with that state,
-//! so a host that reads it in parts can tell whether the parts belong together.
+//! A log is generated completely from one state of the target, and its generation counter changes
+//! with that state. A host that reads it in parts can therefore check that the parts belong
+//! together.
 
 use std::net::IpAddr;
 use std::ops::Bound;
@@ -21,24 +22,27 @@ use crate::spec::{AddressFamily, PortSpec, ReferralSpec, TransportKind};
 use crate::subsystem::Subsystem;
 use crate::target::Target;
 
-/// CNTLID of an entry: the controller is made when a host connects.
+/// CNTLID of an entry: the controller is created when a host connects.
 const CNTLID_DYNAMIC: u16 = 0xffff;
 
-/// Where in the log a host read last. One that reads it in pieces, from its beginning to its end,
-/// costs what it reads and not the whole log each time.
+/// Position in the log that a host read last.
+///
+/// A host that reads the log in pieces, from start to end, costs only what it reads and not the
+/// whole log each time.
 #[derive(Debug, Clone)]
 pub(crate) struct Bookmark {
-    /// GENCTR of the log that it is in.
+    /// GENCTR of the log that the position belongs to.
     generation: u64,
-    /// Subsystems that the host may connect to.
+    /// Number of subsystems that the host may connect to.
     subsystems: u64,
-    /// The last one that was read of, and how many of them come before it.
+    /// The last subsystem that was read, and the number of these subsystems before it.
     last: Option<(Nqn, u64)>,
 }
 
-/// Puts the log as the host of this discovery controller sees it: a header and its entries. First
-/// this discovery service's own listeners, then the subsystems the host may connect to at every
-/// listener, then referrals.
+/// Writes the log for the host of this discovery controller: a header and its entries.
+///
+/// The entries are the listeners of this discovery service, then each subsystem that the host may
+/// connect to at every listener, then the referrals.
 pub(crate) fn put_log_page(target: &Target, controller: &Controller, page: &mut PageWriter<'_>) {
     let registry = target.registry();
     let ports: Vec<DiscoveryEntry> =
@@ -55,7 +59,7 @@ pub(crate) fn put_log_page(target: &Target, controller: &Controller, page: &mut 
     let at_every_port = ports.len() as u64;
     let records = at_every_port * (1 + bookmark.subsystems) + registry.referrals.len() as u64;
     page.put(DiscoveryHeader::new(generation, records).as_bytes());
-    // Every listener tells the same host the same.
+    // Every listener reports the same to the same host.
     let service = eflags::PERSISTENT | eflags::DUPLICATE;
     let discovery = &registry.discovery.nqn;
     put_at_every_port(page, &ports, discovery, DiscoverySubtype::CURRENT_DISCOVERY, service);
@@ -79,13 +83,13 @@ pub(crate) fn put_log_page(target: &Target, controller: &Controller, page: &mut 
         }
         passed += 1;
     }
-    // Only what nobody asked for is left, if anything is.
+    // The remaining subsystems, if any, are outside of the requested part.
     page.skip(bookmark.subsystems.saturating_sub(passed) * size);
     registry.referrals.iter().for_each(|place| page.put(referral(place).as_bytes()));
     controller.admin().bookmark = Some(bookmark);
 }
 
-/// Puts the entries of a subsystem, one for each listener.
+/// Writes the entries of a subsystem, one for each listener.
 fn put_at_every_port(
     page: &mut PageWriter<'_>,
     ports: &[DiscoveryEntry],
@@ -99,8 +103,9 @@ fn put_at_every_port(
     }
 }
 
-/// An entry for this listener, without what depends on the subsystem. `None` if it listens everywhere and
-/// nothing says where this host can reach it.
+/// An entry for this listener, without the fields that depend on the subsystem.
+///
+/// `None` if it listens on every address and no address for this host is known.
 fn listener(port: &PortSpec, controller: &Controller) -> Option<DiscoveryEntry> {
     let (family, address) = reachable(port, controller)?;
     let mut entry = place(port.transport, family, &address, &port.service);
@@ -110,7 +115,7 @@ fn listener(port: &PortSpec, controller: &Controller) -> Option<DiscoveryEntry> 
     Some(entry)
 }
 
-/// A discovery service elsewhere.
+/// Entry of another discovery service.
 fn referral(referral: &ReferralSpec) -> DiscoveryEntry {
     let ReferralSpec { transport, family, address, service } = referral;
     let mut entry = place(*transport, *family, address, service);
@@ -154,9 +159,11 @@ fn place(
     entry
 }
 
-/// Where a host reaches a listener. One that listens on every address is told of as the address this host
-/// used, which it answers on too; if that is of the other family, only the listener the host came by is
-/// known to take both.
+/// Address at which a host reaches a listener.
+///
+/// For a listener on every address, the log reports the address that this host used, which the
+/// listener serves, too. If that is of the other family, only the listener that the host used is
+/// known to serve both.
 fn reachable(port: &PortSpec, controller: &Controller) -> Option<(AddressFamily, String)> {
     let as_configured = || (port.family, port.address.clone());
     let wildcard = port.address.parse().is_ok_and(|address: IpAddr| address.is_unspecified());

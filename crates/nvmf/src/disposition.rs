@@ -1,4 +1,4 @@
-//! What is to be done with a command.
+//! Dispositions: actions that a command requires from the caller.
 
 use nvmeof_wire::{Cqe, Sgl};
 
@@ -8,117 +8,129 @@ use crate::spec::DeviceId;
 /// A completion to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Response {
-    /// The completion queue entry, SQHD and all.
+    /// The completion queue entry, including SQHD.
     pub cqe: Cqe,
-    /// It says nothing but success and the host needs no SQHD: a transport may leave it out where its
-    /// data already told the host so (NVMe/TCP's SUCCESS flag).
+    /// The completion reports only success, and the host needs no SQHD.
+    ///
+    /// A transport may omit it if its data already reported success to the host (the SUCCESS flag
+    /// of NVMe/TCP).
     pub elidable: bool,
 }
 
-/// Where the host's data of a command is.
+/// Location of a command's data from the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DataSource {
-    /// In the capsule that brought the command.
+    /// In the capsule of the command.
     InCapsule {
-        /// Bytes from the start of the in-capsule data; offset and length were checked against what
-        /// came.
+        /// Bytes from the start of the in-capsule data.
+        ///
+        /// Offset and length were checked against the received data.
         offset: u32,
     },
-    /// At the host: the transport fetches it.
+    /// In the host's memory: the transport fetches it.
     Host(Sgl),
 }
 
-/// What is to be done with a command. A command whose disposition is not [`Respond`](Self::Respond)
-/// stays with its [`Queue`](crate::Queue) until the call that completes it.
+/// Action that a command requires.
+///
+/// Unless the disposition is [`Respond`](Self::Respond), the command stays with its
+/// [`Queue`](crate::Queue) until the call that completes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Disposition {
-    /// Send this.
+    /// Send this response.
     Respond(Response),
-    /// Data for the host: get a buffer of this length, then [`Queue::fill`](crate::Queue::fill)
-    /// with the same command. The data is made then: a command that waits for a buffer holds
-    /// nothing.
+    /// Lease a buffer of this length, then call [`Queue::fill`](crate::Queue::fill).
+    ///
+    /// Both calls get the same command. The data for the host is generated then, so a command that
+    /// waits for a buffer holds nothing.
     Send {
-        /// Bytes, never 0 and no more than MDTS and the SGL allow.
+        /// Number of bytes, at least 1 and within MDTS and the SGL.
         len: u32,
-        /// Where the host wants them.
+        /// Destination in the host's memory.
         sgl: Sgl,
     },
-    /// Get the host's data, then [`Queue::handle_data`](crate::Queue::handle_data) with the same
-    /// command; if it cannot be had, [`Queue::complete`](crate::Queue::complete) with the failure.
+    /// Fetch the host's data, then call [`Queue::handle_data`](crate::Queue::handle_data).
+    ///
+    /// Both calls get the same command. If the fetch fails, call
+    /// [`Queue::complete`](crate::Queue::complete) with the failure.
     Receive {
-        /// Bytes wanted.
+        /// Number of bytes.
         len: u32,
-        /// Where they are.
+        /// Location of the data.
         source: DataSource,
     },
-    /// Do this on its device, then [`Queue::complete`](crate::Queue::complete).
+    /// Execute this on its device, then call [`Queue::complete`](crate::Queue::complete).
     Io(IoCommand),
-    /// Nothing now: an Asynchronous Event Request, completed by
-    /// [`Queue::poll_event`](crate::Queue::poll_event).
+    /// Nothing now.
+    ///
+    /// [`Queue::poll_event`](crate::Queue::poll_event) completes an Asynchronous Event Request.
     Held,
-    /// Flush these devices, then [`Queue::complete_flush`](crate::Queue::complete_flush): an admin command is
-    /// answered when what was written is on the medium.
+    /// Flush these devices, then call [`Queue::complete_flush`](crate::Queue::complete_flush).
+    ///
+    /// The admin command completes when the written data is durable.
     Flush {
         /// The devices.
         devices: Vec<DeviceId>,
-        /// The completion's result.
+        /// Result of the completion.
         result: u64,
     },
-    /// Abort a command of an I/O queue of this controller if it can be found, then
-    /// [`Queue::complete_abort`](crate::Queue::complete_abort).
+    /// Abort a command of an I/O queue of this controller, if the caller finds it.
+    ///
+    /// Then call [`Queue::complete_abort`](crate::Queue::complete_abort).
     Abort {
-        /// The controller; [`QueueInfo::controller`](crate::QueueInfo::controller) of its queues.
+        /// Key of the controller, as in [`QueueInfo::controller`](crate::QueueInfo::controller).
         controller: ControllerKey,
-        /// Queue of the command.
+        /// ID of the command's queue.
         sqid: u16,
-        /// The command.
+        /// Identifier of the command.
         cid: u16,
-        /// Where the queue is: what was last passed to
-        /// [`Queue::set_owner`](crate::Queue::set_owner) for it. It may be on its way elsewhere.
+        /// Location of the queue, as last passed to [`Queue::set_owner`](crate::Queue::set_owner).
+        ///
+        /// The queue can be moving to another reactor.
         owner: QueueOwner,
     },
 }
 
-/// Where a queue is served, in the caller's terms.
+/// Location that serves a queue, in the caller's terms.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueOwner {
     /// The reactor.
     pub reactor: u32,
-    /// The connection there.
+    /// The connection on that reactor.
     pub connection: u64,
 }
 
-/// A checked I/O command. Offsets and lengths are bytes of the device, inside the namespace.
+/// A checked I/O command. Offsets and lengths are bytes of the device, within the namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IoCommand {
-    /// Its identifier on its queue.
+    /// Command identifier on its queue.
     pub cid: u16,
-    /// Its namespace.
+    /// Its NSID.
     pub nsid: u32,
-    /// The device behind it.
+    /// The device of the namespace.
     pub device: DeviceId,
-    /// What to do.
+    /// Type of the command.
     pub kind: IoKind,
     /// First byte; 0 for Flush and Deallocate.
     pub offset: u64,
     /// Bytes of the medium; 0 for Flush and Deallocate.
     pub len: u64,
-    /// Force Unit Access: on the medium before the completion.
+    /// Force Unit Access: durable before the completion.
     pub fua: bool,
-    /// The data pointer, at least as long as [`Self::data_len`]. Where to send a Read's data.
+    /// The data pointer, at least [`Self::data_len`] long; the destination of a Read's data.
     pub sgl: Sgl,
-    /// Where a Write's, Compare's or Deallocate's data is.
+    /// Location of the data of a Write, Compare or Deallocate.
     pub source: Option<DataSource>,
 }
 
 impl IoCommand {
-    /// Bytes that move between host and target.
+    /// Bytes transferred between host and target.
     #[must_use]
     pub fn data_len(&self) -> u32 {
         match self.kind {
             IoKind::Read | IoKind::Write | IoKind::Compare => {
-                // Bounded by MDTS.
+                // Limited by MDTS.
                 u32::try_from(self.len).unwrap_or(u32::MAX)
             }
             IoKind::Deallocate { ranges } => u32::from(ranges) * 16,
@@ -127,25 +139,25 @@ impl IoCommand {
     }
 }
 
-/// What an I/O command does (NVM 3).
+/// Type of an I/O command (NVM 3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IoKind {
     /// Device to host.
     Read,
     /// Host to device.
     Write,
-    /// All completed writes of the namespace to the medium.
+    /// Makes all completed writes of the namespace durable.
     Flush,
-    /// Zeroes.
+    /// Writes zeroes.
     WriteZeroes {
-        /// The blocks may be deallocated, as long as they read as zeroes.
+        /// The blocks may be deallocated if they then read as zeroes.
         deallocate: bool,
     },
-    /// Compare the host's data with the medium; [`Failure::CompareMismatch`](crate::Failure).
+    /// Compares the host's data with the medium; [`Failure::CompareMismatch`](crate::Failure).
     Compare,
-    /// Read from the medium, no data to the host.
+    /// Reads from the medium, without data for the host.
     Verify,
-    /// Deallocate the ranges that [`Queue::parse_ranges`](crate::Queue::parse_ranges) gives for the data.
+    /// Deallocates the ranges that [`Queue::parse_ranges`](crate::Queue::parse_ranges) returns.
     Deallocate {
         /// Ranges in the data, 16 bytes each; 1 to 256.
         ranges: u16,
@@ -153,7 +165,7 @@ pub enum IoKind {
 }
 
 impl IoKind {
-    /// Whether it changes what is on the medium.
+    /// Returns true if it changes the contents of the medium.
     #[must_use]
     pub fn is_write(&self) -> bool {
         match self {
@@ -163,7 +175,7 @@ impl IoKind {
     }
 }
 
-/// A piece of a device in bytes.
+/// A range of a device in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Extent {
     /// First byte.

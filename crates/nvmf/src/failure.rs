@@ -1,12 +1,14 @@
-//! Every way a command fails, and the one map to a status code.
+//! Failures of commands, and their mapping to status codes.
 
 use nvmeof_wire::Status;
 
-/// Why a command failed. [`Failure::status`] is the only place where a failure becomes a status code.
+/// Reason for the failure of a command.
+///
+/// [`Failure::status`] is the only place that maps a failure to a status code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
     // Malformed or not allowed at all.
-    /// Opcode, fabrics type or command that this controller does not have.
+    /// The controller does not support the opcode, fabrics type or command.
     #[error("the opcode is not supported")]
     InvalidOpcode,
     /// A field has a value that is reserved, unsupported or out of range.
@@ -15,13 +17,13 @@ pub enum Failure {
     /// The command identifier is in use.
     #[error("the command identifier is in use on this queue")]
     CidConflict,
-    /// Not in this state: before Connect, before CC.EN, after shutdown, or out of order.
+    /// Not allowed in this state: before Connect, before CC.EN, after shutdown, or out of order.
     #[error("the command is not allowed in this state")]
     CommandSequence,
-    /// Commands of before a reset, or of the association before this one, are still with a device.
+    /// Commands from before a reset, or of the previous association, are still at a device.
     #[error("commands of before are still with a device")]
     Quiescing,
-    /// The NSID can name no namespace here.
+    /// The NSID cannot identify a namespace.
     #[error("the namespace identifier is invalid")]
     InvalidNamespace,
     /// The host has more commands outstanding than its queue has entries.
@@ -29,72 +31,73 @@ pub enum Failure {
     QueueOverrun,
 
     // Data pointer.
-    /// Descriptor type or sub type this transport does not take for this command.
+    /// The transport does not support the descriptor type or subtype for this command.
     #[error("the SGL descriptor type is not allowed here")]
     SglType,
-    /// Shorter than the data, or in-capsule data that did not come.
+    /// The SGL is shorter than the data, or in-capsule data is missing.
     #[error("the SGL is shorter than the data of the command")]
     SglLength,
-    /// In-capsule offset beyond the capsule.
+    /// The in-capsule offset is beyond the capsule.
     #[error("the SGL offset is outside the in-capsule data")]
     SglOffset,
     /// More descriptors than MSDBD allows, or none.
     #[error("the number of SGL descriptors is invalid")]
     SglCount,
-    /// The data did not arrive whole and unharmed (digest, transport failure).
+    /// The data arrived incomplete or corrupted (digest, transport failure).
     #[error("the data transfer failed")]
     DataTransfer,
-    /// As [`Self::DataTransfer`], and worth another try.
+    /// As [`Self::DataTransfer`], but a retry can succeed.
     #[error("the data transfer failed for a passing reason")]
     TransientTransport,
 
     // Connect (Base 6.3).
-    /// Unknown record format.
+    /// The record format is unknown.
     #[error("the Connect record format is unknown")]
     ConnectFormat,
-    /// No controller is to be had now.
+    /// No controller is available now.
     #[error("no controller is free")]
     ConnectBusy,
-    /// The host has as many connections as it may have, in all subsystems.
+    /// The host has reached its limit on connections, in all subsystems.
     #[error("the host has as many connections as it may")]
     HostConnections,
-    /// The host has as many I/O queues as it may have, in all subsystems.
+    /// The host has reached its limit on I/O queues, in all subsystems.
     #[error("the host has as many I/O queues as it may")]
     HostQueues,
-    /// The target has as many queues as it may have.
+    /// The target has reached its limit on queues.
     #[error("the target has as many connections as limits.connections allows")]
     TargetConnections,
-    /// What is left is kept for hosts that subsystems list.
+    /// The remaining connections are reserved for hosts that subsystems list.
     #[error("the last quarter of limits.connections is kept for hosts that subsystems list")]
     UnlistedConnections,
-    /// There are as many discovery controllers as may be.
+    /// The maximum number of discovery controllers is reached.
     #[error("there are as many discovery controllers as a quarter of limits.connections")]
     DiscoveryControllers,
     /// A parameter of Connect is invalid.
     #[error("a Connect parameter is invalid: byte {offset} of the {}", if *in_data { "data" } else { "command" })]
     ConnectParameter {
-        /// The offending parameter's first byte (IPO).
+        /// First byte of the invalid parameter (IPO).
         offset: u16,
-        /// In the Connect data, not the command (IATTR).
+        /// The parameter is in the Connect data, not in the command (IATTR).
         in_data: bool,
     },
-    /// The controller that a Connect of an I/O queue names has gone, or is another by now. The host's next association
-    /// has one: it may try again.
+    /// The controller that a Connect of an I/O queue names has ended, or was replaced.
+    ///
+    /// The host's next association has a controller, so the host may retry.
     #[error("the controller is gone: byte {offset} of the data names it")]
     ConnectGone {
-        /// The parameter's first byte (IPO).
+        /// First byte of the parameter (IPO).
         offset: u16,
     },
-    /// The controller is not enabled, was reset meanwhile, or still has the queue that is asked for.
+    /// The controller is not enabled, was reset in between, or still has the requested queue.
     #[error("the controller is not ready for the queue")]
     ConnectTooSoon,
-    /// There is no such subsystem now: it may be about to come.
+    /// The subsystem does not exist now; a later config can create it.
     #[error("there is no such subsystem: byte {offset} of the data names it")]
     ConnectSubsystem {
-        /// The parameter's first byte (IPO).
+        /// First byte of the parameter (IPO).
         offset: u16,
     },
-    /// The host may not connect to this subsystem, as long as nobody lets it.
+    /// The host may not connect to this subsystem unless the config changes.
     #[error("the host is not allowed")]
     ConnectHost,
     /// CC.EN is not set or the queue type does not fit.
@@ -102,19 +105,19 @@ pub enum Failure {
     InvalidQueueType,
 
     // Admin.
-    /// Feature value cannot be saved.
+    /// The feature value is not saveable.
     #[error("the feature cannot be saved")]
     FeatureNotSaveable,
-    /// Feature cannot be changed.
+    /// The feature is not changeable.
     #[error("the feature cannot be changed")]
     FeatureNotChangeable,
-    /// Feature is not namespace specific.
+    /// The feature is not namespace specific.
     #[error("the feature is not namespace specific")]
     FeatureNotNamespaceSpecific,
-    /// Log page identifier.
+    /// The log page identifier is not supported.
     #[error("the log page is not supported")]
     InvalidLogPage,
-    /// Keep-alive timeout out of range or missing where it is needed.
+    /// The keep-alive timeout is out of range, or missing where required.
     #[error("the keep-alive timeout is invalid")]
     KeepAliveInvalid,
     /// More Asynchronous Event Requests than AERL allows.
@@ -123,18 +126,18 @@ pub enum Failure {
     /// More Aborts than ACL allows.
     #[error("too many abort commands")]
     AbortLimit,
-    /// I/O command set is not that of the namespace (Identify CSI).
+    /// The I/O command set is not that of the namespace (Identify CSI).
     #[error("the I/O command set is not that of the namespace")]
     InvalidCommandSet,
 
     // I/O.
-    /// Blocks beyond the namespace.
+    /// The blocks are beyond the namespace.
     #[error("the logical blocks are beyond the namespace")]
     LbaOutOfRange,
     /// More blocks than a limit of Dataset Management allows (DMRSL, DMSL).
     #[error("the ranges are larger than the limits that Identify reports")]
     SizeLimit,
-    /// The namespace takes no writes.
+    /// The namespace is read-only.
     #[error("the namespace is write protected")]
     WriteProtected,
     /// Compare found a difference.
@@ -152,27 +155,27 @@ pub enum Failure {
     /// The device behind the namespace is gone.
     #[error("the device is gone")]
     DeviceGone,
-    /// The device does not do this.
+    /// The device does not support the operation.
     #[error("the device does not support the operation")]
     Unsupported,
 
-    // Anything else.
-    /// Abort asked for it.
+    // Other failures.
+    /// An Abort requested it.
     #[error("aborted on request")]
     Aborted,
-    /// Its queue went away.
+    /// Its queue was deleted.
     #[error("aborted because its queue was deleted")]
     QueueDeleted,
-    /// No memory or other passing shortage.
+    /// Memory or another resource is temporarily exhausted.
     #[error("out of resources for the moment")]
     Busy,
-    /// The target's own fault.
+    /// A fault of the target itself.
     #[error("internal error")]
     Internal,
 }
 
 impl Failure {
-    /// The status code, DNR included: set where the same command would fail again.
+    /// The status code, including DNR: set if the same command would fail again.
     #[must_use]
     pub const fn status(&self) -> Status {
         match self {
@@ -198,8 +201,9 @@ impl Failure {
             | Self::UnlistedConnections
             | Self::DiscoveryControllers => Status::CONTROLLER_BUSY,
             Self::ConnectParameter { .. } => Status::CONNECT_INVALID_PARAMETERS.with_dnr(),
-            // Linux removes a controller for good when a reconnect fails with DNR (nvmf_should_reconnect): not where
-            // the next Connect, after a reset, a reload or a change of the config, may go well.
+            // Linux permanently removes a controller when a reconnect fails with DNR
+            // (nvmf_should_reconnect). DNR is therefore clear where the next Connect can succeed,
+            // after a reset, a reload or a change of the config.
             Self::ConnectGone { .. } | Self::ConnectSubsystem { .. } => {
                 Status::CONNECT_INVALID_PARAMETERS
             }
@@ -223,7 +227,8 @@ impl Failure {
             Self::MediaRead => Status::UNRECOVERED_READ_ERROR.with_dnr(),
             Self::MediaWrite => Status::WRITE_FAULT.with_dnr(),
             Self::NoSpace => Status::CAPACITY_EXCEEDED.with_dnr(),
-            // No path error: a Linux host with this path alone would try again on it without a pause and without end.
+            // No path error: a Linux host with only this path would retry on it forever without a
+            // pause.
             Self::DeviceGone => Status::INTERNAL_ERROR,
 
             Self::Aborted => Status::ABORT_REQUESTED,
@@ -233,7 +238,7 @@ impl Failure {
         }
     }
 
-    /// What goes with the status in the completion's first dwords.
+    /// The value of the completion's first dwords for this failure.
     #[must_use]
     pub const fn result(&self) -> u64 {
         match self {
@@ -292,7 +297,7 @@ mod tests {
         assert!(lasting.iter().all(|failure| failure.status().dnr()));
     }
 
-    /// Linux tries this path again without end for what it takes to be the path's fault: status code type 3h.
+    /// Linux retries a path forever after a path error, which is status code type 3h.
     #[test]
     fn a_device_that_is_gone_is_not_the_paths_fault() {
         assert_eq!(Failure::DeviceGone.status().sct(), 0, "a host with one path gives up");

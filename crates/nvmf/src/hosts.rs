@@ -1,7 +1,7 @@
-//! How much one host may have at once, in all subsystems together, and how much it has.
+//! Limits and usage of each host, summed over all subsystems.
 //!
-//! Hosts are told apart by the NQN they name in Connect. What is counted is a [`Seat`], which a connected
-//! queue owns and gives back with its end.
+//! A host is identified by the NQN that it sends in Connect. The unit is a [`Seat`], which a
+//! connected queue owns and releases at its end.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -14,55 +14,55 @@ use crate::controller::{Controller, DeathReason};
 use crate::failure::Failure;
 use crate::limits::Limits;
 
-/// What a host may have; `None`: any number.
+/// Limits of a host; `None`: unlimited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HostLimits {
-    /// Connected queues of every kind, those of discovery controllers among them.
+    /// Connected queues of every kind, including those of discovery controllers.
     pub connections: Option<u32>,
     /// I/O queues of all its controllers.
     pub io_queues: Option<u32>,
 }
 
-/// What each host may have.
+/// Limits of all hosts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostRules {
-    /// Hosts that are not named.
+    /// Limits of hosts that are not named.
     pub others: HostLimits,
-    /// Those that are.
+    /// Limits of named hosts.
     pub named: BTreeMap<Nqn, HostLimits>,
 }
 
 impl HostRules {
-    /// What this host may have.
+    /// The limits of this host.
     #[must_use]
     pub fn of(&self, host: &Nqn) -> HostLimits {
         self.named.get(host).copied().unwrap_or(self.others)
     }
 }
 
-/// What one host has.
+/// Usage of one host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HostCounts {
     /// Connected queues of every kind.
     pub connections: u32,
     /// I/O queues among them.
     pub io_queues: u32,
-    /// Connects refused because it had as many as it may, since it last had none.
+    /// Connects that its limits refused since it last had no queue.
     pub refused: u64,
 }
 
-/// A Connect that was refused because its host has as many as it may.
+/// A Connect that was refused because of a limit on queues.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// The host.
     pub host: Nqn,
-    /// What it wanted to connect to.
+    /// The subsystem of the Connect.
     pub subsystem: Nqn,
-    /// Which queue; 0 for a controller.
+    /// ID of the queue; 0 for a controller.
     pub qid: u16,
-    /// Why.
+    /// Reason.
     pub why: Failure,
-    /// What it had.
+    /// Usage of the host at that time.
     pub had: HostCounts,
 }
 
@@ -70,7 +70,7 @@ pub struct Refusal {
 #[derive(Debug, Default)]
 pub(crate) struct Hosts {
     state: Mutex<State>,
-    /// How many they are.
+    /// Number of these hosts.
     connected: AtomicUsize,
 }
 
@@ -84,27 +84,27 @@ struct State {
     discovery: Vec<Discovery>,
 }
 
-/// A discovery controller: anybody may have one, so who has many loses some to others.
+/// A discovery controller; any host is allowed one, so a host with many can lose some to others.
 #[derive(Debug)]
 struct Discovery {
     seat: u64,
     from: Option<IpAddr>,
     /// A subsystem lists its host.
     is_listed: bool,
-    /// Not there before it is made.
+    /// Empty until the controller is created.
     controller: Weak<Controller>,
 }
 
-/// What bounds the queues of all hosts together.
+/// Limits on the queues of all hosts together.
 pub(crate) struct Room<'a> {
     pub(crate) limits: &'a Limits,
-    /// Whether any subsystem lists hosts, and whether one lists this host.
+    /// Returns two flags: any subsystem lists hosts; a subsystem lists this host.
     pub(crate) lists: &'a dyn Fn() -> (bool, bool),
     /// The host's address, as [`Queue::new`](crate::Queue::new) takes it.
     pub(crate) peer: &'a str,
 }
 
-/// The network that an address counts for where addresses are counted: itself, or the /64 that one IPv6 host has whole.
+/// The network that an address counts for: the address itself, or the /64 of an IPv6 host.
 #[must_use]
 pub fn network_of(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
@@ -113,36 +113,37 @@ pub fn network_of(address: IpAddr) -> IpAddr {
     }
 }
 
-/// The right of a host to have one queue; dropped, it goes back.
+/// Right of a host to one queue; dropping it releases the right.
 #[derive(Debug)]
 pub(crate) struct Seat {
     hosts: Arc<Hosts>,
     host: Nqn,
     is_io: bool,
-    /// Its number among those of discovery controllers, if it is one of these.
+    /// Its number among discovery controllers, if it is for one.
     discovery: Option<u64>,
 }
 
-/// What a seat is for.
+/// Kind of queue that a [`Seat`] is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SeatKind {
     /// A discovery controller.
     Discovery,
-    /// A controller, which is of no use without an I/O queue.
+    /// A controller, which is useless without an I/O queue.
     Controller,
     IoQueue,
 }
 
 impl Hosts {
-    /// Other rules from now on. Hosts that have more than they may keep it, and get no more.
+    /// Replaces the limits. Hosts that exceed them keep their queues, and get no more.
     pub(crate) fn set_rules(&self, rules: HostRules) {
         self.state().rules = rules;
     }
 
-    /// A seat for a queue of `host`, with the number that `number` gives if it is for discovery.
+    /// Creates a [`Seat`] for a queue of `host`; `number` identifies it if it is for discovery.
     ///
     /// # Errors
-    /// It has as many as it may, or all have; and what it has.
+    /// The host, or all hosts together, have reached a limit. The error includes the usage of the
+    /// host.
     pub(crate) fn seat(
         self: &Arc<Self>,
         host: &Nqn,
@@ -190,7 +191,7 @@ impl Hosts {
             let (_, is_listed) = (room.lists)();
             state.discovery.push(Discovery { seat, from, is_listed, controller: Weak::new() });
         }
-        // Its queue's end comes here, too.
+        // The kill ends the queue of the controller, which locks the state, too.
         drop(state);
         if let Some(controller) = ended.and_then(|oldest: Weak<Controller>| oldest.upgrade()) {
             controller.kill(DeathReason::MadeRoom);
@@ -198,13 +199,13 @@ impl Hosts {
         Ok(Seat { hosts: Arc::clone(self), host: host.clone(), is_io, discovery })
     }
 
-    /// Hosts that have a queue.
+    /// Number of hosts that have a queue.
     #[inline]
     pub(crate) fn connected(&self) -> usize {
         self.connected.load(Ordering::Relaxed)
     }
 
-    /// I/O queues that this host may still have.
+    /// Number of I/O queues that this host may still connect.
     pub(crate) fn io_queues_left(&self, host: &Nqn) -> u32 {
         let state = self.state();
         let limits = state.rules.of(host);
@@ -213,7 +214,7 @@ impl Hosts {
         left(limits.connections, has.connections).min(left(limits.io_queues, has.io_queues))
     }
 
-    /// Every host that has a queue, or that has rules of its own, with what it may have.
+    /// Usage and limits of every host that has a queue or its own limits.
     pub(crate) fn counts(&self) -> Vec<(Nqn, HostCounts, HostLimits)> {
         let state = self.state();
         let mut all: BTreeMap<&Nqn, HostCounts> =
@@ -228,7 +229,7 @@ impl Hosts {
 }
 
 impl Seat {
-    /// The controller that has it: one for discovery may have to go for another.
+    /// Assigns the controller that owns it; a discovery controller can be ended to make room.
     pub(crate) fn taken_by(&self, controller: &Arc<Controller>) {
         let Some(number) = self.discovery else { return };
         let mut state = self.hosts.state();
@@ -239,7 +240,7 @@ impl Seat {
 }
 
 impl State {
-    /// Whether there may be another queue.
+    /// Checks the limits for another queue.
     fn has_room(&self, room: &Room<'_>) -> Result<(), Failure> {
         if self.connections >= room.limits.connections {
             return Err(Failure::TargetConnections);
@@ -253,9 +254,11 @@ impl State {
         }
     }
 
-    /// Whether there may be another discovery controller; and the one that has to go for it. That is the oldest from
-    /// where the most come, if these are more than come from where the new one does. For a host that a subsystem lists
-    /// it is the oldest of those that none lists, as long as there are such.
+    /// Checks the limits for another discovery controller; returns the one to end for it.
+    ///
+    /// That is the oldest from the network with the most controllers, or the oldest of the new
+    /// one's network if that has as many. For a host that a subsystem lists, it is the oldest of an
+    /// unlisted host, if there is one.
     fn discovery_room(&mut self, room: &Room<'_>) -> Result<Option<Weak<Controller>>, Failure> {
         if self.discovery.len() < room.limits.discovery_controllers() as usize {
             return Ok(None);
@@ -268,7 +271,7 @@ impl State {
         let own = counts.get(&address_of(room.peer)).copied().unwrap_or(0);
         let from = address_of(room.peer);
         let goes = |one: &Discovery| match own {
-            // Its own oldest.
+            // The oldest of the same network.
             own if own == most => one.from == from,
             _ => counts.get(&one.from) == Some(&most),
         };
@@ -297,7 +300,7 @@ impl Drop for Seat {
         let Some(counts) = state.counts.get_mut(&self.host) else { return };
         counts.connections -= 1;
         counts.io_queues -= u32::from(self.is_io);
-        // Names come from outside: none is kept for longer than it is in use.
+        // Names come from outside, so none is kept longer than it is in use.
         if counts.connections == 0 {
             state.counts.remove(&self.host);
             self.hosts.connected.store(state.counts.len(), Ordering::Relaxed);

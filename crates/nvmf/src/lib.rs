@@ -1,20 +1,21 @@
 //! NVMe over fabrics semantics: subsystems, namespaces, hosts, controllers and their command sets.
 //!
-//! Sans-I/O: no sockets, no devices, no clock. A connection owns a [`Queue`]; capsules go in through
-//! [`Queue::handle_command`], what is to be done comes out as a [`Disposition`], and time is a number of
-//! nanoseconds the caller hands in. All validity of a command is decided here before a
-//! [`Disposition::Io`] leaves: the caller may trust its extent, its lengths and its data pointer.
+//! Sans-I/O: no sockets, no devices, no clock. A connection owns a [`Queue`]. Capsules enter
+//! through [`Queue::handle_command`], the required action is returned as a [`Disposition`], and the
+//! caller passes time as a number of nanoseconds. This crate validates a command completely before
+//! it returns a [`Disposition::Io`]. The caller may trust its extent, its lengths and its data
+//! pointer.
 //!
-//! | module | what |
+//! | module | contents |
 //! |---|---|
-//! | [`spec`], [`limits`] | the wanted state, as configured; the bounds everything is derived from |
+//! | [`spec`], [`limits`] | the desired state, as configured; limits and derived values |
 //! | [`target`], `apply` | the running state and its declarative change |
-//! | `subsystem`, `namespace`, `controller` | what hosts see |
-//! | [`hosts`] | how much one host may have, and has |
-//! | [`quiesce`] | who waits until the commands of what is gone have ended |
+//! | `subsystem`, `namespace`, `controller` | the entities that hosts see |
+//! | [`hosts`] | limits and usage of each host |
+//! | [`quiesce`] | waiting for the last commands of ended queues and controllers |
 //! | [`queue`] | one connection: Connect, properties, admin and I/O commands, timers |
 //! | `admin`, `discovery` | the admin command set and the discovery log |
-//! | [`disposition`], [`failure`] | what is to be done with a command; why it failed and as what status |
+//! | [`disposition`], [`failure`] | required actions of a command; failures and status codes |
 //!
 //! Section numbers are those of NVM Express Base 2.0 ("Base") and NVM Command Set 1.0 ("NVM").
 #![forbid(unsafe_code)]
@@ -52,5 +53,5 @@ pub use target::{ApplyError, Changes, ControllerInfo, RetiredNamespace, Target, 
 #[cfg(test)]
 mod tests;
 
-/// Nanoseconds of a monotonic clock, handed in by the caller.
+/// Nanoseconds of a monotonic clock, passed in by the caller.
 pub type Nanos = u64;

@@ -1,4 +1,4 @@
-//! Namespaces of a subsystem, as an immutable snapshot that queues hold on to.
+//! Namespaces of a subsystem, as an immutable snapshot that queues keep.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,7 @@ pub(crate) struct Namespace {
 }
 
 impl Namespace {
-    /// The spec was checked: its block size is a power of two.
+    /// Creates a namespace from a checked spec: its block size is a power of two.
     pub(crate) fn new(spec: NamespaceSpec) -> Self {
         let block_shift = u8::try_from(spec.block_size.trailing_zeros()).unwrap_or(0);
         Self { spec, block_shift }
@@ -26,28 +26,30 @@ impl Namespace {
     }
 }
 
-/// What an NSID is to a controller (Base 3.2.1.3 and 3.2.1.4).
+/// Meaning of an NSID to a controller (Base 3.2.1.3 and 3.2.1.4).
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Lookup<'a> {
-    /// A namespace is there.
+    /// An active namespace has it.
     Active(&'a Namespace),
     /// Valid, but no namespace has it.
     Inactive,
-    /// Zero, or above NN; [`NSID_ALL`](nvmeof_wire::sqe::NSID_ALL) too, unless the command takes it.
+    /// Zero or above NN.
+    ///
+    /// Also [`NSID_ALL`](nvmeof_wire::sqe::NSID_ALL), unless the command accepts it.
     Invalid,
 }
 
-/// Every namespace of a subsystem at one moment.
+/// Every namespace of a subsystem at one point in time.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct NamespaceTable {
     /// Ascending NSIDs.
     entries: Box<[Namespace]>,
-    /// Position + 1 in `entries` by NSID; 0: none.
+    /// Position + 1 in `entries`, by NSID; 0: none.
     index: Box<[u16]>,
 }
 
 impl NamespaceTable {
-    /// The NSIDs were checked: unique, 1 to [`MAX_NSID`].
+    /// Creates the table from checked specs: the NSIDs are unique and within 1 to [`MAX_NSID`].
     pub(crate) fn new(mut specs: Vec<NamespaceSpec>) -> Self {
         specs.sort_by_key(|spec| spec.nsid);
         let slots = specs.last().map_or(0, |last| last.nsid.min(MAX_NSID) + 1);
@@ -67,7 +69,7 @@ impl NamespaceTable {
         self.entries.get(usize::from(place).checked_sub(1)?)
     }
 
-    /// What this NSID is.
+    /// The meaning of this NSID.
     #[inline]
     pub(crate) fn lookup(&self, nsid: u32) -> Lookup<'_> {
         match self.get(nsid) {
@@ -77,7 +79,7 @@ impl NamespaceTable {
         }
     }
 
-    /// All namespaces, ascending NSIDs.
+    /// All namespaces, in ascending order of NSID.
     pub(crate) fn iter(&self) -> std::slice::Iter<'_, Namespace> {
         self.entries.iter()
     }

@@ -1,4 +1,4 @@
-//! One connection of a host: one NVMe queue.
+//! One connection of a host, which is one NVMe queue.
 //!
 //! ```text
 //!                Connect, QID 0
@@ -9,8 +9,8 @@
 //!       +-----------------------------------+--> ended
 //! ```
 //!
-//! The identifiers of outstanding commands outlive the state: what was taken can be completed after
-//! the queue ended, whether or not anybody still hears it.
+//! The identifiers of outstanding commands outlive the state. A command can complete after its
+//! queue has ended, even if no host receives the response.
 
 mod admin_queue;
 mod connect;
@@ -45,30 +45,30 @@ use crate::target::Target;
 
 pub use self::waiting::ControllerBarrier;
 
-/// What a connected queue is.
+/// Properties of a connected queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueueInfo {
-    /// An admin queue.
+    /// True for an admin queue.
     pub admin: bool,
     /// Queue ID; 0 for an admin queue.
     pub qid: u16,
     /// Entries of the submission queue.
     pub depth: u16,
-    /// Its controller, as [`Disposition::Abort`] names it.
+    /// Key of its controller, as in [`Disposition::Abort`].
     pub controller: ControllerKey,
-    /// Its controller's ID.
+    /// ID of its controller.
     pub cntlid: u16,
-    /// Its subsystem.
+    /// NQN of its subsystem.
     pub subnqn: Nqn,
-    /// Its host.
+    /// NQN of its host.
     pub hostnqn: Nqn,
-    /// It belongs to a discovery controller.
+    /// True for a queue of a discovery controller.
     pub discovery: bool,
 }
 
-/// One NVMe queue: what a connection is to the target. See the module.
+/// One NVMe queue, which is the target's view of a connection. See the module.
 ///
-/// Dropping it ends what it stands for: an admin queue takes its controller along.
+/// Dropping an admin queue also ends its controller.
 #[derive(Debug)]
 pub struct Queue {
     target: Arc<Target>,
@@ -77,16 +77,16 @@ pub struct Queue {
     transport: TransportKind,
     /// The host's address, for messages.
     peer: String,
-    /// The target's address the connection came to.
+    /// The target's address that the connection came to.
     local_address: Option<IpAddr>,
     slots: Slots,
     state: State,
-    /// Its last Connect, if that was refused for want of a seat.
+    /// The last Connect, if the target refused it because of a limit on queues.
     refused: Option<Refusal>,
-    /// Its Connect, while commands of another association of the host are not over, and what it waits for.
+    /// The Connect that waits for commands of another association of its host.
     waiting: Option<Box<WaitingConnect>>,
     barrier: Option<PendingBarrier>,
-    /// Of an I/O queue: commands of it may be with a device.
+    /// For an I/O queue: commands of it can be at a device.
     guard: Option<QuiesceGuard>,
 }
 
@@ -94,11 +94,11 @@ pub struct Queue {
 enum State {
     /// Before Connect.
     Fresh {
-        /// When to give up.
+        /// Time at which the connection is closed without a Connect.
         deadline: Nanos,
-        /// The Connect command whose data is on its way.
+        /// The Connect command whose data is being transferred.
         connecting: Option<u16>,
-        /// Tells whoever has the other end that there was no Connect yet.
+        /// Token shared with the caller that accepted the connection; kept until Connect.
         token: Option<Arc<AtomicBool>>,
     },
     Admin(AdminQueue),
@@ -106,10 +106,10 @@ enum State {
     Ended(DeathReason),
 }
 
-/// What a command came to, before its completion is made.
+/// Result of a command before its completion is built.
 #[derive(Debug)]
 enum Outcome {
-    /// It is done, with this result.
+    /// The command is done, with this result.
     Done(u64),
     Send {
         len: u32,
@@ -127,17 +127,19 @@ enum Outcome {
         cid: u16,
         owner: QueueOwner,
     },
-    /// Done when these devices are flushed.
+    /// The command is done when these devices are flushed.
     Flush {
         devices: Vec<DeviceId>,
         result: u64,
     },
-    /// A Connect was accepted; unlike any other its completion goes out with the queue's new rules.
+    /// A Connect was accepted; its completion already follows the new rules of the queue.
     Connected(connect::Accepted),
 }
 
 impl Queue {
-    /// A new connection through the listener `port`. `peer` is the host's address, for messages.
+    /// Creates the queue of a new connection through the listener `port`.
+    ///
+    /// `peer` is the host's address, for messages.
     #[must_use]
     pub fn new(target: &Arc<Target>, port: PortId, peer: &str, now: Nanos) -> Self {
         let transport = target.registry().ports.get(&port).map(|port| port.transport);
@@ -163,39 +165,43 @@ impl Queue {
         }
     }
 
-    /// Its name: no other queue of the target ever has it.
+    /// Unique ID, which no other queue of the target ever gets.
     #[must_use]
     pub fn id(&self) -> u64 {
         self.id
     }
 
-    /// Keeps this until Connect is accepted, or the queue ends; true once the host has [`greeted`](Self::greeted).
+    /// Keeps `token` until the Connect is accepted or the queue ends.
+    ///
+    /// The token turns true once the host has [`greeted`](Self::greeted).
     pub fn keep_until_connect(&mut self, token: Arc<AtomicBool>) {
         if let State::Fresh { token: kept, .. } = &mut self.state {
             *kept = Some(token);
         }
     }
 
-    /// The host has begun as its fabric has it: it is no silent peer.
+    /// Records that the host has started its fabric's handshake: the peer does send data.
     pub fn greeted(&self) {
         if let State::Fresh { token: Some(token), .. } = &self.state {
             token.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Says which of the target's addresses the connection came to: what the discovery log tells the host
-    /// for listeners on every address. To be called before the first command.
+    /// Sets the target's address that the connection came to.
+    ///
+    /// The discovery log reports it to the host for listeners on every address. Must be called
+    /// before the first command.
     pub fn set_local_address(&mut self, address: IpAddr) {
         self.local_address = Some(address);
     }
 
-    /// The target's address the connection came to, where it is known.
+    /// The target's address that the connection came to, if known.
     #[must_use]
     pub fn local_address(&self) -> Option<IpAddr> {
         self.local_address
     }
 
-    /// A command came, with `inline_len` bytes of in-capsule data.
+    /// Handles a command with `inline_len` bytes of in-capsule data.
     #[inline]
     pub fn handle_command(&mut self, sqe: &Sqe, inline_len: u32, now: Nanos) -> Disposition {
         if let Err(failure) = self.slots.take(sqe.cid.get()) {
@@ -211,7 +217,7 @@ impl Queue {
         disposition
     }
 
-    /// The data that a [`Disposition::Receive`] asked for is here.
+    /// Handles the data that a [`Disposition::Receive`] requested.
     pub fn handle_data(&mut self, sqe: &Sqe, data: &[u8], now: Nanos) -> Disposition {
         let outcome = match &mut self.state {
             State::Fresh { connecting, .. } if *connecting == Some(sqe.cid.get()) => {
@@ -233,10 +239,11 @@ impl Queue {
         disposition
     }
 
-    /// Writes the data that a [`Disposition::Send`] of this command announced into `out`, a buffer
-    /// of that length whose contents do not matter, and ends the command. The data is what it is
-    /// now, and what its reading clears is cleared now. Without success there is no data: the
-    /// response alone is for the host.
+    /// Writes the data that a [`Disposition::Send`] announced into `out`, and ends the command.
+    ///
+    /// `out` is a buffer of that length with arbitrary contents. The data is current as of this
+    /// call, and whatever a read clears is cleared now. Without success there is no data: only the
+    /// response goes to the host.
     pub fn fill(&mut self, sqe: &Sqe, out: &mut [u8], now: Nanos) -> Response {
         let filled = match &mut self.state {
             State::Admin(admin) => admin.fill(&self.target, sqe, out, now),
@@ -251,27 +258,28 @@ impl Queue {
         response
     }
 
-    /// Says where an I/O queue is served, for [`Disposition::Abort`]. To be called whenever that
-    /// changes, and when Connect was accepted.
+    /// Sets the location that serves an I/O queue, for [`Disposition::Abort`].
+    ///
+    /// Must be called after an accepted Connect and after every change.
     pub fn set_owner(&self, owner: QueueOwner) {
         if let State::Io(io) = &self.state {
             io.counters.set_owner(owner);
         }
     }
 
-    /// Whether it is this I/O queue of this controller.
+    /// Returns true if it is this I/O queue of this controller.
     #[must_use]
     pub fn is_io_queue(&self, controller: ControllerKey, qid: u16) -> bool {
         matches!(&self.state, State::Io(io) if io.controller.key == controller && io.qid == qid)
     }
 
-    /// The subsystem, once the queue is connected and until it ends.
+    /// NQN of the subsystem, once the queue is connected and until it ends.
     #[must_use]
     pub fn subnqn(&self) -> Option<&Nqn> {
         self.controller().map(|controller| &controller.subsystem.nqn)
     }
 
-    /// An [`IoCommand`] ended, or the data of a [`Disposition::Receive`] could not be had.
+    /// Completes an [`IoCommand`], or a [`Disposition::Receive`] whose data failed to arrive.
     #[inline]
     pub fn complete(&mut self, cid: u16, outcome: Result<(), Failure>) -> Response {
         match outcome {
@@ -280,19 +288,19 @@ impl Queue {
         }
     }
 
-    /// A [`Disposition::Flush`] was seen to: are all devices flushed?
+    /// Completes a [`Disposition::Flush`]; `is_durable` is true if all devices were flushed.
     pub fn complete_flush(&mut self, cid: u16, result: u64, is_durable: bool) -> Response {
         if is_durable {
             return self.slots.complete(cid, Status::SUCCESS, result);
         }
         if let State::Admin(admin) = &self.state {
-            // A Set Features that fails changes nothing.
+            // A failed Set Features changes nothing.
             features::set_write_cache(&admin.controller, true);
         }
         self.complete_failed(cid, Failure::MediaWrite)
     }
 
-    /// A [`Disposition::Abort`] was seen to: did the command end because of it?
+    /// Completes a [`Disposition::Abort`]; `aborted` is true if the command ended because of it.
     pub fn complete_abort(&mut self, cid: u16, aborted: bool) -> Response {
         if let State::Admin(admin) = &mut self.state {
             admin.abort_done();
@@ -301,11 +309,14 @@ impl Queue {
         self.slots.complete(cid, Status::SUCCESS, result)
     }
 
-    /// The ranges of a Deallocate in bytes of its device, from the data the host sent. Empty ranges are
-    /// left out. What counts is the namespace as it was when the queue last took a command.
+    /// Parses the ranges of a Deallocate from the host's data, in bytes of its device.
+    ///
+    /// Empty ranges are omitted. The call uses the namespaces as of the last command that the queue
+    /// took.
     ///
     /// # Errors
-    /// A range is beyond the namespace, or the namespace is gone, or its NSID is another device's.
+    /// A range is beyond the namespace, the namespace is gone, or its NSID belongs to another
+    /// device.
     pub fn parse_ranges(&self, io: &IoCommand, data: &[u8]) -> Result<Vec<Extent>, Failure> {
         match (&self.state, io.kind) {
             (State::Io(queue), IoKind::Deallocate { ranges }) => queue.ranges(io, ranges, data),
@@ -314,8 +325,9 @@ impl Queue {
         }
     }
 
-    /// The next Asynchronous Event Request to complete. Call it until `None` whenever
-    /// [`Target::epoch`] changed.
+    /// Completes the next Asynchronous Event Request.
+    ///
+    /// The caller repeats the call until it returns `None`, whenever [`Target::epoch`] has changed.
     pub fn poll_event(&mut self) -> Option<Response> {
         let State::Admin(admin) = &mut self.state else { return None };
         let (cid, event) = admin.poll_event()?;
@@ -325,7 +337,7 @@ impl Queue {
         })
     }
 
-    /// Why the connection is to be closed, if it is. What was answered before should still be sent.
+    /// Reason to close the connection, if any. Earlier responses should still be sent.
     #[inline]
     #[must_use]
     pub fn is_dead(&self) -> Option<DeathReason> {
@@ -337,11 +349,11 @@ impl Queue {
         }
     }
 
-    /// When to call [`Self::handle_timeout`].
+    /// Time at which to call [`Self::handle_timeout`].
     #[must_use]
     pub fn deadline(&self) -> Option<Nanos> {
         match &self.state {
-            // A Connect that waits has a bound of its own.
+            // A waiting Connect has its own deadline.
             State::Fresh { .. } if self.waiting.is_some() => None,
             State::Fresh { deadline, .. } => Some(*deadline),
             State::Admin(admin) if admin.controller.death().is_none() => {
@@ -351,7 +363,7 @@ impl Queue {
         }
     }
 
-    /// Ends what has run out of time; see [`Self::is_dead`].
+    /// Ends the queue or controller whose time has expired; see [`Self::is_dead`].
     pub fn handle_timeout(&mut self, now: Nanos) {
         match &self.state {
             State::Fresh { deadline, .. } if now >= *deadline && self.waiting.is_none() => {
@@ -367,7 +379,7 @@ impl Queue {
         }
     }
 
-    /// The target stood still for so long: [`Self::deadline`] is that much later.
+    /// Postpones [`Self::deadline`] by `nanos`, a period in which the target was stalled.
     pub fn excuse(&mut self, nanos: Nanos) {
         match &mut self.state {
             State::Fresh { deadline, .. } => *deadline = deadline.saturating_add(nanos),
@@ -376,8 +388,10 @@ impl Queue {
         }
     }
 
-    /// The connection is closed. An admin queue takes its controller and all its queues along. Of an I/O queue what
-    /// this gives has to be kept until no command of it is with a device any more.
+    /// Handles the end of the connection.
+    ///
+    /// An admin queue ends its controller and all its queues. For an I/O queue, the caller must
+    /// keep the returned guard until no command of the queue is at a device.
     #[must_use]
     pub fn handle_disconnect(&mut self) -> Option<QuiesceGuard> {
         if let Some(guard) = &self.guard {
@@ -389,7 +403,9 @@ impl Queue {
         self.guard.take()
     }
 
-    /// To wait until its commands are over: those of an I/O queue, or of an admin queue's controller. `None` before
+    /// Handle to wait for the end of its commands.
+    ///
+    /// These are the commands of an I/O queue, or of an admin queue's controller. `None` before
     /// Connect and after the end.
     #[must_use]
     pub fn quiesce(&self) -> Option<Quiesce> {
@@ -400,33 +416,35 @@ impl Queue {
         }
     }
 
-    /// Answers a Disconnect that waited until every other command of its queue is over, and ends the queue; to be
-    /// asked as [`Self::poll_event`] is.
+    /// Completes a Disconnect once no other command is outstanding, and ends the queue.
+    ///
+    /// Polled like [`Self::poll_event`].
     pub fn poll_disconnect(&mut self) -> Option<Response> {
         let State::Io(io) = &self.state else { return None };
         let cid = io.disconnecting.filter(|_| self.slots.outstanding() == 1)?;
         let response = self.slots.complete(cid, Status::SUCCESS, 0);
         self.end(DeathReason::Disconnected);
-        // None of its commands is outstanding, so none is with a device.
+        // None of its commands is outstanding, so none is at a device.
         self.guard = None;
         Some(response)
     }
 
-    /// Devices to flush, once, for a shutdown whose commands are over; then [`Self::shutdown_flushed`]. To be asked
-    /// as [`Self::poll_event`] is.
+    /// Devices to flush for a shutdown whose commands have completed; returned once.
+    ///
+    /// Then the caller calls [`Self::shutdown_flushed`]. Polled like [`Self::poll_event`].
     pub fn poll_shutdown(&mut self) -> Option<Vec<DeviceId>> {
         let State::Admin(admin) = &mut self.state else { return None };
         admin.poll_shutdown()
     }
 
-    /// The devices that [`Self::poll_shutdown`] named are flushed, or not all of them could be.
+    /// Reports that the devices of [`Self::poll_shutdown`] are flushed, or that a flush failed.
     pub fn shutdown_flushed(&mut self, is_durable: bool) {
         if let State::Admin(admin) = &mut self.state {
             admin.shutdown_flushed(is_durable);
         }
     }
 
-    /// What the queue is, once its Connect was accepted and until it ends.
+    /// Properties of the queue, from the accepted Connect until its end.
     #[must_use]
     pub fn connected(&self) -> Option<QueueInfo> {
         let (controller, qid) = match &self.state {
@@ -446,32 +464,31 @@ impl Queue {
         })
     }
 
-    /// The last Connect, once, if it was refused because its host has as many connections or I/O queues as it
-    /// may: to be told of.
+    /// Takes the last Connect if a limit on connections or I/O queues refused it; for the log.
     #[inline]
     pub fn take_refusal(&mut self) -> Option<Refusal> {
         self.refused.take()
     }
 
-    /// The listener it came through.
+    /// The listener that the connection came through.
     #[must_use]
     pub fn port(&self) -> PortId {
         self.port
     }
 
-    /// The host's address, as given to [`Self::new`].
+    /// The host's address, as passed to [`Self::new`].
     #[must_use]
     pub fn peer(&self) -> &str {
         &self.peer
     }
 
-    /// Commands that are outstanding.
+    /// Number of outstanding commands.
     #[must_use]
     pub fn outstanding(&self) -> u32 {
         self.slots.outstanding()
     }
 
-    /// Everything but an I/O queue's NVM commands.
+    /// Handles every command except an I/O queue's NVM commands.
     fn other_command(&mut self, sqe: &Sqe, inline: u32, now: Nanos) -> Result<Outcome, Failure> {
         if let State::Ended(_) = self.state {
             return Err(Failure::QueueDeleted);
@@ -485,7 +502,7 @@ impl Queue {
         }
     }
 
-    /// Turns an outcome into what the caller is to do.
+    /// Converts an outcome into a disposition for the caller.
     #[inline]
     fn dispose(&mut self, sqe: &Sqe, outcome: Result<Outcome, Failure>) -> Disposition {
         let cid = sqe.cid.get();
@@ -506,7 +523,7 @@ impl Queue {
         }
     }
 
-    /// A command may have made an event request ready to complete: has the queue looked at.
+    /// Notifies the reactors if the command made an event request ready to complete.
     fn announce(&self) {
         if let State::Admin(admin) = &self.state
             && admin.has_event()
@@ -515,7 +532,7 @@ impl Queue {
         }
     }
 
-    /// Answers a command whose identifier or queue entry was not to be had.
+    /// Responds to a command whose identifier or queue entry is not available.
     #[cold]
     fn refuse(&mut self, sqe: &Sqe, failure: Failure) -> Disposition {
         self.record(sqe, failure);
@@ -547,7 +564,7 @@ impl Queue {
         self.slots.complete(cid, failure.status(), failure.result())
     }
 
-    /// Enters a failed command into the controller's error log.
+    /// Records a failed command in the controller's error log.
     fn record(&self, sqe: &Sqe, failure: Failure) {
         let (controller, qid) = match &self.state {
             State::Admin(admin) => (&admin.controller, 0),
@@ -568,7 +585,7 @@ impl Queue {
         });
     }
 
-    /// Leaves the association; the first reason stays.
+    /// Leaves the association; the first reason is kept.
     fn end(&mut self, reason: DeathReason) {
         if matches!(self.state, State::Ended(_)) {
             return;
@@ -588,7 +605,7 @@ impl Queue {
         }
     }
 
-    /// The controller, if connected.
+    /// The controller, if the queue is connected.
     fn controller(&self) -> Option<&Arc<Controller>> {
         match &self.state {
             State::Admin(admin) => Some(&admin.controller),

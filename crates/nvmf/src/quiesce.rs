@@ -1,14 +1,17 @@
-//! Quiescing: nobody is told that a controller, a queue or a host is gone while a command of it can still
-//! change a device.
+//! Quiescing: tracks commands that can still change a device after their controller ended.
+//!
+//! The target reports the end of a controller, queue or host only after its last command has left
+//! the device.
 //!
 //! ```text
-//!   Connect of an I/O queue --> QuiesceGuard, shared by the commands that are with a device when the queue closes
+//!   Connect of an I/O queue --> QuiesceGuard, shared by commands at a device when the queue closes
 //!                                    |
 //!                                    v last one dropped
-//!   CSTS.RDY = 0, SHST = 10b, Connect of the same host, the answer to an operator
+//!   CSTS.RDY = 0, SHST = 10b, Connect of the same host, the response to an operator
 //! ```
 //!
-//! Without it a write of before a reset could land over one that the host was told is durable after it.
+//! Without quiescing, a write from before a reset could overwrite one that completed as durable
+//! after it.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,24 +23,27 @@ use nvmeof_wire::Nqn;
 use crate::spec::PortId;
 use crate::target::Notifier;
 
-/// Commands of a controller, or of one queue of it, that can still change a device; to be asked by those who wait
-/// until there are none.
+/// Commands of a controller, or of one of its queues, that can still change a device.
+///
+/// A caller that waits until there are none polls this handle.
 #[derive(Clone, Debug)]
 pub struct Quiesce {
     state: Arc<State>,
-    /// Only this I/O queue's.
+    /// The only I/O queue that counts; `None`: every I/O queue of the controller.
     qid: Option<u16>,
 }
 
-/// Keeps an I/O queue from being taken for quiet. Whoever closes the queue keeps it, shared between the commands of
-/// the queue that are with a device, until the last of them is back.
+/// Keeps an I/O queue from counting as quiet.
+///
+/// The caller that closes the queue keeps the guard until its last command at a device completes.
+/// The commands share the guard.
 #[derive(Debug)]
 pub struct QuiesceGuard {
     state: Arc<State>,
     qid: u16,
 }
 
-/// An association: a host's with a subsystem.
+/// An association of a host with a subsystem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Association {
     pub(crate) subnqn: Nqn,
@@ -51,23 +57,25 @@ struct State {
     /// Listener of the admin queue.
     port: Option<PortId>,
     notifier: Arc<Notifier>,
-    /// I/O queues of which a guard is out.
+    /// I/O queues with a live guard.
     queues: Mutex<BTreeMap<u16, QueueStage>>,
-    /// Somebody waits until it is quiet.
+    /// A caller waits for quiescence.
     awaited: AtomicBool,
 }
 
-/// Stage of an I/O queue of which a guard is out.
+/// Stage of an I/O queue with a live guard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum QueueStage {
-    /// It is connected.
+    /// The queue is connected.
     Connected,
-    /// Its connection is closed, and commands of it are with a device.
+    /// Its connection is closed, and some of its commands are at a device.
     Closing,
 }
 
 impl Quiesce {
-    /// Of a controller without I/O queues, whose admin queue came by this listener.
+    /// Creates the handle of a controller without I/O queues.
+    ///
+    /// Its admin queue came through the listener `port`.
     pub(crate) fn new(
         association: Association,
         port: Option<PortId>,
@@ -83,48 +91,50 @@ impl Quiesce {
         Self { state: Arc::new(state), qid: None }
     }
 
-    /// Whether nothing can change a device any more.
+    /// Returns true if no command can change a device any more.
     #[must_use]
     pub fn is_quiet(&self) -> bool {
         let queues = self.state.queues();
         self.qid.map_or(queues.is_empty(), |qid| !queues.contains_key(&qid))
     }
 
-    /// The host's name.
+    /// NQN of the host.
     #[must_use]
     pub fn host(&self) -> &Nqn {
         &self.state.association.host_nqn
     }
 
-    /// Of one I/O queue only.
+    /// Restricts the handle to one I/O queue.
     pub(crate) fn of_queue(&self, qid: u16) -> Self {
         Self { qid: Some(qid), ..self.clone() }
     }
 
-    /// Whose it is.
+    /// The association of the controller.
     pub(crate) fn association(&self) -> &Association {
         &self.state.association
     }
 
-    /// The listener of its admin queue.
+    /// Listener of the admin queue.
     pub(crate) fn port(&self) -> Option<PortId> {
         self.state.port
     }
 
-    /// Whether a connection of an I/O queue is closed while commands of it are with a device.
+    /// Returns true if a closed connection of an I/O queue still has commands at a device.
     ///
-    /// If so, reactors look at their queues when that has changed.
+    /// In that case the reactors are notified, and poll their queues, when that changes.
     pub(crate) fn has_closing_queue(&self) -> bool {
         self.await_quiet();
         has_closing(&self.state.queues())
     }
 
-    /// Has reactors look at their queues when it is quiet.
+    /// Notifies the reactors when the controller becomes quiet, so that they poll their queues.
     pub(crate) fn await_quiet(&self) {
         self.state.awaited.store(true, Ordering::Release);
     }
 
-    /// A guard for an I/O queue; `None` while commands of one before it with this identifier are with a device.
+    /// Creates the guard of an I/O queue.
+    ///
+    /// `None` while commands of an earlier queue of this ID are at a device.
     pub(crate) fn guard(&self, qid: u16) -> Option<QuiesceGuard> {
         let mut queues = self.state.queues();
         if queues.contains_key(&qid) {
@@ -158,7 +168,7 @@ fn has_closing(queues: &BTreeMap<u16, QueueStage>) -> bool {
 }
 
 impl QuiesceGuard {
-    /// The connection of the queue is closed.
+    /// Marks the connection of the queue as closed.
     pub(crate) fn close(&self) {
         if let Some(stage) = self.state.queues().get_mut(&self.qid) {
             *stage = QueueStage::Closing;
@@ -180,14 +190,14 @@ impl Drop for QuiesceGuard {
     }
 }
 
-/// Controllers that are gone and of which commands are still with a device.
+/// Ended controllers with commands that are still at a device.
 #[derive(Debug, Default)]
 pub(crate) struct Departing {
     list: Mutex<Vec<Quiesce>>,
 }
 
 impl Departing {
-    /// A controller is gone.
+    /// Adds an ended controller.
     pub(crate) fn add(&self, quiesce: &Quiesce) {
         let mut list = self.list();
         if !quiesce.is_quiet() {
@@ -195,22 +205,22 @@ impl Departing {
         }
     }
 
-    /// Whether anything of this association can still change a device.
+    /// Returns true if a command of this association can still change a device.
     pub(crate) fn has(&self, association: &Association) -> bool {
         self.list().iter().any(|quiesce| quiesce.association() == association)
     }
 
-    /// All that are not quiet and of which `is_meant` holds.
+    /// All controllers that are not quiet and for which `is_meant` returns true.
     pub(crate) fn matching(&self, is_meant: impl Fn(&Quiesce) -> bool) -> Vec<Quiesce> {
         self.list().iter().filter(|quiesce| is_meant(quiesce)).cloned().collect()
     }
 
-    /// How many there are.
+    /// Number of these controllers.
     pub(crate) fn count(&self) -> usize {
         self.list().len()
     }
 
-    /// The list, without those that are quiet by now.
+    /// The list, after removal of the controllers that have become quiet.
     fn list(&self) -> MutexGuard<'_, Vec<Quiesce>> {
         let mut list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
         list.retain(|quiesce| !quiesce.is_quiet());
@@ -218,15 +228,18 @@ impl Departing {
     }
 }
 
-/// How long a command can be with a device whose own bound is not known, which is then the operating system's:
-/// Linux gives a drive 30 s for a command, and as much to get over a reset.
+/// Assumed maximum device time of a command at a device without a known bound.
+///
+/// The operating system's bound applies then: Linux allows a drive 30 s for a command and another
+/// 30 s to recover by a reset.
 pub const UNKNOWN_BOUND: Duration = Duration::from_secs(60);
 
-/// How long reactors may take beyond that to close connections and to see that something is quiet, on a busy machine.
+/// Extra time that reactors on a busy machine need to close connections and to detect quiescence.
 pub const REACTION: Duration = Duration::from_secs(2);
 
-/// A bound of devices in units of 500 ms for CAP.TO, which has 8 bits (Base 3.1.3.1): rounded up, with what reactors may
-/// take.
+/// Converts a device bound into units of 500 ms for CAP.TO, which has 8 bits (Base 3.1.3.1).
+///
+/// The value includes [`REACTION`] and is rounded up.
 pub(crate) fn half_seconds(bound: Duration) -> u8 {
     let units = bound.saturating_add(REACTION).as_millis().div_ceil(500);
     u8::try_from(units).unwrap_or(u8::MAX)

@@ -1,4 +1,4 @@
-//! The life of one I/O command between its capsule and its response.
+//! State machine of one I/O command between its capsule and its response.
 //!
 //! ```text
 //!              admitted                leased              pulled
@@ -12,9 +12,9 @@
 //!    (gone) <------------------ no data to send ---------------------- Sending --> (gone)
 //! ```
 //!
-//! The stage owns what teardown must give back: the permit always, and each buffer that neither
-//! the fabric nor the device holds. `B` is a data buffer and `P` a pacer's permit; this module
-//! moves them and never looks inside, but for the byte comparison that Compare is.
+//! The stage owns everything that teardown must return: the permit, and each buffer that neither
+//! the fabric nor the device owns. `B` is a data buffer and `P` a pacer's permit. This module moves
+//! them and never reads them, except for the byte comparison of Compare.
 
 use std::collections::VecDeque;
 
@@ -24,68 +24,69 @@ use crate::disposition::{DataSource, Extent, IoCommand, IoKind};
 use crate::failure::Failure;
 use crate::limits::{DEALLOCATE_PIECE, ZEROES_PIECE};
 
-/// One I/O command in flight.
+/// One I/O command and its state.
 #[derive(Debug)]
 pub struct Request<B, P> {
     io: IoCommand,
     state: State<B, P>,
-    /// Its namespace is gone: it goes to no device any more.
+    /// Its namespace is gone, so the command goes to no device any more.
     is_revoked: bool,
 }
 
-/// Where a request stands: see the diagram at the top of the module.
+/// Stage of a request; see the diagram at the top of the module.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
-    /// In its flow's lane.
+    /// Queued in its flow.
     Waiting,
-    /// Admitted, and short of a buffer.
+    /// Admitted, and waits for a buffer.
     NeedsBuffer,
     /// The fabric fetches the host's data.
     Pulling,
-    /// The device works.
+    /// The device executes the command.
     OnDevice,
     /// The fabric sends.
     Sending,
-    /// Over.
+    /// Completed.
     Done,
 }
 
-/// Where a request stands, with what it holds there.
+/// Stage of a request, with the resources that it holds.
 #[derive(Debug)]
 enum State<B, P> {
-    /// In its flow's lane. Data that came in the capsule is already here.
+    /// Queued in its flow. Data that came in the capsule is present.
     Waiting { inline: Option<B> },
-    /// Admitted, and short of a buffer; Compare holds the data that came in its capsule meanwhile.
+    /// Admitted, and waits for a buffer. Compare holds the data that came in its capsule.
     NeedsBuffer { permit: P, host: Option<B> },
-    /// The fabric fetches the host's data and owns the buffer; Compare keeps the one for the device's data.
+    /// The fabric fetches the host's data and owns the buffer; Compare keeps the other buffer.
     Pulling { permit: P, spare: Option<B> },
     /// The device works and owns the buffer; Compare keeps the host's data to compare with.
     OnDevice { permit: P, host: Option<B>, rest: Rest },
     /// The fabric sends the data and owns it.
     Sending { permit: P },
-    /// Over: nothing is held.
+    /// Completed; the request holds nothing.
     Done,
 }
 
-/// What is left of a long command when its device is done with a piece of it. Deallocate and Write
-/// Zeroes are cut, so that the device does what others ask for between two pieces, and an Abort has
-/// not to wait for the last.
+/// Remainder of a long command when its device has completed one piece.
+///
+/// Deallocate and Write Zeroes are split. The device executes other commands between two pieces,
+/// and an Abort need not wait for the last piece.
 #[derive(Debug, Default)]
 struct Rest {
-    /// The extent whose next piece is due.
+    /// The extent with the next piece.
     extent: Extent,
-    /// Those behind it.
+    /// The extents after it.
     behind: VecDeque<Extent>,
-    /// A flush is to follow the last piece.
+    /// A flush must follow the last piece.
     must_flush: bool,
-    /// That flush is what the device does.
+    /// The device executes that flush.
     is_flushing: bool,
-    /// The command is to end where it is.
+    /// The command ends after the current piece.
     is_aborted: bool,
 }
 
 impl Rest {
-    /// Takes out the next piece, of at most `most` bytes.
+    /// Takes the next piece, of at most `most` bytes.
     fn next_piece(&mut self, most: u64) -> Option<Extent> {
         if self.extent.len == 0 {
             self.extent = self.behind.pop_front()?;
@@ -96,86 +97,90 @@ impl Rest {
         Some(piece)
     }
 
-    /// Whether there is another piece.
+    /// Returns true if there is another piece.
     fn has_piece(&self) -> bool {
         self.extent.len > 0 || !self.behind.is_empty()
     }
 }
 
-/// What the reactor has to do next for a request.
+/// Next action of the reactor for a request.
 #[derive(Debug)]
 pub enum Step<B> {
-    /// Lease what is wanted and call [`Request::leased`], now or in a later turn.
+    /// Lease the buffers and call [`Request::leased`], now or in a later turn.
     Lease(Wanted),
-    /// Fill the buffer from the host's memory, then [`Request::pulled`].
+    /// Fill the buffer from the host's memory, then call [`Request::pulled`].
     Pull {
         /// Buffer whose length is the number of bytes to fetch.
         buf: B,
-        /// Where the host keeps them.
+        /// Location in the host's memory.
         sgl: Sgl,
     },
-    /// Turn the host's range list into extents, then [`Request::ranges`].
+    /// Convert the host's range list into extents, then call [`Request::ranges`].
     Ranges {
         /// The range list as the host sent it.
         list: B,
     },
-    /// Submit to the block device, then [`Request::device_done`].
+    /// Submit to the block device, then call [`Request::device_done`].
     Device {
-        /// What to do.
+        /// The operation.
         op: DeviceOp,
         /// First byte.
         offset: u64,
-        /// Bytes of media.
+        /// Bytes on the medium.
         len: u64,
-        /// Data to write, or room for data to read.
+        /// Data to write, or memory for the data to read.
         buf: Option<B>,
     },
-    /// Answer the host. With data, the request lives on until [`Request::sent`]; without, it is
-    /// over and [`Request::into_permit`] gives back what it held.
+    /// Respond to the host.
+    ///
+    /// With data, the request lives until the fabric has sent it. Without data it has completed.
+    /// [`Request::into_permit`] then returns what it held.
     Finish {
-        /// What becomes of the command.
+        /// Result of the command.
         outcome: Result<(), Failure>,
         /// Read data.
         data: Option<B>,
     },
 }
 
-/// The buffers that a request needs to go on.
+/// The buffers that a request needs to proceed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Wanted {
     /// Bytes.
     pub len: u64,
-    /// Another as large, or none of the two: where all memory is held by commands that wait for a second buffer, none
-    /// of them ever gets it.
+    /// Lease a second buffer of the same length, too, or neither of them.
+    ///
+    /// If commands that wait for a second buffer held all memory, none of them would ever get it.
     pub spare: bool,
 }
 
-/// What a block device is asked to do.
+/// Operation of a block device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeviceOp {
     /// Fill the buffer.
     Read,
-    /// Store the buffer; with `fua`, on the medium before it completes.
+    /// Write the buffer; with `fua`, the data is durable before completion.
     Write {
         /// Force unit access.
         fua: bool,
     },
-    /// Everything completed before is on the medium when this completes.
+    /// Everything that completed before is durable when this completes.
     Flush,
-    /// Make the extent read as zeroes; `deallocate` allows giving its space back.
+    /// Make the extent read as zeroes; `deallocate` permits freeing its space.
     WriteZeroes {
         /// Force unit access.
         fua: bool,
         /// The DEAC bit.
         deallocate: bool,
     },
-    /// The extent's contents are no longer needed.
+    /// The contents of the extent are no longer needed.
     Deallocate,
 }
 
 impl<B: AsRef<[u8]>, P> Request<B, P> {
-    /// A command that waits for admission. `inline` is the capsule's data, cut to what the command
-    /// uses.
+    /// Creates a command that waits for admission.
+    ///
+    /// `inline` is the capsule's data, trimmed to the bytes that the command uses.
     pub fn new(io: IoCommand, inline: Option<B>) -> Self {
         Self { io, state: State::Waiting { inline }, is_revoked: false }
     }
@@ -186,15 +191,15 @@ impl<B: AsRef<[u8]>, P> Request<B, P> {
         &self.io
     }
 
-    /// Whether the command has not been admitted yet, so that an abort can still take it out of its
-    /// lane.
+    /// Returns true before admission, when an abort can still remove the command from its flow.
     pub fn is_waiting(&self) -> bool {
         matches!(self.state, State::Waiting { .. })
     }
 
-    /// An Abort came for it while its device works on a piece of it: it ends with
-    /// [`Failure::Aborted`] when the device is done with that piece. False if there is no other
-    /// piece, or no piece at all, or an Abort came before: nothing has changed then.
+    /// Requests that the command end with [`Failure::Aborted`] after the piece at its device.
+    ///
+    /// Returns false and changes nothing if there is no other piece, no piece at all, or an earlier
+    /// Abort.
     pub fn abort_between_pieces(&mut self) -> bool {
         let State::OnDevice { rest, .. } = &mut self.state else { return false };
         let can_abort = rest.has_piece() && !rest.is_aborted;
@@ -202,7 +207,7 @@ impl<B: AsRef<[u8]>, P> Request<B, P> {
         can_abort
     }
 
-    /// Whether what the device does for it is a flush.
+    /// Returns true if the device currently executes a flush for it.
     #[must_use]
     pub fn is_flushing(&self) -> bool {
         match &self.state {
@@ -211,13 +216,13 @@ impl<B: AsRef<[u8]>, P> Request<B, P> {
         }
     }
 
-    /// Whether the device has nothing more to do for it.
+    /// Returns true if the device has nothing more to do for it.
     #[must_use]
     pub fn is_past_device(&self) -> bool {
         matches!(self.state, State::Sending { .. } | State::Done)
     }
 
-    /// Where it stands.
+    /// The current stage.
     #[must_use]
     pub fn stage(&self) -> Stage {
         match self.state {
@@ -230,8 +235,9 @@ impl<B: AsRef<[u8]>, P> Request<B, P> {
         }
     }
 
-    /// The permit it holds, for who has something to note on it; `None` before admission and after
-    /// the end.
+    /// The permit, for a caller that records something on it.
+    ///
+    /// `None` before admission and after the end.
     #[inline]
     pub fn permit_mut(&mut self) -> Option<&mut P> {
         match &mut self.state {
@@ -243,7 +249,7 @@ impl<B: AsRef<[u8]>, P> Request<B, P> {
         }
     }
 
-    /// What a [`Step::Lease`] asks for, for who has to ask again.
+    /// The buffers of its [`Step::Lease`], for a caller that repeats the lease.
     #[inline]
     pub fn wanted(&self) -> Wanted {
         let len = match self.io.kind {
@@ -254,8 +260,9 @@ impl<B: AsRef<[u8]>, P> Request<B, P> {
         Wanted { len, spare: self.io.kind == IoKind::Compare && !has_host }
     }
 
-    /// Bytes the pacer has to account for: what will be held in buffers of the shared pool. Data
-    /// that came in the capsule is in its queue's own reserve and waits for nobody.
+    /// Bytes that the pacer accounts for, which is the size of its buffers in the shared pool.
+    ///
+    /// Data that came in the capsule is in its queue's own reservation, and waits for no admission.
     pub fn cost(&self) -> u64 {
         let came_along = matches!(self.state, State::Waiting { inline: Some(_) });
         match self.io.kind {
@@ -268,7 +275,7 @@ impl<B: AsRef<[u8]>, P> Request<B, P> {
         }
     }
 
-    /// Admission: the permit is the request's until it is over.
+    /// Handles the admission: the request owns the permit until it completes.
     #[inline]
     pub fn admitted(&mut self, permit: P) -> Step<B> {
         let State::Waiting { inline } = self.take() else { return self.misuse() };
@@ -296,7 +303,7 @@ impl<B: AsRef<[u8]>, P> Request<B, P> {
         }
     }
 
-    /// The buffers a [`Step::Lease`] asked for.
+    /// Takes the buffers of a [`Step::Lease`].
     #[inline]
     pub fn leased(&mut self, buf: B, spare: Option<B>) -> Step<B> {
         let State::NeedsBuffer { permit, host } = self.take() else { return self.misuse() };
@@ -317,7 +324,7 @@ impl<B: AsRef<[u8]>, P> Request<B, P> {
         Step::Pull { buf, sgl }
     }
 
-    /// A read whose data the device lends: no buffer is needed, the fabric sends at once.
+    /// Handles a zero-copy read: it needs no buffer, and the fabric sends immediately.
     #[inline]
     pub fn lent(&mut self) {
         if let State::NeedsBuffer { permit, .. } = self.take() {
@@ -325,7 +332,7 @@ impl<B: AsRef<[u8]>, P> Request<B, P> {
         }
     }
 
-    /// No buffer can ever be had, or the device is gone: the command ends with `failure`.
+    /// Ends the command with `failure`: no buffer can ever be available, or the device is gone.
     pub fn fail(&mut self, failure: Failure) -> Step<B> {
         match self.take() {
             State::NeedsBuffer { permit, .. }
@@ -337,14 +344,16 @@ impl<B: AsRef<[u8]>, P> Request<B, P> {
         Step::Finish { outcome: Err(failure), data: None }
     }
 
-    /// The namespace is gone: nothing more of the command goes to a device, and it ends with Invalid
-    /// Field (an inactive NSID, Base 3.2.1.4) when what it waits for has come.
+    /// Handles the removal of the namespace: nothing more of the command goes to a device.
+    ///
+    /// The command ends with Invalid Field (an inactive NSID, Base 3.2.1.4) when the event that it
+    /// waits for arrives.
     pub fn revoke(&mut self) {
         self.is_revoked = true;
         self.abort_between_pieces();
     }
 
-    /// The host's data is here, or could not be fetched.
+    /// Handles the host's data, or a failure to fetch it.
     #[inline]
     pub fn pulled(&mut self, buf: B, result: Result<(), Failure>) -> Step<B> {
         if let Err(failure) = result {
@@ -369,7 +378,7 @@ impl<B: AsRef<[u8]>, P> Request<B, P> {
         }
     }
 
-    /// The extents of a Dataset Management command.
+    /// Takes the extents of a Dataset Management command.
     pub fn ranges(&mut self, extents: Result<Vec<Extent>, Failure>) -> Step<B> {
         let extents = match extents {
             Ok(extents) => extents,
@@ -382,7 +391,7 @@ impl<B: AsRef<[u8]>, P> Request<B, P> {
         self.next_piece(DeviceOp::Deallocate, DEALLOCATE_PIECE)
     }
 
-    /// The device is done and gives the buffer back.
+    /// Handles the completion of the device, which returns the buffer.
     #[inline]
     pub fn device_done(&mut self, buf: Option<B>, result: Result<(), Failure>) -> Step<B> {
         if let Err(failure) = result {
@@ -417,8 +426,9 @@ impl<B: AsRef<[u8]>, P> Request<B, P> {
         }
     }
 
-    /// Ends the request and gives back the permit, if it was ever admitted. What it still held of
-    /// buffers is dropped, which returns them to their pool.
+    /// Ends the request and returns the permit, if it was ever admitted.
+    ///
+    /// Buffers that it still holds are dropped, which returns them to their pool.
     #[inline]
     pub fn into_permit(self) -> Option<P> {
         match self.state {
@@ -468,8 +478,9 @@ impl<B: AsRef<[u8]>, P> Request<B, P> {
         Step::Finish { outcome: Ok(()), data: None }
     }
 
-    /// An event that does not belong to the stage: the reactor's bug, never the peer's. The command
-    /// ends with an internal error, so that the host is not left waiting.
+    /// Handles an event that does not fit the stage: a bug of the reactor, never of the peer.
+    ///
+    /// The command ends with an internal error, so that the host does not wait forever.
     fn misuse(&mut self) -> Step<B> {
         debug_assert!(false, "request event out of order in {:?}", self.io.kind);
         Step::Finish { outcome: Err(Failure::Internal), data: None }

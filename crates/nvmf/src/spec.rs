@@ -1,28 +1,30 @@
-//! The wanted state of a target, as a config describes it. Checked by
-//! [`Target::apply`](crate::Target::apply), never here.
+//! The desired state of a target, as a config describes it.
+//!
+//! [`Target::apply`](crate::Target::apply) checks it, never this module.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use nvmeof_wire::Nqn;
 
-/// Names a block device to the caller; this crate only hands it back in an
-/// [`IoCommand`](crate::IoCommand).
+/// Identifies a block device to the caller.
+///
+/// This crate only returns it in an [`IoCommand`](crate::IoCommand).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DeviceId(pub u32);
 
-/// Names a listener; the Port ID of its discovery log entries (Base 5.16.1.23).
+/// Identifies a listener; the Port ID of its discovery log entries (Base 5.16.1.23).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PortId(pub u16);
 
-/// The fabric of a listener; decides which SGL descriptors its commands may use.
+/// The fabric of a listener, which determines the SGL descriptors that its commands may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TransportKind {
     /// NVMe/TCP: transport and in-capsule descriptors.
     Tcp,
     /// NVMe/RDMA: keyed and in-capsule descriptors.
     Rdma,
-    /// Inside one process, for tests: as TCP.
+    /// In-process, for tests: as TCP.
     Loop,
 }
 
@@ -33,54 +35,56 @@ pub enum AddressFamily {
     Ipv4,
     /// IPv6, RFC 5952 text.
     Ipv6,
-    /// Inside the host.
+    /// Intra-host.
     Loop,
 }
 
-/// The whole wanted state.
+/// The complete desired state.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TargetSpec {
     /// NVM subsystems.
     pub subsystems: Vec<SubsystemSpec>,
-    /// Listeners, each of which serves every subsystem and the discovery service.
+    /// Listeners; each serves every subsystem and the discovery service.
     pub ports: Vec<PortSpec>,
-    /// Other discovery services to tell hosts of.
+    /// Other discovery services, which the discovery log reports to hosts.
     pub referrals: Vec<ReferralSpec>,
 }
 
 /// An NVM subsystem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SubsystemSpec {
-    /// Its name.
+    /// NQN of the subsystem.
     pub nqn: Nqn,
     /// Serial number: 1 to 20 printable ASCII characters.
     pub serial: String,
     /// Model number: 1 to 40 printable ASCII characters.
     pub model: String,
-    /// Lowest controller ID given out, at least 1.
+    /// Lowest controller ID, at least 1.
     pub cntlid_min: u16,
-    /// Highest controller ID given out, at most FFEFh.
+    /// Highest controller ID, at most FFEFh.
     pub cntlid_max: u16,
-    /// Which hosts may connect.
+    /// Hosts that may connect.
     pub access: Access,
     /// Its namespaces.
     pub namespaces: Vec<NamespaceSpec>,
-    /// How long a command can be with a device of them at most: what CAP.TO and a Connect that waits for the
-    /// commands of the association before it are derived from.
+    /// Maximum time of a command at one of their devices.
+    ///
+    /// CAP.TO and the wait of a Connect for the commands of the previous association derive from
+    /// it.
     pub quiesce_bound: Duration,
 }
 
-/// Which hosts may connect to a subsystem and see it in the discovery log.
+/// Hosts that may connect to a subsystem and see it in the discovery log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Every host.
     AnyHost,
-    /// The hosts of these names.
+    /// The hosts with these NQNs.
     Hosts(BTreeSet<Nqn>),
 }
 
 impl Access {
-    /// May the host of this name connect?
+    /// Returns true if the host with this NQN may connect.
     #[must_use]
     pub fn allows(&self, host: &Nqn) -> bool {
         match self {
@@ -90,45 +94,45 @@ impl Access {
     }
 }
 
-/// A namespace and what its device can do.
+/// A namespace and the capabilities of its device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamespaceSpec {
     /// Namespace ID, 1 to [`MAX_NSID`](crate::limits::MAX_NSID).
     pub nsid: u32,
-    /// The device behind it.
+    /// The device of the namespace.
     pub device: DeviceId,
     /// Logical block size in bytes: a power of two, 512 to 65536.
     pub block_size: u32,
     /// Size in logical blocks, at least 1.
     pub blocks: u64,
-    /// UUID; all zero: none.
+    /// UUID; all zeroes: none.
     pub uuid: [u8; 16],
-    /// Namespace Globally Unique Identifier; all zero: none.
+    /// Namespace Globally Unique Identifier; all zeroes: none.
     pub nguid: [u8; 16],
-    /// IEEE Extended Unique Identifier; all zero: none.
+    /// IEEE Extended Unique Identifier; all zeroes: none.
     pub eui64: [u8; 8],
-    /// Writes are refused.
+    /// The target rejects writes.
     pub read_only: bool,
-    /// Writes may be lost on power failure until a Flush.
+    /// Writes can be lost on power failure until a Flush.
     pub volatile_cache: bool,
-    /// Deallocate does something.
+    /// Deallocate has an effect.
     pub deallocate: bool,
     /// Deallocated blocks read as zeroes.
     pub deallocate_reads_zero: bool,
-    /// The device takes Write Zeroes.
+    /// The device supports Write Zeroes.
     pub write_zeroes: bool,
 }
 
 /// A listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortSpec {
-    /// Its identity: unique, what queues name.
+    /// Unique ID, which queues refer to.
     pub id: PortId,
-    /// Its fabric.
+    /// The fabric.
     pub transport: TransportKind,
     /// Address family of `address`.
     pub family: AddressFamily,
-    /// Address hosts connect to.
+    /// Address that hosts connect to.
     pub address: String,
     /// Service: the port number, decimal.
     pub service: String,
@@ -137,7 +141,7 @@ pub struct PortSpec {
 /// Another discovery service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReferralSpec {
-    /// Its fabric.
+    /// The fabric.
     pub transport: TransportKind,
     /// Address family of `address`.
     pub family: AddressFamily,

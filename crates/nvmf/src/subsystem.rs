@@ -1,4 +1,4 @@
-//! An NVM or discovery subsystem: who may connect, its namespaces, its controllers.
+//! An NVM or discovery subsystem: access rule, namespaces and controllers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -12,7 +12,7 @@ use crate::limits::CNTLID_MAX;
 use crate::namespace::NamespaceTable;
 use crate::spec::{Access, DeviceId, NamespaceSpec, SubsystemSpec};
 
-/// What a subsystem is for.
+/// Type of a subsystem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SubsystemKind {
     /// Namespaces and I/O controllers.
@@ -21,7 +21,9 @@ pub(crate) enum SubsystemKind {
     Discovery,
 }
 
-/// A subsystem. What identifies it to hosts never changes; a config that changes one of these makes
+/// A subsystem.
+///
+/// The fields that identify it to hosts never change. A config that changes one of them creates
 /// another subsystem of the same name.
 #[derive(Debug)]
 pub(crate) struct Subsystem {
@@ -33,22 +35,22 @@ pub(crate) struct Subsystem {
     pub(crate) cntlid_max: u16,
     access: RwLock<Access>,
     namespaces: RwLock<Arc<NamespaceTable>>,
-    /// Bumped after `namespaces` changed; queues compare it with their snapshot's.
+    /// Incremented after a change of `namespaces`; queues compare it with that of their snapshot.
     generation: AtomicU32,
     controllers: Mutex<Controllers>,
-    /// Milliseconds a command can be with a device at most.
+    /// Maximum time of a command at a device, in milliseconds.
     quiesce_bound_ms: AtomicU64,
 }
 
 #[derive(Debug)]
 struct Controllers {
     by_id: BTreeMap<u16, Arc<Controller>>,
-    /// Where the search for a free ID starts: an ID is reused as late as can be.
+    /// Start of the search for a free ID; an ID is reused as late as possible.
     next: u16,
 }
 
 impl Subsystem {
-    /// From a checked spec.
+    /// Creates a subsystem from a checked spec.
     pub(crate) fn new(spec: SubsystemSpec) -> Self {
         Self {
             nqn: spec.nqn,
@@ -65,7 +67,7 @@ impl Subsystem {
         }
     }
 
-    /// The discovery service.
+    /// Creates the discovery service.
     pub(crate) fn discovery() -> Self {
         Self {
             kind: SubsystemKind::Discovery,
@@ -82,12 +84,12 @@ impl Subsystem {
         }
     }
 
-    /// May this host connect?
+    /// Returns true if this host may connect.
     pub(crate) fn allows(&self, host: &Nqn) -> bool {
         self.access.read().unwrap_or_else(PoisonError::into_inner).allows(host)
     }
 
-    /// Whether it lists this host; `None` if it takes any.
+    /// Returns true if it lists this host; `None` if it accepts any host.
     pub(crate) fn lists(&self, host: &Nqn) -> Option<bool> {
         match &*self.access.read().unwrap_or_else(PoisonError::into_inner) {
             Access::AnyHost => None,
@@ -95,12 +97,12 @@ impl Subsystem {
         }
     }
 
-    /// The access rule now.
+    /// The current access rule.
     pub(crate) fn access(&self) -> Access {
         self.access.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Replaces the access rule. True if it is another one.
+    /// Replaces the access rule. Returns true if it changed.
     pub(crate) fn set_access(&self, access: Access) -> bool {
         let mut current = self.access.write().unwrap_or_else(PoisonError::into_inner);
         let changed = *current != access;
@@ -108,19 +110,20 @@ impl Subsystem {
         changed
     }
 
-    /// The namespaces now.
+    /// The current namespaces.
     pub(crate) fn namespaces(&self) -> Arc<NamespaceTable> {
         Arc::clone(&self.namespaces.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Number of the current namespace table. Read it before [`Self::namespaces`]: a snapshot is then
-    /// never taken for newer than it is.
+    /// Generation of the current namespace table.
+    ///
+    /// Read it before [`Self::namespaces`], so that a snapshot never counts as newer than it is.
     #[inline]
     pub(crate) fn generation(&self) -> u32 {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// Replaces the namespaces; the NSIDs that were added, removed or changed, ascending.
+    /// Replaces the namespaces; returns the added, removed and changed NSIDs, ascending.
     pub(crate) fn set_namespaces(&self, specs: Vec<NamespaceSpec>) -> Vec<u32> {
         let table = Arc::new(NamespaceTable::new(specs));
         let mut current = self.namespaces.write().unwrap_or_else(PoisonError::into_inner);
@@ -132,17 +135,17 @@ impl Subsystem {
         changed
     }
 
-    /// How long a command can be with a device at most.
+    /// Maximum time of a command at a device.
     pub(crate) fn quiesce_bound(&self) -> Duration {
         Duration::from_millis(self.quiesce_bound_ms.load(Ordering::Relaxed))
     }
 
-    /// Sets that, as its namespaces have other devices.
+    /// Sets this maximum, which depends on the devices of the namespaces.
     pub(crate) fn set_quiesce_bound(&self, bound: Duration) {
         self.quiesce_bound_ms.store(milliseconds(bound), Ordering::Relaxed);
     }
 
-    /// Devices whose completed writes may be lost with the power until they are flushed.
+    /// Devices that can lose completed writes on power failure until they are flushed.
     pub(crate) fn devices_to_flush(&self) -> Vec<DeviceId> {
         let namespaces = self.namespaces();
         let cached = namespaces.iter().filter(|namespace| namespace.spec.volatile_cache);
@@ -150,12 +153,12 @@ impl Subsystem {
         devices.into_iter().collect()
     }
 
-    /// Does any namespace have a volatile write cache?
+    /// Returns true if any namespace has a volatile write cache.
     pub(crate) fn has_volatile_cache(&self) -> bool {
         self.namespaces().iter().any(|namespace| namespace.spec.volatile_cache)
     }
 
-    /// Makes a controller with a free ID. `None`: every ID is in use.
+    /// Creates a controller with a free ID. `None`: every ID is in use.
     pub(crate) fn add_controller(
         &self,
         make: impl FnOnce(u16) -> Controller,
@@ -184,24 +187,24 @@ impl Subsystem {
         controllers.by_id.values().filter(is_its).map(|one| one.key).collect()
     }
 
-    /// Whether an I/O queue of this host has lost its connection and has commands with a device.
+    /// Returns true if a queue of this host lost its connection and has commands at a device.
     pub(crate) fn has_closing_queue(&self, host: &Nqn, host_id: &[u8; 16]) -> bool {
         let controllers = self.controllers();
         let is_its = |one: &&Arc<Controller>| one.host_nqn == *host && one.host_id == *host_id;
         controllers.by_id.values().filter(is_its).any(|one| one.quiesce().has_closing_queue())
     }
 
-    /// Every controller, ascending IDs.
+    /// All controllers, in ascending order of ID.
     pub(crate) fn all_controllers(&self) -> Vec<Arc<Controller>> {
         self.controllers().by_id.values().cloned().collect()
     }
 
-    /// How many controllers it has.
+    /// Number of controllers.
     pub(crate) fn controller_count(&self) -> usize {
         self.controllers().by_id.len()
     }
 
-    /// Forgets a controller whose admin queue is gone.
+    /// Removes a controller whose admin queue has ended.
     pub(crate) fn remove_controller(&self, controller: &Controller) {
         let mut controllers = self.controllers();
         let is_same = |other: &Arc<Controller>| other.key == controller.key;

@@ -1,4 +1,4 @@
-//! The running state of a target: subsystems, listeners, and the way to change them.
+//! The running state of a target: subsystems, listeners, and the methods to change them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -15,13 +15,13 @@ use crate::quiesce::Departing;
 use crate::spec::{PortId, PortSpec, ReferralSpec, TargetSpec};
 use crate::subsystem::Subsystem;
 
-/// Everything hosts can reach. Shared by all reactors and the control plane.
+/// Everything that hosts can reach. Shared by all reactors and the control plane.
 #[derive(Debug)]
 pub struct Target {
     pub(crate) limits: Limits,
     pub(crate) notifier: Arc<Notifier>,
     pub(crate) hosts: Arc<Hosts>,
-    /// Controllers that are gone and whose commands are not.
+    /// Ended controllers with commands that are still at a device.
     pub(crate) departing: Arc<Departing>,
     registry: RwLock<Registry>,
     next_key: AtomicU64,
@@ -30,29 +30,29 @@ pub struct Target {
     pub(crate) queues: AtomicUsize,
 }
 
-/// How many there are.
+/// Number of controllers and queues.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TargetCounts {
-    /// Controllers, discovery controllers among them.
+    /// Controllers, including discovery controllers.
     pub controllers: usize,
-    /// Queues, one a connection, those before Connect among them.
+    /// Queues, one per connection, including those before Connect.
     pub queues: usize,
 }
 
-/// A controller, as somebody who looks from outside wants to know it.
+/// A controller, for observers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ControllerInfo {
-    /// Its ID in its subsystem.
+    /// ID in its subsystem.
     pub cntlid: u16,
-    /// Its subsystem.
+    /// NQN of its subsystem.
     pub subnqn: Nqn,
-    /// Its host.
+    /// NQN of its host.
     pub hostnqn: Nqn,
-    /// The listener its admin queue came through.
+    /// The listener of its admin queue.
     pub port: PortId,
 }
 
-/// What [`Target::apply`] replaces.
+/// State that [`Target::apply`] replaces.
 #[derive(Debug)]
 pub(crate) struct Registry {
     /// NVM subsystems.
@@ -60,15 +60,15 @@ pub(crate) struct Registry {
     /// The discovery service.
     pub(crate) discovery: Arc<Subsystem>,
     pub(crate) ports: BTreeMap<PortId, PortSpec>,
-    /// Those of them that do not listen for now: no discovery log has them.
+    /// Ports that do not listen at the moment; no discovery log lists them.
     pub(crate) hidden_ports: BTreeSet<PortId>,
     pub(crate) referrals: Vec<ReferralSpec>,
-    /// GENCTR of the discovery log (Base 5.16.1.23): bumped with every change of what it lists.
+    /// GENCTR of the discovery log (Base 5.16.1.23), incremented with every change of its contents.
     pub(crate) discovery_generation: u64,
 }
 
 impl Registry {
-    /// Whether any subsystem lists hosts, and whether one lists this host.
+    /// Returns two flags: any subsystem lists hosts; a subsystem lists this host.
     pub(crate) fn lists(&self, host: &Nqn) -> (bool, bool) {
         let mut any = false;
         for subsystem in self.subsystems.values() {
@@ -83,7 +83,7 @@ impl Registry {
 }
 
 impl Target {
-    /// An empty target.
+    /// Creates an empty target.
     #[must_use]
     pub fn new(limits: Limits) -> Arc<Self> {
         Arc::new(Self {
@@ -105,53 +105,60 @@ impl Target {
         })
     }
 
-    /// Makes the running state what `spec` says, all of it or, if anything in it is wrong, nothing.
-    /// Hosts hear of changed namespaces and discovery logs; controllers of what is gone end.
+    /// Changes the running state to `spec`, or changes nothing if anything in it is invalid.
+    ///
+    /// Hosts are notified of changed namespaces and discovery logs. Controllers of removed
+    /// subsystems, listeners and hosts end.
     ///
     /// # Errors
-    /// [`ApplyError`] says what is wrong; nothing has changed then.
+    /// [`ApplyError`] describes the invalid part; nothing has changed then.
     pub fn apply(&self, spec: TargetSpec) -> Result<Changes, ApplyError> {
         crate::apply::apply(self, spec)
     }
 
-    /// A listener listens: discovery logs have it, as this says, from now on. It may be a new one, or one that was
-    /// [hidden](Self::hide_port).
+    /// Adds a listener to the discovery logs.
+    ///
+    /// The listener is new, or was [hidden](Self::hide_port).
     pub fn show_port(&self, port: PortSpec) {
         crate::apply::show_port(self, port);
     }
 
-    /// A listener does not listen for now: discovery logs do not have it any more. Who came through it stays.
+    /// Removes a listener that does not listen at the moment from the discovery logs.
+    ///
+    /// Its connections stay.
     pub fn hide_port(&self, port: PortId) {
         crate::apply::hide_port(self, port);
     }
 
-    /// Sets what is called whenever queues on any reactor should be looked at
-    /// ([`Queue::poll_event`](crate::Queue::poll_event), [`Queue::is_dead`](crate::Queue::is_dead)). It must
-    /// only wake the reactors: it may be called with locks of this crate held.
+    /// Sets the callback that requests a poll of the queues on all reactors.
+    ///
+    /// The reactors then call [`Queue::poll_event`](crate::Queue::poll_event) and
+    /// [`Queue::is_dead`](crate::Queue::is_dead). The callback must only wake the reactors, because
+    /// this crate can hold locks during the call.
     pub fn set_notifier(&self, notify: Box<dyn Fn() + Send + Sync>) {
         *self.notifier.notify.write().unwrap_or_else(PoisonError::into_inner) = Some(notify);
     }
 
-    /// Bumped before every call of the notifier: an unchanged value means nothing to look at.
+    /// Epoch, incremented before every call of the notifier. If unchanged, no poll is needed.
     #[inline]
     #[must_use]
     pub fn epoch(&self) -> u64 {
         self.notifier.epoch()
     }
 
-    /// Controllers that are gone while commands of them are still with a device.
+    /// Number of ended controllers with commands that are still at a device.
     #[must_use]
     pub fn departing(&self) -> usize {
         self.departing.count()
     }
 
-    /// The bounds it was made with.
+    /// The limits of the target.
     #[must_use]
     pub fn limits(&self) -> &Limits {
         &self.limits
     }
 
-    /// How many controllers and queues there are.
+    /// Number of controllers and queues.
     #[must_use]
     pub fn counts(&self) -> TargetCounts {
         let registry = self.registry();
@@ -164,7 +171,7 @@ impl Target {
         TargetCounts { controllers, queues: self.queues.load(Ordering::Relaxed) }
     }
 
-    /// Every controller, those for discovery among them; by subsystem, then by ID.
+    /// Every controller, including discovery controllers; by subsystem, then by ID.
     #[must_use]
     pub fn controllers(&self) -> Vec<ControllerInfo> {
         let registry = self.registry();
@@ -179,8 +186,9 @@ impl Target {
         all.map(info).collect()
     }
 
-    /// Whether any subsystem has a controller of this ID: what a transport can know of an I/O queue before its
-    /// Connect names the subsystem.
+    /// Returns true if any subsystem has a controller of this ID.
+    ///
+    /// A transport can check this for an I/O queue before its Connect names the subsystem.
     #[must_use]
     pub fn has_controller(&self, cntlid: u16) -> bool {
         let registry = self.registry();
@@ -188,26 +196,28 @@ impl Target {
         subsystems.any(|subsystem| subsystem.controller(cntlid).is_some())
     }
 
-    /// Sets how much each host may have, from the next Connect on.
+    /// Sets the limits of each host, from the next Connect on.
     pub fn limit_hosts(&self, rules: HostRules) {
         self.hosts.set_rules(rules);
     }
 
-    /// How many hosts have a queue.
+    /// Number of hosts that have a queue.
     #[inline]
     #[must_use]
     pub fn hosts_connected(&self) -> usize {
         self.hosts.connected()
     }
 
-    /// Every host that has a queue, or rules of its own: what it has, and may have.
+    /// Usage and limits of every host that has a queue or its own limits.
     #[must_use]
     pub fn host_counts(&self) -> Vec<(Nqn, HostCounts, HostLimits)> {
         self.hosts.counts()
     }
 
-    /// Whether the host of a controller of this ID may have another I/O queue: what a transport can know before
-    /// Connect names the subsystem. Of several such controllers it is enough that one host may.
+    /// Returns true if the host of a controller of this ID may connect another I/O queue.
+    ///
+    /// A transport can check this before Connect names the subsystem. If several controllers have
+    /// this ID, one of their hosts suffices.
     #[must_use]
     pub fn may_add_queue(&self, cntlid: u16) -> bool {
         let registry = self.registry();
@@ -216,7 +226,7 @@ impl Target {
         controllers.any(|controller| self.hosts.io_queues_left(&controller.host_nqn) > 0)
     }
 
-    /// The state now; [`Self::apply`] waits until it is let go.
+    /// The current state; [`Self::apply`] waits until the caller releases it.
     pub(crate) fn registry(&self) -> RwLockReadGuard<'_, Registry> {
         self.registry.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -225,18 +235,18 @@ impl Target {
         self.registry.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A name no queue had before.
+    /// Returns an ID that no queue had before.
     pub(crate) fn next_queue(&self) -> u64 {
         self.next_queue.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// A key no controller had before.
+    /// Returns a key that no controller had before.
     pub(crate) fn next_key(&self) -> ControllerKey {
         ControllerKey(self.next_key.fetch_add(1, Ordering::Relaxed))
     }
 }
 
-/// Tells reactors that something happened to their queues.
+/// Notifies reactors of events on their queues.
 #[derive(Default)]
 pub(crate) struct Notifier {
     epoch: AtomicU64,
@@ -244,13 +254,13 @@ pub(crate) struct Notifier {
 }
 
 impl Notifier {
-    /// How often it notified.
+    /// Number of notifications.
     #[inline]
     pub(crate) fn epoch(&self) -> u64 {
         self.epoch.load(Ordering::Acquire)
     }
 
-    /// Bumps the epoch and calls whoever asked for it.
+    /// Increments the epoch and calls the callback.
     pub(crate) fn notify(&self) {
         self.epoch.fetch_add(1, Ordering::AcqRel);
         if let Some(notify) = &*self.notify.read().unwrap_or_else(PoisonError::into_inner) {

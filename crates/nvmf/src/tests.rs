@@ -1,4 +1,4 @@
-//! Whole queues driven by raw commands in virtual time.
+//! Tests that drive whole queues by raw commands in virtual time.
 
 mod admin;
 mod apply;

@@ -1,8 +1,8 @@
-//! What this target implements, in one table.
+//! Tables of everything that this target implements.
 //!
-//! Identify (ONCS, OACS, LPA, OAES), the log pages about support and effects, and the dispatch of admin
-//! and I/O commands all ask here, so they cannot disagree. A command, log page or feature that is added
-//! gets a line in its table; what has none is refused.
+//! Identify (ONCS, OACS, LPA, OAES), the log pages about support and effects, and the dispatch of
+//! commands all use these tables. They are therefore always consistent. An added command, log page
+//! or feature needs a row in its table; anything without a row is rejected.
 
 use nvmeof_wire::features::{FeatureCapabilities, Fid};
 use nvmeof_wire::identify::{lpa, oacs, oncs};
@@ -17,7 +17,7 @@ const SCOPE_NAMESPACE: u16 = 1 << 0;
 /// Scope of a command or feature: the controller.
 const SCOPE_CONTROLLER: u16 = 1 << 1;
 
-/// Kinds of controller that have something.
+/// Kinds of controller that support an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum On {
     Io,
@@ -37,7 +37,7 @@ impl On {
     }
 }
 
-/// Admin commands. The fabrics commands are no part of it: no log page reports them.
+/// Admin commands. Fabrics commands are not included, because no log page reports them.
 const ADMIN: [(AdminOpcode, On); 7] = [
     (AdminOpcode::GET_LOG_PAGE, On::Both),
     (AdminOpcode::IDENTIFY, On::Both),
@@ -48,7 +48,7 @@ const ADMIN: [(AdminOpcode, On); 7] = [
     (AdminOpcode::KEEP_ALIVE, On::Both),
 ];
 
-/// I/O commands, and whether they change what blocks contain.
+/// I/O commands; the flag is set if they change the contents of blocks.
 const IO: [(IoOpcode, bool); 7] = [
     (IoOpcode::FLUSH, false),
     (IoOpcode::WRITE, true),
@@ -74,11 +74,11 @@ const LOGS: [(Lid, On); 9] = [
 /// A feature. None is saveable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Feature {
-    /// Its identifier.
+    /// Feature identifier.
     pub(crate) fid: Fid,
     /// Set Features may change it.
     pub(crate) changeable: bool,
-    /// It belongs to a namespace, else to the controller.
+    /// Belongs to a namespace, otherwise to the controller.
     pub(crate) per_namespace: bool,
     on: On,
 }
@@ -101,31 +101,31 @@ const FEATURES: [Feature; 10] = [
 ];
 
 impl Feature {
-    /// What Get Features says of it with SEL 3.
+    /// Capabilities that Get Features reports for SEL 3.
     pub(crate) fn capabilities(&self) -> FeatureCapabilities {
         FeatureCapabilities::new()
             .with_namespace_specific(self.per_namespace)
             .with_changeable(self.changeable)
     }
 
-    /// Its line in the Feature Identifiers Supported and Effects log page.
+    /// Entry in the Feature Identifiers Supported and Effects log page.
     fn effects(&self) -> FeatureEffects {
         let scope = if self.per_namespace { SCOPE_NAMESPACE } else { SCOPE_CONTROLLER };
         FeatureEffects::new().with_supported(true).with_scope(scope)
     }
 }
 
-/// Do controllers of this kind take the admin command? (7Fh, fabrics, is another matter.)
+/// Returns true if controllers of this kind support the admin command, fabrics (7Fh) excluded.
 pub(crate) fn has_admin_command(kind: SubsystemKind, opcode: AdminOpcode) -> bool {
     ADMIN.iter().any(|(known, on)| *known == opcode && on.is_of(kind))
 }
 
-/// Do I/O queues take the command?
+/// Returns true if I/O queues support the command.
 pub(crate) fn has_io_command(opcode: IoOpcode) -> bool {
     IO.iter().any(|(known, _)| *known == opcode)
 }
 
-/// What one controller has of the tables.
+/// The table entries that one controller supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Abilities {
     kind: SubsystemKind,
@@ -133,7 +133,9 @@ pub(crate) struct Abilities {
 }
 
 impl Abilities {
-    /// Of a controller of a subsystem of this kind. `volatile_cache`: it reports a volatile write cache.
+    /// For a controller of a subsystem of this kind.
+    ///
+    /// `volatile_cache`: the controller reports a volatile write cache.
     pub(crate) fn new(kind: SubsystemKind, volatile_cache: bool) -> Self {
         Self { kind, volatile_cache }
     }
@@ -142,40 +144,40 @@ impl Abilities {
         on.is_of(self.kind) && (on != On::Cache || self.volatile_cache)
     }
 
-    /// Its log pages.
+    /// Supported log pages.
     pub(crate) fn log_pages(self) -> impl Iterator<Item = Lid> {
         LOGS.iter().filter(move |(_, on)| self.has(*on)).map(|(lid, _)| *lid)
     }
 
-    /// Does it have the log page?
+    /// Returns true if it supports the log page.
     pub(crate) fn has_log_page(self, lid: Lid) -> bool {
         self.log_pages().any(|known| known == lid)
     }
 
-    /// Its features.
+    /// Supported features.
     fn features(self) -> impl Iterator<Item = &'static Feature> {
         FEATURES.iter().filter(move |feature| self.has(feature.on))
     }
 
-    /// The feature of this identifier, if it has it.
+    /// The feature with this identifier, if supported.
     pub(crate) fn feature(self, fid: Fid) -> Option<&'static Feature> {
         self.features().find(|feature| feature.fid == fid)
     }
 
-    /// Its admin commands and their effects (Base 5.16.1.6).
+    /// Supported admin commands and their effects (Base 5.16.1.6).
     pub(crate) fn admin_effects(self) -> impl Iterator<Item = (AdminOpcode, CommandEffects)> {
         let effects = CommandEffects::new().with_supported(true).with_scope(SCOPE_CONTROLLER);
         ADMIN.iter().filter(move |(_, on)| self.has(*on)).map(move |(opcode, _)| (*opcode, effects))
     }
 
-    /// Its I/O commands and their effects.
+    /// Supported I/O commands and their effects.
     pub(crate) fn io_effects(self) -> impl Iterator<Item = (IoOpcode, CommandEffects)> {
         let effects = CommandEffects::new().with_supported(true).with_scope(SCOPE_NAMESPACE);
         let commands = if self.kind == SubsystemKind::Nvm { IO.as_slice() } else { &[] };
         commands.iter().map(move |(opcode, writes)| (*opcode, effects.with_content_change(*writes)))
     }
 
-    /// Its features and their effects (Base 5.16.1.19).
+    /// Supported features and their effects (Base 5.16.1.19).
     pub(crate) fn feature_effects(self) -> impl Iterator<Item = (Fid, FeatureEffects)> {
         self.features().map(|feature| (feature.fid, feature.effects()))
     }
@@ -207,7 +209,7 @@ impl Abilities {
             | bit(oncs::COPY, IoOpcode::COPY)
     }
 
-    /// LPA, Log Page Attributes. SMART of one namespace is not kept.
+    /// LPA, Log Page Attributes. SMART is not kept per namespace.
     pub(crate) fn lpa(self) -> u8 {
         let bit = |bit, lids: &[Lid]| {
             if lids.iter().all(|lid| self.has_log_page(*lid)) { bit } else { 0 }
@@ -229,8 +231,9 @@ impl Abilities {
         }
     }
 
-    /// Bits of Asynchronous Event Configuration that may be set (Base 5.27.1.8): the SMART warnings, which
-    /// every I/O controller has, and what OAES says.
+    /// Bits of Asynchronous Event Configuration that may be set (Base 5.27.1.8).
+    ///
+    /// These are the SMART warnings, which every I/O controller has, and the bits of OAES.
     pub(crate) fn async_event_mask(self) -> u32 {
         let warnings = critical_warning::SPARE
             | critical_warning::TEMPERATURE
@@ -245,7 +248,7 @@ impl Abilities {
 }
 
 impl Controller {
-    /// What it has of the tables.
+    /// The table entries that this controller supports.
     pub(crate) fn abilities(&self) -> Abilities {
         Abilities::new(self.subsystem.kind, self.reports_volatile_cache())
     }

@@ -1,6 +1,6 @@
 //! Get Features and Set Features (Base 5.15 and 5.27, NVM 4.1.4).
 //!
-//! Nothing is saveable: a saved value is the default one.
+//! No value is saveable, so a saved value equals the default.
 
 use std::collections::BTreeMap;
 
@@ -16,19 +16,19 @@ use crate::controller::{AdminState, Controller, Event, FeatureStore};
 use crate::failure::Failure;
 use crate::namespace::Lookup;
 
-/// The composite temperature, in kelvins: there is no sensor, and this is a room's 25 °C.
+/// The composite temperature in kelvins: room temperature (25 °C), because there is no sensor.
 pub(crate) const TEMPERATURE: u16 = 298;
 
-/// WCTEMP and the default over temperature threshold, in kelvins: what Base 5.17.2.1 recommends.
+/// WCTEMP and the default over temperature threshold in kelvins, as Base 5.17.2.1 recommends.
 pub(crate) const WARNING_TEMPERATURE: u16 = 0x157;
 
 /// CCTEMP in kelvins: 100 °C.
 pub(crate) const CRITICAL_TEMPERATURE: u16 = 373;
 
-/// Keep-alive timeout in milliseconds where no host has set one (Base 5.27.1.12: two minutes).
+/// Keep-alive timeout in milliseconds if no host has set one (Base 5.27.1.12: two minutes).
 const DEFAULT_KEEP_ALIVE_MS: u32 = 120_000;
 
-/// What Get Features answers.
+/// Response of Get Features.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct FeatureReply {
     /// Completion DW0.
@@ -43,10 +43,10 @@ impl From<u32> for FeatureReply {
     }
 }
 
-/// Bytes of data that this Set Features brings; the queue fetches them first.
+/// Bytes of data of this Set Features, which the queue fetches first.
 ///
 /// # Errors
-/// As [`set_feature`] for what is wrong whatever the data says. No feature that can be set has any data.
+/// Those of [`set_feature`] that do not depend on the data. No settable feature has data.
 pub(crate) fn set_feature_data_len(controller: &Controller, sqe: &Sqe) -> Result<u32, Failure> {
     settable(controller, &SetFeatures::parse(sqe)).map(|_| 0)
 }
@@ -57,11 +57,11 @@ pub(crate) fn set_write_cache(controller: &Controller, enabled: bool) {
     controller.set_write_cache(enabled);
 }
 
-/// Carries out Set Features; the completion's DW0.
+/// Executes Set Features; returns DW0 of the completion.
 ///
 /// # Errors
-/// [`Failure::InvalidField`] for a feature this controller does not have or a value it cannot take; the
-/// others as NSID, SV and the feature have it.
+/// [`Failure::InvalidField`] for a feature that this controller does not have, or an unsupported
+/// value. The other errors depend on NSID, SV and the feature.
 pub(crate) fn set_feature(
     controller: &Controller,
     sqe: &Sqe,
@@ -93,7 +93,7 @@ pub(crate) fn set_feature(
     Ok(0)
 }
 
-/// Answers Get Features.
+/// Executes Get Features.
 ///
 /// # Errors
 /// [`Failure::InvalidField`] for a feature this controller does not have or a reserved selector,
@@ -125,14 +125,14 @@ fn find(controller: &Controller, fid: Fid) -> Result<&'static Feature, Failure> 
     controller.abilities().feature(fid).ok_or(Failure::InvalidField)
 }
 
-/// Whose feature is to be set, if it can be.
+/// The scope of the feature to set, if it can be set.
 fn settable(controller: &Controller, command: &SetFeatures) -> Result<Scope, Failure> {
     let feature = find(controller, command.fid)?;
     if command.save {
         return Err(Failure::FeatureNotSaveable);
     }
     if feature.fid == Fid::HOST_IDENTIFIER {
-        // Connect brought it; over fabrics it stays (Base 5.27.1.25).
+        // Connect set it; over fabrics it never changes (Base 5.27.1.25).
         return Err(Failure::CommandSequence);
     }
     if !feature.changeable {
@@ -145,13 +145,14 @@ fn settable(controller: &Controller, command: &SetFeatures) -> Result<Scope, Fai
     Ok(scope)
 }
 
-/// Whose value is meant.
+/// Scope of a feature value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Scope {
-    /// The controller's; of a namespace's feature, that of all of them. Hosts older than namespace
-    /// specific features send NSID 0 and mean the same.
+    /// The controller; for a namespace feature, all its namespaces.
+    ///
+    /// Hosts older than namespace specific features send NSID 0 and mean the same.
     Controller,
-    /// That of one active namespace.
+    /// One active namespace.
     Namespace(u32),
 }
 
@@ -172,7 +173,7 @@ impl Scope {
 #[derive(Debug)]
 struct Wanted {
     fid: Fid,
-    /// Selectors, for the features that have some.
+    /// Selectors, for features that have selectors.
     cdw11: u32,
     scope: Scope,
 }
@@ -216,7 +217,7 @@ impl Wanted {
     }
 }
 
-/// TMPSEL: the composite temperature, and every sensor there is (Set Features only).
+/// TMPSEL: the composite temperature, and all sensors (Set Features only).
 const COMPOSITE: u8 = 0x0;
 const EVERY_SENSOR: u8 = 0xf;
 /// THSEL.
@@ -275,8 +276,11 @@ fn set_value(admin: &mut AdminState, fid: Fid, scope: Scope, value: u32) -> Resu
     Ok(())
 }
 
-/// Number of Queues (Base 5.27.1.5): before the first I/O queue only, and no more than the limit and than
-/// the host may still have, but one at least. Over fabrics a submission queue has a completion queue of its own.
+/// Number of Queues (Base 5.27.1.5).
+///
+/// The host may set it only before the first I/O queue. The target grants at most its limit and the
+/// host's remaining queues, but at least one. Over fabrics, every submission queue has its own
+/// completion queue.
 fn set_number_of_queues(controller: &Controller, value: u32) -> Result<u32, Failure> {
     let asked = NumberOfQueues::from_bits(value);
     let submission = asked.submission().checked_add(1).ok_or(Failure::InvalidField)?;
@@ -297,7 +301,7 @@ fn queue_counts(queues: u16) -> u32 {
     NumberOfQueues::new().with_submission(count).with_completion(count).into_bits()
 }
 
-/// Keep Alive Timer (Base 5.27.1.12). The fabrics need one; a discovery controller may do without.
+/// Keep Alive Timer (Base 5.27.1.12). Fabrics require it, except for discovery controllers.
 fn set_keep_alive(controller: &Controller, kato_ms: u32) -> Result<(), Failure> {
     if kato_ms == 0 && !controller.is_discovery() {
         return Err(Failure::KeepAliveInvalid);
@@ -309,7 +313,7 @@ fn set_keep_alive(controller: &Controller, kato_ms: u32) -> Result<(), Failure> 
 /// Error Recovery of every namespace (NVM 4.1.4.2).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ErrorRecoveries {
-    /// Of those without a value of their own.
+    /// Value of the namespaces without their own value.
     rest: u32,
     own: BTreeMap<u32, u32>,
 }
@@ -332,7 +336,10 @@ impl ErrorRecoveries {
     }
 }
 
-/// The temperature never moves: what passes a threshold is the host's setting of it, or of the event.
+/// Posts the temperature warning if a threshold is passed.
+///
+/// The temperature is constant, so only a change of the threshold or of the event's configuration
+/// can cause a warning.
 fn warn_of_temperature(controller: &Controller) {
     let warning = temperature_warning(&controller.admin().features);
     if warning {
@@ -340,7 +347,9 @@ fn warn_of_temperature(controller: &Controller) {
     }
 }
 
-/// Is a threshold of the composite temperature passed (SMART critical warning, Base 5.27.1.3)?
+/// Returns true if the composite temperature passes a threshold.
+///
+/// See Base 5.27.1.3, SMART critical warning.
 pub(crate) fn temperature_warning(features: &FeatureStore) -> bool {
     TEMPERATURE >= features.temperature_over || TEMPERATURE <= features.temperature_under
 }

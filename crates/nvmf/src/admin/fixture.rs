@@ -10,13 +10,13 @@ use crate::limits::Limits;
 use crate::spec::{Access, DeviceId, NamespaceSpec, PortId, SubsystemSpec, TransportKind};
 use crate::subsystem::Subsystem;
 
-/// Host Identifier of every fixture.
+/// Host Identifier of every fixture controller.
 pub(crate) const HOST_ID: [u8; 16] = *b"0123456789abcdef";
 
-/// Keep-alive timeout the host asked for at Connect.
+/// Keep-alive timeout that the host requested at Connect.
 pub(crate) const KATO_MS: u32 = 15_000;
 
-/// A namespace of 1000 blocks of 512 bytes without any special ability.
+/// A namespace of 1000 blocks of 512 bytes without optional capabilities.
 pub(crate) fn namespace(nsid: u32) -> NamespaceSpec {
     NamespaceSpec {
         nsid,
@@ -39,7 +39,7 @@ pub(crate) fn cached_namespace(nsid: u32) -> NamespaceSpec {
     NamespaceSpec { volatile_cache: true, ..namespace(nsid) }
 }
 
-/// A subsystem of these namespaces.
+/// A subsystem with these namespaces.
 pub(crate) fn subsystem(name: &str, namespaces: Vec<NamespaceSpec>) -> SubsystemSpec {
     SubsystemSpec {
         nqn: nqn(name),
@@ -57,7 +57,7 @@ pub(crate) fn nqn(name: &str) -> Nqn {
     Nqn::relaxed(&format!("nqn.2026-11.org.example:{name}")).unwrap()
 }
 
-/// An enabled I/O controller of a subsystem of these namespaces.
+/// An enabled I/O controller of a subsystem with these namespaces.
 pub(crate) fn io_controller(namespaces: Vec<NamespaceSpec>) -> Arc<Controller> {
     let subsystem = Arc::new(Subsystem::new(subsystem("disks", namespaces)));
     connect(&subsystem, Limits::default(), "host")
@@ -87,7 +87,7 @@ pub(crate) fn connect(subsystem: &Arc<Subsystem>, limits: Limits, host: &str) ->
     controller
 }
 
-/// Seeded, so that a failure can be replayed (SplitMix64).
+/// Seeded random numbers, so that a failure can be replayed (SplitMix64).
 #[derive(Debug)]
 pub(crate) struct Random(pub(crate) u64);
 

@@ -17,18 +17,18 @@ use crate::controller::Controller;
 use crate::failure::Failure;
 use crate::namespace::{Lookup, Namespace, NamespaceTable};
 
-/// Highest NSID above which a list of namespaces may start (Base 5.17.2.2).
+/// Highest start NSID of a list of namespaces (Base 5.17.2.2).
 const LIST_START_MAX: u32 = NSID_ALL - 2;
 
-/// CNTID that means the controller itself (Base 5.17.2.19).
+/// CNTID for the controller itself (Base 5.17.2.19).
 const CNTID_SELF: u16 = 0xffff;
 
-/// Puts the data of an Identify command: always [`IDENTIFY_SIZE`] bytes.
+/// Writes the data of an Identify command: always [`IDENTIFY_SIZE`] bytes.
 ///
 /// # Errors
-/// [`Failure::InvalidField`] for a CNS, CNTID or CSI that is not served, [`Failure::InvalidNamespace`] for
-/// an NSID that can name no namespace, [`Failure::InvalidCommandSet`] for a namespace whose command set
-/// has no such structure.
+/// [`Failure::InvalidField`] for an unsupported CNS, CNTID or CSI. [`Failure::InvalidNamespace`]
+/// for an NSID that cannot identify a namespace. [`Failure::InvalidCommandSet`] for a namespace
+/// whose command set lacks the structure.
 pub(crate) fn identify(
     controller: &Controller,
     sqe: &Sqe,
@@ -39,7 +39,7 @@ pub(crate) fn identify(
         return put(page, &controller::identify(controller));
     }
     if controller.is_discovery() {
-        // No namespaces, no I/O command set (Base 3.1.2.3).
+        // No namespaces and no I/O command set (Base 3.1.2.3).
         return Err(Failure::InvalidField);
     }
     let namespaces = controller.namespaces();
@@ -51,7 +51,7 @@ pub(crate) fn identify(
         Cns::ACTIVE_NAMESPACES => list(&namespaces, command.nsid, page),
         Cns::NAMESPACE_DESCRIPTORS => descriptors(&namespaces, command.nsid, page),
         Cns::CSI_NAMESPACE => match active(&namespaces, command.nsid)? {
-            // No metadata and no protection information: nothing to say.
+            // No metadata and no protection information, so nothing to report.
             Some(_) if command.csi == Csi::NVM => put(page, &NvmNamespace::default()),
             Some(_) => Err(Failure::InvalidCommandSet),
             None => put_zeroes(page),
@@ -75,10 +75,10 @@ pub(crate) fn identify(
     }
 }
 
-/// The active namespace of this NSID; `None` if it is inactive, which zeroes stand for.
+/// The active namespace of this NSID; `None` if it is inactive, which zeroes represent.
 fn active(namespaces: &NamespaceTable, nsid: u32) -> Result<Option<&Namespace>, Failure> {
-    // FFFFFFFFh asks for what all namespaces have in common, which takes Namespace Management; without
-    // it, it is an NSID like any other that is too high.
+    // FFFFFFFFh requests the common properties of all namespaces, which requires Namespace
+    // Management. Without that, it is an NSID above the maximum.
     match namespaces.lookup(nsid) {
         Lookup::Active(namespace) => Ok(Some(namespace)),
         Lookup::Inactive => Ok(None),
@@ -95,7 +95,7 @@ fn list(namespaces: &NamespaceTable, above: u32, page: &mut PageWriter<'_>) -> R
     put(page, &NsidList::new(nsids.take(NSIDS_PER_LIST)))
 }
 
-/// The identifiers of an active namespace; any other NSID is refused (Base 5.17.2.3).
+/// Writes the identifiers of an active namespace; rejects any other NSID (Base 5.17.2.3).
 fn descriptors(
     namespaces: &NamespaceTable,
     nsid: u32,
@@ -110,7 +110,7 @@ fn only_nvm(csi: Csi) -> Result<(), Failure> {
     if csi == Csi::NVM { Ok(()) } else { Err(Failure::InvalidField) }
 }
 
-/// Does CNTID name a controller of this subsystem?
+/// Returns true if CNTID identifies a controller of this subsystem.
 fn names(controller: &Controller, cntid: u16) -> bool {
     cntid == CNTID_SELF
         || cntid == controller.cntlid
@@ -122,13 +122,13 @@ fn put<T: IntoBytes + Immutable>(page: &mut PageWriter<'_>, structure: &T) -> Re
     Ok(())
 }
 
-/// An inactive namespace is all zeroes, which is what the end of a page is filled with.
+/// Writes an inactive namespace, which is all zeroes.
 fn put_zeroes(page: &mut PageWriter<'_>) -> Result<(), Failure> {
     page.put(&[0; IDENTIFY_SIZE]);
     Ok(())
 }
 
-/// Every structure has the size a host's buffer has.
+/// Every structure has the size of a host's buffer.
 const _: () = assert!(
     size_of::<NvmNamespace>() == IDENTIFY_SIZE
         && size_of::<NvmController>() == IDENTIFY_SIZE

@@ -24,18 +24,18 @@ use crate::target::Target;
 /// Entries of the Changed Namespace List.
 const CHANGED_ENTRIES: usize = size_of::<nvmeof_wire::log::ChangedNamespaces>() / size_of::<u32>();
 
-/// Bytes of the NVMe-MI Commands Supported and Effects page: no such command is.
+/// Bytes of the NVMe-MI Commands Supported and Effects page; no MI command is supported.
 const MI_EFFECTS_SIZE: usize = 4096;
 
-/// Parameter Error Location that says: of no parameter in particular.
+/// Parameter Error Location for no specific parameter.
 const NO_PARAMETER: u16 = 0xffff;
 
-/// Checks a Get Log Page command, and says how many bytes it moves. Nothing is cleared yet.
+/// Checks a Get Log Page command and returns its transfer length in bytes. Clears nothing.
 ///
 /// # Errors
-/// [`Failure::InvalidLogPage`] for a page this controller does not have, [`Failure::InvalidField`] for an
-/// offset beyond the page, a length beyond MDTS or an index offset, [`Failure::InvalidNamespace`] for an
-/// NSID that can name no namespace.
+/// [`Failure::InvalidLogPage`] for a page that this controller does not have.
+/// [`Failure::InvalidField`] for an offset beyond the page, a length beyond MDTS or an index
+/// offset. [`Failure::InvalidNamespace`] for an NSID that cannot identify a namespace.
 pub(crate) fn check_log_page(
     target: &Target,
     controller: &Controller,
@@ -51,11 +51,12 @@ pub(crate) fn check_log_page(
     Ok(length)
 }
 
-/// Reads the part of a log page that fills `out`, zeroes past the page's end. The page is what it
-/// is now, and an event that the host does not retain is cleared now.
+/// Reads the part of a log page that fills `out`, with zeroes past the page's end.
+///
+/// The page is current as of this call, and an event that the host does not retain is cleared now.
 ///
 /// # Errors
-/// As [`check_log_page`]: what was right when the command came may not be any more.
+/// As [`check_log_page`], because the state can have changed since the command arrived.
 pub(crate) fn read_log_page(
     target: &Target,
     controller: &Controller,
@@ -63,7 +64,7 @@ pub(crate) fn read_log_page(
     now: Nanos,
     out: &mut [u8],
 ) -> Result<(), Failure> {
-    // A refused command clears nothing.
+    // A failed command clears nothing.
     check_log_page(target, controller, sqe, now)?;
     let command = GetLogPage::parse(sqe);
     let mut page = PageWriter::new(command.offset, out);
@@ -71,7 +72,7 @@ pub(crate) fn read_log_page(
     page.finish()
 }
 
-/// Puts the page, and clears its event unless the host retains it.
+/// Writes the page, and clears its event unless the host retains it.
 fn put_log_page(
     target: &Target,
     controller: &Controller,
@@ -102,12 +103,12 @@ fn put_log_page(
     Ok(())
 }
 
-/// What is checked whatever the page; the length.
+/// Checks that apply to every page; returns the length.
 fn check(controller: &Controller, command: &GetLogPage) -> Result<u32, Failure> {
     if !controller.abilities().has_log_page(command.lid) {
         return Err(Failure::InvalidLogPage);
     }
-    // No page supports index offsets, and byte offsets are of dwords.
+    // No page supports index offsets, and byte offsets are multiples of a dword.
     if command.index_offset || !command.offset.is_multiple_of(4) {
         return Err(Failure::InvalidField);
     }
@@ -117,7 +118,7 @@ fn check(controller: &Controller, command: &GetLogPage) -> Result<u32, Failure> 
     }
 }
 
-/// A page that could be of one namespace, and is kept of the controller alone (LPA bit 0).
+/// Checks the NSID of a page that is kept only per controller (LPA bit 0).
 fn only_controller(controller: &Controller, nsid: u32) -> Result<(), Failure> {
     if nsid == 0 || nsid == NSID_ALL {
         return Ok(());
@@ -128,7 +129,7 @@ fn only_controller(controller: &Controller, nsid: u32) -> Result<(), Failure> {
     }
 }
 
-/// Error Information (Base 5.16.1.2): the newest first, all entries there may be.
+/// Error Information (Base 5.16.1.2): all entries, newest first.
 fn errors(controller: &Controller, page: &mut PageWriter<'_>) {
     let trtype = match controller.transport {
         TransportKind::Tcp => TransportType::TCP,
@@ -153,14 +154,14 @@ fn errors(controller: &Controller, page: &mut PageWriter<'_>) {
     }
 }
 
-/// Firmware Slot Information (Base 5.16.1.4): slot 1 is what runs, and there is no other.
+/// Firmware Slot Information (Base 5.16.1.4): slot 1 is the running firmware and the only slot.
 fn firmware() -> FirmwareSlotLog {
     let mut page = FirmwareSlotLog { afi: 1, ..FirmwareSlotLog::default() };
     ascii::fill(&mut page.frs[0], FIRMWARE);
     page
 }
 
-/// Changed Namespace List (Base 5.16.1.5): read with RAE clear, it starts anew.
+/// Changed Namespace List (Base 5.16.1.5): a read with RAE clear empties it.
 fn changed_namespaces(controller: &Controller, command: &GetLogPage, page: &mut PageWriter<'_>) {
     // One lock for list and event: a change comes before both or after both.
     let mut admin = controller.admin();
@@ -175,8 +176,10 @@ fn changed_namespaces(controller: &Controller, command: &GetLogPage, page: &mut 
     }
 }
 
-/// Discovery (Base 5.16.1.23). The event is cleared before the log is taken, so a change between the two
-/// is in the log or tells of itself.
+/// Discovery (Base 5.16.1.23).
+///
+/// The event is cleared before the log is generated, so a change in between is in the log or posts
+/// another event.
 fn discovery_log(
     target: &Target,
     controller: &Controller,

@@ -1,32 +1,34 @@
-//! Data of an admin command, written straight into the buffer that it leaves from.
+//! Data of an admin command, written directly into the buffer that is sent.
 
 use crate::failure::Failure;
 
-/// Writes the part of a page that a host asked for. The page is put in order, piece by piece; only
-/// what the host asked for is copied, so a page needs no memory besides the buffer and the piece.
+/// Writes the part of a page that a host requested.
+///
+/// The page is put in order, piece by piece. Only the requested part is copied, so a page needs no
+/// memory in addition to the buffer and the piece.
 #[derive(Debug)]
 pub(crate) struct PageWriter<'a> {
-    /// Where in the page the next piece begins.
+    /// Offset of the next piece in the page.
     at: u64,
-    /// Where in the page the part begins.
+    /// Offset of the requested part in the page.
     offset: u64,
     out: &'a mut [u8],
-    /// Bytes of `out` that are written.
+    /// Bytes of `out` written so far.
     written: usize,
 }
 
 impl PageWriter<'_> {
-    /// A writer of the part at `offset` that fills `out`.
+    /// Creates a writer of the part at `offset`, which fills `out`.
     pub(crate) fn new(offset: u64, out: &mut [u8]) -> PageWriter<'_> {
         PageWriter { at: 0, offset, out, written: 0 }
     }
 
-    /// A writer that copies nothing: it finds out whether there is such a part.
+    /// Creates a writer that copies nothing, only to check that the part exists.
     pub(crate) fn measure(offset: u64) -> PageWriter<'static> {
         PageWriter { at: 0, offset, out: &mut [], written: 0 }
     }
 
-    /// Puts the next piece of the page.
+    /// Writes the next piece of the page.
     pub(crate) fn put(&mut self, piece: &[u8]) {
         let begin = self.at;
         self.at += piece.len() as u64;
@@ -35,7 +37,7 @@ impl PageWriter<'_> {
         if from >= to {
             return;
         }
-        // Both lie within a slice, so they fit.
+        // Both are within a slice, so they fit.
         let within = |place: u64, base: u64| usize::try_from(place - base).unwrap_or(usize::MAX);
         let source = within(from, begin)..within(to, begin);
         let target = within(from, self.offset)..within(to, self.offset);
@@ -43,8 +45,9 @@ impl PageWriter<'_> {
         self.out[target].copy_from_slice(&piece[source]);
     }
 
-    /// Passes `len` bytes of the page without putting them. False, and nothing is passed, if the
-    /// host asked for any of them.
+    /// Skips `len` bytes of the page.
+    ///
+    /// Returns false and skips nothing if the host requested any of them.
     pub(crate) fn skip(&mut self, len: u64) -> bool {
         let next = self.at.saturating_add(len);
         let is_outside = next <= self.offset || self.is_full();
@@ -54,12 +57,12 @@ impl PageWriter<'_> {
         is_outside
     }
 
-    /// Whether nothing that is put now is part of what the host asked for.
+    /// Returns true if no later piece belongs to the requested part.
     pub(crate) fn is_full(&self) -> bool {
         self.at >= self.end()
     }
 
-    /// Ends the page: beyond it there are zeroes, and whatever the buffer held before is gone.
+    /// Ends the page: fills the rest of the buffer with zeroes, which overwrites its old contents.
     ///
     /// # Errors
     /// [`Failure::InvalidField`] if the part begins beyond the page (Base 5.16).
@@ -77,7 +80,7 @@ impl PageWriter<'_> {
 pub(crate) mod tests {
     use super::*;
 
-    /// What `put` puts of a page, from `offset` on, in a buffer that held something else.
+    /// Returns the part of a page that `put` writes from `offset` on, into a used buffer.
     pub(crate) fn read(
         offset: u64,
         len: usize,
@@ -98,7 +101,7 @@ pub(crate) mod tests {
             for len in 0..whole.len() + 4 {
                 let put = |page: &mut PageWriter<'_>| {
                     for piece in pieces {
-                        // Whatever may be passed may be put as well.
+                        // A piece that may be skipped may also be put.
                         if !(len + offset).is_multiple_of(2) || !page.skip(piece.len() as u64) {
                             page.put(piece);
                         }

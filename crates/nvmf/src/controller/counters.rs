@@ -1,10 +1,10 @@
-//! I/O counts of the SMART log (Base 5.16.1.3), kept per queue so that reactors share no line.
+//! I/O counts of the SMART log (Base 5.16.1.3), per queue, so that reactors share no cache line.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::disposition::QueueOwner;
 
-/// Counts of one queue. Only its queue writes them, so a load and a store do.
+/// Counts of one queue. Only its queue writes them, so a load and a store suffice.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub(crate) struct IoCounters {
@@ -13,13 +13,12 @@ pub(crate) struct IoCounters {
     writes: AtomicU64,
     written_bytes: AtomicU64,
     media_errors: AtomicU64,
-    /// Where the queue is: [`QueueOwner`]. An Abort that comes while it changes finds nothing, as
-    /// it may.
+    /// [`QueueOwner`] of the queue. An Abort during a change finds nothing, which is allowed.
     reactor: AtomicU32,
     connection: AtomicU64,
 }
 
-/// Counts at one moment.
+/// Counts at one point in time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct IoTotals {
     /// Read and Compare commands (SMART: host read commands).
@@ -51,14 +50,16 @@ impl IoCounters {
         bump(&self.media_errors, 1);
     }
 
-    /// The queue is served there from now on.
+    /// Sets the location that serves the queue.
     pub(crate) fn set_owner(&self, owner: QueueOwner) {
         self.reactor.store(owner.reactor, Ordering::Relaxed);
         self.connection.store(owner.connection, Ordering::Relaxed);
     }
 
-    /// Where the queue is served. While that changes it may be neither the old nor the new place:
-    /// whoever is asked there has to look which queue it has.
+    /// The location that serves the queue.
+    ///
+    /// During a change the value can be neither the old nor the new location, so the receiver of an
+    /// Abort checks which queue it has.
     pub(crate) fn owner(&self) -> QueueOwner {
         QueueOwner {
             reactor: self.reactor.load(Ordering::Relaxed),

@@ -9,23 +9,23 @@ use crate::limits::ERROR_LOG_ENTRIES;
 /// A failed command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ErrorRecord {
-    /// Errors so far, this one included; never 0.
+    /// Errors so far, including this one; never 0.
     pub(crate) count: u64,
-    /// Its queue.
+    /// ID of its queue.
     pub(crate) sqid: u16,
-    /// Its identifier.
+    /// Command identifier.
     pub(crate) cid: u16,
-    /// How it completed.
+    /// Status of its completion.
     pub(crate) status: Status,
-    /// First logical block, where it has one.
+    /// First logical block, if any.
     pub(crate) lba: u64,
-    /// Its namespace.
+    /// NSID.
     pub(crate) nsid: u32,
-    /// Its opcode (Base 2.0 OPC).
+    /// Opcode (Base 2.0 OPC).
     pub(crate) opcode: u8,
 }
 
-/// The newest errors.
+/// The latest errors.
 #[derive(Debug, Default)]
 pub(crate) struct ErrorLog {
     count: u64,
@@ -33,7 +33,7 @@ pub(crate) struct ErrorLog {
 }
 
 impl ErrorLog {
-    /// Adds an error; its `count` is filled in here.
+    /// Adds an error and sets its `count`.
     pub(crate) fn push(&mut self, record: ErrorRecord) {
         self.count = self.count.wrapping_add(1).max(1);
         self.newest_first.truncate(ERROR_LOG_ENTRIES - 1);
@@ -45,7 +45,7 @@ impl ErrorLog {
         self.count
     }
 
-    /// The newest first, at most [`ERROR_LOG_ENTRIES`].
+    /// Iterates over the latest errors, newest first, at most [`ERROR_LOG_ENTRIES`].
     pub(crate) fn iter(&self) -> impl Iterator<Item = &ErrorRecord> {
         self.newest_first.iter()
     }

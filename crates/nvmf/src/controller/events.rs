@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use nvmeof_wire::aer::AsyncEvent;
 use nvmeof_wire::log::critical_warning;
 
-/// Most NSIDs of the Changed Namespace List (Base 5.16.1.5).
+/// Maximum number of NSIDs in the Changed Namespace List (Base 5.16.1.5).
 const CHANGED_MAX: usize = 1024;
 
-/// Something a host can ask to be told of.
+/// Event that a host can enable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Event {
@@ -23,12 +23,12 @@ pub(crate) enum Event {
 impl Event {
     const ALL: [Self; 3] = [Self::NamespaceChanged, Self::DiscoveryChanged, Self::Temperature];
 
-    /// Its bit of Asynchronous Event Configuration, feature 0Bh (Base 5.27.1.8).
+    /// Bit of the event in Asynchronous Event Configuration, feature 0Bh (Base 5.27.1.8).
     pub(crate) const fn config_bit(self) -> u32 {
         match self {
             Self::NamespaceChanged => 1 << 8,
             Self::DiscoveryChanged => 1 << 31,
-            // Those of the SMART warnings are the bits of Critical Warning.
+            // The bits of SMART warnings are those of Critical Warning.
             Self::Temperature => critical_warning::TEMPERATURE as u32,
         }
     }
@@ -48,7 +48,7 @@ impl Event {
     }
 }
 
-/// What waits to be reported, and what was and awaits its log page to be read.
+/// Events that wait to be reported, and reported ones with an unread log page.
 #[derive(Debug, Default)]
 pub(crate) struct Events {
     pending: u8,
@@ -56,7 +56,7 @@ pub(crate) struct Events {
 }
 
 impl Events {
-    /// Notes an event if the host has enabled it. True if it can be reported now.
+    /// Records an event if the host has enabled it. Returns true if it can be reported now.
     pub(crate) fn post(&mut self, event: Event, enabled: u32) -> bool {
         if enabled & event.config_bit() != 0 {
             self.pending |= event.bit();
@@ -64,12 +64,12 @@ impl Events {
         self.any_ready()
     }
 
-    /// Can any be reported?
+    /// Returns true if any event can be reported.
     pub(crate) fn any_ready(&self) -> bool {
         self.pending & !self.masked != 0
     }
 
-    /// Takes one to report; it is masked until [`Self::clear`].
+    /// Takes an event to report, and masks it until [`Self::clear`].
     pub(crate) fn take(&mut self) -> Option<Event> {
         let ready = self.pending & !self.masked;
         let event = Event::ALL.into_iter().find(|event| ready & event.bit() != 0)?;
@@ -78,7 +78,7 @@ impl Events {
         Some(event)
     }
 
-    /// The host has read the event's log page.
+    /// Clears the event after the host has read its log page.
     pub(crate) fn clear(&mut self, event: Event) {
         self.pending &= !event.bit();
         self.masked &= !event.bit();
@@ -105,13 +105,14 @@ impl ChangedNamespaces {
         }
     }
 
-    /// The list as log page 04h has it, without the padding: ascending NSIDs, or FFFFFFFFh alone if there
-    /// were too many.
+    /// The list as in log page 04h, without the padding.
+    ///
+    /// It holds ascending NSIDs, or only FFFFFFFFh if there were too many.
     pub(crate) fn list(&self) -> Vec<u32> {
         if self.overflowed { vec![u32::MAX] } else { self.nsids.iter().copied().collect() }
     }
 
-    /// The host has read it.
+    /// Clears the list after the host has read it.
     pub(crate) fn clear(&mut self) {
         *self = Self::default();
     }

@@ -1,7 +1,7 @@
-//! Current values of a controller's features (Base 5.27.1), without those kept elsewhere.
+//! Current values of a controller's features (Base 5.27.1) that are not kept elsewhere.
 //!
-//! Nothing is saveable, so a reset brings the defaults back; the keep-alive timeout
-//! ([`Controller::kato_ms`](super::Controller::kato_ms)) and the Host Identifier outlive it.
+//! No value is saveable, so a reset restores the defaults. The keep-alive timeout
+//! ([`Controller::kato_ms`](super::Controller::kato_ms)) and the Host Identifier survive a reset.
 
 use crate::admin::features::{ErrorRecoveries, WARNING_TEMPERATURE};
 use crate::limits::Limits;
@@ -21,7 +21,7 @@ pub(crate) struct FeatureStore {
     pub(crate) error_recovery: ErrorRecoveries,
     /// 06h Volatile Write Cache enabled.
     pub(crate) write_cache: bool,
-    /// 07h Number of Queues: how many I/O queues the host may connect, at least 1.
+    /// 07h Number of Queues: the number of I/O queues that the host may connect, at least 1.
     pub(crate) io_queues: u16,
     /// 0Ah Write Atomicity Normal.
     pub(crate) write_atomicity: u32,

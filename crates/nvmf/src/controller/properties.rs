@@ -12,16 +12,16 @@ use crate::failure::Failure;
 use crate::quiesce::half_seconds;
 use crate::spec::DeviceId;
 
-/// What a write to CC did.
+/// Effect of a write to CC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CcChange {
-    /// Nothing of note.
+    /// No change of state.
     None,
-    /// EN 0 to 1: the controller is ready.
+    /// EN 0 to 1: the controller becomes ready.
     Enabled,
-    /// EN 1 to 0: Controller Level Reset; its I/O queues end.
+    /// EN 1 to 0: Controller Level Reset, which ends the I/O queues.
     Reset,
-    /// SHN: it begins to shut down.
+    /// Change of SHN: the controller starts to shut down.
     Shutdown,
 }
 
@@ -36,8 +36,9 @@ impl Controller {
             .with_crms(1)
     }
 
-    /// Worst time from CC.EN to CSTS.RDY in units of 500 ms. It rises at once; it falls when the devices have
-    /// ended what they were given.
+    /// Maximum time from CC.EN to CSTS.RDY in units of 500 ms.
+    ///
+    /// CSTS.RDY rises immediately. It falls when the devices have completed their commands.
     fn ready_timeout(&self) -> u8 {
         half_seconds(self.subsystem.quiesce_bound())
     }
@@ -56,13 +57,13 @@ impl Controller {
         csts
     }
 
-    /// Enabled, ready and not shut down: admin commands may run.
+    /// Returns true if admin commands may run: enabled, ready and not shut down.
     pub(crate) fn is_ready(&self) -> bool {
         let csts = self.csts();
         csts.rdy() && !self.resetting.load(Ordering::Acquire) && csts.shst() == CSTS_SHST_NORMAL
     }
 
-    /// Value and size in bytes of the property at this offset; `None` if it has none there.
+    /// Value and size in bytes of the property at this offset; `None` if no property is there.
     pub(crate) fn property(&self, at: u32) -> Option<(u64, u8)> {
         let four = |value: u32| (u64::from(value), 4);
         match at {
@@ -79,11 +80,12 @@ impl Controller {
         }
     }
 
-    /// The host writes CC.
+    /// Handles a write to CC.
     ///
     /// # Errors
-    /// [`Failure::InvalidField`] for a value this controller cannot run with, [`Failure::Quiescing`] to enable it
-    /// before CSTS.RDY has fallen; nothing changes then.
+    /// [`Failure::InvalidField`] for a value that this controller does not support.
+    /// [`Failure::Quiescing`] if the host enables it before CSTS.RDY has fallen. Nothing changes
+    /// then.
     pub(crate) fn set_cc(&self, new: Cc) -> Result<CcChange, Failure> {
         let old = self.cc();
         if new.en() && !old.en() {
@@ -110,7 +112,8 @@ impl Controller {
             self.settle_write_cache();
             self.resetting.store(false, Ordering::Release);
             self.csts.store(Csts::new().with_rdy(true).into_bits(), Ordering::Release);
-            // Bit 0: I/O commands may run. A death meanwhile wins: it clears the bit under us or after.
+            // Bit 0: I/O commands may run. A concurrent death wins: it clears the bit before or
+            // after this point.
             self.stamp.fetch_or(1, Ordering::AcqRel);
             if self.death().is_some() {
                 self.end_incarnation();
@@ -120,14 +123,15 @@ impl Controller {
         Ok(CcChange::None)
     }
 
-    /// The shutdown that has begun is complete when its queues are quiet and its devices flushed: power may go then
-    /// (Base 3.6.2).
+    /// Starts a shutdown. It completes when the queues are quiet and the devices flushed.
+    ///
+    /// Power may then be removed (Base 3.6.2).
     fn shut_down(&self) {
         self.set_shst(CSTS_SHST_OCCURRING);
         self.settle_shutdown();
     }
 
-    /// Devices to flush before the shutdown under way is complete, once it is quiet.
+    /// Devices to flush before the current shutdown can complete, once the queues are quiet.
     pub(crate) fn settle_shutdown(&self) -> Option<Vec<DeviceId>> {
         if !self.is_shutting_down() || !self.quiesce.is_quiet() {
             return None;
@@ -140,10 +144,10 @@ impl Controller {
         Some(devices)
     }
 
-    /// The devices are flushed, or cannot be: then CSTS.CFS says so.
+    /// Completes the shutdown after the flush; CSTS.CFS reports a failed flush.
     pub(crate) fn shutdown_flushed(&self, is_durable: bool) {
         if !self.is_shutting_down() {
-            // A reset came between.
+            // A reset came in between.
             return;
         }
         if !is_durable {
@@ -153,7 +157,7 @@ impl Controller {
         self.set_shst(CSTS_SHST_COMPLETE);
     }
 
-    /// CSTS.SHST is 01b.
+    /// Returns true if CSTS.SHST is 01b.
     pub(crate) fn is_shutting_down(&self) -> bool {
         self.csts().shst() == CSTS_SHST_OCCURRING
     }
@@ -163,22 +167,26 @@ impl Controller {
         self.csts.store(csts.into_bits(), Ordering::Release);
     }
 
-    /// Entry sizes, page size, arbitration and command set that enabling needs (Base 3.1.3.5).
+    /// Checks entry sizes, page size, arbitration and command set for enabling (Base 3.1.3.5).
     fn check_configuration(&self, cc: Cc) -> Result<(), Failure> {
         let (sqe_size, cqe_size, css) = if self.is_discovery() {
-            // No I/O queues: the entry sizes may be left 0; hosts also write the I/O ones.
+            // Without I/O queues, hosts may leave the entry sizes 0; they also write those of I/O
+            // controllers.
             (matches!(cc.iosqes(), 0 | 6), matches!(cc.iocqes(), 0 | 4), CC_CSS_ADMIN_ONLY)
         } else {
             (cc.iosqes() == 6, cc.iocqes() == 4, CC_CSS_NVM)
         };
-        // Hosts enable discovery controllers with the NVM command set's value too.
+        // Hosts also enable discovery controllers with the value of the NVM command set.
         let css = cc.css() == css || cc.css() == CC_CSS_NVM;
         let valid = sqe_size && cqe_size && css && cc.mps() == 0 && cc.ams() == 0 && !cc.crime();
         if valid { Ok(()) } else { Err(Failure::InvalidField) }
     }
 
-    /// Controller Level Reset: I/O queues end, features and events are as new; the admin queue, the
-    /// keep-alive timeout and the error log stay (Base 3.7.2). It is complete, and CSTS.RDY is 0, when it is quiet.
+    /// Controller Level Reset (Base 3.7.2).
+    ///
+    /// I/O queues end, and features and events return to their defaults. The admin queue, the
+    /// keep-alive timeout and the error log stay. The reset is complete, with CSTS.RDY = 0, when
+    /// the controller is quiet.
     fn reset(&self) {
         self.end_incarnation();
         let mut admin = self.admin();

@@ -22,7 +22,7 @@ fn port(id: u16, family: AddressFamily, address: &str, service: &str) -> PortSpe
     }
 }
 
-/// Two subsystems, one of them for the host "friend" alone, two listeners, a referral.
+/// Two subsystems, one of them only for the host "friend", two listeners, a referral.
 fn spec() -> TargetSpec {
     TargetSpec {
         subsystems: vec![
@@ -60,7 +60,7 @@ fn controller(target: &Target, host: &str) -> Arc<Controller> {
     connect(&discovery, *target.limits(), host)
 }
 
-/// The whole log.
+/// The complete log.
 fn log_page(target: &Target, controller: &Controller) -> Vec<u8> {
     let part = |len| {
         let put = |page: &mut PageWriter<'_>| {
@@ -81,7 +81,7 @@ fn parse(page: &[u8]) -> (DiscoveryHeader, Vec<DiscoveryEntry>) {
     (DiscoveryHeader::read_from_bytes(header).unwrap(), entries.collect())
 }
 
-/// Type, last part of the name, and place of every entry.
+/// Type, last part of the name, and address of every entry.
 fn summary(page: &[u8]) -> Vec<(DiscoverySubtype, String, String)> {
     let (header, entries) = parse(page);
     assert_eq!(header.numrec, U64::new(entries.len() as u64));
@@ -167,13 +167,13 @@ fn a_listener_on_every_address_is_told_of_as_the_one_used() {
     };
     assert_eq!(places(vec![v4()], Some("192.0.2.7")), ["1 ipv4 192.0.2.7"]);
     assert_eq!(places(vec![v4()], None), ["1 ipv4 0.0.0.0"], "nothing better is known");
-    // The host came by listener 1: whether `::` of listener 2 takes IPv4 is not known.
+    // The host used listener 1, so it is unknown if `::` of listener 2 accepts IPv4.
     assert_eq!(places(vec![v4(), v6()], Some("192.0.2.7")), ["1 ipv4 192.0.2.7"]);
     assert_eq!(
         places(vec![v4(), v6()], Some("2001:db8::5")),
         ["1 ipv6 2001:db8::5", "2 ipv6 2001:db8::5"]
     );
-    // By a listener for both families, as the mapped address its socket names.
+    // A listener for both families, with the mapped address of its socket.
     let both = PortSpec { id: PortId(1), ..v6() };
     assert_eq!(places(vec![both], Some("::ffff:192.0.2.7")), ["1 ipv4 192.0.2.7"]);
     let one = port(3, AddressFamily::Ipv6, "2001:db8::3", "4420");
@@ -227,7 +227,7 @@ fn parts_of_one_generation_make_one_log() {
     assert!(read(end + 4, 8).is_err());
 }
 
-/// Forty subsystems, every third of them not for the host "friend".
+/// Forty subsystems; every third one is not for the host "friend".
 fn many() -> TargetSpec {
     let of = |number: usize| SubsystemSpec {
         access: match number % 3 {
@@ -271,12 +271,12 @@ fn a_host_reads_on_where_it_was() {
         let bookmark = friend.admin().bookmark.clone().unwrap();
         bookmark.last.map(|(_, before)| before)
     };
-    // A header and the service's own two entries, then two entries of a subsystem each.
+    // A header and the service's own two entries, then two entries per subsystem.
     assert_eq!(read(0), Some(0));
     assert_eq!(read(4096), Some(2));
     assert_eq!(read(8192), Some(4));
     let before = friend.admin().bookmark.clone().unwrap().generation;
-    // Another log has other places.
+    // Another log has other positions.
     target.apply(spec()).unwrap();
     assert_eq!(read(0), Some(0));
     assert_ne!(friend.admin().bookmark.clone().unwrap().generation, before);
@@ -329,10 +329,10 @@ fn a_listener_that_does_not_listen_is_in_no_log_and_keeps_its_controllers() {
     assert!(!first && second && hidden != before, "GENCTR tells it");
     assert_eq!(host.take_event(), Some(0x0070_f002));
     assert_eq!(host.death(), None, "it came through the listener, which may be back");
-    // The wanted state is made anew, and the listener still does not listen.
+    // The desired state is applied again, and the listener still does not listen.
     target.apply(spec()).unwrap();
     assert_eq!(seen(), (false, true, hidden));
-    // Another port by now: the system chose it.
+    // The port is another one now, because the system chose it.
     let back = PortSpec { service: "4444".into(), ..spec().ports[0].clone() };
     target.show_port(back.clone());
     let (first, second, _) = seen();
@@ -340,7 +340,7 @@ fn a_listener_that_does_not_listen_is_in_no_log_and_keeps_its_controllers() {
     let before = seen();
     target.show_port(back);
     assert_eq!(seen(), before, "it is shown already");
-    // One that was never there.
+    // A listener that never existed.
     target.hide_port(PortId(9));
     assert_eq!(seen(), before);
     target.show_port(port(9, AddressFamily::Ipv4, "192.0.2.3", "4420"));

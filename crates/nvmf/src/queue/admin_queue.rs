@@ -1,4 +1,4 @@
-//! An admin queue: the controller's life, the admin command set, events and timers.
+//! An admin queue: controller lifetime, admin command set, events and timers.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -24,20 +24,20 @@ use crate::target::Target;
 #[derive(Debug)]
 pub(super) struct AdminQueue {
     pub(super) controller: Arc<Controller>,
-    /// Its host's, for it.
+    /// Right of the host to this queue.
     _seat: Seat,
     transport: TransportKind,
     /// Asynchronous Event Requests that wait for an event, the oldest first.
     held: VecDeque<u16>,
-    /// Those that a reset, a shutdown or an Abort ended and whose completion is still to be sent.
+    /// Event requests that a reset, a shutdown or an Abort ended and that have no completion yet.
     ended: VecDeque<u16>,
-    /// Abort commands under way.
+    /// Abort commands in flight.
     aborts: u8,
-    /// When the timer that is running was last restarted.
+    /// Last restart of the running timer.
     restarted: Nanos,
-    /// The devices are being flushed for a shutdown.
+    /// A shutdown is flushing the devices.
     is_flushing: bool,
-    /// Shutdowns that a reset overtook while their devices were being flushed: their ends are still to come.
+    /// Shutdowns that a reset overtook during their flush, and whose flush has not ended yet.
     overtaken: u32,
 }
 
@@ -56,7 +56,9 @@ impl AdminQueue {
         }
     }
 
-    /// When the association ends unless something restarts the timer, and why (Base 3.9, 3.1.2.3).
+    /// Time at which the association ends without a timer restart, and the reason.
+    ///
+    /// See Base 3.9 and 3.1.2.3.
     pub(super) fn timer(&self) -> Option<(Nanos, DeathReason)> {
         const IDLE: Nanos = ASSOCIATION_TIMEOUT_SECONDS * 1_000_000_000;
         let kato = Nanos::from(self.controller.kato_ms()) * 1_000_000;
@@ -70,12 +72,12 @@ impl AdminQueue {
         Some((self.restarted.saturating_add(period), reason))
     }
 
-    /// The target stood still for so long, which does not count.
+    /// Excludes `nanos` from the timer, a period in which the target was stalled.
     pub(super) fn excuse(&mut self, nanos: Nanos) {
         self.restarted = self.restarted.saturating_add(nanos);
     }
 
-    /// A property changed the controller's state.
+    /// Handles a change of the controller's state by a property.
     pub(super) fn configuration_changed(&mut self, change: CcChange, now: Nanos) {
         match change {
             CcChange::None => return,
@@ -90,7 +92,7 @@ impl AdminQueue {
         self.restarted = now;
     }
 
-    /// Devices to flush, once, for a shutdown whose commands are over.
+    /// Devices to flush for a shutdown whose commands have completed; returned once.
     pub(super) fn poll_shutdown(&mut self) -> Option<Vec<DeviceId>> {
         if self.is_flushing {
             return None;
@@ -100,7 +102,9 @@ impl AdminQueue {
         Some(devices)
     }
 
-    /// They are flushed, or not all of them could be. Flushes end in the order they began.
+    /// Records that the devices are flushed, or that a flush failed.
+    ///
+    /// Flushes end in the order they began.
     pub(super) fn shutdown_flushed(&mut self, is_durable: bool) {
         if self.overtaken > 0 {
             self.overtaken -= 1;
@@ -110,7 +114,7 @@ impl AdminQueue {
         self.controller.shutdown_flushed(is_durable);
     }
 
-    /// Any command but a fabrics one.
+    /// Handles every command except fabrics commands.
     pub(super) fn command(
         &mut self,
         target: &Target,
@@ -162,8 +166,10 @@ impl AdminQueue {
         }
     }
 
-    /// Writes the data of a command whose outcome was [`Outcome::Send`] into `out`, which has that
-    /// length. The data is what it is now; its result.
+    /// Writes the data of a command with the outcome [`Outcome::Send`] into `out`.
+    ///
+    /// `out` has the length of that outcome. The data is current as of this call. Returns the
+    /// result of the completion.
     pub(super) fn fill(
         &mut self,
         target: &Target,
@@ -197,7 +203,7 @@ impl AdminQueue {
         }
     }
 
-    /// The data of a command that asked for it.
+    /// Handles the data that a command requested.
     pub(super) fn data(&mut self, sqe: &Sqe, data: &[u8], now: Nanos) -> Result<Outcome, Failure> {
         if self.controller.death().is_some() {
             return Err(Failure::QueueDeleted);
@@ -208,12 +214,12 @@ impl AdminQueue {
         }
     }
 
-    /// Does [`Self::poll_event`] have one?
+    /// Returns true if [`Self::poll_event`] has a request to complete.
     pub(super) fn has_event(&self) -> bool {
         !self.ended.is_empty() || (!self.held.is_empty() && self.controller.has_event())
     }
 
-    /// The next event request to complete: its identifier, and its event or how it ended.
+    /// The next event request to complete: its identifier, and its event or failure.
     pub(super) fn poll_event(&mut self) -> Option<(u16, Result<u32, Failure>)> {
         if let Some(cid) = self.ended.pop_front() {
             return Some((cid, Err(Failure::Aborted)));
@@ -224,7 +230,7 @@ impl AdminQueue {
         Some((cid, Ok(event)))
     }
 
-    /// An Abort command is no longer under way.
+    /// Releases the slot of an Abort command that has completed.
     pub(super) fn abort_done(&mut self) {
         self.aborts = self.aborts.saturating_sub(1);
     }
@@ -247,7 +253,7 @@ impl AdminQueue {
         }
         let devices = self.controller.subsystem.devices_to_flush();
         if was_cached && self.controller.write_through() && !devices.is_empty() {
-            // A host that turns the cache off takes what it wrote before for durable.
+            // A host that turns the cache off assumes that its earlier writes are durable.
             return Ok(Outcome::Flush { devices, result: u64::from(dw0) });
         }
         Ok(Outcome::Done(u64::from(dw0)))
@@ -263,8 +269,8 @@ impl AdminQueue {
 
     fn abort(&mut self, abort: Abort) -> Result<Outcome, Failure> {
         if abort.sqid == 0 {
-            // Every other admin command is done by the time an Abort comes, or is about to move its
-            // data.
+            // Every other admin command has completed when an Abort arrives, or is about to move
+            // its data.
             let Some(at) = self.held.iter().position(|cid| *cid == abort.cid) else {
                 return Ok(Outcome::Done(NOT_ABORTED));
             };
@@ -282,7 +288,7 @@ impl AdminQueue {
         Ok(Outcome::Abort { controller: self.controller.key, sqid, cid, owner })
     }
 
-    /// Data for the host, made when there is a buffer for it.
+    /// Announces data for the host; [`Self::fill`] writes it once a buffer is available.
     fn send(&self, sqe: &Sqe, len: usize) -> Result<Outcome, Failure> {
         let len = u32::try_from(len).map_err(|_| Failure::Internal)?;
         let sgl = data::to_host(sqe, len, self.transport)?;

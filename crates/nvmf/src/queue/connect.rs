@@ -1,4 +1,4 @@
-//! Connect (Base 6.3): from a connection to a queue of a controller.
+//! Connect (Base 6.3): turns a connection into a queue of a controller.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ use crate::subsystem::{Subsystem, SubsystemKind};
 const DATA_LEN: u32 = 1024;
 const _: () = assert!(DATA_LEN as usize == CONNECT_DATA_SIZE);
 
-/// A Connect that is to be answered with success.
+/// A Connect that the target accepts.
 #[derive(Debug)]
 pub(super) struct Accepted {
     state: Box<State>,
@@ -33,7 +33,7 @@ pub(super) struct Accepted {
     flow_control: bool,
 }
 
-/// What a Connect asks for, names parsed.
+/// Parameters of a Connect, with parsed names.
 #[derive(Debug)]
 struct Request {
     command: Connect,
@@ -43,7 +43,7 @@ struct Request {
 }
 
 impl Queue {
-    /// A Connect command: asks for its data.
+    /// Handles a Connect command: requests its data.
     pub(super) fn begin_connect(&mut self, sqe: &Sqe, inline_len: u32) -> Result<Outcome, Failure> {
         let State::Fresh { connecting, .. } = &mut self.state else {
             return Err(Failure::CommandSequence);
@@ -57,7 +57,7 @@ impl Queue {
         Ok(Outcome::Receive { len: DATA_LEN, source })
     }
 
-    /// The data of a Connect command came.
+    /// Handles the data of a Connect command.
     pub(super) fn connect(
         &mut self,
         sqe: &Sqe,
@@ -73,7 +73,7 @@ impl Queue {
             cntlid: data.cntlid.get(),
             host_nqn: data.hostnqn().map_err(failure)?,
         };
-        // Held until the queue is part of a controller: a change of the config comes before or after.
+        // Held until the queue is part of a controller, so that no config change comes in between.
         let registry = self.target.registry();
         let subsystem = if subnqn.is_discovery() {
             Some(&registry.discovery)
@@ -86,7 +86,7 @@ impl Queue {
             return Err(Failure::ConnectHost);
         }
         if !registry.ports.contains_key(&self.port) {
-            // The listener went away after the connection came through it.
+            // The listener was removed after the connection came through it.
             return Err(Failure::ConnectBusy);
         }
         if command.qid == 0 && subsystem.kind == SubsystemKind::Nvm {
@@ -126,7 +126,7 @@ impl Queue {
         }))
     }
 
-    /// The queue becomes what its Connect asked for; the completion of that is the first with its rules.
+    /// Turns the queue into the requested one, and completes the Connect by its rules.
     pub(super) fn accept(&mut self, cid: u16, accepted: Accepted) -> Disposition {
         self.state = *accepted.state;
         self.guard = accepted.guard;
@@ -138,7 +138,7 @@ impl Queue {
         };
         let mut response = self.slots.complete(cid, Status::SUCCESS, result.encode());
         if !accepted.flow_control {
-            // Says that flow control is off, as asked (Base 6.3).
+            // Reports that flow control is off, as requested (Base 6.3).
             response.cqe = response.cqe.with_sqhd(0xffff);
         }
         Disposition::Respond(response)
@@ -155,7 +155,7 @@ impl Queue {
         let limits = self.target.limits;
         check_entries(request.command.entries, limits.admin_queue_depth())?;
         if request.cntlid != CNTLID_DYNAMIC {
-            // The dynamic controller model: a host cannot choose.
+            // With the dynamic controller model, a host cannot choose.
             return Err(in_data(ConnectData::CNTLID_OFFSET));
         }
         let new = NewController {
@@ -180,7 +180,7 @@ impl Queue {
         Ok((State::Admin(AdminQueue::new(Arc::clone(&controller), seat, now)), controller))
     }
 
-    /// Creates an I/O queue of a controller that is there.
+    /// Creates an I/O queue of an existing controller.
     fn connect_io(
         &self,
         subsystem: &Subsystem,
@@ -189,7 +189,8 @@ impl Queue {
     ) -> Result<(State, Arc<Controller>, QuiesceGuard), Failure> {
         let Connect { qid, entries, .. } = request.command;
         check_entries(entries, self.target.limits.io_queue_depth())?;
-        // Its identifier may be another's by now, so that all of this may come from a controller that has just died.
+        // Another controller can have this ID by now, so each of these errors can result from a
+        // controller that has just ended.
         let gone = |offset| Failure::ConnectGone { offset };
         let wrong_controller = gone(ConnectData::CNTLID_OFFSET);
         let controller = subsystem.controller(request.cntlid).ok_or(wrong_controller)?;
@@ -200,7 +201,7 @@ impl Queue {
             return Err(gone(ConnectData::HOSTID_OFFSET));
         }
         if controller.port != self.port {
-            // An association lives on one port of the subsystem (Base 3.3.2.2).
+            // An association uses one port of the subsystem (Base 3.3.2.2).
             return Err(wrong_controller);
         }
         if controller.is_discovery() {
@@ -216,7 +217,7 @@ impl Queue {
     }
 }
 
-/// SQSIZE, 0's based, is never 0: a queue has two entries at least.
+/// Checks the queue size; SQSIZE, 0's based, is never 0, because a queue has at least two entries.
 fn check_entries(entries: u32, most: u16) -> Result<(), Failure> {
     if (2..=u32::from(most)).contains(&entries) {
         Ok(())

@@ -1,8 +1,9 @@
-//! Data pointers: is the host's SGL one this transport can use, and long enough?
+//! Data pointers: checks that the transport supports the host's SGL and that it is long enough.
 //!
-//! One descriptor, in the command itself; it may be longer than the data (SGLS bit 18): hosts send whole pages
-//! for short lists of ranges. Over RDMA a host may also send a list of keyed descriptors in the capsule: the
-//! transport resolves it, keeps it, and has one transport descriptor of the whole length stand for it here.
+//! The SGL is one descriptor, in the command itself. It may be longer than the data (SGLS bit 18),
+//! because hosts send whole pages for short lists of ranges. Over RDMA a host may also send a list
+//! of keyed descriptors in the capsule. The transport resolves and keeps that list, and represents
+//! it here by one transport descriptor of the whole length.
 
 use nvmeof_wire::{Sgl, Sqe};
 
@@ -10,7 +11,7 @@ use crate::disposition::DataSource;
 use crate::failure::Failure;
 use crate::spec::TransportKind;
 
-/// Where `len` bytes from the host are; `inline_len` bytes came in the capsule.
+/// Location of `len` bytes from the host; the capsule carried `inline_len` bytes.
 #[inline]
 pub(super) fn from_host(
     sqe: &Sqe,
@@ -34,7 +35,7 @@ pub(super) fn from_host(
     }
 }
 
-/// Where `len` bytes for the host go.
+/// Destination of `len` bytes for the host.
 #[inline]
 pub(super) fn to_host(sqe: &Sqe, len: u32, transport: TransportKind) -> Result<Sgl, Failure> {
     let sgl = sqe.dptr.parse();

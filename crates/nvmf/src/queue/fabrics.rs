@@ -1,4 +1,4 @@
-//! Fabrics commands (Base 6) but Connect.
+//! Fabrics commands (Base 6) except Connect.
 
 use nvmeof_wire::Sqe;
 use nvmeof_wire::fabrics::{Disconnect, PropertyGet, PropertySet};
@@ -10,7 +10,7 @@ use crate::Nanos;
 use crate::failure::Failure;
 
 impl Queue {
-    /// Opcode 7Fh on a queue that has not ended.
+    /// Handles opcode 7Fh on a queue that has not ended.
     pub(super) fn fabrics_command(
         &mut self,
         sqe: &Sqe,
@@ -34,7 +34,7 @@ impl Queue {
         match sqe.fctype() {
             FabricsType::PROPERTY_GET => self.property_get(PropertyGet::parse(sqe)),
             FabricsType::PROPERTY_SET => self.property_set(PropertySet::parse(sqe), now),
-            // It deletes I/O queues only (Base 6.4).
+            // Disconnect deletes I/O queues only (Base 6.4).
             FabricsType::DISCONNECT => Err(Failure::InvalidQueueType),
             _ => Err(Failure::InvalidOpcode),
         }
@@ -48,7 +48,7 @@ impl Queue {
                 }
                 let State::Io(io) = &mut self.state else { return Err(Failure::Internal) };
                 io.disconnecting = Some(sqe.cid.get());
-                // Answered by `poll_disconnect` when every other command is over.
+                // `poll_disconnect` responds when every other command has completed.
                 Ok(Outcome::Held)
             }
             _ => Err(Failure::InvalidOpcode),
@@ -67,7 +67,7 @@ impl Queue {
 
     fn property_set(&mut self, set: PropertySet, now: Nanos) -> Result<Outcome, Failure> {
         let State::Admin(admin) = &mut self.state else { return Err(Failure::Internal) };
-        // Everything else is read only here; NSSR is, because CAP.NSSRS is 0.
+        // Every other property is read-only here; for NSSR the reason is that CAP.NSSRS is 0.
         if set.offset != offset::CC || set.size.bytes() != Some(4) {
             return Err(Failure::InvalidField);
         }

@@ -1,7 +1,7 @@
 //! An I/O queue: the NVM command set (NVM 3). No lock and no allocation per command.
 //!
-//! No namespace has metadata, so protection information fields (PRINFO, tags) and MPTR are not looked at.
-//! Nor are hints: access frequency, latency, Limited Retry, integral datasets.
+//! No namespace has metadata, so the queue ignores protection information fields (PRINFO, tags) and
+//! MPTR. It also ignores hints: access frequency, latency, Limited Retry, integral datasets.
 
 use std::sync::Arc;
 
@@ -24,19 +24,19 @@ use crate::spec::TransportKind;
 #[derive(Debug)]
 pub(super) struct IoQueue {
     pub(super) controller: Arc<Controller>,
-    /// Its host's, for it.
+    /// Right of the host to this queue.
     _seat: Seat,
     pub(super) qid: u16,
     pub(super) counters: Arc<IoCounters>,
-    /// [`Controller::stamp`] when it connected; any other value ends the queue.
+    /// [`Controller::stamp`] at Connect; any other value ends the queue.
     stamp: u32,
-    /// Snapshot of the subsystem's namespaces, and the generation it is at least as new as.
+    /// Snapshot of the subsystem's namespaces, and a generation that is not newer than it.
     namespaces: Arc<NamespaceTable>,
     generation: u32,
-    /// Most bytes one command moves (MDTS).
+    /// Maximum bytes per command (MDTS).
     max_transfer: u32,
     transport: TransportKind,
-    /// A Disconnect command that waits until every other command is over.
+    /// A Disconnect command that waits until every other command has completed.
     pub(super) disconnecting: Option<u16>,
 }
 
@@ -63,7 +63,7 @@ impl IoQueue {
         }
     }
 
-    /// Why the queue is to close, if it is.
+    /// Reason to close the queue, if any.
     #[inline]
     pub(super) fn death(&self) -> Option<DeathReason> {
         if self.controller.stamp() == self.stamp {
@@ -72,7 +72,7 @@ impl IoQueue {
         Some(self.controller.death().unwrap_or(DeathReason::Reset))
     }
 
-    /// Any command but a fabrics one.
+    /// Handles every command except fabrics commands.
     #[inline]
     pub(super) fn command(&mut self, sqe: &Sqe, inline_len: u32) -> Result<Outcome, Failure> {
         if self.controller.stamp() != self.stamp || self.disconnecting.is_some() {
@@ -99,7 +99,7 @@ impl IoQueue {
         Ok(Outcome::Io(io))
     }
 
-    /// The ranges of a Deallocate in bytes. Empty ranges are left out.
+    /// The ranges of a Deallocate in bytes. Empty ranges are omitted.
     pub(super) fn ranges(
         &self,
         io: &IoCommand,
@@ -108,7 +108,8 @@ impl IoQueue {
     ) -> Result<Vec<Extent>, Failure> {
         let namespace = self.namespace(io.nsid)?;
         if namespace.spec.device != io.device {
-            // Another one has this NSID by now; the command's own is inactive.
+            // Another device has this NSID by now; the NSID of the command's own device is
+            // inactive.
             return Err(Failure::InvalidField);
         }
         extents(namespace, ranges, data)
@@ -145,7 +146,7 @@ impl IoQueue {
     fn flush(&self, sqe: &Sqe) -> Result<IoCommand, Failure> {
         let nsid = sqe.nsid.get();
         if nsid == NSID_ALL {
-            // VWC bits 2:1 say so (Base 5.17.2.1).
+            // VWC bits 2:1 report this (Base 5.17.2.1).
             return Err(Failure::InvalidNamespace);
         }
         let namespace = self.namespace(nsid)?;
@@ -183,7 +184,7 @@ impl IoQueue {
     fn verify(&self, sqe: &Sqe) -> Result<IoCommand, Failure> {
         let io = BlockIo::parse(sqe);
         let namespace = self.namespace(sqe.nsid.get())?;
-        // The Verify Size Limit (VSL) is MDTS.
+        // The Verify Size Limit (VSL) equals MDTS.
         let (extent, _) = self.transfer(namespace, io.range)?;
         Ok(IoCommand { fua: io.fua, ..command(sqe, namespace, IoKind::Verify, extent) })
     }
@@ -192,7 +193,7 @@ impl IoQueue {
         let dsm = DatasetManagement::parse(sqe);
         let nsid = sqe.nsid.get();
         if !dsm.deallocate {
-            // Hints we make no use of.
+            // The target ignores these hints.
             self.namespace(nsid)?;
             return Ok(Outcome::Done(0));
         }
@@ -200,7 +201,7 @@ impl IoQueue {
         let len = dsm.data_len();
         let source = data::from_host(sqe, len, inline_len, self.transport)?;
         if !namespace.spec.deallocate {
-            // The ranges are still checked, in `dataset_management_data`.
+            // `dataset_management_data` still checks the ranges.
             return Ok(Outcome::Receive { len, source });
         }
         let kind = IoKind::Deallocate { ranges: dsm.ranges };
@@ -211,7 +212,7 @@ impl IoQueue {
         }))
     }
 
-    /// The ranges of a Deallocate that the device has no use for: checked, then done.
+    /// Checks the ranges of a Deallocate that the device does not support, and completes it.
     pub(super) fn dataset_management_data(
         &self,
         sqe: &Sqe,
@@ -222,7 +223,7 @@ impl IoQueue {
         Ok(Outcome::Done(0))
     }
 
-    /// The namespace a command works on.
+    /// The namespace of a command.
     #[inline]
     fn namespace(&self, nsid: u32) -> Result<&Namespace, Failure> {
         match self.namespaces.get(nsid) {
@@ -231,8 +232,9 @@ impl IoQueue {
         }
     }
 
-    /// Base 3.2.1.5 and Figure 87: an inactive NSID and a broadcast that is not supported are invalid
-    /// fields.
+    /// Failure for an NSID without an active namespace (Base 3.2.1.5 and Figure 87).
+    ///
+    /// An inactive NSID and an unsupported broadcast are invalid fields.
     #[cold]
     fn no_namespace(&self, nsid: u32) -> Failure {
         match self.namespaces.lookup(nsid) {
@@ -247,13 +249,13 @@ impl IoQueue {
         if namespace.spec.read_only { Err(Failure::WriteProtected) } else { Ok(namespace) }
     }
 
-    /// Is what a write changes to be on the medium when it completes, whatever its FUA bit says?
+    /// Returns true if a write must be durable at its completion even without FUA.
     #[inline]
     fn must_be_durable(&self, namespace: &Namespace) -> bool {
         namespace.spec.volatile_cache && self.controller.write_through()
     }
 
-    /// The extent of a command that is bounded by MDTS, and its length.
+    /// The extent of a command that MDTS limits, and its length.
     #[inline]
     fn transfer(&self, namespace: &Namespace, range: BlockRange) -> Result<(Extent, u32), Failure> {
         let extent = extent(namespace, range)?;
@@ -263,7 +265,7 @@ impl IoQueue {
         }
     }
 
-    /// What is wrong with a command whose PSDT or FUSE is not the usual; an unknown opcode goes first.
+    /// Failure for an unsupported PSDT or FUSE; an unknown opcode takes precedence.
     #[cold]
     fn refusal(&self, sqe: &Sqe) -> Failure {
         let is_known = crate::admin::effects::has_io_command(sqe.io_opcode());
@@ -271,7 +273,7 @@ impl IoQueue {
     }
 }
 
-/// The ranges of a list in bytes, but for empty ones.
+/// The ranges of a list in bytes, without empty ones.
 fn extents(namespace: &Namespace, ranges: u16, data: &[u8]) -> Result<Vec<Extent>, Failure> {
     let (ranges, _) = <[DsmRange]>::ref_from_prefix_with_elems(data, usize::from(ranges))
         .map_err(|_| Failure::DataTransfer)?;
@@ -279,7 +281,7 @@ fn extents(namespace: &Namespace, ranges: u16, data: &[u8]) -> Result<Vec<Extent
     for range in ranges {
         let range = range.range();
         let extent = extent(namespace, range)?;
-        // As many ranges as there can be, each as long as it may be, are DMSL.
+        // DMSL is the maximum number of ranges, each of maximum length.
         if range.blocks > DSM_RANGE_BLOCKS {
             return Err(Failure::SizeLimit);
         }
@@ -290,13 +292,13 @@ fn extents(namespace: &Namespace, ranges: u16, data: &[u8]) -> Result<Vec<Extent
     Ok(extents)
 }
 
-/// Bytes of these blocks.
+/// Converts blocks to an extent in bytes.
 #[inline]
 fn extent(namespace: &Namespace, range: BlockRange) -> Result<Extent, Failure> {
     if !range.is_within(namespace.spec.blocks) {
         return Err(Failure::LbaOutOfRange);
     }
-    // The namespace's size in bytes fits 63 bits.
+    // The size of the namespace in bytes fits into 63 bits.
     let shift = namespace.block_shift;
     Ok(Extent { offset: range.slba << shift, len: u64::from(range.blocks) << shift })
 }

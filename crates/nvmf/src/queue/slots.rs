@@ -1,4 +1,4 @@
-//! Which commands of a queue are outstanding, and the submission queue head.
+//! Outstanding commands of a queue, and the submission queue head.
 
 use nvmeof_wire::{Cqe, Status};
 
@@ -9,25 +9,25 @@ const WORDS: usize = (1 << 16) / 64;
 
 /// Command identifiers in use, and the SQ head pointer.
 ///
-/// A command takes its entry until it completes: the head moves with the completion, so a host that
-/// keeps to flow control never has more outstanding than the queue was sized for.
+/// A command occupies its entry until it completes, because the head moves with the completion. A
+/// host that respects flow control therefore never exceeds the size of the queue.
 pub(super) struct Slots {
     /// One bit per command identifier.
     in_use: Box<[u64; WORDS]>,
     outstanding: u32,
-    /// Entries of the submission queue: how many commands may be outstanding.
+    /// Entries of the submission queue, which limit the outstanding commands.
     entries: u32,
     sqhd: u16,
     flow_control: bool,
 }
 
 impl Slots {
-    /// For `entries` commands; SQHD counts modulo that.
+    /// Creates slots for `entries` commands; SQHD counts modulo `entries`.
     pub(super) fn new(entries: u32) -> Self {
         Self { in_use: Box::new([0; WORDS]), outstanding: 0, entries, sqhd: 0, flow_control: true }
     }
 
-    /// What Connect settled. Only the Connect command itself is outstanding then.
+    /// Applies the parameters of the Connect, which is the only outstanding command at that time.
     pub(super) fn settle(&mut self, entries: u32, flow_control: bool) {
         self.entries = entries;
         self.flow_control = flow_control;
@@ -39,16 +39,16 @@ impl Slots {
         self.entries
     }
 
-    /// Commands outstanding.
+    /// Number of outstanding commands.
     pub(super) fn outstanding(&self) -> u32 {
         self.outstanding
     }
 
-    /// A command arrived.
+    /// Records a command that arrived.
     ///
     /// # Errors
-    /// [`Failure::CidConflict`] or [`Failure::QueueOverrun`]; it is not outstanding then, answer it with
-    /// [`Self::reject`].
+    /// [`Failure::CidConflict`] or [`Failure::QueueOverrun`]. The command is not outstanding then;
+    /// respond with [`Self::reject`].
     #[inline]
     pub(super) fn take(&mut self, cid: u16) -> Result<(), Failure> {
         let (word, bit) = place(cid);
@@ -63,7 +63,9 @@ impl Slots {
         Ok(())
     }
 
-    /// Its command completes: the response. A command that is not outstanding changes no count.
+    /// Builds the response and releases the identifier.
+    ///
+    /// A command that is not outstanding changes no count.
     #[inline]
     pub(super) fn complete(&mut self, cid: u16, status: Status, result: u64) -> Response {
         let (word, bit) = place(cid);
@@ -74,7 +76,7 @@ impl Slots {
         self.reject(cid, status, result)
     }
 
-    /// The response to a command that was not taken.
+    /// Builds the response to a command that was not taken.
     #[inline]
     pub(super) fn reject(&mut self, cid: u16, status: Status, result: u64) -> Response {
         let cqe = Cqe::new(cid, status).with_result(result);
@@ -83,7 +85,7 @@ impl Slots {
             return Response { cqe, elidable: status.is_success() && result == 0 };
         }
         let next = u32::from(self.sqhd) + 1;
-        // Entries are 1 to 65536, so what is below them fits.
+        // There are 1 to 65536 entries, so any number below fits.
         self.sqhd = if next >= self.entries { 0 } else { self.sqhd.wrapping_add(1) };
         Response { cqe: cqe.with_sqhd(self.sqhd), elidable: false }
     }

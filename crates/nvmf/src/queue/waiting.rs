@@ -1,21 +1,22 @@
-//! A Connect that waits until the commands of the same host's other associations are over.
+//! A Connect that waits until the commands of the same host's other associations have completed.
 //!
 //! ```text
 //!   Connect, QID 0
 //!      |  another association of the host lives
 //!      v
-//!   barrier: reactors read what has come for it, and wait for the writes that it has by then
-//!      |  over, or as long as devices may take
+//!   barrier: reactors read what has arrived for it, and wait for the writes that it has by then
+//!      |  completed, or the devices' bound expires
 //!      v
-//!   quiescing: an association of the host, or an I/O queue of it, is gone, and commands of it are with a device
-//!      |  quiet                |  as long as devices may take
+//!   quiescing: an association of the host or an I/O queue is gone; commands of it are at a device
+//!      |  quiet                |  the devices' bound expires
 //!      v                       v
 //!   decided             Controller Busy, without DNR
 //! ```
 //!
-//! The first is for a host that has lost its connections and comes back before the target has seen that: its
-//! association still lives, and a write of it may be with a device or unread in a socket. Where the target has seen
-//! the end of I/O queues only, the Connect is quiescing until their commands have ended.
+//! The barrier is for a host that lost its connections and reconnects before the target has
+//! noticed. Its association still lives, and a write of it can be at a device or unread in a
+//! socket. If the target has noticed only the end of I/O queues, the Connect waits until their
+//! commands have completed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,41 +34,44 @@ use crate::quiesce::{Association, Quiesce, QuiesceGuard, REACTION};
 use crate::subsystem::Subsystem;
 use crate::target::Target;
 
-/// A Connect that waits, with its data.
+/// A waiting Connect, with its data.
 #[derive(Debug)]
 pub(super) struct WaitingConnect {
     sqe: Sqe,
     data: Box<[u8]>,
-    /// When it is refused for now.
+    /// Time at which it is refused for now.
     until: Nanos,
 }
 
-/// The commands that the host's other associations had when the Connect came.
+/// The commands that the host's other associations had when the Connect arrived.
 #[derive(Debug)]
 pub(super) struct PendingBarrier {
     quiesce: Quiesce,
-    /// What reactors are to be asked, once.
+    /// The request to the reactors, until it is taken.
     ask: Option<ControllerBarrier>,
-    /// When the Connect goes on all the same: those associations are not lost.
+    /// Time at which the Connect proceeds anyway: those associations are not lost.
     until: Nanos,
 }
 
-/// What every reactor is to be asked for a Connect.
+/// Request to every reactor for a Connect.
 #[derive(Debug)]
 pub struct ControllerBarrier {
-    /// Controllers whose commands are meant: those that reactors have by now or that wait unread.
+    /// Controllers whose commands count: those at the reactors and those that wait unread.
     pub controllers: Arc<[ControllerKey]>,
-    /// To be kept, shared, until they are over.
+    /// To be kept, shared, until these commands have completed.
     pub guard: QuiesceGuard,
 }
 
-/// How long a Connect waits at most, however long a device may take: hosts give theirs up after a minute (Linux), and
-/// try again if it is answered before that.
+/// Maximum wait of a Connect, even if a device can take longer.
+///
+/// Linux hosts give up a Connect after a minute, and retry if the response arrives before that.
 const CONNECT_WAIT: Duration = Duration::from_secs(30);
 
 impl Queue {
-    /// The data of a Connect command came: decides it, or keeps it until the commands of the host's other associations
-    /// are over, which takes as long as a device may take for them.
+    /// Handles the data of a Connect command: decides it, or keeps it.
+    ///
+    /// The Connect waits until the commands of the host's other associations have completed, at
+    /// most for the bound of the devices.
     pub(super) fn connect_or_wait(
         &mut self,
         sqe: &Sqe,
@@ -83,8 +87,9 @@ impl Queue {
         Ok(Outcome::Held)
     }
 
-    /// Looks again whether the Connect that waits can be answered, which is to be asked as
-    /// [`Self::poll_event`] is.
+    /// Checks again whether the waiting Connect can complete.
+    ///
+    /// Polled like [`Self::poll_event`].
     pub fn poll_connect(&mut self, now: Nanos) -> Option<(Sqe, Disposition)> {
         let waiting = self.waiting.take()?;
         let outcome = match self.connect(&waiting.sqe, &waiting.data, now) {
@@ -102,12 +107,12 @@ impl Queue {
         Some((waiting.sqe, self.dispose(&waiting.sqe, outcome)))
     }
 
-    /// What reactors are to be asked for a Connect that waits, once; to be asked as [`Self::poll_event`] is.
+    /// Takes the request to the reactors for a waiting Connect; polled like [`Self::poll_event`].
     pub fn poll_barrier(&mut self) -> Option<ControllerBarrier> {
         self.barrier.as_mut()?.ask.take()
     }
 
-    /// How long a Connect waits for devices.
+    /// Maximum time that a Connect waits for devices.
     fn patience(&self, data: &[u8]) -> Nanos {
         let subnqn =
             ConnectData::ref_from_prefix(data).ok().and_then(|(data, _)| data.subnqn().ok());
@@ -117,7 +122,7 @@ impl Queue {
     }
 }
 
-/// Whether no command of another association of this host can change a device any more.
+/// Checks that no command of another association of this host can change a device any more.
 ///
 /// # Errors
 /// [`Failure::Quiescing`] while one can; `barrier` may then hold a request to the reactors.
@@ -159,7 +164,7 @@ impl PendingBarrier {
     }
 }
 
-/// How long a Connect to this subsystem waits for devices, in nanoseconds.
+/// Maximum time that a Connect to this subsystem waits for devices, in nanoseconds.
 fn patience(subsystem: &Subsystem) -> Nanos {
     let bound = subsystem.quiesce_bound().saturating_add(REACTION).min(CONNECT_WAIT);
     u64::try_from(bound.as_nanos()).unwrap_or(u64::MAX)

@@ -3,7 +3,7 @@ use crate::spec::DeviceId;
 
 type Req = Request<Vec<u8>, ()>;
 
-/// What the device was asked for, how the command ended, and whether an Abort said that it aborts.
+/// Operations of the device, result of the command, and the return value of the Abort.
 type Ran = (Vec<(DeviceOp, u64, u64)>, Result<(), Failure>, bool);
 
 fn command(kind: IoKind, len: u64, fua: bool) -> IoCommand {
@@ -20,8 +20,9 @@ fn command(kind: IoKind, len: u64, fua: bool) -> IoCommand {
     }
 }
 
-/// Runs a command to its end: what the device was asked for, and how it ended. An Abort comes
-/// behind so many operations; whether it says that it aborts.
+/// Runs a command to its end, with an Abort after `abort_in` operations.
+///
+/// Returns the operations of the device, the result, and if the Abort took effect.
 fn run(request: &mut Req, mut step: Step<Vec<u8>>, abort_in: usize) -> Ran {
     let (mut ops, mut aborts) = (Vec::new(), false);
     loop {
@@ -90,7 +91,7 @@ fn deallocate_is_cut_and_flushed_where_nothing_may_stay_in_a_cache() {
 fn an_abort_ends_a_long_command_behind_the_piece_that_is_on_its_device() {
     for behind in 1..=4 {
         let (ops, outcome, aborts) = zeroes(4 * ZEROES_PIECE, behind);
-        // Of the last piece there is nothing left to abort.
+        // After the last piece, nothing remains to abort.
         let expected = if behind < 4 { Err(Failure::Aborted) } else { Ok(()) };
         assert_eq!((ops.len(), outcome, aborts), (behind, expected, behind < 4));
     }

@@ -1,4 +1,4 @@
-//! The admin command set as a queue sees it; what Identify, logs and features say is tested beside them.
+//! The admin command set at a queue. Other tests cover the contents of Identify, logs and features.
 
 use nvmeof_wire::abort::{Abort, NOT_ABORTED};
 use nvmeof_wire::features::Fid;
@@ -75,7 +75,7 @@ fn identify_needs_a_whole_buffer() {
     ] {
         link.run(identify.with_sgl(sgl), &[]).fails(code);
     }
-    // A longer one is not filled up.
+    // A longer one is not filled completely.
     let answer = link.run(identify.with_sgl(Sgl::Transport { length: 8192 }), &[]).ok();
     assert_eq!(answer.data.len(), 4096);
 }
@@ -133,13 +133,13 @@ fn abort_takes_an_event_request_back() {
     assert_eq!(response.cqe.status(), Status::ABORT_REQUESTED);
     assert_eq!(link.queue.poll_event(), None);
     assert_eq!(link.queue.outstanding(), 1);
-    // There is room for another.
+    // There is room for another event request.
     for _ in 0..3 {
         assert_eq!(link.send(aer()), Disposition::Held);
     }
 }
 
-/// Sends a command that has data for the host, and gives it with the length.
+/// Sends a command that has data for the host; returns it with the length of the data.
 #[track_caller]
 fn ask(link: &mut Link, sqe: Sqe) -> (Sqe, u32) {
     let mut sqe = sqe.with_sgl(Sgl::Transport { length: 4096 });
@@ -159,7 +159,7 @@ fn data_is_what_it_is_when_there_is_a_buffer_for_it() {
     let log = log.encode(0);
     let (sqe, len) = ask(&mut link, log);
     assert_eq!((len, link.queue.outstanding()), (64, 1), "it is out until it is filled");
-    // Both changes come before the page is made.
+    // Both changes come before the page is generated.
     for blocks in [2000, 3000] {
         let mut spec = spec();
         spec.subsystems[0].namespaces[0].blocks = blocks;
@@ -168,7 +168,7 @@ fn data_is_what_it_is_when_there_is_a_buffer_for_it() {
     let answer = link.filled(&sqe, len).ok();
     assert_eq!((&answer.data[..4], &answer.data[4..]), (&[1, 0, 0, 0][..], &[0; 60][..]));
     assert_eq!(link.queue.outstanding(), 0);
-    // What was read is cleared.
+    // The read cleared the list.
     let answer = link.run(log.with_sgl(Sgl::Transport { length: 64 }), &[]).ok();
     assert_eq!(answer.data, [0; 64]);
 }
@@ -220,7 +220,7 @@ fn abort_of_an_io_command_is_the_reactors() {
     let mut abort = Abort { sqid: 2, cid: victim }.encode(0);
     abort.cid.set(1000);
     let controller = admin.queue.connected().unwrap().controller;
-    // It may have moved since its Connect.
+    // The queue can have moved since its Connect.
     for connection in [7, 8] {
         io.queue.set_owner(QueueOwner { reactor: 3, connection });
     }

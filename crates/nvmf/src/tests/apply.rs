@@ -1,4 +1,4 @@
-//! From one config to the next: all of it or nothing, and only what differs.
+//! Changes from one config to the next: all of it or nothing, and only the differences.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -127,14 +127,14 @@ fn the_notifier_is_called_after_the_epoch_moved() {
     assert_eq!(target.counts().controllers, 0);
 }
 
-/// Breaks a good spec; nothing of it may take effect.
+/// Breaks a valid spec; none of it may take effect.
 #[track_caller]
 fn refused(break_it: impl FnOnce(&mut TargetSpec)) -> ApplyError {
     let target = target();
     let (admin, _) = enabled_admin(&target);
     let epoch = target.epoch();
     let mut bad = spec();
-    // The good part would remove the other subsystem and a port.
+    // The valid part would remove the other subsystem and a port.
     bad.subsystems.remove(1);
     bad.ports.remove(1);
     break_it(&mut bad);
@@ -216,7 +216,7 @@ fn namespace_identifiers_are_unique_over_all_subsystems() {
             other => panic!("{other}"),
         }
     }
-    // None at all is no duplicate.
+    // Missing identifiers are no duplicates.
     let target = Target::new(limits());
     let mut anonymous = spec();
     for namespace in &mut anonymous.subsystems[0].namespaces {

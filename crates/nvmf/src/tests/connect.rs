@@ -1,4 +1,4 @@
-//! Connect: what it makes, and every way it is refused.
+//! Connect: its effects, and every reason to refuse it.
 
 use nvmeof_wire::fabrics::{
     CNTLID_DYNAMIC, CNTLID_STATIC_ANY, Connect, ConnectData, ConnectResult, Disconnect,
@@ -30,7 +30,7 @@ fn refused_by(
     refused_with(status, target, request, InvalidParameter { ipo, in_data });
 }
 
-/// Refused for something in the data that may be right the next time.
+/// Asserts a refusal because of a field in the data that can become valid later.
 #[track_caller]
 fn refused_for_now(target: &std::sync::Arc<crate::Target>, request: &ConnectRequest, ipo: u16) {
     let status = Status::CONNECT_INVALID_PARAMETERS;
@@ -131,7 +131,7 @@ fn a_second_connect_on_a_queue_is_out_of_sequence() {
     ConnectRequest::io(cntlid, 2).send(&mut io).fails(code);
     assert_eq!(target.counts().controllers, 1);
 
-    // Nor while the first one waits for its data.
+    // A second Connect fails, too, while the first one waits for its data.
     let mut link = Link::new(&target, PORT);
     let request = ConnectRequest::admin(SUBSYSTEM);
     assert!(matches!(link.send(request.sqe()), Disposition::Receive { .. }));
@@ -241,7 +241,7 @@ fn controller_ids_stay_in_the_range_and_run_out() {
     let (_second, cntlid) = connect_admin(&target, &request);
     assert_eq!(cntlid, 8);
     let mut link = Link::new(&target, PORT);
-    // It may work later.
+    // It can succeed later.
     assert_eq!(request.send(&mut link).cqe.status(), Status::CONTROLLER_BUSY);
     drop(first);
     let answer = request.send(&mut link).ok();
@@ -273,7 +273,7 @@ fn io_queues_need_their_controller() {
     let target = target();
     let (mut admin, cntlid) = connect_admin(&target, &ConnectRequest::admin(SUBSYSTEM));
     let mut link = Link::new(&target, PORT);
-    // Not before it is enabled.
+    // The controller is not enabled yet.
     ConnectRequest::io(cntlid, 1).send(&mut link).fails_for_now(Status::COMMAND_SEQUENCE_ERROR);
     admin.enable();
 
@@ -290,7 +290,7 @@ fn io_queues_need_their_controller() {
     request.host = nqn(STRANGER);
     refused_for_now(&target, &request, ConnectData::HOSTNQN_OFFSET);
 
-    // Nor through another port.
+    // Another port of the same subsystem is refused, too.
     let mut elsewhere = Link::new(&target, RDMA_PORT);
     let request = ConnectRequest::io(cntlid, 1);
     let keyed = Sgl::Keyed { address: 0, length: 1024, key: 1, invalidate: false };
@@ -304,7 +304,7 @@ fn io_queues_need_their_controller() {
     assert_eq!(info.controller, admin.queue.connected().unwrap().controller);
 }
 
-/// A host whose controller has just died, and whose identifier another has by now, reconnects for good.
+/// A host reconnects after its controller has ended, even if another host has reused the ID.
 #[test]
 fn io_queues_of_a_controller_that_died_may_come_again() {
     let target = target();
@@ -339,7 +339,7 @@ fn queue_ids_are_unique_and_bounded() {
 fn sq_flow_control_is_counted_or_off() {
     let target = target();
     let (mut link, cntlid) = enabled_admin(&target);
-    // Connect, Property Set and Get so far.
+    // Connect, Property Set and Property Get so far.
     assert_eq!(link.run(Sqe::admin(AdminOpcode::KEEP_ALIVE, 0, 0), &[]).cqe.sqhd.get(), 4);
     for expected in 5..100_u16 {
         let answer = link.run(Sqe::admin(AdminOpcode(0xc0), 0, 0), &[]);
@@ -426,7 +426,7 @@ fn disconnect_deletes_an_io_queue() {
     assert_eq!(io.queue.is_dead(), Some(DeathReason::Disconnected));
     let late = io.run(BlockIo::new(0, 1).encode(IoOpcode::READ, 0, 1), &[]);
     assert_eq!(late.code(), Status::ABORTED_SQ_DELETION);
-    // The ID is free, the controller lives.
+    // The ID is free and the controller lives.
     connect_io(&target, cntlid, 1);
     assert_eq!(admin.queue.is_dead(), None);
 }
@@ -512,6 +512,6 @@ fn fabrics_commands_belong_to_their_queues() {
     for fctype in [FabricsType::AUTHENTICATION_SEND, FabricsType(0x77)] {
         admin.run(Sqe::fabrics(fctype, 0), &[]).fails(Status::INVALID_OPCODE);
     }
-    // An admin command whose opcode is none of an I/O queue's.
+    // An admin command whose opcode no I/O queue supports.
     io.run(Sqe::admin(AdminOpcode::KEEP_ALIVE, 0, 0), &[]).fails(Status::INVALID_OPCODE);
 }

@@ -1,4 +1,4 @@
-//! Asynchronous events: what is reported, when, and when again.
+//! Asynchronous events: which are reported, when, and when again.
 
 use nvmeof_wire::aer::AsyncEvent;
 use nvmeof_wire::features::Fid;
@@ -33,7 +33,7 @@ fn changed(link: &mut Link, retain_event: bool) -> Vec<u32> {
     nsids.take_while(|nsid| *nsid != 0).collect()
 }
 
-/// The event that a held request completes with.
+/// The event that completes a held request.
 fn event(link: &mut Link) -> Option<u32> {
     link.queue.poll_event().map(|response| {
         assert!(response.cqe.status().is_success());
@@ -41,7 +41,7 @@ fn event(link: &mut Link) -> Option<u32> {
     })
 }
 
-/// [`spec`] with the first subsystem's namespaces those of these IDs.
+/// [`spec`] with the namespaces of these IDs in the first subsystem.
 fn with_namespaces(nsids: &[u32]) -> TargetSpec {
     let mut spec = spec();
     spec.subsystems[0].namespaces = nsids.iter().copied().map(namespace).collect();
@@ -64,7 +64,7 @@ fn namespace_changes_are_reported_once_until_the_log_is_read() {
     assert_eq!(event(&mut link), Some(AsyncEvent::NAMESPACE_CHANGED.encode()));
     assert_eq!(event(&mut link), None);
 
-    // Masked until the log is read.
+    // Masked until the host reads the log.
     target.apply(with_namespaces(&[1, 2, 3])).unwrap();
     assert_eq!(event(&mut link), None);
     assert_eq!(changed(&mut link, true), [2, 3]);
@@ -100,7 +100,7 @@ fn events_not_asked_for_are_not_reported() {
     target.apply(with_namespaces(&[1])).unwrap();
     assert_eq!(event(&mut link), None);
     assert_eq!(changed(&mut link, false), [2, 3, 4], "the log has it all the same");
-    // Nor after a reset, which brings the default back.
+    // A reset restores the default, which disables the event, too.
     configure(&mut link, NAMESPACE_EVENTS);
     link.set_cc(enabled().with_en(false)).ok();
     while link.queue.poll_event().is_some() {}
@@ -124,7 +124,7 @@ fn events_from_before_a_reset_are_forgotten() {
     hold(&mut link);
     assert_eq!(event(&mut link), None);
     assert_eq!(changed(&mut link, false), []);
-    // A threshold below what the temperature is.
+    // A threshold below the temperature.
     link.run(set_feature(Fid::TEMPERATURE_THRESHOLD, 0x100), &[]).ok();
     assert_eq!(event(&mut link), Some(AsyncEvent::TEMPERATURE.encode()));
     assert_eq!(event(&mut link), None);
@@ -165,7 +165,7 @@ fn discovery_changes_reach_the_hosts_they_concern() {
     let mut stranger = discover(STRANGER);
     let expected = Some(AsyncEvent::DISCOVERY_CHANGED.encode());
 
-    // Only HOST may see the private subsystem.
+    // Only HOST has access to the private subsystem.
     let mut without = spec();
     without.subsystems.pop();
     assert!(target.apply(without).unwrap().discovery_changed);
@@ -176,14 +176,14 @@ fn discovery_changes_reach_the_hosts_they_concern() {
     read_log(&mut host, Lid::DISCOVERY, false);
     assert_eq!(event(&mut host), None);
 
-    // Listeners concern everybody.
+    // Listeners affect every host.
     let mut fewer_ports = spec();
     fewer_ports.ports.pop();
     target.apply(fewer_ports).unwrap();
     assert_eq!(event(&mut host), expected);
     assert_eq!(event(&mut stranger), expected);
 
-    // Namespaces concern nobody here.
+    // Namespaces do not affect the discovery log.
     read_log(&mut host, Lid::DISCOVERY, false);
     let mut spec = spec();
     spec.ports.pop();

@@ -1,4 +1,4 @@
-//! What one host may have at once, and what happens at that.
+//! Limits on the queues of one host, and the effect of exceeding them.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ fn had(target: &crate::Target, host: &str) -> HostCounts {
         .map_or_else(Default::default, |found| found.1)
 }
 
-/// The status is one after which hosts try again, and the queue is as it was.
+/// Asserts a status after which hosts retry, and that the queue is unchanged.
 #[track_caller]
 fn is_refused(link: &mut Link, request: &ConnectRequest, why: Failure) {
     let answer = request.send(link);
@@ -50,7 +50,7 @@ fn a_host_gets_as_many_connections_as_it_may_and_others_are_not_touched() {
     discovery.send(&mut stranger).ok();
     assert_eq!(had(&target, STRANGER).connections, 1);
 
-    // One goes, and the very connection that was refused may be it.
+    // One queue ends, and the refused connection can take its place.
     drop(second);
     ConnectRequest::io(cntlid, 3).send(&mut link).ok();
     assert_eq!(had(&target, HOST).connections, 3);
@@ -61,7 +61,7 @@ fn a_host_without_room_for_an_io_queue_gets_no_controller_either() {
     let target = target();
     target.limit_hosts(only(None, Some(1)));
     let (mut admin, cntlid) = enabled_admin(&target);
-    // It is told of as many as it may have, and so asks for no more.
+    // The grant equals the host's limit, so the host requests no more.
     let counts = NumberOfQueues::new().with_submission(3).with_completion(3).into_bits();
     let granted = admin.run(set_feature(Fid::NUMBER_OF_QUEUES, counts), &[]).ok().result();
     assert_eq!(granted, 0, "one, 0's based");
@@ -88,7 +88,7 @@ fn limits_that_change_count_from_the_next_connect_on() {
     assert_eq!(had(&target, HOST).io_queues, 2, "what it has it keeps");
     target.limit_hosts(HostRules::default());
     ConnectRequest::io(cntlid, 3).send(&mut link).ok();
-    // A Connect that fails for another reason takes no seat.
+    // A Connect that fails for another reason does not count.
     let mut again = Link::new(&target, PORT);
     assert!(!ConnectRequest::io(cntlid, 3).send(&mut again).cqe.status().is_success());
     assert_eq!(had(&target, HOST).io_queues, 3);
@@ -115,7 +115,7 @@ fn crowded(connections: u32) -> std::sync::Arc<crate::Target> {
     target_with(crate::Limits { connections, ..limits() })
 }
 
-/// A discovery controller of a host of this number, at this address.
+/// A discovery controller of host number `nth`, from this address.
 fn discover(target: &std::sync::Arc<crate::Target>, nth: usize, peer: &str) -> (Link, Status) {
     let mut link = Link::new(target, PORT);
     link.queue = crate::Queue::new(target, PORT, peer, 0);
@@ -130,12 +130,12 @@ fn discovery_takes_a_quarter_and_the_oldest_from_a_crowded_address_goes() {
     let target = crowded(16);
     let (kept, status) = discover(&target, 0, "192.0.2.7:1");
     assert_eq!(status, Status::SUCCESS);
-    // However many come under however many names.
+    // Any number of controllers, under any number of names.
     let mut flood: Vec<Link> = Vec::new();
     for nth in 1..50 {
         let (link, status) = discover(&target, nth, &format!("192.0.2.1:{nth}"));
         assert_eq!(status, Status::SUCCESS);
-        // As its reactor does.
+        // As the reactor of the connection does.
         flood.retain(|one| one.queue.is_dead().is_none());
         flood.push(link);
         assert!(flood.len() <= 3 + 1, "{}", flood.len());
@@ -157,7 +157,7 @@ fn discovery_controllers_of_as_many_addresses_do_not_push_each_other_out() {
     assert_eq!(status, Status::CONTROLLER_BUSY);
     assert_eq!(late.queue.take_refusal().unwrap().why, Failure::DiscoveryControllers);
     assert!(all.iter().all(|(link, _)| link.queue.is_dead().is_none()));
-    // One goes, and the very connection that was refused may be it.
+    // One controller ends, and the refused connection can take its place.
     drop(all.into_iter().next());
     let mut request = ConnectRequest::admin(DISCOVERY);
     request.host = nqn("nqn.2026-11.org.example:host-9");
@@ -187,7 +187,7 @@ fn a_host_that_a_subsystem_lists_finds_its_volumes_beside_any_number_of_addresse
 #[test]
 fn room_is_kept_for_hosts_that_subsystems_list() {
     let target = crowded(8);
-    // `PRIVATE` lists `HOST`. Others take what they may of the open subsystem.
+    // `PRIVATE` lists `HOST`. Other hosts use their limit in the open subsystem.
     let mut others = Vec::new();
     for nth in 0..6 {
         let mut request = ConnectRequest::admin(SUBSYSTEM);

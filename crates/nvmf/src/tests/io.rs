@@ -1,4 +1,4 @@
-//! The NVM command set: every command, and every way it is refused.
+//! The NVM command set: every command, and every reason to refuse it.
 
 use nvmeof_wire::features::Fid;
 use nvmeof_wire::log::{GetLogPage, Lid};
@@ -130,7 +130,7 @@ fn other_commands_come_out_as_what_they_are() {
     assert_eq!((verify.kind, verify.len, verify.data_len()), (IoKind::Verify, 2048, 0));
     let flush = io.io(Sqe::io(IoOpcode::FLUSH, 0, 3));
     assert_eq!((flush.kind, flush.device, flush.len), (IoKind::Flush, DeviceId(103), 0));
-    // Write Zeroes moves nothing, so MDTS does not bound it.
+    // Write Zeroes transfers no data, so MDTS does not limit it.
     let zeroes = io.io(block(IoOpcode::WRITE_ZEROES, 2, 0, 8192));
     assert_eq!((zeroes.len, zeroes.data_len()), (32 << 20, 0));
 }
@@ -146,7 +146,7 @@ fn what_moves_no_data_is_bounded_by_the_limits_that_identify_reports() {
     let mut io = connect_io(&target, cntlid, 1);
     // WZSL.
     io.run(block(IoOpcode::WRITE_ZEROES, 2, 0, 8193), &[]).fails(Status::INVALID_FIELD);
-    // DMRSL, with or without a device that deallocates.
+    // DMRSL, with or without a device that supports Deallocate.
     for nsid in [2, 4] {
         let mut lengths = |blocks: u32| {
             let list = [DsmRange::new(0, 1), DsmRange::new(0, blocks)];
@@ -252,7 +252,7 @@ fn rdma_takes_keyed_descriptors() {
     let segment = Sgl::LastSegment { address: 0, length: 32, offset: true };
     io.run(read.with_sgl(segment), &[]).fails(Status::SGL_TYPE_INVALID);
     assert_eq!(io.io(read.with_sgl(keyed(512))).sgl, keyed(512));
-    // A list, which the transport has resolved.
+    // A list that the transport has resolved.
     assert_eq!(io.io(read.with_sgl(host(512))).sgl, host(512));
     io.run(read.with_sgl(host(511)), &[]).fails(Status::DATA_SGL_LENGTH_INVALID);
     io.run(read.with_sgl(keyed(511)), &[]).fails(Status::DATA_SGL_LENGTH_INVALID);
@@ -281,7 +281,7 @@ fn namespaces_are_looked_up() {
     dsm_at(5).fails(Status::INVALID_FIELD);
     dsm_at(NSID_ALL).fails(Status::INVALID_FIELD);
     dsm_at(0).fails(Status::INVALID_NAMESPACE_OR_FORMAT);
-    // Identify Controller says that Flush does not take it (VWC bits 2:1).
+    // Identify Controller reports that Flush does not accept it (VWC bits 2:1).
     io.run(Sqe::io(IoOpcode::FLUSH, 0, NSID_ALL), &[]).fails(Status::INVALID_NAMESPACE_OR_FORMAT);
 }
 
@@ -330,7 +330,7 @@ fn deallocate_gives_extents_in_bytes() {
     assert_eq!((command.data_len(), command.offset, command.len), (48, 0, 0));
     assert_eq!(command.source, Some(DataSource::Host(host(48))));
     let ranges = [DsmRange::new(0, 1), DsmRange::new(77, 0), DsmRange::new(1000, 2)];
-    // Hosts send a whole page whatever the number of ranges.
+    // Hosts send a whole page for any number of ranges.
     let mut page = ranges.as_bytes().to_vec();
     page.resize(4096, 0xff);
     for data in [ranges.as_bytes(), &page] {
@@ -367,7 +367,7 @@ fn deallocate_without_effect_still_checks_its_ranges() {
     io.run(deallocate(4, 1), DsmRange::new(0, 1000).as_bytes()).ok();
     let beyond = DsmRange::new(0, 1001);
     io.run(deallocate(4, 1), beyond.as_bytes()).fails(Status::LBA_OUT_OF_RANGE);
-    // The hints take no data at all.
+    // Hints have no data.
     let hint = DatasetManagement {
         ranges: 1,
         deallocate: false,
@@ -402,7 +402,7 @@ fn the_health_log_counts_what_queues_did() {
     let (mut admin, cntlid) = enabled_admin(&target);
     let mut first = connect_io(&target, cntlid, 1);
     let mut second = connect_io(&target, cntlid, 2);
-    // 2000 and 1000 units of 512 bytes; the log counts thousands.
+    // 2000 and 1000 units of 512 bytes; the log counts in units of 1000.
     for _ in 0..8 {
         first.io(block(IoOpcode::READ, 1, 0, 250));
         second.io(block(IoOpcode::WRITE, 1, 0, 125));
@@ -410,7 +410,7 @@ fn the_health_log_counts_what_queues_did() {
     let cid = second.io(block(IoOpcode::COMPARE, 1, 0, 1)).cid;
     second.queue.complete(cid, Err(Failure::MediaRead));
     first.run(block(IoOpcode::READ, 1, 1000, 1), &[]).fails(Status::LBA_OUT_OF_RANGE);
-    // What a queue did outlives it.
+    // The counts of a queue outlive it.
     drop(first);
     let log = GetLogPage::new(Lid::SMART, 512).encode(0).with_sgl(host(512));
     let page = admin.run(log, &[]).ok().data;
@@ -436,14 +436,14 @@ fn queues_see_namespaces_come_and_go() {
     io.run(read(1), &[]).fails(Status::INVALID_FIELD);
     let command = io.io(deallocate(9, 1));
     target.apply(spec()).unwrap();
-    // Its ranges are checked against the snapshot it was accepted with.
+    // The ranges are checked against the snapshot at the command's acceptance.
     let range = DsmRange::new(0, 1);
     let parsed = io.queue.parse_ranges(&command, range.as_bytes());
     assert_eq!(parsed, Ok(vec![Extent { offset: 0, len: 512 }]));
     io.run(read(9), &[]).fails(Status::INVALID_FIELD);
     assert_eq!(io.queue.parse_ranges(&command, range.as_bytes()), Err(Failure::InvalidField));
 
-    // Nor are they another device's that has come in its place.
+    // The ranges do not apply to another device with the same NSID either.
     let mut replaced = spec();
     let nine = NamespaceSpec { device: DeviceId(10), ..namespace(9) };
     replaced.subsystems[0].namespaces.push(nine);

@@ -131,7 +131,7 @@ fn reset_ends_io_queues_and_keeps_the_association() {
     assert_eq!(io.run(read, &[]).code(), Status::ABORTED_SQ_DELETION);
     admin.run(Sqe::admin(AdminOpcode::KEEP_ALIVE, 0, 0), &[]).fails(Status::COMMAND_SEQUENCE_ERROR);
 
-    // A host that does not wait is told to.
+    // A host that does not wait gets an error that permits a retry.
     let status = admin.set_cc(enabled()).cqe.status();
     assert_eq!((status.code(), status.dnr()), (Status::COMMAND_SEQUENCE_ERROR, false));
     let epoch = target.epoch();
@@ -139,7 +139,8 @@ fn reset_ends_io_queues_and_keeps_the_association() {
     assert!(target.epoch() > epoch, "reactors are to look");
     assert!(!admin.csts().rdy());
 
-    // Enabled again, the same ID is free, and the old queue stays dead and does not free it again.
+    // After the controller is enabled again, the same ID is free. The old queue stays dead and does
+    // not free the ID again.
     admin.enable();
     let _new = connect_io(&target, cntlid, 1);
     assert_eq!(io.queue.is_dead(), Some(DeathReason::Reset));
@@ -169,7 +170,7 @@ fn shutdown_completes_when_its_commands_are_over_and_its_devices_flushed() {
         let code = Status::COMMAND_SEQUENCE_ERROR;
         admin.run(Sqe::admin(AdminOpcode::KEEP_ALIVE, 0, 0), &[]).fails(code);
         ConnectRequest::io(cntlid, 1).send(&mut Link::new(&target, PORT)).fails_for_now(code);
-        // It works again after a reset.
+        // The controller works again after a reset.
         admin.set_cc(Cc::new()).ok();
         assert_eq!(admin.csts().into_bits(), 0);
         admin.enable();

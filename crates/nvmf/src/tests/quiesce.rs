@@ -1,4 +1,4 @@
-//! Whoever comes after a controller or a queue waits until its commands are over.
+//! The successor of a controller or a queue waits until the commands of the old one have completed.
 
 use nvmeof_wire::fabrics::Disconnect;
 use nvmeof_wire::features::Fid;
@@ -15,7 +15,7 @@ fn read() -> Sqe {
     read.with_sgl(Sgl::Transport { length: 512 })
 }
 
-/// Sends a Connect and its data: it is to wait.
+/// Sends a Connect and its data, and asserts that it waits.
 #[track_caller]
 fn waits(request: &ConnectRequest, link: &mut Link, now: u64) {
     let mut sqe = request.sqe();
@@ -27,7 +27,7 @@ fn waits(request: &ConnectRequest, link: &mut Link, now: u64) {
     assert!(link.queue.poll_connect(now).is_none());
 }
 
-/// What became of a Connect that waited.
+/// Status of a Connect that waited.
 #[track_caller]
 fn decided(link: &mut Link, now: u64) -> Status {
     let (_, disposition) = link.queue.poll_connect(now).expect("it is decided");
@@ -48,7 +48,7 @@ fn the_same_host_waits_for_the_commands_of_its_association_before() {
     let request = ConnectRequest::admin(SUBSYSTEM);
     let mut again = Link::new(&target, PORT);
     waits(&request, &mut again, 0);
-    // Others do not wait: another host, another identifier of it, another subsystem.
+    // No wait for another host, another host identifier or another subsystem.
     let other = ConnectRequest { host: nqn(STRANGER), ..request.clone() };
     connect_admin(&target, &other);
     connect_admin(&target, &ConnectRequest { host_id: [0x22; 16], ..request.clone() });
@@ -80,7 +80,7 @@ fn a_connect_that_waits_too_long_is_to_be_tried_again() {
     let status = answer(disposition).cqe.status();
     assert_eq!((status.code(), status.dnr()), (Status::CONTROLLER_BUSY, false));
     drop(guard);
-    // On the same connection.
+    // A retry on the same connection.
     ConnectRequest::admin(SUBSYSTEM).send(&mut again).ok();
 }
 
@@ -99,7 +99,8 @@ fn the_same_host_waits_for_what_its_living_associations_have_by_now() {
     drop(barrier);
     assert!(target.epoch() > epoch, "reactors are to look");
     assert_eq!(decided(&mut again, 1), Status::SUCCESS);
-    // As long as devices may take, and no longer: it may be another path of a host that is well.
+    // The Connect waits for the bound of the devices, and no longer: it can be another path of a
+    // working host.
     let mut third = Link::new(&target, PORT);
     waits(&ConnectRequest::admin(SUBSYSTEM), &mut third, 0);
     let barrier = third.queue.poll_barrier();
@@ -137,7 +138,7 @@ fn a_new_association_waits_for_an_io_queue_that_was_lost_alone() {
     let guard = io.queue.handle_disconnect();
     let mut again = Link::new(&target, PORT);
     waits(&ConnectRequest::admin(SUBSYSTEM), &mut again, 0);
-    // Reactors have nothing of what lives, and say so at once.
+    // Reactors have no command of the live association, and report so immediately.
     drop(again.queue.poll_barrier());
     assert!(again.queue.poll_connect(1).is_none(), "a write may be with a device");
     let bound = u64::try_from((BOUND + REACTION).as_nanos()).unwrap();
@@ -178,7 +179,8 @@ fn whoever_removes_a_host_knows_what_to_wait_for() {
     let [quiesce] = &changes.quiescing[..] else { panic!("{changes:?}") };
     assert!(!quiesce.is_quiet());
     drop(admin);
-    // Who asks again hears the same, as long as it is so: so does who removes a host that has just gone.
+    // A later change reports the same until it is quiet, even for a host that has just
+    // disconnected.
     without.referrals.clear();
     assert_eq!(target.apply(without.clone()).unwrap().quiescing.len(), 1);
     drop(io.queue.handle_disconnect());
@@ -204,7 +206,7 @@ fn what_was_written_is_flushed_before_the_cache_is_off() {
     let Disposition::Flush { devices, result: 0 } = admin.send(sqe) else { panic!() };
     assert_eq!(devices, [101, 102, 103, 104].map(DeviceId));
     assert_eq!(admin.queue.outstanding(), 1);
-    // Off already: nothing is left to flush.
+    // The cache is already off, so no flush is needed.
     admin.run(sqe, &[]).ok();
     admin.run(set_feature(Fid::VOLATILE_WRITE_CACHE, 1), &[]).ok();
     assert!(matches!(admin.send(sqe), Disposition::Flush { .. }));

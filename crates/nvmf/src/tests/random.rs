@@ -1,4 +1,4 @@
-//! Any command on a queue in any state: exactly one disposition, no panic, nothing lost.
+//! Any command on a queue in any state: exactly one disposition, no panic, no lost command.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use super::support::*;
 use crate::{Disposition, Failure, IoKind, Target};
 
-/// Commands that get somewhere: opcodes, NSIDs, flags and data pointers near what is valid.
+/// Commands that are nearly valid: opcodes, NSIDs, flags and data pointers near valid values.
 fn likely_sqe() -> impl Strategy<Value = Sqe> {
     let opcode = prop_oneof![0u8..=0x0e, Just(0x18), Just(0x7f), any::<u8>()];
     let flags = prop_oneof![9 => Just(0x40u8), 1 => any::<u8>()];
@@ -42,16 +42,16 @@ fn any_sqe() -> impl Strategy<Value = Sqe> {
     prop_oneof![8 => likely_sqe(), 1 => raw]
 }
 
-/// One thing that happens to a queue.
+/// An event of a queue.
 #[derive(Clone, Debug)]
 enum Step {
-    /// A command with so much in-capsule data; what it asks for is provided at once, or never.
+    /// A command with `inline_len` bytes of in-capsule data; `provide`: serve it immediately.
     Command { sqe: Sqe, inline_len: u32, provide: bool, data: u8 },
     /// The oldest device or abort command completes.
     Complete { success: bool },
     /// Time passes.
     Wait { seconds: u64 },
-    /// Another config, and back.
+    /// Applies another config, then the first one again.
     Reconfigure,
     /// The connection closes.
     Disconnect,
@@ -69,7 +69,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A command that was taken and not answered.
+/// A command that was taken and has no response.
 #[derive(Clone, Copy, Debug)]
 enum Open {
     Io,
@@ -79,7 +79,7 @@ enum Open {
     Held,
 }
 
-/// Drives one queue and keeps the books.
+/// Drives one queue and tracks its open commands.
 struct Driver {
     link: Link,
     open: Vec<(u16, Open)>,
@@ -238,7 +238,7 @@ proptest! {
         }
     }
 
-    /// Connect with any fields never panics, and what it makes is what it says.
+    /// Connect with any fields never panics, and the queue matches the fields.
     #[test]
     fn any_connect(
         qid in prop_oneof![0u16..3, any::<u16>()],

@@ -24,7 +24,7 @@ pub(super) const PRIVATE: &str = "nqn.2026-11.io.nvmeof-tgt:private";
 pub(super) const HOST: &str =
     "nqn.2014-08.org.nvmexpress:uuid:11111111-1111-1111-1111-111111111111";
 pub(super) const STRANGER: &str = "nqn.2026-11.org.example:stranger";
-/// How long a command can be with a device.
+/// Maximum time of a command at a device.
 pub(super) const BOUND: Duration = Duration::from_secs(10);
 pub(super) const HOST_ID: [u8; 16] = [0x11; 16];
 pub(super) const PORT: PortId = PortId(1);
@@ -34,7 +34,7 @@ pub(super) fn nqn(name: &str) -> Nqn {
     Nqn::relaxed(name).unwrap()
 }
 
-/// 1000 blocks of 512 bytes with everything on.
+/// 1000 blocks of 512 bytes with every capability.
 pub(super) fn namespace(nsid: u32) -> NamespaceSpec {
     let unique = u8::try_from(nsid % 251).unwrap() + 1;
     NamespaceSpec {
@@ -76,8 +76,10 @@ pub(super) fn port(id: PortId, transport: TransportKind) -> PortSpec {
     }
 }
 
-/// One open subsystem with namespaces 1 (512 bytes), 2 (4096 bytes), 3 (read only) and 4 (no deallocate),
-/// and one that only [`HOST`] may use; a TCP and an RDMA port.
+/// Two subsystems, a TCP port and an RDMA port.
+///
+/// The open subsystem has namespaces 1 (512 bytes), 2 (4096 bytes), 3 (read-only) and 4 (no
+/// deallocate). Only [`HOST`] may use the other one.
 pub(super) fn spec() -> TargetSpec {
     let large = NamespaceSpec { block_size: 4096, blocks: 1 << 20, ..namespace(2) };
     let read_only = NamespaceSpec { read_only: true, ..namespace(3) };
@@ -111,7 +113,7 @@ pub(super) fn target_with(limits: Limits) -> Arc<Target> {
     target
 }
 
-/// How a command ended.
+/// Completion of a command, with its data.
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) cqe: Cqe,
@@ -134,20 +136,20 @@ impl Answer {
         self
     }
 
-    /// Failed with this code and Do Not Retry.
+    /// Asserts that it failed with this code and Do Not Retry.
     #[track_caller]
     pub(super) fn fails(&self, code: Status) {
         assert_eq!(self.cqe.status(), code.with_dnr(), "{}", self.cqe.status());
     }
 
-    /// It failed for this reason, and may be tried again.
+    /// Asserts that it failed with this code and may be retried.
     #[track_caller]
     pub(super) fn fails_for_now(&self, code: Status) {
         assert_eq!(self.cqe.status(), code, "{}", self.cqe.status());
     }
 }
 
-/// A host's end of a queue.
+/// The host side of a queue.
 #[derive(Debug)]
 pub(super) struct Link {
     pub(super) queue: Queue,
@@ -165,13 +167,15 @@ impl Link {
         self.next_cid
     }
 
-    /// Sends a command as it is, with a fresh identifier.
+    /// Sends a command unchanged, except for a new identifier.
     pub(super) fn send(&mut self, mut sqe: Sqe) -> Disposition {
         sqe.cid.set(self.cid());
         self.queue.handle_command(&sqe, 0, self.now)
     }
 
-    /// Sends a command that is answered at once, or after the data or the flush it wants; `data` goes the fabric's way.
+    /// Runs a command that completes immediately, or after its data or its flush.
+    ///
+    /// `data` is transferred as the fabric does.
     #[track_caller]
     pub(super) fn run(&mut self, mut sqe: Sqe, data: &[u8]) -> Answer {
         let cid = self.cid();
@@ -180,7 +184,7 @@ impl Link {
             Disposition::Receive { len, .. } => {
                 let len = usize::try_from(len).unwrap();
                 match self.queue.handle_data(&sqe, &data[..len], self.now) {
-                    // Another association of the host's ends meanwhile, on another thread.
+                    // Another association of the host is ending on another thread.
                     Disposition::Held => answer(self.connected_later()),
                     other => answer(other),
                 }
@@ -202,10 +206,10 @@ impl Link {
         answer
     }
 
-    /// What a Connect comes to that has to wait.
+    /// The disposition of a Connect that has to wait.
     fn connected_later(&mut self) -> Disposition {
         loop {
-            // Nothing of the host's other associations is with a device.
+            // No command of the host's other associations is at a device.
             drop(self.queue.poll_barrier());
             if let Some((_, disposition)) = self.queue.poll_connect(self.now) {
                 return disposition;
@@ -214,7 +218,7 @@ impl Link {
         }
     }
 
-    /// There is a buffer for the data of a command, in which something was before.
+    /// Provides a used buffer for the data of a command.
     pub(super) fn filled(&mut self, sqe: &Sqe, len: u32) -> Answer {
         let mut data = vec![0xee; usize::try_from(len).unwrap()];
         let cqe = self.queue.fill(sqe, &mut data, self.now).cqe;
@@ -224,7 +228,7 @@ impl Link {
         Answer { cqe, data }
     }
 
-    /// Sends a command that must come out as work for a device.
+    /// Sends a command that must result in a device command.
     #[track_caller]
     pub(super) fn io(&mut self, sqe: Sqe) -> IoCommand {
         match self.send(sqe) {
@@ -253,7 +257,7 @@ impl Link {
     }
 }
 
-/// A disposition that is an answer.
+/// The completion in a disposition.
 #[track_caller]
 pub(super) fn answer(disposition: Disposition) -> Answer {
     match disposition {
@@ -276,12 +280,12 @@ pub(super) fn set_feature(fid: Fid, cdw11: u32) -> Sqe {
     Sqe::admin(AdminOpcode::SET_FEATURES, 0, 0).with_cdw10([u32::from(fid.0), cdw11])
 }
 
-/// Get Features, the current value.
+/// Get Features for the current value.
 pub(super) fn get_feature(fid: Fid) -> Sqe {
     Sqe::admin(AdminOpcode::GET_FEATURES, 0, 0).with_cdw10([u32::from(fid.0)])
 }
 
-/// A Connect and its data, to be changed and sent.
+/// A Connect and its data, for modification before it is sent.
 #[derive(Clone, Debug)]
 pub(super) struct ConnectRequest {
     pub(super) command: Connect,
@@ -333,7 +337,7 @@ impl ConnectRequest {
     }
 }
 
-/// An admin queue after Connect, and its controller's ID.
+/// An admin queue after Connect, and the ID of its controller.
 #[track_caller]
 pub(super) fn connect_admin(target: &Arc<Target>, request: &ConnectRequest) -> (Link, u16) {
     let mut link = Link::new(target, PORT);

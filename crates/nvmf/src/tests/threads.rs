@@ -1,4 +1,4 @@
-//! Queues on several threads while the config changes: nothing hangs, nothing is left over.
+//! Queues on several threads during config changes: nothing hangs, and no resource leaks.
 
 use std::sync::Arc;
 use std::thread;
@@ -13,7 +13,7 @@ use crate::{Disposition, Target};
 
 const ROUNDS: u32 = 300;
 
-/// A host that connects, reads a little and goes, whatever becomes of its controller meanwhile.
+/// A host that connects, reads a little and disconnects, even if its controller ends in between.
 fn visit(target: &Arc<Target>) {
     let mut admin = Link::new(target, PORT);
     let answer = ConnectRequest::admin(SUBSYSTEM).send(&mut admin);

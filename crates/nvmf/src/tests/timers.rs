@@ -21,7 +21,7 @@ fn with_kato(subsystem: &str, kato_ms: u32) -> ConnectRequest {
     request
 }
 
-/// Passes the deadline by calling at it, one nanosecond early first.
+/// Asserts that the deadline expires at `at`, and not one nanosecond earlier.
 #[track_caller]
 fn expires(link: &mut Link, at: u64, reason: DeathReason) {
     assert_eq!(link.queue.deadline(), Some(at));
@@ -49,7 +49,8 @@ fn a_dead_host_loses_its_controller_on_time() {
     admin.now = 4 * SECOND;
     admin.run(keep_alive(), &[]).ok();
     assert_eq!(admin.queue.deadline(), Some(9 * SECOND));
-    // Other commands do not stand in for it: CTRATT does not offer that.
+    // Other commands do not restart the timer, because CTRATT does not report traffic-based
+    // keep-alive.
     admin.now = 8 * SECOND;
     admin.csts();
     let epoch = target.epoch();
@@ -89,7 +90,7 @@ fn set_features_restarts_the_timer_with_the_new_timeout() {
     let set = |kato| set_feature(Fid::KEEP_ALIVE_TIMER, kato);
     link.run(set(10_000), &[]).ok();
     assert_eq!(link.queue.deadline(), Some(13 * SECOND));
-    // The fabrics need the timer: a Connect may leave it out, but it is not turned off.
+    // Fabrics require the timer: a Connect may omit it, but Set Features cannot disable it.
     link.run(set(0), &[]).fails(Status::KEEP_ALIVE_INVALID);
     assert_eq!(link.queue.deadline(), Some(13 * SECOND));
     link.run(set(2000), &[]).ok();

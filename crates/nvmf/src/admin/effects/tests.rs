@@ -17,16 +17,16 @@ use crate::{
 
 const KINDS: [SubsystemKind; 2] = [SubsystemKind::Nvm, SubsystemKind::Discovery];
 
-/// A host's end of a queue.
+/// The host side of a queue.
 struct Host {
     queue: Queue,
     cid: u16,
 }
 
-/// What a command came to.
+/// Result of a command.
 enum Came {
     Status(Status, u64, Vec<u8>),
-    /// It was taken and is under way.
+    /// The queue took it, and it is in flight.
     Taken,
 }
 
@@ -34,7 +34,7 @@ impl Host {
     fn send(&mut self, mut sqe: Sqe, data: &[u8]) -> Came {
         self.cid += 1;
         sqe.cid.set(self.cid);
-        // Room for any answer.
+        // Room for any data.
         let sqe = sqe.with_sgl(Sgl::Transport { length: 1 << 20 });
         let mut disposition = self.queue.handle_command(&sqe, 0, 0);
         if let Disposition::Receive { .. } = disposition {
@@ -116,7 +116,7 @@ fn connect_admin(target: &Arc<Target>, subnqn: &Nqn) -> (Host, u16) {
     (host, cntlid)
 }
 
-/// The opcodes a half of the Commands Supported and Effects log page claims.
+/// The opcodes that one part of the Commands Supported and Effects log page reports.
 fn claims(log: &[u8], half: usize) -> Vec<u8> {
     let entries = log[half * 1024..].chunks_exact(4).take(256);
     (0..=0xff)
@@ -135,7 +135,7 @@ fn what_the_effects_log_claims_is_dispatched_and_nothing_else() {
         let (_, log) = admin.answer(GetLogPage::new(Lid::COMMAND_EFFECTS, 4096).encode(0), &[]);
         let claimed = claims(&log, 0);
         assert_eq!(claimed.len(), 7, "{subnqn}");
-        // 7Fh has types of its own.
+        // 7Fh has its own types.
         for opcode in (0..=0xff).filter(|opcode| *opcode != AdminOpcode::FABRICS.0) {
             let refused = admin.refuses_opcode(opcode);
             assert_eq!(refused, !claimed.contains(&opcode), "{subnqn}, admin {opcode:#x}");
@@ -162,7 +162,7 @@ fn identify_claims_what_the_effects_log_does() {
     let (_, id) = admin.answer(Identify::new(Cns::CONTROLLER, 0).encode(0), &[]);
     let oacs = u16::from_le_bytes([id[256], id[257]]);
     let oncs = u16::from_le_bytes([id[520], id[521]]);
-    // Base 5.17.2.1, by bit: the command that the bit is about.
+    // Commands by bit (Base 5.17.2.1).
     let optional_admin = [0x81, 0x80, 0x10, 0x0d, 0x14, 0x19, 0x1d, 0x1c, 0x7c, 0x86, 0x24];
     for (bit, opcode) in optional_admin.into_iter().enumerate() {
         let claimed = claims(&log, 0).contains(&opcode);

@@ -40,7 +40,7 @@ fn set_of(controller: &Controller, fid: Fid, nsid: u32, value: u32) -> Result<u3
     let sqe = command.encode(1);
     let data_len = set_feature_data_len(controller, &sqe);
     let result = set_feature(controller, &sqe, &[]);
-    // The queue asks for the length first: what it refuses is refused for the same reason.
+    // The queue requests the length first; both functions must fail for the same reason.
     match data_len {
         Ok(len) => assert_eq!(len, 0),
         Err(failure) => assert_eq!(result, Err(failure)),
@@ -245,7 +245,7 @@ fn thresholds_are_over_and_under_of_the_composite_temperature() {
     assert_eq!((get(0), get(UNDER_SELECT)), (Ok(330), Ok(280)));
     assert_eq!(set(&controller, fid, 0xf << 16 | 340), Ok(0), "every sensor");
     assert_eq!((get(0), get(UNDER_SELECT)), (Ok(340), Ok(280)));
-    // No single sensor, no reserved type, and every sensor is for Set Features only.
+    // No single sensor and no reserved type; all sensors are for Set Features only.
     for select in [1 << 16, 8 << 16, 9 << 16, 0xf << 16, 2 << 20, 3 << 20] {
         assert_eq!(get(select), Err(Failure::InvalidField), "{select:#x}");
     }
@@ -298,7 +298,7 @@ fn other_features_have_no_namespace() {
         assert_eq!(set_of(&controller, Fid::ARBITRATION, nsid, 0), Err(failure), "NSID {nsid}");
     }
     assert_eq!(set_of(&controller, Fid::ARBITRATION, NSID_ALL, 3), Ok(0));
-    // Tools name the namespace whose device they were given.
+    // Tools send the NSID of the device that they were given.
     assert_eq!(get_of(&controller, Fid::ARBITRATION, Select::CURRENT, 1, 0), Ok(3));
 }
 

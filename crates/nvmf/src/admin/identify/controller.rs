@@ -1,4 +1,4 @@
-//! What a controller says of itself: CNS 01h and 06h.
+//! Properties of a controller: CNS 01h and 06h.
 
 use nvmeof_wire::identify::{
     Controller as Structure, ControllerType, NvmController, cmic, ctratt, frmw, ofcs, sgls, vwc,
@@ -20,13 +20,13 @@ use crate::subsystem::SubsystemKind;
 pub(crate) const FIRMWARE: &str = env!("CARGO_PKG_VERSION");
 const _: () = assert!(FIRMWARE.len() <= 8, "the firmware revision has eight characters");
 
-/// Firmware slots; the only one is what runs.
+/// Number of firmware slots; the only slot is the running firmware.
 const FIRMWARE_SLOTS: u8 = 1;
 
-/// Recommended Arbitration Burst, as a power of two: what most drives say.
+/// Recommended Arbitration Burst, as a power of two; the value that most drives report.
 const ARBITRATION_BURST: u8 = 6;
 
-/// Entry sizes are powers of two, minimum in the low half and maximum in the high one.
+/// Entry sizes as powers of two: minimum in the low half, maximum in the high half.
 const SQES: u8 = power_of_two_twice(size_of::<Sqe>());
 const CQES: u8 = power_of_two_twice(size_of::<Cqe>());
 
@@ -44,8 +44,10 @@ const fn power_of_two_twice(size: usize) -> u8 {
     power << 4 | power
 }
 
-/// Identify Controller (Base 5.17.2.1). Fields that are not set are 0: not reported, not supported, or
-/// reserved for this kind of controller.
+/// Identify Controller (Base 5.17.2.1).
+///
+/// Fields that are not set are 0: not reported, not supported, or reserved for this kind of
+/// controller.
 pub(super) fn identify(controller: &Controller) -> Structure {
     let mut id = Structure::default();
     common(controller, &mut id);
@@ -56,7 +58,7 @@ pub(super) fn identify(controller: &Controller) -> Structure {
     id
 }
 
-/// What every controller has.
+/// Sets the fields of every controller.
 fn common(controller: &Controller, id: &mut Structure) {
     let subsystem = &controller.subsystem;
     let limits = &controller.limits;
@@ -80,7 +82,7 @@ fn common(controller: &Controller, id: &mut Structure) {
     id.subnqn = subsystem.nqn.to_field();
 }
 
-/// What I/O controllers have beside.
+/// Sets the additional fields of I/O controllers.
 fn nvm(controller: &Controller, id: &mut Structure) {
     let limits = &controller.limits;
     id.cntrltype = ControllerType::IO.0;
@@ -101,12 +103,12 @@ fn nvm(controller: &Controller, id: &mut Structure) {
     let capsule = u32::try_from(size_of::<Sqe>()).unwrap_or(u32::MAX);
     id.ioccsz.set(capsule.saturating_add(limits.in_capsule) / CAPSULE_UNIT);
     id.iorcsz.set(u32::try_from(size_of::<Cqe>()).unwrap_or(u32::MAX) / CAPSULE_UNIT);
-    // ICDOFF 0: data follows the command at once. FCATT 0: dynamic controllers.
+    // ICDOFF 0: data directly follows the command. FCATT 0: dynamic controllers.
     id.msdbd = descriptors(controller);
     id.ofcs.set(ofcs::DISCONNECT);
 }
 
-/// Most data blocks of a command. Over RDMA they may be a list in the capsule, as far as it holds one.
+/// Maximum data blocks per command. Over RDMA the capsule can hold a list of them.
 fn descriptors(controller: &Controller) -> u8 {
     let in_capsule = controller.limits.in_capsule as usize / size_of::<SglDescriptor>();
     match controller.transport {
@@ -115,7 +117,7 @@ fn descriptors(controller: &Controller) -> u8 {
     }
 }
 
-/// Data blocks in the capsule or as the fabric has them, together as long as the data or longer.
+/// Data blocks in the capsule or of the fabric's type, in total at least as long as the data.
 fn sgl_support(controller: &Controller) -> u32 {
     let kind = match controller.transport {
         TransportKind::Tcp | TransportKind::Loop => sgls::TRANSPORT,
@@ -127,11 +129,11 @@ fn sgl_support(controller: &Controller) -> u32 {
 /// Identify Controller of the NVM command set (NVM 4.1.5.3).
 pub(super) fn nvm_limits(controller: &Controller) -> NvmController {
     NvmController {
-        // Verify reads through a buffer of the size any transfer has.
+        // Verify reads through a buffer of the size of any transfer.
         vsl: controller.limits.mdts(),
         wzsl: WZSL,
-        // One less than NR can say, because this field cannot; a host that does not look at it may
-        // send that one.
+        // One less than the maximum of NR, because this field cannot hold it. A host that does not
+        // read the field may send that maximum.
         dmrl: u8::try_from(DSM_RANGES).unwrap_or(u8::MAX),
         dmrsl: DSM_RANGE_BLOCKS.into(),
         dmsl: DSM_BLOCKS.into(),

@@ -1,4 +1,4 @@
-//! What a namespace is: CNS 00h, 03h and 08h.
+//! Properties of a namespace: CNS 00h, 03h and 08h.
 
 use nvmeof_wire::U16;
 use nvmeof_wire::identify::{
@@ -8,8 +8,9 @@ use nvmeof_wire::identify::{
 
 use crate::namespace::Namespace;
 
-/// Identify Namespace (NVM 4.1.5.1): one LBA format, no metadata, no protection information; writes of
-/// one block are atomic, which 0 in the atomicity fields says.
+/// Identify Namespace (NVM 4.1.5.1): one LBA format, no metadata, no protection information.
+///
+/// Writes of one block are atomic, which 0 in the atomicity fields means.
 pub(super) fn identify(namespace: &Namespace) -> Structure {
     let spec = &namespace.spec;
     let mut id = Structure::default();
@@ -36,7 +37,7 @@ pub(super) fn independent(namespace: &Namespace) -> IndependentNamespace {
     }
 }
 
-/// Namespace Identification Descriptors (Base 5.17.2.3): what it has of identifiers, and its command set.
+/// Namespace Identification Descriptors (Base 5.17.2.3): its identifiers and its command set.
 pub(super) fn identifiers(namespace: &Namespace) -> Vec<NamespaceId> {
     let spec = &namespace.spec;
     let mut ids = Vec::with_capacity(4);
@@ -53,7 +54,7 @@ pub(super) fn identifiers(namespace: &Namespace) -> Vec<NamespaceId> {
     ids
 }
 
-/// DLFEAT: what deallocated blocks read as, and whether Write Zeroes may deallocate.
+/// DLFEAT: the value of deallocated blocks, and if Write Zeroes may deallocate.
 fn deallocate_features(namespace: &Namespace) -> u8 {
     let spec = &namespace.spec;
     let mut features = 0;

@@ -189,7 +189,7 @@ fn independent_structure_says_ready() {
     assert_eq!(data[8], 0, "NSATTR");
 }
 
-/// What becomes of an NSID: an answer that is not zero, zeroes, or a refusal.
+/// Result for an NSID: nonzero data, zeroes, or a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Comes {
     Data,
@@ -214,7 +214,7 @@ fn every_structure_has_its_own_rules_of_nsid() {
     let nsids = [0, 1, 2, 5, MAX_NSID, MAX_NSID + 1, NSID_ALL - 2, NSID_ALL - 1, NSID_ALL];
     let rules = [
         (Cns::NAMESPACE, [invalid, data, zeroes, data, zeroes, invalid, invalid, invalid, invalid]),
-        // Lists: of what is above.
+        // Lists of the NSIDs above.
         (
             Cns::ACTIVE_NAMESPACES,
             [data, data, data, zeroes, zeroes, zeroes, zeroes, invalid, invalid],
@@ -223,12 +223,12 @@ fn every_structure_has_its_own_rules_of_nsid() {
             Cns::CSI_ACTIVE_NAMESPACES,
             [data, data, data, zeroes, zeroes, zeroes, zeroes, invalid, invalid],
         ),
-        // Active ones only.
+        // Active NSIDs only.
         (
             Cns::NAMESPACE_DESCRIPTORS,
             [invalid, data, invalid, data, invalid, invalid, invalid, invalid, invalid],
         ),
-        // Nothing to say of an active one either.
+        // Nothing to report for an active NSID either.
         (
             Cns::CSI_NAMESPACE,
             [invalid, zeroes, zeroes, zeroes, zeroes, invalid, invalid, invalid, invalid],
@@ -237,10 +237,10 @@ fn every_structure_has_its_own_rules_of_nsid() {
             Cns::INDEPENDENT_NAMESPACE,
             [invalid, data, zeroes, data, zeroes, invalid, invalid, invalid, invalid],
         ),
-        // About the controller: NSID is not looked at.
+        // Data of the controller: NSID is ignored.
         (Cns::CONTROLLER, [data; 9]),
         (Cns::CSI_CONTROLLER, [data; 9]),
-        // Optional structures that are not there.
+        // Unsupported optional structures.
         (Cns::NVM_SETS, [field; 9]),
         (Cns::ALLOCATED_NAMESPACES, [field; 9]),
         (Cns::ALLOCATED_NAMESPACE, [field; 9]),
@@ -319,7 +319,7 @@ fn any_command_is_answered_in_full_or_refused() {
     for _ in 0..20_000 {
         let bytes = random.bytes();
         let mut sqe = *Sqe::ref_from_bytes(&bytes).unwrap();
-        // Half of them near what is served, or all would be refused for their CNS.
+        // Half of them are near supported values; otherwise all would fail because of their CNS.
         if random.next() & 1 == 0 {
             sqe.cdw10.set(sqe.cdw10.get() & 0xffff_001f);
             sqe.nsid.set(sqe.nsid.get() & 0xf);

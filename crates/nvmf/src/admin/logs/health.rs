@@ -7,17 +7,19 @@ use crate::Nanos;
 use crate::admin::features::{TEMPERATURE, temperature_warning};
 use crate::controller::Controller;
 
-/// Bytes of a data unit: a thousand units of 512 bytes.
+/// Bytes of a data unit: 1000 units of 512 bytes.
 const DATA_UNIT: u64 = 512_000;
 
 const NANOS_PER_HOUR: u64 = 3_600_000_000_000;
 
-/// Available Spare in percent, and the threshold most drives have.
+/// Available Spare in percent, and the threshold of most drives.
 const SPARE: u8 = 100;
 const SPARE_THRESHOLD: u8 = 10;
 
-/// The page of this controller. Its I/O counts are those of the association, its power-on time that of
-/// the machine, whose monotonic clock `now` is. There is no medium that wears.
+/// The page of this controller.
+///
+/// Its I/O counts are those of the association. Its power-on time is that of the machine, whose
+/// monotonic clock is `now`. There is no medium that wears.
 pub(super) fn smart(controller: &Controller, now: Nanos) -> SmartLog {
     let totals = controller.io_totals();
     let count = |value: u64| U128::new(value.into());

@@ -1,4 +1,4 @@
-//! What is supported, as the tables have it: log pages 00h, 05h and 12h.
+//! Log pages about support, generated from the tables: 00h, 05h and 12h.
 
 use nvmeof_wire::log::{CommandEffectsLog, FeatureEffectsLog, LogSupport, SupportedLogPages};
 

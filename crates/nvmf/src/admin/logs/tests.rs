@@ -20,7 +20,7 @@ fn ask(controller: &Controller, command: GetLogPage) -> Result<Vec<u8>, Failure>
     get_log_page(&target, controller, &command.encode(1), 5 * HOUR + 1)
 }
 
-/// What a command gets in a buffer that held something else.
+/// Runs a command with a used buffer.
 pub(crate) fn get_log_page(
     target: &Target,
     controller: &Controller,
