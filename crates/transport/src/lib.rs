@@ -1,7 +1,7 @@
-//! The fabrics: how capsules and data of one NVMe queue reach a host and come back.
+//! Fabrics: transports that carry the capsules and data of one NVMe queue to and from a host.
 //!
-//! A reactor sees every fabric through one trait, [`HostQueue`]: it is handed commands as
-//! [`Event`]s and gives back [`FabricOp`]s. Nothing here knows what a command means.
+//! A reactor uses every fabric through one trait, [`HostQueue`]: it receives commands as [`Event`]s
+//! and submits [`FabricOp`]s. This crate does not interpret commands.
 
 pub mod fault;
 pub mod loopback;

@@ -1,51 +1,58 @@
-//! The pace a host has to keep: deadlines that judge progress, not silence.
+//! Minimum transfer rate of a host: deadlines that measure progress, not activity.
 //!
-//! A host that moves a byte now and then is never silent, and would hold what waits for it for ever. So what a
-//! connection owes, or has to take, has to move at [`MIN_RATE`] on the average, with a timeout's grace. While commands
-//! wait for buffer memory the grace is [`GRACE_WHEN_SHORT`].
+//! A host that moves one byte from time to time always shows activity, and would occupy its buffers
+//! for ever. The data that a connection has to send or take must therefore move at [`MIN_RATE`] on
+//! average, with one timeout of grace. While commands wait for buffer memory, the grace is
+//! [`GRACE_WHEN_SHORT`].
 
 use crate::queue::Nanos;
 
-/// Bytes a second that a busy connection has to move, of data it was asked for or of what it is sent.
+/// Minimum rate of a busy connection in bytes per second, of requested data or of data sent to it.
 ///
-/// A link of 1 Mb/s carries seven such connections. A Linux host gives a command up after 30 s, in which 1 MiB takes twice
-/// as much: what is slower than this is of no use to it. A lost packet, or a queue of seconds somewhere on the way, is
-/// what the timeout itself is for.
+/// A link of 1 Mb/s carries seven connections at this rate. A Linux host aborts a command after 30
+/// s, and 1 MiB takes twice that time here: a slower rate is useless to the host. The timeout
+/// itself covers a lost packet or a queue of seconds on the path.
 pub const MIN_RATE: u64 = 16 << 10;
 
-/// Nanoseconds of grace while buffer memory is short: time for a lost packet to be sent again, and
-/// little beside the timeouts of hosts that wait for the memory.
+/// Nanoseconds of grace while buffer memory is short.
+///
+/// It covers the retransmission of a lost packet, and is short compared with the timeouts of hosts
+/// that wait for the memory.
 pub(crate) const GRACE_WHEN_SHORT: Nanos = SECOND;
 
 const SECOND: Nanos = 1_000_000_000;
 
-/// Time that so many bytes take at [`MIN_RATE`].
+/// Returns the time that `bytes` take at [`MIN_RATE`].
 pub(crate) fn time_for(bytes: u64) -> Nanos {
-    // In parts: bytes times nanoseconds is more than fits.
+    // In parts: bytes times nanoseconds can overflow.
     let (seconds, rest) = (bytes / MIN_RATE, bytes % MIN_RATE);
     seconds.saturating_mul(SECOND).saturating_add(rest * SECOND / MIN_RATE)
 }
 
-/// Bytes that move in `time` at [`MIN_RATE`]; at least one.
+/// Returns the bytes that move in `time` at [`MIN_RATE`]; at least one.
 fn bytes_in(time: Nanos) -> u64 {
     (u128::from(time) * u128::from(MIN_RATE) / u128::from(SECOND)).clamp(1, 1 << 40) as u64
 }
 
-/// Whether what waits to leave does, fast enough. Positions are bytes since the connection's start.
+/// Deadline for the data that waits to leave. Positions are bytes since the start of the
+/// connection.
 #[derive(Debug, Default)]
 pub(crate) struct Pace {
     timeout: Nanos,
-    /// Where it has to be by when.
+    /// Position to reach, and the deadline for it.
     mark: Option<(u64, Nanos)>,
 }
 
 impl Pace {
-    /// For a host that has to move as much in twice the timeout as [`MIN_RATE`] moves in one; less if there is less.
+    /// Creates the deadline for a host.
+    ///
+    /// Within twice the timeout, the host has to move the bytes that [`MIN_RATE`] moves in one
+    /// timeout; less if there is less.
     pub(crate) fn new(timeout: Nanos) -> Self {
         Self { timeout, mark: None }
     }
 
-    /// `done` of the bytes up to `owed` have moved by now.
+    /// Records that `done` of the bytes up to `owed` have moved by now.
     #[inline]
     pub(crate) fn look(&mut self, done: u64, owed: u64, now: Nanos) {
         if done >= owed {
@@ -57,12 +64,13 @@ impl Pace {
         }
     }
 
-    /// When patience ends, unless enough moves until then.
+    /// Returns the deadline, which progress extends.
     pub(crate) fn due(&self) -> Option<Nanos> {
         self.mark.map(|(_, by)| by)
     }
 
-    /// The target stood still for so long: the host could not move anything.
+    /// Extends the deadline by the time for which the target was stalled: the host could not move
+    /// anything.
     pub(crate) fn excuse(&mut self, nanos: Nanos) {
         if let Some((_, by)) = &mut self.mark {
             *by = by.saturating_add(nanos);
@@ -80,7 +88,7 @@ mod tests {
         let window = 10 * MIN_RATE;
         pace.look(0, 100 * window, 0);
         assert_eq!(pace.due(), Some(20 * SECOND));
-        // Little by little is enough only when it adds up.
+        // Small steps are enough only when they add up.
         pace.look(window - 1, 100 * window, 19 * SECOND);
         assert_eq!(pace.due(), Some(20 * SECOND));
         pace.look(window, 100 * window, 19 * SECOND);
@@ -92,7 +100,7 @@ mod tests {
         let mut pace = Pace::new(10 * SECOND);
         pace.look(5, 5 + MIN_RATE / 2, 0);
         assert_eq!(pace.due(), Some(10 * SECOND + SECOND / 2));
-        // More to send changes nothing for what was there.
+        // More data to send does not change the deadline of the earlier data.
         pace.look(6, 1 << 30, SECOND);
         assert_eq!(pace.due(), Some(10 * SECOND + SECOND / 2));
         pace.excuse(3 * SECOND);

@@ -1,48 +1,50 @@
-//! Faults around any fabric, at chosen or random points, the same for the same seed.
+//! Faults around any fabric, at chosen or random points, reproducible by a seed.
 //!
-//! What is lost is lost to the other side, never to the books: an operation whose response is dropped
-//! still comes back, and a command that is dropped still counts as out.
+//! A fault affects only the other side, never the accounting. An operation whose response is
+//! dropped still returns, and a dropped command still counts as outstanding.
 
 mod queue;
 
 use crate::queue::{Home, HostQueue, Nanos, ParkedQueue, TransportError};
 
-/// Something that goes wrong at one event or operation.
+/// A fault at one event or operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     /// A command never arrives.
     DropCommand,
     /// A command arrives with bad data ([`FabricError::DataDigest`](crate::FabricError)).
     FailCommand,
-    /// Data that was pulled is bad.
+    /// Pulled data is bad.
     FailPull,
     /// A response never reaches the host.
     DropResponse,
-    /// An event is late by so many nanoseconds; later ones overtake it.
+    /// An event is delayed by this many nanoseconds; later ones overtake it.
     Delay(Nanos),
     /// The connection is lost.
     Close,
 }
 
-/// When which fault happens. Events and responses are counted together, from 0.
+/// Times and kinds of faults. Events and responses share one counter, from 0.
 #[derive(Debug, Clone, Default)]
 pub struct FaultPlan {
-    /// Where the random faults start from.
+    /// Seed of the random faults.
     pub seed: u64,
-    /// Faults and their chance a point, in millionths.
+    /// Faults and their probability per point, in millionths.
     pub chances: Vec<(Fault, u32)>,
-    /// Faults at certain points. One that does not fit its point (a failed pull where there is
-    /// none) waits for the next that it fits.
+    /// Faults at certain points.
+    ///
+    /// A fault that does not apply to its point (a failed pull where there is none) waits for the
+    /// next point to which it applies.
     pub points: Vec<(u64, Fault)>,
 }
 
-/// `queue`, with faults.
+/// Wraps `queue` with faults.
 #[must_use]
 pub fn inject(queue: Box<dyn HostQueue>, plan: FaultPlan) -> Box<dyn HostQueue> {
     Box::new(queue::Faulty::new(queue, queue::Dice::new(plan)))
 }
 
-/// A connection that has faults once it is unparked.
+/// Wraps a parked connection, which has faults once it is unparked.
 #[must_use]
 pub fn inject_parked(parked: Box<dyn ParkedQueue>, plan: FaultPlan) -> Box<dyn ParkedQueue> {
     Box::new(ParkedFaulty { inner: parked, dice: queue::Dice::new(plan) })

@@ -1,4 +1,4 @@
-//! The wrapper and its dice.
+//! The wrapper and its random generator.
 
 use std::os::fd::BorrowedFd;
 
@@ -10,7 +10,7 @@ use crate::queue::{
     Rejected,
 };
 
-/// Decides what goes wrong where.
+/// Selects faults and their points.
 #[derive(Debug)]
 pub(super) struct Dice {
     plan: FaultPlan,
@@ -18,7 +18,7 @@ pub(super) struct Dice {
     point: u64,
 }
 
-/// A point where something can go wrong.
+/// A point where a fault can occur.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Point {
     Command,
@@ -44,7 +44,7 @@ impl Dice {
         Self { state: plan.seed, plan, point: 0 }
     }
 
-    /// What goes wrong at the next point, which is of this kind.
+    /// Returns the fault of the next point, which is of kind `at`.
     fn roll(&mut self, at: Point) -> Option<Fault> {
         let point = self.point;
         self.point += 1;
@@ -53,8 +53,8 @@ impl Dice {
         if let Some(due) = due {
             return Some(self.plan.points.remove(due).1);
         }
-        // One number a chance, whether it fits or not: what happens at one point does not depend on
-        // what could have happened at another.
+        // One number per chance, whether it applies or not: the faults at one point do not depend
+        // on the possible faults at another.
         let mut hit = None;
         for index in 0..self.plan.chances.len() {
             let number = self.number() % 1_000_000;
@@ -66,7 +66,7 @@ impl Dice {
         hit
     }
 
-    /// The next of a sequence that looks random (SplitMix64).
+    /// Returns the next number of a pseudo-random sequence (SplitMix64).
     fn number(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.state;
@@ -81,11 +81,11 @@ impl Dice {
 pub(super) struct Faulty {
     inner: Box<dyn HostQueue>,
     dice: Dice,
-    /// Events that are late, and when they come.
+    /// Delayed events, with their times.
     late: Vec<(Nanos, Event)>,
-    /// Data of responses that were dropped.
+    /// Data of dropped responses.
     dropped: Vec<Event>,
-    /// What the inner queue said this call.
+    /// Events of the inner queue in this call.
     fresh: Vec<Event>,
 }
 
@@ -94,7 +94,7 @@ impl Faulty {
         Self { inner, dice, late: Vec::new(), dropped: Vec::new(), fresh: Vec::new() }
     }
 
-    /// Hands on what the inner queue said, less what goes wrong.
+    /// Passes on the events of the inner queue, with faults applied.
     fn pass(&mut self, now: Nanos, events: &mut Vec<Event>) {
         let mut fresh = std::mem::take(&mut self.fresh);
         events.append(&mut self.dropped);

@@ -1,4 +1,4 @@
-//! The host's end, in the hands of a test.
+//! The host's end, controlled by a test.
 
 use std::sync::Arc;
 
@@ -7,12 +7,12 @@ use nvmeof_wire::{Cqe, Sgl, Sqe};
 use super::Wire;
 use crate::queue::{CloseReason, FabricError};
 
-/// A response the host got.
+/// A response that the host received.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Delivery {
     /// The completion queue entry.
     pub cqe: Cqe,
-    /// The data that came before it, if any; it is in the host's memory, too, if the SGL named some.
+    /// The data before it, if any; also in the host's memory if the SGL describes some.
     pub data: Vec<u8>,
 }
 
@@ -34,13 +34,13 @@ impl LoopbackHost {
         self.wire.wake();
     }
 
-    /// Sends a command whose data or data pointer is bad.
+    /// Sends a command whose data or data pointer is invalid.
     pub fn send_bad(&self, sqe: Sqe, error: FabricError) {
         self.wire.lock().capsules.push_back((sqe, Vec::new(), Some(error)));
         self.wire.wake();
     }
 
-    /// Makes memory for the target to read and write; the SGL that names all of it.
+    /// Creates memory that the target can read and write; returns the SGL for all of it.
     pub fn register(&self, bytes: Vec<u8>) -> Sgl {
         let key = self.next_key.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
@@ -48,23 +48,23 @@ impl LoopbackHost {
         Sgl::Keyed { address: 0, length, key, invalidate: false }
     }
 
-    /// What is in memory that an SGL names; nothing if it names none.
+    /// Returns the memory that an SGL describes; empty if it describes none.
     pub fn memory(&self, sgl: Sgl) -> Vec<u8> {
         self.wire.lock().region(sgl).map_or_else(Vec::new, |bytes| bytes.to_vec())
     }
 
-    /// Has the data of a command with [`Sgl::Transport`] ready; until then its pull waits.
+    /// Offers the data of a command with [`Sgl::Transport`]; its pull waits for it.
     pub fn offer(&self, cid: u16, bytes: Vec<u8>) {
         self.wire.lock().offered.insert(cid, bytes);
         self.wire.wake();
     }
 
-    /// The responses that came since the last call, in order.
+    /// Returns the responses since the last call, in order.
     pub fn take(&self) -> Vec<Delivery> {
         std::mem::take(&mut self.wire.lock().deliveries)
     }
 
-    /// Fails the next pull that would succeed; calls add up.
+    /// Fails the next pull that would succeed; calls accumulate.
     pub fn fail_next(&self, error: FabricError) {
         self.wire.lock().failures.push_back(error);
     }
@@ -75,7 +75,7 @@ impl LoopbackHost {
         self.wire.wake();
     }
 
-    /// Why the target ended the connection, if it did.
+    /// Returns the reason why the target ended the connection, if it did.
     pub fn closed(&self) -> Option<CloseReason> {
         self.wire.lock().closed.clone()
     }

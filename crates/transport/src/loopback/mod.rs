@@ -1,9 +1,9 @@
-//! A fabric in memory, for tests: a queue whose host is a handle in the test.
+//! An in-memory fabric for tests: a queue whose host is a handle in the test.
 //!
-//! It moves data as RDMA does: the target reads and writes host memory that the SGL names, a response
-//! arrives after its data, and operations end in the order they were submitted, each after a latency
-//! of virtual time. [`Sgl::Transport`] works too: the host offers the data of a write, and gets the
-//! data of a read, with the command. Faults are on demand: [`LoopbackHost::fail_next`].
+//! It moves data as RDMA does. The target reads and writes host memory that the SGL describes, and
+//! a response arrives after its data. Operations end in the order of submission, each after a
+//! latency of virtual time. [`Sgl::Transport`] works too: the host offers the data of a write, and
+//! gets the data of a read, with the command. [`LoopbackHost::fail_next`] injects faults.
 
 mod host;
 mod queue;
@@ -19,14 +19,14 @@ pub use host::{Delivery, LoopbackHost};
 
 use crate::queue::{CloseReason, FabricError, Nanos, ParkedQueue};
 
-/// How a loopback connection behaves.
+/// Parameters of a loopback connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LoopbackParams {
-    /// Commands the host may have out, until Connect settles it.
+    /// Maximum outstanding commands until Connect sets the depth.
     pub depth: u16,
-    /// Most bytes of in-capsule data.
+    /// Maximum bytes of in-capsule data.
     pub in_capsule: u32,
-    /// From an operation's flush to its end.
+    /// Time from an operation's flush to its end.
     pub latency: Nanos,
 }
 
@@ -36,10 +36,10 @@ impl Default for LoopbackParams {
     }
 }
 
-/// A connection, its target's end parked.
+/// Creates a connection; the target's end is parked.
 ///
 /// # Panics
-/// If the system has no eventfd left.
+/// Panics if the system has no eventfd left.
 #[must_use]
 pub fn connect(params: LoopbackParams) -> (Box<dyn ParkedQueue>, LoopbackHost) {
     let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
@@ -49,17 +49,17 @@ pub fn connect(params: LoopbackParams) -> (Box<dyn ParkedQueue>, LoopbackHost) {
     (Box::new(parked), LoopbackHost::new(wire))
 }
 
-/// What both ends see.
+/// State that both ends share.
 #[derive(Debug)]
 struct Wire {
     shared: Mutex<Shared>,
-    /// Readable when the host did something.
+    /// Readable when the host has acted.
     wake: OwnedFd,
 }
 
 #[derive(Debug, Default)]
 struct Shared {
-    /// Commands, their in-capsule data, and what is wrong with them.
+    /// Commands, their in-capsule data, and their faults.
     capsules: VecDeque<(Sqe, Vec<u8>, Option<FabricError>)>,
     deliveries: Vec<Delivery>,
     /// Host memory by key.
@@ -77,7 +77,7 @@ impl Wire {
     }
 
     fn wake(&self) {
-        // A counter at its maximum is readable already.
+        // A counter at its maximum is already readable.
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 
@@ -105,7 +105,7 @@ impl Shared {
         })
     }
 
-    /// The host memory an SGL names.
+    /// Returns the host memory that an SGL describes.
     fn region(&mut self, sgl: Sgl) -> Option<&mut [u8]> {
         let Sgl::Keyed { address, length, key, .. } = sgl else {
             return None;
@@ -115,7 +115,7 @@ impl Shared {
         self.regions.get_mut(&key)?.get_mut(start..end)
     }
 
-    /// Hands a response and its data to the host.
+    /// Delivers a response and its data to the host.
     fn deliver(&mut self, cqe: Cqe, sgl: Sgl, data: Vec<u8>) {
         if let Some(region) = self.region(sgl) {
             let len = region.len().min(data.len());

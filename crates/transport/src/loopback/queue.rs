@@ -13,7 +13,7 @@ use crate::queue::{
     Progress, RejectReason, Rejected, TransportError,
 };
 
-/// Commands taken in by one call of `receive`.
+/// Maximum commands taken by one call of `receive`.
 const BUDGET: usize = 64;
 
 #[derive(Debug)]
@@ -81,9 +81,9 @@ struct LoopbackQueue {
     pool: CorePool,
     reserve: Reserve,
     depth: u16,
-    /// Commands delivered and not answered.
+    /// Commands delivered without a response.
     out: u16,
-    /// Operations since the last flush, and those under way with the time they end.
+    /// Operations since the last flush, and those in flight with their end times.
     submitted: VecDeque<FabricOp>,
     moving: VecDeque<(Nanos, FabricOp)>,
     paused: bool,
@@ -226,7 +226,7 @@ impl LoopbackQueue {
         Progress::Idle
     }
 
-    /// Ends the operations whose time has come, in order.
+    /// Completes the operations whose time has come, in order.
     fn complete(&mut self, now: Nanos, events: &mut Vec<Event>) {
         while let Some((end, op)) = self.moving.pop_front() {
             if end > now {
@@ -234,7 +234,7 @@ impl LoopbackQueue {
                 return;
             }
             if let Err(op) = self.complete_one(op, events) {
-                // The host has not offered the data yet: what is behind waits, too.
+                // The host has not offered the data yet; operations behind it wait, too.
                 self.moving.push_front((end, op));
                 return;
             }
@@ -283,7 +283,7 @@ impl LoopbackQueue {
     }
 }
 
-/// Bytes that go to the host.
+/// Returns the bytes that an operation sends to the host.
 fn sent_by(op: &FabricOp) -> usize {
     match op {
         FabricOp::Respond { data: Some(data), .. } => data.len(),
@@ -291,7 +291,7 @@ fn sent_by(op: &FabricOp) -> usize {
     }
 }
 
-/// A payload's bytes, for the host to keep.
+/// Returns a copy of a payload's bytes.
 fn bytes_of(payload: &Payload) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(payload.len());
     crate::payload::for_each_slice(payload, |piece| bytes.extend_from_slice(piece));

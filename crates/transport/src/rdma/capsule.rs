@@ -1,8 +1,9 @@
-//! A command capsule: the command, and where its data is (RDMA 3.2, Base 4.1.2).
+//! A command capsule: the command, and the location of its data (RDMA 3.2, Base 4.1.2).
 //!
-//! Behind the command come either data or descriptors. A command names one keyed descriptor, or in-capsule
-//! data, or a segment of the capsule with up to [`MAX_DESCRIPTORS`] keyed descriptors, which may go on in
-//! another segment. Nothing of it is believed before it was seen to be inside the capsule.
+//! Either data or descriptors follow the command. A command refers to one keyed descriptor, to
+//! in-capsule data, or to a segment of the capsule. A segment contains up to [`MAX_DESCRIPTORS`]
+//! keyed descriptors and can continue in another segment. The parser uses nothing before it has
+//! checked that it lies inside the capsule.
 
 use std::rc::Rc;
 
@@ -27,20 +28,22 @@ pub struct Remote {
     pub key: u32,
 }
 
-/// What a command's data pointer comes to.
+/// The resolved data pointer of a command.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DataPointer {
-    /// The descriptors of a list; `None` where the command's own descriptor says it all.
+    /// The descriptors of a list; `None` if the command's own descriptor is complete.
     pub list: Option<Rc<[Remote]>>,
     /// Bytes of the list.
     pub length: u32,
-    /// The key that the response is to invalidate: that of the last descriptor, if it asks for it. A response
-    /// can invalidate one key; of several, the others stay the host's to invalidate.
+    /// The key that the response has to invalidate: that of the last descriptor, if it requests it.
+    ///
+    /// A response can invalidate one key; the host invalidates the others.
     pub invalidate: Option<u32>,
 }
 
-/// Takes a capsule apart: the command, and its data pointer if that makes sense. `None` if the capsule is
-/// shorter than a command.
+/// Splits a capsule into the command and its data pointer, if that is valid.
+///
+/// Returns `None` if the capsule is shorter than a command.
 #[must_use]
 pub fn parse(bytes: &[u8]) -> Option<(Sqe, Result<DataPointer, FabricError>)> {
     let (sqe, behind) = Sqe::read_from_prefix(bytes).ok()?;
@@ -48,10 +51,11 @@ pub fn parse(bytes: &[u8]) -> Option<(Sqe, Result<DataPointer, FabricError>)> {
     Some((sqe, data_pointer(&sqe, behind)))
 }
 
-/// The data pointer of `sqe`, with the bytes that came behind it in the capsule.
+/// Returns the data pointer of `sqe`; `behind` is the rest of the capsule.
 ///
 /// # Errors
-/// What is wrong with it. A data pointer that is only of no use to the command is not looked at here.
+/// Returns the fault in the pointer. A data pointer that the command merely does not use is not
+/// checked here.
 pub fn data_pointer(sqe: &Sqe, behind: &[u8]) -> Result<DataPointer, FabricError> {
     if sqe.psdt() != Psdt::Sgl {
         return Ok(DataPointer::default());
@@ -61,7 +65,7 @@ pub fn data_pointer(sqe: &Sqe, behind: &[u8]) -> Result<DataPointer, FabricError
             remote(address, length, key)?;
             Ok(DataPointer { invalidate: invalidate.then_some(key), ..DataPointer::default() })
         }
-        // Ours: it stands for a list.
+        // This type is reserved for the target: it stands for a list.
         Sgl::Transport { .. } => Err(FabricError::SglType),
         Sgl::Segment { .. } | Sgl::LastSegment { .. } => list(sqe.dptr.parse(), behind),
         Sgl::DataBlock { .. }
@@ -78,13 +82,13 @@ fn remote(address: u64, length: u32, key: u32) -> Result<Remote, FabricError> {
     }
 }
 
-/// The keyed descriptors of a segment and of those it leads to.
+/// Returns the keyed descriptors of a segment and of the segments after it.
 fn list(first: Sgl, capsule: &[u8]) -> Result<DataPointer, FabricError> {
     let mut found = [Remote::default(); MAX_DESCRIPTORS];
     let mut count = 0;
     let (mut total, mut invalidate) = (0u32, None);
     let mut segment = Some(first);
-    // Each segment but the last holds a descriptor of memory or leads nowhere: so this ends.
+    // Each segment but the last contains a memory descriptor or leads nowhere, so the loop ends.
     for _ in 0..=MAX_DESCRIPTORS {
         let Some(at) = segment.take() else { break };
         let is_last = matches!(at, Sgl::LastSegment { .. });
@@ -109,7 +113,7 @@ fn list(first: Sgl, capsule: &[u8]) -> Result<DataPointer, FabricError> {
             }
         }
         if !is_last && segment.is_none() {
-            // A segment that is not the last ends in the next one.
+            // A segment other than the last must end with a descriptor of the next one.
             return Err(FabricError::SglType);
         }
     }
@@ -119,7 +123,7 @@ fn list(first: Sgl, capsule: &[u8]) -> Result<DataPointer, FabricError> {
     Ok(DataPointer { list: Some(Rc::from(&found[..count])), length: total, invalidate })
 }
 
-/// The descriptors of a segment, at least one.
+/// Returns the descriptors of a segment, at least one.
 fn bytes_of(segment: Sgl, capsule: &[u8]) -> Result<&[u8], FabricError> {
     let (Sgl::Segment { address, length, offset } | Sgl::LastSegment { address, length, offset }) =
         segment
@@ -127,7 +131,7 @@ fn bytes_of(segment: Sgl, capsule: &[u8]) -> Result<&[u8], FabricError> {
         return Err(FabricError::SglType);
     };
     if !offset {
-        // Segments in host memory are not for this fabric (RDMA 3.2.2).
+        // This fabric does not support segments in host memory (RDMA 3.2.2).
         return Err(FabricError::SglType);
     }
     let start = usize::try_from(address).map_err(|_| FabricError::SglOffset)?;
@@ -182,7 +186,7 @@ mod tests {
             [Remote { address: 4, length: 5, key: 6 }, Remote { address: 7, length: 8, key: 9 }];
         assert_eq!(list.list.as_deref(), Some(&expected[..]));
         assert_eq!((list.length, list.invalidate), (13, Some(9)));
-        // Only the last one counts for invalidation.
+        // Only the last descriptor counts for invalidation.
         assert_eq!(pointer(last(0, 32), &behind).unwrap().invalidate, None);
     }
 
@@ -192,7 +196,7 @@ mod tests {
         let behind = [keyed(1, 2, 3, false), last(32, 16), keyed(4, 5, 6, false)];
         let list = pointer(first, &behind).unwrap();
         assert_eq!((list.list.unwrap().len(), list.length), (2, 7));
-        // In a circle, and to nowhere.
+        // A cycle, and a segment that leads nowhere.
         let circle = [keyed(1, 0, 3, false), first];
         assert_eq!(pointer(first, &circle), Err(FabricError::SglCount));
         let only = Sgl::Segment { address: 0, length: 16, offset: true };

@@ -1,4 +1,4 @@
-//! Is a connection request taken? What a host says is checked here, before anything is made for it.
+//! Decides about connection requests: checks the host's parameters before it allocates anything.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -11,14 +11,14 @@ use super::registration::Registration;
 use super::{RdmaParams, queue};
 use crate::queue::{Home, HostQueue, ParkedQueue, TransportError};
 
-/// What bounds a host's requests besides [`RdmaParams`].
+/// Limits of a host's requests in addition to [`RdmaParams`].
 #[derive(Clone, Copy)]
 pub struct Limits<'a> {
-    /// The highest queue identifier.
+    /// The maximum queue identifier.
     pub max_qid: u16,
-    /// Whether a controller exists; asked only for one that the host named.
+    /// Returns true if a controller exists; called only for a controller that the host named.
     pub has_controller: &'a dyn Fn(u16) -> bool,
-    /// Whether the host of such a controller may have another I/O queue; asked after that.
+    /// Returns true if the controller's host is allowed another I/O queue; called afterwards.
     pub may_add_queue: &'a dyn Fn(u16) -> bool,
 }
 
@@ -28,34 +28,34 @@ impl std::fmt::Debug for Limits<'_> {
     }
 }
 
-/// What was settled with a host about its queue pair.
+/// Parameters negotiated with a host for its queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Terms {
-    /// What it asked for.
+    /// The host's request.
     pub(super) request: Request,
-    /// Receives of ours: commands that may be on their way.
+    /// Receives of the target: commands that can be in transit.
     pub(super) receives: u16,
-    /// RDMA READs of ours that may be outstanding.
+    /// Maximum outstanding RDMA READs of the target.
     pub(super) reads_out: u8,
-    /// The same of the host's.
+    /// Maximum outstanding RDMA READs of the host.
     pub(super) reads_in: u8,
 }
 
-/// A connection request that is not taken; dropped, it is rejected without a reason.
+/// A rejected connection request; if dropped, it is rejected without a reason.
 #[derive(Debug)]
 pub struct Reject<D: Device> {
-    /// What the host is told.
+    /// Status for the host.
     pub status: RejectStatus,
     ticket: D::Ticket,
 }
 
 impl<D: Device> Reject<D> {
-    /// Tells the host why.
+    /// Sends the status to the host.
     pub fn tell(self) {
         reject(self.ticket, self.status);
     }
 
-    /// The host's address.
+    /// Returns the host's address.
     pub fn peer(&self) -> SocketAddr {
         self.ticket.peer()
     }
@@ -65,11 +65,12 @@ pub(super) fn reject(ticket: impl Ticket, status: RejectStatus) {
     ticket.reject(RejectData::new(status).as_bytes());
 }
 
-/// Decides about a connection request (RDMA 3.1): does no I/O. The registration is that of the ticket's
-/// device.
+/// Decides about a connection request (RDMA 3.1) without I/O.
+///
+/// The registration is that of the ticket's device.
 ///
 /// # Errors
-/// The request, with the status to [tell](Reject::tell) the host.
+/// Returns the request, with the status to [tell](Reject::tell) the host.
 pub fn admit<D: Device>(
     ticket: D::Ticket,
     registration: &Arc<Registration<D>>,
@@ -85,7 +86,7 @@ pub fn admit<D: Device>(
     }
 }
 
-/// What the host's words lead to. `reads` is as in [`Ticket::reads`].
+/// Negotiates the parameters of a request. `reads` is as in [`Ticket::reads`].
 fn check(
     private_data: &[u8],
     reads: (u8, u8),
@@ -102,13 +103,14 @@ fn check(
         Ok(entries) if entries <= deepest && u32::from(entries) <= device.queue_depth => entries,
         _ => return Err(RejectStatus::INVALID_HSQSIZE),
     };
-    // Every command the host may have out is answered: a ring of N entries holds N - 1 commands. More than
-    // twice as many receives as any queue has entries answer nothing.
+    // Every outstanding command needs a response: a ring of N entries contains N - 1 commands. More
+    // than twice as many receives as a queue has entries serve no response.
     let enough = u32::from(request.host_receives) + 1 >= request.entries;
     if !enough || u32::from(request.host_receives) > 2 * u32::from(deepest) {
         return Err(RejectStatus::INVALID_HRQSIZE);
     }
-    // An admin queue makes its controller. Hosts that name the one they had before mean nothing by it.
+    // An admin queue creates its controller. A host that names its previous controller gives no
+    // information.
     let named = request.cntlid.filter(|_| request.qid != 0);
     if named.is_some_and(|cntlid| !(limits.has_controller)(cntlid)) {
         return Err(RejectStatus::INVALID_CNTLID);
@@ -117,7 +119,7 @@ fn check(
         return Err(RejectStatus::NO_RESOURCES);
     }
     let (theirs, taken_by_them) = reads;
-    // A host that cannot be read from cannot even send a Connect command's data.
+    // A host from which the target cannot read cannot even send the data of a Connect command.
     let reads_out = device.reads_out.min(taken_by_them);
     if reads_out == 0 {
         return Err(RejectStatus::INVALID_IRD);
@@ -125,7 +127,8 @@ fn check(
     Ok(Terms { request, receives, reads_out, reads_in: device.reads_in.min(theirs) })
 }
 
-/// A connection request that is taken, ready for whichever reactor unparks it: that one accepts.
+/// An accepted connection request, which any reactor can unpark; that reactor accepts the
+/// connection.
 #[derive(Debug)]
 pub struct ParkedRdma<D: Device> {
     pub(super) ticket: D::Ticket,
@@ -135,27 +138,27 @@ pub struct ParkedRdma<D: Device> {
 }
 
 impl<D: Device> ParkedRdma<D> {
-    /// The queue it is for; 0 for an admin queue.
+    /// Returns the queue identifier; 0 for an admin queue.
     pub fn qid(&self) -> u16 {
         self.terms.request.qid
     }
 
-    /// The controller of an I/O queue, if the host named it.
+    /// Returns the controller of an I/O queue, if the host named it.
     pub fn cntlid(&self) -> Option<u16> {
         self.terms.request.cntlid
     }
 
-    /// The host's address.
+    /// Returns the host's address.
     pub fn host(&self) -> SocketAddr {
         self.ticket.peer()
     }
 
-    /// The address it came to.
+    /// Returns the address to which the request came.
     pub fn local(&self) -> SocketAddr {
         self.ticket.local()
     }
 
-    /// Refuses it after all.
+    /// Rejects the request after all.
     pub fn reject(self, status: RejectStatus) {
         self.registration.usher().reject(self.ticket, status);
     }
@@ -212,7 +215,7 @@ mod tests {
         assert_eq!(ask(|request| request.cntlid = Some(5)).unwrap().request.cntlid, Some(5));
         let terms = ask_with((200, 200), |_| ()).unwrap();
         assert_eq!((terms.reads_out, terms.reads_in), (16, 8));
-        // A host may count on having one command less out than the ring has entries.
+        // A host can rely on one outstanding command less than the ring has entries.
         assert!(ask(|request| request.host_receives = 63).is_ok());
     }
 
@@ -231,7 +234,7 @@ mod tests {
             (|request| request.qid = 9, RejectStatus::INVALID_QID),
             (|request| request.entries = 1, RejectStatus::INVALID_HSQSIZE),
             (|request| request.entries = 65536, RejectStatus::INVALID_HSQSIZE),
-            // More than the device's queue pairs take.
+            // More than the device's queue pairs support.
             (|request| request.entries = 101, RejectStatus::INVALID_HSQSIZE),
             (
                 |request| {

@@ -1,35 +1,35 @@
 //! NVMe/RDMA, the target's side: one queue pair, one queue. Generic over [`nvmeof_verbs::Device`].
 //!
-//! | file | what |
+//! | file | content |
 //! |---|---|
-//! | `listener` | whether a connection request is taken, and with what answer (no I/O) |
-//! | `registration` | the pool's memory and lent zeroes, known to a device: local keys |
-//! | `source` | a device's completion queue on one reactor: whose completion is it |
-//! | `shared` | the receive queue that the connections of a source share |
-//! | `usher` | what may wait in the kernel, beside the reactors: accepting, and the end of queue pairs |
-//! | `pair` | what may be done with a queue pair, by state: the table of transitions |
+//! | `listener` | decision about a connection request, and the response (no I/O) |
+//! | `registration` | local keys: the pool's memory and lent zeroes, registered with a device |
+//! | `source` | a device's completion queue on one reactor, and the routes of its completions |
+//! | `shared` | the shared receive queue (SRQ) of a source's connections |
+//! | `usher` | worker threads for blocking CM and verbs calls |
+//! | `pair` | the allowed operations of a queue pair, by state: the table of transitions |
 //! | `capsule` | bytes to command and data pointer (no I/O) |
 //! | `slab` | registered memory in small equal slots |
 //! | `numbers` | maps by number |
 //! | `queue` | [`HostQueue`](crate::HostQueue) for a queue pair |
 //! | `queue/life` | completions, events, deadlines, and the end |
-//! | `queue/receives` | capsules on their way in, and the memory they go to |
-//! | `queue/commands` | commands the host has out, and where their data is |
-//! | `queue/transfers` | data on its way: which part is next |
-//! | `queue/ring` | what the send queue holds, by position |
+//! | `queue/receives` | incoming capsules, and their memory |
+//! | `queue/commands` | outstanding commands of the host, and the location of their data |
+//! | `queue/transfers` | data transfers, and their next part |
+//! | `queue/ring` | content of the send queue, by position |
 //! | `queue/outgoing` | work that waits for room, and the chain of a turn |
 //! | `post` | the only `unsafe` |
 //!
 //! # Life of a command
 //!
 //! ```text
-//!  receive completes --> capsule out of its slot, receive posted again at once
-//!      |                            (in-capsule data leaves in its buffer, a fresh one takes the place)
+//!  receive completes --> capsule out of its slot, receive posted again immediately
+//!      |                            (in-capsule data leaves in its buffer, a new one replaces it)
 //!      v
-//!  Event::Command --> Pull: READ ... READ, as many at once as were negotiated --> Event::Pulled
+//!  Event::Command --> Pull: READ ... READ, as many at a time as negotiated --> Event::Pulled
 //!                 `-> Respond: WRITE ... WRITE, SEND in one chain
-//!                        last WRITE completes --> Event::Sent: buffer and permit go back
-//!                        SEND is retired by any later completion
+//!                        last WRITE completes --> Event::Sent: buffer and permit are released
+//!                        any later completion retires the SEND
 //! ```
 
 pub mod capsule;
@@ -55,37 +55,40 @@ pub use usher::Usher;
 
 use crate::queue::Nanos;
 
-/// Keyed descriptors a command may have (MSDBD).
+/// Maximum keyed descriptors of a command (MSDBD).
 pub const MAX_DESCRIPTORS: usize = 16;
 
-/// What a target offers its RDMA hosts, and how long it waits for them.
+/// Parameters that a target offers its RDMA hosts, and the timeouts for them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RdmaParams {
-    /// Most bytes behind the command in a capsule (IOCCSZ without the command): data or descriptors. IOCCSZ is
-    /// said of I/O queues, but hosts go by it on an admin queue, too.
+    /// Maximum bytes after the command in a capsule (IOCCSZ without the command): data or
+    /// descriptors.
+    ///
+    /// IOCCSZ is defined for I/O queues, but hosts apply it to an admin queue, too.
     pub in_capsule: u32,
-    /// Most bytes of data of a command.
+    /// Maximum bytes of data of a command.
     pub max_transfer: u32,
-    /// Most entries of an I/O queue.
+    /// Maximum entries of an I/O queue.
     pub queue_depth: u16,
-    /// Most entries of an admin queue.
+    /// Maximum entries of an admin queue.
     pub admin_depth: u16,
-    /// How long a host may take from its request to an accepted Connect command.
+    /// Maximum time from a host's request to an accepted Connect command.
     pub handshake_timeout: Nanos,
-    /// How long the device may take to give back the work of a connection that ended, before the queue pair
-    /// is taken away from under it.
+    /// Time in which the device has to return the work of an ended connection.
+    ///
+    /// Afterwards the target destroys the queue pair regardless.
     pub drain_timeout: Nanos,
-    /// How long a host may leave a transfer, or a response, where it is.
+    /// Maximum time for which a host can delay a transfer or a response.
     pub transfer_timeout: Nanos,
-    /// Receives that the connections of a completion queue share; 0 for receives of their own.
+    /// Receives that the connections of a completion queue share; 0 gives each queue its own.
     pub shared_receives: u32,
-    /// Entries of a completion queue; connections that do not fit in one get another.
+    /// Entries of a completion queue; connections that do not fit get another queue.
     pub cq_depth: u32,
-    /// Times to try again when a host had no receive posted; 7 is for ever.
+    /// Retries if a host has no receive posted; 7 is unlimited.
     pub rnr_retries: u8,
-    /// Times to try again when a host does not answer, 0 to 7; `None` for what the host says.
+    /// Retries if a host does not respond, 0 to 7; `None` uses the host's value.
     pub retries: Option<u8>,
-    /// Traffic class (RoCE: DSCP and ECN); `None` for the system's.
+    /// Traffic class (RoCE: DSCP and ECN); `None` uses the system's.
     pub traffic_class: Option<u8>,
 }
 

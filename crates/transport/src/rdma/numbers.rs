@@ -1,13 +1,14 @@
-//! Maps by small numbers that a device or a host chose.
+//! Maps by small numbers that a device or a host selects.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// A map by queue pair number or command identifier. Its size is bounded by us, so that badly chosen numbers
-/// cost a walk over few entries at worst.
+/// A map by queue pair number or command identifier.
+///
+/// The target bounds its size, so that badly chosen numbers cost at worst a walk over few entries.
 pub(super) type NumberMap<K, V> = HashMap<K, V, BuildHasherDefault<NumberHasher>>;
 
-/// One multiplication.
+/// A hasher of one multiplication.
 #[derive(Debug, Default)]
 pub(super) struct NumberHasher(u64);
 

@@ -1,31 +1,32 @@
-//! A queue pair, and what may be done with it.
+//! A queue pair, and the operations that each of its states allows.
 //!
 //! ```text
-//!   from       | step                 | to         who has the queue pair
+//!   from       | step                 | to         owner of the queue pair
 //!   -----------+----------------------+-----------------------------------------------------------
-//!   Asking     | Made                 | Accepting  nobody: there is none yet
-//!   Accepting  | Accepted             | Accepted   the usher, which accepts
+//!   Asking     | Made                 | Accepting  none: it does not exist yet
+//!   Accepting  | Accepted             | Accepted   the CM worker, which accepts
 //!   Accepted   | Established          | Open       the reactor
 //!   Open       | End                  | Draining   the reactor
 //!   Draining   | Flushed, Overdue     | Ending     the reactor
-//!   Ending     | Destroyed, Withheld  | Gone       the usher, which takes it away
+//!   Ending     | Destroyed, Withheld  | Gone       the CM worker, which destroys it
 //!   -----------+----------------------+-----------------------------------------------------------
 //!   Asking     | End, Lost            | Gone       (the request is rejected)
-//!   Accepting  | End, Lost            | Recalled   the usher
+//!   Accepting  | End, Lost            | Recalled   the CM worker
 //!   Recalled   | Accepted             | Draining   (it was too late)
 //!   Accepting, Recalled | Destroyed   | Gone       (not accepted)
 //!   Accepted   | End                  | Draining
 //!   Accepted, Open, Draining | Lost   | Ending
 //! ```
 //!
-//! In Asking there is no queue pair yet: its completion queue is being made. In Accepting and Recalled the
-//! [usher](super::usher) has it, with its receives posted, and makes it ready; in Recalled it is to end as soon
-//! as it is back. In Accepted and Open it takes receives, in Open sends too, in Draining nothing but a marker.
-//! In Ending the usher has it again, and takes it away; Gone has no queue pair, or (Withheld) one that could
-//! not be taken away and keeps the memory it may be using.
+//! In Asking there is no queue pair yet: its completion queue is being created. In Accepting and
+//! Recalled the [CM worker](super::usher) owns it, with its receives posted, and makes it ready. A
+//! recalled pair ends as soon as it returns. Accepted allows receives, Open also sends, and
+//! Draining only a marker. In Ending the CM worker owns it again, and destroys it. Gone has no
+//! queue pair, or (Withheld) one that could not be destroyed and keeps the memory it may use.
 //!
-//! The types follow: [`Pair<Init>`](Init), [`Pair<Accepted>`](Accepted), [`Pair<Ready>`](Ready),
-//! [`Pair<Draining>`](Draining). Work is sent through [`Pair::sends`], which only a pair that is ready has:
+//! The types correspond: [`Pair<Init>`](Init), [`Pair<Accepted>`](Accepted),
+//! [`Pair<Ready>`](Ready), [`Pair<Draining>`](Draining). Work is sent through [`Pair::sends`],
+//! which only a ready pair has:
 //!
 //! ```
 //! use nvmeof_transport::rdma::{Pair, Ready};
@@ -35,7 +36,7 @@
 //! }
 //! ```
 //!
-//! Before the connection stands it does not compile:
+//! Before the connection is established, it does not compile:
 //!
 //! ```compile_fail
 //! use nvmeof_transport::rdma::{Init, Pair};
@@ -45,7 +46,7 @@
 //! }
 //! ```
 //!
-//! Nor while the host has not been heard of:
+//! Nor before the host has confirmed it:
 //!
 //! ```compile_fail
 //! use nvmeof_transport::rdma::{Accepted, Pair};
@@ -73,51 +74,51 @@ use nvmeof_wire::rdma::RejectStatus;
 
 use super::usher::{Recall, Slip, Usher};
 
-/// Where a queue pair is in its life: the diagram above.
+/// Stage of a queue pair, as in the diagram above.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// There is a connection request, and a completion queue is being made.
+    /// A connection request exists, and a completion queue is being created.
     Asking,
-    /// Receives are posted; the usher accepts.
+    /// Receives are posted; the CM worker accepts.
     Accepting,
-    /// As Accepting, but nobody wants the connection any more.
+    /// As Accepting, but the connection is cancelled.
     Recalled,
-    /// The host is told; it has not said that it heard.
+    /// The host is notified; it has not confirmed yet.
     Accepted,
-    /// The connection stands.
+    /// The connection is established.
     Open,
-    /// The queue pair is in its error state, and work comes back.
+    /// The queue pair is in its error state, and returns its work.
     Draining,
-    /// The usher takes the queue pair away.
+    /// The CM worker destroys the queue pair.
     Ending,
-    /// There is no queue pair any more.
+    /// The queue pair no longer exists.
     Gone,
 }
 
-/// What moves a queue pair on.
+/// Event that changes the stage of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// The queue pair is made.
+    /// The queue pair is created.
     Made,
-    /// The usher has accepted.
+    /// The CM worker has accepted.
     Accepted,
-    /// The connection stands.
+    /// The connection is established.
     Established,
-    /// It ends, for whatever reason and by whomever.
+    /// The connection ends, for any reason and from either side.
     End,
-    /// All posted work has come back.
+    /// All posted work has returned.
     Flushed,
-    /// It did not come back in time.
+    /// The work did not return in time.
     Overdue,
-    /// The device or its completion queue is gone: nothing will come back.
+    /// The device or its completion queue has failed: no more work returns.
     Lost,
-    /// The usher has taken the queue pair away.
+    /// The CM worker has destroyed the queue pair.
     Destroyed,
-    /// The usher could not for so long that it is not waited for.
+    /// The CM worker did not destroy it in time: the queue no longer waits for that.
     Withheld,
 }
 
-/// Every transition there is.
+/// All transitions.
 const TABLE: [(Stage, Step, Stage); 19] = [
     (Stage::Asking, Step::Made, Stage::Accepting),
     (Stage::Asking, Step::End, Stage::Gone),
@@ -141,35 +142,35 @@ const TABLE: [(Stage, Step, Stage); 19] = [
 ];
 
 impl Stage {
-    /// Where a step leads; `None` if it changes nothing.
+    /// Returns the stage after a step; `None` if the step changes nothing.
     #[must_use]
     pub fn after(self, step: Step) -> Option<Self> {
         TABLE.iter().find(|(from, by, _)| (*from, *by) == (self, step)).map(|(_, _, to)| *to)
     }
 
-    /// Whether the connection may still come to something, or has.
+    /// Returns true if the connection is established or can still become so.
     #[must_use]
     pub fn is_live(self) -> bool {
         matches!(self, Self::Asking | Self::Accepting | Self::Accepted | Self::Open)
     }
 
-    /// Whether the queue pair is with the usher.
+    /// Returns true if the CM worker owns the queue pair.
     #[must_use]
     pub fn is_away(self) -> bool {
         matches!(self, Self::Accepting | Self::Recalled | Self::Ending)
     }
 }
 
-/// Made, and not known to the host.
+/// Created, and unknown to the host.
 #[derive(Debug)]
 pub struct Init;
-/// Accepted, and not known to stand.
+/// Accepted, but not confirmed by the host.
 #[derive(Debug)]
 pub struct Accepted;
 /// Connected.
 #[derive(Debug)]
 pub struct Ready;
-/// Ended, with work still to come back.
+/// Ended, with work still to return.
 #[derive(Debug)]
 pub struct Draining;
 
@@ -179,7 +180,7 @@ impl Receiving for Init {}
 impl Receiving for Accepted {}
 impl Receiving for Ready {}
 
-/// States of a connection that may still come to something.
+/// States of a connection that is established or can still become so.
 pub trait Connected {}
 impl Connected for Accepted {}
 impl Connected for Ready {}
@@ -216,7 +217,7 @@ impl<S, E: Endpoint> Pair<S, E> {
 }
 
 impl<S: Connected, E: Endpoint> Pair<S, E> {
-    /// Ends the connection: everything posted comes back.
+    /// Ends the connection: all posted work returns.
     #[must_use]
     pub fn end(mut self) -> Pair<Draining, E> {
         self.endpoint.disconnect();
@@ -225,16 +226,16 @@ impl<S: Connected, E: Endpoint> Pair<S, E> {
 }
 
 impl<E: Endpoint> Pair<Init, E> {
-    /// A queue pair that was just made.
+    /// Wraps a new queue pair.
     #[must_use]
     pub fn new(endpoint: E) -> Self {
         Self { endpoint, state: PhantomData }
     }
 
-    /// Accepts the connection; [`ConnectionEvent::Established`] follows. May wait in the kernel.
+    /// Accepts the connection; [`ConnectionEvent::Established`] follows. Can block in the kernel.
     ///
     /// # Errors
-    /// What the system says, and the pair, which is good for nothing but its end.
+    /// Returns the error of the system, and the pair, which can only be destroyed.
     pub fn accept(
         mut self,
         params: &AcceptParams<'_>,
@@ -247,7 +248,7 @@ impl<E: Endpoint> Pair<Init, E> {
 }
 
 impl<E: Endpoint> Pair<Accepted, E> {
-    /// The connection stands.
+    /// Records that the connection is established.
     #[must_use]
     pub fn established(self) -> Pair<Ready, E> {
         self.become_()
@@ -255,13 +256,13 @@ impl<E: Endpoint> Pair<Accepted, E> {
 }
 
 impl<E: Endpoint> Pair<Ready, E> {
-    /// The right to post to the send queue.
+    /// Returns the right to post to the send queue.
     pub fn sends(&mut self) -> Sends<'_, E> {
         Sends { endpoint: &mut self.endpoint }
     }
 }
 
-/// A queue pair in whichever state it is. Moved as the table says, by the functions below only.
+/// A queue pair in any state. Only the functions below change it, as the table specifies.
 #[derive(Debug)]
 pub(super) enum Link<D: Device> {
     Asking(D::Ticket),
@@ -288,8 +289,10 @@ impl<D: Device> Link<D> {
         }
     }
 
-    /// Has the queue pair made of the ticket, and handed to the usher, which gives a recall. Where that fails,
-    /// there is nothing any more.
+    /// Creates the queue pair of the ticket, and passes it to the CM worker, which returns a
+    /// recall.
+    ///
+    /// If that fails, the stage is Gone.
     pub(super) fn make(&mut self, made: impl FnOnce(D::Ticket) -> Option<Recall>) {
         if self.stage().after(Step::Made).is_some()
             && let Self::Asking(ticket) = std::mem::replace(self, Self::Gone)
@@ -299,7 +302,7 @@ impl<D: Device> Link<D> {
         }
     }
 
-    /// The queue pair is back from the usher, accepted; the new stage.
+    /// Stores the accepted queue pair from the CM worker; returns the new stage.
     pub(super) fn accepted(&mut self, pair: Pair<Accepted, D::Endpoint>) -> Option<Stage> {
         let to = self.stage().after(Step::Accepted)?;
         *self = match to {
@@ -309,8 +312,10 @@ impl<D: Device> Link<D> {
         Some(to)
     }
 
-    /// Does what the table says; the new stage, if it is a new one. A pair that is to go is handed to the
-    /// usher: once that says so, the device uses no memory of it.
+    /// Makes the transition of the table; returns the new stage if it changes.
+    ///
+    /// A pair that must be destroyed goes to the CM worker. After the reply, the device uses no
+    /// memory of it.
     pub(super) fn step(&mut self, step: Step, usher: &Usher<D>, slip: &Slip<D>) -> Option<Stage> {
         let to = self.stage().after(step)?;
         debug_assert!(
@@ -344,7 +349,7 @@ impl<D: Device> Link<D> {
         Some(to)
     }
 
-    /// Takes what is here of the queue pair, for good.
+    /// Removes the queue pair permanently, if it is here.
     pub(super) fn take_endpoint(&mut self) -> Option<D::Endpoint> {
         match std::mem::replace(self, Self::Gone) {
             Self::Accepted(pair) => Some(pair.into_endpoint()),
@@ -354,7 +359,7 @@ impl<D: Device> Link<D> {
         }
     }
 
-    /// Something has come of a host that is not known to have heard the acceptance: it has.
+    /// Records that a capsule arrived before the host's confirmation: the host has the acceptance.
     pub(super) fn heard(&mut self) {
         if let Self::Accepted(pair) = self {
             pair.endpoint.heard();
@@ -370,7 +375,7 @@ impl<D: Device> Link<D> {
         }
     }
 
-    /// Where a pair that is draining stands with its shared receives.
+    /// Returns the state of a draining pair's shared receives.
     pub(super) fn last_receive(&mut self) -> LastReceive {
         match self {
             Self::Draining(pair) => pair.endpoint.last_receive(),
@@ -406,7 +411,8 @@ mod tests {
     #[test]
     fn every_stage_ends_and_nothing_comes_back_to_life() {
         for stage in STAGES {
-            // What is with the usher and at its end already waits for the usher, whatever becomes of the device.
+            // A pair of the CM worker that is already ending waits for the worker, whatever happens
+            // to the device.
             let waits = matches!(stage, Stage::Recalled | Stage::Ending | Stage::Gone);
             assert_eq!(stage.after(Step::Lost).is_some(), !waits, "{stage:?}");
             assert_eq!(stage.after(Step::Destroyed).is_some(), stage.is_away(), "{stage:?}");

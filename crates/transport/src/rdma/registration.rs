@@ -1,5 +1,6 @@
-//! The pool's memory, and what devices lend, known to an RDMA device. Chunks come and go under a lock; on the I/O path
-//! a key is one load.
+//! Registration of the pool's memory and of lent memory with an RDMA device.
+//!
+//! Chunks are added and removed under a lock; on the I/O path, a key is one load.
 
 use std::io;
 use std::ptr::NonNull;
@@ -12,10 +13,10 @@ use nvmeof_verbs::{Device, DeviceKind, Region, VerbsError};
 use super::post;
 use super::usher::Usher;
 
-/// Chunks that a pool may grow by after it was asked how many it has at most: one for each reactor.
+/// Chunks by which a pool can grow beyond its reported maximum: one per reactor.
 const SLACK: usize = 1024;
 
-/// A device's registrations of all buffer memory, one a chunk, and of lent zeroes.
+/// A device's registrations of all buffer memory, one per chunk, and of lent zeroes.
 #[derive(Debug)]
 pub struct Registration<D: Device> {
     device: Arc<D>,
@@ -26,37 +27,40 @@ pub struct Registration<D: Device> {
     zeroes: Option<Lending<D>>,
 }
 
-/// Memory that is lent, and known to the device.
+/// Lent memory that is registered with the device.
 #[derive(Debug)]
 struct Lending<D: Device> {
-    /// Before the memory, which is to be there until the device has forgotten it.
+    /// Declared before the memory, which must exist until the device has deregistered it.
     region: D::Region,
     memory: Arc<LentRegion>,
 }
 
-/// Where a device finds data: byte `n` at `address + n % window`.
+/// Location of data for a device: byte `n` is at `address + n % window`.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Span {
     pub(super) address: u64,
     pub(super) lkey: u32,
-    /// Bytes; zero only of an empty payload.
+    /// Bytes; zero only for an empty payload.
     pub(super) window: u32,
 }
 
 impl<D: Device> Registration<D> {
-    /// Registers what memory `pool` has, and all it will have, until it is
-    /// [withdrawn](SharedPool::remove_registrar). What may wait in the kernel for the device's connections is
-    /// done by threads that start on the CPUs of the calling one.
+    /// Registers all current and future memory of `pool`, until it is
+    /// [withdrawn](SharedPool::remove_registrar).
+    ///
+    /// Threads make the calls for the device's connections that can block in the kernel. They start
+    /// on the CPUs of the calling thread.
     ///
     /// # Errors
-    /// What the device says, [`VerbsError::Unserved`] for one that hosts cannot be served by; nothing is
-    /// registered then.
+    /// Returns the error of the device, [`VerbsError::Unserved`] for one that cannot serve hosts;
+    /// nothing is registered then.
     pub fn new(device: &Arc<D>, pool: &SharedPool) -> io::Result<Arc<Self>> {
         served(&**device).map_err(io::Error::other)?;
         Self::with(device, pool, Usher::start(&**device)?)
     }
 
-    /// The same without threads: who calls [`Usher::run`] does what may wait. For tests in virtual time.
+    /// Creates a registration without threads: the caller of [`Usher::run`] makes blocking calls.
+    /// For tests in virtual time.
     ///
     /// # Errors
     /// As for [`new`](Self::new).
@@ -78,24 +82,25 @@ impl<D: Device> Registration<D> {
         Ok(registration)
     }
 
-    /// The device.
+    /// Returns the device.
     pub fn device(&self) -> &Arc<D> {
         &self.device
     }
 
-    /// Who does what may wait.
+    /// Returns the threads for blocking calls.
     pub fn usher(&self) -> &Arc<Usher<D>> {
         &self.usher
     }
 
-    /// Local key of the memory of `buffer`, which is of the pool this was made for.
+    /// Returns the local key of `buffer`, which belongs to the pool of this registration.
     #[inline]
     pub fn key_of(&self, buffer: &Buffer) -> u32 {
-        // Stored before the buffer could be leased, and handed over by the lock under which the chunk was.
+        // Stored before the buffer could be leased, and published by the lock under which the chunk
+        // was.
         self.keys.get(buffer.chunk().index()).map_or(0, |key| key.load(Ordering::Relaxed))
     }
 
-    /// Where the device finds `payload`; `None` for lent memory that it does not know.
+    /// Returns the location of `payload` for the device; `None` for unregistered lent memory.
     #[inline]
     pub(super) fn span_of(&self, payload: &mut Payload) -> Option<Span> {
         match payload {
@@ -108,7 +113,7 @@ impl<D: Device> Registration<D> {
         }
     }
 
-    /// Whether the device knows the memory of `lent`.
+    /// Returns true if the memory of `lent` is registered with the device.
     #[inline]
     pub(super) fn knows(&self, lent: &Lent) -> bool {
         self.lending(lent).is_some()
@@ -118,7 +123,7 @@ impl<D: Device> Registration<D> {
         self.zeroes.as_ref().filter(|lending| Arc::ptr_eq(&lending.memory, lent.region()))
     }
 
-    /// Chunks that are registered.
+    /// Returns the number of registered chunks.
     pub fn regions(&self) -> usize {
         self.lock().iter().flatten().count()
     }
@@ -129,7 +134,7 @@ impl<D: Device> Registration<D> {
 }
 
 impl<D: Device> Lending<D> {
-    /// The zeroes that are lent. A device that does not take them is used without: they are copied then.
+    /// Registers the lent zeroes. For a device that rejects them, zeroes are copied.
     fn zeroes(device: &Arc<D>) -> Option<Self> {
         let lend = || -> io::Result<Self> {
             let memory = LentRegion::zeroes()?;
@@ -152,11 +157,12 @@ impl<D: Device> Lending<D> {
     }
 }
 
-/// Whether hosts can be served by a device.
+/// Checks that a device can serve hosts.
 ///
 /// # Errors
-/// [`VerbsError::Unserved`]: over iWARP what an RDMA READ brings needs memory that the peer may write to, and
-/// all memory here is the hosts' data. Others (usNIC) have no RDMA in this sense.
+/// Returns [`VerbsError::Unserved`]. Over iWARP, the destination of an RDMA READ needs memory that
+/// the peer can write to, and all memory here contains data of hosts. Other kinds (usNIC) have no
+/// RDMA in this sense.
 pub fn served<D: Device>(device: &D) -> Result<(), VerbsError> {
     let what = match device.kind() {
         DeviceKind::InfiniBand => return Ok(()),
@@ -173,7 +179,7 @@ impl<D: Device> Registrar for Registration<D> {
         };
         let region = match post::register_chunk(&self.device, base, len) {
             Ok(region) => region,
-            // Its queues have ended or are about to; others want the memory, too.
+            // Its queues have ended or soon will; other devices also need the memory.
             Err(error) if !self.device.is_there() => {
                 tracing::debug!(device = self.device.name(), %error, "a device that is gone");
                 return Ok(());

@@ -1,22 +1,29 @@
-//! The receive queue that the I/O queues of a source share: memory for what its hosts can have on their way or
-//! in work, once, and not for both.
+//! The shared receive queue (SRQ) of the I/O queues of a source.
+//!
+//! Its memory covers the commands that the hosts can have in transit or in work, once, and not for
+//! both.
 //!
 //! ```text
-//!   admitted: a share of N -----> N receives more are posted; N units of memory more, all with the stock
-//!   a capsule with data comes --> its buffer's unit goes from the stock to the queue's share
-//!   its command is done --------> the unit is free, and goes back to the stock: a receive more is posted
-//!   the queue has ended --------> of its share what is not in work is given back; the rest when it is done
+//!   a queue is admitted ------> a share of N: N more receives are posted, N more units of memory,
+//!                               all in the stock
+//!   a capsule with data ------> its buffer's unit moves from the stock to the queue's share
+//!   its command completes ----> the unit is free, and returns to the stock: one more receive is
+//!                               posted
+//!   the queue has ended ------> units of its share that are not in work are returned; the others
+//!                               when their commands complete
 //! ```
 //!
-//! So at any time as many receives are posted as all queues together may still send commands: no host that keeps
-//! to the size of its queue ever finds none, however slow others' commands are and whoever has gone. One that
-//! does not is found out when its capsule is looked at, and its queue ends; those capsules' receives are posted
-//! again at once.
+//! The number of posted receives is therefore always the number of commands that all queues
+//! together can still send. A host that keeps to the size of its queue always finds a receive. Slow
+//! commands of other hosts and queues that have ended do not change that. A host that exceeds its
+//! queue is detected when its capsule is parsed, and its queue ends. The receives of these capsules
+//! are posted again immediately.
 //!
-//! A receive that is posted cannot be taken back. What was posted for a queue that has gone serves the next one,
-//! or leaves with the next capsules, or with the last queue of the source.
+//! A posted receive cannot be withdrawn. Receives posted for a queue that has ended serve the next
+//! queue. Otherwise they leave with the next capsules or with the last queue of the source.
 //!
-//! Admin queues have receives of their own: whatever a host sends on the others, keep-alives wait for nobody.
+//! Admin queues have their own receives: keep-alives never wait, whatever a host sends on other
+//! queues.
 
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
@@ -32,37 +39,40 @@ use super::registration::Registration;
 use super::source::Hub;
 use crate::queue::TransportError;
 
-/// Receives of a source. The queue is dropped before the memory.
+/// Shared receives of a source. The queue is dropped before the memory.
 #[derive(Debug)]
 pub(super) struct Shared<D: Device> {
     queue: SharedQueue<D::SharedReceives>,
     receives: Receives,
     /// Slots that are not posted.
     idle: Vec<u32>,
-    /// Most receives there may be, and those that shares were promised.
+    /// Maximum number of receives, and those reserved for shares.
     capacity: usize,
     promised: usize,
-    /// Units in shares: what goes on in each, and how many they are together.
+    /// Units in shares: the units in work of each share, and their sum.
     works: Vec<Rc<Reserve>>,
     in_work: usize,
     pool: CorePool,
     registration: Arc<Registration<D>>,
-    /// A receive could not be posted: the device is going.
+    /// True if a receive could not be posted: the device is being removed.
     broken: bool,
 }
 
-/// A queue's part of the shared receives. Given back when dropped: after its queue pair was, and what that took
-/// has been seen.
+/// A queue's part of the shared receives.
+///
+/// Dropping it returns the part. That happens after its queue pair was dropped and all completions
+/// of the pair have been processed.
 #[derive(Debug)]
 pub(super) struct Share<D: Device> {
     hub: Weak<Hub<D>>,
     depth: usize,
-    /// Buffers its commands have; `None` if nothing comes behind commands.
+    /// Buffers of its commands; `None` if nothing follows commands.
     work: Option<Rc<Reserve>>,
 }
 
 impl<D: Device> Shared<D> {
-    /// A queue for up to `capacity` receives; none is posted. `None` if the device has no such queues.
+    /// Creates a queue for up to `capacity` receives, none of them posted. `None` if the device has
+    /// no SRQ.
     pub(super) fn new(
         registration: &Arc<Registration<D>>,
         params: &RdmaParams,
@@ -95,29 +105,30 @@ impl<D: Device> Shared<D> {
         }))
     }
 
-    /// What endpoints are opened with.
+    /// Returns the SRQ with which endpoints are opened.
     pub(super) fn queue(&self) -> &D::SharedReceives {
         &self.queue.0
     }
 
-    /// Whether there is a share of `depth` left.
+    /// Returns true if a share of `depth` is available.
     pub(super) fn has_room(&self, depth: u32) -> bool {
         let room = self.capacity.saturating_sub(self.promised);
         usize::try_from(depth).is_ok_and(|depth| depth <= room) && !self.broken
     }
 
-    /// Receives that are posted.
+    /// Returns the number of posted receives.
     #[cfg(test)]
     pub(super) fn posted(&self) -> usize {
         self.receives.posted()
     }
 
-    /// Receives that should be posted: commands that hosts may send yet.
+    /// Returns the number of receives that should be posted: commands that hosts can still send.
     pub(super) fn wanted(&self) -> usize {
         self.promised.saturating_sub(self.in_work)
     }
 
-    /// A share for a queue of `depth` commands, whose receives are posted. There is [room](Self::has_room).
+    /// Returns a share for a queue of `depth` commands, with its receives posted. There is
+    /// [room](Self::has_room).
     pub(super) fn admit(
         &mut self,
         hub: &Rc<Hub<D>>,
@@ -130,7 +141,7 @@ impl<D: Device> Shared<D> {
         let work = match self.receives.stock() {
             None => None,
             Some(stock) => {
-                // What a queue that has gone left posted serves this one.
+                // Receives that an ended queue left posted serve this one.
                 let left = stock.count().saturating_sub(self.wanted());
                 let len = self.receives.behind();
                 let more = self.pool.reserve(depth.saturating_sub(left), len).map_err(no_memory)?;
@@ -160,8 +171,9 @@ impl<D: Device> Shared<D> {
         }
     }
 
-    /// The capsule of a receive that has come back well, for the queue with `share`; `Some(Err)` if it is no
-    /// capsule, `None` if the completion belongs to nothing.
+    /// Returns the capsule of a successful receive, for the queue with `share`.
+    ///
+    /// Returns `Some(Err)` if it is no capsule, `None` if the completion belongs to nothing.
     pub(super) fn take(
         &mut self,
         completion: &Completion,
@@ -179,14 +191,14 @@ impl<D: Device> Shared<D> {
         Some(taken)
     }
 
-    /// A completion that nobody wants.
+    /// Handles a completion that belongs to no queue.
     pub(super) fn discard(&mut self, completion: &Completion) {
         if let Some(slot) = self.receives.came_back(completion.id) {
             self.put_back(slot);
         }
     }
 
-    /// Posts what commands that are done have made room for.
+    /// Posts receives for which completed commands have made room.
     pub(super) fn repost(&mut self) {
         if self.idle.is_empty() || self.broken {
             return;
@@ -199,7 +211,7 @@ impl<D: Device> Shared<D> {
         self.fill_or_break();
     }
 
-    /// The same for one queue, whose host hears next that they are.
+    /// Posts the receives of one queue, before its host receives the responses.
     pub(super) fn refill(&mut self, share: &Share<D>) {
         if self.idle.is_empty() || self.broken {
             return;
@@ -210,7 +222,7 @@ impl<D: Device> Shared<D> {
         self.fill_or_break();
     }
 
-    /// Posts a slot again, if another receive is wanted.
+    /// Posts a slot again, if another receive is needed.
     fn put_back(&mut self, slot: u32) {
         self.idle.push(slot);
         self.fill_or_break();
@@ -229,14 +241,14 @@ impl<D: Device> Shared<D> {
         }
     }
 
-    /// Posts as many as are wanted.
+    /// Posts receives up to the needed number.
     fn fill(&mut self) -> std::io::Result<()> {
         while self.receives.posted() < self.wanted() {
             let Some(slot) = self.idle.pop() else { break };
             let before = self.receives.posted();
             let posted = self.receives.post(slot, &mut self.queue, &self.registration);
             if posted.is_err() || self.receives.posted() == before {
-                // A unit was there, or it would not be wanted.
+                // A unit was available, or the receive would not be needed.
                 debug_assert!(posted.is_err(), "a receive without memory");
                 self.idle.push(slot);
                 return posted;
@@ -245,19 +257,19 @@ impl<D: Device> Shared<D> {
         Ok(())
     }
 
-    /// A queue has gone.
+    /// Returns the share of an ended queue.
     fn give_back(&mut self, depth: usize, work: Option<Rc<Reserve>>) {
         self.promised = self.promised.saturating_sub(depth);
         if let (Some(work), Some(stock)) = (work, self.receives.stock()) {
             let freed = work.pass_free(usize::MAX, stock);
-            // What its commands hold yet goes back to the pool with the last of them.
+            // Units of its commands in work return to the pool with the last of them.
             self.in_work = self.in_work.saturating_sub(freed + work.count());
             self.works.retain(|one| !Rc::ptr_eq(one, &work));
         }
         self.trim();
     }
 
-    /// Gives the memory back that is neither posted nor wanted.
+    /// Returns memory that is neither posted nor needed.
     fn trim(&mut self) {
         let Some(stock) = self.receives.stock() else { return };
         let excess = stock.count().saturating_sub(self.wanted());

@@ -1,4 +1,4 @@
-//! Registered memory in small slots of one size: commands that arrive, responses that leave.
+//! Registered memory in small slots of one size: incoming commands and outgoing responses.
 
 use nvmeof_core::dma::{Buffer, CorePool, LeaseError, Reserve};
 use nvmeof_verbs::{Device, Piece};
@@ -10,7 +10,7 @@ use super::registration::Registration;
 /// Bytes of a page of slots.
 const PAGE: usize = 4096;
 
-/// Slots of `size` bytes on pages of the pool's reserve.
+/// Slots of `size` bytes on pages of the pool's reservation.
 #[derive(Debug)]
 pub(super) struct Slab {
     pages: Vec<(Buffer, u32)>,
@@ -19,7 +19,7 @@ pub(super) struct Slab {
 }
 
 impl Slab {
-    /// `count` slots of `size` bytes, a power of two up to a page.
+    /// Creates `count` slots of `size` bytes, a power of two up to a page.
     pub(super) fn new<D: Device>(
         pool: &CorePool,
         registration: &Registration<D>,
@@ -31,13 +31,13 @@ impl Slab {
         Ok(slab)
     }
 
-    /// No slots yet, of `size` bytes.
+    /// Creates a slab without slots, for slots of `size` bytes.
     pub(super) fn empty(size: usize) -> Self {
         debug_assert!(size.is_power_of_two() && size <= PAGE);
         Self { pages: Vec::new(), size, reserves: Vec::new() }
     }
 
-    /// Makes it have at least `count` slots.
+    /// Grows to at least `count` slots.
     pub(super) fn grow<D: Device>(
         &mut self,
         pool: &CorePool,
@@ -58,12 +58,12 @@ impl Slab {
         Ok(())
     }
 
-    /// Takes the memory out: there are no slots any more.
+    /// Removes the memory: no slots remain.
     pub(super) fn take_pages(&mut self) -> Vec<(Buffer, u32)> {
         std::mem::take(&mut self.pages)
     }
 
-    /// A slot, to name in a work request.
+    /// Returns a slot as a scatter-gather element of a work request.
     pub(super) fn piece(&self, slot: usize) -> Piece {
         let (page, offset) = self.place(slot);
         let Some((buffer, lkey)) = self.pages.get(page) else { return Piece::default() };
@@ -73,7 +73,7 @@ impl Slab {
         Piece { address: start + at, length, lkey: *lkey }
     }
 
-    /// The command in a slot of 64 bytes.
+    /// Returns the command in a slot of 64 bytes.
     pub(super) fn command(&self, slot: usize) -> Option<Sqe> {
         let (page, offset) = self.place(slot);
         post::read_command(&self.pages.get(page)?.0, offset)

@@ -1,8 +1,8 @@
-//! A device's completion queue on one reactor: whose completion is it?
+//! A device's completion queue (CQ) on one reactor, with the routes of its completions.
 //!
-//! Every queue pair takes as many entries as it could have completions at once, so that the queue never
-//! overflows; queue pairs that do not fit get another one. The [usher](super::usher) makes it, and what the
-//! usher has done for queue pairs comes back here, too.
+//! Every queue pair reserves as many entries as it can have completions concurrently, so that the
+//! CQ never overflows. Queue pairs that do not fit get another CQ. The [CM worker](super::usher)
+//! creates the CQ; its replies for queue pairs also arrive here.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -28,9 +28,9 @@ use super::shared::{Share, Shared};
 use super::usher::{Answer, Desk, Slip, Usher};
 use crate::queue::{Home, Nanos, Progress, Source, SourceCounts, TransportError};
 
-/// Completions taken from the device at once.
+/// Maximum completions taken from the device in one batch.
 const BATCH: usize = 64;
-/// Such batches in one poll.
+/// Maximum batches in one poll.
 const BATCHES: usize = 4;
 
 /// A completion queue and the queues it serves.
@@ -39,54 +39,57 @@ pub struct DeviceSource<D: Device> {
     hub: Rc<Hub<D>>,
 }
 
-/// What a source and its queues share. Fields are dropped in order: the completion queue last.
+/// State that a source and its queues share. Fields are dropped in order: the completion queue
+/// last.
 #[derive(Debug)]
 pub(super) struct Hub<D: Device> {
     device: Arc<D>,
     usher: Arc<Usher<D>>,
     desk: Arc<Desk<D>>,
-    /// Readable when the desk or the completion queue has something.
+    /// Readable when the reply queue or the completion queue has something.
     both: OwnedFd,
     routes: RefCell<NumberMap<u32, Rc<Inbox<D>>>>,
     /// Queues, by the number of their slips.
     inboxes: RefCell<HashMap<u64, Rc<Inbox<D>>>>,
-    /// Memory of queue pairs that could not be taken away, by the same number.
+    /// Memory of queue pairs that could not be destroyed, by the same number.
     withheld: RefCell<Vec<(u64, Box<dyn Any>)>>,
-    /// Entries of the completion queue, and those that queue pairs were promised.
+    /// Entries of the completion queue, and those reserved for queue pairs.
     depth: u32,
     promised: Cell<u32>,
-    /// Queues made: tells uses of a queue pair number apart.
+    /// Queues created: distinguishes uses of a queue pair number.
     made: Cell<u64>,
     counts: Cell<SourceCounts>,
-    /// Completions of nobody.
+    /// Completions that belong to no queue.
     stale: Cell<u64>,
     broken: Cell<bool>,
-    /// A queue pair was left that could not be taken away, and shares receives.
+    /// True if a queue pair that shares receives remains because it cannot be destroyed.
     is_haunted: Cell<bool>,
     shared: RefCell<Option<Shared<D>>>,
     batch: RefCell<Vec<Completion>>,
-    /// Tokens found while a queue, not the reactor, looked.
+    /// Tokens found while a queue, not the reactor, polled.
     untold: RefCell<Vec<u64>>,
-    /// Why there is none, if there never will be.
+    /// Reason why there will never be a completion queue.
     failure: RefCell<Option<String>>,
-    /// `None` until the usher has made it.
+    /// `None` until the CM worker has created it.
     completions: RefCell<Option<D::Completions>>,
 }
 
-/// What came for one queue that it has not taken yet.
+/// Pending events of one queue.
 #[derive(Debug)]
 struct Inbox<D: Device> {
-    /// Of the usher.
+    /// Reply of the CM worker.
     answer: RefCell<Option<Answer<D>>>,
     token: Cell<Option<u64>>,
-    /// The token was given since the queue last took everything.
+    /// True if the token was reported since the queue last took everything.
     told: Cell<bool>,
     arrived: RefCell<VecDeque<Completion>>,
 }
 
 impl<D: Device> DeviceSource<D> {
-    /// Room at a source of `home` for the registration's device: for a queue pair with `entries` completions
-    /// besides those of shared receives, of which it wants `shares`. A new source if there is no room.
+    /// Returns a source of `home` for the registration's device with room for a queue pair.
+    ///
+    /// The pair has `entries` completions in addition to those of shared receives, of which it
+    /// needs `shares`. Creates a new source if there is no room.
     pub(super) fn find(
         home: &mut Home<'_>,
         registration: &Arc<Registration<D>>,
@@ -103,7 +106,7 @@ impl<D: Device> DeviceSource<D> {
             let (has_share, more) = match (shares, &*shared) {
                 (None, _) => (true, 0),
                 (Some(share), Some(shared)) => (shared.has_room(share), 0),
-                // Shared receives complete there, too.
+                // Shared receives also complete there.
                 (Some(_), None) => (true, capacity),
             };
             let has_room = has_share && room >= entries.saturating_add(more);
@@ -165,12 +168,13 @@ impl<D: Device> DeviceSource<D> {
         Ok(Self { hub: Rc::new(hub) })
     }
 
-    /// Completions that belonged to nothing: late ones, of queues that are gone or of work that was over.
+    /// Returns the completions that belonged to nothing: late ones, of destroyed queues or of ended
+    /// work.
     pub fn stale(&self) -> u64 {
         self.hub.stale.get()
     }
 
-    /// Numbers of the queue pairs it serves.
+    /// Returns the numbers of the queue pairs that the source serves.
     #[cfg(test)]
     pub(super) fn numbers(&self) -> Vec<u32> {
         let mut numbers: Vec<_> = self.hub.routes.borrow().keys().copied().collect();
@@ -178,38 +182,39 @@ impl<D: Device> DeviceSource<D> {
         numbers
     }
 
-    /// Shared receives that are posted.
+    /// Returns the number of posted shared receives.
     #[cfg(test)]
     pub(super) fn shared_posted(&self) -> Option<usize> {
         self.hub.shared.borrow().as_ref().map(Shared::posted)
     }
 
-    /// Shared receives that should be.
+    /// Returns the number of shared receives that should be posted.
     #[cfg(test)]
     pub(super) fn shared_wanted(&self) -> Option<usize> {
         self.hub.shared.borrow().as_ref().map(Shared::wanted)
     }
 
-    /// The completion queue, for faults.
+    /// Returns the completion queue, for fault injection.
     #[cfg(test)]
     pub(super) fn completions(&self) -> std::cell::Ref<'_, D::Completions> {
         std::cell::Ref::map(self.hub.completions.borrow(), |made| made.as_ref().unwrap())
     }
 }
 
-/// Has `both` become readable when `fd` is.
+/// Makes `both` readable when `fd` is.
 fn watch(both: &OwnedFd, fd: BorrowedFd<'_>) -> std::io::Result<()> {
     Ok(epoll::add(both, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?)
 }
 
-/// Most receives that queues share at one source.
+/// Returns the maximum receives that queues share at one source.
 pub(super) fn most_shared(params: &RdmaParams, limits: DeviceLimits) -> u32 {
     params.shared_receives.min(limits.shared_receives)
 }
 
 impl<D: Device> Hub<D> {
-    /// A share of `depth` receives, where [`DeviceSource::find`] found room for one; `None` if the device makes no
-    /// queue to share.
+    /// Returns a share of `depth` receives, for which [`DeviceSource::find`] found room.
+    ///
+    /// Returns `None` if the device creates no queue to share.
     pub(super) fn share(
         self: &Rc<Self>,
         registration: &Arc<Registration<D>>,
@@ -233,18 +238,19 @@ impl<D: Device> Hub<D> {
         shared.as_mut().map(|shared| shared.admit(self, depth)).transpose()
     }
 
-    /// The shared receives, if there are any.
+    /// Returns the shared receives, if there are any.
     pub(super) fn shared(&self) -> &RefCell<Option<Shared<D>>> {
         &self.shared
     }
 
-    /// Queues made so far.
+    /// Returns the number of queues created so far.
     pub(super) fn made(&self) -> u64 {
         self.made.get()
     }
 
-    /// Has a place for a queue whose queue pair has `entries` completions at most at once besides those of its
-    /// share.
+    /// Creates the port of a queue whose queue pair has at most `entries` concurrent completions.
+    ///
+    /// Completions of its share are not counted.
     pub(super) fn port(self: &Rc<Self>, entries: u32, share: Option<Share<D>>) -> Port<D> {
         let number = self.made.get() + 1;
         self.made.set(number);
@@ -260,14 +266,14 @@ impl<D: Device> Hub<D> {
         Port { hub: Rc::clone(self), inbox, slip, pair: Cell::new(None), entries, share }
     }
 
-    /// A completion that belongs to no queue.
+    /// Handles a completion that belongs to no queue.
     fn discard(&self, completion: &Completion) {
         if let Some(shared) = &mut *self.shared.borrow_mut() {
             shared.discard(completion);
         }
     }
 
-    /// Takes a batch from the device; whether it was a full one.
+    /// Takes a batch from the device; returns true if the batch was full.
     fn poll_batch(&self, mut ready: impl FnMut(u64)) -> bool {
         if self.broken.get() {
             return false;
@@ -308,7 +314,7 @@ impl<D: Device> Hub<D> {
         batch.len() == BATCH
     }
 
-    /// The usher has done something.
+    /// Handles a reply of the CM worker.
     fn answered(&self, number: u64, answer: Answer<D>, mut ready: impl FnMut(u64)) {
         let Answer::Completions(made) = answer else {
             if let Some(inbox) = self.inboxes.borrow().get(&number) {
@@ -341,7 +347,7 @@ impl<D: Device> Drop for Hub<D> {
         }
         let withheld = self.withheld.get_mut();
         if self.is_haunted.get() || !withheld.is_empty() {
-            // Such a queue pair may have taken any of them.
+            // This queue pair can have taken any of the shared receives.
             std::mem::forget(self.shared.get_mut().take());
         }
         for (_, memory) in withheld.drain(..) {
@@ -387,7 +393,7 @@ impl<D: Device> Source for DeviceSource<D> {
         }
         let mut completions = self.hub.completions.borrow_mut();
         if let Some(Err(error)) = completions.as_mut().map(Completions::arm) {
-            // The next poll finds out what it is, and tells the queues.
+            // The next poll detects the cause, and notifies the queues.
             tracing::warn!(device = self.hub.device.name(), %error, "cannot arm a completion queue");
         }
     }
@@ -409,19 +415,19 @@ impl<D: Device> Source for DeviceSource<D> {
     }
 }
 
-/// A queue's end of its source. Dropped after the endpoint.
+/// A queue's handle of its source. Dropped after the endpoint.
 #[derive(Debug)]
 pub(super) struct Port<D: Device> {
     hub: Rc<Hub<D>>,
     inbox: Rc<Inbox<D>>,
     slip: Slip<D>,
-    /// Number of the queue pair whose completions come here.
+    /// Number of the queue pair whose completions arrive here.
     pair: Cell<Option<u32>>,
     entries: u32,
     share: Option<Share<D>>,
 }
 
-/// Whether queue pairs can be made.
+/// Readiness for the creation of queue pairs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Readiness {
     /// Not yet.
@@ -432,7 +438,7 @@ pub(super) enum Readiness {
 }
 
 impl<D: Device> Port<D> {
-    /// Whether there is a completion queue.
+    /// Returns the state of the completion queue.
     pub(super) fn readiness(&self) -> Readiness {
         match &*self.hub.failure.borrow() {
             Some(why) => Readiness::Failed(why.clone()),
@@ -441,7 +447,7 @@ impl<D: Device> Port<D> {
         }
     }
 
-    /// Makes the queue pair of a ticket, whose completions come here.
+    /// Creates the queue pair of a ticket, whose completions arrive here.
     pub(super) fn open(
         &self,
         ticket: D::Ticket,
@@ -463,7 +469,8 @@ impl<D: Device> Port<D> {
         Ok(endpoint)
     }
 
-    /// No completion is for this queue any more: its queue pair goes, and its number may come again.
+    /// Ends the delivery of completions: the queue pair will be destroyed, and its number can be
+    /// reused.
     pub(super) fn close(&self) {
         let Some(number) = self.pair.take() else { return };
         let mut routes = self.hub.routes.borrow_mut();
@@ -472,24 +479,24 @@ impl<D: Device> Port<D> {
         }
     }
 
-    /// Who does what may wait, and where the answers go.
+    /// Returns the CM worker and the slip for its replies.
     pub(super) fn usher(&self) -> (&Usher<D>, &Slip<D>) {
         (&self.hub.usher, &self.slip)
     }
 
-    /// What the usher has done. Afterwards the source tells of the next thing.
+    /// Returns the CM worker's reply. Afterwards the source reports the next event.
     pub(super) fn answer(&self) -> Option<Answer<D>> {
         self.inbox.told.set(false);
         self.inbox.answer.take()
     }
 
-    /// The same, waited for, for `most` at most.
+    /// Waits for the CM worker's reply, for `most` at most.
     pub(super) fn wait_for_answer(&self, most: Duration) -> Option<Answer<D>> {
         self.hub.usher.run();
         self.answer().or_else(|| self.hub.desk.wait_for(self.slip.number, most))
     }
 
-    /// Keeps memory that the queue pair may be using until it is gone, for ever if it never is.
+    /// Keeps memory that the queue pair may use until it is destroyed, for ever if it never is.
     pub(super) fn withhold(&self, memory: Box<dyn Any>) {
         self.hub.withheld.borrow_mut().push((self.slip.number, memory));
         let mut counts = self.hub.counts.get();
@@ -497,13 +504,15 @@ impl<D: Device> Port<D> {
         self.hub.counts.set(counts);
     }
 
-    /// The queue pair is left where it is, for good.
+    /// Records that the queue pair is never destroyed.
     pub(super) fn haunt(&self) {
         self.hub.is_haunted.set(self.share.is_some() || self.hub.is_haunted.get());
     }
 
-    /// The share of the receives: to be given back, by dropping it, when the queue pair is gone and what it took
-    /// has been [taken in](Self::settle).
+    /// Returns the share of the receives.
+    ///
+    /// The caller drops it when the queue pair is destroyed and its completions have been [taken
+    /// in](Self::settle).
     pub(super) fn take_share(&mut self) -> Option<Share<D>> {
         self.share.take()
     }
@@ -512,7 +521,7 @@ impl<D: Device> Port<D> {
         self.inbox.token.set(Some(token));
     }
 
-    /// The next completion that has come. After `None` the source tells of the next one.
+    /// Returns the next completion. After `None`, the source reports the next one.
     pub(super) fn next(&self) -> Option<Completion> {
         let next = self.inbox.arrived.borrow_mut().pop_front();
         if next.is_none() {
@@ -525,13 +534,14 @@ impl<D: Device> Port<D> {
         self.inbox.arrived.borrow().is_empty()
     }
 
-    /// The completion queue gives nothing any more.
+    /// Returns true if the completion queue has failed.
     pub(super) fn is_broken(&self) -> bool {
         self.hub.broken.get()
     }
 
-    /// Takes in what the device has now, for the queue pair is about to go, and what is there of it would go,
-    /// too.
+    /// Takes the completions that the device has now.
+    ///
+    /// The queue pair will be destroyed, which would also discard its completions.
     pub(super) fn settle(&self) {
         let mut untold = self.hub.untold.borrow_mut();
         let batches = usize::try_from(self.hub.depth).unwrap_or(usize::MAX) / BATCH + 1;
@@ -542,7 +552,7 @@ impl<D: Device> Port<D> {
         }
     }
 
-    /// Takes a capsule out of a shared receive, which is posted again at once.
+    /// Takes a capsule out of a shared receive, which is posted again immediately.
     pub(super) fn take_shared(
         &self,
         completion: &Completion,
@@ -561,14 +571,14 @@ impl<D: Device> Port<D> {
         arrived
     }
 
-    /// Posts receives for the commands of this queue that are done.
+    /// Posts receives for the completed commands of this queue.
     pub(super) fn refill(&self) {
         if let (Some(shared), Some(share)) = (&mut *self.hub.shared.borrow_mut(), &self.share) {
             shared.refill(share);
         }
     }
 
-    /// A completion that belongs to nothing of this queue.
+    /// Counts a completion that belongs to nothing of this queue.
     pub(super) fn count_stale(&self) {
         self.hub.stale.set(self.hub.stale.get() + 1);
     }

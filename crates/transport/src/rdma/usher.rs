@@ -1,16 +1,18 @@
-//! What may wait in the kernel, done beside the reactors: a few threads for each device.
+//! Worker threads for RDMA calls that can block in the kernel, shared by the reactors of one
+//! device.
 //!
 //! ```text
-//!   reactor                                  usher                                 desk of the source
-//!   a completion queue is wanted ---------> make it ------------------------------> Completions
-//!   Pair<Init>, its receives posted ------> accept (waits for the host's address) -> Accepted(Pair<Accepted>)
-//!                                              `- fails, or was recalled: destroy -> Refused
-//!   a pair at its end --------------------> destroy, again and again if it fails --> Destroyed
-//!   a ticket that is not taken -----------> reject, and forget
+//!   reactor                                CM worker                      reply queue
+//!   needs a completion queue ------------> create it -------------------> Completions
+//!   Pair<Init>, its receives posted -----> accept (resolves address) ---> Accepted(Pair<Accepted>)
+//!                                             `- fails, or was recalled: destroy -> Refused
+//!   a pair at its end -------------------> destroy, with retries -------> Destroyed
+//!   a ticket that is not accepted -------> reject, no reply
 //! ```
 //!
-//! A reactor hands over what it has and goes on; it finds what comes back at the [`Desk`] of the source that
-//! it polls in every turn. Whatever is handed over is done, also when nobody waits for it any more.
+//! A reactor submits a task and continues. The reply arrives at the [`Desk`] of the source, which
+//! the reactor polls on every turn. A submitted task always runs, even if its connection is gone by
+//! then.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -29,16 +31,18 @@ use rustix::event::{EventfdFlags, eventfd};
 use super::listener::reject;
 use super::pair::{Accepted, Init, Pair};
 
-/// Threads of a device, all started beforehand: a limit of threads that is reached later leaves no queue pair behind.
-/// And how many of them may be accepting at once: hosts that cannot be reached hold those, never the ones that take
-/// queue pairs away.
+/// Number of worker threads per device, and how many of them can accept connections concurrently.
+///
+/// All start in advance: a thread limit that is reached later leaves no queue pair behind.
+/// Unreachable hosts can block only the accepting threads, so that destroying queue pairs always
+/// proceeds.
 const THREADS: usize = 4;
 const ACCEPTING: usize = 3;
-/// Pauses between tries to take a queue pair away: the first, and the longest.
+/// Pauses between attempts to destroy a queue pair: the first, and the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// Does for a device's reactors what may wait. Dropping it does not wait for what is under way.
+/// Runs the blocking calls of a device's reactors. Dropping it does not wait for running calls.
 #[derive(Debug)]
 pub struct Usher<D: Device> {
     office: Arc<Office<D>>,
@@ -52,17 +56,17 @@ struct Office<D: Device> {
     news: Condvar,
 }
 
-/// What is to be done, and who does it.
+/// Pending tasks and the state of the workers.
 #[derive(Debug)]
 struct Work<D: Device> {
     errands: VecDeque<Errand<D>>,
-    /// Queue pairs that could not be destroyed, with the time of the next try.
+    /// Queue pairs that could not be destroyed, with the time of the next attempt.
     later: Vec<(Instant, Ending<D>)>,
     accepting: usize,
     closing: bool,
 }
 
-/// How a connection is accepted, and who is told.
+/// Parameters for accepting a connection, and the destination of the reply.
 #[derive(Debug)]
 pub(super) struct Accepting<D: Device> {
     pub(super) pair: Pair<Init, D::Endpoint>,
@@ -74,23 +78,23 @@ pub(super) struct Accepting<D: Device> {
     pub(super) slip: Slip<D>,
 }
 
-/// A queue pair to destroy, and who is told.
+/// A queue pair to destroy, and the destination of the reply.
 #[derive(Debug)]
 struct Ending<D: Device> {
     endpoint: D::Endpoint,
     slip: Slip<D>,
-    /// What is told when it is gone: why it could not be accepted, or nothing.
+    /// Reply after the destruction: the reason why it could not be accepted, or nothing.
     refused: Option<VerbsError>,
     pause: Duration,
 }
 
-/// Something to do.
+/// A task of the worker threads.
 enum Errand<D: Device> {
     Completions(u32, Arc<D>, Slip<D>),
     Accept(Box<Accepting<D>>),
     Destroy(Ending<D>),
     Reject(D::Ticket, RejectStatus),
-    /// Only to be dropped.
+    /// Only drops the value.
     Drop(Box<dyn Any + Send>),
 }
 
@@ -106,11 +110,11 @@ impl<D: Device> Debug for Errand<D> {
     }
 }
 
-/// Where an answer goes: a place at a desk.
+/// Destination of a reply: a reply queue, and a queue that it serves.
 #[derive(Debug)]
 pub(super) struct Slip<D: Device> {
     pub(super) desk: Arc<Desk<D>>,
-    /// Whose it is, of those that the desk serves.
+    /// Number of the queue among those that the reply queue serves.
     pub(super) number: u64,
 }
 
@@ -120,7 +124,7 @@ impl<D: Device> Clone for Slip<D> {
     }
 }
 
-/// Says that a connection that is being accepted is not wanted any more.
+/// Cancels an accept in progress.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Recall(Arc<AtomicBool>);
 
@@ -134,34 +138,36 @@ impl Recall {
     }
 }
 
-/// What came of an errand.
+/// Reply to a task.
 #[derive(Debug)]
 pub(super) enum Answer<D: Device> {
-    /// A completion queue, or why there is none.
+    /// A completion queue, or the reason why there is none.
     Completions(Result<D::Completions, VerbsError>),
-    /// The host is told; it may send from now on.
+    /// The connection is accepted; the host can send from now on.
     Accepted(Pair<Accepted, D::Endpoint>),
-    /// It could not be accepted, or was recalled before; there is no queue pair any more.
+    /// The accept failed or was recalled first; the queue pair no longer exists.
     Refused(VerbsError),
-    /// There is no queue pair any more.
+    /// The queue pair no longer exists.
     Destroyed,
 }
 
 impl<D: Device> Usher<D> {
-    /// With threads of its own, which start on the CPUs that the calling thread may use: not on a reactor's.
+    /// Creates it with its own threads.
+    ///
+    /// They start on the CPUs that the calling thread is allowed to use, not on a reactor's.
     ///
     /// # Errors
-    /// The system's, if it has no thread left.
+    /// Returns the error of the system if it has no thread left.
     pub(super) fn start(device: &D) -> io::Result<Self> {
         let usher = Self::of(device, false);
-        // Where one cannot be started, the others end with the usher.
+        // If one thread fails to start, the drop of `usher` ends the others.
         for _ in 0..THREADS {
             spawn(&usher.office)?;
         }
         Ok(usher)
     }
 
-    /// Without threads: what there is to do is done by [`run`](Self::run), for tests in virtual time.
+    /// Creates it without threads: [`run`](Self::run) runs the tasks, for tests in virtual time.
     pub(super) fn by_hand(device: &D) -> Self {
         Self::of(device, true)
     }
@@ -174,8 +180,9 @@ impl<D: Device> Usher<D> {
         Self { office: Arc::new(office), by_hand }
     }
 
-    /// Does what was handed over by now, where no thread does; a queue pair that cannot be destroyed is tried
-    /// once.
+    /// Runs the tasks submitted so far if there are no threads.
+    ///
+    /// Each queue pair that cannot be destroyed gets one more attempt.
     pub fn run(&self) {
         if !self.by_hand {
             return;
@@ -191,13 +198,13 @@ impl<D: Device> Usher<D> {
         }
     }
 
-    /// Whether nothing is to be done. What is being done this moment does not count.
+    /// Returns true if no task is pending. A task in progress does not count.
     pub fn is_idle(&self) -> bool {
         let work = self.office.lock();
         work.errands.is_empty() && work.later.is_empty()
     }
 
-    /// Makes a completion queue of `depth` entries.
+    /// Creates a completion queue of `depth` entries.
     pub(super) fn make_completions(&self, depth: u32, device: &Arc<D>, slip: Slip<D>) {
         self.hand_over(Errand::Completions(depth, Arc::clone(device), slip));
     }
@@ -207,18 +214,18 @@ impl<D: Device> Usher<D> {
         self.hand_over(Errand::Accept(Box::new(accepting)));
     }
 
-    /// Takes a queue pair away.
+    /// Destroys a queue pair.
     pub(super) fn destroy(&self, endpoint: D::Endpoint, slip: Slip<D>) {
         let ending = Ending { endpoint, slip, refused: None, pause: FIRST_PAUSE };
         self.hand_over(Errand::Destroy(ending));
     }
 
-    /// Refuses a connection request.
+    /// Rejects a connection request.
     pub(super) fn reject(&self, ticket: D::Ticket, status: RejectStatus) {
         self.hand_over(Errand::Reject(ticket, status));
     }
 
-    /// Drops something whose end may wait.
+    /// Drops a value whose destructor can block.
     pub(super) fn dispose(&self, what: impl Any + Send) {
         self.hand_over(Errand::Drop(Box::new(what)));
     }
@@ -237,14 +244,13 @@ impl<D: Device> Drop for Usher<D> {
     }
 }
 
-/// Starts a thread.
 fn spawn<D: Device>(office: &Arc<Office<D>>) -> io::Result<()> {
     let mine = Arc::clone(office);
     let name: String = format!("usher-{}", office.name).chars().take(15).collect();
     thread::Builder::new().name(name).spawn(move || serve(&mine)).map(drop)
 }
 
-/// What a thread does: one errand after the other, until there will be none.
+/// Runs tasks in a thread until no more can follow.
 fn serve<D: Device>(office: &Arc<Office<D>>) {
     while let Some(errand) = office.next() {
         let accepts = matches!(errand, Errand::Accept(_));
@@ -261,7 +267,7 @@ impl<D: Device> Office<D> {
         self.work.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The next errand, waited for; `None` at the end.
+    /// Waits for the next task and returns it; `None` at the end.
     fn next(&self) -> Option<Errand<D>> {
         let mut work = self.lock();
         loop {
@@ -338,7 +344,7 @@ impl<D: Device> Office<D> {
 }
 
 impl<D: Device> Work<D> {
-    /// The next errand that may be done.
+    /// Removes and returns the next task that is allowed to run.
     fn take(&mut self, now: Instant) -> Option<Errand<D>> {
         if let Some(at) = self.later.iter().position(|(due, _)| *due <= now) {
             return Some(Errand::Destroy(self.later.swap_remove(at).1));
@@ -358,7 +364,7 @@ impl<D: Device> Slip<D> {
     }
 }
 
-/// Where a source's answers wait, and what wakes its reactor.
+/// Replies for a source, and the descriptor that wakes its reactor.
 #[derive(Debug)]
 pub(super) struct Desk<D: Device> {
     answers: Mutex<Vec<(u64, Answer<D>)>>,
@@ -374,12 +380,12 @@ impl<D: Device> Desk<D> {
         Ok(Arc::new(Self { answers, has: AtomicBool::new(false), news: Condvar::new(), bell }))
     }
 
-    /// Readable while there are answers.
+    /// Returns a descriptor that is readable while there are replies.
     pub(super) fn bell(&self) -> BorrowedFd<'_> {
         self.bell.as_fd()
     }
 
-    /// Takes the answers there are.
+    /// Removes and returns the current replies.
     pub(super) fn take(&self) -> Vec<(u64, Answer<D>)> {
         if !self.has.load(Ordering::Acquire) {
             return Vec::new();
@@ -389,7 +395,7 @@ impl<D: Device> Desk<D> {
         std::mem::take(&mut *answers)
     }
 
-    /// Waits for the answer to one errand, for `most` at most.
+    /// Waits for the reply to one task, for `most` at most.
     pub(super) fn wait_for(&self, number: u64, most: Duration) -> Option<Answer<D>> {
         let until = Instant::now() + most;
         let mut answers = self.lock();
@@ -408,13 +414,13 @@ impl<D: Device> Desk<D> {
         answers.push((number, answer));
         self.has.store(true, Ordering::Release);
         if let Err(error) = rustix::io::write(&self.bell, &1_u64.to_ne_bytes()) {
-            // Only where it is as loud as can be.
+            // Only if the counter is at its maximum, which is readable already.
             tracing::debug!(%error, "an eventfd could not be written");
         }
         self.news.notify_all();
     }
 
-    /// Under the lock, so that no bell is rung for answers that are taken.
+    /// Clears the descriptor. The lock is held, so that it stays clear once all replies are taken.
     fn silence(&self) {
         self.has.store(false, Ordering::Release);
         let _ = rustix::io::read(&self.bell, &mut [0_u8; 8]);
@@ -433,7 +439,7 @@ mod tests {
 
     use super::*;
 
-    /// Its end waits.
+    /// A value whose destructor blocks.
     struct Gate(Receiver<()>);
 
     impl Drop for Gate {
@@ -442,7 +448,7 @@ mod tests {
         }
     }
 
-    /// Its end tells.
+    /// A value whose destructor sends a message.
     struct Bell(Sender<()>);
 
     impl Drop for Bell {

@@ -1,4 +1,4 @@
-//! Commands a host may have out, and the memory their in-capsule data goes to.
+//! Window of the commands that a host is allowed to have in flight, and memory for in-capsule data.
 
 use nvmeof_core::dma::{Buffer, CorePool, LeaseError, Reserve};
 use nvmeof_wire::Sqe;
@@ -6,16 +6,16 @@ use nvmeof_wire::tcp::{ADMIN_IN_CAPSULE, TcpError};
 
 use crate::queue::{Connected, Event, FabricError};
 
-/// Commands before Connect is done. A host sends Connect and waits; the rest is slack.
+/// Maximum commands before Connect completes. A host sends Connect and waits; the rest is slack.
 pub(super) const EARLY_DEPTH: u16 = 4;
 /// Buffers for the in-capsule data of fabrics commands, on any queue.
 const EARLY_BUFFERS: usize = 2;
 
-/// A command that was held, without a buffer of any reactor.
+/// A held command, without a buffer of any reactor.
 #[derive(Debug)]
 pub(super) struct Held {
     sqe: Sqe,
-    /// Its in-capsule data, or that it was bad.
+    /// Its in-capsule data, or the error in it.
     data: Result<Option<Vec<u8>>, FabricError>,
 }
 
@@ -23,24 +23,23 @@ pub(super) struct Held {
 #[derive(Debug)]
 pub(super) struct Capsules {
     depth: u16,
-    /// Commands that came and whose response is not in the socket yet: what the host may have out,
-    /// as far as it can tell.
+    /// Commands received whose response is not in the socket yet: outstanding from the host's view.
     out: u16,
-    /// Those of them whose response waits for the socket.
+    /// Commands among them whose response waits for the socket.
     leaving: u16,
-    /// Most bytes of in-capsule data of a command that is no fabrics command.
+    /// Maximum bytes of in-capsule data of a command other than a fabrics command.
     limit: u32,
-    /// The promise for those commands, and the one for fabrics commands.
+    /// Reservation for those commands, and the one for fabrics commands.
     reserve: Option<Reserve>,
     early: Reserve,
     pool: CorePool,
     paused: bool,
-    /// Commands that came while paused, behind data that had to be read.
+    /// Commands that arrived while paused, between data that had to be read.
     held: Vec<Event>,
 }
 
 impl Capsules {
-    /// The window before Connect.
+    /// Creates the window for the time before Connect.
     pub(super) fn new(pool: &CorePool) -> Result<Self, LeaseError> {
         Ok(Self {
             depth: EARLY_DEPTH,
@@ -55,7 +54,7 @@ impl Capsules {
         })
     }
 
-    /// The window Connect settled; `in_capsule` bytes for an I/O queue.
+    /// Applies the depth from Connect; `in_capsule` is the limit of an I/O queue.
     pub(super) fn connect(&mut self, info: Connected, in_capsule: u32) -> Result<(), LeaseError> {
         self.depth = info.depth;
         self.limit = if info.admin { ADMIN_IN_CAPSULE } else { in_capsule };
@@ -66,8 +65,10 @@ impl Capsules {
         Ok(())
     }
 
-    /// Counts a command in, if the host may have another one out. A host that does not read
-    /// responses has their commands out: what it can make the target hold is bounded by the depth.
+    /// Counts a command, if the window has room.
+    ///
+    /// The commands of a host that does not read its responses stay outstanding. The depth
+    /// therefore bounds the memory that this host can occupy.
     pub(super) fn admit(&mut self) -> Result<(), TcpError> {
         if self.out >= self.depth {
             return Err(TcpError::SEQUENCE);
@@ -76,27 +77,26 @@ impl Capsules {
         Ok(())
     }
 
-    /// A command is answered: its response waits for the socket. `false` if there is no such
-    /// command.
+    /// Records that the response of a command waits for the socket; `false` if there is no command.
     pub(super) fn answered(&mut self) -> bool {
         let any = self.leaving < self.out;
         self.leaving += u16::from(any);
         any
     }
 
-    /// The socket has taken this many responses: their commands are no longer out.
+    /// Records that the socket has taken `responses`: their commands are no longer outstanding.
     pub(super) fn taken(&mut self, responses: u16) {
         debug_assert!(responses <= self.leaving, "responses to no command");
         self.leaving = self.leaving.saturating_sub(responses);
         self.out = self.out.saturating_sub(responses);
     }
 
-    /// Commands handed on whose response is not in the socket.
+    /// Returns the delivered commands whose response is not in the socket.
     pub(super) fn out(&self) -> usize {
         usize::from(self.out) - self.held.len()
     }
 
-    /// A buffer for `len` bytes of in-capsule data of `sqe`.
+    /// Returns a buffer for `len` bytes of in-capsule data of `sqe`.
     pub(super) fn buffer(&self, sqe: &Sqe, len: usize) -> Result<Buffer, TcpError> {
         let (limit, reserve) = match &self.reserve {
             Some(reserve) if !sqe.is_fabrics() => (self.limit, reserve),
@@ -106,15 +106,15 @@ impl Capsules {
         if len > limit as usize {
             return Err(TcpError::LIMIT);
         }
-        // The reserve is as deep as the window; the pool helps out where the reactor is slower to
-        // drop a buffer than to answer.
+        // The reservation is as deep as the window. The pool helps if the reactor drops a buffer
+        // later than it responds.
         let leased = reserve.lease().or_else(|| self.pool.lease(len).ok());
         let mut buf = leased.ok_or(TcpError::LIMIT)?;
         buf.truncate(len);
         Ok(buf)
     }
 
-    /// Hands a command on, or holds it while paused.
+    /// Delivers a command, or holds it while paused.
     pub(super) fn deliver(&mut self, event: Event, events: &mut Vec<Event>) {
         if self.paused { self.held.push(event) } else { events.push(event) }
     }
@@ -127,14 +127,14 @@ impl Capsules {
         self.paused = paused;
     }
 
-    /// Hands on what was held, unless still paused.
+    /// Delivers the held commands, unless still paused.
     pub(super) fn release_held(&mut self, events: &mut Vec<Event>) {
         if !self.paused {
             events.append(&mut self.held);
         }
     }
 
-    /// Takes out what was held: the connection moves to another reactor, or ends.
+    /// Removes the held commands: the connection moves to another reactor, or ends.
     pub(super) fn take_held(&mut self) -> Vec<Held> {
         let take = |event| match event {
             Event::Command { sqe, data } => {
@@ -146,14 +146,14 @@ impl Capsules {
         self.held.drain(..).filter_map(take).collect()
     }
 
-    /// Holds again what another reactor held.
+    /// Holds commands that another reactor held.
     pub(super) fn hold(&mut self, held: Vec<Held>) -> Result<(), LeaseError> {
         for Held { sqe, data } in held {
             let event = match data {
                 Err(error) => Event::CommandFailed { sqe, error },
                 Ok(None) => Event::Command { sqe, data: None },
                 Ok(Some(bytes)) => {
-                    // Connect may have settled a limit since that is smaller than what came before it.
+                    // The limit that Connect has set since can be smaller than the earlier data.
                     let mut buf = match self.buffer(&sqe, bytes.len()) {
                         Ok(buf) => buf,
                         Err(_) => self.pool.lease(bytes.len())?,

@@ -1,37 +1,38 @@
-//! When data that the socket took has left it.
+//! Detects that data which the socket took has left it.
 //!
-//! The socket copies what it is given into a queue of megabytes, and that data is as much in memory as
-//! what waits in front of it. So a response counts as sent when the last of its bytes has gone to the
-//! network. Nothing announces that: the kernel is asked how many bytes are left, once after a send
-//! and then when the next response should have left, by the rate at which the queue drained so far.
-//! `mod` tells what was measured.
+//! The socket copies its input into a queue of megabytes. That data occupies memory as much as the
+//! data that waits in front of the socket. A response therefore counts as sent when its last byte
+//! is on the network. No event announces that. The connection asks the kernel for the bytes left,
+//! first after a send. The next check is when the next response should have left, by the rate at
+//! which the queue drained so far. See `mod` for the measurements.
 
 use std::collections::VecDeque;
 
 use crate::queue::{Event, Nanos};
 
-/// Bytes that a queue last seen empty may have been given since without its being worth a look: they
-/// count as gone. A look costs as much as a fifth of a small command.
+/// Minimum bytes since the queue was last empty that justify a check.
+///
+/// Fewer bytes count as sent. A check costs up to 20 % of a small command.
 const SMALL: u64 = 128 << 10;
-/// Nanoseconds from one look to the next, at least: each costs a system call.
+/// Minimum nanoseconds between two checks: each costs a system call.
 const SOONEST: Nanos = 20_000;
-/// Nanoseconds from one look to the next, at most: nobody waits longer than this for a permit.
+/// Maximum nanoseconds between two checks: a permit is never delayed longer than this.
 const LATEST: Nanos = 1_000_000;
 
-/// Responses that are in the socket's queue.
+/// Responses in the socket's queue.
 #[derive(Debug, Default)]
 pub(super) struct Departures {
     /// Bytes the socket has taken since the start.
     pub(super) taken: u64,
-    /// Tokens of responses in order, and where in the stream each ends.
+    /// Tokens of responses in order, and the stream position where each ends.
     waiting: VecDeque<(u64, u64)>,
-    /// Bytes that had left at the last look and that had not, and when that was.
+    /// At the last check: bytes that had left, bytes that had not, and its time.
     left: u64,
     unsent: u64,
     looked: Nanos,
-    /// When a look first found that nothing more had left.
+    /// Time of the first check that found no further byte sent.
     still: Option<Nanos>,
-    /// Bytes in [`LATEST`] at which the queue drains; 0 while unknown.
+    /// Bytes per [`LATEST`] at which the queue drains; 0 while unknown.
     rate: u64,
     due: Nanos,
 }
@@ -41,43 +42,43 @@ impl Departures {
         self.waiting.is_empty()
     }
 
-    /// Whether a look is worth its cost, after a send.
+    /// Returns true if a check after a send is worth its cost.
     pub(super) fn worth_a_look(&self) -> bool {
         self.unsent > 0 || self.taken - self.left >= SMALL
     }
 
-    /// What was sent since the queue was seen empty is too little to ask about.
+    /// Counts all responses as sent: too few bytes followed the last empty queue for a check.
     pub(super) fn all_gone(&mut self, events: &mut Vec<Event>) {
         events.extend(self.waiting.drain(..).map(|(token, _)| Event::Sent { token, data: None }));
     }
 
-    /// When to look next.
+    /// Returns the time of the next check.
     pub(super) fn due(&self) -> Option<Nanos> {
         (!self.is_empty()).then_some(self.due)
     }
 
-    /// Since when nothing has left, though something waits to.
+    /// Returns the time since which nothing has left although data waits.
     pub(super) fn stalled(&self) -> Option<Nanos> {
         if self.is_empty() { None } else { self.still }
     }
 
-    /// Bytes that had left at the last look.
+    /// Returns the bytes that had left at the last check.
     pub(super) fn left(&self) -> u64 {
         self.left
     }
 
-    /// The target stood still for so long.
+    /// Adds the time for which the target was stalled.
     pub(super) fn excuse(&mut self, nanos: Nanos) {
         self.still = self.still.map(|since| since.saturating_add(nanos));
     }
 
-    /// The socket has all of a response, and `beyond` bytes of what follows it.
+    /// Records that the socket has all of a response, and `beyond` bytes that follow it.
     #[inline]
     pub(super) fn taken_whole(&mut self, token: u64, beyond: u64) {
         self.waiting.push_back((token, self.taken - beyond));
     }
 
-    /// The socket has `unsent` bytes left to send.
+    /// Records that the socket has `unsent` bytes left to send.
     pub(super) fn look(&mut self, unsent: u64, now: Nanos, events: &mut Vec<Event>) {
         let left = self.taken.saturating_sub(unsent);
         let gone = left.saturating_sub(self.left);
@@ -87,7 +88,7 @@ impl Departures {
         } else {
             self.still = None;
         }
-        // A queue that was empty, before or now, says nothing of how fast it drains.
+        // A queue that was empty, before or now, does not show its drain rate.
         if unsent > 0
             && self.unsent > 0
             && let Some(rate) = gone.saturating_mul(LATEST).checked_div(passed)
@@ -108,7 +109,7 @@ impl Departures {
         }
     }
 
-    /// The connection ends: nothing is waited for any more.
+    /// Counts all responses as sent, because the connection ends.
     pub(super) fn give_up(&mut self, events: &mut Vec<Event>) {
         self.all_gone(events);
         self.still = None;
@@ -127,7 +128,7 @@ mod tests {
         sent.collect()
     }
 
-    /// Three responses of 1000 bytes, taken whole.
+    /// Creates three responses of 1000 bytes, taken whole.
     fn three() -> Departures {
         let mut departures = Departures::default();
         for token in 1..=3 {
@@ -155,7 +156,7 @@ mod tests {
         departures.taken_whole(4, 0);
         assert!(departures.worth_a_look());
         departures.look(1, 10, &mut events);
-        // From now on every look is worth it, until it finds the queue empty.
+        // From now on every send justifies a check, until one finds the queue empty.
         departures.taken += 1;
         assert!(departures.worth_a_look());
         departures.look(0, 20, &mut events);
@@ -183,14 +184,14 @@ mod tests {
             departures.taken += 100_000;
             departures.taken_whole(token, 0);
         }
-        // Nothing known: soon.
+        // The rate is unknown: check soon.
         departures.look(400_000, 1_000_000, &mut events);
         assert_eq!(departures.due(), Some(1_000_000 + SOONEST));
         // 100 kB in 100 us: the next response takes as long.
         departures.look(300_000, 1_100_000, &mut events);
         assert_eq!(departures.due(), Some(1_200_000));
         assert_eq!(departures.stalled(), None);
-        // It stands still: it is looked at all the same, and its host told apart.
+        // The queue stalls: checks continue, and the host is reported as stalled.
         departures.look(300_000, 1_200_000, &mut events);
         assert_eq!(departures.stalled(), Some(1_200_000));
         let due = departures.due().unwrap();

@@ -2,13 +2,13 @@
 
 use crc_fast::{CrcAlgorithm, Digest};
 
-/// The digest of some bytes.
+/// Returns the digest of `bytes`.
 #[inline]
 pub(super) fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(bytes)
 }
 
-/// The digest of bytes that come in parts.
+/// Digest of bytes that arrive in parts.
 #[derive(Debug, Clone)]
 pub(super) struct Crc32c(Digest);
 

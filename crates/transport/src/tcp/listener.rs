@@ -7,15 +7,15 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, sockopt};
 
 use crate::queue::TransportError;
 
-/// Connections the kernel accepts ahead of us.
+/// Maximum number of connections that wait in the kernel for `accept`.
 const BACKLOG: i32 = 1024;
 
 /// Listens at `address`; port 0 takes any free one. The socket does not block.
 ///
-/// An IPv6 address takes IPv6 hosts only, so `::` and `0.0.0.0` can both be listened at.
+/// An IPv6 address accepts IPv6 hosts only, so `::` and `0.0.0.0` can share a port.
 ///
 /// # Errors
-/// What could not be done, and what to do about it.
+/// Names the failed operation and a remedy.
 pub fn listen(address: SocketAddr) -> Result<TcpListener, TransportError> {
     open(address).map_err(|source| TransportError::Io {
         what: format!("cannot listen at {address}{}", hint(&source, address)),
@@ -31,14 +31,14 @@ fn open(address: SocketAddr) -> io::Result<TcpListener> {
     if address.is_ipv6() {
         sockopt::set_ipv6_v6only(&socket, true)?;
     }
-    // Inherited by the sockets accepted.
+    // Accepted sockets inherit this.
     sockopt::set_tcp_nodelay(&socket, true)?;
     rustix::net::bind(&socket, &address)?;
     rustix::net::listen(&socket, BACKLOG)?;
     Ok(TcpListener::from(socket))
 }
 
-/// What the person at the keyboard can do.
+/// Returns the remedy for the operator.
 fn hint(error: &io::Error, address: SocketAddr) -> String {
     match error.kind() {
         io::ErrorKind::AddrInUse => {

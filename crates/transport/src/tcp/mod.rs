@@ -1,15 +1,15 @@
 //! NVMe/TCP 1.0, the target's side: one socket, one queue.
 //!
-//! | file | what |
+//! | file | content |
 //! |---|---|
-//! | `queue` | [`HostQueue`](crate::HostQueue) for a socket: the connection's life |
+//! | `queue` | [`HostQueue`](crate::HostQueue) for a socket: the life cycle of the connection |
 //! | `handshake` | ICReq and ICResp |
 //! | `receive`, `pdu_in` | socket to bytes, bytes to events (no I/O in the latter) |
-//! | `capsules` | commands a host may have out, memory for in-capsule data |
-//! | `transfer` | R2Ts: whose data is on its way |
-//! | `send` | responses and data, one vectored send a turn while they are small |
-//! | `depart` | when data that the socket took has left it |
-//! | `path` | whether large lent data is copied or sent from its file |
+//! | `capsules` | the window of outstanding commands, memory for in-capsule data |
+//! | `transfer` | R2Ts and the pulls that wait for their data |
+//! | `send` | responses and data, one vectored send per turn while they are small |
+//! | `depart` | detection that data has left the socket |
+//! | `path` | choice between copying large lent data and sending it from its file |
 //! | `terminate` | C2HTermReq |
 //! | `digest` | CRC32C |
 //! | `listener` | [`listen`] |
@@ -17,71 +17,80 @@
 //!
 //! # Choices that were measured
 //!
-//! On a virtual machine with two cores of an AMD EPYC (family 25, model 17), Linux 6.18, over the loopback
-//! interface, target and client each on a core of its own but sharing the machine with builds: medians of
-//! 5 to 7 interleaved runs, of which the ratios are worth more than the rates.
+//! Machine: a virtual machine with two cores of an AMD EPYC (family 25, model 17), Linux 6.18, over
+//! the loopback interface. Target and client each ran on their own core, but shared the machine
+//! with builds. The figures are medians of 5 to 7 interleaved runs; the ratios are more reliable
+//! than the rates.
 //!
-//! **Non-blocking calls and `epoll`, not `io_uring`** (`examples/socket_engine.rs`: 72 bytes in, 24 + 4096
-//! out, thousands of requests a second; spinning but where it says otherwise):
+//! **Non-blocking calls and `epoll`, not `io_uring`** (`examples/socket_engine.rs`): 72 bytes in,
+//! 24 + 4096 out, thousands of requests per second. The programs spin except in the columns
+//! "sleeping":
 //!
-//! | requests out | `epoll` | calls only | `io_uring` | multishot | `epoll`, sleeping | `io_uring`, sleeping |
+//! | requests in flight | `epoll` | calls only | `io_uring` | multishot | `epoll`, sleeping | `io_uring`, sleeping |
 //! |---|---|---|---|---|---|---|
 //! | 1 | 109 | 114 | 98 | 94 | 38 | 40 |
 //! | 32 | 828 | 892 | 857 | 782 | 829 | 791 |
 //! | 128 | 1115 | 1181 | 1136 | 1100 | 1003 | 1052 |
 //! | 4 connections of 1 | 150 | 159 | 146 | 146 | 141 | 138 |
 //!
-//! A turn is one `recv` and one `sendmsg` either way; a ring saves a system call only where many sockets
-//! are ready in one turn, and pays for it with a completion a call. Calling a busy queue without asking
-//! `epoll` first is 5 to 8 % better still, which is for the reactor to do.
+//! A turn is one `recv` and one `sendmsg` with either interface. A ring saves a system call only if
+//! many sockets are ready in one turn, and costs one completion per call. Calling a busy queue
+//! without `epoll` is another 5 to 8 % faster; the reactor decides that.
 //!
-//! **Lent data of 32 KiB and more goes out by `sendfile` where that is cheaper at the time**
-//! (`examples/send_file.rs`; responses of a turn
-//! in one vectored send, against header and `sendfile` for each; ratio of rates, zeroes / filled pages):
+//! **Lent data of 32 KiB and more leaves by `sendfile` while that is cheaper**
+//! (`examples/send_file.rs`). The table compares one vectored send for the responses of a turn with
+//! a header and `sendfile` for each response. It gives the ratio of rates, zeroes / filled pages:
 //!
 //! | | 4 KiB | 8 KiB | 16 KiB | 32 KiB | 64 KiB | 128 KiB | 512 KiB |
 //! |---|---|---|---|---|---|---|---|
-//! | 1 a turn | 0.7 / 0.8 | 1.0 / 1.1 | 1.3 / 1.2 | 1.6 / 1.9 | 2.6 / 2.0 | 2.1 / 1.7 | 2.3 / 1.4 |
-//! | 8 a turn | 0.4 / 0.4 | 0.6 / 0.6 | 0.9 / 0.9 | 1.5 / 1.3 | 1.9 / 1.6 | 1.9 / 1.6 | 2.7 / 1.2 |
+//! | 1 per turn | 0.7 / 0.8 | 1.0 / 1.1 | 1.3 / 1.2 | 1.6 / 1.9 | 2.6 / 2.0 | 2.1 / 1.7 | 2.3 / 1.4 |
+//! | 8 per turn | 0.4 / 0.4 | 0.6 / 0.6 | 0.9 / 0.9 | 1.5 / 1.3 | 1.9 / 1.6 | 1.9 / 1.6 | 2.7 / 1.2 |
 //!
-//! With a whole target and host the gain turns into a loss while their cores are close to each other
-//! (128 KiB, 8 out: 48 k/s copied against 35 k/s by `sendfile`; far from each other, 14 against 27), which
-//! a virtual machine's cores are by turns. So the way is chosen as it goes (`path`).
+//! With a whole target and host, the gain becomes a loss while their cores are close to each other.
+//! At 128 KiB and 8 commands in flight, close cores reach 48 k/s by copying and 35 k/s by
+//! `sendfile`. Distant cores reach 14 k/s and 27 k/s. The cores of a virtual machine alternate
+//! between both. The send method is therefore chosen at run time (`path`).
 //!
-//! Corking the turn as well gained nothing that stands out of the noise from 32 KiB on.
+//! Corking the turn as well gained nothing beyond the noise from 32 KiB on.
 //!
-//! **A response counts as sent when its data has gone to the network, not when the socket took it**
-//! (`depart`). Eight connections over a link of 2 Gb/s (a token-bucket queue on a pair of veth devices),
-//! 128 KiB reads, 32 out on each, and a budget of 2 MiB; the most bytes that the sockets' queues held, in
-//! two runs:
+//! **A response counts as sent when its data is on the network, not when the socket has it**
+//! (`depart`). Setup: eight connections over a link of 2 Gb/s, which is a token-bucket queue on a
+//! pair of veth devices. The hosts issue 128 KiB reads, 32 in flight per connection; the budget is
+//! 2 MiB. The first row gives the most bytes that the sockets' queues contained, in two runs:
 //!
-//! | a response is sent when the kernel has | no looks | sent it (`SIOCOUTQNSD`) | had it acknowledged (`SIOCOUTQ`) |
+//! | a response is sent when the kernel has | no checks | sent it (`SIOCOUTQNSD`) | had it acknowledged (`SIOCOUTQ`) |
 //! |---|---|---|---|
-//! | MiB in the queues, at most | 10.0 / 5.0 | 6.1 / 6.4 | 2.1 / 2.0 |
-//! | Gb/s that came through | 1.05 / 0.57 | 0.62 / 0.83 | 0.43 / 0.46 |
+//! | MiB in the queues, maximum | 10.0 / 5.0 | 6.1 / 6.4 | 2.1 / 2.0 |
+//! | Gb/s delivered | 1.05 / 0.57 | 0.62 / 0.83 | 0.43 / 0.46 |
 //!
-//! The machine was busy with other work, so that the bandwidths say little but for the last column: a
-//! permit that waits for acknowledgements is held for a round trip more, and for a delayed one where a
-//! host falls silent. So it goes when its data is sent. A look costs 290 ns, as much as a fifth of a
-//! 4 KiB command, and is left out while there is little to see: 4 KiB reads, 32 out, over the loopback
-//! interface came to 0.98 of the rate without looks, the median of 33 pairs of runs one after the other
-//! (quartiles 0.88 and 1.08: the machine was busy).
+//! The machine was busy with other work, so only the bandwidths of the last column are meaningful.
+//! A permit that waits for acknowledgements is kept for one more round trip. If the host stops
+//! sending, it waits for a delayed acknowledgement. The permit is therefore released when the data
+//! is sent.
 //!
-//! **A turn sends a MiB and no more** (`send`). 128 KiB reads at depth 256 over the loopback interface, from memory
-//! that is 1 ms away, with as many buffers in flight; Gb/s, medians of three runs with the two CPUs near each other:
+//! A check costs 290 ns, 20 % of the cost of a 4 KiB command, and is skipped while little data is
+//! queued. 4 KiB reads, 32 in flight, over the loopback interface, reached 0.98 of the rate without
+//! checks. That is the median of 33 pairs of consecutive runs (quartiles 0.88 and 1.08: the machine
+//! was busy).
 //!
-//! | buffers | 512 KiB a turn | 1 MiB | 1.5 MiB | all there is |
+//! **A turn sends at most 1 MiB** (`send`). Setup: 128 KiB reads at depth 256 over the loopback
+//! interface, from memory with a latency of 1 ms. The first column gives the buffers in flight. The
+//! figures are Gb/s, medians of three runs with the two CPUs near each other:
+//!
+//! | buffers | 512 KiB per turn | 1 MiB | 1.5 MiB | no limit |
 //! |---|---|---|---|---|
 //! | 32 | 27.4 / 28.3 | 25.4 / 25.0 | 22.6 / 22.2 | 15.1 / 17.2 |
 //! | 40 | 28.6 / 27.9 | 30.2 / 27.2 | 27.8 / 27.0 | 19.0 / 20.5 |
 //! | 48 | 26.8 / 27.1 | 27.8 / 28.2 | | 22.3 / 21.1 |
 //! | 96 | 25.2 / 25.7 | 27.6 / 27.8 | | 27.2 / 26.5 |
 //!
-//! All there is: what was ready together left together, its permits started as many together, and nothing left until
-//! these were ready. Less than a MiB costs at the host, which is woken more often.
+//! Without a limit, all ready responses leave together. Their permits then start the same number of
+//! commands together, and nothing leaves until these are ready. Less than 1 MiB costs time at the
+//! host, which wakes more often.
 //!
-//! **What the fabric adds to the kernel's work** (`examples/null_target.rs` against the bare calls of
-//! `socket_engine`, one after the other on the busy machine): 4 KiB reads, 32 out, 314 k/s of 339 k/s.
+//! **Overhead of the fabric over the kernel's work**: `examples/null_target.rs` against the bare
+//! calls of `socket_engine`, one after the other on the busy machine. 4 KiB reads, 32 in flight,
+//! reached 314 k/s of 339 k/s.
 
 mod capsules;
 mod depart;
@@ -106,24 +115,24 @@ pub use listener::listen;
 
 use crate::queue::{Nanos, ParkedQueue};
 
-/// What a target offers its TCP hosts, and how long it waits for them.
+/// Parameters that a target offers its TCP hosts, and the timeouts for them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TcpParams {
-    /// Most bytes of in-capsule data of a command on an I/O queue (IOCCSZ without the command).
+    /// Maximum bytes of in-capsule data of a command on an I/O queue (IOCCSZ without the command).
+    ///
     /// On an admin queue, and for fabrics commands, it is always 8192.
     pub in_capsule: u32,
-    /// Most bytes of data of a command; MAXH2CDATA is derived from it.
+    /// Maximum bytes of data of a command; MAXH2CDATA is derived from it.
     pub max_transfer: u32,
-    /// Grant header digests to hosts that ask for them.
+    /// Grants header digests to hosts that request them.
     pub header_digest: bool,
-    /// Grant data digests to hosts that ask for them.
+    /// Grants data digests to hosts that request them.
     pub data_digest: bool,
-    /// How long a host may take to send its ICReq.
+    /// Time in which a host has to send its ICReq.
     pub handshake_timeout: Nanos,
-    /// How long a host may be silent in the middle of a PDU or of data it was asked for, or take
-    /// nothing of what it is sent.
+    /// Time for which a host can pause within a PDU or within requested data, or take no sent data.
     pub pdu_timeout: Nanos,
-    /// How long a host that was sent a TermReq may take to close (TCP 3.7: 30 s at most).
+    /// Time in which a host that was sent a TermReq has to close (TCP 3.7: 30 s at most).
     pub linger: Nanos,
 }
 
@@ -143,7 +152,7 @@ impl Default for TcpParams {
     }
 }
 
-/// An accepted connection, ready for whichever reactor unparks it.
+/// Wraps an accepted connection, ready for any reactor to unpark it.
 #[must_use]
 pub fn accepted(stream: TcpStream, params: TcpParams) -> Box<dyn ParkedQueue> {
     Box::new(queue::ParkedTcp::accepted(stream, params))

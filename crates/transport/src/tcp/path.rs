@@ -1,47 +1,48 @@
-//! Whether large lent data goes out by copying it or from its file.
+//! Selects how large lent data leaves: by a copy, or from its file.
 //!
-//! `sendfile` saves the sender's copy and pays for each page instead. Which is cheaper depends on how
-//! far apart the cores of sender and receiver are, on the same machine from one minute to the next
-//! (it varies by a factor of two both ways), so it is not a constant: both are measured as they are used.
+//! `sendfile` saves the sender's copy, but has a cost per page. The cheaper method depends on the
+//! distance between the cores of sender and receiver. It changes on the same machine from one
+//! minute to the next, by a factor of two in both directions. The threshold is therefore not a
+//! constant: both methods are measured while in use.
 
-/// Lent data from this length on may go out from its file.
+/// Minimum length of lent data that can leave from its file.
 pub(super) const LARGE: usize = 32 << 10;
 
-/// Flushes between two looks at the way that was dearer.
+/// Flushes between two probes of the more expensive method.
 const PROBE_EVERY: u32 = 32;
-/// The same when it was dearer by far.
+/// Flushes between two probes if the other method costs at least twice as much.
 const PROBE_SELDOM: u32 = 256;
-/// Weight of the newest measurement is one in so many.
+/// Weight of the newest measurement is 1/`SMOOTH`.
 const SMOOTH: u64 = 8;
 
-/// A way out.
+/// A send method.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Way {
     /// `sendmsg` over the memory.
     #[default]
     Copy,
-    /// `sendfile` from the file behind it.
+    /// `sendfile` from the file that backs the memory.
     File,
 }
 
-/// Chooses the way of the next flush from what the last ones cost.
+/// Selects the method of the next flush by the cost of the last ones.
 #[derive(Debug, Default)]
 pub(super) struct Chooser {
     way: Way,
-    /// Nanoseconds for a MiB, smoothed; 0 while unknown.
+    /// Nanoseconds per MiB, smoothed; 0 while unknown.
     copy: u64,
     file: u64,
-    /// Flushes with large data since the dearer way was tried.
+    /// Flushes with large data since the last probe of the more expensive method.
     since_probe: u32,
 }
 
 impl Chooser {
-    /// The way of the flush that begins, or of the one under way.
+    /// Returns the method of the next flush, or of the current one.
     pub(super) fn way(&self) -> Way {
         self.way
     }
 
-    /// A flush in which large lent data went out is over: `bytes` took `nanos`.
+    /// Records a flush with large lent data: `bytes` took `nanos`.
     pub(super) fn record(&mut self, bytes: usize, nanos: u64) {
         if bytes < LARGE {
             return;
@@ -79,7 +80,7 @@ impl Chooser {
 mod tests {
     use super::*;
 
-    /// Flushes of 128 KiB at these costs; how many went out each way.
+    /// Runs flushes of 128 KiB at these costs; returns the count per method.
     fn run(chooser: &mut Chooser, flushes: u32, copy: u64, file: u64) -> (u32, u32) {
         let mut went = (0, 0);
         for _ in 0..flushes {

@@ -1,12 +1,12 @@
-//! PDUs from the host, bytes to events. No I/O: bytes are handed in as they come, in any pieces.
+//! Parser for PDUs from the host: bytes to events. No I/O: the caller passes bytes as they arrive.
 //!
 //! ```text
-//!        ICReq                    header of a PDU with data          last byte of it
+//!        ICReq                    header of a PDU with data              its last byte
 //! Hello -------> Head ------------------------------------> Data ---------------------> Digest
 //!                 ^ '--(PDU without data)--.                 | (no digest)                 |
 //!                 '------------------------'<----------------'<----------------------------'
 //! ```
-//! A fault, or a TermReq from the host, ends it: the caller feeds no more.
+//! A fault, or a TermReq from the host, ends parsing: the caller passes no more bytes.
 
 use nvmeof_core::dma::Buffer;
 use nvmeof_wire::Sqe;
@@ -26,24 +26,24 @@ use crate::queue::{Event, FabricError};
 /// Bytes of a digest.
 const DIGEST: usize = 4;
 
-/// Where the parser is in the stream.
+/// Position of the parser in the stream.
 #[derive(Debug)]
 enum State {
     /// Before the ICReq.
     Hello,
     /// At the start of a PDU.
     Head,
-    /// In the data of a PDU.
+    /// Within the data of a PDU.
     Data(Incoming),
-    /// In the digest behind it.
+    /// Within the digest after the data.
     Digest { of: Incoming, bytes: [u8; DIGEST], have: usize },
 }
 
-/// Data of a PDU, on its way to its buffer.
+/// Data of a PDU that is being written to its buffer.
 #[derive(Debug)]
 struct Incoming {
     dest: Dest,
-    /// Bytes of the buffer filled, and where this PDU's data ends in it.
+    /// Bytes of the buffer filled, and the offset where this PDU's data ends.
     at: usize,
     end: usize,
     /// Digest so far, if the data has one.
@@ -58,18 +58,18 @@ enum Dest {
     Pull { slot: u16 },
 }
 
-/// Why parsing stopped before the end of the input, other than a fault.
+/// Reason why parsing stopped before the end of the input, other than a fault.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Stop {
-    /// The host introduced itself: answer, then call [`Inbound::settle`].
+    /// An ICReq arrived: respond, then call [`Inbound::settle`].
     Hello(Box<ICReq>),
-    /// The host gave up the connection.
+    /// The host terminated the connection.
     Terminated(TcpError),
-    /// A command is next and none may be taken now.
+    /// A command is next, and the queue is paused.
     Paused,
 }
 
-/// What the parser works on besides its own state.
+/// State of the connection that the parser changes in addition to its own.
 pub(super) struct Intake<'a> {
     pub(super) capsules: &'a mut Capsules,
     pub(super) transfers: &'a mut Transfers,
@@ -81,39 +81,39 @@ pub(super) struct Intake<'a> {
 pub(super) struct Inbound {
     rules: RxRules,
     state: State,
-    /// Headers, and ends of data, that have come since the start.
+    /// Headers, and ends of data, that have arrived since the start.
     pdus: u64,
 }
 
 impl Inbound {
-    /// Waits for an ICReq.
+    /// Creates a parser that expects an ICReq.
     pub(super) fn new() -> Self {
         Self { rules: RxRules::initial(Receiver::Controller), state: State::Hello, pdus: 0 }
     }
 
-    /// What the handshake settled holds from the next PDU on.
+    /// Applies the result of the handshake from the next PDU on.
     pub(super) fn settle(&mut self, negotiated: &Negotiated) {
         self.rules = RxRules {
             receiver: Receiver::Controller,
             framing: negotiated.inbound,
-            // How much a capsule may hold depends on its command: `Capsules` knows.
+            // The in-capsule limit depends on the command: `Capsules` checks it.
             max_in_capsule: u32::MAX,
             max_data: negotiated.max_h2c_data,
         };
         self.state = State::Head;
     }
 
-    /// At a PDU boundary, as far as the bytes handed in so far go.
+    /// Returns true at a PDU boundary, by the bytes passed in so far.
     pub(super) fn is_between_pdus(&self) -> bool {
         matches!(self.state, State::Hello | State::Head)
     }
 
-    /// Headers, and ends of data, that have come since the start: what tells one PDU from the next.
+    /// Returns the headers, and ends of data, received since the start: it distinguishes PDUs.
     pub(super) fn pdus(&self) -> u64 {
         self.pdus
     }
 
-    /// Within data that was asked for, which has a deadline of its own.
+    /// Returns true within requested data, which has its own deadline.
     pub(super) fn is_within_pull(&self) -> bool {
         match &self.state {
             State::Data(of) | State::Digest { of, .. } => matches!(of.dest, Dest::Pull { .. }),
@@ -121,7 +121,7 @@ impl Inbound {
         }
     }
 
-    /// Memory the next bytes of the stream belong in; empty unless within data.
+    /// Returns the memory for the next bytes of the stream; empty unless within data.
     pub(super) fn direct<'a>(&'a mut self, transfers: &'a mut Transfers) -> &'a mut [u8] {
         match &mut self.state {
             State::Data(incoming) => incoming.rest(transfers),
@@ -129,7 +129,7 @@ impl Inbound {
         }
     }
 
-    /// `len` bytes were written to [`direct`](Self::direct) memory.
+    /// Records `len` bytes written to [`direct`](Self::direct) memory.
     pub(super) fn filled(&mut self, len: usize, intake: &mut Intake<'_>) {
         if let State::Data(incoming) = &mut self.state {
             incoming.take_in(len, intake.transfers);
@@ -137,8 +137,9 @@ impl Inbound {
         }
     }
 
-    /// Parses `input` and says how much of it is done with: all but an incomplete header, or the
-    /// bytes from a stop on.
+    /// Parses `input`, and returns the number of bytes consumed.
+    ///
+    /// An incomplete header is not consumed, nor are the bytes from a stop on.
     pub(super) fn parse(
         &mut self,
         input: &[u8],
@@ -181,7 +182,7 @@ impl Inbound {
         }
     }
 
-    /// Parses one header, up to where its data starts.
+    /// Parses one header, up to the start of its data.
     fn header(&mut self, rest: &[u8], intake: &mut Intake<'_>) -> Result<Header, Fault> {
         let Ok((ch, _)) = CommonHeader::ref_from_prefix(rest) else {
             return Ok(Header::Incomplete);
@@ -216,13 +217,13 @@ impl Inbound {
                 let request = view::<ICReq>(pdu).map_err(fault)?;
                 return Ok(Header::Stop(len, Stop::Hello(Box::new(*request))));
             }
-            // `RxRules::check` lets no other type through.
+            // `RxRules::check` rejects every other type.
             _ => return Err(fault(TcpError::field(0))),
         }
         Ok(Header::Done(len))
     }
 
-    /// An ICReq comes first and only once (TCP 3.4).
+    /// Checks that an ICReq comes first and only once (TCP 3.4).
     fn may_come_now(&self, ch: &CommonHeader) -> Result<(), TcpError> {
         let hello = matches!(self.state, State::Hello);
         match ch.pdu_type {
@@ -275,7 +276,7 @@ impl Inbound {
         Ok(())
     }
 
-    /// If the data is complete, goes on to its digest or its end. Did anything change?
+    /// Continues with the digest or the end once the data is complete; returns true if so.
     fn end_of_data(&mut self, intake: &mut Intake<'_>) -> bool {
         match std::mem::replace(&mut self.state, State::Head) {
             State::Data(of) if of.at == of.end => {
@@ -304,16 +305,16 @@ impl Inbound {
     }
 }
 
-/// What one look at a header gave.
+/// Result of parsing one header.
 enum Header {
     Incomplete,
-    /// Bytes it took.
+    /// Bytes consumed.
     Done(usize),
     Stop(usize, Stop),
 }
 
 impl Incoming {
-    /// Memory of this PDU's data that is not filled yet.
+    /// Returns the memory of this PDU's data that is not filled yet.
     fn rest<'a>(&'a mut self, transfers: &'a mut Transfers) -> &'a mut [u8] {
         self.bytes_mut(self.at, self.end, transfers)
     }
@@ -330,7 +331,7 @@ impl Incoming {
         }
     }
 
-    /// The next `len` bytes are in place.
+    /// Records that the next `len` bytes are in place.
     fn take_in(&mut self, len: usize, transfers: &mut Transfers) {
         let from = self.at;
         self.at += len;
@@ -343,7 +344,7 @@ impl Incoming {
         }
     }
 
-    /// All of this PDU is there.
+    /// Completes the PDU.
     fn finish(self, good: bool, intake: &mut Intake<'_>) {
         let event = match self.dest {
             Dest::Capsule { sqe, buf } if good => Event::Command { sqe, data: Some(buf) },
@@ -372,7 +373,7 @@ fn check_digest(head: &PduHead, pdu: &[u8]) -> Result<(), TcpError> {
     if crc32c(header) == received { Ok(()) } else { Err(TcpError::header_digest(received)) }
 }
 
-/// The header as its struct. `RxRules::check` has seen that HLEN is the struct's size.
+/// Returns the header as its struct. `RxRules::check` has verified that HLEN is the struct's size.
 fn view<T>(pdu: &[u8]) -> Result<&T, TcpError>
 where
     T: FromBytes + KnownLayout + Immutable + Unaligned,

@@ -1,14 +1,14 @@
 //! A TCP connection as a queue.
 //!
 //! ```text
-//!            ICReq/ICResp          fault: C2HTermReq          host closes, or linger is over
+//!            ICReq/ICResp          fault: C2HTermReq          host closes, or linger expires
 //! Handshake --------------> Open -------------------> Terminating ------------.
 //!     |                      |                             |                   v
 //!     '----------------------'-----------------------------'--> Closing ----> Closed
 //!       close(), host closed or gave up, network error, timeout
 //! ```
-//! Entering Terminating gives back every operation but data of which the host has a part; leaving
-//! Closing gives back the rest and says `Closed`, once.
+//! The transition to Terminating returns every operation except data of which the host has a part.
+//! The transition from Closing returns the remaining ones and emits `Closed`, once.
 
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -33,7 +33,7 @@ use crate::queue::{
     Progress, RejectReason, Rejected, TransportError,
 };
 
-/// Where a connection is in its life: the diagram above.
+/// State of a connection, as in the diagram above.
 #[derive(Debug)]
 enum Phase {
     Handshake,
@@ -56,25 +56,28 @@ pub(super) struct TcpQueue {
     capsules: Capsules,
     transfers: Transfers,
     outbound: Outbound,
-    /// When bytes last came or were asked for, in the handshake when it began; before the first
-    /// call of `receive`, nothing is known of the time.
+    /// Time of the last received bytes; in the handshake, its start.
+    ///
+    /// The time is unknown before the first call of `receive`.
     heard: Option<Nanos>,
-    /// When the PDU began of which a part is there, and how many headers had come by then.
+    /// Start of the incomplete PDU, and the number of headers received by then.
     within: Option<(Nanos, u64)>,
-    /// When data last came that was asked for, or was asked for while there was none; and how much had come by then.
+    /// Time at which requested data last arrived, or was requested while none was awaited, and the
+    /// bytes received by then.
     supplied: (Nanos, u64),
-    /// There while buffer memory is short.
+    /// Set while buffer memory is short.
     urgent: Option<UrgentPace>,
 }
 
-/// The pace of a host while buffer memory is short: of what it sends, and of what it takes.
+/// Minimum rates of a host while buffer memory is short: of the data it sends, and of the data it
+/// takes.
 #[derive(Debug)]
 struct UrgentPace {
     from_host: Pace,
     to_host: Pace,
 }
 
-/// A connection that belongs to no reactor.
+/// A connection that no reactor owns.
 #[derive(Debug)]
 pub(super) struct ParkedTcp {
     socket: OwnedFd,
@@ -155,17 +158,19 @@ impl ParkedQueue for ParkedTcp {
     }
 }
 
-/// Silence after which the kernel asks whether a host is still there, how often, and how patiently:
-/// a host that lost its power is noticed after two minutes even if it promised no keep-alive.
+/// TCP keepalive: idle time before the first probe, interval of the probes, and their number.
+///
+/// The target detects a host that lost power after two minutes, even if the host has no keep-alive
+/// timeout.
 const PROBE_AFTER: Duration = Duration::from_secs(60);
 const PROBE_EVERY: Duration = Duration::from_secs(15);
 const PROBES: u32 = 4;
 
-/// No blocking, no waiting for more to send: a turn's output is sent whole.
+/// Makes the socket non-blocking and disables Nagle's algorithm: a turn's output leaves as a whole.
 fn prepare(socket: &OwnedFd) -> rustix::io::Result<()> {
     rustix::io::ioctl_fionbio(socket, true)?;
     match sockopt::set_tcp_nodelay(socket, true) {
-        // A pair of Unix sockets, with which the fuzz target stands in for a connection, never waits.
+        // The fuzz target uses a pair of Unix sockets as a connection; these never delay data.
         Err(rustix::io::Errno::OPNOTSUPP) => return Ok(()),
         outcome => outcome?,
     }
@@ -180,7 +185,7 @@ fn describe(peer: Option<SocketAddr>) -> String {
 }
 
 impl TcpQueue {
-    /// Takes in what has arrived; closes if that is nothing and the deadline has passed.
+    /// Parses the bytes that have arrived; closes if there are none and the deadline has passed.
     fn read(&mut self, now: Nanos, events: &mut Vec<Event>) -> Progress {
         self.capsules.release_held(events);
         let mut read = 0;
@@ -219,7 +224,7 @@ impl TcpQueue {
         if matches!(self.phase, Phase::Open(_)) {
             self.note_progress(read > 0, now);
         }
-        // What is there by now counts, so all of it comes first.
+        // Bytes that have arrived by now count, so all of them are read first.
         if read < receive::BUDGET
             && let Some((_, why)) = self.patience().filter(|(until, _)| now >= *until)
         {
@@ -228,12 +233,12 @@ impl TcpQueue {
         progress
     }
 
-    /// Takes note of what has come: a byte is no progress where a PDU, or data, is to come.
+    /// Records progress: a single byte is no progress where a whole PDU, or data, is due.
     fn note_progress(&mut self, has_come: bool, now: Nanos) {
         if has_come {
             self.heard = Some(now);
         }
-        // Also of what was read by another reactor.
+        // These fields also cover bytes that another reactor has read.
         let pdus = self.inbound.pdus();
         let is_within = !self.inbound.is_between_pdus() || self.receiver.has_part_of_header();
         match self.within {
@@ -246,7 +251,7 @@ impl TcpQueue {
         self.note_urgent(now);
     }
 
-    /// Takes note of what has moved while buffer memory is short.
+    /// Records the bytes that have moved while buffer memory is short.
     #[inline]
     fn note_urgent(&mut self, now: Nanos) {
         let Some(urgent) = &mut self.urgent else { return };
@@ -256,7 +261,7 @@ impl TcpQueue {
         urgent.to_host.look(moved, queued, now);
     }
 
-    /// Answers an ICReq.
+    /// Responds to an ICReq.
     fn answer(&mut self, request: &ICReq) -> Result<(), Fault> {
         let (negotiated, response) = handshake::negotiate(request, &self.params)
             .map_err(|error| Fault::of(error, request.as_bytes(), request.as_bytes().len()))?;
@@ -267,7 +272,7 @@ impl TcpQueue {
         Ok(())
     }
 
-    /// Tells the host what it did wrong and waits for it to close.
+    /// Reports the fault to the host, and waits for it to close.
     fn terminate(&mut self, fault: &Fault, now: Nanos, events: &mut Vec<Event>) {
         self.outbound.cut(events);
         self.outbound.raw(&fault.encode());
@@ -279,8 +284,10 @@ impl TcpQueue {
         self.send_all(now, events);
     }
 
-    /// Waits for the host to close after a TermReq; what it still sends is thrown away, so that the
-    /// socket's end does not overtake the TermReq.
+    /// Waits for the host to close after a TermReq.
+    ///
+    /// Data that the host still sends is discarded, so that the end of the socket does not
+    /// overtake the TermReq.
     fn linger(&mut self, now: Nanos) -> Progress {
         let Phase::Terminating { until, reason } = &self.phase else {
             return Progress::Idle;
@@ -301,13 +308,16 @@ impl TcpQueue {
         })
     }
 
-    /// Sends all that the socket takes, where nobody comes back for more: what ends or opens a connection.
+    /// Sends all that the socket accepts, when no later flush follows: the first or last PDUs of a
+    /// connection.
     fn send_all(&mut self, now: Nanos, events: &mut Vec<Event>) {
         self.send(&mut { usize::MAX }, now, events);
     }
 
-    /// Until when the host may owe us what it does, and what that is: the rest of a PDU, data, or room in the socket.
-    /// Each is to go on, and to be done in a time that a byte now and then does not make longer.
+    /// Returns the earliest deadline of the host, and its reason.
+    ///
+    /// The host can owe the rest of a PDU, requested data, or room in the socket. Each has to make
+    /// progress, and has to complete within a time that single bytes do not extend.
     fn patience(&self) -> Option<(Nanos, &'static str)> {
         let timeout = self.params.pdu_timeout;
         if matches!(self.phase, Phase::Handshake) {
@@ -343,7 +353,7 @@ impl TcpQueue {
         .min_by_key(|(until, _)| *until)
     }
 
-    /// Gives back what waits for bytes from the host.
+    /// Returns the operations that wait for bytes from the host.
     fn give_back_input(&mut self, events: &mut Vec<Event>) {
         drop(self.capsules.take_held());
         self.inbound = Inbound::new();
@@ -354,11 +364,12 @@ impl TcpQueue {
         }));
     }
 
-    /// Gives back everything and says so.
+    /// Returns every operation and emits `Closed`.
     fn finish(&mut self, events: &mut Vec<Event>) {
         if let Phase::Closing(reason) = std::mem::replace(&mut self.phase, Phase::Closed) {
             self.give_back_input(events);
-            // What was queued before the end, an answer that says why perhaps, leaves if it can.
+            // Output queued before the end, for example a response with the reason, leaves if the
+            // socket accepts it.
             let _ = self.outbound.flush(self.socket.as_fd(), &mut { usize::MAX }, 0, events);
             self.outbound.drain(events);
             events.push(Event::Closed { reason });
@@ -462,7 +473,7 @@ impl HostQueue for TcpQueue {
     fn close(&mut self, why: CloseReason) {
         match &self.phase {
             Phase::Closing(_) | Phase::Closed => {}
-            // What went wrong first is the reason.
+            // The first failure is the reason.
             Phase::Terminating { reason, .. } => self.phase = Phase::Closing(reason.clone()),
             Phase::Handshake | Phase::Open(_) => self.phase = Phase::Closing(why),
         }

@@ -1,8 +1,9 @@
 //! Bytes from the socket to the parser.
 //!
-//! All queues of a reactor read into one window that stays in the cache; a queue keeps only what the
-//! parser could not use yet, which is less than a header unless it is paused. Once a header is known,
-//! its data is read straight to its buffer, and what follows it to the window, in one system call.
+//! All queues of a reactor read into one window that stays in the cache. A queue keeps only the
+//! bytes that the parser could not use yet: less than a header, unless the queue is paused. After a
+//! header, one system call reads its data directly into its buffer, and the bytes that follow into
+//! the window.
 
 use std::cell::Cell;
 use std::io::{self, IoSliceMut};
@@ -13,20 +14,20 @@ use rustix::net::RecvFlags;
 use super::pdu_in::{Inbound, Intake, Stop};
 use super::terminate::Fault;
 
-/// Bytes of the window: a turn's worth of commands with 4 KiB of in-capsule data.
+/// Bytes of the window: enough for a turn's commands with 4 KiB of in-capsule data.
 const WINDOW: usize = 64 << 10;
-/// Bytes of the window used while large data is awaited: what lands here is copied once more.
+/// Bytes of the window while large data is awaited: bytes in the window are copied once more.
 const BULK_WINDOW: usize = 4 << 10;
-/// Data that is large in this sense, in bytes.
+/// Minimum bytes of large data.
 const BULK: usize = 16 << 10;
-/// Bytes read in one call of `receive`, after which other queues have their turn.
+/// Maximum bytes that one call of `receive` reads before other queues are served.
 pub(super) const BUDGET: usize = 256 << 10;
 
 thread_local! {
     static SCRATCH: Cell<Option<Box<[u8]>>> = const { Cell::new(None) };
 }
 
-/// Bytes a queue has read and not used.
+/// Bytes that a queue has read and not used.
 #[derive(Debug, Default)]
 pub(super) struct Receiver {
     leftover: Vec<u8>,
@@ -34,19 +35,19 @@ pub(super) struct Receiver {
     parse_first: bool,
 }
 
-/// How reading ended.
+/// Result of a read.
 #[derive(Debug)]
 pub(super) enum Outcome {
-    /// Nothing more is there.
+    /// No bytes are left.
     Drained,
-    /// There may be more.
+    /// More bytes may be available.
     More,
-    /// The host sent all it will.
+    /// The host has closed its sending side.
     End,
     Stop(Stop),
 }
 
-/// Why reading failed.
+/// Failure of a read.
 #[derive(Debug)]
 pub(super) enum Failure {
     Io(io::Error),
@@ -54,25 +55,26 @@ pub(super) enum Failure {
 }
 
 impl Receiver {
-    /// With bytes that another one left.
+    /// Creates a receiver with unused bytes of another one.
     pub(super) fn with_leftover(leftover: Vec<u8>) -> Self {
         Self { parse_first: !leftover.is_empty(), leftover }
     }
 
-    /// What was read and not used.
+    /// Returns the bytes that were read and not used.
     pub(super) fn into_leftover(self) -> Vec<u8> {
         self.leftover
     }
 
-    /// Part of a header is there, and the rest is to come.
+    /// Returns true if part of a header has arrived.
     pub(super) fn has_part_of_header(&self) -> bool {
         !self.leftover.is_empty() && !self.parse_first
     }
 
-    /// Reads and parses until nothing is there, or the budget is spent; adds to `read` what came.
+    /// Reads and parses until no bytes are left or the budget is spent; adds the bytes read to
+    /// `read`.
     ///
-    /// A read that gave less than it could may still have the end of the stream behind it, of which
-    /// an edge-triggered wait would say nothing: only a read that gave nothing is `Drained`.
+    /// The end of the stream can follow a short read, and an edge-triggered wait would not report
+    /// it. Only a read without data is therefore `Drained`.
     pub(super) fn run(
         &mut self,
         socket: BorrowedFd<'_>,
@@ -130,7 +132,7 @@ impl Receiver {
         }
     }
 
-    /// Parses and keeps what could not be used.
+    /// Parses `input`, and keeps the bytes that could not be used.
     fn parse(
         &mut self,
         input: &[u8],
@@ -146,7 +148,7 @@ impl Receiver {
 }
 
 impl Intake<'_> {
-    /// Bytes to read beyond what belongs in a buffer already.
+    /// Returns the bytes to read in addition to those that belong directly in a buffer.
     fn window(&self) -> usize {
         if self.transfers.mean_awaited() >= BULK { BULK_WINDOW } else { WINDOW }
     }
@@ -163,18 +165,18 @@ fn read_into(
     rustix::io::readv(socket, &mut [IoSliceMut::new(direct), IoSliceMut::new(window)])
 }
 
-/// How throwing away ended.
+/// Result of discarding input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Discarded {
-    /// Nothing more is there.
+    /// No bytes are left.
     Drained,
-    /// There may be more.
+    /// More bytes may be available.
     More,
     /// The host has closed.
     End,
 }
 
-/// Reads and throws away.
+/// Reads and discards bytes.
 pub(super) fn discard(socket: BorrowedFd<'_>) -> Discarded {
     let mut window = take_window();
     let mut left = BUDGET;

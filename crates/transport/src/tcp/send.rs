@@ -1,7 +1,7 @@
-//! PDUs to the host: queued as the turn goes, sent together at its end.
+//! PDUs to the host: queued during the turn, sent together at its end.
 //!
-//! Headers and digests are written once, in stream order, into one buffer; data stays where it is.
-//! A send gathers both, so a turn's output is one system call however many small commands it answers.
+//! Headers and digests are written once, in stream order, into one buffer; data stays in place. A
+//! send gathers both, so one system call sends a turn's output for any number of small commands.
 
 use std::collections::VecDeque;
 use std::io;
@@ -20,17 +20,17 @@ use crate::pace::Pace;
 use crate::payload::for_each_slice;
 use crate::queue::{Event, Nanos, Progress};
 
-/// Bytes of sent headers that are worth moving the rest down for.
+/// Minimum bytes of sent headers for which the buffer is compacted.
 const COMPACT: usize = 16 << 10;
 
 /// One PDU.
 #[derive(Debug)]
 struct Pdu {
-    /// Bytes in `Outbound::headers` before the data, and behind it.
+    /// Bytes in `Outbound::headers` before the data, and after it.
     before: usize,
     after: usize,
     data: Option<Data>,
-    /// With it a command is answered.
+    /// True if the PDU completes a command.
     is_response: bool,
 }
 
@@ -59,46 +59,46 @@ pub(super) struct Outbound {
     headers: Vec<u8>,
     first: usize,
     pdus: VecDeque<Pdu>,
-    /// Bytes of the first PDU that are sent, and of all PDUs that are not.
+    /// Bytes of the first PDU that are sent, and unsent bytes of all PDUs.
     sent: usize,
     queued: usize,
     /// Responses that the socket has taken and that [`taken`](Self::taken) has not reported.
     taken: u16,
-    /// Since when the socket takes nothing.
+    /// Time since which the socket takes nothing.
     stalled: Option<Nanos>,
-    /// Whether what is queued leaves fast enough.
+    /// Deadline for the queued data.
     pace: Pace,
     chooser: Chooser,
     departures: Departures,
 }
 
-/// How one send went.
+/// Result of one send.
 enum Sent {
-    /// All that was tried.
+    /// The socket took all bytes.
     All(usize),
     /// The socket is full.
     Part(usize),
 }
 
 impl Outbound {
-    /// For a host that has to take what it is sent within about this time.
+    /// Creates the sender for a host that has to take its data within about `timeout`.
     pub(super) fn new(timeout: Nanos) -> Self {
         Self { pace: Pace::new(timeout), ..Self::default() }
     }
 
-    /// When patience with a host that takes little of what it is sent ends.
+    /// Returns the deadline for a host that takes too little of its data.
     pub(super) fn due(&self) -> Option<Nanos> {
         self.pace.due()
     }
 
-    /// The target stood still for so long.
+    /// Adds the time for which the target was stalled.
     pub(super) fn excuse(&mut self, nanos: Nanos) {
         self.pace.excuse(nanos);
         self.departures.excuse(nanos);
         self.stalled = self.stalled.map(|since| since.saturating_add(nanos));
     }
 
-    /// What the handshake settled.
+    /// Applies the result of the handshake.
     pub(super) fn settle(&mut self, framing: Framing) {
         self.framing = framing;
     }
@@ -107,12 +107,13 @@ impl Outbound {
         self.pdus.is_empty() && self.departures.is_empty()
     }
 
-    /// Since when the socket takes nothing of what is queued, or the host nothing of what it took.
+    /// Returns the time since which the socket takes no queued data, or the host takes none of the
+    /// socket's data.
     pub(super) fn stalled(&self) -> Option<Nanos> {
         self.stalled.into_iter().chain(self.departures.stalled()).min()
     }
 
-    /// How many responses the socket has taken since the last call.
+    /// Returns the number of responses that the socket has taken since the last call.
     pub(super) fn taken(&mut self) -> u16 {
         std::mem::take(&mut self.taken)
     }
@@ -121,7 +122,7 @@ impl Outbound {
         &self.departures
     }
 
-    /// Says what has left by now.
+    /// Appends events for the data that has left.
     pub(super) fn depart(&mut self, socket: BorrowedFd<'_>, now: Nanos, events: &mut Vec<Event>) {
         if !self.departures.is_empty() {
             if self.departures.worth_a_look() {
@@ -134,7 +135,8 @@ impl Outbound {
         self.pace.look(moved, owed, now);
     }
 
-    /// Bytes that have left since the connection's start, and bytes that are to have left in all.
+    /// Returns the bytes that have left since the connection's start, and that number plus the
+    /// bytes still to leave.
     pub(super) fn progress(&self) -> (u64, u64) {
         let taken = self.departures.taken;
         let moved = if self.departures.is_empty() { taken } else { self.departures.left() };
@@ -198,7 +200,7 @@ impl Outbound {
         }
     }
 
-    /// Writes a header and its digest; bytes written.
+    /// Writes a header and its digest; returns the bytes written.
     fn header<T: IntoBytes + Immutable>(&mut self, header: &T) -> usize {
         let bytes = header.as_bytes();
         self.headers.extend_from_slice(bytes);
@@ -209,7 +211,7 @@ impl Outbound {
         bytes.len() + usize::from(nvmeof_wire::tcp::DIGEST_LEN)
     }
 
-    /// Sends what is queued until all is sent, the socket is full, or there is no more room in the turn.
+    /// Sends queued PDUs until all are sent, the socket is full, or the turn has no more room.
     pub(super) fn flush(
         &mut self,
         socket: BorrowedFd<'_>,
@@ -258,7 +260,7 @@ impl Outbound {
         Ok(progress)
     }
 
-    /// One system call's worth, and no more than [`Self::gather`] takes for `enough`.
+    /// Makes one system call, with at most the bytes that [`Self::gather`] collects for `enough`.
     fn send_some(&self, enough: usize, socket: BorrowedFd<'_>) -> io::Result<Sent> {
         let mut gather = Gather::new();
         let more = self.gather(enough, &mut gather);
@@ -270,11 +272,13 @@ impl Outbound {
         Ok(if len == tried { Sent::All(len) } else { Sent::Part(len) })
     }
 
-    /// Gathers what is queued, no PDU that begins behind `enough` bytes, up to data that is to be sent from its file, which is then what is
-    /// first if nothing was gathered; `true` if such data is next.
+    /// Gathers queued data, up to data that leaves from its file.
+    ///
+    /// It adds no PDU that begins after `enough` bytes. Returns `true` if data from a file is next;
+    /// that data is first in the queue if nothing was gathered.
     fn gather<'a>(&'a self, enough: usize, gather: &mut Gather<'a>) -> bool {
         let mut skip = self.sent;
-        // Headers gathered but not yet added: `run..at` in `headers`.
+        // Headers passed but not yet added: `run..at` in `headers`.
         let mut run = self.first;
         let mut at = self.first;
         for pdu in &self.pdus {
@@ -314,12 +318,13 @@ impl Outbound {
         false
     }
 
-    /// Large lent data, of which no digest was made, may change on its way without harm.
+    /// Returns true for large lent data without a digest: it can change during the send without
+    /// damage.
     fn may_go_by_file(&self, data: &Data) -> bool {
         data.len >= path::LARGE && !self.framing.ddgst && matches!(data.payload, Payload::Lent(_))
     }
 
-    /// The file to send data from instead of copying it.
+    /// Returns the file to send data from instead of copying it.
     fn file_of<'a>(&self, data: &'a Data) -> Option<(BorrowedFd<'a>, u64)> {
         match &data.payload {
             Payload::Lent(lent) if self.chooser.way() == Way::File && self.may_go_by_file(data) => {
@@ -329,7 +334,7 @@ impl Outbound {
         }
     }
 
-    /// Sends the data of the first PDU, whose header is sent, from its file.
+    /// Sends the data of the first PDU, whose header is already sent, from its file.
     fn send_front_file(&self, socket: BorrowedFd<'_>) -> io::Result<Sent> {
         let Some(Pdu { before, data: Some(data), .. }) = self.pdus.front() else {
             return Ok(Sent::All(0));
@@ -343,11 +348,11 @@ impl Outbound {
         if len == 0 {
             return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "lent file ended early"));
         }
-        // Short for a full socket or not: the next try tells.
+        // The next attempt shows whether a full socket made this send short.
         Ok(Sent::All(len))
     }
 
-    /// The socket has taken `len` more bytes; data it has taken whole is of no more use here.
+    /// Records that the socket has taken `len` more bytes; releases data that it has taken whole.
     fn advance(&mut self, len: usize) {
         self.sent += len;
         self.queued = self.queued.saturating_sub(len);
@@ -373,8 +378,10 @@ impl Outbound {
         }
     }
 
-    /// Gives back all data but that of a PDU the host has part of, and forgets the rest: what is
-    /// queued next follows at a PDU's end.
+    /// Returns all data except that of a PDU of which the host has a part, and drops the other
+    /// PDUs.
+    ///
+    /// The next queued PDU then follows a PDU boundary.
     pub(super) fn cut(&mut self, events: &mut Vec<Event>) {
         self.departures.give_up(events);
         let keep = usize::from(self.sent > 0);
@@ -384,7 +391,7 @@ impl Outbound {
         self.queued = self.pdus.iter().map(Pdu::len).sum::<usize>().saturating_sub(self.sent);
     }
 
-    /// Gives back everything.
+    /// Returns everything.
     pub(super) fn drain(&mut self, events: &mut Vec<Event>) {
         self.departures.give_up(events);
         give_back(self.pdus.drain(..), events);
@@ -411,7 +418,8 @@ mod tests {
 
     use super::*;
 
-    /// A turn's output: data with and without response, odd lengths, all digests and padding.
+    /// Creates a turn's output: data with and without response, odd lengths, all digests and
+    /// padding.
     fn output(pool: &CorePool, responses: u16) -> Outbound {
         let mut outbound = Outbound::default();
         outbound.settle(Framing::new(true, true, 4));
@@ -431,7 +439,7 @@ mod tests {
         outbound
     }
 
-    /// What leaves after `sent` bytes did, and how many payloads came back in all.
+    /// Returns the bytes that leave after `sent` bytes have, and the number of returned payloads.
     fn rest(mut outbound: Outbound, sent: usize) -> (Vec<u8>, usize) {
         let (socket, mut host) = UnixStream::pair().unwrap();
         host.set_nonblocking(true).unwrap();
@@ -457,7 +465,7 @@ mod tests {
             assert_eq!(bytes, whole[sent..], "after {sent}");
             assert_eq!(back, payloads);
         }
-        // So many headers that those sent are moved out of the way.
+        // Enough headers that the buffer is compacted.
         let (whole, _) = rest(output(&pool, 1200), 0);
         for sent in (0..whole.len()).step_by(997) {
             assert!(rest(output(&pool, 1200), sent).0 == whole[sent..], "after {sent}");
@@ -471,7 +479,7 @@ mod tests {
         let config = PoolConfig { huge_pages: false, ..PoolConfig::default() };
         let pool = CorePool::new(&SharedPool::new(config).unwrap());
         let mut outbound = Outbound::default();
-        // What began goes to its end, the digest, too.
+        // A started PDU is sent to its end, including the digest.
         outbound.settle(Framing::new(false, true, 0));
         for cid in 0..12 {
             let mut buf = pool.lease(LEN).unwrap();
@@ -483,7 +491,7 @@ mod tests {
         let mut turn = |outbound: &mut Outbound| {
             let progress = outbound.flush(socket.as_fd(), &mut { 45_000 }, 0, &mut events).unwrap();
             let left = events.len();
-            // The socket was never full: there is room for more than this in it.
+            // The socket was never full: it has room for more than this.
             assert_eq!(outbound.stalled(), None);
             (progress, left)
         };

@@ -1,5 +1,6 @@
-//! The one place of this fabric with `unsafe`: what is sent lies in memory that only a
-//! [`Payload`]'s owner vouches for, as addresses and lengths.
+//! The only module of this fabric with `unsafe`.
+//!
+//! Sends use addresses and lengths of memory that only the owner of a [`Payload`] keeps valid.
 
 use std::io;
 use std::marker::PhantomData;
@@ -8,12 +9,12 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use nvmeof_core::dma::Payload;
 
-/// Pieces of one vectored send, well below the kernel's limit of 1024.
+/// Maximum memory ranges of one vectored send, well below the kernel's limit of 1024.
 const MAX_PIECES: usize = 512;
 
-/// Pieces of memory to send in one system call, in order.
+/// Memory ranges to send in one system call, in order.
 ///
-/// Invariant: `pieces[..len]` are initialised, and each names memory that is readable for `'a`.
+/// Invariant: `pieces[..len]` are initialized, and each refers to memory that is readable for `'a`.
 pub(super) struct Gather<'a> {
     pieces: [MaybeUninit<libc::iovec>; MAX_PIECES],
     len: usize,
@@ -31,17 +32,17 @@ impl<'a> Gather<'a> {
         }
     }
 
-    /// Bytes gathered.
+    /// Returns the number of bytes gathered.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Adds bytes of ours; `false` (and nothing is added) if there is no room.
+    /// Adds bytes of the target; returns `false`, and adds nothing, if there is no room.
     pub(super) fn add_slice(&mut self, bytes: &'a [u8]) -> bool {
         bytes.is_empty() || self.add(bytes.as_ptr(), bytes.len())
     }
 
-    /// Adds a payload from its byte `skip` on; `false` if not all of it had room.
+    /// Adds a payload from its byte `skip` on; returns `false` if not all of it had room.
     pub(super) fn add_payload(&mut self, payload: &'a Payload, skip: usize) -> bool {
         let mut skip = skip;
         let mut whole = true;
@@ -65,40 +66,43 @@ impl<'a> Gather<'a> {
         true
     }
 
-    /// Sends without blocking; `more` keeps the tail back for what is sent next. Bytes taken.
+    /// Sends without blocking, and returns the bytes taken; `more` delays the tail until the next
+    /// send.
     pub(super) fn send(&mut self, socket: BorrowedFd<'_>, more: bool) -> io::Result<usize> {
         // SAFETY: all-zero is a valid msghdr: null pointers with zero lengths.
         let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
         message.msg_iov = self.pieces.as_mut_ptr().cast();
         message.msg_iovlen = self.len as _;
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | if more { libc::MSG_MORE } else { 0 };
-        // SAFETY: `msg_iov` has `len` initialised entries, each naming memory readable for `'a`,
-        // which outlives `self` (the type's invariant: borrowed slices, and pieces of borrowed
-        // payloads, whose owner keeps them readable). The kernel only reads them, so it does not
-        // matter that a device may show the same memory to others.
+        // SAFETY: `msg_iov` has `len` initialized entries, each of memory readable for `'a`, which
+        // outlives `self`. That is the type's invariant: entries are borrowed slices and pieces of
+        // borrowed payloads, whose owner keeps them readable. The kernel only reads them, so it
+        // does not matter that a device may expose the same memory to others.
         let sent = unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, flags) };
         usize::try_from(sent).map_err(|_| io::Error::last_os_error())
     }
 }
 
-/// Bytes in the socket's send queue that have not been sent yet (`SIOCOUTQNSD`); nothing where the
-/// socket is of a kind that does not say.
+/// Returns the bytes in the socket's send queue that have not been sent yet (`SIOCOUTQNSD`).
+///
+/// Returns 0 for a kind of socket that does not report them.
 pub(super) fn unsent(socket: BorrowedFd<'_>) -> u64 {
-    /// From linux/sockios.h; the `libc` crate has no name for it.
+    /// From linux/sockios.h; the `libc` crate does not define it.
     const SIOCOUTQNSD: libc::Ioctl = 0x894b;
     let mut bytes: libc::c_int = 0;
-    // SAFETY: SIOCOUTQNSD writes one int, to which the pointer is good for the length of the call.
+    // SAFETY: SIOCOUTQNSD writes one int, and the pointer is valid for the duration of the call.
     let outcome = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCOUTQNSD, &raw mut bytes) };
     if outcome == 0 { u64::try_from(bytes).unwrap_or(0) } else { 0 }
 }
 
-/// Nanoseconds, to see what a send cost.
+/// Returns monotonic nanoseconds, to measure the cost of a send.
 pub(super) fn clock() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     time.tv_sec.unsigned_abs().wrapping_mul(1_000_000_000).wrapping_add(time.tv_nsec.unsigned_abs())
 }
 
-/// Sends `len` bytes of `file` from `offset` without copying them, without blocking. Bytes taken.
+/// Sends `len` bytes of `file` from `offset` without a copy and without blocking; returns the bytes
+/// taken.
 pub(super) fn send_file(
     socket: BorrowedFd<'_>,
     file: BorrowedFd<'_>,

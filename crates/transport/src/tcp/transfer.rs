@@ -1,7 +1,7 @@
-//! Data the host was asked for (R2T) and that has not all arrived.
+//! Data that the target requested from the host (R2T) and that has not all arrived.
 //!
-//! The host answers with the transfer tag we gave, and only by that tag is its data placed: a slot
-//! number and a generation, so that a tag used before names nothing.
+//! The host responds with the transfer tag of the R2T, and only the tag determines where its data
+//! goes. A tag consists of a slot number and a generation, so that an earlier tag is invalid.
 
 use std::collections::VecDeque;
 
@@ -21,15 +21,15 @@ pub(super) struct Pull {
     pub(super) token: u64,
     cid: u16,
     pub(super) buf: Buffer,
-    /// Bytes that arrived, in order.
+    /// Bytes that have arrived, in order.
     got: usize,
-    /// Some of them had a wrong digest.
+    /// True if some of them had a wrong digest.
     bad: bool,
 }
 
 #[derive(Debug)]
 struct Slot {
-    /// Tag of the pull in the slot, or the last one there was.
+    /// Tag of the pull in the slot, or of the last one.
     tag: u16,
     pull: Option<Pull>,
 }
@@ -39,19 +39,20 @@ struct Slot {
 pub(super) struct Transfers {
     slots: Vec<Slot>,
     free: Vec<u16>,
-    /// Bits of a tag that are the slot number; those above are the generation.
+    /// Bits of a tag that contain the slot number; the bits above are the generation.
     index_bits: u32,
-    /// Bytes asked for and not there, of all pulls.
+    /// Bytes requested and not received, of all pulls.
     awaited: usize,
-    /// Bytes of such data that have come since the start.
+    /// Bytes of requested data received since the start.
     came: u64,
-    /// By when the data of each pull has to be there, in the order they were asked for: tags, some of pulls that are over.
+    /// Deadlines for the data of each pull, in the order of the requests. Some tags belong to
+    /// completed pulls.
     dues: VecDeque<(u16, Nanos)>,
-    /// Pulls begun since [`Self::asked`], the last of which are in `dues`.
+    /// Pulls begun since [`Self::asked`]; that call adds them to `dues`.
     unasked: Vec<u16>,
 }
 
-/// A slot that a checked H2CData header goes to, and the bytes of its buffer it fills.
+/// Destination of a checked H2CData: a slot, and the bytes of its buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) slot: u16,
@@ -60,7 +61,7 @@ pub(super) struct Place {
 }
 
 impl Transfers {
-    /// Room for `depth` pulls.
+    /// Creates slots for `depth` pulls.
     pub(super) fn new(depth: u16) -> Self {
         let mut transfers = Self {
             slots: Vec::new(),
@@ -75,7 +76,7 @@ impl Transfers {
         transfers
     }
 
-    /// Room for `depth` pulls at least. Meant for when none is live: tags change their layout.
+    /// Grows to at least `depth` slots. Call it while no pull is live: the layout of tags changes.
     pub(super) fn grow(&mut self, depth: u16) {
         let first = self.slots.len().min(usize::from(u16::MAX));
         for slot in (first..usize::from(depth)).rev() {
@@ -88,38 +89,42 @@ impl Transfers {
         }
     }
 
-    /// Pulls whose data has not all arrived.
+    /// Returns the number of pulls whose data has not all arrived.
     #[inline]
     pub(super) fn live(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
-    /// Bytes still to come a pull.
+    /// Returns the mean bytes still to arrive per pull.
     pub(super) fn mean_awaited(&self) -> usize {
         self.awaited.checked_div(self.live()).unwrap_or(0)
     }
 
-    /// Bytes of data that was asked for that have come since the start.
+    /// Returns the bytes of requested data received since the start.
     pub(super) fn came(&self) -> u64 {
         self.came
     }
 
-    /// So many bytes more have come.
+    /// Adds received bytes.
     pub(super) fn count(&mut self, bytes: usize) {
         self.came += bytes as u64;
     }
 
-    /// Bytes that have come since the connection's start, and bytes that are to have come in all.
+    /// Returns the bytes received since the connection's start, and that number plus the bytes
+    /// awaited.
     pub(super) fn progress(&self) -> (u64, u64) {
         (self.came, self.came + self.awaited as u64)
     }
 
-    /// The host is asked, now, for the data of the pulls begun since the last call: true if there are any. Each has
-    /// `timeout`, and the time that all that is awaited by now takes at the least rate.
+    /// Sets the deadlines of the pulls begun since the last call, and returns true if there are
+    /// any.
+    ///
+    /// The target requests their data now. Each pull gets `timeout`, plus the time that all awaited
+    /// bytes take at the minimum rate.
     pub(super) fn asked(&mut self, now: Nanos, timeout: Nanos) -> bool {
         let any = !self.unasked.is_empty();
         let due = now.saturating_add(timeout).saturating_add(time_for(self.awaited as u64));
-        // What was asked for before comes before.
+        // Earlier requests have earlier deadlines.
         let due = due.max(self.dues.back().map_or(0, |(_, due)| *due));
         for tag in self.unasked.drain(..) {
             self.dues.push_back((tag, due));
@@ -132,20 +137,20 @@ impl Transfers {
         any
     }
 
-    /// By when the data of the pull that is due first has to be there.
+    /// Returns the earliest deadline for the data of a pull.
     pub(super) fn due(&self) -> Option<Nanos> {
         let is_live = |(tag, _): &&(u16, Nanos)| is_live(&self.slots, self.index_bits, *tag);
         self.dues.iter().find(is_live).map(|(_, due)| *due)
     }
 
-    /// The target stood still for so long.
+    /// Adds the time for which the target was stalled.
     pub(super) fn excuse(&mut self, nanos: Nanos) {
         for (_, due) in &mut self.dues {
             *due = due.saturating_add(nanos);
         }
     }
 
-    /// Forgets the first deadlines, as far as their pulls are over.
+    /// Drops the first deadlines whose pulls have completed.
     fn drop_done(&mut self) {
         while let Some((tag, _)) = self.dues.front()
             && !is_live(&self.slots, self.index_bits, *tag)
@@ -154,7 +159,7 @@ impl Transfers {
         }
     }
 
-    /// Takes a pull in and gives its transfer tag; hands the buffer back if there is no slot.
+    /// Begins a pull and returns its transfer tag; returns the buffer if there is no slot.
     pub(super) fn begin(&mut self, token: u64, cid: u16, buf: Buffer) -> Result<u16, Buffer> {
         let Some(index) = self.free.pop() else {
             return Err(buf);
@@ -168,8 +173,10 @@ impl Transfers {
         Ok(slot.tag)
     }
 
-    /// Where the data of an H2CData header goes (TCP 3.6.2.8): a live tag of that command, in
-    /// order, within the R2T, `last` exactly when it ends there.
+    /// Returns the destination of an H2CData (TCP 3.6.2.8).
+    ///
+    /// The tag must be live and belong to the command. The data must be in order and within the
+    /// R2T; `last` must be set exactly if it ends there.
     pub(super) fn locate(
         &self,
         cccid: u16,
@@ -197,13 +204,13 @@ impl Transfers {
         Ok(Place { slot: index, start, end })
     }
 
-    /// The bytes `from..to` of a located pull's buffer.
+    /// Returns the bytes `from..to` of a located pull's buffer.
     pub(super) fn bytes_mut(&mut self, slot: u16, from: usize, to: usize) -> &mut [u8] {
         let pull = self.slots.get_mut(usize::from(slot)).and_then(|slot| slot.pull.as_mut());
         pull.and_then(|pull| pull.buf.as_mut_slice().get_mut(from..to)).unwrap_or_default()
     }
 
-    /// The data of a located PDU has arrived, up to byte `end`; the pull, if that was the last of it.
+    /// Records the data of a located PDU up to byte `end`; returns the pull if it is complete.
     pub(super) fn arrived(&mut self, slot: u16, end: usize, good: bool) -> Option<(Pull, bool)> {
         let entry = self.slots.get_mut(usize::from(slot))?;
         let pull = entry.pull.as_mut()?;
@@ -220,7 +227,7 @@ impl Transfers {
         Some((pull, good))
     }
 
-    /// Takes every pull out.
+    /// Removes every pull.
     pub(super) fn drain(&mut self) -> impl Iterator<Item = Pull> + '_ {
         self.awaited = 0;
         self.dues.clear();
@@ -234,12 +241,12 @@ impl Transfers {
     }
 }
 
-/// Bits of a tag that are the slot number.
+/// Returns the bits of a tag that contain the slot number.
 fn mask(index_bits: u32) -> u16 {
     u16::MAX.checked_shr(16 - index_bits.min(16)).unwrap_or(0)
 }
 
-/// Is the pull of this tag under way?
+/// Returns true if the pull of this tag is in flight.
 fn is_live(slots: &[Slot], index_bits: u32, tag: u16) -> bool {
     let slot = slots.get(usize::from(tag & mask(index_bits)));
     slot.is_some_and(|slot| slot.tag == tag && slot.pull.is_some())

@@ -1,16 +1,17 @@
-//! Commands the host has out: what their responses need to know.
+//! Outstanding commands of the host, with the data for their responses.
 
 use std::rc::Rc;
 
 use crate::rdma::capsule::{DataPointer, Remote};
 use crate::rdma::numbers::NumberMap;
 
-/// A command that came and was not answered.
+/// A command that has no response yet.
 #[derive(Debug)]
 struct Command {
     pointer: DataPointer,
-    /// Commands with the same identifier that came meanwhile. They are refused above, and nothing is kept of
-    /// them but that they were counted.
+    /// Commands with the same identifier that arrived before the response.
+    ///
+    /// The layer above rejects them, and only their number is kept.
     doubles: u16,
 }
 
@@ -22,7 +23,7 @@ pub(super) struct Commands {
     depth: usize,
 }
 
-/// The host has more commands out than the queue has entries.
+/// The host has more outstanding commands than the queue has entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct TooMany;
 
@@ -33,10 +34,10 @@ impl Commands {
         commands
     }
 
-    /// How many the host may have out.
+    /// Sets the maximum of outstanding commands.
     pub(super) fn set_depth(&mut self, depth: u16) {
         self.depth = usize::from(depth);
-        // Twice as much, so that the map never grows again: it makes room in place.
+        // Twice the depth, so that the map never grows again: it makes room in place.
         self.by_cid.reserve((2 * self.depth).saturating_sub(self.by_cid.len()));
     }
 
@@ -44,8 +45,10 @@ impl Commands {
         self.depth
     }
 
-    /// A command came, while `unsent` responses wait for room in the send queue: the host has their
-    /// commands out, too, and one that takes no responses cannot have any number of them wait.
+    /// Adds a command, while `unsent` responses wait for room in the send queue.
+    ///
+    /// The commands of these responses also count as outstanding, so that a host that takes no
+    /// responses cannot accumulate an unlimited number of them.
     pub(super) fn take(
         &mut self,
         cid: u16,
@@ -63,12 +66,14 @@ impl Commands {
         Ok(())
     }
 
-    /// The list of descriptors of a command, if it has one; `None` if no such command is out.
+    /// Returns the descriptor list of a command, if it has one; `None` if the command is not
+    /// outstanding.
     pub(super) fn list(&self, cid: u16) -> Option<Option<&Rc<[Remote]>>> {
         Some(self.by_cid.get(&cid)?.pointer.list.as_ref())
     }
 
-    /// A command is answered: the key that its response is to invalidate. `None` if it is not out.
+    /// Completes a command; returns the key that its response has to invalidate, `None` if it is
+    /// not outstanding.
     pub(super) fn answered(&mut self, cid: u16) -> Option<Option<u32>> {
         let command = self.by_cid.get_mut(&cid)?;
         self.out -= 1;
@@ -92,7 +97,7 @@ mod tests {
         commands.take(7, DataPointer::default(), 0).unwrap();
         commands.take(8, DataPointer::default(), 0).unwrap();
         assert_eq!(commands.take(9, DataPointer::default(), 0), Err(TooMany));
-        // The double is refused first, and must not invalidate the other's key.
+        // The duplicate is rejected first, and must not invalidate the key of the other.
         assert_eq!(commands.answered(7), Some(None));
         assert_eq!(commands.answered(7), Some(Some(9)));
         assert_eq!(commands.answered(7), None);

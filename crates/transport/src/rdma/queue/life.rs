@@ -1,4 +1,4 @@
-//! What happens to a queue: completions, events of the connection, deadlines, and the end.
+//! Life cycle of a queue: completions, connection events, deadlines, and the end.
 
 use std::any::Any;
 use std::time::Duration;
@@ -18,51 +18,53 @@ use crate::rdma::pair::{Link, Stage, Step};
 use crate::rdma::source::Readiness;
 use crate::rdma::usher::Answer;
 
-/// Completions taken in one call of `receive`.
+/// Maximum completions taken in one call of `receive`.
 const BUDGET: usize = 256;
-/// Asking for events of the connection is a system call, and what is urgent shows in the completions. So it is
-/// done only every so many calls while completions keep coming, and not twice within so many nanoseconds by a
-/// reactor that spins. It is never put off for longer than the last of them.
+/// Intervals between checks for connection events.
+///
+/// A check is a system call, and urgent changes show in the completions. While completions arrive,
+/// the queue checks only every `CALLS_BETWEEN_LOOKS` calls. A spinning reactor checks at most every
+/// `SOONEST_LOOK` nanoseconds. A check is never delayed longer than `LATEST_LOOK`.
 const CALLS_BETWEEN_LOOKS: u32 = 64;
 const SOONEST_LOOK: Nanos = 10_000;
 const LATEST_LOOK: Nanos = 100_000_000;
-/// How long a reactor that ends waits for the usher to take a queue pair away.
+/// Maximum time for which an ending reactor waits for the CM worker to destroy a queue pair.
 const LONGEST_GOODBYE: Duration = Duration::from_secs(2);
 
 /// Times and reasons.
 #[derive(Debug, Default)]
 pub(super) struct Life {
-    /// The first call of `receive`.
+    /// Time of the first call of `receive`.
     begun: Option<Nanos>,
     is_connected: bool,
-    /// Calls since events of the connection were asked for, and when they were.
+    /// Calls since the last check for connection events, and its time.
     unasked: u32,
     asked: Nanos,
-    /// Since when a completion is awaited and none has come.
+    /// Time since which a completion is expected and none has arrived.
     waiting_since: Option<Nanos>,
-    /// Work requests of the send queue that have ended, since when there are others and none of them has, and
-    /// whether that would be told.
+    /// Work requests of the send queue that have ended, the time since which the rest makes no
+    /// progress, and true if that rest is unsignaled.
     ended: u64,
     stuck_since: Option<Nanos>,
     is_silent: bool,
-    /// Whether data moves fast enough.
+    /// Deadline for the data that moves.
     pace: Pace,
-    /// Why it ends, once it does; what went wrong first.
+    /// Reason of the end, once there is one: the first failure.
     reason: Option<CloseReason>,
     drained_by: Option<Nanos>,
     ended_by: Option<Nanos>,
-    /// Not all that is posted will be heard of.
+    /// True if not all posted work will report its end.
     is_mute: bool,
     has_said_closed: bool,
 }
 
 impl Life {
-    /// With patience as these say.
+    /// Creates the state with the timeouts of `params`.
     pub(super) fn new(params: &RdmaParams) -> Self {
         Self { pace: Pace::new(params.transfer_timeout), ..Self::default() }
     }
 
-    /// The target stood still for so long: every deadline is that much later.
+    /// Moves every deadline by the time for which the target was stalled.
     pub(super) fn excuse(&mut self, nanos: Nanos) {
         let times = [
             &mut self.begun,
@@ -77,12 +79,12 @@ impl Life {
         self.pace.excuse(nanos);
     }
 
-    /// The Connect command was accepted.
+    /// Records that the Connect command was accepted.
     pub(super) fn connected(&mut self) {
         self.is_connected = true;
     }
 
-    /// Work was posted; `awaits` if something is heard of it only when it is done.
+    /// Records posted work; `awaits` if a completion is expected.
     pub(super) fn posted(&mut self, awaits: bool, now: Nanos) {
         if awaits {
             self.waiting_since.get_or_insert(now);
@@ -91,8 +93,10 @@ impl Life {
         }
     }
 
-    /// How the send queue gets on. Of most responses nothing is heard, so that one that the host does not take
-    /// shows in nothing ending any more.
+    /// Records the progress of the send queue.
+    ///
+    /// Most responses are unsignaled. A response that the host does not take shows only in a lack
+    /// of completions.
     fn watch(&mut self, outgoing: &Outgoing, now: Nanos) {
         if outgoing.is_quiet() {
             self.stuck_since = None;
@@ -105,19 +109,19 @@ impl Life {
         self.pace.look(moved, owed, now);
     }
 
-    /// When to ask whether responses have been taken of which nothing is heard.
+    /// Returns the time at which to probe for the end of unsignaled responses.
     fn probe_at(&self, params: &RdmaParams) -> Option<Nanos> {
         let since = self.stuck_since.filter(|_| self.is_silent)?;
         Some(since.saturating_add(params.transfer_timeout / 2))
     }
 
-    /// When something is to be done though nothing happens.
+    /// Returns the time at which the queue has to act without an event.
     pub(super) fn deadline(&self, stage: Stage, params: &RdmaParams) -> Option<Nanos> {
         match stage {
             Stage::Gone => (!self.has_said_closed).then_some(0),
             Stage::Draining => Some(self.drained_by.unwrap_or(0)),
             Stage::Ending => Some(self.ended_by.unwrap_or(0)),
-            // The usher's answer comes.
+            // The CM worker will reply.
             Stage::Recalled => None,
             Stage::Asking | Stage::Accepting | Stage::Accepted | Stage::Open => {
                 let look = (self.unasked > 0).then(|| self.asked.saturating_add(LATEST_LOOK));
@@ -127,7 +131,7 @@ impl Life {
         }
     }
 
-    /// When patience ends, and with what.
+    /// Returns the earliest deadline of the host, and its reason.
     fn timeout(&self, params: &RdmaParams) -> Option<(Nanos, &'static str)> {
         let begun = self.begun.filter(|_| !self.is_connected);
         let connect = begun.map(|at| (at.saturating_add(params.handshake_timeout), "no Connect"));
@@ -144,7 +148,7 @@ impl Life {
 }
 
 impl<D: Device> RdmaQueue<D> {
-    /// Everything that `receive` does.
+    /// Runs one call of `receive`.
     pub(super) fn live(&mut self, now: Nanos, events: &mut Vec<Event>) -> Progress {
         self.life.begun.get_or_insert(now);
         if !self.is_paused && self.link.stage().is_live() {
@@ -156,7 +160,7 @@ impl<D: Device> RdmaQueue<D> {
         self.make_if_ready();
         let mut progress = Progress::Idle;
         if !matches!(self.link.stage(), Stage::Asking | Stage::Accepting | Stage::Recalled) {
-            // What the host has sent meanwhile waits until its queue pair is back.
+            // Capsules of the host that arrive earlier wait until its queue pair returns.
             self.look(now);
             progress = self.take_completions(now, events);
         }
@@ -170,7 +174,7 @@ impl<D: Device> RdmaQueue<D> {
             }
             self.life.posted(self.outgoing.awaits(), now);
             self.watch(now);
-            // What has completed by now counts, so all of it comes first.
+            // Completions that exist by now count, so all of them come first.
             if progress == Progress::Idle
                 && let Some((_, why)) = self.life.timeout(&self.params).filter(|(at, _)| now >= *at)
             {
@@ -181,7 +185,7 @@ impl<D: Device> RdmaQueue<D> {
         progress
     }
 
-    /// Looks how the send queue gets on, and asks where nothing would be heard.
+    /// Checks the progress of the send queue, and probes if its work is unsignaled.
     pub(super) fn watch(&mut self, now: Nanos) {
         self.life.watch(&self.outgoing, now);
         if self.life.probe_at(&self.params).is_none_or(|at| now < at) {
@@ -192,11 +196,11 @@ impl<D: Device> RdmaQueue<D> {
             return self.end(CloseReason::Lost(format!("the device takes no work: {error}")));
         }
         self.life.watch(&self.outgoing, now);
-        // The other half of the time is left for the answer, however late this is.
+        // Half of the timeout is left for the response, however late this probe is.
         self.life.stuck_since = Some(now.saturating_sub(self.params.transfer_timeout / 2));
     }
 
-    /// The usher has done something.
+    /// Handles a reply of the CM worker.
     fn answered(&mut self, answer: Answer<D>, events: &mut Vec<Event>) {
         match answer {
             Answer::Accepted(pair) => match self.link.accepted(pair) {
@@ -219,7 +223,7 @@ impl<D: Device> RdmaQueue<D> {
         }
     }
 
-    /// Makes the queue pair when there is a completion queue.
+    /// Creates the queue pair when there is a completion queue.
     fn make_if_ready(&mut self) {
         if self.link.stage() != Stage::Asking {
             return;
@@ -241,7 +245,7 @@ impl<D: Device> RdmaQueue<D> {
         self.link.step(step, usher, slip)
     }
 
-    /// Asks for events of the connection, if it is time to.
+    /// Checks for connection events, if a check is due.
     fn look(&mut self, now: Nanos) {
         let since = now.saturating_sub(self.life.asked);
         let is_due = self.link.stage() != Stage::Open
@@ -283,7 +287,8 @@ impl<D: Device> RdmaQueue<D> {
             if self.link.stage() == Stage::Accepted
                 && completion.status == CompletionStatus::Success
             {
-                // Only the host's capsules come so early: it has our acceptance, whatever became of its answer.
+                // Only the host's capsules arrive this early: it has the acceptance, even if its
+                // confirmation was lost.
                 self.link.heard();
                 self.take_events();
                 self.step(Step::Established);
@@ -311,7 +316,7 @@ impl<D: Device> RdmaQueue<D> {
         Progress::More
     }
 
-    /// A receive of our own came back.
+    /// Handles a completed receive of the queue itself.
     fn received(&mut self, completion: &Completion, events: &mut Vec<Event>) {
         let Some(receives) = &mut self.receives else { return self.port.count_stale() };
         let Some(slot) = receives.came_back(completion.id) else {
@@ -352,7 +357,7 @@ impl<D: Device> RdmaQueue<D> {
         }
     }
 
-    /// A capsule came: hands it on, if the connection is one still.
+    /// Delivers a received capsule, if the connection is still live.
     fn arrived(&mut self, arrived: Result<Arrived, BadLength>, events: &mut Vec<Event>) {
         if !self.link.stage().is_live() {
             return;
@@ -375,12 +380,12 @@ impl<D: Device> RdmaQueue<D> {
             return self.end(CloseReason::Protocol(what));
         }
         let event = match (error, length) {
-            // A pointer that no check refuses for another reason: what is wrong with it is `error`.
+            // No other check rejects this pointer: its fault is `error`.
             (Some(error), _) => {
                 let sqe = sqe.with_sgl(Sgl::Transport { length: u32::MAX });
                 Event::CommandFailed { sqe, error }
             }
-            // The list stays here; the command says how long it is.
+            // The list stays here; the command carries its length.
             (None, Some(length)) => {
                 Event::Command { sqe: sqe.with_sgl(Sgl::Transport { length }), data: None }
             }
@@ -389,7 +394,7 @@ impl<D: Device> RdmaQueue<D> {
         if self.is_paused { self.held.push(event) } else { events.push(event) }
     }
 
-    /// Whether something ended well; if not, so does the queue.
+    /// Checks a completion; a failure ends the queue.
     fn is_good(&mut self, completion: &Completion) -> bool {
         if completion.status == CompletionStatus::Success {
             return true;
@@ -397,7 +402,7 @@ impl<D: Device> RdmaQueue<D> {
         if !self.link.stage().is_live() {
             return false;
         }
-        // The connection may know better why.
+        // The connection events may contain the cause.
         self.take_events();
         let is_receive = matches!(completion.id.kind(), kind::RECEIVE | kind::SHARED_RECEIVE);
         self.end(match completion.status {
@@ -423,7 +428,7 @@ impl<D: Device> RdmaQueue<D> {
         false
     }
 
-    /// Ends the connection: what is posted comes back. Afterwards it changes nothing.
+    /// Ends the connection: posted work returns. A second call changes nothing.
     pub(super) fn end(&mut self, why: CloseReason) {
         if self.step(Step::End).is_none() {
             return;
@@ -433,16 +438,16 @@ impl<D: Device> RdmaQueue<D> {
         self.mark_end();
     }
 
-    /// Sees to it that all that is posted comes back.
+    /// Makes sure that all posted work returns.
     fn mark_end(&mut self) {
         if let Link::Draining(pair) = &mut self.link {
-            // That everything is back of the send queue says something of shared receives, too.
+            // The return of the whole send queue also gives information about shared receives.
             let always = self.receives.is_none();
             self.life.is_mute = !self.outgoing.mark_end(pair, always);
         }
     }
 
-    /// The device does not answer any more: what is posted will not come back.
+    /// Handles the loss of the device: posted work will not return.
     fn lose(&mut self, why: &str) {
         if !self.link.stage().is_live() && self.link.stage() != Stage::Draining {
             return;
@@ -452,11 +457,12 @@ impl<D: Device> RdmaQueue<D> {
         self.leave(Step::Lost);
     }
 
-    /// Has the queue pair taken away: once that is done the device uses none of our memory.
+    /// Has the queue pair destroyed; afterwards the device uses no memory of the target.
     fn leave(&mut self, by: Step) {
         if !self.link.stage().is_away() {
             if self.receives.is_none() {
-                // Capsules that came into shared receives go with it, unless they are taken in first.
+                // Capsules in shared receives would be lost with it, unless they are processed
+                // first.
                 self.port.settle();
             }
             self.port.close();
@@ -464,7 +470,7 @@ impl<D: Device> RdmaQueue<D> {
         self.step(by);
     }
 
-    /// The queue pair is gone: of shared receives it has taken the last, said so or not.
+    /// Handles the end of the queue pair, which has taken its last shared receive, reported or not.
     fn gone(&mut self) {
         if self.receives.is_none() {
             self.port.settle();
@@ -472,7 +478,7 @@ impl<D: Device> RdmaQueue<D> {
         self.port.take_share();
     }
 
-    /// Whether what the queue pair took of the receives has completed, as far as that is ever known.
+    /// Returns true if the receives that the queue pair took have completed, to the extent known.
     fn has_receives_back(&mut self) -> bool {
         match &self.receives {
             Some(receives) => receives.posted() == 0,
@@ -480,7 +486,7 @@ impl<D: Device> RdmaQueue<D> {
         }
     }
 
-    /// Goes on with the end, if it has come.
+    /// Continues the teardown, if it has begun.
     pub(super) fn settle(&mut self, now: Nanos, events: &mut Vec<Event>) {
         if self.link.stage() == Stage::Draining {
             let until = now.saturating_add(self.params.drain_timeout);
@@ -506,13 +512,14 @@ impl<D: Device> RdmaQueue<D> {
         }
     }
 
-    /// The queue pair cannot be taken away, and may be using our memory: operations are given back without
-    /// theirs, which is kept where nobody uses it.
+    /// Gives up on a queue pair that cannot be destroyed and may still use its memory.
+    ///
+    /// Operations return with other buffers; theirs are quarantined.
     fn withhold(&mut self, now: Nanos, events: &mut Vec<Event>) {
         let wanted = 0..self.outgoing.operations();
         let Some(mut empty) = wanted.map(|_| self.pool.lease(0).ok()).collect::<Option<Vec<_>>>()
         else {
-            // They cannot be given back without something in their place.
+            // Operations cannot return without replacement buffers.
             self.life.ended_by = Some(now.saturating_add(self.params.drain_timeout));
             return;
         };
@@ -521,8 +528,9 @@ impl<D: Device> RdmaQueue<D> {
         self.step(Step::Withheld);
     }
 
-    /// Takes all memory that the queue pair may be using. Its operations are given back with buffers of
-    /// `empty`, as far as there are any, in the place of theirs.
+    /// Removes all memory that the queue pair may still use.
+    ///
+    /// Its operations return with buffers of `empty` in place of theirs, until `empty` runs out.
     pub(super) fn take_memory(
         &mut self,
         empty: &mut Vec<Buffer>,
@@ -543,12 +551,13 @@ impl<D: Device> RdmaQueue<D> {
                 _ => {}
             }
         }
-        // What it may still take of shared receives is not promised to others before it is gone.
+        // Shared receives that it may still take are not reserved for others before it is
+        // destroyed.
         let receives = (self.receives.take(), self.port.take_share());
         Box::new((receives, self.outgoing.take_slots(), kept))
     }
 
-    /// Takes the queue pair away here and now; false if that does not work.
+    /// Destroys the queue pair synchronously; false if that fails.
     pub(super) fn take_pair_away(&mut self) -> bool {
         let stage = self.link.stage();
         if stage == Stage::Accepting {

@@ -1,14 +1,16 @@
-//! A queue pair as a queue. Its life is the diagram of [`pair`](super::pair); what is kept in each stage:
+//! A queue pair as a queue.
+//!
+//! [`pair`](super::pair) has the diagram of its stages. A queue keeps in each stage:
 //!
 //! | stage | receives | operations | ends with |
 //! |---|---|---|---|
-//! | Asking | ours | wait | the handshake's deadline, a failure, `close` |
-//! | Accepting, Recalled | posted | wait | the usher's answer |
+//! | Asking | unposted | wait | the handshake's deadline, a failure, `close` |
+//! | Accepting, Recalled | posted | wait | the CM worker's reply |
 //! | Accepted | posted | wait | the handshake's deadline, a failure, `close` |
 //! | Open | posted | posted, or waiting for room | a failure, the host's disconnect, `close` |
-//! | Draining | come back flushed; shared ones are said to be back | come back flushed | everything back, or the deadline |
-//! | Ending | as they are | as they are | the usher's answer, or the deadline |
-//! | Gone | ours again | given back as events, then `Closed` | |
+//! | Draining | return flushed; the end of shared ones is reported | return flushed | everything returned, or the deadline |
+//! | Ending | unchanged | unchanged | the CM worker's reply, or the deadline |
+//! | Gone | unposted again | returned as events, then `Closed` | |
 
 mod commands;
 mod life;
@@ -54,19 +56,21 @@ pub(super) mod kind {
     pub(in crate::rdma) const MARKER: u8 = 6;
 }
 
-/// A queue pair owned by a reactor, while it is not with the usher. When it is dropped the endpoint goes first,
-/// then the memory its work names, then the completion queue's end.
+/// A queue pair owned by a reactor, unless the CM worker owns it.
+///
+/// When it is dropped, the endpoint goes first, then the memory of its work, then the handle of the
+/// completion queue.
 #[derive(Debug)]
 struct RdmaQueue<D: Device> {
     link: Link<D>,
-    /// How the queue pair is made, and what the host is told.
+    /// Parameters of the queue pair and of the host's response.
     spec: EndpointSpec,
     terms: Terms,
     /// Its own receives; `None` if it shares those of its source.
     receives: Option<Receives>,
     outgoing: Outgoing,
     commands: Commands,
-    /// Commands that came while paused.
+    /// Commands that arrived while paused.
     held: Vec<Event>,
     is_paused: bool,
     life: Life,
@@ -77,26 +81,29 @@ struct RdmaQueue<D: Device> {
     peer: SocketAddr,
 }
 
-/// Sizes of a queue pair, and what it takes of its completion queue.
+/// Sizes of a queue pair, and the completion queue entries it needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Sizes {
-    /// Bytes behind a command.
+    /// Bytes after a command.
     behind: u32,
-    /// Places of the send queue, without the marker's.
+    /// Slots of the send queue, without the marker's.
     places: u32,
     spec: EndpointSpec,
-    /// Completions besides those of receives.
+    /// Completions in addition to those of receives.
     entries: u32,
-    /// Whether its receives are shared: those of an admin queue never are, so that its commands wait for nobody.
+    /// True if its receives are shared.
+    ///
+    /// Those of an admin queue never are, so that its commands never wait.
     shares: bool,
 }
 
 impl Sizes {
     fn new(limits: DeviceLimits, terms: &Terms, params: &RdmaParams) -> Self {
         let receives = u32::from(terms.receives);
-        // On an admin queue, too: hosts send admin commands' data as IOCCSZ allows it for others.
+        // Also on an admin queue: hosts send the data of admin commands up to the IOCCSZ of I/O
+        // queues.
         let behind = if limits.pieces < 2 { 0 } else { params.in_capsule };
-        // The WRITEs and the SEND of each command, and the READs; more waits its turn.
+        // The WRITEs and the SEND of each command, and the READs; further work waits for room.
         let writes = params.max_transfer.div_ceil(limits.message.max(1)).max(1);
         let wanted = receives
             .saturating_mul(writes.saturating_add(1))
@@ -116,13 +123,13 @@ impl Sizes {
     }
 }
 
-/// Where a queue pair's completions and receives are.
+/// Completion queue and receives of a queue pair.
 #[derive(Debug)]
 struct Place<D: Device> {
     hub: Rc<Hub<D>>,
-    /// What it has of the shared receives; its own if none.
+    /// Its share of the shared receives; `None` if it has its own.
     share: Option<Share<D>>,
-    /// Entries of the completion queue that are its alone.
+    /// Completion queue entries reserved for it alone.
     entries: u32,
 }
 
@@ -146,7 +153,9 @@ impl<D: Device> Place<D> {
     }
 }
 
-/// Makes a queue of a connection request on a reactor. The queue pair follows with the first completion queue.
+/// Creates a queue for a connection request on a reactor.
+///
+/// The queue pair follows as soon as there is a completion queue.
 pub(super) fn open<D: Device>(
     parked: ParkedRdma<D>,
     home: &mut Home<'_>,
@@ -216,7 +225,8 @@ fn failed(peer: SocketAddr, error: VerbsError) -> TransportError {
 }
 
 impl<D: Device> RdmaQueue<D> {
-    /// Makes the queue pair, posts the receives, and has the usher let the host send.
+    /// Creates the queue pair, posts the receives, and passes the pair to the CM worker, which
+    /// accepts.
     fn make(&mut self) -> Result<(), TransportError> {
         let Self { link, port, receives, registration, outgoing, terms, .. } = self;
         let mut result = Ok(());
@@ -236,7 +246,7 @@ impl<D: Device> RdmaQueue<D> {
             let posted = receives.as_mut().map(|own| own.post_all(&mut pair, registration));
             if let Some(Err(error)) = posted {
                 tracing::warn!(peer = %self.peer, %error, "cannot post receives");
-                // The usher takes away what was made, and tells the host.
+                // The CM worker destroys the queue pair, and rejects the host.
                 recall.call();
             }
             usher.accept(Accepting {
@@ -253,7 +263,7 @@ impl<D: Device> RdmaQueue<D> {
         result
     }
 
-    /// Posts what waits, if the connection stands.
+    /// Posts waiting work, if the connection is established.
     fn post(&mut self, events: &mut Vec<Event>) {
         let Link::Open(pair) = &mut self.link else { return };
         if let Err(error) = self.outgoing.post(pair.sends(), events) {
@@ -261,7 +271,8 @@ impl<D: Device> RdmaQueue<D> {
         }
     }
 
-    /// Where the data of an operation goes or comes from, if it has any; or why it is not taken.
+    /// Returns the host memory of an operation's data, if it has any, or the reason for a
+    /// rejection.
     fn targets(&self, op: &FabricOp) -> Result<Option<Targets>, RejectReason> {
         if !self.link.stage().is_live() {
             return Err(RejectReason::Closing);
@@ -378,7 +389,8 @@ impl<D: Device> HostQueue for RdmaQueue<D> {
 }
 
 impl<D: Device> Drop for RdmaQueue<D> {
-    /// A queue that is dropped before it said that it is closed, with its reactor, takes its queue pair along.
+    /// Destroys the queue pair of a queue that is dropped, with its reactor, before it has emitted
+    /// `Closed`.
     fn drop(&mut self) {
         if !self.take_pair_away() {
             tracing::error!(

@@ -1,8 +1,8 @@
 //! Work that waits for room in the send queue, and the chain of a turn.
 //!
-//! READs wait in a line of their own: at most as many as were negotiated are posted at once, since one more
-//! would hold up every response behind it. Responses go in the order they were given, each behind its WRITEs.
-//! What does not fit stays in its line, a transfer at the part where it was cut off.
+//! READs wait in their own queue. At most the negotiated number is posted concurrently, since one
+//! more would block every response behind it. Responses keep their order, each after its WRITEs.
+//! Work that does not fit stays in its queue, a transfer at the part where it was cut.
 
 use std::collections::VecDeque;
 use std::io;
@@ -20,25 +20,25 @@ use crate::rdma::pair::{Draining, Pair, Sends};
 use crate::rdma::registration::{Registration, Span};
 use crate::rdma::slab::Slab;
 
-/// What bounds a queue's sends.
+/// Limits of a queue's sends.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Bounds {
-    /// Places in the send queue.
+    /// Slots of the send queue.
     pub(super) places: u32,
-    /// READs posted at once.
+    /// Maximum concurrent READs.
     pub(super) reads: u8,
-    /// Bytes of a work request.
+    /// Maximum bytes of a work request.
     pub(super) message: u32,
-    /// Commands the host may have out.
+    /// Maximum outstanding commands of the host.
     pub(super) depth: u16,
 }
 
-/// A response that waits.
+/// A waiting response.
 #[derive(Debug)]
 struct Response {
     cqe: Cqe,
     invalidate: Option<u32>,
-    /// Its data, by its place in the table, until all of it has been posted.
+    /// Its data, by the index in the table, until all of it has been posted.
     data: Option<u32>,
 }
 
@@ -46,7 +46,7 @@ struct Response {
 #[derive(Debug)]
 pub(super) struct Outgoing {
     ring: Ring,
-    /// Responses, in slots by place in the ring.
+    /// Responses, in slots by position in the ring.
     slots: Slab,
     chain: Vec<Work>,
     pulls: Table<Pull>,
@@ -54,13 +54,13 @@ pub(super) struct Outgoing {
     /// Pulls with parts to post, in order.
     reads: VecDeque<u32>,
     responses: VecDeque<Response>,
-    /// Payloads without a byte: there is nothing to wait for.
+    /// Empty payloads, which need no completion.
     hollow: Vec<(u64, Payload)>,
     reading: u32,
     most_reads: u32,
     message: u32,
     is_inline: bool,
-    /// Bytes of data that were to be moved since the start, and that have.
+    /// Bytes of data to move since the start, and bytes moved.
     owed: u64,
     moved: u64,
 }
@@ -93,12 +93,12 @@ impl Outgoing {
         })
     }
 
-    /// So many bytes can be sent inline.
+    /// Sets the maximum bytes that can be sent inline.
     pub(super) fn set_inline(&mut self, most: u32) {
         self.is_inline = usize::try_from(most).is_ok_and(|most| most >= CQE_SIZE);
     }
 
-    /// Room for the operations of `depth` commands.
+    /// Reserves room for the operations of `depth` commands.
     pub(super) fn set_depth(&mut self, depth: usize) {
         self.pulls.reserve(depth);
         self.leaving.reserve(depth);
@@ -106,32 +106,32 @@ impl Outgoing {
         self.responses.reserve(depth.saturating_sub(self.responses.len()));
     }
 
-    /// Pulls that are under way.
+    /// Returns the number of pulls in flight.
     pub(super) fn pulling(&self) -> usize {
         self.pulls.live()
     }
 
-    /// Whether something waits to be posted.
+    /// Returns true if work waits to be posted.
     pub(super) fn is_waiting(&self) -> bool {
         !self.reads.is_empty() || !self.responses.is_empty() || !self.hollow.is_empty()
     }
 
-    /// Responses that wait for room in the send queue.
+    /// Returns the number of responses that wait for room in the send queue.
     pub(super) fn unsent(&self) -> usize {
         self.responses.len()
     }
 
-    /// Whether the send queue holds nothing.
+    /// Returns true if the send queue is empty.
     pub(super) fn is_quiet(&self) -> bool {
         self.ring.is_empty()
     }
 
-    /// Whether a completion is to be expected.
+    /// Returns true if a completion is expected.
     pub(super) fn awaits(&self) -> bool {
         self.reading > 0 || self.leaving.live() > 0
     }
 
-    /// Bytes of data that have moved since the start, and that were to.
+    /// Returns the bytes of data moved since the start, and the bytes to move.
     pub(super) fn progress(&self) -> (u64, u64) {
         (self.moved, self.owed)
     }
@@ -178,11 +178,11 @@ impl Outgoing {
         self.responses.push_back(Response { cqe, invalidate, data });
     }
 
-    /// Posts what waits, as far as there is room, with one doorbell.
+    /// Posts waiting work, up to the room in the send queue, with one doorbell.
     ///
     /// # Errors
-    /// The device did not take all of it; what it did not take is forgotten, and its operations are given back
-    /// with all others at the queue's end.
+    /// Fails if the device did not accept all of it. Rejected work is dropped, and its operations
+    /// return with all others at the queue's end.
     pub(super) fn post<E: Endpoint>(
         &mut self,
         mut sends: Sends<'_, E>,
@@ -209,7 +209,7 @@ impl Outgoing {
         })
     }
 
-    /// Adds the next READ to the chain; false if there is none, or as many as can be are under way.
+    /// Adds the next READ to the chain; false if there is none, or the maximum is in flight.
     fn read(&mut self) -> bool {
         if self.reading >= self.most_reads {
             return false;
@@ -253,7 +253,7 @@ impl Outgoing {
             if part.is_last {
                 response.data = None;
             }
-            // The last one says that the data has left.
+            // The last WRITE reports that the data has left.
             let (id, signaled) = self.ring.push(Posted::Write { payload }, part.is_last);
             let operation = Operation::Write { address: part.address, key: part.key };
             self.chain.push(work(id, operation, piece, signaled));
@@ -273,7 +273,7 @@ impl Outgoing {
         true
     }
 
-    /// Something completed; false if it is nothing of this queue's.
+    /// Handles a completion; false if it belongs to nothing of this queue.
     pub(super) fn complete(
         &mut self,
         id: WorkId,
@@ -287,7 +287,8 @@ impl Outgoing {
                 *reading -= 1;
                 let Some(pull) = pulls.get_mut(at) else { return };
                 pull.reading -= 1;
-                // What ended before something good was good. Before something bad, nobody knows.
+                // Work before a successful completion succeeded. Before a failed one, its result is
+                // unknown.
                 pull.failed |= !is_good;
                 if pull.is_cut
                     && pull.reading == 0
@@ -309,9 +310,10 @@ impl Outgoing {
         })
     }
 
-    /// Makes sure that everything posted comes back, now that the queue pair is at its end. False if it does
-    /// not: then only taking the queue pair away tells. With `always` something comes back also if nothing is
-    /// posted.
+    /// Makes sure that all posted work returns, now that the queue pair is in its error state.
+    ///
+    /// Returns false if it does not: then only the destruction of the queue pair shows the end.
+    /// With `always`, a completion follows even if nothing is posted.
     pub(super) fn mark_end<E: Endpoint>(
         &mut self,
         pair: &mut Pair<Draining, E>,
@@ -321,7 +323,7 @@ impl Outgoing {
             return true;
         }
         let (id, _) = self.ring.push(Posted::Marker, true);
-        // Of no bytes, to nowhere: it is flushed, not carried out.
+        // Zero bytes, to no address: it is flushed, not executed.
         let operation = Operation::Write { address: 0, key: 0 };
         let mut marker = work(id, operation, Piece::default(), true);
         marker.pieces = Pieces::EMPTY;
@@ -332,23 +334,25 @@ impl Outgoing {
         true
     }
 
-    /// Operations that are not given back.
+    /// Returns the number of operations that have not been returned.
     pub(super) fn operations(&self) -> usize {
         self.pulls.live() + self.leaving.live() + self.hollow.len()
     }
 
-    /// Work requests that have ended, since the start.
+    /// Returns the number of work requests that have ended since the start.
     pub(super) fn ended(&self) -> u64 {
         self.ring.ended()
     }
 
-    /// Whether nothing will be heard of what was posted last.
+    /// Returns true if the work posted last is unsignaled.
     pub(super) fn is_silent(&self) -> bool {
         self.ring.ends_silent() && !self.ring.is_empty()
     }
 
-    /// Posts work that says when all before it has ended, if there is room: a write of no bytes, which needs no
-    /// memory of the host's (InfiniBand specification, C9-88).
+    /// Posts work that reports when all work before it has ended, if there is room.
+    ///
+    /// It is a write of no bytes, which needs no memory of the host (InfiniBand specification,
+    /// C9-88).
     pub(super) fn probe<E: Endpoint>(&mut self, mut sends: Sends<'_, E>) -> io::Result<()> {
         if self.ring.room() == 0 {
             return Ok(());
@@ -363,12 +367,12 @@ impl Outgoing {
         })
     }
 
-    /// Takes the memory that responses leave from, for good.
+    /// Removes the memory of responses permanently.
     pub(super) fn take_slots(&mut self) -> Vec<(Buffer, u32)> {
         self.slots.take_pages()
     }
 
-    /// Gives back every operation. The device uses none of their memory any more.
+    /// Returns every operation. The device no longer uses their memory.
     pub(super) fn give_back(&mut self, events: &mut Vec<Event>) {
         events.extend(self.pulls.drain().map(|Pull { token, buf, failed, .. }| {
             let error = if failed { FabricError::Transfer } else { FabricError::Closed };

@@ -1,8 +1,9 @@
-//! Capsules on their way in, and the memory they go to.
+//! Incoming capsules, and their memory.
 //!
-//! A receive is 64 bytes for the command, and a buffer for what comes behind it. When a capsule has come, the
-//! command is copied out and the buffer, if anything is in it, leaves with the command and another one takes
-//! its place: the receive is posted again at once, however long the command takes.
+//! A receive has 64 bytes for the command, and a buffer for the bytes after it. When a capsule
+//! arrives, the command is copied out. If the buffer contains data, it leaves with the command, and
+//! another buffer replaces it. The receive is therefore posted again immediately, however long the
+//! command takes.
 
 use std::io;
 
@@ -17,18 +18,18 @@ use crate::rdma::post::PostReceive;
 use crate::rdma::registration::Registration;
 use crate::rdma::slab::Slab;
 
-/// A capsule that came.
+/// A received capsule.
 #[derive(Debug)]
 pub(in crate::rdma) struct Arrived {
     /// The command.
     pub(in crate::rdma) sqe: Sqe,
-    /// Where its data is.
+    /// Location of its data.
     pub(in crate::rdma) pointer: Result<DataPointer, FabricError>,
-    /// What came behind it, if it is data.
+    /// Bytes after the command, if they are data.
     pub(in crate::rdma) data: Option<Buffer>,
 }
 
-/// A capsule that is shorter than a command, or longer than there was room for.
+/// A capsule that is shorter than a command, or longer than its buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::rdma) struct BadLength(pub(in crate::rdma) u32);
 
@@ -36,7 +37,7 @@ pub(in crate::rdma) struct BadLength(pub(in crate::rdma) u32);
 struct Slot {
     generation: u32,
     is_posted: bool,
-    /// Where what comes behind the command goes, and its key.
+    /// Destination of the bytes after the command, with its key.
     behind: Option<(Buffer, u32)>,
 }
 
@@ -46,19 +47,20 @@ pub(in crate::rdma) struct Receives {
     kind: u8,
     slots: Vec<Slot>,
     commands: Slab,
-    /// Bytes that may come behind a command, and the promise of buffers for them.
+    /// Maximum bytes after a command, and the reservation of buffers for them.
     behind: u32,
     reserve: Option<Reserve>,
-    /// Where there may be more of them.
+    /// Pool for further buffers.
     pool: Option<CorePool>,
     posted: usize,
-    /// Slots that could not be posted for want of a buffer.
+    /// Slots that could not be posted for lack of a buffer.
     starved: Vec<u32>,
 }
 
 impl Receives {
-    /// `count` receives of a command and `behind` bytes; work identifiers are of `kind`, and of generations
-    /// from `generation` on. Nothing is posted yet.
+    /// Creates `count` receives of a command and `behind` bytes; none is posted yet.
+    ///
+    /// Work identifiers are of `kind`, with generations from `generation` on.
     pub(in crate::rdma) fn new<D: Device>(
         pool: &CorePool,
         registration: &Registration<D>,
@@ -69,7 +71,7 @@ impl Receives {
         let commands = Slab::new(pool, registration, count, SQE_SIZE)?;
         let reserve = match behind {
             0 => None,
-            // One under each receive, one with each command that is being worked on.
+            // One for each receive, one for each command in work.
             len => Some(pool.reserve(2 * count, len as usize)?),
         };
         let slot = || Slot { generation, is_posted: false, behind: None };
@@ -85,8 +87,9 @@ impl Receives {
         })
     }
 
-    /// As [`new`](Self::new), of no receives, which [grow](Self::grow), and with no buffers but those that its
-    /// [stock](Self::stock) is given.
+    /// Creates an empty set of receives, which can [grow](Self::grow).
+    ///
+    /// Its only buffers are those that its [stock](Self::stock) receives.
     pub(in crate::rdma) fn shared(
         pool: &CorePool,
         kind: u8,
@@ -105,7 +108,7 @@ impl Receives {
         })
     }
 
-    /// Makes it have at least `count` receives.
+    /// Grows to at least `count` receives.
     pub(in crate::rdma) fn grow<D: Device>(
         &mut self,
         pool: &CorePool,
@@ -118,17 +121,17 @@ impl Receives {
         Ok(())
     }
 
-    /// The promise of what comes behind commands; `None` if nothing does.
+    /// Returns the reservation for the bytes after commands; `None` if no bytes follow commands.
     pub(in crate::rdma) fn stock(&self) -> Option<&Reserve> {
         self.reserve.as_ref()
     }
 
-    /// Bytes that may come behind a command.
+    /// Returns the maximum bytes after a command.
     pub(in crate::rdma) fn behind(&self) -> usize {
         usize::try_from(self.behind).unwrap_or(usize::MAX)
     }
 
-    /// Gives back the buffer of a receive that is not posted.
+    /// Releases the buffer of a receive that is not posted.
     pub(in crate::rdma) fn empty(&mut self, slot: u32) {
         let slot = usize::try_from(slot).ok().and_then(|at| self.slots.get_mut(at));
         if let Some(slot) = slot.filter(|slot| !slot.is_posted) {
@@ -136,17 +139,17 @@ impl Receives {
         }
     }
 
-    /// Receives there are, posted or not.
+    /// Returns the number of receives, posted or not.
     pub(in crate::rdma) fn count(&self) -> usize {
         self.slots.len()
     }
 
-    /// Receives that have not come back.
+    /// Returns the number of posted receives.
     pub(in crate::rdma) fn posted(&self) -> usize {
         self.posted
     }
 
-    /// Receives that wait for a buffer.
+    /// Returns true if a receive waits for a buffer.
     pub(in crate::rdma) fn has_starved(&self) -> bool {
         !self.starved.is_empty()
     }
@@ -166,7 +169,7 @@ impl Receives {
         Ok(())
     }
 
-    /// Posts those that had no buffer.
+    /// Posts the receives that had no buffer.
     pub(in crate::rdma) fn post_starved<D: Device>(
         &mut self,
         to: &mut impl PostReceive,
@@ -183,7 +186,8 @@ impl Receives {
         Ok(())
     }
 
-    /// Posts a receive; without a buffer to be had, it is left for [`post_starved`](Self::post_starved).
+    /// Posts a receive. If no buffer is available, it waits for
+    /// [`post_starved`](Self::post_starved).
     pub(in crate::rdma) fn post<D: Device>(
         &mut self,
         slot: u32,
@@ -223,7 +227,7 @@ impl Receives {
         Ok(())
     }
 
-    /// A receive has come back, well or not; its slot, or `None` if the completion is none of ours.
+    /// Handles a completed receive; returns its slot, or `None` if the completion belongs to none.
     pub(in crate::rdma) fn came_back(&mut self, id: WorkId) -> Option<u32> {
         let entry = self.slots.get_mut(usize::try_from(id.slot()).ok()?)?;
         if id.kind() != self.kind || id.generation() != entry.generation || !entry.is_posted {
@@ -234,7 +238,7 @@ impl Receives {
         Some(id.slot())
     }
 
-    /// The capsule in a receive that has come back well, of the length the completion says.
+    /// Returns the capsule of a successful receive, with the length of the completion.
     pub(in crate::rdma) fn take(
         &mut self,
         slot: u32,
@@ -271,7 +275,7 @@ mod tests {
 
     use super::*;
 
-    /// Takes receives, and does nothing with them.
+    /// Accepts receives, and ignores them.
     #[derive(Default)]
     struct Recorder(Vec<WorkId>);
 

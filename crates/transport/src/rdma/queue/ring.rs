@@ -1,8 +1,8 @@
-//! What the send queue holds, by position.
+//! Content of the send queue, by position.
 //!
-//! Work requests take places in order and are carried out in order; of most, nothing is heard. A completion,
-//! of success or not, says that everything posted before has ended, too, and those places are free. So that
-//! one always comes, half a queue never passes without.
+//! Work requests occupy slots in order and execute in order; most of them are unsignaled. A
+//! completion, successful or not, shows that all earlier work has ended, and frees those slots. At
+//! least one request in half a queue is signaled, so that a completion always follows.
 
 use std::collections::VecDeque;
 
@@ -13,13 +13,13 @@ use super::kind;
 /// A work request in the send queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Posted {
-    /// Part of a pull, by its place in the table.
+    /// Part of a pull, by its index in the table.
     Read { pull: u32 },
-    /// Part of a response's data, and its payload if it is the last part.
+    /// Part of a response's data, with its payload if it is the last part.
     Write { payload: Option<u32> },
     /// A response.
     Send,
-    /// Nothing, at the very end.
+    /// No operation, at the very end.
     Marker,
 }
 
@@ -34,20 +34,20 @@ impl Posted {
     }
 }
 
-/// The send queue's places.
+/// The slots of the send queue.
 #[derive(Debug)]
 pub(super) struct Ring {
     held: VecDeque<Posted>,
     /// Number of the first of them, counted from the queue's start.
     head: u64,
-    /// Places, and one more for a marker.
+    /// Number of slots, with one more for a marker.
     places: u64,
-    /// Work requests posted last that nothing will be heard of.
+    /// Number of unsignaled work requests at the end of the queue.
     silent: u64,
 }
 
 impl Ring {
-    /// A queue of `places`; numbers begin with generation `generation`.
+    /// Creates a queue of `places`; numbers start with `generation`.
     pub(super) fn new(places: u32, generation: u32) -> Self {
         let places = u64::from(places.max(1)) + 1;
         let capacity = usize::try_from(places).unwrap_or(0);
@@ -59,12 +59,12 @@ impl Ring {
         }
     }
 
-    /// Places that are free.
+    /// Returns the number of free slots.
     pub(super) fn room(&self) -> usize {
         (self.capacity()).saturating_sub(self.held.len())
     }
 
-    /// Places there are.
+    /// Returns the number of slots.
     pub(super) fn capacity(&self) -> usize {
         usize::try_from(self.places).unwrap_or(usize::MAX) - 1
     }
@@ -73,23 +73,24 @@ impl Ring {
         self.held.is_empty()
     }
 
-    /// Work requests that have ended, since the start.
+    /// Returns the number of work requests that have ended since the start.
     pub(super) fn ended(&self) -> u64 {
         self.head
     }
 
-    /// Whether nothing will be heard of what was posted last.
+    /// Returns true if the work posted last is unsignaled.
     pub(super) fn ends_silent(&self) -> bool {
         self.silent > 0
     }
 
-    /// The slot that the next work request takes, below `capacity() + 1`.
+    /// Returns the slot of the next work request, below `capacity() + 1`.
     pub(super) fn next_slot(&self) -> usize {
         usize::try_from(self.tail() % self.places).unwrap_or(0)
     }
 
-    /// Takes a place; its identifier, and whether a completion has to be asked for. `wanted` if one is wanted
-    /// anyway.
+    /// Occupies a slot; returns its identifier, and true if the request must be signaled.
+    ///
+    /// `wanted` requests a signal in any case.
     pub(super) fn push(&mut self, what: Posted, wanted: bool) -> (WorkId, bool) {
         let id = self.id_of(self.tail(), what);
         self.held.push_back(what);
@@ -98,15 +99,17 @@ impl Ring {
         (id, signaled)
     }
 
-    /// Takes back the newest place: it was not posted after all. No more are taken after this.
+    /// Removes the newest entry, which was not posted after all. No entry is added after this.
     pub(super) fn pop(&mut self) -> Option<Posted> {
-        // How many before are silent is not known any more; a marker will tell.
+        // The number of unsignaled requests before it is unknown now; a marker resolves that.
         self.silent = 1;
         self.held.pop_back()
     }
 
-    /// Something completed: hands all that has ended by that to `ended`, in order; of the last, it is true that
-    /// it is the one. False if the identifier is of nothing that is held.
+    /// Handles a completion: passes all work that has ended to `ended`, in order.
+    ///
+    /// The flag is true for the last one, which is the completed work. Returns false if the
+    /// identifier belongs to no entry.
     pub(super) fn complete(&mut self, id: WorkId, mut ended: impl FnMut(Posted, bool)) -> bool {
         let head = self.head % self.places;
         let offset = (u64::from(id.slot()) + self.places - head) % self.places;

@@ -1,4 +1,4 @@
-//! Data on its way: which part of it is next.
+//! Data transfers, and their next part.
 
 use std::rc::Rc;
 
@@ -9,18 +9,19 @@ use nvmeof_wire::Sgl;
 use crate::rdma::capsule::Remote;
 use crate::rdma::registration::Span;
 
-/// Where a command's data is on the host.
+/// Location of a command's data on the host.
 #[derive(Debug, Clone)]
 pub(super) enum Targets {
-    /// In one run.
+    /// One run.
     One(Remote),
-    /// In the runs of the command's list.
+    /// The runs of the command's list.
     List(Rc<[Remote]>),
 }
 
 impl Targets {
-    /// What an operation's SGL means; `list` is that of its command. `None` if this fabric cannot move data
-    /// there.
+    /// Resolves an operation's SGL; `list` is that of its command.
+    ///
+    /// Returns `None` if this fabric cannot move data there.
     pub(super) fn new(sgl: Sgl, list: Option<&Rc<[Remote]>>) -> Option<Self> {
         match (sgl, list) {
             (Sgl::Keyed { address, length, key, .. }, _) => {
@@ -38,37 +39,37 @@ impl Targets {
         }
     }
 
-    /// Whether `len` bytes fit.
+    /// Returns true if `len` bytes fit.
     pub(super) fn hold(&self, len: usize) -> bool {
         let all: u64 = self.runs().iter().map(|run| u64::from(run.length)).sum();
         u64::try_from(len).is_ok_and(|len| len <= all)
     }
 }
 
-/// How far a transfer has been cut into work requests.
+/// Progress in splitting a transfer into work requests.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Cursor {
     run: usize,
-    /// Bytes of that run, and of all.
+    /// Bytes of that run, and of all runs.
     within: u32,
     done: u32,
 }
 
-/// One work request's worth.
+/// The part of a transfer that one work request moves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Part {
-    /// Where in the local buffer, and how much.
+    /// Offset in the local buffer, and length.
     pub(super) offset: u32,
     pub(super) length: u32,
-    /// Where at the host.
+    /// Address on the host.
     pub(super) address: u64,
     pub(super) key: u32,
-    /// Nothing is left after it.
+    /// True if no part follows.
     pub(super) is_last: bool,
 }
 
 impl Cursor {
-    /// The next part of `total` bytes, of at most `most`; `None` when all have been cut.
+    /// Returns the next part of `total` bytes, of at most `most`; `None` if no bytes are left.
     pub(super) fn next(&mut self, targets: &Targets, total: u32, most: u32) -> Option<Part> {
         let left = total.checked_sub(self.done).filter(|left| *left > 0)?;
         loop {
@@ -82,7 +83,7 @@ impl Cursor {
             let part = Part {
                 offset: self.done,
                 length,
-                // Does not overflow: seen to when the capsule came.
+                // Cannot overflow: checked when the capsule arrived.
                 address: run.address.wrapping_add(u64::from(self.within)),
                 key: run.key,
                 is_last: length == left,
@@ -102,7 +103,7 @@ pub(super) struct Pull {
     pub(super) lkey: u32,
     pub(super) targets: Targets,
     pub(super) cursor: Cursor,
-    /// Parts posted and not complete, and whether more are to come.
+    /// Parts posted and not complete, and true if all parts are posted.
     pub(super) reading: u32,
     pub(super) is_cut: bool,
     pub(super) failed: bool,
@@ -120,7 +121,7 @@ pub(super) struct Leaving {
 }
 
 impl Leaving {
-    /// The next part, of at most `most` bytes, and where it is here: in one run.
+    /// Returns the next part, of at most `most` bytes, and its local memory: one run.
     pub(super) fn next(&mut self, most: u32) -> Option<(Part, Piece)> {
         let Span { address, lkey, window } = self.span;
         let within = self.cursor.done % window.max(1);
@@ -130,7 +131,7 @@ impl Leaving {
     }
 }
 
-/// Things by a small number.
+/// A table with small numeric indexes.
 #[derive(Debug)]
 pub(super) struct Table<T> {
     places: Vec<Option<T>>,
@@ -175,7 +176,7 @@ impl<T> Table<T> {
         Some(thing)
     }
 
-    /// Takes everything out.
+    /// Removes all entries.
     pub(super) fn drain(&mut self) -> impl Iterator<Item = T> + '_ {
         self.live = 0;
         self.free.clear();

@@ -1,4 +1,4 @@
-//! Connections, and commands one by one.
+//! Connections, and single commands.
 
 use nvmeof_verbs::ConnectionEvent;
 use nvmeof_wire::rdma::{AcceptData, RejectData, RejectStatus};
@@ -51,7 +51,7 @@ fn a_queue_pair_that_cannot_be_made_is_rejected() {
         let taken = world.take();
         world.settle(&mut [&mut host]);
         if is_first {
-            // It is made only when there is a completion queue.
+            // The queue pair is created only when there is a completion queue.
             let closed = &world.queues[taken.unwrap()].closed;
             assert!(matches!(closed, Some(CloseReason::Lost(_))), "{closed:?}");
         } else {
@@ -96,7 +96,7 @@ fn a_read_arrives_before_its_response_and_gives_its_buffer_back() {
     let data = world.buffer(&bytes);
     let token = world.queues[at].answer(&sqe, Some(data));
     world.turn();
-    // Step by step: when the response is there, so is the data.
+    // Step by step: when the response arrives, its data is already there.
     while host.came.is_empty() {
         assert!(world.fabric.step());
         host.turn();
@@ -122,7 +122,7 @@ fn a_write_is_pulled() {
     let token = world.queues[at].pull(&sqe, buffer);
     world.settle(&mut [&mut host]);
     assert_eq!(world.queues[at].pulled, [(token, Ok(()), bytes)]);
-    // Its response has no data, and invalidates all the same.
+    // Its response has no data, and invalidates the key regardless.
     world.queues[at].answer(&sqe, None);
     world.settle(&mut [&mut host]);
     assert_eq!(host.responses(), [(5, Some(memory.rkey()))]);
@@ -134,7 +134,7 @@ fn a_write_is_pulled() {
 fn data_in_capsules_never_holds_a_receive() {
     let mut world = world();
     let (at, mut host) = world.connect(4);
-    // Four commands whose data stays with the target, while four more come and go.
+    // The data of four commands stays with the target, while four more start and complete.
     for cid in 0..4u16 {
         let bytes = pattern(u32::from(cid), 4096);
         let sgl = Sgl::InCapsule { offset: 0, length: 4096 };
@@ -246,7 +246,7 @@ fn a_send_queue_of_few_places_takes_everything_in_order() {
             host.send(Sqe::new(2, cid, 1).with_sgl(sgl), &[]);
         }
         world.settle(&mut [&mut host]);
-        // 32 work requests at once.
+        // 32 work requests together.
         for (sqe, _) in std::mem::take(&mut world.queues[at].commands) {
             let cid = sqe.cid.get();
             let data = world.buffer(&pattern(u32::from(round * 16 + cid), 512));
@@ -289,7 +289,7 @@ fn no_more_reads_are_out_than_the_two_agreed_on_and_responses_pass_them() {
         assert!(world.fabric.step());
         host.turn();
     }
-    // The response is there while most of the data is not even asked for.
+    // The response arrives before most of the data is even requested.
     assert_eq!(host.responses(), [(99, None)]);
     assert!(world.queues[at].pulled.is_empty());
     world.settle(&mut [&mut host]);
@@ -301,7 +301,7 @@ fn no_more_reads_are_out_than_the_two_agreed_on_and_responses_pass_them() {
     world.check_empty(vec![host]);
 }
 
-/// Whether a descriptor is readable now.
+/// Returns true if a descriptor is readable now.
 fn is_readable(fd: std::os::fd::BorrowedFd<'_>) -> bool {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
@@ -322,7 +322,7 @@ fn a_reactor_that_sleeps_is_woken() {
     let mut ready = Vec::new();
     world.source().poll(0, &mut ready);
     assert_eq!(ready, [at as u64]);
-    // Told once, until it was asked.
+    // The source reports once until the queue takes its completions.
     host.send(Sqe::new(0, 2, 1), &[]);
     world.fabric.settle();
     world.source().poll(0, &mut ready);

@@ -1,4 +1,4 @@
-//! What a command costs the target's own code: no allocation.
+//! Cost of a command in the target's own code: no allocation.
 
 use nvmeof_allocations::allocations;
 use nvmeof_verbs::PrivateData;
@@ -41,7 +41,7 @@ impl Bench {
         queue.connected(Connected { admin: false, depth: DEPTH });
         let (events, ready) = (Vec::with_capacity(256), Vec::with_capacity(256));
         let mut bench = Self { device, registration, queue, sources, pool, events, ready, now: 0 };
-        // The completion queue is made, then the connection accepted.
+        // The first runs create the completion queue and accept the connection.
         for _ in 0..3 {
             bench.registration.usher().run();
             bench.turn();
@@ -49,7 +49,7 @@ impl Bench {
         bench
     }
 
-    /// Polls, then receives, acts, and sends, as a reactor does.
+    /// Polls, receives, acts, and sends, as a reactor does.
     fn turn(&mut self) {
         self.now += 20_000;
         for one in self.sources.iter_mut() {
@@ -87,7 +87,7 @@ impl Bench {
         }
     }
 
-    /// Rounds of commands of every kind, as many at once as the host may have out.
+    /// Runs rounds of commands of every kind, up to the maximum of outstanding commands.
     fn run(&mut self, rounds: u16) {
         for round in 0..rounds {
             for at in 0..DEPTH {
@@ -119,7 +119,7 @@ fn answer(cid: u16, sgl: Sgl, data: Option<Payload>) -> FabricOp {
 #[test]
 fn a_command_allocates_nothing() {
     let mut bench = Bench::new();
-    // Until every queue has its size.
+    // Warm-up: every collection reaches its size.
     bench.run(200);
     let before = allocations();
     assert!(before > 0, "nothing is counted");

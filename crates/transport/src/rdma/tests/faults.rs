@@ -1,4 +1,4 @@
-//! What goes wrong, one thing at a time and at every place, with all sorts of operations under way.
+//! Faults at every possible point, one at a time, with all kinds of operations in flight.
 
 use nvmeof_verbs::Endpoint;
 use nvmeof_verbs::loopback::{Costs, Faults, Side};
@@ -11,7 +11,7 @@ const LENS: [u32; 4] = [700, 1500, 1, 3000];
 const TOTAL: usize = 5201;
 const MILLISECOND: u64 = 1_000_000;
 
-/// A world in which patience is short and every transfer takes many work requests.
+/// Creates a world with short timeouts, where every transfer takes many work requests.
 fn small() -> World {
     let limits = DeviceLimits {
         message: 1000,
@@ -27,7 +27,8 @@ fn small() -> World {
     Setup { limits, params, ..Setup::default() }.world()
 }
 
-/// Eight commands with lists, four writes being pulled and four reads being answered; nothing has moved yet.
+/// Loads eight commands with lists: four writes in pulls and four reads in responses; no data has
+/// moved.
 fn load(world: &mut World, at: usize, host: &mut Host) -> Vec<Memory> {
     let mut memories = Vec::new();
     for cid in 0..8u16 {
@@ -52,7 +53,7 @@ fn load(world: &mut World, at: usize, host: &mut Host) -> Vec<Memory> {
     memories
 }
 
-/// Lets the load end, well or not; time passes until patience has run out.
+/// Runs the load to its end, successful or not; time passes until all timeouts expire.
 fn run(world: &mut World, host: &mut Host) {
     for _ in 0..6 {
         world.settle(&mut [host]);
@@ -61,7 +62,7 @@ fn run(world: &mut World, host: &mut Host) {
     world.settle(&mut [host]);
 }
 
-/// One fault under load: whatever it is, everything comes back once, and what came back well is right.
+/// Injects one fault under load. Everything returns once, and successful data is correct.
 fn under_load(what: &str, fault: impl Fn(&Faults, u32)) -> Option<CloseReason> {
     let mut world = small();
     let (at, mut host) = world.connect(8);
@@ -90,7 +91,7 @@ fn under_load(what: &str, fault: impl Fn(&Faults, u32)) -> Option<CloseReason> {
     closed
 }
 
-/// Work requests that the load takes: 28 READs, 28 WRITEs, 4 SENDs.
+/// Work requests of the load: 28 READs, 28 WRITEs, 4 SENDs.
 const WORK: u64 = 60;
 
 #[test]
@@ -159,7 +160,7 @@ fn completions_are_lost_anywhere() {
         let what = format!("send completion {nth} lost");
         under_load(&what, |faults, number| faults.lose_completion(number, Side::Send, nth));
     }
-    // The last READ of all is not made up for by anything behind it.
+    // No later work compensates for the last READ.
     let closed = under_load("the first", |faults, number| {
         (0..40).for_each(|nth| faults.lose_completion(number, Side::Send, nth));
     });
@@ -187,7 +188,8 @@ fn a_lost_flush_is_made_up_for_by_taking_the_queue_pair_away() {
 
 #[test]
 fn nothing_is_given_back_before_the_device_has() {
-    // Without flushed sends everything waits; without flushed receives what the sends did not give back.
+    // Without flushed sends, everything waits. Without flushed receives, only the operations that
+    // the sends did not return wait.
     for (side, kept) in [(Side::Send, 8), (Side::Receive, 4)] {
         let mut world = small();
         let (at, mut host) = world.connect(8);
@@ -201,7 +203,7 @@ fn nothing_is_given_back_before_the_device_has() {
         }
         assert_eq!((world.queues[at].closed.clone(), world.queues[at].held.len()), (None, kept));
         assert_eq!(world.fabric.counters().endpoints, 2);
-        // Then the queue pair goes first.
+        // The queue pair is destroyed first.
         world.fabric.advance(50 * MILLISECOND);
         world.turn();
         assert_eq!((world.queues[at].closed.clone(), world.queues[at].held.len()), (None, kept));
@@ -218,8 +220,7 @@ fn a_host_without_receives_is_waited_for() {
     assert_eq!(closed, None);
 }
 
-/// Sends commands that are answered at once, until the target ends the queue or `most` have been
-/// taken.
+/// Sends commands with immediate responses, until the target ends the queue or has taken `most`.
 fn commands_taken(world: &mut World, at: usize, host: &mut Host, most: u16) -> u16 {
     for cid in 0..most {
         host.send(Sqe::new(0, cid % 7, 1), &[]);
@@ -242,8 +243,8 @@ fn a_host_without_receives_cannot_have_any_number_of_responses_wait() {
     host.reposts = false;
     let places = 40;
     let taken = commands_taken(&mut world, at, &mut host, 1000);
-    // As many as the send queue has places, with a receive of the host's or without, and the
-    // queue's depth.
+    // As many as the send queue has slots, with or without a receive of the host, plus the queue's
+    // depth.
     assert!(u32::from(taken) <= 2 * 8 + places + 8, "{taken} of them");
     let closed = world.queues[at].closed.clone();
     assert!(matches!(closed, Some(CloseReason::Protocol(_))), "{closed:?}");
@@ -268,7 +269,7 @@ fn the_completion_queue_breaks() {
             let closed = &world.queues[at].closed;
             assert!(matches!(closed, Some(CloseReason::Lost(_))), "{closed:?}");
         }
-        // A new connection gets a new one.
+        // A new connection gets a new completion queue.
         let (at, mut third) = world.connect(8);
         third.send(Sqe::new(0, 1, 1), &[]);
         world.settle(&mut [&mut third]);
@@ -397,7 +398,7 @@ fn an_end_is_noticed_while_completions_keep_coming() {
         host.send(Sqe::new(0, cid, 1), &[]);
         world.fabric.settle();
         if cid == 20 {
-            // Nothing of this shows in the completions.
+            // The completions do not show this.
             world.fabric.faults().address_changed(number);
         }
         world.turn();
@@ -422,7 +423,7 @@ fn an_end_is_noticed_while_completions_keep_coming() {
     world.check_empty(vec![host]);
 }
 
-/// A completion now and then is no silence, and would hold buffers for as long as there are more to come.
+/// Occasional completions are progress, but would keep buffers as long as more data follows.
 #[test]
 fn a_host_that_moves_hardly_anything_is_not_waited_for() {
     let mut world = small();

@@ -1,4 +1,4 @@
-//! A scripted host: sends capsules, takes responses, has memory.
+//! A scripted host: sends capsules, takes responses, owns memory.
 
 use std::sync::Arc;
 
@@ -28,17 +28,17 @@ pub(super) struct Host {
     responses: Memory,
     next: usize,
     pub(super) device: Arc<LoopbackDevice>,
-    /// What came, with the key that was invalidated.
+    /// Responses, with the key that each invalidated.
     pub(super) came: Vec<(Cqe, Option<u32>)>,
     pub(super) events: Vec<ConnectionEvent>,
-    /// Work that ended badly.
+    /// Failed work.
     pub(super) failed: Vec<Completion>,
-    /// Whether responses' receives are posted again.
+    /// True if the receives of responses are posted again.
     pub(super) reposts: bool,
 }
 
 impl Host {
-    /// Asks for a connection, with `receives` receives posted.
+    /// Requests a connection, with `receives` receives posted.
     pub(super) fn ask(world: &World, private_data: &[u8], reads: u8, receives: u32) -> Self {
         let device = Arc::clone(&world.host_device);
         let completions = device.completions(1024).unwrap();
@@ -84,14 +84,14 @@ impl Host {
         post_receive(&mut self.endpoint, WorkId::new(1, 0, slot), piece);
     }
 
-    /// Sends a command with what comes behind it.
+    /// Sends a command with the bytes after it.
     pub(super) fn send(&mut self, sqe: Sqe, behind: &[u8]) -> bool {
         let mut bytes = sqe.as_bytes().to_vec();
         bytes.extend(behind);
         self.send_bytes(&bytes)
     }
 
-    /// Sends any bytes.
+    /// Sends arbitrary bytes.
     pub(super) fn send_bytes(&mut self, bytes: &[u8]) -> bool {
         let at = self.next % CAPSULES * CAPSULE;
         self.next += 1;
@@ -107,7 +107,7 @@ impl Host {
         post_send(&mut self.endpoint, work)
     }
 
-    /// Takes what has come.
+    /// Processes events and completions.
     pub(super) fn turn(&mut self) {
         while let Some(event) = self.endpoint.next_event() {
             self.events.push(event);
@@ -132,7 +132,7 @@ impl Host {
         }
     }
 
-    /// The responses that came since the last call: command identifiers and what was invalidated.
+    /// Returns the responses since the last call: command identifiers and invalidated keys.
     pub(super) fn responses(&mut self) -> Vec<(u16, Option<u32>)> {
         self.turn();
         self.came.drain(..).map(|(cqe, key)| (cqe.cid.get(), key)).collect()

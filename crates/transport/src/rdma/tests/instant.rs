@@ -1,5 +1,7 @@
-//! A device without a wire, whose work is done when it is posted: what a command costs the target's own code. Within the
-//! tests' part of the fence around `unsafe`.
+//! A device without a wire that completes work when it is posted.
+//!
+//! It measures the cost of a command in the target's own code. The file is in the tests' part of
+//! the fence around `unsafe`.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -42,18 +44,19 @@ impl Instant {
         self.state.lock().unwrap()
     }
 
-    /// Responses sent since the last call.
+    /// Returns the number of responses since the last call.
     pub(super) fn responses(&self) -> u64 {
         std::mem::take(&mut self.lock().responses)
     }
 
-    /// Has a capsule arrive in the oldest receive; only its command is written.
+    /// Delivers a capsule to the oldest receive; only its command is written.
     pub(super) fn arrive(&self, command: &[u8; 64], behind: u32) {
         let mut state = self.lock();
         let (id, piece, rest) = state.receives.pop_front().expect("a receive is posted");
         assert!(piece.length >= 64 && rest.length >= behind);
         let to: *mut u8 = std::ptr::with_exposed_provenance_mut(piece.address.try_into().unwrap());
-        // SAFETY: the piece of a posted receive is the device's, 64 bytes of it as was just seen.
+        // SAFETY: the piece of a posted receive belongs to the device, and has 64 bytes by the
+        // check above.
         unsafe { to.copy_from_nonoverlapping(command.as_ptr(), 64) };
         state.completions.push_back(done(id, 64 + behind));
     }

@@ -1,11 +1,12 @@
-//! Several descriptors a command, and what is wrong with them.
+//! Commands with several descriptors, and faults in them.
 
 use std::rc::Rc;
 
 use super::memory::Memory;
 use super::*;
 
-/// A list of descriptors of `lens` bytes in one memory, gaps between them, and a command that points to it.
+/// Returns a command with a list of descriptors of `lens` bytes in one memory, with gaps between
+/// them.
 pub(super) fn listed(memory: &Memory, lens: &[u32], invalidate: bool) -> (Sgl, Vec<u8>) {
     let mut behind = Vec::new();
     let mut at = 0;
@@ -17,7 +18,7 @@ pub(super) fn listed(memory: &Memory, lens: &[u32], invalidate: bool) -> (Sgl, V
     (Sgl::LastSegment { address: 0, length, offset: true }, behind)
 }
 
-/// What the runs of [`listed`] hold.
+/// Returns the content of the runs of [`listed`].
 pub(super) fn gathered(memory: &Memory, lens: &[u32]) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut at = 0;
@@ -32,7 +33,7 @@ const LENS: [u32; 16] = [512, 1, 4096, 0, 7, 3000, 512, 512, 100, 1, 1, 1, 9000,
 
 #[test]
 fn sixteen_descriptors_are_written_and_read() {
-    // With messages of any length, and with short ones, on send queues of few places.
+    // With messages of any length, and with short ones, on small send queues.
     for (message, depth) in [(1 << 20, 4096), (1000, 4096), (333, 5), (64, 2)] {
         let limits =
             DeviceLimits { message, queue_depth: depth.max(5), ..DeviceOptions::default().limits };

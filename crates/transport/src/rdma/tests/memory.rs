@@ -1,4 +1,4 @@
-//! Memory that a scripted host has its device use: the tests' part of the fence around `unsafe`.
+//! Memory of a scripted host for its device: the tests' part of the fence around `unsafe`.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
@@ -8,7 +8,7 @@ use nvmeof_verbs::loopback::{LoopbackDevice, LoopbackEndpoint, LoopbackRegion};
 use nvmeof_verbs::{Access, Device, Endpoint, Piece, Region, Work, WorkId};
 use nvmeof_wire::Sgl;
 
-/// A run of registered memory. It is only ever copied to and from.
+/// A run of registered memory, accessed only by copies.
 #[derive(Debug)]
 pub(super) struct Memory {
     region: Option<LoopbackRegion>,
@@ -41,7 +41,7 @@ impl Memory {
         self.region.as_ref().unwrap().rkey()
     }
 
-    /// A descriptor of `len` bytes from `at` on.
+    /// Returns a descriptor of `len` bytes from `at` on.
     pub(super) fn sgl(&self, at: u32, len: u32, invalidate: bool) -> Sgl {
         let address = self.address() + u64::from(at);
         Sgl::Keyed { address, length: len, key: self.rkey(), invalidate }
@@ -58,7 +58,8 @@ impl Memory {
 
     pub(super) fn write(&self, at: usize, bytes: &[u8]) {
         assert!(at + bytes.len() <= self.layout.size());
-        // SAFETY: within the allocation, of which no reference exists; the device in memory runs on this thread.
+        // SAFETY: within the allocation, to which no reference exists; the in-memory device runs on
+        // this thread.
         unsafe {
             self.base.as_ptr().add(at).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
         }
@@ -76,14 +77,15 @@ impl Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         drop(self.region.take());
-        // SAFETY: allocated with this layout, and the device knows it no more.
+        // SAFETY: allocated with this layout, and no longer registered with the device.
         unsafe { dealloc(self.base.as_ptr(), self.layout) };
     }
 }
 
 /// Posts a receive into memory that outlives the endpoint.
 pub(super) fn post_receive(endpoint: &mut LoopbackEndpoint, id: WorkId, piece: Piece) {
-    // SAFETY: the host drops its endpoint before its memory, and reads a slot only when it is complete.
+    // SAFETY: the host drops its endpoint before its memory, and reads a slot only once it is
+    // complete.
     let _ = unsafe { endpoint.post_receive(id, &[piece]) };
 }
 

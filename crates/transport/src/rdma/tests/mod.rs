@@ -1,4 +1,5 @@
-//! Both ends in memory: a scripted host, and a reactor in miniature that counts what it gives and gets back.
+//! Both ends in memory: a scripted host, and a miniature reactor that counts operations in both
+//! directions.
 
 mod basic;
 mod cost;
@@ -33,7 +34,7 @@ use crate::queue::{
     Source, Sources, TransportError,
 };
 
-/// A target of one reactor, and what it has been told.
+/// A target of one reactor, and its events.
 struct World {
     fabric: Fabric,
     /// Dropped before the pool.
@@ -56,7 +57,7 @@ struct Connection {
     queue: Option<Box<dyn HostQueue>>,
     commands: Vec<(Sqe, Option<Buffer>)>,
     failed: Vec<(Sqe, FabricError)>,
-    /// Operations the queue has, and those it gave back.
+    /// Operations in the queue, and those it returned.
     held: BTreeMap<u64, &'static str>,
     pulled: Vec<(u64, Result<(), FabricError>, Vec<u8>)>,
     sent: Vec<u64>,
@@ -64,7 +65,7 @@ struct Connection {
     next_token: u64,
 }
 
-/// What a world is like.
+/// Parameters of a world.
 struct Setup {
     seed: u64,
     limits: DeviceLimits,
@@ -128,7 +129,7 @@ fn world() -> World {
 }
 
 impl World {
-    /// A host's request, as far as a ticket.
+    /// Sends a host's request, up to a ticket.
     fn ask(&mut self, qid: u16, depth: u32) -> Host {
         let receives = u16::try_from(depth).unwrap();
         let request = Request { qid, host_receives: receives, entries: depth, cntlid: None };
@@ -137,7 +138,7 @@ impl World {
         host
     }
 
-    /// Takes the request that waits, up to the queue.
+    /// Accepts the waiting request, up to the queue.
     fn take(&mut self) -> Result<usize, TransportError> {
         let ticket = self.listener.next_ticket().unwrap();
         self.take_ticket(ticket)
@@ -155,7 +156,7 @@ impl World {
         Ok(at)
     }
 
-    /// An I/O queue that stands.
+    /// Connects an I/O queue.
     fn connect(&mut self, depth: u32) -> (usize, Host) {
         let mut host = self.ask(1, depth);
         let at = self.take().unwrap();
@@ -166,13 +167,13 @@ impl World {
         (at, host)
     }
 
-    /// One turn of the target.
+    /// Runs one turn of the target.
     fn turn(&mut self) {
         self.registration.usher().run();
         self.turn_alone();
     }
 
-    /// The same while the usher does nothing.
+    /// Runs one turn while the CM worker does nothing.
     fn turn_alone(&mut self) {
         let now = self.fabric.now();
         for one in self.sources.iter_mut() {
@@ -184,23 +185,23 @@ impl World {
         }
     }
 
-    /// Lets everything happen that can.
+    /// Runs until nothing more happens.
     fn settle(&mut self, hosts: &mut [&mut Host]) {
         for _ in 0..20 {
             self.fabric.settle();
-            // Events of connections are asked for only now and then.
+            // Queues check for connection events only at intervals.
             self.fabric.advance(20_000);
             self.turn();
             hosts.iter_mut().for_each(|host| host.turn());
         }
     }
 
-    /// The source there is.
+    /// Returns the only source.
     fn source(&mut self) -> &mut DeviceSource<LoopbackDevice> {
         self.sources.find(|_| true).unwrap()
     }
 
-    /// Number of the endpoint of the queue that came last.
+    /// Returns the number of the newest queue's endpoint.
     fn number(&mut self) -> u32 {
         *self.source().numbers().last().unwrap()
     }
@@ -323,7 +324,7 @@ impl Connection {
     }
 }
 
-/// Bytes that differ from others' of another number.
+/// Returns bytes that differ for each `number`.
 fn pattern(number: u32, len: usize) -> Vec<u8> {
     let step = number.wrapping_mul(2_654_435_761) | 1;
     (0..len)

@@ -1,5 +1,7 @@
-//! Everything at once, by chance: two hosts with all sorts of commands, a target that takes its time, devices
-//! of all sizes, and now and then a fault. What arrives is right, and in the end nothing is left.
+//! Random runs: two hosts with all kinds of commands, a slow target, devices of all sizes, and
+//! occasional faults.
+//!
+//! Every run checks that the received data is correct, and that nothing is left at the end.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
@@ -10,7 +12,7 @@ use super::lists::{gathered, listed};
 use super::memory::Memory;
 use super::*;
 
-/// Numbers by chance (SplitMix64).
+/// Random numbers (SplitMix64).
 struct Rng(u64);
 
 impl Rng {
@@ -27,7 +29,7 @@ impl Rng {
     }
 }
 
-/// A command a host has out.
+/// An outstanding command of a host.
 struct Out {
     cid: u16,
     is_read: bool,
@@ -46,7 +48,7 @@ struct Peer {
     done: usize,
 }
 
-/// A command the target works on.
+/// A command that the target works on.
 struct Job {
     at: usize,
     sqe: Sqe,
@@ -73,7 +75,7 @@ fn setup(seed: u64, rng: &mut Rng) -> Setup {
 }
 
 impl Peer {
-    /// Sends a command of any kind, if it may.
+    /// Sends a command of any kind, if the queue has room.
     fn send(&mut self, rng: &mut Rng) {
         if self.out.len() >= self.depth {
             return;
@@ -123,7 +125,7 @@ impl Peer {
         }
     }
 
-    /// Takes responses, and looks whether what came is right.
+    /// Takes responses, and checks the received data.
     fn take(&mut self) {
         for (cid, key) in self.host.responses() {
             let at = self.out.iter().position(|out| out.cid == cid).expect("nobody asked");
@@ -139,7 +141,7 @@ impl Peer {
     }
 }
 
-/// Goes on with a job; gives it back while it is not done.
+/// Continues a job; returns it if it has not completed.
 fn work(world: &mut World, mut job: Job) -> Option<Job> {
     let connection = &mut world.queues[job.at];
     if connection.queue.is_none() || connection.closed.is_some() {
@@ -156,7 +158,7 @@ fn work(world: &mut World, mut job: Job) -> Option<Job> {
             let cqe = Cqe::success(job.sqe.cid.get(), 0);
             let sgl = Sgl::Transport { length: 0 };
             let op = FabricOp::Respond { token: 0, cqe, sgl, data: None, elidable: true };
-            // It may be closing by now.
+            // The queue can be closing by now.
             let _ = connection.submit(op);
         }
         return None;
@@ -265,7 +267,7 @@ fn story(seed: u64, faults: bool) {
     finish(world, peers, jobs, &numbers, faults);
 }
 
-/// Lets what is out be answered, then checks that all is well, or over.
+/// Lets outstanding commands complete, then checks that all is correct or ended.
 fn finish(
     mut world: World,
     mut peers: Vec<Peer>,
@@ -293,7 +295,7 @@ fn finish(
         }
         assert_eq!(world.source().stale(), 0);
     }
-    // What may only show when patience runs out.
+    // Faults that show only when timeouts expire.
     world.fabric.advance(3_000_000_000);
     world.settle(&mut peers.iter_mut().map(|peer| &mut peer.host).collect::<Vec<_>>());
     world.fabric.advance(3_000_000_000);

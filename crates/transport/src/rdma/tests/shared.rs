@@ -4,14 +4,16 @@ use nvmeof_verbs::Endpoint;
 
 use super::*;
 
-/// `fetches`: queue pairs fetch receives ahead, and lose them if they are taken away too early.
+/// Creates a world with shared receives.
+///
+/// With `fetches`, queue pairs fetch receives ahead, and lose them if they are destroyed too early.
 fn sharing(seed: u64, count: u32, fetches: bool) -> World {
     let params = RdmaParams { shared_receives: count, ..RdmaParams::default() };
     Setup { seed, params, fetches_ahead: fetches, ..Setup::default() }.world()
 }
 
 impl World {
-    /// Every receive that should be posted is, and no more.
+    /// Checks that exactly the needed receives are posted.
     #[track_caller]
     fn check_shared(&mut self, wanted: usize) {
         let source = self.source();
@@ -65,13 +67,13 @@ fn a_connection_that_goes_takes_no_receive_with_it() {
     let (other, mut bystander) = world.connect(4);
     for round in 0..10 {
         let (at, mut host) = world.connect(4);
-        // Capsules come, and with them the end.
+        // Capsules arrive, and then the end.
         (0..3).for_each(|cid| assert!(host.send(Sqe::new(0, cid, 1), &[])));
         for _ in 0..6 {
             world.fabric.step();
         }
         if round % 2 == 0 {
-            // They are there, and nobody has looked for them when the queue pair goes.
+            // They have arrived, but are not polled before the queue pair is destroyed.
             world.fabric.settle();
         }
         world.close(at);
@@ -81,7 +83,7 @@ fn a_connection_that_goes_takes_no_receive_with_it() {
     (0..4).for_each(|cid| assert!(bystander.send(Sqe::new(0, cid, 1), &[])));
     world.settle(&mut [&mut bystander]);
     assert_eq!(world.queues[other].commands.len(), 4);
-    // None was lost, and those of the queues that left have gone with what came since.
+    // None is lost, and later capsules have used those of the ended queues.
     assert_eq!(world.source().shared_posted(), Some(4));
     assert_eq!(world.not_ready(), 0);
     world.check_empty(vec![bystander]);
@@ -107,7 +109,7 @@ fn an_admin_queue_has_its_own() {
     world.take().unwrap();
     world.settle(&mut [&mut host]);
     assert_eq!(world.fabric.counters().shared_queues, 0);
-    // The next to come share at the same completion queue.
+    // The next queue shares at the same completion queue.
     let (_, io) = world.connect(16);
     assert_eq!(world.sources.iter().count(), 1);
     world.check_shared(16);
@@ -118,9 +120,9 @@ fn an_admin_queue_has_its_own() {
 fn who_does_not_fit_gets_another_queue_to_share() {
     let mut world = sharing(1, 40, false);
     let mut hosts: Vec<_> = (0..5).map(|_| world.connect(16).1).collect();
-    // Two fit in each.
+    // Each shared queue has room for two.
     assert_eq!(world.fabric.counters().shared_queues, 3);
-    // A queue that is larger than any such queue has receives of its own.
+    // A queue larger than any shared queue has its own receives.
     hosts.push(world.connect(60).1);
     assert_eq!(world.fabric.counters().shared_queues, 3);
     for host in &mut hosts {
@@ -132,7 +134,7 @@ fn who_does_not_fit_gets_another_queue_to_share() {
     world.check_empty(hosts);
 }
 
-/// Connects hosts until one is refused; that one comes last.
+/// Connects hosts until one is rejected; returns that one last.
 fn fill(world: &mut World) -> (Vec<Host>, Host) {
     let mut hosts = Vec::new();
     loop {
@@ -166,7 +168,7 @@ fn who_finds_no_memory_is_told_so_and_nobody_else_notices() {
     });
     assert!(told, "{:?}", refused.events);
     drop(refused);
-    // Place is there for another as soon as one goes.
+    // Room for another host exists as soon as one leaves.
     let mut gone = hosts.remove(0);
     world.close(0);
     world.settle(&mut [&mut gone]);
@@ -176,8 +178,9 @@ fn who_finds_no_memory_is_told_so_and_nobody_else_notices() {
     world.check_empty(hosts);
 }
 
-/// The same memory serves nearly twice as many hosts: a queue of 128 has 1 MiB for what comes behind commands,
-/// not 2, and a few pages.
+/// The same memory serves nearly twice as many hosts.
+///
+/// A queue of 128 has 1 MiB for the bytes after commands, not 2, and a few pages.
 #[test]
 fn receives_that_are_shared_take_half_the_memory() {
     let [own, shared] = [0, 2048].map(|count| {
@@ -192,14 +195,15 @@ fn receives_that_are_shared_take_half_the_memory() {
     assert!((56..=64).contains(&shared), "{shared} of 64 MiB");
 }
 
-/// Every host sends as much as it may at once, and commands with data take for ever: nobody waits for a receive.
+/// Every host sends its maximum together, and commands with data never complete: no host waits for
+/// a receive.
 #[test]
 fn slow_commands_keep_no_receive_from_others() {
     for seed in 0..20 {
         let mut world = sharing(seed, 48, true);
         let mut hosts: Vec<_> = (0..3).map(|_| world.connect(16).1).collect();
         let mut kept = Vec::new();
-        // Writes that nobody answers: the second host with all it may have out, the first with half.
+        // Writes without responses: the second host sends its maximum, the first half of it.
         for (at, count) in [(1, 16), (0, 8)] {
             for cid in 0..count {
                 assert!(hosts[at].send(write(cid, 600), &[7; 600]));
@@ -211,7 +215,7 @@ fn slow_commands_keep_no_receive_from_others() {
             kept.append(&mut connection.commands);
         }
         assert_eq!(kept.len(), 24);
-        // The second goes, and its commands are still being worked on.
+        // The second host leaves, while its commands are still in work.
         let mut gone = hosts.remove(1);
         world.close(1);
         world.settle(&mut [&mut gone]);
@@ -220,7 +224,7 @@ fn slow_commands_keep_no_receive_from_others() {
         assert_eq!(wanted, Some(24), "those of the first and the third");
         hosts.insert(1, world.connect(16).1);
         world.check_shared(40);
-        // All others as much as they may: without one of them waiting.
+        // All other hosts send their maximum: none of them waits.
         for (at, count) in [(0, 8), (1, 16), (2, 16)] {
             for cid in 100..100 + count {
                 assert!(hosts[at].send(write(cid, 600), &[9; 600]));
@@ -236,20 +240,21 @@ fn slow_commands_keep_no_receive_from_others() {
             connection.commands.clear();
         }
         world.turn();
-        // None of them is answered: what is free again is posted for what may come yet.
+        // None of them gets a response: free receives are posted for commands that can still
+        // arrive.
         world.check_shared(48);
         world.check_empty(hosts);
     }
 }
 
-/// A host that sends more than its queue holds ends its own queue, and nothing else.
+/// A host that sends more than its queue's size ends its own queue, and no other.
 #[test]
 fn a_greedy_host_ends_its_own_queue() {
     for seed in 0..40 {
         let mut world = sharing(seed, 32, true);
         let (victim, mut polite) = world.connect(16);
         let (at, mut greedy) = world.connect(16);
-        // More than all receives there are, before anybody looks; with data, and without.
+        // More than all receives together, before any poll; with data, and without.
         for cid in 0..60 {
             let sent = if seed % 2 == 0 {
                 greedy.send(Sqe::new(0, cid, 1), &[])
@@ -278,8 +283,9 @@ fn a_greedy_host_ends_its_own_queue() {
     }
 }
 
-/// What is said of the last receive, when, and by a device that says nothing: the queue waits for it, and not
-/// for ever.
+/// The device reports the last receive, at different times or never.
+///
+/// The queue waits for the report, but not for ever.
 #[test]
 fn the_end_waits_for_the_last_receive() {
     for seed in 0..60 {
@@ -304,7 +310,7 @@ fn the_end_waits_for_the_last_receive() {
         if seed % 2 == 0 {
             world.close(at);
         } else {
-            // A host that dies: its queue pair is gone.
+            // A host that dies: its queue pair no longer exists.
             host.endpoint.disconnect();
         }
         world.settle(&mut [&mut host, &mut bystander]);
@@ -321,7 +327,7 @@ fn the_end_waits_for_the_last_receive() {
         world.queues[at].commands.clear();
         world.turn();
         assert_eq!(world.source().shared_wanted(), Some(8), "seed {seed}");
-        // Those it left posted serve the next.
+        // Receives that it left posted serve the next queue.
         drop(host);
         let (next, mut host) = world.connect(8);
         assert!(world.source().shared_posted() >= Some(16), "seed {seed}");

@@ -1,4 +1,4 @@
-//! What may wait, done beside the reactor: connections on their way in and out.
+//! Blocking calls outside the reactor: connections that are being accepted or destroyed.
 
 use nvmeof_verbs::loopback::DeviceOptions;
 use nvmeof_verbs::{ConnectionEvent, DeviceKind};
@@ -8,7 +8,7 @@ use super::*;
 
 const SECOND: u64 = 1_000_000_000;
 
-/// A queue is closed while its connection is on its way in, after so many turns of each kind.
+/// Closes a queue while its connection is being accepted, after the given turns of each kind.
 fn closed_on_the_way(turns: &[bool], shared: u32) {
     let params = RdmaParams { shared_receives: shared, ..RdmaParams::default() };
     let mut world = Setup { params, ..Setup::default() }.world();
@@ -23,7 +23,7 @@ fn closed_on_the_way(turns: &[bool], shared: u32) {
         world.fabric.settle();
         host.turn();
     }
-    // It may be there already.
+    // The connection can exist already.
     host.send(Sqe::new(0, 1, 1), &[]);
     world.fabric.settle();
     world.queues[at].queue.as_mut().unwrap().close(CloseReason::Shutdown);
@@ -42,7 +42,7 @@ fn closed_on_the_way(turns: &[bool], shared: u32) {
 
 #[test]
 fn a_connection_that_ends_on_its_way_in_is_ended_by_who_has_it() {
-    // The completion queue is made, found, the pair handed over, accepted, found.
+    // Steps: the completion queue is created, found, the pair submitted, accepted, found.
     for shared in [0, 8] {
         let way = [true, false, true, false];
         (0..=way.len()).for_each(|stop| closed_on_the_way(&way[..stop], shared));
@@ -55,7 +55,7 @@ fn a_reactor_goes_on_while_a_connection_is_accepted() {
     let (at, mut host) = world.connect(8);
     let mut late = world.ask(1, 8);
     let second = world.take().unwrap();
-    // The late one is with the usher, which does nothing; whoever is connected is served.
+    // The CM worker has the late pair and does nothing; connected hosts are served.
     for cid in 0..20 {
         host.send(Sqe::new(0, cid, 1), &[]);
         world.fabric.settle();
@@ -91,8 +91,10 @@ fn what_comes_before_the_reactor_has_its_queue_pair_back_is_kept() {
     world.check_empty(vec![bystander, host]);
 }
 
-/// A queue with a pull and a push under way that is closed, and whose queue pair cannot be taken away for so
-/// many tries. What it holds.
+/// Closes a queue with a pull and a push in flight, whose queue pair fails to be destroyed `tries`
+/// times.
+///
+/// Returns its state.
 fn stubborn(tries: usize) -> (World, usize, Host, Vec<Memory>) {
     let mut world = world();
     let (at, mut host) = world.connect(8);
@@ -107,7 +109,7 @@ fn stubborn(tries: usize) -> (World, usize, Host, Vec<Memory>) {
     let buffer = world.buffer(&pattern(1, 4096));
     world.queues[at].answer(&commands[1].0, Some(buffer));
     world.turn_alone();
-    // Nothing of it is flushed, so that all of it is held to the end.
+    // No work of it is flushed, so that all of it stays to the end.
     for side in [nvmeof_verbs::loopback::Side::Send, nvmeof_verbs::loopback::Side::Receive] {
         (0..100).for_each(|nth| world.fabric.faults().lose_completion(number, side, nth));
     }
@@ -141,7 +143,7 @@ fn memory_of_a_queue_pair_that_stays_is_used_for_nothing_else() {
     world.fabric.advance(world.params.drain_timeout);
     let before = world.pool.leased();
     world.turn();
-    // The operations are back, and their memory is not.
+    // The operations have returned, but not their memory.
     assert_eq!(world.queues[at].closed, Some(CloseReason::Shutdown));
     assert!(world.queues[at].held.is_empty());
     assert_eq!(world.pool.leased(), before);
@@ -149,7 +151,7 @@ fn memory_of_a_queue_pair_that_stays_is_used_for_nothing_else() {
     assert_eq!(world.fabric.counters().endpoints, 2);
     world.sources.drop_unused(|_| ());
     assert_eq!(world.sources.iter().count(), 1, "who keeps the memory stays");
-    // At long last.
+    // Finally, the destruction succeeds.
     (0..100).for_each(|_| world.turn());
     assert_eq!((world.pool.leased(), world.fabric.counters().endpoints), (0, 1));
     world.settle(&mut [&mut host]);
@@ -199,7 +201,8 @@ fn a_host_whose_word_is_lost_is_connected_by_its_first_command() {
         world.settle(&mut [&mut host]);
         assert_eq!(host.responses(), [(7, None)]);
         assert_eq!(memory.read(0, 4096), pattern(3, 4096));
-        // The connection manager knows, too, and does not end it when its patience is over.
+        // The connection manager also has the confirmation, and does not end the connection when
+        // its timeout expires.
         world.fabric.advance(60 * SECOND);
         world.settle(&mut [&mut host]);
         assert_eq!(world.queues[at].closed, None);
@@ -208,7 +211,7 @@ fn a_host_whose_word_is_lost_is_connected_by_its_first_command() {
     }
 }
 
-/// A queue of 8 entries whose host has posted no receive for its ninth response.
+/// Creates a queue of 8 entries whose host has no receive posted for its ninth response.
 fn unheard() -> (World, usize, Host) {
     let mut world = world();
     assert_eq!(world.params.rnr_retries, 7, "for ever");
@@ -253,7 +256,7 @@ fn a_host_that_takes_no_response_is_not_waited_for() {
 fn a_host_that_is_silent_and_takes_its_responses_stays() {
     for repeats in [1, 20] {
         let (mut world, at, mut host) = unheard();
-        // All responses so far have been taken, and of none anything was heard.
+        // The host has taken all responses so far, and no completion reported any of them.
         for _ in 0..repeats {
             world.fabric.advance(10 * world.params.transfer_timeout / repeats);
             world.settle(&mut [&mut host]);

@@ -1,4 +1,4 @@
-//! Data both ways: sizes, digests, alignment, slow hosts.
+//! Data in both directions: sizes, digests, alignment, slow hosts.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -73,7 +73,7 @@ fn responses_without_data_are_whole_and_yield_nothing() {
     world.command(1);
     world.respond_with(1, None, true);
     assert_eq!(world.pdu().cqe().cid.get(), 1);
-    // Data of no bytes is given back.
+    // Data of zero bytes is returned.
     world.command(2);
     let mut empty = world.pool.lease(1).unwrap();
     empty.truncate(0);
@@ -156,7 +156,7 @@ fn writes_by_r2t() {
         for (cid, len) in (1..).zip([4, 4096, 65_536, 1 << 20]) {
             let data = pattern(len, 5);
             let ttag = world.asked(cid, len);
-            // In PDUs of uneven length, another command between them.
+            // In PDUs of uneven length, with another command between them.
             let cuts = [0, (len / 4) & !3, (len / 2) & !3, len];
             for (part, cut) in cuts.windows(2).enumerate() {
                 if cut[0] < cut[1] {
@@ -221,7 +221,7 @@ fn in_capsule_data_of_all_forms() {
             world.respond(cid);
             world.pdu();
         }
-        // A whole window at once, more than one read takes.
+        // A whole window together, more than one read takes.
         for cid in 100..132 {
             world.host.capsule(sqe(cid), &pattern(8192, cid));
         }
@@ -261,7 +261,7 @@ fn bad_data_digest_fails_the_command_alone() {
         }
         world.respond(1);
         assert_eq!(world.pdu().kind(), PduType::CAPSULE_RESP);
-        // In the first of two data PDUs: the command has failed when both are there.
+        // In the first of two data PDUs: the command has failed when both have arrived.
         let ttag = world.asked(2, 8192);
         let header = nvmeof_wire::tcp::H2CData::new(world.host.out, 2, ttag, 0, 4096, false);
         let mut pdu = super::world::assemble(world.host.out, &header, &[5; 4096]);
@@ -274,7 +274,7 @@ fn bad_data_digest_fails_the_command_alone() {
             Event::Pulled { token: 2, result: Err(FabricError::DataDigest), .. } => {}
             other => panic!("{other:?}"),
         }
-        // The connection is fine.
+        // The connection continues.
         world.respond(2);
         assert_eq!(world.pdu().cqe().cid.get(), 2);
         world.command(3);
@@ -285,7 +285,7 @@ fn bad_data_digest_fails_the_command_alone() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
 
-    /// However the socket takes it, in however many turns, the host gets the same bytes.
+    /// The host gets the same bytes, however the socket takes them and in any number of turns.
     #[test]
     fn output_survives_any_partial_send(
         responses in prop::collection::vec((0..90_000usize, any::<bool>(), any::<bool>()), 1..20),

@@ -44,7 +44,7 @@ fn takes_every_alignment_and_r2t_limit() {
     }
 }
 
-/// What the host is told, and how long the blamed header is that comes with it.
+/// Returns the error sent to the host, and the length of the header that the TermReq includes.
 fn refused(bytes: &[u8]) -> (TcpError, usize) {
     let mut world = World::raw(TcpParams::default());
     world.host.send(bytes);
@@ -83,7 +83,7 @@ fn an_icreq_comes_first() {
     for kind in others {
         assert_eq!(refused(&changed(0, kind.0)), (TcpError::field(0), 8), "{kind}");
     }
-    // Somebody speaks another protocol.
+    // A peer speaks another protocol.
     assert_eq!(refused(b"GET / HTTP/1.1\r\n\r\n").0, TcpError::field(0));
 }
 

@@ -1,4 +1,4 @@
-//! Beginnings and ends: deadlines, closing, parking, pausing.
+//! Start and end of connections: deadlines, closing, parking, pausing.
 
 use nvmeof_core::dma::{CorePool, Payload};
 use nvmeof_wire::tcp::{CapsuleCmd, ICReq, IcParams, PduType, TcpError};
@@ -26,7 +26,7 @@ fn open() -> World {
     World::open_with(PARAMS, false, false, 0)
 }
 
-/// The queue closes at its deadline, which is `at`, and not before.
+/// Checks that the queue closes at its deadline, which is `at`, and not before.
 #[track_caller]
 fn closes_at(world: &mut World, at: Nanos) -> CloseReason {
     assert_eq!(world.queue.deadline(), Some(at));
@@ -42,7 +42,7 @@ fn closes_at(world: &mut World, at: Nanos) -> CloseReason {
 #[test]
 fn no_icreq() {
     let mut world = World::raw(PARAMS);
-    // The clock starts with the first turn, and bytes do not stop it.
+    // The clock starts with the first turn, and received bytes do not stop it.
     assert_eq!(world.queue.deadline(), Some(0));
     world.now = 500;
     world.turn();
@@ -83,7 +83,7 @@ fn the_last_byte_in_time() {
     world.host.send(&pdu[71..]);
     assert!(matches!(world.event(), Event::Command { .. }));
     assert_eq!(world.queue.deadline(), None);
-    // Late, but there before anybody looked.
+    // Late, but present before the queue read.
     world.host.send(&pdu[..71]);
     world.settle();
     world.host.send(&pdu[71..]);
@@ -122,7 +122,7 @@ fn a_host_that_takes_nothing() {
     assert_eq!(world.pool.leased(), 0);
 }
 
-/// A connection whose sockets hold a few responses only.
+/// Creates a connection whose sockets buffer only a few responses.
 fn narrow() -> World {
     let (target, host) = streams();
     rustix::net::sockopt::set_socket_send_buffer_size(&target, 16 << 10).unwrap();
@@ -133,20 +133,21 @@ fn narrow() -> World {
     world
 }
 
-/// Answers every command there is; how many those were.
+/// Responds to every command; returns their number.
 fn answer_all(world: &mut World) -> usize {
     let commands: Vec<_> = world.events.extract_if(.., |one| is_command(one)).collect();
     for event in &commands {
         let Event::Command { sqe, .. } = event else { unreachable!() };
         let answer = respond(sqe.cid.get());
-        // Refused once the queue ends.
+        // Rejected once the queue ends.
         let _ = world.queue.submit(answer);
     }
     commands.len()
 }
 
-/// Whether the queue refuses a response because it ends. A response to no command is refused for
-/// another reason.
+/// Returns true if the queue rejects a response because it ends.
+///
+/// A response to no command is rejected for another reason.
 fn is_closing(world: &mut World) -> bool {
     matches!(world.queue.submit(respond(0)), Err(no) if no.why == RejectReason::Closing)
 }
@@ -155,8 +156,9 @@ fn is_command(event: &Event) -> bool {
     matches!(event, Event::Command { .. })
 }
 
-/// Sends the command with this number, and answers it; whether the queue took it. What the queue
-/// has to send stays in the queue.
+/// Sends and completes command `number`; returns true if the queue took it.
+///
+/// The queue's output stays in the queue.
 fn exchange_unsent(world: &mut World, number: u16) -> bool {
     world.host.capsule(sqe(number), &[]);
     while !world.events.iter().any(is_command) {
@@ -176,7 +178,7 @@ fn a_response_that_is_not_in_the_socket_keeps_its_place_in_the_window() {
     for number in 0..32 {
         assert!(exchange_unsent(&mut world, number), "{number} is within the depth");
     }
-    // What the socket takes makes room in the window.
+    // Bytes that the socket takes make room in the window.
     world.until("the responses", |world| world.host.pdus.len() == 32);
     world.host.pdus.clear();
     let taken = (32..200).take_while(|&number| exchange_unsent(&mut world, number)).count();
@@ -214,7 +216,7 @@ fn a_host_that_takes_its_time() {
         world.respond_with(cid, Some(Payload::Buffer(data)), true);
     }
     world.until("a full socket", |world| world.queue.deadline().is_some());
-    // A little every 20 us keeps the connection.
+    // A few bytes every 20 us keep the connection open.
     for _ in 0..6 {
         world.now += 20_000;
         world.host.read_step = 4 << 20;
@@ -238,7 +240,7 @@ fn a_host_that_does_not_close_after_a_termreq() {
     world.now = 1000;
     world.host.send(&[0xee; 8]);
     assert_eq!(world.pdu().term(), TcpError::field(0));
-    // Operations are back before the host is.
+    // Operations return before the host closes.
     assert!(matches!(world.events[..], [Event::Pulled { token: 1, result: Err(_), .. }]));
     world.events.clear();
     assert_eq!(world.pool.leased(), 0);
@@ -319,8 +321,8 @@ fn a_close_right_behind_a_command_is_seen() {
     world.host.capsule(sqe(1), &[]);
     world.settle_writes();
     world.host.shutdown();
-    // An edge-triggered wait tells of both at once, so the call that takes the command has to ask
-    // for the one that finds the end.
+    // An edge-triggered wait reports both together, so the call that takes the command has to
+    // request the call that finds the end.
     let progress = world.queue.receive(0, &mut world.events);
     assert!(matches!(world.events[..], [Event::Command { .. }]));
     assert_eq!(progress, Progress::More);
@@ -381,7 +383,7 @@ fn operations_that_cannot_be() {
 
 #[test]
 fn reserves_are_given_back() {
-    // The reserve of one queue, over and over: a leak would exhaust it.
+    // Reserves one queue's memory repeatedly: a leak would exhaust it.
     let pool = super::world::pool();
     let promise = pool.reserve(1900, 8192).unwrap();
     for _ in 0..3 {
@@ -394,7 +396,7 @@ fn reserves_are_given_back() {
     pool.reserve(1900, 8192).unwrap();
 }
 
-/// Parks the queue, moves it to another thread and back.
+/// Parks the queue, and moves it to another thread and back.
 fn moved(world: &mut World) {
     let placeholder: Box<dyn crate::HostQueue> = crate::tcp::accepted(streams().0, PARAMS)
         .unpark(&mut Home { pool: &world.pool, sources: &mut Sources::default() })
@@ -442,7 +444,7 @@ fn parking_keeps_part_of_a_header() {
     moved(&mut world);
     world.host.send(&pdu[50..]);
     assert!(matches!(world.event(), Event::Command { sqe: got, .. } if got == sqe(7)));
-    // Before the handshake, too.
+    // Also before the handshake.
     let mut world = World::raw(PARAMS);
     moved(&mut world);
     world.hello(IcParams { pda: 0, hdgst: true, ddgst: false, max: 1 });
@@ -483,7 +485,7 @@ fn a_paused_queue_takes_no_commands_but_the_data_it_asked_for() {
         assert!(matches!(world.event(), Event::Command { sqe: got, .. } if got == sqe(cid)));
         world.respond(cid);
     }
-    // Paused and idle, it can be parked, and stays paused.
+    // A paused and idle queue can be parked, and stays paused.
     world.queue.set_paused(true);
     world.host.capsule(sqe(5), &[6; 512]);
     world.settle();
@@ -529,7 +531,7 @@ fn held_commands_move_with_their_queue() {
         assert_eq!(world.pdu().cqe().cid.get(), cid);
     }
     world.queue.park().unwrap();
-    // And go down with it.
+    // Held commands end with their connection.
     let mut world = open();
     world.asked(1, 4096);
     world.queue.set_paused(true);
@@ -552,8 +554,9 @@ fn the_last_words_before_an_end_of_ours_are_heard() {
     assert_eq!(world.closed(), CloseReason::ControllerGone);
 }
 
-/// The socket takes more than the host's window: the buffer goes back at once, the rest of the
-/// response's life is in the socket's queue.
+/// The socket takes more than the host's window.
+///
+/// The buffer returns immediately; the rest of the response stays in the socket's queue.
 #[test]
 fn data_has_left_when_the_socket_has_sent_it_and_not_when_it_took_it() {
     let mut world = open();
@@ -565,7 +568,7 @@ fn data_has_left_when_the_socket_has_sent_it_and_not_when_it_took_it() {
     assert!(world.events.is_empty(), "{:?}", world.events);
     assert!(world.queue.departing().is_some());
 
-    // Only the host reads from now on, and the queue looks when it said it would.
+    // Only the host reads from now on, and the queue checks at the time it reported.
     world.host.read_step = 64 << 10;
     for _ in 0..200_000 {
         world.host.read_some();
@@ -579,7 +582,7 @@ fn data_has_left_when_the_socket_has_sent_it_and_not_when_it_took_it() {
     assert_eq!(world.queue.departing(), None);
 }
 
-/// A host that takes nothing of what the socket holds cannot keep permits for ever.
+/// A host that takes none of the socket's data cannot keep permits for ever.
 #[test]
 fn a_host_that_takes_nothing_of_what_the_socket_took() {
     let mut world = open();

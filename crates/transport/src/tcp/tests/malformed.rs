@@ -1,4 +1,4 @@
-//! Every way a PDU can be wrong after the handshake, and what the host is told.
+//! Malformed PDUs after the handshake, and the error that the target sends for each.
 
 use nvmeof_wire::Sqe;
 use nvmeof_wire::opcode::FabricsType;
@@ -9,7 +9,7 @@ use super::world::{World, assemble, pattern, sqe};
 use crate::tcp::TcpParams;
 use crate::{CloseReason, Connected, Event};
 
-/// The queue tells the host `error`, blames `blamed` bytes of `pdu`, and nothing is left behind.
+/// Checks that the queue sends `error` with `blamed` bytes of `pdu`, and leaves nothing behind.
 #[track_caller]
 fn fatal(mut world: World, pdu: &[u8], error: TcpError, blamed: usize) {
     world.host.send(pdu);
@@ -55,12 +55,12 @@ fn capsule_header_fields() {
     let cases: [(&[u8], usize, u8, u32); 9] = [
         (&[], 2, 71, 2),   // HLEN
         (&[], 2, 255, 2),  // HLEN
-        (&[], 1, 1, 1),    // HDGSTF, not agreed on
-        (&data, 1, 2, 1),  // DDGSTF, not agreed on
+        (&[], 1, 1, 1),    // HDGSTF, not negotiated
+        (&data, 1, 2, 1),  // DDGSTF, not negotiated
         (&data, 3, 71, 3), // PDO within the header
         (&data, 3, 74, 3), // PDO misaligned
         (&[], 4, 71, 4),   // PLEN below the header
-        (&[], 4, 0, 4),    // PLEN of nothing
+        (&[], 4, 0, 4),    // PLEN of zero
         (&data, 3, 0, 3),  // PDO missing
     ];
     for (data, at, value, field) in cases {
@@ -68,7 +68,7 @@ fn capsule_header_fields() {
         let pdu = with(capsule(framing, data), at, value);
         fatal(world, &pdu, TcpError::field(field), 8);
     }
-    // PDO behind the PDU's end.
+    // PDO after the PDU's end.
     let (world, framing) = open(PLAIN);
     let pdu = with(capsule(framing, &[0; 4]), 3, 128);
     fatal(world, &pdu, TcpError::field(4), 8);
@@ -88,7 +88,7 @@ fn header_digest() {
     let mut pdu = capsule(framing, &[0; 512]);
     pdu[72..76].copy_from_slice(&0xdead_beef_u32.to_le_bytes());
     fatal(world, &pdu, TcpError::header_digest(0xdead_beef), 72);
-    // A digest that was right before a bit of the header flipped.
+    // A digest that was correct before a bit of the header flipped.
     let (world, framing) = open((true, false));
     let mut pdu = capsule(framing, &[]);
     pdu[40] ^= 1;
@@ -102,7 +102,7 @@ fn in_capsule_data_beyond_the_limit() {
     let world = World::open_with(params, false, false, 0);
     let pdu = capsule(world.host.out, &[0; 4097]);
     fatal(world, &pdu, TcpError::LIMIT, 72);
-    // Fabrics and admin commands: 8192 whatever the limit.
+    // Fabrics and admin commands: always 8192, regardless of the limit.
     let mut world = World::open_with(params, false, false, 0);
     let command = Sqe::fabrics(FabricsType::CONNECT, 1);
     world.host.capsule(command, &[7; 8192]);
@@ -114,11 +114,11 @@ fn in_capsule_data_beyond_the_limit() {
     world.queue.connected(Connected { admin: true, depth: 32 });
     let pdu = capsule(world.host.out, &[0; 8193]);
     fatal(world, &pdu, TcpError::LIMIT, 72);
-    // A length nobody has memory for.
+    // A length that exceeds all memory.
     let (world, framing) = open(PLAIN);
     let pdu = CapsuleCmd::new(framing, sqe(1), u32::MAX - 200).as_bytes().to_vec();
     fatal(world, &pdu, TcpError::LIMIT, 72);
-    // No in-capsule data at all.
+    // No in-capsule data.
     let params = TcpParams { in_capsule: 0, ..TcpParams::default() };
     let world = World::open_with(params, false, false, 0);
     let pdu = capsule(world.host.out, &[0; 4]);
@@ -133,7 +133,7 @@ fn more_commands_than_the_queue_is_deep() {
     }
     let pdu = capsule(world.host.out, &[]);
     fatal(world, &pdu, TcpError::SEQUENCE, 72);
-    // An answer makes room for one.
+    // A response makes room for one command.
     let mut world = World::open();
     for cid in 0..32 {
         world.command(cid);
@@ -148,7 +148,7 @@ fn h2c(framing: Framing, cid: u16, ttag: u16, offset: u32, data: &[u8], last: bo
     assemble(framing, &H2CData::new(framing, cid, ttag, offset, len, last), data)
 }
 
-/// An H2CData made by `pdu`, when the host was asked for 8192 bytes of command 5.
+/// Sends an H2CData made by `pdu`, after an R2T for 8192 bytes of command 5.
 #[track_caller]
 fn fatal_h2c(pdu: impl Fn(Framing, u16) -> Vec<u8>, error: TcpError) {
     let (mut world, framing) = open(PLAIN);
@@ -159,7 +159,7 @@ fn fatal_h2c(pdu: impl Fn(Framing, u16) -> Vec<u8>, error: TcpError) {
 #[test]
 fn data_nobody_asked_for() {
     let data = [0; 4096];
-    // Tags: another slot's, another generation's, none.
+    // Tags: of another slot, of another generation, and none.
     for wrong in [1u16, 1 << 5, 1 << 15, 0xffff] {
         fatal_h2c(|f, ttag| h2c(f, 5, ttag ^ wrong, 0, &data, false), TcpError::field(10));
     }
@@ -169,10 +169,10 @@ fn data_nobody_asked_for() {
     fatal_h2c(|f, ttag| h2c(f, 5, ttag, u32::MAX - 3, &data, true), TcpError::OUT_OF_RANGE);
     fatal_h2c(|f, ttag| h2c(f, 5, ttag, 0, &[0; 8196], true), TcpError::OUT_OF_RANGE);
     fatal_h2c(|f, ttag| h2c(f, 5, ttag, 2, &data, false), TcpError::field(12));
-    // Last where it is not, not last where it is.
+    // The last flag where data follows, and its absence at the end.
     fatal_h2c(|f, ttag| h2c(f, 5, ttag, 0, &data, true), TcpError::SEQUENCE);
     fatal_h2c(|f, ttag| h2c(f, 5, ttag, 0, &[0; 8192], false), TcpError::SEQUENCE);
-    // DATAL is not what PLEN says.
+    // DATAL contradicts PLEN.
     fatal_h2c(|f, ttag| with(h2c(f, 5, ttag, 0, &data, false), 17, 0), TcpError::field(16));
 }
 
@@ -183,7 +183,7 @@ fn the_same_data_twice() {
     world.host.h2c(5, ttag, 0, &[1; 8192], true);
     assert!(matches!(world.event(), Event::Pulled { result: Ok(()), .. }));
     fatal(world, &h2c(framing, 5, ttag, 0, &[1; 8192], true), TcpError::field(10), 24);
-    // A tag is not used again at once.
+    // A tag is not reused immediately.
     let (mut world, _) = open(PLAIN);
     let first = world.asked(5, 4096);
     world.host.h2c(5, first, 0, &[1; 4096], true);
@@ -198,7 +198,7 @@ fn data_pdus_of_bad_length() {
     let ttag = world.asked(5, 65_536);
     let pdu = h2c(world.host.out, 5, ttag, 0, &[0; 8196], false);
     fatal(world, &pdu, TcpError::LIMIT, 8);
-    // No data in a data PDU.
+    // A data PDU without data.
     let (mut world, framing) = open(PLAIN);
     let ttag = world.asked(5, 8192);
     fatal(world, &h2c(framing, 5, ttag, 0, &[], false), TcpError::field(4), 8);
@@ -215,7 +215,7 @@ fn the_host_terminates() {
     assert_eq!(world.closed(), CloseReason::PeerTerminated(error.to_string()));
     assert!(matches!(world.events[..], [Event::Pulled { result: Err(_), .. }]));
     assert!(!world.host.pdus.iter().any(|pdu| pdu.ch.pdu_type.0 == 3), "no TermReq in answer");
-    // One that is itself malformed.
+    // A TermReq that is itself malformed.
     let (world, _) = open(PLAIN);
     let mut term = TermReq::new(Receiver::Host, error, 0).as_bytes().to_vec();
     term[4] = 200;

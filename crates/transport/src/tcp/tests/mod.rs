@@ -1,4 +1,4 @@
-//! A raw host over a real socket, its bytes made with the wire crate and checked with another CRC.
+//! A raw host over a real socket; the wire crate makes its bytes, and another CRC checks them.
 
 mod data;
 mod handshake;

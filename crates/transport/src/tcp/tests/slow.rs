@@ -1,4 +1,4 @@
-//! Hosts that are never silent and get nowhere, and those that are only slow.
+//! Hosts that always send something but make no progress, and hosts that are only slow.
 
 use nvmeof_core::dma::Payload;
 use nvmeof_wire::tcp::{CapsuleCmd, H2CData};
@@ -10,7 +10,7 @@ use crate::{CloseReason, Event, Home, MIN_RATE, Nanos, Sources};
 
 const SECOND: Nanos = 1_000_000_000;
 const TIMEOUT: Nanos = 10 * SECOND;
-/// Bytes of the transfers here: four seconds' worth at the least rate.
+/// Bytes of the transfers here: four seconds at the minimum rate.
 const LEN: usize = 64 << 10;
 const ALLOWED: Nanos = TIMEOUT + LEN as u64 * SECOND / MIN_RATE;
 
@@ -18,7 +18,7 @@ fn open() -> World {
     World::open_with(TcpParams { pdu_timeout: TIMEOUT, ..TcpParams::default() }, false, false, 0)
 }
 
-/// Does something a second until the queue closes, and says when that was.
+/// Calls `each` once per second until the queue closes; returns the elapsed time.
 #[track_caller]
 fn closes_after(world: &mut World, mut each: impl FnMut(&mut World, Nanos)) -> Nanos {
     let began = world.now;
@@ -90,7 +90,7 @@ fn a_header_byte_by_byte() {
     world.settle();
     let mut rest = pdu[1..].iter();
     let took = closes_after(&mut world, |world, _| world.host.send(&[*rest.next().unwrap()]));
-    // As long as the longest data of a capsule may take.
+    // The time allowed for the longest data of a capsule.
     assert!(took > TIMEOUT && took < TIMEOUT + 2 * SECOND, "{took}");
 }
 
@@ -106,7 +106,7 @@ fn little_taken_now_and_then() {
     world.until("a full socket", |world| world.queue.deadline().is_some());
     world.settle();
     let took = closes_after(&mut world, |world, _| {
-        // Of a socket on this machine nothing leaves by less than that.
+        // Below this amount, no data leaves a socket on this machine.
         world.host.read_step = 2048;
         world.host.read_some();
         world.host.read_step = 0;
@@ -118,7 +118,7 @@ fn little_taken_now_and_then() {
 fn a_slow_link_is_no_fault() {
     let mut world = open();
     let rate = 2 * usize::try_from(MIN_RATE).unwrap();
-    // What was asked for comes in order, at twice the least rate.
+    // Requested data arrives in order, at twice the minimum rate.
     let tags: Vec<u16> = (1..=16).map(|cid| world.asked(cid, LEN)).collect();
     for (cid, tag) in (1..).zip(tags) {
         let data = pattern(LEN, cid);

@@ -1,4 +1,4 @@
-//! The stream may be cut anywhere: the events are the same. And no bytes at all make it panic.
+//! Cuts of the stream at any byte leave the events unchanged, and no bytes cause a panic.
 
 use nvmeof_core::dma::CorePool;
 use nvmeof_wire::Sqe;
@@ -19,7 +19,7 @@ use crate::{Connected, Event};
 const PULLS: u16 = 4;
 const PULL_LEN: usize = 3 * 4096;
 
-/// A parser with four pulls out, and what it said.
+/// A parser with four pulls in flight, and its events.
 struct Parser {
     inbound: Inbound,
     capsules: Capsules,
@@ -53,7 +53,7 @@ impl Parser {
         }
     }
 
-    /// Takes bytes in as `Receiver` does: what belongs in a buffer first.
+    /// Passes bytes in as `Receiver` does: bytes that belong in a buffer first.
     fn feed(&mut self, bytes: &[u8]) {
         let mut events = Vec::new();
         let mut intake = Intake {
@@ -113,7 +113,7 @@ fn describe(event: &Event) -> String {
     }
 }
 
-/// What the host sends, in order.
+/// Item that the host sends, in order.
 #[derive(Debug, Clone)]
 enum Item {
     Command {
@@ -173,7 +173,7 @@ fn stream(items: &[Item], hdgst: bool, ddgst: bool, tags: &[u16]) -> Vec<u8> {
     bytes
 }
 
-/// Events of a stream fed in pieces that end at `cuts`.
+/// Returns the events of a stream passed in pieces that end at `cuts`.
 fn events_of(bytes: &[u8], cuts: &[prop::sample::Index]) -> Vec<String> {
     let pool = pool();
     let mut parser = Parser::new(&pool);
@@ -263,7 +263,7 @@ fn one_byte_at_a_time_over_a_socket() {
     }
 }
 
-/// The stream of the properties above is what it claims to be.
+/// Checks that the stream of the properties above is valid.
 #[test]
 fn the_stream_is_understood() {
     let items = [

@@ -1,4 +1,4 @@
-//! A queue and a raw host, driven in turn by one thread.
+//! A queue and a raw host that one thread drives alternately.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
@@ -18,7 +18,7 @@ use crate::tcp::{TcpParams, accepted, listen};
 
 pub(super) const ORACLE: crc::Crc<u32> = crc::Crc::<u32>::new(&crc::CRC_32_ISCSI);
 
-/// A PDU the host received, in its parts.
+/// A PDU that the host received, in its parts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Pdu {
     pub(super) ch: CommonHeader,
@@ -55,7 +55,7 @@ impl Pdu {
         self.view()
     }
 
-    /// The error of a C2HTermReq.
+    /// Returns the error of a C2HTermReq.
     pub(super) fn term(&self) -> TcpError {
         assert_eq!(self.kind(), PduType::C2H_TERM_REQ);
         self.view::<TermReq>().error()
@@ -73,9 +73,9 @@ pub(super) struct World {
 /// The host's end.
 pub(super) struct Host {
     stream: Option<TcpStream>,
-    /// What PDUs the host makes are like.
+    /// Framing of PDUs that the host sends.
     pub(super) out: Framing,
-    /// What PDUs it gets are to be like.
+    /// Expected framing of PDUs that the host receives.
     pub(super) in_: Framing,
     to_send: VecDeque<u8>,
     /// Bytes the host sends and reads in one turn.
@@ -92,7 +92,7 @@ pub(super) fn pool() -> CorePool {
     CorePool::new(&SharedPool::new(config).unwrap())
 }
 
-/// Both ends of a connection on the loopback interface.
+/// Returns both ends of a connection on the loopback interface.
 pub(super) fn streams() -> (TcpStream, TcpStream) {
     let listener = listen("127.0.0.1:0".parse().unwrap()).unwrap();
     listener.set_nonblocking(false).unwrap();
@@ -103,7 +103,7 @@ pub(super) fn streams() -> (TcpStream, TcpStream) {
 }
 
 impl World {
-    /// A connection before its handshake.
+    /// Creates a connection before its handshake.
     pub(super) fn raw(params: TcpParams) -> Self {
         let (target, host) = streams();
         Self::over(target, host, params)
@@ -128,7 +128,7 @@ impl World {
         Self { pool, queue, events: Vec::new(), now: 0, host }
     }
 
-    /// A connection after its handshake and Connect, with these digests.
+    /// Creates a connection after its handshake and Connect, with these digests.
     pub(super) fn open_with(params: TcpParams, hdgst: bool, ddgst: bool, hpda: u8) -> Self {
         let mut world = Self::raw(params);
         world.hello(IcParams { pda: hpda, hdgst, ddgst, max: 1 });
@@ -140,7 +140,7 @@ impl World {
         Self::open_with(TcpParams::default(), false, false, 0)
     }
 
-    /// Does the handshake.
+    /// Performs the handshake.
     pub(super) fn hello(&mut self, wanted: IcParams) -> IcParams {
         self.host.send(ICReq::new(wanted).as_bytes());
         let granted = self.pdu().ic_resp().params().unwrap();
@@ -149,7 +149,7 @@ impl World {
         granted
     }
 
-    /// One turn of both ends.
+    /// Runs one turn of both ends.
     pub(super) fn turn(&mut self) {
         self.host.write_some();
         self.queue.receive(self.now, &mut self.events);
@@ -157,7 +157,7 @@ impl World {
         self.host.read_some();
     }
 
-    /// Turns until `done`. The number of turns is a limit no working code comes near.
+    /// Runs turns until `done`. The limit on turns is far above the needs of working code.
     pub(super) fn until(&mut self, what: &str, mut done: impl FnMut(&Self) -> bool) {
         for turn in 0..200_000u32 {
             if done(self) {
@@ -171,19 +171,19 @@ impl World {
         panic!("no {what}; events {:?}, pdus {:?}", self.events, self.host.pdus);
     }
 
-    /// The next PDU the host gets.
+    /// Returns the next PDU that the host receives.
     pub(super) fn pdu(&mut self) -> Pdu {
         self.until("PDU", |world| !world.host.pdus.is_empty());
         self.host.pdus.pop_front().unwrap()
     }
 
-    /// The next event.
+    /// Returns the next event.
     pub(super) fn event(&mut self) -> Event {
         self.until("event", |world| !world.events.is_empty());
         self.events.remove(0)
     }
 
-    /// Waits until the queue has taken in all the host sent.
+    /// Waits until the queue has read everything that the host sent.
     pub(super) fn settle(&mut self) {
         self.until("quiet", |world| world.host.to_send.is_empty());
         for _ in 0..20 {
@@ -191,7 +191,7 @@ impl World {
         }
     }
 
-    /// Writes all the host has to send, without a turn of the queue.
+    /// Writes everything that the host has to send, without a turn of the queue.
     pub(super) fn settle_writes(&mut self) {
         while !self.host.to_send.is_empty() {
             self.host.write_some();
@@ -228,14 +228,14 @@ impl World {
         });
     }
 
-    /// A buffer with these bytes.
+    /// Returns a buffer with these bytes.
     pub(super) fn buffer(&self, bytes: &[u8]) -> Buffer {
         let mut buf = self.pool.lease(bytes.len()).unwrap();
         buf.as_mut_slice().copy_from_slice(bytes);
         buf
     }
 
-    /// The host sends a command, the queue delivers it.
+    /// Sends a command from the host, and checks that the queue delivers it.
     pub(super) fn command(&mut self, cid: u16) {
         self.host.capsule(sqe(cid), &[]);
         let is_it = |event: &Event| matches!(event, Event::Command { sqe: got, data: None } if *got == sqe(cid));
@@ -243,7 +243,7 @@ impl World {
         self.events.retain(|event| !is_it(event));
     }
 
-    /// A pull the host was told of: its transfer tag.
+    /// Starts a pull; returns the transfer tag that the host received.
     pub(super) fn asked(&mut self, cid: u16, len: usize) -> u16 {
         self.command(cid);
         self.pull(cid, len);
@@ -253,7 +253,8 @@ impl World {
         r2t.ttag.get()
     }
 
-    /// The last event there is, `Closed`; nothing may come after it, and nothing may be leased.
+    /// Returns the reason of `Closed`; checks that it is the last event, and that nothing is
+    /// leased.
     pub(super) fn closed(&mut self) -> crate::CloseReason {
         self.until("Closed", |world| matches!(world.events.last(), Some(Event::Closed { .. })));
         let Some(Event::Closed { reason }) = self.events.pop() else { unreachable!() };
@@ -267,18 +268,18 @@ impl World {
     }
 }
 
-/// A write command, recognisable by its identifier.
+/// Creates a write command that its identifier distinguishes.
 pub(super) fn sqe(cid: u16) -> Sqe {
     Sqe::new(0x01, cid, 1)
 }
 
-/// Bytes that differ from place to place.
+/// Returns bytes that differ by position.
 pub(super) fn pattern(len: usize, seed: u16) -> Vec<u8> {
     let seed = seed.to_le_bytes()[0];
     (0..len).map(|at| (at as u64).wrapping_mul(0x9e37_79b9).to_le_bytes()[2] ^ seed).collect()
 }
 
-/// A PDU as bytes: header, digest, padding, data, digest.
+/// Returns a PDU as bytes: header, digest, padding, data, digest.
 pub(super) fn assemble<H: IntoBytes + Immutable>(
     framing: Framing,
     header: &H,
@@ -316,7 +317,7 @@ impl Host {
         self.send(&assemble(self.out, &header, data));
     }
 
-    /// Sends but `len` bytes of what is queued later: takes those out.
+    /// Removes the last `len` queued bytes and returns them, to be sent later.
     pub(super) fn take_unsent(&mut self, len: usize) -> Vec<u8> {
         self.to_send.split_off(self.to_send.len() - len).into()
     }
@@ -325,7 +326,7 @@ impl Host {
         self.stream = None;
     }
 
-    /// Says that no more will come, but goes on reading.
+    /// Closes the sending side, but continues to read.
     pub(super) fn shutdown(&mut self) {
         self.stream.as_ref().unwrap().shutdown(std::net::Shutdown::Write).unwrap();
     }
@@ -340,7 +341,7 @@ impl Host {
         match stream.write(bytes) {
             Ok(len) => drop(self.to_send.drain(..len)),
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-            // The target closed; what it said is still to be read.
+            // The target closed; its last PDUs are still to be read.
             Err(_) => self.to_send.clear(),
         }
     }
@@ -357,7 +358,7 @@ impl Host {
         self.parse();
     }
 
-    /// Cuts what was read into PDUs, checking lengths, alignment and digests.
+    /// Splits the received bytes into PDUs; checks lengths, alignment and digests.
     fn parse(&mut self) {
         loop {
             let Ok((ch, _)) = CommonHeader::read_from_prefix(&self.bytes) else { return };
@@ -401,7 +402,7 @@ impl Host {
     }
 }
 
-/// Keeps the compiler's eye on what may cross threads.
+/// Checks at compile time the types that can cross threads.
 const _: fn() = || {
     fn is_send<T: Send>() {}
     is_send::<Box<dyn crate::ParkedQueue>>();
