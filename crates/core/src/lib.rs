@@ -1,13 +1,12 @@
 //! DMA buffer pool and block devices.
 //!
-//! Nothing here knows of NVMe over Fabrics:
+//! This crate does not depend on NVMe over Fabrics:
 //!
-//! * [`dma`]: memory that devices and networks move data through, leased per reactor
-//!   without a lock ([`CorePool`](dma::CorePool)) over one bounded pool
-//!   ([`SharedPool`](dma::SharedPool));
+//! * [`dma`]: memory for data of devices and networks. Each reactor leases it without a lock
+//!   ([`CorePool`](dma::CorePool)) from one bounded pool ([`SharedPool`](dma::SharedPool));
 //! * [`block`]: the traits of a block device and the devices themselves;
-//! * [`nvme_driver`]: our own driver of NVMe drives, over [`vfio`];
-//! * [`pci`]: where drives hang and who uses them.
+//! * [`nvme_driver`]: the VFIO driver of NVMe drives, layered on [`vfio`];
+//! * [`pci`]: the location and the users of drives.
 
 pub mod block;
 pub mod dma;

@@ -1,4 +1,4 @@
-//! A seeded sequence, the same on every machine.
+//! A seeded random sequence, the same on every machine.
 
 /// SplitMix64.
 #[derive(Debug, Clone)]
@@ -17,17 +17,17 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    /// A number below `end`; 0 if there is none.
+    /// Returns a number less than `end`; 0 if there is none.
     pub(crate) fn below(&mut self, end: u64) -> u64 {
         self.next() % end.max(1)
     }
 
-    /// An index into something of `len` entries.
+    /// Returns an index into a sequence of `len` entries.
     pub(crate) fn index(&mut self, len: usize) -> usize {
         usize::try_from(self.below(len as u64)).unwrap_or(0)
     }
 
-    /// True `share` times in a million.
+    /// Returns true with a probability of `share` in a million.
     pub(crate) fn hits(&mut self, share: u32) -> bool {
         share > 0 && self.below(1_000_000) < u64::from(share)
     }

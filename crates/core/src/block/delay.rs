@@ -1,16 +1,16 @@
-//! `delay`: a device around another one that hands completions out later.
+//! `delay`: a device layered on another one that delivers completions later.
 //!
 //! ```text
-//!  submit --> base --done--> Lane (reads | all else) --latency over--> handed out by poll
+//!  submit --> base --done--> Lane (reads | all others) --latency expired--> returned by poll
 //! ```
 //!
-//! The latency is added after the base has finished, failed operations included: the data is in
-//! its buffer all that time, as it is with a slow drive behind a fast cache. Each direction has one
-//! latency, so what finishes first is due first, and a lane is a queue without any sorting. With
-//! *jitter*, each operation has a random latency more, and is handed out when that is over, whatever
-//! came before: a lane has a heap for those.
+//! The latency is added after the base has completed the operation, including failed ones. The data
+//! stays in its buffer for that time, as with a slow drive behind a fast cache. Each direction has
+//! one latency, so completions are due in order and a lane is a FIFO without sorting. With
+//! *jitter*, each operation gets a random additional latency and is delivered when that expires, in
+//! any order. A lane has a heap for those.
 //!
-//! Nothing here sleeps: [`BlockQueue::next_due`] tells the reactor when to poll.
+//! Nothing here sleeps: [`BlockQueue::next_due`] schedules the next poll of the reactor.
 
 #[cfg(test)]
 mod tests;
@@ -28,23 +28,23 @@ use super::{
 use crate::dma::{CorePool, Lent};
 use crate::rng::Rng;
 
-/// Operations a queue makes room for at start. One that has had more keeps the room it took.
+/// Operations a queue reserves room for at start. A queue that needed more keeps the larger room.
 const ROOM: usize = 128;
 
-/// What is added to an operation, by its direction.
+/// Latency added to an operation, by its direction.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Latency {
     /// Added to reads.
     pub read: Duration,
-    /// Added to writes and to everything else that is no read.
+    /// Added to writes and all other operations except reads.
     pub write: Duration,
-    /// Most that is added to a read besides: between nothing and this, all equally likely.
+    /// Maximum additional latency of a read, uniformly distributed from 0.
     pub read_jitter: Duration,
-    /// The same for everything else.
+    /// Maximum additional latency of all other operations.
     pub write_jitter: Duration,
 }
 
-/// Where a queue takes the time from: nanoseconds that do not go back.
+/// Source of time of a queue: monotonic nanoseconds.
 pub type Clock = fn() -> u64;
 
 /// The delay device.
@@ -68,8 +68,8 @@ struct Shared {
 }
 
 impl DelayDevice {
-    /// `base` under another name, slower by `latency`. Its queues ask `clock` when the base has
-    /// finished something, and while something waits.
+    /// Layers `latency` on `base` under another name. Its queues read `clock` when the base has
+    /// completed an operation, and while one waits.
     pub fn new(name: &str, base: Arc<dyn BlockDevice>, latency: Latency, clock: Clock) -> Self {
         let info = DeviceInfo { name: name.to_owned(), ..base.info().clone() };
         let device = Self { info, base, latency: Arc::default(), clock, seed: 0 };
@@ -77,15 +77,16 @@ impl DelayDevice {
         device
     }
 
-    /// The same with another seed of its jitter; each queue draws its own sequence from it, in order of
-    /// opening.
+    /// Sets the seed of the jitter; each queue draws its own sequence from it, in order of opening.
     #[must_use]
     pub fn seeded(self, seed: u64) -> Self {
         Self { seed, ..self }
     }
 
-    /// Changes the latency, for what the base finishes from now on. What finished before keeps
-    /// its time, and nothing of its direction overtakes it unless one of them has jitter.
+    /// Changes the latency of operations that the base completes from now on.
+    ///
+    /// Earlier completions keep their time. None of the same direction overtakes them, unless one
+    /// of them has jitter.
     pub fn set_latency(&self, latency: Latency) {
         let shared = &self.latency;
         for (place, value) in [
@@ -108,8 +109,8 @@ impl BlockDevice for DelayDevice {
         Ok(Box::new(DelayQueue::new(self, self.base.open_queue(pool)?)))
     }
 
-    /// The latency as it is now, and the base's bound. What the base has done is still held back
-    /// when it was cancelled: a drive that is so slow would have it.
+    /// The current latency plus the bound of the base. A completion is still delayed after a
+    /// cancel, as a drive of this latency would delay it.
     fn quiesce_bound(&self) -> Option<Duration> {
         let load = |value: &AtomicU64| value.load(Ordering::Relaxed);
         let latency = &self.latency;
@@ -169,7 +170,7 @@ impl BlockQueue for DelayQueue {
         if self.finished.is_empty() && self.reads.is_empty() && self.others.is_empty() {
             return;
         }
-        // Asked after the base was polled: what it finished in that call was not done before.
+        // Read after the poll: the base completed these operations during it, not before.
         let now = (self.clock)();
         let load = |value: &AtomicU64| value.load(Ordering::Relaxed);
         let latency = &self.latency;
@@ -199,7 +200,7 @@ impl BlockQueue for DelayQueue {
         self.base.in_flight() + self.reads.len() + self.others.len()
     }
 
-    /// Each operation is given to the base as it comes: what waits there is the base's to cancel.
+    /// Each operation passes to the base immediately, so the base cancels what waits there.
     fn cancel(&mut self, token: u64) {
         for slot in self.running.slots_of(token) {
             self.base.cancel(slot);
@@ -214,7 +215,7 @@ impl BlockQueue for DelayQueue {
         [self.base.next_due(), self.reads.due(), self.others.due()].into_iter().flatten().min()
     }
 
-    /// Bytes that are lent are there at once, so only a read that is not slowed is lent.
+    /// A zero-copy read completes immediately, so only a read without latency is served this way.
     fn lend(&mut self, offset: u64, len: u32) -> Option<Lent> {
         let latency = &self.latency;
         if latency.read.load(Ordering::Relaxed) > 0
@@ -226,15 +227,15 @@ impl BlockQueue for DelayQueue {
     }
 }
 
-/// Completions of one direction, each with the time when it is due.
+/// Completions of one direction, each with its due time.
 #[derive(Debug)]
 struct Lane {
-    /// In the order in which they came. None passes the one before it: a latency that was just
-    /// shortened turns no order around.
+    /// In order of arrival. None overtakes its predecessor: a latency that was just shortened does
+    /// not reorder them.
     in_order: VecDeque<(u64, Completed)>,
-    /// The earliest on top. What is due at the same time comes in the order in which it came.
+    /// Earliest on top. Completions due at the same time leave in order of arrival.
     any_order: BinaryHeap<Reverse<Late>>,
-    /// Completions that have come to the heap.
+    /// Number of completions that have entered the heap.
     came: u64,
 }
 
@@ -312,15 +313,15 @@ impl Ord for Late {
     }
 }
 
-/// Who asked for an operation that is with the base.
+/// Requester of an operation at the base.
 #[derive(Debug, Clone, Copy)]
 struct Caller {
     token: u64,
     read: bool,
 }
 
-/// What is with the base, which knows each operation by its slot: a completion does not tell its
-/// direction.
+/// Operations at the base. The base sees the slot as the token, because a completion does not carry
+/// its direction.
 #[derive(Debug)]
 struct Running {
     slots: Vec<Option<Caller>>,
@@ -345,7 +346,7 @@ impl Running {
         slot
     }
 
-    /// The slots of all operations with this token.
+    /// Returns the slots of all operations with this token.
     fn slots_of(&self, token: u64) -> Vec<u64> {
         let slots = (0_u64..).zip(&self.slots);
         let theirs = slots.filter(|(_, caller)| caller.is_some_and(|c| c.token == token));

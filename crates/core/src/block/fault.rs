@@ -1,9 +1,11 @@
-//! `fault`: a device around another one that fails, stalls, holds, reorders or rejects operations, or
-//! is gone, on demand and by a seeded plan. For tests of everything above a device.
+//! `fault`: a device layered on another one that injects faults on demand and by a seeded plan.
 //!
-//! A device that is [gone](FaultControl::remove) fails whatever is asked of it and whatever it has, and
-//! opens no queue. It [comes back](FaultControl::restore) as a drive does that was only unplugged: what
-//! was written stays.
+//! It fails, stalls, holds, reorders or rejects operations, or disappears. It tests everything
+//! above a device.
+//!
+//! A [removed](FaultControl::remove) device fails every operation, new or in flight, and opens no
+//! queue. When it is [restored](FaultControl::restore) it behaves like a drive that was only
+//! unplugged: written data is still there.
 
 use std::fmt::Debug;
 use std::io;
@@ -21,28 +23,28 @@ use super::{
 use crate::dma::{CorePool, Lent};
 use crate::rng::Rng;
 
-/// What goes wrong by itself. Shares are operations in a million.
+/// Automatic faults. Shares are operations in a million.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FaultPlan {
     /// Seed of every choice; each queue draws its own sequence from it, in order of opening.
     pub seed: u64,
-    /// Share that fails with a media error, before the device sees it.
+    /// Share that fails with a media error, before the device receives it.
     pub errors: u32,
-    /// Share of reads that come back with one bit turned.
+    /// Share of reads that complete with one bit flipped.
     pub corruptions: u32,
     /// Share of submissions rejected as if the queue were full.
     pub rejects: u32,
-    /// Whether completions come in random order, some polls late.
+    /// Delivers completions in random order, some of them polls later.
     pub reorder: bool,
-    /// Share that is kept for `stall` before the device sees it.
+    /// Share that is stalled for `stall` before the device receives it.
     pub stalls: u32,
-    /// How long such an operation is kept.
+    /// Duration of a stall.
     pub stall: Duration,
     /// Bytes of the device that cannot be read or written.
     pub bad: Vec<Range<u64>>,
 }
 
-/// The device.
+/// The fault device.
 #[derive(Debug)]
 pub struct FaultDevice {
     info: DeviceInfo,
@@ -51,14 +53,14 @@ pub struct FaultDevice {
     clock: Clock,
 }
 
-/// What a test does to a [`FaultDevice`], from any thread.
+/// Handle that injects faults into a [`FaultDevice`], from any thread.
 #[derive(Debug, Default)]
 pub struct FaultControl {
     state: Mutex<State>,
-    /// Nothing is planned or ordered: operations go straight through.
+    /// No fault is planned or ordered: operations pass through.
     quiet: AtomicBool,
     gone: AtomicBool,
-    /// Counts what queues have to be woken for.
+    /// Number of events for which queues must be woken.
     calls: AtomicU64,
     queues: AtomicU64,
 }
@@ -70,21 +72,21 @@ struct State {
     fail_next: Vec<BlockError>,
     reject_next: u32,
     hold: bool,
-    /// Counts releases; held operations of an earlier count go on.
+    /// Number of releases; held operations of an earlier count proceed.
     released: u64,
     held: usize,
     wakers: Vec<Weak<Signal>>,
 }
 
 impl FaultDevice {
-    /// `base` with the faults of `plan`, and the handle to order more. What stalls does so for ever:
-    /// it knows no time.
+    /// Layers the faults of `plan` on `base`, and returns the handle to inject more. Stalls never
+    /// end, because this device has no clock.
     pub fn new(base: Arc<dyn BlockDevice>, plan: FaultPlan) -> (Self, Arc<FaultControl>) {
         let name = base.info().name.clone();
         Self::with_clock(&name, base, plan, || 0)
     }
 
-    /// As [`new`](Self::new), under another name, and with the clock that stalls go by.
+    /// Like [`new`](Self::new), with another name and a clock that times the stalls.
     pub fn with_clock(
         name: &str,
         base: Arc<dyn BlockDevice>,
@@ -129,7 +131,7 @@ impl BlockDevice for FaultDevice {
         }))
     }
 
-    /// The base's: what is stalled ends as soon as it is cancelled.
+    /// Bound of the base: a stalled operation ends when it is cancelled.
     fn quiesce_bound(&self) -> Option<Duration> {
         self.base.quiesce_bound()
     }
@@ -140,27 +142,27 @@ impl BlockDevice for FaultDevice {
 }
 
 impl FaultControl {
-    /// Replaces the plan; sequences already begun go on.
+    /// Replaces the plan; sequences that have begun continue.
     pub fn set_plan(&self, plan: FaultPlan) {
         self.change(|state| state.plan = plan);
     }
 
-    /// The next operation submitted to any queue fails with `error`; calls add up.
+    /// Fails the next operation submitted to any queue with `error`; calls add up.
     pub fn fail_next(&self, error: BlockError) {
         self.change(|state| state.fail_next.insert(0, error));
     }
 
-    /// The next `count` submissions to any queue are rejected as if it were full.
+    /// Rejects the next `count` submissions to any queue as if it were full.
     pub fn reject_next(&self, count: u32) {
         self.change(|state| state.reject_next += count);
     }
 
-    /// From now on operations are taken and stay where they are until [`release`](Self::release).
+    /// Holds operations from now on until [`release`](Self::release).
     pub fn hold(&self) {
         self.change(|state| state.hold = true);
     }
 
-    /// Lets held operations go to the device, and new ones pass.
+    /// Passes held operations to the device and holds no new ones.
     pub fn release(&self) {
         self.change(|state| {
             state.hold = false;
@@ -169,18 +171,18 @@ impl FaultControl {
         self.wake();
     }
 
-    /// Operations held or stalled now.
+    /// Number of operations held or stalled now.
     pub fn held(&self) -> usize {
         self.state().held
     }
 
-    /// The device is gone: what it has, and what comes, fails with [`BlockError::Gone`].
+    /// Removes the device: operations it has, and new ones, fail with [`BlockError::Gone`].
     pub fn remove(&self) {
         self.change(|state| state.gone = true);
         self.wake();
     }
 
-    /// The device is there again, for the queues that are open as for new ones.
+    /// Restores the device, for open queues and new ones.
     pub fn restore(&self) {
         self.change(|state| state.gone = false);
     }
@@ -200,7 +202,7 @@ impl FaultControl {
         for waker in self.state().wakers.iter().filter_map(Weak::upgrade) {
             waker.raise();
         }
-        // After that: a queue that counts the call finds what it has to clear.
+        // Last: a queue that counts the call finds the signal it must clear.
         self.calls.fetch_add(1, Ordering::Release);
     }
 
@@ -208,7 +210,7 @@ impl FaultControl {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is to happen to an operation.
+    /// Decides the fault of an operation.
     fn verdict(&self, op: &BlockOp, rng: &mut Rng, clock: Clock) -> Verdict {
         let mut state = self.state();
         if state.gone {
@@ -262,12 +264,12 @@ enum Verdict {
     Hold(Until),
 }
 
-/// How long an operation is held.
+/// Condition that ends a hold.
 #[derive(Debug, Clone, Copy)]
 enum Until {
-    /// Until there were more releases than these.
+    /// When there were more releases than `after`.
     Released { after: u64 },
-    /// Until this time.
+    /// At this time.
     Time(u64),
 }
 
@@ -278,7 +280,7 @@ struct FaultQueue {
     clock: Clock,
     rng: Rng,
     held: Vec<(BlockOp, Until)>,
-    /// Done, to be handed out some polls later.
+    /// Completed operations that a later poll delivers.
     late: Vec<Completed>,
     failed: Vec<Completed>,
     /// Tokens of reads to corrupt.
@@ -307,7 +309,7 @@ impl FaultQueue {
             if gone {
                 self.failed.push(op.complete(Err(BlockError::Gone)));
             } else if let Err(rejected) = self.base.submit(op) {
-                // Full: it goes with a later poll.
+                // The base is full: a later poll submits it.
                 self.held.insert(at, (rejected.op, until));
                 self.wakers.raise();
                 return;
@@ -354,7 +356,7 @@ impl FaultQueue {
 }
 
 impl FaultQueue {
-    /// Whether it has nothing of its own to do.
+    /// Returns true if the queue itself has nothing to do.
     fn is_idle(&self) -> bool {
         let kept = self.held.len() + self.late.len() + self.failed.len() + self.corrupt.len();
         kept == 0
@@ -380,7 +382,7 @@ impl BlockQueue for FaultQueue {
                 Ok(())
             }
             Verdict::Reject => {
-                // There may be nothing in flight whose end would tell that there is room.
+                // Possibly nothing is in flight whose completion would signal free space.
                 self.wakers.raise();
                 Err(Rejected { op, why: RejectedWhy::QueueFull })
             }
@@ -409,7 +411,7 @@ impl BlockQueue for FaultQueue {
         self.base.in_flight() + self.held.len() + self.late.len() + self.failed.len()
     }
 
-    /// What is held or stalled never reaches the base.
+    /// Held or stalled operations never reach the base.
     fn cancel(&mut self, token: u64) {
         let stalled = self.held.extract_if(.., |(op, _)| op.token == token);
         let before = self.failed.len();
@@ -445,14 +447,14 @@ impl Drop for FaultQueue {
     }
 }
 
-/// Wakes whoever sleeps on the queue, together with the base's own descriptor if it has one.
+/// Wakes a reactor that sleeps on the queue; includes the base's own descriptor if it has one.
 #[derive(Debug)]
 struct Wakers {
     own: Arc<Signal>,
     both: Option<OwnedFd>,
     /// Raised here, and not cleared.
     raised: bool,
-    /// Calls of the control that were heard.
+    /// Number of control calls that this queue has processed.
     calls: u64,
 }
 

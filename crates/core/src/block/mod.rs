@@ -1,8 +1,10 @@
-//! Block devices: a [`BlockDevice`] is shared by all reactors, each of which opens a
-//! [`BlockQueue`] of its own, submits [`BlockOp`]s and polls for [`Completed`] ones.
+//! Block devices.
 //!
-//! An operation owns its buffer until it is completed or rejected. A queue that is dropped waits
-//! until the kernel is done with the buffers of what is still in flight.
+//! All reactors share a [`BlockDevice`]. Each reactor opens its own [`BlockQueue`], submits
+//! [`BlockOp`]s and polls for [`Completed`] ones.
+//!
+//! An operation owns its buffer until it is completed or rejected. Dropping a queue waits until the
+//! kernel has released the buffers of all operations in flight.
 
 mod delay;
 pub mod fault;
@@ -35,100 +37,107 @@ pub use stripe::{StripeDevice, StripeError};
 
 use crate::dma::{CorePool, Lent};
 
-/// What a device is and can do.
+/// Properties and capabilities of a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceInfo {
     /// Name in the configuration.
     pub name: String,
-    /// Bytes; a multiple of `block_size`.
+    /// Size in bytes, a multiple of `block_size`.
     pub size: u64,
-    /// Bytes of a logical block, a power of two.
+    /// Bytes per logical block, a power of two.
     pub block_size: u32,
-    /// Whether writes are refused.
+    /// True if the device refuses writes.
     pub read_only: bool,
-    /// Whether a completed write may be lost with the power until a flush.
+    /// True if a power loss can lose a completed write until the next flush.
     pub volatile_cache: bool,
-    /// Whether `Deallocate` frees anything.
+    /// True if `Deallocate` frees space.
     pub deallocate: bool,
-    /// Whether deallocated blocks read as zeroes.
+    /// True if deallocated blocks read as zeroes.
     pub deallocate_reads_zero: bool,
-    /// Whether `WriteZeroes` works.
+    /// True if the device supports `WriteZeroes`.
     pub write_zeroes: bool,
-    /// The identity that the medium itself has, wherever it is plugged in and whatever its name is:
-    /// a drive's namespace has the text that Linux has for it in sysfs (`wwid`), whoever drives it.
-    /// `None` for what has none: files, memory, and what stands on those. Not sure to be unique:
-    /// some drives are sold with the same identifiers.
+    /// Identity of the medium, independent of the slot, the device name and the driver.
+    ///
+    /// A drive's namespace has the text of its sysfs attribute `wwid`. `None` for files, memory and
+    /// devices layered on those. The identity may not be unique: some drives are sold with the same
+    /// identifiers.
     pub medium: Option<String>,
 }
 
 /// A device that any reactor can open a queue to.
 pub trait BlockDevice: Send + Sync + Debug {
-    /// What the device is; the same for as long as it lives.
+    /// Returns the properties of the device, which never change.
     fn info(&self) -> &DeviceInfo;
 
-    /// A queue for the calling thread, independent of all others.
+    /// Opens a queue for the calling thread, independent of all other queues.
     ///
     /// # Errors
-    /// What the queue needs (memory, descriptors) is not to be had.
+    /// The resources of the queue (memory, descriptors) are not available.
     fn open_queue(&self, pool: &CorePool) -> Result<Box<dyn BlockQueue>, BlockError>;
 
-    /// The longest time that an operation can be with the device after it was
-    /// [cancelled](BlockQueue::cancel), if its queue is polled: who waits for the end of what was
-    /// cancelled waits no longer. `None`: that is for the kernel to say, there is no bound.
+    /// Maximum time that an operation can stay with the device after it was
+    /// [cancelled](BlockQueue::cancel), if its queue is polled.
+    ///
+    /// A caller that waits for cancelled operations waits no longer than this. `None`: there is no
+    /// bound, because only the kernel can end the operation.
     fn quiesce_bound(&self) -> Option<Duration> {
         None
     }
 
-    /// Whether it is no longer there: every operation fails with [`BlockError::Gone`] until the device
-    /// is opened anew. So is what stands on it.
+    /// Returns true if the device has disappeared. Every operation then fails with
+    /// [`BlockError::Gone`] until the device is reopened. Devices layered on it are gone, too.
     fn is_gone(&self) -> bool {
         false
     }
 }
 
-/// One reactor's way to a device. Every operation taken by [`submit`](Self::submit) comes out of
-/// [`poll`](Self::poll) exactly once, in any order.
+/// Interface of one reactor to a device. [`poll`](Self::poll) returns every operation that
+/// [`submit`](Self::submit) took exactly once, in any order.
 pub trait BlockQueue: Debug {
-    /// Takes an operation. It may start at once or with the next [`poll`](Self::poll): poll
-    /// once more before sleeping on [`event_fd`](Self::event_fd).
+    /// Submits an operation. It starts immediately or with the next [`poll`](Self::poll). Poll once
+    /// more before sleeping on [`event_fd`](Self::event_fd).
     ///
     /// # Errors
-    /// Hands the operation back: the queue is full (poll, then try again) or broken.
+    /// Returns the operation if the queue is full (poll, then retry) or broken.
     fn submit(&mut self, op: BlockOp) -> Result<(), Rejected>;
 
-    /// Starts what is batched, then appends what is done to `done`.
+    /// Starts batched operations, then appends completed ones to `done`.
     fn poll(&mut self, done: &mut Vec<Completed>);
 
-    /// Operations taken and not yet handed out by [`poll`](Self::poll).
+    /// Number of submitted operations that [`poll`](Self::poll) has not returned yet.
     fn in_flight(&self) -> usize;
 
-    /// The requester of these operations is gone: nobody wants them done any more.
+    /// Cancels all operations with this token, because their requester is gone.
     ///
-    /// All operations with this token are meant; a token that no operation has changes nothing.
-    /// What the device does not have yet never gets there, also not when a reset of the device
-    /// replays what it had: it completes with [`BlockError::Cancelled`] in a later
-    /// [`poll`](Self::poll), so poll once more before sleeping. What the device has completes as
-    /// usual; of an operation that takes several steps no further step begins. A queue that gives
-    /// every operation to its device at once has nothing to do.
+    /// An unknown token has no effect. Operations that the device does not have yet never reach it,
+    /// not even when a device reset replays earlier operations. They complete with
+    /// [`BlockError::Cancelled`] in a later [`poll`](Self::poll), so poll once more before
+    /// sleeping. Operations at the device complete as usual; an operation of several steps begins
+    /// no further step. The default does nothing: it is for queues that pass every operation to the
+    /// device immediately.
     fn cancel(&mut self, token: u64) {
         let _ = token;
     }
 
-    /// Readable when there may be completions to poll for; register it level-triggered. A queue
-    /// without one completes with each poll all that was submitted before, but for what
-    /// [`next_due`](Self::next_due) speaks of.
+    /// Descriptor that is readable when completions may be available; register it level-triggered.
+    ///
+    /// A queue without one completes, with each poll, everything submitted before, except
+    /// operations that [`next_due`](Self::next_due) covers.
     fn event_fd(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 
-    /// When to poll again even if [`event_fd`](Self::event_fd) is silent, as of the last poll: a
-    /// time of the device's own clock in nanoseconds. `None`: no time brings anything about.
+    /// Time of the next required poll, even if [`event_fd`](Self::event_fd) is not readable, as of
+    /// the last poll.
+    ///
+    /// The time is in nanoseconds of the device's own clock. `None`: no poll is due at a particular
+    /// time.
     fn next_due(&self) -> Option<u64> {
         None
     }
 
-    /// Lends the bytes of a read without a buffer or an operation. They do not change until the
-    /// lease is dropped. `None`: submit a read.
+    /// Returns the bytes of a read without a buffer or an operation (zero-copy read). The bytes do
+    /// not change until the lease is dropped. `None`: submit a read.
     fn lend(&mut self, offset: u64, len: u32) -> Option<Lent> {
         let _ = (offset, len);
         None

@@ -1,4 +1,4 @@
-//! `null`: reads zeroes, forgets writes. What is left is the cost of everything else.
+//! `null`: reads zeroes and discards writes. It measures the cost of everything except a device.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -17,10 +17,10 @@ pub struct NullDevice {
 }
 
 impl NullDevice {
-    /// A device of `size` bytes, rounded down to whole blocks.
+    /// Creates a device of `size` bytes, rounded down to whole blocks.
     ///
     /// # Errors
-    /// No memory for a page of zeroes.
+    /// A page of zeroes cannot be allocated.
     pub fn new(name: &str, size: u64, block_size: u32) -> Result<Self, BlockError> {
         let zeroes = LentRegion::zeroes().map_err(|_| BlockError::NoMemory)?;
         let info = DeviceInfo {
@@ -56,7 +56,7 @@ impl BlockDevice for NullDevice {
     }
 }
 
-/// Does each operation as it is submitted; `poll` only hands it out.
+/// Executes each operation when it is submitted; `poll` only returns it.
 #[derive(Debug)]
 struct NullQueue {
     info: DeviceInfo,

@@ -1,4 +1,4 @@
-//! `nvme`: a namespace of a drive, through our own driver.
+//! `nvme`: a namespace of a drive, through the VFIO driver.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -16,32 +16,33 @@ use crate::nvme_driver::{
     OpenErrorWhy,
 };
 
-/// A namespace as a block device. Several may share a controller.
+/// An NVMe namespace as a block device. Several may share a controller.
 #[derive(Debug)]
 pub struct NvmeDevice {
     info: DeviceInfo,
     controller: Arc<Controller>,
     maps: Arc<BufferMaps>,
     namespace: NamespaceInfo,
-    /// [`Controller::namespace_changes`] when the drive was last asked.
+    /// [`Controller::namespace_changes`] when the drive last described the namespace.
     seen: AtomicU64,
 }
 
 impl NvmeDevice {
-    /// Namespace `nsid` of `controller`, for buffers of the pool that `maps` is for.
+    /// Opens namespace `nsid` of `controller`, for buffers of the pool of `maps`.
     ///
     /// # Errors
-    /// There is no such namespace, or it cannot be served, or the buffers cannot be mapped for the drive.
+    /// The namespace does not exist or cannot be served, or the buffers cannot be mapped for the
+    /// drive.
     pub fn new(
         name: &str,
         controller: Arc<Controller>,
         nsid: u32,
         maps: Arc<BufferMaps>,
     ) -> Result<Self, OpenError> {
-        // Before it is asked: a change in between is another one.
+        // Read before the query: a change in between counts as a new one.
         let seen = AtomicU64::new(controller.namespace_changes());
         let namespace = controller.namespace(nsid)?;
-        // Mapped at once: a limit on locked memory shows now, and not with the first I/O.
+        // Maps now, so that a limit on locked memory fails here and not in the first I/O.
         controller.attach(&maps).map_err(|error| OpenError {
             address: controller.address().to_owned(),
             why: OpenErrorWhy::System { what: "mapping buffers for the drive", error },
@@ -61,21 +62,21 @@ impl NvmeDevice {
         Ok(Self { info, controller, maps, namespace, seen })
     }
 
-    /// The controller behind it.
+    /// Returns the controller of the namespace.
     pub fn controller(&self) -> &Arc<Controller> {
         &self.controller
     }
 
-    /// The namespace as the drive describes it.
+    /// Returns the namespace as the drive describes it.
     pub fn namespace(&self) -> &NamespaceInfo {
         &self.namespace
     }
 
-    /// Whether the namespace is still what it was when this device was made of it. Asks the drive, which may take a
-    /// while.
+    /// Returns true if the namespace is the same as when this device was created. Queries the
+    /// drive, which may take a while.
     ///
     /// # Errors
-    /// The drive does not say, or the namespace cannot be served any more.
+    /// The drive does not answer, or the namespace can no longer be served.
     pub fn is_current(&self) -> Result<bool, OpenError> {
         let changes = self.controller.namespace_changes();
         let answer = self.controller.namespace(self.namespace.nsid);
@@ -86,12 +87,12 @@ impl NvmeDevice {
         Ok(answer? == self.namespace)
     }
 
-    /// Whether the drive had reason to say that namespaces changed since it was last asked about this one.
+    /// Returns true if namespaces may have changed since the drive last described this one.
     pub fn may_have_changed(&self) -> bool {
         self.controller.namespace_changes() != self.seen.load(Ordering::Relaxed)
     }
 
-    /// A queue of the driver's own, which also compares and verifies.
+    /// Opens a queue of the driver itself, which also supports compare and verify.
     ///
     /// # Errors
     /// As [`BlockDevice::open_queue`].

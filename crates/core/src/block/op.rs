@@ -1,4 +1,4 @@
-//! What is asked of a block device and what it answers.
+//! Operations on a block device and their results.
 
 use thiserror::Error;
 
@@ -8,66 +8,66 @@ use crate::dma::Buffer;
 /// An operation on a range of a device.
 #[derive(Debug)]
 pub struct BlockOp {
-    /// The caller's, handed back with the completion; several operations may have the same.
+    /// Token of the caller, returned with the completion; several operations may share one.
     pub token: u64,
-    /// What to do.
+    /// Kind of operation.
     pub kind: BlockOpKind,
     /// First byte; a multiple of the block size.
     pub offset: u64,
     /// Bytes; a multiple of the block size. 0 for a flush.
     pub len: u64,
-    /// Memory of at least `len` bytes for reads and writes, `None` for everything else.
+    /// Memory of at least `len` bytes for reads and writes, otherwise `None`.
     pub buf: Option<Buffer>,
 }
 
-/// What an operation does.
+/// Kind of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BlockOpKind {
     /// Fills the buffer from the device.
     Read,
     /// Writes the buffer to the device.
     Write {
-        /// Complete only when the data is on the medium.
+        /// Completes only when the data is on the medium.
         fua: bool,
     },
-    /// Complete when every write completed before is on the medium.
+    /// Completes when every write completed before is on the medium.
     Flush,
-    /// The range reads as zeroes.
+    /// Makes the range read as zeroes.
     WriteZeroes {
-        /// Complete only when that is on the medium.
+        /// Completes only when the zeroes are on the medium.
         fua: bool,
-        /// The device may free the range.
+        /// Allows the device to free the range.
         deallocate: bool,
     },
-    /// The range's contents are no longer wanted.
+    /// Declares the contents of the range unused.
     Deallocate,
 }
 
-/// An operation that is done.
+/// A completed operation.
 #[derive(Debug)]
 pub struct Completed {
     /// The operation's token.
     pub token: u64,
     /// The operation's buffer.
     pub buf: Option<Buffer>,
-    /// How it went.
+    /// Result of the operation.
     pub result: Result<(), BlockError>,
 }
 
-/// An operation a queue did not take.
+/// An operation that a queue did not take.
 #[derive(Debug, Error)]
 #[error("operation {} was not taken: {why}", .op.token)]
 pub struct Rejected {
-    /// The operation, untouched.
+    /// The operation, unchanged.
     pub op: BlockOp,
-    /// Why.
+    /// Reason.
     pub why: RejectedWhy,
 }
 
-/// Why a queue did not take an operation.
+/// Reason why a queue did not take an operation.
 #[derive(Debug, Error, Clone, PartialEq, Eq)]
 pub enum RejectedWhy {
-    /// As much is in flight as the queue holds: poll, then try again.
+    /// The queue is full: poll, then retry.
     #[error("the queue is full")]
     QueueFull,
     /// The operation can never succeed.
@@ -75,7 +75,7 @@ pub enum RejectedWhy {
     Invalid(BlockError),
 }
 
-/// Why an operation failed, or a queue could not be opened.
+/// Reason why an operation failed, or a queue could not be opened.
 #[derive(Debug, Error, Clone, PartialEq, Eq)]
 pub enum BlockError {
     /// The range is not inside the device.
@@ -103,36 +103,37 @@ pub enum BlockError {
         /// The system's error number.
         errno: i32,
     },
-    /// Writes completed before may not be on the medium, and no later flush vouches for them: a
-    /// flush failed, of this queue or another one, or the drive lost power. Each queue reports it
-    /// once, with every flush (and FUA write that needs one) it has when it learns of it; flushes
-    /// after that vouch for what was completed since.
+    /// Writes completed before may not be on the medium, and no later flush covers them.
+    ///
+    /// A flush failed, on this queue or another one, or the drive lost power. Each queue reports it
+    /// once, with every flush (and FUA write that needs one) that it has when it detects the
+    /// failure. Later flushes cover the writes completed since.
     #[error("a flush failed before: completed writes may be lost")]
     FlushLost,
-    /// No room left behind the device.
+    /// The medium has no space left.
     #[error("no space left on the medium")]
     NoSpace,
-    /// The device is no longer there.
+    /// The device has disappeared.
     #[error("the device is gone")]
     Gone,
-    /// The device does not do this.
+    /// The device does not support the operation.
     #[error("the device does not support this")]
     Unsupported,
-    /// No memory for it.
+    /// Out of memory.
     #[error("out of memory")]
     NoMemory,
-    /// The kernel cannot start a thread for it.
+    /// The kernel cannot start a worker thread.
     #[error(
         "the kernel cannot start a thread for io_uring: raise the limit of threads (TasksMax=, ulimit -u)"
     )]
     NoThread,
-    /// A drive grants no more queues: use fewer reactors, or fewer of its namespaces.
+    /// The drive grants no more queues: use fewer reactors, or fewer of its namespaces.
     #[error("all {granted} I/O queues that the drive grants are in use")]
     NoQueue {
-        /// How many it grants.
+        /// Number of queues the drive grants.
         granted: usize,
     },
-    /// The operation was cancelled before it was done.
+    /// The operation was cancelled before it completed.
     #[error("cancelled")]
     Cancelled,
     /// Another error of the system.
@@ -144,47 +145,47 @@ pub enum BlockError {
 }
 
 impl BlockOp {
-    /// A read into `buf`.
+    /// Creates a read into `buf`.
     pub fn read(token: u64, offset: u64, buf: Buffer) -> Self {
         Self { token, kind: BlockOpKind::Read, offset, len: buf.len() as u64, buf: Some(buf) }
     }
 
-    /// A write of `buf`.
+    /// Creates a write of `buf`.
     pub fn write(token: u64, offset: u64, buf: Buffer, fua: bool) -> Self {
         let len = buf.len() as u64;
         Self { token, kind: BlockOpKind::Write { fua }, offset, len, buf: Some(buf) }
     }
 
-    /// A flush.
+    /// Creates a flush.
     pub fn flush(token: u64) -> Self {
         Self { token, kind: BlockOpKind::Flush, offset: 0, len: 0, buf: None }
     }
 
-    /// Zeroes over a range.
+    /// Creates an operation that zeroes a range.
     pub fn write_zeroes(token: u64, offset: u64, len: u64, fua: bool, deallocate: bool) -> Self {
         let kind = BlockOpKind::WriteZeroes { fua, deallocate };
         Self { token, kind, offset, len, buf: None }
     }
 
-    /// A deallocation of a range.
+    /// Creates a deallocation of a range.
     pub fn deallocate(token: u64, offset: u64, len: u64) -> Self {
         Self { token, kind: BlockOpKind::Deallocate, offset, len, buf: None }
     }
 
-    /// The completion of this operation.
+    /// Completes this operation with `result`.
     pub fn complete(self, result: Result<(), BlockError>) -> Completed {
         Completed { token: self.token, buf: self.buf, result }
     }
 
-    /// Whether the operation changes the device.
+    /// Returns true if the operation changes the device.
     pub fn is_write(&self) -> bool {
         !matches!(self.kind, BlockOpKind::Read | BlockOpKind::Flush)
     }
 
-    /// What every device checks before it takes an operation.
+    /// Checks the operation. Every device calls this before it takes one.
     ///
     /// # Errors
-    /// The error the operation has to complete with.
+    /// The error with which the operation must complete.
     pub fn check(&self, info: &DeviceInfo) -> Result<(), BlockError> {
         let (offset, len) = (self.offset, self.len);
         if self.kind == BlockOpKind::Flush {
@@ -207,10 +208,10 @@ impl BlockOp {
 }
 
 impl BlockError {
-    /// The error for a system error number.
+    /// Converts a system error number.
     pub fn from_errno(errno: i32) -> Self {
         match errno {
-            // EFBIG: the limit of the process (RLIMIT_FSIZE) or of the file system.
+            // EFBIG: limit of the process (RLIMIT_FSIZE) or of the file system.
             libc::ENOSPC | libc::EDQUOT | libc::EFBIG => Self::NoSpace,
             libc::ENODEV | libc::ENXIO | libc::ESHUTDOWN | libc::ENOMEDIUM => Self::Gone,
             libc::EOPNOTSUPP | libc::ENOSYS | libc::ENOTTY => Self::Unsupported,

@@ -1,11 +1,11 @@
-//! A descriptor that is readable while it is raised.
+//! Descriptors that are readable while a signal is raised.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::{EventfdFlags, epoll};
 
-/// A descriptor that is readable while any of these is; `None` of none.
+/// Returns a descriptor that is readable while any of these is; `None` for an empty list.
 pub(super) fn any_of<'f>(
     fds: impl IntoIterator<Item = BorrowedFd<'f>>,
 ) -> io::Result<Option<OwnedFd>> {
@@ -20,7 +20,8 @@ pub(super) fn any_of<'f>(
     Ok(watch)
 }
 
-/// An eventfd as a flag. Raising and clearing are for whoever sleeps on it, not for every turn.
+/// An eventfd as a flag. It is raised and cleared only for a reactor that sleeps on it, not on
+/// every turn.
 #[derive(Debug)]
 pub(super) struct Signal(OwnedFd);
 
@@ -31,12 +32,12 @@ impl Signal {
     }
 
     pub(super) fn raise(&self) {
-        // Fails only when the count is at its limit, and then it is raised anyway.
+        // A failed write means that the counter is at its limit, so the signal is raised anyway.
         let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
     }
 
     pub(super) fn clear(&self) {
-        // WouldBlock: it was not raised.
+        // WouldBlock: the signal was not raised.
         let _ = rustix::io::read(&self.0, &mut [0_u8; 8]);
     }
 }

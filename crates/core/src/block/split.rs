@@ -1,8 +1,9 @@
-//! `split`: a range of another device as a device of its own, as a partition is, but without a table
-//! on the medium.
+//! `split`: a range of another device as a device, like a partition but without a table on the
+//! medium.
 //!
-//! The range begins and ends on a block, nothing else is asked of it. Operations go down with another
-//! offset and come back as the base completes them; nothing is kept of them here.
+//! The range must begin and end on a block boundary; there is no other restriction. Operations pass
+//! to the base with another offset and return as the base completes them. The split keeps no state
+//! for them.
 
 #[cfg(test)]
 mod tests;
@@ -26,7 +27,7 @@ pub struct SplitDevice {
     offset: u64,
 }
 
-/// Why a device has no such range.
+/// Reason why a device does not contain the range.
 #[derive(Debug, Error, Clone, PartialEq, Eq)]
 pub enum SplitError {
     /// The range begins or ends within a block.
@@ -36,10 +37,10 @@ pub enum SplitError {
         offset: u64,
         /// Bytes.
         size: u64,
-        /// Bytes of a block of the base.
+        /// Bytes per block of the base.
         block_size: u32,
     },
-    /// The range is empty or goes beyond the base.
+    /// The range is empty or ends beyond the base.
     #[error("bytes {offset}+{size} are not inside {base:?}, which has {base_size} bytes")]
     OutOfRange {
         /// First byte.
@@ -48,16 +49,16 @@ pub enum SplitError {
         size: u64,
         /// The base's name.
         base: String,
-        /// Its bytes.
+        /// Bytes of the base.
         base_size: u64,
     },
 }
 
 impl SplitDevice {
-    /// `size` bytes of `base` from `offset` on, or all from there on.
+    /// Creates a device of `size` bytes of `base` from `offset`, or of all bytes from there.
     ///
     /// # Errors
-    /// The base has no such range.
+    /// The base does not contain the range.
     pub fn new(
         name: &str,
         base: Arc<dyn BlockDevice>,
@@ -74,7 +75,7 @@ impl SplitDevice {
         if (offset | size) & (u64::from(block_size) - 1) != 0 {
             return Err(SplitError::Misaligned { offset, size, block_size });
         }
-        // Not the size: a range that grew with its base is the same disk.
+        // Without the size: a range that grew with its base is the same disk.
         let medium = below.medium.as_ref().map(|medium| format!("{medium}+{offset}"));
         let info = DeviceInfo { name: name.to_owned(), size, medium, ..below.clone() };
         Ok(Self { info, base, offset })
@@ -109,7 +110,7 @@ struct SplitQueue {
     base: Box<dyn BlockQueue>,
     info: DeviceInfo,
     offset: u64,
-    /// Not inside the range, so the base never sees them.
+    /// Operations outside the range; the base never sees them.
     refused: Vec<Completed>,
 }
 

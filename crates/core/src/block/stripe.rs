@@ -1,18 +1,18 @@
-//! `stripe`: several devices as one, their chunks dealt out in turn (RAID-0).
+//! `stripe`: several devices as one, with chunks distributed round-robin (RAID-0).
 //!
 //! ```text
-//!  submit --in one chunk----------> member, as it is ------------------> handed out by poll
+//!  submit --in one chunk----------> member, unchanged ------------------> returned by poll
 //!         --more: a parent and its children, each with a part of the buffer
-//!                    |--> member --done--> one child less --the last--> parent handed out
+//!                    |--> member --done--> one child less --the last--> parent returned
 //!                    '--> waiting, if its member is full
 //! ```
 //!
-//! A queue has a queue of each member's and nothing that another queue shares: no lock, no second
-//! hand-over. An operation in one chunk costs a shift and a multiplication and keeps its token, and its
-//! completion goes from the member straight to the caller. Only what is spread over several members is
-//! remembered; its data is moved by the members from and to parts of the one buffer
-//! ([`Cut`](crate::dma::Cut)), never copied. Ranges without data are one run of each member, however
-//! many chunks they are.
+//! A queue has a queue of each member and shares nothing with other queues: no lock, no second
+//! hand-over. An operation in one chunk costs a shift and a multiplication. It keeps its token, and
+//! its completion goes from the member directly to the caller. Only operations that span several
+//! members have state here. The members move their data from and to parts of the one buffer
+//! ([`Cut`](crate::dma::Cut)), without a copy. A range without data is one run per member, whatever
+//! its number of chunks.
 
 mod layout;
 mod parents;
@@ -35,10 +35,10 @@ use super::{
 };
 use crate::dma::{CorePool, Cut, Lent};
 
-/// Completions and waiting children a queue makes room for at start.
+/// Completions and waiting children a queue reserves room for at start.
 const ROOM: usize = 64;
 
-/// The stripe.
+/// The stripe device.
 #[derive(Debug)]
 pub struct StripeDevice {
     info: DeviceInfo,
@@ -46,52 +46,54 @@ pub struct StripeDevice {
     layout: Layout,
 }
 
-/// Why devices do not make a stripe.
+/// Reason why devices cannot form a stripe.
 #[derive(Debug, Error, Clone, PartialEq, Eq)]
 pub enum StripeError {
-    /// There are none.
+    /// The stripe has no members.
     #[error("a stripe needs members")]
     Empty,
-    /// Members have different blocks.
+    /// The members have different block sizes.
     #[error(
         "its members have different blocks: {first:?} of {first_size} bytes, {other:?} of {other_size}"
     )]
     BlockSize {
         /// The first member's name.
         first: String,
-        /// Bytes of its blocks.
+        /// Bytes per block of the first member.
         first_size: u32,
-        /// Another member's.
+        /// Name of another member.
         other: String,
-        /// Bytes of its blocks.
+        /// Bytes per block of that member.
         other_size: u32,
     },
-    /// A chunk is not whole blocks.
+    /// The chunk size is no multiple of the block size.
     #[error("chunks of {chunk} bytes are not whole blocks of {block_size} bytes")]
     Chunk {
-        /// Bytes of a chunk.
+        /// Bytes per chunk.
         chunk: u64,
-        /// Bytes of a block.
+        /// Bytes per block.
         block_size: u32,
     },
-    /// A member does not hold one chunk.
+    /// A member is smaller than one chunk.
     #[error("{member:?} has {size} bytes, less than a chunk of {chunk}")]
     Small {
         /// The member's name.
         member: String,
-        /// Its bytes.
+        /// Bytes of the member.
         size: u64,
-        /// Bytes of a chunk.
+        /// Bytes per chunk.
         chunk: u64,
     },
 }
 
 impl StripeDevice {
-    /// A stripe over `members`, in this order, in chunks of so many bytes. Each gives as many whole
-    /// chunks as the smallest has; the log tells what is not used of the others.
+    /// Creates a stripe over `members`, in this order, in chunks of `chunk` bytes.
+    ///
+    /// Each member contributes as many whole chunks as the smallest one has. The log reports the
+    /// unused bytes of the others.
     ///
     /// # Errors
-    /// They do not go together.
+    /// The members do not fit together.
     pub fn new(
         name: &str,
         members: Vec<Arc<dyn BlockDevice>>,
@@ -133,7 +135,7 @@ impl StripeDevice {
     }
 }
 
-/// What all of the members can do, and what any of them has to be minded for.
+/// Combines the capabilities common to all members with the restrictions of any member.
 fn combined(name: &str, members: &[Arc<dyn BlockDevice>], each: u64) -> DeviceInfo {
     let any = |what: fn(&DeviceInfo) -> bool| members.iter().any(|member| what(member.info()));
     DeviceInfo {
@@ -149,7 +151,7 @@ fn combined(name: &str, members: &[Arc<dyn BlockDevice>], each: u64) -> DeviceIn
     }
 }
 
-/// The identity of a stripe: the members' in their order, and how bytes are dealt out to them.
+/// Identity of a stripe: the identities of the members in their order, and the chunk size.
 fn medium(members: &[Arc<dyn BlockDevice>], chunk: u64) -> Option<String> {
     let each: Option<Vec<&str>> =
         members.iter().map(|member| member.info().medium.as_deref()).collect();
@@ -180,14 +182,14 @@ struct StripeQueue {
     members: Vec<Box<dyn BlockQueue>>,
     info: DeviceInfo,
     layout: Layout,
-    /// Operations taken and not handed out.
+    /// Operations submitted and not returned.
     in_flight: usize,
     parents: Parents,
-    /// Children that their members had no room for. While there are any, nothing new is taken.
+    /// Children whose members were full. While there are any, the queue takes no new operation.
     waiting: VecDeque<(usize, BlockOp)>,
-    /// Done without a member.
+    /// Operations completed without a member.
     ended: Vec<Completed>,
-    /// Readable when a member's is.
+    /// Readable when the descriptor of a member is.
     watch: Option<OwnedFd>,
 }
 
@@ -209,7 +211,7 @@ impl StripeQueue {
         })
     }
 
-    /// An operation of one member, as it is but for its place.
+    /// Passes an operation to one member, with only its offset changed.
     #[inline]
     fn pass(&mut self, mut op: BlockOp, place: Place) -> Result<(), Rejected> {
         let offset = op.offset;
@@ -220,18 +222,19 @@ impl StripeQueue {
         })
     }
 
-    /// Whether an operation can be a member's as it is, if it lies in one chunk.
+    /// Returns true if a member can take the operation unchanged, provided it lies in one chunk.
     #[inline]
     fn may_pass(&self, op: &BlockOp) -> bool {
         let refused = self.info.read_only && op.is_write();
         op.kind != BlockOpKind::Flush && !refused && !is_child(op.token)
     }
 
-    /// An operation of several members.
+    /// Splits an operation over several members.
     #[inline(never)]
     fn spread(&mut self, op: BlockOp) {
         let BlockOp { token, kind, offset, len, buf } = op;
-        // The parent counts as a child of its own until all are given out: none ends it before.
+        // The parent counts as its own child until all are submitted, so no child completes it
+        // earlier.
         let (parent, child) = self.parents.begin(token);
         match buf {
             Some(buf) if matches!(kind, BlockOpKind::Read | BlockOpKind::Write { .. }) => {
@@ -241,7 +244,7 @@ impl StripeQueue {
                     let Place { member, offset, left } = self.layout.place(at);
                     let len = left.min(end - at);
                     at += len;
-                    // The buffer holds the operation: that was checked.
+                    // `check` has verified that the buffer fits the operation.
                     let buf = usize::try_from(len).ok().and_then(|len| cut.part(len));
                     self.give(parent, member, BlockOp { token: child, kind, offset, len, buf });
                 }
@@ -263,7 +266,7 @@ impl StripeQueue {
         self.ended.extend(self.parents.child_done(parent, Ok(())));
     }
 
-    /// A child more for `parent`, to its member or behind those that wait for theirs.
+    /// Adds a child to `parent`: submits it to its member or queues it behind waiting children.
     fn give(&mut self, parent: usize, member: usize, op: BlockOp) {
         self.parents.child_begun(parent);
         if !self.waiting.is_empty() {
@@ -275,7 +278,7 @@ impl StripeQueue {
         }
     }
 
-    /// Hands a child back if its member has no room.
+    /// Submits a child; returns it if its member is full.
     fn submit_child(&mut self, member: usize, op: BlockOp) -> Option<BlockOp> {
         match self.members[member].submit(op) {
             Ok(()) => None,
@@ -288,7 +291,7 @@ impl StripeQueue {
         }
     }
 
-    /// Gives out children that waited; true if a member took one, so that it has to be polled.
+    /// Submits waiting children; returns true if a member took one and must be polled.
     fn give_out(&mut self) -> bool {
         let mut any = false;
         while let Some((member, op)) = self.waiting.pop_front() {
@@ -301,7 +304,7 @@ impl StripeQueue {
         any
     }
 
-    /// Polls the members, and puts parents in the place of their children.
+    /// Polls the members, and replaces children by their completed parents.
     #[inline]
     fn poll_members(&mut self, done: &mut Vec<Completed>) {
         let before = done.len();
@@ -326,7 +329,7 @@ impl BlockQueue for StripeQueue {
         if is_inside && self.may_pass(&op) {
             let place = self.layout.place(op.offset);
             if op.len <= place.left {
-                // What else can be wrong with it is wrong for the member, too.
+                // The member detects all other errors.
                 self.pass(op, place)?;
                 self.in_flight += 1;
                 return Ok(());
@@ -344,7 +347,7 @@ impl BlockQueue for StripeQueue {
         let before = done.len();
         self.poll_members(done);
         while !self.waiting.is_empty() && self.give_out() {
-            // What was just taken may be batched: it has to start before the reactor sleeps.
+            // A member may batch what it just took: it must start before the reactor sleeps.
             self.poll_members(done);
         }
         if !self.ended.is_empty() {
@@ -369,7 +372,8 @@ impl BlockQueue for StripeQueue {
                 }
             }
         }
-        // Members also have operations as they came, but for those with a token like a child's.
+        // Members also have whole operations under the caller's token, unless it looks like a
+        // child's.
         if !is_child(token) {
             tokens.push(token);
         }
@@ -383,13 +387,13 @@ impl BlockQueue for StripeQueue {
     }
 
     fn next_due(&self) -> Option<u64> {
-        // Nothing tells of room in a member that has nothing to complete.
+        // A full member with nothing in flight sends no signal when it has room again.
         let stuck = self.waiting.front().filter(|(at, _)| self.members[*at].in_flight() == 0);
         let members = self.members.iter().filter_map(|member| member.next_due());
         members.chain(stuck.map(|_| 0)).min()
     }
 
-    /// Lends what lies in one member, if that lends it.
+    /// Passes a zero-copy read to the member, if one chunk holds it all.
     #[inline]
     fn lend(&mut self, offset: u64, len: u32) -> Option<Lent> {
         let end = offset.checked_add(u64::from(len))?;

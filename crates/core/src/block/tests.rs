@@ -1,4 +1,4 @@
-//! The devices in memory and the one with faults.
+//! Tests of the devices in memory and the device with faults.
 
 #![expect(clippy::cast_possible_truncation, reason = "offsets and tokens in tests are small")]
 
@@ -75,7 +75,7 @@ fn null_reads_zeroes_lends_them_and_forgets_writes() {
     assert!(queue.event_fd().is_none());
     let lent = queue.lend(0, 4096).unwrap();
     drop((queue, device));
-    // Lent bytes outlive their device.
+    // Zero-copy bytes outlive their device.
     let mut total = 0;
     crate::dma::Payload::from(lent).for_each_piece(|_, len| total += len);
     assert_eq!(total, 4096);
@@ -144,7 +144,7 @@ fn large_zeroing_goes_in_steps_and_others_pass_it() {
     assert!(read.buf.unwrap().as_slice().iter().all(|byte| *byte == 0));
 }
 
-/// The first byte of a block.
+/// Returns the first byte of a block.
 fn first_byte(device: &RamDevice, at: u64) -> u8 {
     let pool = pool();
     let mut queue = device.open_queue(&pool).unwrap();
@@ -167,7 +167,7 @@ fn fill_block(device: &RamDevice, at: u64, byte: u8) {
 
 #[test]
 fn ram_grows_and_shrinks_and_keeps_what_stays() {
-    // Not a multiple of a stripe, nor of a page.
+    // Neither a multiple of a stripe nor of a page.
     let (small, large) = (MIB + 512, 5 * MIB);
     let first = RamDevice::new("ram0", small, 512).unwrap();
     fill_block(&first, 0, 1);
@@ -180,7 +180,7 @@ fn ram_grows_and_shrinks_and_keeps_what_stays() {
     let bytes = [0, MIB, small, 4 * MIB, large - 512].map(|at| first_byte(&second, at));
     assert_eq!(bytes, [1, 2, 3, 4, 0]);
 
-    // What comes again is zero, whether the larger one is still in use or not.
+    // Added bytes are zero, whether the larger device is still in use or not.
     let third = second.resized(small).unwrap();
     fill_block(&second, small, 5);
     let fourth = third.resized(large).unwrap();
@@ -195,7 +195,7 @@ fn ram_grows_and_shrinks_and_keeps_what_stays() {
     let bytes = [0, MIB, small, 4 * MIB].map(|at| first_byte(&second, at));
     assert_eq!(bytes, [1, 2, 0, 0]);
     drop(fifth);
-    // What was not to be leaves nothing behind.
+    // A discarded resize leaves nothing behind.
     let other = second.resized(8 * MIB).unwrap();
     second.prevail();
     drop(other);
@@ -215,7 +215,7 @@ fn no_block_of_ram_is_ever_seen_half_written() {
             let mut seen = 0;
             for token in 0..20_000 {
                 let blocks = 1 + rng.index(4);
-                // Few blocks, around the border of two locks.
+                // A few blocks around the boundary of two locks.
                 let offset = (60 << 10) + rng.below(4) * BLOCK as u64;
                 let op = match rng.below(16) {
                     0 => BlockOp::deallocate(token, offset, (blocks * BLOCK) as u64),

@@ -1,4 +1,4 @@
-//! A leased buffer.
+//! Leased buffers.
 
 use std::fmt;
 use std::ptr::NonNull;
@@ -9,24 +9,24 @@ use super::registrar::ChunkId;
 use super::shares::ShareId;
 use super::slots::{Class, PromiseId, SlotId};
 
-/// A lease of memory that nobody else has. It starts on a page, stays on its reactor's thread
-/// and goes back to the pool when dropped.
+/// An exclusive lease of memory. It starts on a page, stays on its reactor's thread and returns to
+/// the pool when dropped.
 ///
-/// A part of a [`Cut`](super::Cut) buffer is one as well, but starts where it was cut.
+/// A part of a [`Cut`](super::Cut) buffer is also a buffer, but starts where it was split.
 pub struct Buffer {
     base: NonNull<u8>,
     core: Rc<Core>,
-    /// At most a chunk, which `u32` holds.
+    /// At most a chunk, so it fits in `u32`.
     len: u32,
     capacity: u32,
     promise: PromiseId,
     slot: SlotId,
-    /// Whose part it is; 0 if it is whole.
+    /// Count that the part belongs to; 0 if the buffer is whole.
     share: ShareId,
 }
 
 impl Buffer {
-    /// The buffer of a slot just leased from `core`: `len` bytes at `base`.
+    /// Creates the buffer of a slot just leased from `core`: `len` bytes at `base`.
     #[inline]
     pub(super) fn new(
         core: &Rc<Core>,
@@ -41,25 +41,25 @@ impl Buffer {
         Self { base, core: Rc::clone(core), len, capacity, promise, slot, share: 0 }
     }
 
-    /// Bytes asked for, or what [`truncate`](Self::truncate) left of them.
+    /// Returns the requested bytes, or what [`truncate`](Self::truncate) left of them.
     #[inline]
     pub fn len(&self) -> usize {
         self.len as usize
     }
 
-    /// Whether [`len`](Self::len) is 0.
+    /// Returns true if [`len`](Self::len) is 0.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Bytes there are: the size of the buffer's class, or of the part.
+    /// Returns the available bytes: the size of the buffer's class, or of the part.
     #[inline]
     pub fn capacity(&self) -> usize {
         self.capacity as usize
     }
 
-    /// The chunk it is a part of, which devices know by its number.
+    /// Returns the chunk of the buffer, whose number identifies it for devices.
     #[inline]
     pub fn chunk(&self) -> ChunkId {
         self.core.chunk_of(self.slot)
@@ -70,48 +70,49 @@ impl Buffer {
         self.len = self.len.min(u32::try_from(len).unwrap_or(u32::MAX));
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     #[inline]
     pub fn as_slice(&self) -> &[u8] {
-        // SAFETY: `base` is the start of `capacity >= len` bytes of mapped, initialised memory that
-        // are this value's alone for as long as it lives: a slot that the pool leases to it (see
-        // `slots`), or a part of one that is given out once (see `cut`).
+        // SAFETY: `base` is the start of `capacity >= len` bytes of mapped, initialized memory.
+        // They belong to this value alone during its lifetime: a slot that the pool leases to it
+        // (see `slots`), or a part that is handed out once (see `cut`).
         unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.len()) }
     }
 
-    /// The bytes, to write.
+    /// Returns the bytes for writing.
     #[inline]
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
-        // SAFETY: as in `as_slice`, and `&mut self` is the only way to these bytes.
+        // SAFETY: as in `as_slice`, and `&mut self` is the only access to these bytes.
         unsafe { std::slice::from_raw_parts_mut(self.base.as_ptr(), self.len()) }
     }
 
-    /// Address of the first byte: page-aligned unless it is a part, stable until the buffer is dropped.
+    /// Returns the address of the first byte: page-aligned unless it is a part, stable until the
+    /// buffer is dropped.
     #[inline]
     pub fn as_ptr(&self) -> *const u8 {
         self.base.as_ptr()
     }
 
-    /// Address of the first byte, to write through (a device, the kernel).
+    /// Returns the address of the first byte, for writes by a device or the kernel.
     #[inline]
     pub fn as_mut_ptr(&mut self) -> *mut u8 {
         self.base.as_ptr()
     }
 }
 
-/// What only [`Reserve::pass`](super::Reserve::pass) does.
+/// Methods for [`Reserve::pass`](super::Reserve::pass) only.
 impl Buffer {
     pub(super) fn promise(&self) -> PromiseId {
         self.promise
     }
 
-    /// From now on it counts in `promise`, which has counted it.
+    /// Moves the buffer to `promise`, which has already counted it.
     pub(super) fn set_promise(&mut self, promise: PromiseId) {
         self.promise = promise;
     }
 }
 
-/// What only [`Cut`](super::Cut) does, and who looks whether it was done.
+/// Methods for [`Cut`](super::Cut), and for checks whether a buffer is a part.
 impl Buffer {
     pub(super) fn core(&self) -> &Rc<Core> {
         &self.core
@@ -121,19 +122,19 @@ impl Buffer {
         self.share
     }
 
-    /// From now on it counts in `share`, which holds what it counted in before.
+    /// Moves the buffer to `share`, which holds the previous count.
     pub(super) fn set_share(&mut self, share: ShareId) {
         self.share = share;
     }
 
-    /// `len` bytes from `at` on, as a buffer of their own that counts in `share`.
+    /// Returns the `len` bytes at `at` as a separate buffer that counts in `share`.
     ///
     /// # Panics
-    /// If they are not inside.
+    /// If the bytes are not inside the buffer.
     ///
     /// # Safety
-    /// As long as the part lives, nobody uses these bytes through `self` or another part; `share` has
-    /// counted the part, and `self` is not dropped but as another holder of it.
+    /// During the lifetime of the part, no code uses these bytes through `self` or another part.
+    /// `share` has counted the part, and `self` is dropped only as another holder of it.
     pub(super) unsafe fn part(&self, at: u32, len: u32, share: ShareId) -> Self {
         assert!(at.checked_add(len).is_some_and(|end| end <= self.capacity));
         // SAFETY: `at` lies in the buffer (asserted).
@@ -153,7 +154,7 @@ impl Drop for Buffer {
     #[inline]
     fn drop(&mut self) {
         if self.share != 0 && !self.core.part_ended(self.share) {
-            return; // Others have the rest of the slot.
+            return; // Other parts still use the slot.
         }
         self.core.give_back(self.slot, self.promise);
     }

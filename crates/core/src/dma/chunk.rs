@@ -1,4 +1,4 @@
-//! A chunk: the piece of memory that goes between the shared pool and the cores.
+//! Chunks: the unit of memory that moves between the shared pool and the cores.
 
 use std::io;
 use std::ptr::NonNull;
@@ -6,10 +6,10 @@ use std::ptr::NonNull;
 use super::mapping::Mapping;
 use super::registrar::ChunkId;
 
-/// Bytes of a chunk: one huge page. Also the largest lease there can be.
+/// Bytes per chunk: one huge page. Also the maximum lease.
 pub const CHUNK: usize = 2 << 20;
 
-/// The memory of a chunk, owned by the shared pool or by a core.
+/// Memory of a chunk, owned by the shared pool or by a core.
 #[derive(Debug)]
 pub(super) struct Chunk {
     memory: Mapping,
@@ -18,7 +18,7 @@ pub(super) struct Chunk {
 }
 
 impl Chunk {
-    /// A huge page if `try_huge` and there is one, else ordinary pages.
+    /// Maps a huge page if `try_huge` and one is available, otherwise ordinary pages.
     pub(super) fn map(id: ChunkId, try_huge: bool) -> io::Result<Self> {
         if try_huge && let Ok(memory) = Mapping::huge(CHUNK) {
             return Ok(Self { memory, huge: true, id });

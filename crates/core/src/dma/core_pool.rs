@@ -1,4 +1,4 @@
-//! One reactor's pool: size classes over chunks, leased and returned without lock or atomics.
+//! One reactor's pool: size classes over chunks, leased and returned without locks or atomics.
 
 use std::cell::UnsafeCell;
 use std::fmt;
@@ -15,43 +15,43 @@ use super::shared::{Arena, NoChunk, SharedPool};
 use super::shares::{ShareId, Shares};
 use super::slots::{Class, PromiseId, SlotId, Slots};
 
-/// Chunks without a lease that a core keeps when it [trims](CorePool::trim): what it had in use
-/// is ready when it wakes.
+/// Chunks without a lease that a core keeps when it [trims](CorePool::trim), so that its working
+/// set is available when it wakes.
 const WARM: usize = 4;
 
-/// Why there is no buffer.
+/// Reason why a buffer is not available.
 #[derive(Debug, Error, Clone, Copy, PartialEq, Eq)]
 pub enum LeaseError {
-    /// All the memory the pool may take is leased: try again when a buffer came back.
+    /// All memory the pool may use is leased: retry when a buffer was returned.
     #[error("all buffer memory is in use")]
     Exhausted,
-    /// No buffer is ever this large.
+    /// The length exceeds the maximum lease.
     #[error("{len} bytes are more than the largest buffer ({max} bytes)")]
     TooLarge {
-        /// Bytes asked for.
+        /// Requested bytes.
         len: usize,
         /// Bytes of the largest buffer.
         max: usize,
     },
-    /// There is no room for a second buffer, and there may never be: two of that size need two chunks, and a core is
-    /// sure to get one.
+    /// There is no room for a second buffer, and there may never be: two of that size need two
+    /// chunks, and only one is guaranteed to a core.
     #[error("no memory for two buffers of {len} bytes at once")]
     NotTwo {
-        /// Bytes asked for, each.
+        /// Requested bytes of each.
         len: usize,
     },
-    /// The kernel gave no memory although the cap is not reached.
+    /// The kernel has no memory, although the cap is not reached.
     #[error("the system has no memory for another chunk of buffers")]
     NoMemory,
 }
 
-/// A reactor's pool of buffers; clones are the same pool. It stays on its thread.
+/// A reactor's pool of buffers; clones refer to the same pool. It stays on its thread.
 #[derive(Clone)]
 pub struct CorePool {
     core: Rc<Core>,
 }
 
-/// What a pool's handles, buffers and reserves share.
+/// State shared by a pool's handles, buffers and reservations.
 pub(super) struct Core {
     shared: Arc<SharedPool>,
     slots: UnsafeCell<Slots>,
@@ -59,7 +59,7 @@ pub(super) struct Core {
 }
 
 impl CorePool {
-    /// A pool for the calling thread; it holds nothing yet and is sure to get one chunk.
+    /// Creates a pool for the calling thread. It holds no chunk yet, and one is guaranteed.
     pub fn new(shared: &Arc<SharedPool>) -> Self {
         shared.register_core();
         let slots = UnsafeCell::new(Slots::new());
@@ -67,10 +67,10 @@ impl CorePool {
         Self { core: Rc::new(Core { shared: Arc::clone(shared), slots, shares }) }
     }
 
-    /// A buffer of `len` bytes. Its contents are whatever was there.
+    /// Leases a buffer of `len` bytes. Its contents are unspecified.
     ///
     /// # Errors
-    /// See [`LeaseError`]. A pool with no buffer out never answers `Exhausted`.
+    /// See [`LeaseError`]. A pool without leased buffers never returns `Exhausted`.
     #[inline]
     pub fn lease(&self, len: usize) -> Result<Buffer, LeaseError> {
         self.check(len)?;
@@ -85,11 +85,12 @@ impl CorePool {
         Ok(Buffer::new(&self.core, base, len, class, id, 0))
     }
 
-    /// Two buffers of `len` bytes, or none: who keeps one while it waits for another may wait for who does the same.
+    /// Leases two buffers of `len` bytes, or none. A caller that kept one while it waits for
+    /// another could deadlock with another one that does the same.
     ///
     /// # Errors
-    /// See [`LeaseError`]; `NotTwo` where one of more than half a chunk could be had. A pool with no buffer out never
-    /// answers `Exhausted`.
+    /// See [`LeaseError`]; `NotTwo` if only one buffer of more than half a chunk is available. A
+    /// pool without leased buffers never returns `Exhausted`.
     pub fn lease_two(&self, len: usize) -> Result<(Buffer, Buffer), LeaseError> {
         let first = self.lease(len)?;
         match self.lease(len) {
@@ -99,11 +100,13 @@ impl CorePool {
         }
     }
 
-    /// `count` buffers of `len` bytes that can always be had: the in-capsule slots of a queue.
-    /// Memory is promised, not touched; reserves of one size share what is not in use.
+    /// Reserves `count` buffers of `len` bytes that are always available: the in-capsule slots of a
+    /// queue.
+    ///
+    /// The memory is reserved, not touched; reservations of one size share what is not in use.
     ///
     /// # Errors
-    /// See [`LeaseError`]; `Exhausted` when the reserve part of the cap is promised already.
+    /// See [`LeaseError`]; `Exhausted` when the reserve part of the cap is already reserved.
     pub fn reserve(&self, count: usize, len: usize) -> Result<Reserve, LeaseError> {
         self.check(len)?;
         let class = Class::of(len, Arena::Reserve);
@@ -118,18 +121,18 @@ impl CorePool {
         Ok(reserve)
     }
 
-    /// Buffers out now, leases and reserves' alike.
+    /// Returns the number of buffers leased now, including those of reservations.
     pub fn leased(&self) -> usize {
         self.core.with(|slots| slots.leased())
     }
 
-    /// Bytes of chunks this core holds.
+    /// Returns the bytes of chunks this core holds.
     pub fn held(&self) -> usize {
         self.core.with(|slots| slots.held(None)) * CHUNK
     }
 
-    /// Gives chunks without a lease back to the shared pool, but for a few. For a reactor about to
-    /// sleep.
+    /// Returns chunks without a lease to the shared pool, except a few. A reactor calls it before
+    /// it sleeps.
     pub fn trim(&self) {
         if self.core.with(|slots| slots.empty()) > WARM {
             self.core.release_empty(WARM);
@@ -137,12 +140,12 @@ impl CorePool {
         self.balance();
     }
 
-    /// Gives every chunk without a lease back to the shared pool.
+    /// Returns every chunk without a lease to the shared pool.
     pub fn clear(&self) {
         self.core.release_empty(0);
     }
 
-    /// Gives chunks without a lease back if another core waits for one. Cheap: for every turn.
+    /// Returns chunks without a lease if another core waits for one. Cheap enough for every turn.
     #[inline]
     pub fn balance(&self) {
         if self.core.shared.is_starved() && self.core.with(|slots| slots.empty()) > 0 {
@@ -150,7 +153,7 @@ impl CorePool {
         }
     }
 
-    /// The pool behind all cores' pools.
+    /// Returns the pool shared by all cores.
     pub fn shared(&self) -> &Arc<SharedPool> {
         &self.core.shared
     }
@@ -163,50 +166,50 @@ impl CorePool {
 }
 
 impl Core {
-    /// The bookkeeping, for the time of `f`, which is code of this module only and calls nothing
-    /// that could come back here.
+    /// Calls `f` with the bookkeeping. `f` is code of this module only, and calls nothing that
+    /// could reenter it.
     #[inline]
     fn with<T>(&self, f: impl FnOnce(&mut Slots) -> T) -> T {
-        // SAFETY: `Core` is neither `Send` nor `Sync` (it is only ever behind an `Rc` and holds
-        // an `UnsafeCell`), so this is the only thread. Every caller is in this file and passes a
-        // closure that calls one method of `Slots`, which calls neither back nor out: no other
-        // reference to the bookkeeping exists while this one does.
+        // SAFETY: `Core` is neither `Send` nor `Sync` (it is always behind an `Rc` and holds an
+        // `UnsafeCell`), so this is the only thread. Every caller is in this file and passes a
+        // closure that calls one method of `Slots`, which calls no other code. So no other
+        // reference to the bookkeeping exists during the call.
         f(unsafe { &mut *self.slots.get() })
     }
 
-    /// The counts of cut buffers, for the time of `f`; as [`with`](Self::with).
+    /// Calls `f` with the counts of split buffers; see [`with`](Self::with).
     #[inline]
     fn with_shares<T>(&self, f: impl FnOnce(&mut Shares) -> T) -> T {
         // SAFETY: as in `with`: one thread, and closures that call one method of `Shares`, which
-        // calls neither back nor out.
+        // calls no other code.
         f(unsafe { &mut *self.shares.get() })
     }
 
-    /// A count for a buffer that is cut, which is itself a part of `parent` or whole (0).
+    /// Creates a count for a buffer that is being split, which is a part of `parent` or whole (0).
     #[inline]
     pub(super) fn cut(&self, parent: ShareId) -> ShareId {
         self.with_shares(|shares| shares.open(parent))
     }
 
-    /// One part more.
+    /// Counts one part more.
     #[inline]
     pub(super) fn part_begun(&self, share: ShareId) {
         self.with_shares(|shares| shares.add(share));
     }
 
-    /// One part less; true if none is left of the whole slot.
+    /// Counts one part less; returns true if none is left of the whole slot.
     #[inline]
     pub(super) fn part_ended(&self, share: ShareId) -> bool {
         self.with_shares(|shares| shares.end(share))
     }
 
-    /// Ends the count if no part is left: true then.
+    /// Ends the count if no part is left, and returns true in that case.
     #[inline]
     pub(super) fn rejoin(&self, share: ShareId) -> bool {
         self.with_shares(|shares| shares.close(share))
     }
 
-    /// Takes back the slot of a buffer that is no more.
+    /// Returns the slot of a dropped buffer to the free slots.
     #[inline]
     pub(super) fn give_back(&self, id: SlotId, promise: PromiseId) {
         let emptied = self.with(|slots| slots.give_back(id, promise));
@@ -215,13 +218,13 @@ impl Core {
         }
     }
 
-    /// The chunk of a leased slot.
+    /// Returns the chunk of a leased slot.
     #[inline]
     pub(super) fn chunk_of(&self, id: SlotId) -> ChunkId {
         self.with(|slots| slots.chunk_of(id))
     }
 
-    /// Leases a promised buffer.
+    /// Leases a reserved buffer.
     #[inline]
     pub(super) fn lease_promised(
         self: &Rc<Self>,
@@ -246,14 +249,15 @@ impl Core {
         self.with(|slots| slots.promised(promise))
     }
 
-    /// Ends a promise when its last buffer is back; chunks nobody is promised any more go back.
+    /// Ends a reservation when its last buffer has returned; chunks no longer reserved return to
+    /// the shared pool.
     pub(super) fn close_promise(&self, promise: PromiseId) {
         self.with(|slots| slots.close_promise(promise));
         self.release_empty(0);
     }
 
-    /// Makes slots of a data class that has none free: of a chunk of another class with no lease
-    /// out, or of a new chunk.
+    /// Makes free slots of a data class that has none: from a chunk of another class without a
+    /// lease, or from a new chunk.
     #[cold]
     fn refill(&self, class: Class) -> Result<(), LeaseError> {
         if self.with(|slots| slots.change_class(class)) {
@@ -273,7 +277,7 @@ impl Core {
         Ok(())
     }
 
-    /// Gives chunks without a lease to the shared pool; reserves keep what they were promised.
+    /// Returns chunks without a lease to the shared pool; reservations keep theirs.
     #[cold]
     fn release_empty(&self, keep: usize) {
         for leaving in self.with(|slots| slots.take_empty(keep)) {
@@ -284,7 +288,8 @@ impl Core {
 
 impl Drop for Core {
     fn drop(&mut self) {
-        // Every buffer and reserve holds the core, so none is left: all chunks are unleased.
+        // Every buffer and reservation holds the core, so none is left: all chunks are without a
+        // lease.
         self.release_empty(0);
         debug_assert_eq!(self.with(|slots| slots.held(None)), 0);
         self.shared.unregister_core();

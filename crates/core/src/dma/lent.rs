@@ -1,4 +1,4 @@
-//! Bytes a device shows instead of filling a buffer.
+//! Zero-copy reads: bytes that a device exposes instead of filling a buffer.
 
 use std::fmt;
 use std::io;
@@ -11,14 +11,16 @@ use rustix::fs::MemfdFlags;
 
 use super::mapping::Mapping;
 
-/// The longest lent run, in bytes.
+/// Maximum bytes of a zero-copy read.
 pub const MAX_LEND: usize = 2 << 20;
 
-/// Bytes of the zeroes that are mapped: repeated for longer runs. All its pages are one page of
-/// memory, so it stays in the first-level cache; 16 translations stay in the TLB.
+/// Bytes of the mapped window of zeroes, repeated for longer runs.
+///
+/// All its pages are one page of memory, so it stays in the first-level cache, and its 16
+/// translations stay in the TLB.
 const ZERO_WINDOW: usize = 64 << 10;
 
-/// Memory a device shows, and the file that has the same bytes.
+/// Memory that a device exposes, and a file with the same bytes.
 #[derive(Debug)]
 pub struct LentRegion {
     window: Mapping,
@@ -27,11 +29,12 @@ pub struct LentRegion {
 }
 
 impl LentRegion {
-    /// Zeroes: a window of them and a file of [`MAX_LEND`] zero bytes that takes no memory. All who lend
-    /// zeroes share one, so that many such devices take no more of the TLB than one does.
+    /// Returns a window of zeroes, and a file of [`MAX_LEND`] zero bytes that uses no memory.
+    ///
+    /// All devices share one region, so that several of them use no more of the TLB than one.
     ///
     /// # Errors
-    /// No memory. A kernel without memfd is no error: there is no file then.
+    /// No memory. A kernel without memfd is no error: the region then has no file.
     pub fn zeroes() -> io::Result<Arc<Self>> {
         static SHARED: Mutex<Weak<LentRegion>> = Mutex::new(Weak::new());
         let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -43,7 +46,8 @@ impl LentRegion {
         Ok(zeroes)
     }
 
-    /// The memory that is shown again and again, as address and length. It stays mapped as long as the region lives.
+    /// Returns the address and length of the repeated memory. It stays mapped during the region's
+    /// lifetime.
     pub fn window(&self) -> (NonNull<u8>, usize) {
         (self.window.base(), self.window.len())
     }
@@ -58,47 +62,47 @@ impl LentRegion {
     }
 }
 
-/// A reactor's handle on a region: lending counts here, without atomics.
+/// A reactor's handle of a region: it counts leases without atomics.
 #[derive(Debug)]
 pub struct Lender {
     region: Arc<LentRegion>,
 }
 
 impl Lender {
-    /// A handle for the calling thread.
+    /// Creates a handle for the calling thread.
     pub fn new(region: &Arc<LentRegion>) -> Rc<Self> {
         Rc::new(Self { region: Arc::clone(region) })
     }
 
-    /// `len` bytes of the region, which repeats; `None` if that is more than [`MAX_LEND`].
+    /// Returns `len` bytes of the region, which repeats; `None` above [`MAX_LEND`].
     pub fn lend(self: &Rc<Self>, len: usize) -> Option<Lent> {
         (len <= MAX_LEND).then(|| Lent { lender: Rc::clone(self), len })
     }
 }
 
-/// A run of bytes that stays what it is until this value is dropped.
+/// A run of bytes that does not change until this value is dropped.
 pub struct Lent {
     lender: Rc<Lender>,
     len: usize,
 }
 
 impl Lent {
-    /// Bytes lent.
+    /// Returns the number of bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether nothing is lent.
+    /// Returns true if the run is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// What it is a run of: the bytes from the beginning of its window on.
+    /// Returns the region of the run, which starts at the beginning of its window.
     pub fn region(&self) -> &Arc<LentRegion> {
         &self.lender.region
     }
 
-    /// The memory, as `(address, length)` pieces in order. The addresses are good to read from
+    /// Returns the memory as `(address, length)` pieces in order. The addresses are valid for reads
     /// until this value is dropped.
     pub fn pieces(&self) -> impl Iterator<Item = (*const u8, usize)> + '_ {
         let window = self.lender.region.window.len();
@@ -106,7 +110,7 @@ impl Lent {
         (0..self.len).step_by(window).map(move |at| (base, window.min(self.len - at)))
     }
 
-    /// The same bytes as `(file, offset)`, to `sendfile` from.
+    /// Returns the same bytes as `(file, offset)`, for `sendfile`.
     pub fn file(&self) -> Option<(BorrowedFd<'_>, u64)> {
         self.lender.region.file.as_ref().map(|file| (file.as_fd(), 0))
     }

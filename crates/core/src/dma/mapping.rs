@@ -1,31 +1,31 @@
-//! An owned anonymous mapping: the one place that asks the kernel for memory.
+//! Owned anonymous mappings: the only source of memory from the kernel.
 
 use std::io;
 use std::ptr::{self, NonNull};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
-/// Bytes of one ordinary page, the granule the kernel gives and takes memory in.
+/// Bytes per ordinary page, the granule of memory in the kernel.
 pub(crate) const PAGE: usize = 4096;
 
 /// An anonymous private mapping, unmapped on drop.
 ///
-/// Its bytes are zero until written. The type hands out raw pointers only: who may touch which
-/// bytes when is the business of its owner.
+/// Its bytes are zero until written. The type returns raw pointers only; its owner controls all
+/// accesses to the bytes.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     base: NonNull<u8>,
     len: usize,
 }
 
-// SAFETY: a mapping belongs to the process, not to a thread; `Mapping` gives no reference to its
-// bytes, so moving it or sharing it shares no more than an address.
+// SAFETY: a mapping belongs to the process, not to a thread. `Mapping` returns no reference to its
+// bytes, so moving or sharing it shares only an address.
 unsafe impl Send for Mapping {}
-// SAFETY: as for `Send`: `&Mapping` gives an address, a length and advice to the kernel.
+// SAFETY: as for `Send`: `&Mapping` provides an address, a length and advice to the kernel.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Ordinary pages, readable and writable, at an address that is a multiple of `align`.
+    /// Maps ordinary pages, readable and writable, at an address that is a multiple of `align`.
     pub(crate) fn ordinary(len: usize, align: usize) -> io::Result<Self> {
         debug_assert!(align.is_power_of_two() && len.is_multiple_of(PAGE));
         let slack = if align > PAGE { align } else { 0 };
@@ -34,16 +34,16 @@ impl Mapping {
         Ok(whole.narrow(len, align))
     }
 
-    /// One or more huge pages of 2 MiB; fails where none is free.
+    /// Maps one or more huge pages of 2 MiB; fails if none is free.
     pub(crate) fn huge(len: usize) -> io::Result<Self> {
         Self::map(len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::HUGETLB | MapFlags::HUGE_2MB)
     }
 
-    /// Zeroes to read only: every page of it is the kernel's one page of zeroes.
+    /// Maps read-only zeroes: every page of the mapping is the kernel's zero page.
     pub(crate) fn zeroes(len: usize) -> io::Result<Self> {
         let mapping = Self::map(len, ProtFlags::READ, MapFlags::NORESERVE)?;
-        // A huge page of zeroes would be 2 MiB of cache instead of 4 KiB. Advice: a kernel
-        // without huge pages refuses it and needs it not.
+        // A huge page of zeroes would occupy 2 MiB of cache instead of 4 KiB. The result is
+        // ignored: a kernel without huge pages refuses this advice and does not need it.
         let _ = mapping.advise(0, len, Advice::LinuxNoHugepage);
         Ok(mapping)
     }
@@ -60,8 +60,8 @@ impl Mapping {
         self.len
     }
 
-    /// Gives the pages of `[offset, offset + len)` back to the kernel: they read as zeroes
-    /// again. The caller keeps every other access to them away for the time of the call.
+    /// Returns the pages of `[offset, offset + len)` to the kernel: they read as zeroes again. The
+    /// caller prevents all other accesses to them during the call.
     pub(crate) fn discard(&self, offset: usize, len: usize) -> io::Result<()> {
         self.advise(offset, len, Advice::LinuxDontNeed)
     }
@@ -69,14 +69,14 @@ impl Mapping {
     fn advise(&self, offset: usize, len: usize, advice: Advice) -> io::Result<()> {
         assert!(offset.checked_add(len).is_some_and(|end| end <= self.len));
         // SAFETY: the range lies in this mapping (asserted), which lives as long as `self`. The
-        // advice used here changes contents at most to zeroes, and nobody holds a Rust reference
-        // into the range: owners access it through raw pointers under their own rules.
+        // advice used here changes contents at most to zeroes, and there is no Rust reference into
+        // the range: owners access it through raw pointers under their own rules.
         unsafe { rustix::mm::madvise(self.as_ptr().add(offset).cast(), len, advice) }?;
         Ok(())
     }
 
     fn map(len: usize, prot: ProtFlags, flags: MapFlags) -> io::Result<Self> {
-        // SAFETY: a new private mapping at an address the kernel chooses disturbs no other memory.
+        // SAFETY: a new private mapping at an address the kernel chooses affects no other memory.
         let base = unsafe {
             rustix::mm::mmap_anonymous(ptr::null_mut(), len, prot, flags | MapFlags::PRIVATE)
         }?;
@@ -85,13 +85,13 @@ impl Mapping {
         Ok(Self { base, len })
     }
 
-    /// Keeps `len` bytes at the first multiple of `align`, unmaps what is before and after.
+    /// Keeps `len` bytes at the first multiple of `align`, and unmaps the rest.
     fn narrow(self, len: usize, align: usize) -> Self {
         let before = self.base.addr().get().next_multiple_of(align) - self.base.addr().get();
         let after = self.len - before - len;
         let whole = std::mem::ManuallyDrop::new(self);
         // SAFETY: `before + len + after` is the whole mapping, which `whole` owned and no longer
-        // frees; both ends are unmapped once and the middle is owned by the value returned.
+        // frees. Both ends are unmapped once, and the returned value owns the rest.
         unsafe {
             let base = whole.base.add(before);
             if before > 0 {
@@ -107,8 +107,9 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: `base` and `len` are a mapping this value owns; whoever holds addresses into it
-        // also holds it (buffers, lent bytes and device queues keep their owner alive).
+        // SAFETY: `base` and `len` are a mapping this value owns. A holder of addresses into it
+        // also holds the mapping (buffers, zero-copy reads and device queues keep their owner
+        // alive).
         let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
         debug_assert!(unmapped.is_ok(), "munmap of an owned mapping: {unmapped:?}");
     }

@@ -1,14 +1,17 @@
-//! Buffers: one bounded [`SharedPool`] of 2 MiB chunks a process, one [`CorePool`] a reactor,
-//! [`Buffer`]s leased from it ([`Cut`] into parts if need be), [`Reserve`]s for what must never wait, and [`Lent`] bytes that
-//! a device owns and only shows.
+//! Buffers for data.
+//!
+//! There is one bounded [`SharedPool`] of 2 MiB chunks per process, and one [`CorePool`] per
+//! reactor. The reactor leases [`Buffer`]s from it and can split them into parts ([`Cut`]).
+//! [`Reserve`]s hold buffers for uses that must never wait. [`Lent`] bytes belong to a device that
+//! only exposes them.
 //!
 //! ```text
-//! SharedPool --chunk--> CorePool --carved into one class--> Buffer --drop--> CorePool
-//!      ^------------------ chunk with no lease out -----------'
+//! SharedPool --chunk--> CorePool --divided into one class--> Buffer --drop--> CorePool
+//!      ^------------------ chunk without a lease ------------'
 //! ```
 //!
-//! Pages are touched only as buffers are used, and the buffer returned last is leased first, so
-//! what is resident is what was in use at once, not what was configured.
+//! Pages are touched only as buffers are used, and the buffer returned last is leased first. So the
+//! resident memory is what was in use concurrently, not what was configured.
 
 mod buffer;
 mod chunk;

@@ -1,19 +1,19 @@
-//! Data on its way to a host.
+//! Data to be sent to a host.
 
 use super::buffer::Buffer;
 use super::lent::Lent;
 
-/// What a transport sends: a buffer that a device filled, or bytes that a device lent.
+/// Data that a transport sends: a buffer that a device filled, or a zero-copy read.
 #[derive(Debug)]
 pub enum Payload {
-    /// A filled buffer, all [`Buffer::len`] bytes of it.
+    /// A filled buffer; all [`Buffer::len`] bytes are sent.
     Buffer(Buffer),
-    /// Lent bytes.
+    /// A zero-copy read.
     Lent(Lent),
 }
 
 impl Payload {
-    /// Bytes to send.
+    /// Returns the bytes to send.
     pub fn len(&self) -> usize {
         match self {
             Self::Buffer(buffer) => buffer.len(),
@@ -21,13 +21,13 @@ impl Payload {
         }
     }
 
-    /// Whether there is nothing to send.
+    /// Returns true if there is nothing to send.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Calls `piece` with the address and length of each run of bytes, in order. The addresses
-    /// are good to read from until the payload is dropped.
+    /// Calls `piece` with the address and length of each run of bytes, in order. The addresses are
+    /// valid for reads until the payload is dropped.
     pub fn for_each_piece(&self, mut piece: impl FnMut(*const u8, usize)) {
         match self {
             Self::Buffer(buffer) => piece(buffer.as_ptr(), buffer.len()),

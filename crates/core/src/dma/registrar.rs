@@ -1,16 +1,16 @@
-//! Who has to know the memory of buffers before a device can reach it.
+//! Registration of buffer memory with devices.
 
 use std::fmt::Debug;
 use std::io;
 use std::ptr::NonNull;
 
-/// A chunk of the pool, by number: lower than [`SharedPool::chunks`](super::SharedPool::chunks), so that a table
-/// has a place for each. A number is used again when its chunk is gone.
+/// Number of a chunk of the pool: less than [`SharedPool::chunks`](super::SharedPool::chunks), so
+/// that it can index a table. A number is reused when its chunk is gone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ChunkId(pub(super) u32);
 
 impl ChunkId {
-    /// Its place in a table.
+    /// Returns the index into a table.
     #[inline]
     #[must_use]
     pub fn index(self) -> usize {
@@ -20,16 +20,19 @@ impl ChunkId {
 
 /// Makes the pool's memory reachable for a device: an RDMA device registers it, an IOMMU maps it.
 ///
-/// Called when memory comes and goes, seldom and on any thread, with the pool's lock held, but for what is told to one
-/// that is [removed](super::SharedPool::remove_registrar), which may take long: it must not use the pool.
+/// The pool calls it rarely, when memory comes and goes, on any thread and with its lock held. The
+/// calls to a [removed](super::SharedPool::remove_registrar) registrar run without the lock,
+/// because they can take long. It must not use the pool.
 pub trait Registrar: Debug + Send + Sync {
-    /// A chunk is there: `len` bytes at `base`, mapped until [`unmapping`](Self::unmapping) has returned. No
-    /// buffer of it is leased before this call has returned.
+    /// Registers a new chunk: `len` bytes at `base`, mapped until [`unmapping`](Self::unmapping)
+    /// has returned. No buffer of it is leased before this call has returned.
     ///
     /// # Errors
-    /// Why the device cannot reach it: the chunk is not used then, and `unmapping` is not called.
+    /// The device cannot reach the chunk. The chunk is then not used, and `unmapping` is not
+    /// called.
     fn mapped(&self, chunk: ChunkId, base: NonNull<u8>, len: usize) -> io::Result<()>;
 
-    /// A chunk goes away, or the registrar is no longer wanted. No buffer of it is in use by the device.
+    /// Deregisters a chunk that goes away, or all of a removed registrar. The device uses no buffer
+    /// of it.
     fn unmapping(&self, chunk: ChunkId);
 }

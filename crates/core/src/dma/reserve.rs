@@ -1,4 +1,4 @@
-//! Buffers promised to a queue.
+//! Reservations of buffers for a queue.
 
 use std::fmt;
 use std::rc::Rc;
@@ -7,8 +7,8 @@ use super::buffer::Buffer;
 use super::core_pool::Core;
 use super::slots::PromiseId;
 
-/// A promise of a number of buffers of one length, kept by the reserve part of the pool's cap.
-/// Buffers may outlive it: what they hold is given back with the last of them.
+/// A reservation of a number of buffers of one length, within the reserve part of the pool's cap.
+/// Buffers may outlive it: their memory is released with the last of them.
 pub struct Reserve {
     core: Rc<Core>,
     promise: PromiseId,
@@ -20,15 +20,17 @@ impl Reserve {
         Self { core: Rc::clone(core), promise, len }
     }
 
-    /// One of the promised buffers; `None` only when all of them are out.
+    /// Leases one of the reserved buffers; `None` only when all of them are leased.
     #[inline]
     pub fn lease(&self) -> Option<Buffer> {
         self.core.lease_promised(self.promise, self.len)
     }
 
-    /// Has `buffer`, one of this reserve's, count in `to`, which grows by it as this reserve shrinks: when it
-    /// is dropped, `to` has one more to lease. False, and nothing happens, if it is not whole, not this
-    /// reserve's, or the two are of different sizes or cores.
+    /// Moves `buffer`, one of this reservation's, to `to`, which grows by one as this reservation
+    /// shrinks. When the buffer is dropped, `to` has one more to lease.
+    ///
+    /// Returns false and does nothing if the buffer is a part or belongs to another reservation, or
+    /// if the two reservations differ in size or core.
     pub fn pass(&self, buffer: &mut Buffer, to: &Self) -> bool {
         let is_ours = Rc::ptr_eq(&self.core, buffer.core()) && buffer.promise() == self.promise;
         let passes = is_ours
@@ -41,7 +43,7 @@ impl Reserve {
         passes
     }
 
-    /// Has at most `most` of the buffers that are not out count in `to`; how many did.
+    /// Moves at most `most` of the buffers that are not leased to `to`; returns their number.
     pub fn pass_free(&self, most: usize, to: &Self) -> usize {
         if !Rc::ptr_eq(&self.core, &to.core) {
             return 0;
@@ -49,12 +51,12 @@ impl Reserve {
         self.core.pass_free(self.promise, to.promise, most)
     }
 
-    /// Buffers of this reserve that are out.
+    /// Returns the number of leased buffers of this reservation.
     pub fn leased(&self) -> usize {
         self.core.promised(self.promise).0
     }
 
-    /// Buffers promised.
+    /// Returns the number of reserved buffers.
     pub fn count(&self) -> usize {
         self.core.promised(self.promise).1
     }

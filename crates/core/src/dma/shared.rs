@@ -1,4 +1,4 @@
-//! The pool all cores share: chunks that no core holds, and how many there may be.
+//! The pool that all cores share: chunks that no core holds, and the limit of chunks.
 
 use std::fmt;
 use std::ptr::NonNull;
@@ -10,99 +10,99 @@ use thiserror::Error;
 use super::chunk::{CHUNK, Chunk};
 use super::registrar::{ChunkId, Registrar};
 
-/// Share of the machine's memory the default cap is, and its bounds.
+/// Divisor of the machine's memory for the default cap, and the bounds of the cap.
 const DEFAULT_SHARE: usize = 8;
 const DEFAULT_CAP_MIN: usize = 64 << 20;
 const DEFAULT_CAP_MAX: usize = 2 << 30;
 
-/// Chunks nobody holds that stay mapped; the memory of more goes back to the system.
+/// Unused chunks that stay mapped; the memory of further ones returns to the system.
 const WARM: usize = 8;
 
-/// How much memory buffers may take. All values in bytes, rounded up to whole chunks.
+/// Memory limits of buffers. All values in bytes, rounded up to whole chunks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PoolConfig {
-    /// Cap of the memory for data buffers.
+    /// Limit of the memory for data buffers.
     pub cap: usize,
-    /// Cap of the memory for [`Reserve`](super::Reserve)s, on top of `cap`.
+    /// Limit of the memory for [`Reserve`](super::Reserve)s, in addition to `cap`.
     pub reserve: usize,
-    /// The largest lease, at most [`CHUNK`].
+    /// Maximum lease, at most [`CHUNK`].
     pub max_lease: usize,
-    /// Whether to use huge pages where the machine has them reserved.
+    /// Uses huge pages if the machine has reserved any.
     pub huge_pages: bool,
 }
 
 impl Default for PoolConfig {
-    /// An eighth of the machine's memory between 64 MiB and 2 GiB; a quarter of that more for
-    /// reserves. It is a bound: nothing is resident before it is used.
+    /// 1/8 of the machine's memory, between 64 MiB and 2 GiB, plus 1/4 of that for reservations. It
+    /// is a limit: no memory is resident before it is used.
     fn default() -> Self {
         let cap = (physical_memory() / DEFAULT_SHARE).clamp(DEFAULT_CAP_MIN, DEFAULT_CAP_MAX);
         Self { cap, reserve: cap / 4, max_lease: CHUNK, huge_pages: true }
     }
 }
 
-/// A pool that cannot be made.
+/// Error that prevents the creation of a pool.
 #[derive(Debug, Error, Clone, PartialEq, Eq)]
 pub enum PoolError {
-    /// The largest lease does not fit in a chunk.
+    /// The maximum lease does not fit in a chunk.
     #[error("a largest lease of {max_lease} bytes is not possible: choose 1 to {CHUNK} bytes")]
     MaxLease {
-        /// What was asked for, in bytes.
+        /// Requested bytes.
         max_lease: usize,
     },
-    /// The cap does not hold one chunk.
+    /// The cap is smaller than one chunk.
     #[error("buffer memory of {cap} bytes is too little: it is at least {CHUNK} bytes")]
     TooSmall {
-        /// What was asked for, in bytes.
+        /// Requested bytes.
         cap: usize,
     },
 }
 
-/// Where the memory of a pool is.
+/// Memory use of a pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PoolStats {
     /// Cap for data buffers, in bytes.
     pub cap: usize,
-    /// Cap for reserves, in bytes.
+    /// Cap for reservations, in bytes.
     pub reserve_cap: usize,
     /// Bytes of chunks that cores hold for data buffers.
     pub held: usize,
-    /// Bytes of chunks that cores hold for reserves.
+    /// Bytes of chunks that cores hold for reservations.
     pub reserve_held: usize,
-    /// Bytes mapped from the kernel, with cores or free.
+    /// Bytes mapped from the kernel, held by cores or free.
     pub mapped: usize,
     /// Bytes of `mapped` on huge pages.
     pub huge: usize,
-    /// Core pools alive.
+    /// Number of live core pools.
     pub cores: usize,
 }
 
-/// Which cap a chunk counts against.
+/// Cap that a chunk counts against.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Arena {
     Data,
     Reserve,
 }
 
-/// Why the shared pool gave no chunk.
+/// Reason why the shared pool returned no chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum NoChunk {
     Exhausted,
     NoMemory,
 }
 
-/// All the buffer memory there may be, in chunks; one per process, behind an `Arc`.
+/// All buffer memory of the process, in chunks; one instance, behind an `Arc`.
 ///
-/// Its lock is taken when a core needs or returns a whole chunk, never for a lease.
+/// A core takes its lock when it needs or returns a whole chunk, never for a lease.
 pub struct SharedPool {
     config: PoolConfig,
     state: Mutex<State>,
-    /// A core was refused a chunk and none came back since.
+    /// True if a core was refused a chunk and none has been returned since.
     starved: AtomicBool,
     waker: Mutex<Option<Box<dyn Fn() + Send + Sync>>>,
 }
 
-/// Invariant: `data_held + idle_cores <= data_cap`: every core that holds no data chunk can get
-/// one, so a core that holds nothing can always start one I/O.
+/// Invariant: `data_held + idle_cores <= data_cap`. Every core without a data chunk can get one, so
+/// it can always start one I/O.
 #[derive(Debug)]
 struct State {
     free: Vec<Chunk>,
@@ -115,18 +115,18 @@ struct State {
     mapped: usize,
     huge: usize,
     try_huge: bool,
-    /// Address of every chunk that is mapped, by its number.
+    /// Address of every mapped chunk, by its number.
     bases: Vec<Option<usize>>,
     registrars: Vec<Arc<dyn Registrar>>,
-    /// Registrars that are being told that every chunk goes: until they were, none does.
+    /// Registrars whose chunks are being deregistered: until that is done, no chunk is unmapped.
     leaving: usize,
 }
 
 impl SharedPool {
-    /// Maps nothing yet; checks the sizes and says in the log what the pool may become.
+    /// Checks the sizes and logs the limits of the pool; maps nothing yet.
     ///
     /// # Errors
-    /// Sizes that cannot work.
+    /// Invalid sizes.
     pub fn new(config: PoolConfig) -> Result<Arc<Self>, PoolError> {
         if config.max_lease == 0 || config.max_lease > CHUNK {
             return Err(PoolError::MaxLease { max_lease: config.max_lease });
@@ -170,12 +170,12 @@ impl SharedPool {
         }))
     }
 
-    /// What the pool was made with.
+    /// Returns the configuration.
     pub fn config(&self) -> &PoolConfig {
         &self.config
     }
 
-    /// Where the memory is now.
+    /// Returns the current memory use.
     pub fn stats(&self) -> PoolStats {
         let state = self.state();
         PoolStats {
@@ -189,29 +189,31 @@ impl SharedPool {
         }
     }
 
-    /// `waker` runs when a core is refused a chunk, so that the others
-    /// [`balance`](super::CorePool::balance), and when one comes back after that, so that those
-    /// that wait try again: let it wake all reactors. It runs on the thread of the core that asked
-    /// or gave back, and must neither block nor use a pool.
+    /// Sets the waker, which must wake all reactors.
+    ///
+    /// It runs when a core is refused a chunk, so that the others
+    /// [`balance`](super::CorePool::balance). It runs again when a chunk is returned after that, so
+    /// that waiting reactors retry. It runs on the thread of the core that requested or returned
+    /// the chunk, and must neither block nor use a pool.
     pub fn set_waker(&self, waker: Box<dyn Fn() + Send + Sync>) {
         *self.waker.lock().unwrap_or_else(PoisonError::into_inner) = Some(waker);
     }
 
-    /// Most chunks there are at once: the numbers of chunks are lower.
+    /// Returns the maximum number of chunks; all chunk numbers are less.
     pub fn chunks(&self) -> usize {
         let state = self.state();
         state.data_cap + state.reserve_cap
     }
 
-    /// Bytes that buffers may grow to.
+    /// Returns the maximum bytes of buffers.
     pub fn most(&self) -> usize {
         self.chunks() * CHUNK
     }
 
-    /// Tells `registrar` of every chunk there is, and of those that come and go from now on.
+    /// Registers every current chunk with `registrar`, and all later changes.
     ///
     /// # Errors
-    /// What the registrar said of one of them; it is told of none then.
+    /// The registrar's error for one of the chunks; no chunk stays registered with it then.
     pub fn add_registrar(&self, registrar: Arc<dyn Registrar>) -> std::io::Result<()> {
         let mut state = self.state();
         for id in state.mapped_ids() {
@@ -226,8 +228,8 @@ impl SharedPool {
         Ok(())
     }
 
-    /// Tells `registrar` that every chunk goes, and nothing from then on. No buffer may be in use by what it
-    /// stands for. That may take long; others can use the pool meanwhile.
+    /// Deregisters every chunk from `registrar`, and removes it. Its device must not use any
+    /// buffer. This may take long; other callers can use the pool during that time.
     pub fn remove_registrar(&self, registrar: &Arc<dyn Registrar>) {
         let mut state = self.state();
         let before = state.registrars.len();
@@ -242,7 +244,7 @@ impl SharedPool {
         self.state().leaving -= 1;
     }
 
-    /// Whether a core was refused a chunk and none came back since.
+    /// Returns true if a core was refused a chunk and none has been returned since.
     pub fn is_starved(&self) -> bool {
         self.starved.load(Ordering::Relaxed)
     }
@@ -258,14 +260,14 @@ impl SharedPool {
         }
     }
 
-    /// The core's pool is gone and holds no chunk any more.
+    /// Unregisters a core whose pool is gone and holds no chunk.
     pub(super) fn unregister_core(&self) {
         let mut state = self.state();
         state.cores -= 1;
         state.idle_cores -= 1;
     }
 
-    /// A chunk for a core; `first` if it holds no data chunk yet.
+    /// Takes a chunk for a core; `first` if the core holds no data chunk yet.
     pub(super) fn take(&self, arena: Arena, first: bool) -> Result<Chunk, NoChunk> {
         let mut state = self.state();
         let allowed = match arena {
@@ -294,7 +296,7 @@ impl SharedPool {
         Ok(chunk)
     }
 
-    /// Takes a chunk back; `last` if the core holds no data chunk any more.
+    /// Returns a chunk to the pool; `last` if the core holds no other data chunk.
     pub(super) fn give(&self, chunk: Chunk, arena: Arena, last: bool) {
         let mut state = self.state();
         match arena {
@@ -304,7 +306,7 @@ impl SharedPool {
             }
             Arena::Reserve => state.reserve_held -= 1,
         }
-        // What devices know is kept: telling them takes long, and the lock is held meanwhile.
+        // Registered chunks stay mapped: deregistering takes long, and the lock is held during it.
         let is_known = !state.registrars.is_empty() || state.leaving > 0;
         let stays = chunk.is_huge() || is_known;
         let surplus = if state.free.len() < WARM || stays {
@@ -360,7 +362,7 @@ impl State {
 }
 
 impl State {
-    /// Gives a chunk's memory back to the system; no registrar knows it.
+    /// Returns a chunk's memory to the system; it is not registered.
     fn unmap(&mut self, chunk: Chunk) {
         if let Some(base) = self.bases.get_mut(chunk.id().index()) {
             *base = None;
@@ -369,7 +371,7 @@ impl State {
         drop(chunk);
     }
 
-    /// Tells every registrar of a new chunk, or none if one of them cannot take it.
+    /// Registers a new chunk with every registrar, or with none if one of them fails.
     fn tell_all(&mut self, id: ChunkId) -> std::io::Result<()> {
         for (count, registrar) in self.registrars.iter().enumerate() {
             if let Err(error) = self.tell(registrar.as_ref(), id) {
@@ -390,7 +392,7 @@ impl State {
         }
     }
 
-    /// The chunks that are mapped.
+    /// Returns the mapped chunks.
     fn mapped_ids(&self) -> impl Iterator<Item = ChunkId> {
         let ids = self.bases.iter().zip(0..).filter(|(base, _)| base.is_some());
         ids.map(|(_, id)| ChunkId(id))
@@ -403,7 +405,7 @@ impl fmt::Debug for SharedPool {
     }
 }
 
-/// Huge pages of 2 MiB that are reserved and free; 0 where there are none or it cannot be told.
+/// Returns the number of free reserved huge pages of 2 MiB; 0 if there are none or it is unknown.
 fn huge_pages_free() -> usize {
     std::fs::read_to_string("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages")
         .ok()
@@ -411,7 +413,7 @@ fn huge_pages_free() -> usize {
         .unwrap_or(0)
 }
 
-/// Bytes of memory the machine has.
+/// Returns the bytes of memory of the machine.
 fn physical_memory() -> usize {
     let info = rustix::system::sysinfo();
     usize::try_from(info.totalram).unwrap_or(usize::MAX).saturating_mul(info.mem_unit as usize)
@@ -424,8 +426,8 @@ mod tests {
 
     use super::*;
 
-    /// Uses the pool while it is told that chunks go, as cores do on other threads: looks, takes one, and gives all
-    /// back.
+    /// A registrar that uses the pool during deregistration, as cores do on other threads: it reads
+    /// the state, takes a chunk, and returns all.
     #[derive(Debug, Default)]
     struct Slow {
         pool: Mutex<Weak<SharedPool>>,
@@ -447,7 +449,7 @@ mod tests {
             }
             self.told.fetch_add(1, Ordering::Relaxed);
             self.least_mapped.fetch_min(pool.stats().mapped / CHUNK, Ordering::Relaxed);
-            // One that comes now is none that it knows.
+            // A chunk taken now is not registered with it.
             if self.told.load(Ordering::Relaxed) == 1 {
                 let taken: Vec<Chunk> = (0..=COUNT)
                     .map(|_| pool.take(Arena::Reserve, false).expect("a chunk"))
@@ -473,7 +475,7 @@ mod tests {
         pool.remove_registrar(&registrar);
         assert_eq!(slow.told.load(Ordering::Relaxed), COUNT);
         assert_eq!(slow.least_mapped.load(Ordering::Relaxed), COUNT);
-        // It has left: what comes back now goes to the system again.
+        // It is removed: a returned chunk goes to the system again.
         let chunk = pool.take(Arena::Reserve, false).expect("a chunk");
         let before = pool.stats().mapped;
         pool.give(chunk, Arena::Reserve, false);

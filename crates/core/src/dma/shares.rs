@@ -1,9 +1,9 @@
-//! How many hold a part of a buffer that was cut. Plain bookkeeping, no memory is touched here.
+//! Counts of the live parts of split buffers. Plain bookkeeping, no memory is touched here.
 //!
-//! A count is held by the [`Cut`](super::Cut) and by each of its parts. A part that is cut itself has a
-//! count below its parent's, and holds the parent's by that as long as its own is not over.
+//! The [`Cut`](super::Cut) and each of its parts hold a count. A part that is split itself has a
+//! count below its parent's. Until its own count ends, it holds that of the parent.
 
-/// A count's number, from 1; 0 stands for none.
+/// Number of a count, from 1; 0 stands for none.
 pub(super) type ShareId = u32;
 
 #[derive(Debug, Default)]
@@ -15,12 +15,12 @@ pub(super) struct Shares {
 #[derive(Debug, Clone, Copy)]
 struct Share {
     holders: u32,
-    /// The count that the cut buffer is itself held by; 0 if it is whole.
+    /// Count that the split buffer itself holds; 0 if it is whole.
     parent: ShareId,
 }
 
 impl Shares {
-    /// A count with one holder.
+    /// Creates a count with one holder.
     pub(super) fn open(&mut self, parent: ShareId) -> ShareId {
         let share = Share { holders: 1, parent };
         if let Some(id) = self.free.pop() {
@@ -35,8 +35,8 @@ impl Shares {
         self.at(id).holders += 1;
     }
 
-    /// One holder less, and with the last one the count's own hold of its parent; true if nobody
-    /// holds anything of the whole buffer any more.
+    /// Removes one holder; the last one also releases the count's hold of its parent. Returns true
+    /// if the whole buffer has no holder left.
     pub(super) fn end(&mut self, mut id: ShareId) -> bool {
         loop {
             let share = self.at(id);
@@ -53,7 +53,8 @@ impl Shares {
         }
     }
 
-    /// Ends a count that has one holder left, who goes on with the parent's; false if there are more.
+    /// Ends a count with one remaining holder, which then holds the parent's; returns false if
+    /// there are more.
     pub(super) fn close(&mut self, id: ShareId) -> bool {
         let alone = self.at(id).holders == 1;
         if alone {

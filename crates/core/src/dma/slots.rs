@@ -1,10 +1,9 @@
-//! What one core knows of its chunks: how each is carved, which slots are free, what is promised.
-//! Plain bookkeeping, no memory is touched here.
+//! Slab allocator of one core: the division of its chunks into slots, the free slots, and the
+//! reservations. Plain bookkeeping, no memory is touched here.
 //!
-//! Invariant: the slots of a chunk are `[i * size, (i + 1) * size)` for the class it is carved
-//! for; class and generation change only while none of them is leased. A free slot is on its
-//! class's stack once, with the generation it was made in; a leased one is on none. So no two
-//! leases ever overlap.
+//! Invariant: the slots of a chunk are `[i * size, (i + 1) * size)` for its class. Class and
+//! generation change only while none of them is leased. A free slot is on the stack of its class
+//! once, with its generation; a leased one is on none. So no two leases ever overlap.
 
 use std::ptr::NonNull;
 
@@ -12,31 +11,31 @@ use super::chunk::{CHUNK, Chunk};
 use super::registrar::ChunkId;
 use super::shared::Arena;
 
-/// The smallest class, in bytes: a page, so that every buffer suits direct I/O.
+/// Smallest class in bytes: a page, so that every buffer suits direct I/O.
 pub const MIN_CLASS: usize = 4096;
 
-/// Size classes of one arena: powers of two from [`MIN_CLASS`] to [`CHUNK`].
+/// Number of size classes per arena: powers of two from [`MIN_CLASS`] to [`CHUNK`].
 const SIZES: usize = (CHUNK / MIN_CLASS).ilog2() as usize + 1;
 
-/// A size class of an arena: data classes first, reserve classes behind them.
+/// Size class of an arena: data classes first, then reserve classes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Class(u8);
 
-/// A slot: which one of which chunk, counted by the core.
+/// A slot: the core's index of the chunk, and the index in the chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct SlotId {
     chunk: u32,
     index: u16,
 }
 
-/// A free slot, void if its chunk has another generation by now.
+/// A free slot; void if its chunk now has another generation.
 #[derive(Debug, Clone, Copy)]
 struct FreeSlot {
     id: SlotId,
     generation: u32,
 }
 
-/// A place for a chunk. It keeps its generation when the chunk goes and another comes.
+/// Table entry for a chunk. It keeps its generation when the chunk is replaced.
 #[derive(Debug)]
 struct Place {
     base: NonNull<u8>,
@@ -47,19 +46,19 @@ struct Place {
     chunk: Option<Chunk>,
 }
 
-/// The free slots of one class, the last returned on top.
+/// Free slots of one class, the last returned on top.
 #[derive(Debug, Default)]
 struct Stack {
     free: Vec<FreeSlot>,
-    /// Void entries of `free`: skipped, and swept when they are the larger half.
+    /// Void entries of `free`: skipped, and removed when they are the majority.
     void: usize,
-    /// Slots there are, free or leased.
+    /// Number of slots, free or leased.
     slots: usize,
-    /// Slots promised to reserves.
+    /// Slots reserved.
     promised: usize,
 }
 
-/// A promise of a number of slots; it ends when it is closed and none of them is out.
+/// A reservation of a number of slots; it ends when it is closed and none of them is leased.
 #[derive(Debug, Clone, Copy)]
 struct Promise {
     class: Class,
@@ -68,7 +67,7 @@ struct Promise {
     open: bool,
 }
 
-/// A promise's number, from 1; 0 stands for none.
+/// Number of a reservation, from 1; 0 stands for none.
 pub(super) type PromiseId = u32;
 
 /// A chunk that leaves its core.
@@ -76,7 +75,7 @@ pub(super) type PromiseId = u32;
 pub(super) struct Leaving {
     pub(super) chunk: Chunk,
     pub(super) arena: Arena,
-    /// The core holds no other chunk of that arena.
+    /// True if the core holds no other chunk of that arena.
     pub(super) last: bool,
 }
 
@@ -86,17 +85,17 @@ pub(super) struct Slots {
     places: Vec<Place>,
     promises: Vec<Promise>,
     leased: usize,
-    /// Chunks of each arena, and those of them with no slot leased.
+    /// Number of chunks of each arena, and of those without a leased slot.
     held: [usize; 2],
     empty: [usize; 2],
 }
 
 impl Class {
-    /// The smallest class of `arena` that holds `len` bytes, at most [`CHUNK`].
+    /// Returns the smallest class of `arena` that holds `len` bytes, at most [`CHUNK`].
     #[inline]
     pub(super) fn of(len: usize, arena: Arena) -> Self {
         debug_assert!(len <= CHUNK);
-        // Bits of the last page's number: 0 for one page, 1 for two, 2 for three and four, ...
+        // Bits of the last page's number: 0 for 1 page, 1 for 2, 2 for 3 and 4, ...
         let last_page = len.saturating_sub(1) / MIN_CLASS;
         let size = usize::BITS - last_page.leading_zeros();
         let first = if arena == Arena::Data { 0 } else { SIZES };
@@ -104,7 +103,7 @@ impl Class {
         Self((size as usize + first) as u8)
     }
 
-    /// Bytes of a slot.
+    /// Returns the bytes per slot.
     #[inline]
     pub(super) fn size(self) -> usize {
         MIN_CLASS << (self.at() % SIZES)
@@ -139,7 +138,7 @@ impl Slots {
         }
     }
 
-    /// Leases the free slot of `class` that was returned last; its address goes with it.
+    /// Leases the free slot of `class` that was returned last; returns its address, too.
     #[inline]
     pub(super) fn lease(&mut self, class: Class) -> Option<(SlotId, NonNull<u8>)> {
         let stack = &mut self.stacks[class.at()];
@@ -158,13 +157,13 @@ impl Slots {
             let offset = usize::from(id.index) * class.size();
             debug_assert!(offset + class.size() <= CHUNK);
             // SAFETY: `base` is the start of a mapping of CHUNK bytes that stays mapped while a
-            // slot of it is leased, and `index < CHUNK / size` for the class the chunk is carved
-            // for: only `carve` makes indices, and a slot of another carving is void.
+            // slot of it is leased. `index` is below `CHUNK / size` for the class of the chunk:
+            // only `carve` creates indices, and slots of an earlier class are void.
             return Some((id, unsafe { place.base.add(offset) }));
         }
     }
 
-    /// Takes a leased slot back; true if its chunk has no other slot leased.
+    /// Returns a leased slot to the free ones; returns true if its chunk has no other slot leased.
     #[inline]
     pub(super) fn give_back(&mut self, id: SlotId, promise: PromiseId) -> bool {
         let place = &mut self.places[id.chunk as usize];
@@ -183,13 +182,13 @@ impl Slots {
         emptied
     }
 
-    /// The chunk of a leased slot.
+    /// Returns the chunk of a leased slot.
     #[inline]
     pub(super) fn chunk_of(&self, id: SlotId) -> ChunkId {
         self.places[id.chunk as usize].id
     }
 
-    /// Carves a new chunk for `class`.
+    /// Adds a new chunk, divided into slots of `class`.
     pub(super) fn add(&mut self, chunk: Chunk, class: Class) {
         let arena = class.arena() as usize;
         self.held[arena] += 1;
@@ -211,7 +210,8 @@ impl Slots {
         self.carve(at, class);
     }
 
-    /// Carves a chunk of the same arena with no slot leased for `class`; false if there is none.
+    /// Divides a chunk of the same arena without a leased slot into slots of `class`; returns false
+    /// if there is none.
     pub(super) fn change_class(&mut self, class: Class) -> bool {
         let arena = class.arena();
         if self.empty[arena as usize] == 0 {
@@ -226,8 +226,7 @@ impl Slots {
         true
     }
 
-    /// Takes out every chunk with no slot leased, but for `keep` and those that reserves were
-    /// promised.
+    /// Removes every chunk without a leased slot, except `keep` and those that are reserved.
     pub(super) fn take_empty(&mut self, mut keep: usize) -> Vec<Leaving> {
         let mut leaving = Vec::new();
         for at in 0..self.places.len() {
@@ -250,8 +249,8 @@ impl Slots {
         leaving
     }
 
-    /// Promises `count` slots of `class`. They are to be there before the promise is used: see
-    /// [`lacks`](Self::lacks).
+    /// Reserves `count` slots of `class`. The caller adds missing slots before it uses the
+    /// reservation: see [`lacks`](Self::lacks).
     pub(super) fn add_promise(&mut self, class: Class, count: usize) -> PromiseId {
         self.stacks[class.at()].promised += count;
         let promise = Promise { class, count, out: 0, open: true };
@@ -265,13 +264,13 @@ impl Slots {
         PromiseId::try_from(at + 1).unwrap_or(PromiseId::MAX)
     }
 
-    /// Whether `class` has fewer slots than are promised.
+    /// Returns true if `class` has fewer slots than are reserved.
     pub(super) fn lacks(&self, class: Class) -> bool {
         let stack = &self.stacks[class.at()];
         stack.slots < stack.promised
     }
 
-    /// Leases a promised slot; `None` only if all of them are out.
+    /// Leases a reserved slot; `None` only if all of them are leased.
     #[inline]
     pub(super) fn lease_promised(&mut self, id: PromiseId) -> Option<(SlotId, NonNull<u8>, Class)> {
         let promise = self.promise(id);
@@ -288,8 +287,7 @@ impl Slots {
         leased.map(|(slot, base)| (slot, base, class))
     }
 
-    /// A leased slot of `from` counts in `to` from now on, and `from` is one smaller; false if their classes
-    /// differ.
+    /// Moves a leased slot from `from` to `to`; returns false if their classes differ.
     pub(super) fn pass(&mut self, from: PromiseId, to: PromiseId) -> bool {
         if from == to || !self.are_alike(from, to) {
             return false;
@@ -302,7 +300,7 @@ impl Slots {
         true
     }
 
-    /// Makes `to` larger by at most `most` slots of `from` that are not out; by how many.
+    /// Moves at most `most` slots of `from` that are not leased to `to`; returns their number.
     pub(super) fn pass_free(&mut self, from: PromiseId, to: PromiseId, most: usize) -> usize {
         if from == to || !self.are_alike(from, to) {
             return 0;
@@ -314,29 +312,29 @@ impl Slots {
         free
     }
 
-    /// Slots of a promise: those that are out, and all.
+    /// Returns the leased slots and all slots of a reservation.
     pub(super) fn promised(&self, id: PromiseId) -> (usize, usize) {
         let promise = &self.promises[id as usize - 1];
         (promise.out, promise.count)
     }
 
-    /// Nothing more is leased from a promise; it ends with its last slot.
+    /// Closes a reservation: no slot is leased from it any more, and it ends with its last slot.
     pub(super) fn close_promise(&mut self, id: PromiseId) {
         self.promise(id).open = false;
         self.end_if_done(id);
     }
 
-    /// Slots leased, of both arenas.
+    /// Returns the number of leased slots of both arenas.
     pub(super) fn leased(&self) -> usize {
         self.leased
     }
 
-    /// Chunks held, of both arenas, or of one.
+    /// Returns the number of chunks held, of both arenas or of one.
     pub(super) fn held(&self, arena: Option<Arena>) -> usize {
         arena.map_or(self.held[0] + self.held[1], |arena| self.held[arena as usize])
     }
 
-    /// Chunks with no slot leased.
+    /// Returns the number of chunks without a leased slot.
     pub(super) fn empty(&self) -> usize {
         self.empty[0] + self.empty[1]
     }
@@ -358,10 +356,10 @@ impl Slots {
         }
     }
 
-    /// Whether a chunk's worth of slots of `class` is promised to nobody.
+    /// Returns true if a chunk's worth of slots of `class` is not reserved.
     fn is_spare(&self, class: Class) -> bool {
         let stack = &self.stacks[class.at()];
-        // A promise under way may be ahead of its slots.
+        // A reservation being created may exceed its slots.
         stack.slots.saturating_sub(stack.promised) >= class.slots_per_chunk()
             || class.arena() == Arena::Data
     }

@@ -15,7 +15,7 @@ fn pool(cap_chunks: usize, reserve_chunks: usize) -> Arc<SharedPool> {
     .unwrap()
 }
 
-/// Leases until there are no more.
+/// Leases until the pool is exhausted.
 fn fill(core: &CorePool, len: usize) -> Vec<Buffer> {
     let mut buffers = Vec::new();
     loop {
@@ -29,7 +29,7 @@ fn fill(core: &CorePool, len: usize) -> Vec<Buffer> {
     }
 }
 
-/// Live buffers by address, each full of its own byte.
+/// Live buffers by address, each filled with its own byte.
 #[derive(Default)]
 struct Live {
     buffers: BTreeMap<usize, (Buffer, u8)>,
@@ -57,7 +57,7 @@ impl Live {
     }
 }
 
-/// Who wants two has two or none, and is told where waiting may not help.
+/// A lease of two returns two or none, and reports when waiting may not help.
 #[test]
 fn two_are_leased_at_once_or_none_is() {
     let core = CorePool::new(&pool(2, 0));
@@ -83,7 +83,7 @@ fn two_are_leased_at_once_or_none_is() {
     assert_eq!(core.leased(), 0);
 }
 
-/// A core that has nothing out gets two of a size that fit a chunk, whatever others have.
+/// A core without leases gets two buffers of a size that fits a chunk, whatever other cores hold.
 #[test]
 fn two_that_fit_a_chunk_are_promised() {
     let shared = pool(2, 0);
@@ -129,7 +129,7 @@ fn random_interleavings_never_overlap_and_all_chunks_come_back() {
                     }
                     95 if !reserves.is_empty() => {
                         let at = rng.index(reserves.len());
-                        // With some of its buffers still out.
+                        // Some of its buffers are still leased.
                         let reserve: Reserve = reserves.swap_remove(at);
                         (0..rng.below(4)).filter_map(|_| reserve.lease()).for_each(|b| live.add(b));
                     }
@@ -225,7 +225,7 @@ fn the_buffer_returned_last_is_leased_first() {
     drop(b);
     let again = [core.lease(1).unwrap(), core.lease(1).unwrap()];
     assert_eq!([again[1].as_ptr(), again[0].as_ptr()], addresses);
-    // A reserve uses no more memory than is out at once, whatever its count.
+    // A reservation uses no more memory than is leased concurrently, whatever its count.
     let reserve = core.reserve(200, 8192).unwrap();
     let first = reserve.lease().unwrap().as_ptr();
     assert!((0..1000).all(|_| reserve.lease().unwrap().as_ptr() == first));
@@ -258,9 +258,9 @@ fn a_core_that_holds_nothing_can_always_lease() {
     let large = cores[1].lease(CHUNK).unwrap();
     assert_eq!(cores[1].lease(CHUNK).unwrap_err(), LeaseError::Exhausted);
     drop(large);
-    // It keeps its chunk and can carve it as it likes.
+    // The core keeps its chunk and can divide it into another class.
     assert!(cores[1].lease(4096).is_ok());
-    // More cores than chunks: the cap gives way.
+    // More cores than chunks: the cap is exceeded.
     let more: Vec<_> = (0..6).map(|_| CorePool::new(&shared)).collect();
     let one_each: Vec<_> = more.iter().map(|core| core.lease(CHUNK).unwrap()).collect();
     assert_eq!(one_each.len(), 6);
@@ -287,7 +287,7 @@ fn a_chunk_that_comes_back_wakes_the_core_that_waits() {
     assert!(!shared.is_starved());
     assert!(cores[1].lease(CHUNK).is_ok());
     drop(first);
-    // Nobody waits: a core keeps its chunk, and gives it when another asks.
+    // No core waits: a core keeps its chunk, and returns it when another requests one.
     cores[0].clear();
     drop(cores[0].lease(1).unwrap());
     cores[0].trim();
@@ -314,7 +314,7 @@ fn a_reserve_keeps_its_promise_when_everything_else_is_leased() {
     assert_eq!((reserve.leased(), reserve.count()), (256, 256));
     assert_eq!(core.leased(), hog.len() + 256);
     drop(reserve);
-    // Buffers are still out, and so is the promise.
+    // Buffers are still leased, so the reservation still exists.
     assert_eq!(core.reserve(1, 8192).unwrap_err(), LeaseError::Exhausted);
     drop(promised);
     assert_eq!(shared.stats().reserve_held, 0);
@@ -373,14 +373,14 @@ fn a_core_that_sleeps_keeps_a_few_chunks_and_the_system_gets_what_nobody_holds()
     drop(buffers);
     core.trim();
     assert_eq!(core.held(), 4 * CHUNK);
-    // What the core keeps, and eight more.
+    // The core's kept chunks, and eight more.
     assert_eq!(shared.stats().mapped, 12 * CHUNK);
     core.clear();
     assert_eq!((core.held(), shared.stats().mapped), (0, 8 * CHUNK));
     assert_eq!(fill(&core, CHUNK).len(), 32);
 }
 
-/// A registrar that keeps what it was told and can refuse.
+/// A registrar that records its chunks and can refuse them.
 #[derive(Debug, Default)]
 struct Told {
     chunks: std::sync::Mutex<BTreeMap<usize, usize>>,
@@ -426,13 +426,13 @@ fn a_registrar_knows_every_chunk_there_is() {
     assert!(many.iter().all(known));
     let count = || told.chunks.lock().unwrap().len();
     assert_eq!(count(), 21);
-    // What a registrar knows stays, and is used again.
+    // Registered chunks stay mapped, and are reused.
     drop((early, many));
     core.clear();
     assert_eq!((count(), shared.stats().mapped), (21, 21 * CHUNK));
     let again: Vec<_> = (0..21).map(|_| core.lease(CHUNK).unwrap()).collect();
     assert!(again.iter().all(known) && count() == 21);
-    // A chunk that a device cannot reach is not used, and no trace of it stays.
+    // A chunk that a device cannot reach is not used, and leaves no trace.
     told.refuse.store(true, Ordering::Relaxed);
     assert_eq!(core.lease(CHUNK).unwrap_err(), LeaseError::NoMemory);
     let other = Arc::new(Told::default());
@@ -442,7 +442,7 @@ fn a_registrar_knows_every_chunk_there_is() {
     assert!(known(&core.lease(CHUNK).unwrap()));
     shared.remove_registrar(&registrar);
     assert_eq!(count(), 0);
-    // What nobody knows goes back to the system, and its numbers are used again.
+    // Unregistered chunks return to the system, and their numbers are reused.
     drop(again);
     core.clear();
     assert!(shared.stats().mapped < 21 * CHUNK);
@@ -471,7 +471,7 @@ fn reserves_pass_buffers_on_and_promise_as_much_as_before() {
     assert_eq!(other.pass_free(9, &one), 1);
     assert_eq!(one.pass_free(2, &other), 2);
     assert_eq!(counts(), [(0, 1), (0, 2)]);
-    // What was passed on outlives both.
+    // Moved buffers outlive both reservations.
     let mut buffer = one.lease().unwrap();
     assert!(one.pass(&mut buffer, &other));
     drop((one, other, small));

@@ -1,7 +1,7 @@
-//! The admin queue: commands one by one with a page of data each, and whose answer is whose.
+//! The admin queue: commands with a page of data each, and the owners of their completions.
 //!
-//! It belongs to the warden. A command's slot is taken until its completion has come, or the controller was
-//! stopped; the page of data belongs to the slot.
+//! It belongs to the supervisor. A command occupies its slot until its completion arrives, or the
+//! controller is stopped; the page of data belongs to the slot.
 
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -21,56 +21,56 @@ use super::wait::Wait;
 
 /// Entries of the admin queues.
 const ENTRIES: u16 = 32;
-/// Commands at a time.
+/// Maximum concurrent commands.
 const SLOTS: usize = ENTRIES as usize - 1;
-/// Bits of a command identifier that are the slot; above them is the slot's generation.
+/// Bits of a command identifier for the slot; the higher bits are the slot's generation.
 const SLOT_BITS: u32 = 5;
 const PAGE: usize = crate::dma::PAGE;
-/// Between two looks while a command is waited for.
+/// Interval between polls for a command, in nanoseconds.
 const LOOK: u64 = 1_000_000;
 
-/// Data of a command: a page.
+/// Data of a command: one page.
 pub(super) type Page = Box<[u8; PAGE]>;
 
-/// Who asked for a command.
+/// Requester of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Owner {
-    /// A caller of the controller's, by number.
+    /// A caller of the controller, by number.
     Caller(u64),
-    /// Who waits for it in [`AdminQueue::run`].
+    /// The caller that waits in [`AdminQueue::run`].
     Runner,
-    /// The warden: an event that may come some day.
+    /// The supervisor: an Asynchronous Event Request.
     Event,
-    /// The warden: the log page that an event is about.
+    /// The supervisor: the log page of an event.
     EventLog(AsyncEvent),
-    /// The warden: the abort of a command on an I/O queue.
+    /// The supervisor: the abort of a command on an I/O queue.
     Abort {
-        /// Which queue.
+        /// Index of the queue.
         queue: usize,
-        /// Which command.
+        /// Identifier of the command.
         cid: u16,
     },
 }
 
-/// What came of a command.
+/// Result of a command.
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) owner: Owner,
     pub(super) result: Result<Reply, AdminError>,
 }
 
-/// A successful answer.
+/// A successful completion.
 #[derive(Debug)]
 pub(super) struct Reply {
     /// Dword 0 of the completion.
     pub(super) dw0: u32,
-    /// What the controller wrote, if it was asked for data.
+    /// Data from the controller, if requested.
     pub(super) data: Option<Page>,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Slot {
-    /// Counts the commands the slot has had.
+    /// Number of commands the slot has had.
     generation: u16,
     out: Option<Out>,
 }
@@ -79,7 +79,7 @@ struct Slot {
 struct Out {
     owner: Owner,
     wants_data: bool,
-    /// Time by which the answer has to be there.
+    /// Time by which the completion must arrive.
     deadline: Option<u64>,
 }
 
@@ -89,12 +89,13 @@ pub(super) struct AdminQueue {
     slots: [Slot; SLOTS],
     regs: Arc<dyn Registers>,
     event: Option<Event>,
-    /// Answers that came while another was waited for.
+    /// Completions that arrived while the caller waited for another one.
     early: Vec<Answer>,
 }
 
 impl AdminQueue {
-    /// For the controller behind `bar`, which is not enabled yet. `event` is vector 0's.
+    /// Creates the queue of the controller of `bar`, which is not enabled yet. `event` is that of
+    /// vector 0.
     pub(super) fn new(
         bar: &Bar,
         space: &Arc<dyn DmaSpace>,
@@ -117,19 +118,20 @@ impl AdminQueue {
         self.event.as_ref().map(AsFd::as_fd)
     }
 
-    /// Uses shadow doorbells from now on, or none.
+    /// Enables or disables shadow doorbells.
     pub(super) fn set_shadows(&mut self, shadows: Option<Arc<Shadows>>, dstrd: u8) {
         self.ring.set_shadows(shadows, dstrd);
     }
 
-    /// Begins anew: the controller is disabled. Hands out the answers that will not come any more.
+    /// Resets the queue for a disabled controller. Returns the results of commands that will not
+    /// complete.
     pub(super) fn begin(&mut self, generation: u64) -> Vec<Answer> {
         self.ring.set_shadows(None, 0);
         self.ring.begin(generation);
         self.fail_all(&AdminError::Reset)
     }
 
-    /// The controller is stopped: what was out is answered with `error`.
+    /// Completes all commands in flight with `error`, because the controller is stopped.
     pub(super) fn fail_all(&mut self, error: &AdminError) -> Vec<Answer> {
         let mut answers = std::mem::take(&mut self.early);
         for slot in &mut self.slots {
@@ -140,8 +142,8 @@ impl AdminQueue {
         answers
     }
 
-    /// Submits `sqe`, whose identifier and, if `wants_data`, data pointer are set here: a page for the controller
-    /// to write to.
+    /// Submits `sqe`. Sets its identifier and, with `wants_data`, its data pointer to a page for
+    /// the controller to write.
     pub(super) fn submit(
         &mut self,
         mut sqe: Sqe,
@@ -163,7 +165,7 @@ impl AdminQueue {
         Ok(())
     }
 
-    /// Takes the answers that are there.
+    /// Processes the available completions.
     pub(super) fn poll(&mut self, answers: &mut Vec<Answer>) -> Result<(), Violation> {
         answers.append(&mut self.early);
         self.clear_event();
@@ -194,7 +196,7 @@ impl AdminQueue {
         verdict
     }
 
-    /// Submits a command and waits for its answer; other answers are kept.
+    /// Submits a command and waits for its completion; keeps other completions.
     pub(super) fn run(
         &mut self,
         bar: &Bar,
@@ -230,10 +232,11 @@ impl AdminQueue {
         }
     }
 
-    /// Whether a command has not been answered in time.
+    /// Returns true if a command exceeded its timeout.
     ///
-    /// While one is out that may take any time, as Format NVM, the controller may well do nothing besides: the
-    /// others' time begins to count when it is done, and is at least `patience`.
+    /// While a command without a deadline runs, like Format NVM, the controller may process no
+    /// other. The time of other commands starts when it completes, and is at least
+    /// `patience`.
     pub(super) fn is_overdue(&mut self, now: u64, patience: u64) -> bool {
         let has_no_end =
             |out: &Out| matches!(out.owner, Owner::Caller(_)) && out.deadline.is_none();
@@ -248,20 +251,20 @@ impl AdminQueue {
         false
     }
 
-    /// Makes the descriptor unreadable: what it tells of is looked at from here on.
+    /// Clears the descriptor: the caller polls everything it signaled afterwards.
     pub(super) fn clear_event(&self) {
         if let Some(event) = &self.event {
             event.clear();
         }
     }
 
-    /// Aborts that are out.
+    /// Returns the number of aborts in flight.
     pub(super) fn aborts(&self) -> usize {
         let outs = self.slots.iter().filter_map(|slot| slot.out.as_ref());
         outs.filter(|out| matches!(out.owner, Owner::Abort { .. })).count()
     }
 
-    /// Whether the abort of this command is out.
+    /// Returns true if the abort of this command is in flight.
     pub(super) fn is_aborting(&self, queue: usize, cid: u16) -> bool {
         let mut outs = self.slots.iter().filter_map(|slot| slot.out.as_ref());
         outs.any(|out| out.owner == Owner::Abort { queue, cid })
@@ -275,7 +278,7 @@ impl AdminQueue {
 }
 
 impl Reply {
-    /// The data, or an error if there is none.
+    /// Returns the data, or an error if there is none.
     pub(super) fn into_data(self) -> Result<Page, AdminError> {
         self.data.ok_or(AdminError::Status(Status::INTERNAL_ERROR))
     }
@@ -291,7 +294,8 @@ impl fmt::Debug for AdminQueue {
     }
 }
 
-/// The slot, and above it the generation. The slot is below 31, so no identifier is FFFFh (Base 3.3.3.1).
+/// Returns the identifier: the slot, and above it the generation. The slot is less than 31, so no
+/// identifier is FFFFh (Base 3.3.3.1).
 fn cid_of(index: usize, generation: u16) -> u16 {
     let slot = u16::try_from(index).unwrap_or(0);
     generation << SLOT_BITS | slot

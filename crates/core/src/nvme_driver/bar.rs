@@ -1,12 +1,12 @@
-//! The controller's registers: whether they make sense, and the way between disabled and enabled.
+//! The controller's registers: validation, and the transitions between disabled and enabled.
 //!
 //! ```text
-//!   Bar::probe --> Unsure --disable: CC.EN = 0, CSTS.RDY = 0--> Disabled --enable: CC.EN = 1, CSTS.RDY = 1--> Enabled
-//!                    ^                                                        | failed                         |
-//!                    '-----------------------------------------------------------'-----------------------------'
+//!  Bar::probe -> Unsure -disable: EN = 0, RDY = 0-> Disabled -enable: EN = 1, RDY = 1-> Enabled
+//!                 ^                                    | failed                           |
+//!                 '------------------------------------'----------------------------------'
 //! ```
 //!
-//! A [`Disabled`] is the proof that the controller does not read or write memory (Base 3.7.2).
+//! A [`Disabled`] proves that the controller does not read or write memory (Base 3.7.2).
 
 use std::fmt;
 use std::sync::Arc;
@@ -22,13 +22,14 @@ use super::seam::Registers;
 use super::wait::Wait;
 
 const MILLISECOND: u64 = 1_000_000;
-/// Between two looks at CSTS, at first. After a second it is a share of the time that has gone.
+/// Initial interval between reads of CSTS. After 1 s it is a share of the elapsed time.
 const LOOK: u64 = MILLISECOND;
-/// Of the time that has gone, the share until the next look: a power of two that makes a second of [`LOOK`]s.
+/// Divisor of the elapsed time for the next interval; a power of two at which 1 s yields [`LOOK`].
 const LOOK_SHARE: u64 = 1024;
-/// Least time a controller is given, whatever CAP.TO says: some say 0.
+/// Minimum time for a controller to become ready, whatever CAP.TO is: some report 0.
 const READY_MIN_MS: u64 = 1000;
-/// Most time a controller is given: ten minutes. CRTO can ask for nine hours, and somebody waits for the answer.
+/// Maximum time for a controller to become ready: 10 minutes. CRTO can request 9 hours, and a
+/// caller waits for the result.
 const READY_MAX_MS: u64 = 600_000;
 /// SQES 6 and CQES 4: 64 and 16 bytes, the sizes of the NVM command set.
 const IOSQES: u8 = 6;
@@ -36,15 +37,15 @@ const IOCQES: u8 = 4;
 /// Bytes of registers that every controller has.
 const REGISTERS_MIN: u64 = 0x1000;
 
-/// What CSTS says.
+/// Value of CSTS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Seen {
-    /// All ones: no device answers.
+    /// All ones: no device responds.
     Absent,
     There(Csts),
 }
 
-/// The registers of a controller whose capabilities were looked at and make sense.
+/// Registers of a controller whose capabilities are valid.
 pub(super) struct Bar {
     regs: Arc<dyn Registers>,
     len: u64,
@@ -53,7 +54,7 @@ pub(super) struct Bar {
 }
 
 impl Bar {
-    /// Looks at CAP and VS, changes nothing.
+    /// Validates CAP and VS, and changes nothing.
     pub(super) fn probe(
         regs: Arc<dyn Registers>,
         len: u64,
@@ -108,17 +109,18 @@ impl Bar {
         &self.regs
     }
 
-    /// Whether the controller is of version 2.0 or later.
+    /// Returns true if the controller implements version 2.0 or later.
     pub(super) fn is_at_least_2_0(&self) -> bool {
         Version::from_bits(self.regs.read32(offset::VS)).mjr() >= 2
     }
 
-    /// What CAP says now: another controller may have come in the old one's place.
+    /// Compares CAP with its value at probe time: another controller may have replaced this one.
     pub(super) fn same_again(&self) -> bool {
         self.regs.read64(offset::CAP) == self.cap.into_bits()
     }
 
-    /// Offsets of the doorbells of queue `qid`, tail and head, if both are inside the registers.
+    /// Returns the doorbell offsets of queue `qid`, tail and head, if both are inside the
+    /// registers.
     pub(super) fn doorbells(&self, qid: u16) -> Option<(u32, u32)> {
         let dstrd = self.cap.dstrd();
         let tail = Doorbell::SubmissionTail(qid).offset(dstrd)?;
@@ -126,14 +128,14 @@ impl Bar {
         (u64::from(head) + 4 <= self.len).then_some((tail, head))
     }
 
-    /// I/O queues that have doorbells inside the registers.
+    /// Returns the number of I/O queues with doorbells inside the registers.
     pub(super) fn queues_with_doorbells(&self) -> u16 {
         let stride = u64::from(self.cap.doorbell_stride());
         let doorbells = (self.len - REGISTERS_MIN) / stride;
         u16::try_from((doorbells / 2).saturating_sub(1)).unwrap_or(u16::MAX - 1)
     }
 
-    /// What CSTS says.
+    /// Reads CSTS.
     pub(super) fn look(&self) -> Seen {
         match self.regs.read32(offset::CSTS) {
             u32::MAX => Seen::Absent,
@@ -141,10 +143,10 @@ impl Bar {
         }
     }
 
-    /// How long CSTS.RDY may take to follow CC.EN, in milliseconds.
+    /// Returns the maximum time for CSTS.RDY to follow CC.EN, in milliseconds.
     pub(super) fn ready_millis(&self) -> u64 {
         let mut millis = u64::from(self.cap.timeout_ms());
-        // Controllers since 2.0 say more than CAP.TO can (Base 3.1.3.19).
+        // Controllers since 2.0 can report more than CAP.TO can hold (Base 3.1.3.19).
         if self.cap.crms() & (CAP_CRMS_WITH_MEDIA | CAP_CRMS_INDEPENDENT) != 0 {
             let crto = Crto::from_bits(self.regs.read32(offset::CRTO));
             if crto.into_bits() != u32::MAX {
@@ -154,7 +156,7 @@ impl Bar {
         millis.clamp(READY_MIN_MS, READY_MAX_MS)
     }
 
-    /// Looks at CSTS until `is_done`, for at most `millis`.
+    /// Polls CSTS until `is_done`, for at most `millis`.
     fn await_status(
         &self,
         millis: u64,
@@ -192,7 +194,7 @@ enum Waited {
     TooLong,
 }
 
-/// Where a controller's admin queue is.
+/// Addresses of a controller's admin queue.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct AdminRings {
     pub(super) submission: u64,
@@ -200,7 +202,7 @@ pub(super) struct AdminRings {
     pub(super) entries: u16,
 }
 
-/// A controller that may be enabled or not.
+/// A controller that may or may not be enabled.
 #[derive(Debug)]
 pub(super) struct Unsure(pub(super) Arc<Bar>);
 
@@ -208,12 +210,12 @@ pub(super) struct Unsure(pub(super) Arc<Bar>);
 #[derive(Debug)]
 pub(super) struct Disabled(Arc<Bar>);
 
-/// A controller that takes commands.
+/// A controller that accepts commands.
 #[derive(Debug)]
 pub(super) struct Enabled(Arc<Bar>);
 
 impl Unsure {
-    /// Clears CC.EN and waits until the controller is not ready.
+    /// Clears CC.EN and waits until CSTS.RDY = 0.
     pub(super) fn disable(self) -> Result<Disabled, (Self, OpenErrorWhy)> {
         let bar = &self.0;
         let millis = bar.ready_millis();
@@ -227,8 +229,8 @@ impl Unsure {
         }
         let cc = Cc::from_bits(cc);
         if cc.en() {
-            // Clearing EN on the way to ready is not defined (Base 3.1.3.5). One that never gets there is cleared
-            // all the same.
+            // Clearing EN before the controller is ready is not defined (Base 3.1.3.5). If it never
+            // becomes ready, EN is cleared nevertheless.
             match bar.await_status(millis, |csts| csts.rdy() || csts.cfs()) {
                 Err(Waited::Gone) => return Err((self, OpenErrorWhy::Gone)),
                 Ok(_) | Err(Waited::TooLong) => {}
@@ -246,12 +248,12 @@ impl Unsure {
 }
 
 impl Disabled {
-    /// Forgets what is known of it.
+    /// Discards the proof that the controller is disabled.
     pub(super) fn into_unsure(self) -> Unsure {
         Unsure(self.0)
     }
 
-    /// Tells the controller where its admin queue is, sets CC.EN and waits until it is ready.
+    /// Writes the admin queue addresses, sets CC.EN and waits until the controller is ready.
     pub(super) fn enable(self, admin: AdminRings) -> Result<Enabled, (Unsure, OpenErrorWhy)> {
         let bar = self.0;
         let (regs, millis) = (&bar.regs, bar.ready_millis());
@@ -259,7 +261,7 @@ impl Disabled {
         regs.write32(pcie::offset::AQA, aqa.into_bits());
         regs.write64(pcie::offset::ASQ, admin.submission);
         regs.write64(pcie::offset::ACQ, admin.completion);
-        // Where there are several command sets, enabling all of them is the way to have NVM (Base 3.1.3.5).
+        // With several command sets, only enabling all of them includes NVM (Base 3.1.3.5).
         let css = if bar.cap.css() & CAP_CSS_IO_SETS != 0 { CC_CSS_ALL } else { CC_CSS_NVM };
         let cc = Cc::new().with_css(css).with_iosqes(IOSQES).with_iocqes(IOCQES);
         regs.write32(offset::CC, cc.into_bits());
@@ -279,7 +281,8 @@ impl Enabled {
         &self.0
     }
 
-    /// Asks for a normal shutdown and waits for it, for at most `millis` (Base 3.6.1): caches go to the medium.
+    /// Requests a normal shutdown, which flushes caches to the medium, and waits at most `millis`
+    /// (Base 3.6.1).
     pub(super) fn shut_down(&self, millis: u64) -> bool {
         let cc = self.0.regs.read32(offset::CC);
         if cc == u32::MAX {

@@ -1,4 +1,4 @@
-//! From an enabled controller to one that does I/O: what is asked of it by admin commands, in order.
+//! Bring-up: the admin commands that make an enabled controller ready for I/O, in order.
 
 use std::sync::Arc;
 
@@ -18,10 +18,10 @@ use super::identify::{Abilities, Identity, controller};
 use super::ring::Shadows;
 use super::wait::Wait;
 
-/// Asynchronous Event Requests that are kept out.
+/// Number of outstanding Asynchronous Event Requests.
 const EVENTS: usize = 4;
 
-/// An I/O queue pair as the controller is to create it.
+/// Parameters of an I/O queue pair to create.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct QueuePlan {
     pub(super) qid: u16,
@@ -31,13 +31,13 @@ pub(super) struct QueuePlan {
     pub(super) vector: Option<u16>,
 }
 
-/// A conversation with an enabled controller.
+/// Admin commands of the bring-up of an enabled controller.
 #[derive(Debug)]
 pub(super) struct Session<'a> {
     pub(super) bar: &'a Bar,
     pub(super) admin: &'a mut AdminQueue,
     pub(super) wait: &'a dyn Wait,
-    /// Nanoseconds a command may take.
+    /// Command timeout in nanoseconds.
     pub(super) timeout: u64,
 }
 
@@ -50,7 +50,7 @@ impl Session<'_> {
         self.run(Identify::new(cns, 0).encode(0), true)?.into_data()
     }
 
-    /// Which drive it is and what it can do.
+    /// Reads identity and capabilities of the controller.
     pub(super) fn identify(&mut self) -> Result<(Identity, Abilities), OpenErrorWhy> {
         let cap = self.bar.cap();
         let page = self
@@ -60,7 +60,7 @@ impl Session<'_> {
             Ok(answer) => controller(answer, cap)?,
             Err(_) => return Err(OpenErrorWhy::Identify("it is short".to_owned())),
         };
-        // Others do not know it, and would note the question as an error.
+        // Other controllers do not support it, and would log the command as an error.
         if cap.css() & CAP_CSS_IO_SETS == 0 && !self.bar.is_at_least_2_0() {
             return Ok((identity, abilities));
         }
@@ -75,7 +75,7 @@ impl Session<'_> {
         Ok((identity, abilities))
     }
 
-    /// Asks for `count` I/O queue pairs; how many there may be, which may be fewer or more.
+    /// Requests `count` I/O queue pairs; returns the number granted, which may be lower or higher.
     pub(super) fn grant_queues(&mut self, count: u16) -> Result<u16, OpenErrorWhy> {
         let asked = NumberOfQueues::from_counts(count, count);
         let reply = self
@@ -85,7 +85,7 @@ impl Session<'_> {
         Ok(u16::try_from(submission.min(completion)).unwrap_or(u16::MAX))
     }
 
-    /// Tells the controller of the shadow doorbells. No I/O queue exists yet.
+    /// Configures the shadow doorbells. No I/O queue exists yet.
     pub(super) fn configure_shadows(&mut self, shadows: &Arc<Shadows>) -> Result<(), AdminError> {
         shadows.clear();
         let (shadow, event_idx) = shadows.addresses();
@@ -120,7 +120,8 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Asks to be told of events, from now on. A controller that tells of none is used all the same.
+    /// Enables asynchronous events from now on. A controller that reports none is used
+    /// nevertheless.
     pub(super) fn ask_for_events(&mut self, abilities: &Abilities) {
         let kinds = abilities.event_kinds;
         let config = AsyncEventConfig::new()
@@ -143,13 +144,14 @@ impl Session<'_> {
     }
 }
 
-/// One more request that is answered when something happens.
+/// Submits one more Asynchronous Event Request.
 pub(super) fn ask_for_event(admin: &mut AdminQueue) -> Result<(), AdminError> {
     let sqe = Sqe::admin(AdminOpcode::ASYNC_EVENT_REQUEST, 0, 0).without_data();
     admin.submit(sqe, false, Owner::Event, None)
 }
 
-/// Whether reading the event's log page is safe and of use: pages of a vendor's own are left alone.
+/// Returns true if reading the event's log page is safe and useful. Vendor-specific pages are not
+/// read.
 pub(super) fn has_log(event: AsyncEvent) -> bool {
     use nvmeof_wire::log::Lid;
     matches!(

@@ -1,5 +1,7 @@
-//! The pool's memory as devices see it: mapped once a DMA space, chunk by chunk as it comes and goes. On the I/O
-//! path an address is one load from a table.
+//! The pool's memory as devices see it: mapped once per DMA space, chunk by chunk as chunks come
+//! and go.
+//!
+//! On the I/O path, an address is one load from a table.
 
 use std::fmt;
 use std::io;
@@ -10,13 +12,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use super::seam::{DmaSpace, Iova};
 use crate::dma::{Buffer, CHUNK, ChunkId, CorePool, Registrar, SharedPool};
 
-/// Chunks that a pool may grow by after it was asked how many it has at most: one for each reactor.
+/// Chunks that a pool can grow by after it reported its maximum: one for each reactor.
 const SLACK: usize = 1024;
 
-/// A chunk that is mapped has this bit beside its address, which is a multiple of a page.
+/// Flag of a mapped chunk, in the low bits of its address, which is a multiple of the page size.
 const MAPPED: u64 = 1;
 
-/// The maps of one pool, one a DMA space. A process has one of these for its pool.
+/// Maps of one pool, one per DMA space. A process has one instance for its pool.
 #[derive(Debug)]
 pub struct BufferMaps {
     pool: Arc<SharedPool>,
@@ -24,12 +26,12 @@ pub struct BufferMaps {
 }
 
 impl BufferMaps {
-    /// For buffers of `pool`; nothing is mapped yet.
+    /// Creates maps for buffers of `pool`; nothing is mapped yet.
     pub fn new(pool: &Arc<SharedPool>) -> Self {
         Self { pool: Arc::clone(pool), maps: Mutex::default() }
     }
 
-    /// The map of `space`: the one there is, or a new one.
+    /// Returns the map of `space`, which is created if necessary.
     ///
     /// # Errors
     /// The space cannot map the pool's memory.
@@ -46,13 +48,13 @@ impl BufferMaps {
     }
 }
 
-/// Where a DMA space has the buffers of a pool. What is mapped is unmapped when this is dropped.
+/// Addresses of a pool's buffers in a DMA space. Dropping it unmaps all chunks.
 #[derive(Debug)]
 pub(crate) struct BufferMap {
     pool: Arc<SharedPool>,
     table: Arc<Table>,
     registrar: Arc<dyn Registrar>,
-    /// Controllers that use it; `None` once it is withdrawn.
+    /// Number of controllers that use the map; `None` once it is withdrawn.
     users: Mutex<Option<usize>>,
 }
 
@@ -70,36 +72,38 @@ impl BufferMap {
         Ok(Self { pool: Arc::clone(pool), table, registrar, users })
     }
 
-    /// Where the device finds the first byte of `buffer`, which is of the pool; `None` if it cannot reach it.
+    /// Returns the device address of the first byte of `buffer`, which belongs to the pool; `None`
+    /// if it is not mapped.
     #[inline]
     pub(super) fn address_of(&self, buffer: &Buffer) -> Option<u64> {
-        // Stored before the buffer could be leased, and handed over by the lock under which the chunk was.
+        // The address was stored before the buffer could be leased. The lock that handed over the
+        // chunk orders the store.
         let entry = self.table.addresses.get(buffer.chunk().index())?.load(Ordering::Relaxed);
         // Chunks start at multiples of their size.
         let inside = buffer.as_ptr().addr() % CHUNK;
         (entry & MAPPED != 0).then(|| (entry & !MAPPED) + inside as u64)
     }
 
-    /// Whether buffers of `pool` are in it.
+    /// Returns true if buffers of `pool` are in the map.
     pub(crate) fn has(&self, pool: &CorePool) -> bool {
         Arc::ptr_eq(&self.pool, pool.shared())
     }
 
-    /// One more controller uses it; false if it is withdrawn.
+    /// Counts one more controller; returns false if the map is withdrawn.
     pub(super) fn join(&self) -> bool {
         let mut users = lock(&self.users);
         *users = users.map(|count| count + 1);
         users.is_some()
     }
 
-    /// A controller that [joined](Self::join) uses it no more.
+    /// Counts one controller that [joined](Self::join) less.
     pub(super) fn leave(&self) {
         let mut users = lock(&self.users);
         *users = users.map(|count| count.saturating_sub(1));
     }
 
-    /// Takes all buffers away from the space if but one controller uses them; true if no device of the space can
-    /// reach any of them any more.
+    /// Unmaps all buffers from the space, unless several controllers use them. Returns true if no
+    /// device of the space can reach any of them.
     pub(super) fn withdraw(&self) -> bool {
         let mut users = lock(&self.users);
         if users.is_some_and(|count| count > 1) {
@@ -123,29 +127,30 @@ impl Drop for BufferMap {
     }
 }
 
-/// What of the pools a controller reaches. The lock is held for moments only.
+/// Pool memory that a controller can reach. Callers hold the lock only briefly.
 #[derive(Debug)]
 pub(super) struct Reach(Mutex<Reached>);
 
 #[derive(Debug)]
 struct Reached {
-    /// `None` once the controller reaches nothing more.
+    /// `None` once the controller can reach no memory.
     space: Option<Arc<dyn DmaSpace>>,
     maps: Vec<Arc<BufferMap>>,
 }
 
 impl Reach {
-    /// Of a controller that sees memory by `space`; nothing yet.
+    /// Creates the state for a controller that accesses memory through `space`, without maps.
     pub(super) fn new(space: Arc<dyn DmaSpace>) -> Self {
         Self(Mutex::new(Reached { space: Some(space), maps: Vec::new() }))
     }
 
-    /// What it sees memory by; `None` if that is over.
+    /// Returns the DMA space; `None` once the controller can reach no memory.
     pub(super) fn space(&self) -> Option<Arc<dyn DmaSpace>> {
         lock(&self.0).space.clone()
     }
 
-    /// Uses `map` from now on, until the controller fails or ends; false if it has, or the map is withdrawn.
+    /// Attaches `map` until the controller fails or is closed. Returns false if that has happened,
+    /// or the map is withdrawn.
     pub(super) fn attach(&self, map: &Arc<BufferMap>) -> bool {
         let mut reached = lock(&self.0);
         if reached.space.is_none() {
@@ -161,14 +166,14 @@ impl Reach {
         joined
     }
 
-    /// Nothing new is attached from here on; what was.
+    /// Prevents further attachments and returns the attached maps.
     pub(super) fn close(&self) -> Vec<Arc<BufferMap>> {
         let mut reached = lock(&self.0);
         reached.space = None;
         reached.maps.clone()
     }
 
-    /// The controller uses nothing any more.
+    /// Releases all maps: the controller uses no memory any more.
     pub(super) fn leave(&self) {
         self.close();
         let maps = std::mem::take(&mut lock(&self.0).maps);
@@ -176,12 +181,12 @@ impl Reach {
     }
 }
 
-/// What the pool tells of.
+/// Address table that the pool updates.
 struct Table {
     space: Arc<dyn DmaSpace>,
-    /// By chunk number.
+    /// Indexed by chunk number.
     addresses: Box<[AtomicU64]>,
-    /// Something could not be unmapped.
+    /// True once an unmap has failed.
     stuck: AtomicBool,
 }
 
@@ -197,8 +202,9 @@ impl Registrar for Table {
         let Some(entry) = self.addresses.get(chunk.index()) else {
             return Err(io::Error::other("the pool has grown beyond the table of addresses"));
         };
-        // SAFETY: the pool keeps the chunk mapped until `unmapping` has returned, which unmaps it here. Its buffers
-        // are given to a device by owning them: nobody else uses their bytes while the device may (see `queue`).
+        // SAFETY: the pool keeps the chunk mapped until `unmapping` has returned, which unmaps it
+        // here. A buffer is passed to a device by ownership: no other code uses its bytes while the
+        // device may (see `queue`).
         let iova = unsafe { self.space.map(base, len) }?;
         entry.store(iova.0 | MAPPED, Ordering::Relaxed);
         Ok(())

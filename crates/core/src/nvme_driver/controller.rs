@@ -1,4 +1,4 @@
-//! A drive's controller, opened: bring-up, namespaces, I/O queues, and the thread that watches over it.
+//! An open controller of a drive: bring-up, namespaces, I/O queues, and the supervisor thread.
 
 use std::fmt;
 use std::io;
@@ -31,26 +31,26 @@ use super::wait::{SystemWait, Wait};
 use super::warden::{Beginning, Hardware, Warden};
 use crate::block::BlockError;
 
-/// Entries of an I/O queue at most.
+/// Maximum entries of an I/O queue.
 const ENTRIES_MAX: u16 = 4096;
-/// The longest pause of a caller that waits for an admin command.
+/// Maximum pause of a caller that waits for an admin command.
 const PAUSE_MAX: u64 = 20_000_000;
 const PAUSE_MIN: u64 = 50_000;
-/// The generation that bring-up begins.
+/// First generation, which bring-up begins.
 const FIRST_GENERATION: u64 = 1;
 
-/// An I/O queue pair in memory, with the lists of its commands.
+/// Memory of an I/O queue pair, with the lists of its commands.
 #[derive(Debug)]
 pub(super) struct Lane {
-    /// Its place among the queues; the QID is one more.
+    /// Index among the queues; the QID is one more.
     pub(super) index: usize,
     pub(super) ring: RingPair,
     pub(super) lists: Lists,
-    /// Whether long transfers are described by an SGL.
+    /// Describes long transfers by an SGL.
     pub(super) sgl: bool,
 }
 
-/// A controller that is in use by this process alone.
+/// A controller that this process uses exclusively.
 pub struct Controller {
     address: String,
     options: ControllerOptions,
@@ -62,50 +62,51 @@ pub struct Controller {
     abilities: Abilities,
     lanes: Arc<Shelf<Lane>>,
     reach: Arc<Reach>,
-    /// What keeps the registers mapped, until the controller has failed.
+    /// Registers, kept mapped by other owners until the controller has failed.
     regs: Mutex<Weak<dyn Registers>>,
     warden: Arc<Mutex<Warden>>,
     thread: Mutex<Option<JoinHandle<()>>>,
     is_ending: Arc<AtomicBool>,
 }
 
-/// What happened to a controller since it was opened.
+/// Event counters of a controller since it was opened.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ControllerStats {
     /// Commands that took too long.
     pub timeouts: u64,
-    /// Commands aborted for it.
+    /// Commands aborted for that reason.
     pub aborts: u64,
     /// Resets of the controller.
     pub resets: u64,
-    /// Events it told of.
+    /// Asynchronous events reported.
     pub events: u64,
-    /// Answers to nothing.
+    /// Completions that match no command.
     pub violations: u64,
-    /// Commands submitted once more after a reset.
+    /// Commands resubmitted after a reset.
     pub resubmitted: u64,
-    /// Buffers given up because the drive might still write to them.
+    /// Buffers abandoned because the drive might still write to them.
     pub leaked_buffers: u64,
-    /// Bytes of those.
+    /// Bytes of abandoned buffers.
     pub leaked_bytes: u64,
 }
 
-/// How a controller is.
+/// State of a controller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ControllerState {
-    /// It takes commands.
+    /// The controller accepts commands.
     Live,
-    /// It is being reset, or away for a moment. Operations wait.
+    /// The controller is being reset, or is briefly disconnected. Operations wait.
     Resetting,
-    /// For good, for this reason: operations end with an error.
+    /// The controller failed permanently, for this reason: operations end with an error.
     Failed(String),
 }
 
 impl Controller {
-    /// Brings the controller of `function` up, and starts the thread that watches over it.
+    /// Brings up the controller of `function`, and starts its supervisor thread.
     ///
     /// # Errors
-    /// It is no NVMe controller, does not answer in time, or cannot be used; which, and why.
+    /// The function is no NVMe controller, does not respond in time, or cannot be used. The error
+    /// names the reason.
     pub fn open(
         function: Arc<dyn Function>,
         options: ControllerOptions,
@@ -117,11 +118,11 @@ impl Controller {
         Ok(controller)
     }
 
-    /// As [`open`](Self::open), but with a time of the caller's, and without a thread: the caller runs
-    /// [`turn`](Self::turn) now and then. For tests.
+    /// Like [`open`](Self::open), but with a clock of the caller and without a thread, for tests:
+    /// the caller regularly runs [`turn`](Self::turn).
     ///
     /// # Errors
-    /// As [`open`](Self::open).
+    /// See [`open`](Self::open).
     pub fn open_stepped(
         function: Arc<dyn Function>,
         options: ControllerOptions,
@@ -131,27 +132,27 @@ impl Controller {
         Opening { function, options, wait }.open().map_err(|why| why.at(&address))
     }
 
-    /// Where it is: its PCI address.
+    /// Returns the PCI address.
     pub fn address(&self) -> &str {
         &self.address
     }
 
-    /// Which drive it is.
+    /// Returns the identity of the drive.
     pub fn identity(&self) -> &Identity {
         &self.identity
     }
 
-    /// How it is.
+    /// Returns the state of the controller.
     pub fn state(&self) -> ControllerState {
         self.shared.state()
     }
 
-    /// The longest time that an operation can be with the drive after it was cancelled.
+    /// Returns the maximum time that an operation can stay with the drive after it was cancelled.
     pub fn quiesce_bound(&self) -> Duration {
         self.bound
     }
 
-    /// What happened to it.
+    /// Returns the event counters.
     pub fn stats(&self) -> ControllerStats {
         let counters = &self.shared.counters;
         let get = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
@@ -167,46 +168,47 @@ impl Controller {
         }
     }
 
-    /// The last events it told of, oldest first; 64 at most.
+    /// Returns the last events, oldest first; at most 64.
     pub fn events(&self) -> Vec<DriveEvent> {
         self.warden().events()
     }
 
-    /// A number that is another one whenever namespaces may have changed: the drive told so, or was reset and could
-    /// not tell.
+    /// Returns a counter that changes whenever namespaces may have changed: the drive reported it,
+    /// or a reset may have hidden a report.
     pub fn namespace_changes(&self) -> u64 {
         self.shared.counters.namespace_changes.load(Ordering::Relaxed)
     }
 
-    /// I/O queue pairs there are.
+    /// Returns the number of I/O queue pairs.
     pub fn queues(&self) -> usize {
         self.shared.queues.len()
     }
 
-    /// Commands that an I/O queue pair holds; a drive may have shorter ones than was asked for.
+    /// Returns the commands an I/O queue pair holds; a drive may have shorter queues than
+    /// requested.
     pub fn queue_depth(&self) -> usize {
         self.shared.queues.first().map_or(0, QueueShared::slots)
     }
 
-    /// I/O queue pairs that are open.
+    /// Returns the number of open I/O queue pairs.
     pub fn open_queues(&self) -> usize {
         self.shared.claimed()
     }
 
-    /// The active namespaces' identifiers, ascending; the first 1024.
+    /// Returns the identifiers of the active namespaces, ascending; the first 1024.
     ///
     /// # Errors
-    /// What the controller answered.
+    /// The error of the controller.
     pub fn namespaces(&self) -> Result<Vec<u32>, AdminError> {
         let page = self.query(Identify::new(Cns::ACTIVE_NAMESPACES, 0).encode(0))?;
         let list = NsidList::ref_from_bytes(&page[..]);
         Ok(list.map(|list| list.iter().collect()).unwrap_or_default())
     }
 
-    /// A namespace, as the drive describes it now.
+    /// Returns a namespace as the drive describes it now.
     ///
     /// # Errors
-    /// There is none, or it cannot be served: metadata, blocks of more than 4 KiB.
+    /// The namespace does not exist, or cannot be served: metadata, blocks of more than 4 KiB.
     pub fn namespace(&self, nsid: u32) -> Result<NamespaceInfo, OpenError> {
         self.identify_namespace(nsid).map_err(|why| why.at(&self.address))
     }
@@ -229,7 +231,7 @@ impl Controller {
         }
         match self.query(Identify::new(Cns::NAMESPACE_DESCRIPTORS, nsid).encode(0)) {
             Ok(list) => Ok(info.with_descriptors(&list[..])),
-            // Some drives do not know what their version has. The list only adds to what is known.
+            // Some drives lack support that their version requires. The list is only supplementary.
             Err(AdminError::Status(status)) => {
                 tracing::debug!(drive = self.address, nsid, %status, "no list of identifiers");
                 Ok(info)
@@ -238,7 +240,7 @@ impl Controller {
         }
     }
 
-    /// A queue pair for one thread and one namespace, for buffers of the pool behind `maps`.
+    /// Opens a queue pair for one thread and one namespace, with the mapped buffers of `buffers`.
     ///
     /// # Errors
     /// All queue pairs are in use, the buffers cannot be mapped, or the controller has failed.
@@ -259,10 +261,10 @@ impl Controller {
         Ok(IoQueue::new(Arc::clone(self), lane, buffers, namespace))
     }
 
-    /// Makes the buffers of the pool behind `maps` reachable for the drive.
+    /// Maps the buffers of the pool of `maps` for the drive.
     ///
     /// # Errors
-    /// They cannot be mapped, or the controller has failed.
+    /// The buffers cannot be mapped, or the controller has failed.
     pub(crate) fn attach(&self, maps: &BufferMaps) -> io::Result<Arc<BufferMap>> {
         let gone = || io::Error::from_raw_os_error(libc::ENODEV);
         let space = self.reach.space().ok_or_else(gone)?;
@@ -270,17 +272,19 @@ impl Controller {
         if self.reach.attach(&map) { Ok(map) } else { Err(gone()) }
     }
 
-    /// Does what is due for the controller; nanoseconds until there is more. The thread's work, and a test's.
+    /// Runs all due work; returns the nanoseconds until more is due. The supervisor thread and
+    /// tests call it.
     pub fn turn(&self) -> u64 {
         self.warden().turn()
     }
 
-    /// Resets the controller, as after a command that was not answered. Operations wait meanwhile.
+    /// Resets the controller, as after a command timeout. Operations wait until the reset
+    /// completes.
     pub fn reset(&self) {
         self.warden().reset("it was asked for");
     }
 
-    /// Runs an admin command to its end. `timeout` in nanoseconds; `None` has no end.
+    /// Runs an admin command to completion. `timeout` in nanoseconds; `None` waits indefinitely.
     pub(super) fn command(
         &self,
         sqe: Sqe,
@@ -291,13 +295,13 @@ impl Controller {
         let mut pause = PAUSE_MIN;
         let patience = nanos(self.options.admin_timeout);
         let caller = loop {
-            // Held for long: a reset is under way, too.
+            // A lock that is held for long also means a reset.
             let submitted = match self.try_warden() {
                 Some(mut warden) => warden.submit(sqe, wants_data, timeout),
                 None => Err(AdminError::Busy),
             };
             match submitted {
-                // A reset is under way, or many others ask.
+                // A reset is running, or many other callers submit commands.
                 Err(AdminError::Busy) if self.wait.now().saturating_sub(begin) < patience => {
                     self.pause(&mut pause);
                 }
@@ -313,14 +317,14 @@ impl Controller {
         }
     }
 
-    /// The answer to a command, if it is there.
+    /// Returns the reply to a command, if available.
     pub(super) fn reply(&self, caller: u64) -> Option<Result<Reply, AdminError>> {
         let mut warden = self.try_warden()?;
         warden.turn();
         warden.take_reply(caller)
     }
 
-    /// Runs an admin command that answers with a page of data.
+    /// Runs an admin command that returns a page of data.
     pub(super) fn query(&self, sqe: Sqe) -> Result<super::admin::Page, AdminError> {
         let timeout = nanos(self.options.admin_timeout);
         self.command(sqe, true, Some(timeout))?.into_data()
@@ -332,7 +336,7 @@ impl Controller {
         *pause = (*pause * 2).min(PAUSE_MAX);
     }
 
-    /// For a queue that ends and waits for its commands: lets time pass, and the warden do its part.
+    /// Waits briefly and runs the supervisor, for a dropped queue that waits for its commands.
     pub(super) fn pass_time(&self, fd: Option<BorrowedFd<'_>>) {
         self.try_turn();
         self.wait.wait(fd.as_slice(), 1_000_000);
@@ -358,14 +362,14 @@ impl Controller {
         lock(&self.regs).upgrade()
     }
 
-    /// Does what is due, unless somebody is at it.
+    /// Runs all due work, unless another thread is doing so.
     fn try_turn(&self) {
         if let Some(mut warden) = self.try_warden() {
             warden.turn();
         }
     }
 
-    /// The warden, unless it is busy: stopping a controller may take minutes.
+    /// Returns the supervisor unless it is busy: stopping a controller may take minutes.
     fn try_warden(&self) -> Option<MutexGuard<'_, Warden>> {
         match self.warden.try_lock() {
             Ok(warden) => Some(warden),
@@ -401,21 +405,22 @@ impl fmt::Debug for Controller {
     }
 }
 
-/// A function on its way to a controller.
+/// A function during bring-up.
 struct Opening {
     function: Arc<dyn Function>,
     options: ControllerOptions,
     wait: Arc<dyn Wait>,
 }
 
-/// Memory that an enabled controller was told of, whatever it answered: it stays mapped until it is disabled.
+/// Memory announced to an enabled controller, whatever it replied: it stays mapped until the
+/// controller is disabled.
 #[derive(Default)]
 struct Told {
     shadows: Option<Arc<Shadows>>,
     queues: Option<Queues>,
 }
 
-/// The memory of the I/O queues, and what the controller is told of them.
+/// Memory of the I/O queues, and the parameters announced to the controller.
 #[derive(Default)]
 struct Queues {
     lanes: Vec<Lane>,
@@ -453,7 +458,7 @@ impl Opening {
         self.finish(regs, hardware, enabled, identity, abilities, queues)
     }
 
-    /// Disables the controller, whatever it did before, and takes its interrupts.
+    /// Disables the controller, whatever its previous state, and sets up its interrupts.
     fn take_over(
         &self,
         bar: &Arc<Bar>,
@@ -506,7 +511,8 @@ impl Opening {
         Ok((identity, abilities, queues, shadows))
     }
 
-    /// I/O queue pairs to create: what was asked for, or the drive has.
+    /// Returns the number of I/O queue pairs to create: the requested number, or as many as the
+    /// drive has.
     fn queue_count(&self, session: &mut Session<'_>, vectors: usize) -> Result<u16, OpenErrorWhy> {
         let asked = self.options.io_queues.max(1);
         let granted = session.grant_queues(asked)?;
@@ -556,7 +562,7 @@ impl Opening {
     fn entries(&self, bar: &Bar) -> u16 {
         let most = u16::try_from(bar.cap().queue_entries()).unwrap_or(u16::MAX).min(ENTRIES_MAX);
         let asked = self.options.queue_depth.clamp(2, ENTRIES_MAX).next_power_of_two();
-        // A power of two, since identifiers are cut into slot and generation.
+        // A power of two, because identifiers are split into slot and generation.
         asked.min(1 << most.ilog2())
     }
 
@@ -620,12 +626,12 @@ impl Opening {
     }
 }
 
-/// How the I/O queues are to be.
+/// Parameters of the I/O queues.
 struct Layout {
     count: u16,
     entries: u16,
     sgl: bool,
-    /// Bytes of a list.
+    /// Bytes per list.
     lists: usize,
 }
 
@@ -656,33 +662,33 @@ impl Layout {
             let index = usize::from(qid) - 1;
             queues.lanes.push(Lane { index, ring, lists, sgl: self.sgl });
         }
-        // The first queue is lent first.
+        // The first queue is handed out first.
         queues.lanes.reverse();
         queues.shared = shared.into();
         Ok(queues)
     }
 }
 
-/// Leaves a controller that cannot be used as quiet as it can be.
+/// Quiesces a controller that cannot be used, if possible.
 fn give_up(unsure: Unsure) {
     if let Err((_, why)) = unsure.disable() {
         tracing::warn!(%why, "a controller that cannot be used cannot be disabled either");
     }
 }
 
-/// Starts the thread that runs the controller's turns, as long as it lives.
+/// Starts the thread that runs the controller's turns during its lifetime.
 fn watch(controller: &Controller) -> io::Result<JoinHandle<()>> {
     let warden = Arc::clone(&controller.warden);
     let is_ending = Arc::clone(&controller.is_ending);
     let wait = Arc::clone(&controller.wait);
-    // Descriptors of its own: it keeps nothing of the controller while it sleeps.
+    // Duplicates of the descriptors: the thread keeps nothing of the controller while it sleeps.
     let own = |fd: &BorrowedFd<'_>| fd.try_clone_to_owned();
     let fds: Vec<OwnedFd> = controller.warden().fds().iter().map(own).collect::<io::Result<_>>()?;
     thread::Builder::new().name("nvme-warden".to_owned()).spawn(move || {
         loop {
             let nanos = lock(&warden).turn();
             if is_ending.load(Ordering::Acquire) || nanos == u64::MAX {
-                // The function is to be the system's again: nothing of it is kept.
+                // The function must return to the system: the thread keeps nothing of it.
                 return;
             }
             let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();

@@ -1,21 +1,21 @@
-//! What can go wrong before there is a queue, and with admin commands.
+//! Errors of opening a controller, and of admin commands.
 
 use std::io;
 
 use nvmeof_wire::status::Status;
 use thiserror::Error;
 
-/// A controller or namespace that cannot be used.
+/// Error that prevents the use of a controller or namespace.
 #[derive(Debug, Error)]
 #[error("{address}: {why}")]
 pub struct OpenError {
-    /// Where the controller is: its PCI address.
+    /// PCI address of the controller.
     pub address: String,
-    /// Why.
+    /// Reason.
     pub why: OpenErrorWhy,
 }
 
-/// Why a controller or namespace cannot be used.
+/// Reason why a controller or namespace cannot be used.
 #[derive(Debug, Error)]
 pub enum OpenErrorWhy {
     /// The registers read as all ones.
@@ -24,88 +24,88 @@ pub enum OpenErrorWhy {
     /// The registers are not those of an NVMe controller.
     #[error("this is no NVMe controller: {0}")]
     NotNvme(String),
-    /// The controller's capabilities make no sense, or are not enough.
+    /// The controller's capabilities are invalid or insufficient.
     #[error("the controller's capabilities (CAP {cap:#018x}) do not do: {why}")]
     Capabilities {
         /// The register.
         cap: u64,
-        /// What is wrong with it.
+        /// Problem with it.
         why: String,
     },
     /// CSTS.RDY did not follow CC.EN in time.
     #[error("the controller did not become {} within {millis} ms (CAP.TO, CRTO)", if *.ready { "ready" } else { "disabled" })]
     Slow {
-        /// Which way it was to go.
+        /// Requested state.
         ready: bool,
-        /// How long it was given.
+        /// Time limit in milliseconds.
         millis: u64,
     },
-    /// CSTS.CFS.
+    /// The controller reports CSTS.CFS.
     #[error("the controller reports a fatal status (CSTS.CFS)")]
     Fatal,
-    /// Identify Controller makes no sense.
+    /// Identify Controller is invalid.
     #[error("Identify Controller makes no sense: {0}")]
     Identify(String),
-    /// A controller of another kind, or without what is needed.
+    /// The controller is of another type, or lacks a required feature.
     #[error("{0}")]
     Unsuitable(String),
-    /// A namespace that does not exist, or cannot be used.
+    /// A namespace does not exist, or cannot be used.
     #[error("namespace {nsid}: {why}")]
     Namespace {
         /// The namespace.
         nsid: u32,
-        /// What is wrong with it.
+        /// Problem with it.
         why: String,
     },
     /// An admin command failed.
     #[error("{command}: {error}")]
     Command {
-        /// Which.
+        /// Name of the command.
         command: &'static str,
-        /// How.
+        /// Its error.
         error: AdminError,
     },
-    /// No memory the device reaches, no interrupts, no descriptors.
+    /// DMA memory, interrupts or descriptors are not available.
     #[error("{what}: {error}")]
     System {
-        /// What was tried.
+        /// The operation.
         what: &'static str,
-        /// The system's answer.
+        /// The system's error.
         error: io::Error,
     },
 }
 
-/// Why an admin command did not succeed.
+/// Reason why an admin command did not succeed.
 #[derive(Debug, Error, Clone, PartialEq, Eq)]
 pub enum AdminError {
-    /// The controller's own answer.
+    /// The controller returned an error status.
     #[error("the controller answered: {0}")]
     Status(Status),
-    /// No answer in time.
+    /// No completion in time.
     #[error("the controller did not answer in time")]
     Timeout,
-    /// The controller was reset before it answered.
+    /// The controller was reset before the command completed.
     #[error("the controller was reset before it answered")]
     Reset,
     /// The controller has failed or is gone.
     #[error("the controller has failed: {0}")]
     Failed(String),
-    /// As many admin commands run as there may be.
+    /// All admin slots are in use.
     #[error("too many admin commands at a time: try again")]
     Busy,
     /// Queues to the controller are open.
     #[error("the drive is in use: {0} I/O queues are open")]
     InUse(usize),
-    /// The controller does not do this.
+    /// The controller does not support this.
     #[error("the drive does not support this: {0}")]
     Unsupported(&'static str),
-    /// What was asked for cannot be.
+    /// The request is invalid.
     #[error("{0}")]
     Invalid(String),
-    /// What was asked for was begun, and is not heard of any more: it may go on, be done, or have failed.
+    /// The operation began, but its state is unknown: it may be running, completed or failed.
     #[error("it was begun and may still go on; its state is unknown: {0}")]
     Unknown(String),
-    /// What was asked for was begun, and failed on the drive.
+    /// The operation began, and failed on the drive.
     #[error("the drive reports that it failed: {0}")]
     Unsuccessful(String),
 }
@@ -115,12 +115,12 @@ impl OpenErrorWhy {
         OpenError { address: address.to_owned(), why: self }
     }
 
-    /// An [`Self::System`] error.
+    /// Wraps an [`Self::System`] error.
     pub(super) fn system(what: &'static str) -> impl FnOnce(io::Error) -> Self {
         move |error| Self::System { what, error }
     }
 
-    /// A [`Self::Command`] error.
+    /// Wraps an [`Self::Command`] error.
     pub(super) fn command(command: &'static str) -> impl FnOnce(AdminError) -> Self {
         move |error| Self::Command { command, error }
     }

@@ -1,4 +1,4 @@
-//! What a controller tells of by itself, and asking it to tell of the next.
+//! Asynchronous events of a controller, and the requests for the next ones.
 
 use std::collections::VecDeque;
 
@@ -9,21 +9,21 @@ use nvmeof_wire::sqe::NSID_ALL;
 use super::admin::{AdminQueue, Owner};
 use super::bring_up::{ask_for_event, has_log};
 
-/// Events that are remembered.
+/// Number of events remembered.
 const KEPT: usize = 64;
-/// Events that are noted and asked for anew at once, in each so long a time; more wait for the next.
+/// Maximum events logged and requested again per period; more wait for the next period.
 const MOST: u64 = 16;
-/// Nanoseconds.
+/// Period in nanoseconds.
 const OVER: u64 = 1_000_000_000;
 /// Bytes read of an event's log page.
 const PAGE: u64 = 512;
 
-/// An event the controller told of.
+/// An event that the controller reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DriveEvent {
-    /// What it told.
+    /// The event.
     pub event: AsyncEvent,
-    /// When, in nanoseconds of the controller's clock.
+    /// Time in nanoseconds of the controller's clock.
     pub at: u64,
 }
 
@@ -31,19 +31,20 @@ pub struct DriveEvent {
 #[derive(Debug, Default)]
 pub(super) struct Events {
     last: VecDeque<DriveEvent>,
-    /// To be asked for anew.
+    /// Events whose request must be submitted again.
     owed: VecDeque<Owed>,
     rate: Rate,
 }
 
-/// An event that was told: its log page is to be read, if it is safe and of use, and another to be asked for.
+/// A reported event: its log page is to be read, if safe and useful, and another event to be
+/// requested.
 #[derive(Debug, Clone, Copy)]
 struct Owed {
     event: AsyncEvent,
     wants_log: bool,
 }
 
-/// How many events there were of late.
+/// Number of events in the current period.
 #[derive(Debug, Default)]
 struct Rate {
     since: u64,
@@ -51,13 +52,13 @@ struct Rate {
 }
 
 impl Events {
-    /// The last events, oldest first.
+    /// Returns the last events, oldest first.
     pub(super) fn last(&self) -> Vec<DriveEvent> {
         self.last.iter().copied().collect()
     }
 
-    /// The controller at `address` told of an event: notes it, and that its log page is to be read so that it can tell
-    /// of the next.
+    /// Records an event of the controller at `address`. Its log page must be read before the
+    /// controller can report the next.
     pub(super) fn happened(&mut self, event: AsyncEvent, now: u64, address: &str) {
         if let Some(silent) = self.rate.begins_anew(now) {
             tracing::warn!(drive = address, silent, "the drive told of more events");
@@ -79,8 +80,9 @@ impl Events {
         self.owed.push_back(Owed { event, wants_log: has_log(event) });
     }
 
-    /// Reads the log pages of events that were told, each until `deadline`, and asks to be told of the next ones: as
-    /// soon as there is room among the admin commands, and no more of them in a time than [`MOST`].
+    /// Reads the log pages of reported events, each until `deadline`, and requests further events.
+    ///
+    /// It continues when an admin slot is free, with at most [`MOST`] events per period.
     pub(super) fn ask(&mut self, admin: &mut AdminQueue, now: u64, deadline: u64) {
         while let Some(owed) = self.owed.front_mut() {
             if !self.rate.has_room(now) {
@@ -103,14 +105,15 @@ impl Events {
         }
     }
 
-    /// The controller starts anew, and is asked for all its events then.
+    /// Drops pending requests, because the controller restarts and gets all requests again.
     pub(super) fn forget_owed(&mut self) {
         self.owed.clear();
     }
 }
 
 impl Rate {
-    /// Begins to count anew if it is time; events since that nothing was said of, if any.
+    /// Starts a new period if it is time; returns the number of events of the last one that were
+    /// not logged, if any.
     fn begins_anew(&mut self, now: u64) -> Option<u64> {
         if now.saturating_sub(self.since) < OVER {
             return None;

@@ -1,23 +1,24 @@
-//! How the warden and the reactors' queues agree on who may touch the device, without a lock.
+//! Coordination between the supervisor and the reactors' queues about access to the device, without
+//! a lock.
 //!
 //! ```text
-//!              warden: something is wrong       the device provably cannot write
-//!   +---------+ ------------------> +--------+ -----------------> +---------+
-//!   | Running |                     | Halted |                    | Stopped | queues take their buffers back,
-//!   +---------+ <-.                 +--------+ ---.               +---------+ reset their rings, then say so
-//!                 |                     | cannot  | for good           |     (QueueShared::acked)
-//!                 |        be proven    v         v                    |
-//!                 |               +-----------+ +--------+             |
-//!                 |               | Abandoned | | Failed |<------------+ it does not come back
-//!                 |               +-----------+ +--------+             |
-//!                 '----------------------------------------------------' all queues have said so, device enabled
-//!                                                                        anew: next generation
+//!            supervisor: error                 the device provably cannot write
+//!   +---------+ -------------> +--------+ -----------------> +---------+
+//!   | Running |                | Halted |                    | Stopped | queues reclaim buffers,
+//!   +---------+ <-.            +--------+ ---.               +---------+ reset their rings,
+//!                 |                | not     | permanently        |     then acknowledge
+//!                 |                v proven  v                    |     (QueueShared::acked)
+//!                 |          +-----------+ +--------+             |
+//!                 |          | Abandoned | | Failed |<------------+ it does not return
+//!                 |          +-----------+ +--------+             |
+//!                 '-----------------------------------------------' all queues have acknowledged,
+//!                                                device enabled again: next generation
 //! ```
 //!
-//! The gate is one word, generation and mode, that only the warden writes. A queue loads it once a poll; while it
-//! is what it was, that load is all there is to it. A queue rings no doorbell but while it sees its own
-//! generation running, and the warden enables the controller only when every queue has acknowledged the stop,
-//! so no doorbell of an old generation reaches a new one.
+//! The gate is one word, generation and mode, that only the supervisor writes. A queue loads it
+//! once per poll; an unchanged gate costs only that load. A queue rings a doorbell only while it
+//! sees its own generation running. The supervisor enables the controller only when every queue has
+//! acknowledged the stop. So no doorbell of an old generation reaches a new one.
 
 use std::fmt;
 use std::io;
@@ -29,22 +30,23 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use super::controller::ControllerState;
 
-/// What queues may do.
+/// Permissions of the queues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mode {
     /// Commands are submitted and completed.
     Running,
-    /// The device is left alone. It may still write to buffers of commands in flight.
+    /// Queues do not access the device. It may still write to buffers of commands in flight.
     Halted,
-    /// The device cannot write: buffers may be taken back.
+    /// The device cannot write: queues may reclaim buffers.
     Stopped,
-    /// As stopped, and for good.
+    /// Like `Stopped`, permanently.
     Failed,
-    /// For good, and nothing proves that the device cannot write: buffers in flight are given up.
+    /// Permanently stopped without proof that the device cannot write: buffers in flight are
+    /// abandoned.
     Abandoned,
 }
 
-/// A generation of the controller, counted from 1, and what queues may do in it.
+/// A generation of the controller, counted from 1, and the mode of the queues in it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Word(u64);
 
@@ -52,7 +54,7 @@ const MODE_BITS: u32 = 3;
 const HALTED: u64 = 0;
 
 impl Word {
-    /// What no gate ever says: generations begin with 1.
+    /// A value that the gate never has: generations begin with 1.
     pub(super) const NONE: Self = Self(HALTED);
 
     pub(super) fn new(generation: u64, mode: Mode) -> Self {
@@ -87,24 +89,24 @@ impl fmt::Debug for Word {
     }
 }
 
-/// What the warden and all queues of a controller share.
+/// State that the supervisor and all queues of a controller share.
 #[derive(Debug)]
 pub(super) struct Shared {
     gate: AtomicU64,
-    /// Time in units of the warden's, as it last looked.
+    /// Time in ticks, as of the last turn of the supervisor.
     tick: AtomicU32,
     pub(super) queues: Box<[QueueShared]>,
-    /// Wakes the warden.
+    /// Wakes the supervisor.
     pub(super) warden: Event,
-    /// How often what the volatile cache held was lost, or may have been: the device came back from
-    /// nowhere, or a flush failed.
+    /// Number of events that lost, or may have lost, the contents of the volatile cache: the device
+    /// was disconnected, or a flush failed.
     pub(super) losses: AtomicU64,
     pub(super) counters: Counters,
-    /// How the controller is. The lock is held for moments only.
+    /// State of the controller. Callers hold the lock only briefly.
     state: Mutex<ControllerState>,
 }
 
-/// What happened to a controller, counted since it was opened.
+/// Event counters of a controller since it was opened.
 #[derive(Debug, Default)]
 pub(super) struct Counters {
     pub(super) timeouts: AtomicU64,
@@ -125,7 +127,7 @@ impl Counters {
 }
 
 impl Shared {
-    /// Halted, before the first generation.
+    /// Creates the state: halted, before the first generation.
     pub(super) fn new(queues: Box<[QueueShared]>) -> io::Result<Self> {
         Ok(Self {
             gate: AtomicU64::new(Word::new(1, Mode::Halted).0),
@@ -138,38 +140,38 @@ impl Shared {
         })
     }
 
-    /// What the gate says; what the warden did before it said so is seen afterwards.
+    /// Loads the gate. Everything the supervisor did before it set the gate is visible afterwards.
     ///
-    /// A queue claims itself, then looks at the gate; the warden changes the gate, then looks who has claimed
-    /// itself. One order of all four accesses (`SeqCst`), so that one of the two sees the other.
+    /// A queue claims itself, then loads the gate; the supervisor sets the gate, then checks the
+    /// claims. All four accesses have one order (`SeqCst`), so at least one side sees the other.
     #[inline]
     pub(super) fn word(&self) -> Word {
         Word(self.gate.load(Ordering::SeqCst))
     }
 
-    /// The warden's: changes the gate and wakes every queue in use.
+    /// Sets the gate and wakes every queue in use. Only the supervisor calls it.
     pub(super) fn set(&self, word: Word) {
         self.gate.store(word.0, Ordering::SeqCst);
         self.queues.iter().filter(|queue| queue.is_claimed()).for_each(QueueShared::wake);
     }
 
-    /// How the controller is.
+    /// Returns the state of the controller.
     pub(super) fn state(&self) -> ControllerState {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The warden's: how the controller is from now on.
+    /// Sets the state of the controller. Only the supervisor calls it.
     pub(super) fn set_state(&self, state: ControllerState) {
         *self.state.lock().unwrap_or_else(PoisonError::into_inner) = state;
     }
 
-    /// Whether every queue in use has acknowledged `word`.
+    /// Returns true if every queue in use has acknowledged `word`.
     pub(super) fn all_acked(&self, word: Word) -> bool {
         let is_behind = |queue: &&QueueShared| queue.is_claimed() && queue.acked() != word;
         !self.queues.iter().any(|queue| is_behind(&queue))
     }
 
-    /// The warden's: wakes the queues in use that have not acted on what the gate says.
+    /// Wakes queues in use that have not processed the gate. Only the supervisor calls it.
     pub(super) fn wake_behind(&self) {
         let word = self.word();
         let is_behind = |queue: &&QueueShared| queue.is_claimed() && queue.acked() != word;
@@ -185,40 +187,41 @@ impl Shared {
         self.tick.store(tick, Ordering::Relaxed);
     }
 
-    /// Queues in use.
+    /// Returns the number of queues in use.
     pub(super) fn claimed(&self) -> usize {
         self.queues.iter().filter(|queue| queue.is_claimed()).count()
     }
 }
 
-/// What the warden and one queue share.
+/// State that the supervisor and one queue share.
 #[derive(Debug)]
 pub(super) struct QueueShared {
-    /// The gate's word that the queue has acted on.
+    /// Gate word that the queue has processed.
     acked: AtomicU64,
     claimed: AtomicBool,
-    /// The device broke the rules: see [`Violation`].
+    /// Protocol violation of the device: see [`Violation`].
     violation: AtomicU32,
-    /// By command slot: what is with the device since when.
+    /// By command slot: the command in flight and its submission time.
     watch: Box<[AtomicU64]>,
-    /// Readable when there may be completions: the vector's, which the warden raises too.
+    /// Readable when completions may be available: the eventfd of the vector, which the supervisor
+    /// also raises.
     event: Option<Event>,
 }
 
-/// How a device broke the rules.
+/// Protocol violation by a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Violation {
-    /// A completion names a command that is not with the device.
+    /// A completion names a command that is not in flight.
     UnknownCommand,
     /// A completion names another submission queue.
     OtherQueue,
 }
 
-/// A command that is with the device.
+/// A command in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Watched {
     pub(super) cid: u16,
-    /// The warden's time when it was submitted.
+    /// Submission time in ticks of the supervisor.
     pub(super) tick: u32,
 }
 
@@ -235,7 +238,7 @@ impl QueueShared {
         }
     }
 
-    /// Commands that can be with the device at once.
+    /// Returns the number of commands that can be in flight.
     pub(super) fn slots(&self) -> usize {
         self.watch.len()
     }
@@ -253,12 +256,12 @@ impl QueueShared {
         Word(self.acked.load(Ordering::Acquire))
     }
 
-    /// The queue has acted on `word`: everything it did before is seen by who reads this.
+    /// Acknowledges `word`: a reader of it sees everything the queue did before.
     pub(super) fn ack(&self, word: Word) {
         self.acked.store(word.0, Ordering::Release);
     }
 
-    /// A command was submitted.
+    /// Records the submission of a command.
     #[inline]
     pub(super) fn begin(&self, slot: usize, cid: u16, tick: u32) {
         if let Some(word) = self.watch.get(slot) {
@@ -266,7 +269,7 @@ impl QueueShared {
         }
     }
 
-    /// A command is no longer with the device.
+    /// Records that a command is no longer in flight.
     #[inline]
     pub(super) fn end(&self, slot: usize) {
         if let Some(word) = self.watch.get(slot) {
@@ -274,7 +277,7 @@ impl QueueShared {
         }
     }
 
-    /// What is with the device.
+    /// Returns the commands in flight.
     pub(super) fn in_flight(&self) -> impl Iterator<Item = Watched> {
         self.watch.iter().map(|word| word.load(Ordering::Relaxed)).filter(|word| *word != 0).map(
             |word| {
@@ -323,12 +326,12 @@ impl Event {
     }
 
     pub(super) fn raise(&self) {
-        // Fails only when the count is at its limit, and then it is raised anyway.
+        // A failed write means that the counter is at its limit, so the event is raised anyway.
         let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
     }
 
     pub(super) fn clear(&self) {
-        // WouldBlock: it was not raised.
+        // WouldBlock: the event was not raised.
         let _ = rustix::io::read(&self.0, &mut [0_u8; 8]);
     }
 }

@@ -1,4 +1,4 @@
-//! What controllers and namespaces say of themselves, checked.
+//! Identify data of controllers and namespaces, validated.
 
 use nvmeof_wire::ascii;
 use nvmeof_wire::identify::{
@@ -14,10 +14,10 @@ use crate::dma::CHUNK;
 /// VER of version 1.3.
 const VERSION_1_3: u32 = 0x0001_0300;
 
-/// The largest block that is served, in bytes.
+/// Maximum block size that is served, in bytes.
 const BLOCK_MAX: u32 = 4096;
 
-/// Which drive it is.
+/// Identity of a drive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
     /// Model number.
@@ -32,10 +32,10 @@ pub struct Identity {
     pub controller_id: u16,
 }
 
-/// What a controller can do.
+/// Capabilities of a controller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Abilities {
-    /// Most bytes of a command's data; at most what a buffer has.
+    /// Maximum bytes of a command's data, limited by the largest buffer.
     pub(crate) max_transfer: u64,
     pub(super) sgl: bool,
     pub(super) compare: bool,
@@ -49,9 +49,9 @@ pub(crate) struct Abilities {
     pub(super) format_attributes: u8,
     /// SANICAP.
     pub(super) sanitize: u32,
-    /// Aborts at a time.
+    /// Maximum concurrent Abort commands.
     pub(super) aborts: usize,
-    /// Asynchronous Event Requests at a time.
+    /// Maximum concurrent Asynchronous Event Requests.
     pub(super) events: usize,
     /// OAES.
     pub(super) event_kinds: u32,
@@ -59,18 +59,18 @@ pub(crate) struct Abilities {
     pub(super) error_entries: usize,
     /// RTD3 Entry Latency in microseconds; 0: not reported.
     pub(super) shutdown_micros: u32,
-    /// Whether it has the list of a namespace's identifiers (CNS 03h, version 1.3).
+    /// Supports the list of a namespace's identifiers (CNS 03h, version 1.3).
     pub(super) descriptors: bool,
     /// Highest NSID.
     pub(super) namespaces: u32,
-    /// Most bytes of Verify and Write Zeroes; `None`: as many as the command can say.
+    /// Maximum bytes of Verify and Write Zeroes; `None`: limited only by the command format.
     pub(super) verify_bytes: Option<u64>,
     pub(super) zeroes_bytes: Option<u64>,
-    /// Most blocks of a range to deallocate.
+    /// Maximum blocks of a range to deallocate.
     pub(super) range_blocks: u32,
 }
 
-/// Takes an Identify Controller apart.
+/// Parses Identify Controller.
 pub(super) fn controller(answer: &Answer, cap: Cap) -> Result<(Identity, Abilities), OpenErrorWhy> {
     let bytes = answer.as_bytes();
     for (byte, name) in [(0x00, "zeroes"), (0xff, "ones")] {
@@ -98,7 +98,7 @@ pub(super) fn controller(answer: &Answer, cap: Cap) -> Result<(Identity, Abiliti
 }
 
 fn identity(answer: &Answer) -> Identity {
-    // A drive whose name is no text is served all the same.
+    // A drive whose names are not valid text is served nevertheless.
     let text = |field: &[u8]| ascii::text(field).unwrap_or("?").trim().to_owned();
     Identity {
         model: text(&answer.mn),
@@ -142,7 +142,7 @@ fn abilities(answer: &Answer, cap: Cap) -> Abilities {
 }
 
 impl Abilities {
-    /// With the limits of the NVM command set's own Identify Controller (NVM 4.1.5.2).
+    /// Adds the limits of Identify Controller of the NVM command set (NVM 4.1.5.2).
     pub(super) fn with_nvm(mut self, answer: &NvmController, cap: Cap) -> Self {
         let limit = |exponent: u8| {
             let shift = u32::from(exponent).checked_add(cap.page_size_min().ilog2())?;
@@ -160,19 +160,19 @@ impl Abilities {
 /// A namespace that can be served.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NamespaceInfo {
-    /// Its identifier.
+    /// Namespace identifier.
     pub nsid: u32,
-    /// Logical blocks.
+    /// Number of logical blocks.
     pub blocks: u64,
-    /// Bytes of a logical block: 512 to 4096.
+    /// Bytes per logical block: 512 to 4096.
     pub block_size: u32,
-    /// Blocks from one boundary to the next that reads and writes do not cross (NOIOB).
+    /// Blocks between two boundaries that reads and writes do not cross (NOIOB).
     pub boundary: Option<u16>,
-    /// Whether it is write protected.
+    /// True if the namespace is write protected.
     pub read_only: bool,
-    /// Whether deallocated blocks read as zeroes.
+    /// True if deallocated blocks read as zeroes.
     pub deallocate_reads_zero: bool,
-    /// Whether Write Zeroes may deallocate.
+    /// True if Write Zeroes may deallocate.
     pub zeroes_deallocate: bool,
     /// NGUID, most significant byte first; zeroes: none.
     pub nguid: [u8; 16],
@@ -184,7 +184,7 @@ pub struct NamespaceInfo {
     pub format: u8,
 }
 
-/// Takes an Identify Namespace apart; refuses what is not served.
+/// Parses Identify Namespace; rejects namespaces that cannot be served.
 pub(super) fn namespace(nsid: u32, answer: &Namespace) -> Result<NamespaceInfo, OpenErrorWhy> {
     let refuse = |why: String| Err(OpenErrorWhy::Namespace { nsid, why });
     if answer.as_bytes().iter().all(|byte| *byte == 0) || answer.nsze.get() == 0 {
@@ -233,13 +233,13 @@ pub(super) fn namespace(nsid: u32, answer: &Namespace) -> Result<NamespaceInfo, 
 }
 
 impl NamespaceInfo {
-    /// Bytes.
+    /// Returns the size in bytes.
     pub fn size(&self) -> u64 {
-        // Checked when it was made.
+        // Checked at construction.
         self.blocks.saturating_mul(u64::from(self.block_size))
     }
 
-    /// With the identifiers that only the descriptor list has.
+    /// Adds the identifiers that only the descriptor list has.
     pub(super) fn with_descriptors(mut self, list: &[u8]) -> Self {
         for id in NamespaceIds::new(list) {
             if let NamespaceId::Uuid(uuid) = id {
@@ -249,8 +249,8 @@ impl NamespaceInfo {
         self
     }
 
-    /// The namespace's identity, in the form that Linux has for it (`/sys/block/nvme0n1/wwid`): the
-    /// same drive is the same medium whether our driver has it or the kernel's.
+    /// Returns the namespace's identity in the form of Linux (`/sys/block/nvme0n1/wwid`), so that a
+    /// drive is the same medium under the VFIO driver and the kernel driver.
     pub fn wwid(&self, drive: &Identity) -> Option<String> {
         let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
         let is_set = |id: &[u8]| id.iter().any(|byte| *byte != 0);
@@ -275,7 +275,7 @@ impl NamespaceInfo {
 pub(super) mod tests_support {
     use super::*;
 
-    /// A controller that can do everything, with this longest transfer in bytes.
+    /// Returns capabilities with everything supported and this maximum transfer in bytes.
     pub(in crate::nvme_driver) fn abilities(max_transfer: u64) -> Abilities {
         let answer = Answer { sqes: 0x66, cqes: 0x44, ..Answer::default() };
         let all = abilities_of(&answer);
@@ -286,7 +286,7 @@ pub(super) mod tests_support {
         super::abilities(answer, Cap::new())
     }
 
-    /// A namespace of this many blocks.
+    /// Returns a namespace of this many blocks.
     pub(in crate::nvme_driver) fn namespace_info(blocks: u64, block_size: u32) -> NamespaceInfo {
         NamespaceInfo {
             nsid: 1,

@@ -1,11 +1,11 @@
-//! Values that are lent and come back by themselves.
+//! Pooled values, returned to their pool on drop.
 
 use std::fmt;
 use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Where values are that nobody has.
+/// Pool of the values not in use.
 #[derive(Debug)]
 pub(super) struct Shelf<T>(Mutex<Vec<T>>);
 
@@ -14,7 +14,7 @@ impl<T> Shelf<T> {
         Arc::new(Self(Mutex::new(values)))
     }
 
-    /// A value, if one is there, lent until the loan is dropped.
+    /// Takes a value, if one is available; dropping the loan returns it.
     pub(super) fn lend(self: &Arc<Self>) -> Option<Loan<T>> {
         let value = ManuallyDrop::new(self.values().pop()?);
         Some(Loan { value, shelf: Arc::clone(self) })
@@ -25,7 +25,7 @@ impl<T> Shelf<T> {
     }
 }
 
-/// A value on loan: it is used as if it were owned.
+/// A pooled value, used as if it were owned.
 pub(super) struct Loan<T> {
     value: ManuallyDrop<T>,
     shelf: Arc<Shelf<T>>,

@@ -1,4 +1,4 @@
-//! What is done to a drive besides I/O: its logs, Format NVM, Sanitize.
+//! Drive maintenance: logs, Format NVM, Sanitize.
 
 use std::sync::Arc;
 
@@ -14,28 +14,28 @@ use super::controller::Controller;
 use super::error::AdminError;
 use super::options::nanos;
 
-/// Between two looks at how far it is.
+/// Interval between progress queries, in nanoseconds.
 const LOOK: u64 = 200_000_000;
-/// Most time a command like Format NVM is given: a day, and then the controller is reset.
+/// Maximum time of a command like Format NVM: one day; then the controller is reset.
 const LONG: u64 = 24 * 3600 * 1_000_000_000;
-/// Looks in a row that may fail before a sanitize operation is no longer followed.
+/// Consecutive failed queries after which a sanitize operation is no longer followed.
 const FAILURES_MAX: u32 = 50;
 /// Entries of the error log that fit in a page.
 const ERRORS_MAX: usize = 64;
 
 impl Controller {
-    /// The drive's health.
+    /// Returns the health of the drive.
     ///
     /// # Errors
-    /// What the controller answered.
+    /// The error of the controller.
     pub fn smart(&self) -> Result<SmartLog, AdminError> {
         self.log(Lid::SMART, size_of::<SmartLog>())
     }
 
-    /// The last errors, newest first; at most 64, fewer where the drive keeps fewer or had fewer.
+    /// Returns the last errors, newest first; at most 64, fewer if the drive keeps or had fewer.
     ///
     /// # Errors
-    /// What the controller answered.
+    /// The error of the controller.
     pub fn error_log(&self) -> Result<Vec<ErrorInformation>, AdminError> {
         let entry = size_of::<ErrorInformation>();
         let count = self.abilities().error_entries.min(ERRORS_MAX);
@@ -45,21 +45,23 @@ impl Controller {
         Ok(entries.take_while(|entry| entry.error_count.get() != 0).collect())
     }
 
-    /// The LBA formats of a namespace, by index.
+    /// Returns the LBA formats of a namespace, by index.
     ///
     /// # Errors
-    /// What the controller answered.
+    /// The error of the controller.
     pub fn formats(&self, nsid: u32) -> Result<Vec<LbaFormat>, AdminError> {
         let page = self.query(Identify::new(Cns::NAMESPACE, nsid).encode(0))?;
         let answer = Namespace::ref_from_bytes(&page[..]).map_err(|_| no_data())?;
         Ok(answer.formats().to_vec())
     }
 
-    /// Formats namespace `nsid` (or all, FFFFFFFFh) with LBA format `lba_format`. **Destroys its data.** Tells
-    /// `progress` now and then how many percent are done, where the drive says.
+    /// Formats namespace `nsid` (or all, FFFFFFFFh) with LBA format `lba_format`. **Destroys its
+    /// data.**
+    ///
+    /// Repeatedly passes the percentage done to `progress`, if the drive reports it.
     ///
     /// # Errors
-    /// Queues are open, the drive cannot do it, or has failed to.
+    /// Queues are open, the drive does not support the format, or it failed.
     pub fn format(
         self: &Arc<Self>,
         nsid: u32,
@@ -86,7 +88,8 @@ impl Controller {
         }
         let sqe = FormatNvm::new(nsid, lba_format, erase).encode(0);
         let shown = if nsid == NSID_ALL { 1 } else { nsid };
-        // One that does not say is not asked: a command more is a command more that waits for the format.
+        // A drive that does not report progress is not queried: every further command waits for the
+        // format, too.
         let tells = self.format_remaining(shown).is_some();
         self.long_command(sqe, &mut |controller| {
             if let Some(left) = tells.then(|| controller.format_remaining(shown)).flatten() {
@@ -97,10 +100,11 @@ impl Controller {
         Ok(())
     }
 
-    /// Sanitizes the whole drive. **Destroys all data.** Tells `progress` now and then how many percent are done.
+    /// Sanitizes the whole drive. **Destroys all data.** Repeatedly passes the percentage done to
+    /// `progress`.
     ///
     /// # Errors
-    /// Queues are open, the drive cannot do it, or has failed to.
+    /// Queues are open, the drive does not support the action, or it failed.
     pub fn sanitize(
         &self,
         action: SanitizeAction,
@@ -125,8 +129,8 @@ impl Controller {
         self.await_sanitize(progress)
     }
 
-    /// Looks until a sanitize operation that was begun is over. It goes on, whatever becomes of a look: an error is
-    /// passed over for some time.
+    /// Polls until a running sanitize operation ends. It continues even if a query fails, so errors
+    /// are tolerated for some time.
     fn await_sanitize(&self, progress: &mut dyn FnMut(u8)) -> Result<(), AdminError> {
         let mut failures = 0;
         loop {
@@ -165,7 +169,7 @@ impl Controller {
         }
     }
 
-    /// Percent of a format that are still to come, if the drive says.
+    /// Returns the remaining percentage of a format, if the drive reports it.
     fn format_remaining(&self, nsid: u32) -> Option<u8> {
         let page = self.query(Identify::new(Cns::NAMESPACE, nsid).encode(0)).ok()?;
         Namespace::ref_from_bytes(&page[..]).ok()?.format_remaining()
@@ -182,7 +186,8 @@ impl Controller {
         self.query(get.encode(0))
     }
 
-    /// Runs an admin command that may take hours, a day at most; `look` is called now and then meanwhile.
+    /// Runs an admin command that may take hours, at most a day; calls `look` regularly until it
+    /// completes.
     fn long_command(
         &self,
         sqe: nvmeof_wire::Sqe,
@@ -195,7 +200,7 @@ impl Controller {
                 return result.map(drop);
             }
             if self.wait().now() >= end {
-                // Ends the command, too.
+                // The reset ends the command, too.
                 self.reset();
                 end = u64::MAX;
             }

@@ -1,25 +1,27 @@
 //! The userspace NVMe driver.
 //!
-//! It knows a drive only through [`seam`]: registers, memory the drive reaches, interrupts, reset. What stands
-//! behind the seam is a function handed over by VFIO ([`crate::vfio`]) or a controller in memory.
+//! It accesses a drive only through [`seam`]: registers, DMA memory, interrupts, reset. Behind this
+//! interface is a function opened through VFIO ([`crate::vfio`]), or a fake controller in memory.
 //!
 //! ```text
-//!   reactor ---> IoQueue (ring, slots, lists) ---> device      one a reactor and namespace, no lock
-//!                   |  gate: one load a poll          ^
+//!   reactor ---> IoQueue (ring, slots, lists) ---> device    one per reactor, namespace; no lock
+//!                   |  gate: one load per poll        ^
 //!                   v                                 |
 //!   control ---> Controller ---> Warden ------> admin queue, registers, resets
 //!                                  ^-- thread: time, events, interrupts of the admin queue
 //! ```
 //!
-//! * [`Controller`] is opened over a [`Function`](seam::Function), and answers what concerns the whole drive;
-//! * `warden` watches over it: what takes too long, what goes wrong, resets (diagram on top of the file);
-//! * `events` is what a controller tells of by itself;
-//! * `gate` is how warden and queues agree without a lock (diagram on top of the file);
-//! * [`IoQueue`] cuts operations into commands (`split`), points at data (`transfer`) and polls completions;
-//! * `bar`, `admin`, `ring`, `bring_up`, `identify` are the parts of the specification, by section.
+//! * [`Controller`] is opened on a [`Function`](seam::Function), and serves requests that concern
+//!   the whole drive;
+//! * `warden` supervises it: timeouts, errors, resets (diagram at the top of the file);
+//! * `events` holds the asynchronous events of a controller;
+//! * `gate` coordinates supervisor and queues without a lock (diagram at the top of the file);
+//! * [`IoQueue`] splits operations into commands (`split`), describes their data (`transfer`) and
+//!   polls completions;
+//! * `bar`, `admin`, `ring`, `bring_up`, `identify` implement the specification, by section.
 //!
-//! `unsafe` is in `memory` (memory shared with the device), `buffers` (the pool's memory, mapped for it) and
-//! `loan` (queue memory that comes back by itself).
+//! `unsafe` is in `memory` (memory shared with the device), `buffers` (the pool's memory, mapped
+//! for it) and `loan` (queue memory that returns when dropped).
 
 mod admin;
 mod bar;

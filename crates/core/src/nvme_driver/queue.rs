@@ -1,24 +1,27 @@
-//! One reactor's queue pair for one namespace: operations in, commands out, answers back.
+//! One reactor's queue pair for one namespace: it turns operations into commands and returns
+//! completions.
 //!
 //! ```text
-//!  submit -> Parent --cut--> commands in slots -> ring --> device
-//!               |   ^              |   controller stopped: the slots' commands wait in `again`, once
-//!               |   '--all answered, or failed--'
+//!  submit -> Parent --split--> commands in slots -> ring --> device
+//!               |   ^              |   controller stopped: the slots' commands wait in `again`
+//!               |   '--all completed, or failed--'
 //!               '--> done
 //! ```
 //!
-//! Nothing is allocated once it is made, nothing is locked and nobody is called: the [gate](super::gate) is one
-//! load a poll. Commands are written as they come; the doorbell is rung once a poll.
+//! After construction the queue allocates nothing, takes no lock and makes no call: the
+//! [gate](super::gate) is one load per poll. Commands are written as they arrive; the doorbell is
+//! rung once per poll.
 //!
-//! **Interrupts** stay on while the queue is polled, since VFIO cannot mask a vector of MSI-X: the vector's eventfd
-//! counts on its own and costs this thread nothing. It is read back to zero when a queue has been found empty
-//! some times in a row (see [`QUIET`]), so that a reactor can sleep on it. With
-//! [`ControllerOptions::interrupts`](super::ControllerOptions) off there are none, for reactors that never sleep.
+//! **Interrupts** stay enabled while the reactor polls the queue, since VFIO cannot mask an MSI-X
+//! vector. The eventfd of the vector counts without any cost to this thread. After several empty
+//! polls in a row (see [`QUIET`]) the queue resets it to zero, so that a reactor can sleep on it.
+//! With [`ControllerOptions::interrupts`](super::ControllerOptions) off there are none, for
+//! reactors that never sleep.
 //!
-//! **After a reset** commands that were not answered are submitted once more, all of them: what a queue sends may
-//! be done twice with the result of once. A command that meets a second reset ends with an error; resets before the
-//! device was told of it do not count. A [cancelled](IoQueue::cancel) operation is never submitted
-//! again: somebody else may have written there since.
+//! **After a reset** all commands without a completion are submitted again: every command of a
+//! queue has the same effect if it executes twice. A command that meets a second reset ends with an
+//! error; resets before the doorbell covered it do not count. A [cancelled](IoQueue::cancel)
+//! operation is never submitted again, because another host may have written there since.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -43,70 +46,71 @@ use super::status::{timed_out, to_result};
 use crate::block::{BlockError, Completed};
 use crate::dma::Buffer;
 
-/// Commands an operation may start before the next operation's turn comes.
+/// Commands an operation may start before the next operation's turn.
 const TURN: usize = 8;
 
-/// Empty polls after which the eventfd is cleared for the first time, and then again each so many: an interrupt
-/// may come later than what it tells of was seen.
+/// Empty polls before the eventfd is cleared the first time, and the interval of later clears.
+///
+/// An interrupt may arrive after its completion was polled.
 const QUIET: u32 = 8;
 const QUIET_AGAIN: u32 = 64;
 
 /// An operation on a namespace.
 #[derive(Debug)]
 pub struct Io {
-    /// The caller's, handed back with the completion.
+    /// Token of the caller, returned with the completion.
     pub token: u64,
-    /// What to do.
+    /// Kind of operation.
     pub kind: IoKind,
-    /// First byte; whole blocks.
+    /// First byte, on a block boundary.
     pub offset: u64,
-    /// Bytes; whole blocks.
+    /// Bytes, in whole blocks.
     pub len: u64,
-    /// Memory of at least `len` bytes, where data is moved.
+    /// Memory of at least `len` bytes for operations with data.
     pub buf: Option<Buffer>,
 }
 
 /// A queue pair of a controller, used by one thread for one namespace.
 pub struct IoQueue {
     controller: Arc<Controller>,
-    /// Goes back to the controller in the end.
+    /// Returns to the controller on drop.
     lane: Loan<Lane>,
     regs: Option<Arc<dyn Registers>>,
     buffers: Arc<BufferMap>,
     namespace: NamespaceInfo,
     limits: Limits,
     abilities: super::identify::Abilities,
-    /// What the gate said when it was last acted on.
+    /// Gate state that the queue last processed.
     seen: Word,
     parents: Box<[Option<Parent>]>,
     free_parents: Vec<u16>,
     commands: Box<[Command]>,
     free_commands: Vec<u16>,
     slot_bits: u32,
-    /// Operations with bytes that no command was sent for yet.
+    /// Operations with bytes that no command covers yet.
     pending: VecDeque<u16>,
-    /// Commands that a reset took back.
+    /// Commands that a reset withdrew.
     again: Vec<Piece>,
     done: Vec<Completed>,
     /// [Losses](super::gate::Shared::losses) that a flush of this queue has reported.
     told: u64,
-    /// Polls in a row that found nothing.
+    /// Consecutive polls without a completion.
     quiet: u32,
 }
 
-/// An operation between submit and done.
+/// An operation from submit to completion.
 #[derive(Debug)]
 struct Parent {
     io: Io,
-    /// Where the device finds the buffer.
+    /// Device address of the buffer.
     address: u64,
-    /// Bytes that commands were sent for.
+    /// Bytes covered by submitted commands.
     sent: u64,
-    /// Commands not answered yet.
+    /// Commands in flight.
     out: u32,
-    /// [Losses](super::gate::Shared::losses) there were when it began.
+    /// [Losses](super::gate::Shared::losses) when the operation began.
     losses: u64,
-    /// The requester is gone: nothing more of it is sent.
+    /// The requester is gone: no further command is sent.
     is_cancelled: bool,
     result: Result<(), BlockError>,
 }
@@ -118,7 +122,7 @@ struct Piece {
     /// Bytes from the start of the operation.
     at: u64,
     len: u64,
-    /// The device was told of it before a reset.
+    /// The doorbell covered it before a reset.
     is_again: bool,
 }
 
@@ -127,13 +131,13 @@ struct Piece {
 struct Command {
     piece: Piece,
     cid: u16,
-    /// Its place in the submission queue.
+    /// Position in the submission queue.
     at: u16,
     is_out: bool,
 }
 
 impl IoQueue {
-    /// A queue on `lane`, which the controller handed out.
+    /// Creates a queue on `lane`, which the controller provided.
     pub(super) fn new(
         controller: Arc<Controller>,
         lane: Loan<Lane>,
@@ -164,15 +168,15 @@ impl IoQueue {
         }
     }
 
-    /// The namespace it is for.
+    /// Returns the namespace of the queue.
     pub fn namespace(&self) -> &NamespaceInfo {
         &self.namespace
     }
 
-    /// Takes an operation; one that can never succeed is taken too and ends with its error.
+    /// Submits an operation; one that can never succeed is taken too and completes with its error.
     ///
     /// # Errors
-    /// Hands it back: as many are in flight as there may be.
+    /// Returns the operation if the queue is full.
     #[inline]
     pub fn submit(&mut self, io: Io) -> Result<(), Io> {
         if self.seen.mode() == Mode::Failed || self.seen.mode() == Mode::Abandoned {
@@ -203,7 +207,7 @@ impl IoQueue {
         Ok(())
     }
 
-    /// Tells the device of what was submitted, and appends what is done to `done`.
+    /// Announces submitted commands to the device, and appends completed operations to `done`.
     #[inline]
     pub fn poll(&mut self, done: &mut Vec<Completed>) {
         let word = self.shared().word();
@@ -219,8 +223,9 @@ impl IoQueue {
         done.append(&mut self.done);
     }
 
-    /// Sends nothing more of the operations with this token, whose requester is gone. What the
-    /// device has of them it completes as usual; a reset ends it. See
+    /// Sends no further command of the operations with this token, whose requester is gone.
+    ///
+    /// Commands at the device complete as usual; a reset ends them. See
     /// [`BlockQueue::cancel`](crate::block::BlockQueue::cancel).
     pub fn cancel(&mut self, token: u64) {
         let mut any = false;
@@ -243,18 +248,19 @@ impl IoQueue {
         }
     }
 
-    /// Operations taken and not yet handed out.
+    /// Returns the number of operations submitted and not returned.
     #[inline]
     pub fn in_flight(&self) -> usize {
         self.parents.len() - self.free_parents.len() + self.done.len()
     }
 
-    /// Readable when there may be something to poll for; `None` without interrupts.
+    /// Returns a descriptor that is readable when completions may be available; `None` without
+    /// interrupts.
     pub fn event_fd(&self) -> Option<BorrowedFd<'_>> {
         self.queue_shared().event().map(AsFd::as_fd)
     }
 
-    /// Takes what was answered, sends what there is room for, and tells the device of both.
+    /// Reaps completions, submits commands for free slots, and rings both doorbells.
     #[inline]
     fn work(&mut self) {
         if self.seen.mode() != Mode::Running {
@@ -275,13 +281,14 @@ impl IoQueue {
         &self.controller.shared().queues[self.lane.index]
     }
 
-    /// The buffer's address (0 without one), or `None` if there is nothing to do.
+    /// Checks an operation. Returns the buffer's address (0 without one), or `None` if there is
+    /// nothing to do.
     #[inline]
     fn check(&self, io: &Io) -> Result<Option<u64>, BlockError> {
         let (offset, len) = (io.offset, io.len);
         match io.kind {
             IoKind::Flush => return Ok(self.abilities.volatile_cache.then_some(0)),
-            // Advice, which not every drive takes.
+            // Deallocation is advisory, and not every drive supports it.
             IoKind::Deallocate if !self.abilities.deallocate => return Ok(None),
             IoKind::WriteZeroes { .. } if !self.abilities.write_zeroes => {
                 return Err(BlockError::Unsupported);
@@ -316,7 +323,8 @@ impl IoQueue {
         }
     }
 
-    /// Why a buffer has no address: the memory was taken from the device when it failed, or was never given.
+    /// Returns the reason why a buffer has no address: it was unmapped when the controller failed,
+    /// or never mapped.
     #[cold]
     fn unreachable(&self) -> BlockError {
         match self.shared().word().mode() {
@@ -340,7 +348,7 @@ impl IoQueue {
         }
     }
 
-    /// Sends commands of one operation, a few at most; true if there are more to send.
+    /// Sends a few commands of one operation; returns true if there are more to send.
     #[inline]
     fn send_some(&mut self, index: u16) -> bool {
         for _ in 0..TURN {
@@ -363,7 +371,7 @@ impl IoQueue {
         self.parents[usize::from(index)].as_ref().is_some_and(|parent| parent.sent < parent.io.len)
     }
 
-    /// Writes the command of a piece, which its parent counts as out.
+    /// Writes the command of a piece, which its parent counts as in flight.
     #[inline]
     fn send(&mut self, piece: Piece) {
         let Some(parent) = &self.parents[usize::from(piece.parent)] else { return };
@@ -373,7 +381,8 @@ impl IoQueue {
         };
         let slot = usize::from(index);
         let command = &mut self.commands[slot];
-        // Slot below, generation above: a late answer finds its slot taken by another.
+        // Slot in the low bits, generation in the high bits: a late completion does not match the
+        // reused slot.
         let at = self.lane.ring.tail();
         let cid = (command.cid & !(self.lane.ring.entries() - 1)).wrapping_add(1 << self.slot_bits)
             | index;
@@ -384,7 +393,7 @@ impl IoQueue {
         self.lane.ring.push(&sqe);
     }
 
-    /// The submission queue entry of a piece.
+    /// Builds the submission queue entry of a piece.
     #[inline]
     fn entry(&self, parent: &Parent, slot: usize, piece: Piece, cid: u16) -> Sqe {
         let (nsid, io) = (self.namespace.nsid, &parent.io);
@@ -423,10 +432,10 @@ impl IoQueue {
         self.lane.lists.point(sqe, slot, parent.address + piece.at, piece.len, self.lane.sgl)
     }
 
-    /// Takes the answers that are there.
+    /// Processes the available completions.
     #[inline]
     fn reap(&mut self) {
-        // More than the queue holds at once are answers to nothing.
+        // More completions than the queue has entries match no command.
         for _ in 0..self.lane.ring.entries() {
             let Some(cqe) = self.lane.ring.pop() else { return };
             let cid = cqe.cid.get();
@@ -457,7 +466,7 @@ impl IoQueue {
         self.finish_if_over(piece.parent);
     }
 
-    /// Hands an operation out whose commands are all answered, and that has none to send.
+    /// Completes an operation with no command in flight and none to send.
     #[inline]
     fn finish_if_over(&mut self, index: u16) {
         let losses = self.controller.shared().losses.load(Ordering::Acquire);
@@ -467,7 +476,7 @@ impl IoQueue {
         };
         let Some(parent) = place.as_mut().filter(is_over) else { return };
         if parent.sent < parent.io.len && self.pending.contains(&index) {
-            // It failed before all of it was sent: it ends from there.
+            // It failed before all of it was sent, and ends when `pending` reaches it.
         } else if parent.begins_anew(losses) {
             self.pending.push_back(index);
         } else if let Some(parent) = place.take() {
@@ -480,12 +489,12 @@ impl IoQueue {
         }
     }
 
-    /// The result of a flush that the device answered with this. A loss is reported once by each
-    /// queue: by every flush that it has in flight when it learns of it.
+    /// Returns the result of a flush that the device completed with `result`. Each queue reports a
+    /// loss once: with every flush that it has in flight when it detects the loss.
     fn flushed(&mut self, result: Result<(), BlockError>) -> Result<(), BlockError> {
         let losses = &self.controller.shared().losses;
         if let Err(BlockError::Media { .. } | BlockError::Io(libc::EIO)) = result {
-            // Flushes are for the whole namespace: what was not written may be another queue's.
+            // Flushes cover the whole namespace: the lost write may belong to another queue.
             losses.fetch_add(1, Ordering::AcqRel);
         }
         let losses = losses.load(Ordering::Acquire);
@@ -502,7 +511,7 @@ impl IoQueue {
         result.and(Err(BlockError::FlushLost))
     }
 
-    /// The device broke the rules: the warden resets it.
+    /// Records a protocol violation of the device, for which the supervisor resets it.
     #[cold]
     fn broken(&self, violation: Violation) {
         self.queue_shared().set_violation(violation);
@@ -516,8 +525,8 @@ impl IoQueue {
             && let Some(event) = self.queue_shared().event()
         {
             event.clear();
-            // What came before it was cleared is announced no more: neither what the warden said, nor answers, nor
-            // the room in the queue that they make for what waits.
+            // Nothing signals again what arrived before the clear: a gate change, completions, or
+            // the free slots they make.
             let word = self.shared().word();
             if word != self.seen {
                 self.gate_changed(word);
@@ -526,7 +535,7 @@ impl IoQueue {
         }
     }
 
-    /// Acts on what the warden said, then says so.
+    /// Processes a change of the gate, then acknowledges it.
     #[cold]
     fn gate_changed(&mut self, word: Word) {
         match word.mode() {
@@ -535,7 +544,7 @@ impl IoQueue {
             Mode::Stopped => self.take_back(),
             Mode::Failed | Mode::Abandoned => {
                 self.end_all(word.mode() == Mode::Abandoned);
-                // The function is given back to the system when nobody has its registers any more.
+                // The function returns to the system when no queue holds its registers.
                 self.regs = None;
             }
         }
@@ -544,7 +553,8 @@ impl IoQueue {
         self.shared().warden.raise();
     }
 
-    /// The device cannot write: what it has not answered is sent again, or fails if that was tried before.
+    /// Withdraws commands, because the device cannot write: they are sent again, or fail if that
+    /// was tried before.
     fn take_back(&mut self) {
         for slot in 0..self.commands.len() {
             let command = &mut self.commands[slot];
@@ -552,7 +562,7 @@ impl IoQueue {
                 continue;
             }
             let mut piece = command.piece;
-            // What the device was not told of has cost nothing yet.
+            // A command that the doorbell did not cover loses no attempt.
             let is_shown = self.lane.ring.is_shown(command.at);
             self.queue_shared().end(slot);
             self.free_commands.push(u16::try_from(slot).unwrap_or(0));
@@ -576,7 +586,7 @@ impl IoQueue {
         self.drop_failed();
     }
 
-    /// Sends nothing any more for operations that have failed.
+    /// Drops the unsent commands of failed operations.
     fn drop_failed(&mut self) {
         let mut again = std::mem::take(&mut self.again);
         again.retain(|piece| {
@@ -600,8 +610,8 @@ impl IoQueue {
         }
     }
 
-    /// The controller has failed: everything ends. If the device may still write to buffers (`abandoned`), those of
-    /// commands that were not answered are never used again.
+    /// Ends all operations, because the controller has failed. If the device may still write to
+    /// buffers (`abandoned`), those of commands in flight are never reused.
     fn end_all(&mut self, abandoned: bool) {
         let mut lost = vec![false; self.parents.len()];
         for slot in 0..self.commands.len() {
@@ -628,7 +638,7 @@ impl IoQueue {
                     bytes = buf.capacity(),
                     "a buffer is given up: nothing proves that the drive cannot write to it any more"
                 );
-                // On purpose: dropped, it would be leased to somebody else.
+                // Deliberate: dropping it would lease it again.
                 std::mem::forget(buf);
             }
             let result = Err(BlockError::Gone);
@@ -638,8 +648,8 @@ impl IoQueue {
 }
 
 impl Parent {
-    /// Whether commands of a write were answered before a loss, so that a later flush may not vouch
-    /// for them: then it has to be done once more, from the start, unless its requester is gone.
+    /// Returns true if a write must be repeated from the start, unless its requester is gone: a
+    /// loss followed completions of its commands, so a later flush may not cover them.
     #[inline]
     fn begins_anew(&mut self, losses: u64) -> bool {
         if self.losses == losses || self.result.is_err() {
@@ -682,7 +692,8 @@ impl Drop for IoQueue {
         }
         self.drop_failed();
         let mut done = Vec::new();
-        // It ends: the warden sees to it that every command is answered, or the controller stopped.
+        // The loop ends: the supervisor ensures that every command completes, or the controller
+        // stops.
         while self.in_flight() > 0 {
             self.poll(&mut done);
             done.clear();
@@ -702,7 +713,7 @@ mod tests {
     use crate::nvme_driver::fake::{Config, Fault, Mode, When};
     use crate::nvme_driver::tests::rig::{Rig, read};
 
-    /// A reactor that slept on the queue would wake.
+    /// Returns true if a reactor that sleeps on the queue would wake.
     fn is_readable(queue: &IoQueue) -> bool {
         crate::nvme_driver::tests::rig::is_readable(queue.event_fd().unwrap())
     }
@@ -713,14 +724,15 @@ mod tests {
         let mut queue = rig.queue();
         let mut done = Vec::new();
         queue.poll(&mut done);
-        // A poll has looked at the gate; the warden stops the controller; the poll goes on to clear the descriptor.
+        // A poll has read the gate; the supervisor stops the controller; the poll continues and
+        // clears the descriptor.
         queue.quiet = QUIET - 1;
         rig.controller.reset();
         queue.found_nothing();
         assert_eq!(queue.seen.mode(), GateMode::Stopped);
         assert_eq!(rig.settle(&mut []), ControllerState::Live, "the reactor sleeps on");
         assert!(is_readable(&queue), "and is woken to go on");
-        // Whoever lost the announcement, by whatever it was, hears it again.
+        // A reactor that lost the announcement, for any reason, gets it again.
         queue.queue_shared().event().unwrap().clear();
         rig.controller.turn();
         assert!(is_readable(&queue));
@@ -740,13 +752,13 @@ mod tests {
         let mut done = Vec::new();
         queue.poll(&mut done);
         for lost in 0..2 {
-            // Written, and not rung: the next poll finds the controller stopped.
+            // Written without ringing the doorbell: the next poll finds the controller stopped.
             queue.submit(read(0, rig.filled(512, 0))).unwrap();
             rig.controller.reset();
             queue.poll(&mut done);
             assert_eq!(rig.controller.stats().resubmitted, lost);
             rig.controller.turn();
-            // Now the device has it, and a reset takes it back once.
+            // Now the device has the command, and a reset withdraws it once.
             rig.fake.inject(When::queue(1), Fault::Lost);
             queue.poll(&mut done);
             assert_eq!(done.len(), 0);
@@ -769,7 +781,8 @@ mod tests {
         rig.fake.set_mode(Mode::Manual);
         queue.submit(read(0, rig.filled(512, 0))).unwrap();
         queue.poll(&mut done);
-        // A poll that finds nothing; the device is done; the poll goes on to clear the descriptor.
+        // A poll finds nothing; the device completes the command; the poll continues and clears the
+        // descriptor.
         queue.quiet = QUIET - 1;
         queue.reap();
         assert!(queue.done.is_empty());

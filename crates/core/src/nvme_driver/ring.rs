@@ -1,7 +1,8 @@
-//! A submission queue and its completion queue, as one (Base 3.3.1, 3.3.3): entries, doorbells, phase.
+//! A submission queue and its completion queue as a unit (Base 3.3.1, 3.3.3): entries, doorbells,
+//! phase.
 //!
-//! Whoever has it is the only one who touches its memory, besides the device. It keeps no more commands than
-//! the queue holds: that is its user's part, by command slots, of which there are fewer than entries.
+//! Only its owner and the device access its memory. The owner must not exceed the queue size: it
+//! has fewer command slots than the queue has entries.
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,10 +19,10 @@ const SQE: usize = nvmeof_wire::sqe::SQE_SIZE;
 const CQE: usize = nvmeof_wire::cqe::CQE_SIZE;
 const PAGE: usize = crate::dma::PAGE;
 
-/// Shadow doorbells of all queues and the values at which the device wants a real one (Base 5.8).
+/// Shadow doorbells of all queues, and the event indexes that request a real doorbell (Base 5.8).
 #[derive(Debug)]
 pub(super) struct Shadows {
-    /// The shadow doorbells in the first page, the event indexes in the second.
+    /// Shadow doorbells in the first page, event indexes in the second.
     memory: DmaMemory,
 }
 
@@ -30,41 +31,42 @@ impl Shadows {
         Self { memory }
     }
 
-    /// Bytes of memory it takes.
+    /// Bytes of memory required.
     pub(super) const SIZE: usize = 2 * PAGE;
 
     pub(super) fn addresses(&self) -> (u64, u64) {
         (self.memory.address(0), self.memory.address(PAGE))
     }
 
-    /// Everything 0, as a new configuration begins.
+    /// Zeroes everything, as a new configuration requires.
     pub(super) fn clear(&self) {
         self.memory.clear(0, Self::SIZE);
     }
 
-    /// Leaves `new` where the device looks; true if it wants to be told by the doorbell as well.
+    /// Stores `new` in the shadow; returns true if the device also requires the doorbell.
     #[inline]
     fn update(&self, at: usize, old: u16, new: u16) -> bool {
         self.memory.store32(at, u32::from(new));
-        // The device writes the event index, then reads the doorbell; we write the doorbell, then read the event
-        // index: one of the two sees the other's.
+        // The device writes the event index, then reads the doorbell. The driver writes the
+        // doorbell, then reads the event index. At least one of them sees the other's value.
         fence(Ordering::SeqCst);
         let [e0, e1, ..] = self.memory.load32(PAGE + at).to_le_bytes();
         needs_doorbell(u16::from_le_bytes([e0, e1]), new, old)
     }
 }
 
-/// A doorbell, and the last value that went there.
+/// A doorbell, and the last value written to it.
 #[derive(Debug)]
 struct Doorbell {
     /// Offset of the register.
     register: u32,
-    /// Offset of the shadow, inside its page.
+    /// Offset of the shadow inside its page.
     shadow: Option<usize>,
     rung: u16,
-    /// The next value goes to the register, whatever the event index says: the device has not looked yet.
+    /// Writes the next value to the register, whatever the event index is: the device has not read
+    /// the shadow yet.
     force: bool,
-    /// All values go to the register: controllers do not look at the shadows of the admin queue by themselves.
+    /// Writes all values to the register: controllers do not poll the shadows of the admin queue.
     always: bool,
 }
 
@@ -102,12 +104,13 @@ pub(super) struct RingPair {
     tail_bell: Doorbell,
     head_bell: Doorbell,
     shadows: Option<Arc<Shadows>>,
-    /// The controller's generation that the positions are of; 0: none yet.
+    /// Controller generation of the positions; 0: none yet.
     generation: u64,
 }
 
 impl RingPair {
-    /// Bytes of memory for a queue pair with this many entries. Each queue starts on a page.
+    /// Returns the bytes of memory for a queue pair with this many entries. Each queue starts on a
+    /// page.
     pub(super) fn size(entries: u16) -> usize {
         Self::completions_at(entries) + usize::from(entries) * CQE
     }
@@ -116,7 +119,7 @@ impl RingPair {
         (usize::from(entries) * SQE).next_multiple_of(PAGE)
     }
 
-    /// Queue `qid` with the doorbells (tail, head) at these offsets.
+    /// Creates queue `qid` with doorbells (tail, head) at these offsets.
     pub(super) fn new(memory: DmaMemory, qid: u16, entries: u16, doorbells: (u32, u32)) -> Self {
         let bell =
             |register| Doorbell { register, shadow: None, rung: 0, force: true, always: qid == 0 };
@@ -134,7 +137,7 @@ impl RingPair {
         }
     }
 
-    /// Uses shadow doorbells from now on, where they are inside the page; or none.
+    /// Enables shadow doorbells where they are inside the page, or disables them.
     pub(super) fn set_shadows(&mut self, shadows: Option<Arc<Shadows>>, dstrd: u8) {
         use nvmeof_wire::pcie::Doorbell::{CompletionHead, SubmissionTail};
         let place = |doorbell: nvmeof_wire::pcie::Doorbell| {
@@ -154,31 +157,31 @@ impl RingPair {
         self.entries
     }
 
-    /// Where the next command goes.
+    /// Returns the position of the next command.
     #[inline]
     pub(super) fn tail(&self) -> u16 {
         self.tail
     }
 
-    /// Whether the device was told of the command at this place, which it has not answered.
+    /// Returns true if the doorbell covered the command at this position, which is not completed.
     pub(super) fn is_shown(&self, at: u16) -> bool {
         let from_rung = |place: u16| (place + self.entries - self.tail_bell.rung) % self.entries;
         from_rung(at) >= from_rung(self.tail)
     }
 
-    /// Where the device finds the submission queue and the completion queue.
+    /// Returns the device addresses of the submission queue and the completion queue.
     pub(super) fn addresses(&self) -> (u64, u64) {
         (self.memory.address(0), self.memory.address(Self::completions_at(self.entries)))
     }
 
-    /// Begins anew for `generation`, if it has not yet: the device has just created the queues, and nothing was
-    /// submitted since.
+    /// Resets the positions for a new `generation`: the device has just created the queues, and
+    /// nothing was submitted since.
     pub(super) fn begin(&mut self, generation: u64) {
         if self.generation == generation {
             return;
         }
         self.generation = generation;
-        // Phase tags of the last generation must not be taken for this one's.
+        // Phase tags of the previous generation must not count for this one.
         let completions = Self::completions_at(self.entries);
         self.memory.clear(completions, usize::from(self.entries) * CQE);
         (self.tail, self.head, self.phase) = (0, 0, true);
@@ -186,18 +189,18 @@ impl RingPair {
         self.head_bell.reset();
     }
 
-    /// Writes a command. The device learns of it with [`ring`](Self::ring).
+    /// Writes a command. The device sees it after [`ring`](Self::ring).
     #[inline]
     pub(super) fn push(&mut self, sqe: &Sqe) {
         self.memory.write(usize::from(self.tail) * SQE, sqe.as_bytes());
         self.tail = if self.tail + 1 == self.entries { 0 } else { self.tail + 1 };
     }
 
-    /// The next completion, if there is one.
+    /// Returns the next completion, if there is one.
     #[inline]
     pub(super) fn pop(&mut self) -> Option<Cqe> {
         let at = Self::completions_at(self.entries) + usize::from(self.head) * CQE;
-        // The half with the phase tag first: what comes with it is read after it.
+        // The half with the phase tag is read first, and the rest after it.
         let high = self.memory.load64(at + 8);
         if (high >> 48 & 1 == 1) != self.phase {
             return None;
@@ -213,7 +216,8 @@ impl RingPair {
         Cqe::read_from_bytes(&bytes).ok()
     }
 
-    /// Tells the device of all commands written and all completions taken: one write a queue, or none.
+    /// Announces all written commands and consumed completions to the device: at most one write per
+    /// queue.
     #[inline]
     pub(super) fn ring(&mut self, regs: &dyn Registers) {
         let shadows = self.shadows.as_deref();

@@ -1,4 +1,4 @@
-//! What the driver needs of a PCI function, whatever stands behind it.
+//! Interface between the driver and a PCI function, independent of its implementation.
 //!
 //! ```text
 //!   Function --registers()--> Registers   BAR0: CAP .. doorbells
@@ -13,15 +13,17 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// An address as the device sees it.
+/// An address in the device's address space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Iova(pub u64);
 
-/// The controller's registers, by byte offset into BAR0 (NVMe over PCIe Transport 3). Values are in host order.
+/// Registers of the controller, by byte offset into BAR0 (NVMe over PCIe Transport 3). Values are
+/// in host order.
 ///
-/// An access is exactly one access of the bus of that width, in program order with all others and with what the
-/// caller wrote to memory before (a doorbell needs no fence of the caller's). An offset that is not inside the
-/// registers, or no multiple of the width, reads as all ones and writes nothing, as a function does that is gone.
+/// Each access is exactly one bus access of that width. It is in program order with all other
+/// accesses and with earlier writes of the caller to memory, so a doorbell needs no fence by the
+/// caller. An offset outside the registers, or one that is no multiple of the width, reads as all
+/// ones and writes nothing, like a missing function.
 pub trait Registers: Debug + Send + Sync {
     /// Reads 32 bits.
     fn read32(&self, offset: u32) -> u32;
@@ -36,70 +38,78 @@ pub trait Registers: Debug + Send + Sync {
     fn write64(&self, offset: u32, value: u64);
 }
 
-/// Which memory the device reaches, and under which addresses.
+/// Memory that the device can reach, and its addresses.
 pub trait DmaSpace: Debug + Send + Sync {
-    /// Lets the device reach `len` bytes at `base`, both multiples of 4096. The addresses are consecutive.
+    /// Maps `len` bytes at `base` for the device, both multiples of 4096. The addresses are
+    /// consecutive.
     ///
     /// # Errors
-    /// The system's: no addresses or no lockable memory left.
+    /// The system's error: no addresses or no lockable memory left.
     ///
     /// # Safety
-    /// The memory stays valid, and is used as memory that another party may change at any time, until
-    /// [`unmap`](Self::unmap) has returned `Ok` or the space is dropped.
+    /// The memory stays valid until [`unmap`](Self::unmap) has returned `Ok` or the space is
+    /// dropped. Until then it is used as memory that another party may change at any time.
     unsafe fn map(&self, base: NonNull<u8>, len: usize) -> io::Result<Iova>;
 
-    /// Takes that away again. The device cannot reach the memory once this has returned `Ok`.
+    /// Unmaps that memory. The device cannot reach it once this has returned `Ok`.
     ///
     /// # Errors
-    /// Nothing of that length is mapped there, or the system's: then the device may still reach it.
+    /// Nothing of that length is mapped there, or the system's error: the device may then still
+    /// reach the memory.
     fn unmap(&self, iova: Iova, len: usize) -> io::Result<()>;
 }
 
-/// A PCI function that is ours alone until it is dropped.
+/// A PCI function that this process owns exclusively until it is dropped.
 pub trait Function: Debug + Send + Sync {
-    /// Where it is, for messages: `0000:01:00.0`.
+    /// Returns the PCI address for messages: `0000:01:00.0`.
     fn address(&self) -> &str;
 
-    /// Its registers.
+    /// Returns the registers.
     fn registers(&self) -> Arc<dyn Registers>;
 
-    /// Bytes of the registers: no offset is at or beyond it.
+    /// Returns the bytes of the registers: every valid offset is less.
     fn registers_len(&self) -> u64;
 
-    /// Its view of memory.
+    /// Returns the memory view of the function.
     fn dma(&self) -> Arc<dyn DmaSpace>;
 
-    /// Takes `vectors` MSI-X vectors, the first for vector 0: each descriptor counts what came and is readable
-    /// then (eventfd, nonblocking). Fewer than asked where the function has fewer; replaces all taken before.
+    /// Sets up `vectors` MSI-X vectors, the first for vector 0. Each descriptor (eventfd,
+    /// nonblocking) counts interrupts and is readable after one.
+    ///
+    /// Returns fewer if the function has fewer; replaces all earlier descriptors.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error.
     fn interrupts(&self, vectors: u16) -> io::Result<Vec<OwnedFd>>;
 
-    /// Sets up what [`interrupts`](Self::interrupts) last took once more, for the same descriptors: a function that was
-    /// away has lost its table of vectors.
+    /// Sets up the last [`interrupts`](Self::interrupts) again, for the same descriptors: a
+    /// function that was disconnected has lost its vector table.
     ///
     /// # Errors
-    /// The system's; nothing tells of completions then.
+    /// The system's error; nothing then signals completions.
     fn rearm(&self) -> io::Result<()>;
 
-    /// Lets it, or does not let it, start reads and writes of memory (the bus master bit).
+    /// Allows or forbids reads and writes of memory by the function (the bus master bit).
     ///
     /// # Errors
-    /// The bit did not stay: the function is gone.
+    /// The bit did not change: the function is gone.
     fn set_bus_master(&self, on: bool) -> io::Result<()>;
 
-    /// Resets the function. Afterwards it reads and writes no memory, and its controller is disabled.
+    /// Resets the function. Afterwards it reads and writes no memory, and its controller is
+    /// disabled.
     ///
     /// # Errors
-    /// It cannot be reset, or is gone.
+    /// The function cannot be reset, or is gone.
     fn reset(&self) -> io::Result<()>;
 
-    /// Readable when the system wants the function back (it is being removed).
+    /// Returns a descriptor that is readable when the system removes the function.
     fn removal(&self) -> Option<BorrowedFd<'_>>;
 
-    /// A flag that is set as soon as the function provably reaches no memory any more as it was given back: when this
-    /// value is dropped, and whatever else keeps its IOMMU group in use. `None`: that is not known here.
+    /// Returns a flag that is set once the function provably reaches no memory, because it was
+    /// released.
+    ///
+    /// It is released when this value and all other users of its IOMMU group are dropped. `None`:
+    /// the implementation cannot tell.
     fn given_back(&self) -> Option<Arc<AtomicBool>> {
         None
     }

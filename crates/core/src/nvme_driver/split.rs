@@ -1,60 +1,61 @@
-//! How an operation is cut into commands.
+//! Splitting an operation into commands.
 
 use super::identify::{Abilities, NamespaceInfo};
 
-/// Blocks of a command at most: NLB is 16 bits, 0's based (NVM 3.2).
+/// Maximum blocks of a command: NLB is 16 bits, 0's based (NVM 3.2).
 const BLOCKS_MAX: u64 = 1 << 16;
 
-/// Bytes of a Deallocate command at most, and what longer ranges are cut at multiples of. A drive
-/// takes its time for a range, and may be reset if that is longer than a command may take.
+/// Maximum bytes of a Deallocate command. Longer ranges are split at multiples of it.
+///
+/// A range takes time, and a drive that exceeds the command timeout may be reset.
 const DEALLOCATE_MAX: u64 = 1 << 30;
 
-/// What an operation does.
+/// Kind of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IoKind {
-    /// Fills the buffer.
+    /// Reads into the buffer.
     Read,
     /// Writes the buffer.
     Write {
-        /// Done only when the data is on the medium.
+        /// Completes only when the data is on the medium.
         fua: bool,
     },
-    /// Compares the buffer with the blocks. Different ones end it with
+    /// Compares the buffer with the blocks. A difference completes with
     /// [`BlockError::Media`](crate::block::BlockError::Media) and `EILSEQ`.
     Compare,
-    /// Reads the blocks and checks them, without moving data.
+    /// Reads and verifies the blocks, without moving data.
     Verify,
-    /// The range reads as zeroes.
+    /// Makes the range read as zeroes.
     WriteZeroes {
-        /// Done only when that is on the medium.
+        /// Completes only when the zeroes are on the medium.
         fua: bool,
-        /// The device may free the range.
+        /// Allows the device to free the range.
         deallocate: bool,
     },
-    /// The range's contents are no longer wanted.
+    /// Declares the contents of the range unused.
     Deallocate,
-    /// Every write completed before is on the medium.
+    /// Puts every write completed before on the medium.
     Flush,
 }
 
 impl IoKind {
-    /// Whether it has a buffer.
+    /// Returns true if the operation has a buffer.
     #[inline]
     pub fn moves_data(self) -> bool {
         matches!(self, Self::Read | Self::Write { .. } | Self::Compare)
     }
 
-    /// Whether it changes what is on the device.
+    /// Returns true if the operation changes the device.
     #[inline]
     pub fn is_write(self) -> bool {
         matches!(self, Self::Write { .. } | Self::WriteZeroes { .. } | Self::Deallocate)
     }
 }
 
-/// The largest commands a namespace takes. All in bytes, whole blocks.
+/// Maximum command sizes of a namespace, in bytes and whole blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Limits {
-    /// Bytes of a block are 2 to this.
+    /// Base-2 logarithm of the block size in bytes.
     pub(super) block_shift: u32,
     transfer: u64,
     verify: u64,
@@ -63,11 +64,11 @@ pub(super) struct Limits {
     boundary: Boundary,
 }
 
-/// What commands that touch data do not cross.
+/// Boundary that commands with data do not cross.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Boundary {
     None,
-    /// Multiples of a power of two, of which this is one less.
+    /// Multiples of a power of two; the mask is one less.
     Mask(u64),
     Multiple(u64),
 }
@@ -93,7 +94,7 @@ impl Limits {
         }
     }
 
-    /// Bytes of the first command for `left` bytes at `offset`.
+    /// Returns the bytes of the first command for `left` bytes at `offset`.
     #[inline]
     pub(super) fn piece(&self, kind: IoKind, offset: u64, left: u64) -> u64 {
         let most = match kind {
@@ -121,7 +122,7 @@ mod tests {
     use crate::nvme_driver::identify::tests_support::{abilities, namespace_info};
     use crate::rng::Rng;
 
-    /// The pieces of `len` bytes at `offset`.
+    /// Returns the pieces of `len` bytes at `offset`.
     fn pieces(limits: &Limits, kind: IoKind, offset: u64, len: u64) -> Vec<(u64, u64)> {
         let (mut at, end) = (offset, offset + len);
         std::iter::from_fn(|| {

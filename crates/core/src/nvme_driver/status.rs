@@ -1,10 +1,10 @@
-//! What a status of the drive's means to who asked.
+//! Conversion of a drive's status codes to block errors.
 
 use nvmeof_wire::status::{Status, StatusType};
 
 use crate::block::BlockError;
 
-/// The error for a status of a command on `len` bytes at `offset`.
+/// Converts the status of a command on `len` bytes at `offset`.
 pub(super) fn to_result(status: Status, offset: u64, len: u64) -> Result<(), BlockError> {
     if status.is_success() {
         return Ok(());
@@ -18,7 +18,7 @@ pub(super) fn to_result(status: Status, offset: u64, len: u64) -> Result<(), Blo
         }
         Status::INVALID_NAMESPACE_OR_FORMAT => BlockError::Gone,
         Status::COMPARE_FAILURE => BlockError::Media { errno: libc::EILSEQ },
-        // Nobody but the warden aborts, and only what takes too long.
+        // Only the supervisor aborts, and only commands that exceed the timeout.
         Status::ABORT_REQUESTED => timed_out(),
         Status::ABORTED_SQ_DELETION => BlockError::Cancelled,
         _ if status.status_type() == StatusType::MediaAndDataIntegrity => {
@@ -28,7 +28,7 @@ pub(super) fn to_result(status: Status, offset: u64, len: u64) -> Result<(), Blo
     })
 }
 
-/// What takes too long.
+/// Returns the error of a command that exceeded the timeout.
 pub(super) fn timed_out() -> BlockError {
     BlockError::Io(libc::ETIMEDOUT)
 }

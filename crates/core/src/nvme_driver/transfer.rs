@@ -1,5 +1,5 @@
-//! How a command says where its data is: PRPs, a list of them in memory of its slot, or one SGL descriptor
-//! (Base 4.1).
+//! Data pointers of commands: PRPs, a PRP list in memory of the slot, or one SGL descriptor (Base
+//! 4.1).
 
 use nvmeof_wire::prp::{self, Prp2};
 use nvmeof_wire::sqe::FLAGS_SGL;
@@ -8,21 +8,22 @@ use nvmeof_wire::{Sgl, Sqe};
 use super::memory::DmaMemory;
 
 const PAGE: u64 = crate::dma::PAGE as u64;
-/// Least bytes of a slot's list: a range to deallocate has to fit.
+/// Minimum bytes of a slot's list: a range to deallocate must fit.
 const LIST_MIN: usize = 64;
 
-/// The lists of a queue's command slots. None crosses a page, so none is chained.
+/// PRP lists of a queue's command slots. None crosses a page, so none is chained.
 #[derive(Debug)]
 pub(super) struct Lists {
     memory: DmaMemory,
-    /// Bytes of each.
+    /// Bytes per list.
     size: usize,
 }
 
 impl Lists {
-    /// Bytes of a list for transfers of at most `transfer` bytes, which is at most 2 MiB.
+    /// Returns the bytes of a list for transfers of at most `transfer` bytes, which is at most 2
+    /// MiB.
     pub(super) fn size_for(transfer: u64) -> usize {
-        // One entry more than whole pages where the data starts within a page; PRP1 saves one.
+        // Data that starts inside a page needs one entry more than its whole pages; PRP1 saves one.
         let entries = usize::try_from(transfer / PAGE).unwrap_or(0);
         (entries * 8).next_power_of_two().clamp(LIST_MIN, crate::dma::PAGE)
     }
@@ -31,7 +32,7 @@ impl Lists {
         Self { memory, size }
     }
 
-    /// `sqe` with `len` bytes at `address` as its data, for the command in `slot`.
+    /// Sets the data pointer of `sqe`, the command in `slot`, to `len` bytes at `address`.
     #[inline]
     pub(super) fn point(&self, sqe: Sqe, slot: usize, address: u64, len: u64, sgl: bool) -> Sqe {
         match prp::second(address, len, PAGE) {
@@ -57,7 +58,7 @@ impl Lists {
         }
     }
 
-    /// `sqe` with `bytes`, at most 64 in groups of 8, as its data.
+    /// Attaches `bytes`, at most 64 in groups of 8, as the data of `sqe`.
     pub(super) fn carry(&self, sqe: Sqe, slot: usize, bytes: &[u8]) -> Sqe {
         let at = slot * self.size;
         self.memory.write(at, bytes);

@@ -1,4 +1,4 @@
-//! Time, and waiting for it: the system's, or a test's own.
+//! Time and waiting: of the system, or of a test.
 
 use std::fmt::Debug;
 use std::os::fd::BorrowedFd;
@@ -8,13 +8,13 @@ use rustix::time::{ClockId, clock_gettime};
 
 const SECOND: u64 = 1_000_000_000;
 
-/// What the driver knows of time. Only bring-up, resets and admin commands ask, never an I/O.
+/// Clock and wait of the driver. Only bring-up, resets and admin commands use it, never an I/O.
 pub trait Wait: Debug + Send + Sync {
-    /// Nanoseconds that do not go back.
+    /// Returns monotonic nanoseconds.
     fn now(&self) -> u64;
 
-    /// Returns when one of `fds` is readable, after about `nanos` nanoseconds at the latest, or earlier for no
-    /// reason.
+    /// Returns when one of `fds` is readable, or after about `nanos` nanoseconds. It may return
+    /// earlier without a reason.
     fn wait(&self, fds: &[BorrowedFd<'_>], nanos: u64);
 }
 
@@ -33,7 +33,7 @@ impl Wait for SystemWait {
         let part = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
         let most = Timespec { tv_sec: part(nanos / SECOND), tv_nsec: part(nanos % SECOND) };
         let mut fds: Vec<_> = fds.iter().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
-        // Interrupted by a signal: earlier for no reason.
+        // A signal may end the wait early, which the contract allows.
         let _ = poll(&mut fds, Some(&most));
     }
 }

@@ -1,24 +1,31 @@
-//! Who watches over a controller: its admin queue, what takes too long, what goes wrong, and the way back.
+//! Supervises one NVMe controller: admin queue, command timeouts, reset and failure.
 //!
 //! ```text
-//!  Live --a command is late: kick, abort; late again, CFS, RDY = 0, a broken rule--> stopping --proven--> Stopped
-//!   ^ |                                                                                 |                   |
-//!   | '--registers read as all ones--> Absent --they do not any more--------------------'                   |
-//!   |                                    | not in time                not proven, or disabled for good      |
-//!   |                                    '----------------------------> Failing <-- it does not start ------|
-//!   |                                                                      | queues have let go             |
-//!   |                                                                      v                                |
-//!   |                                                                   Failed                              |
-//!   '--------------------- queues have taken their buffers back, controller enabled anew -------------------'
+//!  Live --late: wake, abort; late again, CFS, RDY = 0, violation--> stopping --proven--> Stopped
+//!   ^ |                                                              ^  |                   |
+//!   | '--registers read as all ones--> Absent --they no longer do----'  | not proven, or    |
+//!   |                                    | timeout                      | unusable          |
+//!   |                                    '---------> Failing <----------+--it does not start|
+//!   |                                                   | queues have released registers    |
+//!   |                                                   v                                   |
+//!   |                                                Failed                                 |
+//!   '----- queues have reclaimed their buffers, controller enabled again -------------------'
 //! ```
 //!
-//! **Stopping** is to prove that the device does not write to memory any more, by the first of these that works:
-//! CSTS.RDY = 0 after CC.EN = 0; a reset of the function; the bus master bit; taking the buffers out of the
-//! IOMMU; taking the function out of it, where others share the buffers. Only the first two can lead back to `Live`.
-//! Without any, buffers in flight are given up.
+//! **Quiescing** proves that the device can no longer write to memory. The supervisor tries, in
+//! this order:
 //!
-//! A warden is a state machine behind a lock that only control-plane work takes: its [`turn`](Warden::turn) is run
-//! by a thread, and by whoever waits for an admin command.
+//! 1. clear CC.EN and wait for CSTS.RDY = 0;
+//! 2. reset the PCI function;
+//! 3. clear the bus master bit;
+//! 4. unmap the buffers from the IOMMU;
+//! 5. release the function to the kernel, if other functions share the mappings.
+//!
+//! Only steps 1 and 2 can return to `Live`. If every step fails, buffers in flight are abandoned
+//! and never reused.
+//!
+//! The supervisor is a state machine behind a lock that only the control plane takes. A dedicated
+//! thread calls [`turn`](Warden::turn), as does every caller that waits for an admin command.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::BorrowedFd;
@@ -47,27 +54,29 @@ use super::wait::Wait;
 const MILLISECOND: u64 = 1_000_000;
 /// Ticks that an I/O command may take.
 pub(super) const TICKS: u32 = 8;
-/// Longest time between two turns.
+/// Maximum time between two turns.
 pub(super) const LONGEST: u64 = 250 * MILLISECOND;
-/// Between two turns while a device is away, or queues have not answered.
+/// Time between two turns while a device is disconnected, or queues have not acknowledged.
 const SOON: u64 = 10 * MILLISECOND;
-/// How long queues may take to see that the device is to be left alone, before it is stopped regardless.
+/// Maximum time for queues to acknowledge a halt before the device is stopped regardless.
 pub(super) const GRACE: u64 = 20 * MILLISECOND;
-/// Attempts to start a controller that was stopped.
+/// Attempts to start a stopped controller.
 const STARTS: u32 = 3;
-/// Resets are counted over this time.
+/// Period over which resets are counted.
 const RESETS_OVER: u64 = 600_000 * MILLISECOND;
-/// Why a controller fails that the system wants back.
+/// Failure reason of a controller that the system removes.
 const TAKEN: &str = "the system takes it away";
 
-/// What of the controller's function the driver holds; given back to the system when the controller has failed.
+/// Resources of the controller's function that the driver holds; released when the controller has
+/// failed.
 #[derive(Debug)]
 pub(super) struct Hardware {
     pub(super) admin: AdminQueue,
     pub(super) shadows: Option<Arc<Shadows>>,
-    /// Memory for shadow doorbells that the controller has refused, and may use all the same while it is enabled.
+    /// Memory of shadow doorbells that the controller refused, but may use nevertheless while it is
+    /// enabled.
     pub(super) _refused_shadows: Option<Arc<Shadows>>,
-    /// Last, as memory is unmapped while the function is there.
+    /// Last field, because memory is unmapped while the function exists.
     pub(super) function: Arc<dyn Function>,
 }
 
@@ -80,20 +89,20 @@ enum Phase {
         starts: u32,
         since: u64,
     },
-    /// The registers read as all ones; may end until then.
+    /// The registers read as all ones; the state may last until `until`.
     Absent {
         unsure: Unsure,
         until: u64,
     },
-    /// For good; waits for queues to let go of the registers.
+    /// Permanently failed; waits for queues to release the registers.
     Failing,
     Failed,
 }
 
-/// What came of stopping the device.
+/// Result of quiescing the device.
 enum Quiet {
     Disabled(Disabled),
-    /// It cannot write, and cannot be used: how that is known.
+    /// The device cannot write, and cannot be used; holds the proof.
     ForGood(&'static str),
     Unproven,
 }
@@ -111,24 +120,24 @@ pub(super) struct Warden {
     phase: Phase,
     generation: u64,
     failure: String,
-    /// Answers of callers' commands: `None` until it is there.
+    /// Results of callers' commands: `None` until available.
     replies: BTreeMap<u64, Option<Result<Reply, AdminError>>>,
     next_caller: u64,
-    /// Times of the last resets.
+    /// Times of the recent resets.
     resets: VecDeque<u64>,
-    /// Commands that an abort was sent for: queue, identifier, tick.
+    /// Commands for which an abort was sent: queue, identifier, tick.
     aborted: Vec<(usize, u16, u32)>,
     last_scan: u32,
     events: Events,
     reach: Arc<Reach>,
-    /// The device was away, and with it its table of interrupts, which could not be set up anew: nobody is told of
-    /// completions by it.
+    /// The device was disconnected and lost its vector table, which could not be set up again: no
+    /// interrupt signals its completions.
     is_mute: bool,
-    /// The system wants the function back.
+    /// The system removes the function.
     is_removed: bool,
 }
 
-/// What a warden begins with.
+/// Initial parts of a supervisor.
 #[derive(Debug)]
 pub(super) struct Beginning {
     pub(super) options: ControllerOptions,
@@ -144,7 +153,7 @@ pub(super) struct Beginning {
 }
 
 impl Warden {
-    /// The controller runs: the gate is opened.
+    /// Creates the supervisor of a running controller, and opens the gate.
     pub(super) fn new(from: Beginning) -> Self {
         let Beginning { options, wait, shared, identity, abilities, .. } = from;
         let warden = Self {
@@ -174,7 +183,7 @@ impl Warden {
         warden
     }
 
-    /// What the warden has to be woken by.
+    /// Returns the descriptors that must wake the supervisor.
     pub(super) fn fds(&self) -> Vec<BorrowedFd<'_>> {
         use std::os::fd::AsFd;
         let mut fds = vec![self.shared.warden.as_fd()];
@@ -185,7 +194,7 @@ impl Warden {
         fds
     }
 
-    /// Does what is due; nanoseconds until the next turn is.
+    /// Runs all due work; returns the nanoseconds until the next turn.
     pub(super) fn turn(&mut self) -> u64 {
         self.shared.warden.clear();
         if let Some(hardware) = &self.hardware {
@@ -214,7 +223,7 @@ impl Warden {
             }
             Phase::Failed => {}
         }
-        // Time and again: an announcement may be lost between a queue's look and its sleep.
+        // Repeated on every turn: a queue may miss an announcement between its poll and its sleep.
         self.shared.wake_behind();
         match self.phase {
             Phase::Live(_) if self.is_mute => SOON,
@@ -224,7 +233,7 @@ impl Warden {
         }
     }
 
-    /// Why the controller has failed, if it has.
+    /// Returns the reason of the failure, if the controller has failed.
     pub(super) fn failure(&self) -> Option<&str> {
         matches!(self.phase, Phase::Failing | Phase::Failed).then_some(self.failure.as_str())
     }
@@ -233,17 +242,18 @@ impl Warden {
         matches!(self.phase, Phase::Live(_))
     }
 
-    /// The last events, oldest first.
+    /// Returns the last events, oldest first.
     pub(super) fn events(&self) -> Vec<DriveEvent> {
         self.events.last()
     }
 
-    /// The function, if it has not been given back.
+    /// Returns the function, unless it was released.
     pub(super) fn function(&self) -> Option<&Arc<dyn Function>> {
         self.hardware.as_ref().map(|hardware| &hardware.function)
     }
 
-    /// Submits a caller's command; the number by which its answer is [taken](Self::take_reply).
+    /// Submits a caller's command; returns the number with which to [take](Self::take_reply) its
+    /// reply.
     pub(super) fn submit(
         &mut self,
         sqe: Sqe,
@@ -264,13 +274,13 @@ impl Warden {
         Ok(caller)
     }
 
-    /// The answer to a caller's command, if it is there.
+    /// Returns the reply to a caller's command, if available.
     pub(super) fn take_reply(&mut self, caller: u64) -> Option<Result<Reply, AdminError>> {
         self.replies.get(&caller)?.as_ref()?;
         self.replies.remove(&caller).flatten()
     }
 
-    /// Stops the controller on purpose, as if it had done wrong.
+    /// Stops the controller on request, as after an error.
     pub(super) fn reset(&mut self, why: &str) {
         let now = self.wait.now();
         match std::mem::replace(&mut self.phase, Phase::Failed) {
@@ -279,7 +289,7 @@ impl Warden {
         }
     }
 
-    /// Ends the use of the controller: a normal shutdown where it works.
+    /// Ends the use of the controller, with a normal shutdown if it is live.
     pub(super) fn end(&mut self) {
         let unsure = match std::mem::replace(&mut self.phase, Phase::Failed) {
             Phase::Live(enabled) => {
@@ -301,7 +311,8 @@ impl Warden {
         self.let_go();
     }
 
-    /// Looks whether the system wants the function back. The descriptor is cleared, as the thread sleeps on it.
+    /// Checks whether the system removes the function. Clears the descriptor, because the thread
+    /// sleeps on it.
     fn note_removal(&mut self) {
         let fd = self.function().and_then(|function| function.removal());
         let was_told = fd.is_some_and(|fd| rustix::io::read(fd, &mut [0_u8; 8]).is_ok());
@@ -314,7 +325,7 @@ impl Warden {
 
     fn publish_tick(&self) -> u64 {
         let now = self.wait.now();
-        // The low half: ages are differences.
+        // The low half is enough: ages are differences.
         let tick = (now / self.tick_nanos()) & u64::from(u32::MAX);
         self.shared.set_tick(u32::try_from(tick).unwrap_or(0));
         now
@@ -353,7 +364,7 @@ impl Warden {
         }
     }
 
-    /// Takes the admin queue's answers; what is wrong with them, if anything.
+    /// Processes the completions of the admin queue; returns a description of any violation.
     fn answers(&mut self, now: u64) -> Option<String> {
         let hardware = self.hardware.as_mut()?;
         let mut answers = Vec::new();
@@ -389,7 +400,7 @@ impl Warden {
                 if let Err(error) = answer.result {
                     tracing::debug!(drive = self.address, ?event, %error, "the event's log page");
                 }
-                // Read or not: from here on another change is another event.
+                // Read or not: a further change from here on is another event.
                 if event.log == Lid::CHANGED_NAMESPACES {
                     Counters::add(&self.shared.counters.namespace_changes, 1);
                 }
@@ -416,8 +427,10 @@ impl Warden {
         Some(format!("I/O queue {} answers what was not asked ({violation:?})", index + 1))
     }
 
-    /// Looks for I/O commands that take too long: wakes the reactor, in case an interrupt was lost; aborts the
-    /// command; then there is nothing left but to stop the controller, for the reason returned.
+    /// Checks for I/O commands that take too long.
+    ///
+    /// It first wakes the reactor, in case an interrupt was lost, then aborts the command. As the
+    /// last resort it returns the reason to stop the controller.
     fn late(&mut self, now: u64) -> Option<String> {
         if self.is_mute {
             let is_busy = |queue: &&QueueShared| queue.in_flight().next().is_some();
@@ -475,7 +488,7 @@ impl Warden {
     fn absent(&mut self, unsure: Unsure, until: u64, now: u64) {
         match unsure.0.look() {
             Seen::There(_) if unsure.0.same_again() => {
-                // It may have lost power, and with it what its cache held.
+                // The device may have lost power, and with it the contents of its cache.
                 if self.abilities.volatile_cache {
                     self.shared.losses.fetch_add(1, Ordering::AcqRel);
                 }
@@ -488,7 +501,8 @@ impl Warden {
         }
     }
 
-    /// Something is wrong: stops the controller, to start it anew when the queues have taken their buffers back.
+    /// Stops the controller after an error, to restart it when the queues have reclaimed their
+    /// buffers.
     fn stop(&mut self, unsure: Unsure, why: &str, now: u64) {
         Counters::add(&self.shared.counters.resets, 1);
         self.resets.retain(|at| now.saturating_sub(*at) < RESETS_OVER);
@@ -511,8 +525,10 @@ impl Warden {
         }
     }
 
-    /// Has the queues leave the device alone. One whose reactor does not look for a while may still ring a doorbell
-    /// of a controller that is disabled by then, which is to no effect.
+    /// Makes the queues stop using the device.
+    ///
+    /// A queue whose reactor does not poll for a while may still ring a doorbell of the disabled
+    /// controller, which has no effect.
     fn halt(&self) {
         let word = Word::new(self.generation, Mode::Halted);
         self.shared.set_state(ControllerState::Resetting);
@@ -523,7 +539,7 @@ impl Warden {
         }
     }
 
-    /// Stops the controller for good.
+    /// Stops the controller permanently.
     fn fail(&mut self, unsure: Unsure, why: &str) {
         self.halt();
         match self.quieten(unsure) {
@@ -548,7 +564,7 @@ impl Warden {
         self.phase = Phase::Failing;
     }
 
-    /// Sees to it that the device writes to no buffer any more.
+    /// Quiesces the device: ensures that it writes to no buffer any more.
     fn quieten(&mut self, unsure: Unsure) -> Quiet {
         let Some(function) = self.function().cloned() else {
             return Quiet::ForGood("it was let go");
@@ -571,7 +587,7 @@ impl Warden {
             Ok(()) => return Quiet::ForGood("it may not access memory"),
             Err(error) => tracing::warn!(drive = self.address, %error, "it stays bus master"),
         }
-        // All of them, also after one that stays.
+        // Withdraws all maps, even after one that stays.
         let are_out = self.reach.close().iter().filter(|map| !map.withdraw()).count() == 0;
         if are_out {
             return Quiet::ForGood("the buffers are unmapped");
@@ -580,8 +596,11 @@ impl Warden {
         if self.give_back() { Quiet::ForGood("it was given back") } else { Quiet::Unproven }
     }
 
-    /// Gives the function back before the queues have let go of the registers, which read as all ones from then on;
-    /// true if it provably reaches no memory any more. The buffers stay mapped for others that share them.
+    /// Releases the function before the queues have released the registers, which read as all ones
+    /// from then on.
+    ///
+    /// Returns true if the function provably reaches no memory. The buffers stay mapped for other
+    /// controllers that share them.
     fn give_back(&mut self) -> bool {
         let flag = self.function().and_then(|function| function.given_back());
         self.answer_all(&AdminError::Failed("it was given back".to_owned()), self.wait.now());
@@ -589,18 +608,18 @@ impl Warden {
         flag.is_some_and(|flag| flag.load(Ordering::Acquire))
     }
 
-    /// Starts the controller again; the queues wait.
+    /// Starts the controller again while the queues wait.
     fn start(&mut self, disabled: Disabled, starts: u32, since: u64, now: u64) {
         let (unsure, why) = match self.try_start(disabled) {
             Ok(enabled) => {
                 let took = (self.wait.now().saturating_sub(since)) / MILLISECOND;
                 tracing::info!(drive = self.address, millis = took, "the controller runs again");
                 self.aborted.clear();
-                // All were asked for anew.
+                // All event requests were submitted again.
                 self.events.forget_owed();
-                // What it told of meanwhile was told to nobody.
+                // No request was outstanding for changes during the reset.
                 Counters::add(&self.shared.counters.namespace_changes, 1);
-                // What was broken before is over.
+                // Violations before the reset no longer count.
                 for queue in &self.shared.queues {
                     queue.take_violation();
                 }
@@ -631,7 +650,7 @@ impl Warden {
         } else {
             self.quieten(unsure);
         }
-        // The queues have nothing with the device since it was stopped.
+        // The device has had no commands since it was stopped.
         self.failed(Some("nothing was in flight"), &format!("it does not start: {why}"));
     }
 
@@ -698,7 +717,7 @@ impl Warden {
         Ok(())
     }
 
-    /// Answers every admin command that is out with `error`.
+    /// Completes every admin command in flight with `error`.
     fn answer_all(&mut self, error: &AdminError, now: u64) {
         let answers = self.hardware.as_mut().map(|hardware| hardware.admin.fail_all(error));
         for answer in answers.into_iter().flatten() {
@@ -706,7 +725,7 @@ impl Warden {
         }
     }
 
-    /// Gives the function back to the system.
+    /// Releases the function to the system.
     fn let_go(&mut self) {
         self.phase = Phase::Failed;
         self.reach.leave();

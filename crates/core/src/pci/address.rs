@@ -1,4 +1,4 @@
-//! Names of PCI functions and of root complexes, as the system writes them.
+//! Addresses of PCI functions and root complexes, as the system writes them.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,26 +6,26 @@ use std::str::FromStr;
 /// A PCI function: `0000:61:00.0`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Address {
-    /// PCI domain; above 0xffff for domains that Linux makes up itself.
+    /// PCI domain; greater than 0xffff for domains that Linux assigns itself.
     pub domain: u32,
-    /// Bus.
+    /// Bus number.
     pub bus: u8,
-    /// Device on the bus, 0 to 31.
+    /// Device number on the bus, 0 to 31.
     pub device: u8,
-    /// Function of the device, 0 to 7.
+    /// Function number of the device, 0 to 7.
     pub function: u8,
 }
 
-/// A root complex, by its host bridge: `0000:60` is domain 0, root bus 0x60.
+/// A root complex, identified by its host bridge: `0000:60` is domain 0, root bus 0x60.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RootComplex {
     /// PCI domain.
     pub domain: u32,
-    /// The bus that the host bridge makes.
+    /// Root bus of the host bridge.
     pub bus: u8,
 }
 
-/// A text that names no PCI function, or no root complex.
+/// Error for a text that is no PCI function or no root complex.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("\"{text}\" is no {what}, which looks like {example}")]
 pub struct AddressError {
@@ -37,7 +37,7 @@ pub struct AddressError {
 impl FromStr for Address {
     type Err = AddressError;
 
-    /// Reads `DDDD:BB:DD.F`, or `BB:DD.F` of domain 0; all hexadecimal.
+    /// Parses `DDDD:BB:DD.F`, or `BB:DD.F` of domain 0; all hexadecimal.
     fn from_str(text: &str) -> Result<Self, AddressError> {
         address(text).ok_or_else(|| AddressError {
             text: text.to_owned(),
@@ -50,7 +50,7 @@ impl FromStr for Address {
 impl FromStr for RootComplex {
     type Err = AddressError;
 
-    /// Reads `DDDD:BB`, hexadecimal.
+    /// Parses `DDDD:BB`, hexadecimal.
     fn from_str(text: &str) -> Result<Self, AddressError> {
         root_complex(text).ok_or_else(|| AddressError {
             text: text.to_owned(),

@@ -1,12 +1,12 @@
-//! Handing a function to `vfio-pci`, and back to the kernel's own driver.
+//! Binding a function to `vfio-pci`, and back to the kernel's NVMe driver.
 //!
 //! ```text
 //!   nvme --bind-->    driver_override = vfio-pci, unbind, drivers_probe --> vfio-pci
 //!   nvme <--unbind--  driver_override = (none),   unbind, drivers_probe <-- vfio-pci
 //! ```
 //!
-//! What is to be written is a [`Plan`]: it can be shown instead of done, and a plan that fails on the way is taken
-//! back. Nothing of it outlives a restart of the machine.
+//! A [`Plan`] holds the writes to sysfs. It can be shown instead of executed, and a plan that fails
+//! on the way is rolled back. No change survives a reboot.
 
 use std::fmt;
 use std::fs;
@@ -18,37 +18,37 @@ use super::function::PciFunction;
 use super::system::{PciError, System, link_name};
 use super::users::{Usage, User, claim};
 
-/// The kernel's driver that gives functions to programs.
+/// Kernel driver that passes functions to processes.
 pub const VFIO_DRIVER: &str = "vfio-pci";
-/// The kernel's own driver of NVMe drives.
+/// Kernel driver of NVMe drives.
 pub const NVME_DRIVER: &str = "nvme";
 
-/// What goes to a file of sysfs.
+/// A write to a sysfs file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Step {
     /// The file.
     pub file: PathBuf,
-    /// The text; a line end alone clears a setting.
+    /// The text; a single line end clears a setting.
     pub text: String,
 }
 
-/// What brings a function to a driver; no step if it is there already.
+/// Steps that bind a function to a driver; empty if it is already bound.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
     /// The function.
     pub function: PciFunction,
-    /// The driver that has it afterwards.
+    /// Driver that has the function afterwards.
     pub driver: &'static str,
-    /// In order.
+    /// Writes, in order.
     pub steps: Vec<Step>,
 }
 
-/// Whoever writes steps: the system, or a test.
+/// Executes steps: the system, or a test.
 pub trait Writes {
-    /// Writes a text to a file of sysfs, at once.
+    /// Writes a text to a sysfs file, in one call.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel's error.
     fn write(&self, file: &Path, text: &str) -> io::Result<()>;
 }
 
@@ -56,18 +56,18 @@ pub trait Writes {
 #[derive(Debug, Clone, Copy)]
 pub struct Sysfs;
 
-/// A function cannot be handed over. Each says what to do about it.
+/// Error that prevents the binding of a function. Each message names the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
-    /// Not what this is for.
+    /// The function is no NVMe drive.
     #[error("{address} is no NVMe drive (class {class:06x}): only drives are handed over")]
     NotNvme {
         /// The function.
         address: Address,
-        /// Its class.
+        /// Class code of the function.
         class: u32,
     },
-    /// A driver that it is not taken from.
+    /// Functions are not taken from the current driver.
     #[error(
         "{address} is bound to {driver}, and is left alone: only drives of {NVME_DRIVER}, {VFIO_DRIVER} or no driver \
          are handed over"
@@ -75,18 +75,18 @@ pub enum BindError {
     OtherDriver {
         /// The function.
         address: Address,
-        /// Its driver.
+        /// Driver of the function.
         driver: String,
     },
-    /// Somebody has it.
+    /// The drive is in use.
     #[error("{address} is in use, and is left alone: {}", list(users))]
     InUse {
         /// The function.
         address: Address,
-        /// Who.
+        /// Users of the drive.
         users: Vec<User>,
     },
-    /// The machine does not translate the addresses of its devices.
+    /// The machine has no active IOMMU.
     #[error(
         "{address} has no IOMMU group: the IOMMU is off; switch it on in the firmware and boot with \
          intel_iommu=on or amd_iommu=on"
@@ -95,7 +95,7 @@ pub enum BindError {
         /// The function.
         address: Address,
     },
-    /// The IOMMU cannot tell it from others that the kernel keeps.
+    /// The IOMMU cannot isolate the function from others that the kernel drives.
     #[error(
         "{address} shares IOMMU group {group} with {}: a group is handed over as a whole, so these must be bound \
          to vfio-pci, or have no driver, too",
@@ -104,18 +104,18 @@ pub enum BindError {
     Group {
         /// The function.
         address: Address,
-        /// Its group.
+        /// IOMMU group of the function.
         group: u32,
-        /// What else is in it, with its driver.
+        /// Other functions of the group, with their drivers.
         others: Vec<Companion>,
     },
     /// The driver's module is not loaded.
     #[error("the kernel's driver {driver} is not here: modprobe {driver}")]
     NoDriver {
-        /// Which.
+        /// Name of the driver.
         driver: &'static str,
     },
-    /// The system did not take a step. What had been done is taken back.
+    /// The system refused a write. Earlier steps are rolled back.
     #[error("{address}: cannot write {:?} to {}: {source}", text.trim(), file.display())]
     Write {
         /// The function.
@@ -124,10 +124,10 @@ pub enum BindError {
         file: PathBuf,
         /// The text.
         text: String,
-        /// Why.
+        /// The system's error.
         source: io::Error,
     },
-    /// All was written, and another driver has it, or none. What had been done is taken back.
+    /// All steps succeeded, but another driver or none has the function. The steps are rolled back.
     #[error(
         "{address}: {driver} did not take it, {} has it; `dmesg` may tell why",
         now.as_deref().unwrap_or("no driver")
@@ -135,12 +135,12 @@ pub enum BindError {
     NotTaken {
         /// The function.
         address: Address,
-        /// The driver that was to have it.
+        /// Requested driver.
         driver: &'static str,
-        /// The driver that has it.
+        /// Current driver.
         now: Option<String>,
     },
-    /// The system does not tell.
+    /// The system's state cannot be read.
     #[error(transparent)]
     System(#[from] PciError),
 }
@@ -148,15 +148,15 @@ pub enum BindError {
 /// A function in the same IOMMU group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Companion {
-    /// Its address.
+    /// PCI address.
     pub address: Address,
-    /// Its driver.
+    /// Driver of the function.
     pub driver: String,
 }
 
 impl BindError {
-    /// Whether it may be over in a moment: a program looks at the drive, as udev does at every new one, or the
-    /// kernel's driver took it while we looked.
+    /// Returns true if the error may be temporary: a program like udev probes the drive, as it
+    /// does for every new one, or the kernel's driver took it during the change.
     #[must_use]
     pub fn may_pass(&self) -> bool {
         match self {
@@ -170,11 +170,12 @@ impl BindError {
 }
 
 impl Plan {
-    /// What hands a drive to [`VFIO_DRIVER`]. `along` are functions that are handed over in the same go.
+    /// Plans to bind a drive to [`VFIO_DRIVER`]. `along` lists functions that are bound together
+    /// with it.
     ///
     /// # Errors
-    /// It is no drive, it is in use, it has no IOMMU group or shares it, the driver is not loaded. Nothing has been
-    /// changed then.
+    /// The function is no drive, is in use, has no IOMMU group or shares it, or the driver is not
+    /// loaded. Nothing has changed then.
     pub fn bind(
         system: &System,
         usage: &Usage,
@@ -197,10 +198,10 @@ impl Plan {
         Self::to(system, function, VFIO_DRIVER, "vfio-pci\n")
     }
 
-    /// What gives a drive back to [`NVME_DRIVER`].
+    /// Plans to return a drive to [`NVME_DRIVER`].
     ///
     /// # Errors
-    /// As [`Self::bind`], without the IOMMU.
+    /// See [`Self::bind`], except IOMMU errors.
     pub fn unbind(
         system: &System,
         usage: &Usage,
@@ -210,11 +211,11 @@ impl Plan {
         Self::to(system, function, NVME_DRIVER, "\n")
     }
 
-    /// Does it, and sees that it worked. The kernel's block devices are claimed meanwhile.
+    /// Executes the plan and verifies the result. Claims the kernel's block devices for that time.
     ///
     /// # Errors
-    /// Somebody began to use it, the system refused a step, or another driver has it afterwards. Then the function
-    /// is offered to the drivers it would have without us.
+    /// The drive came into use, the system refused a step, or another driver has the function
+    /// afterwards. In these cases the function is offered to its default drivers.
     pub fn run(&self, system: &System, writes: &dyn Writes) -> Result<(), BindError> {
         let address = self.function.address;
         if self.steps.is_empty() {
@@ -278,7 +279,7 @@ impl Plan {
         Err(BindError::NotTaken { address, driver: self.driver, now })
     }
 
-    /// Leaves the function to whichever driver matches it, as far as the system lets us.
+    /// Offers the function to any matching driver, to the extent that the system permits it.
     fn take_back(&self, system: &System, writes: &dyn Writes) {
         let address = self.function.address;
         let folder = system.function_folder(address);
@@ -296,13 +297,13 @@ impl Plan {
 
 impl Writes for Sysfs {
     fn write(&self, file: &Path, text: &str) -> io::Result<()> {
-        // One write call: the kernel takes each as a whole.
+        // One write call: the kernel processes each as a whole.
         fs::OpenOptions::new().write(true).open(file)?.write_all(text.as_bytes())
     }
 }
 
 impl fmt::Display for Step {
-    /// As a shell would do it.
+    /// Formats the step as a shell command.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "echo {} > {}", self.text.trim(), self.file.display())
     }
@@ -320,7 +321,7 @@ fn check(usage: &Usage, function: &PciFunction, driver: &str) -> Result<(), Bind
         return Err(BindError::NotNvme { address, class });
     }
     if function.driver.as_deref() == Some(driver) {
-        // It is not taken from anybody.
+        // The function is already bound to it.
         return Ok(());
     }
     let other =

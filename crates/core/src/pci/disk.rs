@@ -1,10 +1,10 @@
-//! Which drive a block device of the kernel's is on.
+//! Drives of the kernel's block devices.
 
 use std::path::PathBuf;
 
 use super::system::{System, text};
 
-/// What sysfs tells of the drive that a block device is on; what it does not tell is not there.
+/// Description of a block device's drive from sysfs; attributes missing there are `None`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Disk {
     /// Model.
@@ -13,12 +13,13 @@ pub struct Disk {
     pub serial: Option<String>,
     /// Firmware revision.
     pub firmware: Option<String>,
-    /// Whether the kernel refuses writes to the block device.
+    /// True if the kernel refuses writes to the block device.
     pub read_only: bool,
 }
 
 impl System {
-    /// The drive of a block device, which may be a partition, by its name below `/dev` (`nvme0n1`, `sda1`).
+    /// Returns the drive of a block device, or of a partition, by its name below `/dev` (`nvme0n1`,
+    /// `sda1`).
     #[must_use]
     pub fn disk(&self, name: &str) -> Disk {
         let Ok(folder) = std::fs::canonicalize(self.block_folder(name)) else {
@@ -31,7 +32,8 @@ impl System {
         } else {
             folder
         };
-        // A drive describes itself, or the device (controller, SCSI unit) that its folder is in or links to.
+        // The attributes are in the folder of the drive, of its parent, or of the linked device
+        // (controller, SCSI unit).
         let mut places = vec![disk.clone(), disk.join("device")];
         places.extend(disk.parent().map(PathBuf::from));
         let first = |names: &[&str]| {

@@ -1,4 +1,4 @@
-//! A made-up machine in a folder, read as a real one is: for tests.
+//! A simulated machine in a folder, read like a real one, for tests.
 
 use std::fs;
 use std::io;
@@ -11,9 +11,9 @@ use super::bind::{NVME_DRIVER, VFIO_DRIVER, Writes};
 use super::node::{NodeId, NodeKind};
 use super::system::{System, link_name, text};
 
-/// Bytes of each drive's namespace, as sysfs tells them.
+/// Bytes of each drive's namespace, as reported in sysfs.
 pub const DRIVE_BYTES: u64 = 3_840_755_982_336;
-/// Bytes of a device node, which is a file here.
+/// Bytes of a device node, which is a regular file here.
 const NODE_BYTES: u64 = 1 << 20;
 const GEN4: &str = "16.0 GT/s PCIe";
 
@@ -25,23 +25,23 @@ pub struct Machine {
     groups: u32,
 }
 
-/// The kernel's part: does what a step asks for, and keeps a record.
+/// Simulated kernel: executes steps and records them.
 #[derive(Debug)]
 pub struct Kernel {
     system: System,
-    /// What was written, as `text > file below sys`.
+    /// Writes so far, as `text > file below sys`.
     pub record: Mutex<Vec<String>>,
-    /// Texts of files whose name ends so are refused.
+    /// Refuses writes to files whose name ends with this.
     pub refuses: Option<&'static str>,
-    /// Drivers that take no function.
+    /// Driver that accepts no function.
     pub deaf: Option<&'static str>,
 }
 
 impl Machine {
-    /// A machine with nothing in it, in an empty folder.
+    /// Creates an empty machine in an empty folder.
     ///
     /// # Errors
-    /// The folder cannot be written to.
+    /// The folder is not writable.
     pub fn new(root: &Path) -> io::Result<Self> {
         let machine = Self { root: root.to_owned(), controllers: 0, groups: 0 };
         for folder in [
@@ -61,12 +61,14 @@ impl Machine {
         Ok(machine)
     }
 
-    /// The machine that the figures of docs/drives.md were measured on: four root complexes, thirty drives of
-    /// PCIe 4.0 x4 for data, and one drive behind a switch, beside a network card and a SATA controller, that the
-    /// system is on. Models and serial numbers are made up.
+    /// Creates the machine on which the figures of docs/drives.md were measured.
+    ///
+    /// It has four root complexes and 30 data drives of PCIe 4.0 x4. The system drive is behind a
+    /// switch, next to a network card and a SATA controller. Models and serial numbers are
+    /// fictitious.
     ///
     /// # Errors
-    /// As [`Self::new`].
+    /// See [`Self::new`].
     pub fn measured(root: &Path) -> io::Result<Self> {
         let mut machine = Self::new(root)?;
         let all = ["01.1", "01.2", "01.3", "01.4", "03.1", "03.2", "03.3", "03.4"];
@@ -97,23 +99,23 @@ impl Machine {
         Ok(machine)
     }
 
-    /// Its folders.
+    /// Returns the folders of the machine.
     #[must_use]
     pub fn system(&self) -> System {
         System { node: open_node, ..System::below(&self.root) }
     }
 
-    /// A kernel that does as it is told.
+    /// Returns a kernel that executes every step.
     #[must_use]
     pub fn kernel(&self) -> Kernel {
         let record = Mutex::new(Vec::new());
         Kernel { system: self.system(), record, refuses: None, deaf: None }
     }
 
-    /// A bridge below `parent` (a path below `sys/devices`); gives its own path.
+    /// Adds a bridge below `parent` (a path below `sys/devices`); returns its path.
     ///
     /// # Errors
-    /// As [`Self::new`].
+    /// See [`Self::new`].
     pub fn bridge(
         &mut self,
         parent: &str,
@@ -126,10 +128,10 @@ impl Machine {
         Ok(path)
     }
 
-    /// A function with a driver, in an IOMMU group of its own; gives its path.
+    /// Adds a function with a driver, in a new IOMMU group; returns its path.
     ///
     /// # Errors
-    /// As [`Self::new`].
+    /// See [`Self::new`].
     pub fn function(
         &mut self,
         parent: &str,
@@ -155,11 +157,11 @@ impl Machine {
         Ok(path)
     }
 
-    /// A drive of PCIe 4.0 x4 with one namespace, bound to the kernel's driver; gives its number: 0 for
-    /// `nvme0`, `nvme0n1` and `SERIAL00`.
+    /// Adds a drive of PCIe 4.0 x4 with one namespace, bound to the kernel's driver. Returns its
+    /// number: 0 for `nvme0`, `nvme0n1` and `SERIAL00`.
     ///
     /// # Errors
-    /// As [`Self::new`].
+    /// See [`Self::new`].
     pub fn drive(&mut self, parent: &str, address: &str) -> io::Result<u32> {
         let path = self.function(parent, address, 0x01_08_02, NVME_DRIVER)?;
         self.link(address, GEN4, 4)?;
@@ -179,10 +181,10 @@ impl Machine {
         Ok(number)
     }
 
-    /// A block device in a folder below `sys`, with its node.
+    /// Adds a block device in a folder below `sys`, with its node.
     ///
     /// # Errors
-    /// As [`Self::new`].
+    /// See [`Self::new`].
     pub fn block(&self, parent: &str, name: &str, minor: u32) -> io::Result<()> {
         let folder = format!("sys/{parent}/{name}");
         self.write(&format!("{folder}/dev"), &format!("259:{minor}\n"))?;
@@ -194,10 +196,10 @@ impl Machine {
         fs::File::create(self.root.join("dev").join(name))?.set_len(NODE_BYTES)
     }
 
-    /// A partition `number` of a drive.
+    /// Adds partition `number` to a drive; returns its name.
     ///
     /// # Errors
-    /// As [`Self::new`].
+    /// See [`Self::new`].
     pub fn partition(&self, drive: u32, number: u32) -> io::Result<String> {
         let disk = format!("nvme{drive}n1");
         let name = format!("{disk}p{number}");
@@ -209,10 +211,10 @@ impl Machine {
         Ok(name)
     }
 
-    /// A block device made of another: `dm-0`, `md127`.
+    /// Adds a block device layered on another: `dm-0`, `md127`.
     ///
     /// # Errors
-    /// As [`Self::new`].
+    /// See [`Self::new`].
     pub fn holder(&self, device: &str, holder: &str) -> io::Result<()> {
         let classes = self.root.join("sys/class/block");
         if !classes.join(holder).exists() {
@@ -223,10 +225,10 @@ impl Machine {
         symlink(classes.join(device), classes.join(holder).join("slaves").join(device))
     }
 
-    /// A line of a process's mount table; `None` is the table of this process.
+    /// Adds a line to a process's mount table; `None` is the table of this process.
     ///
     /// # Errors
-    /// As [`Self::new`].
+    /// See [`Self::new`].
     pub fn mount(&self, pid: Option<u32>, line: &str) -> io::Result<()> {
         let process = pid.map_or("self".to_owned(), |pid| pid.to_string());
         let file = self.root.join("proc").join(process).join("mountinfo");
@@ -234,10 +236,10 @@ impl Machine {
         fs::write(file, format!("{before}{line}\n"))
     }
 
-    /// A process with device nodes open, in a mount namespace.
+    /// Adds a process with open device nodes, in a mount namespace.
     ///
     /// # Errors
-    /// As [`Self::new`].
+    /// See [`Self::new`].
     pub fn process(&self, pid: u32, command: &str, ns: &str, open: &[&str]) -> io::Result<()> {
         let folder = self.root.join("proc").join(pid.to_string());
         fs::create_dir_all(folder.join("fd"))?;
@@ -250,10 +252,10 @@ impl Machine {
         Ok(())
     }
 
-    /// Adds to a process a node that is open under any name; `number` is as `b 259:0` or `c 10:1`.
+    /// Adds a node, open under any name, to a process; `number` is like `b 259:0` or `c 10:1`.
     ///
     /// # Errors
-    /// As [`Self::new`].
+    /// See [`Self::new`].
     pub fn open(&self, pid: u32, path: &str, number: &str) -> io::Result<()> {
         let folder = self.root.join("proc").join(pid.to_string());
         let fd = fs::read_dir(folder.join("fd"))?.count().to_string();
@@ -261,19 +263,19 @@ impl Machine {
         self.write(&format!("proc/{pid}/nodes/{fd}"), number)
     }
 
-    /// Makes what a process has open impossible to see.
+    /// Makes the open files of a process unreadable.
     ///
     /// # Errors
-    /// As [`Self::new`].
+    /// See [`Self::new`].
     pub fn hide(&self, pid: u32) -> io::Result<()> {
-        // In place of the folder: reading it fails, for root as for anybody.
+        // A file replaces the folder: reading it fails, even for root.
         self.write(&format!("proc/{pid}/fd"), "")
     }
 
-    /// Writes a file below the machine's folder, and the folders it is in.
+    /// Writes a file below the machine's folder, and creates its parent folders.
     ///
     /// # Errors
-    /// As [`Self::new`].
+    /// See [`Self::new`].
     pub fn write(&self, file: &str, text: &str) -> io::Result<()> {
         let file = self.root.join(file);
         if let Some(folder) = file.parent() {
@@ -282,10 +284,10 @@ impl Machine {
         fs::write(file, text)
     }
 
-    /// Puts a function into an IOMMU group, and takes it out of the one it was in.
+    /// Moves a function to an IOMMU group.
     ///
     /// # Errors
-    /// As [`Self::new`].
+    /// See [`Self::new`].
     pub fn put_in_group(&self, address: &str, group: u32) -> io::Result<()> {
         let groups = self.root.join("sys/kernel/iommu_groups");
         let link = self.root.join("sys/bus/pci/devices").join(address).join("iommu_group");
@@ -299,10 +301,10 @@ impl Machine {
         symlink("anywhere", group.join("devices").join(address))
     }
 
-    /// Sets a link, now and at best.
+    /// Sets the current and maximum link of a function.
     ///
     /// # Errors
-    /// As [`Self::new`].
+    /// See [`Self::new`].
     pub fn link(&self, address: &str, speed: &str, width: u8) -> io::Result<()> {
         for which in ["current", "max"] {
             self.link_attribute(address, &format!("{which}_link_speed"), speed)?;
@@ -314,14 +316,14 @@ impl Machine {
     /// Sets one attribute of a link.
     ///
     /// # Errors
-    /// As [`Self::new`].
+    /// See [`Self::new`].
     pub fn link_attribute(&self, address: &str, name: &str, text: &str) -> io::Result<()> {
         self.write(&format!("sys/bus/pci/devices/{address}/{name}"), &format!("{text}\n"))
     }
 }
 
 impl Kernel {
-    /// What was written so far; forgets it.
+    /// Returns and clears the recorded writes.
     #[must_use]
     pub fn take_record(&self) -> Vec<String> {
         self.record.lock().map(|mut record| std::mem::take(&mut *record)).unwrap_or_default()
@@ -375,7 +377,7 @@ impl Writes for Kernel {
     }
 }
 
-/// What `/proc/PID/fd/N` leads to, which `/proc/PID/nodes/N` says here.
+/// Returns the target of `/proc/PID/fd/N`, which this machine keeps in `/proc/PID/nodes/N`.
 fn open_node(descriptor: &Path) -> io::Result<Option<NodeId>> {
     let (Some(fd), Some(process)) =
         (descriptor.file_name(), descriptor.parent().and_then(Path::parent))
@@ -389,23 +391,23 @@ fn open_node(descriptor: &Path) -> io::Result<Option<NodeId>> {
     }))
 }
 
-/// A folder for machines: in memory if there is one, because a machine is many small files.
+/// Returns a folder for machines, in memory if possible, because a machine has many small files.
 #[must_use]
 pub fn folder() -> PathBuf {
     let memory = PathBuf::from("/dev/shm");
     if memory.is_dir() { memory } else { std::env::temp_dir() }
 }
 
-/// The path of a host bridge of domain 0.
+/// Returns the path of a host bridge of domain 0.
 #[must_use]
 pub fn host(bus: u8) -> String {
     format!("pci0000:{bus:02x}")
 }
 
-/// An address that a test knows to be one.
+/// Parses a valid address of a test.
 ///
 /// # Panics
-/// It is none.
+/// If the address is invalid.
 #[must_use]
 pub fn at(address: &str) -> Address {
     match address.parse() {

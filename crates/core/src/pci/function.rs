@@ -1,4 +1,4 @@
-//! NVMe functions, and what the system knows of each.
+//! NVMe functions and their attributes from the system.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,52 +9,52 @@ use super::link::Link;
 use super::system::{PciError, System, link_name, names, text};
 use super::topology::Place;
 
-/// Class code of an NVMe I/O controller: mass storage, non-volatile memory, NVM Express (PCI Code and ID Assignment;
-/// NVMe over PCIe Transport 2.1.1).
+/// Class code of an NVMe I/O controller: mass storage, non-volatile memory, NVM Express (PCI Code
+/// and ID Assignment; NVMe over PCIe Transport 2.1.1).
 pub(super) const NVME_CLASS: u32 = 0x01_08_02;
-/// Bytes of a sector in sysfs's `size`, whatever the drive's blocks are.
+/// Bytes per sector in sysfs's `size`, independent of the drive's block size.
 const SECTOR: u64 = 512;
 
 /// A PCI function.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PciFunction {
-    /// Its address.
+    /// PCI address.
     pub address: Address,
     /// Class code: class, subclass, programming interface.
     pub class: u32,
     /// Vendor and device ID.
     pub ids: (u16, u16),
-    /// Where it hangs.
+    /// Location in the PCI topology.
     pub place: Place,
-    /// The slot that its port's bus is, by the name the firmware gave it.
+    /// Physical slot of the function's bus, by the name the firmware gave it.
     pub slot: Option<String>,
-    /// The NUMA node its root complex is at.
+    /// NUMA node of the root complex.
     pub numa_node: Option<u32>,
-    /// Its IOMMU group; none without an IOMMU.
+    /// IOMMU group; `None` without an IOMMU.
     pub iommu_group: Option<u32>,
-    /// Its link.
+    /// PCIe link.
     pub links: Links,
-    /// The driver it is bound to.
+    /// Driver that the function is bound to.
     pub driver: Option<String>,
-    /// The only driver that may take it, where that is set.
+    /// The only driver that may bind it, if set.
     pub driver_override: Option<String>,
-    /// What the kernel's own NVMe driver has made of it.
+    /// Controller of the kernel's NVMe driver.
     pub controller: Option<KernelController>,
 }
 
-/// A function's link: now, and at best.
+/// Link of a function: current and best.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Links {
-    /// As it is trained now.
+    /// Link as currently trained.
     pub now: Option<Link>,
-    /// The best that function and port can do together.
+    /// Best link that function and port both support.
     pub best: Option<Link>,
 }
 
 /// A controller of the kernel's NVMe driver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KernelController {
-    /// `nvme0`.
+    /// Name: `nvme0`.
     pub name: String,
     /// Model number.
     pub model: Option<String>,
@@ -62,39 +62,42 @@ pub struct KernelController {
     pub serial: Option<String>,
     /// Firmware revision.
     pub firmware: Option<String>,
-    /// `live`, `resetting`, ...
+    /// State: `live`, `resetting`, ...
     pub state: Option<String>,
-    /// Its namespaces, by the names of their block devices.
+    /// Namespaces, by the names of their block devices.
     pub namespaces: Vec<Namespace>,
 }
 
 /// A namespace as a block device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Namespace {
-    /// The block device: `nvme0n1`. Of a multipath namespace the one that is used, not its path `nvme0c0n1`.
+    /// Name of the block device: `nvme0n1`. For a multipath namespace, the usable device, not its
+    /// path `nvme0c0n1`.
     pub name: String,
-    /// Bytes.
+    /// Size in bytes.
     pub bytes: u64,
-    /// Bytes of a logical block.
+    /// Bytes per logical block.
     pub block_size: Option<u32>,
 }
 
 impl PciFunction {
-    /// Whether its class says that it is an NVMe drive.
+    /// Returns true if the class code is that of an NVMe drive.
     #[must_use]
     pub fn is_nvme(&self) -> bool {
         self.class == NVME_CLASS
     }
 
-    /// Whether both are functions of one drive, as of one with two ports: model and serial number are the same. Without
-    /// the kernel's driver on both it is not known, and false.
+    /// Returns true if both functions belong to one drive, for example a dual-port drive.
+    ///
+    /// Model and serial number must be equal. Without the kernel's driver on both it is unknown,
+    /// and false.
     #[must_use]
     pub fn is_same_drive(&self, other: &Self) -> bool {
         let (Some(one), Some(other)) = (&self.controller, &other.controller) else { return false };
         one.serial.is_some() && one.serial == other.serial && one.model == other.model
     }
 
-    /// Bytes of all its namespaces that the kernel sees.
+    /// Returns the bytes of all namespaces that the kernel sees.
     #[must_use]
     pub fn bytes(&self) -> Option<u64> {
         let controller = self.controller.as_ref()?;
@@ -103,7 +106,7 @@ impl PciFunction {
 }
 
 impl System {
-    /// All NVMe functions, by address.
+    /// Returns all NVMe functions, by address.
     ///
     /// # Errors
     /// The list of PCI functions cannot be read. A machine without PCI has none.
@@ -119,13 +122,13 @@ impl System {
         Ok(functions)
     }
 
-    /// What is known of a function; none if there is none at this address (any more).
+    /// Returns the attributes of a function; `None` if there is none at this address.
     #[must_use]
     pub fn function(&self, address: Address) -> Option<PciFunction> {
         self.read_function(address, &self.slots())
     }
 
-    /// The functions of an IOMMU group that are no bridges, by address.
+    /// Returns the functions of an IOMMU group except bridges, by address.
     ///
     /// # Errors
     /// The group cannot be read.
@@ -134,11 +137,11 @@ impl System {
         let functions = names(&folder)?;
         let addresses = functions.iter().filter_map(|name| name.parse().ok());
         let functions = addresses.filter_map(|address| self.function(address));
-        // Class 06: bridges.
+        // Class 06 is that of bridges.
         Ok(functions.filter(|function| function.class >> 16 != 0x06).collect())
     }
 
-    /// The link of a port: what goes to all that is below it.
+    /// Returns the link of a port, which all functions below it share.
     pub(super) fn port_link(&self, port: Address) -> Option<Link> {
         link(&self.function_folder(port), "max")
     }
@@ -203,10 +206,10 @@ impl System {
         }
     }
 
-    /// The names of all slots.
+    /// Returns the names of all slots.
     fn slots(&self) -> Slots {
         let folder = self.sys.join("bus/pci/slots");
-        // Slots are for people to read: without the folder there are none.
+        // Slot names are informational: without the folder there are none.
         let slots = names(&folder).unwrap_or_default().into_iter();
         slots.filter_map(|slot| Some((text(&folder.join(&slot).join("address"))?, slot))).collect()
     }
@@ -224,15 +227,15 @@ fn id(path: &Path) -> Option<u16> {
     u16::from_str_radix(text(path)?.strip_prefix("0x")?, 16).ok()
 }
 
-/// `which` is "current" or "max".
+/// Reads a link; `which` is "current" or "max".
 fn link(folder: &Path, which: &str) -> Option<Link> {
     let speed = text(&folder.join(format!("{which}_link_speed")))?;
     let width = text(&folder.join(format!("{which}_link_width")))?;
     Link::parse(&speed, &width)
 }
 
-/// The disk of a namespace by an entry of its controller's folder: `nvme0n1` for itself and for the path
-/// `nvme0c3n1`; none for what is no namespace (`ng0n1`, `hwmon2`).
+/// Returns the disk of an entry in a controller's folder: `nvme0n1` for itself and for the path
+/// `nvme0c3n1`. `None` for entries that are no namespace (`ng0n1`, `hwmon2`).
 fn namespace_disk(entry: &str) -> Option<String> {
     let (instance, rest) = digits(entry.strip_prefix("nvme")?)?;
     let rest = match rest.strip_prefix('c') {
@@ -243,7 +246,7 @@ fn namespace_disk(entry: &str) -> Option<String> {
     rest.is_empty().then(|| format!("nvme{instance}n{nsid}"))
 }
 
-/// The digits a text starts with, at least one, and what follows.
+/// Splits a text after its leading digits, at least one.
 fn digits(text: &str) -> Option<(&str, &str)> {
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     (end > 0).then(|| text.split_at(end))

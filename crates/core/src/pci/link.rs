@@ -1,33 +1,34 @@
-//! PCI Express links: what they are set to and what that carries.
+//! PCI Express links: speed, width and bandwidth.
 //!
-//! | generation | GT/s a lane | encoding | GB/s a lane |
+//! | generation | GT/s per lane | encoding | GB/s per lane |
 //! |---|---|---|---|
 //! | 1, 2 | 2.5, 5 | 8b/10b | 0.25, 0.5 |
 //! | 3, 4, 5 | 8, 16, 32 | 128b/130b | 0.985, 1.969, 3.938 |
 //! | 6 | 64 | 242 of 256 bytes of a flit | 7.563 |
 //!
-//! This is what packets have in each direction. Their headers, checksums, acknowledgements and flow control take
-//! a part: a packet of 256 bytes of data, which is what most systems set, carries 24 to 28 bytes beside it, and
-//! [`PAYLOAD_SHARE`] is what is counted on as data. (PCI Express Base 6.0, 4.2 and 2.2.)
+//! This is the bandwidth for packets in each direction. Headers, checksums, acknowledgements and
+//! flow control use part of it. A packet with 256 bytes of data, the payload size of most systems,
+//! carries 24 to 28 bytes in addition. [`PAYLOAD_SHARE`] is the assumed share of data. (PCI Express
+//! Base 6.0, 4.2 and 2.2.)
 
 use std::fmt;
 
-/// The part of a link's bandwidth that is data, as an estimate: packets with 256 bytes of data. With 128 bytes it is
-/// about 0.82, with 512 about 0.94.
+/// Estimated share of data in a link's bandwidth, for packets with 256 bytes of data. With 128
+/// bytes it is about 0.82, with 512 about 0.94.
 pub const PAYLOAD_SHARE: f64 = 0.9;
 
 /// Speed and width of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Link {
-    /// Transfers of a lane, in millions a second: 16000 for PCIe 4.0.
+    /// Million transfers per second per lane: 16000 for PCIe 4.0.
     pub megatransfers: u32,
-    /// Lanes.
+    /// Number of lanes.
     pub width: u8,
 }
 
 impl Link {
-    /// Reads two attributes of sysfs: `16.0 GT/s PCIe` and `4`. None if the link is down or the system does not
-    /// know.
+    /// Parses two sysfs attributes: `16.0 GT/s PCIe` and `4`. `None` if the link is down or unknown
+    /// to the system.
     #[must_use]
     pub fn parse(speed: &str, width: &str) -> Option<Self> {
         let width: u8 = width.trim().parse().ok()?;
@@ -42,11 +43,11 @@ impl Link {
             "64.0" | "64" => 64000,
             _ => return None,
         };
-        // 0 and 255 stand for a link that is down, and for one that is not known.
+        // 0 and 255 mean that the link is down or unknown.
         (1..=32).contains(&width).then_some(Self { megatransfers, width })
     }
 
-    /// What it carries in each direction after its encoding, in GB/s (10^9 bytes).
+    /// Returns the bandwidth in each direction after encoding, in GB/s (10^9 bytes).
     #[must_use]
     pub fn gb_per_s(self) -> f64 {
         let (bits, of) = match self.megatransfers {
@@ -57,13 +58,13 @@ impl Link {
         f64::from(self.megatransfers) * f64::from(self.width) * bits / of / 8.0 / 1000.0
     }
 
-    /// What of that can be data, in GB/s, by [`PAYLOAD_SHARE`].
+    /// Returns the bandwidth available for data, in GB/s, by [`PAYLOAD_SHARE`].
     #[must_use]
     pub fn payload_gb_per_s(self) -> f64 {
         self.gb_per_s() * PAYLOAD_SHARE
     }
 
-    /// The better both ends of a link can do together.
+    /// Returns the best link that both ends support.
     #[must_use]
     pub fn common(self, other: Self) -> Self {
         Self {
@@ -74,7 +75,7 @@ impl Link {
 }
 
 impl fmt::Display for Link {
-    /// `16 GT/s x4`.
+    /// Formats the link as `16 GT/s x4`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} GT/s x{}", f64::from(self.megatransfers) / 1000.0, self.width)
     }

@@ -1,12 +1,13 @@
-//! What hangs on a root complex or a port, against what it carries.
+//! Bandwidth demand below root complexes and ports, compared with their capacity.
 //!
-//! Bandwidths are of data, in GB/s: a link's after its encoding, less the packets' overhead
+//! Bandwidths are of data, in GB/s: a link's after its encoding, minus the packets' overhead
 //! ([`Link::payload_gb_per_s`](super::Link::payload_gb_per_s)).
 //!
-//! A port's capacity is its link's, which sysfs tells. What a root complex carries between its ports and memory is told by
-//! nothing: no attribute, no register that all have. It can be set ([`Capacities::set`]). Otherwise it is *assumed*:
-//! [`MEASURED_ROOT_COMPLEX_GB_PER_S`], which is what one machine with PCIe 4.0 gave, times how much faster or slower
-//! than PCIe 4.0 the fastest drive's link is. That is a rule of thumb; a warning by it says so.
+//! A port's capacity is that of its link, which sysfs reports. No attribute or common register
+//! reports the capacity of a root complex between its ports and memory. It can be set
+//! ([`Capacities::set`]). Otherwise it is *assumed*: [`MEASURED_ROOT_COMPLEX_GB_PER_S`], the result
+//! of one machine with PCIe 4.0, scaled by the ratio of the fastest drive's link speed to PCIe 4.0.
+//! That is a rule of thumb, and a warning based on it states this.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,73 +19,75 @@ use super::order::order;
 use super::system::System;
 use super::topology::Adapter;
 
-/// Measured: eight drives of 6.64 GiB/s on one root complex of a machine with PCIe 4.0 read 39.7 GiB/s together.
+/// Measured: 8 drives of 6.64 GiB/s on one root complex of a machine with PCIe 4.0 read 39.7 GiB/s
+/// together.
 pub const MEASURED_ROOT_COMPLEX_GB_PER_S: f64 = 39.7 * GIB / 1e9;
 const GIB: f64 = 1_073_741_824.0;
-/// Of PCIe 4.0.
+/// Link speed of PCIe 4.0.
 const MEASURED_MEGATRANSFERS: u32 = 16000;
 
-/// What root complexes carry, as far as somebody has said so.
+/// Configured capacities of root complexes.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Capacities(BTreeMap<RootComplex, f64>);
 
-/// What hangs on a root complex.
+/// Load of a root complex.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RootComplexLoad {
-    /// Which.
+    /// The root complex.
     pub root_complex: RootComplex,
-    /// Drives.
+    /// Number of drives.
     pub drives: usize,
-    /// What they can do together through their root ports; drives whose link is not known do not count.
+    /// Total bandwidth of the drives through their root ports; drives with an unknown link count as
+    /// 0.
     pub demand_gb_per_s: f64,
-    /// What it carries; none if nothing is set and no link is known.
+    /// Capacity; `None` if it is neither set nor derivable from a link.
     pub capacity_gb_per_s: Option<f64>,
-    /// Whether that has been set, and is not assumed.
+    /// True if the capacity is set, not assumed.
     pub is_set: bool,
 }
 
-/// Something about the machine that costs bandwidth.
+/// A property of the machine that costs bandwidth.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Warning {
-    /// More hangs on a root complex than it carries.
+    /// The demand on a root complex exceeds its capacity.
     RootComplex(RootComplexLoad),
-    /// More hangs on a port than its link carries.
+    /// The demand on a port exceeds the bandwidth of its link.
     Port {
         /// The port.
         port: Address,
-        /// Drives below it.
+        /// Number of drives below it.
         drives: usize,
-        /// What they can do together.
+        /// Total bandwidth of the drives.
         demand_gb_per_s: f64,
-        /// Its link.
+        /// Link of the port.
         link: Link,
     },
-    /// A link is slower or narrower than both its ends can do.
+    /// A link is slower or narrower than both ends support.
     Link {
         /// The drive.
         address: Address,
-        /// As it is.
+        /// Current link.
         now: Link,
-        /// As it could be.
+        /// Best supported link.
         best: Link,
     },
-    /// Members are not spread as they could be.
+    /// Members are not spread evenly.
     Uneven {
-        /// Members on each root complex.
+        /// Number of members on each root complex.
         counts: Vec<(RootComplex, usize)>,
-        /// As many drives of this machine that are spread.
+        /// The same number of drives of this machine, spread better.
         better: Vec<Address>,
     },
 }
 
 impl Capacities {
-    /// Says what a root complex carries, in GB/s of data.
+    /// Sets the capacity of a root complex, in GB/s of data.
     pub fn set(&mut self, root_complex: RootComplex, gb_per_s: f64) {
         self.0.insert(root_complex, gb_per_s);
     }
 
-    /// What it carries, and whether that has been set. `fastest` is the fastest link of a drive below it, in
-    /// millions of transfers a second.
+    /// Returns the capacity, and true if it is set. `fastest` is the fastest link of a drive below
+    /// it, in million transfers per second.
     fn of(&self, root_complex: RootComplex, fastest: Option<u32>) -> (Option<f64>, bool) {
         if let Some(set) = self.0.get(&root_complex) {
             return (Some(*set), true);
@@ -94,7 +97,7 @@ impl Capacities {
     }
 }
 
-/// What hangs on each root complex that has drives, by address.
+/// Returns the load of each root complex with drives, by address.
 #[must_use]
 pub fn loads(
     system: &System,
@@ -108,7 +111,7 @@ pub fn loads(
     let load = |(root_complex, drives): (RootComplex, Vec<&PciFunction>)| {
         let fastest = drives.iter().filter_map(|drive| drive.links.best).map(|l| l.megatransfers);
         let (capacity_gb_per_s, is_set) = capacities.of(root_complex, fastest.max());
-        // What is behind a root port is no more than its link.
+        // The drives behind a root port cannot exceed its link.
         let mut by_port: BTreeMap<Option<Address>, f64> = BTreeMap::new();
         for drive in &drives {
             *by_port.entry(drive.place.ports.first().copied()).or_default() += demand(drive);
@@ -124,7 +127,8 @@ pub fn loads(
     by_root.into_iter().map(load).collect()
 }
 
-/// What is wrong with where drives hang: root complexes first, then ports, then single links.
+/// Returns warnings about the location of drives: root complexes first, then ports, then single
+/// links.
 #[must_use]
 pub fn warnings(
     system: &System,
@@ -143,8 +147,8 @@ pub fn warnings(
     all
 }
 
-/// Whether the members of a stripe could be spread better: fewer on the root complex, or on the adapter, that has most
-/// of them. `machine` is all drives that could be members.
+/// Returns a warning if the members of a stripe could be spread better: fewer on the root complex
+/// or adapter that has most of them. `machine` lists all possible members.
 #[must_use]
 pub fn uneven(members: &[PciFunction], machine: &[PciFunction]) -> Option<Warning> {
     let better: Vec<PciFunction> =
@@ -161,7 +165,7 @@ pub fn uneven(members: &[PciFunction], machine: &[PciFunction]) -> Option<Warnin
 }
 
 impl RootComplexLoad {
-    /// Whether more hangs on it than it carries.
+    /// Returns true if the demand exceeds the capacity.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.capacity_gb_per_s.is_some_and(|capacity| self.demand_gb_per_s > capacity)
@@ -211,7 +215,7 @@ impl fmt::Display for Warning {
     }
 }
 
-/// What a drive can do: its link, no more.
+/// Returns the maximum bandwidth of a drive, which is that of its link.
 fn demand(function: &PciFunction) -> f64 {
     function.links.best.map_or(0.0, Link::payload_gb_per_s)
 }
@@ -233,7 +237,7 @@ fn ports(system: &System, functions: &[PciFunction]) -> Vec<Warning> {
     below.into_iter().filter_map(over).collect()
 }
 
-/// Members on the root complex, and on the adapter, that has most.
+/// Returns the number of members on the fullest root complex and adapter.
 fn most(members: &[PciFunction]) -> (usize, usize) {
     let mut roots: BTreeMap<RootComplex, usize> = BTreeMap::new();
     let mut adapters: BTreeMap<Adapter, usize> = BTreeMap::new();

@@ -1,19 +1,20 @@
-//! PCI functions as the system knows them: where they hang, what drives them, who uses them.
+//! PCI functions as the system reports them: location, driver and users.
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
 //! | `address` | `0000:61:00.0` and `0000:60` |
-//! | `topology` | the way from the host bridge to a function, and what it shares on it |
+//! | `topology` | the path from the host bridge to a function, and its shared parts |
 //! | `link` | speed and width, in GB/s |
-//! | `function` | NVMe functions and what is known of them |
+//! | `function` | NVMe functions and their attributes |
 //! | `node` | device nodes by their numbers |
-//! | `disk` | which drive a block device is on |
-//! | `users` | who uses a drive: mounts, swap, holders, programs |
-//! | `bind` | handing a function to `vfio-pci` and back |
+//! | `disk` | the drive of a block device |
+//! | `users` | users of a drive: mounts, swap, holders, programs |
+//! | `bind` | binding a function to `vfio-pci` and back |
 //! | `order` | round-robin over root complexes and adapters |
-//! | `load` | root complexes and ports that more hangs on than they carry; uneven stripes |
+//! | `load` | root complexes and ports with more demand than capacity; uneven stripes |
 //!
-//! Everything is read below [`System`]'s folders, so that a made-up machine is read as this one is.
+//! Everything is read below the folders of [`System`], so that a simulated machine is read like
+//! this one.
 
 mod address;
 mod bind;

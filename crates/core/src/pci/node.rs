@@ -1,4 +1,4 @@
-//! Device nodes by their numbers: a node has many names, and one number.
+//! Device nodes by their numbers: a node can have several names, but has one number.
 
 use std::io;
 use std::path::Path;
@@ -7,17 +7,17 @@ use std::str::FromStr;
 use rustix::fs::{AtFlags, CWD, FileType, FsWord, StatxFlags, statfs, statx};
 use rustix::io::Errno;
 
-/// The kernel's number for filesystems in user space (Linux, `include/uapi/linux/magic.h`).
+/// Magic number of FUSE filesystems (Linux, `include/uapi/linux/magic.h`).
 const FUSE: FsWord = 0x6573_5546;
 
-/// What a device node stands for, whatever it is called and wherever it is.
+/// Identity of a device node, independent of its name and location.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId {
-    /// Block devices and character devices have numbers of their own.
+    /// Type; block devices and character devices are numbered separately.
     pub kind: NodeKind,
-    /// Which driver.
+    /// Number of the driver.
     pub major: u32,
-    /// Which of its devices.
+    /// Number of the device within the driver.
     pub minor: u32,
 }
 
@@ -31,17 +31,19 @@ pub enum NodeKind {
 }
 
 impl NodeId {
-    /// What the file at a path is, symlinks followed; none for what is no device node. Files of a filesystem in user
-    /// space that tells us nothing, as of another user's, are none.
+    /// Returns the identity of the file at a path, symlinks followed; `None` if it is no device
+    /// node.
+    ///
+    /// Files of an inaccessible FUSE filesystem, for example of another user, count as none.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error.
     pub fn at(path: &Path) -> io::Result<Option<Self>> {
-        // What the kernel knows already is enough: a server that is gone is not waited for.
+        // Cached attributes are enough: the call does not wait for a server that is gone.
         let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
         let stat = match statx(CWD, path, flags, StatxFlags::TYPE) {
             Ok(stat) => stat,
-            // Its program has ended, or lets nobody else in, root neither.
+            // The FUSE program has ended, or denies access to other users, including root.
             Err(Errno::NOTCONN) => return Ok(None),
             Err(Errno::ACCESS) if statfs(path).is_ok_and(|fs| fs.f_type == FUSE) => {
                 return Ok(None);
@@ -56,7 +58,7 @@ impl NodeId {
         Ok(Some(Self { kind, major: stat.stx_rdev_major, minor: stat.stx_rdev_minor }))
     }
 
-    /// From sysfs's text of the two numbers, `259:0`.
+    /// Parses sysfs's text of the two numbers, `259:0`.
     #[must_use]
     pub fn parse(kind: NodeKind, text: &str) -> Option<Self> {
         let (major, minor) = text.split_once(':')?;
@@ -71,7 +73,7 @@ mod tests {
 
     use super::*;
 
-    /// The path of a descriptor says nothing of what it is: the numbers do.
+    /// The path of a descriptor does not identify its target: the numbers do.
     #[test]
     fn a_descriptor_of_a_node_has_its_numbers() {
         let folder = tempfile::tempdir().unwrap();

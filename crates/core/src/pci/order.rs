@@ -1,15 +1,16 @@
-//! The order in which stripes and benchmarks take drives.
+//! The order in which stripes and benchmarks select drives.
 
 use std::collections::BTreeMap;
 
 use super::function::PciFunction;
 
-/// Functions in the order in which to take them: round-robin over root complexes, and within each over its
-/// [adapters](super::Adapter), so that any first few of them are spread as far as they can be. By address where
-/// nothing else decides.
+/// Orders functions round-robin over root complexes, and within each over its
+/// [adapters](super::Adapter).
 ///
-/// Why it matters: of thirty drives of 6.64 GiB/s over four root complexes, eight in the order of their names read
-/// 35.0 to 39.7 GiB/s, and eight taken this way 53.5 (see docs/drives.md).
+/// So the first drives of any number are spread as widely as possible. Ties are broken by address.
+///
+/// Of 30 drives of 6.64 GiB/s over four root complexes, 8 in the order of their names read 35.0 to
+/// 39.7 GiB/s, and 8 in this order 53.5 (see docs/drives.md).
 #[must_use]
 pub fn order(functions: &[PciFunction]) -> Vec<&PciFunction> {
     let mut sorted: Vec<&PciFunction> = functions.iter().collect();
@@ -31,7 +32,7 @@ fn grouped<K: Ord>(
     groups.into_values()
 }
 
-/// The first of each group, then the second of each that has one, and so on.
+/// Returns the first of each group, then the second of each that has one, and so on.
 fn interleave<'a>(groups: impl Iterator<Item = Vec<&'a PciFunction>>) -> Vec<&'a PciFunction> {
     let mut groups: Vec<_> = groups.map(Vec::into_iter).collect();
     let mut all = Vec::new();

@@ -1,4 +1,4 @@
-//! Where the system tells of itself.
+//! Folders of the system's tables.
 
 use std::fs;
 use std::io;
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::node::NodeId;
 
-/// The folders that everything is read from.
+/// Root folders of all reads.
 #[derive(Debug, Clone)]
 pub struct System {
     /// sysfs, `/sys`.
@@ -15,49 +15,49 @@ pub struct System {
     pub proc: PathBuf,
     /// Device nodes, `/dev`.
     pub dev: PathBuf,
-    /// What the file at a path is, if it is a device node.
+    /// Returns the identity of the file at a path, if it is a device node.
     pub node: fn(&Path) -> io::Result<Option<NodeId>>,
 }
 
-/// The system does not tell.
+/// Error that prevents reading the system's state.
 #[derive(Debug, thiserror::Error)]
 pub enum PciError {
     /// A file or folder cannot be read.
     #[error("cannot read {}: {source}", path.display())]
     Read {
-        /// Which.
+        /// The file or folder.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         source: io::Error,
     },
 }
 
 impl System {
-    /// This machine.
+    /// Returns the folders of this machine.
     #[must_use]
     pub fn this() -> Self {
         Self { sys: "/sys".into(), proc: "/proc".into(), dev: "/dev".into(), node: NodeId::at }
     }
 
-    /// A machine whose folders are `sys`, `proc` and `dev` below `root`.
+    /// Returns a machine whose folders are `sys`, `proc` and `dev` below `root`.
     #[must_use]
     pub fn below(root: &Path) -> Self {
         let (sys, proc, dev) = (root.join("sys"), root.join("proc"), root.join("dev"));
         Self { sys, proc, dev, node: NodeId::at }
     }
 
-    /// The folder of a PCI function.
+    /// Returns the folder of a PCI function.
     pub(super) fn function_folder(&self, name: impl std::fmt::Display) -> PathBuf {
         self.sys.join("bus/pci/devices").join(name.to_string())
     }
 
-    /// The folder of a block device: `nvme0n1`, `nvme0n1p1`, `dm-0`.
+    /// Returns the folder of a block device: `nvme0n1`, `nvme0n1p1`, `dm-0`.
     pub(super) fn block_folder(&self, name: &str) -> PathBuf {
         self.sys.join("class/block").join(name)
     }
 
-    /// The file or folder name that a device node's path ends at, symlinks followed: `dm-0` for
-    /// `/dev/mapper/vg-root`. None for a path that is no node's.
+    /// Returns the file name that a device node's path resolves to, symlinks followed: `dm-0` for
+    /// `/dev/mapper/vg-root`. `None` for a path that is no device node.
     #[must_use]
     pub fn node_name(&self, path: &str) -> Option<String> {
         let below = path.strip_prefix("/dev/")?;
@@ -70,23 +70,23 @@ impl System {
     }
 }
 
-/// A file's text without the white space around it; none if the file is not there or says nothing.
+/// Returns a file's text without surrounding white space; `None` if the file is missing or empty.
 pub(super) fn text(path: &Path) -> Option<String> {
     let text = fs::read_to_string(path).ok()?;
     let text = text.trim();
     (!text.is_empty()).then(|| text.to_owned())
 }
 
-/// What a symbolic link ends at: the last name of its text.
+/// Returns the last component of a symbolic link's target.
 pub(super) fn link_name(path: &Path) -> Option<String> {
     let target = fs::read_link(path).ok()?;
     Some(target.file_name()?.to_str()?.to_owned())
 }
 
-/// The names in a folder, in order; none if it is not there.
+/// Returns the names in a folder, sorted; empty if it does not exist.
 ///
 /// # Errors
-/// It is there and cannot be read.
+/// The folder exists and cannot be read.
 pub(super) fn names(path: &Path) -> Result<Vec<String>, PciError> {
     let read = |source| PciError::Read { path: path.to_owned(), source };
     let entries = match fs::read_dir(path) {
@@ -105,7 +105,7 @@ pub(super) fn names(path: &Path) -> Result<Vec<String>, PciError> {
     Ok(names)
 }
 
-/// A file that has to be there and be readable.
+/// Reads a file that must exist and be readable.
 pub(super) fn required(path: &Path) -> Result<String, PciError> {
     fs::read_to_string(path).map_err(|source| PciError::Read { path: path.to_owned(), source })
 }

@@ -1,10 +1,10 @@
-//! Where a function hangs: from the host bridge down.
+//! Location of a function in the PCI topology, from the host bridge down.
 //!
 //! ```text
 //!   host bridge pci0000:60          root complex 0000:60
 //!    +- 60:01.1 -- 61:00.0 drive    adapter 0000:60:01: device 1, its functions are a slot's ports
 //!    +- 60:01.2 -- 62:00.0 drive       the same
-//!    +- 60:03.1 -- switch 65:00.0   adapter 0000:60:03.1: all below share that one port
+//!    +- 60:03.1 -- switch 65:00.0   adapter 0000:60:03.1: all functions below share that one port
 //!                   +- 66:00.0 -- 67:00.0 drive
 //!                   +- 66:01.0 -- 68:00.0 drive
 //! ```
@@ -14,33 +14,34 @@ use std::path::{Component, Path};
 
 use super::address::{Address, RootComplex};
 
-/// The way to a function.
+/// Path to a function.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
-    /// Where it starts. A domain behind a function (Intel VMD) counts to the root complex of that function.
+    /// Root complex at the start. A domain behind a function (Intel VMD) belongs to the root
+    /// complex of that function.
     pub root_complex: RootComplex,
-    /// The bridges on the way, from the root port to the port that the function hangs on. Empty for a function
+    /// Bridges on the path, from the root port to the function's own port. Empty for a function
     /// that is part of the root complex.
     pub ports: Vec<Address>,
     /// The function.
     pub function: Address,
 }
 
-/// What drives of a root complex hang on together: the device whose functions are their root ports, or the one root
-/// port above a switch.
+/// Shared attachment of drives in a root complex: the device whose functions are their root ports,
+/// or the single root port above a switch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Adapter {
-    /// Its root complex.
+    /// Root complex.
     pub root_complex: RootComplex,
-    /// Its device on the root bus.
+    /// Device number on the root bus.
     pub device: u8,
-    /// The root port, if a switch is below it.
+    /// Root port, if a switch is below it.
     pub port: Option<u8>,
 }
 
 impl Place {
-    /// Reads a resolved path below `/sys/devices`, as `pci0000:60/0000:60:01.1/0000:61:00.0`. None if it is no
-    /// path to a PCI function.
+    /// Parses a resolved path below `/sys/devices`, like `pci0000:60/0000:60:01.1/0000:61:00.0`.
+    /// `None` if it is no path to a PCI function.
     #[must_use]
     pub fn from_path(path: &Path) -> Option<Self> {
         let mut root_complex = None;
@@ -58,13 +59,13 @@ impl Place {
         Some(Self { root_complex: root_complex?, ports: chain, function })
     }
 
-    /// The port it hangs on.
+    /// Returns the port that the function is connected to.
     #[must_use]
     pub fn port(&self) -> Option<Address> {
         self.ports.last().copied()
     }
 
-    /// What it shares with its neighbours.
+    /// Returns the adapter that the function shares with its neighbors.
     #[must_use]
     pub fn adapter(&self) -> Adapter {
         let first = self.ports.first().copied().unwrap_or(self.function);
@@ -78,7 +79,7 @@ impl Place {
 }
 
 impl fmt::Display for Adapter {
-    /// `0000:60:01`, or with its root port `0000:60:01.1`.
+    /// Formats the adapter as `0000:60:01`, or with its root port as `0000:60:01.1`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{:02x}", self.root_complex, self.device)?;
         match self.port {

@@ -1,4 +1,4 @@
-//! A controller's registers, mapped.
+//! Mapped registers of a controller.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -15,84 +15,89 @@ const PAGE: usize = 4096;
 
 /// BAR0 of a function, mapped into this process until [`revoke`](Self::revoke).
 ///
-/// The mapping holds the device open, and the kernel cannot take a drive away whose device is open. So who owns the
-/// device revokes the mapping before it closes it; whoever still has the registers then reads all ones and writes
-/// nothing, as with a function that is gone.
+/// The mapping holds the device open, and the kernel cannot remove a drive whose device is open. So
+/// the device's owner revokes the mapping before it closes the device. Remaining holders of the
+/// registers then read all ones and write nothing, as with a missing function.
 ///
-/// Order: on x86-64 reads and writes of a BAR happen in program order, and after the writes of memory before them;
-/// the fences here keep the compiler to that.
+/// Order: on x86-64, accesses of a BAR happen in program order, and after the preceding writes of
+/// memory. The fences here prevent the compiler from reordering them.
 #[derive(Debug)]
 pub(super) struct Bar {
     base: NonNull<u8>,
-    /// Bytes that are registers; as many are mapped, in whole pages.
+    /// Bytes of registers; whole pages, all mapped.
     len: usize,
     revoked: AtomicBool,
     /// Held while the mapping is replaced.
     revoking: Mutex<()>,
 }
 
-// SAFETY: a mapping belongs to the process; every access through `base` is a volatile one of memory that others
-// (the device) change at any time anyway.
+// SAFETY: a mapping belongs to the process. Every access through `base` is a volatile one, of
+// memory that the device may change at any time anyway.
 unsafe impl Send for Bar {}
-// SAFETY: as for `Send`; two threads that write one register at the same time disturb each other as two writers of a
-// device do, which is no race of memory.
+// SAFETY: as for `Send`. Two threads that write one register concurrently interfere like two
+// writers of a device, which is no data race in memory.
 unsafe impl Sync for Bar {}
 
 impl Bar {
-    /// Maps `len` bytes, whole pages, at an offset of a device's file.
+    /// Maps `len` bytes, in whole pages, at an offset of a device's file.
     pub(super) fn map(device: &impl AsFd, offset: u64, len: usize) -> io::Result<Self> {
         if len == 0 || !len.is_multiple_of(PAGE) || u32::try_from(len - 1).is_err() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "registers of an odd size"));
         }
         let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
-        // SAFETY: a new mapping at an address the kernel chooses disturbs no other memory.
+        // SAFETY: a new mapping at an address the kernel chooses affects no other memory.
         let base = unsafe { rustix::mm::mmap(ptr::null_mut(), len, prot, flags, device, offset) }?;
         let base = NonNull::new(base.cast())
             .ok_or_else(|| io::Error::other("the kernel mapped registers at address zero"))?;
         Ok(Self { base, len, revoked: AtomicBool::new(false), revoking: Mutex::new(()) })
     }
 
-    /// Bytes of the registers.
+    /// Returns the bytes of the registers.
     pub(super) fn len(&self) -> usize {
         self.len
     }
 
-    /// Lets go of the device: from here on everything reads as all ones. Accesses on other threads at this very
-    /// moment reach the device or what is there after it, and never anything else.
+    /// Releases the device: from here on all registers read as all ones.
+    ///
+    /// Concurrent accesses of other threads reach the device or its replacement, and never other
+    /// memory.
     pub(super) fn revoke(&self) -> io::Result<()> {
         let _only = self.revoking.lock().unwrap_or_else(PoisonError::into_inner);
         if self.revoked.load(Ordering::Acquire) {
             return Ok(());
         }
         let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
-        // SAFETY: a new mapping at an address the kernel chooses, of as many bytes as are written here.
+        // SAFETY: a new mapping at an address the kernel chooses, of the number of bytes written
+        // here.
         let ones = unsafe {
             let ones = rustix::mm::mmap_anonymous(ptr::null_mut(), self.len, prot, flags)?;
             ptr::write_bytes(ones.cast::<u8>(), 0xff, self.len);
             ones
         };
-        // What is written from here on is not read any more, though it lands in the pages of ones.
+        // Later writes are never read, although they land in the pages of ones.
         self.revoked.store(true, Ordering::Release);
         let base = self.base.as_ptr().cast();
-        // SAFETY: moves the pages of ones, which only this function knows, over the device's, which `self` owns, in one
-        // step: at no time is there nothing at `base`, and it stays this value's until drop.
+        // SAFETY: moves the pages of ones, to which only this function has the address, over the
+        // device's, which `self` owns, in one step. So `base` is always mapped, and it belongs to
+        // this value until drop.
         let moved = unsafe {
             rustix::mm::mremap_fixed(ones, self.len, self.len, MremapFlags::MAYMOVE, base)
         };
         if let Err(error) = moved {
-            // SAFETY: it did not move, and nobody else knows it.
+            // SAFETY: the mapping did not move, and no other code has its address.
             let _ = unsafe { rustix::mm::munmap(ones, self.len) };
             return Err(error.into());
         }
         Ok(())
     }
 
-    /// The address of `width` bytes at an offset: inside of the registers, and a multiple of the width.
+    /// Returns the address of `width` bytes at an offset inside the registers that is a multiple of
+    /// the width.
     #[inline]
     fn at(&self, offset: u32, width: usize) -> Option<*mut u8> {
         let offset = offset as usize;
         let inside = offset.checked_add(width).is_some_and(|end| end <= self.len);
-        // SAFETY: the offset is inside of the mapping, which has `len` bytes.
+        // SAFETY: the offset is inside the mapping, which has `len` bytes.
         (inside && offset.is_multiple_of(width)).then(|| unsafe { self.base.as_ptr().add(offset) })
     }
 }
@@ -101,7 +106,8 @@ impl Registers for Bar {
     #[inline]
     fn read32(&self, offset: u32) -> u32 {
         let Some(at) = self.at(offset, 4) else { return u32::MAX };
-        // SAFETY: `at` found it inside of the mapping, which is there until drop, and aligned: the base is a page's.
+        // SAFETY: `at` checked that it is inside the mapping, which exists until drop, and aligned:
+        // the base is page-aligned.
         let value = unsafe { at.cast::<u32>().read_volatile() };
         fence(Ordering::Acquire);
         if self.revoked.load(Ordering::Acquire) { u32::MAX } else { u32::from_le(value) }
@@ -135,8 +141,8 @@ impl Registers for Bar {
 
 impl Drop for Bar {
     fn drop(&mut self) {
-        // SAFETY: `base` and `len` are this value's mapping, of the device or of ones, and addresses into it live no
-        // longer than a method of it.
+        // SAFETY: `base` and `len` are this value's mapping, of the device or of ones. Addresses
+        // into it live no longer than a method call.
         let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
         debug_assert!(unmapped.is_ok(), "munmap of registers: {unmapped:?}");
     }
@@ -150,7 +156,7 @@ mod tests {
 
     use super::*;
 
-    /// A file of two pages in a device's place.
+    /// Returns a file that replaces a device, and two of its pages mapped.
     fn mapped() -> (std::fs::File, Bar) {
         let file = tempfile::tempfile().expect("a file");
         file.set_len(4 * PAGE as u64).expect("its size");

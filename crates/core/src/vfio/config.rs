@@ -1,4 +1,5 @@
-//! A function's config space (PCI Express Base 5.0, section 7.5.1), through its device's file.
+//! Config space of a function (PCI Express Base 5.0, section 7.5.1), accessed through its device's
+//! file.
 
 use std::fs::File;
 use std::io;
@@ -8,24 +9,26 @@ use std::sync::{Mutex, PoisonError};
 const VENDOR: u64 = 0x00;
 const COMMAND: u64 = 0x04;
 const STATUS: u64 = 0x06;
-/// The status bit that says that there is a list of capabilities.
+/// Status bit that indicates a list of capabilities.
 const HAS_CAPABILITIES: u16 = 1 << 4;
 const CAPABILITIES: u64 = 0x34;
-/// The command bit that lets a function read and write memory.
+/// Command bit that allows a function to read and write memory.
 const BUS_MASTER: u16 = 1 << 2;
-/// The command bit that lets a function answer accesses of its BARs.
+/// Command bit that enables accesses to the function's BARs.
 const MEMORY: u16 = 1 << 1;
-/// What any 16-bit register of a function that is gone reads as.
+/// Value of any 16-bit register of a missing function.
 const GONE: u16 = 0xffff;
-/// Capabilities are after the header of 64 bytes, four bytes or more each: there cannot be more of them.
+/// Maximum number of capabilities: they follow the header of 64 bytes and have at least four bytes
+/// each.
 const CHAIN: usize = 48;
 
-/// Identifiers of capabilities (PCI Code and ID Assignment 1.11, section 2).
+/// Capability identifiers (PCI Code and ID Assignment 1.11, section 2).
 pub(super) const CAP_PCIE: u8 = 0x10;
 /// MSI-X.
 pub(super) const CAP_MSIX: u8 = 0x11;
 
-/// Device Capabilities, from the start of the PCI Express capability, and its bit for a function level reset.
+/// Offset of Device Capabilities in the PCI Express capability, and its bit for function level
+/// reset.
 const PCIE_DEVICE: u64 = 4;
 const FUNCTION_LEVEL_RESET: u32 = 1 << 28;
 
@@ -43,12 +46,12 @@ impl ConfigSpace {
         Self { file, offset, changing: Mutex::new(()) }
     }
 
-    /// Whether the function answers.
+    /// Returns true if the function responds.
     pub(super) fn is_there(&self) -> bool {
         self.read16(VENDOR).is_ok_and(|vendor| vendor != GONE)
     }
 
-    /// Sets the bus master bit (and keeps the registers reachable), and reads it back.
+    /// Sets the bus master bit (and keeps the registers accessible), and verifies it.
     pub(super) fn set_bus_master(&self, on: bool) -> io::Result<()> {
         let _only = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         let was = self.read16(COMMAND)?;
@@ -67,14 +70,14 @@ impl ConfigSpace {
         Ok(())
     }
 
-    /// Where the capability with an identifier is, found by walking the list.
+    /// Returns the offset of a capability, found by walking the list.
     pub(super) fn capability(&self, id: u8) -> io::Result<Option<u64>> {
         if self.read16(STATUS)? & HAS_CAPABILITIES == 0 {
             return Ok(None);
         }
         let mut next = self.read8(CAPABILITIES)? & !3;
         for _ in 0..CHAIN {
-            // Below 0x40 is the header: the end of the list, or nonsense.
+            // Below 0x40 is the header: the list has ended, or is invalid.
             if next < 0x40 {
                 return Ok(None);
             }
@@ -88,8 +91,8 @@ impl ConfigSpace {
         Ok(None)
     }
 
-    /// Whether the function can be reset by itself (FLR). Without it the kernel has other ways, which may need to reset
-    /// what is beside it.
+    /// Returns true if the function supports function level reset (FLR). Otherwise the kernel has
+    /// other methods, which may also reset neighboring functions.
     pub(super) fn has_function_level_reset(&self) -> io::Result<bool> {
         let Some(at) = self.capability(CAP_PCIE)? else { return Ok(false) };
         Ok(self.read32(at + PCIE_DEVICE)? & FUNCTION_LEVEL_RESET != 0)
@@ -114,7 +117,7 @@ impl ConfigSpace {
     }
 }
 
-/// The error of a function that does not answer any more.
+/// Returns the error of a function that no longer responds.
 pub(super) fn gone() -> io::Error {
     io::Error::new(io::ErrorKind::NotConnected, "the function is gone")
 }
@@ -123,7 +126,7 @@ pub(super) fn gone() -> io::Error {
 mod tests {
     use super::*;
 
-    /// A config space in a file, somewhere behind its start.
+    /// Creates a config space in a file, at an offset.
     fn space(bytes: &[(u64, &[u8])]) -> ConfigSpace {
         let file = tempfile::tempfile().expect("a file");
         file.set_len(0x1100).expect("its size");
@@ -133,7 +136,7 @@ mod tests {
         ConfigSpace::new(file, 0x1000)
     }
 
-    /// PCIe with FLR at 0x80, MSI-X at 0x40, something else between.
+    /// PCIe with FLR at 0x80, MSI-X at 0x40, and another capability between them.
     const DRIVE: &[(u64, &[u8])] = &[
         (0x00, &[0x36, 0x1b, 0x10, 0x00]),
         (0x04, &[0x02, 0x01, 0x10, 0x00]),

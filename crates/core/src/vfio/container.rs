@@ -1,4 +1,4 @@
-//! A container: one set of mappings that every function in it sees memory by.
+//! A VFIO container: one set of mappings through which all its functions access memory.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Debug, Formatter};
@@ -16,26 +16,27 @@ use super::iova::Addresses;
 use super::sys;
 use crate::nvme_driver::seam::{DmaSpace, Iova};
 
-/// The granule of mappings.
+/// Granule of mappings.
 const PAGE: usize = 4096;
 
-/// `/dev/vfio/vfio`, opened, with an IOMMU as soon as the first group is in.
+/// An open `/dev/vfio/vfio`, with an IOMMU once the first group is attached.
 ///
-/// The same memory mapped twice is one mapping, with as many holders: the functions of a container share what they
-/// reach. When the last group has left, the kernel has taken every mapping away, and this space stays empty.
+/// Mapping the same memory twice yields one mapping with two holders: the functions of a container
+/// share their mappings. When the last group leaves, the kernel removes all mappings, and this
+/// space stays empty.
 pub(super) struct Container {
     vfio: VfioContainer,
     table: Mutex<Table>,
 }
 
-/// What is mapped.
+/// Current mappings.
 #[derive(Debug, Default)]
 struct Table {
     groups: usize,
     addresses: Addresses,
-    /// By address as devices see it.
+    /// Mappings by device address.
     mapped: BTreeMap<u64, Mapped>,
-    /// The same by where the memory is, and its length.
+    /// Device addresses by memory address and length.
     by_memory: BTreeMap<(usize, usize), u64>,
 }
 
@@ -47,7 +48,7 @@ struct Mapped {
 }
 
 impl Container {
-    /// Opens a container, which has no group yet.
+    /// Opens a container without groups.
     pub(super) fn open(host: &Host, address: &str) -> Result<Self, VfioError> {
         let file = host.container_file();
         let vfio = VfioContainer::new(None).map_err(|error| match error {
@@ -62,12 +63,12 @@ impl Container {
         Ok(Self { vfio, table: Mutex::default() })
     }
 
-    /// Lets a group in. The first one brings the IOMMU with it.
+    /// Attaches a group. The first one enables the IOMMU.
     pub(super) fn let_in(&self, group: &impl AsFd) -> io::Result<()> {
         let mut table = self.table();
         sys::set_container(group, &self.vfio)?;
         let info = self.iommu(table.groups == 0).inspect_err(|_| {
-            // It is of no use in here, and may be in another.
+            // This container cannot use the group, but another one may.
             let _ = sys::unset_container(group);
         })?;
         tracing::debug!(ranges = ?info.ranges, mappings = info.mappings_left, "IOMMU");
@@ -76,7 +77,7 @@ impl Container {
         Ok(())
     }
 
-    /// What the IOMMU can do, which gets its backend with the first group.
+    /// Returns the capabilities of the IOMMU, whose backend is set with the first group.
     fn iommu(&self, is_first: bool) -> io::Result<IommuInfo> {
         if is_first {
             sys::set_iommu(&self.vfio)?;
@@ -91,12 +92,12 @@ impl Container {
         Ok(info)
     }
 
-    /// Whether a group that [`let_in`](Self::let_in) took can still be joined: it is not left by all.
+    /// Returns true if further groups can join: at least one is attached.
     pub(super) fn is_live(&self) -> bool {
         self.table().groups > 0
     }
 
-    /// Lets a group go, which `close` closes: with the last one all mappings are gone.
+    /// Detaches a group, which `close` closes. All mappings end with the last group.
     pub(super) fn let_go(&self, close: impl FnOnce()) {
         let mut table = self.table();
         close();
@@ -111,18 +112,18 @@ impl Container {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many more mappings the kernel allows, for a message.
+    /// Returns the number of mappings the kernel still allows, for a message.
     fn mappings_left(&self) -> Option<u32> {
         IommuInfo::parse(&sys::iommu_info(&self.vfio).ok()?).mappings_left
     }
 
-    /// Says what a failed mapping means.
+    /// Converts the error of a failed mapping to a message with the remedy.
     fn explain(&self, error: Ioctl, len: usize) -> io::Error {
         let Ioctl::IommuDmaMap(error) = error else { return io::Error::other(error) };
         let kind = io::Error::from(error).kind();
         let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;
         let text = match error.errno() {
-            // The pages, or what may be locked of them.
+            // Out of memory, or of lockable memory.
             libc::ENOMEM => match limit {
                 Some(limit) => format!(
                     "{len} bytes more cannot be locked: the limit is {limit} bytes (`ulimit -l`, LimitMEMLOCK= of \
@@ -163,8 +164,8 @@ impl DmaSpace for Container {
         let iova = table.addresses.take(len as u64).ok_or_else(|| {
             io::Error::new(io::ErrorKind::OutOfMemory, "the IOMMU has no addresses left")
         })?;
-        // SAFETY: the caller keeps the memory valid, and everybody to raw and volatile accesses of it, until it is
-        // unmapped or this space is dropped, which closes the container.
+        // SAFETY: until the memory is unmapped or this space is dropped, which closes the
+        // container, the caller keeps it valid. All its accesses are raw and volatile ones.
         if let Err(error) = unsafe { self.vfio.vfio_dma_map(iova, len, base.as_ptr()) } {
             table.addresses.give_back(iova);
             return Err(self.explain(error, len));
@@ -174,11 +175,11 @@ impl DmaSpace for Container {
         Ok(Iova(iova))
     }
 
-    /// With another holder of the same memory the devices still reach it, until that one unmaps it too.
+    /// If the memory has another holder, the devices still reach it until that one unmaps it, too.
     fn unmap(&self, iova: Iova, len: usize) -> io::Result<()> {
         let mut table = self.table();
         if table.groups == 0 {
-            return Ok(()); // went with the last group
+            return Ok(()); // removed with the last group
         }
         let Some(mapped) = table.mapped.get_mut(&iova.0).filter(|mapped| mapped.len == len) else {
             return Err(io::Error::new(

@@ -1,4 +1,4 @@
-//! A function that was taken: what the driver works with.
+//! An open VFIO device, as the driver uses it.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -20,35 +20,37 @@ use super::info::RegionInfo;
 use super::sys::{self, Armed};
 use crate::nvme_driver::seam::{DmaSpace, Function, Registers};
 
-/// Up to the first doorbell: no controller has less (NVMe over PCIe Transport 1.0, section 3.1.2).
+/// Minimum registers, up to the first doorbell (NVMe over PCIe Transport 1.0, section 3.1.2).
 const LEAST_REGISTERS: u64 = 0x1000;
-/// As much of BAR0 as is mapped at most; the doorbells of 65536 queues with a stride of 16 bytes need 2 MiB.
+/// Maximum mapped bytes of BAR0; the doorbells of 65536 queues with a stride of 16 bytes need 2
+/// MiB.
 const MOST_REGISTERS: u64 = 64 << 20;
 const PAGE: u64 = 4096;
-/// Controller Configuration and its enable bit; Controller Status (Base 2.0, sections 3.1.3.5 and 3.1.3.6).
+/// Controller Configuration and its enable bit; Controller Status (Base 2.0, sections 3.1.3.5 and
+/// 3.1.3.6).
 const CC: u32 = 0x14;
 const CC_EN: u32 = 1;
 const CSTS: u32 = 0x1c;
 
-/// An NVMe controller that VFIO has handed over.
+/// An NVMe controller opened through VFIO.
 ///
-/// Dropping it stops its memory accesses, revokes the registers, closes the device, and leaves its group, in this
-/// order. The kernel resets a device that is closed.
+/// Dropping it stops its memory accesses, revokes the registers, closes the device, and leaves its
+/// group, in this order. The kernel resets a device when it is closed.
 #[derive(Debug)]
 pub(super) struct Device {
     bar: Arc<Bar>,
     config: ConfigSpace,
     can_reset: bool,
     vectors: u16,
-    /// Signalled when the system wants the function back.
+    /// Readable when the system removes the function.
     removal: Option<OwnedFd>,
-    /// What the vectors that are armed signal; held while they are replaced.
+    /// Eventfds of the armed vectors; locked while they are replaced.
     armed: Mutex<Vec<OwnedFd>>,
     taken: Taken,
 }
 
 impl Device {
-    /// Takes the controller at an address.
+    /// Opens the controller at an address.
     pub(super) fn open(host: &Host, address: &str) -> Result<Self, VfioError> {
         let place = host.place(address)?;
         let group = Group::join(host, &place)?;
@@ -122,7 +124,7 @@ impl Function for Device {
         let mut armed = self.armed.lock().unwrap_or_else(PoisonError::into_inner);
         let file = self.taken.file()?;
         if !armed.is_empty() {
-            // The kernel does not add vectors to those that are armed, and takes none away where none is.
+            // The kernel does not add vectors to armed ones, and cannot disarm if none is armed.
             sys::set_irqs(file, VFIO_PCI_MSIX_IRQ_INDEX, &[])?;
             armed.clear();
         }
@@ -139,7 +141,7 @@ impl Function for Device {
             return Ok(());
         }
         let file = self.taken.file()?;
-        // The kernel writes the function's table only where it believes that there is none.
+        // The kernel writes the function's vector table only if it believes that there is none.
         sys::set_irqs(file, VFIO_PCI_MSIX_IRQ_INDEX, &[])?;
         let signals: Vec<BorrowedFd<'_>> = armed.iter().map(AsFd::as_fd).collect();
         match sys::set_irqs(file, VFIO_PCI_MSIX_IRQ_INDEX, &signals)? {
@@ -156,16 +158,16 @@ impl Function for Device {
         self.config.set_bus_master(on)
     }
 
-    /// The bus master bit is off afterwards.
+    /// Clears the bus master bit, too.
     fn reset(&self) -> io::Result<()> {
-        // What it still moves ends here, whatever becomes of the reset.
+        // Remaining memory accesses end here, whether the reset succeeds or not.
         self.config.set_bus_master(false)?;
         if !self.can_reset {
             let text = "the system knows no way to reset the function";
             return Err(io::Error::new(io::ErrorKind::Unsupported, text));
         }
         sys::reset(self.taken.file()?)?;
-        // The kernel gives the config space back as it was: the registers tell whether something was reset.
+        // The kernel restores the config space: only the registers show whether a reset happened.
         if !self.config.is_there() || self.bar.read32(CSTS) == u32::MAX {
             return Err(gone());
         }
@@ -186,18 +188,18 @@ impl Function for Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
-        // A function that is gone moves nothing any more.
+        // A missing function moves no data.
         let _ = self.config.set_bus_master(false);
         if let Err(error) = self.bar.revoke() {
-            // The device stays open as long as somebody has the registers.
+            // The device stays open as long as any code holds the registers.
             self.taken.group().set_stuck();
             tracing::warn!(address = self.address(), %error, "cannot let go of the registers");
         }
-        // The fields go in their order: config space, then the device and its group with `taken`.
+        // The fields drop in their order: config space, then the device and its group with `taken`.
     }
 }
 
-/// How many MSI-X vectors a function has.
+/// Returns the number of MSI-X vectors of a function.
 fn vectors(file: &impl AsFd, config: &ConfigSpace) -> io::Result<u16> {
     if config.capability(CAP_MSIX)?.is_none() {
         return Ok(0);
@@ -206,7 +208,7 @@ fn vectors(file: &impl AsFd, config: &ConfigSpace) -> io::Result<u16> {
     Ok(u16::try_from(count).unwrap_or(u16::MAX))
 }
 
-/// Arms so many vectors, or as many as the system has to give.
+/// Arms `vectors` vectors, or as many as the system can provide.
 fn arm(
     vectors: u16,
     mut set: impl FnMut(&[BorrowedFd<'_>]) -> io::Result<Armed>,
@@ -217,14 +219,14 @@ fn arm(
         let borrowed: Vec<BorrowedFd<'_>> = signals.iter().map(AsFd::as_fd).collect();
         match set(&borrowed)? {
             Armed::All => return Ok(signals),
-            // Fewer each time: what the system has may shrink between two calls.
+            // Fewer each time: the available vectors may shrink between two calls.
             Armed::Only(fewer) => count = fewer.min(count - 1),
         }
     }
     Ok(Vec::new())
 }
 
-/// Has the kernel signal when it wants the function back, where it can.
+/// Makes the kernel signal the removal of the function, if supported.
 fn arm_removal(file: &impl AsFd, irqs: u32) -> io::Result<Option<OwnedFd>> {
     if irqs <= VFIO_PCI_REQ_IRQ_INDEX || sys::irq_count(file, VFIO_PCI_REQ_IRQ_INDEX)? == 0 {
         return Ok(None);
@@ -244,7 +246,8 @@ fn signal() -> io::Result<OwnedFd> {
 mod tests {
     use super::*;
 
-    /// What is asked of a system with so many vectors left at each call, and how many there are in the end.
+    /// Returns the vector counts requested from a system with `left` vectors at each call, and the
+    /// number armed in the end.
     fn asked(vectors: u16, left: &[u16]) -> (Vec<usize>, usize) {
         let (mut asked, mut left) = (Vec::new(), left.iter());
         let signals = arm(vectors, |signals| {

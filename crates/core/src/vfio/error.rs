@@ -1,53 +1,53 @@
-//! Why a function could not be taken, and what to do about it.
+//! Errors of opening a function, with the remedies.
 
 use std::fmt::{self, Display, Formatter};
 use std::io;
 use std::path::PathBuf;
 
-/// Why [`open`](super::open) failed.
+/// Reason why [`open`](super::open) failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum VfioError {
-    /// Not written as PCI addresses are.
+    /// The text is no PCI address.
     #[error(
         "`{0}` is no PCI address; they look like 0000:01:00.0 (`nvmeof-tgt drives list` shows them)"
     )]
     Address(String),
-    /// The system has no such function.
+    /// The function does not exist.
     #[error("there is no PCI function {0}: `nvmeof-tgt drives list` shows those with drives")]
     NoFunction(String),
-    /// A function, but not an NVMe controller.
+    /// The function is no NVMe controller.
     #[error("{address} is no NVMe controller (PCI class {class:#08x}, not 0x010802)")]
     NotNvme {
-        /// Where it is.
+        /// PCI address.
         address: String,
-        /// Its class code: base class, subclass, interface.
+        /// Class code: base class, subclass, interface.
         class: u32,
     },
-    /// No IOMMU stands before the function.
+    /// The function is not behind an IOMMU.
     #[error(
         "{0} is behind no IOMMU: switch it on in the firmware (VT-d, AMD-Vi) and boot Linux with \
          intel_iommu=on or amd_iommu=on"
     )]
     NoIommu(String),
-    /// The kernel's own driver, or none, has it.
+    /// Another driver or none is bound to the function.
     #[error(
         "{address} is bound to {}, not to vfio-pci: `nvmeof-tgt drives bind {address}`",
         driver.as_deref().unwrap_or("no driver")
     )]
     NotBound {
-        /// Where it is.
+        /// PCI address.
         address: String,
-        /// The driver that has it.
+        /// Current driver.
         driver: Option<String>,
     },
-    /// The kernel has no VFIO, or not yet.
+    /// The VFIO module is not loaded.
     #[error("{} is not there: load VFIO by `modprobe vfio-pci`", .0.display())]
     NoModule(PathBuf),
-    /// VFIO is there, its IOMMU part is not.
+    /// VFIO's IOMMU module is not loaded.
     #[error("VFIO has no IOMMU backend (type 1, version 2): `modprobe vfio_iommu_type1`")]
     NoBackend,
-    /// The file may not be opened.
+    /// The process has no permission to open the file.
     #[error(
         "{} may not be opened: run as root, or give this user the file (`chown`)",
         .0.display()
@@ -56,58 +56,58 @@ pub enum VfioError {
     /// Another process has the group, or this one has the function.
     #[error("{address} is in use: {by}")]
     Busy {
-        /// Where it is.
+        /// PCI address.
         address: String,
-        /// Who has it.
+        /// Current owner.
         by: String,
     },
-    /// Other functions of the group are with drivers of the kernel.
+    /// Drivers of the kernel are bound to other functions of the group.
     #[error(
         "{address} cannot be taken, because its IOMMU group {group} has functions that the kernel drives: \
          {}; bind them to vfio-pci too, or unbind them",
         list(others)
     )]
     NotViable {
-        /// Where it is.
+        /// PCI address.
         address: String,
-        /// Its group.
+        /// IOMMU group.
         group: u32,
-        /// The others that hold it up.
+        /// Functions that block the group.
         others: Vec<Obstacle>,
     },
-    /// The IOMMU does not keep interrupts apart.
+    /// The IOMMU does not isolate interrupts.
     #[error(
         "the IOMMU does not remap interrupts, so Linux keeps {0} back: switch interrupt remapping on in the \
          firmware, or accept that a drive can raise any interrupt (`modprobe vfio_iommu_type1 \
          allow_unsafe_interrupts=1`)"
     )]
     UnsafeInterrupts(String),
-    /// The function's answers make no sense.
+    /// The function's data is invalid.
     #[error("{address} cannot be used: {why}")]
     Unusable {
-        /// Where it is.
+        /// PCI address.
         address: String,
-        /// What is wrong with it.
+        /// Problem with it.
         why: &'static str,
     },
-    /// A call failed in a way that has no message of its own.
+    /// A call failed with an error that has no variant here.
     #[error("{address}: {what} failed: {source}")]
     System {
-        /// Where it is.
+        /// PCI address.
         address: String,
-        /// What was tried.
+        /// The operation.
         what: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
 
-/// A function that keeps a group from being handed over.
+/// A function that prevents the use of its group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Obstacle {
-    /// Where it is.
+    /// PCI address.
     pub address: String,
-    /// The driver that has it.
+    /// Driver of the function.
     pub driver: String,
 }
 
@@ -117,7 +117,7 @@ impl Display for Obstacle {
     }
 }
 
-/// What `map_err` of a call needs: where, and what was tried.
+/// Converts an error for `map_err`: adds the address and the operation.
 pub(super) fn failed(address: &str, what: &'static str) -> impl FnOnce(io::Error) -> VfioError {
     move |source| VfioError::System { address: address.to_owned(), what, source }
 }

@@ -1,7 +1,7 @@
-//! IOMMU groups: what the IOMMU cannot tell apart is handed over together.
+//! IOMMU groups: functions that the IOMMU cannot isolate from each other are assigned together.
 //!
-//! The kernel opens a group once. So all functions that this process takes of a group share one [`Group`], and a
-//! registry of the process knows it.
+//! The kernel allows one open per group. So all functions of a group in this process share one
+//! [`Group`], and a registry of the process records it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CString;
@@ -17,7 +17,7 @@ use super::error::{VfioError, failed};
 use super::host::{Host, Place};
 use super::sys;
 
-/// The groups that this process has open. One whose reference is dead is just being closed.
+/// Groups that this process has open. One with a dead reference is being closed.
 static OPEN: Registry = Registry { groups: Mutex::new(BTreeMap::new()), closed: Condvar::new() };
 
 #[derive(Debug)]
@@ -32,16 +32,16 @@ pub(super) struct Group {
     number: u32,
     /// `None` once closed, in drop.
     file: Option<File>,
-    /// The functions of it that are taken.
+    /// Functions of the group that are open.
     taken: Mutex<BTreeSet<String>>,
     container: Arc<Container>,
-    /// A device of it stays open beyond this value.
+    /// A device of the group stays open after this value is dropped.
     is_stuck: AtomicBool,
-    /// Closed, and with it taken from the IOMMU's mappings.
+    /// True once the group is closed and detached from the IOMMU's mappings.
     is_closed: Arc<AtomicBool>,
 }
 
-/// A function of a group, opened; ours alone until this value is dropped.
+/// An open function of a group, exclusive to this process until it is dropped.
 #[derive(Debug)]
 pub(super) struct Taken {
     address: String,
@@ -68,24 +68,24 @@ impl Group {
         if let Ok(group) = &group {
             groups.insert(place.group, Arc::downgrade(group));
         }
-        // What was kept alive here may be closed by this, which wants the registry.
+        // This may close groups kept alive here, which requires the registry.
         drop(groups);
         drop(live);
         group
     }
 
-    /// What its functions see memory by.
+    /// Returns the container through which its functions access memory.
     pub(super) fn container(&self) -> &Arc<Container> {
         &self.container
     }
 
-    /// Takes a function of this group.
+    /// Opens a function of this group.
     pub(super) fn take(self: &Arc<Self>, address: &str) -> Result<Taken, VfioError> {
         if !self.taken().insert(address.to_owned()) {
             let by = "this process has it already".to_owned();
             return Err(VfioError::Busy { address: address.to_owned(), by });
         }
-        // From here on the value gives the function back.
+        // From here on the value's drop releases the function.
         let mut taken = Taken { address: address.to_owned(), file: None, group: Arc::clone(self) };
         let open = || {
             let name = CString::new(address).map_err(io::Error::other)?;
@@ -96,7 +96,7 @@ impl Group {
         Ok(taken)
     }
 
-    /// Opens a group and puts it into the container of one of `live`, or into one of its own.
+    /// Opens a group and attaches it to the container of one of `live`, or to a new one.
     fn open(host: &Host, place: &Place, live: &[Arc<Self>]) -> Result<Self, VfioError> {
         let address = place.address.as_str();
         let file = open_file(host, place)?;
@@ -116,7 +116,7 @@ impl Group {
             }
             match container.let_in(&file) {
                 Ok(()) => return Ok(Self::new(place.group, file, Arc::clone(container))),
-                // Behind an IOMMU that cannot share: the next, or one of its own.
+                // Behind an IOMMU that cannot share: tries the next, or a new one.
                 Err(error) => tracing::debug!(address, %error, "shares no container"),
             }
             tried.push(container);
@@ -140,12 +140,13 @@ impl Group {
         }
     }
 
-    /// Set once the group is closed and its functions reach nothing of the container any more.
+    /// Returns a flag that is set once the group is closed and its functions reach no memory of the
+    /// container.
     pub(super) fn closed(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.is_closed)
     }
 
-    /// A device of it cannot be closed: nor is the group, whatever becomes of this value.
+    /// Records that a device of the group cannot be closed: the group then stays open, too.
     pub(super) fn set_stuck(&self) {
         self.is_stuck.store(true, Ordering::Release);
     }
@@ -159,7 +160,7 @@ impl Drop for Group {
     fn drop(&mut self) {
         let file = self.file.take();
         self.container.let_go(|| drop(file));
-        // With its last file the kernel takes a group out of its container's mappings.
+        // When its last file is closed, the kernel detaches a group from its container's mappings.
         if !self.is_stuck.load(Ordering::Acquire) {
             self.is_closed.store(true, Ordering::Release);
         }
@@ -170,7 +171,7 @@ impl Drop for Group {
 }
 
 impl Taken {
-    /// The device's file.
+    /// Returns the device's file.
     pub(super) fn file(&self) -> io::Result<&File> {
         self.file.as_ref().ok_or_else(super::config::gone)
     }
@@ -250,7 +251,7 @@ mod tests {
         fs::write(&path, "").expect("a file");
         fs::set_permissions(&path, fs::Permissions::from_mode(0o000)).expect("permissions");
         let error = Group::join(&fixture.host(), &place()).expect_err("no group");
-        // Root may open everything.
+        // Root can open every file.
         if !rustix::process::geteuid().is_root() {
             assert!(matches!(error, VfioError::Permission(_)), "{error}");
             assert!(error.to_string().contains("dev/4000000123"), "{error}");

@@ -1,4 +1,4 @@
-//! What sysfs says of a function and of its IOMMU group, before anything is opened.
+//! State of a function and its IOMMU group in sysfs, read before any open.
 
 use std::fs;
 use std::io;
@@ -6,21 +6,22 @@ use std::path::{Path, PathBuf};
 
 use super::error::{Obstacle, VfioError, failed};
 
-/// Mass storage, non-volatile memory, NVM Express (PCI Code and ID Assignment 1.11, section 1.2).
+/// Class code: mass storage, non-volatile memory, NVM Express (PCI Code and ID Assignment 1.11,
+/// section 1.2).
 const NVME_CLASS: u32 = 0x01_08_02;
-/// The driver that hands functions to processes.
+/// Driver that assigns functions to processes.
 const DRIVER: &str = "vfio-pci";
-/// Drivers that leave a function's memory accesses alone, so that the rest of its group can be handed over.
+/// Drivers that leave a function's memory accesses alone, so the rest of its group can be assigned.
 const HARMLESS: &[&str] = &[DRIVER, "pci-stub", "pcieport"];
 
-/// Where the system's files are: their own places, or a fixture's.
+/// Root folders of the system's files: the real ones, or a fixture's.
 #[derive(Debug, Clone)]
 pub(super) struct Host {
     sys: PathBuf,
     dev: PathBuf,
 }
 
-/// A function that may be taken.
+/// A function that can be opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) address: String,
@@ -28,22 +29,22 @@ pub(super) struct Place {
 }
 
 impl Host {
-    /// This machine.
+    /// Returns the folders of this machine.
     pub(super) fn system() -> Self {
         Self { sys: PathBuf::from("/sys"), dev: PathBuf::from("/dev/vfio") }
     }
 
-    /// The file of containers.
+    /// Returns the file of containers.
     pub(super) fn container_file(&self) -> PathBuf {
         self.dev.join("vfio")
     }
 
-    /// The file of a group.
+    /// Returns the file of a group.
     pub(super) fn group_file(&self, group: u32) -> PathBuf {
         self.dev.join(group.to_string())
     }
 
-    /// Looks a function up: an NVMe controller, behind an IOMMU, with `vfio-pci`.
+    /// Checks that a function is an NVMe controller behind an IOMMU, bound to `vfio-pci`.
     pub(super) fn place(&self, address: &str) -> Result<Place, VfioError> {
         if !is_address(address) {
             return Err(VfioError::Address(address.to_owned()));
@@ -67,7 +68,7 @@ impl Host {
         Ok(Place { address: address.to_owned(), group })
     }
 
-    /// The functions of a group that the kernel drives itself.
+    /// Returns the functions of a group with other kernel drivers.
     pub(super) fn obstacles(&self, group: u32) -> Vec<Obstacle> {
         let folder = self.sys.join("kernel/iommu_groups").join(group.to_string()).join("devices");
         let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
@@ -85,7 +86,8 @@ impl Host {
     }
 }
 
-/// Domain, bus, device and function in hexadecimal digits: `0000:01:00.0`. A domain may have more than four.
+/// Checks for domain, bus, device and function in hexadecimal: `0000:01:00.0`. A domain may have
+/// more than four digits.
 fn is_address(text: &str) -> bool {
     let hex = |part: &str, digits: std::ops::RangeInclusive<usize>| {
         digits.contains(&part.len()) && part.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
@@ -109,7 +111,7 @@ fn class_of(folder: &Path) -> io::Result<u32> {
     u32::from_str_radix(digits, 16).map_err(|_| io::Error::other(format!("it says `{digits}`")))
 }
 
-/// The last name of what a link points to; `None` without a link.
+/// Returns the last component of a link's target; `None` without a link.
 fn name_behind(link: &Path) -> Option<String> {
     fs::read_link(link).ok()?.file_name()?.to_str().map(str::to_owned)
 }
@@ -122,7 +124,7 @@ pub(super) mod fixture {
 
     use super::Host;
 
-    /// A machine of files, gone with this value.
+    /// A simulated machine in a folder, removed with this value.
     #[derive(Debug)]
     pub(in crate::vfio) struct Fixture {
         folder: tempfile::TempDir,

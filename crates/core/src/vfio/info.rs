@@ -1,7 +1,8 @@
-//! What the kernel's longer answers mean: a fixed part and a chain of capabilities behind it.
+//! Parser of the kernel's variable-length results: a fixed part, followed by a chain of
+//! capabilities.
 //!
-//! Offsets: `include/uapi/linux/vfio.h`. An answer that is shorter than it says, or whose chain goes in a circle, is
-//! read as far as it makes sense.
+//! Offsets: `include/uapi/linux/vfio.h`. The parser reads the valid part of a result that is
+//! shorter than declared, or has a circular chain.
 
 use std::mem::offset_of;
 
@@ -13,22 +14,22 @@ use vfio_bindings::bindings::vfio::{
     vfio_region_info, vfio_region_info_cap_sparse_mmap,
 };
 
-/// More capabilities than any kernel has.
+/// Limit of capabilities, more than any kernel has.
 const CHAIN: usize = 64;
 
-/// What an IOMMU can do.
+/// Capabilities of an IOMMU.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct IommuInfo {
-    /// First and last address of each range that can be mapped; empty if the kernel does not tell.
+    /// First and last address of each mappable range; empty if the kernel does not report them.
     pub(super) ranges: Vec<(u64, u64)>,
-    /// A bit for each size of page.
+    /// One bit for each page size.
     pub(super) page_sizes: u64,
-    /// How many more mappings there may be.
+    /// Number of further mappings allowed.
     pub(super) mappings_left: Option<u32>,
 }
 
 impl IommuInfo {
-    /// Reads the answer to `VFIO_IOMMU_GET_INFO`.
+    /// Parses the result of `VFIO_IOMMU_GET_INFO`.
     pub(super) fn parse(answer: &Answer) -> Self {
         let flags = answer.u32(offset_of!(vfio_iommu_type1_info, flags));
         let mut info = Self::default();
@@ -61,18 +62,18 @@ impl IommuInfo {
 /// A region of a device's file: a BAR, or its config space.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct RegionInfo {
-    /// Where it is in the device's file.
+    /// Offset in the device's file.
     pub(super) offset: u64,
-    /// Its length.
+    /// Length in bytes.
     pub(super) size: u64,
-    /// Whether it can be read and written.
+    /// True if it can be read and written.
     pub(super) accessible: bool,
-    /// How much of it, from its start, can be mapped.
+    /// Mappable bytes from its start.
     pub(super) mappable: u64,
 }
 
 impl RegionInfo {
-    /// Reads the answer to `VFIO_DEVICE_GET_REGION_INFO`.
+    /// Parses the result of `VFIO_DEVICE_GET_REGION_INFO`.
     pub(super) fn parse(answer: &Answer) -> Self {
         let flags = answer.u32(offset_of!(vfio_region_info, flags));
         let size = answer.u64(offset_of!(vfio_region_info, size));
@@ -81,7 +82,7 @@ impl RegionInfo {
         if flags & VFIO_REGION_INFO_FLAG_CAPS != 0 {
             let first = answer.u32(offset_of!(vfio_region_info, cap_offset));
             for (id, at) in answer.capabilities(first) {
-                // Only parts can be mapped: the one at the start is where the registers are.
+                // Only areas can be mapped: the first one holds the registers.
                 if id == VFIO_REGION_INFO_CAP_SPARSE_MMAP {
                     let count =
                         answer.u32(at + offset_of!(vfio_region_info_cap_sparse_mmap, nr_areas));
@@ -101,12 +102,12 @@ impl RegionInfo {
     }
 }
 
-/// The bytes of an answer. What is beyond its end reads as zero.
+/// Bytes of a result. Bytes beyond its end read as zero.
 #[derive(Debug)]
 pub(super) struct Answer(Vec<u64>);
 
 impl Answer {
-    /// An answer of at least `len` bytes that says, first of all, how many these are.
+    /// Creates a buffer of at least `len` bytes, whose first field holds this length.
     pub(super) fn sized(len: usize) -> Self {
         let mut answer = Self(vec![0; len.div_ceil(8).max(1)]);
         let bytes = u32::try_from(answer.0.len() * 8).unwrap_or(u32::MAX);
@@ -114,17 +115,17 @@ impl Answer {
         answer
     }
 
-    /// How many bytes the kernel would need to tell everything.
+    /// Returns the bytes that the kernel needs for the complete result.
     pub(super) fn wanted(&self) -> usize {
         self.u32(0) as usize
     }
 
-    /// Its bytes, aligned to eight.
+    /// Returns the bytes, aligned to 8.
     pub(super) fn words_mut(&mut self) -> &mut [u64] {
         &mut self.0
     }
 
-    /// Sets a number of 32 bits at an offset that is a multiple of four.
+    /// Sets a 32-bit number at an offset that is a multiple of 4.
     pub(super) fn put_u32(&mut self, at: usize, value: u32) {
         let Some(word) = self.0.get_mut(at / 8) else { return };
         let mut bytes = word.to_ne_bytes();
@@ -146,15 +147,15 @@ impl Answer {
         u64::from_ne_bytes(bytes)
     }
 
-    /// Up to `count` pairs of numbers at an offset.
+    /// Returns up to `count` pairs of numbers at an offset.
     fn pairs(&self, at: usize, count: u32) -> Vec<(u64, u64)> {
         let fit = (self.0.len() * 8).saturating_sub(at) / 16;
         let count = fit.min(count as usize);
         (0..count).map(|n| (self.u64(at + n * 16), self.u64(at + n * 16 + 8))).collect()
     }
 
-    /// Identifier and offset of each capability of the chain that starts at `first`: each begins with its
-    /// identifier and version (16 bits each) and the offset of the next.
+    /// Returns identifier and offset of each capability in the chain from `first`. Each begins with
+    /// its identifier and version (16 bits each) and the offset of the next.
     fn capabilities(&self, first: u32) -> impl Iterator<Item = (u32, usize)> {
         let mut next = first as usize;
         let inside = move |at: usize| at > 0 && at.is_multiple_of(4) && at + 8 <= self.0.len() * 8;
@@ -192,7 +193,7 @@ mod tests {
                 (4, 3),
                 (8, 0x1000),
                 (16, 24),
-                // One range list, two entries.
+                // One list of two ranges.
                 (24, 1 | 1 << 16),
                 (28, 72),
                 (32, 2),
@@ -201,7 +202,7 @@ mod tests {
                 (56, 0xfef0_0000),
                 (64, 0xffff_ffff),
                 (68, 0x7f),
-                // How many mappings are left.
+                // Number of mappings left.
                 (72, 3 | 1 << 16),
                 (76, 0),
                 (80, 65535),

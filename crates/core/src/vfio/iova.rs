@@ -1,39 +1,38 @@
-//! Which addresses a container's devices see memory at.
+//! Allocation of device addresses in a container.
 
 use std::collections::BTreeMap;
 
-/// Below this nothing is handed out: an address of zero, or a small number, in a command is a mistake, and the
-/// IOMMU stops it.
+/// Minimum address: zero, or a small number, in a command is a bug, which the IOMMU then stops.
 const FLOOR: u64 = 2 << 20;
-/// Writes to these addresses are interrupts on x86, whatever the IOMMU maps.
+/// Addresses of interrupts on x86: writes to them bypass the IOMMU's mappings.
 const INTERRUPTS: Range = Range { start: 0xfee0_0000, end: 0xfef0_0000 };
 const PAGE: u64 = 4096;
 const HUGE_PAGE: u64 = 2 << 20;
 
-/// Addresses from `start` up to, not including, `end`.
+/// Addresses from `start` to `end`, exclusive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Range {
     start: u64,
     end: u64,
 }
 
-/// Hands out addresses of the ranges that the kernel reports, lowest first.
+/// Allocates addresses from the ranges that the kernel reports, lowest first.
 #[derive(Debug, Default)]
 pub(super) struct Addresses {
     usable: Vec<Range>,
-    /// What is out, by its start.
+    /// Allocated addresses, by their start.
     used: BTreeMap<u64, u64>,
 }
 
 impl Addresses {
-    /// Takes what the kernel reports now, as first and last address of each range; what is out stays out.
+    /// Sets the ranges that the kernel reports now, as first and last address; allocations stay.
     pub(super) fn report(&mut self, ranges: &[(u64, u64)]) {
         self.usable = ranges.iter().flat_map(|&(first, last)| usable(first, last)).collect();
         self.usable.sort_by_key(|range| range.start);
     }
 
-    /// Takes `len` bytes, a multiple of 4096; of 2 MiB and more at a multiple of 2 MiB, for the IOMMU's large
-    /// pages. `None` if no range has so much left.
+    /// Allocates `len` bytes, a multiple of 4096; at a multiple of 2 MiB if `len` is at least that,
+    /// for the IOMMU's large pages. `None` if no range has enough space.
     pub(super) fn take(&mut self, len: u64) -> Option<u64> {
         let align = if len >= HUGE_PAGE { HUGE_PAGE } else { PAGE };
         let start = self.usable.iter().find_map(|range| self.room(*range, len, align))?;
@@ -41,16 +40,16 @@ impl Addresses {
         Some(start)
     }
 
-    /// Gives back what [`take`](Self::take) handed out.
+    /// Releases an allocation of [`take`](Self::take).
     pub(super) fn give_back(&mut self, start: u64) {
         let was = self.used.remove(&start);
         debug_assert!(was.is_some(), "{start:#x} was not taken");
     }
 
-    /// The first place for `len` bytes in a range.
+    /// Returns the first free address for `len` bytes in a range.
     fn room(&self, range: Range, len: u64, align: u64) -> Option<u64> {
         let mut at = range.start.checked_next_multiple_of(align)?;
-        // What begins before the range may reach into it.
+        // An allocation that begins before the range may extend into it.
         let before = self.used.range(..range.start).next_back();
         let inside = self.used.range(range.start..range.end);
         for (&start, &end) in before.into_iter().chain(inside) {
@@ -63,9 +62,9 @@ impl Addresses {
     }
 }
 
-/// The parts of a reported range, from its first to its last address, that may be handed out.
+/// Returns the usable parts of a reported range, given by its first and last address.
 fn usable(first: u64, last: u64) -> impl Iterator<Item = Range> {
-    // In whole pages; the last page there could be is left out, so that an end is always a number.
+    // In whole pages. The last possible page is omitted, so that the end is always representable.
     let start = first.max(FLOOR).checked_next_multiple_of(PAGE).unwrap_or(u64::MAX);
     let end = last.saturating_add(1) / PAGE * PAGE;
     let below = Range { start, end: end.min(INTERRUPTS.start) };
@@ -78,7 +77,7 @@ mod tests {
     use super::*;
     use crate::rng::Rng;
 
-    /// What an Intel IOMMU of 39 bits reports.
+    /// Ranges that an Intel IOMMU of 39 bits reports.
     const VTD: &[(u64, u64)] = &[(0, 0xfedf_ffff), (0xfef0_0000, 0x7f_ffff_ffff)];
 
     fn addresses(ranges: &[(u64, u64)]) -> Addresses {
@@ -124,7 +123,8 @@ mod tests {
         assert_eq!(addresses.take(3 * PAGE), Some(low + PAGE));
     }
 
-    /// Whatever comes and goes: nothing overlaps, all lies in the ranges, and everything comes back.
+    /// Checks under random use that nothing overlaps, all lies in the ranges, and everything is
+    /// released.
     #[test]
     fn nothing_overlaps() {
         for seed in 0..64 {

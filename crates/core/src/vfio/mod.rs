@@ -1,21 +1,23 @@
-//! PCI functions handed to this process by VFIO: Linux's `vfio-pci`, with an IOMMU between function and memory.
+//! PCI functions assigned to this process by VFIO: Linux's `vfio-pci`, with an IOMMU between
+//! function and memory.
 //!
 //! ```text
-//!   open(address) -> Device: Function      one function, ours alone
+//!   open(address) -> Device: Function      one function, exclusive to this process
 //!                      |- Bar: Registers     BAR0, mapped            (bar.rs)
 //!                      |- ConfigSpace        bus master, capabilities (config.rs)
 //!                      |- eventfds           MSI-X vectors, removal
-//!                      `- Group              /dev/vfio/N: what the IOMMU cannot tell apart (group.rs)
-//!                           `- Container: DmaSpace   /dev/vfio/vfio: one set of mappings   (container.rs)
+//!                      `- Group              /dev/vfio/N: functions not isolated (group.rs)
+//!                           `- Container: DmaSpace   /dev/vfio/vfio: mappings     (container.rs)
 //! ```
 //!
-//! Groups share a container where the kernel lets them, so that memory is mapped, and counted as locked, once for
-//! all drives. Everything is given back in the order of the picture, from the top: the BAR is unmapped, then the
-//! device closed, then its group; the last group that leaves a container takes all mappings with it.
+//! Groups share a container if the kernel permits it, so that memory is mapped, and counted as
+//! locked, once for all drives. Release follows the diagram from the top: the BAR is unmapped, then
+//! the device closed, then its group. The last group that leaves a container ends all mappings.
 //!
-//! The system's calls are in [`sys`]; what the kernel answers is read in [`info`], without unsafe code.
+//! The system calls are in [`sys`]; [`info`] parses the kernel's results without unsafe code.
 //!
-//! Interface: Linux, `Documentation/driver-api/vfio.rst` and `include/uapi/linux/vfio.h` (type1 IOMMU, version 2).
+//! Interface: Linux, `Documentation/driver-api/vfio.rst` and `include/uapi/linux/vfio.h` (type1
+//! IOMMU, version 2).
 
 mod bar;
 mod config;
@@ -33,12 +35,13 @@ use std::sync::Arc;
 pub use self::error::{Obstacle, VfioError};
 use crate::nvme_driver::seam::Function;
 
-/// Takes the NVMe controller at a PCI address (`0000:01:00.0`), which is bound to `vfio-pci`.
+/// Opens the NVMe controller at a PCI address (`0000:01:00.0`), which is bound to `vfio-pci`.
 ///
-/// It is ours alone until the value is dropped. Registers that were handed out and outlive it read as all ones.
+/// It is exclusive to this process until the value is dropped. Registers that outlive it read as
+/// all ones.
 ///
 /// # Errors
-/// Why not, and what to do about it.
+/// The error names the reason and the remedy.
 pub fn open(address: &str) -> Result<Arc<dyn Function>, VfioError> {
     Ok(Arc::new(device::Device::open(&host::Host::system(), address)?))
 }

@@ -1,6 +1,6 @@
-//! VFIO's calls of the kernel, each with types: the numbers and structures are `vfio-bindings`'.
+//! Typed VFIO calls of the kernel; numbers and structures come from `vfio-bindings`.
 //!
-//! A failed call is the error the kernel gave.
+//! A failed call returns the kernel's error.
 
 use std::ffi::CStr;
 use std::io;
@@ -19,7 +19,7 @@ use vmm_sys_util::ioctl::{
 
 use super::info::Answer;
 
-/// What the kernel says of a device.
+/// Description of a device.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct DeviceInfo {
     pub(super) flags: u32,
@@ -27,16 +27,16 @@ pub(super) struct DeviceInfo {
     pub(super) irqs: u32,
 }
 
-/// What became of a wish for interrupts.
+/// Result of a request for interrupts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Armed {
-    /// All are armed.
+    /// All vectors are armed.
     All,
-    /// None is: the system has no more than so many to give.
+    /// None is armed: the system can provide at most this number.
     Only(u16),
 }
 
-/// The number of a request: VFIO's encode neither a direction nor a size.
+/// Returns the number of a request: VFIO's encode neither a direction nor a size.
 const fn number(request: u32) -> c_ulong {
     ((VFIO_TYPE as u32) << 8 | (VFIO_BASE + request)) as c_ulong
 }
@@ -53,16 +53,16 @@ const DEVICE_SET_IRQS: c_ulong = number(10);
 const DEVICE_RESET: c_ulong = number(11);
 const IOMMU_GET_INFO: c_ulong = number(12);
 
-/// A group's flags: `VFIO_GROUP_FLAGS_*`.
+/// Returns a group's flags: `VFIO_GROUP_FLAGS_*`.
 pub(super) fn group_status(group: &impl AsFd) -> io::Result<u32> {
     let mut status = vfio_group_status { argsz: argsz::<vfio_group_status>(), flags: 0 };
-    // SAFETY: the kernel fills a structure of ours, of the size it is told.
+    // SAFETY: the kernel fills a local structure of the size passed in it.
     let code = unsafe { ioctl_with_mut_ref(&raw(group), GROUP_GET_STATUS, &mut status) };
     checked(code)?;
     Ok(status.flags)
 }
 
-/// Puts a group into a container.
+/// Attaches a group to a container.
 pub(super) fn set_container(group: &impl AsFd, container: &impl AsRawFd) -> io::Result<()> {
     let container: c_int = container.as_raw_fd();
     // SAFETY: the kernel reads one descriptor, which is open as long as `container` is borrowed.
@@ -70,25 +70,26 @@ pub(super) fn set_container(group: &impl AsFd, container: &impl AsRawFd) -> io::
     Ok(())
 }
 
-/// Takes a group out of its container.
+/// Detaches a group from its container.
 pub(super) fn unset_container(group: &impl AsFd) -> io::Result<()> {
     // SAFETY: the request has no argument.
     checked(unsafe { ioctl(&raw(group), GROUP_UNSET_CONTAINER) })?;
     Ok(())
 }
 
-/// Gives a container that has a group the type 1 IOMMU, version 2.
+/// Sets the type 1 IOMMU, version 2, for a container that has a group.
 pub(super) fn set_iommu(container: &impl AsRawFd) -> io::Result<()> {
     // SAFETY: the argument is a number.
     checked(unsafe { ioctl_with_val(container, SET_IOMMU, c_ulong::from(VFIO_TYPE1v2_IOMMU)) })?;
     Ok(())
 }
 
-/// What a container's IOMMU can do.
+/// Returns the capabilities of a container's IOMMU.
 pub(super) fn iommu_info(container: &impl AsRawFd) -> io::Result<Answer> {
     grown(size_of::<vfio_iommu_type1_info>(), |answer| {
         let words = answer.words_mut().as_mut_ptr();
-        // SAFETY: the kernel fills at most as many bytes as the first field says, and these are the answer's own.
+        // SAFETY: the kernel fills at most the bytes given in the first field, all of which belong
+        // to the buffer.
         checked(unsafe { ioctl_with_mut_ptr(container, IOMMU_GET_INFO, words) })
     })
 }
@@ -98,20 +99,20 @@ pub(super) fn open_device(group: &impl AsFd, name: &CStr) -> io::Result<OwnedFd>
     // SAFETY: the kernel reads a string that ends with a zero.
     let fd = unsafe { ioctl_with_ptr(&raw(group), GROUP_GET_DEVICE_FD, name.as_ptr()) };
     checked(fd)?;
-    // SAFETY: the kernel has just opened this descriptor for us, and nobody else knows it.
+    // SAFETY: the kernel has just opened this descriptor, and no other code has it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// What a device is.
+/// Returns the description of a device.
 pub(super) fn device_info(device: &impl AsFd) -> io::Result<DeviceInfo> {
     let mut info =
         vfio_device_info { argsz: argsz::<vfio_device_info>(), ..vfio_device_info::default() };
-    // SAFETY: the kernel fills a structure of ours, of the size it is told.
+    // SAFETY: the kernel fills a local structure of the size passed in it.
     checked(unsafe { ioctl_with_mut_ref(&raw(device), DEVICE_GET_INFO, &mut info) })?;
     Ok(DeviceInfo { flags: info.flags, regions: info.num_regions, irqs: info.num_irqs })
 }
 
-/// Where a region of a device is in its file.
+/// Returns the location of a device's region in its file.
 pub(super) fn region_info(device: &impl AsFd, index: u32) -> io::Result<Answer> {
     let device = raw(device);
     grown(size_of::<vfio_region_info>(), |answer| {
@@ -122,16 +123,16 @@ pub(super) fn region_info(device: &impl AsFd, index: u32) -> io::Result<Answer> 
     })
 }
 
-/// How many interrupts of a kind a device has.
+/// Returns the number of interrupts of one type of a device.
 pub(super) fn irq_count(device: &impl AsFd, index: u32) -> io::Result<u32> {
     let mut info = vfio_irq_info { argsz: argsz::<vfio_irq_info>(), flags: 0, index, count: 0 };
-    // SAFETY: the kernel fills a structure of ours, of the size it is told.
+    // SAFETY: the kernel fills a local structure of the size passed in it.
     checked(unsafe { ioctl_with_mut_ref(&raw(device), DEVICE_GET_IRQ_INFO, &mut info) })?;
     Ok(info.count)
 }
 
-/// Has the first interrupts of a kind signalled to these descriptors, all at once or none; none of that kind any more
-/// if there are no descriptors.
+/// Connects the first interrupts of one type to these descriptors, all of them or none. Without
+/// descriptors, disarms all interrupts of the type.
 pub(super) fn set_irqs(
     device: &impl AsFd,
     index: u32,
@@ -142,16 +143,17 @@ pub(super) fn set_irqs(
     let header = size_of::<vfio_irq_set>() / size_of::<u32>();
     let len = u32::try_from((header + signals.len()) * size_of::<u32>()).map_err(too_many)?;
     let count = u32::try_from(signals.len()).map_err(too_many)?;
-    // argsz, flags, index, start, count, and a descriptor each.
+    // Fields argsz, flags, index, start, count, then one descriptor each.
     let mut set = vec![len, data | VFIO_IRQ_SET_ACTION_TRIGGER, index, 0, count];
     debug_assert_eq!(set.len(), header);
     set.extend(signals.iter().map(|signal| signal.as_raw_fd().cast_unsigned()));
-    // SAFETY: the kernel reads as many bytes as the first field says, and these are `set`'s own; the descriptors
-    // are open while they are borrowed, and the kernel keeps what it needs of them itself.
+    // SAFETY: the kernel reads the bytes given in the first field, all of which belong to `set`.
+    // The descriptors are open while they are borrowed, and the kernel keeps its own references.
     checked(unsafe { ioctl_with_ptr(&raw(device), DEVICE_SET_IRQS, set.as_ptr()) }).map(armed)
 }
 
-/// A code above zero is how many vectors there could be, in place of more: the kernel has given them back.
+/// Interprets a result. A positive code is the number of available vectors, if too few; the kernel
+/// has released them.
 fn armed(code: c_int) -> Armed {
     if code > 0 { Armed::Only(u16::try_from(code).unwrap_or(u16::MAX)) } else { Armed::All }
 }
@@ -163,7 +165,7 @@ pub(super) fn reset(device: &impl AsFd) -> io::Result<()> {
     Ok(())
 }
 
-/// Asks, and asks again with more room if the kernel has more to tell.
+/// Makes a call, and repeats it with a larger buffer if the kernel has more data.
 fn grown(len: usize, mut ask: impl FnMut(&mut Answer) -> io::Result<c_int>) -> io::Result<Answer> {
     let mut answer = Answer::sized(len);
     let room = answer.wanted();
@@ -175,7 +177,7 @@ fn grown(len: usize, mut ask: impl FnMut(&mut Answer) -> io::Result<c_int>) -> i
     Ok(answer)
 }
 
-/// The size the kernel is told of a structure.
+/// Returns the size of a structure for its `argsz` field.
 const fn argsz<T>() -> u32 {
     const { assert!(size_of::<T>() <= 4096) };
     #[expect(clippy::cast_possible_truncation, reason = "asserted above")]
@@ -183,7 +185,7 @@ const fn argsz<T>() -> u32 {
     size
 }
 
-/// `vmm-sys-util` wants the older trait.
+/// Converts a descriptor for `vmm-sys-util`, which requires the older trait.
 fn raw(fd: &impl AsFd) -> impl AsRawFd {
     fd.as_fd().as_raw_fd()
 }
@@ -198,7 +200,7 @@ mod tests {
 
     use super::*;
 
-    /// The numbers as `vfio.h` makes them: `_IO(';', 100 + n)`.
+    /// The numbers as defined in `vfio.h`: `_IO(';', 100 + n)`.
     #[test]
     fn numbers_are_the_headers() {
         assert_eq!(SET_IOMMU, 0x3b66);

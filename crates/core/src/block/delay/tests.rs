@@ -1,4 +1,4 @@
-//! The delay device in virtual time: each test's thread has a clock of its own.
+//! The delay device in virtual time: each test's thread has a separate clock.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use crate::rng::Rng;
 const MIB: u64 = 1 << 20;
 const US: u64 = 1000;
 const MS: u64 = 1000 * US;
-/// Of a read, of all else.
+/// Latency of reads, and of all other operations.
 const SLOW: Latency = Latency {
     read: Duration::from_millis(1),
     write: Duration::from_micros(300),
@@ -42,7 +42,7 @@ fn filled(pool: &CorePool, byte: u8) -> Buffer {
     buffer
 }
 
-/// A delay over faults over memory.
+/// Returns a delay layered on faults layered on memory.
 fn delayed(
     latency: Latency,
     plan: FaultPlan,
@@ -75,7 +75,7 @@ fn each_direction_comes_after_its_own_latency_and_not_before() {
     queue.submit(BlockOp::flush(3)).unwrap();
     queue.submit(BlockOp::write_zeroes(4, 512, 512, false, false)).unwrap();
     queue.submit(BlockOp::deallocate(5, 1024, 512)).unwrap();
-    // Memory zeroes one range a poll.
+    // The memory device zeroes one range per poll.
     assert!(poll(&mut *queue).is_empty() && poll(&mut *queue).is_empty());
     assert_eq!((queue.in_flight(), queue.next_due()), (5, Some(now() + 300 * US)));
     pass(300 * US - 1);
@@ -217,8 +217,8 @@ fn a_dropped_queue_gives_its_buffers_back() {
     assert_eq!(pool.leased(), 0);
 }
 
-/// Whatever the base does, each operation comes out once, with its own token, in time and when it
-/// was said to; after the first rounds nothing is allocated any more.
+/// Under any behavior of the base, each operation completes once, with its own token, and at the
+/// announced time. After the first rounds nothing is allocated.
 #[test]
 fn no_operation_is_lost_early_or_unannounced_under_faults() {
     for seed in 1..=20 {
@@ -231,14 +231,14 @@ fn no_operation_is_lost_early_or_unannounced_under_faults() {
         };
         let (base, _faults) =
             FaultDevice::new(Arc::new(RamDevice::new("ram0", MIB, 512).unwrap()), plan);
-        // Of odd seeds with jitter: reads then come in any order.
+        // Odd seeds have jitter, so reads complete in any order.
         let read_jitter = Duration::from_micros(if seed % 2 == 0 { 0 } else { 700 });
         let latency = Latency { read_jitter, ..SLOW };
         let device = DelayDevice::new("slow0", Arc::new(base), latency, now).seeded(seed);
         let pool = pool();
         let mut queue = DelayQueue::new(&device, device.base.open_queue(&pool).unwrap());
         let mut rng = Rng::new(seed);
-        // By token: when it may come.
+        // By token: earliest completion time.
         let mut out: BTreeMap<u64, u64> = BTreeMap::new();
         let mut room = None;
         for round in 0..4000_u64 {
@@ -274,8 +274,8 @@ fn no_operation_is_lost_early_or_unannounced_under_faults() {
     }
 }
 
-/// Reads come between their latency and the most their jitter adds, in another order than they went, and
-/// the same for the same seed; writes without jitter keep their order.
+/// Reads complete between their latency and the maximum jitter, in another order than submitted,
+/// and the same for the same seed. Writes without jitter keep their order.
 #[test]
 fn jitter_is_within_bounds_changes_the_order_and_repeats_itself() {
     let latency = Latency { read_jitter: Duration::from_micros(500), ..SLOW };

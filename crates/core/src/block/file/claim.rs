@@ -1,8 +1,11 @@
-//! What keeps other servers from a file: a lock on a regular file, an exclusive opening of a block
-//! device. The kernel ends either with the opening that has it.
+//! Claims that keep other servers off a file: a lock on a regular file, an exclusive open of a
+//! block device.
 //!
-//! A device may take a file over from one of this process that ends when it is in use, as one that
-//! is called otherwise does. Then both share the claim, and nobody else can come between them.
+//! The kernel ends either one when the descriptor that holds it is closed.
+//!
+//! A device may take a file over from another device of this process, for example one with another
+//! name. The old device ends once the new one is in use. Both then share the claim, so no other
+//! process can claim the file in between.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -13,46 +16,46 @@ use rustix::io::Errno;
 
 use super::open::{OpenErrorWhy, system};
 
-/// A claim to a file that is open.
+/// A claim to an open file.
 #[derive(Debug, Clone)]
 pub struct Claim(Arc<OwnedFd>);
 
 impl Claim {
-    /// Locks a file: for one writer, or for many readers.
+    /// Locks a file for one writer, or for several readers.
     pub(super) fn lock(file: Arc<OwnedFd>, read_only: bool) -> Result<Self, OpenErrorWhy> {
         flock(&file, read_only)?;
         Ok(Self(file))
     }
 
-    /// The claim of a block device that is open exclusively.
+    /// Returns the claim of a block device that is open exclusively.
     pub(super) fn exclusive(file: Arc<OwnedFd>) -> Self {
         Self(file)
     }
 
-    /// Takes the claim to what is at this path out of `claims`, if it is there.
+    /// Removes the claim to the file at this path from `claims` and returns it, if there is one.
     pub(super) fn take(path: &Path, claims: &mut Vec<Self>) -> Option<Self> {
         let stat = rustix::fs::stat(path).ok()?;
         let at = claims.iter().position(|claim| claim.is_to(&stat))?;
         Some(claims.swap_remove(at))
     }
 
-    /// Shares it with another opening of the file. It stays as strict as it is when that reads
-    /// only: what it is shared with may still write.
+    /// Shares the claim with another open of the file. It stays exclusive even if that open only
+    /// reads, because the first one may still write.
     pub(super) fn share(self, file: &OwnedFd, read_only: bool) -> Result<Self, OpenErrorWhy> {
         let stat = system("look at it", rustix::fs::fstat(file))?;
-        // Another file was put there since.
+        // Another file has replaced it.
         if !self.is_to(&stat) {
             return Err(OpenErrorWhy::InUse);
         }
         if !read_only && FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile {
             let locked = flock(&self.0, false);
-            // The kernel gives the one lock up before it looks for the other.
+            // The kernel releases the shared lock before it tries the exclusive one.
             locked.inspect_err(|_| drop(flock(&self.0, true)))?;
         }
         Ok(self)
     }
 
-    /// Whether it is to the file with this status.
+    /// Returns true if the claim is to the file with this status.
     fn is_to(&self, other: &Stat) -> bool {
         let Ok(own) = rustix::fs::fstat(&self.0) else { return false };
         let is_block = |stat: &Stat| FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice;

@@ -1,58 +1,59 @@
-//! The few calls the `file` device makes of a medium, apart from how they are made: io_uring
-//! ([`Ring`](super::ring::Ring)) in the daemon, a log or a script around it in tests.
+//! Calls that the `file` device makes, independent of their execution.
+//!
+//! The daemon uses io_uring ([`Ring`](super::ring::Ring)); tests wrap it with a log or a script.
 
 use std::fmt::Debug;
 use std::os::fd::BorrowedFd;
 
 use crate::dma::Buffer;
 
-/// Bytes of the longest [`Call::WriteZeroes`].
+/// Maximum bytes of a [`Call::WriteZeroes`].
 pub(super) const ZERO_WRITE: u64 = 256 << 10;
 
-/// Bytes of the longest [`Call::Zero`], and what longer ranges are cut at multiples of: between two
-/// calls an operation can be cancelled.
+/// Maximum bytes of a [`Call::Zero`]. Longer ranges are split at multiples of it, so that an
+/// operation can be cancelled between two calls.
 pub(super) const ZERO_CALL: u64 = 64 << 20;
 
-/// One call. `skip` and `len` name the bytes of the buffer that goes with it.
+/// A call. `skip` and `len` select the bytes of its buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Call {
-    /// Fill `len` bytes of the buffer from `skip` on.
+    /// Reads `len` bytes into the buffer at `skip`.
     Read { offset: u64, skip: u32, len: u32 },
-    /// Write `len` bytes of the buffer from `skip` on; `dsync`: answered when they are on the
+    /// Writes `len` bytes of the buffer from `skip`. With `dsync` it completes when they are on the
     /// medium (`RWF_DSYNC`).
     Write { offset: u64, skip: u32, len: u32, dsync: bool },
-    /// Write `len` zero bytes, at most [`ZERO_WRITE`].
+    /// Writes `len` zero bytes, at most [`ZERO_WRITE`].
     WriteZeroes { offset: u64, len: u32 },
-    /// Zero a range of at most [`ZERO_CALL`] without moving data (`fallocate`): keeps it allocated,
-    /// or frees it.
+    /// Zeroes a range of at most [`ZERO_CALL`] without moving data (`fallocate`): keeps it
+    /// allocated, or frees it.
     Zero { offset: u64, len: u64, free: bool },
-    /// Put every write answered before on the medium (`fdatasync`).
+    /// Puts every write completed before on the medium (`fdatasync`).
     Sync,
 }
 
-/// The answer to a call.
+/// Result of a call.
 #[derive(Debug)]
 pub(super) struct Answer {
-    /// The slot it was issued with.
+    /// Slot of the call.
     pub(super) slot: usize,
     /// Bytes moved, 0, or a negated error number.
     pub(super) result: i32,
-    /// The buffer issued with it.
+    /// Buffer of the call.
     pub(super) buf: Option<Buffer>,
 }
 
-/// Where calls go. A slot has at most one call out; its buffer is the medium's until then.
-/// Dropping a medium ends or awaits every call before the buffers go back.
+/// Target of calls. A slot has at most one call in flight, and the medium owns its buffer until the
+/// result. Dropping a medium cancels or awaits every call before the buffers are released.
 pub(super) trait Medium: Debug {
     /// Takes a call; it starts with the next [`submit`](Self::submit) at the latest.
     fn issue(&mut self, slot: usize, call: Call, buf: Option<Buffer>);
 
-    /// Starts every call taken.
+    /// Starts all issued calls.
     fn submit(&mut self);
 
-    /// Appends the answers that are there.
+    /// Appends the available results.
     fn reap(&mut self, answers: &mut Vec<Answer>);
 
-    /// Readable when answers are there.
+    /// Descriptor that is readable when results are available.
     fn event_fd(&self) -> Option<BorrowedFd<'_>>;
 }

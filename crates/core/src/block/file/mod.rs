@@ -1,14 +1,14 @@
-//! `file`: a regular file or a block device through io_uring, past the page cache where it goes.
+//! `file`: a regular file or a block device through io_uring, with direct I/O where possible.
 //!
-//! * [`open`]: what is opened and refused, the size;
-//! * [`claim`]: what keeps a second server out;
-//! * [`wwid`]: the identity that a block device has by itself;
-//! * [`resize`]: more of it or less, while it is served;
-//! * [`queue`]: which calls an operation takes and when a write counts as durable;
-//! * [`medium`] and [`ring`]: the calls, and io_uring that makes them.
+//! * [`open`]: checks on the path, and the size;
+//! * [`claim`]: exclusion of other servers;
+//! * [`wwid`]: the identity of a block device itself;
+//! * [`resize`]: growing and shrinking while the file is served;
+//! * [`queue`]: the calls of an operation, and the rule when a write is durable;
+//! * [`medium`] and [`ring`]: the calls, and io_uring that executes them.
 //!
-//! That a block is read and written whole is the drive's doing where I/O is direct and blocks are
-//! its sectors; through the page cache it is as good as the file system makes it.
+//! With direct I/O and blocks of the drive's sector size, the drive makes block reads and writes
+//! atomic. Through the page cache, atomicity depends on the file system.
 
 mod claim;
 mod medium;
@@ -33,44 +33,44 @@ use self::ring::Ring;
 use super::{BlockDevice, BlockError, BlockQueue, DeviceInfo};
 use crate::dma::CorePool;
 
-/// Operations one queue has in flight unless told otherwise.
+/// Default number of operations in flight per queue.
 pub const DEFAULT_DEPTH: usize = 256;
 
-/// How to open a file as a device.
+/// Parameters for opening a file as a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileConfig {
     /// Name in the configuration.
     pub name: String,
-    /// The file or block device.
+    /// Path of the file or block device.
     pub path: PathBuf,
-    /// Bytes. A file that is not there, or is empty, is made this size, sparse. One that is there
-    /// has to have it. `None`: whatever is there.
+    /// Size in bytes. A missing or empty file is created sparse with this size; an existing one
+    /// must have it. `None`: the current size.
     pub size: Option<u64>,
-    /// Bytes of a logical block: 512 or 4096.
+    /// Bytes per logical block: 512 or 4096.
     pub block_size: u32,
-    /// Open for reading only. What cannot be written to is opened so, too: see
+    /// Opens for reading only. Files that are not writable are opened this way, too: see
     /// [`DeviceInfo::read_only`].
     pub read_only: bool,
-    /// Whether to go past the page cache.
+    /// Use of direct I/O.
     pub direct: Direct,
-    /// Operations in flight per queue, at most.
+    /// Maximum operations in flight per queue.
     pub queue_depth: usize,
 }
 
-/// Whether to go past the page cache (`O_DIRECT`).
+/// Use of direct I/O (`O_DIRECT`), which bypasses the page cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Direct {
-    /// Where the file takes it for this block size; the log says if not and why.
+    /// Direct I/O if the file supports it for this block size; otherwise the log gives the reason.
     #[default]
     Auto,
-    /// Or do not open it.
+    /// Direct I/O, or the file is not opened.
     Required,
-    /// No: through the page cache.
+    /// No direct I/O: through the page cache.
     Never,
 }
 
 impl FileConfig {
-    /// A file or block device as it is.
+    /// Returns the defaults for a file or block device.
     pub fn new(name: impl Into<String>, path: impl Into<PathBuf>, block_size: u32) -> Self {
         Self {
             name: name.into(),
@@ -83,42 +83,44 @@ impl FileConfig {
         }
     }
 
-    /// Looks whether the device could be opened; creates, locks and changes nothing.
+    /// Checks whether the device could be opened; creates, locks and changes nothing.
     ///
     /// # Errors
-    /// Why it could not.
+    /// The reason why it could not.
     pub fn check(&self) -> Result<(), OpenError> {
         open::check(self)
     }
 }
 
-/// A file or block device, locked against other servers for as long as it lives.
+/// A file or block device, locked against other servers during its lifetime.
 #[derive(Debug)]
 pub struct FileDevice {
     info: DeviceInfo,
     mode: Mode,
     opened: Arc<OpenFile>,
-    /// The file was not there before this device was opened.
+    /// True if this device created the file.
     is_made: bool,
     health: Arc<Health>,
 }
 
 impl FileDevice {
-    /// Opens and locks it; creates the file if it is not there and a size is given.
+    /// Opens and locks the file; creates it if it is missing and a size is given.
     ///
     /// # Errors
-    /// Says which file, what is wrong and what to do.
+    /// The error names the file, the problem and the remedy.
     pub fn open(config: &FileConfig) -> Result<Self, OpenError> {
         Self::take_over(config, &mut Vec::new())
     }
 
-    /// The same, where the file may be that of a device that ends when this one is in use: of one
-    /// of these [claims](Self::claim), which is taken out then.
+    /// Opens a file that may belong to a device that ends when this one is in use.
+    ///
+    /// `claims` are the [claims](Self::claim) of those devices. The claim to this file, if any, is
+    /// removed.
     ///
     /// # Errors
-    /// As [`open`](Self::open).
+    /// See [`open`](Self::open).
     pub fn take_over(config: &FileConfig, claims: &mut Vec<Claim>) -> Result<Self, OpenError> {
-        // First: without io_uring no file is to be made.
+        // Checked first, so that no file is created without io_uring.
         ring::probe().map_err(|error| OpenError {
             path: config.path.clone(),
             why: OpenErrorWhy::NoRing(error),
@@ -146,11 +148,13 @@ impl FileDevice {
         Ok(Self { info, mode, opened: Arc::new(opened), is_made, health: Arc::default() })
     }
 
-    /// The same file, more of it or less, or all there is of it now. Both work until one is dropped; a
-    /// file grows at once, and is cut off when the larger one is gone.
+    /// Creates a larger or smaller device of the same file; `None` takes the current size. Both
+    /// work until one is dropped.
+    ///
+    /// A file grows immediately, and is truncated when the larger device is gone.
     ///
     /// # Errors
-    /// A block device has not so much; the file cannot grow.
+    /// A block device is smaller than `size`, or the file cannot grow.
     pub fn resized(&self, size: Option<u64>) -> Result<Self, OpenError> {
         let (block_size, read_only) = (self.info.block_size, self.info.read_only);
         let size = self.opened.resize(size, block_size, read_only)?;
@@ -160,7 +164,7 @@ impl FileDevice {
         Ok(Self { info, mode: self.mode, opened, is_made: false, health })
     }
 
-    /// Removes the file if opening it as this device made it: the device is not to be.
+    /// Removes the file if this device created it, because the device is discarded.
     pub fn unmake(&self) {
         if !self.is_made {
             return;
@@ -171,38 +175,41 @@ impl FileDevice {
         }
     }
 
-    /// The file behind it where it is a loop device.
+    /// Returns the backing file of a loop device.
     #[must_use]
     pub fn backing(&self) -> Option<Backing> {
         wwid::backing_of(&self.opened.file)
     }
 
-    /// Its claim to the file, for another device to [take over](Self::take_over).
+    /// Returns the claim to the file, for another device to [take over](Self::take_over).
     #[must_use]
     pub fn claim(&self) -> Claim {
         self.opened.claim.clone()
     }
 
-    /// Puts what was written on the medium, as a flush does.
+    /// Puts completed writes on the medium, as a flush does.
     ///
     /// # Errors
-    /// The system's: something is not on the medium.
+    /// The system's error: some data is not on the medium.
     pub fn sync(&self) -> std::io::Result<()> {
         if self.info.read_only {
             return Ok(());
         }
-        // Of an opening of its own: what was reported before is not reported once more.
+        // On a separate open: an error that was already reported does not appear again.
         Ok(rustix::fs::fdatasync(self.opened.reopen_or_share()?)?)
     }
 
-    /// Makes this the device that stays, after what was made of it with [`Self::resized`] is not used.
+    /// Makes this the current device again, after its successor from [`Self::resized`] was
+    /// discarded unused.
     pub fn prevail(&self) {
         self.opened.prevail(self.info.size);
     }
 
-    /// The same, but its queues look for completions at the drive instead of being interrupted
-    /// (`IORING_SETUP_IOPOLL`): for direct reads and writes only, and without a descriptor to sleep on. Where the file
-    /// cannot be polled an operation is [`Unsupported`](BlockError::Unsupported).
+    /// Makes the queues poll the drive for completions instead of using interrupts
+    /// (`IORING_SETUP_IOPOLL`).
+    ///
+    /// This supports direct reads and writes only, and the queues have no descriptor to sleep on.
+    /// If the file cannot be polled, operations fail with [`Unsupported`](BlockError::Unsupported).
     #[must_use]
     pub fn polled(mut self) -> Self {
         self.mode.polled = true;

@@ -1,4 +1,4 @@
-//! Opening: what the path is, whose it is, how large it is, and whether it takes direct I/O.
+//! Opening a file: its type, ownership, size and support for direct I/O.
 
 use std::borrow::Cow;
 use std::io;
@@ -15,34 +15,34 @@ use super::resize::Extent;
 use super::wwid::of_block_device;
 use super::{Direct, FileConfig};
 
-/// Mode of a file made here.
+/// Mode of a newly created file.
 const NEW_FILE: Mode = Mode::from_raw_mode(0o600);
 
-/// Why a file cannot be a device.
+/// Error that prevents a file from being a device.
 #[derive(Debug, Error)]
 #[error("{}: {why}", .path.display())]
 pub struct OpenError {
     /// The file.
     pub path: PathBuf,
-    /// What is wrong and what to do.
+    /// The problem and the remedy.
     pub why: OpenErrorWhy,
 }
 
-/// What is wrong with a file.
+/// Problem with a file.
 #[derive(Debug, Error)]
 pub enum OpenErrorWhy {
-    /// There is no such file, and no size to make it.
+    /// The file does not exist, and no size is given to create it.
     #[error("there is no such file; give a size to have it created")]
     Missing,
-    /// It is no regular file and no block device.
+    /// The path is neither a regular file nor a block device.
     #[error("this is no regular file and no block device but {0}")]
     Kind(&'static str),
-    /// Somebody else has it.
+    /// Another process or device uses the file.
     #[error(
         "it is in use: another process or another device serves it, or it is mounted; stop that, or name another file"
     )]
     InUse,
-    /// The block size is none we do.
+    /// The block size is not supported.
     #[error("a block size of {0} bytes is not possible: choose 512 or 4096")]
     BlockSize(u32),
     /// The drive's sectors are larger than the blocks.
@@ -50,50 +50,51 @@ pub enum OpenErrorWhy {
         "its sectors are {sector} bytes, more than the block size {block_size}: choose {sector}"
     )]
     Sector {
-        /// Bytes of a sector.
+        /// Bytes per sector.
         sector: u32,
-        /// Bytes of a block.
+        /// Bytes per block.
         block_size: u32,
     },
-    /// The size is not the one asked for.
+    /// The size differs from the configured one.
     #[error("it has {actual} bytes but {wanted} are configured: {advice}")]
     Size {
-        /// Bytes there are.
+        /// Actual bytes.
         actual: u64,
-        /// Bytes configured.
+        /// Configured bytes.
         wanted: u64,
-        /// What to do.
+        /// The remedy.
         advice: &'static str,
     },
-    /// There is not one whole block.
+    /// The file is smaller than one block.
     #[error("{size} bytes do not hold one block of {block_size}; give a size")]
     Empty {
-        /// Bytes there are.
+        /// Actual bytes.
         size: u64,
-        /// Bytes of a block.
+        /// Bytes per block.
         block_size: u32,
     },
-    /// Direct I/O is required and does not go.
+    /// Direct I/O is required but not supported.
     #[error("it takes no direct I/O ({0}): leave `direct` to \"auto\", or use larger blocks")]
     NotDirect(Cow<'static, str>),
-    /// This process may not use io_uring.
+    /// The kernel denies io_uring to this process.
     #[error(
         "it needs io_uring, which is not to be had here ({0}): see the sysctl \
          kernel.io_uring_disabled, and in a container its seccomp profile"
     )]
     NoRing(io::Error),
-    /// The system refused.
+    /// A system call failed.
     #[error("cannot {what}: {source}")]
     System {
-        /// What was tried.
+        /// The operation.
         what: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
 
-/// A file or block device that is open, locked against other servers, and what was found out about it. What reads and
-/// writes it is another matter: [`FileDevice`](super::FileDevice) does by io_uring.
+/// An open file or block device, locked against other servers, and its properties.
+///
+/// Reading and writing are left to the caller: [`FileDevice`](super::FileDevice) uses io_uring.
 #[derive(Debug)]
 pub struct OpenFile {
     pub(super) path: PathBuf,
@@ -101,18 +102,18 @@ pub struct OpenFile {
     pub(super) file: Arc<OwnedFd>,
     pub(super) claim: Claim,
     flags: OFlags,
-    /// How much of it the newest of those that share it has.
+    /// Bytes that the newest device sharing the file uses.
     pub(super) extent: Mutex<Extent>,
-    /// It was not there before.
+    /// True if this open created the file.
     pub(super) is_made: bool,
     pub(super) size: u64,
-    /// It is open for reading only: so it was configured, or nothing else goes.
+    /// Open for reading only, because of the configuration or because the file is not writable.
     pub(super) read_only: bool,
     pub(super) direct: bool,
     pub(super) deallocate: bool,
-    /// The identity of a block device.
+    /// Identity of a block device.
     pub(super) medium: Option<String>,
-    /// For the log: how it is used and why.
+    /// I/O mode and its reason, for the log.
     pub(super) why_mode: Cow<'static, str>,
 }
 
@@ -123,15 +124,15 @@ pub(super) enum Kind {
 }
 
 impl OpenFile {
-    /// Opens and locks it; creates the file if it is not there and a size is given.
+    /// Opens and locks the file; creates it if it is missing and a size is given.
     ///
     /// # Errors
-    /// Says which file, what is wrong and what to do.
+    /// The error names the file, the problem and the remedy.
     pub fn open(config: &FileConfig) -> Result<Self, OpenError> {
         Self::take_over(config, &mut Vec::new())
     }
 
-    /// The same, where the file may be that of one of these claims; that one is taken out.
+    /// Opens a file that one of these claims may hold; that claim is removed from `claims`.
     pub(super) fn take_over(
         config: &FileConfig,
         claims: &mut Vec<Claim>,
@@ -139,41 +140,42 @@ impl OpenFile {
         open_inner(config, claims).map_err(|why| OpenError { path: config.path.clone(), why })
     }
 
-    /// Bytes, in whole blocks.
+    /// Returns the size in bytes, in whole blocks.
     #[must_use]
     pub fn size(&self) -> u64 {
         self.size
     }
 
-    /// Whether [`reopen`](Self::reopen) gives files past the page cache.
+    /// Returns true if [`reopen`](Self::reopen) returns descriptors for direct I/O.
     #[must_use]
     pub fn is_direct(&self) -> bool {
         self.direct
     }
 
-    /// The identity that a block device itself has; none of a regular file.
+    /// Returns the identity of the block device itself; `None` for a regular file.
     #[must_use]
     pub fn medium(&self) -> Option<&str> {
         self.medium.as_deref()
     }
 
-    /// What sysfs tells of the queue of a block device, as `io_poll`; none of a regular file.
+    /// Returns a queue attribute of a block device from sysfs, as `io_poll`; `None` for a regular
+    /// file.
     #[must_use]
     pub fn queue_attribute(&self, name: &str) -> Option<String> {
         queue_attribute(&self.file, name)
     }
 
-    /// The same file opened once more, with a position of its own.
+    /// Opens the same file again, with a separate file position.
     ///
     /// # Errors
-    /// The system's, as where there is no `/proc`.
+    /// The system's error, for example without `/proc`.
     pub fn reopen(&self) -> io::Result<OwnedFd> {
         let path = format!("/proc/self/fd/{}", self.file.as_raw_fd());
         Ok(rustix::fs::open(&path, self.flags, Mode::empty())?)
     }
 
-    /// The same file opened once more: a lost write is reported to each opening by itself.
-    /// Without `/proc` it is the same opening again.
+    /// Opens the same file again, because the kernel reports a lost write to each open separately.
+    /// Without `/proc` it duplicates the descriptor.
     pub(super) fn reopen_or_share(&self) -> io::Result<OwnedFd> {
         self.reopen().or_else(|error| {
             tracing::debug!(%error, "no second opening of the file");
@@ -244,19 +246,19 @@ fn open_inner(config: &FileConfig, claims: &mut Vec<Claim>) -> Result<OpenFile, 
     })
 }
 
-/// Opens what is there, for reading and writing if that goes; with what flags it was.
+/// Opens an existing file, for reading and writing if possible; returns the flags used.
 fn open_as_it_goes(
     config: &FileConfig,
     kind: Kind,
     is_claimed: bool,
 ) -> Result<(OwnedFd, OFlags), OpenErrorWhy> {
-    // Exclusive: fails if it is mounted, part of an array, or another server has it. (A file
-    // lock would meet udev, which locks a drive while it looks at it.)
+    // Exclusive: fails if the device is mounted, part of an array, or used by another server. (A
+    // file lock would collide with udev, which locks a drive while it probes it.)
     let is_exclusive = kind == Kind::Block && !is_claimed;
     let more = if is_exclusive { OFlags::EXCL } else { OFlags::empty() };
     let (mut file, mut read_only) = try_open(config, more)?;
     if kind == Kind::Block && !read_only && is_read_only(&file) {
-        // Some drivers let it be opened for writing, and fail each write.
+        // Some drivers allow an open for writing and then fail each write.
         drop(file);
         read_only = true;
         (file, _) = try_open(&FileConfig { read_only, ..config.clone() }, more)?;
@@ -272,7 +274,7 @@ fn open_as_it_goes(
     Ok((file, access | OFlags::CLOEXEC))
 }
 
-/// Opens the path, for reading only if it is configured so or cannot be written to; whether it was.
+/// Opens the path, for reading only if configured or not writable; returns true in that case.
 fn try_open(config: &FileConfig, more: OFlags) -> Result<(OwnedFd, bool), OpenErrorWhy> {
     let open = |access| {
         let opened = rustix::fs::open(&config.path, access | OFlags::CLOEXEC | more, Mode::empty());
@@ -331,7 +333,7 @@ pub(super) fn check_whole(size: u64, block_size: u32) -> Result<(), OpenErrorWhy
     Ok(())
 }
 
-/// What is at the path; `None` if nothing is.
+/// Returns the type of the file at the path; `None` if there is none.
 fn kind_of(path: &Path) -> Result<Option<Kind>, OpenErrorWhy> {
     let stat = match rustix::fs::stat(path) {
         Err(Errno::NOENT) => return Ok(None),
@@ -349,16 +351,16 @@ fn kind_of(path: &Path) -> Result<Option<Kind>, OpenErrorWhy> {
     Err(OpenErrorWhy::Kind(other))
 }
 
-/// Makes the file. It is empty until [`regular_size`] gives it its size under the lock.
+/// Creates the file. It is empty until [`regular_size`] sets its size under the lock.
 fn create(config: &FileConfig, flags: OFlags) -> Result<OwnedFd, OpenErrorWhy> {
     if config.size.is_none() || config.read_only {
         return Err(OpenErrorWhy::Missing);
     }
-    // Not exclusive: another server that makes it at the same time meets us at the lock.
+    // Not exclusive: another server that creates the file concurrently collides at the lock.
     let file =
         system("create it", rustix::fs::open(&config.path, flags | OFlags::CREATE, NEW_FILE))?;
     let folder = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    // A new name is on the medium when its folder is.
+    // The new name is durable when its folder is.
     let folder = system(
         "open its folder",
         rustix::fs::open(folder_of(&config.path), folder, Mode::empty()),
@@ -374,7 +376,7 @@ fn folder_of(path: &Path) -> &Path {
     }
 }
 
-/// The size of a regular file, set if it is empty and a size is configured.
+/// Returns the size of a regular file; sets it if the file is empty and a size is configured.
 fn regular_size(file: &OwnedFd, config: &FileConfig) -> Result<u64, OpenErrorWhy> {
     let actual = system("read its size", rustix::fs::fstat(file))?.st_size.unsigned_abs();
     let Some(wanted) = config.size else {
@@ -398,7 +400,7 @@ pub(super) fn check_size(actual: u64, wanted: u64) -> Result<(), OpenErrorWhy> {
     Err(OpenErrorWhy::Size { actual, wanted, advice })
 }
 
-/// The size of a block device, or the part of it that is configured.
+/// Returns the size of a block device, or the configured part of it.
 pub(super) fn block_device_size(file: &OwnedFd, config: &FileConfig) -> Result<u64, OpenErrorWhy> {
     let sector = system("read its sector size", rustix::fs::ioctl_blksszget(file))?;
     let block_size = config.block_size;
@@ -416,7 +418,7 @@ pub(super) fn block_device_size(file: &OwnedFd, config: &FileConfig) -> Result<u
     }
 }
 
-/// Whether direct I/O of whole blocks goes; `Err` says why not.
+/// Checks support for direct I/O of whole blocks; `Err` gives the reason against it.
 fn takes_direct(
     file: &OwnedFd,
     flags: OFlags,
@@ -440,8 +442,8 @@ fn takes_direct(
     }
 }
 
-/// Bytes that offset, length and memory of direct I/O are multiples of (a part of a buffer starts on a
-/// block); `None` if the system tells not.
+/// Returns the alignment of offset, length and memory for direct I/O; `None` if the system does not
+/// report it. (A part of a buffer starts on a block.)
 fn direct_alignment(file: &OwnedFd) -> Option<u32> {
     let flags = StatxFlags::DIOALIGN;
     let stat = rustix::fs::statx(file.as_fd(), "", AtFlags::EMPTY_PATH, flags).ok()?;
@@ -450,7 +452,7 @@ fn direct_alignment(file: &OwnedFd) -> Option<u32> {
     told.then_some(if align == 0 { 0 } else { align.max(stat.stx_dio_mem_align) })
 }
 
-/// Tries a direct read of one block, where the system does not tell what it takes.
+/// Tries a direct read of one block, if the system does not report the alignment.
 fn probe(file: &OwnedFd, block_size: u32) -> Result<(), Cow<'static, str>> {
     #[repr(align(4096))]
     struct Page([u8; 4096]);
@@ -461,29 +463,30 @@ fn probe(file: &OwnedFd, block_size: u32) -> Result<(), Cow<'static, str>> {
     }
 }
 
-/// Whether a deallocated range is freed and reads as zeroes.
+/// Returns true if a deallocated range is freed and reads as zeroes.
 fn can_deallocate(file: &OwnedFd, kind: Option<Kind>, size: u64) -> bool {
     if kind == Some(Kind::Block) {
         return block_device_frees(file);
     }
-    // Past the end nothing is changed, but a file system that cannot says so.
+    // Nothing changes beyond the end, but a file system without support reports an error.
     let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     rustix::fs::fallocate(file, flags, size.next_multiple_of(4096), 4096).is_ok()
 }
 
-/// Whether the drive zeroes ranges by itself, which is what punching a hole in it needs.
+/// Returns true if the drive zeroes ranges itself, which punching a hole requires.
 fn block_device_frees(file: &OwnedFd) -> bool {
     queue_attribute(file, "write_zeroes_max_bytes")
         .is_some_and(|text| text.parse::<u64>().is_ok_and(|max| max > 0))
 }
 
-/// Whether the kernel refuses writes to a block device (BLKROSET), which a writer learns of last.
+/// Returns true if the kernel refuses writes to a block device (BLKROSET), which otherwise only a
+/// failing write shows.
 fn is_read_only(file: &OwnedFd) -> bool {
     let Some(folder) = block_folder(file) else { return false };
     std::fs::read_to_string(folder.join("ro")).is_ok_and(|text| text.trim() == "1")
 }
 
-/// The folder of a block device in sysfs, by a link: see there before going up from it.
+/// Returns the sysfs folder of a block device, a link: resolve it before going up from it.
 pub(super) fn block_folder(file: &OwnedFd) -> Option<PathBuf> {
     let stat = rustix::fs::fstat(file).ok()?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::BlockDevice {
@@ -493,10 +496,10 @@ pub(super) fn block_folder(file: &OwnedFd) -> Option<PathBuf> {
     Some(PathBuf::from(format!("/sys/dev/block/{major}:{minor}")))
 }
 
-/// What sysfs tells of the queue of a block device.
+/// Returns a queue attribute of a block device from sysfs.
 fn queue_attribute(file: &OwnedFd, name: &str) -> Option<String> {
     let folder = block_folder(file)?;
-    // A partition has no queue of its own: its drive's is one folder up.
+    // A partition has no queue: that of its drive is one folder up.
     let queues = [folder.join("queue"), folder.join("../queue")];
     let mut texts = queues.iter().filter_map(|at| std::fs::read_to_string(at.join(name)).ok());
     texts.next().map(|text| text.trim().to_owned())

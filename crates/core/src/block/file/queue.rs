@@ -1,42 +1,42 @@
-//! One reactor's queue to a file: what calls an operation takes, and when it is done.
+//! One reactor's queue to a file: the calls of an operation, and its completion.
 //!
 //! ```text
-//!  Read  ---> Move --all bytes--------------------------------------> done
-//!  Write ---> Move --all bytes, no FUA or written with DSYNC--------> done
-//!                  '-all bytes, FUA--> Sync ------------------------> done
-//!  WriteZeroes -> Zero --whole range, no FUA------------------------> done
-//!                  |  ^ '--whole range, FUA--> Sync ----------------> done
-//!                  '--' step, or the next way if the file does not know this one
-//!  Deallocate --> Zero ---------------------------------------------> done
-//!  Flush -------> Sync ---------------------------------------------> done
+//!   Read  ---> Move --all bytes--------------------------------------> done
+//!   Write ---> Move --all bytes, no FUA or written with DSYNC--------> done
+//!                   '-all bytes, FUA--> Sync ------------------------> done
+//!   WriteZeroes -> Zero --whole range, no FUA------------------------> done
+//!                   |  ^ '--whole range, FUA--> Sync ----------------> done
+//!                   '--' step, or the next way if the file does not support this one
+//!   Deallocate --> Zero ---------------------------------------------> done
+//!   Flush -------> Sync ---------------------------------------------> done
 //! ```
 //!
-//! **Durability.** A sync starts after the writes it vouches for were answered, and one runs at
-//! a time: operations that come to `Sync` meanwhile share the next one. So no sync of ours takes
-//! the report of a lost write from another.
+//! **Durability.** A sync starts after the writes it covers have completed, and one runs at a time.
+//! Operations that reach `Sync` while it runs share the next one. So no sync of this queue consumes
+//! another one's report of a lost write.
 //!
-//! **A sync that fails** may have lost any write that was answered before, of any queue, and the
-//! kernel says so once: it takes the pages as clean, the drive drops what it could not write. This
-//! is a *loss*, counted for the whole device, and each queue reports it once:
+//! **A failed sync** may have lost any write completed before, of any queue, and the kernel reports
+//! this once. It marks the pages clean, and the drive drops what it could not write. This is a
+//! *loss*, counted for the whole device. Each queue reports it once:
 //!
-//! * what waits for a sync when its queue learns of the loss fails: with the sync's own error, or
-//!   with [`BlockError::FlushLost`];
-//! * writes that are under way in any queue are made once more, from the start;
-//! * from then on the queue's syncs are believed again. They vouch for what was answered after the
-//!   report. What was answered before it and was not vouched for before the loss stays in doubt.
+//! * operations that wait for a sync when their queue detects the loss fail: with the error of the
+//!   sync itself, or with [`BlockError::FlushLost`];
+//! * writes in flight in any queue are repeated from the start;
+//! * from then on the syncs of the queue are trusted again. They cover writes completed after the
+//!   report. Writes completed earlier, and not covered before the loss, stay in doubt.
 //!
-//! So no flush that succeeds vouches for a write that may be lost, unless a flush that came after
-//! the write was answered has failed before it. (Of two queues that sync at the same time, one may
-//! hand out its success before the other has taken its failure. The kernel reports a lost page to
-//! both of them; what a drive drops it reports to one.)
+//! So no successful flush covers a write that may be lost, unless a flush that came after the
+//! completion of that write has failed before. (If two queues sync concurrently, one may report its
+//! success before the other has processed its failure. The kernel reports a lost page to both of
+//! them, but data that a drive dropped to only one.)
 //!
-//! Operations that have a failure of their own concern nobody else: a write that fails in direct
-//! mode; a write with DSYNC that fails twice. If it succeeds the second time, the first failure may
-//! have been that of the sync in it: a loss.
+//! Some failures concern only their own operation: a write that fails in direct mode, or a write
+//! with DSYNC that fails twice. If the second attempt succeeds, the first failure may have been
+//! that of the sync in it: a loss.
 //!
 //! **Cancelled** operations ([`BlockQueue::cancel`]) end with the call that the medium has. Calls
-//! go to the kernel with each poll and are not taken back: no answer of a write that is cancelled
-//! in the kernel tells for sure that nothing was written.
+//! go to the kernel with each poll and are not withdrawn: the result of a write that is cancelled
+//! in the kernel does not prove that nothing was written.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -47,21 +47,21 @@ use super::super::{
 };
 use super::medium::{Answer, Call, Medium, ZERO_CALL, ZERO_WRITE};
 
-/// What the queues of one device share.
+/// State that the queues of one device share.
 #[derive(Debug, Default)]
 pub(super) struct Health {
-    /// How often a sync failed: completed writes may be lost, and the kernel says so only once.
+    /// Number of failed syncs: completed writes may be lost, and the kernel reports this only once.
     losses: AtomicU64,
 }
 
-/// How a queue uses its file.
+/// I/O mode of a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Mode {
-    /// Past the page cache: a write's own answer tells whether it is lost.
+    /// Direct I/O: the result of a write itself shows whether it is lost.
     pub(super) direct: bool,
-    /// Operations in flight at most.
+    /// Maximum operations in flight.
     pub(super) depth: usize,
-    /// Completions are looked for at the drive; nothing tells of them.
+    /// The queue polls the drive for completions; nothing signals them.
     pub(super) polled: bool,
 }
 
@@ -77,35 +77,35 @@ pub(super) struct FileQueue<M> {
     free: Vec<usize>,
     sync: SyncQueue,
     ways: Ways,
-    /// Done without a call.
+    /// Operations completed without a call.
     done: Vec<Completed>,
     answers: Vec<Answer>,
 }
 
-/// An operation between submit and done. Its buffer is in `op` or with the medium.
+/// An operation from submit to completion. Its buffer is in `op` or with the medium.
 #[derive(Debug)]
 struct Running {
     op: BlockOp,
     stage: Stage,
-    /// Losses that the device had when its first call was made.
+    /// Losses of the device when the first call was made.
     losses: u64,
-    /// The error number of a write with DSYNC that is tried once more; 0: none.
+    /// Error number of a write with DSYNC that is retried; 0: none.
     failure: i32,
-    /// The requester is gone: no further call is made for it.
+    /// The requester is gone: no further call is made for the operation.
     is_cancelled: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// Bytes up to `done` are moved; `dsync`: the call out vouches for the medium by itself.
+    /// Bytes up to `done` are moved; with `dsync`, the call in flight makes its bytes durable.
     Move { done: u32, dsync: bool },
-    /// Bytes up to `done` are zeroed, the call out does it this way.
+    /// Bytes up to `done` are zeroed; the call in flight uses `way`.
     Zero { done: u64, way: Way },
     /// Waits for a sync.
     Sync,
 }
 
-/// Ways to zero a range, in the order they are tried.
+/// Methods to zero a range, in the order of attempts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
     KeepAllocated,
@@ -113,7 +113,7 @@ enum Way {
     WriteZeroes,
 }
 
-/// What the file turned out to know.
+/// Call variants that the file supports, as found so far.
 #[derive(Debug, Clone, Copy)]
 struct Ways {
     dsync: bool,
@@ -121,7 +121,7 @@ struct Ways {
     free: bool,
 }
 
-/// The sync that runs and the operations that wait for one. It has the slot behind the others.
+/// The running sync and the operations waiting for one. It uses the slot after all others.
 #[derive(Debug, Default)]
 struct SyncQueue {
     running: Vec<usize>,
@@ -129,7 +129,7 @@ struct SyncQueue {
 }
 
 impl<M: Medium> FileQueue<M> {
-    /// A queue of `mode.depth` operations; the medium needs [`slots`](Self::slots) slots.
+    /// Creates a queue of `mode.depth` operations; the medium needs [`slots`](Self::slots) slots.
     pub(super) fn new(medium: M, info: DeviceInfo, mode: Mode, health: Arc<Health>) -> Self {
         Self {
             medium,
@@ -146,7 +146,7 @@ impl<M: Medium> FileQueue<M> {
         }
     }
 
-    /// Slots a medium needs for a queue of `depth` operations: one each and one for the sync.
+    /// Returns the slots that a medium needs for `depth` operations: one each and one for the sync.
     pub(super) fn slots(depth: usize) -> usize {
         depth + 1
     }
@@ -158,7 +158,7 @@ impl<M: Medium> FileQueue<M> {
         self.step(slot);
     }
 
-    /// Issues the call the operation's stage asks for.
+    /// Issues the call for the stage of the operation.
     fn step(&mut self, slot: usize) {
         let Some(running) = self.slots[slot].as_mut() else { return };
         let op = &mut running.op;
@@ -240,7 +240,7 @@ impl<M: Medium> FileQueue<M> {
     fn sync_answered(&mut self, result: i32, done: &mut Vec<Completed>) {
         let mut covered = std::mem::take(&mut self.sync.running);
         if is_transient(result) {
-            // Nothing was vouched for yet: those that waited may join.
+            // Nothing is covered yet: waiting operations may join.
             self.sync.waiting.append(&mut covered);
             self.drop_cancelled(done);
         } else {
@@ -258,7 +258,7 @@ impl<M: Medium> FileQueue<M> {
             }
             if is_news {
                 self.told = losses;
-                // What waits may have been answered before the loss, too.
+                // Waiting operations may have been answered before the loss, too.
                 for slot in std::mem::take(&mut self.sync.waiting) {
                     self.finish(slot, Err(BlockError::FlushLost), done);
                 }
@@ -268,10 +268,10 @@ impl<M: Medium> FileQueue<M> {
         self.start_sync();
     }
 
-    /// Completed writes may be lost, whoever's they are.
+    /// Counts a loss: completed writes of any queue may be lost.
     fn count_loss(&self, errno: i32) {
         let losses = self.health.losses.fetch_add(1, Ordering::AcqRel) + 1;
-        // A disk that fails does so again and again.
+        // A failing disk fails repeatedly.
         if losses.is_power_of_two() {
             let error = std::io::Error::from_raw_os_error(errno);
             tracing::error!(device = %self.info.name, %error, losses,
@@ -279,7 +279,7 @@ impl<M: Medium> FileQueue<M> {
         }
     }
 
-    /// Ends what waits for a sync and was cancelled: nothing of it is with the medium.
+    /// Ends cancelled operations that wait for a sync: the medium has nothing of them.
     fn drop_cancelled(&mut self, done: &mut Vec<Completed>) {
         for slot in std::mem::take(&mut self.sync.waiting) {
             if self.slots[slot].as_ref().is_some_and(|running| running.is_cancelled) {
@@ -293,7 +293,7 @@ impl<M: Medium> FileQueue<M> {
     fn finish(&mut self, slot: usize, result: Result<(), BlockError>, done: &mut Vec<Completed>) {
         let Some(running) = self.slots[slot].take() else { return };
         self.free.push(slot);
-        // It may have been the sync in the write that failed, which is for others' writes, too.
+        // The sync within the write may have failed, which also concerns other writes.
         if running.failure != 0 && !matches!(result, Err(BlockError::Media { .. })) {
             self.count_loss(running.failure);
         }
@@ -327,7 +327,7 @@ impl<M: Medium> BlockQueue for FileQueue<M> {
             for answer in answers.drain(..) {
                 self.answered(answer, done);
             }
-            // Calls that follow on an answer must be with the kernel before the reactor sleeps.
+            // Follow-up calls must be with the kernel before the reactor sleeps.
             self.medium.submit();
         }
         self.answers = answers;
@@ -351,7 +351,7 @@ impl<M: Medium> BlockQueue for FileQueue<M> {
     }
 
     fn next_due(&self) -> Option<u64> {
-        // Nothing tells of answers that are polled for: now.
+        // Nothing signals polled results: poll now.
         (self.is_polled && self.in_flight() > 0).then_some(0)
     }
 }
@@ -361,7 +361,7 @@ enum Next {
     Done(Result<(), BlockError>),
 }
 
-/// A read or write call was answered.
+/// Processes the result of a read or write call.
 fn moved(
     running: &mut Running,
     done: u32,
@@ -388,10 +388,10 @@ fn moved(
         }
         return Next::Done(Ok(()));
     }
-    // Go on from a block border: direct I/O takes no other.
+    // Continue at a block boundary, as direct I/O requires.
     let at = at - at % block_size;
     if at == done {
-        // A read at the end of a file that shrank, or a write that goes nowhere.
+        // A read at the end of a file that shrank, or a write without progress.
         let errno = if write { libc::ENOSPC } else { libc::ENODATA };
         return Next::Done(Err(BlockError::from_errno(errno)));
     }
@@ -399,7 +399,7 @@ fn moved(
     Next::Again
 }
 
-/// A call that zeroes was answered.
+/// Processes the result of a call that zeroes.
 fn zeroed(running: &mut Running, done: u64, way: Way, result: i32, ways: &mut Ways) -> Next {
     let advisory = running.op.kind == BlockOpKind::Deallocate;
     if result == -libc::EOPNOTSUPP && way != Way::WriteZeroes {
@@ -437,8 +437,8 @@ fn zeroed(running: &mut Running, done: u64, way: Way, result: i32, ways: &mut Wa
 }
 
 impl Running {
-    /// Whether what was written of it, which is to be said done, or synced, may be lost: there were
-    /// losses since it began. (A write with DSYNC answers for itself.)
+    /// Returns true if written data, about to be completed or synced, may be lost: there were
+    /// losses since the operation began. (A write with DSYNC reports its own.)
     fn is_in_doubt(&self, losses: u64) -> bool {
         let is_durable = matches!(self.stage, Stage::Move { dsync: true, .. });
         losses != self.losses && self.op.is_write() && !is_durable
@@ -446,7 +446,7 @@ impl Running {
 }
 
 impl Ways {
-    /// What an operation begins with.
+    /// Returns the first stage of an operation.
     fn first_stage(self, kind: BlockOpKind) -> Stage {
         match kind {
             BlockOpKind::Read => Stage::Move { done: 0, dsync: false },
@@ -459,7 +459,7 @@ impl Ways {
         }
     }
 
-    /// The first way to zero that the file may know.
+    /// Returns the first method to zero that the file may support.
     fn first(self, deallocate: bool) -> Way {
         match (deallocate, self.keep_allocated, self.free) {
             (true, _, true) | (_, false, true) => Way::Free,
@@ -477,18 +477,18 @@ impl Ways {
     }
 }
 
-/// Bytes of a call that zeroes, of a range that begins at `offset`. Long ranges are cut where holes
-/// of a file, and sectors of a drive, end.
+/// Returns the bytes of the next zeroing call for a range at `offset`. Long ranges are split where
+/// the holes of a file and the sectors of a drive end.
 fn zero_step(offset: u64, len: u64) -> u64 {
     len.min(ZERO_CALL - offset % ZERO_CALL)
 }
 
-/// Whether the answer says that the medium failed.
+/// Returns true if the result means that the medium failed.
 fn is_media(result: i32) -> bool {
     matches!(to_result(result), Err(BlockError::Media { .. }))
 }
 
-/// Answers that say nothing but "again".
+/// Results that only mean "retry".
 fn is_transient(result: i32) -> bool {
     result == -libc::EINTR || result == -libc::EAGAIN
 }
@@ -500,16 +500,17 @@ fn to_result(result: i32) -> Result<(), BlockError> {
     }
 }
 
-/// The error for a system error number that io_uring answers with.
+/// Converts a system error number that io_uring returned.
 pub(super) fn error(errno: i32) -> BlockError {
     match errno {
-        // Nobody cancels calls while there is a queue: the kernel has no thread for it (`ring::start_kernel_worker`).
+        // No call is cancelled during the life of a queue: the kernel has no thread for it
+        // (`ring::start_kernel_worker`).
         libc::ECANCELED => BlockError::NoThread,
         _ => BlockError::from_errno(errno),
     }
 }
 
-/// Data operations are bounded by their buffers, which are far below 4 GiB.
+/// Converts a length. Data operations are bounded by their buffers, which are far below 4 GiB.
 fn to_u32(value: u64) -> u32 {
     u32::try_from(value).unwrap_or(u32::MAX)
 }

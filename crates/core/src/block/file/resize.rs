@@ -1,8 +1,8 @@
-//! A file that grows or shrinks while it is served.
+//! Growing and shrinking a file while it is served.
 //!
 //! ```text
-//!   resized: larger -> the file grows at once    smaller -> remembered
-//!   dropped: the device that only one other shares the file with -> the file is cut to what that one has
+//!   resized: larger -> the file grows immediately    smaller -> recorded
+//!   dropped: a device that shares the file with only one other -> the file is cut to its size
 //!   either size is on the medium (fsync) before the call returns
 //! ```
 
@@ -15,11 +15,11 @@ use super::FileConfig;
 use super::open::{Kind, OpenError, OpenErrorWhy, OpenFile};
 use super::open::{block_device_size, check_size, check_whole, system};
 
-/// How much of a file is in use.
+/// Bytes of a file in use.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Extent {
     size: u64,
-    /// The file has more, which is to go.
+    /// The file is larger and will be truncated.
     is_less: bool,
 }
 
@@ -35,7 +35,8 @@ impl Extent {
 }
 
 impl OpenFile {
-    /// Bytes it can have of these; of all there are if none are given. A file grows at once.
+    /// Returns the resulting size for the requested bytes, or for all bytes. A file grows
+    /// immediately.
     pub(super) fn resize(
         &self,
         wanted: Option<u64>,
@@ -77,7 +78,8 @@ impl OpenFile {
         Ok(size)
     }
 
-    /// Zeroes what a larger device left behind that is still in use: what comes again is zero.
+    /// Zeroes bytes of a larger device that is still in use, because added bytes must read as
+    /// zeroes.
     fn zero_what_is_left(&self, extent: &Extent, wanted: u64) -> Result<(), OpenErrorWhy> {
         let there = system("read its size", rustix::fs::fstat(&self.file))?.st_size.unsigned_abs();
         let len = there.min(wanted).saturating_sub(extent.size);
@@ -89,19 +91,20 @@ impl OpenFile {
         system("zero what a larger device left (try again when that has ended)", zeroed)
     }
 
-    /// A device of this size is the newest again.
+    /// Makes a device of this size the newest again.
     pub(super) fn prevail(&self, size: u64) {
         self.extent().set(size);
     }
 
-    /// Cuts off what only a device had that is no longer used.
+    /// Truncates bytes that belonged only to a device no longer in use.
     pub(super) fn trim(&self) {
         let mut extent = self.extent();
         if !std::mem::take(&mut extent.is_less) || self.kind == Kind::Block {
             return;
         }
         let cut = rustix::fs::ftruncate(&self.file, extent.size);
-        // Or it has its old size again after a power cut, and is not the size that is configured.
+        // Without the sync, a power cut could restore the old size, which is not the configured
+        // one.
         if let Err(error) = cut.and_then(|()| rustix::fs::fsync(&self.file)) {
             let error = io::Error::from(error);
             tracing::warn!(path = %self.path.display(), %error, "the file cannot be made smaller");

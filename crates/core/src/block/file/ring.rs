@@ -1,15 +1,15 @@
 //! io_uring as a [`Medium`].
 //!
-//! Calls are written to the submission ring as they come and go to the kernel with one system
-//! call a turn; answers are read from the shared ring without one. The kernel has the address
-//! of a buffer from the submission until the answer, and for that time the ring owns the buffer.
+//! Calls are written to the submission ring as they arrive and passed to the kernel with one system
+//! call per turn. Results are read from the shared ring without one. The kernel has the address of
+//! a buffer from the submission to the result; the ring owns the buffer during that time.
 //!
 //! ```text
-//!   issue --> submission ring --enter--> kernel --answer--> reap: the buffer goes back
+//!   issue --> submission ring --enter--> kernel --result--> reap: the buffer is released
 //!                   |                      |
-//!                   |                      '--dropped: cancelled and awaited, then it goes back
-//!                   |                          '--the kernel does not even say: given up for good
-//!                   '--the kernel takes nothing any more: answered with EIO, never entered again
+//!                   |                      '--dropped: cancelled and awaited, then released
+//!                   |                          '--no result at all: abandoned permanently
+//!                   '--the kernel takes nothing any more: completed with EIO, never entered again
 //! ```
 
 use std::fmt;
@@ -22,41 +22,41 @@ use io_uring::{IoUring, opcode, squeue};
 use super::medium::{Answer, Call, Medium, ZERO_WRITE};
 use crate::dma::{Buffer, Mapping};
 
-/// The ring's registered file: the one it was made for.
+/// The ring's only registered file.
 const FILE: Fixed = Fixed(0);
 
 pub(super) struct Ring {
     ring: IoUring,
-    /// By slot: `Some` from issue to answer.
+    /// By slot: `Some` from issue to result.
     calls: Box<[Option<InKernel>]>,
-    /// Calls issued and not answered.
+    /// Calls issued and not completed.
     out: usize,
-    /// Calls put into the submission ring since the start.
+    /// Calls pushed to the submission ring since the start.
     issued: u64,
-    /// Answers are looked for at the drive, whenever the kernel is entered.
+    /// Entering the kernel polls the drive for completions.
     polled: bool,
-    /// The kernel was entered, and so looked, since answers were last taken.
+    /// The kernel was entered, and so polled the drive, since results were last reaped.
     has_looked: bool,
-    /// The kernel takes nothing any more: calls are answered with an error here, and what is in the submission
-    /// ring is not the kernel's and never will be.
+    /// The kernel accepts no more calls: new ones fail here, and it never takes those in the
+    /// submission ring.
     broken: bool,
     refused: Vec<Answer>,
-    /// What zeroes are written from.
+    /// Source of zeroes to write.
     zeroes: Option<Mapping>,
     /// Keeps the file open; the kernel also holds it as a registered file.
     _file: OwnedFd,
 }
 
-/// What must stay in memory until a call is answered.
+/// Memory that must stay valid until a call completes.
 struct InKernel {
     buf: Option<Buffer>,
-    /// Its place in the order of those issued.
+    /// Sequence number of the call.
     number: u64,
 }
 
 impl Ring {
-    /// A ring over `file` for calls in `slots` slots. Only the calling thread may use it. `polled`: nothing tells of
-    /// answers, they are looked for in each turn.
+    /// Creates a ring over `file` for calls in `slots` slots. Only the calling thread may use it.
+    /// With `polled`, nothing signals results: the caller polls for them on each turn.
     pub(super) fn new(file: OwnedFd, slots: usize, polled: bool) -> io::Result<Self> {
         let entries = u32::try_from(slots.next_power_of_two())
             .map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
@@ -78,7 +78,7 @@ impl Ring {
         })
     }
 
-    /// The submission entry of a call on a buffer at `base` of `capacity` bytes.
+    /// Builds the submission entry of a call; its buffer bounds the bytes.
     fn entry(&mut self, call: Call, buf: Option<&mut Buffer>) -> squeue::Entry {
         let (base, capacity) = match buf {
             Some(buf) => (buf.as_mut_ptr(), buf.capacity()),
@@ -116,12 +116,12 @@ impl Ring {
         }
     }
 
-    /// Starts what was issued; where answers are polled for, looks for them.
+    /// Starts issued calls; in polled mode, also polls for results.
     fn enter(&mut self) {
         let entered = if self.broken { self.look(0) } else { self.ring.submit().map(drop) };
         match entered {
             Ok(()) => {}
-            // No memory for a moment. Sleeping on it would be sleeping for good.
+            // Temporarily out of memory. Sleeping on it would mean sleeping permanently.
             Err(error) if is_transient(&error) => std::thread::yield_now(),
             Err(error) if !self.broken => {
                 tracing::error!(%error, "io_uring takes no operations any more");
@@ -132,15 +132,16 @@ impl Ring {
         }
     }
 
-    /// Has the kernel write answers, once it has `least` of them, and takes nothing from the submission ring.
+    /// Makes the kernel write at least `least` results, without taking anything from the submission
+    /// ring.
     fn look(&self, least: u32) -> io::Result<()> {
         const GETEVENTS: u32 = 1;
         let nothing = None::<&libc::sigset_t>;
-        // SAFETY: nothing is submitted, so the kernel is handed no address; there is no argument.
+        // SAFETY: nothing is submitted, so the kernel receives no address; there is no argument.
         unsafe { self.ring.submitter().enter(0, least, GETEVENTS, nothing) }.map(drop)
     }
 
-    /// Answers the calls that the kernel has not taken and, as the ring is broken, never will.
+    /// Fails the calls that the kernel has not taken and, as the ring is broken, never will.
     fn take_back(&mut self) {
         let untaken = self.ring.submission().len() as u64;
         let first = self.issued.saturating_sub(untaken);
@@ -152,19 +153,20 @@ impl Ring {
         }
     }
 
-    /// Whether a system call has anything to do: entries to take, or answers the kernel only
-    /// writes when asked.
+    /// Returns true if a system call is necessary: for entries to submit, or for results the kernel
+    /// only writes on request.
     fn needs_enter(&mut self) -> bool {
         let sq = self.ring.submission();
         !sq.is_empty() || sq.taskrun() || sq.cq_overflow()
     }
 
-    /// Ends what can be ended and waits for every answer. `Err`: calls are still in the kernel.
+    /// Cancels calls where possible and waits for every result. `Err`: calls are still in the
+    /// kernel.
     fn drain(&mut self) -> io::Result<()> {
         let mut answers = Vec::new();
         while self.out > 0 {
             self.submit();
-            // Not every kernel or call can be cancelled: then the answer comes by itself.
+            // Not every kernel or call supports cancelling; the result then arrives without it.
             let _ = self.ring.submitter().register_sync_cancel(None, CancelBuilder::any());
             self.reap(&mut answers);
             answers.clear();
@@ -177,7 +179,7 @@ impl Ring {
         Ok(())
     }
 
-    /// Sleeps until there is an answer.
+    /// Sleeps until there is a result.
     fn wait(&self) -> io::Result<()> {
         loop {
             match self.look(1) {
@@ -187,16 +189,18 @@ impl Ring {
         }
     }
 
-    /// Puts another file in the ring's place: nothing can be told the kernel any more, which has what it has.
+    /// Replaces the ring's descriptor by another file: the kernel keeps its calls but is out of
+    /// reach.
     #[cfg(test)]
     pub(super) fn sever(&self) {
         let null = std::fs::File::open("/dev/null").unwrap();
-        // SAFETY: the ring's descriptor stays open, and stays the ring's to close; its memory is mapped apart.
+        // SAFETY: the descriptor stays open and the ring still closes it; its memory is mapped
+        // separately.
         let at = unsafe { libc::dup2(null.as_raw_fd(), self.ring.as_raw_fd()) };
         assert_eq!(at, self.ring.as_raw_fd());
     }
 
-    /// Where zeroes are written from, and how many.
+    /// Returns the address range of the zeroes.
     #[cfg(test)]
     pub(super) fn zeroes(&self) -> Option<std::ops::Range<usize>> {
         let at = self.zeroes.as_ref()?.as_ptr().addr();
@@ -213,16 +217,16 @@ impl Medium for Ring {
         }
         if matches!(call, Call::WriteZeroes { .. }) && self.zeroes.is_none() {
             let len = usize::try_from(ZERO_WRITE).unwrap_or(usize::MAX);
-            // Without it the write faults and is answered with EFAULT.
+            // If this fails, the write faults and completes with EFAULT.
             self.zeroes = Mapping::zeroes(len).ok();
         }
         let entry = self.entry(call, buf.as_mut()).user_data(slot as u64);
         self.calls[slot] = Some(InKernel { buf, number: self.issued });
         self.issued += 1;
         self.out += 1;
-        // SAFETY: the entry names a run of a buffer (bounded by `entry`) that `self.calls` owns
-        // until the kernel has answered, or of the ring's zeroes; `drop` awaits every answer, or gives
-        // that memory up. The file is registered with the ring.
+        // SAFETY: the entry names a run of a buffer (bounded by `entry`), or of the ring's zeroes.
+        // `self.calls` owns the buffer until the kernel has completed the call; `drop` awaits every
+        // result, or abandons that memory. The file is registered with the ring.
         let pushed = unsafe { self.ring.submission().push(&entry) };
         assert!(pushed.is_ok(), "the submission ring has an entry for every slot");
     }
@@ -254,7 +258,7 @@ impl Medium for Ring {
         if self.polled {
             return None;
         }
-        // SAFETY: the descriptor is the ring's own, open as long as `self` is borrowed.
+        // SAFETY: the descriptor belongs to the ring and is open as long as `self` is borrowed.
         Some(unsafe { BorrowedFd::borrow_raw(self.ring.as_raw_fd()) })
     }
 }
@@ -267,7 +271,8 @@ impl Drop for Ring {
                 // The kernel may still write there: never lease that memory again.
                 std::mem::forget(call.take());
             }
-            // Or still write from there to the file: nothing else may ever be mapped there.
+            // The kernel may still write from there to the file: that address range must never be
+            // reused.
             std::mem::forget(self.zeroes.take());
         }
     }
@@ -279,19 +284,21 @@ impl fmt::Debug for Ring {
     }
 }
 
-/// Whether this process may use io_uring at all.
+/// Checks whether this process may use io_uring at all.
 pub(super) fn probe() -> io::Result<()> {
     build(1, false).map(drop)
 }
 
-/// Has the kernel start its thread for io_uring calls of the calling thread that wait (io-wq).
+/// Makes the kernel start its worker thread (io-wq) for blocking io_uring calls of the calling
+/// thread.
 ///
-/// The kernel keeps the first such thread for as long as the calling thread lives. Without any it cancels a call that
-/// needs one: a limit of threads that is reached later would fail writes and flushes. Each file that is opened sees to
-/// it; a reactor does so when it starts, and needs no thread for the files that come later.
+/// The kernel keeps the first worker during the lifetime of the calling thread. Without any worker
+/// it cancels a call that needs one: a thread limit that is reached later would fail writes and
+/// flushes. Opening a file calls this function. A reactor calls it at start, so files that are
+/// opened later need no new thread.
 ///
 /// # Errors
-/// ECANCELED where no thread can be started, or the system's where there is no io_uring.
+/// ECANCELED if no thread can be started, or the system's error if io_uring is not available.
 pub fn start_kernel_worker() -> io::Result<()> {
     let mut ring = build(1, false)?;
     let aside = opcode::Nop::new().build().flags(squeue::Flags::ASYNC);
@@ -309,9 +316,11 @@ pub fn start_kernel_worker() -> io::Result<()> {
     }
 }
 
-/// A ring with what the kernel offers: answers are written when this thread enters the kernel
-/// anyway, not by interrupting it. (Not `DEFER_TASKRUN`: a thread that slept in `epoll_wait` on
-/// the ring was not woken by an answer, seen on Linux 6.18.)
+/// Creates a ring with the best flags of this kernel: results are written when this thread enters
+/// the kernel anyway, not by an interrupt.
+///
+/// `DEFER_TASKRUN` is not used: on Linux 6.18 a result did not wake a thread that slept in
+/// `epoll_wait` on the ring.
 fn build(entries: u32, polled: bool) -> io::Result<IoUring> {
     let plain = || {
         let mut builder = IoUring::builder();
@@ -329,7 +338,7 @@ fn build(entries: u32, polled: bool) -> io::Result<IoUring> {
     })
 }
 
-/// Errors of a submission that go away.
+/// Submission errors that are temporary.
 fn is_transient(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN | libc::EBUSY))
 }

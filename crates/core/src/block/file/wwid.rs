@@ -1,11 +1,11 @@
-//! The identity that a block device of the kernel's has by itself, out of sysfs.
+//! The identity of a kernel block device itself, read from sysfs.
 //!
 //! ```text
 //!   drive      /sys/block/X/wwid (NVMe), device/wwid (SCSI), dm/uuid, md/uuid, serial (virtio)
-//!   partition  that of its drive, its number, and where it starts
+//!   partition  identity of its drive, its number, and its first sector
 //! ```
 //!
-//! A loop device has none: it is the file behind it, as long as that is attached.
+//! A loop device has none: its identity is the backing file, as long as that is attached.
 
 use std::fs;
 use std::os::fd::OwnedFd;
@@ -13,22 +13,22 @@ use std::path::{Path, PathBuf};
 
 use super::open::block_folder;
 
-/// The identity of an open block device; `None` if the kernel has none for it, as for a loop
+/// Returns the identity of an open block device; `None` if the kernel has none, as for a loop
 /// device.
 pub(super) fn of_block_device(file: &OwnedFd) -> Option<String> {
     of_folder(&fs::canonicalize(block_folder(file)?).ok()?)
 }
 
-/// The file behind an open loop device.
+/// The backing file of an open loop device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Backing {
-    /// Its path, as the kernel has it.
+    /// Path of the file, as the kernel reports it.
     pub path: PathBuf,
-    /// Where in it the device begins: bytes, and the sector of a partition.
+    /// Start of the device in the file: byte offset, and the first sector of a partition.
     pub place: String,
 }
 
-/// The file behind an open loop device or its partition; none of any other.
+/// Returns the backing file of an open loop device or its partition; `None` for other devices.
 pub(super) fn backing_of(file: &OwnedFd) -> Option<Backing> {
     backing_in(&fs::canonicalize(block_folder(file)?).ok()?)
 }
@@ -47,17 +47,17 @@ fn backing_in(folder: &Path) -> Option<Backing> {
     Some(Backing { path, place })
 }
 
-/// The first line of a file of sysfs; `None` if nothing.
+/// Returns the first line of a sysfs file; `None` if it is missing or empty.
 fn line(path: &Path) -> Option<String> {
     let text = fs::read(path).ok()?;
     let line = String::from_utf8_lossy(&text).lines().next()?.to_owned();
     (!line.is_empty()).then_some(line)
 }
 
-/// The identity of the block device with this folder in sysfs.
+/// Returns the identity of the block device with this folder in sysfs.
 fn of_folder(folder: &Path) -> Option<String> {
     let Some(number) = text(&folder.join("partition")) else { return of_drive(folder) };
-    // A partition that was made anew somewhere else is another disk; one that grew is the same.
+    // A partition that was recreated at another place is another disk; one that grew is the same.
     let start = text(&folder.join("start"))?;
     Some(format!("{}-part{number}-start{start}", of_drive(folder.parent()?)?))
 }
@@ -77,7 +77,8 @@ fn of_drive(folder: &Path) -> Option<String> {
     PLACES.into_iter().find_map(found)
 }
 
-/// What a file of sysfs says, in one line without runs of blanks; `None` if nothing.
+/// Returns the text of a sysfs file on one line with single blanks; `None` if it is missing or
+/// empty.
 fn text(path: &Path) -> Option<String> {
     let bytes = fs::read(path).ok()?;
     let text = String::from_utf8_lossy(&bytes).replace('\0', " ");
@@ -121,7 +122,7 @@ mod tests {
     fn a_device_without_identity_has_none() {
         let folder = tempfile::tempdir().unwrap();
         assert_eq!(of_folder(folder.path()), None);
-        // As device-mapper without a name of its own, and virtio without a serial number.
+        // Like device-mapper without a UUID, and virtio without a serial number.
         put(folder.path(), "dm/uuid", "\n");
         put(folder.path(), "serial", "");
         assert_eq!(of_folder(folder.path()), None);

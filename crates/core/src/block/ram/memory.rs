@@ -1,9 +1,9 @@
-//! The bytes of a RAM namespace and the locks that keep a block whole.
+//! The bytes of a RAM namespace, and the locks that make block accesses atomic.
 //!
-//! The range is cut into stripes of 64 KiB; stripe `i` is guarded by lock `i % LOCKS`, held for
-//! one copy. A block lies in one stripe, so no block is read half written. A transfer over
-//! several stripes takes them one after the other and never two at once: no deadlock, and no
-//! more than one block is promised.
+//! The range is divided into stripes of 64 KiB. Lock `i % LOCKS` guards stripe `i` during one copy.
+//! A block lies in one stripe, so no block is read half written. A transfer over several stripes
+//! locks them one after the other and never two concurrently. That rules out deadlocks and
+//! guarantees atomicity of one block only.
 
 use std::hint;
 use std::io;
@@ -12,24 +12,23 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::dma::{Mapping, PAGE};
 
-/// Bytes of a stripe: a multiple of the page and of every block size.
+/// Bytes per stripe, a multiple of the page size and of every block size.
 const STRIPE: u64 = 64 << 10;
 
-/// Locks a device has. More stripes share them; enough that two cores rarely meet.
+/// Locks per device. Several stripes share a lock; 256 are enough that two cores rarely collide.
 const LOCKS: usize = 256;
 
-/// Spins before the thread that holds a lock is taken to be off its core.
+/// Spins before the thread that holds a lock is assumed to be preempted.
 const SPINS: u32 = 200;
 
-/// The bytes of a device. One that grew or shrank shares them with what it was before, until nothing
-/// uses that any more.
+/// The bytes of a device. A resized device shares them with its predecessor until that is dropped.
 #[derive(Debug)]
 pub(super) struct Memory {
     size: u64,
-    /// One behind the other, each of whole stripes; most devices have one.
+    /// Contiguous segments, each of whole stripes; most devices have one.
     segments: Box<[Segment]>,
     locks: Arc<[StripeLock]>,
-    /// Bytes of the newest of those that share the segments: nothing starts beyond.
+    /// Bytes of the newest device that shares the segments: no operation starts beyond.
     extent: Arc<Mutex<u64>>,
 }
 
@@ -50,8 +49,8 @@ impl Memory {
         })
     }
 
-    /// The same bytes, more of them or fewer. What comes is zero; what goes is given back with the last
-    /// use of what was before.
+    /// Returns a larger or smaller view of the same bytes. Added bytes are zero; removed bytes are
+    /// freed with the last use of the predecessor.
     pub(super) fn resized(&self, size: u64) -> io::Result<Self> {
         let mut extent = self.extent.lock().unwrap_or_else(PoisonError::into_inner);
         let mut segments = self.segments.to_vec();
@@ -60,7 +59,7 @@ impl Memory {
             let mapping = Arc::new(Mapping::ordinary(wanted - end, PAGE)?);
             segments.push(Segment { start: end, mapping });
         }
-        // Left by a larger one: whole pages went when that one did, if it is not still in use.
+        // Bytes of a larger device: its drop has discarded whole pages, if it is no longer in use.
         let zeroed = if Arc::strong_count(&self.extent) == 1 {
             extent.next_multiple_of(PAGE as u64)
         } else {
@@ -72,32 +71,32 @@ impl Memory {
         Ok(Self { size, segments: segments.into(), locks, extent })
     }
 
-    /// This is the newest again: what was made of it is not to be.
+    /// Makes this the newest view again: its successor is discarded.
     pub(super) fn prevail(&self) {
         *self.extent.lock().unwrap_or_else(PoisonError::into_inner) = self.size;
     }
 
-    /// Bytes that are mapped.
+    /// Mapped bytes.
     fn end(&self) -> usize {
         self.segments.last().map_or(0, |last| last.start + last.mapping.len())
     }
 
-    /// The segment of a byte, and where in it the byte is.
+    /// Returns the segment of a byte and the offset of the byte in it.
     fn segment(&self, offset: usize) -> (&Mapping, usize) {
         let at = self.segments.partition_point(|segment| segment.start <= offset);
         let segment = &self.segments[at.saturating_sub(1)];
         (&segment.mapping, offset - segment.start)
     }
 
-    /// Copies out from `offset` on. The caller has checked the range.
+    /// Copies bytes from `offset` to `out`. The caller has checked the range.
     pub(super) fn read(&self, offset: u64, out: &mut [u8]) {
         let mut done = 0;
         for (start, len) in stripes(offset, out.len() as u64) {
             let lock = self.lock(start);
             let to = &mut out[done..done + len];
             lock.lock_shared();
-            // SAFETY: `at` bounds the run inside the mapping. The shared lock of its stripe keeps
-            // writers of these bytes away, and `out` is a Rust slice, so it cannot overlap them.
+            // SAFETY: `at` bounds the run inside the mapping. The shared lock of its stripe
+            // excludes writers of these bytes. `out` is a Rust slice, so it cannot overlap them.
             unsafe {
                 to.as_mut_ptr().copy_from_nonoverlapping(self.at(start, len), len);
             };
@@ -106,21 +105,21 @@ impl Memory {
         }
     }
 
-    /// Copies `data` in at `offset`. The caller has checked the range.
+    /// Copies `data` to `offset`. The caller has checked the range.
     pub(super) fn write(&self, offset: u64, data: &[u8]) {
         let mut done = 0;
         for (start, len) in stripes(offset, data.len() as u64) {
             let lock = self.lock(start);
             let from = &data[done..done + len];
             lock.lock();
-            // SAFETY: `at` bounds the run inside the mapping; its stripe is locked for us alone.
+            // SAFETY: `at` bounds the run inside the mapping; its stripe is locked exclusively.
             unsafe { self.at(start, len).copy_from_nonoverlapping(from.as_ptr(), len) };
             lock.unlock();
             done += len;
         }
     }
 
-    /// Zeroes a range: whole pages go back to the kernel, the rest is overwritten.
+    /// Zeroes a range: whole pages return to the kernel, the rest is overwritten.
     pub(super) fn zero(&self, offset: u64, len: u64) -> io::Result<()> {
         for (start, len) in stripes(offset, len) {
             let lock = self.lock(start);
@@ -155,7 +154,7 @@ impl Memory {
         &self.locks[to_usize(offset / STRIPE) % LOCKS]
     }
 
-    /// Address of a run of bytes.
+    /// Returns the address of a run of bytes.
     fn at(&self, offset: u64, len: usize) -> *mut u8 {
         let (mapping, at) = self.segment(to_usize(offset));
         assert!(at.checked_add(len).is_some_and(|end| end <= mapping.len()));
@@ -165,8 +164,8 @@ impl Memory {
 }
 
 impl Drop for Memory {
-    /// Gives back what is beyond the one that is left, which never looks there. Nobody else can: whoever
-    /// makes another holds the lock.
+    /// Frees the bytes beyond the one remaining view, which never accesses them. No other thread
+    /// can: creating a view requires the lock.
     fn drop(&mut self) {
         let extent = self.extent.lock().unwrap_or_else(PoisonError::into_inner);
         if Arc::strong_count(&self.extent) != 2 {
@@ -175,20 +174,20 @@ impl Drop for Memory {
         let keep = to_usize(*extent).next_multiple_of(PAGE);
         for segment in &self.segments {
             let from = keep.saturating_sub(segment.start).min(segment.mapping.len());
-            // What stays is zeroed when the device grows again.
+            // A failed discard leaves bytes that are zeroed when the device grows again.
             let _ = segment.mapping.discard(from, segment.mapping.len() - from);
         }
     }
 }
 
-/// Bytes of the stripes that hold `size` bytes.
+/// Returns the bytes of the stripes that hold `size` bytes.
 fn whole_stripes(size: u64) -> io::Result<usize> {
     let whole = size.max(1).checked_next_multiple_of(STRIPE);
     let whole = whole.and_then(|bytes| usize::try_from(bytes).ok());
     whole.ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))
 }
 
-/// The runs of a range, cut at stripe borders.
+/// Returns the runs of a range, split at stripe boundaries.
 fn stripes(offset: u64, len: u64) -> impl Iterator<Item = (u64, usize)> {
     let end = offset + len;
     let mut at = offset;
@@ -199,24 +198,24 @@ fn stripes(offset: u64, len: u64) -> impl Iterator<Item = (u64, usize)> {
     })
 }
 
-/// Offsets are below a mapping's length, which is a `usize`.
+/// Converts an offset. Offsets are less than the length of a mapping, which is a `usize`.
 fn to_usize(value: u64) -> usize {
     usize::try_from(value).unwrap_or(usize::MAX)
 }
 
-/// A spinning reader-writer lock, alone on its cache line. A writer that waits keeps new readers
-/// out, so that a block everybody reads can still be written.
+/// A spinning reader-writer lock on its own cache line. A waiting writer keeps new readers out, so
+/// that a constantly read block can still be written.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct StripeLock {
-    /// Readers in, and the two bits below.
+    /// Number of readers, and the two bits below.
     state: AtomicU32,
 }
 
-/// A writer is in.
+/// A writer holds the lock.
 const WRITER: u32 = 1 << 31;
 
-/// A writer waits.
+/// A writer is waiting.
 const WAITING: u32 = 1 << 30;
 
 impl StripeLock {
@@ -245,7 +244,7 @@ impl StripeLock {
             return;
         }
         spin_until(|| {
-            // Each time anew: a writer that entered took the bit with it.
+            // Repeated on every attempt: a writer that entered has cleared the bit.
             self.state.fetch_or(WAITING, Ordering::Relaxed);
             enter(WAITING)
         });

@@ -1,12 +1,13 @@
-//! `ram`: a namespace in memory, which takes memory as it is written.
+//! `ram`: a namespace in memory, allocated on first write.
 //!
 //! The bytes are one private anonymous mapping. A page that was never written reads from the
-//! kernel's one page of zeroes, which counts as no memory of ours; a memfd would allocate a page
-//! for every page read through its mapping, and files give no stable bytes to send from anyway.
+//! kernel's zero page, which does not count as memory of this process. A memfd would allocate a
+//! page for every page read through its mapping, and files give no stable bytes to send from
+//! anyway.
 //!
-//! **Atomicity.** Reads, writes and zeroing of one block exclude each other, from any reactor
-//! (NVMe AWUN and AWUPF: one logical block): see [`memory`]. So nothing is ever lent: lent bytes
-//! leave with a later system call, when another write may have changed half of a block.
+//! **Atomicity.** Reads, writes and zeroing of one block exclude each other, from any reactor (NVMe
+//! AWUN and AWUPF: one logical block); see [`memory`]. Therefore there are no zero-copy reads:
+//! their bytes leave with a later system call, when another write may have changed part of a block.
 
 mod memory;
 
@@ -22,7 +23,7 @@ use super::{
 };
 use crate::dma::CorePool;
 
-/// Bytes a poll zeroes at most before other queues have their turn.
+/// Maximum bytes that a poll zeroes before other queues have their turn.
 const ZERO_STEP: u64 = 2 << 20;
 
 /// The RAM device.
@@ -33,10 +34,10 @@ pub struct RamDevice {
 }
 
 impl RamDevice {
-    /// A device of `size` zero bytes, rounded down to whole blocks.
+    /// Creates a device of `size` zero bytes, rounded down to whole blocks.
     ///
     /// # Errors
-    /// No address space for it.
+    /// The address space is exhausted.
     pub fn new(name: &str, size: u64, block_size: u32) -> Result<Self, BlockError> {
         let size = size - size % u64::from(block_size);
         let memory = Memory::new(size).map_err(|_| BlockError::NoMemory)?;
@@ -54,18 +55,22 @@ impl RamDevice {
         Ok(Self { info, memory: Arc::new(memory) })
     }
 
-    /// A device of the same bytes, more of them (zeroes) or fewer. Both work until one is dropped; what
-    /// only the larger one has is given back then, or read as zeroes if the device grows again.
+    /// Creates a larger or smaller device of the same bytes; added bytes are zero. Both work until
+    /// one is dropped.
+    ///
+    /// The bytes of only the larger one are then freed, or read as zeroes if the device grows
+    /// again.
     ///
     /// # Errors
-    /// No address space for it.
+    /// The address space is exhausted.
     pub fn resized(&self, size: u64) -> Result<Self, BlockError> {
         let size = size - size % u64::from(self.info.block_size);
         let memory = self.memory.resized(size).map_err(|_| BlockError::NoMemory)?;
         Ok(Self { info: DeviceInfo { size, ..self.info.clone() }, memory: Arc::new(memory) })
     }
 
-    /// Makes this the device that stays, after what was made of it with [`Self::resized`] is not used.
+    /// Makes this the current device again, after its successor from [`Self::resized`] was
+    /// discarded unused.
     pub fn prevail(&self) {
         self.memory.prevail();
     }
@@ -94,12 +99,12 @@ impl BlockDevice for RamDevice {
     }
 }
 
-/// Copies as operations are submitted; zeroing goes in steps, one a poll.
+/// Copies as operations are submitted; zeroes in steps, one per poll.
 #[derive(Debug)]
 struct RamQueue {
     info: DeviceInfo,
     memory: Arc<Memory>,
-    /// Operations that zero, the front one up to the given offset.
+    /// Operations that zero; the front one is done up to the given offset.
     zeroing: VecDeque<(BlockOp, u64)>,
     /// Raised while there is more to zero.
     more: Signal,
@@ -158,7 +163,7 @@ impl BlockQueue for RamQueue {
         done.append(&mut self.done);
     }
 
-    /// Copies are made as they are submitted; zeroing ends after the step that was made last.
+    /// Copies complete when they are submitted; zeroing ends after the last completed step.
     fn cancel(&mut self, token: u64) {
         let mut at = 0;
         while let Some((op, _)) = self.zeroing.get(at) {

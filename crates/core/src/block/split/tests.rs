@@ -1,4 +1,4 @@
-//! Partitions of memory.
+//! Partitions of a memory device.
 
 use super::super::fault::{FaultDevice, FaultPlan};
 use super::super::{NullDevice, RamDevice, RejectedWhy};
@@ -52,7 +52,7 @@ fn parts_are_apart_and_together_they_are_the_base() {
     let done = run(&mut *base, BlockOp::read(7, MIB / 4 - 512, filled(&pool, 1024, 0)));
     let wanted = [[1; 512], [2; 512]].concat();
     assert_eq!(done.buf.unwrap().as_slice(), wanted);
-    // Zeroes to the very end of one leave the other alone.
+    // Zeroing one up to its end leaves the other unchanged.
     let zeroes = BlockOp::write_zeroes(8, 0, MIB / 4, false, true);
     assert_eq!(run(&mut *one, zeroes).result, Ok(()));
     let done = run(&mut *two, BlockOp::read(9, 0, filled(&pool, 512, 0)));

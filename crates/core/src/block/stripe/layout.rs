@@ -1,4 +1,4 @@
-//! Where the bytes of a stripe are.
+//! Mapping of stripe offsets to members.
 //!
 //! ```text
 //!  stripe   | chunk 0 | chunk 1 | chunk 2 | chunk 3 | chunk 4 | ...
@@ -7,27 +7,27 @@
 //!  member 2 | chunk 2 | ...
 //! ```
 
-/// Chunks dealt out to members in turn.
+/// Round-robin distribution of chunks over members.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Layout {
-    /// Bytes of a chunk, more than 0.
+    /// Bytes per chunk, greater than 0.
     chunk: u64,
-    /// Members, more than 0.
+    /// Number of members, greater than 0.
     members: u64,
-    /// Of which power of two the chunk is, if it is one: a division less for each operation.
+    /// Exponent if the chunk size is a power of two: saves one division per operation.
     shift: Option<u32>,
-    /// 2^64 over the members, and a little more: another one less. 0 where it would not be exact.
+    /// Slightly more than 2^64 / members: saves another division. 0 where it would be inexact.
     inverse: u64,
 }
 
-/// Where a byte is.
+/// Location of a byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Place {
-    /// Which member has it.
+    /// Index of the member.
     pub(super) member: usize,
-    /// Where in the member.
+    /// Offset in the member.
     pub(super) offset: u64,
-    /// Bytes to the end of its chunk.
+    /// Bytes to the end of the chunk.
     pub(super) left: u64,
 }
 
@@ -35,15 +35,15 @@ impl Layout {
     pub(super) fn new(chunk: u64, members: usize) -> Self {
         let (chunk, members) = (chunk.max(1), (members as u64).max(1));
         let shift = chunk.is_power_of_two().then(|| chunk.ilog2());
-        // The inverse is more than 2^64 / members by less than 1, so x * inverse is more than x / members of
-        // 2^64 by less than x: that changes no quotient as long as x is below 2^64 / members. No chunk has a
-        // greater number than 2^64 / chunk.
+        // The inverse exceeds 2^64 / members by less than 1. So x * inverse / 2^64 exceeds x /
+        // members by less than x / 2^64. That changes no quotient as long as x is below 2^64 /
+        // members. No chunk number exceeds 2^64 / chunk.
         let is_exact = members > 1 && members <= chunk;
         let inverse = if is_exact { u64::MAX / members + 1 } else { 0 };
         Self { chunk, members, shift, inverse }
     }
 
-    /// Where the byte at `offset` is.
+    /// Returns the location of the byte at `offset`.
     #[inline]
     pub(super) fn place(&self, offset: u64) -> Place {
         let (number, within) = self.chunk_of(offset);
@@ -55,13 +55,15 @@ impl Layout {
         Place { member, offset: row * self.chunk + within, left: self.chunk - within }
     }
 
-    /// Which run of a member's bytes is in the `len` bytes from `offset` on: they are one run, since
-    /// what lies between two of its chunks is others'. `None` if it has none of them.
+    /// Returns the run of a member's bytes in the `len` bytes from `offset`.
+    ///
+    /// It is a single run, because only bytes of other members lie between two of its chunks.
+    /// `None` if the member has none of the bytes.
     pub(super) fn run(&self, offset: u64, len: u64, member: usize) -> Option<(u64, u64)> {
         let (first, skip) = self.chunk_of(offset);
         let (last, end) = self.chunk_of(offset + len.checked_sub(1)?);
         let member = member as u64;
-        // Rows whose chunk of this member is between the first and the last.
+        // Rows whose chunk of this member is between the first and the last chunk.
         let from = first.saturating_sub(member).div_ceil(self.members);
         let to = last.checked_sub(member)? / self.members;
         if from > to {
@@ -82,7 +84,7 @@ impl Layout {
     }
 }
 
-/// The upper half of a product.
+/// Returns the upper half of a product.
 #[inline]
 fn high(a: u64, b: u64) -> u64 {
     ((u128::from(a) * u128::from(b)) >> 64) as u64
@@ -93,7 +95,7 @@ mod tests {
     use super::*;
     use crate::rng::Rng;
 
-    /// However large the numbers, up to the last chunk there can be.
+    /// Covers the largest numbers, up to the last possible chunk.
     #[test]
     fn places_are_exact_without_a_division() {
         let mut rng = Rng::new(1);
@@ -104,7 +106,7 @@ mod tests {
                 assert_eq!(layout.inverse == 0, members == 1);
                 let last = u64::MAX / chunk;
                 for number in (0..200).flat_map(|at| [at, last - at, rng.below(last)]) {
-                    // Around multiples, where a quotient is wrong first.
+                    // Near multiples, where an inexact quotient fails first.
                     for number in [number, number - number % count] {
                         let place = layout.place(number * chunk);
                         let member = usize::try_from(number % count).unwrap();
@@ -116,7 +118,7 @@ mod tests {
         }
     }
 
-    /// Byte by byte, against what the picture says.
+    /// Compares each byte with the layout diagram.
     #[test]
     fn places_and_runs_are_what_dealing_out_gives() {
         for (chunk, members) in [(1, 1), (3, 1), (4, 3), (5, 2), (1, 4), (8, 5)] {

@@ -1,15 +1,16 @@
-//! Operations that are spread over several members, until the last child is done.
+//! Operations spread over several members, until the last child completes.
 
 use super::super::{BlockError, Completed};
 use crate::dma::Cut;
 
-/// What a child's token has in its upper half; the parent's number is in the lower one. A caller's
-/// token may look like it (a stripe of stripes): such an operation is made a child, too, so that
-/// whatever comes back with the mark is one of ours.
+/// Upper half of a child's token; the lower half is the number of the parent.
+///
+/// The token of a caller may look the same (a stripe of stripes). That operation becomes a child,
+/// too, so every completion with the mark belongs to this queue.
 const MARK: u64 = 0x73ae_c41d << 32;
 const MARK_BITS: u64 = 0xffff_ffff << 32;
 
-/// Whether a completion of a member is a child's.
+/// Returns true if a member's completion is that of a child.
 #[inline]
 pub(super) fn is_child(token: u64) -> bool {
     token & MARK_BITS == MARK
@@ -24,11 +25,11 @@ pub(super) struct Parents {
 #[derive(Debug)]
 struct Parent {
     token: u64,
-    /// Children that are not done, and one more while they are given out.
+    /// Children not completed, plus one while they are being submitted.
     left: u64,
     /// The first error.
     result: Result<(), BlockError>,
-    /// The buffer its children have the parts of.
+    /// The buffer that is split among the children.
     buf: Option<Cut>,
 }
 
@@ -37,13 +38,14 @@ impl Parents {
         Self { slots: Vec::with_capacity(room), free: Vec::with_capacity(room) }
     }
 
-    /// Whether there are any.
+    /// Returns true if there is any parent.
     #[inline]
     pub(super) fn any(&self) -> bool {
         self.slots.len() > self.free.len()
     }
 
-    /// A parent with one child, which stands for those that follow; and the token its children have.
+    /// Creates a parent with one child, a placeholder for those that follow. Returns its number and
+    /// its children's token.
     pub(super) fn begin(&mut self, token: u64) -> (usize, u64) {
         let parent = Some(Parent { token, left: 1, result: Ok(()), buf: None });
         let number = match self.free.pop() {
@@ -59,7 +61,7 @@ impl Parents {
         (number, MARK | number as u64)
     }
 
-    /// The tokens of the children of all operations with this token.
+    /// Returns the tokens of the children of all operations with this token.
     pub(super) fn children_of(&self, token: u64) -> Vec<u64> {
         let numbers = (0_u64..).zip(&self.slots);
         let theirs = numbers.filter(|(_, slot)| slot.as_ref().is_some_and(|p| p.token == token));
@@ -72,21 +74,21 @@ impl Parents {
         }
     }
 
-    /// What the parent's buffer is made whole of, once its children are done.
+    /// Stores the split buffer, to be merged when the children are done.
     pub(super) fn keep(&mut self, number: usize, buf: Cut) {
         if let Some(parent) = self.at(number) {
             parent.buf = Some(buf);
         }
     }
 
-    /// A completion [is a child's](is_child): the parent's, if it was the last.
+    /// Completes a [child](is_child); returns the completion of the parent if it was the last one.
     pub(super) fn completed(&mut self, child: Completed) -> Option<Completed> {
         let Completed { token, buf, result } = child;
         drop(buf);
         self.child_done(usize::try_from(token & !MARK_BITS).ok()?, result)
     }
 
-    /// One child less.
+    /// Counts one child as done; returns the completion of the parent if it was the last one.
     pub(super) fn child_done(
         &mut self,
         number: usize,
@@ -102,8 +104,8 @@ impl Parents {
         }
         let Parent { token, result, buf, .. } = self.slots.get_mut(number)?.take()?;
         self.free.push(number);
-        // A member that is gone may have kept a part, since its device could still write to it: then the
-        // whole of it does not come back before that does.
+        // A member that is gone may have kept a part, because its device could still write to it.
+        // The whole buffer then does not return before that part does.
         let buf = buf.and_then(|cut| cut.rejoin().ok());
         Some(Completed { token, buf, result })
     }

@@ -1,4 +1,4 @@
-//! Stripes of memory and of nothing.
+//! Stripes of memory devices and null devices.
 
 use super::super::fault::{FaultControl, FaultDevice, FaultPlan};
 use super::super::{NullDevice, RamDevice};
@@ -85,7 +85,7 @@ fn what_does_not_go_together_is_refused() {
     assert_eq!(small, StripeError::Small { member: "ram".into(), size: 4096, chunk: 8192 });
 }
 
-/// Each chunk is where RAID-0 has it, and the data crosses from one to the next without a copy of ours.
+/// Each chunk is where RAID-0 places it, and data crosses chunks without a copy.
 #[test]
 fn chunks_are_dealt_out_in_turn() {
     let mut rig = Rig::new();
@@ -108,7 +108,7 @@ fn chunks_are_dealt_out_in_turn() {
             );
         }
     }
-    // From the middle of one chunk to the middle of another, into the buffer that was given.
+    // From inside one chunk to inside another, into the caller's buffer.
     let buffer = rig.buffer(16 * 4096, 99);
     let at = buffer.as_ptr();
     let done = rig.run(BlockOp { len: 10 * 4096, ..BlockOp::read(7, 3 * 4096 + 512, buffer) });
@@ -154,7 +154,7 @@ fn a_flush_goes_to_every_member() {
     assert!(rig.faults.iter().all(|fault| fault.held() == 1));
 }
 
-/// A range without data is one operation for each member that has some of it.
+/// A range without data is one operation for each member that has a part of it.
 #[test]
 fn ranges_are_one_run_of_a_member() {
     let mut rig = Rig::new();
@@ -184,7 +184,8 @@ fn a_full_member_rejects_what_is_its_own_and_children_wait() {
     assert_eq!((token, offset, rejected.why), (u64::MAX, 3 * 4096 + 512, RejectedWhy::QueueFull));
     assert_eq!(rig.queue.in_flight(), 0);
     drop(rejected.op);
-    // Three children wait, of which the first is refused twice: nothing new is taken meanwhile.
+    // Three children wait, the first of which is refused twice: no new operation is taken until
+    // then.
     rig.faults[0].reject_next(2);
     rig.queue.submit(BlockOp::read(1, 0, rig.buffer(12 << 10, 9))).unwrap();
     let next = rig.queue.submit(BlockOp::read(2, 0, rig.buffer(512, 0))).unwrap_err();
@@ -227,7 +228,7 @@ fn a_token_that_looks_like_a_childs_is_the_callers_all_the_same() {
     let mut queue = StripeQueue::new(&device, &pool).unwrap();
     let tokens: Vec<u64> = (0..8).map(|number| (0x73ae_c41d << 32) | number).collect();
     for (at, token) in (0..).zip(&tokens) {
-        // In one chunk of both, in one of the outer one alone, in several of both.
+        // Within one chunk of both, within one of the outer one only, across several of both.
         for len in [512, 3072, 9216] {
             let mut buffer = pool.lease(len).unwrap();
             buffer.as_mut_slice().fill(at);

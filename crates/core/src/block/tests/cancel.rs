@@ -1,4 +1,4 @@
-//! Operations whose requester is gone, in devices on devices.
+//! Cancelled operations in stacked devices.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -12,7 +12,7 @@ thread_local! {
 
 const CANCELLED: Result<(), BlockError> = Err(BlockError::Cancelled);
 
-/// Memory that holds what it is asked, and a view of the memory itself.
+/// Returns a memory device that holds all operations, and a view of the memory itself.
 fn held() -> (Arc<dyn BlockDevice>, Arc<FaultControl>, Arc<dyn BlockDevice>) {
     let ram: Arc<dyn BlockDevice> = Arc::new(RamDevice::new("ram0", MIB, 512).unwrap());
     let (fault, control) = FaultDevice::new(Arc::clone(&ram), FaultPlan::default());
@@ -83,7 +83,7 @@ fn every_part_of_what_a_stripe_spread_is_cancelled() {
     let mut queue = stripe.open_queue(&pool).unwrap();
     queue.submit(BlockOp::write(7, 0, filled(&pool, 64 << 10, 7), false)).unwrap();
     assert_eq!((first.held(), second.held()), (8, 8));
-    // One member has no room: its part waits here.
+    // One member is full: its part waits in the stripe.
     second.reject_next(1);
     queue.submit(BlockOp::write(8, 0, filled(&pool, 8192, 8), false)).unwrap();
     assert_eq!((first.held(), second.held()), (9, 8));
@@ -92,7 +92,7 @@ fn every_part_of_what_a_stripe_spread_is_cancelled() {
     let done = poll(&mut *queue);
     assert_eq!((done.len(), done[0].token, &done[0].result), (1, 8, &CANCELLED));
     assert_eq!(done[0].buf.as_ref().unwrap().len(), 8192, "made whole again");
-    // A part that is done already does not make the rest done.
+    // A completed part does not complete the others.
     first.release();
     assert!(poll(&mut *queue).is_empty());
     queue.cancel(7);
@@ -110,7 +110,7 @@ fn a_token_that_looks_like_a_part_of_a_stripe_is_cancelled_too() {
     let outer = StripeDevice::new("outer", vec![Arc::new(inner)], 4096).unwrap();
     let pool = pool();
     let mut queue = outer.open_queue(&pool).unwrap();
-    // Its parts have the outer stripe's tokens, which the inner one makes its own of.
+    // Its parts carry the outer stripe's tokens, which the inner one replaces by its own.
     queue.submit(BlockOp::write(7, 0, filled(&pool, 16 << 10, 7), false)).unwrap();
     assert_eq!(control.held(), 4);
     queue.cancel(7);

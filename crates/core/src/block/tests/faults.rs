@@ -1,4 +1,4 @@
-//! What a device with faults has that takes time, or takes it away.
+//! Delayed operations and removal in a device with faults.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -50,7 +50,7 @@ fn a_device_that_is_gone_fails_all_it_has_and_comes_back_with_its_data() {
     let mut queue = device.open_queue(&pool).unwrap();
     let write = BlockOp::write(0, 512, filled(&pool, 512, 7), false);
     assert_eq!(run(&mut *queue, write).result, Ok(()));
-    // One is held, one stalls, one is done but not handed out yet.
+    // One is held, one stalls, one is completed but not returned yet.
     control.hold();
     queue.submit(BlockOp::read(1, 0, pool.lease(512).unwrap())).unwrap();
     control.set_plan(plan);

@@ -1,4 +1,4 @@
-//! Devices on devices, any on any, against a plain array.
+//! Random stacks of devices, compared with a plain array.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -9,16 +9,16 @@ use super::*;
 use crate::dma::Payload;
 
 const BLOCK: u64 = 512;
-/// Bytes of a memory device below all else, at least.
+/// Minimum bytes of a memory device at the bottom.
 const LEAF: u64 = 96 << 10;
-/// More of what happens by itself before a story is taken to be stuck.
+/// Limit of iterations, after which a run counts as stuck.
 const MANY: u32 = 100_000;
 
 thread_local! {
     static NOW: Cell<u64> = const { Cell::new(1) };
 }
 
-/// A random tower of devices.
+/// A random stack of devices.
 struct Tower {
     device: Arc<dyn BlockDevice>,
     faults: Vec<Arc<FaultControl>>,
@@ -30,7 +30,7 @@ struct Builder<'r> {
     rng: &'r mut Rng,
     faults: Vec<Arc<FaultControl>>,
     shape: String,
-    /// In a million.
+    /// Errors per million operations.
     errors: u32,
 }
 
@@ -105,7 +105,7 @@ impl Builder<'_> {
     }
 }
 
-/// What is in flight, by token.
+/// An operation in flight.
 #[derive(Debug)]
 struct Flying {
     kind: BlockOpKind,
@@ -113,7 +113,7 @@ struct Flying {
     byte: u8,
 }
 
-/// A queue of a tower, and what should be on it. A block that an operation failed on is anything.
+/// A queue of a stack, and its expected contents. A block with a failed operation is undefined.
 struct Story {
     rng: Rng,
     queue: Box<dyn BlockQueue>,
@@ -123,7 +123,7 @@ struct Story {
     /// For messages.
     name: String,
     failed: u64,
-    /// Whether requesters go.
+    /// True if requesters disappear.
     cancels: bool,
 }
 
@@ -143,7 +143,7 @@ impl Story {
         }
     }
 
-    /// Submits something that no operation in flight is in the way of.
+    /// Submits an operation that conflicts with none in flight.
     fn submit(&mut self) {
         let count = self.blocks.len() as u64;
         let most = if self.rng.below(4) == 0 { count } else { 40 };
@@ -180,7 +180,7 @@ impl Story {
         }
     }
 
-    /// What is done is what was asked for, once.
+    /// Checks that each completion matches one operation in flight.
     fn poll(&mut self) -> usize {
         let mut done = Vec::new();
         self.queue.poll(&mut done);
@@ -212,7 +212,7 @@ impl Story {
         count
     }
 
-    /// Polls only when there is a reason to, as a reactor does, until all is done.
+    /// Polls only when signaled, as a reactor does, until all operations have completed.
     fn finish(&mut self) {
         for _ in 0..MANY {
             if self.queue.in_flight() == 0 {
@@ -236,7 +236,7 @@ impl Story {
         panic!("{}: never done: {:?}", self.name, self.flying);
     }
 
-    /// The requester of an operation is gone.
+    /// Cancels a random operation.
     fn cancel(&mut self) {
         let pick = self.rng.index(self.flying.len().max(1));
         if let Some(token) = self.flying.keys().nth(pick).copied() {
@@ -257,7 +257,7 @@ impl Story {
 }
 
 impl Flying {
-    /// Whether the order of the two shows.
+    /// Returns true if the order of the two operations is observable.
     fn meets(&self, other: &Self) -> bool {
         let both_read = [self, other].iter().all(|one| one.kind == BlockOpKind::Read);
         let flush = [self, other].iter().any(|one| one.kind == BlockOpKind::Flush);
@@ -266,7 +266,8 @@ impl Flying {
     }
 }
 
-/// Towers that only slow, reorder and refuse keep every byte; what sleeps is always woken or due.
+/// Stacks that only delay, reorder and reject keep every byte; a sleeping queue is always woken or
+/// due.
 #[test]
 fn any_device_on_any_other_keeps_its_data() {
     for seed in 1..=400 {
@@ -276,7 +277,7 @@ fn any_device_on_any_other_keeps_its_data() {
         story.steps(300);
         story.finish();
         assert_eq!((story.failed, story.pool.leased()), (0, 0), "{}", story.name);
-        // What is there is there for a queue that was opened later, too.
+        // The contents are the same for a queue that is opened later.
         let Story { pool, blocks, name, .. } = story;
         let mut queue = tower.device.open_queue(&pool).unwrap();
         let mut at = 0;
@@ -301,8 +302,8 @@ fn any_device_on_any_other_keeps_its_data() {
     }
 }
 
-/// Towers that fail, and lose devices for a while: every operation ends once, what succeeded is what was
-/// asked for, and no buffer is lost.
+/// Stacks with errors and missing devices: every operation completes once, successful ones have
+/// their effect, and no buffer is lost.
 #[test]
 fn any_device_on_any_other_ends_what_it_was_asked_under_faults() {
     let mut failed = 0;
@@ -333,8 +334,8 @@ fn any_device_on_any_other_ends_what_it_was_asked_under_faults() {
     assert!(failed > 1000, "only {failed} operations failed");
 }
 
-/// Towers whose requesters go: what was cancelled ends once, and nothing of it comes later, over
-/// what was written since.
+/// Stacks with disappearing requesters: a cancelled operation completes once, and never overwrites
+/// later writes.
 #[test]
 fn any_device_on_any_other_lets_nothing_cancelled_come_later() {
     let mut failed = 0;
@@ -354,7 +355,7 @@ fn any_device_on_any_other_lets_nothing_cancelled_come_later() {
     assert!(failed > 1000, "only {failed} operations were cancelled");
 }
 
-/// Bytes are lent through splits and stripes alike.
+/// Zero-copy reads pass through splits and stripes.
 #[test]
 fn bytes_are_lent_through_a_stack() {
     let null = |_| -> Arc<dyn BlockDevice> { Arc::new(NullDevice::new("n", MIB, 512).unwrap()) };

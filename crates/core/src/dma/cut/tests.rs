@@ -1,4 +1,4 @@
-//! Buffers in parts, and whole again.
+//! Split and merged buffers.
 
 use super::super::{CorePool, MIN_CLASS, PoolConfig, SharedPool};
 use super::*;
@@ -77,14 +77,14 @@ fn a_part_of_a_reserve_goes_back_to_its_promise() {
     assert!(reserve.lease().is_some());
 }
 
-/// Something that holds bytes of one lease.
+/// Holder of bytes of one lease.
 enum Holder {
     Bytes(Buffer, u8),
     Cut(Cut),
 }
 
-/// Parts of parts, dropped, cut and rejoined in any order: each keeps its bytes as it wrote them, and the
-/// lease ends with the last of them.
+/// Parts of parts, dropped, split and merged in any order: each keeps the bytes written to it, and
+/// the lease ends with the last of them.
 #[test]
 fn random_stories_keep_bytes_apart_and_lose_no_lease() {
     for seed in 0..200 {

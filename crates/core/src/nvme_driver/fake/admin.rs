@@ -54,7 +54,7 @@ impl Controller {
         match self.identify_data(identify) {
             Ok(data) => self.return_data(0, sqe, &data).into(),
             Err(status) => {
-                // A status for data the command does not say where to put is no reason not to look there.
+                // An invalid Identify returns no data, so its data pointer is not checked.
                 status.with_dnr().into()
             }
         }

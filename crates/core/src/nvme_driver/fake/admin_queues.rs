@@ -133,7 +133,7 @@ impl Controller {
         Outcome::success(0)
     }
 
-    /// The shadows are the truth from now on: what the host left there is what it rang before.
+    /// Adopts the shadows as the doorbell values: they hold what the host rang before.
     fn adopt_shadows(&mut self) {
         let Some((shadow, events)) = self.shadow else { return };
         let dstrd = self.config.cap.dstrd();

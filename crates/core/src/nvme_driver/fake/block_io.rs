@@ -95,7 +95,7 @@ impl Controller {
         index: usize,
         range: BlockRange,
     ) -> Result<(), Status> {
-        // Taken out for the time of the transfer, so that no copy of the data is made.
+        // Removed during the transfer, to avoid a copy of the data.
         let media = self.media.swap_remove(index);
         let result = match media.get(range) {
             Some(data) => self.return_data(qid, sqe, data),
@@ -184,7 +184,7 @@ impl Controller {
         Ok(())
     }
 
-    /// Where the namespace is that a command names.
+    /// Returns the index of the namespace that a command names.
     fn namespace(&self, nsid: u32) -> Result<usize, Status> {
         let is_it = |media: &Media| media.nsid == nsid && media.attached && media.block() > 0;
         let found = self.media.iter().position(is_it);
@@ -222,7 +222,7 @@ impl Controller {
         }
     }
 
-    /// Counts for the SMART log.
+    /// Updates the counters of the SMART log.
     fn count(&mut self, read: bool, bytes: u64) {
         let smart = &mut self.logs.smart;
         let (commands, units) = if read {

@@ -1,4 +1,4 @@
-//! What kind of controller the fake is.
+//! Configuration of the fake controller.
 
 use nvmeof_wire::identify::{
     Controller, ControllerType, LbaFormat, Namespace, fna, lpa, oacs, oaes, oncs, vwc,
@@ -7,75 +7,78 @@ use nvmeof_wire::properties::{CAP_CSS_NVM, Cap, Version};
 use nvmeof_wire::sanitize::sanicap;
 use nvmeof_wire::{U16, U32, U64, ascii};
 
-/// A controller: what it says of itself, which is also how it behaves.
+/// Properties of a controller, which also determine its behavior.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Its PCI address.
+    /// PCI address.
     pub address: String,
-    /// CAP. MQES, DSTRD, TO, the page sizes and the command sets are held to.
+    /// CAP. The fake obeys MQES, DSTRD, TO, the page sizes and the command sets.
     pub cap: Cap,
     /// VS.
     pub version: Version,
-    /// Identify Controller. MDTS, OACS, ONCS, SGLS, SANICAP, FNA, VWC, AERL and ELPE are held to.
+    /// Identify Controller. The fake obeys MDTS, OACS, ONCS, SGLS, SANICAP, FNA, VWC, AERL and
+    /// ELPE.
     pub identify: Box<Controller>,
-    /// Its namespaces.
+    /// Namespaces.
     pub namespaces: Vec<NamespaceConfig>,
-    /// I/O queues of each kind it has.
+    /// Number of I/O queues of each kind.
     pub io_queues: u16,
-    /// MSI-X vectors it has.
+    /// Number of MSI-X vectors.
     pub vectors: u16,
-    /// When it works.
+    /// Trigger of its work.
     pub mode: Mode,
-    /// When CSTS.RDY follows CC.EN to 1.
+    /// Time when CSTS.RDY follows CC.EN to 1.
     pub enable: Readiness,
-    /// When CSTS.RDY follows CC.EN to 0.
+    /// Time when CSTS.RDY follows CC.EN to 0.
     pub disable: Readiness,
-    /// When a shutdown is complete.
+    /// Time when a shutdown completes.
     pub shutdown: Readiness,
-    /// Reads of the Sanitize Status log page until a sanitize operation is done; it fails if `sanitize_fails`.
+    /// Reads of the Sanitize Status log page until a sanitize operation ends; it fails if
+    /// `sanitize_fails`.
     pub sanitize_reads: u32,
-    /// A sanitize operation ends in failure.
+    /// Sanitize operations fail.
     pub sanitize_fails: bool,
-    /// It takes no admin command while one of them is held.
+    /// Takes no admin command while one of them is held.
     pub one_admin_at_a_time: bool,
-    /// Abort aborts. If not, it says that it did not.
+    /// Abort works; otherwise it reports that the command was not aborted.
     pub abort_helps: bool,
     /// [`Function::reset`](crate::nvme_driver::seam::Function::reset) works.
     pub can_reset: bool,
     /// [`Function::rearm`](crate::nvme_driver::seam::Function::rearm) works.
     pub can_rearm: bool,
-    /// Nothing else keeps its IOMMU group in use: given back, it reaches no memory.
+    /// No other owner keeps the IOMMU group in use: when released, the function reaches no memory.
     pub alone: bool,
-    /// A read or write across the namespace's NOIOB is a violation.
+    /// Treats a read or write across the namespace's NOIOB as a violation.
     pub check_boundary: bool,
-    /// The first address of its view of memory that is handed out.
+    /// First IOVA that is assigned.
     pub first_iova: u64,
 }
 
 /// A namespace.
 #[derive(Debug, Clone)]
 pub struct NamespaceConfig {
-    /// Its identifier.
+    /// Namespace identifier.
     pub nsid: u32,
-    /// Identify Namespace. NSZE and the formats are held to; a size beyond 1 GiB has no contents.
+    /// Identify Namespace. The fake obeys NSZE and the formats; a namespace above 1 GiB has no
+    /// contents.
     pub identify: Box<Namespace>,
-    /// Its UUID, in the list of its identifiers; zeroes: none.
+    /// UUID in the list of identifiers; zeroes: none.
     pub uuid: [u8; 16],
 }
 
-/// When the controller works.
+/// Trigger of the controller's work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// When it is told to ([`Fake::step`](super::Fake::step), [`Fake::run`](super::Fake::run)).
+    /// Works on request ([`Fake::step`](super::Fake::step), [`Fake::run`](super::Fake::run)).
     Manual,
-    /// At every write of a doorbell, all there is to do.
+    /// Does all work at every doorbell write.
     Automatic,
 }
 
-/// When the controller follows.
+/// Delay of a state change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Readiness {
-    /// When CSTS has been read this often; with 0 it has followed by the first read.
+    /// After this many reads of CSTS; with 0, by the first read.
     AfterReads(u32),
     /// Never.
     Never,
@@ -86,8 +89,10 @@ impl Readiness {
 }
 
 impl Default for Config {
-    /// One namespace of 16 MiB in 512-byte blocks, MDTS 128 KiB, eight queue pairs of up to 1024 entries, a volatile
-    /// write cache, no SGLs, no shadow doorbells; works at the doorbell.
+    /// One namespace of 16 MiB in 512-byte blocks, MDTS 128 KiB, 8 queue pairs of up to 1024
+    /// entries.
+    ///
+    /// It has a volatile write cache, no SGLs and no shadow doorbells, and works at the doorbell.
     fn default() -> Self {
         Self {
             address: "0000:01:00.0".into(),
@@ -121,7 +126,8 @@ impl Default for Config {
 }
 
 impl NamespaceConfig {
-    /// `blocks` blocks of 2 to the `lbads` bytes; formats for 512 and 4096 bytes besides.
+    /// Creates a namespace of `blocks` blocks of 2^`lbads` bytes, with formats for 512 and 4096
+    /// bytes.
     #[must_use]
     pub fn new(nsid: u32, blocks: u64, lbads: u8) -> Self {
         let mut identify = Box::new(Namespace {

@@ -7,7 +7,7 @@
 //!      |            follows                   v                          v
 //!      +--------------------------------- Disabling <-------------------+
 //!
-//!   Fatal (CSTS.CFS): takes no commands until it is disabled or reset. Gone: until plugged in again.
+//!   Fatal (CSTS.CFS): takes no commands until disabled or reset. Gone: until plugged in again.
 //! ```
 
 use nvmeof_wire::aer::AsyncEvent;
@@ -30,7 +30,7 @@ use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-/// All the state there is, behind one lock.
+/// Complete state of the fake, behind one lock.
 #[derive(Debug)]
 pub(super) struct Controller {
     pub(super) config: Config,
@@ -39,7 +39,7 @@ pub(super) struct Controller {
     pub(super) gone: bool,
     pub(super) fatal: bool,
     cc: Cc,
-    /// Shutdown asked for, and what it waits for.
+    /// Requested shutdown, and its remaining delay.
     shutdown: Option<Readiness>,
     subsystem_reset: bool,
     aqa: Aqa,
@@ -47,7 +47,7 @@ pub(super) struct Controller {
     acq: u64,
     pub(super) sqs: BTreeMap<u16, Sq>,
     pub(super) cqs: BTreeMap<u16, Cq>,
-    /// Where round robin goes on.
+    /// Next queue of the round robin.
     pub(super) turn: u16,
     /// Shadow doorbells and event indices, once configured.
     pub(super) shadow: Option<(u64, u64)>,
@@ -57,19 +57,19 @@ pub(super) struct Controller {
     pub(super) held: Vec<Held>,
     pub(super) plan: Plan,
     pub(super) tamper: Option<Box<dyn Tamper>>,
-    /// Data that takes the place of what the command at work returns.
+    /// Data that replaces the result of the current command.
     pub(super) forced: Option<Vec<u8>>,
     pub(super) violations: Vec<Violation>,
-    /// Commands taken, by queue and opcode.
+    /// Number of commands taken, by queue and opcode.
     pub(super) taken: BTreeMap<(u16, u8), u64>,
-    /// Doorbells written.
+    /// Number of doorbell writes.
     pub(super) doorbells: u64,
     pub(super) interrupts: Vec<OwnedFd>,
-    /// It has a table of them.
+    /// The table of interrupt vectors is set up.
     pub(super) is_armed: bool,
 }
 
-/// Where CC.EN and CSTS.RDY are.
+/// State of CC.EN and CSTS.RDY.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
     Disabled,
@@ -116,17 +116,17 @@ impl Controller {
         }
     }
 
-    /// Whether it takes commands.
+    /// Returns true if the controller accepts commands.
     pub(super) fn is_running(&self) -> bool {
         self.phase == Phase::Ready && !self.gone && !self.fatal && self.shutdown.is_none()
     }
 
-    /// Bytes of a memory page, as CC says.
+    /// Returns the memory page size set in CC.
     pub(super) fn page_size(&self) -> u64 {
         self.cc.page_size().into()
     }
 
-    /// Whether CC has the entry sizes I/O queues need.
+    /// Returns true if CC has the entry sizes for I/O queues.
     pub(super) fn entry_sizes_are_set(&self) -> bool {
         (self.cc.iosqes(), self.cc.iocqes()) == (6, 4)
     }
@@ -195,7 +195,7 @@ impl Controller {
         }
     }
 
-    /// Resets everything but what is on the media and what the tests set (Base 3.7.2).
+    /// Resets everything except the media and the test settings (Base 3.7.2).
     pub(super) fn reset(&mut self) {
         self.disable();
         self.phase = Phase::Disabled;
@@ -298,7 +298,7 @@ impl Controller {
         let (submission, completion) = (self.aqa.asqs(), self.aqa.acqs());
         let sq = Sq::new(self.asq, u32::from(submission) + 1, 0);
         let cq = Cq::new(self.acq, u32::from(completion) + 1, Some(0));
-        // Not mapped: the fault table says so.
+        // If not mapped, the table of faults records it.
         let _ = self.space.check(sq.base, sq.bytes(), false);
         let _ = self.space.check(cq.base, cq.bytes(), true);
         self.sqs.insert(0, sq);
@@ -330,7 +330,7 @@ impl Controller {
         None
     }
 
-    /// What ends with CC.EN: queues, commands, features, shutdown, fatal status.
+    /// Clears the state that ends with CC.EN: queues, commands, features, shutdown, fatal status.
     fn disable(&mut self) {
         self.sqs.clear();
         self.cqs.clear();
@@ -367,7 +367,7 @@ impl Controller {
         }
     }
 
-    /// Takes a doorbell's value; `None` if it has no queue.
+    /// Processes a doorbell's value; returns `None` if its queue does not exist.
     pub(super) fn ring(
         &mut self,
         doorbell: Doorbell,
@@ -388,7 +388,7 @@ impl Controller {
         }
     }
 
-    /// Who writes a doorbell has left the value in its shadow before.
+    /// Checks that the driver wrote the value to the shadow before the doorbell.
     fn compare_shadow(&mut self, at: u32, doorbell: Doorbell, value: u32) {
         let (Some((shadow, _)), true) = (self.shadow, doorbell.index() > 1) else { return };
         let offset = doorbell.stride_offset(self.config.cap.dstrd());
@@ -402,7 +402,7 @@ impl Controller {
     }
 }
 
-/// Counts a read: what is still to wait for, if anything.
+/// Counts a read; returns the remaining delay, if any.
 fn left(readiness: Readiness) -> Option<Readiness> {
     match readiness {
         Readiness::AfterReads(reads) => reads.checked_sub(1).map(Readiness::AfterReads),

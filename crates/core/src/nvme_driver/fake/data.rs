@@ -1,4 +1,4 @@
-//! The data pointer of a command: which host memory it names (Base 4.1).
+//! Data pointers of commands, resolved to host memory (Base 4.1).
 
 use nvmeof_wire::prp::{self, Prp2};
 use nvmeof_wire::sqe::Psdt;
@@ -7,10 +7,10 @@ use zerocopy::FromBytes;
 
 use super::memory::{IommuFault, Space};
 
-/// Descriptors a walk of an SGL takes at most; a real controller has a bound too.
+/// Maximum descriptors in an SGL walk; real controllers have a limit, too.
 const DESCRIPTORS_MAX: usize = 1 << 16;
 
-/// Pieces of host memory, in the order of the data.
+/// Segments of host memory, in the order of the data.
 #[derive(Debug, Default)]
 pub(super) struct Pieces {
     pieces: Vec<Piece>,
@@ -23,8 +23,8 @@ struct Piece {
     len: u64,
 }
 
-/// Why a data pointer was refused: the status, and the rule it breaks. Without a rule it is the device's fault table
-/// that says what happened.
+/// Reason for refusing a data pointer: the status, and the violated rule. Without a rule, the table
+/// of IOMMU faults has the details.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Refused {
     pub(super) status: Status,
@@ -41,18 +41,18 @@ impl From<IommuFault> for Refused {
     }
 }
 
-/// What the walk has to know of the controller.
+/// Controller properties for the walk.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rules {
     pub(super) page_size: u64,
     /// SGLS of Identify Controller; 0 for the admin queue.
     pub(super) sgls: u32,
-    /// The data goes to the host: bit buckets are allowed.
+    /// The data goes to the host, so bit buckets are allowed.
     pub(super) to_host: bool,
 }
 
 impl Pieces {
-    /// The memory for `len` bytes of data of `sqe`.
+    /// Returns the memory for `len` bytes of data of `sqe`.
     pub(super) fn of(sqe: &Sqe, len: u64, rules: Rules, space: &Space) -> Result<Self, Refused> {
         match sqe.psdt() {
             Psdt::Prp => Self::prps(sqe, len, rules.page_size, space),
@@ -63,7 +63,7 @@ impl Pieces {
         }
     }
 
-    /// Copies the host's bytes.
+    /// Copies bytes from the host.
     pub(super) fn read(&self, space: &Space, mut to: &mut [u8]) -> Result<(), IommuFault> {
         for piece in &self.pieces {
             let (part, rest) = to.split_at_mut(piece.len(to.len()));
@@ -229,7 +229,7 @@ impl Pieces {
 }
 
 impl Piece {
-    /// Its length, of `left` bytes still to move.
+    /// Returns the segment's length, limited to the `left` bytes still to move.
     fn len(&self, left: usize) -> usize {
         usize::try_from(self.len).unwrap_or(left).min(left)
     }

@@ -1,86 +1,87 @@
-//! What goes wrong, and which rules the driver broke.
+//! Injected faults, and rules that the driver violated.
 
 use std::fmt::Debug;
 
 use nvmeof_wire::opcode::{AdminOpcode, IoOpcode};
 use nvmeof_wire::{Cqe, Sqe, Status};
 
-/// What happens to a command in place of what should.
+/// Fault that replaces the normal processing of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fault {
-    /// It is taken and never completed; an Abort of it works (if aborts help).
+    /// The command is taken and never completed; aborting it works (if aborts are configured to).
     Lost,
-    /// It is done and completed when [`Fake::release`](super::Fake::release) is called. Until then it may still reach
-    /// for its data.
+    /// The command executes and completes when [`Fake::release`](super::Fake::release) is called.
+    /// Until then it may still access its data.
     Held,
-    /// It is not done, and completed with this status.
+    /// The command does not execute, and completes with this status.
     Status(Status),
-    /// It is done, and completed with this status all the same.
+    /// The command executes, and completes with this status nevertheless.
     DoneBut(Status),
-    /// It is done, and its completion has the phase of the round before: it looks as if it were not there.
+    /// The command executes; its completion has the previous phase, so it looks absent.
     WrongPhase,
-    /// It is done, and completed under this command identifier.
+    /// The command executes, and completes with this command identifier.
     WrongCid(u16),
-    /// It is done, and completed for this submission queue.
+    /// The command executes, and completes for this submission queue.
     WrongSqid(u16),
-    /// It is done, and completed with this SQ head.
+    /// The command executes, and completes with this SQ head.
     WrongSqhd(u16),
-    /// It is done, and completed twice.
+    /// The command executes, and completes twice.
     Duplicate,
-    /// It is not done; the controller sets CSTS.CFS and stops.
+    /// The command does not execute; the controller sets CSTS.CFS and stops.
     Fatal,
-    /// It is not done; the function is gone, and all its registers read as ones.
+    /// The command does not execute; the function is gone, and its registers read as all ones.
     Gone,
-    /// It is done, with these bytes as its data, repeated as often as it takes. For commands that read.
+    /// The command executes and returns these bytes, repeated to the required length. For commands
+    /// that read.
     Data(Vec<u8>),
 }
 
-/// Which commands a [`Fault`] is for.
+/// Selection of commands for a [`Fault`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct When {
-    /// Of this queue; any if `None`.
+    /// Queue; any if `None`.
     pub qid: Option<u16>,
-    /// With this opcode; any if `None`.
+    /// Opcode; any if `None`.
     pub opcode: Option<u8>,
-    /// Commands that match and are let pass first.
+    /// Number of matching commands to skip first.
     pub skip: u32,
-    /// Commands it is for, after those.
+    /// Number of commands affected after those.
     pub times: u32,
 }
 
 impl When {
-    /// The next command of any queue.
+    /// Selects the next command of any queue.
     #[must_use]
     pub const fn next() -> Self {
         Self { qid: None, opcode: None, skip: 0, times: 1 }
     }
 
-    /// The next admin command with this opcode.
+    /// Selects the next admin command with this opcode.
     #[must_use]
     pub const fn admin(opcode: AdminOpcode) -> Self {
         Self { qid: Some(0), opcode: Some(opcode.0), ..Self::next() }
     }
 
-    /// The next command of queue `qid`.
+    /// Selects the next command of queue `qid`.
     #[must_use]
     pub const fn queue(qid: u16) -> Self {
         Self { qid: Some(qid), ..Self::next() }
     }
 
-    /// The next command with this opcode of I/O queue `qid`.
+    /// Selects the next command with this opcode of I/O queue `qid`.
     #[must_use]
     pub const fn io(qid: u16, opcode: IoOpcode) -> Self {
         Self { qid: Some(qid), opcode: Some(opcode.0), ..Self::next() }
     }
 
-    /// Only after `skip` that match.
+    /// Skips the first `skip` matches.
     #[must_use]
     pub const fn after(mut self, skip: u32) -> Self {
         self.skip = skip;
         self
     }
 
-    /// For so many commands.
+    /// Affects `times` commands.
     #[must_use]
     pub const fn times(mut self, times: u32) -> Self {
         self.times = times;
@@ -88,7 +89,7 @@ impl When {
     }
 }
 
-/// The faults still to come.
+/// Pending faults.
 #[derive(Debug, Default)]
 pub(super) struct Plan {
     entries: Vec<(When, Fault)>,
@@ -103,7 +104,7 @@ impl Plan {
         self.entries.clear();
     }
 
-    /// The fault for this command: the first that matches. All that match count it.
+    /// Returns the first matching fault for this command. Every matching entry counts it.
     pub(super) fn take(&mut self, qid: u16, opcode: u8) -> Option<Fault> {
         let mut found = None;
         for (when, fault) in &mut self.entries {
@@ -124,53 +125,53 @@ impl Plan {
     }
 }
 
-/// Changes what the controller says, at will: for answers no list of faults has.
+/// Changes the controller's output arbitrarily, for results that no [`Fault`] covers.
 pub trait Tamper: Debug + Send {
-    /// A register was read, of 4 or 8 bytes; what it held.
+    /// Returns the value for a read of a register of 4 or 8 bytes.
     fn register(&mut self, offset: u32, value: u64) -> u64 {
         let _ = offset;
         value
     }
 
-    /// Data a command is about to return.
+    /// Changes the data that a command returns.
     fn data(&mut self, sqe: &Sqe, qid: u16, data: &mut [u8]) {
         let _ = (sqe, qid, data);
     }
 
-    /// A completion that is about to be written to completion queue `cqid`.
+    /// Changes a completion before it is written to completion queue `cqid`.
     fn completion(&mut self, cqid: u16, cqe: &mut Cqe) {
         let _ = (cqid, cqe);
     }
 }
 
-/// A rule that the driver broke. A real controller may have done anything.
+/// Rule violated by the driver. The behavior of a real controller would be undefined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Violation {
-    /// By an access of a register.
+    /// Violation by a register access.
     Register {
         /// Offset into BAR0.
         offset: u32,
         /// Value written; 0 for a read.
         value: u64,
-        /// The rule.
+        /// Description of the rule.
         rule: &'static str,
     },
-    /// By a command.
+    /// Violation by a command.
     Command {
-        /// Its submission queue.
+        /// Submission queue.
         qid: u16,
-        /// Its identifier.
+        /// Command identifier.
         cid: u16,
-        /// Its opcode.
+        /// Opcode.
         opcode: u8,
-        /// The rule.
+        /// Description of the rule.
         rule: &'static str,
     },
-    /// By a write of CC.
+    /// Violation by a write of CC.
     Configuration {
         /// The value.
         cc: u32,
-        /// The rule.
+        /// Description of the rule.
         rule: &'static str,
     },
 }

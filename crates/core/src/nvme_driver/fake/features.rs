@@ -15,16 +15,16 @@ use super::work::Outcome;
 /// Values since the last reset.
 #[derive(Debug)]
 pub(super) struct Features {
-    /// I/O queues of each kind that may be created.
+    /// Number of I/O queues of each kind that may be created.
     pub(super) queues: u16,
     pub(super) write_cache: bool,
     pub(super) events: AsyncEventConfig,
     timestamp: [u8; 8],
-    /// The others, by identifier.
+    /// Other features, by identifier.
     others: BTreeMap<u8, u32>,
 }
 
-/// Features with a value in dword 11 that means nothing to the fake.
+/// Features whose value in dword 11 has no effect on the fake.
 const PLAIN: [Fid; 7] = [
     Fid::ARBITRATION,
     Fid::POWER_MANAGEMENT,
@@ -106,7 +106,7 @@ impl Controller {
         Outcome::success(0)
     }
 
-    /// Number of Queues: only before I/O queues are created.
+    /// Sets Number of Queues, which is allowed only before I/O queues are created.
     fn set_queues(&mut self, sqe: &Sqe, cdw11: u32) -> Outcome {
         if self.sqs.len() + self.cqs.len() > 2 {
             self.broke(0, sqe, "the number of queues is set while there are I/O queues");

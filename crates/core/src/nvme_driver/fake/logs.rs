@@ -13,7 +13,7 @@ use zerocopy::IntoBytes;
 use super::controller::Controller;
 use super::work::Outcome;
 
-/// What the log pages tell, and who waits for events.
+/// State of the log pages, and outstanding event requests.
 #[derive(Debug, Default)]
 pub(super) struct Logs {
     pub(super) smart: SmartLog,
@@ -25,14 +25,14 @@ pub(super) struct Logs {
     /// Identifiers of Asynchronous Event Requests.
     requests: VecDeque<u16>,
     events: VecDeque<AsyncEvent>,
-    /// Types not sent again until their log page is read.
+    /// Event types not sent again until their log page is read.
     masked: BTreeSet<u8>,
 }
 
 /// The most recent sanitize operation.
 #[derive(Debug, Default)]
 pub(super) struct Sanitizing {
-    /// Reads of the log page until it is done.
+    /// Remaining reads of the log page until the operation ends.
     pub(super) left: Option<u32>,
     of: u32,
     state: u8,
@@ -46,7 +46,7 @@ impl Logs {
         self.masked.clear();
     }
 
-    /// Whether a request waits under this identifier; it does no longer.
+    /// Removes the request with this identifier; returns true if there was one.
     pub(super) fn take_request(&mut self, cid: u16) -> bool {
         let found = self.requests.iter().position(|&request| request == cid);
         found.map(|index| self.requests.remove(index)).is_some()
@@ -78,13 +78,13 @@ impl Controller {
         Outcome::Waits
     }
 
-    /// Sends an event now, or when there is a request and its type is not masked.
+    /// Sends an event now, or once there is a request and its type is not masked.
     pub(super) fn raise(&mut self, event: AsyncEvent) {
         self.logs.events.push_back(event);
         self.send_events();
     }
 
-    /// A namespace is another one now: notes it, and tells of it if the host wants to know.
+    /// Records a changed namespace, and reports it if the host enabled that event.
     pub(super) fn namespace_changed(&mut self, nsid: u32) {
         self.logs.changed.insert(nsid);
         if self.features.events.namespace_attribute() {
@@ -99,7 +99,7 @@ impl Controller {
             let Some(index) = self.logs.events.iter().position(open) else { break };
             let Some(event) = self.logs.events.remove(index) else { break };
             let Some(cid) = self.logs.requests.pop_front() else { break };
-            // Immediate events have no log page to be rearmed by.
+            // Immediate events have no log page to rearm them.
             if event.event_type != EventType::IMMEDIATE {
                 self.logs.masked.insert(event.event_type.0);
             }

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use nvmeof_wire::identify::Namespace;
 use nvmeof_wire::nvm::BlockRange;
 
-/// A namespace beyond this has no contents: reads fail.
+/// Maximum size of a namespace with contents; reads of a larger one fail.
 const BYTES_MAX: u64 = 1 << 30;
 
-/// A namespace and what is in it.
+/// A namespace and its contents.
 #[derive(Debug)]
 pub(super) struct Media {
     pub(super) nsid: u32,
@@ -16,7 +16,7 @@ pub(super) struct Media {
     pub(super) uuid: [u8; 16],
     pub(super) attached: bool,
     bytes: Vec<u8>,
-    /// By block, what was there before writes that only the cache has.
+    /// By block, the contents before writes that are only in the cache.
     before: BTreeMap<u64, Vec<u8>>,
 }
 
@@ -28,7 +28,7 @@ impl Media {
         this
     }
 
-    /// Bytes of a block; 0 if the format makes no sense.
+    /// Returns the bytes per block; 0 if the format is invalid.
     pub(super) fn block(&self) -> u64 {
         self.identify.block_size().map_or(0, u64::from)
     }
@@ -37,7 +37,7 @@ impl Media {
         self.identify.nsze.get()
     }
 
-    /// All zeroes, in the format there is now.
+    /// Zeroes all contents, in the current format.
     pub(super) fn erase(&mut self) {
         self.before.clear();
         let len = self.blocks().saturating_mul(self.block());
@@ -45,7 +45,7 @@ impl Media {
         self.bytes = vec![0; usize::try_from(len).unwrap_or(0)];
     }
 
-    /// Another LBA format, of the same capacity; nothing is left of the contents.
+    /// Changes the LBA format at the same capacity; all contents are lost.
     pub(super) fn format(&mut self, index: u8) {
         let capacity = self.blocks().saturating_mul(self.block());
         self.identify.flbas = index & 0xf | (index >> 4 & 3) << 5;
@@ -58,13 +58,13 @@ impl Media {
         self.erase();
     }
 
-    /// The bytes of `range`, if they are there.
+    /// Returns the bytes of `range`, if present.
     pub(super) fn get(&self, range: BlockRange) -> Option<&[u8]> {
         let (start, end) = self.span(range)?;
         self.bytes.get(start..end)
     }
 
-    /// Writes `data` to `range`; only to the cache if `cached`.
+    /// Writes `data` to `range`; with `cached`, only to the cache.
     pub(super) fn put(&mut self, range: BlockRange, data: &[u8], cached: bool) -> Option<()> {
         let (start, end) = self.span(range)?;
         let block = usize::try_from(self.block()).ok()?;
@@ -80,12 +80,12 @@ impl Media {
         Some(())
     }
 
-    /// What the cache has is on the medium.
+    /// Makes the contents of the cache durable.
     pub(super) fn flush(&mut self) {
         self.before.clear();
     }
 
-    /// What only the cache had is lost.
+    /// Discards the contents of the cache.
     pub(super) fn lose_power(&mut self) {
         for (lba, old) in std::mem::take(&mut self.before) {
             let Some((start, end)) = self.span(BlockRange { slba: lba, blocks: 1 }) else {

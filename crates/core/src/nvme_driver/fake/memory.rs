@@ -1,8 +1,8 @@
-//! The fake's way to the host's memory: a table of mappings, as an IOMMU keeps one.
+//! The fake's access to host memory: a table of mappings, like that of an IOMMU.
 //!
-//! The only `unsafe` of the fake. Who maps memory promises that it stays valid until `unmap` has returned
-//! ([`DmaSpace::map`]); every access here happens while the table is held shared, and `unmap` holds it alone, so an
-//! access has ended when `unmap` returns.
+//! This is the only `unsafe` code of the fake. The caller that maps memory guarantees that it stays
+//! valid until `unmap` has returned ([`DmaSpace::map`]). Every access here holds the table's shared
+//! lock, and `unmap` holds it exclusively. So all accesses have ended when `unmap` returns.
 
 use std::io;
 use std::ptr::{self, NonNull};
@@ -13,23 +13,23 @@ use crate::nvme_driver::seam::{DmaSpace, Iova};
 
 const PAGE: u64 = 4096;
 
-/// Addresses left free behind every mapping, so that what runs over its end is a fault.
+/// Unused addresses behind every mapping, so that an overrun is a fault.
 const GUARD: u64 = 16 * PAGE;
 
-/// An access of the device that its mappings do not allow, refused and noted.
+/// An access of the device outside its mappings, refused and recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IommuFault {
     /// First byte.
     pub iova: u64,
     /// Bytes.
     pub len: u64,
-    /// The device would have written.
+    /// True for a write.
     pub write: bool,
-    /// The function was not allowed to access memory at all (bus master bit).
+    /// The function had no permission to access memory (bus master bit).
     pub bus_master_off: bool,
 }
 
-/// The fake's [`DmaSpace`]. Addresses are never used twice.
+/// The fake's [`DmaSpace`]. It never reuses an address.
 #[derive(Debug)]
 pub(super) struct Space {
     table: RwLock<Table>,
@@ -41,7 +41,7 @@ pub(super) struct Space {
 
 #[derive(Debug)]
 struct Table {
-    /// Ascending, apart from each other.
+    /// In ascending order, not adjacent.
     mappings: Vec<Mapping>,
     next: u64,
 }
@@ -53,10 +53,10 @@ struct Mapping {
     base: NonNull<u8>,
 }
 
-// SAFETY: the address is only used to reach memory that whoever mapped it keeps valid, and treats as shared with a
-// device, until it is unmapped; that holds on any thread.
+// SAFETY: the address is only used to access memory that its mapper keeps valid, and treats as
+// shared with a device, until it is unmapped; that holds on any thread.
 unsafe impl Send for Mapping {}
-// SAFETY: as above. Nothing is changed through a shared `Mapping` but that memory.
+// SAFETY: as above. A shared `Mapping` changes nothing but that memory.
 unsafe impl Sync for Mapping {}
 
 impl Space {
@@ -102,8 +102,9 @@ impl Space {
     /// Copies host memory at `iova` to `to`.
     pub(super) fn read(&self, iova: u64, to: &mut [u8]) -> Result<(), IommuFault> {
         self.access(iova, to.len() as u64, false, |from| {
-            // SAFETY: `access` hands out the start of `to.len()` mapped bytes, valid while it runs; `to` is memory of
-            // our own, which is not mapped. The host does not change what it has given to the device to read.
+            // SAFETY: `access` passes the start of `to.len()` mapped bytes, valid while it runs;
+            // `to` is memory of the fake, which is not mapped. The host does not change data that
+            // the device reads.
             unsafe { ptr::copy_nonoverlapping(from.as_ptr(), to.as_mut_ptr(), to.len()) }
         })
     }
@@ -111,22 +112,23 @@ impl Space {
     /// Copies `from` to host memory at `iova`.
     pub(super) fn write(&self, iova: u64, from: &[u8]) -> Result<(), IommuFault> {
         self.access(iova, from.len() as u64, true, |to| {
-            // SAFETY: as in `read`; the host does not touch what it has given to the device to write.
+            // SAFETY: as in `read`; the host does not access data that the device writes.
             unsafe { ptr::copy_nonoverlapping(from.as_ptr(), to.as_ptr(), from.len()) }
         })
     }
 
-    /// Whether the device may reach `len` bytes at `iova`; a fault if not.
+    /// Checks whether the device can reach `len` bytes at `iova`; records a fault if not.
     pub(super) fn check(&self, iova: u64, len: u64, write: bool) -> Result<(), IommuFault> {
         self.access(iova, len, write, |_| ())
     }
 
-    /// Reads a dword that the host may be changing.
+    /// Reads a dword that the host may change concurrently.
     pub(super) fn load(&self, iova: u64) -> Result<u32, IommuFault> {
         self.word(iova, false, |word| word.load(Ordering::Acquire)).map(u32::from_le)
     }
 
-    /// Writes a dword that the host may be reading; what was written before is visible to who reads it.
+    /// Writes a dword that the host may read concurrently; earlier writes are visible to a reader
+    /// of it.
     pub(super) fn store(&self, iova: u64, value: u32) -> Result<(), IommuFault> {
         self.word(iova, true, |word| word.store(value.to_le(), Ordering::Release))
     }
@@ -139,13 +141,15 @@ impl Space {
     ) -> Result<T, IommuFault> {
         assert!(iova.is_multiple_of(4), "dwords the fake shares with its host are aligned");
         self.access(iova, 4, write, |at| {
-            // SAFETY: four mapped bytes, valid while `access` runs, aligned because mappings start at page boundaries
-            // of both address spaces and `iova` is a multiple of 4. The host uses them atomically or volatile.
+            // SAFETY: four mapped bytes, valid while `access` runs. They are aligned, because
+            // mappings start at page boundaries of both address spaces and `iova` is a multiple of
+            // 4. The host uses them atomically or volatile.
             act(unsafe { AtomicU32::from_ptr(at.as_ptr().cast()) })
         })
     }
 
-    /// Calls `act` with the address of `len` bytes at `iova`, all in one mapping, which stays while it runs.
+    /// Calls `act` with the address of `len` bytes at `iova` in a single mapping, which exists
+    /// while it runs.
     fn access<T>(
         &self,
         iova: u64,
@@ -173,7 +177,8 @@ impl Table {
         if offset.checked_add(len)? > mapping.len {
             return None;
         }
-        // SAFETY: `offset` is at most the mapping's length, and it maps one piece of memory of that length.
+        // SAFETY: `offset` is at most the mapping's length, and it maps one allocation of that
+        // length.
         Some(unsafe { mapping.base.add(usize::try_from(offset).ok()?) })
     }
 }
@@ -211,7 +216,7 @@ impl DmaSpace for Space {
     }
 }
 
-/// Pages of a host in a test, mapped until they are dropped.
+/// Memory pages of a test host, mapped until they are dropped.
 #[cfg(test)]
 #[derive(Debug)]
 pub(super) struct Pages {
@@ -224,12 +229,13 @@ pub(super) struct Pages {
 impl Pages {
     pub(super) fn new(space: &std::sync::Arc<Space>, len: usize) -> Self {
         let memory = crate::dma::Mapping::ordinary(len.next_multiple_of(4096), 4096).unwrap();
-        // SAFETY: the memory lives as long as `self`, whose drop unmaps it first. It is only touched by address, below.
+        // SAFETY: the memory lives as long as `self`, whose drop unmaps it first. It is only
+        // accessed by address, below.
         let iova = unsafe { space.map(memory.base(), memory.len()) }.unwrap();
         Self { memory, space: std::sync::Arc::clone(space), iova }
     }
 
-    /// Where the device finds byte `at`.
+    /// Returns the device address of byte `at`.
     pub(super) fn at(&self, at: usize) -> u64 {
         self.iova.0 + at as u64
     }
@@ -237,7 +243,8 @@ impl Pages {
     pub(super) fn get(&self, at: usize, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         assert!(at + len <= self.memory.len());
-        // SAFETY: inside of the mapping (asserted); the fake works in the test's own thread, not meanwhile.
+        // SAFETY: inside the mapping (asserted); the fake runs in the test's own thread, not
+        // concurrently.
         unsafe { ptr::copy_nonoverlapping(self.memory.as_ptr().add(at), bytes.as_mut_ptr(), len) };
         bytes
     }

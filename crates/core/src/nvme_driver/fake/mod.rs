@@ -1,12 +1,13 @@
-//! A controller in memory, behind the driver's seam.
+//! A fake controller in memory, behind the driver's function interface.
 //!
-//! It does what a drive does, with real contents, and it looks: every rule the driver breaks is a [`Violation`], every
-//! access of memory that is not mapped an [`IommuFault`]; [`Fake::assert_clean`] says that there were none. What can go
-//! wrong with a drive goes wrong here on demand ([`Fault`], [`Tamper`], the switches of [`Fake`]). It has no clock and no
-//! thread: it works when a doorbell is written, or when it is told to ([`Mode`]).
+//! It behaves like a drive with real contents, and it checks the driver. Every violated rule is a
+//! [`Violation`], and every access to unmapped memory an [`IommuFault`]; [`Fake::assert_clean`]
+//! verifies that there were none. Faults of a drive are injected on demand ([`Fault`], [`Tamper`],
+//! the methods of [`Fake`]). It has no clock and no thread: it works when a doorbell is written, or
+//! on request ([`Mode`]).
 //!
 //! ```text
-//!   driver --Registers--> controller.rs --doorbell--> work.rs --> admin.rs, block_io.rs --> media.rs
+//!   driver --Registers--> controller.rs -doorbell-> work.rs -> admin.rs, block_io.rs -> media.rs
 //!      |                                                |  data.rs (PRPs, SGLs)
 //!      +------DmaSpace-----> memory.rs <----------------+
 //! ```
@@ -48,13 +49,13 @@ use super::seam::{DmaSpace, Function, Iova, Registers};
 use controller::Controller;
 use memory::Space;
 
-/// A controller in memory. Clones are the same one.
+/// A controller in memory. Clones refer to the same one.
 #[derive(Debug, Clone)]
 pub struct Fake {
     parts: Arc<Parts>,
 }
 
-/// What the driver gets of it, and the tests hold on to.
+/// State shared by the driver's handles and the tests.
 #[derive(Debug)]
 struct Parts {
     address: String,
@@ -65,10 +66,10 @@ struct Parts {
 }
 
 impl Fake {
-    /// A controller, disabled.
+    /// Creates a controller, disabled.
     ///
     /// # Panics
-    /// If the system has no descriptor left.
+    /// If no descriptor is available.
     #[must_use]
     pub fn new(config: Config) -> Self {
         let space = Arc::new(Space::new(config.first_iova));
@@ -83,66 +84,67 @@ impl Fake {
         Self { parts: Arc::new(parts) }
     }
 
-    /// What the driver is given.
+    /// Returns the function for the driver.
     #[must_use]
     pub fn function(&self) -> Arc<dyn Function> {
         Arc::new(Handle { parts: Arc::clone(&self.parts), given_back: Arc::default() })
     }
 
-    /// Does the next command, in round robin over the queues. False if there was none.
+    /// Executes the next command, in round robin over the queues. Returns false if there was none.
     pub fn step(&self) -> bool {
         self.lock().step()
     }
 
-    /// Does all there is to do; how many commands that were.
+    /// Executes all commands; returns their number.
     pub fn run(&self) -> usize {
         self.lock().run()
     }
 
-    /// Does and completes the commands that are [held](Fault::Held); how many. None if the controller is not ready.
+    /// Executes and completes the [held](Fault::Held) commands; returns their number. Does nothing
+    /// if the controller is not ready.
     pub fn release(&self) -> usize {
         self.lock().release()
     }
 
-    /// Commands taken that a fault keeps from being completed.
+    /// Returns the number of commands taken that a fault keeps from completing.
     #[must_use]
     pub fn held(&self) -> usize {
         self.lock().held.len()
     }
 
-    /// When it works from now on.
+    /// Sets the trigger of its work.
     pub fn set_mode(&self, mode: Mode) {
         self.lock().config.mode = mode;
     }
 
-    /// Changes what it is. What was copied at its making ([`Config::address`], [`Config::namespaces`],
-    /// [`Config::first_iova`]) stays.
+    /// Changes the configuration. Values copied at creation ([`Config::address`],
+    /// [`Config::namespaces`], [`Config::first_iova`]) stay.
     pub fn reconfigure(&self, change: impl FnOnce(&mut Config)) {
         change(&mut self.lock().config);
     }
 
-    /// Plans a fault.
+    /// Injects a fault.
     pub fn inject(&self, when: When, fault: Fault) {
         self.lock().plan.add(when, fault);
     }
 
-    /// Forgets the faults that are still to come.
+    /// Removes all pending faults.
     pub fn clear_faults(&self) {
         self.lock().plan.clear();
     }
 
-    /// Lets `tamper` change what it says from now on.
+    /// Installs or removes `tamper`, which changes the controller's output.
     pub fn set_tamper(&self, tamper: Option<Box<dyn Tamper>>) {
         self.lock().tamper = tamper;
     }
 
-    /// It sets CSTS.CFS and takes no commands any more.
+    /// Sets CSTS.CFS; the controller takes no commands any more.
     pub fn set_fatal(&self) {
         self.lock().fatal = true;
     }
 
-    /// It is unplugged: registers read as ones, nothing is reached, nothing comes. `false` plugs it in again, as after
-    /// a power cycle.
+    /// Unplugs the function: registers read as ones, memory is unreachable, no interrupts. `false`
+    /// plugs it in again, like a power cycle.
     pub fn set_gone(&self, gone: bool) {
         let mut controller = self.lock();
         if controller.gone && !gone {
@@ -153,33 +155,33 @@ impl Fake {
         controller.gone = gone;
     }
 
-    /// Whether it was told to shut down and has not finished with it.
+    /// Returns true if a shutdown was requested and has not completed.
     #[must_use]
     pub fn is_shutting_down(&self) -> bool {
         self.lock().is_shutting_down()
     }
 
-    /// It finishes to shut down, however long it was to take.
+    /// Completes a shutdown, whatever its configured delay.
     pub fn finish_shutdown(&self) {
         self.lock().finish_shutdown();
     }
 
-    /// It resets itself, as with a reset of its subsystem: disabled, queues and commands are forgotten.
+    /// Resets the controller, as a subsystem reset does: disabled, queues and commands are lost.
     pub fn reset_itself(&self) {
         self.lock().reset();
     }
 
-    /// The system wants the function back.
+    /// Signals that the system removes the function.
     pub fn request_removal(&self) {
         let _ = rustix::io::write(&self.parts.removal, &1_u64.to_ne_bytes());
     }
 
-    /// The next mapping fails.
+    /// Makes the next mapping fail.
     pub fn fail_next_map(&self) {
         self.parts.space.fail_next_map();
     }
 
-    /// The next unmapping fails.
+    /// Makes the next unmapping fail.
     pub fn fail_next_unmap(&self) {
         self.parts.space.fail_next_unmap();
     }
@@ -189,12 +191,12 @@ impl Fake {
         self.lock().raise(event);
     }
 
-    /// Changes the SMART log. Command counts and the count of errors are kept by the controller.
+    /// Changes the SMART log. The controller itself maintains the counts of commands and errors.
     pub fn change_smart(&self, change: impl FnOnce(&mut SmartLog)) {
         change(&mut self.lock().logs.smart);
     }
 
-    /// Attaches or detaches a namespace, and tells the host if it wants to know.
+    /// Attaches or detaches a namespace, and notifies the host if it enabled that event.
     pub fn set_attached(&self, nsid: u32, attached: bool) {
         let mut controller = self.lock();
         for media in controller.media.iter_mut().filter(|media| media.nsid == nsid) {
@@ -203,7 +205,8 @@ impl Fake {
         controller.namespace_changed(nsid);
     }
 
-    /// Changes what Identify Namespace says, and tells the host if it wants to know. The contents keep their length.
+    /// Changes Identify Namespace, and notifies the host if it enabled that event. The contents
+    /// keep their length.
     pub fn change_namespace(
         &self,
         nsid: u32,
@@ -216,7 +219,7 @@ impl Fake {
         controller.namespace_changed(nsid);
     }
 
-    /// What is in these blocks.
+    /// Returns the contents of these blocks.
     #[must_use]
     pub fn read_media(&self, nsid: u32, slba: u64, blocks: u32) -> Option<Vec<u8>> {
         let controller = self.lock();
@@ -224,7 +227,7 @@ impl Fake {
         media.get(BlockRange { slba, blocks }).map(<[u8]>::to_vec)
     }
 
-    /// Puts `data` into blocks from `slba` on; `None` if it is not whole blocks that are there.
+    /// Writes `data` to blocks from `slba`; returns `None` if it is not whole, existing blocks.
     pub fn write_media(&self, nsid: u32, slba: u64, data: &[u8]) -> Option<()> {
         let mut controller = self.lock();
         let media = controller.media.iter_mut().find(|media| media.nsid == nsid)?;
@@ -237,62 +240,62 @@ impl Fake {
         media.put(BlockRange { slba, blocks }, data, false)
     }
 
-    /// Loses what only the volatile write cache has.
+    /// Discards the contents of the volatile write cache.
     pub fn lose_power(&self) {
         self.lock().media.iter_mut().for_each(media::Media::lose_power);
     }
 
-    /// Commands taken since its making with this opcode, of this queue.
+    /// Returns the number of commands taken since creation with this opcode, on this queue.
     #[must_use]
     pub fn taken(&self, qid: u16, opcode: u8) -> u64 {
         self.lock().taken.get(&(qid, opcode)).copied().unwrap_or(0)
     }
 
-    /// Writes of doorbells since its making.
+    /// Returns the number of doorbell writes since creation.
     #[must_use]
     pub fn doorbells(&self) -> u64 {
         self.lock().doorbells
     }
 
-    /// I/O submission queues there are.
+    /// Returns the number of I/O submission queues.
     #[must_use]
     pub fn io_queues(&self) -> usize {
         self.lock().sqs.keys().filter(|&&qid| qid > 0).count()
     }
 
-    /// Whether it is enabled and ready.
+    /// Returns true if the controller is enabled and ready.
     #[must_use]
     pub fn is_running(&self) -> bool {
         self.lock().is_running()
     }
 
-    /// Memory that is mapped now: where, and bytes.
+    /// Returns the current mappings: address and bytes.
     #[must_use]
     pub fn mappings(&self) -> Vec<(Iova, u64)> {
         self.parts.space.mappings()
     }
 
-    /// Rules broken since its making, or since they were taken.
+    /// Returns the rules violated since creation, or since they were taken.
     #[must_use]
     pub fn violations(&self) -> Vec<Violation> {
         self.lock().violations.clone()
     }
 
-    /// Accesses refused since its making, or since they were taken.
+    /// Returns the accesses refused since creation, or since they were taken.
     #[must_use]
     pub fn iommu_faults(&self) -> Vec<IommuFault> {
         self.parts.space.faults()
     }
 
-    /// Takes violations and faults, for a test that breaks rules on purpose.
+    /// Takes violations and faults, for a test that violates rules deliberately.
     pub fn take_findings(&self) -> (Vec<Violation>, Vec<IommuFault>) {
         (std::mem::take(&mut self.lock().violations), self.parts.space.take_faults())
     }
 
-    /// Panics if a rule was broken, or memory was reached for that is not mapped.
+    /// Asserts that no rule was violated, and no unmapped memory accessed.
     ///
     /// # Panics
-    /// If so.
+    /// On any violation or fault.
     #[track_caller]
     pub fn assert_clean(&self) {
         let (violations, faults) = (self.violations(), self.iommu_faults());
@@ -345,7 +348,7 @@ impl Registers for Bar {
     }
 }
 
-/// A handle of the function that the driver drops when it is done.
+/// The driver's handle of the function, dropped when the driver is done.
 #[derive(Debug)]
 struct Handle {
     parts: Arc<Parts>,
@@ -422,7 +425,7 @@ impl Function for Handle {
     }
 }
 
-/// Bytes of BAR0: the registers and all doorbells, in whole pages.
+/// Returns the bytes of BAR0: the registers and all doorbells, in whole pages.
 fn registers_len(config: &Config) -> u64 {
     let last = Doorbell::CompletionHead(config.io_queues).stride_offset(config.cap.dstrd());
     let end = u64::from(nvmeof_wire::pcie::offset::DOORBELLS) + last + 4;

@@ -1,4 +1,4 @@
-//! Submission and completion queues as the controller keeps them.
+//! Submission and completion queues of the controller.
 
 use std::collections::VecDeque;
 
@@ -17,9 +17,9 @@ pub(super) struct Sq {
     pub(super) cqid: u16,
     /// Next entry to take.
     pub(super) head: u32,
-    /// Where the host said that its entries end.
+    /// End of the entries, as the host wrote it.
     pub(super) tail: u32,
-    /// The head that was last told to the host.
+    /// Head last reported to the host.
     pub(super) told: u32,
     /// Identifiers of commands taken and not completed.
     pub(super) open: Vec<u16>,
@@ -33,12 +33,12 @@ pub(super) struct Cq {
     pub(super) vector: Option<u16>,
     /// Next entry to write.
     pub(super) tail: u32,
-    /// Where the host said that it has read up to.
+    /// Position up to which the host has read, as it wrote it.
     pub(super) head: u32,
     pub(super) phase: bool,
-    /// Completions there is no room for, and whether their phase is wrong.
+    /// Completions that wait for a free entry, and whether their phase is wrong.
     pub(super) waiting: VecDeque<(Cqe, bool)>,
-    /// Something was written since the last interrupt.
+    /// True if an entry was written since the last interrupt.
     pub(super) rang: bool,
 }
 
@@ -51,7 +51,7 @@ impl Sq {
         u64::from(self.entries) * SQE_SIZE
     }
 
-    /// Takes the tail the host wrote; says what is wrong with it.
+    /// Sets the tail the host wrote; returns the violated rule, if any.
     pub(super) fn set_tail(&mut self, tail: u32, from_shadow: bool) -> Result<(), &'static str> {
         if tail >= self.entries {
             return Err("a tail beyond the end of the queue");
@@ -103,7 +103,7 @@ impl Cq {
         (self.tail + 1) % self.entries == self.head
     }
 
-    /// Takes the head the host wrote; says what is wrong with it.
+    /// Sets the head the host wrote; returns the violated rule, if any.
     pub(super) fn set_head(&mut self, head: u32, from_shadow: bool) -> Result<(), &'static str> {
         if head >= self.entries {
             return Err("a head beyond the end of the queue");
@@ -119,7 +119,7 @@ impl Cq {
         Ok(())
     }
 
-    /// Writes what waits, as far as there is room.
+    /// Writes waiting completions while there are free entries.
     pub(super) fn flush(&mut self, space: &Space) -> Result<(), IommuFault> {
         while !self.is_full() {
             let Some((cqe, wrong_phase)) = self.waiting.pop_front() else { break };
@@ -128,7 +128,7 @@ impl Cq {
             let bytes: [u8; 16] = zerocopy::transmute!(cqe);
             let words: [[u8; 4]; 4] = zerocopy::transmute!(bytes);
             for (offset, word) in (0u64..).step_by(4).zip(words) {
-                // The last one has the phase: it makes the others visible.
+                // The last word has the phase, which makes the others visible.
                 space.store(at + offset, u32::from_le_bytes(word))?;
             }
             self.tail = (self.tail + 1) % self.entries;
@@ -139,7 +139,7 @@ impl Cq {
     }
 }
 
-/// Steps from `from` to `to` around a ring.
+/// Returns the steps from `from` to `to` around a ring.
 fn distance(from: u32, to: u32, entries: u32) -> u32 {
     (to + entries - from) % entries
 }

@@ -1,4 +1,4 @@
-//! The work: takes commands, has them done, completes them.
+//! Command processing: takes commands, executes and completes them.
 
 use std::sync::Arc;
 
@@ -10,12 +10,12 @@ use super::controller::Controller;
 use super::data::{Pieces, Rules};
 use super::faults::{Fault, Violation};
 
-/// How a command ended.
+/// Result of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// With this status, and result.
+    /// Completed with this status and result.
     Done(Status, u64),
-    /// Not yet.
+    /// Not completed yet.
     Waits,
 }
 
@@ -37,17 +37,17 @@ impl From<Result<(), Status>> for Outcome {
     }
 }
 
-/// A command that a fault keeps from being completed.
+/// A command that a fault keeps from completing.
 #[derive(Debug)]
 pub(super) struct Held {
     pub(super) qid: u16,
     pub(super) sqe: Sqe,
-    /// For good.
+    /// True if it never completes.
     pub(super) lost: bool,
 }
 
 impl Controller {
-    /// All there is to do; how many commands that were.
+    /// Processes all commands; returns their number.
     pub(super) fn run(&mut self) -> usize {
         let mut commands = 0;
         while self.step() {
@@ -56,7 +56,7 @@ impl Controller {
         commands
     }
 
-    /// The next command, if there is one.
+    /// Processes the next command; returns true if there was one.
     pub(super) fn step(&mut self) -> bool {
         if !self.is_running() {
             return false;
@@ -65,7 +65,7 @@ impl Controller {
         let space = Arc::clone(&self.space);
         let Some(sq) = self.sqs.get_mut(&qid) else { return false };
         let Ok(Some(sqe)) = sq.take(&space) else {
-            // It cannot reach its queue.
+            // The controller cannot read its queue.
             self.fatal = true;
             return false;
         };
@@ -118,7 +118,7 @@ impl Controller {
         self.post(qid, sqe.cid.get(), status, result, fault);
     }
 
-    /// Does what a command asks for.
+    /// Executes a command.
     fn execute(&mut self, qid: u16, sqe: &Sqe) -> Outcome {
         if sqe.flags & 0x3c != 0 {
             self.broke(qid, sqe, "reserved bits of dword 0 are set");
@@ -164,7 +164,7 @@ impl Controller {
         self.interrupt(cqid);
     }
 
-    /// Does and completes what was held.
+    /// Executes and completes held commands.
     pub(super) fn release(&mut self) -> usize {
         let (lost, late): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.held).into_iter().partition(|held| held.lost);
@@ -178,7 +178,7 @@ impl Controller {
         late.len()
     }
 
-    /// Interrupts for what was written to a completion queue.
+    /// Raises the interrupt for new entries of a completion queue.
     pub(super) fn interrupt(&mut self, cqid: u16) {
         let Some(cq) = self.cqs.get_mut(&cqid) else { return };
         if !std::mem::take(&mut cq.rang) || !self.is_armed {
@@ -189,11 +189,12 @@ impl Controller {
         else {
             return;
         };
-        // Fails only when the count is at its limit, and then it is readable anyway.
+        // A failed write means that the counter is at its limit, so it is readable anyway.
         let _ = rustix::io::write(descriptor, &1_u64.to_ne_bytes());
     }
 
-    /// The next submission queue with a command and room for its completion, round robin.
+    /// Returns the next submission queue, in round robin, with a command and room for its
+    /// completion.
     fn next_queue(&mut self) -> Option<u16> {
         let start = self.turn;
         let mut found = self.first_with_work(start, u16::MAX);
@@ -252,7 +253,7 @@ impl Controller {
         }
     }
 
-    /// Asks for a real doorbell when the shadow goes beyond what is known.
+    /// Requests a real doorbell when the shadow exceeds the known value.
     fn arm(&mut self, doorbell: Doorbell, qid: u16) {
         let (Some((_, events)), true) = (self.shadow, qid > 0) else { return };
         let known = match doorbell {
@@ -263,7 +264,8 @@ impl Controller {
         let _ = self.space.store(events + offset, known.unwrap_or(0));
     }
 
-    /// Going idle: asks for a doorbell of every submission queue, and looks once more. True if there is work.
+    /// Requests doorbells of all submission queues before going idle, and checks once more. Returns
+    /// true if there is work.
     fn arm_shadows(&mut self) -> bool {
         if self.shadow.is_none() {
             return false;
@@ -277,7 +279,7 @@ impl Controller {
         found
     }
 
-    /// Gives `data` to the host.
+    /// Sends `data` to the host.
     pub(super) fn return_data(&mut self, qid: u16, sqe: &Sqe, data: &[u8]) -> Result<(), Status> {
         let pieces = self.pieces(qid, sqe, data.len() as u64, true)?;
         let space = Arc::clone(&self.space);
@@ -296,7 +298,7 @@ impl Controller {
         write(&data)
     }
 
-    /// Takes data of the host.
+    /// Reads data from the host.
     pub(super) fn take_data(&mut self, qid: u16, sqe: &Sqe, data: &mut [u8]) -> Result<(), Status> {
         let pieces = self.pieces(qid, sqe, data.len() as u64, false)?;
         pieces.read(&self.space, data).map_err(|_| Status::DATA_TRANSFER_ERROR)
@@ -313,7 +315,7 @@ impl Controller {
         })
     }
 
-    /// A command without data has no data pointer.
+    /// Checks that a command without data has no data pointer.
     pub(super) fn expect_no_data(&mut self, qid: u16, sqe: &Sqe) {
         if sqe.flags & 0xc0 != 0 || sqe.prp() != (0, 0) {
             self.broke(qid, sqe, "a data pointer, or PSDT, where there is no data");

@@ -1,4 +1,4 @@
-//! What is opened, what is refused, and why.
+//! Opening of controllers, refusals, and their reasons.
 
 use nvmeof_wire::identify::{LbaFormat, oacs};
 use nvmeof_wire::opcode::AdminOpcode;
@@ -32,7 +32,7 @@ fn a_drive_says_what_it_is() {
 #[test]
 fn a_controller_that_somebody_left_enabled_is_reset_first() {
     let fake = Fake::new(Config::default());
-    // Left as it is, as by a driver that crashed.
+    // Left enabled, as by a driver that crashed.
     let first = open(&fake, options()).unwrap();
     std::mem::forget(first);
     assert!(fake.is_running());
@@ -71,12 +71,12 @@ fn a_controller_that_does_not_get_ready_is_given_up_after_cap_to() {
     let cap = Config::default().cap.with_to(20);
     let error = refused(Config { enable: Readiness::Never, cap, ..Config::default() });
     assert!(error.contains("within 10000 ms"), "{error}");
-    // One that needs many looks, but less time, comes up.
+    // A controller that needs 900 reads of CSTS, but less time, becomes ready.
     let slow = Config { enable: Readiness::AfterReads(900), ..Config::default() };
     Rig::new(slow).end();
 }
 
-/// Wants more time than anybody has.
+/// Reports a CRTO above the driver's limit.
 #[derive(Debug)]
 struct Leisurely;
 
@@ -191,7 +191,7 @@ fn as_many_queues_as_the_drive_grants_and_no_more() {
     drop(device.open_driver_queue(&rig.pool).unwrap());
     drop(device);
     rig.end();
-    // Vectors bound them, too, unless there are to be no interrupts.
+    // Vectors limit the queues, too, unless interrupts are disabled.
     let config = Config { vectors: 2, ..Config::default() };
     let six = ControllerOptions { io_queues: 6, ..options() };
     assert_eq!(Rig::with(config.clone(), six.clone()).controller.queues(), 1);
@@ -204,7 +204,7 @@ fn as_many_queues_as_the_drive_grants_and_no_more() {
 
 #[test]
 fn doorbells_stay_inside_the_registers() {
-    // Sixteen queues of 512 KiB of doorbells each would have to be there.
+    // At a stride of 64 bytes, the doorbells of eight queues are inside the registers.
     let config = Config { cap: Config::default().cap.with_dstrd(4), ..Config::default() };
     let rig = Rig::with(config, ControllerOptions { io_queues: 8, ..options() });
     assert_eq!(rig.controller.queues(), 8);
@@ -260,7 +260,7 @@ fn shadow_doorbells_that_are_refused_are_done_without() {
     fake.assert_clean();
 }
 
-/// Says of itself what the test wants.
+/// Reports random data and identifiers.
 #[derive(Debug)]
 struct Random(crate::rng::Rng);
 
@@ -297,7 +297,7 @@ fn random_answers_never_hang_or_panic() {
 
 #[test]
 fn memory_that_the_drive_was_told_of_stays_until_it_is_disabled() {
-    // It takes the shadow doorbells, and says that it does not.
+    // The drive accepts the shadow doorbells, but reports an error.
     let mut config = Config::default();
     let bits = config.identify.oacs.get() | oacs::DOORBELL_BUFFER;
     config.identify.oacs.set(bits);

@@ -1,5 +1,5 @@
-//! Operations whose requester is gone: what the drive does not have yet, or lost in a reset, never
-//! gets there.
+//! Cancelled operations: commands that the drive does not have yet, or lost in a reset, never reach
+//! it.
 
 use nvmeof_wire::opcode::IoOpcode;
 
@@ -15,7 +15,7 @@ fn writes(rig: &Rig) -> u64 {
     rig.fake.taken(1, IoOpcode::WRITE.0)
 }
 
-/// A write of `byte` to block 0 that the drive takes and never answers.
+/// Submits a write of `byte` to block 0 that the drive takes and never completes.
 fn stuck_write(rig: &Rig, queue: &mut IoQueue, token: u64, byte: u8) {
     rig.fake.inject(When::io(1, IoOpcode::WRITE), Fault::Lost);
     queue.submit(Io { token, ..write(0, rig.filled(512, byte)) }).unwrap();
@@ -34,7 +34,7 @@ fn a_write_whose_requester_is_gone_is_not_sent_again_after_a_reset() {
         let mut done = Vec::new();
         queue.poll(&mut done);
         assert!(done.is_empty(), "the drive has it");
-        // Somebody else writes there before the drive is reset.
+        // Another host writes there before the drive is reset.
         let other = rig.run_beside(&mut queue, write(0, rig.filled(512, 2)));
         assert_eq!(other.result, Ok(()));
         let done = rig.finish(&mut queue);
@@ -71,7 +71,7 @@ fn what_the_drive_answers_in_time_is_completed_as_it_was() {
     queue.submit(Io { token: 7, ..write(0, rig.filled(512, 1)) }).unwrap();
     queue.poll(&mut Vec::new());
     queue.cancel(7);
-    // Twice is as good as once, and a token of nothing is of nothing.
+    // A second cancel and an unknown token have no effect.
     queue.cancel(7);
     queue.cancel(8);
     rig.fake.release();
@@ -91,7 +91,7 @@ fn what_waits_for_a_reset_never_gets_to_the_drive() {
     let mut done = Vec::new();
     queue.poll(&mut done);
     assert_eq!(rig.controller.state(), ControllerState::Resetting);
-    // Several with one token, as a list of ranges has them; another's stays.
+    // Several operations with one token, like a list of ranges; one with another token stays.
     for block in 0..3 {
         queue.submit(Io { token: 7, ..write(block * 512, rig.filled(512, 1)) }).unwrap();
     }
@@ -147,7 +147,7 @@ fn of_a_long_operation_only_what_was_sent_is_done() {
 
 #[test]
 fn a_cancelled_operation_ends_within_the_bound() {
-    // It answers neither the command nor its abort, and only a reset of its function disables it.
+    // The drive completes neither the command nor its abort, and only a function reset disables it.
     use crate::nvme_driver::fake::Readiness;
     let rig = Rig::with(
         Config { abort_helps: false, ..Config::default() },
@@ -204,8 +204,8 @@ fn a_block_device_hands_the_cancellation_to_the_driver() {
     rig.end();
 }
 
-/// One block, written by many whose requesters go at any time, under resets: what was written last
-/// and acknowledged stays, whatever was cancelled before.
+/// One block is written repeatedly, with cancels at any time, under resets. The last acknowledged
+/// write stays, whatever was cancelled before.
 #[test]
 fn no_cancelled_write_lands_over_a_later_one() {
     let mut cancelled = 0;
@@ -241,7 +241,7 @@ fn no_cancelled_write_lands_over_a_later_one() {
             let result = done.pop().unwrap().result;
             assert!(is_cancelled || result != CANCELLED, "seed {seed}");
             cancelled += u32::from(result == CANCELLED);
-            // The requester has its answer: what it writes now is what is there in the end.
+            // The requester has its result: its next write must be the final content.
             rig.fake.clear_faults();
             let last = Io { token: 1000, ..super::rig::write(0, rig.filled(512, 0x80 | round)) };
             queue.submit(last).unwrap();

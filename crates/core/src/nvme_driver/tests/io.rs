@@ -1,4 +1,4 @@
-//! Operations: data, splitting, limits, queues that are full.
+//! Operations: data, splitting, limits, full queues.
 
 use nvmeof_wire::identify::{oacs, sgls};
 use nvmeof_wire::opcode::IoOpcode;
@@ -10,7 +10,7 @@ use crate::nvme_driver::fake::{Config, Mode, NamespaceConfig};
 use crate::nvme_driver::{ControllerOptions, IoKind};
 use crate::rng::Rng;
 
-/// A drive with a boundary of 64 KiB, and what `change` does to it.
+/// Returns a drive with a boundary of 64 KiB, modified by `change`.
 fn config(change: impl FnOnce(&mut Config)) -> Config {
     let mut config = Config::default();
     config.namespaces[0].identify.noiob = U16::new(128);
@@ -18,7 +18,7 @@ fn config(change: impl FnOnce(&mut Config)) -> Config {
     config
 }
 
-/// Drives with and without SGLs and shadow doorbells.
+/// Returns drives with and without SGLs and shadow doorbells.
 fn all_kinds() -> Vec<Config> {
     let sgl = |config: &mut Config| config.identify.sgls = U32::new(sgls::SUPPORTED);
     let shadow = |config: &mut Config| {
@@ -117,7 +117,7 @@ fn what_a_drive_cannot_do_is_not_asked_of_it() {
         let result = rig.run(&mut queue, io(kind, 0, 512)).result;
         assert_eq!(result, Err(BlockError::Unsupported), "{kind:?}");
     }
-    // Advice, and what has no effect without a cache.
+    // A deallocation is advisory, and a flush has no effect without a cache.
     for kind in [IoKind::Deallocate, IoKind::Flush] {
         assert_eq!(rig.run(&mut queue, io(kind, 0, 512)).result, Ok(()));
     }
@@ -170,14 +170,14 @@ fn an_operation_of_more_commands_than_the_queue_holds_ends() {
     let fake_runs = |rig: &Rig| {
         rig.fake.run();
     };
-    // Opened while it works by itself.
+    // Opened in automatic mode.
     let rig = Rig::with(
         Config { mode: Mode::Automatic, ..one },
         ControllerOptions { queue_depth: 4, ..options() },
     );
     let mut queue = rig.queue();
     rig.fake.set_mode(Mode::Manual);
-    // 2048 commands of one block each, on three slots; two more operations beside it.
+    // 2048 commands of one block each, on three slots, and two more operations.
     let len = 1 << 20;
     queue.submit(write(0, rig.filled(len, 3))).unwrap();
     queue.submit(read(len as u64, rig.filled(len, 1))).unwrap();
@@ -194,7 +194,7 @@ fn an_operation_of_more_commands_than_the_queue_holds_ends() {
     }
     assert_eq!(done.len(), 3);
     assert!(done.iter().all(|done| done.result == Ok(())));
-    // Each has its turn: the flush did not wait for two thousand commands.
+    // The operations take turns: the flush did not wait for 2000 commands.
     assert_eq!(done[0].buf.as_ref().map(|_| ()), None);
     assert_eq!(rig.fake.read_media(1, 0, 2048).unwrap(), vec![3; len]);
     drop((done, queue));
@@ -236,7 +236,7 @@ fn shadow_doorbells_spare_real_ones() {
     for block in 0..200 {
         queue.submit(read(block * 512, rig.filled(512, 0))).unwrap();
         queue.poll(&mut done);
-        // The controller is at work all the time, and looks into memory by itself.
+        // The controller works all the time, and polls the shadows.
         rig.fake.step();
         queue.poll(&mut done);
     }
@@ -311,7 +311,7 @@ fn a_queue_that_is_dropped_waits_for_what_is_in_flight() {
     queue.poll(&mut Vec::new());
     drop(queue);
     assert_eq!(rig.pool.leased(), 0);
-    // Its memory is used again by the next one, from where it was.
+    // The next queue reuses the memory, from its last position.
     let mut queue = rig.queue();
     for _ in 0..100 {
         assert_eq!(rig.run(&mut queue, read(0, rig.filled(512, 0))).result, Ok(()));

@@ -77,7 +77,7 @@ fn a_format_that_fails_says_so() {
     );
     let error = rig.controller.format(1, 0, SecureErase::NONE, &mut |_| ()).unwrap_err();
     assert!(error.to_string().contains("Invalid Format"), "{error}");
-    // It may take as long as it likes, and is then done.
+    // It may take any time, and then completes.
     rig.fake.inject(When::admin(AdminOpcode::FORMAT_NVM), Fault::Held);
     let mut looks = 0;
     let fake = rig.fake.clone();
@@ -112,7 +112,7 @@ fn a_format_is_not_disturbed_by_commands_that_wait_for_it() {
     rig.controller.turn();
     rig.fake.inject(When::admin(AdminOpcode::FORMAT_NVM), Fault::Held);
     std::thread::scope(|scope| {
-        // Ten times as long as other admin commands may take.
+        // Ten times the timeout of other admin commands.
         scope.spawn(|| {
             while rig.time.now() < 100 * SECOND {
                 std::thread::yield_now();
@@ -124,7 +124,7 @@ fn a_format_is_not_disturbed_by_commands_that_wait_for_it() {
     });
     assert!(rig.time.now() >= 100 * SECOND);
     assert_eq!((rig.controller.stats().resets, rig.controller.state()), (0, ControllerState::Live));
-    // Afterwards it is as strict as before.
+    // Afterwards the timeout applies again.
     rig.fake.inject(When::admin(AdminOpcode::GET_LOG_PAGE), Fault::Lost);
     assert_eq!(rig.controller.smart().unwrap_err(), AdminError::Reset);
     assert_eq!(rig.controller.stats().resets, 1);
@@ -162,7 +162,7 @@ fn looks_at_a_sanitize_operation_may_fail_and_it_goes_on() {
     rig.fake.inject(log().after(2), Fault::Lost);
     rig.controller.sanitize(SanitizeAction::BLOCK_ERASE, &mut |_| ()).unwrap();
     assert_eq!(rig.controller.stats().resets, 1, "a look that was lost");
-    // In the end it is said that nothing is known.
+    // In the end the error reports an unknown state.
     rig.fake.inject(log().after(1).times(1000), failing);
     let error = rig.controller.sanitize(SanitizeAction::BLOCK_ERASE, &mut |_| ()).unwrap_err();
     assert!(matches!(error, AdminError::Unknown(_)), "{error}");
@@ -174,7 +174,7 @@ fn looks_at_a_sanitize_operation_may_fail_and_it_goes_on() {
 #[test]
 fn an_event_is_asked_for_again_when_there_is_room() {
     let rig = Rig::new(Config::default());
-    // All other places of the admin queue are taken.
+    // All other slots of the admin queue are in use.
     rig.fake.inject(When::admin(AdminOpcode::GET_LOG_PAGE).times(27), Fault::Held);
     let sqe = nvmeof_wire::log::GetLogPage::new(nvmeof_wire::log::Lid::SMART, 512).encode(0);
     let mut callers: Vec<u64> = Vec::new();
@@ -185,7 +185,7 @@ fn an_event_is_asked_for_again_when_there_is_room() {
     for count in 1..=4 {
         rig.fake.raise(AsyncEvent::TEMPERATURE);
         rig.controller.turn();
-        // Read by the fake's own means, so that it tells of the next one.
+        // The fake itself runs the log read, so that it reports the next event.
         rig.fake.run();
         rig.controller.turn();
         assert_eq!(rig.controller.stats().events, count);
@@ -210,7 +210,8 @@ fn an_event_is_asked_for_again_when_there_is_room() {
 #[test]
 fn events_are_asked_for_anew_after_a_reset_and_no_more_than_the_drive_takes() {
     let rig = Rig::new(Config::default());
-    // More than are noted at once: some are still to be asked for again when the controller is reset.
+    // More events than are logged per period: some requests are still pending when the controller
+    // is reset.
     rig.time.pass(10 * SECOND);
     for _ in 0..100 {
         rig.fake.raise(AsyncEvent::TEMPERATURE);
@@ -227,7 +228,7 @@ fn events_are_asked_for_anew_after_a_reset_and_no_more_than_the_drive_takes() {
         }
         assert!(rig.controller.stats().events >= before + count);
     }
-    // A request more than the drive takes is a rule broken.
+    // A request beyond the drive's limit is a violation.
     rig.end();
 }
 
@@ -247,7 +248,7 @@ fn changes_of_namespaces_are_told_once_their_log_was_read() {
         assert!(device.may_have_changed() && !device.is_current().unwrap());
         assert!(!device.may_have_changed());
     }
-    // A drive that is reset forgets what it wanted to say.
+    // A drive that is reset loses its pending reports.
     let before = rig.controller.namespace_changes();
     rig.controller.reset();
     assert_eq!(rig.settle(&mut []), ControllerState::Live);

@@ -1,4 +1,4 @@
-//! The driver against the controller in memory, in virtual time and on one thread.
+//! Tests of the driver with the fake controller, in virtual time and on one thread.
 
 mod bring_up;
 mod cancel;

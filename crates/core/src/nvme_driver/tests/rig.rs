@@ -1,4 +1,4 @@
-//! A controller in memory, a time of our own, and the driver in between.
+//! A fake controller, a virtual clock, and the driver between them.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::nvme_driver::{
 pub(in crate::nvme_driver) const MILLI: u64 = 1_000_000;
 pub(in crate::nvme_driver) const SECOND: u64 = 1000 * MILLI;
 
-/// A time that passes when somebody waits.
+/// A clock that advances when a caller waits.
 #[derive(Debug, Default)]
 pub(in crate::nvme_driver) struct VirtualTime(AtomicU64);
 
@@ -59,13 +59,14 @@ pub(in crate::nvme_driver) fn shared_pool() -> Arc<SharedPool> {
     SharedPool::new(PoolConfig { cap: 32 << 20, ..PoolConfig::default() }).unwrap()
 }
 
-/// Opens a controller that is not expected to open.
+/// Opens a controller that must be refused; returns the error.
 pub(in crate::nvme_driver) fn refused(config: Config) -> String {
     let fake = Fake::new(config);
     let error = open(&fake, options()).unwrap_err();
     let (violations, faults) = fake.take_findings();
     assert!(faults.is_empty(), "{faults:?}");
-    // What is refused may be refused amid of what would be broken rules of a controller that makes sense.
+    // An invalid controller may be refused after accesses that would be violations with a valid
+    // one.
     let _ = violations;
     assert_eq!(fake.mappings(), [], "nothing stays mapped");
     assert!(!fake.is_running(), "it is left disabled");
@@ -108,7 +109,7 @@ impl Rig {
         buffer
     }
 
-    /// Lets `nanos` pass, in steps of a millisecond at the shortest, while queue and warden do what is due.
+    /// Advances time by `nanos`, in steps of at least 1 ms, while queue and supervisor run.
     pub(in crate::nvme_driver) fn pass(
         &self,
         queue: &mut IoQueue,
@@ -125,7 +126,7 @@ impl Rig {
         queue.poll(done);
     }
 
-    /// Polls until nothing is in flight, while time passes.
+    /// Polls until nothing is in flight, while time advances.
     #[track_caller]
     pub(in crate::nvme_driver) fn finish(&self, queue: &mut IoQueue) -> Vec<Completed> {
         let mut done = Vec::new();
@@ -149,7 +150,7 @@ impl Rig {
         done.remove(0)
     }
 
-    /// Turns until the controller takes commands, or has failed.
+    /// Runs turns until the controller is live, or has failed.
     #[track_caller]
     pub(in crate::nvme_driver) fn settle(&self, queues: &mut [&mut IoQueue]) -> ControllerState {
         let mut done = Vec::new();
@@ -166,7 +167,7 @@ impl Rig {
         panic!("the controller does not settle");
     }
 
-    /// Ends everything, and looks that nothing was left and nothing was broken.
+    /// Drops everything, and checks that nothing is left and no rule was violated.
     #[track_caller]
     pub(in crate::nvme_driver) fn end(self) {
         let Self { fake, controller, pool, maps, .. } = self;
@@ -178,7 +179,7 @@ impl Rig {
     }
 }
 
-/// Whether who sleeps on the descriptor would wake.
+/// Returns true if a sleeper on the descriptor would wake.
 pub(in crate::nvme_driver) fn is_readable(fd: BorrowedFd<'_>) -> bool {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };

@@ -1,4 +1,5 @@
-//! Reactors that sleep on the queue's descriptor, and poll only when it is readable. No time passes, nobody helps.
+//! Reactors that sleep on the queue's descriptor, and poll only when it is readable. Time does not
+//! advance, and no other code wakes them.
 
 use super::rig::{MILLI, Rig, SECOND, is_readable, options, read, write};
 use crate::block::Completed;
@@ -8,20 +9,20 @@ use crate::rng::Rng;
 
 const LEN: usize = 1 << 20;
 
-/// Sleeps until there is something to poll for. A device that works by itself does so meanwhile.
+/// Sleeps until the queue must be polled. In manual mode the device works during the sleep.
 fn sleep(rig: &Rig, queue: &IoQueue, mode: Mode, rng: &mut Rng, what: &str) {
     let fd = queue.event_fd().unwrap();
     while !is_readable(fd) {
         let works = mode == Mode::Manual && rig.fake.step();
         assert!(works, "{what}: sleeps for good: {queue:?}");
-        // Several answers may come before the reactor runs.
+        // Several completions may arrive before the reactor runs.
         for _ in 0..rng.below(4) {
             rig.fake.step();
         }
     }
 }
 
-/// Writes and reads `count` times 1 MiB in pieces of 8 KiB, `at_once` operations at a time.
+/// Writes and reads `count` times 1 MiB in pieces of 8 KiB, `at_once` operations concurrently.
 fn long_operations(mode: Mode, depth: u16, at_once: usize, seed: u64) {
     let what = format!("{mode:?}, depth {depth}, {at_once} at once, seed {seed}");
     let mut rng = Rng::new(seed);
@@ -70,7 +71,8 @@ fn long_operations_end_though_nobody_polls_without_reason() {
     }
 }
 
-/// A drive that was away and is back, and a read that it has not answered, whose reactor sleeps.
+/// Returns a drive that was disconnected and is back, and a queue with a pending read whose reactor
+/// sleeps.
 fn back_and_asleep(config: Config) -> (Rig, IoQueue) {
     let rig = Rig::new(config);
     let mut queue = rig.queue();

@@ -1,4 +1,4 @@
-//! Random operations against a model, while everything goes wrong at random.
+//! Random operations with random errors, compared with a model.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::rng::Rng;
 const BLOCKS: u64 = 2048;
 const BLOCK: usize = 512;
 
-/// What a block holds: a stamp all over, or nobody knows.
+/// Content of a block: one repeated stamp, or unknown.
 type Content = Option<u64>;
 
 struct Story {
@@ -73,7 +73,7 @@ impl Story {
         &mut self.model[range]
     }
 
-    /// Submits something that does not touch what is in flight.
+    /// Submits an operation that does not overlap any in flight.
     fn submit(&mut self) {
         let most = if self.rng.below(10) == 0 { BLOCKS } else { 40 };
         let count = 1 + self.rng.below(most);
@@ -154,7 +154,7 @@ impl Story {
         }
     }
 
-    /// Something goes wrong.
+    /// Injects a random error.
     fn trouble(&mut self) {
         let rng = &mut self.rng;
         let fake = &self.rig.fake;
@@ -190,13 +190,13 @@ impl Story {
                 self.rig.controller.turn();
             }
             180..190 if self.is_gone => {
-                // Away for a moment only: for good is another test.
+                // Disconnected only briefly: another test covers permanent removal.
                 self.is_gone = false;
                 self.rig.fake.set_gone(false);
             }
             190 => self.trouble(),
             191 if self.rng.below(20) == 0 => {
-                // A reactor goes and another one comes.
+                // One reactor ends and another starts.
                 let queue = self.queues.remove(0);
                 if queue.in_flight() > 0 {
                     self.queues.insert(0, queue);
@@ -237,7 +237,7 @@ impl Story {
         let Self { rig, device, queues, ok, failed, .. } = self;
         drop((queues, device));
         let (mut violations, faults) = rig.fake.take_findings();
-        // A controller that resets itself does not say so before.
+        // A controller that resets itself does not announce it.
         violations.retain(|violation| {
             !matches!(violation, Violation::Register { rule: "a doorbell while not ready", .. })
         });
@@ -263,6 +263,6 @@ fn whatever_goes_wrong_every_operation_ends_once_and_data_is_right() {
         resets += more_resets;
         failed += more_failed;
     }
-    // The stories told of something.
+    // The runs covered resets and failures.
     assert!(resets > 60 && failed > 100, "{resets} resets, {failed} failures");
 }

@@ -1,4 +1,4 @@
-//! Reactors on threads of their own, the warden on its thread, the system's time.
+//! Reactors and supervisor on separate threads, in real time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,7 +13,7 @@ const REACTORS: usize = 2;
 const ROUNDS: u8 = 100;
 const LEN: u64 = 64 << 10;
 
-/// How far a reactor is. One that panics is as far as can be, so that nobody waits for it.
+/// Progress of a reactor. If it panics, it counts as complete, so that no thread waits for it.
 #[derive(Debug, Default)]
 struct Progress(AtomicUsize);
 
@@ -31,7 +31,7 @@ impl Drop for Ends<'_> {
     }
 }
 
-/// Writes and reads back its own part of the device, over and over.
+/// Writes and reads back its own part of the device repeatedly.
 fn react(device: &NvmeDevice, pool: &CorePool, base: u64, progress: &Progress) {
     let _ends = Ends(progress);
     let mut queue: Box<dyn BlockQueue> = device.open_queue(pool).unwrap();
@@ -86,8 +86,8 @@ fn resets_amid_the_work_of_several_reactors_lose_nothing() {
                 assert_eq!(pool.leased(), 0);
             });
         }
-        // An operation may be sent again once: the next reset comes when each reactor has begun and ended a round
-        // since the one before.
+        // An operation may be resubmitted only once. So the next reset waits until each reactor has
+        // begun and ended a round since the last one.
         let mut next = 1;
         while let Some(least) = all.iter().map(Progress::get).min().filter(|at| *at < usize::MAX) {
             if least >= next && controller.state() == ControllerState::Live {
@@ -103,7 +103,7 @@ fn resets_amid_the_work_of_several_reactors_lose_nothing() {
     assert_eq!(controller.stats().leaked_buffers, 0);
     drop((device, controller));
     let (mut violations, faults) = fake.take_findings();
-    // A reactor that does not get to run for a while rings a doorbell too late.
+    // A preempted reactor may ring a doorbell too late.
     violations.retain(|violation| {
         !matches!(violation, Violation::Register { rule: "a doorbell while not ready", .. })
     });

@@ -1,4 +1,4 @@
-//! What takes too long, rung by rung: kick, abort, controller reset, failed.
+//! Timeouts, step by step: wake, abort, controller reset, failed.
 
 use nvmeof_wire::opcode::{AdminOpcode, IoOpcode};
 
@@ -71,7 +71,7 @@ fn a_command_is_sent_again_once_and_then_fails() {
 fn buffers_stay_with_the_device_until_it_is_stopped() {
     let rig = Rig::new(Config { abort_helps: false, ..Config::default() });
     let mut queue = rig.queue();
-    // Held: it writes to the buffer when it is released, whenever that is.
+    // Held: it writes to the buffer when it is released, at any time.
     rig.fake.inject(When::io(1, IoOpcode::READ).times(2), Fault::Held);
     queue.submit(read(0, rig.filled(4096, 1))).unwrap();
     let mut done = Vec::new();
@@ -145,7 +145,7 @@ fn a_lost_interrupt_is_made_up_for() {
     rig.fake.set_mode(Mode::Manual);
     queue.submit(read(0, rig.filled(512, 0))).unwrap();
     queue.poll(&mut done);
-    // The reactor sleeps; the device is done but no interrupt comes.
+    // The reactor sleeps; the device completes, but no interrupt arrives.
     let readable = |queue: &crate::nvme_driver::IoQueue| {
         let fd = queue.event_fd().unwrap();
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -168,7 +168,7 @@ fn a_lost_interrupt_is_made_up_for() {
 
 #[test]
 fn proofs_are_tried_in_order_and_the_last_is_the_iommu() {
-    // It is never not ready again: only a reset of the function stops it.
+    // RDY never becomes 0: only a function reset stops the device.
     let rig = Rig::new(Config { abort_helps: false, ..Config::default() });
     let mut queue = rig.queue();
     rig.fake.reconfigure(|config| config.disable = Readiness::Never);
@@ -179,7 +179,7 @@ fn proofs_are_tried_in_order_and_the_last_is_the_iommu() {
     rig.fake.reconfigure(|config| config.disable = Readiness::AfterReads(0));
     rig.end();
 
-    // No reset either: the bus master bit stops it, and it has failed.
+    // Without a reset, the bus master bit stops the device, and the controller fails.
     let rig = Rig::new(Config { abort_helps: false, ..Config::default() });
     let mut queue = rig.queue();
     rig.fake.reconfigure(|config| {

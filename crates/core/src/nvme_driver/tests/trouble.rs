@@ -1,4 +1,4 @@
-//! Removal, fatal status, controllers that come back, and answers that make no sense.
+//! Removal, fatal status, returning controllers, and invalid completions.
 
 use nvmeof_wire::Status;
 use nvmeof_wire::opcode::{AdminOpcode, IoOpcode};
@@ -35,7 +35,7 @@ fn a_drive_that_is_pulled_out_ends_everything_with_gone() {
         assert!(done.buf.is_some(), "the IOMMU proves that it cannot be written to");
     }
     assert!(failed(rig.controller.state()).contains("gone"));
-    // And from now on.
+    // Later operations fail, too.
     let refused = rig.run(&mut queue, io(IoKind::Flush, 0, 0));
     assert_eq!(refused.result, Err(BlockError::Gone));
     let stats = rig.controller.stats();
@@ -54,7 +54,7 @@ fn buffers_that_nothing_is_known_of_are_given_up() {
     let mut done = Vec::new();
     queue.poll(&mut done);
     rig.fake.set_gone(true);
-    // Not even the IOMMU lets go.
+    // Even the IOMMU unmap fails.
     rig.fake.fail_next_unmap();
     while queue.in_flight() > 0 {
         rig.controller.turn();
@@ -74,13 +74,13 @@ fn buffers_that_nothing_is_known_of_are_given_up() {
 fn a_drive_that_shares_its_buffers_with_others_is_taken_out_of_the_iommu() {
     let rig = Rig::new(Config::default());
     let mut queue = rig.queue();
-    // Another drive of the same container: the buffers stay mapped for it.
+    // Another drive in the same container: the buffers stay mapped for it.
     let map = rig.controller.attach(&rig.maps).unwrap();
     assert!(map.join());
     rig.fake.inject(When::io(1, IoOpcode::READ), Fault::Lost);
     queue.submit(read(0, rig.filled(8192, 0))).unwrap();
     queue.poll(&mut Vec::new());
-    // A question that waits for its answer gets one.
+    // A pending admin command gets a result.
     rig.fake.inject(When::admin(AdminOpcode::GET_LOG_PAGE), Fault::Lost);
     let sqe = nvmeof_wire::log::GetLogPage::new(nvmeof_wire::log::Lid::SMART, 512).encode(0);
     let caller = rig.controller.warden().submit(sqe, true, None).unwrap();
@@ -118,8 +118,8 @@ fn a_drive_that_comes_back_in_time_goes_on() {
         assert_eq!(done.result, Ok(()));
         assert_eq!(done.buf.as_ref().unwrap().as_slice(), [7; 4096]);
     }
-    // It may have lost power: what its cache held is not vouched for, which every queue says once,
-    // with every flush it has.
+    // The drive may have lost power and its cache. Every queue reports this once, with every flush
+    // it has.
     let mut other = rig.queue();
     for queue in [&mut queue, &mut other] {
         queue.poll(&mut Vec::new());
@@ -142,7 +142,7 @@ fn a_long_write_amid_a_loss_of_the_cache_is_made_once_more() {
         let rig = Rig::new(Config::default());
         let mut queue = rig.queue();
         queue.poll(&mut Vec::new());
-        // Of two commands of 128 KiB only the first is answered before the drive is away.
+        // Only the first of two commands of 128 KiB completes before the drive is disconnected.
         rig.fake.inject(When::io(1, IoOpcode::WRITE).after(1), Fault::Lost);
         queue.submit(write(0, rig.filled(256 << 10, 7))).unwrap();
         let mut done = Vec::new();
@@ -160,7 +160,7 @@ fn a_long_write_amid_a_loss_of_the_cache_is_made_once_more() {
         assert_eq!((done.len(), &done[0].result), (1, &wanted));
         let flushes = [(); 2].map(|()| rig.run(&mut queue, io(IoKind::Flush, 0, 0)).result);
         assert_eq!(flushes, [Err(BlockError::FlushLost), Ok(())]);
-        // The second flush vouches for the write, which was done after the loss.
+        // The second flush covers the write, which executed after the loss.
         rig.fake.lose_power();
         let byte = if is_cancelled { 0 } else { 7 };
         assert_eq!(rig.fake.read_media(1, 0, 1).unwrap(), [byte; 512]);
@@ -190,7 +190,7 @@ fn a_flush_that_fails_is_reported_by_every_queue_once_and_then_flushes_count_aga
         assert_eq!(rig.run(queue, fua).result, Ok(()));
         assert_eq!(rig.run(queue, flush()).result, Ok(()));
     }
-    // A write that fails is its own affair.
+    // A failed write concerns only itself.
     rig.fake.inject(When::io(1, IoOpcode::WRITE), Fault::Status(Status::WRITE_FAULT));
     let fua = Io { kind: IoKind::Write { fua: true }, ..write(0, rig.filled(512, 1)) };
     assert!(matches!(rig.run(&mut queue, fua).result, Err(BlockError::Media { .. })));
@@ -204,7 +204,7 @@ fn a_drive_that_goes_away_while_it_is_started_may_come_back() {
     let rig = Rig::new(Config::default());
     let mut queue = rig.queue();
     rig.run(&mut queue, write(0, rig.filled(4096, 7)));
-    // Of the start: while it is asked what it is, and when its queues are made.
+    // During the start: while it is identified, and when its queues are created.
     for opcode in [AdminOpcode::IDENTIFY, AdminOpcode::CREATE_IO_SQ] {
         rig.fake.inject(When::admin(opcode), Fault::Gone);
         rig.controller.reset();
@@ -227,7 +227,7 @@ fn a_rule_broken_before_a_reset_is_no_reason_for_another_one() {
     let mut queue = rig.queue();
     queue.poll(&mut Vec::new());
     rig.controller.reset();
-    // A queue that looks while the controller is being stopped says so only then.
+    // A queue that polls while the controller is being stopped may report a violation only then.
     rig.controller.shared().queues[0].set_violation(Violation::UnknownCommand);
     assert_eq!(rig.settle(&mut [&mut queue]), ControllerState::Live);
     for _ in 0..3 {
@@ -316,7 +316,8 @@ fn a_reset_waits_for_every_queue_and_queues_may_come_and_go_meanwhile() {
         first.poll(&mut done);
         rig.time.pass(10 * MILLI);
     }
-    // The second one's reactor has not looked yet: no doorbell of it may come after the start.
+    // The second queue's reactor has not acknowledged yet: none of its doorbells may follow the
+    // start.
     assert_eq!(rig.controller.state(), ControllerState::Resetting);
     assert!(!rig.fake.is_running());
     drop(second);
@@ -346,7 +347,7 @@ fn a_controller_that_does_not_start_again_has_failed() {
         drop((done, queue));
         rig.end();
     }
-    // A failure that passes is passed over.
+    // A temporary failure is retried.
     let rig = Rig::new(Config::default());
     let mut queue = rig.queue();
     rig.fake.inject(When::admin(AdminOpcode::CREATE_IO_SQ), Fault::Lost);
@@ -409,7 +410,7 @@ fn statuses_mean_what_they_say() {
         let done = rig.run(&mut queue, read(4096, rig.filled(512, 0)));
         assert_eq!(done.result, Err(expected));
     }
-    // One piece of several: the operation fails once, when all are back.
+    // One piece of several fails: the operation fails once, when all have completed.
     rig.fake.inject(When::queue(1).after(3), Fault::Status(Status::UNRECOVERED_READ_ERROR));
     let done = rig.run(&mut queue, read(0, rig.filled(2 << 20, 0)));
     assert!(done.result.is_err());
@@ -438,8 +439,8 @@ fn the_system_may_take_the_function_away() {
 
 #[test]
 fn the_system_may_take_the_function_away_amid_other_trouble() {
-    // While a reset waits for a queue, and while it is away: at once, and nothing stays readable that the thread
-    // sleeps on.
+    // During a reset that waits for a queue, and while the drive is disconnected: removal is
+    // immediate, and no descriptor that the thread sleeps on stays readable.
     for is_away in [false, true] {
         let rig = Rig::new(Config::default());
         let mut queue = rig.queue();
@@ -483,7 +484,7 @@ fn an_interrupt_amid_a_reset_does_not_keep_the_thread_awake() {
     rig.end();
 }
 
-/// A time in which whoever waits, once it is stopped, waits until it goes on.
+/// A clock that can be stopped; callers then wait until it resumes.
 #[derive(Debug, Default)]
 struct Stopping {
     time: super::rig::VirtualTime,
@@ -525,7 +526,7 @@ fn while_a_controller_is_being_stopped_reactors_and_questions_do_not_wait() {
         while !time.waiting.load(std::sync::atomic::Ordering::Acquire) {
             std::thread::yield_now();
         }
-        // It holds all it needs to stop the controller, which takes until the end of this.
+        // The thread holds the lock to stop the controller, which takes until the end of this test.
         assert_eq!(controller.state(), ControllerState::Resetting);
         assert!(!device.is_gone());
         let pool = crate::dma::CorePool::new(&shared);

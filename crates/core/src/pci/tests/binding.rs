@@ -1,4 +1,4 @@
-//! Binding and unbinding, against a kernel that keeps a record.
+//! Binding and unbinding, against a simulated kernel that records all writes.
 
 use std::fs;
 
@@ -38,7 +38,7 @@ fn there_and_back() {
     assert_eq!(kernel.take_record(), expected);
     assert_eq!(driver(&system).as_deref(), Some("vfio-pci"));
     assert_eq!(system.function(at(ADDRESS)).unwrap().controller, None);
-    // Again: there is nothing to do.
+    // Binding it again does nothing.
     bind(&system, &kernel).unwrap();
     assert!(kernel.take_record().is_empty());
 
@@ -66,7 +66,7 @@ fn a_setting_left_behind_is_cleared() {
     assert_eq!(kernel.take_record(), [" > bus/pci/devices/0000:61:00.0/driver_override"]);
 }
 
-/// What refuses, after `set_up`; nothing is written.
+/// Returns the error after `set_up`; checks that nothing is written.
 fn refused(set_up: impl FnOnce(&Machine, &System)) -> BindError {
     let (_folder, machine, system) = measured();
     set_up(&machine, &system);
@@ -135,7 +135,7 @@ fn drivers_that_nothing_is_taken_from() {
         }
         assert!(kernel.take_record().is_empty());
     }
-    // One that no driver has is nobody's.
+    // A function without a driver is in use by no one.
     fs::remove_file(&link).unwrap();
     bind(&system, &kernel).unwrap();
     assert_eq!(driver(&system).as_deref(), Some("vfio-pci"));
@@ -152,7 +152,7 @@ fn a_shared_group_names_what_else_is_in_it() {
     let text = error.to_string();
     assert!(text.contains("with 0000:23:00.0 (ixgbe); 0000:62:00.0 (nvme): "), "{text}");
 
-    // Handed over in one go, two drives are no obstacle to each other.
+    // Bound together, two drives do not block each other.
     let (_folder, machine, system) = measured();
     let function = system.function(at(ADDRESS)).unwrap();
     machine.put_in_group("0000:62:00.0", function.iommu_group.unwrap()).unwrap();
@@ -171,7 +171,8 @@ fn what_fails_on_the_way_is_taken_back() {
         assert!(matches!(error, BindError::Write { .. }), "{refuses}: {error}");
         let record = kernel.take_record();
         assert!(record.iter().any(|step| step.starts_with(" > ")), "{refuses}: {record:?}");
-        // A kernel that probes nothing leaves it with no driver: all that could be done was.
+        // A kernel that probes nothing leaves the function without a driver: no further rollback is
+        // possible.
         let expected = (refuses != "drivers_probe").then_some("nvme");
         assert_eq!(driver(&system).as_deref(), expected, "{refuses}");
     }
@@ -200,7 +201,7 @@ fn a_drive_that_a_program_has_is_not_taken_away() {
     machine.process(95, "nvmeof-tgt", "4026531841", &[&group]).unwrap();
     let error = unbind(&system, &kernel).unwrap_err().to_string();
     assert!(error.ends_with("is open in pid 95 (nvmeof-tgt)"), "{error}");
-    // Binding it once more takes it from nobody.
+    // Binding it again takes it from no user.
     bind(&system, &kernel).unwrap();
     assert_eq!(driver(&system).as_deref(), Some("vfio-pci"));
 }

@@ -6,7 +6,7 @@ use super::super::fixture::{self, DRIVE_BYTES, Machine, at, host};
 use super::super::*;
 use super::measured;
 
-/// The thirty drives for data: all but the one behind the switch.
+/// Returns the 30 data drives: all but the one behind the switch.
 fn data_drives(system: &System) -> Vec<PciFunction> {
     let all = system.nvme_functions().unwrap();
     all.into_iter().filter(|drive| drive.place.ports.len() == 1).collect()
@@ -61,12 +61,12 @@ fn the_drive_behind_the_switch() {
     let drive = system.function(at("0000:24:00.0")).unwrap();
     let ports = ["0000:20:01.1", "0000:21:00.0", "0000:22:01.0"].map(at);
     assert_eq!(drive.place.ports, ports);
-    // The other ports of device 1 have drives of their own, which do not share the switch's link.
+    // The other ports of device 1 have separate drives, which do not share the switch's link.
     assert_eq!(drive.place.adapter().to_string(), "0000:20:01.1");
     let neighbour = system.function(at("0000:2a:00.0")).unwrap();
     assert_eq!(neighbour.place.port(), Some(at("0000:20:01.2")));
     assert_eq!(neighbour.place.adapter().to_string(), "0000:20:01");
-    // The port is of PCIe 3.0.
+    // The port is PCIe 3.0.
     assert_eq!(drive.links.best.unwrap().to_string(), "8 GT/s x4");
 }
 
@@ -84,7 +84,7 @@ fn any_first_few_are_spread() {
     }
     let eight: Vec<String> =
         ordered[..8].iter().map(|drive| drive.place.adapter().to_string()).collect();
-    // Two of each root complex, on two adapters.
+    // Two on each root complex, on two adapters.
     let expected = [
         "0000:00:01",
         "0000:20:01",
@@ -96,7 +96,7 @@ fn any_first_few_are_spread() {
         "0000:60:03",
     ];
     assert_eq!(eight, expected);
-    // By their names, eight are all on one root complex.
+    // In the order of their names, all eight are on one root complex.
     assert_eq!(counts(&drives[..8]).len(), 1);
 }
 
@@ -122,7 +122,7 @@ fn root_complexes_with_more_than_they_carry_are_named() {
     let expected = "root complex 0000:60: its 8 drives can do 56.7 GB/s together, it carries 42.6 GB/s \
                     (assumed: see docs/drives.md)";
     assert!(text.iter().any(|line| line == expected), "{text:?}");
-    // Seven drives are more than it carries, too, one of them of PCIe 3.0; six would not be.
+    // Seven drives exceed its capacity, too, one of them of PCIe 3.0; six would not.
     let over = text.iter().filter(|line| line.starts_with("root complex")).count();
     assert_eq!(over, 4, "{text:?}");
     let six: Vec<PciFunction> = data_drives(&system)
@@ -155,7 +155,7 @@ fn a_switch_carries_what_its_port_does() {
     let system = machine.system();
     let drives = system.nvme_functions().unwrap();
     let load = &loads(&system, &drives, &Capacities::default())[0];
-    // Two drives' worth: the root port has eight lanes.
+    // The bandwidth of two drives: the root port has eight lanes.
     assert!((load.demand_gb_per_s - 14.18).abs() < 0.01, "{load:?}");
     let warned = warnings(&system, &drives, &Capacities::default());
     let ports: Vec<Address> = warned
@@ -182,7 +182,7 @@ fn a_link_below_its_best_is_told() {
         "0000:2c:00.0: its link runs at 16 GT/s x2 (3.9 GB/s) and could at 16 GT/s x4 (7.9 GB/s)";
     assert_eq!(warned[0].to_string(), expected);
     assert_eq!(warned.len(), 1);
-    // A link that is down is not told as slow.
+    // A link that is down is not reported as slow.
     machine.link_attribute("0000:2c:00.0", "current_link_width", "0").unwrap();
     let drives = [system.function(at("0000:2c:00.0")).unwrap()];
     assert_eq!(drives[0].links.now, None);
@@ -199,7 +199,7 @@ fn members_of_a_stripe_that_could_be_spread_better() {
     assert!(shown.contains("(8 on 0000:00); spread are: 0000:01:00.0 0000:2a:00.0"), "{shown}");
     let spread: Vec<PciFunction> = order(&drives).into_iter().take(8).cloned().collect();
     assert_eq!(uneven(&spread, &drives), None);
-    // Two of each root complex, but of one adapter.
+    // Two on each root complex, but on one adapter.
     let one_adapter: Vec<PciFunction> = drives
         .iter()
         .filter(|drive| {
@@ -212,7 +212,7 @@ fn members_of_a_stripe_that_could_be_spread_better() {
     assert!(uneven(&one_adapter, &drives).is_some());
     assert_eq!(uneven(&drives, &drives), None);
     assert_eq!(uneven(&[], &drives), None);
-    // Where nothing else is to be had, nothing is said.
+    // Without better drives there is no warning.
     assert_eq!(uneven(first_eight, first_eight), None);
 }
 

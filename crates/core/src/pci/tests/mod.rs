@@ -1,4 +1,4 @@
-//! Tests on made-up machines.
+//! Tests on simulated machines.
 
 mod binding;
 mod machine;
@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use super::System;
 use super::fixture::{self, Machine};
 
-/// The machine with four root complexes, and the folder it lives as long as.
+/// Returns the machine with four root complexes, and the folder that must outlive it.
 fn measured() -> (TempDir, Machine, System) {
     let folder = tempfile::tempdir_in(fixture::folder()).unwrap();
     let machine = Machine::measured(folder.path()).unwrap();

@@ -1,4 +1,4 @@
-//! Who uses a drive.
+//! Users of a drive.
 
 use std::fs;
 use std::os::unix::fs::FileExt as _;
@@ -9,14 +9,14 @@ use super::super::users::{Usage, User, claim};
 use super::super::{PciFunction, System};
 use super::measured;
 
-/// The drive of 0000:61:00.0 and its number.
+/// Returns the drive of 0000:61:00.0 and its number.
 fn drive(system: &System) -> (PciFunction, u32) {
     let function = system.function(at("0000:61:00.0")).unwrap();
     let name = function.controller.as_ref().unwrap().name.clone();
     (function, name.strip_prefix("nvme").unwrap().parse().unwrap())
 }
 
-/// What is said of the drive after `set_up`, and that nothing is said of any other.
+/// Returns the users of the drive after `set_up`, and checks that no other drive has any.
 fn said(set_up: impl FnOnce(&Machine, &Path, u32)) -> Vec<String> {
     let (folder, machine, system) = measured();
     let (function, number) = drive(&system);
@@ -74,7 +74,7 @@ fn a_mounted_partition_and_swap() {
         machine.mount(None, &home).unwrap();
         let root = format!("31 1 259:{} / / rw shared:1 - xfs /dev/root rw", minor + 1);
         machine.mount(None, &root).unwrap();
-        // btrfs and overlays have numbers of their own: the source tells.
+        // The device numbers of btrfs and overlays are virtual: the source identifies the device.
         let source = format!("32 1 0:44 /sub /data rw - btrfs /dev/nvme{drive}n1p4 rw");
         machine.mount(None, &source).unwrap();
         let swaps = format!("Filename Type\n/dev/nvme{drive}n1p3 partition 1 0 -2\n");
@@ -95,7 +95,7 @@ fn a_mount_of_another_mount_namespace() {
         let line = format!("40 1 259:{} / /var/lib/data rw - ext4 /dev/x rw", drive * 8);
         machine.process(77, "container", "4026532000", &[]).unwrap();
         machine.mount(Some(77), &line).unwrap();
-        // Another process of the same namespace tells nothing new.
+        // Another process of the same namespace adds nothing.
         machine.process(78, "container", "4026532000", &[]).unwrap();
         machine.mount(Some(78), &line).unwrap();
     });
@@ -173,7 +173,7 @@ fn a_controller_that_the_kernels_target_passes_commands_to() {
     assert_eq!(said, ["nvmeX is used by the kernel's NVMe target, as a whole by nqn.on"]);
 }
 
-/// Without multipath in the kernel each port of a drive has block devices of its own.
+/// Without multipath in the kernel, each port of a drive has separate block devices.
 #[test]
 fn a_drive_with_two_ports_is_used_by_either() {
     let (folder, machine, system) = measured();
@@ -197,12 +197,12 @@ fn a_drive_with_two_ports_is_used_by_either() {
     assert_eq!(*device, format!("{port}n1"));
     assert_eq!(of("0000:61:00.0"), of("0000:62:00.0"));
     assert_eq!(of("0000:63:00.0"), []);
-    // Both are claimed, too.
+    // Both are claimed.
     assert!(claim(&system, &one).is_ok());
     fs::remove_file(folder.path().join(format!("dev/{port}n1"))).unwrap();
     let users = claim(&system, &one).unwrap_err();
     assert!(matches!(&users[..], [User::Unknown { device, .. }] if *device == format!("{port}n1")));
-    // The same serial number on another model is another drive.
+    // The same serial number with another model is another drive.
     let model = format!("sys/class/block/{port}n1/../model");
     machine.write(&model, "Another model\n").unwrap();
     assert_eq!(of("0000:61:00.0"), []);
@@ -231,7 +231,7 @@ fn programs_that_have_its_nodes_open() {
     assert_eq!(said.len(), 4);
 }
 
-/// By number: under names of their own, in a container, after the node was removed.
+/// By number: under private names, in a container, after the node was removed.
 #[test]
 fn programs_that_have_its_nodes_open_under_other_names() {
     let said = said(|machine, _, drive| {
@@ -246,7 +246,7 @@ fn programs_that_have_its_nodes_open_under_other_names() {
         machine.open(91, &removed, &format!("b 259:{}", drive * 8 + 1)).unwrap();
         machine.open(92, "/dev/own/control", "c 239:7").unwrap();
         machine.open(93, "/generic", "c 240:7").unwrap();
-        // Twice the same node is one use; the same number of the other kind is another device.
+        // Two opens of a node are one use; the same number of the other type is another device.
         machine.open(93, "/generic too", "c 240:7").unwrap();
         machine.open(94, "/srv/disk", &format!("c 259:{}", drive * 8)).unwrap();
         machine.open(94, "/generic", "b 240:7").unwrap();

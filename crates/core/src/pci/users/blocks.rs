@@ -1,4 +1,4 @@
-//! Block devices, and what is made of them.
+//! Block devices, and the devices layered on them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -6,23 +6,23 @@ use std::path::Path;
 use super::super::system::{PciError, System, link_name, names, text};
 use super::User;
 
-/// All block devices.
+/// All block devices of the machine.
 #[derive(Debug)]
 pub(super) struct Blocks {
     by_name: BTreeMap<String, Block>,
-    /// Members of mounted filesystems over several devices: device and filesystem.
+    /// Members of mounted multi-device filesystems: device and filesystem.
     members: Vec<(String, &'static str)>,
-    /// Device and who serves it.
+    /// Devices and the part of the kernel that serves them.
     served: Vec<(String, String)>,
 }
 
 #[derive(Debug, Default)]
 struct Block {
-    /// Major and minor number, as `259:0`.
+    /// Major and minor number, like `259:0`.
     number: Option<String>,
     partitions: Vec<String>,
     holders: BTreeSet<String>,
-    /// What it is, if it is made of others.
+    /// Kind of device, if it is layered on others.
     kind: Option<String>,
     /// Name below `/dev/mapper`.
     mapper: Option<String>,
@@ -59,7 +59,7 @@ impl Blocks {
         Ok(Self { by_name, members: members(system)?, served })
     }
 
-    /// The disks, their partitions, and all that is made of them, from the bottom up.
+    /// Returns the disks, their partitions, and all devices layered on them, from the bottom up.
     pub(super) fn above(&self, disks: &[&str]) -> Vec<String> {
         let mut tree: Vec<String> = disks.iter().map(|disk| (*disk).to_owned()).collect();
         let mut next = 0;
@@ -75,7 +75,8 @@ impl Blocks {
         tree
     }
 
-    /// Whether a node of a mount or swap table, with its device number if that is known, is `device`.
+    /// Returns true if a node of a mount or swap table, with its device number if known, is
+    /// `device`.
     pub(super) fn is(&self, device: &str, number: Option<&str>, node: Option<&str>) -> bool {
         let Some(block) = self.by_name.get(device) else { return node == Some(device) };
         let same_number = number.is_some() && block.number.as_deref() == number;
@@ -83,7 +84,7 @@ impl Blocks {
         same_number || same_name
     }
 
-    /// Who uses the block devices of `tree`, or `controllers` as a whole.
+    /// Adds the users of the block devices of `tree`, or of `controllers` as a whole.
     pub(super) fn users(&self, tree: &[String], controllers: &[String], users: &mut Vec<User>) {
         for device in tree.iter().chain(controllers) {
             let holders = self.by_name.get(device).into_iter().flat_map(|block| &block.holders);
@@ -103,12 +104,12 @@ impl Blocks {
     }
 }
 
-/// What a block device is that is made of others.
+/// Returns the kind of a block device that is layered on others.
 fn kind(system: &System, name: &str) -> Option<String> {
     let folder = system.block_folder(name);
     if let Some(mapped) = text(&folder.join("dm/name")) {
         let uuid = text(&folder.join("dm/uuid")).unwrap_or_default();
-        // What made it stands in front of the dash: LVM-..., CRYPT-LUKS2-..., mpath-...
+        // The creator precedes the dash: LVM-..., CRYPT-LUKS2-..., mpath-...
         let what = match uuid.split('-').next() {
             Some("LVM") => "LVM volume",
             Some("CRYPT") => "encrypted volume",
@@ -125,7 +126,7 @@ fn kind(system: &System, name: &str) -> Option<String> {
     made.map(str::to_owned)
 }
 
-/// Filesystems that tell their members in sysfs: their mounts name one at most.
+/// Returns the members of filesystems that list them in sysfs, because a mount names at most one.
 fn members(system: &System) -> Result<Vec<(String, &'static str)>, PciError> {
     let mut members = Vec::new();
     let btrfs = system.sys.join("fs/btrfs");
@@ -144,7 +145,8 @@ fn members(system: &System) -> Result<Vec<(String, &'static str)>, PciError> {
     Ok(members)
 }
 
-/// Loop devices open what is below them as a program does, but no process shows it.
+/// Returns the devices below loop devices, which open them like a program, but no process shows
+/// this.
 fn loops(system: &System, all: &[String]) -> Vec<(String, String)> {
     let loops = all.iter().filter(|name| name.starts_with("loop"));
     loops
@@ -155,7 +157,7 @@ fn loops(system: &System, all: &[String]) -> Vec<(String, String)> {
         .collect()
 }
 
-/// Namespaces of the kernel's own NVMe target, and controllers that it passes commands to.
+/// Returns the namespaces of Linux nvmet, and the controllers that it passes commands to.
 fn nvmet(system: &System) -> Result<Vec<(String, String)>, PciError> {
     let mut served = Vec::new();
     let subsystems = system.sys.join("kernel/config/nvmet/subsystems");
@@ -175,7 +177,7 @@ fn nvmet(system: &System) -> Result<Vec<(String, String)>, PciError> {
     Ok(served)
 }
 
-/// The node that a part of the kernel's target stands on, if it is enabled.
+/// Returns the node that backs a part of Linux nvmet, if that is enabled.
 fn served_path(system: &System, part: &Path) -> Option<String> {
     if text(&part.join("enable")).as_deref() != Some("1") {
         return None;

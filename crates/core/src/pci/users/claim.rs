@@ -1,4 +1,4 @@
-//! Taking a drive's namespaces, so that nobody else begins to use them.
+//! Claiming a drive's namespaces, so that no other user can start to use them.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -9,18 +9,22 @@ use super::super::system::{System, names};
 use super::signature::signature;
 use super::{User, disks, ports};
 
-/// The namespaces of a drive, opened exclusively. Until it is dropped nothing can be mounted, no partition opened
-/// exclusively, no array be made of them. It may outlive the block devices.
+/// The namespaces of a drive, opened exclusively.
+///
+/// Until it is dropped, nothing can be mounted, no partition opened exclusively, and no array
+/// created on them. It may outlive the block devices.
 #[derive(Debug)]
 pub struct Claim {
     _disks: Vec<File>,
 }
 
-/// Claims every namespace of a drive, by all its ports, and looks for marks of arrays and pools on them. A drive without namespaces,
-/// or without the kernel's driver, has nothing to be claimed.
+/// Claims every namespace of a drive, through all its ports, and checks them for signatures of
+/// arrays and pools.
+///
+/// A drive without namespaces, or without the kernel's driver, has nothing to claim.
 ///
 /// # Errors
-/// Whoever has it, or what it is a member of, or why that cannot be found out.
+/// The users of the drive, its array membership, or the reason why that is unknown.
 pub fn claim(system: &System, function: &PciFunction) -> Result<Claim, Vec<User>> {
     let all = system.nvme_functions().map_err(|error| {
         vec![User::Unknown { device: function.address.to_string(), why: error.to_string() }]

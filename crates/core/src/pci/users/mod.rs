@@ -1,4 +1,4 @@
-//! Who uses a drive.
+//! Users of a drive.
 //!
 //! ```text
 //!   function -> namespaces -> partitions -> holders (dm, md, ...) -> their partitions, holders ...
@@ -7,11 +7,12 @@
 //!      '- device nodes, VFIO group <- programs that have them open
 //! ```
 //!
-//! A drive with two ports is two functions, each with namespaces of its own where the kernel does not join them: who
-//! uses one uses the other.
+//! A drive with two ports is two functions, each with separate namespaces unless the kernel joins
+//! them. A user of one function is a user of the other.
 //!
-//! Nothing here asks a drive or opens a node, but for [`claim`], which closes the gap between looking and taking:
-//! it opens each namespace exclusively, which fails where the kernel or a program has done so.
+//! This module sends no command to a drive and opens no node, except in [`claim`], which closes the
+//! gap between check and use. It opens each namespace exclusively, which fails if the kernel or a
+//! program has done so.
 
 mod blocks;
 mod claim;
@@ -38,9 +39,9 @@ pub enum User {
     Mount {
         /// The block device that is mounted.
         device: String,
-        /// Where, as the process that sees it says.
+        /// Mount point, as seen by the process.
         at: PathBuf,
-        /// A process that sees it, if this one does not.
+        /// A process that sees the mount, if this one does not.
         seen_by: Option<u32>,
     },
     /// Swap space.
@@ -48,68 +49,69 @@ pub enum User {
         /// The block device.
         device: String,
     },
-    /// A block device made of it.
+    /// A block device layered on the drive.
     Holder {
-        /// The part of the drive.
+        /// Part of the drive.
         device: String,
-        /// The block device made of it.
+        /// Block device layered on it.
         holder: String,
-        /// What that is.
+        /// Kind of the holder.
         kind: String,
     },
-    /// A member of a filesystem over several devices.
+    /// Membership in a multi-device filesystem.
     Filesystem {
         /// The block device.
         device: String,
-        /// Which filesystem.
+        /// Kind of the filesystem.
         kind: &'static str,
     },
-    /// A file of another kind of the kernel's serves it.
+    /// Another part of the kernel serves the device.
     Kernel {
         /// The block device.
         device: String,
-        /// What does.
+        /// The part of the kernel.
         by: String,
     },
-    /// Opened exclusively by the kernel or a program.
+    /// An exclusive open by the kernel or a program.
     Exclusive {
         /// The block device.
         device: String,
     },
-    /// A program has it open.
+    /// An open by a program.
     Process {
-        /// Its process ID.
+        /// Process ID.
         pid: u32,
-        /// Its name.
+        /// Name of the program.
         command: String,
-        /// The device node, below `/dev`.
+        /// Device node, below `/dev`.
         node: String,
     },
-    /// What is on it says that it is part of something that is not active now.
+    /// A signature on the device of an array or pool that is not active now.
     Member {
         /// The block device.
         device: String,
-        /// Of what.
+        /// Kind of the array or pool.
         of: &'static str,
     },
-    /// It could not be found out whether it is in use.
+    /// Unknown use.
     Unknown {
         /// The block device.
         device: String,
-        /// Why not.
+        /// Reason.
         why: String,
     },
 }
 
 impl User {
-    /// Whether it may be done with the drive by itself: a program, not a mount or an array.
+    /// Returns true if the use may end without an operator's action: a program, not a mount or an
+    /// array.
     #[must_use]
     pub fn may_pass(&self) -> bool {
         matches!(self, Self::Process { .. } | Self::Exclusive { .. })
     }
 }
 
-/// What uses the block devices of a machine, read once for all drives.
+/// Users of a machine's block devices, read once for all drives.
 #[derive(Debug)]
 pub struct Usage {
     blocks: Blocks,
@@ -119,11 +121,11 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// Reads it.
+    /// Reads the users from the system.
     ///
     /// # Errors
-    /// The system's own tables cannot be read. What a process has open may stay unseen for lack of rights:
-    /// [`Self::is_partial`].
+    /// The system's own tables cannot be read. Missing permissions may hide open files of a
+    /// process: see [`Self::is_partial`].
     pub fn read(system: &System) -> Result<Self, PciError> {
         Ok(Self {
             blocks: Blocks::read(system)?,
@@ -133,13 +135,14 @@ impl Usage {
         })
     }
 
-    /// Whether there are processes whose open files could not all be seen.
+    /// Returns true if the open files of some processes could not be read completely.
     #[must_use]
     pub fn is_partial(&self) -> bool {
         self.processes.unseen
     }
 
-    /// Who uses this function, or another one of the same drive, the gravest first; empty if nobody is known to.
+    /// Returns the users of this function, or of another one of the same drive, most severe first;
+    /// empty if none is known.
     #[must_use]
     pub fn of(&self, function: &PciFunction) -> Vec<User> {
         let mut users = Vec::new();
@@ -156,8 +159,10 @@ impl Usage {
         users
     }
 
-    /// Who uses this block device (`nvme0n1`, `sda1`), a partition of it, or what is made of it; empty if nobody is known
-    /// to. Who uses the drive around it otherwise does not count.
+    /// Returns the users of this block device (`nvme0n1`, `sda1`), its partitions, and the devices
+    /// layered on it.
+    ///
+    /// The result is empty if none is known. Other uses of the surrounding drive do not count.
     #[must_use]
     pub fn of_block(&self, name: &str) -> Vec<User> {
         let mut users = Vec::new();
@@ -169,7 +174,7 @@ impl Usage {
     }
 }
 
-/// A function, and those of `all` that are other ports of the same drive.
+/// Returns a function, and those of `all` that are other ports of the same drive.
 fn ports<'a>(function: &'a PciFunction, all: &'a [PciFunction]) -> Vec<&'a PciFunction> {
     let others = all
         .iter()
@@ -177,7 +182,7 @@ fn ports<'a>(function: &'a PciFunction, all: &'a [PciFunction]) -> Vec<&'a PciFu
     std::iter::once(function).chain(others).collect()
 }
 
-/// The namespaces of functions, each once.
+/// Returns the namespaces of functions, each once.
 fn disks<'a>(functions: &[&'a PciFunction]) -> Vec<&'a str> {
     let controllers = functions.iter().filter_map(|function| function.controller.as_ref());
     let mut disks: Vec<&str> = Vec::new();
@@ -190,8 +195,8 @@ fn disks<'a>(functions: &[&'a PciFunction]) -> Vec<&'a str> {
 }
 
 impl User {
-    /// One word for programs: `mount`, `swap`, `holder`, `filesystem`, `kernel`, `exclusive`, `process`,
-    /// `member`, `unknown`.
+    /// Returns one word for programs: `mount`, `swap`, `holder`, `filesystem`, `kernel`,
+    /// `exclusive`, `process`, `member`, `unknown`.
     #[must_use]
     pub fn kind(&self) -> &'static str {
         match self {

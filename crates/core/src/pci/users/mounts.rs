@@ -1,4 +1,4 @@
-//! Mounted filesystems of every mount namespace that can be seen, and swap space (proc(5)).
+//! Mounted filesystems of every visible mount namespace, and swap space (proc(5)).
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use super::super::system::{PciError, System, link_name, names, required};
 use super::User;
 use super::blocks::Blocks;
 
-/// What is mounted and swapped to.
+/// Mounts and swap devices.
 #[derive(Debug)]
 pub(super) struct Mounts {
     mounts: Vec<Mount>,
@@ -17,7 +17,7 @@ pub(super) struct Mounts {
 
 #[derive(Debug, PartialEq, Eq)]
 struct Mount {
-    /// Major and minor number; of filesystems over several devices, not one of theirs.
+    /// Major and minor number; for multi-device filesystems, that of no member.
     number: String,
     at: PathBuf,
     /// Name of the device node it was mounted from.
@@ -37,7 +37,7 @@ impl Mounts {
         for process in names(&system.proc)? {
             let Ok(pid) = process.parse::<u32>() else { continue };
             let folder = system.proc.join(&process);
-            // A process that has ended, or that we may not look into.
+            // The process has ended, or access to it is denied.
             let Some(namespace) = link_name(&folder.join("ns/mnt")) else { continue };
             if !seen.insert(namespace) {
                 continue;
@@ -45,7 +45,7 @@ impl Mounts {
             let Ok(text) = std::fs::read_to_string(folder.join("mountinfo")) else { continue };
             add(&text, Some(pid));
         }
-        // A kernel without swap has no such file.
+        // A kernel without swap has no swaps file.
         let swaps = std::fs::read_to_string(system.proc.join("swaps")).unwrap_or_default();
         let swaps = swaps.lines().skip(1).filter_map(|line| {
             let path = unescape(line.split_whitespace().next()?);
@@ -55,14 +55,14 @@ impl Mounts {
     }
 
     pub(super) fn users(&self, blocks: &Blocks, tree: &[String], users: &mut Vec<User>) {
-        // The root first: nothing else says as clearly why the drive is not to be had.
+        // Lists the root first: it is the clearest reason why the drive is not available.
         let mut found: Vec<&Mount> = Vec::new();
         for device in tree {
             for mount in &self.mounts {
                 if blocks.is(device, Some(&mount.number), mount.node.as_deref()) {
                     let Mount { at, seen_by, .. } = mount;
                     let same = |other: &&&Mount| other.at == *at;
-                    // Every mount namespace repeats the mounts it was made with.
+                    // Every mount namespace repeats the mounts it was created with.
                     if seen_by.is_some() && found.iter().any(|other| same(&other)) {
                         continue;
                     }
@@ -83,8 +83,8 @@ impl Mounts {
     }
 }
 
-/// `36 35 259:2 / /mnt rw,noatime master:1 - ext4 /dev/nvme0n1p2 rw`: number, mount point, and behind the dash the
-/// type and the source.
+/// Parses `36 35 259:2 / /mnt rw,noatime master:1 - ext4 /dev/nvme0n1p2 rw`: number, mount point,
+/// and after the dash the type and the source.
 fn mount(system: &System, line: &str, seen_by: Option<u32>) -> Option<Mount> {
     let (front, back) = line.split_once(" - ")?;
     let mut front = front.split(' ');
@@ -94,7 +94,7 @@ fn mount(system: &System, line: &str, seen_by: Option<u32>) -> Option<Mount> {
     Some(Mount { number, at, node: system.node_name(&source), seen_by })
 }
 
-/// White space and backslashes are written as a backslash and three octal digits.
+/// Decodes white space and backslashes, which are written as a backslash and three octal digits.
 fn unescape(text: &str) -> String {
     let mut out = Vec::with_capacity(text.len());
     let mut bytes = text.as_bytes();

@@ -1,8 +1,8 @@
-//! Programs that have device nodes open, by what the links of `/proc/PID/fd` lead to.
+//! Programs with open device nodes, by the targets of the links in `/proc/PID/fd`.
 //!
-//! A node is known by its number, so that neither its name nor where it is hides it: a program may have it open
-//! under a name of its own, in another mount namespace, or after it was removed. Where sysfs does not tell the
-//! number, the name below `/dev` is what is compared.
+//! A node is identified by its number, so it is found under any name and path. A program may have
+//! it open under a private name, in another mount namespace, or after it was removed. If sysfs does
+//! not report the number, the name below `/dev` is compared.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,11 +14,11 @@ use super::super::node::{NodeId, NodeKind};
 use super::super::system::{PciError, System, names, text};
 use super::User;
 
-/// Which device nodes are open.
+/// Open device nodes of all processes.
 #[derive(Debug)]
 pub(super) struct Processes {
     open: BTreeMap<Key, Openers>,
-    /// There are files that could not be looked at.
+    /// True if some files could not be examined.
     pub(super) unseen: bool,
     system: System,
 }
@@ -26,20 +26,20 @@ pub(super) struct Processes {
 /// Process IDs and names.
 type Openers = BTreeMap<u32, String>;
 
-/// How an open node is known.
+/// Identity of an open node.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Key {
-    /// By its number.
+    /// Its number.
     Number(NodeId),
-    /// By its path below `/dev`.
+    /// Its path below `/dev`.
     Name(String),
 }
 
-/// A node of a function.
+/// A device node of a function.
 struct Node {
     /// Path below `/dev`.
     name: String,
-    /// As sysfs says.
+    /// Number, as sysfs reports it.
     number: Option<NodeId>,
 }
 
@@ -79,10 +79,10 @@ impl Processes {
         Ok(())
     }
 
-    /// What is known of an open file that may be a device node.
+    /// Returns the identities of an open file that may be a device node.
     fn keys(&self, link: &Path) -> io::Result<Vec<Key>> {
         let target = fs::read_link(link)?;
-        // Sockets, pipes and the like have no path.
+        // Sockets, pipes and similar files have no path.
         if !target.is_absolute() {
             return Ok(Vec::new());
         }
@@ -92,14 +92,14 @@ impl Processes {
         Ok(keys)
     }
 
-    /// A process that has ended meanwhile, or a file that was closed, is none.
+    /// Records a failed read, unless the process has ended or the file was closed.
     fn missed(&mut self, error: &io::Error) {
         let is_over =
             error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH);
         self.unseen |= !is_over;
     }
 
-    /// Who has a node of `functions`, or of the block devices that are on them, open.
+    /// Adds the processes that have a node of `functions`, or of their block devices, open.
     pub(super) fn users(&self, functions: &[&PciFunction], tree: &[String], users: &mut Vec<User>) {
         let blocks = tree.iter().map(|name| {
             let folder = self.system.block_folder(name);
@@ -120,7 +120,7 @@ impl Processes {
         }
     }
 
-    /// The nodes of a function that are no block devices.
+    /// Returns the nodes of a function except block devices.
     fn nodes(&self, function: &PciFunction) -> Vec<Node> {
         let classes = self.system.sys.join("class");
         let folder = self.system.function_folder(function.address);
@@ -143,7 +143,7 @@ impl Processes {
             nodes
                 .push(node(format!("vfio/{group}"), &classes.join("vfio").join(group.to_string())));
         }
-        // A folder that is not there has no names.
+        // A missing folder has no names.
         let below = |folder: &Path| names(folder).unwrap_or_default();
         for (class, place) in [("vfio-dev", "vfio/devices/"), ("uio", "")] {
             let class = folder.join(class);
@@ -155,7 +155,7 @@ impl Processes {
     }
 }
 
-/// The number of the node of a device, by its folder in sysfs.
+/// Returns the node number of a device, by its sysfs folder.
 fn number(folder: &Path, kind: NodeKind) -> Option<NodeId> {
     NodeId::parse(kind, &text(&folder.join("dev"))?)
 }

@@ -1,9 +1,9 @@
-//! Marks on a block device that say it is part of an array or pool, whether that is active or not.
+//! Signatures on a block device that identify it as part of an array or pool, active or not.
 //!
-//! | of | mark | where |
+//! | of | signature | location |
 //! |---|---|---|
 //! | LVM | `LABELONE` .. `LVM2 001` | in one of the first four sectors |
-//! | MD RAID | 0xa92b4efc, little-endian | at 0 (1.1), 4 KiB (1.2), the last 8 KiB (1.0) or 64 KiB (0.90) |
+//! | MD RAID | 0xa92b4efc, little-endian | at 0 (1.1), 4 KiB (1.2), last 8 (1.0) or 64 KiB (0.90) |
 //! | ZFS | uberblock, 0x00bab10c in either order | in the first label, from 128 KiB, every KiB |
 
 use std::fs::File;
@@ -14,10 +14,10 @@ const SECTOR: usize = 512;
 const KIB: u64 = 1024;
 const MD: [u8; 4] = 0xa92b_4efc_u32.to_le_bytes();
 const ZFS: [u8; 8] = 0x00ba_b10c_u64.to_le_bytes();
-/// Of the first label: from 128 KiB to 256 KiB.
+/// Number of uberblocks in the first label: from 128 KiB to 256 KiB.
 const UBERBLOCKS: u64 = 128;
 
-/// What the device is a member of, as a phrase.
+/// Returns the array or pool that the device is a member of, as a phrase.
 pub(super) fn signature(device: &File) -> io::Result<Option<&'static str>> {
     let front = read(device, 0, 8 * 1024)?;
     let lvm = front.chunks_exact(SECTOR).take(4).any(|sector| {
@@ -51,7 +51,7 @@ fn reversed(mut bytes: [u8; 8]) -> [u8; 8] {
     bytes
 }
 
-/// Up to `len` bytes; fewer where the device ends.
+/// Reads up to `len` bytes; fewer at the end of the device.
 fn read(device: &File, offset: u64, len: usize) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; len];
     let mut filled = 0;
@@ -68,7 +68,7 @@ fn read(device: &File, offset: u64, len: usize) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Seeking tells the size of block devices and files alike.
+/// Returns the size by seeking, which works for block devices and files alike.
 fn size(device: &File) -> io::Result<u64> {
     use std::io::{Seek as _, SeekFrom};
     let mut device = device;

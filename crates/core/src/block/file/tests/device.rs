@@ -1,4 +1,4 @@
-//! The device on real files: what it opens and refuses, and that it does what it says.
+//! The device on real files: opens, refusals, and correct operation.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -123,12 +123,12 @@ fn nothing_is_written_to_buffers_that_a_dropped_queue_gave_back() {
                 let buf = filled(&pool, MIB as usize, 7);
                 queue.submit(BlockOp::read(token, token * MIB, buf)).unwrap();
             }
-            // Most of them are with the drive now.
+            // Most of them are at the drive now.
             queue.poll(&mut Vec::new());
             drop(queue);
             assert_eq!(pool.leased(), 0);
             let again: Vec<_> = (0..READS).map(|_| filled(&pool, MIB as usize, 0x55)).collect();
-            // Whatever the drive was still to do comes before this.
+            // Any remaining work of the drive precedes this.
             let mut queue = device.open_queue(&pool).unwrap();
             for token in 0..READS {
                 let read = BlockOp::read(token, token * MIB, pool.lease(MIB as usize).unwrap());
@@ -227,7 +227,7 @@ fn operations_that_make_no_sense_are_refused_with_the_right_error() {
 
 #[test]
 fn what_cannot_be_written_to_is_write_protected() {
-    // A regular file that not even root may write to.
+    // A regular file that even root cannot write to.
     let path = "/sys/devices/system/cpu/online";
     let config = FileConfig::new("disk", path, 4096);
     config.check().unwrap();
@@ -237,14 +237,14 @@ fn what_cannot_be_written_to_is_write_protected() {
     let mut queue = device.open_queue(&pool).unwrap();
     let write = BlockOp::write(0, 0, pool.lease(4096).unwrap(), false);
     assert_eq!(run(&mut *queue, write).result, Err(BlockError::ReadOnly));
-    // Others may read it, too.
+    // Other devices may read it, too.
     FileDevice::open(&config).unwrap();
-    // It is not made what is configured.
+    // A read-only file is not created with the configured size.
     let sized = FileConfig { size: Some(MIB), ..config };
     assert!(matches!(why(FileDevice::open(&sized)), OpenErrorWhy::Size { .. }));
     assert!(matches!(sized.check().unwrap_err().why, OpenErrorWhy::Size { .. }));
     drop(queue);
-    // What can be is not.
+    // Writable files are not read-only.
     for (_folder, config) in configs(MIB, 4096) {
         assert!(!FileDevice::open(&config).unwrap().info().read_only);
     }
@@ -291,7 +291,7 @@ fn a_file_is_taken_over_from_a_device_that_ends_and_from_nobody_else() {
         let mut claims = vec![first.claim()];
         let second = FileDevice::take_over(&other, &mut claims).unwrap();
         assert!(claims.is_empty());
-        // Once, and not another file.
+        // Each claim works once, and for its own file only.
         assert!(matches!(why(FileDevice::take_over(&other, &mut claims)), OpenErrorWhy::InUse));
         let elsewhere = configs(MIB, 512).remove(0);
         claims.push(FileDevice::open(&elsewhere.1).unwrap().claim());
@@ -300,7 +300,7 @@ fn a_file_is_taken_over_from_a_device_that_ends_and_from_nobody_else() {
         drop(first);
         assert!(matches!(why(FileDevice::open(&config)), OpenErrorWhy::InUse), "still claimed");
         drop(second);
-        // A reader's is no writer's while others read.
+        // A read claim does not become a write claim while other devices read.
         let reader = FileConfig { read_only: true, ..config.clone() };
         let [one, two] = [FileDevice::open(&reader).unwrap(), FileDevice::open(&reader).unwrap()];
         let taken = FileDevice::take_over(&config, &mut vec![one.claim()]);
@@ -329,7 +329,7 @@ fn sizes_are_made_checked_and_explained() {
         assert!(!path.exists(), "a check creates nothing");
         assert!(matches!(sized(100).check().unwrap_err().why, OpenErrorWhy::Empty { .. }));
 
-        // Not a whole number of blocks: the rest is not served.
+        // The size is no multiple of the block size: the rest is not served.
         let device = FileDevice::open(&sized((1 << 30) + 100)).unwrap();
         assert_eq!(device.info().size, 1 << 30);
         let meta = fs::metadata(&path).unwrap();
@@ -406,7 +406,7 @@ fn a_polled_device_reads_or_says_that_it_cannot_be_polled() {
             assert!(matches!(completed.result, Ok(()) | Err(BlockError::Unsupported)), "{done:?}");
         }
         assert_eq!(queue.next_due(), None);
-        // Dropped with reads under way.
+        // Dropped with reads in flight.
         for token in 0..4 {
             queue.submit(BlockOp::read(token, 0, pool.lease(4096).unwrap())).unwrap();
         }

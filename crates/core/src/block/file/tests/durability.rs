@@ -1,4 +1,4 @@
-//! Which calls an operation makes, with a medium that is played by hand.
+//! The calls of each operation, with a medium that the test controls.
 
 use std::cell::RefCell;
 use std::os::fd::BorrowedFd;
@@ -11,7 +11,7 @@ use crate::block::{BlockError, DeviceInfo};
 
 type Calls = Rc<RefCell<Vec<(usize, Call, Option<Buffer>)>>>;
 
-/// Calls lie here until the test answers them.
+/// A medium that keeps calls until the test completes them.
 #[derive(Debug, Default)]
 struct Hand {
     calls: Calls,
@@ -79,7 +79,7 @@ impl Bench {
         self.calls.borrow().iter().map(|(_, call, _)| *call).collect()
     }
 
-    /// Answers the oldest call; tokens and results of what that completes.
+    /// Completes the oldest call; returns tokens and results of the operations that end.
     fn answer(&mut self, result: i32) -> Vec<(u64, Result<(), BlockError>)> {
         let (slot, _, buf) = self.calls.borrow_mut().remove(0);
         self.answers.borrow_mut().push(Answer { slot, result, buf });
@@ -167,10 +167,10 @@ fn a_failed_sync_is_reported_by_every_queue_once_to_all_that_waits() {
     let failed = Err(BlockError::Media { errno: EIO });
     let lost = || Err(BlockError::FlushLost);
     assert_eq!(bench.answer(-EIO), [(1, failed), (2, lost()), (3, lost())]);
-    // It has said so: what is completed from now on can be vouched for.
+    // The queue has reported it: syncs cover later completions.
     bench.submit(BlockOp::flush(4));
     assert_eq!(bench.answer(0), [(4, Ok(()))]);
-    // Another queue has not. Writes promise for themselves, if for anything.
+    // Another queue has not reported it. A FUA write makes only its own data durable.
     other.write(5, false);
     assert_eq!(other.answer(8192), [(5, Ok(()))]);
     other.write(6, true);
@@ -191,7 +191,7 @@ fn through_the_page_cache_a_fua_write_waits_for_a_sync_and_shares_its_end() {
     let mut bench = Bench::new(false);
     bench.submit(BlockOp::flush(1));
     bench.write(2, true);
-    // The write is answered while the sync runs: its data may be lost with that.
+    // The write completes while the sync runs: a failed sync may lose its data.
     let sync = bench.calls.borrow_mut().remove(0);
     assert_eq!(bench.answer(8192), []);
     bench.calls.borrow_mut().push(sync);
@@ -205,7 +205,7 @@ fn through_the_page_cache_a_fua_write_waits_for_a_sync_and_shares_its_end() {
 
 #[test]
 fn a_write_under_way_amid_a_loss_is_made_once_more() {
-    // A part of it may have been written before, and be lost. It is another queue that lost it.
+    // Part of it may have been written earlier, and lost. Another queue detected the loss.
     let mut other = Bench::new(false);
     for fua in [false, true] {
         let mut bench = Bench::with_health(false, &other.health);
@@ -219,7 +219,7 @@ fn a_write_under_way_amid_a_loss_is_made_once_more() {
         if fua {
             assert_eq!(bench.answer(8192), []);
             assert_eq!(bench.calls(), [Call::Sync]);
-            // The first flush of this queue since.
+            // The first flush of this queue since the loss.
             assert_eq!(bench.answer(0), [(1, Err(BlockError::FlushLost))]);
         } else {
             assert_eq!(bench.answer(8192), [(1, Ok(()))]);
@@ -231,7 +231,7 @@ fn a_write_under_way_amid_a_loss_is_made_once_more() {
         assert_eq!(bench.answer(0), []);
         assert_eq!(bench.calls(), zero);
         assert_eq!(bench.answer(0), [(3, Ok(()))]);
-        // Reads, and writes that answer for themselves, are not.
+        // Reads, and writes that report their own loss, are not repeated.
         let buf = bench.pool.lease(4096).unwrap();
         bench.submit(BlockOp::read(4, 0, buf));
         other.submit(BlockOp::flush(2));
@@ -255,7 +255,8 @@ fn a_fua_write_to_a_bad_sector_fails_alone() {
     assert_eq!(bench.answer(-EIO), [(1, Err(BlockError::Media { errno: EIO }))]);
     bench.submit(BlockOp::flush(2));
     assert_eq!(bench.answer(0), [(2, Ok(()))]);
-    // So does one without FUA, and one that fails for another reason, at once.
+    // The same holds for a write without FUA, and for one that fails for another reason,
+    // immediately.
     bench.write(3, false);
     assert_eq!(bench.answer(-EIO), [(3, Err(BlockError::Media { errno: EIO }))]);
     bench.write(4, true);
@@ -281,7 +282,7 @@ fn a_fua_write_that_goes_the_second_time_leaves_others_in_doubt() {
 
 const CANCELLED: Result<(), BlockError> = Err(BlockError::Cancelled);
 
-/// Tokens and results of what is done without an answer.
+/// Returns tokens and results of operations that end without a result of a call.
 fn poll(bench: &mut Bench) -> Vec<(u64, Result<(), BlockError>)> {
     let mut done = Vec::new();
     bench.queue.poll(&mut done);
@@ -291,12 +292,13 @@ fn poll(bench: &mut Bench) -> Vec<(u64, Result<(), BlockError>)> {
 #[test]
 fn of_what_is_cancelled_no_further_call_is_made() {
     let mut bench = Bench::new(true);
-    // A call that is with the kernel is awaited, and tells.
+    // A call in the kernel is awaited, and its result reported.
     bench.write(1, false);
     bench.queue.cancel(1);
     assert_eq!(poll(&mut bench), []);
     assert_eq!(bench.answer(8192), [(1, Ok(()))]);
-    // The rest of a short write, a second try, the next piece of a long range, a sync: none of it.
+    // It makes no further call: not for the rest of a short write, a retry, the next piece of a
+    // long range, or a sync.
     for (fua, result) in [(false, 4096), (false, -libc::EAGAIN), (true, -EIO)] {
         bench.write(2, fua);
         bench.queue.cancel(2);
@@ -321,7 +323,7 @@ fn flushes_that_wait_are_cancelled_at_once() {
     bench.queue.cancel(2);
     bench.queue.cancel(1);
     assert_eq!(poll(&mut bench), [(2, CANCELLED), (2, CANCELLED)]);
-    // The one that runs is asked once more, and then not.
+    // The running sync is retried once, and then not.
     assert_eq!(bench.answer(-libc::EINTR), [(1, CANCELLED)]);
     assert_eq!(bench.answer(0), [(3, Ok(()))]);
     assert_eq!((bench.calls().len(), bench.queue.in_flight()), (0, 0));
@@ -332,7 +334,7 @@ fn long_ranges_are_zeroed_in_calls_that_end_soon() {
     const STEP: u64 = medium::ZERO_CALL;
     let mut bench = Bench::new(true);
     let zero = |offset, len, free| Call::Zero { offset, len, free };
-    // Cut where holes may end, so that no block at a cut stays allocated.
+    // Split at possible hole boundaries, so that no block at a split stays allocated.
     bench.submit(BlockOp::deallocate(1, 4096, 2 * STEP));
     assert_eq!(bench.calls(), [zero(4096, STEP - 4096, true)]);
     assert_eq!(bench.answer(0), []);
@@ -368,11 +370,11 @@ fn zeroing_falls_back_to_what_the_file_knows() {
     }
     assert_eq!(bench.calls(), [Call::Sync], "with FUA");
     assert_eq!(bench.answer(0), [(1, Ok(()))]);
-    // What the file does not know is not tried again.
+    // A method that the file does not support is not tried again.
     bench.submit(op(false, true));
     assert_eq!(bench.calls(), [Call::WriteZeroes { offset: 4096, len: 256 << 10 }]);
     assert_eq!(bench.answer(0), [(1, Err(BlockError::NoSpace))]);
-    // A deallocation is a wish.
+    // A deallocation is advisory.
     bench.submit(BlockOp::deallocate(2, 4096, 1 << 20));
     assert_eq!(bench.calls(), [zero(true)]);
     assert_eq!(bench.answer(-libc::EOPNOTSUPP), [(2, Ok(()))]);
@@ -412,7 +414,8 @@ fn system_errors_have_names() {
     }
 }
 
-/// io_uring cancels a call that waits if it cannot start a thread for it: it can be tried again, and nothing is lost.
+/// io_uring cancels a blocking call if it cannot start a thread for it: the call can be retried,
+/// and nothing is lost.
 #[test]
 fn a_call_that_the_kernel_has_no_thread_for_can_be_tried_again() {
     let mut bench = Bench::new(true);

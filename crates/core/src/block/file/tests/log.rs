@@ -1,5 +1,4 @@
-//! What happened in which order: the calls a device makes of its medium, and what its user was
-//! told.
+//! Event log: the calls of a device to its medium, and the results its user received, in order.
 
 use std::cell::RefCell;
 use std::os::fd::BorrowedFd;
@@ -9,18 +8,18 @@ use super::super::medium::{Answer, Call, Medium};
 use crate::block::{BlockOp, BlockOpKind, Completed};
 use crate::dma::Buffer;
 
-/// Bytes of a block in the logged runs; every block written is one number, repeated.
+/// Bytes per block in the logged runs; every block is filled with one repeated number.
 pub(super) const BLOCK: usize = 512;
 
-/// The log, shared by the medium and whoever drives the device.
+/// The log, shared by the medium and the driver of the device.
 pub(super) type Log = Rc<RefCell<Vec<Event>>>;
 
-/// An entry; its place in the log is its time.
+/// An entry; its position in the log is its time.
 #[derive(Debug, Clone)]
 pub(super) enum Event {
     /// A call was issued.
     Start { effect: Effect },
-    /// The call issued at `start` was answered.
+    /// The call issued at `start` completed.
     End { start: usize, result: i32 },
     /// An operation was submitted.
     Submit { kind: BlockOpKind, first: usize, values: Vec<u64> },
@@ -28,10 +27,10 @@ pub(super) enum Event {
     Ack { submit: usize, ok: bool },
 }
 
-/// What a call does to the medium.
+/// Effect of a call on the medium.
 #[derive(Debug, Clone)]
 pub(super) enum Effect {
-    /// Puts values in blocks from `first` on.
+    /// Writes values to blocks from `first`.
     Put {
         first: usize,
         values: Vec<u64>,
@@ -41,7 +40,7 @@ pub(super) enum Effect {
     Nothing,
 }
 
-/// A medium whose calls are logged.
+/// A medium with logged calls.
 #[derive(Debug)]
 pub(super) struct Logged<M> {
     inner: M,
@@ -92,7 +91,7 @@ impl<M: Medium> Medium for Logged<M> {
     }
 }
 
-/// Logs a submission; its place is what [`ack`] wants.
+/// Logs a submission; returns its position for [`ack`].
 pub(super) fn submitted(log: &Log, op: &BlockOp) -> usize {
     let values = match op.kind {
         BlockOpKind::Write { .. } => values(op.buf.as_ref().unwrap().as_slice()),
@@ -121,7 +120,7 @@ fn values(bytes: &[u8]) -> Vec<u64> {
     bytes.chunks(BLOCK).map(value).collect()
 }
 
-/// The number a block is full of.
+/// Returns the number that fills a block.
 pub(super) fn value(block: &[u8]) -> u64 {
     let (words, rest) = block.as_chunks::<8>();
     assert!(rest.is_empty() && words.iter().all(|word| *word == words[0]), "a torn block");

@@ -14,20 +14,20 @@ use super::*;
 use crate::block::{BlockOp, Completed};
 use crate::dma::{Buffer, CorePool, PoolConfig, SharedPool};
 
-/// A pool of its own for a test.
+/// Returns a separate pool for a test.
 fn pool() -> CorePool {
     let config = PoolConfig { cap: 32 << 20, reserve: 0, ..PoolConfig::default() };
     CorePool::new(&SharedPool::new(config).unwrap())
 }
 
-/// A buffer full of one byte.
+/// Returns a buffer filled with one byte.
 fn filled(pool: &CorePool, len: usize, byte: u8) -> Buffer {
     let mut buffer = pool.lease(len).unwrap();
     buffer.as_mut_slice().fill(byte);
     buffer
 }
 
-/// Sleeps on the queue's descriptor, as a reactor does, until everything submitted is done.
+/// Sleeps on the queue's descriptor, as a reactor does, until all operations have completed.
 fn finish(queue: &mut dyn BlockQueue) -> Vec<Completed> {
     let mut done = Vec::new();
     queue.poll(&mut done);
@@ -42,7 +42,7 @@ fn finish(queue: &mut dyn BlockQueue) -> Vec<Completed> {
 
 fn wait_readable(fd: std::os::fd::BorrowedFd<'_>) {
     use rustix::event::{PollFd, PollFlags, poll};
-    // Completions may come by interrupting the sleep instead.
+    // A completion may interrupt the sleep instead.
     let woken = poll(&mut [PollFd::new(&fd, PollFlags::IN)], None);
     assert!(matches!(woken, Ok(1) | Err(rustix::io::Errno::INTR)), "{woken:?}");
 }
@@ -54,7 +54,7 @@ fn run(queue: &mut dyn BlockQueue, op: BlockOp) -> Completed {
     done.remove(0)
 }
 
-/// Folders on the file systems there are: the one of temporary files, and one in memory.
+/// Returns folders on the available file systems: that of temporary files, and one in memory.
 fn folders() -> Vec<tempfile::TempDir> {
     let mut folders = vec![tempfile::tempdir().unwrap()];
     if let Ok(folder) = tempfile::tempdir_in("/dev/shm") {
@@ -63,7 +63,8 @@ fn folders() -> Vec<tempfile::TempDir> {
     folders
 }
 
-/// A file of `size` bytes in every folder, through the page cache and, where it goes, past it.
+/// Returns a file of `size` bytes in every folder, through the page cache and, if possible, with
+/// direct I/O.
 fn configs(size: u64, block_size: u32) -> Vec<(tempfile::TempDir, FileConfig)> {
     let mut configs = Vec::new();
     for direct in [Direct::Auto, Direct::Never] {

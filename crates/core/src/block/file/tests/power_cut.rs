@@ -1,16 +1,18 @@
-//! Every prefix of a log is a power cut.
+//! Power cuts at every prefix of a log.
 //!
-//! Two readings of one log are compared. **The medium's**, from the calls: a write is sure to be
-//! there once it was made with DSYNC and answered, or a sync that was issued after its answer
-//! was answered well; any other write that was begun may be there or not, in any order, block by
-//! block; after a sync failed, no later one vouches for what was written before it. **The user's**, from
-//! the operations: what was acknowledged with FUA, or acknowledged before a flush that was
-//! acknowledged, is there, or something submitted later in its place. A flush (or a FUA write) that
-//! failed says that what was acknowledged before, and not flushed before, may be lost: no later
-//! flush vouches for that.
+//! The test compares two interpretations of one log.
+//!
+//! **The medium's** follows the calls. A write is durable once its DSYNC call has completed, or
+//! once a sync issued after its completion has succeeded. Any other write that has begun may or may
+//! not be there, in any order, block by block. After a failed sync, no later one covers what was
+//! written before it.
+//!
+//! **The user's** follows the operations. A write acknowledged with FUA, or acknowledged before an
+//! acknowledged flush, is there, or a later write in its place. A failed flush (or FUA write) means
+//! that writes acknowledged but not flushed before may be lost: no later flush covers them.
 //!
 //! At each cut and for each block, every value the medium may hold must be one the user allows.
-//! Blocks are independent in both readings, so this covers every subset and every order.
+//! Blocks are independent in both interpretations, so this covers every subset and every order.
 
 use super::super::queue::{FileQueue, Health, Mode};
 use super::log::{self, BLOCK, Effect, Event, Log, Logged};
@@ -23,29 +25,29 @@ use crate::rng::Rng;
 const BLOCKS: usize = 48;
 const DEPTH: usize = 8;
 
-/// A write of one block, as one of the readings sees it.
+/// A write of one block in one of the interpretations.
 #[derive(Debug, Clone, Copy)]
 struct Version {
     value: u64,
-    /// From here on it may be there.
+    /// From this event it may be there.
     begun: usize,
-    /// From here on, what begins later replaces it.
+    /// Writes that begin after this event replace it.
     ended: usize,
-    /// From here on it is sure to be there.
+    /// From this event it is durable.
     sure: usize,
 }
 
 const NEVER: usize = usize::MAX;
 
-/// The versions of every block, the zeroes before everything first.
+/// Versions of every block, starting with the initial zeroes.
 type Versions = Vec<Vec<Version>>;
 
 fn blank() -> Versions {
     vec![vec![Version { value: 0, begun: 0, ended: 0, sure: 0 }]; BLOCKS]
 }
 
-/// The values a block may have if the power goes just before event `cut`: all begun but those
-/// that ended before something began that is sure to be there.
+/// Returns the possible values of a block if power fails just before event `cut`: all begun writes,
+/// except those that ended before a durable one began.
 fn possible(versions: &[Version], cut: usize) -> impl Iterator<Item = u64> {
     let sure = |v: &&Version| v.sure < cut || (v.begun == 0 && v.sure == 0);
     let last_sure = versions.iter().filter(sure).map(|v| v.begun).max().unwrap_or(0);
@@ -55,7 +57,7 @@ fn possible(versions: &[Version], cut: usize) -> impl Iterator<Item = u64> {
         .map(|v| v.value)
 }
 
-/// The medium's reading.
+/// Computes the medium's interpretation.
 fn medium_versions(log: &[Event]) -> Versions {
     let mut versions = blank();
     let end_of = |start: usize| {
@@ -85,7 +87,7 @@ fn medium_versions(log: &[Event]) -> Versions {
             .take_while(|(_, (_, result))| *result == 0)
             .map(|(_, (end, _))| *end)
             .next();
-        // A sync that fails while the write is under way may have lost it.
+        // A sync that fails while the write is in flight may have lost it.
         let lost = syncs
             .iter()
             .any(|(sync, (done, result))| *result == -libc::EIO && *sync < end && end < *done);
@@ -102,7 +104,7 @@ fn medium_versions(log: &[Event]) -> Versions {
     versions
 }
 
-/// The user's reading.
+/// Computes the user's interpretation.
 fn user_versions(log: &[Event]) -> Versions {
     let mut versions = blank();
     let ack_of = |submit: usize| {
@@ -139,7 +141,7 @@ fn user_versions(log: &[Event]) -> Versions {
         let flushed = flushes.iter().find(|(flush, _)| *flush > acked).map(|(_, done)| *done);
         let flushed = flushed.filter(|done| *done < in_doubt);
         let sure = match flushed {
-            // Nobody is promised when a deallocation takes place.
+            // A deallocation makes no durability promise.
             _ if !ok || *kind == BlockOpKind::Deallocate => NEVER,
             _ if fua => acked,
             Some(done) => done,
@@ -152,7 +154,7 @@ fn user_versions(log: &[Event]) -> Versions {
     versions
 }
 
-/// Whether success says that something is on the medium.
+/// Returns true if success means that data is durable.
 fn is_durable(kind: BlockOpKind) -> bool {
     matches!(
         kind,
@@ -162,7 +164,7 @@ fn is_durable(kind: BlockOpKind) -> bool {
     )
 }
 
-/// The first cut after which the medium may hold what the user does not allow.
+/// Finds the first cut after which the medium may hold a value that the user does not allow.
 fn check(log: &[Event]) -> Result<(), String> {
     let (medium, user) = (medium_versions(log), user_versions(log));
     for cut in 0..=log.len() {
@@ -176,7 +178,7 @@ fn check(log: &[Event]) -> Result<(), String> {
     Ok(())
 }
 
-/// Random operations on a queue, up to [`DEPTH`] at once, logged.
+/// Runs random operations on a queue, up to [`DEPTH`] concurrently, and logs them.
 fn drive(
     queue: &mut dyn BlockQueue,
     pool: &CorePool,
@@ -297,7 +299,7 @@ fn no_power_cut_loses_an_acknowledged_write_on_real_files() {
         let done = drive(&mut queue, &pool, &log, seed, 250);
         assert!(done.iter().all(|completed| completed.result.is_ok()));
         check(&log.borrow()).unwrap_or_else(|error| panic!("{config:?}: {error}"));
-        // With the power on, the file is what the log says.
+        // Without a power cut, the file matches the log.
         let bytes = std::fs::read(&config.path).unwrap();
         let (log, end) = (log.borrow(), log.borrow().len());
         for (block, versions) in user_versions(&log).iter().enumerate() {
@@ -326,16 +328,16 @@ fn a_device_that_tells_only_the_flush_that_failed_is_caught() {
     let pool = pool();
     let caught = caught(|seed, log| {
         let whims = Whims { failing_sync: 5, ..Whims::default() };
-        // What waited for the next sync is told that all is well.
+        // Operations that waited for the next sync succeed incorrectly.
         let inner = queue(logged_sim(log, seed, whims), false);
         let mut queue = Brazen { inner };
         drive(&mut queue, &pool, log, seed, 250);
     });
-    // Where no FUA write waited, nothing is wrong.
+    // Without a waiting FUA write, nothing is wrong.
     assert!(caught >= 4, "{caught} of 10");
 }
 
-/// Takes a loss that a flush did not meet itself for none.
+/// Ignores a loss that a flush did not detect itself.
 #[derive(Debug)]
 struct Brazen<M> {
     inner: FileQueue<M>,
@@ -360,7 +362,7 @@ impl<M: Medium> BlockQueue for Brazen<M> {
     }
 }
 
-/// How many of some runs the check finds fault with.
+/// Returns the number of runs in which the check finds an error.
 fn caught(mut run: impl FnMut(u64, &Log)) -> usize {
     let fails = |seed: &u64| {
         let log = Log::default();
@@ -411,11 +413,11 @@ fn a_device_that_believes_a_sync_after_a_lost_one_is_caught() {
         let hopeful = Careless::new(logged_sim(log, seed, whims), Forgets::Failure);
         drive(&mut queue(hopeful, false), &pool, log, seed, 250);
     });
-    // Where the sync that failed had nothing to lose, nothing is wrong.
+    // If the failed sync had nothing to lose, nothing is wrong.
     assert!(caught >= 8, "{caught} of 10");
 }
 
-/// Acknowledges a flush as it comes and does it afterwards.
+/// Acknowledges a flush immediately and executes it later.
 #[derive(Debug)]
 struct EarlyFlush<M> {
     inner: FileQueue<M>,
@@ -457,7 +459,7 @@ enum Forgets {
     Failure,
 }
 
-/// A medium that is not asked what the queue wanted asked.
+/// A medium that omits calls of the queue.
 #[derive(Debug)]
 struct Careless<M> {
     inner: M,
@@ -494,7 +496,7 @@ impl<M: Medium> Medium for Careless<M> {
         self.inner.reap(answers);
         for answer in &mut answers[known..] {
             if self.forgets == Forgets::Failure && answer.result == -libc::EIO {
-                // The queue asks again and is told that all is well.
+                // The queue retries, and the retry succeeds.
                 answer.result = -libc::EAGAIN;
             }
         }

@@ -10,7 +10,7 @@ fn len(config: &FileConfig) -> u64 {
     fs::metadata(&config.path).unwrap().len()
 }
 
-/// Writes a byte all over a block at `at`.
+/// Fills the block at `at` with a byte.
 fn write(device: &FileDevice, at: u64, byte: u8) {
     let pool = pool();
     let mut queue = device.open_queue(&pool).unwrap();
@@ -18,7 +18,7 @@ fn write(device: &FileDevice, at: u64, byte: u8) {
     assert_eq!(run(&mut *queue, op).result, Ok(()));
 }
 
-/// The first byte at `at`.
+/// Returns the first byte at `at`.
 fn read(device: &FileDevice, at: u64) -> u8 {
     let pool = pool();
     let mut queue = device.open_queue(&pool).unwrap();
@@ -42,10 +42,10 @@ fn a_file_grows_at_once_and_shrinks_when_the_larger_one_is_gone() {
         assert_eq!(len(&config), 2 * MIB, "the larger one may have commands in flight");
         drop(large);
         assert_eq!((len(&config), read(&small, 0)), (MIB, 1));
-        // What comes again is zero.
+        // Added bytes are zero.
         let large = small.resized(Some(2 * MIB)).unwrap();
         assert_eq!(read(&large, MIB), 0);
-        // Still locked, whichever was opened.
+        // The file stays locked, whichever device was opened first.
         drop(small);
         assert!(FileDevice::open(&config).is_err());
     }

@@ -1,4 +1,4 @@
-//! io_uring with calls that are stuck: a pipe with nothing in it never answers a read.
+//! io_uring with stuck calls: a read from an empty pipe never completes.
 
 use std::io::Write;
 use std::os::fd::AsFd;
@@ -21,7 +21,7 @@ fn dropping_a_ring_ends_its_calls_before_the_buffers_go_back() {
     let mut ring = Ring::new(reader.try_clone().unwrap().into(), 4, false).unwrap();
     let stuck = [stuck_read(&pool, &mut ring, 0), stuck_read(&pool, &mut ring, 3)];
     ring.submit();
-    // This one never gets to the kernel.
+    // This call never reaches the kernel.
     stuck_read(&pool, &mut ring, 1);
     let mut answers = Vec::new();
     ring.reap(&mut answers);
@@ -29,7 +29,7 @@ fn dropping_a_ring_ends_its_calls_before_the_buffers_go_back() {
     assert_eq!(pool.leased(), 3);
     drop(ring);
     assert_eq!(pool.leased(), 0);
-    // The kernel no longer has the memory: what comes through the pipe goes elsewhere.
+    // The kernel no longer has the memory: data from the pipe goes elsewhere.
     let (mut writer, mut reader) = (writer, reader);
     writer.write_all(&[0xaa; 4096]).unwrap();
     let again: Vec<_> = (0..3).map(|_| pool.lease(4096).unwrap()).collect();
@@ -40,7 +40,7 @@ fn dropping_a_ring_ends_its_calls_before_the_buffers_go_back() {
     std::io::Read::read_exact(&mut reader, &mut [0; 4096]).unwrap();
 }
 
-/// Every mapping of this process.
+/// Returns every mapping of this process.
 fn mapped() -> Vec<std::ops::Range<usize>> {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let hex = |text: &str| usize::from_str_radix(text, 16).unwrap();
@@ -54,7 +54,7 @@ fn memory_that_the_kernel_does_not_give_back_is_given_up_for_good() {
     let (reader, mut writer) = std::io::pipe().unwrap();
     let mut ring = Ring::new(reader.try_clone().unwrap().into(), 4, false).unwrap();
     let stuck = stuck_read(&pool, &mut ring, 0);
-    // A pipe's end for reading takes none, but from now on there are zeroes.
+    // The read end of a pipe accepts no writes, but this allocates the zeroes.
     ring.issue(1, Call::WriteZeroes { offset: 0, len: 4096 }, None);
     ring.submit();
     let mut answers = Vec::new();
@@ -85,7 +85,7 @@ fn calls_that_the_kernel_never_takes_are_answered_and_those_it_has_are_awaited()
         stuck_read(&pool, &mut ring, slot);
     }
     ring.submit();
-    // And from then on every one.
+    // From now on every call fails.
     stuck_read(&pool, &mut ring, 3);
     let mut answers: Vec<Answer> = Vec::new();
     ring.reap(&mut answers);
@@ -137,7 +137,7 @@ fn a_sleeper_is_woken_by_a_completion() {
     let mut answers: Vec<Answer> = Vec::new();
     while answers.is_empty() {
         wait_readable(ring.event_fd().unwrap());
-        // What a poll does: a completion that waits for this thread is written by entering.
+        // Like a poll: entering the kernel writes a completion that is pending for this thread.
         ring.submit();
         ring.reap(&mut answers);
     }
@@ -162,7 +162,7 @@ fn a_call_never_runs_past_its_buffer() {
     ring.issue(0, call, Some(pool.lease(4096).unwrap()));
 }
 
-/// Without one the kernel cancels calls that wait, and hosts lose writes.
+/// Without a worker the kernel cancels blocking calls, and hosts lose writes.
 #[test]
 fn a_kernel_worker_is_there_before_it_is_needed() {
     let has_one = std::thread::spawn(|| {

@@ -1,4 +1,5 @@
-//! A medium in memory that answers late, in any order, partly, or not as hoped; seeded.
+//! A simulated medium in memory that completes late, out of order, partially or with errors;
+//! seeded.
 
 use std::os::fd::BorrowedFd;
 
@@ -6,7 +7,7 @@ use super::super::medium::{Answer, Call, Medium};
 use crate::dma::Buffer;
 use crate::rng::Rng;
 
-/// What the medium does not know or does badly.
+/// Limitations and errors of the medium.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Whims {
     pub(super) short: bool,
@@ -14,7 +15,7 @@ pub(super) struct Whims {
     pub(super) no_dsync: bool,
     pub(super) no_keep_allocated: bool,
     pub(super) no_free: bool,
-    /// The number of the sync that fails, from 1.
+    /// Number of the sync that fails, from 1.
     pub(super) failing_sync: u32,
 }
 
@@ -34,7 +35,8 @@ impl Sim {
         Self { image: vec![0; size], pending: Vec::new(), submitted: 0, whims, syncs: 0, rng }
     }
 
-    /// Bytes a transfer of `len` moves this time, in whole blocks but for the odd half.
+    /// Returns the bytes that a transfer of `len` moves this time: whole blocks, except an
+    /// occasional half.
     fn moved(&mut self, len: u32) -> u32 {
         if self.whims.short && self.rng.below(4) == 0 && len > 512 {
             let some = u32::try_from(self.rng.below(u64::from(len))).unwrap();

@@ -1,4 +1,4 @@
-//! What a drive does when all is well.
+//! Normal operation of a drive.
 
 use nvmeof_wire::identify::{Cns, Controller, Namespace, NsidList, sgls};
 use nvmeof_wire::nvm::{BlockIo, DatasetManagement, DsmRange};
@@ -57,7 +57,7 @@ fn what_is_written_is_read_over_every_shape_of_prps() {
                 [] => [pages.at(offset), 0],
                 [one] => [pages.at(offset), *one],
                 many => {
-                    // The list starts within its page.
+                    // The list starts inside its page.
                     list.put(64, many.as_bytes());
                     [pages.at(offset), list.at(64)]
                 }
@@ -77,7 +77,8 @@ fn prp_lists_go_on_in_a_next_page() {
     config.identify.mdts = 0;
     config.namespaces = vec![NamespaceConfig::new(1, 8 << 10, 12)];
     let mut rig = Rig::ready(config);
-    // 600 pages: PRP1, then 599 entries in two pages of a list that starts 16 bytes before its page's end.
+    // 600 pages: PRP1, then 599 entries in two pages of a list that starts 16 bytes before the end
+    // of its page.
     let pages = 600;
     let data = rig.pages(pages * 4096);
     let list = rig.pages(3 * 4096);
@@ -119,12 +120,13 @@ fn sgls_in_segments() {
     assert_eq!(data.get(5, 100), bytes[..100]);
     assert_eq!(data.get(4000, 948), bytes[1100..]);
     assert_eq!(data.get(105, 100), [0; 100]);
-    // One data block in the command itself.
+    // One data block described in the command itself.
     let read = BlockIo::new(0, 2).encode(IoOpcode::READ, 0, 1).with_sgl(block(3, 1024));
     assert_eq!(rig.command(1, read).status(), Status::SUCCESS);
     assert_eq!(data.get(3, 1024), bytes[..1024]);
     rig.fake.assert_clean();
-    // A segment descriptor in the middle, and one that leads nowhere.
+    // A segment descriptor that is not the last one in its segment, and a segment without a next
+    // one.
     put(0, Sgl::LastSegment { address: segments.at(256), length: 16, offset: false });
     assert_eq!(rig.command(1, read.with_sgl(first)).status().code(), Status::INVALID_SGL_SEGMENT);
     rig.expect_one_violation();

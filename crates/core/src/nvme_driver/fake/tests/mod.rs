@@ -1,4 +1,4 @@
-//! The fake by itself, driven by hand.
+//! Tests of the fake alone, without the driver.
 
 mod rig;
 

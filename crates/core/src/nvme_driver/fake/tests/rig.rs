@@ -1,4 +1,4 @@
-//! As little of a driver as it takes: one command at a time, by raw registers and memory.
+//! A minimal driver: one command at a time, on raw registers and memory.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::nvme_driver::fake::memory::Pages;
 use crate::nvme_driver::fake::{Config, Fake};
 use crate::nvme_driver::seam::{Function, Registers};
 
-/// A driver of one fake.
+/// A minimal driver of one fake.
 #[derive(Debug)]
 pub(super) struct Rig {
     pub(super) fake: Fake,
@@ -51,7 +51,7 @@ impl Rig {
         Self { fake, function, registers, queues: BTreeMap::new(), next_cid: 0 }
     }
 
-    /// Enabled, with an admin queue of `entries`.
+    /// Creates an enabled controller with an admin queue of `entries`.
     pub(super) fn enabled(config: Config, entries: u16) -> Self {
         let mut rig = Self::new(config);
         rig.set_admin_queue(entries);
@@ -60,7 +60,7 @@ impl Rig {
         rig
     }
 
-    /// Enabled, with the I/O queue pair 1 besides.
+    /// Creates an enabled controller with I/O queue pair 1.
     pub(super) fn ready(config: Config) -> Self {
         let mut rig = Self::enabled(config, 8);
         rig.create_pair(1, 16, None);
@@ -97,7 +97,7 @@ impl Rig {
         Pair { pages: self.pages(len), entries, tail: 0, head: 0, phase: true }
     }
 
-    /// Creates queues `qid`, and expects them to be.
+    /// Creates queue pair `qid`, and expects success.
     pub(super) fn create_pair(&mut self, qid: u16, entries: u32, vector: Option<u16>) {
         let pair = self.pair(entries);
         let (prp1, cq) = (pair.pages.at(0), pair.pages.at(pair.cq_at()));
@@ -110,7 +110,7 @@ impl Rig {
         assert_eq!(self.admin(create.encode(0)).status(), Status::SUCCESS);
     }
 
-    /// Puts a command into its queue, under an identifier of its own, without a doorbell.
+    /// Puts a command into its queue, with a new identifier, without a doorbell.
     pub(super) fn push(&mut self, qid: u16, mut sqe: Sqe) -> u16 {
         self.next_cid += 1;
         sqe.cid.set(self.next_cid);
@@ -142,7 +142,7 @@ impl Rig {
         cid
     }
 
-    /// The next completion, if there is one, without a doorbell.
+    /// Returns the next completion, if there is one, without a doorbell.
     pub(super) fn look(&mut self, qid: u16) -> Option<Cqe> {
         let pair = self.queues.get_mut(&qid).unwrap();
         let bytes = pair.pages.get(pair.cq_at() + pair.head as usize * 16, 16);
@@ -155,14 +155,14 @@ impl Rig {
         Some(cqe)
     }
 
-    /// The next completion, if there is one.
+    /// Returns the next completion, if there is one.
     pub(super) fn poll(&mut self, qid: u16) -> Option<Cqe> {
         let cqe = self.look(qid)?;
         self.doorbell(Doorbell::CompletionHead(qid), self.queues[&qid].head);
         Some(cqe)
     }
 
-    /// Submits a command and expects its completion at once.
+    /// Submits a command and expects its immediate completion.
     pub(super) fn command(&mut self, qid: u16, sqe: Sqe) -> Cqe {
         let cid = self.submit(qid, sqe);
         let cqe = self.poll(qid).expect("a completion");
@@ -174,20 +174,20 @@ impl Rig {
         self.command(0, sqe)
     }
 
-    /// The data of an Identify.
+    /// Returns the data of an Identify command.
     pub(super) fn identify(&mut self, cns: Cns, nsid: u32) -> (Status, Vec<u8>) {
         let page = self.pages(4096);
         let sqe = Identify::new(cns, nsid).encode(0).with_prp(page.at(0), 0);
         (self.admin(sqe).status(), page.get(0, 4096))
     }
 
-    /// A read or write of blocks of namespace 1 over queue 1, with `prp`.
+    /// Reads or writes blocks of namespace 1 through queue 1, with `prp`.
     pub(super) fn io(&mut self, opcode: IoOpcode, slba: u64, blocks: u32, prp: [u64; 2]) -> Status {
         let sqe = BlockIo::new(slba, blocks).encode(opcode, 0, 1).with_prp(prp[0], prp[1]);
         self.command(1, sqe).status()
     }
 
-    /// Expects one rule to be broken, and none other.
+    /// Expects exactly one violation.
     #[track_caller]
     pub(super) fn expect_one_violation(&self) {
         let (violations, faults) = self.fake.take_findings();

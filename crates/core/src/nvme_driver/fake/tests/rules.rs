@@ -1,4 +1,4 @@
-//! Rules a driver breaks, and that the fake says so.
+//! Violations by a driver, and their detection by the fake.
 
 use nvmeof_wire::identify::{Cns, Identify};
 use nvmeof_wire::nvm::BlockIo;
@@ -37,7 +37,7 @@ fn data_pointers_of_wrong_form() {
         (read(u64::MAX, 1, [at(0), 0]), Status::LBA_OUT_OF_RANGE),
     ];
     for (sqe, status) in cases {
-        // A command that a transport would have sent as an SGL keeps PSDT.
+        // A command converted from an SGL transport keeps PSDT.
         let got = rig.command(1, sqe).status();
         assert_eq!(got.code(), status, "{sqe:x?}");
         assert!(got.dnr());
@@ -141,7 +141,7 @@ fn queues_that_cannot_be() {
     };
     assert_eq!(rig.admin(sq.encode(0)).status().code(), Status::CQ_INVALID);
     rig.expect_one_violation();
-    // Its last bytes are not mapped.
+    // The last bytes of the queue are not mapped.
     let status = rig.admin(cq(1, 1024, 120 << 10, None).encode(0)).status();
     assert_eq!(status.code(), Status::INVALID_FIELD);
     assert_eq!(rig.fake.take_findings().1.len(), 1);
@@ -168,7 +168,7 @@ fn doorbells_that_make_no_sense() {
     }
     rig.ring(1);
     rig.fake.assert_clean();
-    // The ring is full: a sixteenth entry has no room.
+    // The ring is full: a 16th entry has no room.
     rig.push(1, sqe);
     rig.ring(1);
     rig.expect_one_violation();
@@ -200,7 +200,7 @@ fn registers_are_used_as_they_are_meant_to_be() {
     rig.expect_one_violation();
     rig.doorbell(Doorbell::SubmissionTail(0), 1);
     rig.expect_one_violation();
-    // No admin queue yet.
+    // No admin queue is set yet.
     rig.write_cc(enable);
     rig.expect_one_violation();
     assert!(rig.csts().cfs());

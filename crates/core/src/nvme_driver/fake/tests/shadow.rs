@@ -36,7 +36,8 @@ impl Shadows {
         usize::try_from(doorbell.stride_offset(0)).unwrap()
     }
 
-    /// Leaves a value in the shadow, and rings if the controller wants that; whether it did.
+    /// Stores a value in the shadow, and rings if the controller requires it; returns true in that
+    /// case.
     fn leave(&mut self, doorbell: Doorbell, old: u32, new: u32) -> bool {
         let at = Self::offset(doorbell);
         self.shadow.put(at, &new.to_le_bytes());

@@ -1,4 +1,4 @@
-//! What goes wrong on demand.
+//! Injected errors.
 
 use std::io::ErrorKind;
 
@@ -41,7 +41,7 @@ fn completions_that_do_not_come_or_come_late() {
     assert_eq!(rig.poll(1).unwrap().cid.get(), late);
     assert_eq!(data.get(512, 1), [7]);
     assert!(rig.poll(1).is_none());
-    // An abort of it helps, of another does not.
+    // Aborting this command works; aborting another does not.
     let other = rig.admin(Abort { sqid: 1, cid: late }.encode(0).without_data());
     assert_eq!(u64::from(other.dw0()), NOT_ABORTED);
     let abort = Abort { sqid: 1, cid: lost }.encode(0).without_data();
@@ -116,7 +116,7 @@ fn a_controller_that_never_follows() {
     rig.wait_ready(true);
     rig.write_cc(Cc::new());
     assert!((0..1000).all(|_| rig.csts().rdy()));
-    // The function's reset helps.
+    // A function reset works.
     rig.function.reset().unwrap();
     assert!(!rig.csts().rdy());
     rig.fake.assert_clean();
@@ -176,7 +176,7 @@ fn events_wait_for_requests_and_for_their_log_page() {
     assert_eq!(done, [read, waiting]);
     let smart = SmartLog::read_from_bytes(&page.get(0, 512)).unwrap();
     assert_eq!(smart.critical_warning, 2);
-    // AERL is 3: four may wait, a fifth may not.
+    // AERL is 3: four requests may be outstanding, five may not.
     let cids: Vec<u16> = (0..4).map(|_| rig.submit(0, event_request())).collect();
     assert_eq!(rig.admin(event_request()).status().code(), Status::ASYNC_EVENT_LIMIT_EXCEEDED);
     rig.expect_one_violation();
@@ -291,7 +291,7 @@ fn completions_wait_for_room() {
         }
         rig.ring(1);
     }
-    // 15 of 21 have room; the host reads, and the others come.
+    // 15 of 21 fit; the host reads them, and the others arrive.
     let mut read = 0;
     while rig.poll(1).is_some() {
         read += 1;
