@@ -1,35 +1,36 @@
-//! What a change did, or would do.
+//! Result of a change or of a dry run.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::document::Difference;
 
-/// What a change did; with `dry_run` what it would do.
+/// Result of a change; with `dry_run`, its expected result.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Change {
-    /// Nothing was changed: it was only looked what would be.
+    /// True if nothing was changed.
     pub dry_run: bool,
-    /// The state's number, after the change.
+    /// Revision of the state after the change.
     pub revision: String,
-    /// What is another, item by item.
+    /// Differences, item by item.
     pub changes: Vec<Difference>,
-    /// Keys that differ from what runs and count at the next start.
+    /// Keys that differ from the running state and take effect at the next start.
     pub pending_restart: Vec<String>,
-    /// What is allowed but probably not meant.
+    /// Valid settings that are probably unintended.
     pub warnings: Vec<String>,
-    /// Where hosts can connect now and could not before: a listener that is new, or that waited until then.
+    /// Addresses that hosts can connect to since this change, of new listeners and of those that
+    /// waited.
     #[serde(default)]
     pub listening: Vec<String>,
 }
 
-/// What was written.
+/// Result of a save.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Saved {
     /// The file.
     pub file: String,
-    /// What the file said before, if it was another text: a file beside it.
+    /// File with the previous text, if that was different; in the same folder.
     pub previous: Option<String>,
-    /// Number of the state that was written.
+    /// Revision of the state that was written.
     pub revision: String,
 }

@@ -1,44 +1,44 @@
-//! The one form of everything that went wrong.
+//! Common form of all errors.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// What kind of trouble: a word for programs. The HTTP status follows from it.
+/// Kind of an error: a word for programs. The HTTP status follows from it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ErrorKind {
-    /// 400: the request is no such request: its JSON, a field's name or type, a parameter.
+    /// 400: the request is malformed: its JSON, a field's name or type, or a parameter.
     Malformed,
-    /// 401: a token is needed, or this one is wrong.
+    /// 401: the token is missing or wrong.
     Unauthorized,
-    /// 403: a page of another origin asks.
+    /// 403: the request comes from a page of another origin.
     Forbidden,
-    /// 404: nothing has this name, or this path.
+    /// 404: no item has this name, or no resource this path.
     NotFound,
-    /// 405: the path is there, the method is not.
+    /// 405: the path exists, but not with this method.
     MethodNotAllowed,
-    /// 408: the request took too long to come.
+    /// 408: the request took too long to arrive.
     Timeout,
-    /// 409: it is there already, in use, or taken by somebody else.
+    /// 409: the item exists already, is in use, or is taken by another process.
     Conflict,
-    /// 412: the state is another one than the caller has seen.
+    /// 412: the state has a different revision than the request names.
     Changed,
     /// 413: the body is too large.
     TooLarge,
-    /// 415: the body is not JSON by its `content-type`.
+    /// 415: the `content-type` of the body is not JSON.
     MediaType,
-    /// 422: it can be read, but cannot be so.
+    /// 422: the request is well-formed, but its values are invalid.
     Invalid,
-    /// 500: the daemon could not do it.
+    /// 500: the operation failed.
     Failed,
     /// 503: the daemon is busy or stopping.
     Unavailable,
 }
 
 impl ErrorKind {
-    /// The HTTP status.
+    /// Returns the HTTP status.
     #[must_use]
     pub fn status(self) -> u16 {
         match self {
@@ -59,26 +59,26 @@ impl ErrorKind {
     }
 }
 
-/// Why a call did not do what it was asked for. Nothing has changed then, unless it says so.
+/// Error of a call. Nothing has changed, unless the error says so.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ApiError {
-    /// What kind of trouble.
+    /// Kind of the error.
     pub error: ErrorKind,
-    /// What is wrong.
+    /// Description of the error.
     pub what: String,
-    /// Where: a key of the config, a field, a header; empty if it is the call as a whole.
+    /// Place: a config key, a field or a header; empty if the error concerns the whole call.
     #[serde(rename = "where")]
     pub place: String,
-    /// What to do, or what is allowed; empty if `what` says it.
+    /// Remedy, or allowed values; empty if `what` includes it.
     pub hint: String,
-    /// What else is wrong, in the same form.
+    /// Further errors, in the same form.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(no_recursion)]
     pub more: Vec<ApiError>,
 }
 
 impl ApiError {
-    /// Trouble of this kind, with the call as a whole.
+    /// Creates an error that concerns the whole call.
     #[must_use]
     pub fn new(error: ErrorKind, what: impl Into<String>) -> Self {
         Self {
@@ -90,13 +90,13 @@ impl ApiError {
         }
     }
 
-    /// The same, at this place.
+    /// Sets the place.
     #[must_use]
     pub fn at(self, place: impl Into<String>) -> Self {
         Self { place: place.into(), ..self }
     }
 
-    /// The same, with what to do.
+    /// Sets the remedy.
     #[must_use]
     pub fn hint(self, hint: impl Into<String>) -> Self {
         Self { hint: hint.into(), ..self }

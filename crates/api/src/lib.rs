@@ -1,21 +1,20 @@
-//! What the daemon and those who control it say to each other: the bodies of its HTTP API as types,
-//! with their schemas. No I/O.
+//! Types of the daemon's HTTP API, with their schemas. No I/O.
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
-//! | `change` | what a change did |
-//! | `document` | a config as a value, and what tells two apart |
-//! | `status` | what runs, in short |
-//! | `stats` | what was counted |
-//! | `view` | the state's items, as they are and as they run |
-//! | `patch` | a part of an item |
-//! | `live` | where things stand, for whoever draws it |
-//! | `trace` | commands that are followed from capsule to completion |
-//! | `error` | why a call did not do what it was asked for |
+//! | `change` | result of a change |
+//! | `document` | a config as a value, and the differences of two |
+//! | `status` | summary of the running state |
+//! | `stats` | counters |
+//! | `view` | items of the state: config and run-time data |
+//! | `patch` | a partial item |
+//! | `live` | figures for live displays |
+//! | `trace` | commands traced from capsule to completion |
+//! | `error` | errors of calls |
 //!
-//! Keys of the config are called as in `target.toml` (kebab-case), everything else is in snake_case.
-//! Unknown fields are refused where the daemon reads, and kept out of the way where a client does: a
-//! newer daemon may say more.
+//! Keys of the config have the names of `target.toml` (kebab-case); all other fields are in
+//! snake_case. The daemon rejects unknown fields. A client ignores them, because a newer daemon may
+//! send more.
 
 mod change;
 pub mod document;
@@ -35,7 +34,7 @@ pub use stats::Stats;
 pub use status::{Status, WaitingListener};
 pub use trace::{TRACE_SECONDS_MAX, TraceLine, TraceOp, TraceRequest, TracedCommand, TracedState};
 
-/// Where the API's calls begin; another number is another contract.
+/// Prefix of the API's paths; another version is an incompatible API.
 pub const VERSION: &str = "v1";
-/// The socket where nothing else is said, in the config and on the command line.
+/// Default socket, in the config and on the command line.
 pub const DEFAULT_SOCKET: &str = "/run/nvmeof-tgt/api.sock";

@@ -1,56 +1,57 @@
-//! Where things stand, for whoever draws it: sums since the daemon's start, so that a rate is what lies between two
-//! answers, and what holds right now.
+//! Figures for live displays: sums since the daemon's start, and current values.
+//!
+//! The difference of two samples gives rates.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// Where things stand.
+/// Figures for live displays.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 pub struct Live {
-    /// The time on the daemon's clock, in nanoseconds; only differences mean anything.
+    /// Time of the daemon's clock in nanoseconds; only differences are meaningful.
     pub at_ns: u64,
-    /// The pacer, of all reactors together.
+    /// Pacer figures, for all reactors together.
     pub pacer: PacerNow,
-    /// I/O commands by what they do: `read`, `write` and `other`.
+    /// I/O commands by kind: `read`, `write` and `other`.
     pub work: Vec<Work>,
-    /// From a read's data being complete in memory to its having left for the network.
+    /// Wire delay: from a read's data being complete in memory to its having been sent.
     pub wire_delay: Times,
-    /// Commands that failed, of every kind.
+    /// Failed commands of any kind.
     pub errors: u64,
-    /// One a reactor, in order.
+    /// One entry per reactor, in order.
     pub reactors: Vec<ReactorNow>,
-    /// What hosts do with namespaces, the busiest first: those with most in flight and waiting.
+    /// Flows of hosts to namespaces, the busiest first: those with the most in flight and waiting.
     pub flows: Vec<FlowNow>,
-    /// Flows beyond those.
+    /// Number of omitted flows.
     pub flows_left_out: u64,
-    /// Hosts and namespaces that have limits, those first whose commands wait most.
+    /// Tenants with limits, first those whose commands wait most.
     #[serde(default)]
     pub tenants: Vec<TenantNow>,
-    /// Tenants beyond those.
+    /// Number of omitted tenants.
     #[serde(default)]
     pub tenants_left_out: u64,
 }
 
-/// Where the pacer stands.
+/// State of the pacer.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 pub struct PacerNow {
     /// The policy in force.
     pub policy: String,
-    /// Bytes that may be in flight, if they are bounded.
+    /// Budget: maximum bytes in flight, if limited.
     pub budget_bytes: Option<u64>,
-    /// Time from one command to the next, if there is one.
+    /// Nanoseconds between commands, if the policy sets a period.
     pub period_ns: Option<u64>,
-    /// Why the budget last moved, if it moves by itself.
+    /// Reason for the last change of the budget, if the policy changes it automatically.
     pub last_move: Option<String>,
-    /// Commands in flight now.
+    /// Commands in flight.
     pub in_flight: u64,
-    /// Bytes of their buffers.
+    /// Bytes of the buffers of commands in flight.
     pub in_flight_bytes: u64,
-    /// Commands that wait for admission now.
+    /// Commands waiting for admission.
     pub waiting: u64,
-    /// Commands that have started.
+    /// Commands started.
     pub started: u64,
-    /// Times that a command waited and might not start.
+    /// Number of deferrals of waiting commands.
     pub held_back: u64,
 }
 
@@ -59,71 +60,72 @@ pub struct PacerNow {
 pub struct Work {
     /// `read`, `write` or `other`.
     pub op: String,
-    /// Those that were answered.
+    /// Commands answered.
     pub ops: u64,
-    /// Bytes that moved between hosts and target.
+    /// Bytes transferred between hosts and target.
     pub bytes: u64,
-    /// From the capsule until the answer has left.
+    /// Times from the capsule until the response was sent.
     pub times: Times,
 }
 
-/// Times by their length.
+/// Histogram of times.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 pub struct Times {
-    /// How many.
+    /// Number of times.
     pub count: u64,
-    /// All together, in nanoseconds.
+    /// Sum of the times in nanoseconds.
     pub sum_ns: u64,
-    /// How many lie where, shortest first; what is empty is left out.
+    /// Buckets, shortest first; empty ones are omitted.
     pub buckets: Vec<Bucket>,
 }
 
-/// Times of about the same length.
+/// Bucket of a histogram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 pub struct Bucket {
-    /// They are shorter than this, in nanoseconds, and at least 8/9 of it; the first bucket begins at 0.
+    /// Exclusive upper bound in nanoseconds. The lower bound is at least 8/9 of it; the first
+    /// bucket begins at 0.
     pub end_ns: u64,
-    /// How many.
+    /// Number of times in the bucket.
     pub count: u64,
 }
 
-/// Where a reactor stands.
+/// Figures of a reactor.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 pub struct ReactorNow {
-    /// Turns of its loop.
+    /// Turns of the reactor.
     pub turns: u64,
-    /// Those that found something to do.
+    /// Turns with work.
     pub busy_turns: u64,
-    /// Commands that have started.
+    /// Commands started.
     pub started: u64,
-    /// Bytes of commands in flight now.
+    /// Bytes of commands in flight.
     pub in_flight_bytes: u64,
-    /// Commands that wait for admission now.
+    /// Commands waiting for admission.
     pub waiting: u64,
 }
 
-/// What one host does with one namespace, over all its connections.
+/// Figures of one host and one namespace, over all connections.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 pub struct FlowNow {
-    /// The subsystem; with the host empty where there are too many hosts to tell them apart.
+    /// The subsystem. With an empty host, the entry covers the hosts beyond the maximum.
     pub subsystem: String,
-    /// The namespace; nothing if it is gone.
+    /// The namespace; absent if it was removed.
     pub nsid: Option<u32>,
     /// The host.
     pub host: String,
-    /// The device behind the namespace.
+    /// The backing device of the namespace.
     pub device: String,
-    /// Commands with data in flight now.
+    /// Commands with data in flight.
     pub in_flight: u64,
     /// Bytes of their buffers.
     pub in_flight_bytes: u64,
-    /// Commands that wait for admission now.
+    /// Commands waiting for admission.
     pub waiting: u64,
-    /// Reads that were answered.
+    /// Reads answered.
     pub reads: u64,
-    /// Writes that were answered.
+    /// Writes answered.
     pub writes: u64,
-    /// Other commands that were answered.
+    /// Other commands answered.
     pub others: u64,
     /// Bytes of the reads.
     pub read_bytes: u64,
@@ -133,52 +135,51 @@ pub struct FlowNow {
     pub errors: u64,
 }
 
-/// What a host, or a namespace with whoever uses it, has of what it may have. What it may have is left out where it is
-/// not limited.
+/// Limits and usage of a host, or of a namespace by all hosts. Absent limits are not set.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 pub struct TenantNow {
     /// The host; empty for a namespace.
     pub host: String,
-    /// The namespace's subsystem; empty for a host, which is one in all.
+    /// The subsystem of the namespace; empty for a host, whose limits span all subsystems.
     pub subsystem: String,
-    /// The namespace; nothing for a host.
+    /// The namespace; absent for a host.
     pub nsid: Option<u32>,
-    /// I/Os a second that it may start.
+    /// Maximum I/Os per second.
     pub max_iops: Option<u64>,
-    /// Bytes a second that it may move.
+    /// Maximum bytes per second.
     pub max_bandwidth_bytes: Option<u64>,
-    /// Bytes that it may have in flight.
+    /// Maximum bytes in flight.
     pub max_in_flight_bytes: Option<u64>,
-    /// Connections that it may have.
+    /// Maximum connections.
     pub max_connections: Option<u32>,
-    /// I/O queues that it may have.
+    /// Maximum I/O queues.
     pub max_queues: Option<u32>,
-    /// I/O commands that were answered.
+    /// I/O commands answered.
     pub ops: u64,
-    /// Bytes that they moved.
+    /// Bytes transferred by them.
     pub bytes: u64,
-    /// Bytes that count against `max_in_flight_bytes` now; nothing where that is not limited.
+    /// Bytes that count against `max_in_flight_bytes`; absent without that limit.
     pub taken_bytes: Option<u64>,
-    /// Connections of a host now.
+    /// Current connections of a host.
     pub connections: u32,
-    /// Its I/O queues now.
+    /// Current I/O queues of a host.
     pub io_queues: u32,
-    /// Connects refused because it had as many as it may, since it last had none.
+    /// Connects rejected because of the maximum, since the host last had no connection.
     pub refused: u64,
-    /// Commands that wait now, for a limit or for the pacer.
+    /// Commands that wait for a limit or for the pacer.
     pub waiting: u64,
-    /// Times that a command had to wait for a rate.
+    /// Number of waits of commands for a rate.
     pub held_by_rate: u64,
-    /// Time that commands waited for a rate: that of each reactor on which any did, added up.
+    /// Time with commands waiting for a rate, summed over the reactors.
     pub rate_wait_ns: u64,
-    /// Times that a command had to wait for bytes in flight.
+    /// Number of waits of commands for bytes in flight.
     pub held_by_in_flight: u64,
     /// As `rate_wait_ns`, for bytes in flight.
     pub in_flight_wait_ns: u64,
 }
 
 impl TenantNow {
-    /// Whether it has any limit.
+    /// Returns true if any limit is set.
     #[must_use]
     pub fn is_limited(&self) -> bool {
         self.max_iops.is_some()
@@ -188,7 +189,7 @@ impl TenantNow {
             || self.max_queues.is_some()
     }
 
-    /// Times that a command had to wait for any limit.
+    /// Returns the number of waits of commands for any limit.
     #[must_use]
     pub fn held_back(&self) -> u64 {
         self.held_by_rate.saturating_add(self.held_by_in_flight)
@@ -196,7 +197,7 @@ impl TenantNow {
 }
 
 impl Times {
-    /// What came since `before`, an earlier state of the same.
+    /// Returns the times added since `before`, an earlier state of the same histogram.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         let earlier = |end_ns| {
@@ -214,7 +215,7 @@ impl Times {
         }
     }
 
-    /// The time that so many of a thousand do not exceed, in nanoseconds; nothing where there are none.
+    /// Returns the `per_mille` quantile in nanoseconds; `None` without times.
     #[must_use]
     pub fn quantile(&self, per_mille: u64) -> Option<u64> {
         let count: u64 = self.buckets.iter().map(|bucket| bucket.count).sum();
@@ -227,7 +228,7 @@ impl Times {
         self.buckets.iter().find(reached).map(|bucket| bucket.end_ns)
     }
 
-    /// Their mean in nanoseconds; nothing where there are none.
+    /// Returns the mean in nanoseconds; `None` without times.
     #[must_use]
     pub fn mean(&self) -> Option<u64> {
         self.sum_ns.checked_div(self.count)

@@ -1,4 +1,4 @@
-//! A part of an item: keys to set, and keys to leave out from now on (RFC 7396).
+//! Patches of items: keys to set, and keys to remove (JSON Merge Patch, RFC 7396).
 
 use std::borrow::Cow;
 use std::fmt;
@@ -13,8 +13,9 @@ use utoipa::{PartialSchema, ToSchema};
 
 use crate::document::{Device, Namespace, Subsystem};
 
-/// Keys of a `T` to set; one that is `null` is left out from then on, as if it had never been written. Of a table (a
-/// namespace's `limit`) only the keys that are named change.
+/// Keys of a `T` to set; `null` removes a key.
+///
+/// In a table, like `limit` of a namespace, only the named keys change.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Patch<T> {
@@ -23,30 +24,30 @@ pub struct Patch<T> {
     of: PhantomData<fn() -> T>,
 }
 
-/// Of a device.
+/// Patch of a device.
 pub type DevicePatch = Patch<Device>;
-/// Of a subsystem.
+/// Patch of a subsystem.
 pub type SubsystemPatch = Patch<Subsystem>;
-/// Of a namespace.
+/// Patch of a namespace.
 pub type NamespacePatch = Patch<Namespace>;
 
 impl<T: Serialize + DeserializeOwned> Patch<T> {
-    /// Of these keys.
+    /// Creates a patch of these keys.
     #[must_use]
     pub fn new(keys: Map<String, Value>) -> Self {
         Self { keys, of: PhantomData }
     }
 
-    /// Whether it says anything of this key.
+    /// Returns true if the patch contains this key.
     #[must_use]
     pub fn has(&self, key: &str) -> bool {
         self.keys.contains_key(key)
     }
 
-    /// `old` with these keys.
+    /// Applies the patch to `old`.
     ///
     /// # Errors
-    /// There is no such key, or its value is of another type.
+    /// A key does not exist, or its value has another type.
     pub fn apply(&self, old: &T) -> Result<T, serde_json::Error> {
         let mut item = serde_json::to_value(old)?;
         if let Value::Object(keys) = &mut item {
@@ -56,7 +57,7 @@ impl<T: Serialize + DeserializeOwned> Patch<T> {
     }
 }
 
-/// Sets keys, and keys of tables that are there. `null` stays: only the type knows whether a key may be left out.
+/// Sets keys, also in existing tables. `null` stays, because only the type defines optional keys.
 fn merge(keys: &mut Map<String, Value>, patch: &Map<String, Value>) {
     for (key, value) in patch {
         match (keys.get_mut(key), value) {
@@ -67,10 +68,11 @@ fn merge(keys: &mut Map<String, Value>, patch: &Map<String, Value>) {
 }
 
 impl<T: Serialize + DeserializeOwned + ToSchema> Patch<T> {
-    /// Of keys and values as people write them: `size=1GiB`, `members=a,b`, `limit.iops=1000`, `weight=` to leave it out.
+    /// Parses words like `size=1GiB`, `members=a,b`, `limit.iops=1000`, or `weight=` to remove a
+    /// key.
     ///
     /// # Errors
-    /// What is no key, and which there are; what is no value of its type.
+    /// The unknown key with the known ones, or the invalid value.
     pub fn from_words<'w>(words: impl IntoIterator<Item = &'w str>) -> Result<Self, String> {
         let known = properties::<T>();
         let mut keys = Map::new();
@@ -90,7 +92,8 @@ impl<T: Serialize + DeserializeOwned + ToSchema> Patch<T> {
     }
 }
 
-/// Sets a key, or a key of a table: `limit.iops`; false if it is set already, or the table as a whole.
+/// Sets a key, or a key of a table like `limit.iops`. Returns false if it or its whole table is
+/// already set.
 fn put(keys: &mut Map<String, Value>, key: &str, value: Value) -> bool {
     let Some((table, key)) = key.split_once('.') else {
         return keys.insert(key.to_owned(), value).is_none();
@@ -99,7 +102,7 @@ fn put(keys: &mut Map<String, Value>, key: &str, value: Value) -> bool {
     table.as_object_mut().is_some_and(|table| table.insert(key.to_owned(), value).is_none())
 }
 
-/// What a key wants.
+/// Type of a key's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Wanted {
     Text,
@@ -108,12 +111,12 @@ enum Wanted {
     List,
     /// A number or text.
     Size,
-    /// Keys of its own; as a whole it can only be left out.
+    /// A table; as a whole it can only be removed.
     Table,
 }
 
 impl Wanted {
-    /// From its schema.
+    /// Derives the type from a schema.
     fn of(schema: &RefOr<Schema>) -> Option<Self> {
         let schema = match schema {
             RefOr::Ref(_) => return Some(Self::Size),
@@ -123,7 +126,7 @@ impl Wanted {
                     if Self::of(items) == Some(Self::Text));
                 return items.then_some(Self::List);
             }
-            // A size that may be left out: a reference, or null.
+            // An optional size: a reference, or null.
             RefOr::T(_) => return Some(Self::Size),
         };
         let is = |wanted: &Type| match schema {
@@ -163,7 +166,7 @@ impl fmt::Display for Wanted {
     }
 }
 
-/// The keys of a `T` that people can write, and what each wants.
+/// Returns the keys of a `T` that words can set, with their types.
 fn properties<T: ToSchema>() -> Vec<(String, Wanted)> {
     let RefOr::T(Schema::Object(object)) = T::schema() else { return Vec::new() };
     let mut schemas = Vec::new();
@@ -187,7 +190,7 @@ fn properties<T: ToSchema>() -> Vec<(String, Wanted)> {
     all
 }
 
-/// The name of the schema that a key, which may be left out, has elsewhere.
+/// Returns the name of the schema that a key, which may be optional, refers to.
 fn referred(schema: &RefOr<Schema>) -> Option<&str> {
     match schema {
         RefOr::Ref(found) => found.ref_location.rsplit('/').next(),
@@ -196,7 +199,7 @@ fn referred(schema: &RefOr<Schema>) -> Option<&str> {
     }
 }
 
-/// That of `T`, with no key required.
+/// The schema of `T` without required keys.
 impl<T: ToSchema> PartialSchema for Patch<T> {
     fn schema() -> RefOr<Schema> {
         let mut schema = T::schema();
@@ -261,7 +264,7 @@ mod tests {
             let error = NamespacePatch::from_words(words.iter().copied()).unwrap_err();
             assert!(error.contains(part), "{words:?}: {error}");
         }
-        // A subsystem's namespaces are no key that people write.
+        // Words cannot set the namespaces of a subsystem.
         assert!(SubsystemPatch::from_words(["namespace=1"]).is_err());
     }
 
@@ -286,7 +289,7 @@ mod tests {
         let new = patch(r#"{"device": "b", "weight": null}"#).apply(&old).unwrap();
         assert_eq!(new, Namespace { nsid: 1, device: "b".into(), ..Default::default() });
         assert_eq!(patch("{}").apply(&old).unwrap(), old);
-        // What a table has and the patch does not name stays.
+        // Keys of a table that the patch does not name stay.
         let limited = patch(r#"{"limit": {"iops": 5, "burst": "1ms"}}"#).apply(&old).unwrap();
         let changed = patch(r#"{"limit": {"iops": 6, "burst": null}}"#).apply(&limited).unwrap();
         let limit = Limit { iops: Some(6), ..Limit::default() };

@@ -1,4 +1,4 @@
-//! What was counted.
+//! Counters.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -6,17 +6,19 @@ use utoipa::ToSchema;
 
 use crate::Live;
 
-/// What was counted, since the daemon's start.
+/// Counters since the daemon's start.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Stats {
-    /// Version of the lines' form.
+    /// Version of the format of the lines.
     pub schema: u32,
-    /// Seconds since the daemon serves.
+    /// Seconds since the daemon began to serve.
     pub seconds: f64,
-    /// A line for each reactor (`kind` is `reactor`), and one for all together (`total`): what
-    /// `--stats` writes, as docs/stats.md tells. Their `interval` is that since the start.
+    /// One line per reactor (`kind` is `reactor`), and one for all reactors (`total`), as written
+    /// by `--stats`.
+    ///
+    /// docs/stats.md documents them. Their `interval` is the time since the start.
     pub lines: Vec<Map<String, Value>>,
-    /// Where things stand, for whoever draws it.
+    /// Figures for live displays.
     #[serde(default)]
     pub live: Live,
 }

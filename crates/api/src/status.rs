@@ -1,26 +1,26 @@
-//! What runs, in short.
+//! Summary of the running state.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// What runs, in short.
+/// Summary of the running state.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Status {
     /// The daemon's version: `0.1.0`.
     pub version: String,
     /// The daemon's process identifier.
     pub pid: u32,
-    /// Seconds since it serves.
+    /// Seconds since the daemon began to serve.
     pub uptime_seconds: u64,
     /// The file that `save` writes and `reload` reads.
     pub config_file: String,
-    /// The state's number: another one with every change, and after every start. What `If-Match` names.
+    /// Revision of the state, for `If-Match`: it differs after every change and every start.
     pub revision: String,
-    /// Whether the file says what runs, as far as the daemon has written or read it.
+    /// True if the file contains the running state, as last written or read by the daemon.
     pub saved: bool,
-    /// Where hosts connect: `tcp://192.0.2.1:4420`.
+    /// URLs that hosts can connect to, like `tcp://192.0.2.1:4420`.
     pub listeners: Vec<String>,
-    /// Where they are to connect and cannot yet: the listeners that wait for an address, a device or a port.
+    /// Listeners that wait for an address, a device or a port.
     #[serde(default)]
     pub waiting_listeners: Vec<WaitingListener>,
     /// The pacing policy in force.
@@ -29,30 +29,31 @@ pub struct Status {
     pub reactors: usize,
     /// Devices that are open.
     pub devices: usize,
-    /// Those of them that are not there: all their commands fail until they are back and the config is reloaded.
+    /// Missing devices among them: their commands fail until they return and the config is
+    /// reloaded.
     #[serde(default)]
     pub missing_devices: Vec<String>,
     /// Subsystems.
     pub subsystems: usize,
     /// Namespaces of all subsystems.
     pub namespaces: usize,
-    /// Controllers: one for each host at each subsystem, those for discovery among them.
+    /// Controllers: one per host and subsystem, including those for discovery.
     pub controllers: usize,
-    /// Connections of hosts: one a queue.
+    /// Connections of hosts, one per queue.
     pub connections: usize,
-    /// Controllers that are gone, and changes of namespaces, while commands of before have not ended.
+    /// Removed controllers and namespace changes that wait for earlier commands to end.
     pub departing: usize,
     /// Commands between capsule and response.
     pub in_flight: usize,
-    /// Keys that have changed and count at the next start.
+    /// Changed keys that take effect at the next start.
     pub pending_restart: Vec<String>,
 }
 
-/// A listener that does not listen, in short.
+/// Summary of a listener that failed to bind.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct WaitingListener {
-    /// Where hosts are to connect: `tcp://192.0.2.1:4420`.
+    /// URL of the listener, like `tcp://192.0.2.1:4420`.
     pub url: String,
-    /// Why they cannot.
+    /// Error of the last attempt.
     pub error: String,
 }

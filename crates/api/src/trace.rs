@@ -1,36 +1,36 @@
-//! Commands that are followed from capsule to completion.
+//! Commands that are traced from capsule to completion.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// Most seconds that one call follows commands.
+/// Maximum duration of a trace in seconds.
 pub const TRACE_SECONDS_MAX: u32 = 60;
 
-/// Which commands are to be followed, and how long.
+/// Filter and duration of a trace.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TraceRequest {
-    /// How long: 1 to 60.
+    /// Duration in seconds: 1 to 60.
     #[schema(minimum = 1, maximum = 60)]
     pub seconds: u32,
-    /// Microseconds that a command takes at least, from its capsule to its end; 0 if left out.
+    /// Minimum time of a command in microseconds, from its capsule to its end; 0 by default.
     #[serde(default)]
     pub slower_than_us: u64,
-    /// Only of this host, by its NQN.
+    /// Only commands of this host, by NQN.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
-    /// Only of this subsystem, by its NQN.
+    /// Only commands of this subsystem, by NQN.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub subsystem: Option<String>,
-    /// Only of this namespace.
+    /// Only commands of this namespace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nsid: Option<u32>,
-    /// Only of this kind.
+    /// Only commands of this kind.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub op: Option<TraceOp>,
 }
 
-/// What a command does.
+/// Command kinds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum TraceOp {
@@ -44,13 +44,13 @@ pub enum TraceOp {
     Compare,
     /// Write Zeroes.
     WriteZeroes,
-    /// Dataset Management.
+    /// Dataset Management (deallocate).
     Deallocate,
     /// Verify.
     Verify,
 }
 
-/// One line of the answer.
+/// One line of the response.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum TraceLine {
@@ -58,53 +58,54 @@ pub enum TraceLine {
     Command(Box<TracedCommand>),
     /// The last line.
     End {
-        /// Commands that were told of.
+        /// Reported commands.
         commands: u64,
-        /// Commands that were slow, too, and that there was no room for.
+        /// Slow commands that were dropped for lack of room.
         left_out: u64,
     },
 }
 
-/// One command's life.
+/// A traced command.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TracedCommand {
-    /// When its capsule came: microseconds since 1970.
+    /// Time of its capsule: microseconds since 1970.
     pub unix_us: u64,
-    /// From the capsule to the end, in nanoseconds.
+    /// Time from the capsule to the end, in nanoseconds.
     pub took_ns: u64,
     /// The reactor that served it.
     pub reactor: usize,
-    /// Its subsystem; empty if its connection is gone.
+    /// Its subsystem; empty if its connection is closed.
     pub subsystem: String,
-    /// Its host; empty if its connection is gone.
+    /// Its host; empty if its connection is closed.
     pub host: String,
-    /// Its queue; nothing if its connection is gone.
+    /// Its queue; absent if its connection is closed.
     pub qid: Option<u16>,
-    /// Its identifier on that queue.
+    /// Its command identifier on that queue.
     pub cid: u16,
     /// Its namespace.
     pub nsid: u32,
-    /// The device behind it.
+    /// Its backing device.
     pub device: String,
-    /// What it does.
+    /// Command kind.
     pub op: TraceOp,
     /// First byte on the device.
     pub offset: u64,
-    /// Bytes that moved between host and target.
+    /// Bytes transferred between host and target.
     pub bytes: u32,
-    /// How it ended; nothing if nobody was left to answer.
+    /// Its result; absent if its connection closed before a response.
     pub status: Option<String>,
-    /// The states it went through.
+    /// States that it passed.
     pub states: Vec<TracedState>,
-    /// The first states are missing: more was going on than can be remembered.
+    /// The first states are missing: too many events occurred to store them all.
     pub cut: bool,
 }
 
 /// A state of a command.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TracedState {
-    /// `capsule`, `waiting` (for admission), `buffer`, `pulling` (the host's data), `device`, `sending`, `done`.
+    /// `capsule`, `waiting` (for admission), `buffer`, `pulling` (the host's data), `device`,
+    /// `sending`, `done`.
     pub state: String,
-    /// When it was entered: nanoseconds since the capsule came.
+    /// Time of entry: nanoseconds since the capsule arrived.
     pub at_ns: u64,
 }

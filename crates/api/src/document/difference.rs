@@ -1,4 +1,4 @@
-//! What tells two documents apart, item by item.
+//! Differences of two documents, item by item.
 
 use std::fmt;
 
@@ -8,45 +8,45 @@ use utoipa::ToSchema;
 
 use super::Document;
 
-/// What becomes of an item.
+/// Change of an item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
-    /// It comes.
+    /// The item is added.
     Add,
-    /// It goes.
+    /// The item is removed.
     Remove,
-    /// Some of its keys are others.
+    /// Some keys of the item change.
     Change,
 }
 
-/// One item that is another.
+/// An item that differs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Difference {
-    /// What becomes of it.
+    /// Change of the item.
     pub action: Action,
-    /// What it is: `device`, `subsystem`, `namespace`, `host`, `listener`, `root-complex`, `referral`, or the
-    /// section of a key.
+    /// Type of the item: `device`, `subsystem`, `namespace`, `host`, `listener`, `root-complex`,
+    /// `referral`, or the section of a key.
     pub item: String,
-    /// Which one; a namespace is `NQN/NSID`, a section has no name.
+    /// Name of the item: `NQN/NSID` for a namespace, empty for a section.
     pub name: String,
-    /// The keys that are others, where it changes.
+    /// Keys that differ.
     pub keys: Vec<KeyChange>,
 }
 
-/// A key that is another.
+/// A key that differs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct KeyChange {
-    /// Its name.
+    /// Name of the key.
     pub key: String,
-    /// What it was; nothing if it was left out.
+    /// Old value; absent if the key was not set.
     pub from: Option<Value>,
-    /// What it becomes; nothing if it is left out.
+    /// New value; absent if the key is removed.
     pub to: Option<Value>,
 }
 
 impl Document {
-    /// What changes from this document to another.
+    /// Returns the changes from this document to another.
     #[must_use]
     pub fn differences(&self, to: &Self) -> Vec<Difference> {
         let mut all = Vec::new();
@@ -83,7 +83,7 @@ impl Document {
     }
 }
 
-/// What stands outside of lists: the keys without a section, and the sections.
+/// Returns the keys outside of lists: those without a section, and the sections.
 fn sections(document: &Document) -> Vec<(String, Map<String, Value>)> {
     let Ok(Value::Object(all)) = serde_json::to_value(document) else { return Vec::new() };
     let mut sections = vec![(String::new(), Map::new())];
@@ -99,7 +99,7 @@ fn sections(document: &Document) -> Vec<(String, Map<String, Value>)> {
     sections
 }
 
-/// Compares lists by the names of what is in them; of several of one name the order tells.
+/// Compares lists by the names of their items; items with the same name are matched in order.
 fn items<T: Serialize>(
     all: &mut Vec<Difference>,
     item: &str,
@@ -119,11 +119,11 @@ fn items<T: Serialize>(
     }
 }
 
-/// The keys of an item; a subsystem's namespaces are items of their own.
+/// Returns the keys of an item. Namespaces of a subsystem are separate items.
 fn keys(item: &impl Serialize) -> Map<String, Value> {
     let mut keys = match serde_json::to_value(item) {
         Ok(Value::Object(keys)) => keys,
-        // A namespace with its subsystem's name before it.
+        // A pair of the subsystem's name and a namespace.
         Ok(Value::Array(mut pair)) => match pair.pop() {
             Some(Value::Object(keys)) => keys,
             _ => Map::new(),
@@ -213,7 +213,7 @@ mod tests {
             "remove namespace n/1 2",
             "add namespace n/3 2",
         ];
-        // `type` is there even where it is empty.
+        // `type` is present even if it is empty.
         let wanted = wanted.map(|line| line.replace("b 2", "b 3").replace("c 2", "c 3"));
         assert_eq!(told, wanted);
         assert_eq!(old.differences(&old), []);

@@ -1,5 +1,6 @@
-//! Edits of a document, item by item. Each makes the whole edit or refuses; whether the document that it
-//! makes can be used is for the daemon to say.
+//! Edits of a document, item by item.
+//!
+//! Each makes the whole edit or returns an error. The daemon validates the resulting document.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -11,7 +12,7 @@ impl Document {
     /// Adds a device.
     ///
     /// # Errors
-    /// One of this name is there.
+    /// The name is already in use.
     pub fn add_device(&mut self, device: Device) -> Result<(), ApiError> {
         if self.device(&device.name).is_some() {
             return Err(exists(format!("there is a device \"{}\" already", device.name), "name"));
@@ -23,7 +24,7 @@ impl Document {
     /// Changes a device.
     ///
     /// # Errors
-    /// There is none, the patch does not fit, or it would change the name.
+    /// The device does not exist, the patch is invalid, or it would change the name.
     pub fn patch_device(&mut self, name: &str, patch: &Patch<Device>) -> Result<(), ApiError> {
         let old = self.device.iter_mut().find(|one| one.name == name);
         let old = old.ok_or_else(|| no_device(name))?;
@@ -36,7 +37,7 @@ impl Document {
     /// Removes a device.
     ///
     /// # Errors
-    /// There is none, or it is in use; by whom.
+    /// The device does not exist, or it is in use; the error names the users.
     pub fn remove_device(&mut self, name: &str) -> Result<(), ApiError> {
         self.device(name).ok_or_else(|| no_device(name))?;
         let users = self.users_of(name);
@@ -51,7 +52,7 @@ impl Document {
     /// Adds a subsystem.
     ///
     /// # Errors
-    /// One of this name is there.
+    /// The name is already in use.
     pub fn add_subsystem(&mut self, subsystem: Subsystem) -> Result<(), ApiError> {
         if self.subsystem(&subsystem.nqn).is_some() {
             let what = format!("there is a subsystem {} already", subsystem.nqn);
@@ -64,7 +65,7 @@ impl Document {
     /// Changes a subsystem.
     ///
     /// # Errors
-    /// There is none, the patch does not fit, or it would change the name.
+    /// The subsystem does not exist, the patch is invalid, or it would change the name.
     pub fn patch_subsystem(&mut self, nqn: &str, patch: &Patch<Subsystem>) -> Result<(), ApiError> {
         let old = self.subsystem_mut(nqn)?;
         let new = patched(old, patch)?;
@@ -76,7 +77,7 @@ impl Document {
     /// Removes a subsystem with its namespaces.
     ///
     /// # Errors
-    /// There is none.
+    /// The subsystem does not exist.
     pub fn remove_subsystem(&mut self, nqn: &str) -> Result<(), ApiError> {
         self.subsystem_mut(nqn)?;
         self.subsystem.retain(|subsystem| subsystem.nqn != nqn);
@@ -86,7 +87,7 @@ impl Document {
     /// Adds a namespace.
     ///
     /// # Errors
-    /// There is no such subsystem, or it has one of this number, or no such device is there.
+    /// The subsystem or the device does not exist, or the NSID is already in use.
     pub fn add_namespace(&mut self, nqn: &str, namespace: Namespace) -> Result<(), ApiError> {
         let subsystem = self.subsystem_mut(nqn)?;
         if subsystem.namespace(namespace.nsid).is_some() {
@@ -100,7 +101,7 @@ impl Document {
     /// Changes a namespace.
     ///
     /// # Errors
-    /// There is none, the patch does not fit, or it would change the number.
+    /// The namespace does not exist, the patch is invalid, or it would change the NSID.
     pub fn patch_namespace(
         &mut self,
         nqn: &str,
@@ -119,7 +120,7 @@ impl Document {
     /// Removes a namespace; its device stays.
     ///
     /// # Errors
-    /// There is none.
+    /// The namespace does not exist.
     pub fn remove_namespace(&mut self, nqn: &str, nsid: u32) -> Result<(), ApiError> {
         let subsystem = self.subsystem_mut(nqn)?;
         subsystem.namespace(nsid).ok_or_else(|| no_namespace(nqn, nsid))?;
@@ -127,10 +128,10 @@ impl Document {
         Ok(())
     }
 
-    /// Lets a host connect; whether it could not before.
+    /// Allows a host to connect; returns true if it was not listed before.
     ///
     /// # Errors
-    /// There is no such subsystem, or every host may connect to it.
+    /// The subsystem does not exist, or every host may connect to it.
     pub fn allow_host(&mut self, nqn: &str, host: &str) -> Result<bool, ApiError> {
         let hosts = self.hosts_mut(nqn)?;
         let is_new = !hosts.iter().any(|known| known == host);
@@ -140,10 +141,10 @@ impl Document {
         Ok(is_new)
     }
 
-    /// Lets a host connect no more.
+    /// Removes a host from the hosts that may connect.
     ///
     /// # Errors
-    /// There is no such subsystem, every host may connect to it, or this one could not.
+    /// The subsystem does not exist, every host may connect to it, or the host is not listed.
     pub fn forbid_host(&mut self, nqn: &str, host: &str) -> Result<(), ApiError> {
         let hosts = self.hosts_mut(nqn)?;
         if !hosts.iter().any(|known| known == host) {
@@ -157,7 +158,7 @@ impl Document {
     /// Adds a listener.
     ///
     /// # Errors
-    /// One of this type, address and port is there.
+    /// A listener with this type, address and port exists.
     pub fn add_listener(&mut self, listener: Listener) -> Result<(), ApiError> {
         if self.listener.iter().any(|one| one.id() == listener.id()) {
             let what = format!("there is a listener {} already", listener.id());
@@ -167,10 +168,10 @@ impl Document {
         Ok(())
     }
 
-    /// The subsystem of this name, to be changed.
+    /// Returns the subsystem with this name for editing.
     ///
     /// # Errors
-    /// There is none.
+    /// The subsystem does not exist.
     pub fn subsystem_mut(&mut self, nqn: &str) -> Result<&mut Subsystem, ApiError> {
         let found = self.subsystem.iter_mut().find(|subsystem| subsystem.nqn == nqn);
         found.ok_or_else(|| no_subsystem(nqn))
@@ -187,19 +188,19 @@ impl Document {
     }
 }
 
-/// There is no such subsystem.
+/// Creates the error for an unknown subsystem.
 #[must_use]
 pub fn no_subsystem(nqn: &str) -> ApiError {
     ApiError::new(ErrorKind::NotFound, format!("there is no subsystem {nqn}"))
 }
 
-/// There is no such namespace.
+/// Creates the error for an unknown namespace.
 #[must_use]
 pub fn no_namespace(nqn: &str, nsid: u32) -> ApiError {
     ApiError::new(ErrorKind::NotFound, format!("{nqn} has no namespace {nsid}"))
 }
 
-/// There is no such device.
+/// Creates the error for an unknown device.
 #[must_use]
 pub fn no_device(name: &str) -> ApiError {
     ApiError::new(ErrorKind::NotFound, format!("there is no device \"{name}\""))
@@ -213,7 +214,7 @@ fn patched<T: Serialize + DeserializeOwned>(old: &T, patch: &Patch<T>) -> Result
     patch.apply(old).map_err(|error| ApiError::new(ErrorKind::Malformed, error.to_string()))
 }
 
-/// A name that a patch may repeat, and not change.
+/// Checks that a patch does not change a name; it may repeat it.
 fn stays<T: PartialEq + ?Sized>(new: &T, old: &T, key: &str) -> Result<(), ApiError> {
     if new == old {
         return Ok(());
@@ -240,7 +241,7 @@ mod tests {
         serde_json::from_str(text).unwrap()
     }
 
-    /// The edit is refused with this kind, and has changed nothing.
+    /// Asserts that the edit fails with this kind and changes nothing.
     fn refused(edit: impl Fn(&mut Document) -> Result<(), ApiError>, kind: ErrorKind) -> ApiError {
         let mut edited = document();
         let error = edit(&mut edited).unwrap_err();

@@ -1,5 +1,7 @@
-//! A config as a value: what `target.toml` says, without its comments. The one form in which a state is
-//! read, changed, compared and written; whether it makes sense is for the daemon to say.
+//! A config as a value: the content of `target.toml`, without comments.
+//!
+//! It is the only form in which a state is read, changed, compared and written. The daemon
+//! validates it.
 
 mod difference;
 pub mod edit;
@@ -16,64 +18,64 @@ pub use tables::{
     PacingSection, Referral, RootComplex, Subsystem,
 };
 
-/// The newest form of a config that this version knows; it is written into every file.
+/// Newest config format of this version; written into every file.
 pub const FORMAT: u32 = 1;
 
 /// A whole config.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Document {
-    /// The form it is written in; 1 if left out.
+    /// Format of the config; 1 by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub format: Option<u32>,
-    /// CPUs to run a reactor on: `"0-3,8"`, or `"auto"`. Read at start only.
+    /// CPUs that run a reactor: `"0-3,8"`, or `"auto"`. Read at start only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reactors: Option<String>,
     /// Reactors never sleep. Read at start only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub busy_poll: Option<bool>,
-    /// How long commands in flight may take to end when the daemon stops.
+    /// Maximum time for commands in flight to complete when the daemon stops.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub drain_timeout: Option<String>,
-    /// What is logged. Read at start only.
+    /// Log level. Read at start only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub log: Option<String>,
-    /// Form of a log line: `text` or `json`. Read at start only.
+    /// Format of log lines: `text` or `json`. Read at start only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub log_format: Option<String>,
-    /// Where the daemon can be controlled.
+    /// Control API.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub api: Option<ApiSection>,
-    /// Bounds.
+    /// Limits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limits: Option<LimitsSection>,
-    /// When commands may start.
+    /// Pacing policy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pacing: Option<PacingSection>,
-    /// What a host may have that says nothing else.
+    /// Limits of hosts without their own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host_defaults: Option<HostDefaults>,
-    /// What single hosts may have.
+    /// Limits of single hosts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub host: Vec<Host>,
-    /// Where hosts connect.
+    /// Addresses that hosts connect to.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub listener: Vec<Listener>,
-    /// What is served.
+    /// Block devices.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub device: Vec<Device>,
-    /// What root complexes of the machine carry.
+    /// Capacities of root complexes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub root_complex: Vec<RootComplex>,
-    /// What hosts see.
+    /// NVM subsystems.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub subsystem: Vec<Subsystem>,
-    /// Other discovery services that hosts are told of.
+    /// Other discovery services that hosts are referred to.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub referral: Vec<Referral>,
 }
 
-/// A size: a number of bytes, or text with a unit, as `"512MiB"`.
+/// A size: a number of bytes, or text with a unit, like `"512MiB"`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(untagged)]
 pub enum Size {
@@ -83,7 +85,7 @@ pub enum Size {
     Text(String),
 }
 
-/// Why a text is no document.
+/// Error of a text that is not a document.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DocumentError(String);
 
@@ -96,35 +98,35 @@ impl fmt::Display for DocumentError {
 impl std::error::Error for DocumentError {}
 
 impl Document {
-    /// Reads TOML.
+    /// Parses TOML.
     ///
     /// # Errors
-    /// It is no TOML, or has a key that does not exist or is of another type.
+    /// The text is not TOML, or has an unknown key or a value of the wrong type.
     pub fn from_toml(text: &str) -> Result<Self, DocumentError> {
         toml::from_str(text).map_err(|error| DocumentError(error.to_string()))
     }
 
-    /// Writes TOML that `--config` takes.
+    /// Writes TOML for `--config`.
     ///
     /// # Errors
-    /// A number is larger than TOML's: 2^63 - 1.
+    /// A number exceeds the maximum of TOML: 2^63 - 1.
     pub fn to_toml(&self) -> Result<String, DocumentError> {
         toml::to_string_pretty(self).map_err(|error| DocumentError(error.to_string()))
     }
 
-    /// The device of this name.
+    /// Returns the device with this name.
     #[must_use]
     pub fn device(&self, name: &str) -> Option<&Device> {
         self.device.iter().find(|device| device.name == name)
     }
 
-    /// The subsystem of this name.
+    /// Returns the subsystem with this name.
     #[must_use]
     pub fn subsystem(&self, nqn: &str) -> Option<&Subsystem> {
         self.subsystem.iter().find(|subsystem| subsystem.nqn == nqn)
     }
 
-    /// What uses this device: namespaces, and devices that stand on it, in words.
+    /// Describes the users of this device: namespaces, and devices layered on it.
     #[must_use]
     pub fn users_of(&self, device: &str) -> Vec<String> {
         let namespaces = self.subsystem.iter().flat_map(|subsystem| {
@@ -141,7 +143,7 @@ impl Document {
 }
 
 impl Subsystem {
-    /// The namespace of this number.
+    /// Returns the namespace with this NSID.
     #[must_use]
     pub fn namespace(&self, nsid: u32) -> Option<&Namespace> {
         self.namespace.iter().find(|namespace| namespace.nsid == nsid)
@@ -149,7 +151,7 @@ impl Subsystem {
 }
 
 impl Listener {
-    /// Its type, address and port, as the API names it: `tcp:192.0.2.1:4420`, `tcp:[::1]:4420`.
+    /// Returns the ID in the API: `tcp:192.0.2.1:4420`, `tcp:[::1]:4420`.
     #[must_use]
     pub fn id(&self) -> String {
         let port = self.port.unwrap_or(4420);

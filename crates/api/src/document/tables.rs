@@ -1,11 +1,12 @@
-//! The tables of a config: every key that exists, with its type. What the values must be is for the
-//! daemon to say; `configs/target.toml` tells of each key at length.
+//! Tables of a config: every key, with its type.
+//!
+//! The daemon validates the values; `configs/target.toml` documents each key in detail.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::Size;
-/// `[api]`: where the daemon can be controlled. Read at start only.
+/// `[api]`: the control API. Read at start only.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct ApiSection {
@@ -15,158 +16,159 @@ pub struct ApiSection {
     /// The socket's permission bits: `"0660"`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<String>,
-    /// TCP addresses besides: `"127.0.0.1:4480"`.
+    /// Additional TCP addresses: `"127.0.0.1:4480"`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub listen: Option<Vec<String>>,
-    /// File with the token that is asked for over TCP.
+    /// File with the token for TCP.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub token_file: Option<String>,
-    /// Addresses beyond this machine without a token, and a token file that others can read, are taken.
+    /// Accepts addresses beyond this machine without a token, and a token file that other users can
+    /// read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub insecure: Option<bool>,
 }
 
-/// `[limits]`: bounds. Read at start only.
+/// `[limits]`: limits. Read at start only.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct LimitsSection {
     /// Connections of all hosts together.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub connections: Option<u32>,
-    /// I/O queues of one controller.
+    /// I/O queues per controller.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub io_queues: Option<u32>,
-    /// Entries of one queue.
+    /// Entries per queue.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queue_depth: Option<u32>,
-    /// Most bytes of one command.
+    /// Maximum bytes per command.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_transfer: Option<Size>,
-    /// Bytes of data a write may bring along.
+    /// Maximum bytes of in-capsule data of a write.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub in_capsule: Option<Size>,
-    /// Memory for data in flight, at most.
+    /// Maximum memory for data in flight.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub buffer_memory: Option<Size>,
-    /// Shortest keep-alive timeout a host gets: `"1s"`.
+    /// Minimum keep-alive timeout of a host: `"1s"`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub keep_alive_min: Option<String>,
-    /// How long a new connection may take to introduce itself.
+    /// Maximum time from a new connection to its Connect.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub connect_timeout: Option<String>,
-    /// How long a host may be silent in the middle of something.
+    /// Maximum time that a host may stall within a PDU or a data transfer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pdu_timeout: Option<String>,
 }
 
-/// `[pacing]`: when commands may start.
+/// `[pacing]`: the pacing policy.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct PacingSection {
     /// `adaptive`, `none`, `buffer-credit`, `token-bucket` or `prototype`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub policy: Option<String>,
-    /// Bytes in flight on all reactors together.
+    /// Maximum bytes in flight on all reactors together.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub budget: Option<Size>,
-    /// How fast bytes start: `"180Gb/s"`.
+    /// Rate at which bytes start: `"180Gb/s"`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rate: Option<String>,
-    /// Time from one command to the next: `"5700ns"`.
+    /// Period between commands: `"5700ns"`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub period: Option<String>,
-    /// What may start at once after a quiet time: bytes, or commands behind a period.
+    /// Burst after an idle time: bytes, or commands with a period.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub burst: Option<Size>,
-    /// Prototype: buffers in the pool.
+    /// io_pacing: buffers in the pool.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub buffers: Option<u32>,
-    /// Prototype: buffers that each reactor keeps.
+    /// io_pacing: buffers that each reactor caches.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cache: Option<u32>,
-    /// Prototype: bytes of a grant.
+    /// io_pacing: bytes of a grant.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub credit: Option<Size>,
-    /// Prototype: commands below so many bytes start at once.
+    /// io_pacing: commands below this number of bytes bypass pacing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bypass_below: Option<Size>,
-    /// Prototype: commands in flight on one device of one reactor.
+    /// io_pacing: maximum commands in flight on one device of one reactor.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub drive_limit: Option<u32>,
-    /// Prototype: what changes the period.
+    /// io_pacing: tuner that changes the period.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tuner: Option<String>,
-    /// Prototype: bytes from which the tuner acts.
+    /// io_pacing: bytes above which the tuner acts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tuner_threshold: Option<Size>,
-    /// Prototype: how often the tuner looks.
+    /// io_pacing: interval of the tuner.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tuner_interval: Option<String>,
-    /// Prototype: what the tuner changes the period by.
+    /// io_pacing: step by which the tuner changes the period.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tuner_step: Option<String>,
 }
 
-/// `limit` of a host or a namespace: its rates.
+/// `limit` of a host or a namespace: its rate limits.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Limit {
-    /// I/Os a second.
+    /// I/Os per second.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub iops: Option<u64>,
     /// Data in both directions: `"10Gb/s"`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bandwidth: Option<String>,
-    /// What may start at once after a quiet time, as the time in which it comes: `"10ms"`.
+    /// Burst after an idle time, as the time in which it accumulates: `"10ms"`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub burst: Option<String>,
 }
 
-/// `[host-defaults]`: what a host may have, where its `[[host]]` says nothing else.
+/// `[host-defaults]`: limits of a host that its `[[host]]` does not set.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct HostDefaults {
-    /// Its rates.
+    /// Rate limits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<Limit>,
-    /// Its share against other hosts'; 1 if left out.
+    /// Weight relative to other hosts; 1 by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub weight: Option<u16>,
-    /// Connections, a queue each; 0 for any number.
+    /// Maximum connections, one per queue; 0 for no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_connections: Option<u32>,
-    /// I/O queues; 0 for any number.
+    /// Maximum I/O queues; 0 for no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_queues: Option<u32>,
-    /// Bytes in flight; 0 for no bound.
+    /// Maximum bytes in flight; 0 for no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_in_flight: Option<Size>,
 }
 
-/// `[[host]]`: what one host may have, in all subsystems.
+/// `[[host]]`: limits of one host, across all subsystems.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Host {
     /// Its name.
     pub nqn: String,
-    /// Its rates.
+    /// Rate limits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<Limit>,
-    /// Its share against other hosts'.
+    /// Weight relative to other hosts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub weight: Option<u16>,
-    /// Connections, a queue each; 0 for any number.
+    /// Maximum connections, one per queue; 0 for no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_connections: Option<u32>,
-    /// I/O queues; 0 for any number.
+    /// Maximum I/O queues; 0 for no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_queues: Option<u32>,
-    /// Bytes in flight; 0 for no bound.
+    /// Maximum bytes in flight; 0 for no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_in_flight: Option<Size>,
 }
 
-/// `[[listener]]`: where hosts connect.
+/// `[[listener]]`: an address that hosts connect to.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Listener {
@@ -175,25 +177,25 @@ pub struct Listener {
     pub kind: String,
     /// Local address.
     pub address: String,
-    /// Port; 0 lets the system choose. 4420 if left out.
+    /// Port; 0 lets the system choose. 4420 by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub port: Option<u16>,
-    /// RDMA device that the address has to be at.
+    /// RDMA device that the address must belong to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rdma_device: Option<String>,
-    /// Index in the device's GID table that the address has to be at.
+    /// Index in the device's GID table that the address must have.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gid_index: Option<u8>,
-    /// Traffic class of what is sent.
+    /// Traffic class of sent packets.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub traffic_class: Option<u8>,
-    /// Times to try again when a host does not answer.
+    /// Retries if a host does not respond.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry_count: Option<u8>,
-    /// Times to try again when a host had no receive posted.
+    /// Retries if a host had no receive posted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rnr_retry_count: Option<u8>,
-    /// Whether the connections of a reactor share their receives.
+    /// True if the connections of a reactor share an SRQ.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shared_receives: Option<bool>,
     /// Entries of a completion queue.
@@ -201,7 +203,7 @@ pub struct Listener {
     pub completion_queue_depth: Option<u32>,
 }
 
-/// `[[device]]`: what is served. Which keys there are depends on its type.
+/// `[[device]]`: a block device. Its keys depend on its type.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Device {
@@ -219,81 +221,81 @@ pub struct Device {
     /// The file or block device.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
-    /// Create the file if it is not there.
+    /// Creates the file if it does not exist.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub create: Option<bool>,
     /// Hosts cannot write to it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub read_only: Option<bool>,
-    /// Past the page cache: `auto`, `on` or `off`.
+    /// Bypass of the page cache: `auto`, `on` or `off`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub direct: Option<String>,
-    /// The device below.
+    /// The base device.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub base: Option<String>,
-    /// Added to reads: `"1ms"`.
+    /// Latency added to reads: `"1ms"`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub read_latency: Option<String>,
-    /// Added to everything else.
+    /// Latency added to all other commands.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub write_latency: Option<String>,
-    /// Most that is added to each read besides.
+    /// Maximum jitter added to each read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub read_jitter: Option<String>,
-    /// Most that is added to everything else besides.
+    /// Maximum jitter added to each other command.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub write_jitter: Option<String>,
-    /// Where a split begins.
+    /// Offset of a split.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub offset: Option<Size>,
-    /// The devices of a stripe.
+    /// Members of a stripe.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub members: Option<Vec<String>>,
-    /// What each member of a stripe takes in turn.
+    /// Chunk size of a stripe.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub chunk: Option<Size>,
-    /// Of what is random.
+    /// Seed of random faults and jitter.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seed: Option<u64>,
-    /// Commands of a million that fail.
+    /// Commands per million that fail.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub errors: Option<u32>,
-    /// Reads of a million with one bit turned.
+    /// Reads per million with one flipped bit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub corruptions: Option<u32>,
-    /// Commands of a million that there is no room for at first.
+    /// Commands per million that are rejected at first for lack of room.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rejects: Option<u32>,
-    /// Commands of a million that get stuck.
+    /// Commands per million that stall.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stalls: Option<u32>,
-    /// For how long.
+    /// Length of a stall.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stall: Option<String>,
-    /// Whether commands end in random order.
+    /// True if commands complete in random order.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reorder: Option<bool>,
-    /// Ranges that can neither be read nor written: `"OFFSET+SIZE"`.
+    /// Ranges that cannot be read or written: `"OFFSET+SIZE"`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bad: Option<Vec<String>>,
-    /// Whether the device is gone.
+    /// True if the device is missing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gone: Option<bool>,
     /// The drive's PCI address: `0000:01:00.0`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pci: Option<String>,
-    /// Which namespace of the drive.
+    /// Namespace ID on the drive.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nsid: Option<u32>,
     /// Entries of a drive's queue.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queue_depth: Option<u32>,
-    /// How long a drive's command may take.
+    /// Timeout of a drive's command.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub io_timeout: Option<String>,
 }
 
-/// `[[subsystem]]`: what hosts see. Either `allow-any-host` or `hosts` has to be given.
+/// `[[subsystem]]`: an NVM subsystem. Either `allow-any-host` or `hosts` is required.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Subsystem {
@@ -311,10 +313,10 @@ pub struct Subsystem {
     /// Model number.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// Lowest controller ID given out.
+    /// Lowest controller ID that is assigned.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cntlid_min: Option<u16>,
-    /// Highest controller ID given out.
+    /// Highest controller ID that is assigned.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cntlid_max: Option<u16>,
     /// Its namespaces.
@@ -326,50 +328,50 @@ pub struct Subsystem {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Namespace {
-    /// Its number in the subsystem.
+    /// Namespace ID.
     pub nsid: u32,
-    /// Name of the device behind it.
+    /// Name of the backing device.
     pub device: String,
-    /// Its share against other namespaces'; 1 if left out.
+    /// Weight relative to other namespaces; 1 by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub weight: Option<u16>,
-    /// What all hosts together may do with it.
+    /// Rate limits for all hosts together.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<Limit>,
-    /// Its UUID; follows from the medium or the place of its bytes if left out.
+    /// UUID; derived from the medium or the place of the data by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uuid: Option<String>,
-    /// The medium that the UUID was saved for; on another it does not count.
+    /// Medium that the UUID was saved for; on another medium the UUID is ignored.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub medium: Option<String>,
-    /// Its NGUID; follows from the UUID if left out.
+    /// NGUID; derived from the UUID by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nguid: Option<String>,
-    /// Its EUI64; follows from the UUID if left out.
+    /// EUI-64; derived from the UUID by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub eui64: Option<String>,
 }
 
-/// `[[root-complex]]`: what one carries, where it was measured.
+/// `[[root-complex]]`: measured capacity of a root complex.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct RootComplex {
     /// PCI domain and root bus: `0000:60`.
     pub address: String,
-    /// Of data in one direction, as `"42.6GB/s"`.
+    /// Bandwidth of data in one direction, like `"42.6GB/s"`.
     pub bandwidth: String,
 }
 
-/// `[[referral]]`: another discovery service that hosts are told of.
+/// `[[referral]]`: another discovery service that hosts are referred to.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Referral {
     /// `tcp` or `rdma`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// Where hosts reach it.
+    /// Address that hosts can reach.
     pub address: String,
-    /// Its port; 8009 if left out.
+    /// Port; 8009 by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub port: Option<u16>,
     /// Name of its discovery subsystem.
