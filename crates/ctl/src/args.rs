@@ -15,7 +15,7 @@ use crate::commands::Command;
         Exit status: 0 done, 1 refused or failed, 2 the command line is wrong."
 )]
 pub struct Args {
-    /// Where the daemon's API is: unix:PATH, or http://ADDRESS:PORT
+    /// URL of the daemon's API: unix:PATH, or http://ADDRESS:PORT
     #[arg(
         long,
         global = true,
@@ -24,13 +24,13 @@ pub struct Args {
         default_value_t = format!("unix:{}", nvmeof_api::DEFAULT_SOCKET)
     )]
     pub api: String,
-    /// File with the token that the daemon wants over TCP
+    /// File with the token that the daemon requires over TCP
     #[arg(long, global = true, env = "NVMEOFCTL_TOKEN_FILE", value_name = "FILE")]
     pub token_file: Option<PathBuf>,
-    /// Write JSON, as the API gives it
+    /// Write JSON, as returned by the API
     #[arg(long, global = true)]
     pub json: bool,
-    /// What to do.
+    /// Command to run.
     #[command(subcommand)]
     pub command: Command,
 }

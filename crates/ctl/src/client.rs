@@ -1,4 +1,4 @@
-//! Calls of the daemon's API: HTTP over a UNIX socket or TCP, one after the other.
+//! Client of the daemon's API: HTTP over a UNIX socket or TCP, one call after another.
 
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::ops::ControlFlow;
@@ -18,45 +18,45 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::runtime::Runtime;
 
-/// How long a call may take: a change may have to wait for devices.
+/// Timeout of a call: a change can wait for devices.
 const TIMEOUT: Duration = Duration::from_secs(90);
 
-/// Why a call brought no answer, or a bad one.
+/// Failure of a call.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
-    /// `--api` names nothing that could be called.
+    /// `--api` is not a valid address.
     #[error("--api {url}: {what}; allowed: unix:PATH, or http://ADDRESS:PORT")]
     Address {
-        /// As it was given.
+        /// The address as given.
         url: String,
-        /// What is wrong with it.
+        /// Description of the problem.
         what: &'static str,
     },
-    /// Nobody answers.
+    /// The connection failed.
     #[error(
         "cannot reach the daemon at {url}: {source}; is nvmeof-tgt running, has its config an [api] \
          section, and may this user use its socket? --api URL names another one"
     )]
     Connect {
-        /// Where.
+        /// URL of the API.
         url: String,
-        /// Why not.
+        /// Cause of the failure.
         source: std::io::Error,
     },
     /// The connection broke.
     #[error("the daemon at {url} did not answer: {what}")]
     Broken {
-        /// Where.
+        /// URL of the API.
         url: String,
-        /// What happened.
+        /// Description of the failure.
         what: String,
     },
-    /// The daemon says no.
+    /// The daemon rejected the call.
     #[error("{0}")]
     Refused(ApiError),
 }
 
-/// Where the API is.
+/// Address of the API.
 #[derive(Debug, Clone)]
 enum Address {
     Unix(PathBuf),
@@ -73,20 +73,20 @@ pub struct Client {
     runtime: Runtime,
 }
 
-/// An answer that was no refusal.
+/// A successful response.
 #[derive(Debug)]
 pub struct Answer {
-    /// What `If-Match` may name.
+    /// Revision of the state, for `If-Match`.
     pub revision: Option<String>,
     /// The body.
     pub body: Bytes,
 }
 
 impl Client {
-    /// For the API at `url`, with the token in a file if one is named.
+    /// Creates a client of the API at `url`, with the token in a file if one is named.
     ///
     /// # Errors
-    /// [`CallError::Address`]; the file cannot be read.
+    /// [`CallError::Address`], or the file cannot be read.
     pub fn new(url: &str, token_file: Option<&Path>) -> anyhow::Result<Self> {
         let token = token_file.map(|file| {
             let token = std::fs::read_to_string(file)
@@ -105,7 +105,7 @@ impl Client {
         })
     }
 
-    /// `GET`.
+    /// Sends a `GET`.
     ///
     /// # Errors
     /// [`CallError`].
@@ -113,7 +113,9 @@ impl Client {
         self.call(Method::GET, path, None::<&()>, None)
     }
 
-    /// A call with a body of JSON, if there is one; with `revision` only if the state is still that one.
+    /// Sends a call, with a JSON body if there is one.
+    ///
+    /// With `revision`, the daemon rejects the call if its state has changed.
     ///
     /// # Errors
     /// [`CallError`].
@@ -129,7 +131,7 @@ impl Client {
             .with_context(|| format!("the daemon's answer to {path} is not understood"))
     }
 
-    /// As [`Self::call`], with the answer as it came.
+    /// Sends a call like [`Self::call`], and returns the response unparsed.
     ///
     /// # Errors
     /// [`CallError`].
@@ -157,7 +159,7 @@ impl Client {
         revision: Option<&str>,
     ) -> anyhow::Result<Request<Full<Bytes>>> {
         let mut request = Request::builder().method(method).uri(path).header(HOST, self.host());
-        // Each call has its own, and the daemon holds none open for another that does not come.
+        // Each call has its own connection, so the daemon need not keep it open.
         request = request.header(CONNECTION, "close");
         if let Some(token) = &self.token {
             request = request.header(AUTHORIZATION, format!("Bearer {token}"));
@@ -175,11 +177,13 @@ impl Client {
         request.body(Full::new(bytes)).context("the call cannot be written")
     }
 
-    /// A `POST` whose answer comes line by line over up to `time`, each of them to be used as it comes; empty ones are left
-    /// out. A break of `each` ends it early.
+    /// Sends a `POST` with a response that is streamed line by line over up to `time`.
+    ///
+    /// `each` receives each line as it arrives, except empty lines, and can break to end the call
+    /// early.
     ///
     /// # Errors
-    /// [`CallError`]; that of `each`, which ends the call.
+    /// [`CallError`], or the error of `each`, which ends the call.
     pub fn lines(
         &self,
         path: &str,
@@ -224,7 +228,7 @@ impl Client {
         Ok((status, self.collected(response).await?))
     }
 
-    /// A refusal, as the daemon says it.
+    /// Converts an error response of the daemon.
     fn refusal(&self, status: StatusCode, answer: &Answer) -> anyhow::Error {
         match serde_json::from_slice(&answer.body) {
             Ok(error) => CallError::Refused(error).into(),
@@ -250,7 +254,8 @@ impl Client {
                 self.over(UnixStream::connect(path).await.map_err(failed)?, request).await
             }
             Address::Tcp(host) => {
-                // By this thread: the runtime would need one more for a name, and panics where there is none.
+                // This thread resolves the name. The runtime would use another thread, and panics
+                // if it cannot start one.
                 let found = host.to_socket_addrs().map_err(failed)?;
                 let addresses: Vec<SocketAddr> = found.collect();
                 let stream = TcpStream::connect(&addresses[..]).await.map_err(failed)?;
@@ -267,7 +272,7 @@ impl Client {
         let broken = |error: hyper::Error| self.broken(error.to_string());
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
-        // Its error is the call's, too.
+        // An error of the connection also fails the call.
         tokio::spawn(connection);
         sender.send_request(request).await.map_err(broken)
     }
@@ -288,7 +293,7 @@ impl Address {
     fn parse(url: &str) -> Result<Self, CallError> {
         let wrong = |what| CallError::Address { url: url.to_owned(), what };
         if let Some(path) = url.strip_prefix("unix:") {
-            // unix:///run/x is the same as unix:/run/x.
+            // `unix:///run/x` equals `unix:/run/x`.
             let path = path.strip_prefix("//").unwrap_or(path);
             return if path.is_empty() {
                 Err(wrong("no path"))

@@ -1,13 +1,13 @@
-//! The program `nvmeofctl`: a command line on top of the daemon's HTTP API.
+//! The program `nvmeofctl`: a command line for the daemon's HTTP API.
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
 //! | `args` | the command line |
 //! | `client` | calls over the UNIX socket or TCP |
-//! | `output` | tables for people, JSON for programs |
-//! | `commands` | one file a command |
-//! | `top` | what the daemon does, live |
-//! | `trace` | commands followed from capsule to completion |
+//! | `output` | tables as text, or JSON |
+//! | `commands` | one file per command |
+//! | `top` | live view of the daemon |
+//! | `trace` | commands traced from capsule to completion |
 
 mod args;
 mod client;
@@ -24,10 +24,10 @@ use nvmeof_console::complain;
 pub use args::Args;
 pub use client::{CallError, Client};
 
-/// Exit status for a command line, or an answer to it, that says the request was wrong.
+/// Exit status for an invalid command line or API address.
 const EXIT_USAGE: u8 = 2;
 
-/// The whole program.
+/// Runs the program.
 #[must_use]
 pub fn main() -> ExitCode {
     match nvmeof_console::parse() {

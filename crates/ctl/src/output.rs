@@ -1,4 +1,4 @@
-//! What is printed: tables for people, JSON for programs.
+//! Output: tables as text, or JSON.
 
 use std::io::{self, ErrorKind, Write};
 use std::ops::ControlFlow;
@@ -6,13 +6,14 @@ use std::ops::ControlFlow;
 use anyhow::Context as _;
 use serde::Serialize;
 
-/// Writes to standard output. A reader that has seen enough is no error.
+/// Writes to standard output. A reader that has closed the pipe is not an error.
 pub(crate) fn print(text: &str) -> anyhow::Result<()> {
     print_next(text).map(drop)
 }
 
-/// Writes one of many texts to standard output: a break if its reader has seen enough, so that no
-/// more need be made.
+/// Writes one of many texts to standard output.
+///
+/// Breaks if the reader has closed the pipe, so that no more text is produced.
 pub(crate) fn print_next(text: &str) -> anyhow::Result<ControlFlow<()>> {
     put(&mut io::stdout().lock(), text).context("cannot write to standard output")
 }
@@ -30,8 +31,9 @@ pub(crate) fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
     print(&(serde_json::to_string_pretty(value)? + "\n"))
 }
 
-/// Lines of a name and a value, the values below each other. Control characters of values do not reach
-/// the terminal.
+/// Formats names and values, one pair per line, with the values aligned.
+///
+/// Control characters in values do not reach the terminal.
 pub(crate) fn pairs(pairs: &[(&str, String)]) -> String {
     let width = pairs.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     let line = |(name, value): &(&str, String)| {
@@ -41,13 +43,13 @@ pub(crate) fn pairs(pairs: &[(&str, String)]) -> String {
     pairs.iter().map(line).collect()
 }
 
-/// Bytes as people write them.
+/// Formats bytes with a unit.
 pub(crate) fn bytes(bytes: u64) -> String {
     let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
     match units.iter().find(|(shift, _)| bytes >> shift > 0) {
         None => format!("{bytes} B"),
         Some((shift, unit)) => {
-            // Tenths, rounded down: nothing is shown larger than it is.
+            // One digit after the point, rounded down: a size never appears larger than it is.
             let tenths = (u128::from(bytes) * 10) >> shift;
             match (tenths / 10, tenths % 10) {
                 (whole, 0) => format!("{whole} {unit}"),
@@ -57,7 +59,7 @@ pub(crate) fn bytes(bytes: u64) -> String {
     }
 }
 
-/// Words with commas between; `-` for none.
+/// Joins words with commas; `-` for none.
 pub(crate) fn list(words: &[String]) -> String {
     if words.is_empty() { "-".into() } else { words.join(", ") }
 }

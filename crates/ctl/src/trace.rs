@@ -1,4 +1,4 @@
-//! `nvmeofctl trace`: slow commands, each from its capsule to its completion.
+//! `nvmeofctl trace`: slow commands, each traced from capsule to completion.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -10,19 +10,19 @@ use crate::Client;
 use crate::output::print_next;
 use crate::top::time;
 
-/// Columns of the longest bar.
+/// Width of the longest bar in columns.
 const BAR: u64 = 40;
 
-/// Follow commands that take long, each from its capsule to its completion
+/// Trace slow commands, each from its capsule to its completion
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  nvmeofctl trace --slower-than 1000\n  \
     nvmeofctl trace --seconds 30 --slower-than 500 --op read --nsid 1\n  nvmeofctl --json trace --seconds 5")]
 pub(crate) struct Trace {
-    /// How long: 1 to 60
+    /// Duration: 1 to 60
     #[arg(long, default_value_t = 10, value_name = "SECONDS",
         value_parser = clap::value_parser!(u32).range(1..=i64::from(TRACE_SECONDS_MAX)))]
     seconds: u32,
-    /// Microseconds that a command takes at least, from its capsule to its end
+    /// Minimum time of a command in microseconds, from its capsule to its end
     #[arg(long, default_value_t = 1000, value_name = "MICROSECONDS")]
     slower_than: u64,
     /// Only commands of this host
@@ -39,7 +39,7 @@ pub(crate) struct Trace {
     op: Option<Op>,
 }
 
-/// What a command does.
+/// Command kinds.
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
 enum Op {
     Read,
@@ -51,7 +51,7 @@ enum Op {
     Verify,
 }
 
-/// Follows and prints; with `json` the lines as the daemon writes them.
+/// Runs a trace and prints it; with `json`, it prints the daemon's lines unchanged.
 pub(crate) fn run(client: &Client, json: bool, trace: &Trace) -> anyhow::Result<()> {
     let wanted = TraceRequest {
         seconds: trace.seconds,
@@ -75,12 +75,12 @@ pub(crate) fn run(client: &Client, json: bool, trace: &Trace) -> anyhow::Result<
     })
 }
 
-/// A command's life, a line a state: when it was entered, how long it lasted, and that as a bar.
+/// Formats a command, one line per state: its start, its duration, and the duration as a bar.
 fn timeline(command: &TracedCommand) -> String {
     let TracedCommand { took_ns, reactor, nsid, cid, bytes, .. } = command;
     let (seconds, micros) = (command.unix_us / 1_000_000, command.unix_us % 1_000_000);
     let mut text = String::new();
-    // A string takes whatever is written to it, here and below.
+    // Writing to a string cannot fail, here and below.
     let _ = writeln!(
         text,
         "{seconds}.{micros:06}  {} {bytes} B at {}, nsid {nsid} ({}): {} in {}",
@@ -111,7 +111,7 @@ fn timeline(command: &TracedCommand) -> String {
     text
 }
 
-/// Columns for a part of the whole; what lasted at all has one.
+/// Returns the columns for a part of the whole; at least one unless the part is 0.
 fn share(part: u64, whole: u64) -> usize {
     let columns = u128::from(part) * u128::from(BAR) / u128::from(whole.max(1));
     usize::try_from(columns).unwrap_or(0).max(usize::from(part > 0))
@@ -128,7 +128,7 @@ fn end(commands: u64, left_out: u64, seconds: u32) -> String {
     format!("{commands} commands in {seconds} s{more}\n")
 }
 
-/// What hosts call themselves must not write on the terminal.
+/// Removes control characters from names that hosts choose, so that they do not reach the terminal.
 fn clean(text: &str) -> String {
     text.replace(char::is_control, " ")
 }

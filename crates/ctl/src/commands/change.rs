@@ -1,4 +1,4 @@
-//! What all commands share that change something.
+//! Arguments and output of all commands that change the state.
 
 use clap::Args;
 use hyper::Method;
@@ -10,29 +10,29 @@ use serde_json::Value;
 use crate::Client;
 use crate::output::{print, print_json};
 
-/// How a change is asked for.
+/// Options of a change.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Ask {
-    /// Only say what would change
+    /// Only print the changes, without making them
     #[arg(long)]
     pub(crate) dry_run: bool,
-    /// Only if the state is still this one (`revision` of status)
+    /// Fail unless the state has this revision (`revision` of status)
     #[arg(long, value_name = "REVISION")]
     pub(crate) revision: Option<String>,
 }
 
-/// How a change is asked for that takes something away.
+/// Options of a change that removes something.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Insist {
     #[command(flatten)]
     pub(crate) ask: Ask,
-    /// Even if hosts are connected through it: they lose it
+    /// Proceed even if hosts are connected through it, and disconnect them
     #[arg(long)]
     pub(crate) force: bool,
 }
 
 impl Ask {
-    /// Asks for a change and says what it did.
+    /// Sends a change and prints its result.
     pub(crate) fn send(
         &self,
         client: &Client,
@@ -65,7 +65,7 @@ impl Insist {
     }
 }
 
-/// A path with names in it that may hold anything.
+/// Returns a path of escaped names.
 pub(crate) fn path(parts: &[&str]) -> String {
     let mut path = String::from("/v1");
     for part in parts {
@@ -81,7 +81,7 @@ pub(crate) fn path(parts: &[&str]) -> String {
     path
 }
 
-/// Says what a change did, or would do.
+/// Prints the result of a change or of a dry run.
 fn show(change: &Change, json: bool) -> anyhow::Result<()> {
     if json {
         return print_json(change);
@@ -107,7 +107,7 @@ fn show(change: &Change, json: bool) -> anyhow::Result<()> {
     print(&text)
 }
 
-/// `change device ram0: size 64MiB -> 128MiB`.
+/// Formats a difference, like `change device ram0: size 64MiB -> 128MiB`.
 fn told(difference: &Difference) -> String {
     let Difference { action, item, name, keys } = difference;
     let named = [item.as_str(), name.as_str()].into_iter().filter(|word| !word.is_empty());

@@ -1,4 +1,4 @@
-//! `nvmeofctl config`, `save` and `reload`: the state as a whole, and the daemon's file.
+//! `nvmeofctl config`, `save` and `reload`: the whole state, and the daemon's config file.
 
 use std::path::PathBuf;
 
@@ -12,12 +12,12 @@ use super::change::{Ask, Insist};
 use crate::Client;
 use crate::output::{print, print_json};
 
-/// The state as a whole.
+/// Subcommands for the whole state.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Write what runs as a config (TOML) to standard output
+    /// Write the running state as a config (TOML) to standard output
     Show,
-    /// Make what runs what a config says: all of it, or nothing
+    /// Apply a config to the running state: all of it, or nothing
     Apply {
         /// The config (TOML)
         file: PathBuf,
@@ -26,7 +26,7 @@ pub(crate) enum Command {
     },
 }
 
-/// Does it.
+/// Runs a subcommand.
 pub(crate) fn run(client: &Client, json: bool, command: &Command) -> anyhow::Result<()> {
     match command {
         Command::Show => {
@@ -43,7 +43,7 @@ pub(crate) fn run(client: &Client, json: bool, command: &Command) -> anyhow::Res
     }
 }
 
-/// Writes what runs to the daemon's file.
+/// Writes the running state to the daemon's config file.
 pub(crate) fn save(client: &Client, json: bool, insist: &Insist) -> anyhow::Result<()> {
     let path = format!("/v1/save?force={}&dry_run={}", insist.force, insist.ask.dry_run);
     let revision = insist.ask.revision.as_deref();
@@ -56,7 +56,7 @@ pub(crate) fn save(client: &Client, json: bool, insist: &Insist) -> anyhow::Resu
     print(&format!("{would}saved to {}{before}\n", saved.file))
 }
 
-/// Makes what runs what the daemon's file says.
+/// Applies the daemon's config file to the running state.
 pub(crate) fn reload(client: &Client, json: bool, ask: &Ask) -> anyhow::Result<()> {
     ask.send(client, json, Method::POST, "/v1/reload", None::<&()>)
 }

@@ -1,4 +1,4 @@
-//! `nvmeofctl connection`: the hosts' queues.
+//! `nvmeofctl connection`: the queues of hosts.
 
 use clap::Subcommand;
 use hyper::Method;
@@ -9,19 +9,19 @@ use super::change::path;
 use crate::Client;
 use crate::output::{print, print_json};
 
-/// Connections: the hosts' queues.
+/// Connections: the queues of hosts.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// List them
     List,
-    /// Drop some; an admin queue (qid 0) takes its controller's I/O queues along
+    /// Drop connections; an admin queue (qid 0) also drops its controller's I/O queues
     #[command(
         after_help = "The host may connect again at once: `nvmeofctl host remove` keeps it out.\n\n\
         Examples:\n  nvmeofctl connection drop 7\n  \
         nvmeofctl connection drop --host nqn.2014-08.org.nvmexpress:uuid:..."
     )]
     Drop {
-        /// Its name, as the list has it
+        /// Its ID in the list
         #[arg(required_unless_present = "host")]
         id: Vec<u64>,
         /// All connections of this host
@@ -30,7 +30,7 @@ pub(crate) enum Command {
     },
 }
 
-/// Does it.
+/// Runs a subcommand.
 pub(crate) fn run(client: &Client, json: bool, command: &Command) -> anyhow::Result<()> {
     let all = || client.get::<Vec<ConnectionView>>("/v1/connections");
     let one = |id: &u64| path(&["connections", &id.to_string()]);
@@ -44,7 +44,7 @@ pub(crate) fn run(client: &Client, json: bool, command: &Command) -> anyhow::Res
             let mut dropped = all()?;
             dropped.retain(|one| one.host.as_ref() == Some(host));
             anyhow::ensure!(!dropped.is_empty(), "{host} has no connection");
-            // The admin queues first: then the I/O queues go with them.
+            // Admin queues first, because their I/O queues are dropped with them.
             dropped.sort_by_key(|one| one.qid);
             for each in dropped.iter().filter(|one| one.qid == Some(0)) {
                 let _: ConnectionView =

@@ -12,7 +12,7 @@ use super::words;
 use crate::Client;
 use crate::output::{bytes, list, pairs, print, print_json};
 
-/// Devices: what is served.
+/// Block devices.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// List them
@@ -33,23 +33,23 @@ pub(crate) enum Command {
         /// null, ram, file, nvme, split, stripe, delay or fault
         #[arg(value_name = "TYPE")]
         kind: String,
-        /// Its keys, as the config has them
+        /// Its keys, as in the config
         #[arg(value_name = "KEY=VALUE")]
         keys: Vec<String>,
         #[command(flatten)]
         ask: Ask,
     },
-    /// Change keys of one; `KEY=` goes back to the default
+    /// Change keys of one; `KEY=` restores the default
     Set {
         /// Its name
         name: String,
-        /// Keys, as the config has them
+        /// Keys, as in the config
         #[arg(value_name = "KEY=VALUE", required = true)]
         keys: Vec<String>,
         #[command(flatten)]
         ask: Ask,
     },
-    /// Make one larger or smaller; hosts see it at once
+    /// Resize one; hosts see the new size immediately
     #[command(
         after_help = "What is in a file or in memory stays, as far as it fits. What is cut off is \
         lost.\n\nExample:\n  nvmeofctl device resize disk1 2TiB"
@@ -62,7 +62,7 @@ pub(crate) enum Command {
         #[command(flatten)]
         ask: Ask,
     },
-    /// Remove one that nothing uses
+    /// Remove an unused one
     Remove {
         /// Its name
         name: String,
@@ -71,7 +71,7 @@ pub(crate) enum Command {
     },
 }
 
-/// Does it.
+/// Runs a subcommand.
 pub(crate) fn run(client: &Client, json: bool, command: &Command) -> anyhow::Result<()> {
     match command {
         Command::List => {

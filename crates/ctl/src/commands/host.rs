@@ -1,4 +1,4 @@
-//! `nvmeofctl host`: who may connect.
+//! `nvmeofctl host`: hosts that may connect.
 
 use clap::Subcommand;
 use hyper::Method;
@@ -9,15 +9,15 @@ use super::change::{Ask, Insist, path};
 use crate::Client;
 use crate::output::{list, print, print_json};
 
-/// Hosts: who may connect to a subsystem.
+/// Hosts that may connect to a subsystem.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// List those of a subsystem
+    /// List the hosts of a subsystem
     List {
         /// The subsystem
         nqn: String,
     },
-    /// Let one connect
+    /// Allow a host to connect
     Add {
         /// The subsystem
         nqn: String,
@@ -26,7 +26,7 @@ pub(crate) enum Command {
         #[command(flatten)]
         ask: Ask,
     },
-    /// Let one connect no more
+    /// Remove a host from the list
     Remove {
         /// The subsystem
         nqn: String,
@@ -37,7 +37,7 @@ pub(crate) enum Command {
     },
 }
 
-/// Does it.
+/// Runs a subcommand.
 pub(crate) fn run(client: &Client, json: bool, command: &Command) -> anyhow::Result<()> {
     match command {
         Command::List { nqn } => {

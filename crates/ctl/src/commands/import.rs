@@ -1,4 +1,4 @@
-//! `nvmeofctl import`: a config of another target as ours. It asks no daemon.
+//! `nvmeofctl import`: converts a config of Linux nvmet or SPDK. It needs no daemon.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read as _, Write as _};
@@ -12,24 +12,24 @@ use serde_json::json;
 
 use crate::output::{print, print_json};
 
-/// Mode of the file that is made: it names hosts and paths.
+/// Mode of the output file, which names hosts and paths.
 const MODE: u32 = 0o640;
-/// Bytes of a sector as sysfs counts sizes.
+/// Bytes of a sector, the unit of sizes in sysfs.
 const SECTOR: u64 = 512;
 
-/// What to read and where to write.
+/// Input and output of the import.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  nvmeofctl import /etc/nvmet/config.json -o target.toml\n  \
     rpc.py save_config | nvmeofctl import - >target.toml\n\n\
     What has no counterpart is listed on standard error, and as comments in the file.\n\
     `nvmeof-tgt --config target.toml --check` checks the rest against this machine.")]
 pub struct Import {
-    /// What `nvmetcli save` wrote, or `rpc.py save_config` of SPDK; - for standard input
+    /// Output of `nvmetcli save`, or of SPDK's `rpc.py save_config`; - for standard input
     pub file: PathBuf,
-    /// Write the config there instead of to standard output
+    /// Write the config to this file instead of standard output
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
-    /// Write over a file that is there
+    /// Overwrite an existing file
     #[arg(long, requires = "output")]
     pub force: bool,
 }
@@ -52,7 +52,7 @@ pub(super) fn run(args: &Import, as_json: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The text of a file, or of standard input; no more than a config can have.
+/// Reads a file or standard input, up to the maximum size of a config.
 fn read(file: &Path) -> anyhow::Result<String> {
     let source: Box<dyn std::io::Read> = if file == Path::new("-") {
         Box::new(std::io::stdin().lock())
@@ -60,7 +60,7 @@ fn read(file: &Path) -> anyhow::Result<String> {
         Box::new(File::open(file).with_context(|| format!("cannot read {}", file.display()))?)
     };
     let mut bytes = Vec::new();
-    // One more than is read, so that it is told from a whole one.
+    // Read one byte beyond the maximum, to detect a longer text.
     let most = u64::try_from(TEXT_MAX).unwrap_or(u64::MAX).saturating_add(1);
     let read = source.take(most).read_to_end(&mut bytes);
     read.with_context(|| format!("cannot read {}", file.display()))?;
@@ -96,14 +96,14 @@ fn as_value(imported: &Imported) -> serde_json::Value {
     })
 }
 
-/// The disks of this machine, as sysfs has them.
+/// Disks of this machine, from sysfs.
 #[derive(Debug)]
 struct ThisMachine;
 
 impl Disks for ThisMachine {
     fn block_size(&self, path: &str) -> Option<u32> {
         let folder = block_folder(path)?;
-        // A partition has its disk's.
+        // A partition has the block size of its disk.
         let of = |folder: &Path| fs::read_to_string(folder.join("queue/logical_block_size")).ok();
         of(&folder).or_else(|| of(folder.parent()?))?.trim().parse().ok()
     }
@@ -120,7 +120,7 @@ impl Disks for ThisMachine {
     }
 }
 
-/// The folder in sysfs of the block device at `path`.
+/// Returns the sysfs folder of the block device at `path`.
 fn block_folder(path: &str) -> Option<PathBuf> {
     let real = fs::canonicalize(path).ok()?;
     if !fs::metadata(&real).ok()?.file_type().is_block_device() {

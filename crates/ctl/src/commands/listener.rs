@@ -1,4 +1,4 @@
-//! `nvmeofctl listener`: where hosts connect.
+//! `nvmeofctl listener`: addresses that hosts connect to.
 
 use std::net::SocketAddr;
 
@@ -13,7 +13,7 @@ use super::words;
 use crate::Client;
 use crate::output::{print, print_json};
 
-/// Listeners: where hosts connect.
+/// Listeners: addresses that hosts connect to.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// List them
@@ -27,7 +27,7 @@ pub(crate) enum Command {
         kind: String,
         /// Address and port: 192.0.2.1:4420, [::1]:4420; port 0 lets the system choose
         address: SocketAddr,
-        /// Other keys, as the config has them
+        /// Other keys, as in the config
         #[arg(value_name = "KEY=VALUE")]
         keys: Vec<String>,
         #[command(flatten)]
@@ -35,14 +35,14 @@ pub(crate) enum Command {
     },
     /// Remove one
     Remove {
-        /// Its name, as the list has it: tcp:192.0.2.1:4420
+        /// Its ID in the list, like tcp:192.0.2.1:4420
         id: String,
         #[command(flatten)]
         insist: Insist,
     },
 }
 
-/// Does it.
+/// Runs a subcommand.
 pub(crate) fn run(client: &Client, json: bool, command: &Command) -> anyhow::Result<()> {
     match command {
         Command::List => {

@@ -1,4 +1,4 @@
-//! One file a command: its arguments, its calls, what it prints.
+//! Commands, one file each: arguments, calls and output.
 
 mod change;
 mod config;
@@ -29,42 +29,42 @@ use crate::trace::Trace;
 use crate::{Args, Client};
 use change::{Ask, Insist};
 
-/// What to do.
+/// Commands of the program.
 #[derive(Debug, Subcommand)]
 #[expect(private_interfaces, reason = "only the program itself looks into the commands")]
 pub enum Command {
-    /// Show what runs, in short
+    /// Show a summary of the running state
     Status,
-    /// Show what was counted since the daemon's start
+    /// Show the counters since the daemon's start
     Stats,
     Top(Top),
     Trace(Trace),
-    /// The state as a whole: show it, or replace it
+    /// Show or replace the whole state
     #[command(subcommand)]
     Config(config::Command),
-    /// Write what runs to the daemon's config file, so that it is the same after a restart
+    /// Write the running state to the daemon's config file, to keep it after a restart
     Save(Insist),
-    /// Make what runs what the daemon's config file says, as SIGHUP does
+    /// Apply the daemon's config file to the running state, as SIGHUP does
     Reload(Ask),
-    /// What hosts see
+    /// Show and change subsystems
     #[command(subcommand)]
     Subsystem(subsystem::Command),
-    /// Devices as hosts see them
+    /// Show and change namespaces: devices as hosts see them
     #[command(subcommand)]
     Namespace(namespace::Command),
-    /// Who may connect
+    /// Show and change the hosts that may connect
     #[command(subcommand)]
     Host(host::Command),
-    /// Where hosts connect
+    /// Show and change listeners: addresses that hosts connect to
     #[command(subcommand)]
     Listener(listener::Command),
-    /// What is served
+    /// Show and change block devices
     #[command(subcommand)]
     Device(device::Command),
-    /// When commands may start
+    /// Show and change the pacing policy
     #[command(subcommand)]
     Pacing(pacing::Command),
-    /// The hosts' queues
+    /// Show and drop connections: the queues of hosts
     #[command(subcommand)]
     Connection(connection::Command),
     /// Write a shell's completion to standard output
@@ -74,14 +74,14 @@ pub enum Command {
     },
     /// Write man pages into a folder
     Man {
-        /// The folder; made if it is not there
+        /// Target folder; created if it does not exist
         folder: PathBuf,
     },
-    /// Write a config of the kernel's target or of SPDK's as one of ours
+    /// Convert a config of Linux nvmet or SPDK
     Import(import::Import),
 }
 
-/// Does it. The exit status is for what is no error but no success.
+/// Runs a command. The exit status covers results that are neither success nor error.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let client = || Client::new(&args.api, args.token_file.as_deref());
     let json = args.json;
@@ -107,7 +107,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Keys of an item as the command line has them.
+/// Parses the keys of an item from the command line.
 fn words<T>(words: &[String]) -> anyhow::Result<Patch<T>>
 where
     T: Serialize + DeserializeOwned + ToSchema,

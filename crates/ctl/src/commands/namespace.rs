@@ -14,12 +14,12 @@ use crate::output::{bytes, print, print_json};
 /// Namespaces: devices as hosts see them.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// List those of a subsystem, or of all
+    /// List the namespaces of a subsystem, or of all
     List {
         /// The subsystem
         nqn: Option<String>,
     },
-    /// Add one: hosts see it at once
+    /// Add one; hosts see it immediately
     #[command(
         after_help = "Examples:\n  nvmeofctl namespace add nqn.2026-11.org.example:a ram1\n  \
         nvmeofctl namespace add nqn.2026-11.org.example:a disk1 --nsid 7 weight=10"
@@ -27,44 +27,44 @@ pub(crate) enum Command {
     Add {
         /// The subsystem
         nqn: String,
-        /// The device behind it
+        /// The backing device
         device: String,
-        /// Its number; the lowest that is free if left out
+        /// Its NSID; by default the lowest free one
         #[arg(long)]
         nsid: Option<u32>,
-        /// Other keys, as the config has them
+        /// Other keys, as in the config
         #[arg(value_name = "KEY=VALUE")]
         keys: Vec<String>,
         #[command(flatten)]
         ask: Ask,
     },
-    /// Change keys of one; `KEY=` goes back to the default
+    /// Change keys of one; `KEY=` restores the default
     #[command(
         after_help = "Example:\n  nvmeofctl namespace set nqn.2026-11.org.example:a 1 weight=10"
     )]
     Set {
         /// The subsystem
         nqn: String,
-        /// Its number
+        /// Its NSID
         nsid: u32,
-        /// Keys, as the config has them
+        /// Keys, as in the config
         #[arg(value_name = "KEY=VALUE", required = true)]
         keys: Vec<String>,
         #[command(flatten)]
         ask: Ask,
     },
-    /// Remove one: hosts see it go; its device stays
+    /// Remove one from the hosts' view; its device stays
     Remove {
         /// The subsystem
         nqn: String,
-        /// Its number
+        /// Its NSID
         nsid: u32,
         #[command(flatten)]
         ask: Ask,
     },
 }
 
-/// Does it.
+/// Runs a subcommand.
 pub(crate) fn run(client: &Client, json: bool, command: &Command) -> anyhow::Result<()> {
     match command {
         Command::List { nqn } => {
@@ -106,7 +106,7 @@ fn list(client: &Client, nqn: Option<&str>) -> anyhow::Result<Vec<NamespaceView>
     of(nqn)
 }
 
-/// The lowest number that is free.
+/// Returns the lowest free NSID.
 fn free(all: &[NamespaceView]) -> u32 {
     let is_taken = |nsid: &u32| all.iter().any(|one| one.config.nsid == *nsid);
     (1..).find(|nsid| !is_taken(nsid)).unwrap_or(1)

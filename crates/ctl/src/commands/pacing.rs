@@ -1,4 +1,4 @@
-//! `nvmeofctl pacing`: when commands may start.
+//! `nvmeofctl pacing`: the pacing policy.
 
 use clap::Subcommand;
 use hyper::Method;
@@ -10,12 +10,12 @@ use super::words;
 use crate::Client;
 use crate::output::{bytes, pairs, print, print_json};
 
-/// Pacing: when commands may start.
+/// Pacing policy.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Show the policy in force, and where it stands
+    /// Show the policy in force, and its state
     Show,
-    /// Put another policy in force
+    /// Change the policy
     #[command(after_help = "Examples:\n  nvmeofctl pacing set adaptive\n  \
         nvmeofctl pacing set buffer-credit budget=64MiB\n  \
         nvmeofctl pacing set token-bucket rate=180Gb/s\n\n\
@@ -23,7 +23,7 @@ pub(crate) enum Command {
     Set {
         /// adaptive, none, buffer-credit, token-bucket or prototype
         policy: String,
-        /// Its keys, as the config has them
+        /// Its keys, as in the config
         #[arg(value_name = "KEY=VALUE")]
         keys: Vec<String>,
         #[command(flatten)]
@@ -31,7 +31,7 @@ pub(crate) enum Command {
     },
 }
 
-/// Does it.
+/// Runs a subcommand.
 pub(crate) fn run(client: &Client, json: bool, command: &Command) -> anyhow::Result<()> {
     match command {
         Command::Show => {

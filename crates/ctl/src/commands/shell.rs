@@ -1,4 +1,4 @@
-//! `nvmeofctl completion` and `nvmeofctl man`: what a package installs.
+//! `nvmeofctl completion` and `nvmeofctl man`: files for packages.
 
 use std::path::Path;
 
@@ -9,14 +9,14 @@ use clap_complete::Shell;
 use crate::Args;
 use crate::output::print;
 
-/// Writes a shell's completion to standard output.
+/// Writes the completion script of a shell to standard output.
 pub(crate) fn completion(shell: Shell) -> anyhow::Result<()> {
     let mut text = Vec::new();
     clap_complete::generate(shell, &mut Args::command(), "nvmeofctl", &mut text);
     print(&String::from_utf8(text)?)
 }
 
-/// Writes a man page for each command into a folder, which is made.
+/// Writes a man page per command into a folder, which it creates.
 pub(crate) fn man(folder: &Path) -> anyhow::Result<()> {
     std::fs::create_dir_all(folder)
         .and_then(|()| clap_mangen::generate_to(Args::command(), folder))

@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::Client;
 use crate::output::{print, print_json};
 
-/// Shows what was counted.
+/// Prints the counters.
 pub(crate) fn run(client: &Client, json: bool) -> anyhow::Result<()> {
     let stats: Stats = client.get("/v1/stats")?;
     if json {

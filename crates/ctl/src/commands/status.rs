@@ -5,7 +5,7 @@ use nvmeof_api::Status;
 use crate::Client;
 use crate::output::{list, pairs, print, print_json};
 
-/// Shows what runs.
+/// Prints the status.
 pub(crate) fn run(client: &Client, json: bool) -> anyhow::Result<()> {
     let status: Status = client.get("/v1/status")?;
     if json {

@@ -11,7 +11,7 @@ use super::words;
 use crate::Client;
 use crate::output::{list, pairs, print, print_json};
 
-/// Subsystems: what hosts see.
+/// NVM subsystems.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// List them
@@ -21,7 +21,7 @@ pub(crate) enum Command {
         /// Its name
         nqn: String,
     },
-    /// Add one; for listed hosts only, unless every host may connect
+    /// Add one, for listed hosts only unless every host may connect
     #[command(after_help = "Examples:\n  \
         nvmeofctl subsystem add nqn.2026-11.org.example:a --host nqn.2014-08.org.nvmexpress:uuid:...\n  \
         nvmeofctl subsystem add nqn.2026-11.org.example:b --any-host model=fast")]
@@ -31,20 +31,20 @@ pub(crate) enum Command {
         /// Every host may connect
         #[arg(long, conflicts_with = "host")]
         any_host: bool,
-        /// A host that may connect, by NQN; can be given several times
+        /// A host that may connect, by NQN; repeatable
         #[arg(long, value_name = "NQN")]
         host: Vec<String>,
-        /// Other keys, as the config has them
+        /// Other keys, as in the config
         #[arg(value_name = "KEY=VALUE")]
         keys: Vec<String>,
         #[command(flatten)]
         ask: Ask,
     },
-    /// Change keys of one; `KEY=` goes back to the default
+    /// Change keys of one; `KEY=` restores the default
     Set {
         /// Its name
         nqn: String,
-        /// Keys, as the config has them
+        /// Keys, as in the config
         #[arg(value_name = "KEY=VALUE", required = true)]
         keys: Vec<String>,
         #[command(flatten)]
@@ -59,7 +59,7 @@ pub(crate) enum Command {
     },
 }
 
-/// Does it.
+/// Runs a subcommand.
 pub(crate) fn run(client: &Client, json: bool, command: &Command) -> anyhow::Result<()> {
     match command {
         Command::List => {
@@ -90,7 +90,7 @@ pub(crate) fn run(client: &Client, json: bool, command: &Command) -> anyhow::Res
     }
 }
 
-/// Who may connect.
+/// Summarizes the hosts that may connect.
 fn access(one: &Subsystem) -> String {
     match &one.hosts {
         Some(hosts) => format!("{} listed", hosts.len()),

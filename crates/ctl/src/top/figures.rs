@@ -1,31 +1,31 @@
-//! Numbers as people read them: three digits and a unit.
+//! Numbers with three digits and a unit.
 
-/// Bytes, in powers of 1024.
+/// Formats bytes, in powers of 1024.
 pub(crate) fn bytes(value: u64) -> String {
     scaled(to_float(value), &["B", "KiB", "MiB", "GiB", "TiB"], 1024.0)
 }
 
-/// Bits a second, in powers of 1000.
+/// Formats bits per second, in powers of 1000.
 pub(crate) fn bits(bytes_a_second: f64) -> String {
     scaled(bytes_a_second * 8.0, &["b/s", "kb/s", "Mb/s", "Gb/s", "Tb/s"], 1000.0)
 }
 
-/// Things a second.
+/// Formats a rate per second.
 pub(crate) fn rate(a_second: f64) -> String {
     scaled(a_second, &["/s", "k/s", "M/s", "G/s"], 1000.0)
 }
 
-/// Things.
+/// Formats a count.
 pub(crate) fn count(value: u64) -> String {
     scaled(to_float(value), &["", "k", "M", "G"], 1000.0).trim_end().to_owned()
 }
 
-/// A time in nanoseconds.
+/// Formats a time in nanoseconds.
 pub(crate) fn time(nanos: u64) -> String {
     scaled(to_float(nanos), &["ns", "us", "ms", "s"], 1000.0)
 }
 
-/// What there may not be.
+/// Formats an optional value.
 pub(crate) fn shown<T>(value: Option<T>, form: impl Fn(T) -> String) -> String {
     value.map_or_else(|| "-".to_owned(), form)
 }
@@ -38,7 +38,7 @@ fn scaled(mut value: f64, units: &[&str], step: f64) -> String {
         value /= step;
         unit = larger;
     }
-    // As many digits as make three, and none behind a whole number.
+    // Three digits in all, and none after the point of a whole number.
     let digits = match value {
         _ if value.fract() == 0.0 || value >= 100.0 => 0,
         _ if value >= 10.0 => 1,

@@ -1,10 +1,10 @@
-//! `nvmeofctl top`: what the daemon does, live.
+//! `nvmeofctl top`: a live view of the daemon.
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
-//! | `moment` | what lies between two answers of the daemon |
-//! | `screen` | a moment as a screen of a terminal |
-//! | `figures` | numbers as people read them |
+//! | `moment` | difference between two samples of the daemon |
+//! | `screen` | terminal screen of a moment |
+//! | `figures` | numbers with units |
 
 mod figures;
 mod moment;
@@ -23,10 +23,10 @@ pub(crate) use figures::time;
 use moment::Moment;
 use screen::{Screen, Sort};
 
-/// Columns and rows of what `--once` prints.
+/// Columns and rows of the output of `--once`.
 const PAGE: (u16, u16) = (100, 40);
 
-/// What the daemon does, live: throughput, latency, what is in flight and waits, by host and namespace
+/// Show throughput, latency, commands in flight and waiting, live, by host and namespace
 #[derive(Debug, Args)]
 #[command(
     after_help = "Keys: q quits; t, c, f, w, h sort by throughput, commands, in flight, waiting, host; \
@@ -34,18 +34,18 @@ const PAGE: (u16, u16) = (100, 40);
     nvmeofctl --json top --once --interval 5"
 )]
 pub(crate) struct Top {
-    /// Seconds from one look to the next: 1 to 60
+    /// Seconds between samples: 1 to 60
     #[arg(long, short, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=60))]
     interval: u64,
-    /// Look once, over one interval, and print it; with --json as JSON
+    /// Take one sample over one interval and print it; with --json as JSON
     #[arg(long)]
     once: bool,
-    /// By what the flows are sorted at first
+    /// Initial sort order of the flows
     #[arg(long, value_enum, default_value_t = Sort::Throughput)]
     sort: Sort,
 }
 
-/// Shows it.
+/// Runs the command.
 pub(crate) fn run(client: &Client, json: bool, top: &Top) -> anyhow::Result<()> {
     let interval = Duration::from_secs(top.interval);
     if top.once || json {
@@ -63,7 +63,7 @@ pub(crate) fn run(client: &Client, json: bool, top: &Top) -> anyhow::Result<()> 
         std::io::stdin().is_terminal() && std::io::stdout().is_terminal(),
         "top draws on a terminal, and this is none; --once prints, --json writes JSON"
     );
-    // Before the screen is taken: an error is to be read.
+    // The first sample comes before the screen, so that an error stays readable.
     let before = look(client)?;
     let mut terminal = ratatui::try_init()?;
     let shown = show(&mut terminal, client, before, interval, top.sort);
@@ -75,7 +75,7 @@ fn look(client: &Client) -> anyhow::Result<Live> {
     Ok(client.get::<Stats>("/v1/stats")?.live)
 }
 
-/// Looks and draws until somebody quits. A daemon that does not answer for a while is told of, and asked again.
+/// Samples and draws until the user quits. It reports a daemon that does not respond, and retries.
 fn show(
     terminal: &mut ratatui::DefaultTerminal,
     client: &Client,
@@ -99,7 +99,7 @@ fn show(
         next = Instant::now() + interval;
         match look(client) {
             Ok(now) => {
-                // One that has started anew counts from nothing.
+                // A restarted daemon counts from zero.
                 if now.at_ns > before.at_ns && now.pacer.started >= before.pacer.started {
                     screen.take(Moment::between(&before, &now));
                 }

@@ -1,25 +1,25 @@
-//! What lies between two answers of the daemon: rates, times, and what holds at the later one.
+//! Difference between two samples: rates, times, and the current state of the later sample.
 
 use nvmeof_api::{FlowNow, Live, PacerNow, TenantNow, Times, Work};
 use serde::Serialize;
 
 use super::figures::to_float;
 
-/// What lies between two answers.
+/// Difference between two samples.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct Moment {
-    /// Seconds between them.
+    /// Seconds between the samples.
     pub(crate) seconds: f64,
-    /// Where the pacer stands.
+    /// State of the pacer.
     pub(crate) pacer: PacerNow,
-    /// Commands held back, a second.
+    /// Deferred commands per second.
     pub(crate) held_back_per_second: f64,
     pub(crate) read: Rate,
     pub(crate) write: Rate,
     pub(crate) other: Rate,
-    /// From a read's data being complete in memory to its having left.
+    /// Wire delay: from a read's data being complete in memory to its having been sent.
     pub(crate) wire_delay: Spread,
-    /// Commands that failed, a second.
+    /// Failed commands per second.
     pub(crate) errors_per_second: f64,
     pub(crate) reactors: Vec<Reactor>,
     pub(crate) flows: Vec<Flow>,
@@ -36,7 +36,7 @@ pub(crate) struct Rate {
     pub(crate) latency: Spread,
 }
 
-/// Times, in nanoseconds; none where nothing was measured.
+/// Times in nanoseconds; `None` without measurements.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
 pub(crate) struct Spread {
     pub(crate) mean_ns: Option<u64>,
@@ -48,14 +48,14 @@ pub(crate) struct Spread {
 /// A reactor.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
 pub(crate) struct Reactor {
-    /// Share of its turns that found something to do.
+    /// Fraction of turns with work.
     pub(crate) busy: f64,
     pub(crate) ops_per_second: f64,
     pub(crate) in_flight_bytes: u64,
     pub(crate) waiting: u64,
 }
 
-/// What one host does with one namespace.
+/// Commands of one host for one namespace.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct Flow {
     pub(crate) subsystem: String,
@@ -68,19 +68,19 @@ pub(crate) struct Flow {
     pub(crate) in_flight: u64,
     pub(crate) in_flight_bytes: u64,
     pub(crate) waiting: u64,
-    /// Since the daemon's start.
+    /// Errors since the daemon's start.
     pub(crate) errors: u64,
 }
 
 /// A host or a namespace with limits.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct Tenant {
-    /// What it may have and has, at the later answer.
+    /// Limits and usage, in the later sample.
     #[serde(flatten)]
     pub(crate) now: TenantNow,
     pub(crate) ops_per_second: f64,
     pub(crate) bytes_per_second: f64,
-    /// Commands held back by its limits, a second.
+    /// Commands per second that its limits throttled.
     pub(crate) held_back_per_second: f64,
 }
 
@@ -190,7 +190,7 @@ impl Tenant {
         }
     }
 
-    /// A host by its name, a namespace by its subsystem's and its number.
+    /// Returns the NQN of a host, or the subsystem's NQN and the NSID of a namespace.
     pub(crate) fn name(&self) -> String {
         match self.now.nsid {
             Some(nsid) => format!("{}/{nsid}", self.now.subsystem),

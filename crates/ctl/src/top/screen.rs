@@ -1,4 +1,4 @@
-//! A moment as a screen of a terminal; 80 columns and 24 rows are enough.
+//! Terminal screen of a moment; 80 columns and 24 rows are sufficient.
 
 use std::cmp::Ordering;
 use std::collections::VecDeque;
@@ -14,10 +14,10 @@ use ratatui::{Frame, Terminal};
 use super::figures::{bits, bytes, count, rate, shown, time, to_float};
 use super::moment::{Flow, Moment, Rate};
 
-/// Moments whose throughput is drawn.
+/// Maximum moments in the throughput plot.
 const KEEP: usize = 240;
 
-/// By what flows are sorted, the largest first; names from A.
+/// Sort orders of flows: descending, names ascending.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Sort {
     /// Bytes a second
@@ -57,16 +57,16 @@ impl Sort {
     }
 }
 
-/// What is on the screen.
+/// State of the screen.
 #[derive(Debug)]
 pub(crate) struct Screen {
     moment: Moment,
-    /// Throughput of the moments before, in bytes a second, the newest last.
+    /// Throughput of earlier moments in bytes per second, the newest last.
     history: VecDeque<u64>,
     sort: Sort,
     table: TableState,
     stopped: bool,
-    /// Why there is nothing new.
+    /// Reason for missing updates.
     trouble: Option<String>,
 }
 
@@ -82,7 +82,7 @@ impl Screen {
         }
     }
 
-    /// Shows this moment, unless somebody has stopped the screen.
+    /// Shows this moment, unless the user has stopped the screen.
     pub(crate) fn take(&mut self, moment: Moment) {
         self.trouble = None;
         if self.stopped {
@@ -97,12 +97,12 @@ impl Screen {
         self.arrange();
     }
 
-    /// Says that there is nothing new.
+    /// Shows the reason for missing updates.
     pub(crate) fn lost(&mut self, why: &anyhow::Error) {
         self.trouble = Some(format!("{why:#}").replace(char::is_control, " "));
     }
 
-    /// A key that does not quit.
+    /// Handles a key that does not quit.
     pub(crate) fn press(&mut self, key: KeyCode) {
         match key {
             KeyCode::Char('t') => self.sort = Sort::Throughput,
@@ -125,7 +125,7 @@ impl Screen {
         self.moment.flows.sort_by(|one, two| sort.compare(one, two));
     }
 
-    /// The screen as text, for who has no terminal.
+    /// Returns the screen as text, for output without a terminal.
     pub(crate) fn text(&mut self, columns: u16, rows: u16) -> String {
         let flows = u16::try_from(self.moment.flows.len()).unwrap_or(u16::MAX);
         let rows = rows.min(flows.saturating_add(HEAD + 2 + self.tenant_rows()));
@@ -157,7 +157,7 @@ impl Screen {
         self.tenants(frame, tenants);
     }
 
-    /// Rows of the tenants, with those above them.
+    /// Returns the rows of the tenants table, including its title and header.
     fn tenant_rows(&self) -> u16 {
         match self.moment.tenants.len() {
             0 => 0,
@@ -286,7 +286,7 @@ impl Screen {
 }
 
 impl Screen {
-    /// Those that are held back most come first, as the daemon sorts them.
+    /// Draws the tenants in the daemon's order: the most throttled first.
     fn tenants(&self, frame: &mut Frame<'_>, area: Rect) {
         let Moment { tenants, tenants_left_out, .. } = &self.moment;
         let names = ["", "commands", "throughput", "in flight", "conn.", "waiting", "held back"];
@@ -335,10 +335,10 @@ impl Screen {
     }
 }
 
-/// What it has, of what it may have if that is limited: `3.1/10 Gb/s`.
+/// Formats a value with its limit, if any, like `3.1/10 Gb/s`.
 fn within<T>(has: &str, most: Option<T>, form: impl Fn(T) -> String) -> String {
     let Some(most) = most.map(form) else { return has.to_owned() };
-    // Of the same unit, that is said once.
+    // A common unit is printed once.
     match (has.split_once(' '), most.split_once(' ')) {
         (Some((figure, unit)), Some((_, same))) if unit == same => format!("{figure}/{most}"),
         _ => format!("{has}/{most}"),
@@ -347,7 +347,7 @@ fn within<T>(has: &str, most: Option<T>, form: impl Fn(T) -> String) -> String {
 
 /// Rows above the flows.
 const HEAD: u16 = 11;
-/// Tenants that there is room for.
+/// Maximum tenants on the screen.
 const TENANTS: usize = 6;
 
 fn policy(moment: &Moment) -> String {
@@ -358,7 +358,7 @@ fn policy(moment: &Moment) -> String {
     format!("{}{period}{moved}", pacer.policy)
 }
 
-/// The end of a name that is too long, where names differ; without what would write on the terminal.
+/// Cuts a long name at the front, because names differ at the end, and removes control characters.
 fn tail(name: &str, width: usize) -> String {
     let clean: Vec<char> = name.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     if clean.len() <= width {
@@ -400,7 +400,7 @@ mod tests {
         }
     }
 
-    /// So many seconds after the start, with so many commands a second.
+    /// Creates a sample `seconds` after the start, with `ops` commands per second.
     fn live(seconds: u64, ops: u64) -> Live {
         let bucket = Bucket { end_ns: 61_440, count: ops * seconds };
         let times =
@@ -470,10 +470,10 @@ mod tests {
         ] {
             place(&lines, what);
         }
-        // The busier first, known by the end of its name.
+        // The busier flow comes first; the end of its name identifies it.
         assert!(place(&lines, "bbbb") < place(&lines, "aaaa"), "{}", lines.join("\n"));
         assert!(lines[place(&lines, "bbbb")].contains("2.95 Mb/s"), "{}", lines.join("\n"));
-        // As many bars as moments.
+        // One bar per moment.
         let bars = lines.iter().flat_map(|line| line.chars()).filter(|c| *c == '\u{2588}').count();
         assert!(bars >= 4, "{}", lines.join("\n"));
     }
@@ -517,7 +517,7 @@ mod tests {
         }
         let namespace = &lines[place(&lines, "disks/7")];
         assert!(namespace.contains("0/10 /s") && namespace.contains(" - "), "{namespace}");
-        // The flows are still there, and no terminal is too small.
+        // The flows stay visible, and the screen fits any terminal.
         place(&lines, "flows by throughput");
         assert!(screen.text(100, 40).contains("disks/7"));
         for (columns, rows) in [(1, 1), (20, 5), (300, 100)] {
