@@ -1,15 +1,15 @@
 //! Standard output and standard error of the programs: an error on either never panics.
 //!
-//! A program writes with [`say!`], [`show`] and [`complain!`], which return nothing. The first error on standard
-//! output is kept, and [`status`] turns it into the exit status at the end, as `close_stdout` of gnulib does for the
-//! programs of coreutils:
+//! A program writes with [`say!`], [`show`] and [`complain!`], which return nothing. The first
+//! error on standard output is stored. At the end, [`status`] turns it into the exit status, as
+//! `close_stdout` of gnulib does for the programs of coreutils:
 //!
 //! | error on standard output | at the end |
 //! |---|---|
-//! | EPIPE: the reader has seen enough | nothing is said, the exit status is the program's own |
-//! | any other, as ENOSPC | one line on standard error, and a failure |
+//! | EPIPE: the reader has closed the pipe | no message; the exit status is the program's own |
+//! | any other, like ENOSPC | one line on standard error, and a failure |
 //!
-//! Standard error has no other place to report to: what it does not take is lost.
+//! An error on standard error cannot be reported anywhere: the text is lost.
 #![forbid(unsafe_code)]
 
 use std::fmt;
@@ -25,20 +25,20 @@ use signal_hook::consts::SIGXFSZ;
 /// Standard output of this process.
 static STDOUT: Mutex<Stream> = Mutex::new(Stream { error: None });
 
-/// Writes a line to standard output: the arguments of `println!`.
+/// Writes a line to standard output; takes the arguments of `println!`.
 #[macro_export]
 macro_rules! say {
     () => { $crate::show("\n") };
     ($($line:tt)+) => { $crate::write(&::std::format!("{}\n", ::std::format_args!($($line)+))) };
 }
 
-/// Writes a line to standard error: the arguments of `eprintln!`.
+/// Writes a line to standard error; takes the arguments of `eprintln!`.
 #[macro_export]
 macro_rules! complain {
     ($($line:tt)+) => { $crate::write_error(::std::format_args!($($line)+)) };
 }
 
-/// Writes text as it is to standard output.
+/// Writes text to standard output unchanged.
 pub fn show(text: impl fmt::Display) {
     write(&text.to_string());
 }
@@ -55,11 +55,12 @@ fn write_bytes(bytes: &[u8]) {
 
 /// Writes a line to standard error, for [`complain!`].
 pub fn write_error(line: fmt::Arguments<'_>) {
-    // One call for the whole line: those of several threads do not mix. Where it fails there is no place to say so.
+    // One call for the whole line, so that lines of several threads do not mix. An error cannot be
+    // reported anywhere.
     let _ = io::stderr().write_all(format!("{line}\n").as_bytes());
 }
 
-/// Standard output for code that writes to any [`io::Write`]: never fails, as [`show`].
+/// Standard output as an [`io::Write`] that never fails, like [`show`].
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Stdout;
 
@@ -74,13 +75,13 @@ impl io::Write for Stdout {
     }
 }
 
-/// Standard error for code that writes to any [`io::Write`]: never fails.
+/// Standard error as an [`io::Write`] that never fails.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Stderr;
 
 impl io::Write for Stderr {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        // There is no place to say that it failed.
+        // An error cannot be reported anywhere.
         let _ = io::stderr().write_all(bytes);
         Ok(bytes.len())
     }
@@ -90,15 +91,17 @@ impl io::Write for Stderr {
     }
 }
 
-/// Whether the reader of standard output has gone: further output reaches nobody.
+/// Returns true if the reader of standard output has closed it: further output is lost.
 #[must_use]
 pub fn is_reader_gone() -> bool {
     let stream = STDOUT.lock().unwrap_or_else(PoisonError::into_inner);
     stream.error.as_ref().is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)
 }
 
-/// Exit status of a program that ends with `code`: a failure if standard output did not take what was written, which
-/// is told in one line that begins with `prefix`.
+/// Returns the exit status of a program that ends with `code`.
+///
+/// It is a failure if standard output did not accept everything. One line that begins with `prefix`
+/// reports that.
 #[must_use]
 pub fn status(prefix: &str, code: ExitCode) -> ExitCode {
     let stream = STDOUT.lock().unwrap_or_else(PoisonError::into_inner);
@@ -111,10 +114,11 @@ pub fn status(prefix: &str, code: ExitCode) -> ExitCode {
     }
 }
 
-/// Reads the command line. `--help`, `--version` and mistakes are answered; the error is the exit status then.
+/// Parses the command line. It answers `--help`, `--version` and errors; the result is then an exit
+/// status.
 ///
 /// # Errors
-/// The program is to end with this status.
+/// The program has to exit with this status.
 pub fn parse<P: Parser>() -> Result<P, ExitCode> {
     P::try_parse().map_err(|error| {
         let code = ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(1));
@@ -128,13 +132,14 @@ pub fn parse<P: Parser>() -> Result<P, ExitCode> {
     })
 }
 
-/// Makes a write beyond a limit of file size (RLIMIT_FSIZE) an error of that write (EFBIG). By default SIGXFSZ ends the
-/// process. To be called once, at the start.
+/// Makes a write beyond the file size limit (RLIMIT_FSIZE) fail with EFBIG.
+///
+/// By default, SIGXFSZ ends the process. Call this once, at the start.
 ///
 /// # Errors
 /// The signal cannot be handled.
 pub fn outlive_file_limits() -> io::Result<()> {
-    // A handler that does nothing of importance; what is executed later has the default again.
+    // The flag of the handler is never read. After exec, a program has the default action again.
     let raised = Arc::new(AtomicBool::new(false));
     signal_hook::flag::register(SIGXFSZ, raised).map(drop)
 }
@@ -146,14 +151,14 @@ struct Stream {
 }
 
 impl Stream {
-    /// Writes, unless a write has failed before: the rest would be output with a gap.
+    /// Writes, unless an earlier write has failed: the rest would follow a gap.
     fn write(&mut self, bytes: &[u8], out: &mut impl io::Write) {
         if self.error.is_none() {
             self.error = out.write_all(bytes).and_then(|()| out.flush()).err();
         }
     }
 
-    /// The error that makes the program fail.
+    /// Returns the error that makes the program fail.
     fn problem(&self) -> Option<String> {
         let error = self.error.as_ref().filter(|error| error.kind() != ErrorKind::BrokenPipe)?;
         Some(format!("cannot write to standard output: {error}"))
@@ -164,7 +169,7 @@ impl Stream {
 mod tests {
     use super::*;
 
-    /// Fails once it has taken `room` bytes.
+    /// Fails after it has taken `room` bytes.
     struct Small {
         taken: Vec<u8>,
         room: usize,
