@@ -1,4 +1,4 @@
-//! The search for an order that explains a history, one block after the other.
+//! Search for an order that explains a history, one block after another.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -6,24 +6,24 @@ use crate::record::{Block, History};
 use crate::report::Violation;
 use crate::stamp::Content;
 
-/// Commands that may be under way on one block at once: a state has a bit for each.
+/// Maximum concurrent commands on one block: a state has one bit for each.
 const OPEN_MAX: usize = 64;
 
-/// What a history that was explained is made of.
+/// Contents of a history that was explained.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Summary {
-    /// Blocks that something happened to.
+    /// Blocks with at least one read or write.
     pub blocks: usize,
-    /// Writes of one block, all outcomes.
+    /// Writes of single blocks, with any outcome.
     pub writes: usize,
-    /// Reads of one block that were answered.
+    /// Answered reads of single blocks.
     pub reads: usize,
-    /// Writes that each event ended.
+    /// Number of writes that each event ended.
     pub ended: BTreeMap<&'static str, usize>,
 }
 
 impl Summary {
-    /// Adds what another history is made of.
+    /// Adds the contents of another history.
     pub fn add(&mut self, other: &Self) {
         self.blocks += other.blocks;
         self.writes += other.writes;
@@ -45,15 +45,15 @@ pub(crate) struct Op {
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum OpKind {
-    /// Found this.
+    /// A read with this result.
     Read(Content),
     Write {
         content: Content,
-        /// It has to take effect.
+        /// The write must take effect.
         acknowledged: bool,
-        /// It may take effect several times.
+        /// The write may take effect several times.
         repeats: bool,
-        /// What ended it.
+        /// Event that ended the write.
         event: Option<&'static str>,
     },
 }
@@ -62,10 +62,10 @@ impl History {
     /// Searches, for every block, an order of its writes that explains every read.
     ///
     /// # Errors
-    /// There is none: which block it is, and its history.
+    /// No order exists; the error holds the block and its history.
     ///
     /// # Panics
-    /// More than 64 commands are under way on one block at once.
+    /// More than 64 commands are in flight on one block.
     pub fn check(&self) -> Result<Summary, Violation> {
         let blocks = self.by_block()?;
         let mut summary = Summary { blocks: blocks.len(), ..Summary::default() };
@@ -110,10 +110,10 @@ impl History {
     }
 }
 
-/// Goes through what happened to one block in order of time, with all states the block may be in.
+/// Processes the commands of one block in order of time, with all states that the block can have.
 ///
 /// # Errors
-/// The first command that no state explains, by index.
+/// Index of the first command that no state explains.
 fn search(ops: &[Op]) -> Result<(), usize> {
     let mut events: Vec<(u64, Moment, usize)> = Vec::with_capacity(2 * ops.len());
     for (index, op) in ops.iter().enumerate() {
@@ -138,24 +138,25 @@ enum Moment {
     End,
 }
 
-/// A state of the block: what it holds, and which of the open commands took effect.
+/// A state of the block: its content, and the open commands that took effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct State {
     content: Content,
-    /// Commands that have to take effect, and did.
+    /// Commands that must take effect, and did.
     done: u64,
-    /// Writes that need not take effect, did, and may not do so again.
+    /// Writes that did not have to take effect, did, and must not repeat.
     spent: u64,
 }
 
-/// The states that a block may be in.
+/// Possible states of a block.
 ///
-/// Of two that differ only in what is spent, the one that spent less can do all that the other can: only that is kept.
+/// If two states differ only in `spent`, the one with fewer spent writes can do all that the other
+/// can. Only that one is kept.
 #[derive(Debug, Default)]
 struct States(HashMap<(Content, u64), Vec<u64>>);
 
 impl States {
-    /// False if it is known, or one that can do the same.
+    /// Adds a state; returns false if it, or one with fewer spent writes, is present.
     fn insert(&mut self, state: State) -> bool {
         let known = self.0.entry((state.content, state.done)).or_default();
         if known.iter().any(|spent| spent & state.spent == *spent) {
@@ -176,7 +177,7 @@ impl States {
 #[derive(Debug)]
 struct Search {
     states: States,
-    /// What is under way, by bit: the command's index and what it does.
+    /// Open commands, by bit: the index of the command, and its kind.
     open: Vec<Option<(usize, OpKind)>>,
 }
 
@@ -198,7 +199,8 @@ impl Search {
         self.open[free] = Some((index, op.kind));
     }
 
-    /// The command is over: it took effect by now, if it had to. False if no state has it so.
+    /// Ends a command, which must have taken effect if it has to. Returns false if no state
+    /// explains that.
     fn end(&mut self, index: usize) -> bool {
         self.take_effect();
         let is_it = |open: &Option<(usize, OpKind)>| open.is_some_and(|(known, _)| known == index);
@@ -214,11 +216,11 @@ impl Search {
         !self.states.0.is_empty()
     }
 
-    /// Adds every state that open commands can bring about, in whatever order.
+    /// Adds every state that open commands can produce, in any order.
     fn take_effect(&mut self) {
         let mut states = States::default();
         let mut next: Vec<State> = self.states.iter().map(|state| self.read(state)).collect();
-        // Those that spend least come first, so that others need not be followed.
+        // States with fewer spent writes come first, so that the others need not be followed.
         while !next.is_empty() {
             let new: Vec<State> = next.into_iter().filter(|state| states.insert(*state)).collect();
             next = new.into_iter().flat_map(|state| self.after(state)).collect();
@@ -226,7 +228,7 @@ impl Search {
         self.states = states;
     }
 
-    /// The states that one open write makes of this one.
+    /// Returns the states that one open write produces from this one.
     fn after(&self, state: State) -> impl Iterator<Item = State> {
         self.open.iter().enumerate().filter_map(move |(slot, open)| {
             let Some((_, OpKind::Write { content, acknowledged, repeats, .. })) = *open else {
@@ -242,7 +244,7 @@ impl Search {
         })
     }
 
-    /// Open reads of what the block holds have found it: nothing is lost by it.
+    /// Marks open reads of the current content as done, which excludes no other order.
     fn read(&self, mut state: State) -> State {
         for (slot, open) in self.open.iter().enumerate() {
             if matches!(open, Some((_, OpKind::Read(found))) if *found == state.content) {

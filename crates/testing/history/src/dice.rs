@@ -1,19 +1,19 @@
-//! A seeded sequence of choices, the same on every machine.
+//! Deterministic sequence of random choices, identical on every machine.
 
 use std::ops::Range;
 
-/// SplitMix64.
+/// SplitMix64 generator.
 #[derive(Debug, Clone)]
 pub struct Dice(u64);
 
 impl Dice {
-    /// The sequence of this seed.
+    /// Creates the sequence of this seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15))
     }
 
-    /// A number of this range.
+    /// Returns a number in this range.
     ///
     /// # Panics
     /// The range is empty.
@@ -25,15 +25,15 @@ impl Dice {
         range.start + (z ^ (z >> 31)) % (range.end - range.start)
     }
 
-    /// An index into something of `len` entries.
+    /// Returns an index into `len` entries.
     ///
     /// # Panics
-    /// There are none.
+    /// `len` is 0.
     pub fn index(&mut self, len: usize) -> usize {
         usize::try_from(self.within(0..len as u64)).unwrap_or(0)
     }
 
-    /// True `times` times in a thousand.
+    /// Returns true `times` times in a thousand.
     pub fn hits(&mut self, times: u64) -> bool {
         self.within(0..1000) < times
     }

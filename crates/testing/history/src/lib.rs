@@ -1,24 +1,28 @@
-//! Histories of block reads and writes, and a checker that says whether an order of the writes explains them.
+//! Histories of block reads and writes, and a checker that searches for an order of the writes that
+//! explains them.
 //!
-//! A test stamps every block that it writes ([`Stamp`]), and records when each command began and how it ended
-//! ([`History`]). [`History::check`] treats every block as a register of its own. It searches for an order of the
-//! writes in which each takes effect at one moment between its beginning and its end, and every read finds what the
-//! last write before it left. That is linearizability (Herlihy and Wing 1990). The search is that of Wing and Gong
-//! with Lowe's just-in-time linearization, and it remembers the states that it has seen.
+//! A test stamps every block that it writes ([`Stamp`]). It records the start and the outcome of
+//! each command ([`History`]). [`History::check`] treats every block as a separate register. It
+//! searches for an order of the writes in which each takes effect at one moment between its start
+//! and its end. Every read must find the data of the last write before it. That is linearizability
+//! (Herlihy and Wing 1990). The search is that of Wing and Gong with Lowe's just-in-time
+//! linearization, and it caches visited states.
 //!
-//! The rules of block storage that a test has to know:
+//! Rules of block storage that a test has to follow:
 //!
-//! | how a write ends | record | it took effect |
+//! | outcome of a write | record | it took effect |
 //! |---|---|---|
 //! | success | [`History::acknowledge`] | once, before the answer |
 //! | an error | [`History::fail`] | before the answer, or never |
-//! | no answer, and its host knows that it is over | [`History::settle`] | before that, or never |
-//! | no answer, and nobody said so | nothing | at any time, or never |
+//! | no answer, but its host learns of the end | [`History::settle`] | before that, or never |
+//! | no answer, and no notification | nothing | at any time, or never |
 //!
-//! A host knows that its writes are over when its controller is reset or shut down, when its queue is disconnected,
-//! when an operator has fenced it off, and when its next association is let in.
+//! A host learns that its writes have ended in one of these events: its controller is reset or shut
+//! down, its queue is disconnected, an operator has fenced it off, or its next association is
+//! accepted.
 //!
-//! There is no clock and no I/O here, apart from [`seeds`], which reads the environment: an event is later than those recorded before it.
+//! The crate uses no clock and no I/O, except [`seeds`], which reads the environment. Each event is
+//! later than those recorded before it.
 
 mod check;
 mod dice;

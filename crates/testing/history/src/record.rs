@@ -1,4 +1,4 @@
-//! What happened, in the order in which it was recorded.
+//! Recorded events, in order.
 
 use std::fmt;
 use std::ops::Range;
@@ -8,21 +8,21 @@ use crate::stamp::{Content, Damage};
 /// A block of a disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Block {
-    /// The disk, as the test numbers them.
+    /// Number that the test assigns to the disk.
     pub disk: u32,
-    /// Its logical block address.
+    /// Logical block address.
     pub lba: u64,
 }
 
-/// Names a write of a [`History`].
+/// Identifies a write of a [`History`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WriteId(usize);
 
-/// Names a read of a [`History`].
+/// Identifies a read of a [`History`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReadId(usize);
 
-/// Reads and writes, from when they began to how they ended.
+/// Reads and writes, each from its start to its outcome.
 #[derive(Debug, Clone, Default)]
 pub struct History {
     events: u64,
@@ -37,11 +37,11 @@ pub(crate) struct Write {
     pub(crate) lbas: Range<u64>,
     pub(crate) content: Content,
     pub(crate) begun: u64,
-    /// The event after which it takes no effect any more, and what that was.
+    /// Event after which the write takes no further effect, with its name.
     pub(crate) settled: Option<(u64, &'static str)>,
-    /// It was answered with success: it has taken effect.
+    /// The write succeeded, so it has taken effect.
     pub(crate) acknowledged: bool,
-    /// What it did may be done once more until it is settled.
+    /// The write may take effect again until it is settled.
     pub(crate) repeats: bool,
 }
 
@@ -51,12 +51,12 @@ pub(crate) struct Read {
     pub(crate) disk: u32,
     pub(crate) first: u64,
     pub(crate) begun: u64,
-    /// When it was answered, and what it found.
+    /// Time of the answer, and the content found.
     pub(crate) found: Option<(u64, Vec<Result<Content, Damage>>)>,
 }
 
 impl History {
-    /// `host` sends a write of `content` to these blocks.
+    /// Records that `host` sends a write of `content` to these blocks.
     pub fn write(&mut self, host: u32, disk: u32, lbas: Range<u64>, content: Content) -> WriteId {
         let begun = self.event();
         let write = Write {
@@ -73,15 +73,16 @@ impl History {
         WriteId(self.writes.len() - 1)
     }
 
-    /// The write may take effect several times while it is under way: its device, or a driver below it, does what was
-    /// not answered once more after a reset.
+    /// Records that the write may take effect several times until it is settled.
+    ///
+    /// Its device, or a driver below it, repeats unanswered commands after a reset.
     pub fn repeats(&mut self, write: WriteId) {
         if let Some(write) = self.writes.get_mut(write.0) {
             write.repeats = true;
         }
     }
 
-    /// The write was answered with success.
+    /// Records that the write succeeded.
     pub fn acknowledge(&mut self, write: WriteId) {
         self.settle(write, "acknowledged");
         if let Some(write) = self.writes.get_mut(write.0) {
@@ -89,12 +90,13 @@ impl History {
         }
     }
 
-    /// The write was answered with an error: it may have taken effect.
+    /// Records that the write failed; it may have taken effect.
     pub fn fail(&mut self, write: WriteId) {
         self.settle(write, "failed");
     }
 
-    /// Somebody was told that the write is over, its host or an operator, by `event`. It may be answered all the same.
+    /// Records that `event` has informed the host or an operator of the end of the write. An answer
+    /// may still follow.
     pub fn settle(&mut self, write: WriteId, event: &'static str) {
         let now = self.event();
         if let Some(write) = self.writes.get_mut(write.0) {
@@ -102,14 +104,14 @@ impl History {
         }
     }
 
-    /// `host` sends a read of blocks from `first` on.
+    /// Records that `host` sends a read of blocks from `first` on.
     pub fn read(&mut self, host: u32, disk: u32, first: u64) -> ReadId {
         let begun = self.event();
         self.reads.push(Read { host, disk, first, begun, found: None });
         ReadId(self.reads.len() - 1)
     }
 
-    /// The read was answered with the bytes of `found`, block by block.
+    /// Records that the read returned the bytes of `found`, block by block.
     pub fn found(&mut self, read: ReadId, found: &[u8]) {
         let now = self.event();
         let Some(read) = self.reads.get_mut(read.0) else { return };
@@ -118,19 +120,19 @@ impl History {
         read.found = Some((now, blocks.map(parse).collect()));
     }
 
-    /// Writes recorded.
+    /// Returns the number of recorded writes.
     #[must_use]
     pub fn writes(&self) -> usize {
         self.writes.len()
     }
 
-    /// Whether the write was answered with success.
+    /// Returns true if the write succeeded.
     #[must_use]
     pub fn is_acknowledged(&self, write: WriteId) -> bool {
         self.writes.get(write.0).is_some_and(|write| write.acknowledged)
     }
 
-    /// The number of an event that happens now.
+    /// Returns the number of a new event.
     fn event(&mut self) -> u64 {
         self.events += 1;
         self.events

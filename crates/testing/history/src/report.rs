@@ -1,4 +1,4 @@
-//! What a test prints when a history is not explained.
+//! Report of a history that no order explains.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use crate::check::{Op, OpKind};
 use crate::record::Block;
 use crate::stamp::Damage;
 
-/// A block whose history no order of its writes explains.
+/// A block with a history that no order of its writes explains.
 #[derive(Debug, Clone)]
 pub struct Violation {
     block: Block,
@@ -28,7 +28,7 @@ impl Violation {
         Self { block, why: Why::Damaged { host, at, damage } }
     }
 
-    /// The block.
+    /// Returns the block.
     #[must_use]
     pub fn block(&self) -> Block {
         self.block

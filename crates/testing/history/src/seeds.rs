@@ -1,8 +1,10 @@
-//! Seeds of a test run, as the environment sets them.
+//! Seeds of a test run, from the environment.
 
 use std::ops::Range;
 
-/// Seeds to run: `count` of them from 1, unless `TORTURE_SEED` sets the first and `TORTURE_SEEDS` the number.
+/// Returns the seeds to run: `count` of them from 1.
+///
+/// `TORTURE_SEED` overrides the first, `TORTURE_SEEDS` the number.
 ///
 /// # Panics
 /// A variable is not a number.

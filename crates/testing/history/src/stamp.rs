@@ -1,4 +1,4 @@
-//! What a test writes into a block, and what it finds there.
+//! Data that a test writes into a block and reads back.
 
 use std::fmt;
 
@@ -7,43 +7,43 @@ use crate::record::Block;
 /// Bytes of a block.
 pub const BLOCK: usize = 512;
 
-/// Bytes of one copy of a stamp; a block is filled with copies.
+/// Bytes of one copy of a stamp; copies fill a block.
 const COPY: usize = 32;
 const _: () = assert!(BLOCK.is_multiple_of(COPY));
 
 const MAGIC: u32 = u32::from_le_bytes(*b"hist");
 
-/// Who wrote a block, and with which of its writes: no two writes have the same.
+/// Writer of a block and number of its write; no two writes share a stamp.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Stamp {
     /// The host.
     pub host: u32,
-    /// Counts the host's writes.
+    /// Number of the write, counted per host.
     pub sequence: u64,
 }
 
-/// What a block holds.
+/// Content of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Content {
-    /// Zeroes: nobody wrote it, or Write Zeroes or Deallocate was last.
+    /// Zeroes: never written, or Write Zeroes or Deallocate was last.
     Zero,
-    /// What this write put there.
+    /// Data of this write.
     Stamp(Stamp),
 }
 
-/// Why a block holds nothing that could have been written to it.
+/// Content that no write to the block can have left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Damage {
-    /// Its parts are of different writes.
+    /// Parts of different writes.
     Torn,
-    /// It was written for another block.
+    /// Data written for another block.
     Misplaced(Block),
-    /// It is neither zero nor a stamp.
+    /// Neither zeroes nor a stamp.
     Foreign,
 }
 
 impl Stamp {
-    /// Fills `bytes`, which are of `block`, so that any part of them tells where it belongs and who wrote it.
+    /// Fills the bytes of `block`, so that any part of them identifies the block and the writer.
     pub fn fill(self, block: Block, bytes: &mut [u8]) {
         let copy = self.copy(block);
         for part in bytes.chunks_mut(COPY) {
@@ -63,10 +63,10 @@ impl Stamp {
 }
 
 impl Content {
-    /// What `bytes`, read from `block`, hold.
+    /// Parses `bytes` that were read from `block`.
     ///
     /// # Errors
-    /// They hold what no write to that block can have left.
+    /// No write to that block can have left these bytes.
     pub fn parse(block: Block, bytes: &[u8]) -> Result<Self, Damage> {
         if bytes.iter().all(|byte| *byte == 0) {
             return Ok(Self::Zero);

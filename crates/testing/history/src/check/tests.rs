@@ -5,7 +5,7 @@ use crate::stamp::{BLOCK, Stamp};
 
 const HERE: Block = Block { disk: 1, lba: 5 };
 
-/// A history of one block, told by a test.
+/// Builder of a history of one block.
 #[derive(Default)]
 struct Story {
     history: History,
@@ -13,7 +13,7 @@ struct Story {
 }
 
 impl Story {
-    /// A write of a new stamp.
+    /// Starts a write with a new stamp.
     fn write(&mut self, host: u32) -> (WriteId, Content) {
         self.sequence += 1;
         let content = Content::Stamp(Stamp { host, sequence: self.sequence });
@@ -32,7 +32,7 @@ impl Story {
         self.history.found(read, &bytes);
     }
 
-    /// A read with nothing else in between.
+    /// A read without other events during it.
     fn read(&mut self, found: Content) {
         let read = self.begin_read();
         self.end_read(read, found);
@@ -105,7 +105,7 @@ fn writes_at_once_take_effect_in_any_order_but_only_in_one() {
     }
 }
 
-/// Case 32 of a write that survives a reset.
+/// Case 32: a write survives a reset.
 #[test]
 fn a_write_that_lands_after_its_host_was_told_of_the_reset_is_seen() {
     for told_first in [false, true] {
@@ -225,7 +225,7 @@ fn bytes_that_no_write_left_are_seen() {
     assert_eq!(told, "disk 1 block 5: host 3 finds bytes that nobody wrote at 2");
 }
 
-/// Many writes without an answer are no reason to search for long: what they may do is followed once.
+/// Many unanswered writes do not slow down the search: each possible effect is followed once.
 #[test]
 fn sixty_lost_writes_are_searched_in_no_time() {
     let mut story = Story::default();
@@ -240,7 +240,7 @@ fn sixty_lost_writes_are_searched_in_no_time() {
     assert!(!story.is_explained());
 }
 
-/// A few commands with ends, of which reads find something or other.
+/// Generates a few commands, some without an end; reads find arbitrary contents.
 fn made_up(dice: &mut Dice) -> Vec<Op> {
     let contents: Vec<Content> = (0..2)
         .map(|sequence| Content::Stamp(Stamp { host: 0, sequence }))
@@ -269,7 +269,7 @@ fn made_up(dice: &mut Dice) -> Vec<Op> {
         .collect()
 }
 
-/// Tries all orders of all commands, each of them whether what need not happen does.
+/// Tries all orders of all commands, with each optional effect either taken or omitted.
 fn is_explained_by_trying(left: &[Op], content: Content) -> bool {
     let has_to = |op: &Op| !matches!(op.kind, OpKind::Write { acknowledged: false, .. });
     if !left.iter().any(has_to) {
@@ -279,7 +279,7 @@ fn is_explained_by_trying(left: &[Op], content: Content) -> bool {
         let op = left[at];
         let others: Vec<Op> =
             left.iter().enumerate().filter(|(other, _)| *other != at).map(|(_, op)| *op).collect();
-        // What ended before this began comes first, or never.
+        // Commands that ended before this one began come earlier, or never.
         let overtaken = |other: &Op| other.ended.is_some_and(|ended| ended < op.begun);
         if others.iter().any(|other| overtaken(other) && has_to(other)) {
             return false;
